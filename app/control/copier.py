@@ -1,0 +1,140 @@
+"""Keeps the store a copy of the engine: writes in order, rebuilds it when it was away or emptied.
+
+The only writer of the leader's state. While the store cannot be written, nothing is released.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+
+from app.control.inbox import Inbox
+from app.core.effects import Charge, Dequeue, Enqueue, Intend, Refund, StoreWrite
+from app.core.engine import Engine
+from app.core.errors import EpochStale, StoreError, StoreForeign
+from app.core.events import StoreLost, StoreReady
+from app.core.model import Millis
+from app.ports import Meters, Store
+
+BATCH = 256
+PROBE_SECONDS = 1.0
+"""How often an idle leader looks whether the store still has its contents."""
+
+RETRY_SECONDS = 0.5
+
+log = logging.getLogger("fairgate.control")
+
+
+class Copier:
+    """See the module. `lead` and `follow` say whether there is anything to copy."""
+
+    def __init__(
+        self,
+        store: Store,
+        engine: Engine,
+        inbox: Inbox,
+        meters: Meters,
+        clock: Callable[[], Millis],
+        depose: Callable[[], None],
+    ) -> None:
+        self._store = store
+        self._engine = engine
+        self._inbox = inbox
+        self._meters = meters
+        self._clock = clock
+        self._depose = depose
+        self._epoch: int | None = None
+        self._stands = False
+        self._due: deque[tuple[StoreWrite, asyncio.Future[bool] | None]] = deque()
+        self._wake = asyncio.Event()
+
+    def lead(self, epoch: int) -> None:
+        """Take the store over: it is rebuilt, then kept up to date, under this epoch."""
+        self._abandon()
+        self._epoch = epoch
+        self._wake.set()
+
+    def follow(self) -> None:
+        """Stop writing."""
+        self._abandon()
+        self._epoch = None
+
+    def copy(self, write: Enqueue | Dequeue | Charge | Refund) -> None:
+        """Write this, after everything before it. What a rebuild will write is dropped."""
+        if self._stands:
+            self._due.append((write, None))
+            self._wake.set()
+
+    async def intend(self, intent: Intend) -> bool:
+        """Write an intent and wait for it; False: it was not written, so nothing may be tried."""
+        if not self._stands:
+            return False
+        written = asyncio.get_running_loop().create_future()
+        self._due.append((intent, written))
+        self._wake.set()
+        return bool(await written)
+
+    async def run(self) -> None:
+        """Write until cancelled."""
+        while True:
+            if self._epoch is None:
+                await self._wake.wait()
+                self._wake.clear()
+                continue
+            try:
+                await (self._write() if self._stands else self._rebuild())
+            except EpochStale:
+                log.error("a newer leader has written to Redis; this one steps down")
+                self.follow()
+                self._depose()
+            except StoreError as error:
+                await self._lose(error)
+
+    async def _rebuild(self) -> None:
+        epoch = self._epoch
+        assert epoch is not None
+        contents = list(self._engine.writes())
+        self._stands = True  # what changes from here on is written after these
+        await self._store.rebuild(epoch, contents)
+        if self._epoch == epoch:
+            log.info("redis rebuilt", extra={"writes": len(contents), "epoch": epoch})
+            await self._inbox.put(StoreReady(self._clock()))
+
+    async def _write(self) -> None:
+        epoch = self._epoch
+        assert epoch is not None
+        if not self._due:
+            try:
+                await asyncio.wait_for(self._wake.wait(), PROBE_SECONDS)
+            except TimeoutError:
+                await self._store.write(epoch, [])
+            self._wake.clear()
+            return
+        batch = [self._due.popleft() for _ in range(min(BATCH, len(self._due)))]
+        try:
+            await self._store.write(epoch, [write for write, _ in batch])
+        except BaseException:
+            self._settle(batch, False)
+            raise
+        self._settle(batch, True)
+
+    async def _lose(self, error: StoreError) -> None:
+        log.warning("redis cannot be written; nothing is released until it can", exc_info=error)
+        self._meters.store_failed("rebuild" if isinstance(error, StoreForeign) else "write")
+        self._abandon()
+        await self._inbox.put(StoreLost(self._clock()))
+        await asyncio.sleep(RETRY_SECONDS)
+
+    def _abandon(self) -> None:
+        self._stands = False
+        due, self._due = list(self._due), deque()
+        self._settle(due, False)
+
+    def _settle(
+        self, batch: list[tuple[StoreWrite, asyncio.Future[bool] | None]], written: bool
+    ) -> None:
+        for _, waiting in batch:
+            if waiting is not None and not waiting.done():
+                waiting.set_result(written)

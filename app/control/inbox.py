@@ -1,0 +1,29 @@
+"""Where everything that happens waits for the engine: one bounded queue, in order of arrival."""
+
+from __future__ import annotations
+
+import asyncio
+
+from app.core.events import NewsEvent
+
+CAPACITY = 10_000
+BATCH = 500
+"""Most events between two passes: what arrives together is ordered together."""
+
+
+class Inbox:
+    """An `EventSink` for the rooms that see, and the queue the loop reads."""
+
+    def __init__(self) -> None:
+        self._queue: asyncio.Queue[NewsEvent] = asyncio.Queue(CAPACITY)
+
+    async def put(self, event: NewsEvent, /) -> None:
+        """Add an event; waits while the engine is behind."""
+        await self._queue.put(event)
+
+    async def take(self) -> list[NewsEvent]:
+        """Return what has arrived, at least one event and at most a batch."""
+        batch = [await self._queue.get()]
+        while len(batch) < BATCH and not self._queue.empty():
+            batch.append(self._queue.get_nowait())
+        return batch

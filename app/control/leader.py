@@ -1,0 +1,112 @@
+"""The leader's term: take the lease, settle what the last leader left open, lead, step down."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from app.control.copier import Copier
+from app.control.inbox import Inbox
+from app.control.releases import Releases
+from app.core.engine import Engine
+from app.core.errors import ClusterError, StoreError
+from app.core.events import LeadershipGained, LeadershipLost
+from app.core.model import Millis
+from app.ports import Leadership, Meters, Releaser, Store
+
+RETRY_SECONDS = 0.5
+
+log = logging.getLogger("fairgate.control")
+
+
+class Leader:
+    """Runs one term after another."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        inbox: Inbox,
+        copier: Copier,
+        releases: Releases,
+        store: Store,
+        releaser: Releaser,
+        leadership: Leadership,
+        meters: Meters,
+        clock: Callable[[], Millis],
+        heard: asyncio.Event,
+    ) -> None:
+        self._engine = engine
+        self._inbox = inbox
+        self._copier = copier
+        self._releases = releases
+        self._store = store
+        self._releaser = releaser
+        self._leadership = leadership
+        self._meters = meters
+        self._clock = clock
+        self._heard = heard
+        self._deposed = asyncio.Event()
+        self.leads = False
+
+    def depose(self) -> None:
+        """End this term: a newer leader was found."""
+        self._deposed.set()
+
+    async def run(self) -> None:
+        """Lead whenever the lease can be had, until cancelled."""
+        while True:
+            transitions = await self._leadership.acquire()
+            self._deposed.clear()
+            ended = asyncio.create_task(self._ended())
+            try:
+                await self._term(transitions, ended)
+            finally:
+                ended.cancel()
+                await self._step_down()
+
+    async def _term(self, transitions: int, ended: asyncio.Task[None]) -> None:
+        opening = asyncio.create_task(self._open(transitions))
+        await asyncio.wait({opening, ended}, return_when=asyncio.FIRST_COMPLETED)
+        if not opening.done():
+            opening.cancel()
+            return
+        epoch = opening.result()
+        log.info("leading", extra={"epoch": epoch})
+        self.leads = True
+        self._meters.leading(epoch)
+        await self._inbox.put(LeadershipGained(self._clock(), epoch))
+        await ended
+
+    async def _open(self, transitions: int) -> int:
+        """Choose the epoch and make releases of older epochs impossible; return the epoch."""
+        while True:
+            try:
+                await self._heard.wait()
+                intents = await self._store.intents()
+                highest = max(transitions, await self._store.floor(), self._engine.highest_stamp())
+                for intent in intents:
+                    await self._releaser.fence(intent.ref, highest + 1)
+                return highest + 1
+            except (StoreError, ClusterError) as error:
+                log.warning("cannot begin to lead yet", exc_info=error)
+                await asyncio.sleep(RETRY_SECONDS)
+
+    async def _ended(self) -> None:
+        lost = asyncio.create_task(self._leadership.lost())
+        deposed = asyncio.create_task(self._deposed.wait())
+        try:
+            await asyncio.wait({lost, deposed}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            lost.cancel()
+            deposed.cancel()
+
+    async def _step_down(self) -> None:
+        self.leads = False
+        self._copier.follow()
+        await self._releases.stop()
+        self._meters.leading(None)
+        await self._inbox.put(LeadershipLost(self._clock()))
+        if self._deposed.is_set():
+            await self._leadership.give_up()
+        log.info("following")

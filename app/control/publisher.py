@@ -1,0 +1,148 @@
+"""Publishes what the engine holds: the status of Tenants and Pools, and the metrics of shares.
+
+At most once a second, and only what changed. It reads the engine's view and nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from app.core.engine import Engine
+from app.core.errors import ClusterError
+from app.core.model import Amounts, Millis, Resource
+from app.core.resources import add, render
+from app.core.views import PoolView, TenantView, View
+from app.ports import Meters, StatusWriter
+
+PERIOD_SECONDS = 1.0
+
+log = logging.getLogger("fairgate.control")
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """The condition `Ready`: whether the object is in force, a reason in one word, a sentence."""
+
+    holds: bool
+    reason: str
+    message: str
+
+    def condition(self) -> dict[str, object]:
+        """Return it as the API conventions write it, without times."""
+        status = "True" if self.holds else "False"
+        words = {"reason": self.reason, "message": self.message}
+        return {"type": "Ready", "status": status, **words}
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """What the status of one object should say."""
+
+    fields: Mapping[str, object]
+    ready: Ready
+    generation: int
+
+
+class Publisher:
+    """Publishes while `leads()` says so."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        writer: StatusWriter,
+        meters: Meters,
+        leads: Callable[[], bool],
+        clock: Callable[[], Millis],
+    ) -> None:
+        self._engine = engine
+        self._writer = writer
+        self._meters = meters
+        self._leads = leads
+        self._clock = clock
+        self._published: dict[tuple[str, str], Status] = {}
+
+    async def run(self) -> None:
+        """Publish until cancelled."""
+        while True:
+            await asyncio.sleep(PERIOD_SECONDS)
+            if not self._leads():
+                self._published.clear()
+                continue
+            view = self._engine.view()
+            self._meters.shares(view)
+            for key, status in self._statuses(view).items():
+                if self._published.get(key) != status:
+                    await self._publish(key, status)
+
+    async def _publish(self, key: tuple[str, str], status: Status) -> None:
+        kind, name = key
+        try:
+            await self._writer.write_status(kind, name, self._stamped(status))
+        except ClusterError as error:
+            log.warning(
+                "status not published", extra={"kind": kind, "object": name}, exc_info=error
+            )
+        else:
+            self._published[key] = status
+
+    def _statuses(self, view: View) -> dict[tuple[str, str], Status]:
+        known = {r for pool in view.pools.values() for r in pool.capacity}
+        statuses = {
+            ("tenants", str(name)): _tenant_status(tenant, known)
+            for name, tenant in view.tenants.items()
+            if tenant.exists
+        }
+        return statuses | {
+            ("pools", str(name)): _pool_status(pool)
+            for name, pool in view.pools.items()
+            if pool.exists
+        }
+
+    def _stamped(self, status: Status) -> dict[str, object]:
+        """Return the status with its condition in the form of the API conventions."""
+        since = datetime.fromtimestamp(self._clock() / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        condition = {**status.ready.condition(), "lastTransitionTime": since}
+        observed = {"observedGeneration": status.generation}
+        return {**status.fields, **observed, "conditions": [{**condition, **observed}]}
+
+
+def _tenant_status(tenant: TenantView, known: set[Resource]) -> Status:
+    used: dict[Resource, int] = dict.fromkeys(sorted(known), 0)
+    for amounts in tenant.used.values():
+        used = add(used, amounts)
+    if tenant.orphan:
+        ready = Ready(False, "ParentMissing", "its parent does not exist or closes a circle")
+    elif tenant.disputed:
+        names = ", ".join(tenant.disputed)
+        ready = Ready(False, "NamespaceTaken", f"an older tenant already has: {names}")
+    else:
+        ready = Ready(True, "InForce", "counts in the fair order")
+    share = f"{float(tenant.share):.3f}"
+    fields = {"share": share, "used": _quantities(used), "pending": tenant.pending}
+    return Status(fields, ready, tenant.generation)
+
+
+def _pool_status(pool: PoolView) -> Status:
+    free = {r: v - pool.used.get(r, 0) for r, v in pool.capacity.items()}
+    if pool.overlapping:
+        ready = Ready(False, "Overlap", "it claims nodes of a pool before it by name")
+    elif not pool.nodes:
+        ready = Ready(False, "NoNodes", "no node matches its nodeSelector")
+    else:
+        ready = Ready(True, "InForce", "pods are released into it")
+    used = {r: pool.used.get(r, 0) for r in pool.capacity}
+    fields = {
+        "capacity": _quantities(pool.capacity),
+        "used": _quantities(used),
+        "free": _quantities(free),
+        "nodes": pool.nodes,
+    }
+    return Status(fields, ready, pool.generation)
+
+
+def _quantities(amounts: Amounts) -> dict[str, str]:
+    return {str(r): render(r, v) for r, v in sorted(amounts.items())}

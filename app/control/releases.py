@@ -1,0 +1,91 @@
+"""Carries out releases: intent, patch, answer. Many at a time, each in this order.
+
+A release whose outcome is unknown stays unanswered, and so counted as used, until the pod itself
+has told what became of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from app.control.copier import Copier
+from app.control.inbox import Inbox
+from app.core.effects import Release
+from app.core.events import ReleaseAnswered
+from app.core.model import Answer, Millis
+from app.ports import Leadership, Meters, Releaser
+
+HELD_PAUSE_SECONDS = 1.0
+"""Before a pod that could not be released may be tried again, so that nothing spins."""
+
+LOOK_SECONDS = (0.1, 0.2, 0.5, 1.0, 2.0)
+
+log = logging.getLogger("fairgate.control")
+
+
+class Releases:
+    """The releases under way."""
+
+    def __init__(
+        self,
+        releaser: Releaser,
+        copier: Copier,
+        leadership: Leadership,
+        inbox: Inbox,
+        meters: Meters,
+        clock: Callable[[], Millis],
+        concurrency: int,
+    ) -> None:
+        self._releaser = releaser
+        self._copier = copier
+        self._leadership = leadership
+        self._inbox = inbox
+        self._meters = meters
+        self._clock = clock
+        self._slots = asyncio.Semaphore(concurrency)
+        self._under_way: set[asyncio.Task[None]] = set()
+
+    def begin(self, order: Release) -> None:
+        """Start one release; its answer comes through the inbox."""
+        task = asyncio.create_task(self._carry_out(order))
+        self._under_way.add(task)
+        task.add_done_callback(self._under_way.discard)
+
+    async def stop(self) -> None:
+        """Abandon what is under way. The pods themselves tell the next leader what happened."""
+        tasks = list(self._under_way)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def drain(self, seconds: float) -> None:
+        """Wait, at most so long, until what is under way has been answered."""
+        if self._under_way:
+            await asyncio.wait(list(self._under_way), timeout=seconds)
+
+    async def _carry_out(self, order: Release) -> None:
+        began = self._clock()
+        intent = order.intent
+        answer = await self._attempt(order)
+        now = self._clock()
+        waited = (now - order.since) / 1000 if answer is Answer.RELEASED else None
+        self._meters.released(intent.tenant, intent.pool, answer, (now - began) / 1000, waited)
+        if answer is Answer.HELD:
+            await asyncio.sleep(HELD_PAUSE_SECONDS)
+        await self._inbox.put(ReleaseAnswered(self._clock(), intent.ref.uid, answer))
+
+    async def _attempt(self, order: Release) -> Answer:
+        if not await self._copier.intend(order.intent):
+            return Answer.UNSENT
+        async with self._slots:
+            if not self._leadership.is_valid():
+                return Answer.HELD
+            answer = await self._releaser.release(order)
+        tries = 0
+        while answer is None:
+            await asyncio.sleep(LOOK_SECONDS[min(tries, len(LOOK_SECONDS) - 1)])
+            tries += 1
+            answer = await self._releaser.look(order)
+        return answer

@@ -1,0 +1,73 @@
+"""What a pod really reserves on its node.
+
+Source: the scheduler's own formula, KEP-753 (sidecar containers), KEP-2837 (pod-level
+resources), and pod overhead. Resource claims (DRA) are not counted here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from app.core.errors import InvalidQuantity
+from app.core.model import Amounts, Resource
+from app.core.resources import PODS, add, amounts, largest
+
+Quantities = Mapping[str, str | int | float]
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """What one container, or the pod as a whole, asks for, as written."""
+
+    requests: Quantities = field(default_factory=dict)
+    limits: Quantities = field(default_factory=dict)
+    restartable: bool = False
+    """Only for init containers: `restartPolicy: Always`, a sidecar."""
+
+
+def reserved(
+    containers: Sequence[Ask],
+    inits: Sequence[Ask] = (),
+    pod_level: Ask | None = None,
+    overhead: Quantities | None = None,
+) -> dict[Resource, int]:
+    """Return what a pod reserves, in base units, one unit of `pods` included.
+
+    A limit without a request counts as the request. Raises InvalidQuantity for anything that is
+    no quantity, or is negative.
+    """
+    main: dict[Resource, int] = {}
+    for container in containers:
+        main = add(main, _wanted(container))
+    sidecars: dict[Resource, int] = {}
+    peak: dict[Resource, int] = {}
+    for init in inits:
+        wanted = _wanted(init)
+        at_init = add(sidecars, wanted)
+        peak = largest(peak, at_init)
+        if init.restartable:
+            sidecars = at_init
+    total = largest(add(main, sidecars), peak)
+    if pod_level is not None:
+        total.update(_wanted(pod_level))
+    if overhead:
+        total = add(total, _positive(overhead))
+    total[PODS] = 1
+    return {resource: value for resource, value in total.items() if value}
+
+
+def _wanted(ask: Ask) -> Amounts:
+    if not ask.limits:
+        return _positive(ask.requests)
+    return {**_positive(ask.limits), **_positive(ask.requests)}
+
+
+def _positive(quantities: Quantities) -> dict[Resource, int]:
+    parsed = amounts(quantities)
+    for resource, value in parsed.items():
+        if value < 0:
+            raise InvalidQuantity(
+                f"resource {resource[:80]}: {value} is negative; write 0 or more."
+            )
+    return parsed

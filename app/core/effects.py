@@ -1,0 +1,123 @@
+"""What the engine answers. Values that say what should be done; others do it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from app.core.model import Amounts, Millis, PoolName, TenantName, Uid, UserName
+
+
+@dataclass(frozen=True, slots=True)
+class PodRef:
+    """Enough of a pod to address it in the API."""
+
+    uid: Uid
+    namespace: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Enqueue:
+    """Copy to the store: this pod waits in this queue. `rank` sorts as text in queue order."""
+
+    ref: PodRef
+    tenant: TenantName
+    user: UserName
+    rank: str
+
+
+@dataclass(frozen=True, slots=True)
+class Dequeue:
+    """Copy to the store: this pod waits no more."""
+
+    uid: Uid
+
+
+@dataclass(frozen=True, slots=True)
+class Intend:
+    """Copy to the store, before the patch: this pod may have been released."""
+
+    ref: PodRef
+    tenant: TenantName
+    user: UserName
+    pool: PoolName
+    demand: Amounts
+    epoch: int
+    sequence: int
+
+
+@dataclass(frozen=True, slots=True)
+class Charge:
+    """Copy to the store: this pod uses this much. Settles its intent if there is one."""
+
+    uid: Uid
+    tenant: TenantName
+    user: UserName
+    pool: PoolName
+    demand: Amounts
+
+
+@dataclass(frozen=True, slots=True)
+class Refund:
+    """Copy to the store: this pod uses nothing (any more); drops its charge and its intent."""
+
+    uid: Uid
+
+
+StoreWrite = Enqueue | Dequeue | Intend | Charge | Refund
+"""Everything the leader copies to the store. Each is idempotent: keyed by the pod's uid."""
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Release this pod: write the intent, patch, confirm; answer with `ReleaseAnswered`.
+
+    `tested` is the release annotation that the patch must find, `selector` what it adds to the
+    pod's nodeSelector, `labels` what it sets. The `has_` flags say which parents exist already.
+    """
+
+    intent: Intend
+    tested: str
+    selector: Mapping[str, str]
+    labels: Mapping[str, str]
+    has_selector: bool
+    has_labels: bool
+    since: Millis
+    """When the pod began to wait."""
+
+    @property
+    def stamp(self) -> str:
+        """The release annotation after the patch: which leader, which of its releases."""
+        return f"{self.intent.epoch}.{self.intent.sequence}"
+
+
+@dataclass(frozen=True, slots=True)
+class Rebuild:
+    """Take the store over for this epoch and make it equal `Engine.writes()`.
+
+    Answer with `StoreReady`; nothing is released before.
+    """
+
+    epoch: int
+
+
+class Notice(Enum):
+    """Reasons of the Kubernetes events on pods."""
+
+    HELD = "Held"
+    WAITING = "Waiting"
+    RELEASED = "Released"
+
+
+@dataclass(frozen=True, slots=True)
+class Tell:
+    """Tell the pod's owner, as a Kubernetes event on the pod. Best effort."""
+
+    ref: PodRef
+    notice: Notice
+    message: str
+
+
+Effect = Enqueue | Dequeue | Charge | Refund | Rebuild | Release | Tell

@@ -1,0 +1,186 @@
+"""What the engine hears. Every event carries its time: nothing in the core asks what time it is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from app.core.model import (
+    Answer,
+    Bystander,
+    Millis,
+    Node,
+    NodeName,
+    Pod,
+    Pool,
+    PoolName,
+    Tenant,
+    TenantName,
+    Uid,
+)
+
+
+class Source(Enum):
+    """The lists the engine must have seen whole, and fresh, before it decides anything."""
+
+    PODS = "pods"
+    NODES = "nodes"
+    TENANTS = "tenants"
+    POOLS = "pools"
+
+
+@dataclass(frozen=True, slots=True)
+class PodObserved:
+    """A managed pod exists in this state. Repeats are harmless."""
+
+    at: Millis
+    pod: Pod
+
+
+@dataclass(frozen=True, slots=True)
+class BystanderObserved:
+    """A pod that is not managed takes room on a node."""
+
+    at: Millis
+    bystander: Bystander
+
+
+@dataclass(frozen=True, slots=True)
+class PodGone:
+    """A pod, managed or not, exists no more, or no longer concerns us."""
+
+    at: Millis
+    uid: Uid
+
+
+@dataclass(frozen=True, slots=True)
+class NodeObserved:
+    """A node exists in this state."""
+
+    at: Millis
+    node: Node
+
+
+@dataclass(frozen=True, slots=True)
+class NodeGone:
+    """A node exists no more."""
+
+    at: Millis
+    name: NodeName
+
+
+@dataclass(frozen=True, slots=True)
+class TenantObserved:
+    """A Tenant resource exists in this state. `pending` is what its status published."""
+
+    at: Millis
+    tenant: Tenant
+    pending: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TenantGone:
+    """A Tenant resource exists no more."""
+
+    at: Millis
+    name: TenantName
+
+
+@dataclass(frozen=True, slots=True)
+class PoolObserved:
+    """A Pool resource exists in this state."""
+
+    at: Millis
+    pool: Pool
+
+
+@dataclass(frozen=True, slots=True)
+class PoolGone:
+    """A Pool resource exists no more."""
+
+    at: Millis
+    name: PoolName
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFresh:
+    """A list is complete and its watch is live."""
+
+    at: Millis
+    source: Source
+
+
+@dataclass(frozen=True, slots=True)
+class SourceStale:
+    """A watch fell silent: what is known of this source may be old."""
+
+    at: Millis
+    source: Source
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseAnswered:
+    """What became of a release the engine asked for."""
+
+    at: Millis
+    uid: Uid
+    answer: Answer
+
+
+@dataclass(frozen=True, slots=True)
+class StoreReady:
+    """Redis answers and holds what the engine knows (or is about to be told all of it)."""
+
+    at: Millis
+
+
+@dataclass(frozen=True, slots=True)
+class StoreLost:
+    """Redis does not answer or lost its contents: nothing is released meanwhile."""
+
+    at: Millis
+
+
+@dataclass(frozen=True, slots=True)
+class LeadershipGained:
+    """This engine decides from now on, under this epoch."""
+
+    at: Millis
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class LeadershipLost:
+    """This engine only follows from now on."""
+
+    at: Millis
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """Act on everything heard so far. Whoever carries events in sends it when no more are due."""
+
+    at: Millis
+
+
+ClusterEvent = (
+    PodObserved
+    | BystanderObserved
+    | PodGone
+    | NodeObserved
+    | NodeGone
+    | TenantObserved
+    | TenantGone
+    | PoolObserved
+    | PoolGone
+    | SourceFresh
+    | SourceStale
+)
+"""What the watches of `kube` emit."""
+
+NewsEvent = (
+    ClusterEvent | ReleaseAnswered | StoreReady | StoreLost | LeadershipGained | LeadershipLost
+)
+"""What changes what the engine knows."""
+
+Event = NewsEvent | Pass

@@ -1,0 +1,226 @@
+"""The two changes Fairgate makes to a pod, as pure functions: hold it at create, release it later.
+
+A review becomes ignore, hold (with a JSON patch) or refuse (with a reason). Nothing here looks
+anything up; the caller says which tenant the namespace belongs to.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from app.core.effects import Release
+from app.core.model import (
+    ANNOTATION_POOLS,
+    ANNOTATION_RELEASE,
+    ANNOTATION_SUBMITTER,
+    GATE,
+    HELD,
+    LABEL_POOL,
+    LABEL_TENANT,
+    LABEL_USER,
+    Amounts,
+    TenantName,
+    UserName,
+)
+from app.core.resources import ManagedResources
+
+Patch = list[dict[str, Any]]
+"""A JSON Patch (RFC 6902)."""
+
+OURS = "fairgate.io/"
+FOR_USERS = frozenset(
+    OURS + key
+    for key in (
+        "gang",
+        "gang-size",
+        "gang-failure",
+        "placement",
+        "topology",
+        "gpu-memory",
+        "model-size",
+        "max-runtime",
+        "preemptible",
+        "pools",
+    )
+)
+"""Our annotations that users may write."""
+
+_LABEL_VALUE = re.compile(r"(?!.{64})([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """What the gate looks at in a pod about to be created. `*_map` is None where it is absent."""
+
+    namespace: str
+    user: UserName
+    demand: Amounts
+    gates: tuple[str, ...] = ()
+    labels: Mapping[str, str] | None = None
+    annotations: Mapping[str, str] | None = None
+    node_name: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Whose the namespace is, and how much that tenant may still queue."""
+
+    tenant: TenantName
+    pending: int = 0
+    max_pending: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ignore:
+    """Let the pod pass untouched."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """Let the pod pass with our gate and stamps. `warnings` are shown to whoever created it."""
+
+    patch: Patch
+    warnings: tuple[str, ...] = field(default=())
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """Do not create the pod; `message` says why and what to do, `code` is the HTTP status."""
+
+    code: int
+    message: str
+
+
+Verdict = Ignore | Hold | Refuse
+
+
+def judge(candidate: Candidate, owner: Owner, managed: ManagedResources) -> Verdict:
+    """Decide about a pod that is about to be created."""
+    if not managed.asked(candidate.demand):
+        return Ignore()
+    if candidate.node_name:
+        # A gate together with nodeName is refused by the API server with a message about gates.
+        return Refuse(
+            403,
+            "Fairgate: spec.nodeName binds this pod past the queue; remove it, "
+            "or use spec.nodeSelector to choose nodes.",
+        )
+    if owner.max_pending is not None and owner.pending >= owner.max_pending:
+        return Refuse(
+            403,
+            f"Fairgate: tenant {owner.tenant} already has {owner.pending} pods waiting and its "
+            f"limit (maxPending) is {owner.max_pending}; try again when some have started.",
+        )
+    return _hold(candidate, owner.tenant)
+
+
+def _hold(candidate: Candidate, tenant: TenantName) -> Hold:
+    labels = {LABEL_TENANT: label_value(tenant), LABEL_USER: label_value(candidate.user)}
+    annotations = {ANNOTATION_SUBMITTER: str(candidate.user), ANNOTATION_RELEASE: HELD}
+    patch: Patch = []
+    if GATE not in candidate.gates:
+        patch += _append("/spec/schedulingGates", candidate.gates, {"name": GATE})
+    written_labels, dropped = _stamp("/metadata/labels", candidate.labels, labels, frozenset())
+    patch += written_labels
+    written, more = _stamp("/metadata/annotations", candidate.annotations, annotations, FOR_USERS)
+    patch += written
+    warnings = tuple(
+        f"Fairgate: {key} is written by Fairgate alone; the value given was not kept."
+        for key in sorted(dropped | more)
+    )
+    return Hold(patch, warnings)
+
+
+def _append(path: str, present: Sequence[str], item: dict[str, str]) -> Patch:
+    if not present:
+        return [{"op": "add", "path": path, "value": [item]}]
+    return [{"op": "add", "path": path + "/-", "value": item}]
+
+
+def _stamp(
+    path: str,
+    present: Mapping[str, str] | None,
+    wanted: Mapping[str, str],
+    allowed: frozenset[str],
+) -> tuple[Patch, set[str]]:
+    """Return the patch that makes our keys in a map exactly `wanted`, and the keys it overrules."""
+    if present is None:
+        return [{"op": "add", "path": path, "value": dict(wanted)}], set()
+    foreign = {
+        key for key in present if key.startswith(OURS) and key not in wanted and key not in allowed
+    }
+    forged = {key for key, value in wanted.items() if present.get(key, value) != value}
+    patch: Patch = [{"op": "remove", "path": _at(path, key)} for key in sorted(foreign)]
+    patch += [
+        {"op": "add", "path": _at(path, key), "value": value}
+        for key, value in wanted.items()
+        if present.get(key) != value
+    ]
+    return patch, foreign | forged
+
+
+def release_patch(order: Release) -> Patch:
+    """Return the one patch that releases a pod, or fails as a whole.
+
+    It tests that this is the same pod, that ours is its only gate, and that no other leader has
+    fenced it; then it pins the pod to its pool and takes the gate away.
+    """
+    release_at = _at("/metadata/annotations", ANNOTATION_RELEASE)
+    patch: Patch = [
+        {"op": "test", "path": "/metadata/uid", "value": order.intent.ref.uid},
+        {"op": "test", "path": "/spec/schedulingGates", "value": [{"name": GATE}]},
+        {"op": "test", "path": release_at, "value": order.tested},
+    ]
+    patch += _merge("/spec/nodeSelector", order.selector, order.has_selector)
+    patch += _merge("/metadata/labels", order.labels, order.has_labels)
+    patch.append({"op": "replace", "path": release_at, "value": order.stamp})
+    patch.append({"op": "remove", "path": "/spec/schedulingGates"})
+    return patch
+
+
+def fence_patch(uid: str, tested: str, epoch: int) -> Patch:
+    """Return the patch after which a release tested against `tested` can no longer succeed."""
+    release_at = _at("/metadata/annotations", ANNOTATION_RELEASE)
+    return [
+        {"op": "test", "path": "/metadata/uid", "value": uid},
+        {"op": "test", "path": release_at, "value": tested},
+        {"op": "replace", "path": release_at, "value": f"{HELD}@{epoch}"},
+    ]
+
+
+def release_labels(tenant: TenantName, user: UserName, pool: str) -> dict[str, str]:
+    """Return the labels that accounting reads, as a release sets them."""
+    return {
+        LABEL_TENANT: label_value(tenant),
+        LABEL_USER: label_value(user),
+        LABEL_POOL: label_value(pool),
+    }
+
+
+def label_value(text: str) -> str:
+    """Return `text` if it is a legal label value, else a short hash of it."""
+    if _LABEL_VALUE.fullmatch(text):
+        return text
+    return "h-" + hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+
+def named_pools(annotations: Mapping[str, str] | None) -> tuple[str, ...]:
+    """Return the pools that the user's annotation names, in its order; empty means any."""
+    written = (annotations or {}).get(ANNOTATION_POOLS, "")
+    return tuple(name.strip() for name in written.split(",") if name.strip())
+
+
+def _merge(path: str, wanted: Mapping[str, str], exists: bool) -> Patch:
+    if not wanted:
+        return []
+    if not exists:
+        return [{"op": "add", "path": path, "value": dict(wanted)}]
+    return [{"op": "add", "path": _at(path, key), "value": value} for key, value in wanted.items()]
+
+
+def _at(path: str, key: str) -> str:
+    return f"{path}/{key.replace('~', '~0').replace('/', '~1')}"

@@ -1,0 +1,149 @@
+"""The words of the house as types: ids, pods, tenants, pools, nodes, and what a pod waits for.
+
+Values only. No behaviour beyond what a value says about itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from fractions import Fraction
+from typing import NewType
+
+Uid = NewType("Uid", str)
+TenantName = NewType("TenantName", str)
+UserName = NewType("UserName", str)
+PoolName = NewType("PoolName", str)
+NodeName = NewType("NodeName", str)
+Resource = NewType("Resource", str)
+
+Millis = NewType("Millis", int)
+"""Milliseconds since the Unix epoch, or since the start of a simulation."""
+
+Amounts = Mapping[Resource, int]
+"""Amounts in base units: millicores of cpu, bytes, whole devices, whole pods."""
+
+GATE = "fairgate.io/queue"
+LABEL_TENANT = "fairgate.io/tenant"
+LABEL_POOL = "fairgate.io/pool"
+LABEL_USER = "fairgate.io/user"
+ANNOTATION_SUBMITTER = "fairgate.io/submitter"
+ANNOTATION_RELEASE = "fairgate.io/release"
+ANNOTATION_POOLS = "fairgate.io/pools"
+
+HELD = "0"
+"""Value of the release annotation that the webhook writes."""
+
+DEFAULT_TENANT = TenantName("default")
+"""Parent of every tenant that stands for a namespace nobody mapped."""
+
+DEFAULT_POOL = PoolName("default")
+"""The one pool of a cluster without Pool objects: every node."""
+
+UNKNOWN_USER = UserName("unknown")
+"""Submitter of pods that were created before Fairgate was installed."""
+
+UNMAPPED_PREFIX = "ns."
+
+
+class Phase(Enum):
+    """`status.phase` of a pod, as far as it matters here."""
+
+    PENDING = "Pending"
+    RUNNING = "Running"
+    FINISHED = "Finished"
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    """One managed pod, as the API server stores it.
+
+    `gates` are all its scheduling gates, `release` the raw release annotation ("" if absent),
+    `since` its creation time, `pools` what the user's pools annotation names (empty: any).
+    """
+
+    uid: Uid
+    namespace: str
+    name: str
+    user: UserName
+    priority: int
+    since: Millis
+    demand: Amounts
+    gates: tuple[str, ...] = ()
+    release: str = ""
+    node: NodeName | None = None
+    pool: PoolName | None = None
+    selector: Mapping[str, str] = field(default_factory=dict)
+    pools: tuple[PoolName, ...] = ()
+    phase: Phase = Phase.PENDING
+    terminating: bool = False
+    has_labels: bool = True
+    has_annotations: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Bystander:
+    """A pod that is not managed but takes room on a node."""
+
+    uid: Uid
+    node: NodeName
+    demand: Amounts
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A node: `ready` means ready and schedulable; `allocatable` in base units."""
+
+    name: NodeName
+    labels: Mapping[str, str]
+    allocatable: Amounts
+    ready: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Tenant:
+    """A Tenant resource. `created` decides who keeps a namespace that two of them name."""
+
+    name: TenantName
+    created: Millis
+    weight: Fraction = Fraction(1)
+    parent: TenantName | None = None
+    namespaces: tuple[str, ...] = ()
+    user_weights: Mapping[UserName, Fraction] = field(default_factory=dict)
+    pools: tuple[PoolName, ...] = ()
+    max_pending: int | None = None
+    paused: bool = False
+    generation: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """A Pool resource. `weights`: worth of one unit next to other pools, 1 where absent."""
+
+    name: PoolName
+    selector: Mapping[str, str] = field(default_factory=dict)
+    weights: Mapping[Resource, Fraction] = field(default_factory=dict)
+    overcommit: Mapping[Resource, Fraction] = field(default_factory=dict)
+    paused: bool = False
+    generation: int = 0
+
+
+class Wait(Enum):
+    """Why a held pod waits."""
+
+    TURN = "waits for its turn"
+    NO_POOL = "no pool can serve it"
+    OTHER_GATE = "it carries a scheduling gate that is not ours to remove"
+    TENANT_PAUSED = "its tenant is paused"
+
+
+class Answer(Enum):
+    """What became of one attempt to release a pod."""
+
+    RELEASED = "released"
+    GONE = "gone"
+    HELD = "held"
+    """Certainly not released: it waits again."""
+    UNSENT = "unsent"
+    """The intent could not be written, so nothing was tried."""

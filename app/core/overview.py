@@ -1,0 +1,79 @@
+"""What the roster holds, summed up for status, metrics and people. Reads only."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+from app.core.model import Amounts, PoolName, Resource, TenantName
+from app.core.placement import Placement
+from app.core.resources import ManagedResources, add
+from app.core.roster import Roster
+from app.core.tenancy import Tenancy
+from app.core.views import PoolView, TenantView, View
+
+
+def overview(
+    roster: Roster, tenancy: Tenancy, placement: Placement, managed: ManagedResources
+) -> View:
+    """Return every tenant that exists, holds or waits, and every pool, as they stand."""
+    used: dict[TenantName, dict[PoolName, dict[Resource, int]]] = {}
+    pending: dict[TenantName, int] = {}
+    for (tenant, pool), amounts in roster.used.items():
+        for name in _upwards(tenant, tenancy):
+            held = used.setdefault(name, {})
+            held[pool] = add(held.get(pool, {}), _managed(amounts, managed))
+    for tenant, count in roster.pending.items():
+        for name in _upwards(tenant, tenancy):
+            pending[name] = pending.get(name, 0) + count
+    names = sorted({*used, *pending, *tenancy.tenants})
+    tenants = {
+        name: _tenant(name, roster, tenancy, used.get(name, {}), pending.get(name, 0))
+        for name in names
+    }
+    pools = {
+        name: PoolView(
+            capacity=_managed(placement.capacity(name), managed),
+            used=_managed(placement.used.get(name, {}), managed),
+            nodes=placement.nodes_in(name),
+            generation=pool.generation,
+            overlapping=name in placement.overlapping,
+            exists=placement.is_written(name),
+        )
+        for name, pool in sorted(placement.pools.items())
+    }
+    return View(tenants, pools)
+
+
+def _tenant(
+    name: TenantName,
+    roster: Roster,
+    tenancy: Tenancy,
+    used: dict[PoolName, dict[Resource, int]],
+    pending: int,
+) -> TenantView:
+    tenant = tenancy.tenants.get(name)
+    branch = roster.tree.tenants.get(name)
+    orphan = tenant is not None and tenant.parent is not None and tenancy.parent_of(name) is None
+    return TenantView(
+        weight=tenant.weight if tenant else Fraction(1),
+        share=branch.share(roster.tree.scale) if branch else Fraction(0),
+        used=used,
+        pending=pending,
+        generation=tenant.generation if tenant else 0,
+        disputed=tenancy.disputed(name) if tenant else (),
+        orphan=orphan,
+        exists=tenant is not None,
+    )
+
+
+def _upwards(name: TenantName, tenancy: Tenancy) -> list[TenantName]:
+    path = [name]
+    above = tenancy.parent_of(name)
+    while above is not None:
+        path.append(above)
+        above = tenancy.parent_of(above)
+    return path
+
+
+def _managed(amounts: Amounts, managed: ManagedResources) -> dict[Resource, int]:
+    return {r: v for r, v in amounts.items() if r in managed and v}

@@ -1,0 +1,144 @@
+"""The Protocols between the core and the world. Rooms implement them; wiring hands them over."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from app.core.effects import Intend, PodRef, Release, StoreWrite, Tell
+from app.core.events import ClusterEvent
+from app.core.model import Answer, PoolName, TenantName, Uid, UserName
+from app.core.views import View
+
+
+class EventSink(Protocol):
+    """Where watches put what they saw. Awaiting it is the back-pressure."""
+
+    async def put(self, event: ClusterEvent, /) -> None: ...
+
+
+class Store(Protocol):
+    """The leader's copy of its state, in Redis. One caller at a time; all raise StoreError."""
+
+    async def floor(self) -> int:
+        """The highest epoch that ever wrote; 0 for an empty store."""
+
+    async def rebuild(self, epoch: int, writes: Iterable[StoreWrite]) -> None:
+        """Take the store over for `epoch` and replace all of its contents."""
+
+    async def write(self, epoch: int, writes: Sequence[StoreWrite]) -> None:
+        """Apply all writes or none. Raises EpochStale, StoreEmptied, StoreUnavailable."""
+
+    async def intents(self) -> tuple[Intend, ...]:
+        """The releases that were begun and not settled."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a held pod stands in its user's queue: `position` from 1 of `length`."""
+
+    tenant: TenantName
+    user: UserName
+    position: int
+    length: int
+
+
+class QueueReader(Protocol):
+    """What every replica may read of the queues."""
+
+    async def place(self, uid: Uid) -> Place | None:
+        """Position of a held pod; None if it does not wait."""
+
+    async def queue(self, tenant: TenantName, user: UserName, limit: int) -> tuple[PodRef, ...]:
+        """The first `limit` pods of one queue, in order."""
+
+
+class Releaser(Protocol):
+    """Changes pods in the API server."""
+
+    async def release(self, order: Release) -> Answer | None:
+        """Send the release patch and find out what became of it.
+
+        Returns None when that cannot be told yet: call `look` until it can be.
+        """
+
+    async def look(self, order: Release) -> Answer | None:
+        """Read the pod and tell what became of an earlier release of it; None: no answer came."""
+
+    async def fence(self, ref: PodRef, epoch: int) -> None:
+        """Make every release patch of an older epoch fail on this pod, if it is still held."""
+
+
+class Announcer(Protocol):
+    """Tells people, through Kubernetes events. Never blocks, may drop."""
+
+    def tell(self, notice: Tell) -> None: ...
+
+
+class StatusWriter(Protocol):
+    """Publishes the status of Tenant and Pool resources."""
+
+    async def write_status(self, kind: str, name: str, status: dict[str, object]) -> None:
+        """`kind` is `tenants` or `pools`. Merges `status` into the object's own."""
+
+
+class Leadership(Protocol):
+    """One lease, one leader."""
+
+    async def acquire(self) -> int:
+        """Wait until this replica leads; return `leaseTransitions` of the lease it took."""
+
+    def is_valid(self) -> bool:
+        """Tell whether this replica may still act, judged by the monotonic clock."""
+
+    async def lost(self) -> None:
+        """Wait until leadership has ended."""
+
+    async def give_up(self) -> None:
+        """Release the lease politely, so that another replica need not wait for it to lapse."""
+
+
+class Meters(Protocol):
+    """Where the leader's numbers go. Never blocks, never raises."""
+
+    def leading(self, epoch: int | None) -> None:
+        """This replica leads under `epoch`; None: it does not lead."""
+
+    def shares(self, view: View) -> None:
+        """What every tenant and pool holds now; replaces what was shown before."""
+
+    def released(
+        self,
+        tenant: TenantName,
+        pool: PoolName,
+        answer: Answer,
+        seconds: float,
+        waited: float | None = None,
+    ) -> None:
+        """One release ended in `answer` after `seconds`; its pod had waited `waited` seconds."""
+
+    def store_failed(self, operation: str) -> None:
+        """A call of the store raised StoreError. `operation` is one of a few fixed words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who a caller is, as the API server authenticated them."""
+
+    name: str
+    uid: str = ""
+    groups: tuple[str, ...] = ()
+    extra: tuple[tuple[str, tuple[str, ...]], ...] = ()
+
+
+class Authority(Protocol):
+    """Asks the API server who somebody is and what they may do. May raise ClusterError."""
+
+    async def authenticate(self, token: str) -> Identity | None:
+        """Return whose token this is; None if it is not valid for Fairgate."""
+
+    async def allows(
+        self, identity: Identity, verb: str, resource: str, subresource: str = "", name: str = ""
+    ) -> bool:
+        """Tell whether RBAC on group `fairgate.io` grants this; no `name`: on all of them."""

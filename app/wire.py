@@ -1,0 +1,238 @@
+"""The few fields of Kubernetes objects that Fairgate reads, as typed structs for msgspec.
+
+Shared by the webhook and the watches, so that both read a pod the same way. Holds no rules.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from app.core import demand
+from app.core.model import Resource
+
+Quantities = dict[str, str | int | float]
+
+
+class Wire(msgspec.Struct, rename="camel", frozen=True, gc=False):
+    """Base of all structs here: camelCase on the wire, unknown fields ignored."""
+
+
+class Resources(Wire, frozen=True):
+    requests: Quantities | None = None
+    limits: Quantities | None = None
+
+
+class Container(Wire, frozen=True):
+    resources: Resources | None = None
+    restart_policy: str | None = None
+
+
+class Gate(Wire, frozen=True):
+    name: str = ""
+
+
+class PodSpec(Wire, frozen=True):
+    containers: list[Container] | None = None
+    init_containers: list[Container] | None = None
+    resources: Resources | None = None
+    overhead: Quantities | None = None
+    scheduling_gates: list[Gate] | None = None
+    node_selector: dict[str, str] | None = None
+    node_name: str | None = None
+    priority: int | None = None
+
+    def demand(self) -> dict[Resource, int]:
+        """Return what the pod reserves, in base units. Raises InvalidQuantity."""
+        return demand.reserved(
+            [_ask(c) for c in self.containers or ()],
+            [_ask(c) for c in self.init_containers or ()],
+            _level(self.resources) if self.resources else None,
+            self.overhead,
+        )
+
+
+class Metadata(Wire, frozen=True):
+    name: str = ""
+    generate_name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+    creation_timestamp: str | None = None
+    deletion_timestamp: str | None = None
+    labels: dict[str, str] | None = None
+    annotations: dict[str, str] | None = None
+
+
+class PodStatus(Wire, frozen=True):
+    phase: str | None = None
+
+
+class Pod(Wire, frozen=True):
+    metadata: Metadata = Metadata()
+    spec: PodSpec = PodSpec()
+    status: PodStatus = PodStatus()
+
+
+class Condition(Wire, frozen=True):
+    type: str = ""
+    status: str = ""
+
+
+class NodeSpec(Wire, frozen=True):
+    unschedulable: bool = False
+
+
+class NodeStatus(Wire, frozen=True):
+    allocatable: Quantities | None = None
+    conditions: list[Condition] | None = None
+
+
+class Node(Wire, frozen=True):
+    metadata: Metadata = Metadata()
+    spec: NodeSpec = NodeSpec()
+    status: NodeStatus = NodeStatus()
+
+
+class WeightedUser(Wire, frozen=True):
+    name: str = ""
+    weight: str = "1"
+
+
+class TenantSpec(Wire, frozen=True):
+    parent: str | None = None
+    weight: str = "1"
+    namespaces: list[str] | None = None
+    users: list[WeightedUser] | None = None
+    pools: list[str] | None = None
+    max_pending: int | None = None
+    paused: bool = False
+
+
+class TenantStatus(Wire, frozen=True):
+    pending: int = 0
+
+
+class Tenant(Wire, frozen=True):
+    metadata: Metadata = Metadata()
+    spec: TenantSpec = TenantSpec()
+    status: TenantStatus = TenantStatus()
+
+
+class PoolSpec(Wire, frozen=True):
+    node_selector: dict[str, str] | None = None
+    weights: dict[str, str] | None = None
+    overcommit: dict[str, str] | None = None
+    paused: bool = False
+
+
+class Pool(Wire, frozen=True):
+    metadata: Metadata = Metadata()
+    spec: PoolSpec = PoolSpec()
+
+
+class UserInfo(Wire, frozen=True):
+    username: str = ""
+
+
+class AdmissionRequest(Wire, frozen=True):
+    uid: str
+    operation: str = ""
+    sub_resource: str = ""
+    namespace: str = ""
+    dry_run: bool | None = None
+    user_info: UserInfo = UserInfo()
+    object: Pod | None = None
+
+
+class AdmissionReview(Wire, frozen=True):
+    request: AdmissionRequest
+    api_version: str = ""
+    kind: str = ""
+
+
+class LeaseSpec(Wire, frozen=True):
+    holder_identity: str | None = None
+    lease_duration_seconds: int | None = None
+    acquire_time: str | None = None
+    renew_time: str | None = None
+    lease_transitions: int | None = None
+
+
+class Lease(Wire, frozen=True):
+    metadata: Metadata = Metadata()
+    spec: LeaseSpec = LeaseSpec()
+
+
+class ListMeta(Wire, frozen=True):
+    resource_version: str = ""
+    continue_: str = msgspec.field(default="", name="continue")
+
+
+T = TypeVar("T")
+
+
+class Page(Wire, Generic[T], frozen=True):
+    """One page of a list. `Page[msgspec.Raw]` leaves the items to be read one by one."""
+
+    metadata: ListMeta = ListMeta()
+    items: list[T] | None = None
+
+
+class Change(Wire, Generic[T], frozen=True):
+    """One line of a watch: ADDED, MODIFIED, DELETED, BOOKMARK or ERROR."""
+
+    type: str
+    object: T
+
+
+class Bare(Wire, frozen=True):
+    """Any object, for its metadata only."""
+
+    metadata: Metadata = Metadata()
+
+
+class Secret(Wire, frozen=True):
+    """`data` in base64, as on the wire."""
+
+    data: dict[str, str] | None = None
+
+
+class WebhookClient(Wire, frozen=True):
+    ca_bundle: str = ""
+
+
+class Webhook(Wire, frozen=True):
+    name: str = ""
+    client_config: WebhookClient = WebhookClient()
+
+
+class WebhookConfiguration(Wire, frozen=True):
+    webhooks: list[Webhook] | None = None
+
+
+class Status(Wire, frozen=True):
+    """What the API server answers when it says no."""
+
+    code: int = 0
+    message: str = ""
+    reason: str = ""
+
+
+JsonPatch = list[dict[str, Any]]
+
+
+def _ask(container: Container) -> demand.Ask:
+    resources = container.resources
+    if resources is None:
+        return _NOTHING_ASKED
+    restartable = container.restart_policy == "Always"
+    return demand.Ask(resources.requests or {}, resources.limits or {}, restartable)
+
+
+def _level(resources: Resources) -> demand.Ask:
+    return demand.Ask(resources.requests or {}, resources.limits or {})
+
+
+_NOTHING_ASKED = demand.Ask()
