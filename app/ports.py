@@ -142,3 +142,15 @@ class Authority(Protocol):
         self, identity: Identity, verb: str, resource: str, subresource: str = "", name: str = ""
     ) -> bool:
         """Tell whether RBAC on group `fairgate.io` grants this; no `name`: on all of them."""
+
+
+class Secrets(Protocol):
+    """Where a certificate is kept between starts. May raise ClusterError."""
+
+    async def read_secret(self, namespace: str, name: str) -> dict[str, bytes] | None:
+        """Return what is kept; None if there is nothing."""
+
+    async def create_secret(
+        self, namespace: str, name: str, data: dict[str, bytes], kind: str = "Opaque"
+    ) -> bool:
+        """Keep this; False if somebody else was first."""

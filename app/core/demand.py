@@ -11,9 +11,11 @@ from dataclasses import dataclass, field
 
 from app.core.errors import InvalidQuantity
 from app.core.model import Amounts, Resource
-from app.core.resources import PODS, add, amounts, largest
+from app.core.resources import CPU, PODS, add, amounts, largest
 
 Quantities = Mapping[str, str | int | float]
+
+MEMORY = Resource("memory")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +52,17 @@ def reserved(
             sidecars = at_init
     total = largest(add(main, sidecars), peak)
     if pod_level is not None:
-        total.update(_wanted(pod_level))
+        # Only for these does the API server accept it; devices are asked for by containers alone.
+        stated = {name: value for name, value in _wanted(pod_level).items() if _is_shared(name)}
+        total.update(stated)
     if overhead:
         total = add(total, _positive(overhead))
     total[PODS] = 1
     return {resource: value for resource, value in total.items() if value}
+
+
+def _is_shared(resource: Resource) -> bool:
+    return resource in (CPU, MEMORY) or resource.startswith("hugepages-")
 
 
 def _wanted(ask: Ask) -> Amounts:

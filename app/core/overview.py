@@ -19,11 +19,11 @@ def overview(
     used: dict[TenantName, dict[PoolName, dict[Resource, int]]] = {}
     pending: dict[TenantName, int] = {}
     for (tenant, pool), amounts in roster.used.items():
-        for name in _upwards(tenant, tenancy):
+        for name in _upwards(tenant, tenancy) if any(amounts.values()) else ():
             held = used.setdefault(name, {})
             held[pool] = add(held.get(pool, {}), _managed(amounts, managed))
     for tenant, count in roster.pending.items():
-        for name in _upwards(tenant, tenancy):
+        for name in _upwards(tenant, tenancy) if count else ():
             pending[name] = pending.get(name, 0) + count
     names = sorted({*used, *pending, *tenancy.tenants})
     tenants = {

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from fractions import Fraction
+from functools import lru_cache
 
 from app.core.errors import InvalidQuantity
 from app.core.model import Amounts, Resource
@@ -49,9 +50,12 @@ def parse_quantity(text: str | int | float) -> Fraction:
 
 def amount(resource: str, text: str | int | float) -> int:
     """Return a quantity of `resource` in base units, rounded up. Raises InvalidQuantity."""
-    value = parse_quantity(text)
-    if resource == CPU:
-        value *= 1000
+    return _units(text, 1000 if resource == CPU else 1)
+
+
+@lru_cache(maxsize=4096)  # pods repeat a few quantities; exact fractions are slow
+def _units(text: str | int | float, scale: int) -> int:
+    value = parse_quantity(text) * scale
     return -(-value.numerator // value.denominator)
 
 

@@ -1,0 +1,60 @@
+# One word a target. `make run` and `make test` set up all they need; the second time is quick.
+.PHONY: run test check setup tools bench clean lock help
+.DEFAULT_GOAL := help
+SHELL := bash
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+help:
+	@echo "make run     start a local cluster with Fairgate in it and play the demo (about 2 minutes;"
+	@echo "             the first time about 10 more, to build Kubernetes from source)"
+	@echo "make test    run every test, those on a real API server included"
+	@echo "make check   ruff, mypy, import contracts"
+	@echo "make bench   print the measures of loadtest/"
+	@echo "make setup   only set up: afterwards $(BIN)/fairgate works"
+	@echo "make tools   only build what the local cluster needs, into the cache"
+	@echo "make clean   remove the virtual environment and caches of this folder"
+
+setup: $(READY)
+
+$(READY): requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "Fairgate needs Python 3.11 or newer; $(PYTHON) is `$(PYTHON) --version 2>&1`. Use make PYTHON=python3.12, say." >&2; exit 2; }
+	@echo "Setting up the virtual environment $(VENV) (usually a minute; once) ..."
+	@$(PYTHON) -m venv $(VENV) || { echo "Python's venv module is missing; on Debian: apt-get install python3-venv." >&2; exit 2; }
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $(READY)
+	@echo "Set up: $(BIN)/fairgate works."
+
+tools: setup
+	@$(BIN)/fairgate dev tools
+
+run: setup
+	@$(BIN)/fairgate dev demo --stay
+
+# Without Go the tests that need a cluster are skipped, loudly; with REQUIRE_CLUSTER=1 they fail.
+test: setup
+	@$(BIN)/fairgate dev tools || [ -z "$(REQUIRE_CLUSTER)" ]
+	@$(BIN)/python -m pytest
+
+check: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: setup
+	@$(BIN)/fairgate dev tools
+	@$(BIN)/python -m loadtest
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis build dist *.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+lock:
+	$(BIN)/pip-compile --quiet --extra dev --generate-hashes --strip-extras --allow-unsafe \
+	  --no-emit-index-url --no-emit-find-links --output-file requirements.lock pyproject.toml

@@ -1,0 +1,259 @@
+"""The hallway: the one place where adapters are built and handed to each other.
+
+Builds what the roles of this process need, runs it until a signal, and takes it down again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+import uvloop
+from fastapi import FastAPI
+
+from app import logs
+from app.control.copier import Copier
+from app.control.inbox import Inbox
+from app.control.leader import Leader
+from app.control.loop import Loop
+from app.control.publisher import Publisher
+from app.control.releases import Releases
+from app.core.engine import Engine
+from app.core.errors import ClusterUnavailable, StoreUnavailable
+from app.core.events import Source
+from app.core.model import Millis
+from app.core.resources import ManagedResources
+from app.kube.announce import PodAnnouncer
+from app.kube.bundle import Bundle
+from app.kube.client import Client
+from app.kube.lease import LeaseLeadership
+from app.kube.release import PodReleaser
+from app.kube.review import Reviews
+from app.kube.sources import watches
+from app.kube.status import ResourceStatus
+from app.settings import HostPort, Settings
+from app.store.connection import Server
+from app.store.reader import RedisReader
+from app.store.writer import RedisStore
+from app.tls import serving
+from app.web.admission import admission_app
+from app.web.api import api_app
+from app.web.metrics import Leading
+from app.web.ops import ops_app
+from app.web.serve import Listener, Servers, tls_context
+from app.web.view import View
+
+RETRY_SECONDS = 1.0
+
+log = logging.getLogger("fairgate")
+
+
+def now() -> Millis:
+    """Return the time that events carry."""
+    return Millis(time.time_ns() // 1_000_000)
+
+
+def serve(settings: Settings) -> None:
+    """Run one process until SIGTERM or SIGINT. Raises FairgateError."""
+    logs.set_up(settings.log_level)
+    uvloop.run(_serve(settings))
+
+
+@dataclass(slots=True)
+class _Process:
+    """What the roles of this process put together."""
+
+    settings: Settings
+    client: Client
+    stack: AsyncExitStack
+    listeners: list[Listener] = field(default_factory=list)
+    checks: dict[str, Callable[[], bool]] = field(default_factory=dict)
+    tasks: list[Coroutine[Any, Any, None]] = field(default_factory=list)
+    after_start: list[Callable[[], Awaitable[object]]] = field(default_factory=list)
+    before_end: list[Callable[[], Awaitable[object]]] = field(default_factory=list)
+    certificate: serving.Serving | None = None
+
+
+async def _serve(settings: Settings) -> None:
+    stop = asyncio.Event()
+    for sign in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(sign, stop.set)
+    async with AsyncExitStack() as stack:
+        client = await Client.connect(
+            settings.kubeconfig, pool_size=settings.release_concurrency + 32
+        )
+        stack.push_async_callback(client.close)
+        process = _Process(settings, client, stack)
+        for role in settings.roles:
+            await _ROLES[role](process)
+        await _run(process, stop)
+
+
+async def _run(process: _Process, stop: asyncio.Event) -> None:
+    settings, checks = process.settings, process.checks
+    process.listeners.append(Listener("ops", ops_app(checks), settings.ops_listen))
+    servers = Servers(process.listeners)
+    checks["not draining"] = lambda: not servers.draining
+    background = [asyncio.create_task(_until_ended(task, stop)) for task in process.tasks]
+    served = asyncio.create_task(servers.run(stop, settings.drain_seconds))
+    try:
+        await asyncio.wait(
+            {served, asyncio.ensure_future(servers.started.wait())},
+            return_when=asyncio.FIRST_COMPLETED,
+        )
+        for step in process.after_start:
+            background.append(asyncio.create_task(_until_ended(_insist(step), stop)))
+        await stop.wait()
+        for last in process.before_end:
+            await last()
+        await served
+    finally:
+        stop.set()
+        for task in background:
+            task.cancel()
+        outcomes = await asyncio.gather(*background, served, return_exceptions=True)
+    for outcome in outcomes:
+        if isinstance(outcome, Exception):
+            raise outcome
+
+
+async def _until_ended(task: Coroutine[Any, Any, None], stop: asyncio.Event) -> None:
+    """Run a task of the process; if it fails, the process ends."""
+    try:
+        await task
+    except Exception:
+        log.exception("a part of the process failed; the process ends")
+        stop.set()
+        raise
+
+
+async def _insist(step: Callable[[], Awaitable[object]]) -> None:
+    """Do something once, as soon as those it needs answer."""
+    while True:
+        try:
+            await step()
+        except (ClusterUnavailable, StoreUnavailable) as error:
+            log.warning("the API server or Redis cannot be reached yet", exc_info=error)
+            await asyncio.sleep(RETRY_SECONDS)
+        else:
+            return
+
+
+async def _webhook(process: _Process) -> None:
+    settings = process.settings
+    view = View()
+    _watch(process, view, [Source.TENANTS])
+    certificate = await _certificate(process)
+    managed = ManagedResources(settings.managed_resources)
+    app = admission_app(view, managed, settings.exempt_namespaces, lambda: view.ready)
+    process.listeners.append(_tls_listener("webhook", app, settings.webhook_listen, certificate))
+    process.checks["tenants known"] = lambda: view.ready
+    bundle = Bundle(process.client)
+    process.after_start.append(
+        lambda: bundle.publish_ca(settings.webhook_configuration, certificate.ca)
+    )
+
+
+async def _api(process: _Process) -> None:
+    settings = process.settings
+    view = View([Source.TENANTS, Source.POOLS])
+    _watch(process, view, [Source.TENANTS, Source.POOLS])
+    reader = RedisReader(_redis(process), settings.cluster)
+    process.checks["tenants and pools known"] = lambda: view.ready
+    authority = Reviews(process.client, time.monotonic)
+    app = api_app(view, authority, reader, process.checks)
+    certificate = await _certificate(process)
+    process.listeners.append(_tls_listener("api", app, settings.api_listen, certificate))
+
+
+async def _controller(process: _Process) -> None:
+    settings, client = process.settings, process.client
+    server = _redis(process)
+    store = RedisStore(server, settings.cluster)
+    process.after_start.append(server.check)
+    managed = ManagedResources(settings.managed_resources)
+    engine, inbox, meters, heard = Engine(managed), Inbox(), Leading(), asyncio.Event()
+    leadership = LeaseLeadership(
+        client, settings.namespace, settings.identity, duration=settings.lease_seconds
+    )
+    releaser = PodReleaser(client, may_act=leadership.is_valid)
+    copier = Copier(store, engine, inbox, meters, now, lambda: leader.depose())  # noqa: PLW0108
+    releases = Releases(
+        releaser, copier, leadership, inbox, meters, now, settings.release_concurrency
+    )
+    leader = Leader(
+        engine, inbox, copier, releases, store, releaser, leadership, meters, now, heard
+    )
+    announcer = PodAnnouncer(client)
+    publisher = Publisher(engine, ResourceStatus(client), meters, lambda: leader.leads, now)
+    loop = Loop(engine, inbox, copier, releases, announcer, now, heard)
+    _watch(process, inbox, list(Source))
+    process.tasks += [part.run() for part in (loop, copier, leader, announcer, publisher)]
+    process.checks["cluster heard"] = heard.is_set
+
+    async def hand_over() -> None:
+        await releases.drain(settings.drain_seconds)
+        await leadership.give_up()
+
+    process.before_end.append(hand_over)
+
+
+_ROLES: dict[str, Callable[[_Process], Awaitable[None]]] = {
+    "webhook": _webhook,
+    "controller": _controller,
+    "api": _api,
+}
+
+
+def _watch(process: _Process, sink: View | Inbox, sources: list[Source]) -> None:
+    settings = process.settings
+    process.tasks += [
+        watch.run()
+        for watch in watches(
+            process.client,
+            sink,
+            now,
+            sources=sources,
+            managed=settings.managed_resources,
+            exempt=settings.exempt_namespaces,
+        )
+    ]
+
+
+def _redis(process: _Process) -> Server:
+    url = process.settings.redis_url
+    assert url is not None, "settings require it for these roles"
+    server = Server.connect(url)
+    process.stack.push_async_callback(server.close)
+    return server
+
+
+async def _certificate(process: _Process) -> serving.Serving:
+    """Return the certificate of this process, got once for all of its roles."""
+    settings = process.settings
+    if process.certificate is None and settings.tls_cert_file:
+        assert settings.tls_key_file is not None
+        assert settings.tls_ca_file is not None
+        process.certificate = serving.brought(
+            settings.tls_cert_file, settings.tls_key_file, settings.tls_ca_file
+        )
+    while process.certificate is None:
+        try:
+            process.certificate = await serving.kept(
+                Bundle(process.client), settings.namespace, settings.tls_names, datetime.now(UTC)
+            )
+        except ClusterUnavailable as error:
+            log.warning("the API server cannot be reached yet", exc_info=error)
+            await asyncio.sleep(RETRY_SECONDS)
+    return process.certificate
+
+
+def _tls_listener(name: str, app: FastAPI, at: HostPort, certificate: serving.Serving) -> Listener:
+    return Listener(name, app, at, tls_context(certificate.certificate, certificate.key))

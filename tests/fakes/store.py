@@ -1,0 +1,139 @@
+"""A store in memory: the same answers and errors as Redis, by the plainest means.
+
+`Contents` is also the model that the real one is compared with: it counts from scratch.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import assert_never
+
+from app.core.effects import Charge, Dequeue, Enqueue, Intend, PodRef, Refund, StoreWrite
+from app.core.errors import EpochStale, StoreEmptied, StoreUnavailable
+from app.core.model import TenantName, Uid, UserName
+from app.ports import Place
+from app.store.reader import Used, Waiting
+
+
+@dataclass(slots=True)
+class Contents:
+    """What a list of writes amounts to."""
+
+    held: dict[Uid, Enqueue] = field(default_factory=dict)
+    taken: dict[Uid, Intend | Charge] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, writes: Iterable[StoreWrite]) -> Contents:
+        contents = cls()
+        for write in writes:
+            contents.apply(write)
+        return contents
+
+    def apply(self, write: StoreWrite) -> None:
+        match write:
+            case Enqueue():
+                self.held[write.ref.uid] = write
+            case Dequeue(uid):
+                self.held.pop(uid, None)
+            case Intend():
+                self.taken[write.ref.uid] = write
+            case Charge():
+                self.taken[write.uid] = write
+            case Refund(uid):
+                self.taken.pop(uid, None)
+            case _:
+                assert_never(write)
+
+    def queue(self, tenant: TenantName, user: UserName) -> list[PodRef]:
+        waiting = [w for w in self.held.values() if (w.tenant, w.user) == (tenant, user)]
+        return [w.ref for w in sorted(waiting, key=lambda w: (w.rank, w.ref.uid))]
+
+    def counts(self) -> tuple[Waiting, ...]:
+        pods = Counter((w.tenant, w.user) for w in self.held.values())
+        return tuple(sorted(Waiting(*queue, number) for queue, number in pods.items()))
+
+    def usage(self) -> tuple[Used, ...]:
+        sums: Counter[tuple[str, ...]] = Counter()
+        for taken in self.taken.values():
+            for resource, amount in taken.demand.items():
+                sums[taken.tenant, taken.user, taken.pool, resource] += amount
+        return tuple(sorted(Used(*cell, amount) for cell, amount in sums.items() if amount))
+
+    def intents(self) -> tuple[Intend, ...]:
+        open_ = [taken for taken in self.taken.values() if isinstance(taken, Intend)]
+        return tuple(sorted(open_, key=lambda intent: intent.ref.uid))
+
+
+@dataclass(slots=True)
+class Memory:
+    """The server. `down`: it does not answer."""
+
+    floor: int = 0
+    contents: Contents | None = None
+    owner: FakeStore | None = None
+    down: bool = False
+
+    def flush(self) -> None:
+        """Lose everything."""
+        self.floor, self.contents, self.owner = 0, None, None
+
+
+class FakeStore:
+    """`ports.Store` and `ports.QueueReader`. Those that share a Memory share a server."""
+
+    def __init__(self, memory: Memory | None = None) -> None:
+        self.memory = memory or Memory()
+        self._epoch = 0
+
+    async def floor(self) -> int:
+        self._answer()
+        return self.memory.floor
+
+    async def rebuild(self, epoch: int, writes: Iterable[StoreWrite]) -> None:
+        self._answer()
+        if self.memory.floor > epoch:
+            raise EpochStale(f"a leader with epoch {self.memory.floor} has written")
+        self.memory.floor = self._epoch = epoch
+        self.memory.contents, self.memory.owner = Contents.of(writes), self
+
+    async def write(self, epoch: int, writes: Sequence[StoreWrite]) -> None:
+        self._answer()
+        if self.memory.floor > epoch:
+            raise EpochStale(f"a leader with epoch {self.memory.floor} has written")
+        if self.memory.floor < epoch or self.memory.owner is not self or self._epoch != epoch:
+            raise StoreEmptied("the store must be rebuilt")
+        for write in writes:
+            self._contents().apply(write)
+
+    async def intents(self) -> tuple[Intend, ...]:
+        self._answer()
+        return self.memory.contents.intents() if self.memory.contents else ()
+
+    async def place(self, uid: Uid) -> Place | None:
+        contents = self._contents()
+        waits = contents.held.get(uid)
+        if waits is None:
+            return None
+        queue = contents.queue(waits.tenant, waits.user)
+        return Place(waits.tenant, waits.user, queue.index(waits.ref) + 1, len(queue))
+
+    async def queue(self, tenant: TenantName, user: UserName, limit: int) -> tuple[PodRef, ...]:
+        return tuple(self._contents().queue(tenant, user)[: max(0, limit)])
+
+    async def counts(self) -> tuple[Waiting, ...]:
+        return self._contents().counts()
+
+    async def usage(self) -> tuple[Used, ...]:
+        return self._contents().usage()
+
+    def _answer(self) -> None:
+        if self.memory.down:
+            raise StoreUnavailable("the store does not answer")
+
+    def _contents(self) -> Contents:
+        self._answer()
+        if self.memory.contents is None:
+            raise StoreEmptied("the store must be rebuilt")
+        return self.memory.contents

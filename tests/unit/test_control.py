@@ -1,0 +1,298 @@
+"""The shell around the engine: what it does with effects, and when the store or the lead goes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from dataclasses import replace as changed
+
+from app.control.copier import Copier
+from app.control.inbox import Inbox
+from app.control.leader import Leader
+from app.control.loop import Loop
+from app.control.publisher import Publisher
+from app.control.releases import Releases
+from app.core import events as ev
+from app.core.effects import Tell
+from app.core.engine import Engine
+from app.core.model import (
+    Answer,
+    Millis,
+    Node,
+    NodeName,
+    Pod,
+    PoolName,
+    Resource,
+    Tenant,
+    TenantName,
+    UserName,
+)
+from app.core.resources import PODS, ManagedResources
+from app.core.views import View
+from app.sim.world import held_pod
+from tests.fakes.pods import FakeReleaser, StoredPod
+from tests.fakes.store import Contents, FakeStore, Memory
+
+GPU = Resource("nvidia.com/gpu")
+
+
+@dataclass
+class FakeLead:
+    """`ports.Leadership` that a test hands out and takes away."""
+
+    free: asyncio.Event = field(default_factory=asyncio.Event)
+    over: asyncio.Event = field(default_factory=asyncio.Event)
+    transitions: int = 4
+
+    async def acquire(self) -> int:
+        await self.free.wait()
+        self.over.clear()
+        return self.transitions
+
+    def is_valid(self) -> bool:
+        return not self.over.is_set()
+
+    async def lost(self) -> None:
+        await self.over.wait()
+
+    async def give_up(self) -> None:
+        self.over.set()
+
+
+@dataclass
+class FakeMeters:
+    """`ports.Meters` that remembers."""
+
+    epochs: list[int | None] = field(default_factory=list)
+    answers: list[Answer] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+    views: list[View] = field(default_factory=list)
+
+    def leading(self, epoch: int | None) -> None:
+        self.epochs.append(epoch)
+
+    def shares(self, view: View) -> None:
+        self.views.append(view)
+
+    def released(
+        self,
+        tenant: TenantName,
+        pool: PoolName,
+        answer: Answer,
+        seconds: float,
+        waited: float | None = None,
+    ) -> None:
+        self.answers.append(answer)
+
+    def store_failed(self, operation: str) -> None:
+        self.failures.append(operation)
+
+
+@dataclass
+class Told:
+    """`ports.Announcer` that remembers."""
+
+    notices: list[Tell] = field(default_factory=list)
+
+    def tell(self, notice: Tell) -> None:
+        self.notices.append(notice)
+
+
+@dataclass
+class Written:
+    """`ports.StatusWriter` that remembers."""
+
+    statuses: dict[tuple[str, str], dict[str, object]] = field(default_factory=dict)
+
+    async def write_status(self, kind: str, name: str, status: dict[str, object]) -> None:
+        self.statuses[kind, name] = status
+
+
+class Rig:
+    """All of control, on fakes."""
+
+    def __init__(self, memory: Memory | None = None) -> None:
+        self.memory = memory or Memory()
+        self.store = FakeStore(self.memory)
+        self.engine = Engine(ManagedResources([GPU]))
+        self.inbox, self.lead, self.meters = Inbox(), FakeLead(), FakeMeters()
+        self.told, self.written = Told(), Written()
+        self.releaser = FakeReleaser(self.lead.is_valid)
+        clock: Callable[[], Millis] = lambda: Millis(60_000)  # noqa: E731
+        heard = asyncio.Event()
+        self.copier = Copier(
+            self.store, self.engine, self.inbox, self.meters, clock, lambda: self.leader.depose()
+        )
+        self.releases = Releases(
+            self.releaser, self.copier, self.lead, self.inbox, self.meters, clock, 4
+        )
+        self.leader = Leader(
+            self.engine, self.inbox, self.copier, self.releases, self.store, self.releaser,
+            self.lead, self.meters, clock, heard,
+        )  # fmt: skip
+        self.loop = Loop(
+            self.engine, self.inbox, self.copier, self.releases, self.told, clock, heard
+        )
+        self.publisher = Publisher(
+            self.engine, self.written, self.meters, lambda: self.leader.leads, clock
+        )
+
+    async def hear(self, *events: ev.NewsEvent) -> None:
+        for event in events:
+            await self.inbox.put(event)
+
+    async def open(self, gpus: int) -> None:
+        node = Node(NodeName("n"), {}, {GPU: gpus, PODS: 1000}, True)
+        await self.hear(ev.NodeObserved(Millis(0), node))
+        await self.hear(*(ev.SourceFresh(Millis(0), source) for source in ev.Source))
+
+    async def create(self, pod: Pod) -> None:
+        self.releaser.pods[pod.namespace, pod.name] = StoredPod(pod.uid, pod.release)
+        await self.hear(ev.PodObserved(Millis(0), pod))
+
+    def released(self) -> int:
+        return sum(not pod.held for pod in self.releaser.pods.values())
+
+    def is_copy(self) -> bool:
+        return self.memory.contents == Contents.of(self.engine.writes())
+
+
+@asynccontextmanager
+async def running(rig: Rig, gpus: int = 2) -> AsyncIterator[Rig]:
+    parts = (rig.loop, rig.copier, rig.leader, rig.publisher)
+    tasks = [asyncio.create_task(part.run()) for part in parts]
+    try:
+        await rig.open(gpus)
+        yield rig
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await rig.releases.stop()
+
+
+async def until(true: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not true():
+            await asyncio.sleep(0.005)
+
+
+async def test_a_leader_releases_what_fits_and_keeps_the_store_a_copy() -> None:
+    async with running(Rig()) as rig:
+        for i in range(3):
+            await rig.create(held_pod(f"p{i}", "a"))
+        rig.lead.free.set()
+        await until(lambda: rig.released() == 2 and rig.is_copy())
+        assert rig.memory.contents is not None
+        assert len(rig.memory.contents.held) == 1
+        assert rig.memory.contents.intents() == ()
+        assert rig.meters.answers == [Answer.RELEASED] * 2
+
+
+async def test_a_standby_releases_nothing() -> None:
+    async with running(Rig()) as rig:
+        await rig.create(held_pod("p", "a"))
+        await until(lambda: bool(list(rig.engine.held())))
+        assert rig.released() == 0
+        assert rig.memory.contents is None
+
+
+async def test_the_epoch_is_above_everything_that_was_ever_seen() -> None:
+    async with running(Rig(Memory(floor=7))) as rig:
+        old = changed(held_pod("old", "a"), gates=(), release="9.3")
+        await rig.create(old)
+        rig.lead.free.set()
+        await until(lambda: rig.meters.epochs == [10])
+
+
+async def test_a_new_leader_fences_what_the_last_one_left_open() -> None:
+    first = Rig()
+    pod = held_pod("p", "a")
+    async with running(first) as rig:
+        rig.releaser.late = []
+        await rig.create(pod)
+        rig.lead.free.set()
+        await until(lambda: len(rig.releaser.late or []) == 1)
+    (late,) = first.releaser.late or []
+    second = Rig(first.memory)
+    second.releaser.pods = first.releaser.pods
+    async with running(second, gpus=0) as rig:
+        await rig.create(pod)
+        rig.lead.transitions = 5
+        rig.lead.free.set()
+        await until(lambda: rig.leader.leads)
+        assert first.releaser.apply(late) is False
+        assert rig.released() == 0
+
+
+async def test_flushed_redis_costs_a_pause_only() -> None:
+    async with running(Rig()) as rig:
+        rig.lead.free.set()
+        await rig.create(held_pod("p0", "a"))
+        await until(lambda: rig.released() == 1)
+        rig.memory.flush()
+        for i in range(1, 3):
+            await rig.create(held_pod(f"p{i}", "a"))
+        await until(lambda: rig.released() == 2 and rig.is_copy())
+        assert rig.meters.failures
+
+
+async def test_nothing_is_released_while_redis_is_away() -> None:
+    async with running(Rig()) as rig:
+        rig.lead.free.set()
+        await until(lambda: rig.leader.leads)
+        rig.memory.down = True
+        await until(lambda: bool(rig.meters.failures))
+        await rig.create(held_pod("p", "a"))
+        await until(lambda: bool(list(rig.engine.held())))
+        assert rig.released() == 0
+        rig.memory.down = False
+        await until(lambda: rig.released() == 1)
+
+
+async def test_a_swallowed_reply_counts_once_and_is_found_out() -> None:
+    async with running(Rig()) as rig:
+        rig.releaser.deaf = True
+        rig.lead.free.set()
+        for i in range(4):
+            await rig.create(held_pod(f"p{i}", "a"))
+        await until(lambda: rig.meters.answers == [Answer.RELEASED] * 2)
+        assert rig.released() == 2
+
+
+async def test_a_leader_that_finds_a_newer_epoch_steps_down() -> None:
+    async with running(Rig()) as rig:
+        rig.lead.free.set()
+        await until(lambda: rig.leader.leads and rig.memory.contents is not None)
+        rig.lead.free.clear()
+        await FakeStore(rig.memory).rebuild(99, [])
+        await until(lambda: rig.lead.over.is_set() and not rig.leader.leads)
+
+
+async def test_no_patch_leaves_after_the_lease_is_over() -> None:
+    async with running(Rig()) as rig:
+        rig.lead.free.set()
+        await until(lambda: rig.leader.leads and rig.memory.contents is not None)
+        rig.lead.free.clear()
+        rig.lead.over.set()
+        await rig.create(held_pod("p", "a"))
+        await until(lambda: not rig.leader.leads)
+        assert rig.released() == 0
+
+
+async def test_status_is_published_for_tenants_that_exist() -> None:
+    async with running(Rig()) as rig:
+        tenant = Tenant(TenantName("t"), Millis(0), namespaces=("a",), generation=3)
+        await rig.hear(ev.TenantObserved(Millis(0), tenant))
+        rig.lead.free.set()
+        for i in range(3):
+            await rig.create(held_pod(f"p{i}", "a", user=UserName("u")))
+        await until(lambda: bool(rig.written.statuses))
+        await until(lambda: rig.written.statuses["tenants", "t"]["pending"] == 1)
+        status = rig.written.statuses["tenants", "t"]
+        assert status["share"] == "1.000"
+        assert status["used"] == {"nvidia.com/gpu": "2"}
+        assert status["observedGeneration"] == 3
+        assert set(rig.written.statuses) == {("tenants", "t")}
