@@ -44,6 +44,17 @@ class Place:
     length: int
 
 
+class QueueLength(Protocol):
+    """How many pods wait in one queue."""
+
+    @property
+    def tenant(self) -> TenantName: ...
+    @property
+    def user(self) -> UserName: ...
+    @property
+    def pods(self) -> int: ...
+
+
 class QueueReader(Protocol):
     """What every replica may read of the queues."""
 
@@ -52,6 +63,9 @@ class QueueReader(Protocol):
 
     async def queue(self, tenant: TenantName, user: UserName, limit: int) -> tuple[PodRef, ...]:
         """The first `limit` pods of one queue, in order."""
+
+    async def counts(self) -> Sequence[QueueLength]:
+        """How many pods wait, queue by queue, sorted; empty queues are left out."""
 
 
 class Releaser(Protocol):

@@ -140,7 +140,8 @@ async def _insist(step: Callable[[], Awaitable[object]]) -> None:
         try:
             await step()
         except (ClusterUnavailable, StoreUnavailable) as error:
-            log.warning("the API server or Redis cannot be reached yet", exc_info=error)
+            facts = {"why": str(error)}
+            log.warning("the API server or Redis cannot be reached yet", extra=facts)
             await asyncio.sleep(RETRY_SECONDS)
         else:
             return
@@ -250,7 +251,7 @@ async def _certificate(process: _Process) -> serving.Serving:
                 Bundle(process.client), settings.namespace, settings.tls_names, datetime.now(UTC)
             )
         except ClusterUnavailable as error:
-            log.warning("the API server cannot be reached yet", exc_info=error)
+            log.warning("the API server cannot be reached yet", extra={"why": str(error)})
             await asyncio.sleep(RETRY_SECONDS)
     return process.certificate
 

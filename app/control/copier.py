@@ -121,7 +121,8 @@ class Copier:
         self._settle(batch, True)
 
     async def _lose(self, error: StoreError) -> None:
-        log.warning("redis cannot be written; nothing is released until it can", exc_info=error)
+        facts = {"why": str(error)}
+        log.warning("redis cannot be written; nothing is released until it can", extra=facts)
         self._meters.store_failed("rebuild" if isinstance(error, StoreForeign) else "write")
         self._abandon()
         await self._inbox.put(StoreLost(self._clock()))

@@ -89,7 +89,7 @@ class Leader:
                     await self._releaser.fence(intent.ref, highest + 1)
                 return highest + 1
             except (StoreError, ClusterError) as error:
-                log.warning("cannot begin to lead yet", exc_info=error)
+                log.warning("cannot begin to lead yet", extra={"why": str(error)})
                 await asyncio.sleep(RETRY_SECONDS)
 
     async def _ended(self) -> None:

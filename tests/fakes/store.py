@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import assert_never
 
 from app.core.effects import Charge, Dequeue, Enqueue, Intend, PodRef, Refund, StoreWrite
 from app.core.errors import EpochStale, StoreEmptied, StoreUnavailable
-from app.core.model import TenantName, Uid, UserName
+from app.core.model import PoolName, Resource, TenantName, Uid, UserName
 from app.ports import Place
 from app.store.reader import Used, Waiting
 
@@ -55,15 +55,20 @@ class Contents:
         return tuple(sorted(Waiting(*queue, number) for queue, number in pods.items()))
 
     def usage(self) -> tuple[Used, ...]:
-        sums: Counter[tuple[str, ...]] = Counter()
+        sums: Counter[tuple[TenantName, UserName, PoolName, Resource]] = Counter()
         for taken in self.taken.values():
             for resource, amount in taken.demand.items():
                 sums[taken.tenant, taken.user, taken.pool, resource] += amount
         return tuple(sorted(Used(*cell, amount) for cell, amount in sums.items() if amount))
 
     def intents(self) -> tuple[Intend, ...]:
-        open_ = [taken for taken in self.taken.values() if isinstance(taken, Intend)]
+        open_ = [_meant(taken) for taken in self.taken.values() if isinstance(taken, Intend)]
         return tuple(sorted(open_, key=lambda intent: intent.ref.uid))
+
+
+def _meant(intent: Intend) -> Intend:
+    """Amounts of 0 are not kept."""
+    return replace(intent, demand={r: amount for r, amount in intent.demand.items() if amount})
 
 
 @dataclass(slots=True)

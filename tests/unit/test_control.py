@@ -122,9 +122,7 @@ class Rig:
         self.releaser = FakeReleaser(self.lead.is_valid)
         clock: Callable[[], Millis] = lambda: Millis(60_000)  # noqa: E731
         heard = asyncio.Event()
-        self.copier = Copier(
-            self.store, self.engine, self.inbox, self.meters, clock, lambda: self.leader.depose()
-        )
+        self.copier = Copier(self.store, self.engine, self.inbox, self.meters, clock, self.depose)
         self.releases = Releases(
             self.releaser, self.copier, self.lead, self.inbox, self.meters, clock, 4
         )
@@ -138,6 +136,9 @@ class Rig:
         self.publisher = Publisher(
             self.engine, self.written, self.meters, lambda: self.leader.leads, clock
         )
+
+    def depose(self) -> None:
+        self.leader.depose()
 
     async def hear(self, *events: ev.NewsEvent) -> None:
         for event in events:

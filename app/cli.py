@@ -1,0 +1,182 @@
+"""The `fairgate` command: arguments and exit codes only.
+
+Nothing heavy is imported before a command needs it, so that `--help` and completion are quick.
+Exit codes: 0 done, 1 the answer is no, 2 wrong usage or input, 3 the cluster, Redis or a program
+cannot be had, 4 a defect of ours.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from typing import Any, cast
+
+import typer
+from typer.core import TyperGroup
+
+from app import settings
+from app.core.errors import FairgateError, InvalidInput
+
+WRONG_INPUT, UNREACHABLE, DEFECT, INTERRUPTED = 2, 3, 4, 130
+
+cli = typer.Typer(
+    name="fairgate",
+    help="Fair order for GPU pods on a shared Kubernetes cluster.",
+    epilog="Try it on this machine: [bold]fairgate dev up[/bold]",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+class DevGroup(TyperGroup):
+    """The `dev` commands, imported when one of them is wanted."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return self._loaded().list_commands(ctx)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        return self._loaded().get_command(ctx, cmd_name)
+
+    def _loaded(self) -> TyperGroup:
+        from app.dev.commands import dev_app
+
+        return typer.main.get_group(dev_app)
+
+
+cli.add_typer(
+    typer.Typer(cls=DevGroup, no_args_is_help=True),
+    name="dev",
+    help="A local control plane with Fairgate in it, for trying things out.",
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import PackageNotFoundError, version
+
+        try:
+            typer.echo(f"fairgate {version('fairgate')}")
+        except PackageNotFoundError:
+            typer.echo("fairgate, run from its source folder without being installed")
+        raise typer.Exit
+
+
+@cli.callback()
+def root(
+    version: bool = typer.Option(
+        False, "--version", callback=_print_version, is_eager=True, help="Print the version."
+    ),
+) -> None:
+    """Options before any command."""
+
+
+def _with_settings(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command one flag for every field of the settings."""
+    own = [
+        parameter
+        for parameter in inspect.signature(command, eval_str=True).parameters.values()
+        if parameter.kind is not inspect.Parameter.VAR_KEYWORD
+    ]
+    flags = [
+        inspect.Parameter(
+            entry.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=typer.Option(
+                None,
+                entry.option,
+                envvar=entry.variable,
+                help=f"{entry.help} [dim]\\[default: {entry.default}][/dim]"
+                if entry.default
+                else entry.help,
+                show_default=False,
+                metavar="TEXT",
+            ),
+            annotation=list[str] | None if entry.name == "roles" else str | None,
+        )
+        for entry in settings.FIELDS
+    ]
+    cast(Any, command).__signature__ = inspect.Signature(own + flags)
+    return command
+
+
+@cli.command(
+    epilog="Examples: [bold]fairgate serve --role webhook[/bold], "
+    "[bold]fairgate serve --kubeconfig ~/.kube/config --redis-url redis://localhost:6379/0 "
+    "--check-settings[/bold]"
+)
+@_with_settings
+def serve(
+    check_settings: bool = typer.Option(
+        False, "--check-settings", help="Print the settings, or every mistake in them, and stop."
+    ),
+    **flags: Any,
+) -> None:
+    """Run Fairgate: one process, one role or all of them. Flags win over variables."""
+    roles = flags.pop("roles", None)
+    chosen = settings.load(os.environ, {**flags, "roles": ",".join(roles or ())})
+    if check_settings:
+        rows = settings.describe(chosen)
+        width = max(len(flag) for flag, _, _ in rows)
+        wider = max(len(variable) for _, variable, _ in rows)
+        for flag, variable, value in rows:
+            typer.echo(f"{flag:{width}}  {variable:{wider}}  {value or '-'}")
+        return
+    from app import wiring
+
+    wiring.serve(chosen)
+
+
+def main() -> None:
+    """Run the command line; the process ends here, with an exit code that tells what happened."""
+    sys.exit(_outcome(cli))
+
+
+def _outcome(command: Callable[[], Any]) -> int:
+    """Run a command and return its exit code; what went wrong is told in a sentence on stderr."""
+    try:
+        command()
+    except SystemExit as leaving:
+        return leaving.code if isinstance(leaving.code, int) else int(bool(leaving.code))
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except InvalidInput as error:
+        _tell(str(error))
+        return WRONG_INPUT
+    except FairgateError as error:
+        _tell(str(error))
+        _show_trace()
+        return UNREACHABLE
+    except Exception as error:
+        _tell_defect(error)
+        return DEFECT
+    return 0
+
+
+def _tell(sentence: str) -> None:
+    for line in sentence.splitlines():
+        print(f"fairgate: {line}", file=sys.stderr)
+
+
+def _tell_defect(error: Exception) -> None:
+    what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    if _show_trace():
+        where = "the traceback is above"
+    elif logging.getLogger().handlers:
+        logging.getLogger("fairgate.cli").error("stopped by a defect", exc_info=error)
+        where = "the traceback is in the log"
+    else:
+        where = "run it again with FAIRGATE_DEBUG=1 to see where"
+    _tell(f"this is a defect of Fairgate ({what}); {where}, and please report it.")
+
+
+def _show_trace() -> bool:
+    if os.environ.get("FAIRGATE_DEBUG", "") in ("", "0"):
+        return False
+    traceback.print_exc()
+    return True

@@ -1,0 +1,80 @@
+"""A few plain calls to the API server as the person who set the cluster up.
+
+For bringing a cluster up only: it waits for each answer. Fairgate itself has app.kube.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import ssl
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from app.core.errors import ClusterRefused, ClusterUnavailable
+
+TIMEOUT_SECONDS = 10.0
+
+
+class Api:
+    """One connection to the API server, with a client certificate."""
+
+    def __init__(self, server: str, ca: Path, certificate: Path, key: Path) -> None:
+        context = ssl.create_default_context(cafile=str(ca))
+        context.load_cert_chain(certificate, key)
+        at = urlsplit(server)
+        self._connection = http.client.HTTPSConnection(
+            at.hostname or "", at.port, timeout=TIMEOUT_SECONDS, context=context
+        )
+
+    def call(self, method: str, path: str, body: object = None) -> Any:
+        """Send one request and return the JSON of its answer, None if it is no JSON.
+
+        Raises ClusterRefused for an answer of 4xx, ClusterUnavailable for none or a 5xx.
+        """
+        data = None if body is None else json.dumps(body)
+        headers = {"Content-Type": "application/json", "Accept": "application/json"}
+        try:
+            self._connection.request(method, path, data, headers)
+            response = self._connection.getresponse()
+            status, answer = response.status, response.read()
+        except (OSError, http.client.HTTPException) as error:
+            self._connection.close()
+            raise ClusterUnavailable(f"{method} {path}: no answer, {error}") from error
+        if status >= 500:
+            raise ClusterUnavailable(f"{method} {path}: {status} {_told(answer)}")
+        if status >= 400:
+            raise ClusterRefused(f"{method} {path}: {status} {_told(answer)}", status)
+        try:
+            return json.loads(answer)
+        except ValueError:
+            return None
+
+    def create(self, path: str, body: object) -> None:
+        """Create an object; one that is there already is left as it is."""
+        try:
+            self.call("POST", path, body)
+        except ClusterRefused as error:
+            if error.status != 409:
+                raise
+
+    def find(self, path: str) -> Any:
+        """Return an object, None if there is none."""
+        try:
+            return self.call("GET", path)
+        except ClusterRefused as error:
+            if error.status != 404:
+                raise
+            return None
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.close()
+
+
+def _told(answer: bytes) -> str:
+    try:
+        return str(json.loads(answer)["message"])
+    except (ValueError, KeyError, TypeError):
+        return answer.decode(errors="replace").strip()[:500]

@@ -1,0 +1,207 @@
+"""Children as recorded processes: what one run started, any later run can stop.
+
+A child is born as a shell that waits on a pipe. Only once it stands in the record does it become
+the program; if we die before that, the pipe closes and the shell ends. So no crash leaves a
+process that nobody knows. Nothing here knows what the programs do.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fcntl import LOCK_EX, flock
+from pathlib import Path
+
+import msgspec
+
+from app.core.errors import ClusterError
+from app.tls.issue import write_private
+
+RECORD = "processes.json"
+STOP_SECONDS = 8.0
+KILL_SECONDS = 5.0
+POLL_SECONDS = 0.02
+LAST_LINES = 8
+
+BECOME = 'read -r word && [ "$word" = go ] && cd "$0" && exec "$@" </dev/null'
+
+
+class Process(msgspec.Struct, frozen=True):
+    """One child. `born` tells it from a later process that has the same pid."""
+
+    name: str
+    pid: int
+    born: str
+    argv: tuple[str, ...]
+    environment: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """What to start: `environment` is all it gets."""
+
+    name: str
+    argv: tuple[str, ...]
+    environment: Mapping[str, str]
+
+
+class Processes:
+    """The children recorded in one folder. Safe to use from several programs at once."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def start(self, program: Program) -> Process:
+        """Start a program in a session of its own; its output goes to `logs/NAME.log`."""
+        log = self.log(program.name)
+        log.parent.mkdir(parents=True, exist_ok=True)
+        reading, writing = os.pipe()
+        try:
+            pid = self._spawn(program, log, reading)
+            os.close(reading)
+            reading = -1
+            child = Process(
+                program.name, pid, birth(pid) or "", program.argv, dict(program.environment)
+            )
+            with self._locked():
+                self._write([*self.recorded(), child])
+            os.write(writing, b"go\n")
+        except OSError as error:
+            raise ClusterError(f"{program.name} cannot be started: {error}.") from error
+        finally:
+            for end in (reading, writing):
+                if end >= 0:
+                    os.close(end)
+        return child
+
+    def recorded(self) -> list[Process]:
+        """Return all children on record, oldest first, whether they live or not."""
+        try:
+            return msgspec.json.decode((self._folder / RECORD).read_bytes(), type=list[Process])
+        except FileNotFoundError:
+            return []
+
+    def alive(self, name: str | None = None) -> list[Process]:
+        """Return the children that live, oldest first; those of one name if it is given."""
+        chosen = (child for child in self.recorded() if name in (None, child.name))
+        return [child for child in chosen if is_alive(child)]
+
+    def stop(self, children: Sequence[Process], sign: int = signal.SIGTERM) -> None:
+        """End these children, the youngest first, and take them off the record.
+
+        Each gets `sign` and some seconds, then SIGKILL. Returns once all are gone.
+        """
+        for child in reversed(children):
+            _end(child, sign)
+        gone = {(child.pid, child.born) for child in children}
+        with self._locked():
+            self._write([c for c in self.recorded() if (c.pid, c.born) not in gone])
+
+    def stop_all(self) -> None:
+        """End every child on record."""
+        self.stop(self.recorded())
+
+    def restart(self, child: Process, sign: int = signal.SIGTERM) -> Process:
+        """End a child, if it lives, and start it again as it was."""
+        self.stop([child], sign)
+        return self.start(Program(child.name, child.argv, child.environment))
+
+    def check(self, children: Sequence[Process]) -> None:
+        """Raise ClusterError, with the end of its log, if one of these has died."""
+        for child in children:
+            if not is_alive(child):
+                tail = last_lines(self.log(child.name)) or "(it wrote nothing)"
+                raise ClusterError(
+                    f"{child.name} ended while it was needed; the last lines of its log "
+                    f"({self.log(child.name)}):\n{tail}"
+                )
+
+    def log(self, name: str) -> Path:
+        """Return the log file of the children of one name."""
+        return self._folder / "logs" / f"{name}.log"
+
+    def _spawn(self, program: Program, log: Path, reading: int) -> int:
+        into = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        return os.posix_spawn(
+            "/bin/sh",
+            ["/bin/sh", "-c", BECOME, str(self._folder), *program.argv],
+            dict(program.environment),
+            file_actions=[
+                (os.POSIX_SPAWN_DUP2, reading, 0),
+                (os.POSIX_SPAWN_OPEN, 1, str(log), into, 0o600),
+                (os.POSIX_SPAWN_DUP2, 1, 2),
+            ],
+            setsid=True,
+            setsigmask=[],
+            # Python ignores these; a program expects them as the kernel has them.
+            setsigdef=[signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT],
+        )
+
+    def _write(self, children: Sequence[Process]) -> None:
+        write_private(self._folder / RECORD, msgspec.json.encode(children))
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        with (self._folder / ".record.lock").open("w") as lock:
+            flock(lock, LOCK_EX)
+            yield
+
+
+def birth(pid: int) -> str | None:
+    """Return when the kernel started a process, as a word that no other process of this pid has.
+
+    None if there is no such process, or only what its parent has not yet buried.
+    """
+    try:
+        # The name of the program, in parentheses, may itself hold spaces and parentheses.
+        facts = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return None
+    state, started = facts[0], facts[19]
+    return None if state in "ZX" else f"{boot}/{started}"
+
+
+def is_alive(child: Process) -> bool:
+    """Tell whether this very process lives."""
+    # A dead child of ours stays as a zombie until somebody asks for it.
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(child.pid, os.WNOHANG)
+    return birth(child.pid) == child.born
+
+
+def last_lines(log: Path, count: int = LAST_LINES) -> str:
+    """Return the end of a log, "" if there is none."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, log.stat().st_size - 16384))
+            return "\n".join(file.read().decode(errors="replace").splitlines()[-count:])
+    except OSError:
+        return ""
+
+
+def _end(child: Process, sign: int) -> None:
+    for signal_number, seconds in ((sign, STOP_SECONDS), (signal.SIGKILL, KILL_SECONDS)):
+        if not _send(child, signal_number):
+            return
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            if not is_alive(child):
+                return
+            time.sleep(POLL_SECONDS)
+    raise ClusterError(f"{child.name} (pid {child.pid}) does not end; end it by hand.")
+
+
+def _send(child: Process, sign: int) -> bool:
+    """Signal this very process; False if it is gone."""
+    if not is_alive(child):
+        return False
+    try:
+        os.kill(child.pid, sign)
+    except ProcessLookupError:
+        return False
+    return True

@@ -1,0 +1,73 @@
+"""Waits for conditions, never for time; and finds ports that are free. Knows no program."""
+
+from __future__ import annotations
+
+import random
+import socket
+import time
+from collections.abc import Callable, Mapping
+
+from app.core.errors import ClusterError, ClusterUnavailable
+
+POLL_SECONDS = 0.05
+PORTS = range(20_000, 32_000)
+"""Below those the kernel hands out to connections, so that none of them takes ours first."""
+
+Condition = Callable[[], bool]
+
+
+def until(
+    conditions: Mapping[str, Condition],
+    *,
+    seconds: float,
+    check: Callable[[], None] = lambda: None,
+) -> None:
+    """Return once every condition has been true.
+
+    `check` is called in between and may raise. ClusterUnavailable counts as "not yet". Raises
+    ClusterError, naming what did not come true, after so many seconds.
+    """
+    missing = dict(conditions)
+    reasons: dict[str, str] = {}
+    deadline = time.monotonic() + seconds
+    while True:
+        for name, condition in list(missing.items()):
+            try:
+                if condition():
+                    del missing[name]
+            except ClusterUnavailable as error:
+                reasons[name] = str(error)
+        if not missing:
+            return
+        check()
+        if time.monotonic() > deadline:
+            told = "; ".join(
+                f"{name} ({reasons[name]})" if name in reasons else name for name in missing
+            )
+            raise ClusterError(f"Not ready after {seconds:.0f} s: {told}.")
+        time.sleep(POLL_SECONDS)
+
+
+def free_ports(count: int) -> list[int]:
+    """Return so many different ports of the loopback that nobody listens on."""
+    found: list[int] = []
+    # No secret: only meant to keep two clusters from choosing alike.
+    for port in random.sample(PORTS, len(PORTS)):
+        if len(found) == count:
+            return found
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            found.append(port)
+    raise ClusterError(f"No {count} ports are free between {PORTS.start} and {PORTS.stop}.")
+
+
+def accepts(port: int) -> bool:
+    """Tell whether somebody listens on a port of the loopback."""
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=1).close()
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,267 @@
+"""Leadership by a Lease object: one holder, judged by monotonic time and never by a wall clock.
+
+Every write names the resourceVersion it read, so of two candidates one is refused. The times in
+the record are for people to read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Protocol
+
+import msgspec
+
+from app import wire
+from app.core.errors import ClusterError, ClusterRefused, ClusterUnavailable
+from app.kube.client import JSON, MERGE_PATCH
+
+log = logging.getLogger("fairgate.kube")
+
+_lease = msgspec.json.Decoder(wire.Lease)
+
+NAME = "fairgate-controller"
+
+
+def uptime() -> float:
+    """Return seconds that also pass while the machine sleeps, unlike `time.monotonic`."""
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+
+
+class Api(Protocol):
+    """What is needed of `client.Client`."""
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: dict[str, Any] | None = None,
+        content_type: str = JSON,
+        timeout: float = 10.0,
+    ) -> bytes: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Sighting:
+    """A record as first seen at `at`, unchanged since."""
+
+    version: str
+    at: float
+    holder: str
+    lasts: float
+
+
+class LeaseLeadership:
+    """`ports.Leadership` on a Lease.
+
+    `duration` in seconds: how long others leave a silent holder alone. The holder stops `margin`
+    seconds earlier, for clocks that run unevenly and for a patch on its way.
+    """
+
+    def __init__(
+        self,
+        api: Api,
+        namespace: str,
+        identity: str,
+        *,
+        name: str = NAME,
+        duration: float = 15.0,
+        margin: float | None = None,
+        clock: Callable[[], float] = uptime,
+    ) -> None:
+        self._api = api
+        self._collection = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
+        self._path = f"{self._collection}/{name}"
+        self._name = name
+        self._identity = identity
+        self._duration = duration
+        self._term = duration - (duration / 5 if margin is None else margin)
+        self._every = duration / 5
+        self._clock = clock
+        self._seen: _Sighting | None = None
+        self._version = ""
+        self._valid_until = float("-inf")
+        self._ended = asyncio.Event()
+        self._ended.set()
+        self._renewing: asyncio.Task[None] | None = None
+
+    def is_valid(self) -> bool:
+        """Tell whether this replica may still act."""
+        return not self._ended.is_set() and self._clock() < self._valid_until
+
+    async def acquire(self) -> int:
+        """Wait until this replica leads; return `leaseTransitions` of the lease it took."""
+        await self._stop_renewing()
+        while True:
+            try:
+                transitions = await self._try_to_take()
+            except ClusterError as error:
+                log.warning("lease not readable", extra={"lease": self._name, "why": str(error)})
+                transitions = None
+            if transitions is not None:
+                log.info("lease taken", extra={"lease": self._name, "transitions": transitions})
+                self._renewing = asyncio.create_task(self._renew(), name="lease-renewal")
+                return transitions
+            await asyncio.sleep(self._duration / 8 * random.uniform(0.8, 1.2))  # noqa: S311  (jitter)
+
+    async def lost(self) -> None:
+        """Wait until leadership has ended."""
+        await self._ended.wait()
+
+    async def give_up(self) -> None:
+        """Release the lease, so that another replica need not wait for it to lapse."""
+        held = not self._ended.is_set()
+        self._end("given up")
+        await self._stop_renewing()
+        if held:
+            with contextlib.suppress(ClusterError):  # it lapses by itself
+                await self._patch({"holderIdentity": "", "renewTime": _now()}, self._every)
+
+    async def _try_to_take(self) -> int | None:
+        """Take the lease if nobody holds it (any more); None: not yet."""
+        lease = await self._read()
+        if not self._is_free(lease):
+            return None
+        started = self._clock()
+        spec = {
+            "holderIdentity": self._identity,
+            "leaseDurationSeconds": max(1, round(self._duration)),
+            "acquireTime": _now(),
+            "renewTime": _now(),
+            "leaseTransitions": 0,
+        }
+        try:
+            if lease is None:
+                await self._create(spec)
+                return self._begin(started, 0)
+            # Ours alone as well: every term counts, also two in a row of the same holder.
+            spec["leaseTransitions"] = (lease.spec.lease_transitions or 0) + 1
+            await self._patch(spec, self._every)
+        except ClusterRefused as error:
+            if error.status == 409 or (error.status == 404 and lease is not None):
+                return None  # another was quicker
+            raise
+        return self._begin(started, (lease.spec.lease_transitions or 0) + 1)
+
+    def _is_free(self, lease: wire.Lease | None) -> bool:
+        """Note when the record last changed, and tell whether its holder has let it lapse."""
+        now, seen = self._clock(), self._seen
+        if lease is None:
+            # Deleted under its holder, perhaps, who learns of it only at its next renewal.
+            return seen is None or not seen.holder or now - seen.at > seen.lasts
+        holder = lease.spec.holder_identity or ""
+        if seen is None or seen.version != lease.metadata.resource_version:
+            # An edited record may not make its holder's time shorter than ours would be.
+            lasts = max(float(lease.spec.lease_duration_seconds or 0), self._duration)
+            seen = _Sighting(lease.metadata.resource_version, now, holder, lasts)
+            self._seen = seen
+        self._version = lease.metadata.resource_version
+        return holder in ("", self._identity) or now - seen.at > seen.lasts
+
+    def _begin(self, started: float, transitions: int) -> int:
+        self._valid_until = started + self._term
+        self._ended.clear()
+        return transitions
+
+    async def _renew(self) -> None:
+        """Renew until the lease is another's, or our time has run out."""
+        try:
+            await self._keep_renewing()
+        finally:
+            self._end("renewal stopped")
+
+    async def _keep_renewing(self) -> None:
+        while not self._ended.is_set():
+            left = self._valid_until - self._clock()
+            if left <= 0:
+                self._end("not renewed in time")
+                return
+            await asyncio.sleep(min(self._every, left))
+            started = self._clock()
+            left = self._valid_until - started
+            if left <= 0:
+                continue
+            try:
+                async with asyncio.timeout(left):
+                    await self._renew_once(started)
+            except TimeoutError:
+                continue
+            except ClusterError as error:
+                log.warning("lease not renewed", extra={"lease": self._name, "why": str(error)})
+
+    async def _renew_once(self, started: float) -> None:
+        try:
+            await self._patch({"renewTime": _now()}, self._every)
+        except ClusterRefused as error:
+            if error.status not in (404, 409):
+                raise
+            # A reply of ours may have been lost, and the version with it: look whose it is.
+            lease = await self._read()
+            if lease is None or lease.spec.holder_identity != self._identity:
+                self._end("taken by another")
+                return
+            self._version = lease.metadata.resource_version
+            await self._patch({"renewTime": _now()}, self._every)
+        if self._clock() < self._valid_until:  # a term that ended is not revived
+            self._valid_until = started + self._term
+
+    def _end(self, why: str) -> None:
+        if not self._ended.is_set():
+            self._valid_until = float("-inf")
+            self._ended.set()
+            log.warning("leadership ended", extra={"lease": self._name, "why": why})
+
+    async def _stop_renewing(self) -> None:
+        if self._renewing is not None:
+            self._renewing.cancel()
+            await asyncio.wait([self._renewing])
+            self._renewing = None
+
+    async def _read(self) -> wire.Lease | None:
+        try:
+            return _decode(await self._api.request("GET", self._path, timeout=self._every))
+        except ClusterRefused as error:
+            if error.status == 404:
+                return None
+            raise
+
+    async def _create(self, spec: dict[str, Any]) -> None:
+        body = {
+            "apiVersion": "coordination.k8s.io/v1",
+            "kind": "Lease",
+            "metadata": {"name": self._name},
+            "spec": spec,
+        }
+        self._note(
+            await self._api.request("POST", self._collection, body=body, timeout=self._every)
+        )
+
+    async def _patch(self, spec: dict[str, Any], timeout: float) -> None:
+        # A resourceVersion in a merge patch makes it conditional: 409 if the record has changed.
+        body = {"metadata": {"resourceVersion": self._version}, "spec": spec}
+        self._note(
+            await self._api.request(
+                "PATCH", self._path, body=body, content_type=MERGE_PATCH, timeout=timeout
+            )
+        )
+
+    def _note(self, answer: bytes) -> None:
+        self._version = _decode(answer).metadata.resource_version
+
+
+def _decode(answer: bytes) -> wire.Lease:
+    try:
+        return _lease.decode(answer)
+    except msgspec.DecodeError as error:
+        raise ClusterUnavailable(f"the lease cannot be read: {error}") from error
+
+
+def _now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

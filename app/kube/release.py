@@ -1,0 +1,219 @@
+"""Sends the one patch that releases a pod, and finds out what became of it.
+
+Never guesses: an answer is given only when it is certain, and stays so. A patch whose reply was
+lost may still be waiting in front of the API server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Callable
+from urllib.parse import quote
+
+import msgspec
+
+from app import wire
+from app.core import gate
+from app.core.effects import PodRef, Release
+from app.core.errors import ClusterRefused, ClusterUnavailable
+from app.core.model import ANNOTATION_RELEASE, GATE, Answer, Uid
+from app.kube.client import JSON_PATCH, Client
+
+log = logging.getLogger("fairgate.kube")
+
+_pod = msgspec.json.Decoder(wire.Pod)
+
+TRIES = 4
+SERVER_SECONDS = 5
+"""What the API server may spend on one patch; it gives up on it afterwards."""
+SETTLED_SECONDS = 60.0
+"""Only for a pod that this leader has fenced before: its patch is given up for lost after this."""
+
+_WHAT_TO_DO = {
+    401: "Fairgate's token is not accepted: check its service account.",
+    403: "grant the service account fairgate-controller the right to patch pods, and see which "
+    "policy or webhook refuses it.",
+}
+
+
+class PodReleaser:
+    """`ports.Releaser` on the API server.
+
+    `may_act` is asked right before each patch, also a repeated one: leadership may have ended.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        *,
+        may_act: Callable[[], bool] = lambda: True,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._client = client
+        self._may_act = may_act
+        self._clock = clock
+        self._unsettled: dict[Uid, float] = {}
+
+    async def release(self, order: Release) -> Answer | None:
+        """Send the release patch; None if nobody can tell yet what became of it."""
+        uid = order.intent.ref.uid
+        try:
+            await self._patch(order.intent.ref, gate.release_patch(order))
+        except ClusterUnavailable as error:
+            self._unsettled[uid] = self._clock()
+            log.warning("release unanswered", extra=_facts(order.intent.ref, error))
+            return None
+        except ClusterRefused as error:
+            return await self._refused(order, error)
+        except _NotOursToAct:
+            return Answer.HELD
+        return Answer.RELEASED
+
+    async def look(self, order: Release) -> Answer | None:
+        """Read the pod and tell what became of an earlier release of it; None: no answer came.
+
+        A pod that is still held is fenced first, so that the patch cannot arrive late.
+        """
+        ref = order.intent.ref
+        try:
+            pod = await self._read(ref)
+            answer = _judge(pod, ref)
+            if pod is None or answer is not Answer.HELD:
+                return self._settle(ref.uid, answer)
+            if await self._cannot_arrive(order, pod):
+                return self._settle(ref.uid, Answer.HELD)
+        except (ClusterUnavailable, ClusterRefused) as error:
+            log.warning("pod not readable", extra=_facts(ref, error))
+        except _NotOursToAct:
+            pass
+        return None
+
+    async def fence(self, ref: PodRef, epoch: int) -> None:
+        """Make every release patch of an older epoch fail on this pod, if it is still held.
+
+        Raises ClusterError if that could not be made certain.
+        """
+        for _ in range(TRIES):
+            pod = await self._read(ref)
+            if pod is None or _judge(pod, ref) is not Answer.HELD:
+                return
+            found = _stamp(pod)
+            if found is None or found == _fenced(epoch):
+                return  # without the annotation no release patch passes its test
+            try:
+                await self._patch(ref, gate.fence_patch(ref.uid, found, epoch))
+                return
+            except ClusterRefused as error:
+                if error.status not in (404, 422):  # 422: changed since we read it
+                    raise
+        raise ClusterUnavailable(f"pod {ref.namespace}/{ref.name} changes too often to be fenced.")
+
+    async def _refused(self, order: Release, error: ClusterRefused) -> Answer | None:
+        ref = order.intent.ref
+        match error.status:
+            case 404:
+                return Answer.GONE
+            case 422:
+                return await self._examine(order, error)
+            case 409 | 429:
+                log.warning("release put off", extra=_facts(ref, error))
+            case status:
+                advice = _WHAT_TO_DO.get(status, "see the reason the API server gave.")
+                log.error("release refused", extra=_facts(ref, error) | {"advice": advice})
+        return Answer.HELD
+
+    async def _examine(self, order: Release, refusal: ClusterRefused) -> Answer | None:
+        """Tell why the patch failed. That it did is certain: nothing is in flight."""
+        ref = order.intent.ref
+        try:
+            answer = _judge(await self._read(ref), ref)
+        except (ClusterUnavailable, ClusterRefused) as error:
+            log.warning("pod not readable", extra=_facts(ref, error))
+            return None
+        if answer is Answer.HELD:  # another leader's stamp, another gate, or a policy
+            log.warning("release did not apply", extra=_facts(ref, refusal))
+        return answer
+
+    async def _cannot_arrive(self, order: Release, pod: wire.Pod) -> bool:
+        """Make sure that the release can no longer happen; False if that is not certain yet."""
+        ref, epoch = order.intent.ref, order.intent.epoch
+        if _stamp(pod) != order.tested:
+            return True
+        if order.tested == _fenced(epoch):
+            sent = self._unsettled.setdefault(ref.uid, self._clock())
+            return self._clock() - sent > SETTLED_SECONDS
+        try:
+            await self._patch(ref, gate.fence_patch(ref.uid, order.tested, epoch))
+        except ClusterRefused as error:
+            if error.status in (404, 422):  # it changed this instant: look again
+                return False
+            raise
+        return True
+
+    def _settle(self, uid: Uid, answer: Answer) -> Answer:
+        self._unsettled.pop(uid, None)
+        return answer
+
+    async def _patch(self, ref: PodRef, patch: gate.Patch) -> None:
+        """Send a patch; a refusal that only asks for patience is repeated a few times."""
+        for attempt in range(1, TRIES + 1):
+            if not self._may_act():
+                raise _NotOursToAct
+            try:
+                await self._client.request(
+                    "PATCH",
+                    _path(ref),
+                    query=[("timeout", f"{SERVER_SECONDS}s")],
+                    body=patch,
+                    content_type=JSON_PATCH,
+                    timeout=SERVER_SECONDS + 1.0,
+                )
+                return
+            except ClusterRefused as error:
+                if error.status not in (409, 429) or attempt == TRIES:
+                    raise
+                asked = min(error.retry_after or 0.0, 10.0)
+                await asyncio.sleep(max(asked, random.uniform(0.05, 0.1) * 2**attempt))  # noqa: S311
+
+    async def _read(self, ref: PodRef) -> wire.Pod | None:
+        """Read a pod as it is now (no resourceVersion: a quorum read); None if there is none."""
+        try:
+            return _pod.decode(await self._client.request("GET", _path(ref), timeout=5.0))
+        except msgspec.DecodeError as error:
+            raise ClusterUnavailable(f"{_path(ref)}: garbled ({error}).") from error
+        except ClusterRefused as error:
+            if error.status == 404:
+                return None
+            raise
+
+
+class _NotOursToAct(Exception):
+    """Leadership ended before the patch was sent."""
+
+
+def _judge(pod: wire.Pod | None, ref: PodRef) -> Answer:
+    """Tell what a pod, as stored, says of itself."""
+    if pod is None or pod.metadata.uid != ref.uid:
+        return Answer.GONE
+    if any(each.name == GATE for each in pod.spec.scheduling_gates or ()):
+        return Answer.HELD
+    return Answer.GONE if pod.status.phase in ("Succeeded", "Failed") else Answer.RELEASED
+
+
+def _stamp(pod: wire.Pod) -> str | None:
+    return (pod.metadata.annotations or {}).get(ANNOTATION_RELEASE)
+
+
+def _fenced(epoch: int) -> str:
+    return str(gate.fence_patch("", "", epoch)[-1]["value"])
+
+
+def _path(ref: PodRef) -> str:
+    return f"/api/v1/namespaces/{quote(ref.namespace, safe='')}/pods/{quote(ref.name, safe='')}"
+
+
+def _facts(ref: PodRef, error: Exception) -> dict[str, str]:
+    return {"namespace": ref.namespace, "pod": ref.name, "uid": ref.uid, "why": str(error)}

@@ -1,0 +1,93 @@
+"""The kinds of objects that the core hears of: where they are, how they are read.
+
+Which process watches which of them is for the caller to say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from msgspec.json import Decoder
+
+from app import wire
+from app.core import model
+from app.core.events import NodeGone, PodGone, PoolGone, Source, TenantGone
+from app.core.resources import ManagedResources
+from app.kube import convert
+from app.kube.client import Client
+from app.kube.watch import NORMAL, Kind, Timing, Watch
+from app.ports import EventSink
+
+GROUP = "/apis/fairgate.io/v1alpha1"
+
+
+def pods(managed: ManagedResources, exempt: frozenset[str]) -> Kind[wire.Pod]:
+    """Return the kind of pods. They are told apart by uid: a name may be used again."""
+    return Kind(
+        Source.PODS,
+        "/api/v1/pods",
+        Decoder(wire.Page[wire.Pod]),
+        Decoder(wire.Change[wire.Pod]),
+        Decoder(wire.Pod),
+        key=lambda meta: meta.uid,
+        read=convert.Pods(managed, exempt).read,
+        gone=lambda uid, at: PodGone(at, model.Uid(uid)),
+    )
+
+
+NODES = Kind(
+    Source.NODES,
+    "/api/v1/nodes",
+    Decoder(wire.Page[wire.Node]),
+    Decoder(wire.Change[wire.Node]),
+    Decoder(wire.Node),
+    key=lambda meta: meta.name,
+    read=convert.read_node,
+    gone=lambda name, at: NodeGone(at, model.NodeName(name)),
+)
+
+TENANTS = Kind(
+    Source.TENANTS,
+    f"{GROUP}/tenants",
+    Decoder(wire.Page[wire.Tenant]),
+    Decoder(wire.Change[wire.Tenant]),
+    Decoder(wire.Tenant),
+    key=lambda meta: meta.name,
+    read=convert.read_tenant,
+    gone=lambda name, at: TenantGone(at, model.TenantName(name)),
+)
+
+POOLS = Kind(
+    Source.POOLS,
+    f"{GROUP}/pools",
+    Decoder(wire.Page[wire.Pool]),
+    Decoder(wire.Change[wire.Pool]),
+    Decoder(wire.Pool),
+    key=lambda meta: meta.name,
+    read=convert.read_pool,
+    gone=lambda name, at: PoolGone(at, model.PoolName(name)),
+)
+
+
+def watches(
+    client: Client,
+    sink: EventSink,
+    clock: Callable[[], model.Millis],
+    *,
+    sources: Iterable[Source] = tuple(Source),
+    managed: Iterable[str] = (),
+    exempt: Iterable[str] = (),
+    timing: Timing = NORMAL,
+) -> list[Watch[Any]]:
+    """Return one watch for each source asked for, not yet running.
+
+    `managed` and `exempt` (patterns of resources, names of namespaces) matter to pods only.
+    """
+    kinds: dict[Source, Kind[Any]] = {
+        Source.PODS: pods(ManagedResources(managed), frozenset(exempt)),
+        Source.NODES: NODES,
+        Source.TENANTS: TENANTS,
+        Source.POOLS: POOLS,
+    }
+    return [Watch(client, kinds[source], sink, clock, timing) for source in sources]

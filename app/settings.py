@@ -1,0 +1,222 @@
+"""The settings of one process: frozen, read once, every mistake reported at once.
+
+`FIELDS` is the one table of them: parsing, flags, `--check-settings` and the documentation all
+read it, so nothing is written twice. What the values mean is decided elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from app import settings_text as text
+from app.core.errors import InvalidInput, InvalidSettings
+from app.settings_text import HostPort as HostPort
+
+ROLES = ("webhook", "controller", "api")
+MANAGED = (
+    "nvidia.com/gpu",
+    "amd.com/gpu",
+    "nvidia.com/mig-*",
+    "nvidia.com/gpu.shared",
+    "nvidia.com/gpucores",
+    "nvidia.com/gpumem",
+)
+EXEMPT = ("kube-system", "kube-public", "kube-node-lease", "fairgate-system", "gpu-operator")
+LEVELS = ("debug", "info", "warning", "error")
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What one process was told. `redis_url` may hold a password: never print it."""
+
+    roles: tuple[str, ...]
+    kubeconfig: Path | None
+    namespace: str
+    cluster: str
+    redis_url: str | None = field(repr=False)
+    managed_resources: tuple[str, ...]
+    exempt_namespaces: tuple[str, ...]
+    webhook_listen: HostPort
+    api_listen: HostPort
+    ops_listen: HostPort
+    tls_names: tuple[str, ...]
+    tls_cert_file: Path | None
+    tls_key_file: Path | None
+    tls_ca_file: Path | None
+    webhook_configuration: str
+    lease_seconds: int
+    drain_seconds: int
+    release_concurrency: int
+    log_level: str
+    identity: str
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One setting: how it is written, read and explained. `parse` raises InvalidInput."""
+
+    name: str
+    parse: Callable[[str], object]
+    default: str
+    help: str
+    flag: str = ""
+
+    @property
+    def option(self) -> str:
+        """The flag, as typed on the command line."""
+        return self.flag or "--" + self.name.replace("_", "-")
+
+    @property
+    def variable(self) -> str:
+        """The environment variable."""
+        return "FAIRGATE_" + self.name.upper()
+
+
+FIELDS: tuple[Field, ...] = (
+    Field(
+        "roles",
+        text.choices(ROLES),
+        ",".join(ROLES),
+        "What this process does: webhook, controller, api. Repeat it, or separate by commas.",
+        flag="--role",
+    ),
+    Field(
+        "kubeconfig",
+        text.file,
+        "",
+        "How to reach the API server. Absent: as a pod of the cluster.",
+    ),
+    Field("namespace", text.label, "fairgate-system", "The namespace Fairgate lives in."),
+    Field("cluster", text.cluster, "default", "Name of this cluster in the keys of Redis."),
+    Field(
+        "redis_url",
+        text.redis_url,
+        "",
+        "Redis, for the controller and the api: redis://HOST:6379/0, rediss:// with TLS, "
+        "redis+sentinel://HOST:26379,HOST:26379/MASTER/0.",
+    ),
+    Field(
+        "managed_resources",
+        text.resources,
+        ",".join(MANAGED),
+        "Resources that are queued for; a trailing * stands for any ending.",
+    ),
+    Field(
+        "exempt_namespaces", text.labels, ",".join(EXEMPT), "Namespaces whose pods are left alone."
+    ),
+    Field("webhook_listen", text.address, "0.0.0.0:8443", "Where the webhook listens, with TLS."),
+    Field("api_listen", text.address, "0.0.0.0:8444", "Where the REST API listens, with TLS."),
+    Field(
+        "ops_listen", text.address, "0.0.0.0:8080", "Plain HTTP for /livez, /readyz and /metrics."
+    ),
+    Field(
+        "tls_names",
+        text.names,
+        "",
+        "Names and addresses the serving certificate carries. Absent: those of the Services.",
+    ),
+    Field("tls_cert_file", text.file, "", "Your own serving certificate, PEM, chain included."),
+    Field("tls_key_file", text.file, "", "Its private key, PEM."),
+    Field("tls_ca_file", text.file, "", "The CA that signed it, PEM."),
+    Field(
+        "webhook_configuration",
+        text.name,
+        "fairgate",
+        "The MutatingWebhookConfiguration that receives the CA.",
+    ),
+    Field(
+        "lease_seconds",
+        text.whole(3, 600),
+        "15",
+        "How long a leader that fell silent keeps the lead.",
+    ),
+    Field(
+        "drain_seconds",
+        text.whole(0, 600),
+        "20",
+        "How long to go on serving after being told to stop.",
+    ),
+    Field("release_concurrency", text.whole(1, 1000), "16", "Most release patches at once."),
+    Field("log_level", text.choice(LEVELS), "info", "debug, info, warning or error."),
+    Field(
+        "identity",
+        text.identity,
+        "",
+        "Name of this process in the lease. Absent: host, pid and a random part.",
+    ),
+)
+
+
+def load(environment: Mapping[str, str], flags: Mapping[str, str | None] | None = None) -> Settings:
+    """Read the settings: flags (by field name) first, then FAIRGATE_* variables, then defaults.
+
+    An empty value counts as absent. Raises InvalidSettings with every mistake, one per line.
+    """
+    values: dict[str, Any] = {}
+    mistakes: list[str] = []
+    for entry in FIELDS:
+        written = (flags or {}).get(entry.name) or environment.get(entry.variable) or entry.default
+        try:
+            values[entry.name] = entry.parse(written) if written else None
+        except InvalidInput as error:
+            mistakes.append(_mistake(entry, str(error)))
+    broken = {entry.name for entry in FIELDS} - set(values)
+    mistakes += _contradictions(values, broken)
+    if mistakes:
+        raise InvalidSettings("\n".join(mistakes))
+    values["identity"] = values["identity"] or text.own_identity()
+    values["tls_names"] = values["tls_names"] or _service_names(values["namespace"])
+    return Settings(**values)
+
+
+def describe(settings: Settings) -> list[tuple[str, str, str]]:
+    """Return (flag, variable, value) of every setting, fit to be shown: no password is in it."""
+    return [
+        (entry.option, entry.variable, text.show(getattr(settings, entry.name))) for entry in FIELDS
+    ]
+
+
+def _contradictions(values: Mapping[str, Any], broken: set[str]) -> list[str]:
+    """Return what is wrong with settings that are each right. What is `broken` was told already."""
+    mistakes: list[str] = []
+    roles = values.get("roles") or ()
+    storing = [role for role in roles if role != "webhook"]
+    if storing and values.get("redis_url") is None and "redis_url" not in broken:
+        needed = f"needed by the role {' and '.join(storing)}; write redis://HOST:6379/0."
+        mistakes.append(_mistake(_FIELD["redis_url"], needed))
+    files = ("tls_cert_file", "tls_key_file", "tls_ca_file")
+    absent = [name for name in files if values.get(name) is None and name not in broken]
+    if absent and len(absent) < len(files):
+        needed = "the certificate, its key and its CA go together; name all three files or none."
+        mistakes += [_mistake(_FIELD[name], needed) for name in absent]
+    return mistakes + _clashes(values, roles)
+
+
+def _clashes(values: Mapping[str, Any], roles: tuple[str, ...]) -> list[str]:
+    used = [f"{role}_listen" for role in roles if role != "controller"] + ["ops_listen"]
+    mistakes: list[str] = []
+    seen: dict[HostPort, Field] = {}
+    for entry in (_FIELD[name] for name in used):
+        at = values.get(entry.name)
+        if at is None or at.port == 0:
+            continue
+        if at in seen:
+            taken = f"{at} is taken by {seen[at].option} already; write another port."
+            mistakes.append(_mistake(entry, taken))
+        seen[at] = entry
+    return mistakes
+
+
+def _mistake(entry: Field, what: str) -> str:
+    return f"{entry.option} ({entry.variable}): {what}"
+
+
+def _service_names(namespace: str) -> tuple[str, ...]:
+    hosts = [f"{service}.{namespace}.svc" for service in ("fairgate-webhook", "fairgate-api")]
+    return tuple(name for host in hosts for name in (host, host + ".cluster.local"))
+
+
+_FIELD = {entry.name: entry for entry in FIELDS}

@@ -1,0 +1,234 @@
+"""How the values of settings are written: each reader takes text and returns a value.
+
+A reader raises InvalidInput with what is wrong and what to write; it never repeats a secret.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import re
+import secrets
+import socket
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit, urlunsplit
+
+from app.core.errors import InvalidInput
+
+_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", re.ASCII)
+_RESOURCE = re.compile(
+    r"([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?"
+    r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?",
+    re.ASCII,
+)
+_IDENTITY = re.compile(r"[!-~]{1,253}", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class HostPort:
+    """An address to listen on. An empty host is every address; port 0 is any free one."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def items(written: str) -> list[str]:
+    """Split a comma list; blanks and empty items do not count, repeats count once."""
+    return list(dict.fromkeys(item.strip() for item in written.split(",") if item.strip()))
+
+
+def choice(allowed: Sequence[str]) -> Callable[[str], str]:
+    """Return a reader of one of a few words."""
+
+    def read(written: str) -> str:
+        word = written.strip().lower()
+        if word not in allowed:
+            raise InvalidInput(f"{_quote(written)} is none of them; write {_either(allowed)}.")
+        return word
+
+    return read
+
+
+def choices(allowed: Sequence[str]) -> Callable[[str], tuple[str, ...]]:
+    """Return a reader of a comma list of a few words, in their own order."""
+    one = choice(allowed)
+
+    def read(written: str) -> tuple[str, ...]:
+        chosen = {one(item) for item in items(written)}
+        if not chosen:
+            raise InvalidInput(f"nothing is chosen; write {_either(allowed)}.")
+        return tuple(word for word in allowed if word in chosen)
+
+    return read
+
+
+def whole(least: int, most: int) -> Callable[[str], int]:
+    """Return a reader of a whole number within bounds."""
+
+    def read(written: str) -> int:
+        digits = written.strip()
+        # At most nine digits: a longer number is out of every bound, and slow to read.
+        if not re.fullmatch(r"[0-9]{1,9}", digits) or not least <= int(digits) <= most:
+            raise InvalidInput(
+                f"{_quote(written)} does not do; write a whole number from {least} to {most}."
+            )
+        return int(digits)
+
+    return read
+
+
+def address(written: str) -> HostPort:
+    """Read HOST:PORT, :PORT or [IPv6]:PORT."""
+    host, colon, port = written.strip().rpartition(":")
+    bare = host.removeprefix("[").removesuffix("]")
+    bracketed = host != bare
+    good = bool(colon) and bool(re.fullmatch(r"[0-9]{1,5}", port)) and int(port) <= 65535
+    if not good or bracketed != (":" in bare) or re.search(r"[\s/@\[\]]", bare):
+        raise InvalidInput(
+            f"{_quote(written)} is no address to listen on; write HOST:PORT such as 0.0.0.0:8443."
+        )
+    return HostPort(bare, int(port))
+
+
+def file(written: str) -> Path:
+    """Read the path of a file that must exist."""
+    path = Path(written).expanduser()
+    if not path.is_file():
+        raise InvalidInput(f"there is no file {path}; write the path of an existing file.")
+    if not os.access(path, os.R_OK):
+        raise InvalidInput(f"the file {path} cannot be read; allow this user to read it.")
+    return path
+
+
+def label(written: str) -> str:
+    """Read a name of the kind that namespaces have."""
+    if not _LABEL.fullmatch(written):
+        raise InvalidInput(
+            f"{_quote(written)} is no name of a namespace; "
+            "write small letters, digits and dashes, 63 at most."
+        )
+    return written
+
+
+def labels(written: str) -> tuple[str, ...]:
+    """Read a comma list of namespaces."""
+    return tuple(label(item) for item in items(written))
+
+
+def name(written: str) -> str:
+    """Read the name of a Kubernetes object: labels joined by dots."""
+    if len(written) > 253 or not all(_LABEL.fullmatch(part) for part in written.split(".")):
+        raise InvalidInput(
+            f"{_quote(written)} is no name of an object; "
+            "write small letters, digits, dashes and dots, such as fairgate."
+        )
+    return written
+
+
+def names(written: str) -> tuple[str, ...]:
+    """Read a comma list of DNS names and IP addresses."""
+    return tuple(_host(item) for item in items(written))
+
+
+def cluster(written: str) -> str:
+    """Read the cluster's name; it becomes part of keys, where braces have a meaning."""
+    if not re.fullmatch(r"[a-z0-9]([-a-z0-9._]{0,61}[a-z0-9])?", written, re.ASCII):
+        raise InvalidInput(
+            f"{_quote(written)} does not do; write small letters, digits, dashes, dots, 63 at most."
+        )
+    return written
+
+
+def resources(written: str) -> tuple[str, ...]:
+    """Read a comma list of resource names, of which each may end in `*`."""
+    patterns = tuple(items(written))
+    for pattern in patterns:
+        # A prefix may end where a name may not, as in nvidia.com/mig-*.
+        whole_name = pattern[:-1] + "x" if pattern.endswith("*") else pattern
+        if pattern == "*" or not _RESOURCE.fullmatch(whole_name):
+            raise InvalidInput(
+                f"{_quote(pattern)} is no resource; write a name such as nvidia.com/gpu, "
+                "or the beginning of one and a *."
+            )
+    if not patterns:
+        raise InvalidInput("no resource is named; write at least one, such as nvidia.com/gpu.")
+    return patterns
+
+
+def redis_url(written: str) -> str:
+    """Read the URL of Redis. The value is not repeated in the mistake: it may hold a password."""
+    url = written.strip()
+    try:
+        parts = urlsplit(url)
+        hosts = parts.netloc.rpartition("@")[2]
+        if parts.scheme != "redis+sentinel":
+            parts.port  # noqa: B018  raises ValueError for a port that is none
+    except ValueError:
+        hosts = ""
+        parts = urlsplit("")
+    if parts.scheme not in ("redis", "rediss", "redis+sentinel") or not hosts:
+        raise InvalidInput(
+            "this is no URL of Redis; write redis://HOST:6379/0, rediss://HOST:6379/0 "
+            "or redis+sentinel://HOST:26379,HOST:26379/MASTER/0."
+        )
+    return url
+
+
+def identity(written: str) -> str:
+    """Read the name of a process."""
+    if not _IDENTITY.fullmatch(written):
+        raise InvalidInput(f"{_quote(written)} does not do; write plain characters, no blanks.")
+    return written
+
+
+def own_identity() -> str:
+    """Return a name that no other process has, even one that took over this host and pid."""
+    host = re.sub(r"[^!-~]", "-", socket.gethostname())[:200]
+    return f"{host}_{os.getpid()}-{secrets.token_hex(3)}"
+
+
+def show(value: object) -> str:
+    """Return a value the way it would be written, without any password."""
+    if value is None:
+        return ""
+    if isinstance(value, tuple):
+        return ",".join(map(str, value))
+    if isinstance(value, str) and "://" in value:
+        return without_password(value)
+    return str(value)
+
+
+def without_password(url: str) -> str:
+    """Return the URL fit to be shown: user, password and query are left out."""
+    parts = urlsplit(url)
+    login, at, hosts = parts.netloc.rpartition("@")
+    shown = "***@" + hosts if login or at else hosts
+    return urlunsplit((parts.scheme, shown, parts.path, "***" if parts.query else "", ""))
+
+
+def _host(written: str) -> str:
+    try:
+        return str(ipaddress.ip_address(written))
+    except ValueError:
+        pass
+    if len(written) > 253 or not all(
+        _LABEL.fullmatch(part) for part in written.lower().removeprefix("*.").split(".")
+    ):
+        raise InvalidInput(
+            f"{_quote(written)} is neither a DNS name nor an IP address; "
+            "write names such as fairgate-webhook.fairgate-system.svc."
+        )
+    return written.lower()
+
+
+def _quote(written: str) -> str:
+    return repr(written[:80])
+
+
+def _either(allowed: Sequence[str]) -> str:
+    return f"{', '.join(allowed[:-1])} or {allowed[-1]}"

@@ -1,0 +1,105 @@
+-- apply: a batch of writes to one generation; all or none, and once, however often it is sent.
+--
+-- ARGV[3]  epoch
+-- ARGV[4]  generation
+-- ARGV[5]  number of this batch: one more than the last
+-- ARGV[6]  what the generation must be: 'generation' or 'building'
+-- ARGV[7]  operation, uid, record; and so on
+-- returns  {'OK'} | STALE | EMPTIED | FOREIGN
+
+local FIRST = 7
+local epoch, generation, slot = ARGV[3], ARGV[4], ARGV[6]
+local why = refusal(epoch)
+if why then
+  return why
+end
+if generation ~= state[slot] then
+  return {'EMPTIED', 'another state'}
+end
+local SEQUENCE = key(generation, 'sequence')
+local last = redis.call('GET', SEQUENCE) or '0'
+local ahead = tonumber(ARGV[5]) - tonumber(last)
+if ahead <= 0 then
+  return {'OK'}
+elseif ahead > 1 then
+  return {'EMPTIED', 'an earlier write is missing'}
+end
+
+local HELD, WAITING = key(generation, 'held'), key(generation, 'waiting')
+local INTENTS, CHARGES = key(generation, 'intents'), key(generation, 'charges')
+local USED, QUEUE = key(generation, 'used'), key(generation, 'queue:')
+
+local function leave(uid)
+  local text = redis.call('HGET', HELD, uid)
+  if text then
+    local record = cjson.decode(text)
+    redis.call('ZREM', QUEUE .. record.queue, record.member)
+    redis.call('HDEL', HELD, uid)
+    if redis.call('HINCRBY', WAITING, record.queue, -1) == 0 then
+      redis.call('HDEL', WAITING, record.queue)
+    end
+  end
+end
+
+local function enter(uid, text, record)
+  leave(uid)
+  redis.call('ZADD', QUEUE .. record.queue, 0, record.member)
+  redis.call('HSET', HELD, uid, text)
+  redis.call('HINCRBY', WAITING, record.queue, 1)
+end
+
+-- Amounts are text: as numbers of Lua, which are doubles, large ones would not be exact.
+local function count(sign, record)
+  for resource, amount in pairs(record.amounts) do
+    local cell = record.at .. ':' .. resource
+    if redis.call('HINCRBY', USED, cell, sign .. amount) == 0 then
+      redis.call('HDEL', USED, cell)
+    end
+  end
+end
+
+local function refund(uid)
+  for _, records in ipairs({INTENTS, CHARGES}) do
+    local text = redis.call('HGET', records, uid)
+    if text then
+      count('-', cjson.decode(text))
+      redis.call('HDEL', records, uid)
+    end
+  end
+end
+
+local function take(records, uid, text, record)
+  if redis.call('HGET', records, uid) == text then
+    return
+  end
+  refund(uid)
+  redis.call('HSET', records, uid, text)
+  count('', record)
+end
+
+local operations = {
+  enqueue = enter,
+  dequeue = leave,
+  intend = function(...) take(INTENTS, ...) end,
+  charge = function(...) take(CHARGES, ...) end,
+  refund = refund,
+}
+
+-- A script that fails half-way leaves what it wrote: read all of the batch before any write.
+local records = {}
+for i = FIRST, #ARGV, 3 do
+  if not operations[ARGV[i]] then
+    return redis.error_reply('unknown operation ' .. ARGV[i])
+  end
+  if ARGV[i + 2] ~= '' then
+    records[i] = cjson.decode(ARGV[i + 2])
+  end
+end
+
+-- Changes nothing: out of memory, Redis refuses the first write of a script, and only that.
+redis.call('SET', SEQUENCE, last)
+for i = FIRST, #ARGV, 3 do
+  operations[ARGV[i]](ARGV[i + 1], ARGV[i + 2], records[i])
+end
+redis.call('SET', SEQUENCE, ARGV[5])
+return {'OK'}

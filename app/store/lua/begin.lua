@@ -1,0 +1,21 @@
+-- begin: raise the floor and start an empty generation. The valid one stays, but nobody may
+-- write to it any more. What an earlier rebuild left half done goes.
+--
+-- ARGV[3]  epoch
+-- ARGV[4]  name of the new generation
+-- returns  {'OK'} | STALE | FOREIGN
+
+local epoch, generation = ARGV[3], ARGV[4]
+if state.epoch and tonumber(state.epoch) > tonumber(epoch) then
+  return {'STALE', state.epoch}
+end
+if generation == state.building or generation == state.generation then
+  return {'OK'}
+end
+
+if state.building then
+  drop(state.building)
+end
+redis.call('SET', KEYS[1], ARGV[1])
+redis.call('HSET', KEYS[2], 'epoch', epoch, 'building', generation)
+return {'OK'}

@@ -1,0 +1,47 @@
+-- What every script begins with. Reads only; what may write are the functions it offers.
+--
+-- KEYS[1]  layout version
+-- KEYS[2]  state: hash of epoch, generation, building
+-- ARGV[1]  the layout version that the caller knows
+-- ARGV[2]  what all our keys begin with. The keys of a generation follow from it and KEYS[2], so
+--          they cannot be declared in KEYS; their hash tag puts them in the same slot.
+-- returns  {'OK', ...} | {'STALE', epoch} | {'EMPTIED', what} | {'FOREIGN', version}
+
+local layout = redis.call('GET', KEYS[1])
+if layout and layout ~= ARGV[1] then
+  return {'FOREIGN', layout}
+end
+
+local state = {
+  epoch = redis.call('HGET', KEYS[2], 'epoch'),
+  generation = redis.call('HGET', KEYS[2], 'generation'),
+  building = redis.call('HGET', KEYS[2], 'building'),
+}
+
+local EMPTY = {'EMPTIED', 'no complete state'}
+
+local function key(generation, name)
+  return ARGV[2] .. generation .. ':' .. name
+end
+
+-- Return nil if a leader of this epoch may write, or why not.
+local function refusal(epoch)
+  if not state.epoch then
+    return {'EMPTIED', 'no epoch'}
+  elseif tonumber(state.epoch) > tonumber(epoch) then
+    return {'STALE', state.epoch}
+  elseif tonumber(state.epoch) < tonumber(epoch) then
+    return {'EMPTIED', 'the state is of epoch ' .. state.epoch}
+  end
+end
+
+-- Delete a generation. Its memory is given back in the background.
+local function drop(generation)
+  for _, queue in ipairs(redis.call('HKEYS', key(generation, 'waiting'))) do
+    redis.call('UNLINK', key(generation, 'queue:' .. queue))
+  end
+  for _, name in ipairs({'sequence', 'waiting', 'held', 'intents', 'charges', 'used'}) do
+    redis.call('UNLINK', key(generation, name))
+  end
+end
+

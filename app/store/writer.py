@@ -1,0 +1,100 @@
+"""The leader's hand: takes Redis over for an epoch, then keeps it a copy of the engine.
+
+A rebuild fills a new generation of keys next to the valid one and makes it the valid one in its
+last step, so readers see the old state or the new one, and a rebuild that was cut short leaves
+the old one, to which nobody can write any more.
+
+A write names its epoch, its generation and its number in it, which together are its operation id.
+A repeat, however late, is known by its number and changes nothing; a number that skips one tells
+that Redis lost something: it was emptied, or came back from an older copy of itself.
+
+An open intent counts as used: a pod is counted once, under its latest Intend or Charge, until
+its Refund.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, islice
+
+from app.core.effects import Intend, StoreWrite
+from app.core.errors import StoreEmptied
+from app.store import layout
+from app.store.connection import Server
+from app.store.reader import RedisReader
+
+CHUNK = 500
+"""Writes a step of a rebuild: Redis serves nobody else during one, for a few milliseconds."""
+
+NO_GENERATION = "-"
+
+
+class RedisStore(RedisReader):
+    """`ports.Store` on Redis, and all that `RedisReader` reads. One caller at a time."""
+
+    def __init__(self, server: Server, cluster: str) -> None:
+        super().__init__(server, cluster)
+        self._server = server
+        self._epoch = 0
+        self._generation = NO_GENERATION
+        self._sequence = 0
+
+    async def floor(self) -> int:
+        """The highest epoch that ever wrote; 0 for an empty store."""
+        (epoch,) = await self._scripts.run("floor")
+        return int(epoch)
+
+    async def intents(self) -> tuple[Intend, ...]:
+        """The releases that were begun and not settled, by uid; none if the store is empty.
+
+        Of the last complete state: no write came after it. Amounts of 0 are left out.
+        """
+        try:
+            entries = await self._table("intents")
+        except StoreEmptied:
+            return ()
+        return tuple(layout.intent(uid, record) for uid, record in sorted(entries))
+
+    async def rebuild(self, epoch: int, writes: Iterable[StoreWrite]) -> None:
+        """Take the store over for `epoch` and replace all of its contents.
+
+        Raises EpochStale if a newer leader has written; StoreForeign for another layout version,
+        or a server that throws keys away; StoreEmptied if the contents were lost meanwhile.
+        Needs memory for both states. After an error the old state is valid or none is: begin anew.
+        """
+        self._generation = NO_GENERATION
+        await self._server.check()
+        generation = f"{epoch}.{secrets.token_hex(4)}"
+        await self._scripts.run("begin", epoch, generation)
+        sequence = 0
+        for chunk in _chunks(writes):
+            sequence += 1
+            await self._apply("building", epoch, generation, sequence, chunk)
+        await self._scripts.run("finish", epoch, generation, sequence)
+        self._epoch, self._generation, self._sequence = epoch, generation, sequence
+
+    async def write(self, epoch: int, writes: Sequence[StoreWrite]) -> None:
+        """Apply all writes or none, in order; no writes at all: tell whether Redis still stands.
+
+        Raises EpochStale; StoreEmptied if this object did not rebuild Redis for `epoch`, or what
+        it wrote is lost; StoreUnavailable: it may have been applied. After an error only
+        `rebuild` helps. Redis serves nobody else meanwhile: some hundreds at a time.
+        """
+        generation = self._generation if epoch == self._epoch else NO_GENERATION
+        # Counted before it is sent: what became of it may never be known, and its number may
+        # not be given to another write.
+        self._sequence += 1
+        await self._apply("generation", epoch, generation, self._sequence, writes)
+
+    async def _apply(
+        self, slot: str, epoch: int, generation: str, sequence: int, writes: Iterable[StoreWrite]
+    ) -> None:
+        flat = chain.from_iterable(map(layout.arguments, writes))
+        await self._scripts.run("apply", epoch, generation, sequence, slot, *flat)
+
+
+def _chunks(writes: Iterable[StoreWrite]) -> Iterator[list[StoreWrite]]:
+    rest = iter(writes)
+    while chunk := list(islice(rest, CHUNK)):
+        yield chunk

@@ -1,0 +1,64 @@
+"""Reading a request body with a limit of size and of time."""
+
+from __future__ import annotations
+
+import asyncio
+
+from starlette.types import Message, Receive
+
+READ_SECONDS = 10.0
+"""Between two parts of one body. An API server sends a review in one go."""
+
+DISCARDED = 4
+"""How many times the limit is read and thrown away, so that a client that only listens after it
+has sent everything gets to see the answer."""
+
+BEGINNING = 4096
+
+
+class BodyTooLarge(Exception):
+    """The body is larger than allowed; `beginning` is its first part."""
+
+    def __init__(self, beginning: bytes) -> None:
+        super().__init__("body too large")
+        self.beginning = beginning
+
+
+class BodyTooSlow(Exception):
+    """The body did not arrive in time."""
+
+
+class Disconnected(Exception):
+    """Whoever asked has gone."""
+
+
+async def read_body(receive: Receive, limit: int) -> bytes | bytearray:
+    """Return the whole body. Raises BodyTooLarge, BodyTooSlow, Disconnected."""
+    message = await _next(receive)
+    body: bytes | bytearray = message.get("body", b"")
+    if message.get("more_body"):
+        body = bytearray(body)
+        while message.get("more_body") and len(body) <= limit:
+            message = await _next(receive)
+            body += message.get("body", b"")
+    if len(body) > limit:
+        await _discard(receive, message, DISCARDED * limit)
+        raise BodyTooLarge(bytes(body[:BEGINNING]))
+    return body
+
+
+async def _discard(receive: Receive, message: Message, most: int) -> None:
+    while message.get("more_body") and most > 0:
+        message = await _next(receive)
+        most -= len(message.get("body", b""))
+
+
+async def _next(receive: Receive) -> Message:
+    try:
+        async with asyncio.timeout(READ_SECONDS):
+            message = await receive()
+    except TimeoutError as error:
+        raise BodyTooSlow from error
+    if message["type"] == "http.disconnect":
+        raise Disconnected
+    return message

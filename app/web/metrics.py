@@ -1,0 +1,184 @@
+"""The metrics of `/metrics`, and the leader's numbers among them.
+
+One registry for the process. Labels are bounded in number: the first tenants seen have a label
+of their own, all later ones share `other`; users never have one.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Hashable, Mapping
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    PlatformCollector,
+    ProcessCollector,
+)
+
+from app.core.model import Answer, PoolName, TenantName
+from app.core.resources import CPU
+from app.core.views import View
+
+MOST_TENANTS = 200
+OTHER = "other"
+
+REGISTRY = CollectorRegistry()
+ProcessCollector(registry=REGISTRY)
+PlatformCollector(registry=REGISTRY)
+
+ADMISSION_REQUESTS = Counter(
+    "fairgate_admission_requests_total",
+    "Admission reviews answered, by decision: ignore, hold, refuse, error.",
+    ["decision"],
+    registry=REGISTRY,
+)
+ADMISSION_DURATION = Histogram(
+    "fairgate_admission_duration_seconds",
+    "Time from a whole review to its answer.",
+    buckets=(0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.05, 0.25, 1),
+    registry=REGISTRY,
+)
+PENDING = Gauge(
+    "fairgate_pending_workloads",
+    "Workloads that are held, child tenants included.",
+    ["tenant"],
+    registry=REGISTRY,
+)
+USED = Gauge(
+    "fairgate_used_resources",
+    "What released, unfinished pods reserve, child tenants included.",
+    ["tenant", "pool", "resource"],
+    registry=REGISTRY,
+)
+SHARE = Gauge(
+    "fairgate_weighted_share",
+    "Dominant share of the cluster divided by the tenant's weight.",
+    ["tenant"],
+    registry=REGISTRY,
+)
+CAPACITY = Gauge(
+    "fairgate_capacity", "What a pool offers.", ["pool", "resource"], registry=REGISTRY
+)
+RELEASES = Counter(
+    "fairgate_release_total",
+    "Releases that were tried, by what became of them.",
+    ["tenant", "pool", "result"],
+    registry=REGISTRY,
+)
+RELEASE_DURATION = Histogram(
+    "fairgate_release_duration_seconds",
+    "Time from the decision to release a pod to a certain answer.",
+    buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 120),
+    registry=REGISTRY,
+)
+WAITED = Histogram(
+    "fairgate_wait_seconds",
+    "How long a released pod had been held.",
+    ["tenant"],
+    buckets=(1, 5, 15, 60, 300, 900, 3600, 4 * 3600, 12 * 3600, 24 * 3600, 7 * 24 * 3600),
+    registry=REGISTRY,
+)
+LEADER = Gauge("fairgate_leader", "1 where this replica leads.", registry=REGISTRY)
+EPOCH = Gauge("fairgate_leader_epoch", "Epoch this replica last led under.", registry=REGISTRY)
+STORE_ERRORS = Counter(
+    "fairgate_store_errors_total", "Calls of Redis that failed.", ["operation"], registry=REGISTRY
+)
+WATCH_LAG = Gauge(
+    "fairgate_watch_lag_seconds",
+    "Time since the quietest watch last heard from the API server.",
+    registry=REGISTRY,
+)
+CERTIFICATE_EXPIRY = Gauge(
+    "fairgate_certificate_expiry_seconds",
+    "Unix time at which the serving certificate ends.",
+    registry=REGISTRY,
+)
+
+
+class Names:
+    """Gives the first `most` names a label of their own, and `other` to all that come later."""
+
+    def __init__(self, most: int = MOST_TENANTS) -> None:
+        self._most = most
+        self._known: set[str] = set()
+
+    def label(self, name: str) -> str:
+        """Return the label of a name; the same one every time."""
+        if name not in self._known:
+            if len(self._known) >= self._most:
+                return OTHER
+            self._known.add(name)
+        return name
+
+
+class Leading:
+    """Implements `ports.Meters` on the metrics above."""
+
+    def __init__(self, most_tenants: int = MOST_TENANTS) -> None:
+        self._tenants = Names(most_tenants)
+
+    def leading(self, epoch: int | None) -> None:
+        """This replica leads under `epoch`; None: it does not lead, and shows nobody's shares."""
+        LEADER.set(0 if epoch is None else 1)
+        if epoch is not None:
+            EPOCH.set(epoch)
+            return
+        for gauge in (PENDING, USED, SHARE, CAPACITY):
+            gauge.clear()
+
+    def shares(self, view: View) -> None:
+        """Show what every tenant and pool holds; who is gone is shown no more."""
+        pending: dict[tuple[str, ...], float] = defaultdict(float)
+        used: dict[tuple[str, ...], float] = defaultdict(float)
+        shares: dict[tuple[str, ...], float] = {}
+        for name, tenant in view.tenants.items():
+            label = self._tenants.label(name)
+            pending[label,] += tenant.pending
+            for pool, amounts in tenant.used.items():
+                for resource, value in amounts.items():
+                    used[label, pool, resource] += _unit(resource, value)
+            # Shares of unlike tenants have no meaningful sum, so the crowd has none.
+            if label != OTHER and tenant.weight:
+                shares[label,] = float(tenant.share / tenant.weight)
+        capacity: dict[tuple[str, ...], float] = {
+            (str(pool), str(resource)): _unit(resource, value)
+            for pool, seen in view.pools.items()
+            for resource, value in seen.capacity.items()
+        }
+        for gauge, values in ((PENDING, pending), (USED, used), (SHARE, shares)):
+            _replace(gauge, values)
+        _replace(CAPACITY, capacity)
+
+    def released(
+        self,
+        tenant: TenantName,
+        pool: PoolName,
+        answer: Answer,
+        seconds: float,
+        waited: float | None = None,
+    ) -> None:
+        """One release ended in `answer` after `seconds`; its pod had waited `waited` seconds."""
+        label = self._tenants.label(tenant)
+        RELEASES.labels(label, pool, answer.value).inc()
+        RELEASE_DURATION.observe(seconds)
+        if waited is not None and answer is Answer.RELEASED:
+            WAITED.labels(label).observe(waited)
+
+    def store_failed(self, operation: str) -> None:
+        """A call of the store raised StoreError."""
+        STORE_ERRORS.labels(operation).inc()
+
+
+def _replace(gauge: Gauge, values: Mapping[tuple[str, ...], float]) -> None:
+    # Nothing is awaited between clear and the last set, so no scrape sees half of it.
+    gauge.clear()
+    for labels, value in values.items():
+        gauge.labels(*labels).set(value)
+
+
+def _unit(resource: Hashable, value: int) -> float:
+    """Return base units as Prometheus wants them: cores, not millicores."""
+    return value / 1000 if resource == CPU else float(value)

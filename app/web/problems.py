@@ -1,0 +1,77 @@
+"""What a caller of the REST API is told when the answer is no (RFC 9457, problem details)."""
+
+from __future__ import annotations
+
+import logging
+from http import HTTPStatus
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel
+from starlette.exceptions import HTTPException
+
+from app.core.errors import ClusterError, StoreError
+
+log = logging.getLogger("fairgate.web")
+
+MEDIA_TYPE = "application/problem+json"
+DEFECT = "Fairgate failed at this request through a defect of its own; its log says more."
+
+
+class Problem(BaseModel):
+    """An RFC 9457 problem."""
+
+    type: str = "about:blank"
+    title: str
+    status: int
+    detail: str
+
+
+class Refused(Exception):
+    """The answer is no; `detail` is one sentence for the caller."""
+
+    def __init__(self, status: int, detail: str) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.detail = detail
+
+
+def answer(status: int, detail: str) -> JSONResponse:
+    """Return a problem as an HTTP answer."""
+    problem = Problem(title=HTTPStatus(status).phrase, status=status, detail=detail)
+    headers = {"WWW-Authenticate": "Bearer"} if status == HTTPStatus.UNAUTHORIZED else None
+    return JSONResponse(problem.model_dump(), status, headers, media_type=MEDIA_TYPE)
+
+
+def install(app: FastAPI) -> None:
+    """Turn every error that leaves a route of `app` into a problem."""
+
+    @app.exception_handler(Refused)
+    async def refused(_: Request, error: Refused) -> JSONResponse:
+        return answer(error.status, error.detail)
+
+    @app.exception_handler(HTTPException)
+    async def unrouted(_: Request, error: HTTPException) -> JSONResponse:
+        return answer(error.status_code, f"{error.detail}; the routes are listed at /openapi.json.")
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(_: Request, error: RequestValidationError) -> JSONResponse:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"][1:])
+        return answer(400, f"{where}: {first['msg']}.")
+
+    @app.exception_handler(ClusterError)
+    async def no_cluster(_: Request, error: ClusterError) -> JSONResponse:
+        log.warning("could not ask the API server", extra={"why": str(error)})
+        return answer(503, "The API server could not be asked who you are; try again in a moment.")
+
+    @app.exception_handler(StoreError)
+    async def no_store(_: Request, error: StoreError) -> JSONResponse:
+        log.warning("could not read the store", extra={"why": str(error)})
+        return answer(503, "The queues cannot be read just now; try again in a moment.")
+
+    @app.exception_handler(Exception)
+    async def defect(request: Request, error: Exception) -> JSONResponse:
+        log.error("a request failed", exc_info=error, extra={"path": request.url.path})
+        return answer(500, DEFECT)

@@ -1,0 +1,67 @@
+"""The small view in memory that the webhook and the REST API answer from.
+
+Kept by watches; it asks nobody anything and never waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from app.core.events import (
+    ClusterEvent,
+    PoolGone,
+    PoolObserved,
+    Source,
+    SourceFresh,
+    TenantGone,
+    TenantObserved,
+)
+from app.core.gate import Owner
+from app.core.model import Pool, PoolName, TenantName
+from app.core.tenancy import Tenancy
+
+
+class View:
+    """Tenants, how much each has pending, and pools, as last observed. An `EventSink`."""
+
+    def __init__(self, needs: Iterable[Source] = (Source.TENANTS,)) -> None:
+        """`needs`: the lists that must have been seen whole before the view is ready."""
+        self.tenancy = Tenancy()
+        self.pending: dict[TenantName, int] = {}
+        self.pools: dict[PoolName, Pool] = {}
+        self._missing = set(needs)
+
+    @property
+    def ready(self) -> bool:
+        """Whether every list was seen whole once.
+
+        It stays so when a watch falls silent: an old view holds pods all the same, and it is the
+        leader that decides the tenant for good.
+        """
+        return not self._missing
+
+    async def put(self, event: ClusterEvent, /) -> None:
+        """Take in what a watch saw; what does not concern the view is ignored."""
+        match event:
+            case TenantObserved(tenant=tenant, pending=pending):
+                self.tenancy.put(tenant)
+                self.pending[tenant.name] = pending
+            case TenantGone(name=tenant_name):
+                self.tenancy.drop(tenant_name)
+                self.pending.pop(tenant_name, None)
+            case PoolObserved(pool=pool):
+                self.pools[pool.name] = pool
+            case PoolGone(name=pool_name):
+                self.pools.pop(pool_name, None)
+            case SourceFresh(source=source):
+                self._missing.discard(source)
+            case _:
+                pass
+
+    def owner_of(self, namespace: str) -> Owner:
+        """Return whose a namespace is, and how much more that tenant may queue."""
+        name = self.tenancy.tenant_of(namespace)
+        tenant = self.tenancy.tenants.get(name)
+        if tenant is None:
+            return Owner(name)
+        return Owner(name, self.pending.get(name, 0), tenant.max_pending)

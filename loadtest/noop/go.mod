@@ -1,0 +1,3 @@
+module fairgate.io/loadtest/noop
+
+go 1.24

@@ -1,0 +1,316 @@
+"""What may befall a real Redis, and what the store makes of it."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+
+from app.core.effects import Refund, StoreWrite
+from app.core.errors import StoreEmptied, StoreForeign, StoreUnavailable
+from app.core.model import Uid
+from app.store import layout
+from app.store.connection import Server
+from app.store.reader import RedisReader, Used
+from app.store.writer import CHUNK, RedisStore
+from tests.fakes.stores import real
+from tests.fakes.writes import ALICE, GPU, POOL, TEAM, charge, enqueue, intend
+from tests.proxies import LossyProxy
+from tests.recount import compare
+from tests.redis_process import RedisProcess
+
+
+class Recorder(Server):
+    """Remembers what was sent, to send it again; `fail_at` cuts a rebuild short."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self.sent: list[tuple[str | bytes | int, ...]] = []
+        self.fail_at: int | None = None
+
+    async def call(self, *command: str | bytes | int) -> object:
+        self.sent.append(command)
+        if self.fail_at is not None and len(self.sent) > self.fail_at:
+            raise StoreUnavailable("cut short")
+        return await self._server.call(*command)
+
+    async def close(self) -> None:
+        await self._server.close()
+
+
+async def keys(server: Server, cluster: str) -> int:
+    return len(await server.call("KEYS", f"fairgate:{{{cluster}}}:*"))
+
+
+async def test_flushed_scripts_are_sent_again(store_url: str) -> None:
+    async with real(store_url) as world:
+        store = world.store()
+        await store.rebuild(7, [])
+        await world.server.call("SCRIPT", "FLUSH")
+        await store.write(7, [charge("a", 4)])
+        await world.server.call("SCRIPT", "FLUSH")
+        assert await compare(store, [charge("a", 4)]) == []
+
+
+async def test_a_lost_answer_is_asked_for_again_and_counts_once(store_url: str) -> None:
+    proxy = LossyProxy(int(store_url.rsplit(":", 1)[1].split("/")[0]))
+    async with proxy.running(), real(f"redis://127.0.0.1:{proxy.port}/0") as world:
+        store = world.store()
+        await store.rebuild(7, [])
+        proxy.lose(1)
+        await store.write(7, [charge("a", 4), enqueue("b", "1")])
+        assert proxy.lost == 1
+        assert await compare(store, [charge("a", 4), enqueue("b", "1")]) == []
+
+
+async def test_two_lost_answers_are_reported(store_url: str) -> None:
+    proxy = LossyProxy(int(store_url.rsplit(":", 1)[1].split("/")[0]))
+    async with proxy.running(), real(f"redis://127.0.0.1:{proxy.port}/0") as world:
+        store = world.store()
+        await store.rebuild(7, [])
+        proxy.lose(2)
+        with pytest.raises(StoreUnavailable):
+            await store.write(7, [charge("a", 4)])
+        assert proxy.lost == 2
+
+
+async def test_a_repeat_changes_nothing_however_late(store_url: str) -> None:
+    async with real(store_url) as world:
+        recorder = Recorder(world.server)
+        store = RedisStore(recorder, world.cluster)
+        await store.rebuild(7, [])
+        await store.write(7, [charge("a", 4)])
+        late = recorder.sent[-1]
+        await store.write(7, [Refund(Uid("a"))])
+        assert await world.server.call(*late) == [b"OK"]
+        assert await store.usage() == ()
+
+
+async def test_a_write_of_before_the_rebuild_comes_too_late(store_url: str) -> None:
+    async with real(store_url) as world:
+        recorder = Recorder(world.server)
+        store = RedisStore(recorder, world.cluster)
+        await store.rebuild(7, [])
+        await store.write(7, [charge("a", 4)])
+        late = recorder.sent[-1]
+        await store.rebuild(7, [])
+        assert (await world.server.call(*late))[0] == b"EMPTIED"
+        assert await store.usage() == ()
+
+
+async def test_going_on_after_a_write_that_never_arrived_is_refused(store_url: str) -> None:
+    async with real(store_url) as world:
+        recorder = Recorder(world.server)
+        store = RedisStore(recorder, world.cluster)
+        await store.rebuild(7, [])
+        recorder.fail_at = 0
+        with pytest.raises(StoreUnavailable):
+            await store.write(7, [charge("a", 4)])
+        recorder.fail_at = None
+        with pytest.raises(StoreEmptied, match="missing"):
+            await store.write(7, [charge("b", 4)])
+
+
+async def test_a_rebuild_cut_short_leaves_the_old_state_and_no_writer(store_url: str) -> None:
+    async with real(store_url) as world:
+        old = world.store()
+        await old.rebuild(7, [charge("a", 4), intend("i", 1)])
+        recorder = Recorder(world.server)
+        recorder.fail_at = 4  # INFO, begin, and two steps
+        new = RedisStore(recorder, world.cluster)
+        with pytest.raises(StoreUnavailable):
+            await new.rebuild(8, [charge(str(n), 1) for n in range(3 * CHUNK)])
+        recorder.fail_at = None
+        assert await compare(new, [charge("a", 4), intend("i", 1)]) == []
+        assert await new.intents() == (intend("i", 1),)
+        with pytest.raises(StoreEmptied):
+            await new.write(8, [])
+        await new.rebuild(8, [charge("b", 1)])
+        assert await compare(old, [charge("b", 1)]) == []
+
+
+async def test_what_was_replaced_or_abandoned_is_deleted(store_url: str) -> None:
+    async with real(store_url) as world:
+        recorder = Recorder(world.server)
+        store = RedisStore(recorder, world.cluster)
+        contents: list[StoreWrite] = [enqueue("q", "1"), charge("a", 4), intend("i", 1)]
+        await store.rebuild(7, contents)
+        whole = await keys(world.server, world.cluster)
+        recorder.fail_at = len(recorder.sent) + 3
+        with pytest.raises(StoreUnavailable):
+            await store.rebuild(7, contents * CHUNK)
+        recorder.fail_at = None
+        await store.rebuild(7, contents)
+        assert await keys(world.server, world.cluster) == whole
+
+
+async def test_empty_queues_and_counters_leave_no_keys(store_url: str) -> None:
+    async with real(store_url) as world:
+        store = world.store()
+        await store.rebuild(7, [])
+        before = await keys(world.server, world.cluster)
+        await store.write(7, [enqueue("q", "1"), charge("a", 4)])
+        await store.write(7, [enqueue("q", "2"), Refund(Uid("a")), Refund(Uid("q"))])
+        await store.rebuild(7, [])
+        assert await keys(world.server, world.cluster) == before
+
+
+async def test_absurd_amounts_cannot_stop_the_store(store_url: str) -> None:
+    async with real(store_url) as world:
+        store = world.store()
+        await store.rebuild(7, [])
+        await store.write(7, [charge("a", 10**40), charge("b", 10**40), charge("c", 0)])
+        assert await store.usage() == (Used(TEAM, ALICE, POOL, GPU, 2 * layout.MOST),)
+        await store.write(7, [Refund(Uid("a")), Refund(Uid("b")), Refund(Uid("c"))])
+        assert await store.usage() == ()
+
+
+async def test_a_foreign_layout_is_refused(store_url: str) -> None:
+    async with real(store_url) as world:
+        store = world.store()
+        await store.rebuild(7, [])
+        await world.server.call("SET", f"fairgate:{{{world.cluster}}}:layout", "99")
+        for attempt in (
+            store.write(7, [charge("a", 4)]),
+            store.rebuild(8, []),
+            store.floor(),
+            store.intents(),
+            store.usage(),
+        ):
+            with pytest.raises(StoreForeign, match=r"layout 99 .* layout 1"):
+                await attempt
+
+
+async def test_keys_of_somebody_else_are_refused(store_url: str) -> None:
+    async with real(store_url) as world:
+        await world.server.call("SET", f"fairgate:{{{world.cluster}}}:state", "mine")
+        with pytest.raises(StoreForeign):
+            await world.store().floor()
+
+
+async def test_a_cancelled_call_does_not_mix_up_answers(store_url: str) -> None:
+    async with real(store_url) as world:
+        store = world.store()
+        await store.rebuild(7, [charge("a", 4)])
+        for _ in range(20):
+            call = asyncio.create_task(store.floor())
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            call.cancel()
+            await asyncio.gather(call, return_exceptions=True)
+            assert await store.usage() == (Used(TEAM, ALICE, POOL, GPU, 4),)
+
+
+async def test_an_evicting_server_is_refused(own_redis: RedisProcess) -> None:
+    async with real(own_redis.url) as world:
+        await world.server.call("CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
+        await world.server.check()  # without a maximum nothing is evicted
+        await world.server.call("CONFIG", "SET", "maxmemory", "100mb")
+        with pytest.raises(StoreForeign, match=r"allkeys-lru.*noeviction"):
+            await world.store().rebuild(7, [])
+        await world.server.call("CONFIG", "SET", "maxmemory-policy", "volatile-lru")
+        await world.store().rebuild(7, [])
+
+
+async def test_a_killed_server_is_noticed_at_once(own_redis: RedisProcess) -> None:
+    async with real(own_redis.url) as world:
+        store = world.store()
+        await store.rebuild(7, [])
+        own_redis.kill()
+        began = time.monotonic()
+        with pytest.raises(StoreUnavailable, match=f"127.0.0.1:{own_redis.port}"):
+            await store.write(7, [charge("a", 4)])
+        assert time.monotonic() - began < 1
+
+
+async def test_a_hanging_server_is_noticed_within_the_time_outs(own_redis: RedisProcess) -> None:
+    async with real(own_redis.url) as world:
+        store = world.store()
+        await store.rebuild(7, [])
+        own_redis.freeze()
+        began = time.monotonic()
+        with pytest.raises(StoreUnavailable, match="did not answer"):
+            await store.write(7, [charge("a", 4)])
+        assert time.monotonic() - began < 6
+
+
+async def test_a_server_restarted_empty_is_rebuilt(own_redis: RedisProcess) -> None:
+    async with real(own_redis.url) as world:
+        store = world.store()
+        await store.rebuild(7, [charge("a", 4)])
+        own_redis.kill()
+        own_redis.start()
+        with pytest.raises(StoreEmptied):
+            await store.write(7, [])
+        await store.rebuild(7, [charge("b", 4)])
+        assert await compare(store, [charge("b", 4)]) == []
+
+
+async def test_an_old_snapshot_of_the_same_epoch_is_noticed(
+    own_redis: RedisProcess, tmp_path: Path
+) -> None:
+    async with real(own_redis.url) as world:
+        store = world.store()
+        await store.rebuild(7, [])
+        await store.write(7, [charge("a", 4)])
+        await world.server.call("SAVE")
+        shutil.copy(tmp_path / "dump.rdb", tmp_path / "old")
+        await store.write(7, [charge("b", 4)])
+        own_redis.kill()
+        shutil.move(tmp_path / "old", tmp_path / "dump.rdb")
+        own_redis.start()
+        assert await store.usage() == (Used(TEAM, ALICE, POOL, GPU, 4),)
+        with pytest.raises(StoreEmptied, match="missing"):
+            await store.write(7, [])
+
+
+async def test_a_full_server_applies_nothing(own_redis: RedisProcess) -> None:
+    async with real(own_redis.url) as world:
+        store = world.store()
+        await store.rebuild(7, [charge("a", 4)])
+        await world.server.call("CONFIG", "SET", "maxmemory", "1")
+        with pytest.raises(StoreUnavailable, match="out of memory"):
+            await store.write(7, [Refund(Uid("a")), charge("b", 1)])
+        await world.server.call("CONFIG", "SET", "maxmemory", "0")
+        assert await compare(store, [charge("a", 4)]) == []
+
+
+async def test_a_read_only_server_is_told_from_a_silent_one(own_redis: RedisProcess) -> None:
+    async with real(own_redis.url) as world:
+        store = world.store()
+        await store.rebuild(7, [charge("a", 4)])
+        await world.server.call("REPLICAOF", "127.0.0.1", str(own_redis.port))
+        with pytest.raises(StoreUnavailable, match="read-only"):
+            await store.write(7, [])
+        assert await RedisReader(world.server, world.cluster).counts() == ()
+
+
+async def test_a_wrong_password_is_named_and_not_shown(own_redis: RedisProcess) -> None:
+    async with real(own_redis.url) as world:
+        await world.server.call("CONFIG", "SET", "requirepass", "right")
+        async with real(f"redis://:secret@127.0.0.1:{own_redis.port}/0") as intruder:
+            with pytest.raises(StoreUnavailable, match="does not let us in") as refused:
+                await intruder.server.ping()
+        assert "secret" not in str(refused.value)
+
+
+async def test_the_primary_is_found_through_a_sentinel(
+    own_redis: RedisProcess, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("sentinel")
+    file = folder / "sentinel.conf"
+    file.write_text(f"sentinel monitor primary 127.0.0.1 {own_redis.port} 1\n")
+    sentinel = RedisProcess(folder, str(file), "--sentinel")
+    try:
+        hosts = f"127.0.0.1:1,127.0.0.1:{sentinel.port}"
+        async with real(f"redis+sentinel://{hosts}/primary/0") as world:
+            await world.store().rebuild(7, [charge("a", 4)])
+            assert await compare(world.store(), [charge("a", 4)]) == []
+        async with real(f"redis+sentinel://{hosts}/stranger/0") as world:
+            with pytest.raises(StoreUnavailable, match="stranger"):
+                await world.store().floor()
+    finally:
+        sentinel.kill()

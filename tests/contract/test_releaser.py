@@ -1,0 +1,381 @@
+"""What becomes of a release: the same rules for the fake and for a real API server."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import uuid
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from typing import Any, Protocol
+
+import pytest
+
+from app.core.effects import Intend, PodRef, Release
+from app.core.errors import ClusterRefused, ClusterUnavailable
+from app.core.gate import release_labels
+from app.core.model import (
+    ANNOTATION_RELEASE,
+    GATE,
+    HELD,
+    LABEL_POOL,
+    Answer,
+    Millis,
+    PoolName,
+    TenantName,
+    Uid,
+    UserName,
+)
+from app.kube.client import JSON_PATCH, MERGE_PATCH, Client
+from app.kube.release import PodReleaser
+from app.ports import Releaser
+from tests.fakes.pods import FakeReleaser, StoredPod
+
+PODS = "/api/v1/namespaces/default/pods"
+NOW = [("gracePeriodSeconds", "0")]
+
+
+def order_for(name: str, uid: str) -> Release:
+    tenant, user, pool = TenantName("team-a"), UserName("alice"), PoolName("h100")
+    return Release(
+        intent=Intend(PodRef(Uid(uid), "default", name), tenant, user, pool, {}, 7, 3),
+        tested=HELD,
+        selector={"example.com/nowhere": "yes"},
+        labels=release_labels(tenant, user, pool),
+        has_selector=False,
+        has_labels=True,
+        since=Millis(0),
+    )
+
+
+class World(Protocol):
+    """An API server that can be made to misbehave towards the Releaser alone."""
+
+    releaser: Releaser
+    may_act: bool
+
+    async def hold(self) -> Release:
+        """Make a held pod and return the order to release it."""
+
+    async def state(self, order: Release) -> tuple[bool, str, str | None]:
+        """Whether the pod is held, its stamp, its pool."""
+
+    async def stamp(self, order: Release, value: str) -> None: ...
+    async def delete(self, order: Release) -> None: ...
+    async def replace(self, order: Release) -> None: ...
+    async def finish(self, order: Release) -> None: ...
+    def be_silent(self, silent: bool) -> None: ...
+    def be_deaf(self) -> None: ...
+    def delay(self) -> None: ...
+    async def deliver(self) -> None: ...
+
+
+class FakeWorld:
+    def __init__(self) -> None:
+        self.may_act = True
+        self.fake = FakeReleaser(lambda: self.may_act)
+        self.releaser: Releaser = self.fake
+
+    def _pod(self, order: Release) -> StoredPod:
+        return self.fake.pods["default", order.intent.ref.name]
+
+    async def hold(self) -> Release:
+        name = uuid.uuid4().hex
+        self.fake.pods["default", name] = StoredPod(uid=name)
+        return order_for(name, name)
+
+    async def state(self, order: Release) -> tuple[bool, str, str | None]:
+        pod = self._pod(order)
+        return pod.held, pod.stamp, pod.labels.get(LABEL_POOL)
+
+    async def stamp(self, order: Release, value: str) -> None:
+        self._pod(order).stamp = value
+
+    async def delete(self, order: Release) -> None:
+        del self.fake.pods["default", order.intent.ref.name]
+
+    async def replace(self, order: Release) -> None:
+        self._pod(order).uid = "another"
+
+    async def finish(self, order: Release) -> None:
+        pod = self._pod(order)
+        pod.finished, pod.held = True, False
+
+    def be_silent(self, silent: bool) -> None:
+        self.fake.silent = silent
+
+    def be_deaf(self) -> None:
+        self.fake.deaf = True
+
+    def delay(self) -> None:
+        self.fake.late = []
+
+    async def deliver(self) -> None:
+        for order in self.fake.late or ():
+            self.fake.apply(order)
+
+
+class Trickster:
+    """A client that loses requests, replies, or keeps patches back."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self.silent = self.deaf = self.delayed = False
+        self.refusals: list[ClusterRefused] = []
+        self.sent = 0
+        self._late: list[tuple[Any, Any]] = []
+
+    async def request(self, *args: Any, **kwargs: Any) -> bytes:
+        if self.silent:
+            raise ClusterUnavailable("no answer")
+        patch = args[0] == "PATCH"
+        self.sent += patch
+        if patch and self.refusals:
+            raise self.refusals.pop(0)
+        if patch and self.delayed:
+            self.delayed = False
+            self._late.append((args, kwargs))
+            raise ClusterUnavailable("no answer")
+        answer = await self._client.request(*args, **kwargs)
+        if patch and self.deaf:
+            raise ClusterUnavailable("no answer")
+        return answer
+
+    async def deliver(self) -> None:
+        for args, kwargs in self._late:
+            with pytest.raises(ClusterRefused):
+                await self._client.request(*args, **kwargs)
+
+
+class RealWorld:
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self.may_act = True
+        self.trickster = Trickster(client)
+        self.releaser: Releaser = PodReleaser(self.trickster, may_act=lambda: self.may_act)
+
+    async def _create(self, name: str) -> str:
+        body = {
+            "metadata": {
+                "name": name,
+                "labels": {"made-by": "test-releaser"},
+                "annotations": {ANNOTATION_RELEASE: HELD},
+            },
+            "spec": {
+                "schedulingGates": [{"name": GATE}],
+                "containers": [{"name": "c", "image": "none"}],
+            },
+        }
+        answer = await self._client.request("POST", PODS, body=body)
+        return str(json.loads(answer)["metadata"]["uid"])
+
+    async def _read(self, order: Release) -> Any:
+        return json.loads(await self._client.request("GET", f"{PODS}/{order.intent.ref.name}"))
+
+    async def hold(self) -> Release:
+        name = f"release-{uuid.uuid4().hex[:8]}"
+        return order_for(name, await self._create(name))
+
+    async def state(self, order: Release) -> tuple[bool, str, str | None]:
+        pod = await self._read(order)
+        meta = pod["metadata"]
+        held = bool(pod["spec"].get("schedulingGates"))
+        return held, meta["annotations"][ANNOTATION_RELEASE], meta["labels"].get(LABEL_POOL)
+
+    async def _patch(self, order: Release, under: str, kind: str, body: Any) -> None:
+        path = f"{PODS}/{order.intent.ref.name}{under}"
+        await self._client.request("PATCH", path, body=body, content_type=kind)
+
+    async def stamp(self, order: Release, value: str) -> None:
+        body = {"metadata": {"annotations": {ANNOTATION_RELEASE: value}}}
+        await self._patch(order, "", MERGE_PATCH, body)
+
+    async def delete(self, order: Release) -> None:
+        await self._client.request("DELETE", f"{PODS}/{order.intent.ref.name}", query=NOW)
+
+    async def replace(self, order: Release) -> None:
+        await self.delete(order)
+        await self._create(order.intent.ref.name)
+
+    async def finish(self, order: Release) -> None:
+        gate = [{"op": "remove", "path": "/spec/schedulingGates"}]
+        await self._patch(order, "", JSON_PATCH, gate)
+        await self._patch(order, "/status", MERGE_PATCH, {"status": {"phase": "Succeeded"}})
+
+    def be_silent(self, silent: bool) -> None:
+        self.trickster.silent = silent
+
+    def be_deaf(self) -> None:
+        self.trickster.deaf = True
+
+    def delay(self) -> None:
+        self.trickster.delayed = True
+
+    async def deliver(self) -> None:
+        await self.trickster.deliver()
+
+
+@pytest.fixture
+async def real(request: pytest.FixtureRequest) -> AsyncIterator[RealWorld]:
+    client = await Client.connect(request.getfixturevalue("cluster").kubeconfig)
+    yield RealWorld(client)
+    ours = [("labelSelector", "made-by=test-releaser")]
+    await client.request("DELETE", PODS, query=NOW + ours)
+    await client.close()
+
+
+@pytest.fixture(params=["fake", "real"])
+def world(request: pytest.FixtureRequest) -> World:
+    if request.param == "fake":
+        return FakeWorld()
+    return request.getfixturevalue("real")  # type: ignore[no-any-return]
+
+
+async def test_release_takes_the_gate_and_stamps_the_pod(world: World) -> None:
+    order = await world.hold()
+    assert await world.releaser.release(order) is Answer.RELEASED
+    assert await world.state(order) == (False, "7.3", "h100")
+
+
+async def test_pod_is_released_once(world: World) -> None:
+    order = await world.hold()
+    await world.releaser.release(order)
+    again = replace(order, intent=replace(order.intent, sequence=4))
+    assert await world.releaser.release(again) is Answer.RELEASED
+    assert await world.state(order) == (False, "7.3", "h100")
+
+
+async def test_deleted_pod_is_gone(world: World) -> None:
+    order = await world.hold()
+    await world.delete(order)
+    assert await world.releaser.release(order) is Answer.GONE
+    assert await world.releaser.look(order) is Answer.GONE
+
+
+async def test_another_pod_of_that_name_is_not_touched(world: World) -> None:
+    order = await world.hold()
+    await world.replace(order)
+    assert await world.releaser.release(order) is Answer.GONE
+    assert await world.releaser.look(order) is Answer.GONE
+    assert await world.state(order) == (True, HELD, None)
+
+
+async def test_finished_pod_uses_nothing(world: World) -> None:
+    order = await world.hold()
+    await world.finish(order)
+    assert await world.releaser.release(order) is Answer.GONE
+    assert await world.releaser.look(order) is Answer.GONE
+
+
+async def test_fenced_pod_cannot_be_released_by_an_old_leader(world: World) -> None:
+    order = await world.hold()
+    await world.releaser.fence(order.intent.ref, 9)
+    assert await world.releaser.release(order) is Answer.HELD
+    assert await world.state(order) == (True, "0@9", None)
+    newer = replace(order, tested="0@9", intent=replace(order.intent, epoch=9))
+    assert await world.releaser.release(newer) is Answer.RELEASED
+
+
+async def test_fence_leaves_released_pods_alone(world: World) -> None:
+    order = await world.hold()
+    await world.releaser.release(order)
+    await world.releaser.fence(order.intent.ref, 9)
+    assert await world.state(order) == (False, "7.3", "h100")
+
+
+async def test_fence_of_a_missing_pod_is_harmless(world: World) -> None:
+    order = await world.hold()
+    await world.delete(order)
+    await world.releaser.fence(order.intent.ref, 9)
+
+
+async def test_fence_that_cannot_be_set_raises(world: World) -> None:
+    order = await world.hold()
+    world.be_silent(True)
+    with pytest.raises(ClusterUnavailable):
+        await world.releaser.fence(order.intent.ref, 9)
+
+
+async def test_lost_reply_is_unknown_until_looked_at(world: World) -> None:
+    order = await world.hold()
+    world.be_deaf()
+    assert await world.releaser.release(order) is None
+    assert await world.releaser.look(order) is Answer.RELEASED
+
+
+async def test_lost_request_is_unknown_until_looked_at(world: World) -> None:
+    order = await world.hold()
+    world.be_silent(True)
+    assert await world.releaser.release(order) is None
+    assert await world.releaser.look(order) is None
+    world.be_silent(False)
+    assert await world.releaser.look(order) is Answer.HELD
+
+
+async def test_patch_that_arrives_after_the_look_does_nothing(world: World) -> None:
+    order = await world.hold()
+    world.delay()
+    assert await world.releaser.release(order) is None
+    assert await world.releaser.look(order) is Answer.HELD
+    await world.deliver()
+    assert await world.state(order) == (True, "0@7", None)
+
+
+async def test_who_may_not_act_sends_nothing(world: World) -> None:
+    order = await world.hold()
+    world.may_act = False
+    assert await world.releaser.release(order) is Answer.HELD
+    assert await world.state(order) == (True, HELD, None)
+
+
+async def test_of_many_racing_releases_one_wins(world: World) -> None:
+    order = await world.hold()
+    orders = [replace(order, intent=replace(order.intent, sequence=n)) for n in range(1, 9)]
+    answers = await asyncio.gather(*(world.releaser.release(each) for each in orders))
+    assert set(answers) == {Answer.RELEASED}
+    held, stamp, _ = await world.state(order)
+    assert not held
+    assert stamp in {each.stamp for each in orders}
+
+
+@pytest.mark.parametrize("status", [409, 429])
+async def test_busy_server_is_asked_again(real: RealWorld, status: int) -> None:
+    order = await real.hold()
+    real.trickster.refusals = [ClusterRefused("busy", status, retry_after=0)]
+    assert await real.releaser.release(order) is Answer.RELEASED
+
+
+async def test_server_that_stays_busy_is_left_alone(real: RealWorld) -> None:
+    order = await real.hold()
+    real.trickster.refusals = [ClusterRefused("busy", 429) for _ in range(10)]
+    assert await real.releaser.release(order) is Answer.HELD
+    assert real.trickster.sent < 10
+
+
+async def test_leader_that_ends_does_not_repeat_its_patch(real: RealWorld) -> None:
+    order = await real.hold()
+    real.trickster.refusals = [ClusterRefused("busy", 429, retry_after=1)]
+    releasing = asyncio.create_task(real.releaser.release(order))
+    while not real.trickster.sent:
+        await asyncio.sleep(0)
+    real.may_act = False
+    assert await releasing is Answer.HELD
+    assert real.trickster.sent == 1
+    assert await real.state(order) == (True, HELD, None)
+
+
+async def test_missing_right_is_told_and_changes_nothing(
+    real: RealWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    order = await real.hold()
+    real.trickster.refusals = [ClusterRefused("pods is forbidden", 403)]
+    assert await real.releaser.release(order) is Answer.HELD
+    assert [record.getMessage() for record in caplog.records] == ["release refused"]
+
+
+async def test_pod_that_was_fenced_before_is_not_given_up_early(real: RealWorld) -> None:
+    order = replace(await real.hold(), tested="0@7")
+    await real.stamp(order, "0@7")
+    real.delay()
+    assert await real.releaser.release(order) is None
+    assert await real.releaser.look(order) is None

@@ -1,0 +1,296 @@
+"""The webhook's endpoint: what it answers, and that no mistake ever becomes an allowed pod."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import msgspec
+import pytest
+from starlette.types import ASGIApp
+
+from app.core.events import Source, SourceFresh, TenantGone, TenantObserved
+from app.core.gate import Owner
+from app.core.model import GATE, Millis, Tenant, TenantName
+from app.core.resources import ManagedResources
+from app.web.admission import BODY_LIMIT, admission_app
+from app.web.metrics import REGISTRY
+from app.web.view import View
+from tests.fakes.asgi import Reply, call
+from tests.fakes.json_patch import apply
+
+NOW = Millis(0)
+UID = "705ab4f5-6393-11e8-b7cc-42010a800002"
+JSON = {"content-type": "application/json"}
+
+
+def gpu_pod(count: Any = "1", **metadata: Any) -> dict[str, Any]:
+    container = {"name": "main", "resources": {"limits": {"nvidia.com/gpu": count}}}
+    return {"metadata": metadata, "spec": {"containers": [container]}}
+
+
+def review(pod: Any, **request: Any) -> dict[str, Any]:
+    return {
+        "kind": "AdmissionReview",
+        "apiVersion": "admission.k8s.io/v1",
+        "request": {
+            "uid": UID,
+            "operation": "CREATE",
+            "namespace": "team-a",
+            "userInfo": {"username": "alice"},
+            "object": pod,
+            **request,
+        },
+    }
+
+
+async def ready_view(*tenants: TenantObserved) -> View:
+    view = View()
+    for tenant in tenants:
+        await view.put(tenant)
+    await view.put(SourceFresh(NOW, Source.TENANTS))
+    return view
+
+
+def app_of(view: View) -> ASGIApp:
+    managed = ManagedResources(["nvidia.com/gpu"])
+    return admission_app(view, managed, ["kube-system"], lambda: view.ready)
+
+
+@pytest.fixture
+async def app() -> ASGIApp:
+    return app_of(await ready_view())
+
+
+async def post(app: ASGIApp, body: Any, headers: dict[str, str] = JSON) -> Reply:
+    raw = body if isinstance(body, (bytes, list)) else msgspec.json.encode(body)
+    return await call(app, "POST", "/admit", raw, headers)
+
+
+async def answer(app: ASGIApp, body: Any) -> dict[str, Any]:
+    reply = await post(app, body)
+    assert reply.status == 200
+    assert reply.headers["content-type"] == "application/json"
+    decoded = reply.json
+    assert decoded["apiVersion"] == "admission.k8s.io/v1"
+    assert decoded["kind"] == "AdmissionReview"
+    assert decoded["response"]["uid"] == UID
+    response: dict[str, Any] = decoded["response"]
+    return response
+
+
+async def test_a_gpu_pod_is_held(app: ASGIApp) -> None:
+    pod = gpu_pod()
+
+    response = await answer(app, review(pod))
+
+    assert response["allowed"] is True
+    assert response["patchType"] == "JSONPatch"
+    held = apply(pod, msgspec.json.decode(base64.b64decode(response["patch"])))
+    assert held["spec"]["schedulingGates"] == [{"name": GATE}]
+    assert held["metadata"]["labels"]["fairgate.io/tenant"] == "ns.team-a"
+    assert held["metadata"]["annotations"]["fairgate.io/submitter"] == "alice"
+
+
+async def test_a_body_may_arrive_in_parts(app: ASGIApp) -> None:
+    raw = msgspec.json.encode(review(gpu_pod()))
+
+    response = await answer(app, [raw[:10], raw[10:20], raw[20:], b""])
+
+    assert "patch" in response
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        review(gpu_pod("0")),
+        review({"metadata": {}, "spec": {"containers": [{"name": "main"}]}}),
+        review(gpu_pod(), namespace="kube-system"),
+        review(gpu_pod(), operation="UPDATE"),
+        review(gpu_pod(), subResource="status"),
+        review(None, operation="DELETE"),
+    ],
+)
+async def test_what_is_not_ours_passes_untouched(app: ASGIApp, body: Any) -> None:
+    assert await answer(app, body) == {"uid": UID, "allowed": True}
+
+
+async def test_a_dry_run_is_answered_like_any_other(app: ASGIApp) -> None:
+    assert await answer(app, review(gpu_pod(), dryRun=True)) == await answer(
+        app, review(gpu_pod(), dryRun=False)
+    )
+
+
+async def test_forged_keys_come_back_as_short_warnings(app: ASGIApp) -> None:
+    forged = {f"fairgate.io/{'x' * 40}{i}": "1" for i in range(100)}
+
+    warnings = (await answer(app, review(gpu_pod(annotations=forged))))["warnings"]
+
+    assert 0 < len(warnings) <= 16
+    assert all(len(warning) <= 120 for warning in warnings)
+
+
+@pytest.mark.parametrize("count", ["two", "-1", "1 ", "NaN", "", True, ["1"], {"a": 1}, "9" * 50])
+async def test_a_pod_that_cannot_be_read_is_refused_with_a_sentence(
+    app: ASGIApp, count: Any
+) -> None:
+    response = await answer(app, review(gpu_pod(count)))
+
+    assert response["allowed"] is False
+    assert response["status"]["code"] == 422
+    assert "cannot read" in response["status"]["message"]
+
+
+async def test_a_creation_without_a_pod_is_refused(app: ASGIApp) -> None:
+    assert (await answer(app, review(None)))["status"]["code"] == 422
+
+
+async def test_a_webhook_that_knows_no_tenants_yet_refuses_only_what_it_would_hold() -> None:
+    app = app_of(View())
+
+    refused = await answer(app, review(gpu_pod()))
+    assert refused["allowed"] is False
+    assert refused["status"]["code"] == 503
+    assert (await answer(app, review(gpu_pod("0"))))["allowed"] is True
+    assert (await answer(app, review(gpu_pod(), namespace="kube-system")))["allowed"] is True
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{",
+        b"null",
+        b"[]",
+        b'"' + b"x" * 100,
+        b"{}",
+        b'{"request": {}}',
+        b"\xff\xfe",
+        b'{"kind": "AdmissionReview", "apiVersion": "admission.k8s.io/v1", "request": NaN}',
+        b'{"request": {"uid": "\\ud800"}}',
+        b"[" * 100_000,
+        b'{"request":' * 50_000,
+    ],
+)
+async def test_a_malformed_body_is_400_and_one_sentence(app: ASGIApp, body: bytes) -> None:
+    reply = await post(app, body)
+
+    assert reply.status == 400
+    assert b"Traceback" not in reply.body
+    assert reply.body.startswith(b"Fairgate ")
+    assert reply.body.count(b"\n") == 0
+
+
+async def test_a_review_of_another_version_is_refused(app: ASGIApp) -> None:
+    old = review(gpu_pod()) | {"apiVersion": "admission.k8s.io/v1beta1"}
+
+    assert (await answer(app, old))["allowed"] is False
+
+
+async def test_a_review_without_a_uid_is_400(app: ASGIApp) -> None:
+    assert (await post(app, review(gpu_pod(), uid=""))).status == 400
+
+
+@pytest.mark.parametrize("kind", ["text/plain", "application/json-patch+json", ""])
+async def test_only_json_is_read(app: ASGIApp, kind: str) -> None:
+    reply = await post(app, review(gpu_pod()), {"content-type": kind})
+
+    assert reply.status == 415
+
+
+async def test_a_charset_in_the_content_type_is_fine(app: ASGIApp) -> None:
+    reply = await post(app, review(gpu_pod()), {"content-type": "Application/JSON; charset=utf-8"})
+
+    assert reply.status == 200
+
+
+@pytest.mark.parametrize("method", ["GET", "PUT", "DELETE"])
+async def test_only_post_is_answered(app: ASGIApp, method: str) -> None:
+    assert (await call(app, method, "/admit", b"", JSON)).status == 405
+
+
+async def test_a_body_beyond_the_limit_is_a_refusal_if_the_uid_can_be_told(app: ASGIApp) -> None:
+    raw = msgspec.json.encode(review(gpu_pod(annotations={"x": "y" * BODY_LIMIT})))
+
+    response = await answer(app, [raw[i : i + 2**20] for i in range(0, len(raw), 2**20)])
+
+    assert response["allowed"] is False
+    assert response["status"]["code"] == 413
+
+
+async def test_a_body_beyond_the_limit_is_413_otherwise(app: ASGIApp) -> None:
+    reply = await post(app, [b" " * 2**20] * 10)
+
+    assert reply.status == 413
+
+
+async def test_a_client_that_leaves_gets_no_answer(app: ASGIApp) -> None:
+    sent: list[Any] = []
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    scope: dict[str, Any] = {"type": "http", "method": "POST", "path": "/admit", "root_path": ""}
+    await app(scope | {"headers": [(b"content-type", b"application/json")]}, receive, send)
+
+    assert sent == []
+
+
+class Broken(View):
+    """A view that fails."""
+
+    def owner_of(self, namespace: str) -> Owner:
+        raise RuntimeError(namespace)
+
+
+async def test_a_defect_refuses_the_pod_and_says_no_more(caplog: pytest.LogCaptureFixture) -> None:
+    view = Broken()
+    await view.put(SourceFresh(NOW, Source.TENANTS))
+
+    response = await answer(app_of(view), review(gpu_pod()))
+
+    assert response["allowed"] is False
+    assert response["status"] == {
+        "code": 500,
+        "message": "Fairgate could not judge this pod; it was not created.",
+    }
+    assert [record.message for record in caplog.records] == ["could not judge a pod"]
+
+
+async def test_max_pending_is_judged_by_what_the_status_says() -> None:
+    tenant = Tenant(TenantName("a"), NOW, namespaces=("team-a",), max_pending=3)
+    view = await ready_view(TenantObserved(NOW, tenant, pending=3))
+
+    refused = await answer(app_of(view), review(gpu_pod()))
+    assert refused["status"]["code"] == 403
+    assert "maxPending" in refused["status"]["message"]
+
+    await view.put(TenantObserved(NOW, tenant, pending=2))
+    assert (await answer(app_of(view), review(gpu_pod())))["allowed"] is True
+
+
+async def test_the_view_follows_tenants_as_they_come_and_go() -> None:
+    tenant = Tenant(TenantName("a"), NOW, namespaces=("team-a",), max_pending=3)
+    view = await ready_view(TenantObserved(NOW, tenant, pending=1))
+
+    assert view.owner_of("team-a") == Owner(TenantName("a"), 1, 3)
+    assert view.owner_of("other") == Owner(TenantName("ns.other"))
+    await view.put(TenantGone(NOW, tenant.name))
+    assert view.owner_of("team-a") == Owner(TenantName("ns.team-a"))
+
+
+async def test_every_answer_is_counted_by_its_decision(app: ASGIApp) -> None:
+    def count(decision: str) -> float:
+        name = "fairgate_admission_requests_total"
+        return REGISTRY.get_sample_value(name, {"decision": decision}) or 0
+
+    decisions = ("hold", "ignore", "refuse", "error")
+    before = {decision: count(decision) for decision in decisions}
+    for body in (review(gpu_pod()), review(gpu_pod("0")), review(gpu_pod("x")), b"{"):
+        await post(app, body)
+
+    more = {decision: count(decision) - before[decision] for decision in decisions}
+    assert more == dict.fromkeys(decisions, 1)

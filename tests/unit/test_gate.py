@@ -1,0 +1,226 @@
+"""The two patches: the one that holds a pod, and the one that releases it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from app.core.effects import Intend, PodRef, Release
+from app.core.gate import (
+    Candidate,
+    Hold,
+    Ignore,
+    Owner,
+    Refuse,
+    fence_patch,
+    judge,
+    label_value,
+    named_pools,
+    release_labels,
+    release_patch,
+)
+from app.core.model import GATE, Millis, PoolName, Resource, TenantName, Uid, UserName
+from app.core.resources import ManagedResources
+from tests.fakes.json_patch import PatchFailed, apply
+
+GPU = Resource("nvidia.com/gpu")
+MANAGED = ManagedResources([GPU])
+TEAM = Owner(TenantName("team-a"))
+ALICE = UserName("alice@example.com")
+STAMPS = {"fairgate.io/submitter": ALICE, "fairgate.io/release": "0"}
+
+Json = dict[str, Any]
+
+
+def asking(**fields: Any) -> Candidate:
+    return Candidate("team-a", ALICE, {GPU: 1}, **fields)
+
+
+def held(pod: Json) -> tuple[Json, tuple[str, ...]]:
+    """Hold a pod, and return what the API server would store, and the warnings."""
+    gates = tuple(gate["name"] for gate in pod["spec"].get("schedulingGates", ()))
+    metadata = pod["metadata"]
+    verdict = judge(
+        asking(gates=gates, labels=metadata.get("labels"), annotations=metadata.get("annotations")),
+        TEAM,
+        MANAGED,
+    )
+    assert isinstance(verdict, Hold)
+    return apply(pod, verdict.patch), verdict.warnings
+
+
+def test_a_pod_that_asks_for_nothing_managed_is_left_alone() -> None:
+    assert judge(replace(asking(), demand={Resource("cpu"): 1000}), TEAM, MANAGED) == Ignore()
+    assert judge(replace(asking(), demand={GPU: 0}), TEAM, MANAGED) == Ignore()
+
+
+def test_a_bare_pod_gets_gate_labels_and_stamps() -> None:
+    pod, warnings = held({"metadata": {}, "spec": {}})
+
+    assert pod["spec"]["schedulingGates"] == [{"name": GATE}]
+    assert pod["metadata"]["labels"]["fairgate.io/tenant"] == "team-a"
+    assert pod["metadata"]["annotations"] == STAMPS
+    assert warnings == ()
+
+
+def test_what_users_wrote_stays() -> None:
+    labels, annotations = {"app": "train"}, {"note": "x", "fairgate.io/pools": "h100"}
+    pod, warnings = held(
+        {
+            "metadata": {"labels": labels, "annotations": annotations},
+            "spec": {"schedulingGates": [{"name": "example.com/other"}]},
+        }
+    )
+
+    assert pod["spec"]["schedulingGates"] == [{"name": "example.com/other"}, {"name": GATE}]
+    assert labels.items() <= pod["metadata"]["labels"].items()
+    assert pod["metadata"]["annotations"] == annotations | STAMPS
+    assert warnings == ()
+
+
+def test_a_gate_that_is_there_already_is_not_added_twice() -> None:
+    pod, _ = held({"metadata": {}, "spec": {"schedulingGates": [{"name": GATE}]}})
+
+    assert pod["spec"]["schedulingGates"] == [{"name": GATE}]
+
+
+def test_holding_twice_changes_nothing_the_second_time() -> None:
+    once, _ = held({"metadata": {}, "spec": {}})
+    twice, warnings = held(once)
+
+    assert twice == once
+    assert warnings == ()
+
+
+def test_forged_keys_are_overwritten_with_a_warning_each() -> None:
+    pod, warnings = held(
+        {
+            "metadata": {
+                "labels": {"fairgate.io/tenant": "rich", "fairgate.io/pool": "h100"},
+                "annotations": {
+                    "fairgate.io/release": "7.1",
+                    "fairgate.io/submitter": "bob",
+                    "fairgate.io/no-such-key": "~1",
+                },
+            },
+            "spec": {"schedulingGates": [{"name": GATE}]},
+        }
+    )
+
+    assert pod["metadata"]["labels"].keys() == {"fairgate.io/tenant", "fairgate.io/user"}
+    assert pod["metadata"]["labels"]["fairgate.io/tenant"] == "team-a"
+    assert pod["metadata"]["annotations"] == STAMPS
+    forged = ["no-such-key", "pool", "release", "submitter", "tenant"]
+    assert [warning.split()[1] for warning in warnings] == [f"fairgate.io/{key}" for key in forged]
+
+
+def test_keys_with_the_two_special_characters_of_paths_are_removed() -> None:
+    pod, _ = held({"metadata": {"annotations": {"fairgate.io/a~b/c": "x"}}, "spec": {}})
+
+    assert pod["metadata"]["annotations"] == STAMPS
+
+
+def test_a_node_name_is_refused_because_it_passes_the_queue() -> None:
+    verdict = judge(asking(node_name="node-1"), TEAM, MANAGED)
+
+    assert isinstance(verdict, Refuse)
+    assert verdict.code == 403
+    assert "nodeName" in verdict.message
+
+
+@pytest.mark.parametrize(("pending", "refused"), [(4, False), (5, True), (6, True)])
+def test_max_pending_refuses_what_is_beyond_it(pending: int, refused: bool) -> None:
+    verdict = judge(asking(), replace(TEAM, pending=pending, max_pending=5), MANAGED)
+
+    assert isinstance(verdict, Refuse) is refused
+
+
+@pytest.mark.parametrize("legal", ["alice", "", "a", "A.b_c-1", "x" * 63])
+def test_a_legal_label_value_is_kept(legal: str) -> None:
+    assert label_value(legal) == legal
+
+
+@pytest.mark.parametrize("text", ["alice@example.com", "x" * 64, "-a", "a-", "ä", "a\n", "\ud800"])
+def test_any_other_becomes_a_short_hash(text: str) -> None:
+    assert label_value(label_value(text)) == label_value(text) != text
+    assert len(label_value(text)) == 18
+
+
+def test_pools_are_named_by_a_comma_list() -> None:
+    assert named_pools({"fairgate.io/pools": " h100,, a100 "}) == ("h100", "a100")
+    assert named_pools(None) == named_pools({"other": "x"}) == ()
+
+
+ORDER = Release(
+    intent=Intend(
+        PodRef(Uid("u-1"), "team-a", "p"),
+        TenantName("team-a"),
+        ALICE,
+        PoolName("h100"),
+        {GPU: 1},
+        epoch=7,
+        sequence=42,
+    ),
+    tested="0",
+    selector={"nvidia.com/gpu.product": "H100"},
+    labels=release_labels(TenantName("team-a"), ALICE, "h100"),
+    has_selector=False,
+    has_labels=True,
+    since=Millis(0),
+)
+
+
+def stored(**metadata: Any) -> Json:
+    pod, _ = held({"metadata": {"uid": "u-1", **metadata}, "spec": {}})
+    return pod
+
+
+def test_a_release_takes_the_gate_away_and_pins_the_pod() -> None:
+    pod = apply(stored(), release_patch(ORDER))
+
+    assert "schedulingGates" not in pod["spec"]
+    assert pod["spec"]["nodeSelector"] == {"nvidia.com/gpu.product": "H100"}
+    assert pod["metadata"]["labels"]["fairgate.io/pool"] == "h100"
+    assert pod["metadata"]["annotations"]["fairgate.io/release"] == "7.42"
+
+
+def test_a_release_keeps_the_selector_the_user_wrote() -> None:
+    pod = stored()
+    pod["spec"]["nodeSelector"] = {"zone": "a"}
+
+    released = apply(pod, release_patch(replace(ORDER, has_selector=True)))
+
+    assert released["spec"]["nodeSelector"] == {"zone": "a", "nvidia.com/gpu.product": "H100"}
+
+
+def test_a_pod_is_released_at_most_once() -> None:
+    released = apply(stored(), release_patch(ORDER))
+
+    with pytest.raises(PatchFailed):
+        apply(released, release_patch(ORDER))
+
+
+def test_another_pod_of_that_name_is_not_released() -> None:
+    pod = stored()
+    pod["metadata"]["uid"] = "u-2"
+
+    with pytest.raises(PatchFailed):
+        apply(pod, release_patch(ORDER))
+
+
+def test_a_pod_with_another_gate_is_not_released() -> None:
+    pod = stored()
+    pod["spec"]["schedulingGates"].append({"name": "example.com/other"})
+
+    with pytest.raises(PatchFailed):
+        apply(pod, release_patch(ORDER))
+
+
+def test_an_old_leader_cannot_release_what_a_new_one_has_fenced() -> None:
+    fenced = apply(stored(), fence_patch("u-1", "0", 8))
+
+    with pytest.raises(PatchFailed):
+        apply(fenced, release_patch(ORDER))
+    apply(fenced, release_patch(replace(ORDER, tested="0@8")))

@@ -1,0 +1,103 @@
+"""The leader's numbers: what is gone is shown no more, and labels are bounded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from fractions import Fraction
+
+import pytest
+
+from app.core.model import Answer, PoolName, Resource, TenantName
+from app.core.views import PoolView, TenantView, View
+from app.web.metrics import REGISTRY, Leading
+
+GPU = Resource("nvidia.com/gpu")
+H100 = PoolName("h100")
+
+
+def tenant(used: int, pending: int = 0) -> TenantView:
+    return TenantView(
+        weight=Fraction(2),
+        share=Fraction(1, 2),
+        used={H100: {GPU: used}},
+        pending=pending,
+        generation=1,
+        disputed=(),
+        orphan=False,
+        exists=True,
+    )
+
+
+def view(**tenants: TenantView) -> View:
+    pool = PoolView({GPU: 8, Resource("cpu"): 1500}, {}, 1, 1, overlapping=False, exists=True)
+    return View({TenantName(name): seen for name, seen in tenants.items()}, {H100: pool})
+
+
+def sample(name: str, **labels: str) -> float | None:
+    return REGISTRY.get_sample_value(name, labels)
+
+
+def used(name: str) -> float | None:
+    return sample("fairgate_used_resources", tenant=name, pool="h100", resource=GPU)
+
+
+@pytest.fixture
+def leading() -> Iterator[Leading]:
+    meters = Leading(most_tenants=2)
+    meters.leading(7)
+    yield meters
+    meters.leading(None)
+
+
+def test_shares_are_shown_in_units_people_use(leading: Leading) -> None:
+    leading.shares(view(a=tenant(4, pending=3)))
+
+    assert used("a") == 4
+    assert sample("fairgate_pending_workloads", tenant="a") == 3
+    assert sample("fairgate_weighted_share", tenant="a") == 0.25
+    assert sample("fairgate_capacity", pool="h100", resource="cpu") == 1.5
+
+
+def test_a_tenant_that_is_gone_is_shown_no_more(leading: Leading) -> None:
+    leading.shares(view(a=tenant(4), b=tenant(1)))
+    leading.shares(view(b=tenant(2)))
+
+    assert (used("a"), used("b")) == (None, 2)
+
+
+def test_tenants_beyond_the_bound_share_one_label(leading: Leading) -> None:
+    leading.shares(view(a=tenant(1), b=tenant(2), c=tenant(3), d=tenant(4)))
+
+    assert (used("a"), used("b"), used("c"), used("other")) == (1, 2, None, 7)
+
+
+def test_only_a_leader_shows_shares(leading: Leading) -> None:
+    leading.shares(view(a=tenant(1)))
+    assert (sample("fairgate_leader"), sample("fairgate_leader_epoch")) == (1, 7)
+
+    leading.leading(None)
+    assert (sample("fairgate_leader"), sample("fairgate_leader_epoch")) == (0, 7)
+    assert used("a") is None
+
+
+def test_a_release_is_counted_by_what_became_of_it(leading: Leading) -> None:
+    def counted(result: str) -> float:
+        labels = {"tenant": "a", "pool": "h100", "result": result}
+        return sample("fairgate_release_total", **labels) or 0
+
+    def waits() -> float:
+        return sample("fairgate_wait_seconds_count", tenant="a") or 0
+
+    before = counted("released"), counted("held"), waits()
+    leading.released(TenantName("a"), H100, Answer.RELEASED, 0.1, waited=60)
+    leading.released(TenantName("a"), H100, Answer.HELD, 0.1, waited=60)
+
+    assert (counted("released"), counted("held"), waits()) == tuple(n + 1 for n in before)
+
+
+def test_failures_of_the_store_are_counted_by_operation(leading: Leading) -> None:
+    before = sample("fairgate_store_errors_total", operation="write") or 0
+
+    leading.store_failed("write")
+
+    assert sample("fairgate_store_errors_total", operation="write") == before + 1

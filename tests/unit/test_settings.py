@@ -1,0 +1,163 @@
+"""Settings: read once, every mistake at once, no password shown."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from app import settings
+from app.core.errors import InvalidSettings
+from app.settings import FIELDS, HostPort
+
+WEBHOOK = {"FAIRGATE_ROLES": "webhook"}
+
+
+def test_a_webhook_needs_no_settings_but_its_role() -> None:
+    chosen = settings.load(WEBHOOK)
+
+    assert chosen.roles == ("webhook",)
+    assert chosen.kubeconfig is None
+    assert chosen.webhook_listen == HostPort("0.0.0.0", 8443)
+    assert chosen.exempt_namespaces == settings.EXEMPT
+    assert "fairgate-webhook.fairgate-system.svc" in chosen.tls_names
+
+
+def test_two_processes_never_have_one_identity() -> None:
+    assert settings.load(WEBHOOK).identity != settings.load(WEBHOOK).identity
+
+
+def test_flags_win_over_variables() -> None:
+    environment = WEBHOOK | {"FAIRGATE_LEASE_SECONDS": "20", "FAIRGATE_DRAIN_SECONDS": "1"}
+
+    chosen = settings.load(environment, {"lease_seconds": "30", "drain_seconds": None})
+
+    assert (chosen.lease_seconds, chosen.drain_seconds) == (30, 1)
+
+
+def test_an_empty_variable_counts_as_absent() -> None:
+    assert settings.load(WEBHOOK | {"FAIRGATE_NAMESPACE": ""}).namespace == "fairgate-system"
+
+
+def test_variables_that_kubernetes_adds_for_services_do_no_harm() -> None:
+    settings.load(WEBHOOK | {"FAIRGATE_WEBHOOK_PORT": "tcp://10.0.0.1:443"})
+
+
+def test_every_mistake_is_told_at_once_with_flag_and_variable() -> None:
+    with pytest.raises(InvalidSettings) as raised:
+        settings.load(
+            {
+                "FAIRGATE_ROLES": "webhook,controler",
+                "FAIRGATE_LEASE_SECONDS": "soon",
+                "FAIRGATE_WEBHOOK_LISTEN": "8443",
+            }
+        )
+
+    lines = str(raised.value).splitlines()
+    assert [line.split(":")[0] for line in lines] == [
+        "--role (FAIRGATE_ROLES)",
+        "--webhook-listen (FAIRGATE_WEBHOOK_LISTEN)",
+        "--lease-seconds (FAIRGATE_LEASE_SECONDS)",
+    ]
+    assert all("write" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("ROLES", ","),
+        ("KUBECONFIG", "/nowhere/kubeconfig"),
+        ("NAMESPACE", "Fairgate"),
+        ("CLUSTER", "a{b}"),
+        ("REDIS_URL", "http://redis:6379"),
+        ("REDIS_URL", "redis://redis:port"),
+        ("REDIS_URL", "redis://"),
+        ("REDIS_URL", "redis://[::1"),
+        ("MANAGED_RESOURCES", "*"),
+        ("MANAGED_RESOURCES", "nvidia.com/*gpu"),
+        ("EXEMPT_NAMESPACES", "kube-system,Kube Public"),
+        ("OPS_LISTEN", "0.0.0.0:70000"),
+        ("OPS_LISTEN", "::1:8080"),
+        ("TLS_NAMES", "fairgate webhook"),
+        ("WEBHOOK_CONFIGURATION", "fair..gate"),
+        ("LEASE_SECONDS", "2"),
+        ("LEASE_SECONDS", "9" * 5000),
+        ("RELEASE_CONCURRENCY", "0"),
+        ("LOG_LEVEL", "loud"),
+        ("IDENTITY", "two words"),
+    ],
+)
+def test_what_cannot_be_meant_is_a_mistake(variable: str, value: str) -> None:
+    name = f"FAIRGATE_{variable}"
+    with pytest.raises(InvalidSettings, match=re.escape(name)):
+        settings.load(WEBHOOK | {name: value})
+
+
+@pytest.mark.parametrize(
+    ("written", "address"),
+    [
+        (":8443", HostPort("", 8443)),
+        ("localhost:0", HostPort("localhost", 0)),
+        ("[::1]:8080", HostPort("::1", 8080)),
+    ],
+)
+def test_addresses_may_be_written_in_these_ways(written: str, address: HostPort) -> None:
+    chosen = settings.load(WEBHOOK | {"FAIRGATE_WEBHOOK_LISTEN": written})
+
+    assert chosen.webhook_listen == address
+    assert str(address) == written
+
+
+@pytest.mark.parametrize("role", ["controller", "api"])
+def test_only_the_controller_and_the_api_need_redis(role: str) -> None:
+    with pytest.raises(InvalidSettings, match="FAIRGATE_REDIS_URL"):
+        settings.load({"FAIRGATE_ROLES": role})
+
+
+def test_a_certificate_is_named_whole_or_not_at_all(tmp_path: Path) -> None:
+    certificate = tmp_path / "tls.crt"
+    certificate.touch()
+
+    with pytest.raises(InvalidSettings) as raised:
+        settings.load(WEBHOOK | {"FAIRGATE_TLS_CERT_FILE": str(certificate)})
+
+    assert "--tls-key-file" in str(raised.value)
+    assert "--tls-ca-file" in str(raised.value)
+
+
+def test_two_listeners_cannot_have_one_address() -> None:
+    with pytest.raises(InvalidSettings, match="--ops-listen"):
+        settings.load(WEBHOOK | {"FAIRGATE_OPS_LISTEN": "0.0.0.0:8443"})
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://:s3cret@redis:6379/0",
+        "rediss://user:s3cret@redis:6379/0?password=s3cret",
+        "redis+sentinel://:s3cret@a:26379,b:26379/master/0",
+    ],
+)
+def test_a_password_is_never_shown(url: str) -> None:
+    chosen = settings.load({"FAIRGATE_REDIS_URL": url})
+
+    assert chosen.redis_url == url
+    assert "s3cret" not in repr(settings.describe(chosen))
+    assert "s3cret" not in repr(chosen)
+
+
+def test_a_password_in_a_broken_url_is_never_shown() -> None:
+    with pytest.raises(InvalidSettings) as raised:
+        settings.load({"FAIRGATE_REDIS_URL": "postgres://:s3cret@redis:6379/0"})
+
+    assert "s3cret" not in str(raised.value)
+
+
+def test_the_table_and_the_dataclass_name_the_same_settings() -> None:
+    chosen = settings.load(WEBHOOK)
+
+    assert [row[1] for row in settings.describe(chosen)] == [
+        f"FAIRGATE_{name.upper()}" for name in chosen.__slots__
+    ]
+    assert len({field.option for field in FIELDS}) == len(FIELDS)

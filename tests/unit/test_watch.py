@@ -1,0 +1,231 @@
+"""A watch against a server that says what the test wrote."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from app.core.errors import ClusterRefused, ClusterUnavailable
+from app.core.events import (
+    Source,
+    SourceFresh,
+    SourceStale,
+    TenantGone,
+    TenantObserved,
+)
+from app.core.model import Millis
+from app.kube import sources
+from app.kube.watch import Timing
+from tests.fakes.sink import Heard
+
+QUICK = Timing(backoff=(0.001, 0.01), outage=5.0)
+FOREVER = "forever"
+
+
+def tenant(name: str, version: int = 1, **spec: Any) -> dict[str, Any]:
+    return {"metadata": {"name": name, "resourceVersion": str(version)}, "spec": spec}
+
+
+def page(*items: dict[str, Any], version: int = 1, more: str = "") -> bytes:
+    meta = {"resourceVersion": str(version), "continue": more}
+    return json.dumps({"metadata": meta, "items": items or None}).encode()
+
+
+def line(kind: str, item: dict[str, Any]) -> bytes:
+    return json.dumps({"type": kind, "object": item}).encode()
+
+
+GONE_STATUS = {"kind": "Status", "status": "Failure", "code": 410, "message": "too old"}
+
+
+class Script:
+    """A client that answers lists and watches in the order written; then a silent watch."""
+
+    def __init__(self, lists: list[Any], streams: list[Any]) -> None:
+        self.lists = lists
+        self.streams = streams
+        self.versions: list[str] = []
+        self.queries: list[dict[str, str]] = []
+
+    async def request(self, method: str, path: str, *, query: Any, timeout: float) -> bytes:
+        self.queries.append(dict(query))
+        answer = self.lists.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return bytes(answer)
+
+    @asynccontextmanager
+    async def stream(self, path: str, query: Any, *, read_timeout: float) -> AsyncIterator[Any]:
+        self.versions.append(dict(query)["resourceVersion"])
+        script = self.streams.pop(0) if self.streams else [FOREVER]
+        if isinstance(script, Exception):
+            raise script
+        yield self._lines(script)
+
+    async def _lines(self, script: list[Any]) -> AsyncIterator[bytes]:
+        for each in script:
+            if each == FOREVER:
+                await asyncio.Event().wait()
+            if isinstance(each, Exception):
+                raise each
+            yield each
+
+
+@asynccontextmanager
+async def heard(script: Script, timing: Timing = QUICK) -> AsyncIterator[Heard]:
+    sink = Heard()
+    [watch] = sources.watches(
+        script,  # type: ignore[arg-type]
+        sink,
+        lambda: Millis(0),
+        sources=[Source.TENANTS],
+        timing=timing,
+    )
+    running = asyncio.create_task(watch.run())
+    try:
+        yield sink
+    finally:
+        running.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await running
+
+
+def story(sink: Heard) -> list[str]:
+    told = []
+    for event in sink.events:
+        match event:
+            case TenantObserved(tenant=seen):
+                told.append(f"+{seen.name}")
+            case TenantGone(name=name):
+                told.append(f"-{name}")
+            case SourceFresh():
+                told.append("fresh")
+            case SourceStale():
+                told.append("stale")
+    return told
+
+
+async def tell(script: Script, last: str, timing: Timing = QUICK) -> list[str]:
+    """Return what the sink heard up to `last`."""
+    async with heard(script, timing) as sink:
+        await sink.until(lambda _: story(sink)[-1] == last, seconds=5)
+        return story(sink)
+
+
+async def test_pages_are_one_list() -> None:
+    script = Script([page(tenant("a"), more="x"), page(tenant("b"))], [])
+    assert await tell(script, "fresh") == ["+a", "+b", "fresh"]
+    assert [query.get("continue") for query in script.queries] == [None, "x"]
+
+
+async def test_empty_list_is_fresh() -> None:
+    assert await tell(Script([page()], []), "fresh") == ["fresh"]
+
+
+async def test_list_that_breaks_off_begins_again() -> None:
+    lists = [page(tenant("a"), more="x"), ClusterRefused("expired", 410), page(tenant("b"))]
+    assert await tell(Script(lists, []), "fresh") == ["+a", "+b", "-a", "fresh"]
+
+
+@pytest.mark.parametrize(
+    "first",
+    [ClusterRefused("too old", 410), [line("ERROR", GONE_STATUS)]],
+    ids=["refused", "told on the stream"],
+)
+async def test_lost_history_makes_a_new_list_and_finds_what_is_gone(first: Any) -> None:
+    script = Script([page(tenant("a"), tenant("b")), page(tenant("b"))], [first])
+    async with heard(script) as sink:
+        await sink.until(lambda _: story(sink)[-2:] == ["-a", "fresh"], seconds=5)
+        assert story(sink) == ["+a", "+b", "fresh", "stale", "+b", "-a", "fresh"]
+
+
+async def test_watch_resumes_where_it_broke_off() -> None:
+    streams = [
+        [line("ADDED", tenant("a", 5)), ClusterUnavailable("reset")],
+        [line("BOOKMARK", tenant("", 9)), ClusterUnavailable("reset")],
+        ClusterUnavailable("refused"),
+        [line("DELETED", tenant("a", 12)), FOREVER],
+    ]
+    script = Script([page(version=3)], streams)
+    assert await tell(script, "-a") == ["fresh", "+a", "-a"]
+    assert script.versions == ["3", "5", "9", "9"]
+
+
+async def test_unreachable_server_makes_the_source_stale_until_a_new_list() -> None:
+    streams = [ClusterUnavailable("refused")] * 1000
+    script = Script([page(tenant("a")), ClusterUnavailable("still"), page(tenant("a"))], streams)
+    async with heard(script, Timing(backoff=(0.01, 0.02), outage=0.1)) as sink:
+        await sink.until(lambda _: story(sink) == ["+a", "fresh", "stale", "+a", "fresh"])
+
+
+async def test_silent_stream_makes_the_source_stale() -> None:
+    script = Script([page(tenant("a"))], [[FOREVER]])
+    timing = Timing(silence=0.1, outage=5.0)
+    assert await tell(script, "stale", timing) == ["+a", "fresh", "stale"]
+
+
+async def test_object_that_cannot_be_read_is_skipped(caplog: pytest.LogCaptureFixture) -> None:
+    odd = tenant("odd") | {"spec": {"weight": 7}}
+    bad = tenant("bad", weight="many")
+    stream = [line("ADDED", odd), line("MODIFIED", bad), line("ADDED", tenant("b", 8)), FOREVER]
+    script = Script([page(tenant("a"), odd, bad)], [stream])
+    assert await tell(script, "+b") == ["+a", "fresh", "+b"]
+    named = [record.__dict__["object"] for record in caplog.records if hasattr(record, "object")]
+    assert named == ["odd", "bad", "odd", "bad"]
+
+
+async def test_object_that_became_unreadable_stays_as_it_was() -> None:
+    script = Script(
+        [page(tenant("a")), page(tenant("a", weight="many"), tenant("b"))],
+        [[line("ERROR", GONE_STATUS)]],
+    )
+    async with heard(script) as sink:
+        await sink.until(lambda _: story(sink).count("fresh") == 2)
+        assert "-a" not in story(sink)
+
+
+@pytest.mark.parametrize("garbage", [b"{", b"[]", b"\xff", b'{"type": 3}', b"null"])
+async def test_garbage_on_the_stream_does_not_end_the_watch(garbage: bytes) -> None:
+    streams = [[garbage], [line("ADDED", tenant("a", 5)), FOREVER]]
+    assert (await tell(Script([page()], streams), "+a"))[-1] == "+a"
+
+
+async def test_defect_in_the_sink_does_not_end_the_watch() -> None:
+    class Failing(Heard):
+        failed = False
+
+        async def put(self, event: Any, /) -> None:
+            if isinstance(event, TenantObserved) and not self.failed:
+                self.failed = True
+                raise RuntimeError("defect")
+            await super().put(event)
+
+    sink = Failing()
+    script = Script([page(tenant("a")), page(tenant("a"))], [])
+    [watch] = sources.watches(
+        script,  # type: ignore[arg-type]
+        sink,
+        lambda: Millis(0),
+        sources=[Source.TENANTS],
+        timing=QUICK,
+    )
+    running = asyncio.create_task(watch.run())
+    await sink.until(lambda event: isinstance(event, SourceFresh))
+    assert story(sink) == ["+a", "fresh"]
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+
+
+async def test_stream_that_ends_at_once_is_not_asked_in_a_loop() -> None:
+    script = Script([page()], [[]] * 10000)
+    async with heard(script, Timing(backoff=(0.05, 0.05), outage=9.0)):
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(asyncio.Event().wait(), 0.5)
+    assert 2 < len(script.versions) < 30
