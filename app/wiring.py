@@ -237,7 +237,10 @@ def _redis(process: _Process) -> Server:
 
 
 async def _certificate(process: _Process) -> serving.Serving:
-    """Return the certificate of this process, got once for all of its roles."""
+    """Return the certificate of this process, got once for all of its roles.
+
+    The webhook makes one if there is none; the others wait for it.
+    """
     settings = process.settings
     if process.certificate is None and settings.tls_cert_file:
         assert settings.tls_key_file is not None
@@ -245,13 +248,17 @@ async def _certificate(process: _Process) -> serving.Serving:
         process.certificate = serving.brought(
             settings.tls_cert_file, settings.tls_key_file, settings.tls_ca_file
         )
+    secrets = Bundle(process.client)
     while process.certificate is None:
         try:
-            process.certificate = await serving.kept(
-                Bundle(process.client), settings.namespace, settings.tls_names, datetime.now(UTC)
-            )
+            process.certificate = await serving.kept(secrets, settings.namespace)
+            if process.certificate is None and "webhook" in settings.roles:
+                names = settings.tls_names
+                await serving.make(secrets, settings.namespace, names, datetime.now(UTC))
+                continue
         except ClusterUnavailable as error:
             log.warning("the API server cannot be reached yet", extra={"why": str(error)})
+        if process.certificate is None:
             await asyncio.sleep(RETRY_SECONDS)
     return process.certificate
 

@@ -18,7 +18,7 @@ TIMEOUT_SECONDS = 10.0
 
 
 class Api:
-    """One connection to the API server, with a client certificate."""
+    """One connection to the API server, with a client certificate; closed by `with`."""
 
     def __init__(self, server: str, ca: Path, certificate: Path, key: Path) -> None:
         context = ssl.create_default_context(cafile=str(ca))
@@ -68,8 +68,10 @@ class Api:
                 raise
             return None
 
-    def close(self) -> None:
-        """Close the connection."""
+    def __enter__(self) -> Api:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         self._connection.close()
 
 

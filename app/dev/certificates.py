@@ -44,7 +44,8 @@ class Certificates:
         self._issue("cluster", "kube-apiserver", names=CLUSTER_NAMES, server=True)
         self._issue("cluster", "kube-controller-manager", names=LOOPBACK, server=True)
         self._issue("cluster", "kube-scheduler", names=LOOPBACK, server=True)
-        self._issue("etcd", "etcd", names=LOOPBACK, server=True)
+        # etcd also calls itself with its own certificate.
+        self._issue("etcd", "etcd", names=LOOPBACK, server=True, client=True)
         self._issue("etcd", "etcd-client", client=True)
         self._issue("front-proxy", "front-proxy-client", client=True)
         self._issue("webhook-client", "kube-apiserver-webhook-client", client=True)
@@ -59,15 +60,13 @@ class Certificates:
         """Return the file with a private key."""
         return self._folder / f"{name}.key"
 
-    def person(self, name: str, groups: Sequence[str]) -> Credential:
-        """Issue a client certificate of the cluster. It gives no right by itself."""
-        return self._authority("cluster").issue(
-            name, groups=groups, server=False, client=True, now=_now(), days=DAYS
-        )
+    def create_person(self, name: str, groups: Sequence[str]) -> None:
+        """Write a client certificate of the cluster into files."""
+        self._write(name, self._person(name, groups))
 
     def kubeconfig(self, server: str, name: str, groups: Sequence[str] = ()) -> str:
         """Return a kubeconfig, complete in itself, for a person with a new client certificate."""
-        issued = self.person(name, groups)
+        issued = self._person(name, groups)
         user = {
             "client-certificate-data": _base64(issued.certificate_pem),
             "client-key-data": _base64(issued.key_pem),
@@ -91,6 +90,11 @@ class Certificates:
         }
         users = [{"name": "*", "user": user}]
         return json.dumps({"apiVersion": "v1", "kind": "Config", "users": users})
+
+    def _person(self, name: str, groups: Sequence[str]) -> Credential:
+        return self._authority("cluster").issue(
+            name, groups=groups, server=False, client=True, now=_now(), days=DAYS
+        )
 
     def _authority(self, name: str) -> Authority:
         certificate, key = self.certificate(f"{name}-ca"), self.key(f"{name}-ca")

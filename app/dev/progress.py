@@ -52,7 +52,7 @@ class Told:
             yield
         took = time.monotonic() - began
         if usually or took >= WORTH_TELLING_SECONDS or not self._console.is_terminal:
-            self._console.print(f"{what}: done in {took:.1f} s", highlight=False)
+            self._console.print(f"{what}: done in {took:.1f} s", highlight=False, soft_wrap=True)
 
     @contextmanager
     def _live(self, sentence: str, began: float) -> Iterator[None]:
@@ -73,10 +73,12 @@ class Told:
         def tell() -> None:
             while not done.wait(LINE_SECONDS):
                 elapsed = time.monotonic() - began
-                self._console.print(f"{sentence} … {elapsed:.0f} s", highlight=False)
+                self._console.print(
+                    f"{sentence} … {elapsed:.0f} s", highlight=False, soft_wrap=True
+                )
 
         if "usually" in sentence:
-            self._console.print(f"{sentence} …", highlight=False)
+            self._console.print(f"{sentence} …", highlight=False, soft_wrap=True)
         teller = threading.Thread(target=tell, daemon=True)
         teller.start()
         try:

@@ -62,12 +62,3 @@ def free_ports(count: int) -> list[int]:
                 continue
             found.append(port)
     raise ClusterError(f"No {count} ports are free between {PORTS.start} and {PORTS.stop}.")
-
-
-def accepts(port: int) -> bool:
-    """Tell whether somebody listens on a port of the loopback."""
-    try:
-        socket.create_connection(("127.0.0.1", port), timeout=1).close()
-    except OSError:
-        return False
-    return True

@@ -42,7 +42,7 @@ class RedisStore(RedisReader):
 
     async def floor(self) -> int:
         """The highest epoch that ever wrote; 0 for an empty store."""
-        (epoch,) = await self._scripts.run("floor")
+        epoch, _ = await self._scripts.run("floor")
         return int(epoch)
 
     async def intents(self) -> tuple[Intend, ...]:
@@ -66,7 +66,8 @@ class RedisStore(RedisReader):
         self._generation = NO_GENERATION
         await self._server.check()
         generation = f"{epoch}.{secrets.token_hex(4)}"
-        await self._scripts.run("begin", epoch, generation)
+        _, begun = await self._scripts.run("floor")
+        await self._scripts.run("begin", epoch, generation, begun)
         sequence = 0
         for chunk in _chunks(writes):
             sequence += 1

@@ -52,9 +52,7 @@ class Authority:
             certificate = x509.load_pem_x509_certificate(certificate_pem)
             key = load_pem_private_key(key_pem, password=None)
         except (ValueError, TypeError) as error:
-            raise InvalidInput(
-                f"The CA cannot be read ({error}); give plain PEM."
-            ) from error
+            raise InvalidInput(f"The CA cannot be read ({error}); give plain PEM.") from error
         if not isinstance(key, ec.EllipticCurvePrivateKey):
             raise InvalidInput("The key of the CA must be an elliptic curve key, P-256.")
         if certificate.public_key() != key.public_key():

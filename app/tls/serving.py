@@ -39,18 +39,14 @@ def brought(certificate: Path, key: Path, ca: Path) -> Serving:
         ) from error
 
 
-async def kept(secrets: Secrets, namespace: str, names: tuple[str, ...], now: datetime) -> Serving:
-    """Return the certificate kept in the Secret; make one first if there is none.
+async def kept(secrets: Secrets, namespace: str) -> Serving | None:
+    """Return the certificate kept in the Secret; None if there is none yet.
 
     Raises ClusterError, also if the Secret lacks a part.
     """
     data = await secrets.read_secret(namespace, SECRET)
     if data is None:
-        made = _make(names, now)
-        if await secrets.create_secret(namespace, SECRET, made, kind="kubernetes.io/tls"):
-            data = made
-        else:
-            data = await secrets.read_secret(namespace, SECRET) or {}
+        return None
     missing = [key for key in KEYS if not data.get(key)]
     if missing:
         raise ClusterError(
@@ -58,6 +54,11 @@ async def kept(secrets: Secrets, namespace: str, names: tuple[str, ...], now: da
             "and Fairgate makes a new one."
         )
     return Serving(*(data[key] for key in KEYS))
+
+
+async def make(secrets: Secrets, namespace: str, names: tuple[str, ...], now: datetime) -> None:
+    """Keep a new certificate in the Secret, unless somebody else was first."""
+    await secrets.create_secret(namespace, SECRET, _make(names, now), kind="kubernetes.io/tls")
 
 
 def _make(names: tuple[str, ...], now: datetime) -> dict[str, bytes]:

@@ -119,7 +119,7 @@ async def test_a_rebuild_cut_short_leaves_the_old_state_and_no_writer(store_url:
         old = world.store()
         await old.rebuild(7, [charge("a", 4), intend("i", 1)])
         recorder = Recorder(world.server)
-        recorder.fail_at = 4  # INFO, begin, and two steps
+        recorder.fail_at = 5  # INFO, floor, begin, and two steps
         new = RedisStore(recorder, world.cluster)
         with pytest.raises(StoreUnavailable):
             await new.rebuild(8, [charge(str(n), 1) for n in range(3 * CHUNK)])
@@ -132,6 +132,36 @@ async def test_a_rebuild_cut_short_leaves_the_old_state_and_no_writer(store_url:
         assert await compare(old, [charge("b", 1)]) == []
 
 
+async def test_a_rebuild_that_lost_a_step_is_not_made_valid(store_url: str) -> None:
+    async with real(store_url) as world:
+        recorder = Recorder(world.server)
+        store = RedisStore(recorder, world.cluster)
+        await store.rebuild(7, [charge("a", 1)])  # so that the server knows the scripts
+        recorder.fail_at = len(recorder.sent) + 5  # INFO, floor, begin, two steps
+        with pytest.raises(StoreUnavailable):
+            await store.rebuild(8, [charge(str(n), 1) for n in range(2 * CHUNK)])
+        recorder.fail_at = None
+        (sequence,) = await world.server.call("KEYS", f"fairgate:{{{world.cluster}}}:8.*:sequence")
+        await world.server.call("DECR", sequence)
+        assert (await world.server.call(*recorder.sent[-1]))[0] == b"EMPTIED"
+        assert await compare(store, [charge("a", 1)]) == []
+
+
+async def test_a_rebuild_that_comes_late_undoes_nothing(store_url: str) -> None:
+    async with real(store_url) as world:
+        recorder = Recorder(world.server)
+        store = RedisStore(recorder, world.cluster)
+        await store.rebuild(7, [])
+        await store.rebuild(7, [charge("a", 1)])
+        late = list(recorder.sent)
+        await store.rebuild(7, [charge("b", 1)])
+        for command in late:
+            if command[0] == "EVALSHA":
+                await world.server.call(*command)
+        await store.write(7, [charge("c", 1)])
+        assert await compare(store, [charge("b", 1), charge("c", 1)]) == []
+
+
 async def test_what_was_replaced_or_abandoned_is_deleted(store_url: str) -> None:
     async with real(store_url) as world:
         recorder = Recorder(world.server)
@@ -139,7 +169,7 @@ async def test_what_was_replaced_or_abandoned_is_deleted(store_url: str) -> None
         contents: list[StoreWrite] = [enqueue("q", "1"), charge("a", 4), intend("i", 1)]
         await store.rebuild(7, contents)
         whole = await keys(world.server, world.cluster)
-        recorder.fail_at = len(recorder.sent) + 3
+        recorder.fail_at = len(recorder.sent) + 4
         with pytest.raises(StoreUnavailable):
             await store.rebuild(7, contents * CHUNK)
         recorder.fail_at = None

@@ -96,8 +96,7 @@ for i = FIRST, #ARGV, 3 do
   end
 end
 
--- Changes nothing: out of memory, Redis refuses the first write of a script, and only that.
-redis.call('SET', SEQUENCE, last)
+-- Out of memory, Redis refuses the first write of a script or none.
 for i = FIRST, #ARGV, 3 do
   operations[ARGV[i]](ARGV[i + 1], ARGV[i + 2], records[i])
 end

@@ -3,7 +3,9 @@
 --
 -- ARGV[3]  epoch
 -- ARGV[4]  name of the new generation
--- returns  {'OK'} | STALE | FOREIGN
+-- ARGV[5]  what `floor` said has begun. Another answer by now: this call was late, and a rebuild
+--          after its own must not be undone.
+-- returns  {'OK'} | STALE | EMPTIED | FOREIGN
 
 local epoch, generation = ARGV[3], ARGV[4]
 if state.epoch and tonumber(state.epoch) > tonumber(epoch) then
@@ -11,6 +13,9 @@ if state.epoch and tonumber(state.epoch) > tonumber(epoch) then
 end
 if generation == state.building or generation == state.generation then
   return {'OK'}
+end
+if begun() ~= ARGV[5] then
+  return {'EMPTIED', 'another rebuild came in between'}
 end
 
 if state.building then

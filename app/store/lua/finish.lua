@@ -13,6 +13,7 @@ end
 if generation == state.generation then
   return {'OK'}
 end
+-- The last writes may have been lost in between, by a failover to a replica that lags.
 local last = redis.call('GET', key(generation, 'sequence')) or '0'
 if generation ~= state.building or last ~= ARGV[5] then
   return {'EMPTIED', 'a rebuild was cut short'}

@@ -1,5 +1,5 @@
--- floor: the highest epoch that ever wrote.
+-- floor: the highest epoch that ever wrote, and what has begun.
 --
--- returns  {'OK', epoch} | FOREIGN
+-- returns  {'OK', epoch, what has begun} | FOREIGN
 
-return {'OK', state.epoch or '0'}
+return {'OK', state.epoch or '0', begun()}

@@ -1,0 +1,251 @@
+"""Fairgate inside the local cluster: the chart, and its processes under their real accounts.
+
+Each process has what it would have as a pod: the token of its service account, and settings.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import yaml
+
+from app.core.errors import ClusterError, InvalidInput, ToolMissing
+from app.dev.api import Api
+from app.dev.build import SOURCE
+from app.dev.control_plane import ControlPlane
+from app.dev.kubectl import Kubectl
+from app.dev.processes import Process, Processes, Program
+from app.dev.ready import Condition, free_ports, until
+from app.tls.issue import write_private
+
+CHART = SOURCE / "charts" / "fairgate"
+NAMESPACE = "fairgate-system"
+SECRET = "fairgate-webhook-tls"  # noqa: S105 (a name)
+WEBHOOKS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/fairgate"
+KINDS = ("tenants", "pools", "policies")
+ROLES = ("webhook", "controller", "api")
+UNFAIR = ("unfair-greedy", "unfair-modest")
+"""Namespaces left alone in every local cluster: the demo plays its first round in them."""
+
+READY_SECONDS = 60.0
+TOKEN_SECONDS = 24 * 3600
+
+
+class Installation(msgspec.Struct, frozen=True):
+    """What the chart was installed with; the processes get the same."""
+
+    webhook_port: int
+    api_port: int
+    managed: tuple[str, ...]
+    exempt: tuple[str, ...]
+
+    @property
+    def webhook(self) -> str:
+        return f"https://127.0.0.1:{self.webhook_port}/admit"
+
+    @property
+    def api(self) -> str:
+        return f"https://127.0.0.1:{self.api_port}"
+
+
+class Fairgate:
+    """Fairgate in one local cluster."""
+
+    def __init__(
+        self, control_plane: ControlPlane, processes: Processes, kubectl: Kubectl, helm: Path
+    ) -> None:
+        self._control_plane = control_plane
+        self._processes = processes
+        self._kubectl = kubectl
+        self._helm = helm
+        self._folder = control_plane.plan.folder / "fairgate"
+
+    @property
+    def ca(self) -> Path:
+        """The file with the CA of webhook and API; there once the webhook has been ready."""
+        return self._folder / "ca.crt"
+
+    def installation(self) -> Installation | None:
+        """Return what the chart was installed with; None: it was not."""
+        try:
+            return msgspec.json.decode(self._installed.read_bytes(), type=Installation)
+        except FileNotFoundError:
+            return None
+
+    def install(self, exempt: Sequence[str] = ()) -> Installation:
+        """Apply the chart, for processes outside the cluster, and keep what it was given."""
+        self._folder.mkdir(mode=0o700, exist_ok=True)
+        defaults = _chart_values()
+        left_alone = dict.fromkeys([*defaults["exemptNamespaces"], *UNFAIR, *exempt])
+        before = self.installation()
+        ports = (before.webhook_port, before.api_port) if before else tuple(free_ports(2))
+        wanted = Installation(
+            ports[0], ports[1], tuple(defaults["managedResources"]), tuple(left_alone)
+        )
+        namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
+        with self._control_plane.api() as api:
+            api.create("/api/v1/namespaces", namespace)
+        self._kubectl.apply(self._rendered(wanted))
+        for kind in KINDS:
+            self._kubectl.run(
+                "wait", "--for=condition=Established", f"crd/{kind}.fairgate.io", "--timeout=30s"
+            )
+        write_private(self._installed, msgspec.json.encode(wanted))
+        return wanted
+
+    def start(self, role: str, redis: str, more: Mapping[str, str]) -> Process:
+        """Start one process of a role, under the service account of that role."""
+        if role not in ROLES:
+            raise InvalidInput(f"Fairgate has no role {role}; there are {', '.join(ROLES)}.")
+        installation = self.installation()
+        if installation is None:
+            raise ClusterError("Fairgate is not installed in this cluster; install it first.")
+        environment = {
+            "PATH": os.defpath,
+            "HOME": str(self._folder),
+            "PYTHONPATH": str(SOURCE),
+            "FAIRGATE_ROLES": role,
+            "FAIRGATE_KUBECONFIG": str(self._kubeconfig(role)),
+            "FAIRGATE_NAMESPACE": NAMESPACE,
+            "FAIRGATE_REDIS_URL": redis,
+            "FAIRGATE_WEBHOOK_LISTEN": f"127.0.0.1:{installation.webhook_port}",
+            "FAIRGATE_API_LISTEN": f"127.0.0.1:{installation.api_port}",
+            "FAIRGATE_OPS_LISTEN": f"127.0.0.1:{free_ports(1)[0]}",
+            "FAIRGATE_TLS_NAMES": "127.0.0.1,localhost",
+            "FAIRGATE_MANAGED_RESOURCES": ",".join(installation.managed),
+            "FAIRGATE_EXEMPT_NAMESPACES": ",".join(installation.exempt),
+            "FAIRGATE_DRAIN_SECONDS": "0",
+            **more,
+        }
+        argv = (sys.executable, "-P", "-m", "app", "serve")
+        return self._processes.start(Program(process_name(role), argv, environment))
+
+    def wait(self, children: Sequence[Process]) -> None:
+        """Return once these are ready, and pods are held if the webhook is among them."""
+        conditions: dict[str, Condition] = {
+            f"{child.name} (pid {child.pid})": _is_ready(child) for child in children
+        }
+        with self._control_plane.api() as api:
+            if any(child.name == process_name("webhook") for child in children):
+                conditions["its CA in the webhook's configuration"] = lambda: _has_ca(
+                    api.find(WEBHOOKS)
+                )
+                conditions["a pod held by the webhook"] = lambda: self._holds(api)
+            until(
+                conditions,
+                seconds=READY_SECONDS,
+                check=lambda: self._processes.check(children),
+            )
+            secret = api.find(f"/api/v1/namespaces/{NAMESPACE}/secrets/{SECRET}")
+        if secret is not None:
+            write_private(self.ca, base64.b64decode(secret["data"]["ca.crt"]))
+
+    def renew_tokens(self) -> None:
+        """Give every account a new token; processes read the files again by themselves."""
+        for role in ROLES:
+            self._write_token(role)
+
+    @property
+    def _installed(self) -> Path:
+        return self._folder / "installation.json"
+
+    def _rendered(self, wanted: Installation) -> str:
+        values = self._folder / "values.json"
+        document = {
+            "external": {"webhookUrl": wanted.webhook},
+            "exemptNamespaces": list(wanted.exempt),
+        }
+        write_private(values, msgspec.json.encode(document))
+        command = [str(self._helm), "template", "fairgate", str(CHART)]
+        command += ["--namespace", NAMESPACE, "--values", str(values)]
+        environment = {"PATH": os.defpath, "HOME": str(self._folder)}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise ClusterError(f"The chart in {CHART} cannot be rendered: {done.stderr.strip()}")
+        return done.stdout
+
+    def _kubeconfig(self, role: str) -> Path:
+        token = self._write_token(role)
+        path = self._folder / f"{role}.kubeconfig"
+        plan = self._control_plane.plan
+        text = plan.certificates.kubeconfig_for(
+            plan.server, process_name(role), {"tokenFile": str(token)}
+        )
+        write_private(path, text.encode())
+        return path
+
+    def _write_token(self, role: str) -> Path:
+        path = self._folder / f"{role}.token"
+        account = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/{process_name(role)}/token"
+        request = {
+            "apiVersion": "authentication.k8s.io/v1",
+            "kind": "TokenRequest",
+            "spec": {"expirationSeconds": TOKEN_SECONDS},
+        }
+        with self._control_plane.api() as api:
+            write_private(path, api.call("POST", account, request)["status"]["token"].encode())
+        return path
+
+    def _holds(self, api: Api) -> bool:
+        """Tell whether a GPU pod would be held now. The API server learns of webhooks late."""
+        installation = self.installation()
+        assert installation is not None
+        exact = [name for name in installation.managed if not name.endswith("*")]
+        if "default" in installation.exempt or not exact:
+            return True
+        container = {"name": "c", "image": "c", "resources": {"limits": {exact[0]: "1"}}}
+        pod = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"generateName": "fairgate-dev-probe-"},
+            "spec": {"containers": [container]},
+        }
+        made = api.call("POST", "/api/v1/namespaces/default/pods?dryRun=All", pod)
+        return bool(made["spec"].get("schedulingGates"))
+
+
+def process_name(role: str) -> str:
+    """Return the name of the processes and of the service account of a role."""
+    return f"fairgate-{role}"
+
+
+def ops_url(child: Process) -> str:
+    """Return where a process of Fairgate answers /livez, /readyz and /metrics."""
+    return f"http://{child.environment['FAIRGATE_OPS_LISTEN']}"
+
+
+def _is_ready(child: Process) -> Condition:
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+    def is_ready() -> bool:
+        try:
+            with opener.open(ops_url(child) + "/readyz", timeout=2) as answer:
+                return bool(answer.status == 200)
+        except OSError:
+            return False
+
+    return is_ready
+
+
+def _has_ca(configuration: Any) -> bool:
+    webhooks = (configuration or {}).get("webhooks") or ()
+    return bool(webhooks) and all(w["clientConfig"].get("caBundle") for w in webhooks)
+
+
+def _chart_values() -> dict[str, Any]:
+    try:
+        values = yaml.safe_load((CHART / "values.yaml").read_text())
+    except OSError as error:
+        raise ToolMissing(
+            f"{error.filename} cannot be read ({error.strerror}); the local cluster needs "
+            "Fairgate's source folder, a wheel is not enough."
+        ) from error
+    return dict(values)

@@ -1,0 +1,43 @@
+"""kubectl as the person who set the cluster up. Runs it, and tells what it said."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from app.core.errors import ClusterError
+
+TIMEOUT_SECONDS = 120
+
+
+@dataclass(frozen=True, slots=True)
+class Kubectl:
+    """One kubectl with one kubeconfig; `home` is where it may keep its cache."""
+
+    program: Path
+    kubeconfig: Path
+    home: Path
+
+    def run(self, *args: str, stdin: str | None = None) -> str:
+        """Return what it prints. Raises ClusterError with its complaint if it fails."""
+        try:
+            done = subprocess.run(
+                [str(self.program), "--kubeconfig", str(self.kubeconfig), *args],
+                input="" if stdin is None else stdin,
+                env={"PATH": os.defpath, "HOME": str(self.home)},
+                capture_output=True,
+                text=True,
+                timeout=TIMEOUT_SECONDS,
+                check=False,
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise ClusterError(f"kubectl {args[0]} did not end: {error}.") from error
+        if done.returncode:
+            raise ClusterError(f"kubectl {' '.join(args)}: {done.stderr.strip()}")
+        return done.stdout
+
+    def apply(self, documents: str) -> str:
+        """Apply manifests on the server's side, taking over what others had set."""
+        return self.run("apply", "--server-side", "--force-conflicts", "-f", "-", stdin=documents)

@@ -1,0 +1,114 @@
+"""`python -m loadtest`: brings a cluster up, takes the measures, prints them, takes it down.
+
+Arguments, order and tear-down only; what is measured is told by one module a measure.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+import time
+from enum import Enum
+from typing import Annotated
+
+import typer
+import uvloop
+from rich.console import Console
+
+from app.core.errors import FairgateError, InvalidInput
+from app.dev.interrupt import orderly
+from app.dev.progress import Told
+from loadtest import creations, latency, machine, releases
+from loadtest.figures import Measure
+from loadtest.ground import Ground, ground
+from loadtest.load import BenchFailed
+from loadtest.report import Report, show
+
+MEASURES = {part.NAME: part for part in (creations, releases, latency)}
+WRONG_INPUT, UNREACHABLE, DEFECT, INTERRUPTED = 2, 3, 4, 130
+
+
+class Only(Enum):
+    """The measures by name."""
+
+    CREATIONS = creations.NAME
+    RELEASES = releases.NAME
+    LATENCY = latency.NAME
+
+
+class Output(Enum):
+    """How the report is written."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+def bench(
+    only: Annotated[
+        list[Only] | None, typer.Option(help="Take this measure only; may be repeated.")
+    ] = None,
+    pods: Annotated[
+        int | None,
+        typer.Option(min=1, max=4096, help="Pods a round and arm (default: 2000, 3000 and 300)."),
+    ] = None,
+    rounds: Annotated[
+        int | None, typer.Option(min=1, max=20, help="Rounds (default: 5, 3 and 3).")
+    ] = None,
+    output: Annotated[Output, typer.Option(help="text: tables; json: all figures.")] = Output.TEXT,
+) -> None:
+    """Measure Fairgate against what the same box does without it; about 8 minutes.
+
+    Brings up a local cluster of its own and takes it down again, whatever happens. Standard
+    output gets the report, standard error what is being done.
+    """
+    chosen = [one.value for one in only or list(Only)]
+    report = take(chosen, pods, rounds, Told())
+    if output is Output.JSON:
+        print(json.dumps(report.as_json(), indent=2))
+    else:
+        show(Console(), report)
+
+
+def take(chosen: list[str], pods: int | None, rounds: int | None, progress: Told) -> Report:
+    """Take these measures on a cluster of their own. Raises FairgateError."""
+    began = time.monotonic()
+    # Nothing but KeyboardInterrupt is raised by a signal, so what was started is always ended.
+    with orderly(), ground(progress) as (cluster, programs):
+
+        async def measure() -> tuple[Measure, ...]:
+            async with Ground.on(cluster, progress) as place:
+                return tuple([await MEASURES[name].measure(place, pods, rounds) for name in chosen])
+
+        measures = uvloop.run(measure())
+        versions = machine.versions(programs)
+    command = "python -m loadtest " + shlex.join(sys.argv[1:])
+    return Report(command.strip(), machine.machine(), versions, measures, time.monotonic() - began)
+
+
+def main() -> None:
+    """Run the command line; what went wrong is told in a sentence on standard error."""
+    try:
+        typer.run(bench)
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
+    except FairgateError as error:
+        print(f"loadtest: {error}", file=sys.stderr)
+        wrong = isinstance(error, InvalidInput)
+        sys.exit(
+            WRONG_INPUT if wrong else DEFECT if isinstance(error, BenchFailed) else UNREACHABLE
+        )
+
+
+def _exit_code(error: FairgateError) -> int:
+    match error:
+        case InvalidInput():
+            return WRONG_INPUT
+        case BenchFailed():
+            return DEFECT
+        case _:
+            return UNREACHABLE
+
+
+if __name__ == "__main__":
+    main()

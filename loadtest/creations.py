@@ -1,0 +1,100 @@
+"""Pod creations per second: without a webhook, through the no-op one, through Fairgate's.
+
+All pods carry a gate of ours from the start, so nothing is ever scheduled, and Fairgate's
+controller is stopped: what is compared is the cost of admission alone.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from app.core.model import GATE
+from loadtest import load, rival
+from loadtest.figures import Measure, Target, columns, rate, ratio, turns
+from loadtest.ground import Ground
+
+NAME = "creations"
+PODS = 2000
+ROUNDS = 5
+WARM_UP = 300
+TARGET = Target(least=0.9)
+
+ARMS = {
+    "none": "no webhook",
+    "noop": "no-op webhook in Go",
+    "fairgate": "Fairgate's webhook",
+}
+NAMESPACES = {"none": "bench-none", "noop": "bench-noop", "fairgate": "bench-created"}
+GATES = {
+    "none": [load.OWN_GATE],
+    "noop": [load.OWN_GATE, rival.GATE],
+    "fairgate": [load.OWN_GATE, GATE],
+}
+WEBHOOKS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
+
+
+async def measure(ground: Ground, pods: int | None, rounds: int | None) -> Measure:
+    """Create `pods` pods in each arm, in each round; None: as many as usual."""
+    pods, rounds = pods or PODS, rounds or ROUNDS
+    await _prepare(ground)
+    with ground.step("creations: warming up"):
+        for arm in ARMS:
+            await _turn(ground, arm, min(pods, WARM_UP))
+    taken: dict[str, list[float]] = {arm: [] for arm in ARMS}
+    for number, arm in turns(list(ARMS), rounds):
+        with ground.step(f"creations, round {number} of {rounds}: {ARMS[arm]}"):
+            taken[arm].append(await _turn(ground, arm, pods))
+    await ground.start_controller()
+    figures = columns(ARMS, "pods/s", taken)
+    return Measure(
+        NAME,
+        "Pod creations",
+        (
+            f"{pods} one-GPU pods a round and arm over {load.CONNECTIONS} connections, "
+            f"{rounds} rounds taken in turns.",
+            "Fairgate's controller is stopped in this measure, and a gate of the bench keeps "
+            "scheduler and nodes out of it.",
+        ),
+        tuple(figures.values()),
+        (
+            ratio("Fairgate / no-op", figures["fairgate"], figures["noop"], TARGET),
+            ratio("Fairgate / none", figures["fairgate"], figures["none"]),
+            ratio("no-op / none", figures["noop"], figures["none"]),
+        ),
+    )
+
+
+async def _prepare(ground: Ground) -> None:
+    for namespace in NAMESPACES.values():
+        await load.create_namespace(ground.client, namespace)
+    await ground.stop_controller()
+    client_config = rival.start(ground.folder)
+    await load.create(
+        ground.client, WEBHOOKS, rival.configuration(client_config, NAMESPACES["noop"])
+    )
+    for arm in ARMS:  # a new webhook configuration takes a moment to hold
+        await load.until(partial(_holds, ground, arm), f"{ARMS[arm]} is not asked")
+
+
+async def _turn(ground: Ground, arm: str, pods: int) -> float:
+    """Create the pods of one turn and delete them again; return how many a second it were."""
+    namespace = NAMESPACES[arm]
+    bodies = [load.pod(name, gated=True) for name in load.names(pods)]
+    seconds = await load.create_pods(ground.client, namespace, bodies)
+    found = await load.gates_of(ground.client, namespace, load.names(pods)[-1])
+    if found != GATES[arm]:
+        raise load.BenchFailed(
+            f"Pods made with {ARMS[arm]} carry the gates {found} instead of {GATES[arm]}; "
+            "the measure would not compare what it says."
+        )
+    await load.clear(ground.client, [namespace])
+    return rate(pods, seconds)
+
+
+async def _holds(ground: Ground, arm: str) -> bool:
+    """Tell whether a new pod of this arm gets the gates that it should."""
+    namespace, name = NAMESPACES[arm], "probe"
+    await load.create_pods(ground.client, namespace, [load.pod(name, gated=True)])
+    found = await load.gates_of(ground.client, namespace, name)
+    await load.clear(ground.client, [namespace])
+    return found == GATES[arm]

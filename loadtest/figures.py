@@ -1,0 +1,137 @@
+"""What a measure is, as values, and the little arithmetic on it: medians, spreads, ratios.
+
+Pure: no clock, no cluster, no printing.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+DIGITS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """One figure, taken once in every round."""
+
+    title: str
+    unit: str
+    values: tuple[float, ...]
+
+    @property
+    def median(self) -> float:
+        """The middle of the rounds."""
+        return statistics.median(self.values)
+
+    @property
+    def spread(self) -> tuple[float, float]:
+        """The lowest and the highest round."""
+        return min(self.values), max(self.values)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the series with its median and spread."""
+        low, high = self.spread
+        return {
+            "title": self.title,
+            "unit": self.unit,
+            "median": round(self.median, DIGITS),
+            "low": round(low, DIGITS),
+            "high": round(high, DIGITS),
+            "rounds": [round(value, DIGITS) for value in self.values],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What a median must reach: at least `least`, or at most `most`."""
+
+    least: float | None = None
+    most: float | None = None
+
+    def is_met(self, value: float) -> bool:
+        """Tell whether a value is within the target."""
+        above = self.least is None or value >= self.least
+        return above and (self.most is None or value <= self.most)
+
+    def __str__(self) -> str:
+        parts = [f"≥ {self.least:g}"] if self.least is not None else []
+        parts += [f"≤ {self.most:g}"] if self.most is not None else []
+        return ", ".join(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """One figure over another, round by round."""
+
+    series: Series
+    target: Target | None = None
+
+    @property
+    def is_met(self) -> bool | None:
+        """Whether the median reaches the target; None without one."""
+        return None if self.target is None else self.target.is_met(self.series.median)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the ratio, and what it was to be."""
+        told: dict[str, Any] = self.series.as_json()
+        if self.target is not None:
+            told |= {"target": str(self.target), "met": self.is_met}
+        return told
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """The outcome of one measure: its figures, their ratios, and how they came about."""
+
+    name: str
+    title: str
+    how: tuple[str, ...]
+    figures: tuple[Series, ...]
+    ratios: tuple[Compared, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the stable form of `--output json`."""
+        return {
+            "name": self.name,
+            "title": self.title,
+            "how": list(self.how),
+            "figures": [figure.as_json() for figure in self.figures],
+            "ratios": [ratio.as_json() for ratio in self.ratios],
+        }
+
+
+def rate(count: int, seconds: float) -> float:
+    """Return how many a second."""
+    if seconds <= 0:
+        raise ValueError("a rate needs time to have passed")
+    return count / seconds
+
+
+def ratio(title: str, over: Series, under: Series, target: Target | None = None) -> Compared:
+    """Compare two figures taken side by side: one ratio per round, so that drift cancels out."""
+    values = tuple(a / b for a, b in zip(over.values, under.values, strict=True))
+    return Compared(Series(title, "", values), target)
+
+
+def percentile(values: Sequence[float], per_cent: float) -> float:
+    """Return the smallest value that at least so many per cent are not above (nearest rank)."""
+    if not values or not 0 < per_cent <= 100:
+        raise ValueError("a percentile needs values, and a share above 0 and up to 100")
+    ordered = sorted(values)
+    rank = -(-len(ordered) * per_cent // 100)  # rounded up
+    return ordered[int(rank) - 1]
+
+
+def turns(arms: Sequence[str], rounds: int) -> list[tuple[int, str]]:
+    """Return who is measured when: a b c a b c, so that all see the same changes of the box."""
+    return [(number, arm) for number in range(1, rounds + 1) for arm in arms]
+
+
+def columns(
+    titles: Mapping[str, str], unit: str, taken: Mapping[str, Sequence[float]]
+) -> dict[str, Series]:
+    """Make a series of what each arm gave."""
+    return {arm: Series(title, unit, tuple(taken[arm])) for arm, title in titles.items()}

@@ -1,0 +1,146 @@
+"""The ground the measures are taken on: a cluster of their own, with Fairgate in it.
+
+Wraps the local cluster of `fairgate dev`, and knows which objects of Fairgate a measure needs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any
+
+from app.dev import folder as folders
+from app.dev import tools
+from app.dev.cluster import Cluster
+from app.dev.nodes import GPU, NodeGroup
+from app.dev.options import Options
+from app.dev.progress import Progress
+from app.kube.client import MERGE_PATCH, Client
+from loadtest import load
+
+NODES = NodeGroup(
+    "bench-node",
+    16,
+    {"cpu": "256", "memory": "1024Gi", "pods": "1000", GPU: "256"},
+    {"example.com/bench": "node"},
+)
+GPUS = 16 * 256
+POOL = "bench"
+EXEMPT = ("bench-none", "bench-noop", "bench-bare", "bench-reacted")
+"""Namespaces of the arms that Fairgate must leave alone."""
+
+API = "/apis/fairgate.io/v1alpha1"
+
+
+@contextmanager
+def ground(progress: Progress) -> Iterator[tuple[Cluster, dict[str, Path]]]:
+    """Enter with a cluster of its own, and its programs; left without a trace of it.
+
+    What an earlier run that was killed left behind is taken down first.
+    """
+    for forgotten in folders.abandoned():
+        Cluster(forgotten).down()
+    found = tools.find(progress)
+    programs = {"etcd": found.etcd, "kube-apiserver": found.apiserver, "kwok": found.kwok}
+    cluster = Cluster(folders.own_folder("bench"))
+    try:
+        cluster.up(Options(groups=(NODES,), exempt=EXEMPT), progress)
+        yield cluster, programs
+    finally:
+        with progress.step("Taking the cluster down"):
+            cluster.down()
+
+
+class Ground:
+    """A running cluster, and a client of it that may do anything."""
+
+    def __init__(self, cluster: Cluster, client: Client, progress: Progress) -> None:
+        self._cluster = cluster
+        self.client = client
+        self._progress = progress
+
+    @classmethod
+    @asynccontextmanager
+    async def on(cls, cluster: Cluster, progress: Progress) -> AsyncIterator[Ground]:
+        """Enter with a client, once the leader has counted the nodes."""
+        # One connection for the watch; the rest is for what the load may keep under way.
+        client = await Client.connect(cluster.kubeconfig, pool_size=load.CONNECTIONS + 1)
+        try:
+            place = cls(cluster, client, progress)
+            spec = {"nodeSelector": NODES.labels}
+            await load.create(client, f"{API}/pools", _object("Pool", POOL, spec))
+            await load.until(place.is_empty, "the leader has not counted the nodes")
+            yield place
+        finally:
+            await client.close()
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the cluster; what is started in it ends with it."""
+        return self._cluster.folder
+
+    def step(self, what: str) -> AbstractContextManager[None]:
+        """Tell what is being done while the context is entered."""
+        return self._progress.step(what)
+
+    async def stop_controller(self) -> None:
+        """Stop the leader and the replicas that would take over."""
+        await asyncio.to_thread(self._cluster.stop_fairgate, "controller")
+
+    async def start_controller(self) -> None:
+        """Start a controller; it need not lead yet."""
+        await asyncio.to_thread(self._cluster.start_fairgate, "controller")
+
+    async def create_tenant(self, namespace: str, *, paused: bool) -> None:
+        """Make a tenant that is called like its one namespace; return once it is in force."""
+        body = _object("Tenant", namespace, {"namespaces": [namespace], "paused": paused})
+        await load.create(self.client, f"{API}/tenants", body)
+        await load.until(lambda: self._is_in_force(namespace), "the leader ignores the tenant")
+
+    async def hold(self, tenant: str) -> None:
+        """Pause a tenant; return once the leader heeds it."""
+        await self._pause(tenant, True)
+        await load.until(lambda: self._is_in_force(tenant), "the leader ignores the pause")
+
+    async def let_go(self, tenant: str) -> None:
+        """Un-pause a tenant; return at once."""
+        await self._pause(tenant, False)
+
+    async def has_pending(self, tenant: str, pods: int) -> bool:
+        """Tell whether the leader has published that so many pods of a tenant wait."""
+        status = (await self._tenant(tenant)).get("status", {})
+        return bool(status.get("pending") == pods)
+
+    async def is_empty(self) -> bool:
+        """Tell whether the leader has published that all GPUs are free."""
+        found = await load.read(self.client, f"{API}/pools/{POOL}")
+        free = found.get("status", {}).get("free", {})
+        return bool(free.get(GPU) == str(GPUS))
+
+    async def _pause(self, tenant: str, paused: bool) -> None:
+        await self.client.request(
+            "PATCH",
+            f"{API}/tenants/{tenant}",
+            body={"spec": {"paused": paused}},
+            content_type=MERGE_PATCH,
+        )
+
+    async def _is_in_force(self, tenant: str) -> bool:
+        """Tell whether the leader has published that it knows the tenant as it is now written."""
+        found = await self._tenant(tenant)
+        observed = found.get("status", {}).get("observedGeneration")
+        return bool(observed == found["metadata"]["generation"])
+
+    async def _tenant(self, tenant: str) -> dict[str, Any]:
+        return await load.read(self.client, f"{API}/tenants/{tenant}")
+
+
+def _object(kind: str, name: str, spec: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "apiVersion": "fairgate.io/v1alpha1",
+        "kind": kind,
+        "metadata": {"name": name},
+        "spec": spec,
+    }

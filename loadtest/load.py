@@ -1,0 +1,185 @@
+"""The load: pods made, patched and deleted by one client over 16 connections.
+
+Knows Kubernetes and nothing of Fairgate, so that every arm of a measure sends the same requests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any, TypeVar
+
+import msgspec
+
+from app import wire
+from app.core.errors import ClusterRefused, FairgateError
+from app.kube.client import JSON_PATCH, Client
+
+CONNECTIONS = 16
+RESOURCE = "nvidia.com/gpu"
+OWN_GATE = "example.com/bench"
+POLL_SECONDS = 0.1
+REQUEST_SECONDS = 30.0
+CLEARING_SECONDS = 180.0
+
+UNGATE = msgspec.json.encode(
+    [
+        {"op": "test", "path": "/spec/schedulingGates", "value": [{"name": OWN_GATE}]},
+        {"op": "remove", "path": "/spec/schedulingGates"},
+    ]
+)
+"""The barest patch that takes a gate away and no other."""
+
+_Item = TypeVar("_Item")
+_pod = msgspec.json.Decoder(wire.Pod)
+_bare_page = msgspec.json.Decoder(wire.Page[wire.Bare])
+
+
+class BenchFailed(FairgateError):
+    """A measure did not come to a result."""
+
+
+def pod(name: str, *, gated: bool) -> bytes:
+    """Return the JSON of an ordinary pod that asks for one GPU; `gated`: behind our own gate."""
+    resources = {"requests": {"cpu": "100m", "memory": "64Mi"}, "limits": {RESOURCE: 1}}
+    container = {"name": "train", "image": "train", "resources": resources}
+    spec: dict[str, Any] = {"restartPolicy": "Never", "containers": [container]}
+    if gated:
+        spec["schedulingGates"] = [{"name": OWN_GATE}]
+    return msgspec.json.encode(
+        {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
+    )
+
+
+def names(count: int) -> list[str]:
+    """Return as many pod names."""
+    return [f"pod-{number:05}" for number in range(count)]
+
+
+def pods_path(namespace: str, name: str = "") -> str:
+    """Return where pods live."""
+    return f"/api/v1/namespaces/{namespace}/pods" + (f"/{name}" if name else "")
+
+
+@asynccontextmanager
+async def together() -> AsyncIterator[asyncio.TaskGroup]:
+    """A task group that raises the first failure itself, not in a group of them."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            yield group
+    except BaseExceptionGroup as failures:
+        raise failures.exceptions[0] from failures
+
+
+async def over(
+    items: Sequence[_Item], send: Callable[[_Item], Awaitable[object]], limit: float
+) -> float:
+    """Send something for every item, 16 at a time; return the seconds from first to last answer.
+
+    Raises BenchFailed after `limit` seconds, and what `send` raises.
+    """
+    waiting = iter(items)
+
+    async def worker() -> None:
+        for item in waiting:
+            await send(item)
+
+    began = time.monotonic()
+    try:
+        async with asyncio.timeout(limit), together() as group:
+            for _ in range(CONNECTIONS):
+                group.create_task(worker())
+    except TimeoutError as error:
+        raise BenchFailed(f"{len(items)} requests took more than {limit:.0f} s.") from error
+    return time.monotonic() - began
+
+
+async def create_pods(client: Client, namespace: str, bodies: Sequence[bytes]) -> float:
+    """Create all of these pods; return the seconds it took."""
+    path = pods_path(namespace)
+
+    async def send(body: bytes) -> None:
+        await client.request("POST", path, body=body, timeout=REQUEST_SECONDS)
+
+    return await over(bodies, send, limit=10 + len(bodies) / 20)
+
+
+async def ungate(client: Client, namespace: str, name: str) -> None:
+    """Take our own gate off one pod."""
+    await client.request(
+        "PATCH",
+        pods_path(namespace, name),
+        body=UNGATE,
+        content_type=JSON_PATCH,
+        timeout=REQUEST_SECONDS,
+    )
+
+
+async def gates_of(client: Client, namespace: str, name: str) -> list[str]:
+    """Return the gates that a pod carries, in its order."""
+    body = await client.request("GET", pods_path(namespace, name))
+    return [gate.name for gate in _pod.decode(body).spec.scheduling_gates or ()]
+
+
+async def create(client: Client, path: str, body: dict[str, Any]) -> None:
+    """Create one object; it may be there already."""
+    try:
+        await client.request("POST", path, body=body)
+    except ClusterRefused as error:
+        if error.status != 409:
+            raise
+
+
+async def create_namespace(client: Client, name: str) -> None:
+    """Create a namespace and wait until pods may be made in it."""
+    body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
+    await create(client, "/api/v1/namespaces", body)
+    account = f"/api/v1/namespaces/{name}/serviceaccounts/default"
+    await until(lambda: _exists(client, account), f"namespace {name} has no service account")
+
+
+async def clear(client: Client, namespaces: Iterable[str]) -> None:
+    """Delete all pods of these namespaces at once, and wait until they are gone."""
+    for namespace in namespaces:
+        await client.request(
+            "DELETE",
+            pods_path(namespace),
+            query=[("gracePeriodSeconds", "0")],
+            timeout=CLEARING_SECONDS,
+        )
+        await until(partial(_is_empty, client, namespace), f"pods of {namespace} stay")
+
+
+async def read(client: Client, path: str) -> dict[str, Any]:
+    """Return one object."""
+    found: dict[str, Any] = msgspec.json.decode(await client.request("GET", path))
+    return found
+
+
+async def until(
+    holds: Callable[[], Awaitable[bool]], trouble: str, limit: float = CLEARING_SECONDS
+) -> None:
+    """Ask again and again until it holds. Raises BenchFailed, naming the trouble."""
+    deadline = time.monotonic() + limit
+    while not await holds():
+        if time.monotonic() > deadline:
+            raise BenchFailed(f"After {limit:.0f} s {trouble}; the measure was given up.")
+        await asyncio.sleep(POLL_SECONDS)
+
+
+async def _is_empty(client: Client, namespace: str) -> bool:
+    page = await client.request("GET", pods_path(namespace), query=[("limit", "1")])
+    return not _bare_page.decode(page).items
+
+
+async def _exists(client: Client, path: str) -> bool:
+    try:
+        await client.request("GET", path)
+    except ClusterRefused as error:
+        if error.status == 404:
+            return False
+        raise
+    return True

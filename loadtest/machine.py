@@ -1,0 +1,51 @@
+"""What the measures ran on: the box and the versions, for without them no figure means a thing."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import subprocess
+from pathlib import Path
+
+PACKAGES = ("fairgate", "aiohttp", "msgspec", "uvicorn", "uvloop")
+ASK_SECONDS = 10
+
+
+def machine() -> dict[str, str]:
+    """Return the facts of this box."""
+    return {
+        "cores": str(len(os.sched_getaffinity(0))),
+        "processor": _processor(),
+        "memory": f"{_memory() / 2**30:.0f} GiB",
+        "kernel": platform.release(),
+        "Python": platform.python_version(),
+    }
+
+
+def versions(programs: dict[str, Path]) -> dict[str, str]:
+    """Return the versions of the Python packages, of Go, and of these programs."""
+    found = {name: importlib.metadata.version(name) for name in PACKAGES}
+    found["Go"] = _said(["go", "version"])
+    return found | {name: _said([str(path), "--version"]) for name, path in programs.items()}
+
+
+def _said(argv: list[str]) -> str:
+    """Return the first line a program says about itself."""
+    try:
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=ASK_SECONDS, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return "unknown"
+    lines = (done.stdout or done.stderr).splitlines()
+    return lines[0].strip() if lines else "unknown"
+
+
+def _processor() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.machine()
+
+
+def _memory() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

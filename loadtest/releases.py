@@ -1,0 +1,95 @@
+"""Releases per second: a full queue let go by the leader, against bare patches of one client.
+
+Scheduler, controllers and KWOK nodes run in both arms. Both are timed by a watch from outside.
+"""
+
+from __future__ import annotations
+
+import time
+
+from loadtest import load
+from loadtest.figures import Measure, Target, columns, rate, ratio, turns
+from loadtest.gatewatch import gates
+from loadtest.ground import GPUS, Ground
+
+NAME = "releases"
+PODS = 3000
+ROUNDS = 3
+WARM_UP = 200
+TARGET = Target(least=0.8)
+
+ARMS = {"bare": "bare patches", "fairgate": "Fairgate's leader"}
+BARE = "bench-bare"
+HELD = "bench-held"
+
+
+async def measure(ground: Ground, pods: int | None, rounds: int | None) -> Measure:
+    """Let `pods` held pods go in each arm, in each round; None: as many as usual."""
+    pods, rounds = pods or PODS, rounds or ROUNDS
+    if pods > GPUS:
+        raise load.BenchFailed(f"The cluster has room for {GPUS} pods; ask for no more by --pods.")
+    for namespace in (BARE, HELD):
+        await load.create_namespace(ground.client, namespace)
+    await ground.create_tenant(HELD, paused=True)
+    with ground.step("releases: warming up"):
+        for turn in _TURNS.values():
+            await turn(ground, min(pods, WARM_UP))
+    taken: dict[str, list[float]] = {arm: [] for arm in ARMS}
+    for number, arm in turns(list(ARMS), rounds):
+        with ground.step(f"releases, round {number} of {rounds}: {ARMS[arm]}"):
+            taken[arm].append(rate(pods, await _TURNS[arm](ground, pods)))
+    figures = columns(ARMS, "pods/s", taken)
+    return Measure(
+        NAME,
+        "Releases of held pods",
+        (
+            f"{pods} held one-GPU pods a round and arm, room for all, {rounds} rounds taken in "
+            "turns; scheduler, controllers, nodes and Fairgate run in both arms.",
+            "Timed by a watch: from the first patch, or from un-pausing the tenant, until the "
+            "last gate is gone.",
+        ),
+        tuple(figures.values()),
+        (ratio("Fairgate / bare", figures["fairgate"], figures["bare"], TARGET),),
+    )
+
+
+async def _bare(ground: Ground, pods: int) -> float:
+    """Take the bench's own gate off so many pods; return the seconds it took."""
+    names = load.names(pods)
+    bodies = [load.pod(name, gated=True) for name in names]
+    await load.create_pods(ground.client, BARE, bodies)
+    async with gates(ground.client, BARE) as watch:
+        began = time.monotonic()
+        limit = _limit(pods)
+        await load.over(names, lambda name: load.ungate(ground.client, BARE, name), limit)
+        ended = await watch.wait(pods, limit)
+    await _settle(ground, BARE)
+    return ended - began
+
+
+async def _fairgate(ground: Ground, pods: int) -> float:
+    """Un-pause a tenant with so many held pods; return the seconds until all were released."""
+    await ground.hold(HELD)
+    bodies = [load.pod(name, gated=False) for name in load.names(pods)]
+    await load.create_pods(ground.client, HELD, bodies)
+    await load.until(lambda: ground.has_pending(HELD, pods), "the leader has not seen all pods")
+    async with gates(ground.client, HELD) as watch:
+        began = time.monotonic()
+        await ground.let_go(HELD)
+        ended = await watch.wait(pods, _limit(pods))
+    await _settle(ground, HELD)
+    return ended - began
+
+
+_TURNS = {"bare": _bare, "fairgate": _fairgate}
+
+
+async def _settle(ground: Ground, namespace: str) -> None:
+    """Leave the box as it was: no pods, and a leader that knows of it."""
+    await load.clear(ground.client, [namespace])
+    await load.until(ground.is_empty, "the leader still counts pods that are gone")
+
+
+def _limit(pods: int) -> float:
+    """Seconds after which a turn is given up: at ten pods a second something is broken."""
+    return 10.0 + pods / 10

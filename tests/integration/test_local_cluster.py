@@ -1,0 +1,181 @@
+"""The local cluster works, and nothing of it outlives it, however its run ended."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from app.core.errors import ClusterError, InvalidInput
+from app.dev.build import SOURCE
+from app.dev.cluster import Cluster
+from app.dev.options import Options
+from app.dev.processes import Process, Processes, is_alive
+from app.dev.tools import Tools
+
+SMALL = Options(nodes=1, fairgate=False)
+PROGRAMS = {
+    "etcd",
+    "kube-apiserver",
+    "kube-controller-manager",
+    "kube-scheduler",
+    "kwok",
+    "redis",
+}
+
+
+@pytest.fixture
+def own(tmp_path: Path, cluster_tools: Tools) -> Iterator[Cluster]:
+    cluster = Cluster(tmp_path / "cluster")
+    yield cluster
+    cluster.down()
+
+
+def bring_up(folder: Path) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "app", "dev", "up", "--nodes", "1", "--no-fairgate"]
+    return subprocess.Popen(
+        [*command, "--dir", str(folder)],
+        cwd=SOURCE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def until(condition: Callable[[], bool], seconds: float = 30) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def started(folder: Path, name: str) -> list[Process]:
+    """Wait until a process of this name is on record; return all that are."""
+    until(lambda: any(child.name == name for child in Processes(folder).recorded()))
+    return Processes(folder).recorded()
+
+
+def pod(name: str, runtime: str | None = None) -> str:
+    annotations = {"kwok.fairgate.dev/runtime": runtime} if runtime else {}
+    container = {"name": "c", "image": "c", "resources": {"limits": {"nvidia.com/gpu": "1"}}}
+    return json.dumps(
+        {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": name, "annotations": annotations},
+            "spec": {"restartPolicy": "Never", "containers": [container]},
+        }
+    )
+
+
+def await_phase(cluster: Cluster, name: str, phase: str) -> None:
+    condition = f"--for=jsonpath={{.status.phase}}={phase}"
+    cluster.kubectl("wait", condition, f"pod/{name}", "--timeout=30s")
+
+
+def test_nodes_are_ready_and_offer_gpus(cluster: Cluster) -> None:
+    nodes = json.loads(cluster.kubectl("get", "nodes", "-o", "json"))["items"]
+    assert [node["metadata"]["name"] for node in nodes] == ["gpu-node-0", "gpu-node-1"]
+    for node in nodes:
+        assert node["status"]["allocatable"]["nvidia.com/gpu"] == "8"
+        assert node["metadata"]["labels"]["nvidia.com/gpu.product"] == "NVIDIA-H100-80GB-HBM3"
+
+
+def test_pod_without_runtime_runs_on_until_deleted(cluster: Cluster) -> None:
+    cluster.kubectl("create", "-f", "-", stdin=pod("endless"))
+    await_phase(cluster, "endless", "Running")
+    assert cluster.kubectl("get", "pod", "endless", "-o", "jsonpath={.spec.nodeName}")
+    cluster.kubectl("delete", "pod", "endless", "--timeout=20s")
+
+
+def test_pod_with_runtime_succeeds(cluster: Cluster) -> None:
+    cluster.kubectl("create", "-f", "-", stdin=pod("brief", "1s"))
+    await_phase(cluster, "brief", "Succeeded")
+    cluster.kubectl("delete", "pod", "brief")
+
+
+def test_complaint_of_kubectl_is_told(cluster: Cluster) -> None:
+    with pytest.raises(ClusterError, match='namespaces "nowhere" not found'):
+        cluster.kubectl("get", "namespace", "nowhere")
+
+
+def test_user_is_known_by_name_and_group_and_has_no_right(cluster: Cluster, tmp_path: Path) -> None:
+    kubeconfig = tmp_path / "alice"
+    kubeconfig.write_text(cluster.user("alice", ["team-a"]))
+    asked = json.loads(
+        cluster.kubectl("--kubeconfig", str(kubeconfig), "auth", "whoami", "-o", "json")
+    )
+    assert asked["status"]["userInfo"]["username"] == "alice"
+    assert "team-a" in asked["status"]["userInfo"]["groups"]
+    with pytest.raises(ClusterError, match=r"alice.* cannot list resource"):
+        cluster.kubectl("--kubeconfig", str(kubeconfig), "get", "pods")
+
+
+def test_writes_to_pods_are_in_the_audit_log(cluster: Cluster) -> None:
+    cluster.kubectl("create", "-f", "-", stdin=pod("audited"))
+    cluster.kubectl("delete", "pod", "audited")
+
+    def verbs() -> set[str]:
+        entries = [json.loads(line) for line in cluster.audit_log.read_text().splitlines()]
+        ours = [e for e in entries if e["objectRef"].get("name") == "audited"]
+        return {entry["verb"] for entry in ours}
+
+    until(lambda: {"create", "delete"} <= verbs())
+
+
+def test_second_up_keeps_the_cluster_and_down_leaves_nothing(own: Cluster) -> None:
+    first = own.up(SMALL)
+    assert set(first.pids) == PROGRAMS
+    assert own.up(SMALL) == first
+    with pytest.raises(InvalidInput, match="other options"):
+        own.up(Options(nodes=2, fairgate=False))
+    children = own.processes.recorded()
+    assert own.down()
+    assert not any(map(is_alive, children))
+    assert not own.folder.exists()
+    assert own.status() is None
+
+
+def test_up_cleans_up_after_a_run_that_was_killed(own: Cluster) -> None:
+    run = bring_up(own.folder)
+    leftovers = started(own.folder, "kube-apiserver")
+    run.kill()
+    run.communicate()
+    leftovers = own.processes.recorded()
+    assert any(map(is_alive, leftovers))
+    details = own.up(SMALL)
+    assert not any(map(is_alive, leftovers))
+    assert set(details.pids) == PROGRAMS
+
+
+@pytest.mark.parametrize("sign", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_interrupted_up_takes_down_what_it_started(own: Cluster, sign: int) -> None:
+    run = bring_up(own.folder)
+    children = started(own.folder, "etcd")
+    run.send_signal(sign)
+    run.communicate(timeout=30)
+    assert run.returncode == 130
+    assert not any(map(is_alive, children))
+    assert not own.folder.exists()
+
+
+def test_program_that_died_is_told_by_status(own: Cluster) -> None:
+    details = own.up(SMALL)
+    os.kill(details.pids["kwok"][0], signal.SIGKILL)
+    until(lambda: (own.status() or (None, []))[1] == ["kwok"])
+
+
+def test_folder_of_somebody_else_is_left_alone(tmp_path: Path, cluster_tools: Tools) -> None:
+    (tmp_path / "thesis.tex").write_text("precious")
+    cluster = Cluster(tmp_path)
+    with pytest.raises(InvalidInput, match="not empty"):
+        cluster.up(SMALL)
+    assert not cluster.down()
+    assert (tmp_path / "thesis.tex").read_text() == "precious"
