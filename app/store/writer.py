@@ -36,7 +36,6 @@ class RedisStore(RedisReader):
     def __init__(self, server: Server, cluster: str) -> None:
         super().__init__(server, cluster)
         self._server = server
-        self._epoch = 0
         self._generation = NO_GENERATION
         self._sequence = 0
 
@@ -73,7 +72,7 @@ class RedisStore(RedisReader):
             sequence += 1
             await self._apply("building", epoch, generation, sequence, chunk)
         await self._scripts.run("finish", epoch, generation, sequence)
-        self._epoch, self._generation, self._sequence = epoch, generation, sequence
+        self._generation, self._sequence = generation, sequence
 
     async def write(self, epoch: int, writes: Sequence[StoreWrite]) -> None:
         """Apply all writes or none, in order; no writes at all: tell whether Redis still stands.
@@ -82,11 +81,10 @@ class RedisStore(RedisReader):
         it wrote is lost; StoreUnavailable: it may have been applied. After an error only
         `rebuild` helps. Redis serves nobody else meanwhile: some hundreds at a time.
         """
-        generation = self._generation if epoch == self._epoch else NO_GENERATION
         # Counted before it is sent: what became of it may never be known, and its number may
         # not be given to another write.
         self._sequence += 1
-        await self._apply("generation", epoch, generation, self._sequence, writes)
+        await self._apply("generation", epoch, self._generation, self._sequence, writes)
 
     async def _apply(
         self, slot: str, epoch: int, generation: str, sequence: int, writes: Iterable[StoreWrite]

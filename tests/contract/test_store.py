@@ -191,6 +191,8 @@ async def test_a_leader_must_rebuild_before_it_writes(world: World, store: AnySt
         await world.store().write(8, [charge("a", 4)])
     with pytest.raises(StoreEmptied):
         await world.store().write(7, [charge("a", 4)])
+    with pytest.raises(StoreEmptied):
+        await store.write(8, [charge("a", 4)])
     assert await store.usage() == ()
 
 

@@ -29,13 +29,14 @@ local function key(generation, name)
   return ARGV[2] .. generation .. ':' .. name
 end
 
--- Return nil if no newer leader has written, or why not. A lower floor than this epoch, as in an
--- old snapshot, comes with another generation: the scripts look at that.
+-- Return nil if a leader of this epoch may write, or why not.
 local function refusal(epoch)
   if not state.epoch then
     return {'EMPTIED', 'no epoch'}
   elseif tonumber(state.epoch) > tonumber(epoch) then
     return {'STALE', state.epoch}
+  elseif state.epoch ~= epoch then
+    return {'EMPTIED', 'the state is of epoch ' .. state.epoch}
   end
 end
 
