@@ -44,6 +44,10 @@ class Output(Enum):
     JSON = "json"
 
 
+cli = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+
+@cli.command()
 def bench(
     only: Annotated[
         list[Only] | None, typer.Option(help="Take this measure only; may be repeated.")
@@ -89,7 +93,7 @@ def take(chosen: list[str], pods: int | None, rounds: int | None, progress: Told
 def main() -> None:
     """Run the command line; what went wrong is told in a sentence on standard error."""
     try:
-        typer.run(bench)
+        cli()
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
     except FairgateError as error:

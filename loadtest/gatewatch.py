@@ -28,9 +28,13 @@ def _ignore(name: str) -> None:
 
 
 class GateWatch:
-    """The moments, on the monotonic clock, at which gates were seen gone, by pod name."""
+    """The moments, on the monotonic clock, at which gates were seen gone, by pod name.
 
-    def __init__(self) -> None:
+    `version` is how far it has heard: where to go on if the watch is interrupted.
+    """
+
+    def __init__(self, version: str = "") -> None:
+        self.version = version
         self.opened: dict[str, float] = {}
         self._wanted = 0
         self._enough = asyncio.Event()
@@ -40,6 +44,7 @@ class GateWatch:
         change = _change.decode(line)
         if change.type == "ERROR":
             raise ClusterUnavailable("the watch of the measure was ended by the API server.")
+        self.version = change.object.metadata.resource_version
         name = change.object.metadata.name
         if change.type == "DELETED" or name in self.opened:
             return
@@ -73,16 +78,16 @@ async def gates(
     """Watch from now on. What breaks the watch is raised where it is used."""
     path = pods_path(namespace)
     page = _page.decode(await client.request("GET", path, query=[("limit", "1")]))
-    query = [("watch", "true"), ("resourceVersion", page.metadata.resource_version)]
-    watch = GateWatch()
+    watch = GateWatch(page.metadata.resource_version)
     live = asyncio.Event()
 
     async def follow() -> None:
-        async with client.stream(path, query, read_timeout=SILENCE_SECONDS) as lines:
-            live.set()
-            async for line in lines:
-                watch.hear(line, on_held)
-        raise ClusterUnavailable("the watch of the measure ended.")
+        while True:  # the API server ends a watch whose reader falls behind on a busy box
+            query = [("watch", "true"), ("resourceVersion", watch.version)]
+            async with client.stream(path, query, read_timeout=SILENCE_SECONDS) as lines:
+                live.set()
+                async for line in lines:
+                    watch.hear(line, on_held)
 
     async with together() as group:
         following = group.create_task(follow())

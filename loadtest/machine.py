@@ -5,11 +5,13 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
+import re
 import subprocess
 from pathlib import Path
 
 PACKAGES = ("fairgate", "aiohttp", "msgspec", "uvicorn", "uvloop")
 ASK_SECONDS = 10
+VERSION = re.compile(r"\d+\.\d+\.\d+\S*")
 
 
 def machine() -> dict[str, str]:
@@ -25,19 +27,26 @@ def machine() -> dict[str, str]:
 
 def versions(programs: dict[str, Path]) -> dict[str, str]:
     """Return the versions of the Python packages, of Go, and of these programs."""
-    found = {name: importlib.metadata.version(name) for name in PACKAGES}
+    found = {name: _installed(name) for name in PACKAGES}
     found["Go"] = _said(["go", "version"])
     return found | {name: _said([str(path), "--version"]) for name, path in programs.items()}
 
 
+def _installed(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:  # run from a folder that is not set up
+        return "unknown"
+
+
 def _said(argv: list[str]) -> str:
-    """Return the first line a program says about itself."""
+    """Return the version that a program says it has."""
     try:
         done = subprocess.run(argv, capture_output=True, text=True, timeout=ASK_SECONDS, check=True)
     except (OSError, subprocess.SubprocessError):
         return "unknown"
-    lines = (done.stdout or done.stderr).splitlines()
-    return lines[0].strip() if lines else "unknown"
+    found = VERSION.search(done.stdout)
+    return found[0] if found else "unknown"
 
 
 def _processor() -> str:

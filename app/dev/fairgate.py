@@ -9,7 +9,6 @@ import base64
 import os
 import subprocess
 import sys
-import urllib.request
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,18 +17,17 @@ import msgspec
 import yaml
 
 from app.core.errors import ClusterError, InvalidInput, ToolMissing
-from app.dev.api import Api
 from app.dev.build import SOURCE
 from app.dev.control_plane import ControlPlane
 from app.dev.kubectl import Kubectl
 from app.dev.processes import Process, Processes, Program
+from app.dev.readiness import answers_ready, has_ca, holds
 from app.dev.ready import Condition, free_ports, until
 from app.tls.issue import write_private
 
 CHART = SOURCE / "charts" / "fairgate"
 NAMESPACE = "fairgate-system"
 SECRET = "fairgate-webhook-tls"  # noqa: S105 (a name)
-WEBHOOKS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/fairgate"
 KINDS = ("tenants", "pools", "policies")
 ROLES = ("webhook", "controller", "api")
 UNFAIR = ("unfair-greedy", "unfair-modest")
@@ -105,9 +103,7 @@ class Fairgate:
         """Start one process of a role, under the service account of that role."""
         if role not in ROLES:
             raise InvalidInput(f"Fairgate has no role {role}; there are {', '.join(ROLES)}.")
-        installation = self.installation()
-        if installation is None:
-            raise ClusterError("Fairgate is not installed in this cluster; install it first.")
+        installation = self._known()
         environment = {
             "PATH": os.defpath,
             "HOME": str(self._folder),
@@ -131,14 +127,15 @@ class Fairgate:
     def wait(self, children: Sequence[Process]) -> None:
         """Return once these are ready, and pods are held if the webhook is among them."""
         conditions: dict[str, Condition] = {
-            f"{child.name} (pid {child.pid})": _is_ready(child) for child in children
+            f"{child.name} (pid {child.pid})": answers_ready(ops_url(child)) for child in children
         }
         with self._control_plane.api() as api:
             if any(child.name == process_name("webhook") for child in children):
-                conditions["its CA in the webhook's configuration"] = lambda: _has_ca(
-                    api.find(WEBHOOKS)
+                installation = self._known()
+                conditions["its CA in the webhook's configuration"] = lambda: has_ca(api)
+                conditions["a pod held by the webhook"] = lambda: holds(
+                    api, installation.managed, installation.exempt
                 )
-                conditions["a pod held by the webhook"] = lambda: self._holds(api)
             until(
                 conditions,
                 seconds=READY_SECONDS,
@@ -152,6 +149,12 @@ class Fairgate:
         """Give every account a new token; processes read the files again by themselves."""
         for role in ROLES:
             self._write_token(role)
+
+    def _known(self) -> Installation:
+        installation = self.installation()
+        if installation is None:
+            raise ClusterError("Fairgate is not installed in this cluster; install it first.")
+        return installation
 
     @property
     def _installed(self) -> Path:
@@ -194,23 +197,6 @@ class Fairgate:
             write_private(path, api.call("POST", account, request)["status"]["token"].encode())
         return path
 
-    def _holds(self, api: Api) -> bool:
-        """Tell whether a GPU pod would be held now. The API server learns of webhooks late."""
-        installation = self.installation()
-        assert installation is not None
-        exact = [name for name in installation.managed if not name.endswith("*")]
-        if "default" in installation.exempt or not exact:
-            return True
-        container = {"name": "c", "image": "c", "resources": {"limits": {exact[0]: "1"}}}
-        pod = {
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "metadata": {"generateName": "fairgate-dev-probe-"},
-            "spec": {"containers": [container]},
-        }
-        made = api.call("POST", "/api/v1/namespaces/default/pods?dryRun=All", pod)
-        return bool(made["spec"].get("schedulingGates"))
-
 
 def process_name(role: str) -> str:
     """Return the name of the processes and of the service account of a role."""
@@ -220,24 +206,6 @@ def process_name(role: str) -> str:
 def ops_url(child: Process) -> str:
     """Return where a process of Fairgate answers /livez, /readyz and /metrics."""
     return f"http://{child.environment['FAIRGATE_OPS_LISTEN']}"
-
-
-def _is_ready(child: Process) -> Condition:
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-
-    def is_ready() -> bool:
-        try:
-            with opener.open(ops_url(child) + "/readyz", timeout=2) as answer:
-                return bool(answer.status == 200)
-        except OSError:
-            return False
-
-    return is_ready
-
-
-def _has_ca(configuration: Any) -> bool:
-    webhooks = (configuration or {}).get("webhooks") or ()
-    return bool(webhooks) and all(w["clientConfig"].get("caBundle") for w in webhooks)
 
 
 def _chart_values() -> dict[str, Any]:

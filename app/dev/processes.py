@@ -61,21 +61,17 @@ class Processes:
         log.parent.mkdir(parents=True, exist_ok=True)
         reading, writing = os.pipe()
         try:
-            pid = self._spawn(program, log, reading)
-            os.close(reading)
-            reading = -1
-            child = Process(
-                program.name, pid, birth(pid) or "", program.argv, dict(program.environment)
-            )
-            with self._locked():
-                self._write([*self.recorded(), child])
-            os.write(writing, b"go\n")
+            # Whatever interrupts us in here closes the pipe, and so ends a shell not yet recorded.
+            with open(reading, "rb", 0) as waiting, open(writing, "wb", 0) as word:
+                pid = self._spawn(program, log, waiting.fileno())
+                child = Process(
+                    program.name, pid, birth(pid) or "", program.argv, dict(program.environment)
+                )
+                with self._locked():
+                    self._write([*self.recorded(), child])
+                word.write(b"go\n")
         except OSError as error:
             raise ClusterError(f"{program.name} cannot be started: {error}.") from error
-        finally:
-            for end in (reading, writing):
-                if end >= 0:
-                    os.close(end)
         return child
 
     def recorded(self) -> list[Process]:

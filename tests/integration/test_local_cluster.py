@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import signal
+import socket
+import ssl
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -80,6 +84,45 @@ def await_phase(cluster: Cluster, name: str, phase: str) -> None:
     cluster.kubectl("wait", condition, f"pod/{name}", "--timeout=30s")
 
 
+def accept_one(server: socket.socket, context: ssl.SSLContext) -> object:
+    connection, _ = server.accept()
+    with connection, context.wrap_socket(connection, server_side=True) as secured:
+        return (secured.getpeercert() or {})["subject"]
+
+
+def ask(cluster: Cluster) -> bool:
+    """Make the API server call the webhook; what that one answers does not matter."""
+    cluster.kubectl("create", "configmap", "probe", "--dry-run=server")
+    return True
+
+
+def probe_webhook(port: int, ca: str) -> str:
+    client = {"url": f"https://127.0.0.1:{port}/", "caBundle": ca}
+    rule = {
+        "apiGroups": [""],
+        "apiVersions": ["v1"],
+        "operations": ["CREATE"],
+        "resources": ["configmaps"],
+    }
+    webhook = {
+        "name": "probe.fairgate.io",
+        "clientConfig": client,
+        "rules": [rule],
+        "sideEffects": "None",
+        "admissionReviewVersions": ["v1"],
+        "failurePolicy": "Ignore",
+        "timeoutSeconds": 2,
+    }
+    return json.dumps(
+        {
+            "apiVersion": "admissionregistration.k8s.io/v1",
+            "kind": "MutatingWebhookConfiguration",
+            "metadata": {"name": "probe"},
+            "webhooks": [webhook],
+        }
+    )
+
+
 def test_nodes_are_ready_and_offer_gpus(cluster: Cluster) -> None:
     nodes = json.loads(cluster.kubectl("get", "nodes", "-o", "json"))["items"]
     assert [node["metadata"]["name"] for node in nodes] == ["gpu-node-0", "gpu-node-1"]
@@ -128,6 +171,50 @@ def test_writes_to_pods_are_in_the_audit_log(cluster: Cluster) -> None:
         return {entry["verb"] for entry in ours}
 
     until(lambda: {"create", "delete"} <= verbs())
+
+
+def test_fairgate_holds_and_releases_under_its_own_accounts(fairgate_cluster: Cluster) -> None:
+    fairgate_cluster.kubectl("create", "-f", "-", stdin=pod("fair"))
+    await_phase(fairgate_cluster, "fair", "Running")
+    fairgate_cluster.kubectl("delete", "pod", "fair")
+    entries = map(json.loads, fairgate_cluster.audit_log.read_text().splitlines())
+    released = [
+        entry["user"]["username"]
+        for entry in entries
+        if entry["objectRef"].get("name") == "fair"
+        and (entry["verb"], entry["objectRef"].get("subresource")) == ("patch", None)
+    ]
+    assert set(released) == {"system:serviceaccount:fairgate-system:fairgate-controller"}
+
+
+def test_processes_of_fairgate_start_and_stop_one_by_one(fairgate_cluster: Cluster) -> None:
+    (first,) = fairgate_cluster.details().pids["fairgate-controller"]
+    second = fairgate_cluster.start_fairgate("controller")
+    assert fairgate_cluster.details().pids["fairgate-controller"] == [first, second.pid]
+    assert len(fairgate_cluster.ops_urls("controller")) == 2
+    fairgate_cluster.stop_fairgate("controller", signal.SIGKILL, pid=second.pid)
+    assert fairgate_cluster.details().pids["fairgate-controller"] == [first]
+
+
+def test_api_server_shows_webhooks_who_it_is(cluster: Cluster) -> None:
+    """A webhook that trusts only the webhook client CA hears the API server, and knows it."""
+    pki = cluster.folder / "pki"
+    inside = ssl.create_default_context(
+        ssl.Purpose.CLIENT_AUTH, cafile=str(pki / "webhook-client-ca.crt")
+    )
+    inside.load_cert_chain(pki / "kube-apiserver.crt", pki / "kube-apiserver.key")
+    inside.verify_mode = ssl.CERT_REQUIRED
+    inside.verify_flags |= ssl.VERIFY_X509_STRICT
+    with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(1) as pool:
+        server.settimeout(30)
+        caller = pool.submit(accept_one, server, inside)
+        ca = base64.b64encode((pki / "cluster-ca.crt").read_bytes()).decode()
+        cluster.kubectl("create", "-f", "-", stdin=probe_webhook(server.getsockname()[1], ca))
+        try:
+            until(lambda: ask(cluster) and caller.done())
+        finally:
+            cluster.kubectl("delete", "mutatingwebhookconfiguration", "probe")
+        assert caller.result() == ((("commonName", "kube-apiserver-webhook-client"),),)
 
 
 def test_second_up_keeps_the_cluster_and_down_leaves_nothing(own: Cluster) -> None:

@@ -31,29 +31,45 @@ app.kubernetes.io/component: {{ .component }}
 {{ join " || " $terms }}
 {{- end }}
 
-{{/* CEL: whether the resource requirements `c` (of a container or a pod) ask for a managed one. */}}
+{{/*
+CEL: whether the pod `object` names a managed resource anywhere a pod can: at pod level, in a
+container or init container, by request or by limit, or in the overhead of its runtime class.
+The amount is not looked at: that is for the webhook, which reads every spelling of zero.
+*/}}
 {{- define "fairgate.asks" -}}
-has(c.resources) && (
-  (has(c.resources.requests) && c.resources.requests.exists(r, {{ include "fairgate.isManaged" . }})) ||
-  (has(c.resources.limits) && c.resources.limits.exists(r, {{ include "fairgate.isManaged" . }})))
+{{- $managed := include "fairgate.isManaged" . -}}
+([object.spec] + object.spec.?containers.orValue([]) + object.spec.?initContainers.orValue([])).exists(c,
+  c.?resources.?requests.orValue({}).exists(r, {{ $managed }}) ||
+  c.?resources.?limits.orValue({}).exists(r, {{ $managed }})) ||
+object.spec.?overhead.orValue({}).exists(r, {{ $managed }})
 {{- end }}
 
 {{/* Settings that all programs share, as environment variables. */}}
 {{- define "fairgate.environment" -}}
 - name: FAIRGATE_NAMESPACE
   valueFrom: {fieldRef: {fieldPath: metadata.namespace}}
-- name: FAIRGATE_IDENTITY
-  valueFrom: {fieldRef: {fieldPath: metadata.name}}
 - name: FAIRGATE_CLUSTER
   value: {{ .Values.cluster | quote }}
 - name: FAIRGATE_MANAGED_RESOURCES
   value: {{ join "," .Values.managedResources | quote }}
 - name: FAIRGATE_EXEMPT_NAMESPACES
   value: {{ join "," .Values.exemptNamespaces | quote }}
+- name: FAIRGATE_OPS_LISTEN
+  value: "0.0.0.0:8080"
 - name: FAIRGATE_LOG_LEVEL
   value: {{ .Values.logLevel | quote }}
 - name: FAIRGATE_DRAIN_SECONDS
   value: {{ .Values.webhook.drainSeconds | quote }}
+{{- end }}
+
+{{/* The names of the Services, which the one certificate of webhook and API must carry. */}}
+{{- define "fairgate.tlsNames" -}}
+{{- $names := list -}}
+{{- range list "fairgate-webhook" "fairgate-api" -}}
+{{- $host := printf "%s.%s.svc" . $.Release.Namespace -}}
+{{- $names = concat $names (list $host (printf "%s.cluster.local" $host)) -}}
+{{- end -}}
+{{ join "," $names }}
 {{- end }}
 
 {{- define "fairgate.redis" -}}
@@ -92,6 +108,11 @@ securityContext:
   allowPrivilegeEscalation: false
   readOnlyRootFilesystem: true
   capabilities: {drop: [ALL]}
+# A process waits here for an API server that does not answer yet.
+startupProbe:
+  httpGet: {path: /livez, port: ops}
+  periodSeconds: 1
+  failureThreshold: 60
 livenessProbe:
   httpGet: {path: /livez, port: ops}
   periodSeconds: 10
@@ -118,4 +139,52 @@ items:
     message: {type: string}
     lastTransitionTime: {type: string, format: date-time}
     observedGeneration: {type: integer, format: int64}
+{{- end }}
+
+{{/* Schema of a weight: a decimal of 0 or more. */}}
+{{- define "fairgate.decimal" -}}
+type: string
+maxLength: 16
+pattern: '^(0|[1-9][0-9]{0,8})(\.[0-9]{1,6})?$'
+{{- end }}
+
+{{/* Schema of a decimal above 0. */}}
+{{- define "fairgate.positiveDecimal" -}}
+type: string
+maxLength: 16
+pattern: '^([1-9][0-9]{0,8}(\.[0-9]{1,6})?|0\.[0-9]{0,5}[1-9]0{0,5})$'
+{{- end }}
+
+{{/* Schema of a duration such as 90s, 5m or 1h30m. */}}
+{{- define "fairgate.duration" -}}
+type: string
+minLength: 2
+maxLength: 24
+pattern: '^([0-9]{1,6}h)?([0-9]{1,6}m)?([0-9]{1,6}s)?$'
+{{- end }}
+
+{{/*
+Whether the API server can count with quantities in these schemas. Before 1.34 it takes every
+quantity for a string of three megabytes, and refuses the rules as too costly.
+*/}}
+{{- define "fairgate.countsQuantities" -}}
+{{- if semverCompare ">=1.34-0" .Capabilities.KubeVersion.Version }}yes{{ end -}}
+{{- end }}
+
+{{/* Schema of amounts by resource: legal quantities of 0 or more. */}}
+{{- define "fairgate.amounts" -}}
+type: object
+maxProperties: 16
+{{- if include "fairgate.countsQuantities" . }}
+additionalProperties: {x-kubernetes-int-or-string: true, maxLength: 32}
+x-kubernetes-validations:
+  - rule: "self.all(r, isQuantity(string(self[r])) && quantity(string(self[r])).compareTo(quantity('0')) >= 0)"
+    message: "an amount must be a quantity of 0 or more, such as 8 or 64Gi"
+{{- else }}
+additionalProperties:
+  x-kubernetes-int-or-string: true
+  maxLength: 32
+  minimum: 0
+  pattern: '^[0-9]{1,18}(\.[0-9]{1,9})?(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)?$'
+{{- end }}
 {{- end }}

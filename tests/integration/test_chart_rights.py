@@ -1,0 +1,135 @@
+"""Whom the chart lets do what: each account of Fairgate has its own few rights and no more."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from app.dev.cluster import Cluster
+
+OURS = "fairgate-system"
+OTHER = "default"
+ANY = ""
+"""No namespace: in all of them, or an object outside of any."""
+
+Right = tuple[str, str, str, str, str]
+"""Account, verb, resource[/subresource][.group], namespace, name (empty: any)."""
+
+ALLOWED: list[Right] = [
+    ("webhook", "list", "tenants.fairgate.io", ANY, ""),
+    ("webhook", "watch", "policies.fairgate.io", ANY, ""),
+    ("webhook", "watch", "namespaces", ANY, ""),
+    ("webhook", "create", "secrets", OURS, ""),
+    ("webhook", "get", "secrets", OURS, "fairgate-webhook-tls"),
+    ("webhook", "patch", "secrets", OURS, "fairgate-webhook-tls"),
+    (
+        "webhook",
+        "patch",
+        "mutatingwebhookconfigurations.admissionregistration.k8s.io",
+        ANY,
+        "fairgate",
+    ),
+    ("controller", "watch", "pods", ANY, ""),
+    ("controller", "get", "pods", OTHER, "some"),
+    ("controller", "patch", "pods", OTHER, "some"),
+    ("controller", "list", "nodes", ANY, ""),
+    ("controller", "watch", "pools.fairgate.io", ANY, ""),
+    ("controller", "patch", "tenants/status.fairgate.io", ANY, "team-a"),
+    ("controller", "patch", "pools/status.fairgate.io", ANY, "h100"),
+    ("controller", "create", "events", OTHER, ""),
+    ("controller", "release", "podgates.fairgate.io", OTHER, ""),
+    ("controller", "create", "leases.coordination.k8s.io", OURS, ""),
+    ("controller", "patch", "leases.coordination.k8s.io", OURS, "fairgate-controller"),
+    ("api", "watch", "tenants.fairgate.io", ANY, ""),
+    ("api", "get", "pools.fairgate.io", ANY, "h100"),
+    ("api", "create", "tokenreviews.authentication.k8s.io", ANY, ""),
+    ("api", "create", "subjectaccessreviews.authorization.k8s.io", ANY, ""),
+    ("api", "get", "secrets", OURS, "fairgate-webhook-tls"),
+]
+
+DENIED: list[Right] = [
+    ("webhook", "get", "secrets", OURS, "redis"),
+    ("webhook", "list", "secrets", OURS, ""),
+    ("webhook", "create", "secrets", OTHER, ""),
+    ("webhook", "delete", "secrets", OURS, "fairgate-webhook-tls"),
+    (
+        "webhook",
+        "patch",
+        "mutatingwebhookconfigurations.admissionregistration.k8s.io",
+        ANY,
+        "other",
+    ),
+    (
+        "webhook",
+        "delete",
+        "mutatingwebhookconfigurations.admissionregistration.k8s.io",
+        ANY,
+        "fairgate",
+    ),
+    ("webhook", "patch", "pods", OTHER, "some"),
+    ("webhook", "list", "pods", ANY, ""),
+    ("webhook", "release", "podgates.fairgate.io", OTHER, ""),
+    ("webhook", "update", "tenants.fairgate.io", ANY, "team-a"),
+    ("controller", "create", "pods", OTHER, ""),
+    ("controller", "delete", "pods", OTHER, "some"),
+    ("controller", "update", "pods", OTHER, "some"),
+    ("controller", "patch", "pods/status", OTHER, "some"),
+    ("controller", "create", "pods/binding", OTHER, "some"),
+    ("controller", "patch", "nodes", ANY, "some"),
+    ("controller", "patch", "tenants.fairgate.io", ANY, "team-a"),
+    ("controller", "update", "tenants/status.fairgate.io", ANY, "team-a"),
+    ("controller", "get", "secrets", OURS, "fairgate-webhook-tls"),
+    ("controller", "patch", "leases.coordination.k8s.io", OURS, "other"),
+    ("controller", "create", "leases.coordination.k8s.io", "kube-system", ""),
+    ("api", "patch", "tenants.fairgate.io", ANY, "team-a"),
+    ("api", "patch", "tenants/status.fairgate.io", ANY, "team-a"),
+    ("api", "list", "pods", ANY, ""),
+    ("api", "patch", "pods", OTHER, "some"),
+    ("api", "release", "podgates.fairgate.io", OTHER, ""),
+    ("api", "create", "secrets", OURS, ""),
+    ("api", "get", "secrets", OURS, "redis"),
+    ("api", "impersonate", "users", ANY, "anybody"),
+]
+
+
+def may(cluster: Cluster, right: Right) -> bool:
+    """Ask the API server, as `kubectl auth can-i` does."""
+    account, verb, what, namespace, name = right
+    resource, _, group = what.partition(".")
+    resource, _, subresource = resource.partition("/")
+    review = {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SubjectAccessReview",
+        "spec": {
+            "user": f"system:serviceaccount:{OURS}:fairgate-{account}",
+            "groups": ["system:serviceaccounts", "system:authenticated"],
+            "resourceAttributes": {
+                "verb": verb,
+                "group": group,
+                "resource": resource,
+                "subresource": subresource,
+                "namespace": namespace,
+                "name": name,
+            },
+        },
+    }
+    said = cluster.kubectl("create", "-o", "json", "-f", "-", stdin=json.dumps(review))
+    return bool(json.loads(said)["status"]["allowed"])
+
+
+@pytest.mark.parametrize("right", ALLOWED, ids=" ".join)
+def test_account_may(installed: Cluster, right: Right) -> None:
+    assert may(installed, right)
+
+
+@pytest.mark.parametrize("right", DENIED, ids=" ".join)
+def test_account_may_not(installed: Cluster, right: Right) -> None:
+    assert not may(installed, right)
+
+
+def test_no_account_has_a_wildcard(installed: Cluster) -> None:
+    roles = ("fairgate-webhook", "fairgate-controller", "fairgate-api")
+    said = installed.kubectl("get", "clusterrole", *roles, "-o", "json")
+    rules = [rule for role in json.loads(said)["items"] for rule in role["rules"]]
+    assert not [rule for rule in rules if "*" in str(rule)]

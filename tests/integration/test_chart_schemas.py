@@ -1,0 +1,179 @@
+"""What the schemas of Tenant, Pool and Policy take, refuse and show."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from app.core.errors import ClusterError
+from app.dev.cluster import Cluster
+from tests.chart import Object, make_ours
+
+QUOTA = {"pool": "h100", "guarantee": {"nvidia.com/gpu": 8}, "limit": {"nvidia.com/gpu": 32}}
+
+GOOD = [
+    ("Tenant", "bare", {}),
+    ("Tenant", "weightless", {"weight": "0"}),
+    (
+        "Tenant",
+        "full",
+        {
+            "parent": "research",
+            "weight": "2.5",
+            "namespaces": ["team-a", "team-a-dev"],
+            "users": [{"name": "alice@example.com", "weight": "0.000001"}, {"name": "bob"}],
+            "quotas": [QUOTA, {"pool": "t4", "guarantee": {"cpu": "1500m"}, "limit": {"cpu": 2}}],
+            "pools": ["h100", "t4"],
+            "maxPending": 500,
+            "paused": True,
+        },
+    ),
+    ("Tenant", "equal", {"quotas": [{**QUOTA, "guarantee": {"nvidia.com/gpu": "32"}}]}),
+    ("Tenant", "unlimited", {"quotas": [{**QUOTA, "guarantee": {"memory": "1Ti"}}]}),
+    ("Pool", "bare", {}),
+    (
+        "Pool",
+        "full",
+        {
+            "nodeSelector": {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"},
+            "weights": {"nvidia.com/gpu": "4"},
+            "overcommit": {"cpu": "1.2"},
+            "placement": "spread",
+            "topology": ["topology.kubernetes.io/zone", "example.com/rack"],
+            "gpuMemory": "80Gi",
+            "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists"}],
+            "maxCapacity": {"nvidia.com/gpu": 64},
+            "paused": False,
+        },
+    ),
+    ("Policy", "default", {}),
+    (
+        "Policy",
+        "default",
+        {
+            "history": "0.5",
+            "halfLife": "1h30m",
+            "minCharge": "90s",
+            "reclaim": "off",
+            "withinQueue": "LowerPriority",
+            "mode": "Observe",
+        },
+    ),
+]
+
+
+@pytest.mark.parametrize(("kind", "name", "spec"), GOOD)
+def test_good_object_is_taken_as_written(
+    installed: Cluster, kind: str, name: str, spec: Object
+) -> None:
+    taken = make_ours(installed, kind, name, spec, "--dry-run=server")["spec"]
+    for user in taken.get("users", ()):
+        if user == {"name": "bob", "weight": "1"}:
+            del user["weight"]
+    assert {key: taken[key] for key in spec} == spec
+
+
+def quota(guarantee: object, limit: object, resource: str = "nvidia.com/gpu") -> Object:
+    return {
+        "quotas": [{"pool": "p", "guarantee": {resource: guarantee}, "limit": {resource: limit}}]
+    }
+
+
+EXCEEDS = "the guarantee exceeds the limit"
+AMOUNT = "an amount must be a quantity of 0 or more"
+DOUBLE = "Duplicate value"
+
+BAD = [
+    ("Tenant", "ns.team-a", {}, "names that begin with ns."),
+    ("Tenant", "t", {"parent": "t"}, "cannot be its own parent"),
+    ("Tenant", "t", {"parent": "ns.team-a"}, "cannot be a parent"),
+    ("Tenant", "t", {"weight": "-1"}, "spec.weight"),
+    ("Tenant", "t", {"weight": "1e3"}, "spec.weight"),
+    ("Tenant", "t", {"weight": ".5"}, "spec.weight"),
+    ("Tenant", "t", {"weight": "1/3"}, "spec.weight"),
+    ("Tenant", "t", {"weight": ""}, "spec.weight"),
+    ("Tenant", "t", {"weight": 2}, 'must be of type string: "integer"'),
+    ("Tenant", "t", {"users": [{"name": "a", "weight": "heavy"}]}, "spec.users[0].weight"),
+    ("Tenant", "t", {"users": [{"weight": "1"}]}, "spec.users[0].name"),
+    ("Tenant", "t", {"users": [{"name": "a"}, {"name": "a"}]}, DOUBLE),
+    ("Tenant", "t", {"namespaces": ["a", "a"]}, DOUBLE),
+    ("Tenant", "t", {"namespaces": ["Team_A"]}, "spec.namespaces[0]"),
+    ("Tenant", "t", {"quotas": [{"pool": "p"}, {"pool": "p"}]}, DOUBLE),
+    ("Tenant", "t", {"quotas": [{"limit": {"cpu": 1}}]}, "spec.quotas[0].pool"),
+    ("Tenant", "t", quota(9, 8), EXCEEDS),
+    ("Tenant", "t", quota("1Gi", "1000M", "memory"), EXCEEDS),
+    ("Tenant", "t", quota("1001m", 1, "cpu"), EXCEEDS),
+    ("Tenant", "t", quota("lots", 8), AMOUNT),
+    ("Tenant", "t", quota(-1, 8), AMOUNT),
+    ("Tenant", "t", quota(0, "-1"), AMOUNT),
+    ("Tenant", "t", quota(0.5, 8), "spec.quotas[0].guarantee"),
+    ("Tenant", "t", {"maxPending": -1}, "spec.maxPending"),
+    ("Tenant", "t", {"pools": ["h100", "h100"]}, DOUBLE),
+    ("Tenant", "t", {"wieght": "2"}, 'unknown field "spec.wieght"'),
+    ("Pool", "p", {"overcommit": {"cpu": "0"}}, "spec.overcommit.cpu"),
+    ("Pool", "p", {"overcommit": {"cpu": "0.000"}}, "spec.overcommit.cpu"),
+    ("Pool", "p", {"overcommit": {"cpu": "-2"}}, "spec.overcommit.cpu"),
+    ("Pool", "p", {"weights": {"nvidia.com/gpu": "0"}}, "spec.weights"),
+    ("Pool", "p", {"placement": "scatter"}, 'supported values: "pack", "spread"'),
+    ("Pool", "p", {"gpuMemory": "big"}, "spec.gpuMemory"),
+    ("Pool", "p", {"gpuMemory": 0}, "spec.gpuMemory"),
+    ("Pool", "p", {"maxCapacity": {"nvidia.com/gpu": "many"}}, AMOUNT),
+    ("Pool", "p", {"nodeSelector": {"a": "no spaces"}}, "spec.nodeSelector.a"),
+    ("Pool", "p", {"tolerations": [{"effect": "NoSchedule"}]}, "write operator Exists"),
+    ("Pool", "p", {"tolerations": [{"key": "a", "tolerationSeconds": 1}]}, "effect NoExecute"),
+    ("Policy", "mine", {}, "there is only one Policy; name it default"),
+    ("Policy", "default", {"reclaim": "always"}, 'supported values: "off", "guarantee", "fair"'),
+    ("Policy", "default", {"reclaim": False}, 'must be of type string: "boolean"'),
+    ("Policy", "default", {"withinQueue": "Always"}, '"Never", "LowerPriority"'),
+    ("Policy", "default", {"mode": "Dream"}, 'supported values: "Enforce", "Observe"'),
+    ("Policy", "default", {"halfLife": "4 hours"}, "spec.halfLife"),
+    ("Policy", "default", {"halfLife": "4"}, "spec.halfLife"),
+    ("Policy", "default", {"minRuntime": "-5m"}, "spec.minRuntime"),
+    ("Policy", "default", {"history": "-1"}, "spec.history"),
+]
+
+
+@pytest.mark.parametrize(("kind", "name", "spec", "words"), BAD)
+def test_bad_object_is_refused_with_a_reason(
+    installed: Cluster, kind: str, name: str, spec: Object, words: str
+) -> None:
+    with pytest.raises(ClusterError) as refusal:
+        make_ours(installed, kind, name, spec, "--dry-run=server")
+    assert words in str(refusal.value)
+
+
+def test_kubectl_shows_what_matters(installed: Cluster) -> None:
+    status = {
+        "tenant": {"share": "0.375", "used": {"nvidia.com/gpu": "3"}, "pending": 41},
+        "pool": {"nodes": 2, "capacity": {"nvidia.com/gpu": "16"}, "used": {"nvidia.com/gpu": "3"}},
+    }
+    kinds = {"tenant": {"weight": "2", "parent": "research"}, "pool": {"paused": True}}
+    for kind, spec in kinds.items():
+        make_ours(installed, kind.title(), "shown", spec)
+        patch = json.dumps({"status": status[kind]})
+        flags = ("--subresource=status", "--type=merge", "-p", patch)
+        installed.kubectl("patch", kind, "shown", *flags)
+    try:
+        assert cells(installed, "tenant") >= {
+            ("WEIGHT", "2"),
+            ("SHARE", "0.375"),
+            ("USED", '{"nvidia.com/gpu":"3"}'),
+            ("PENDING", "41"),
+            ("PARENT", "research"),
+        }
+        assert cells(installed, "pool") >= {
+            ("CAPACITY", '{"nvidia.com/gpu":"16"}'),
+            ("USED", '{"nvidia.com/gpu":"3"}'),
+            ("PAUSED", "true"),
+        }
+        assert "tenant.fairgate.io/shown" in installed.kubectl("get", "fairgate", "-o", "name")
+    finally:
+        installed.kubectl("delete", "tenant/shown", "pool/shown")
+
+
+def cells(cluster: Cluster, kind: str) -> set[tuple[str, str]]:
+    """Return (column, cell) of the object `shown`."""
+    table = cluster.kubectl("get", kind, "shown", "-o", "wide")
+    head, row = (line.split() for line in table.splitlines())
+    return set(zip(head, row, strict=False))
