@@ -150,13 +150,13 @@ class Stage:
         kubeconfig.write_text(self.cluster.user(name))
         return Kubectl(Path(self.cluster.details().kubectl), kubeconfig, self.folder)
 
-    def metric(self, role: str, name: str) -> float:
-        """Return the sum of a metric over all processes of a role."""
+    def metric(self, role: str, name: str, label: str = "") -> float:
+        """Return the sum of a metric, of the series that carry a label, over a role's processes."""
         total = 0.0
         for url in self.cluster.ops_urls(role):
             with urllib.request.urlopen(f"{url}/metrics", timeout=5) as answer:
                 for line in answer.read().decode().splitlines():
-                    if line.startswith(name) and line[len(name)] in " {":
+                    if line.startswith(name) and line[len(name)] in " {" and label in line:
                         total += float(line.rpartition(" ")[2])
         return total
 

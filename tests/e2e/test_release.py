@@ -144,18 +144,18 @@ def test_people_are_told_what_happens(stage: Stage) -> None:
     blockers = stage.block(wall)
     stage.apply(ours, pod("first", 8), pod("second", 8))
 
-    def said(reason: str, name: str) -> str:
-        wanted = f"reason={reason},involvedObject.name={name}"
-        found = stage.get("events", "-n", ours, f"--field-selector={wanted}")["items"]
-        return str(found[0]["message"]) if found else ""
+    def said(reason: str) -> list[str]:
+        found = stage.get("events", "-n", ours, f"--field-selector=reason={reason}")["items"]
+        return [str(event["message"]) for event in found]
 
-    until("it is said why the second waits", lambda: said("Held", "second") != "")
-    message = said("Held", "second")
-    assert message.endswith("waits for 8 nvidia.com/gpu of pool default")
-    assert message.startswith("queued: ")
-    assert "ns.told/" in message
+    until("it is said why both wait", lambda: len(said("Held")) == 2)
+    for message in said("Held"):
+        assert message.startswith("queued: ")
+        assert " of 2 in ns.told/" in message
+        assert message.endswith("waits for 8 nvidia.com/gpu of pool default")
     stage.delete(wall, blockers[0])
-    until("it is said that one was released", lambda: said("Released", "first") != "")
+    until("it is said that one was released", lambda: len(said("Released")) == 1)
+    assert said("Released")[0].startswith("to pool default after ")
 
 
 def test_without_the_webhook_gpu_pods_are_refused_and_others_are_not(stage: Stage) -> None:

@@ -83,18 +83,23 @@ def quota(guarantee: object, limit: object, resource: str = "nvidia.com/gpu") ->
 EXCEEDS = "the guarantee exceeds the limit"
 AMOUNT = "an amount must be a quantity of 0 or more"
 DOUBLE = "Duplicate value"
+DECIMAL = "must be a decimal number of 0 or more"
+POSITIVE = "must be a decimal number above 0"
+DURATION = "must be a duration"
 
 BAD = [
     ("Tenant", "ns.team-a", {}, "names that begin with ns."),
     ("Tenant", "t", {"parent": "t"}, "cannot be its own parent"),
     ("Tenant", "t", {"parent": "ns.team-a"}, "cannot be a parent"),
-    ("Tenant", "t", {"weight": "-1"}, "spec.weight"),
-    ("Tenant", "t", {"weight": "1e3"}, "spec.weight"),
-    ("Tenant", "t", {"weight": ".5"}, "spec.weight"),
-    ("Tenant", "t", {"weight": "1/3"}, "spec.weight"),
-    ("Tenant", "t", {"weight": ""}, "spec.weight"),
+    ("Tenant", "t", {"weight": "-1"}, DECIMAL),
+    ("Tenant", "t", {"weight": "1e3"}, DECIMAL),
+    ("Tenant", "t", {"weight": ".5"}, DECIMAL),
+    ("Tenant", "t", {"weight": "1/3"}, DECIMAL),
+    ("Tenant", "t", {"weight": "1.0000001"}, DECIMAL),
+    ("Tenant", "t", {"weight": "2\n"}, DECIMAL),
+    ("Tenant", "t", {"weight": ""}, DECIMAL),
     ("Tenant", "t", {"weight": 2}, 'must be of type string: "integer"'),
-    ("Tenant", "t", {"users": [{"name": "a", "weight": "heavy"}]}, "spec.users[0].weight"),
+    ("Tenant", "t", {"users": [{"name": "a", "weight": "heavy"}]}, DECIMAL),
     ("Tenant", "t", {"users": [{"weight": "1"}]}, "spec.users[0].name"),
     ("Tenant", "t", {"users": [{"name": "a"}, {"name": "a"}]}, DOUBLE),
     ("Tenant", "t", {"namespaces": ["a", "a"]}, DOUBLE),
@@ -111,10 +116,10 @@ BAD = [
     ("Tenant", "t", {"maxPending": -1}, "spec.maxPending"),
     ("Tenant", "t", {"pools": ["h100", "h100"]}, DOUBLE),
     ("Tenant", "t", {"wieght": "2"}, 'unknown field "spec.wieght"'),
-    ("Pool", "p", {"overcommit": {"cpu": "0"}}, "spec.overcommit.cpu"),
-    ("Pool", "p", {"overcommit": {"cpu": "0.000"}}, "spec.overcommit.cpu"),
-    ("Pool", "p", {"overcommit": {"cpu": "-2"}}, "spec.overcommit.cpu"),
-    ("Pool", "p", {"weights": {"nvidia.com/gpu": "0"}}, "spec.weights"),
+    ("Pool", "p", {"overcommit": {"cpu": "0"}}, POSITIVE),
+    ("Pool", "p", {"overcommit": {"cpu": "0.000"}}, POSITIVE),
+    ("Pool", "p", {"overcommit": {"cpu": "-2"}}, POSITIVE),
+    ("Pool", "p", {"weights": {"nvidia.com/gpu": "0"}}, POSITIVE),
     ("Pool", "p", {"placement": "scatter"}, 'supported values: "pack", "spread"'),
     ("Pool", "p", {"gpuMemory": "big"}, "spec.gpuMemory"),
     ("Pool", "p", {"gpuMemory": 0}, "spec.gpuMemory"),
@@ -127,10 +132,11 @@ BAD = [
     ("Policy", "default", {"reclaim": False}, 'must be of type string: "boolean"'),
     ("Policy", "default", {"withinQueue": "Always"}, '"Never", "LowerPriority"'),
     ("Policy", "default", {"mode": "Dream"}, 'supported values: "Enforce", "Observe"'),
-    ("Policy", "default", {"halfLife": "4 hours"}, "spec.halfLife"),
-    ("Policy", "default", {"halfLife": "4"}, "spec.halfLife"),
-    ("Policy", "default", {"minRuntime": "-5m"}, "spec.minRuntime"),
-    ("Policy", "default", {"history": "-1"}, "spec.history"),
+    ("Policy", "default", {"halfLife": "4 hours"}, DURATION),
+    ("Policy", "default", {"halfLife": "4"}, DURATION),
+    ("Policy", "default", {"halfLife": ""}, DURATION),
+    ("Policy", "default", {"minRuntime": "-5m"}, DURATION),
+    ("Policy", "default", {"history": "-1"}, DECIMAL),
 ]
 
 
