@@ -94,7 +94,7 @@ async def _turn(ground: Ground, arm: str, pods: int) -> float:
 async def _holds(ground: Ground, arm: str) -> bool:
     """Tell whether a new pod of this arm gets the gates that it should."""
     namespace, name = NAMESPACES[arm], "probe"
-    await load.create_pods(ground.client, namespace, [load.pod(name, gated=True)])
+    await load.create_pod(ground.client, namespace, load.pod(name, gated=True))
     found = await load.gates_of(ground.client, namespace, name)
     await load.clear(ground.client, [namespace])
     return found == GATES[arm]

@@ -71,7 +71,7 @@ async def _turn(ground: Ground, arm: str, pods: int) -> list[float]:
     async def create(name: str) -> None:
         body = load.pod(name, gated=bare)
         sent[name] = time.monotonic()
-        await load.create_pods(ground.client, namespace, [body])
+        await load.create_pod(ground.client, namespace, body)
 
     async with load.together() as group:
 

@@ -97,14 +97,14 @@ async def over(
     return time.monotonic() - began
 
 
+async def create_pod(client: Client, namespace: str, body: bytes) -> None:
+    """Create one pod."""
+    await client.request("POST", pods_path(namespace), body=body, timeout=REQUEST_SECONDS)
+
+
 async def create_pods(client: Client, namespace: str, bodies: Sequence[bytes]) -> float:
     """Create all of these pods; return the seconds it took."""
-    path = pods_path(namespace)
-
-    async def send(body: bytes) -> None:
-        await client.request("POST", path, body=body, timeout=REQUEST_SECONDS)
-
-    return await over(bodies, send, limit=10 + len(bodies) / 20)
+    return await over(bodies, partial(create_pod, client, namespace), 10 + len(bodies) / 20)
 
 
 async def ungate(client: Client, namespace: str, name: str) -> None:

@@ -62,9 +62,7 @@ async def _bare(ground: Ground, pods: int) -> float:
         began = time.monotonic()
         limit = _limit(pods)
         await load.over(names, lambda name: load.ungate(ground.client, BARE, name), limit)
-        answered = time.monotonic()
         ended = await watch.wait(pods, limit)
-        print("lag", ended-answered, answered-began)
     await _settle(ground, BARE)
     return ended - began
 

@@ -38,9 +38,10 @@ The amount is not looked at: that is for the webhook, which reads every spelling
 */}}
 {{- define "fairgate.asks" -}}
 {{- $managed := include "fairgate.isManaged" . -}}
-([object.spec] + object.spec.?containers.orValue([]) + object.spec.?initContainers.orValue([])).exists(c,
-  c.?resources.?requests.orValue({}).exists(r, {{ $managed }}) ||
-  c.?resources.?limits.orValue({}).exists(r, {{ $managed }})) ||
+[dyn([object.spec]), object.spec.?containers.orValue([]), object.spec.?initContainers.orValue([])].exists(many,
+  many != null && many.exists(c,
+    c.?resources.?requests.orValue({}).exists(r, {{ $managed }}) ||
+    c.?resources.?limits.orValue({}).exists(r, {{ $managed }}))) ||
 object.spec.?overhead.orValue({}).exists(r, {{ $managed }})
 {{- end }}
 
@@ -141,26 +142,31 @@ items:
     observedGeneration: {type: integer, format: int64}
 {{- end }}
 
-{{/* Schema of a weight: a decimal of 0 or more. */}}
+{{/* Schema of a weight: a decimal of 0 or more. A rule, not a pattern: its message is for people. */}}
 {{- define "fairgate.decimal" -}}
 type: string
 maxLength: 16
-pattern: '^(0|[1-9][0-9]{0,8})(\.[0-9]{1,6})?$'
+x-kubernetes-validations:
+  - rule: "self.matches('^(0|[1-9][0-9]{0,8})([.][0-9]{1,6})?$')"
+    message: "must be a decimal number of 0 or more, such as 2 or 0.5; at most six decimals"
 {{- end }}
 
 {{/* Schema of a decimal above 0. */}}
 {{- define "fairgate.positiveDecimal" -}}
 type: string
 maxLength: 16
-pattern: '^([1-9][0-9]{0,8}(\.[0-9]{1,6})?|0\.[0-9]{0,5}[1-9]0{0,5})$'
+x-kubernetes-validations:
+  - rule: "self.matches('^(0|[1-9][0-9]{0,8})([.][0-9]{1,6})?$') && self.matches('[1-9]')"
+    message: "must be a decimal number above 0, such as 4 or 1.2; at most six decimals"
 {{- end }}
 
-{{/* Schema of a duration such as 90s, 5m or 1h30m. */}}
+{{/* Schema of a duration. */}}
 {{- define "fairgate.duration" -}}
 type: string
-minLength: 2
 maxLength: 24
-pattern: '^([0-9]{1,6}h)?([0-9]{1,6}m)?([0-9]{1,6}s)?$'
+x-kubernetes-validations:
+  - rule: "self != '' && self.matches('^([0-9]{1,6}h)?([0-9]{1,6}m)?([0-9]{1,6}s)?$')"
+    message: "must be a duration in hours, minutes and seconds, such as 90s, 5m or 1h30m"
 {{- end }}
 
 {{/*
