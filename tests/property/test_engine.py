@@ -139,7 +139,7 @@ def play(script: list[tuple[object, ...]]) -> Iterator[Life]:
                 )
                 life.pods[pod.uid] = pod
                 life.hear(ev.PodObserved(at, pod))
-            case ("end" | "delete"), [which]:
+            case (("end" | "delete"), [which]):
                 gated = kind == "delete"
                 those = [u for u, p in life.pods.items() if bool(p.gates) == gated]
                 if those:
