@@ -75,7 +75,7 @@ class _Process:
     stack: AsyncExitStack
     listeners: list[Listener] = field(default_factory=list)
     checks: dict[str, Callable[[], bool]] = field(default_factory=dict)
-    tasks: list[Coroutine[Any, Any, None]] = field(default_factory=list)
+    tasks: list[Callable[[], Coroutine[Any, Any, None]]] = field(default_factory=list)
     after_start: list[Callable[[], Awaitable[object]]] = field(default_factory=list)
     before_end: list[Callable[[], Awaitable[object]]] = field(default_factory=list)
     certificate: serving.Serving | None = None
@@ -91,9 +91,27 @@ async def _serve(settings: Settings) -> None:
         )
         stack.push_async_callback(client.close)
         process = _Process(settings, client, stack)
-        for role in settings.roles:
+        if await _set_up(process, stop):
+            await _run(process, stop)
+
+
+async def _set_up(process: _Process, stop: asyncio.Event) -> bool:
+    """Build what the roles need; False if told to stop before that was done."""
+
+    async def build() -> None:
+        for role in process.settings.roles:
             await _ROLES[role](process)
-        await _run(process, stop)
+
+    building = asyncio.create_task(build())
+    stopped = asyncio.create_task(stop.wait())
+    await asyncio.wait({building, stopped}, return_when=asyncio.FIRST_COMPLETED)
+    stopped.cancel()
+    if building.done():
+        await building
+        return True
+    building.cancel()
+    await asyncio.gather(building, return_exceptions=True)
+    return False
 
 
 async def _run(process: _Process, stop: asyncio.Event) -> None:
@@ -101,8 +119,9 @@ async def _run(process: _Process, stop: asyncio.Event) -> None:
     process.listeners.append(Listener("ops", ops_app(checks), settings.ops_listen))
     servers = Servers(process.listeners)
     checks["not draining"] = lambda: not servers.draining
-    background = [asyncio.create_task(_until_ended(task, stop)) for task in process.tasks]
-    served = asyncio.create_task(servers.run(stop, settings.drain_seconds))
+    background = [asyncio.create_task(_until_ended(task(), stop)) for task in process.tasks]
+    serving_all = _until_ended(servers.run(stop, settings.drain_seconds), stop)
+    served = asyncio.create_task(serving_all)
     try:
         await asyncio.wait(
             {served, asyncio.ensure_future(servers.started.wait())},
@@ -196,7 +215,7 @@ async def _controller(process: _Process) -> None:
     publisher = Publisher(engine, ResourceStatus(client), meters, lambda: leader.leads, now)
     loop = Loop(engine, inbox, copier, releases, announcer, now, heard)
     _watch(process, inbox, list(Source))
-    process.tasks += [part.run() for part in (loop, copier, leader, announcer, publisher)]
+    process.tasks += [part.run for part in (loop, copier, leader, announcer, publisher)]
     process.checks["cluster heard"] = heard.is_set
 
     async def hand_over() -> None:
@@ -216,7 +235,7 @@ _ROLES: dict[str, Callable[[_Process], Awaitable[None]]] = {
 def _watch(process: _Process, sink: View | Inbox, sources: list[Source]) -> None:
     settings = process.settings
     process.tasks += [
-        watch.run()
+        watch.run
         for watch in watches(
             process.client,
             sink,

@@ -107,7 +107,8 @@ class Copier:
         assert epoch is not None
         if not self._due:
             try:
-                await asyncio.wait_for(self._wake.wait(), PROBE_SECONDS)
+                async with asyncio.timeout(PROBE_SECONDS):  # wait_for can swallow a cancellation
+                    await self._wake.wait()
             except TimeoutError:
                 await self._store.write(epoch, [])
             self._wake.clear()

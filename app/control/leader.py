@@ -67,9 +67,11 @@ class Leader:
 
     async def _term(self, transitions: int, ended: asyncio.Task[None]) -> None:
         opening = asyncio.create_task(self._open(transitions))
-        await asyncio.wait({opening, ended}, return_when=asyncio.FIRST_COMPLETED)
-        if not opening.done():
+        try:
+            await asyncio.wait({opening, ended}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
             opening.cancel()
+        if not opening.done() or ended.done():
             return
         epoch = opening.result()
         log.info("leading", extra={"epoch": epoch})

@@ -46,9 +46,12 @@ class Releases:
         self._clock = clock
         self._slots = asyncio.Semaphore(concurrency)
         self._under_way: set[asyncio.Task[None]] = set()
+        self._closing = False
 
     def begin(self, order: Release) -> None:
-        """Start one release; its answer comes through the inbox."""
+        """Start one release; its answer comes through the inbox. Nothing more after `drain`."""
+        if self._closing:
+            return
         task = asyncio.create_task(self._carry_out(order))
         self._under_way.add(task)
         task.add_done_callback(self._under_way.discard)
@@ -61,7 +64,8 @@ class Releases:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def drain(self, seconds: float) -> None:
-        """Wait, at most so long, until what is under way has been answered."""
+        """Begin nothing more, and wait, at most so long, for what is under way."""
+        self._closing = True
         if self._under_way:
             await asyncio.wait(list(self._under_way), timeout=seconds)
 

@@ -44,6 +44,7 @@ class Placement:
         self._nodes: dict[NodeName, Node] = {}
         self._bystanders: dict[Uid, Bystander] = {}
         self._guests: dict[NodeName, dict[Uid, Amounts]] = {}
+        self._taken: dict[NodeName, dict[Resource, int]] = {}
         self._home: dict[NodeName, PoolName] = {}
         self._room: dict[NodeName, Amounts] = {}
         self._capacity: dict[PoolName, dict[Resource, int]] = {DEFAULT_POOL: {}}
@@ -106,7 +107,7 @@ class Placement:
             self._recount(known.node)
 
     def capacity(self, pool: PoolName) -> Amounts:
-        """Return what the ready nodes of a pool offer to managed pods."""
+        """Return what a pool can carry: its ready nodes, and what still runs on the others."""
         return self._capacity.get(pool, {})
 
     def nodes_in(self, pool: PoolName) -> int:
@@ -162,11 +163,23 @@ class Placement:
         capacity, used = self.capacity(pool), self.used.get(pool, {})
         return {r: capacity.get(r, 0) - used.get(r, 0) for r in wanted}
 
-    def use(self, pool: PoolName, demand: Amounts, sign: int = 1) -> None:
-        """Take (or, with sign -1, give back) part of a pool's capacity."""
-        used = self.used.setdefault(pool, {})
-        for resource, value in demand.items():
-            used[resource] = used.get(resource, 0) + sign * value
+    def use(
+        self, pool: PoolName, demand: Amounts, sign: int = 1, node: NodeName | None = None
+    ) -> None:
+        """Take, or with sign -1 give back, part of a pool's capacity; on `node` if bound."""
+        _count(self.used.setdefault(pool, {}), demand, sign)
+        if node is not None:
+            _count(self._taken.setdefault(node, {}), demand, sign)
+            if node in self._nodes and not self._nodes[node].ready:
+                self._recount(node)
+
+    def forget_use(self) -> None:
+        """Start counting anew what is used."""
+        nodes, self._taken = list(self._taken), {}
+        self.used.clear()
+        for node in nodes:
+            if node in self._nodes:
+                self._recount(node)
 
     def _reaches(self, pool: Pool, selector: Mapping[str, str]) -> bool:
         wanted = {**selector, **pool.selector}
@@ -214,7 +227,8 @@ class Placement:
 
     def _offer(self, node: Node, pool: Pool) -> dict[Resource, int]:
         if not node.ready:
-            return {}
+            # Nothing more fits there, and what still runs there takes nothing from the others.
+            return dict(self._taken.get(node.name, {}))
         offer = {
             resource: int(value * pool.overcommit.get(resource, 1))
             for resource, value in node.allocatable.items()
@@ -227,3 +241,8 @@ class Placement:
 
 def _matches(labels: Mapping[str, str], selector: Mapping[str, str]) -> bool:
     return all(labels.get(key) == value for key, value in selector.items())
+
+
+def _count(total: dict[Resource, int], demand: Amounts, sign: int) -> None:
+    for resource, value in demand.items():
+        total[resource] = total.get(resource, 0) + sign * value

@@ -111,21 +111,19 @@ class Roster:
     def settle(self) -> list[Copy]:
         """Bring every place up to date; return what the store must be told.
 
-        Costs the more than a few steps only after tenants, pools or nodes changed.
+        Costs more than a few steps only after tenants, pools or nodes changed.
         """
         placement = self._placement
         placement.settle()
-        if self._dirty or self._seen != (placement.version, placement.resized):
+        # Counting anew may itself show another capacity, hence a loop; its second turn is cheap.
+        while self._dirty or self._seen != (placement.version, placement.resized):
             scale = placement.scale()
-            if (
-                _comparable(scale, self.tree.scale)
-                and not self._dirty
-                and self._seen[0] == placement.version
-            ):
+            stays = not self._dirty and self._seen[0] == placement.version
+            self._seen = (placement.version, placement.resized)
+            if stays and _comparable(scale, self.tree.scale):
                 self.tree.rescale(scale)
             else:
                 self._recount(scale)
-            self._seen = (placement.version, placement.resized)
         writes: list[Copy] = []
         for uid, tracked in self._touched.items():
             wanted = _copy_of(tracked)
@@ -174,7 +172,7 @@ class Roster:
         """Place every pod anew, as if all had just been seen."""
         served = {(leaf.tenant, leaf.name): leaf.served for leaf in self.tree.leaves()}
         self.tree = Tree(scale)
-        self._placement.used.clear()
+        self._placement.forget_use()
         self.used.clear()
         self.pending.clear()
         self.shapes.clear()
@@ -250,7 +248,7 @@ class Roster:
 
     def _use(self, tracked: Tracked, leaf: Leaf, pool: PoolName, sign: int) -> None:
         demand = tracked.pod.demand
-        self._placement.use(pool, demand, sign)
+        self._placement.use(pool, demand, sign, tracked.pod.node)
         self.tree.hold(leaf, pool, demand, sign)
         account = self.used.setdefault((leaf.tenant, pool), {})
         for resource, value in demand.items():

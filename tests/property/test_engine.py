@@ -75,6 +75,7 @@ class Life:
                 gates=(),
                 release=order.stamp,
                 pool=order.intent.pool,
+                node=NodeName(sorted(self.nodes)[done % len(self.nodes)]) if self.nodes else None,
                 phase=Phase.RUNNING,
             )
             self.pods[uid] = pod

@@ -265,6 +265,20 @@ def test_nothing_is_released_beyond_ready_capacity() -> None:
     assert releases(bench.hear(ev.NodeObserved(Millis(0), node("n1", 1))))
 
 
+def test_what_runs_on_a_cordoned_node_takes_nothing_from_the_others() -> None:
+    bench = Bench(node("n0", 2), node("n1", 2))
+    for i in range(2):
+        bound = replace(held_pod(f"old{i}", "a"), gates=(), node=NodeName("n0"))
+        bench.see(bound)
+    bench.hear(ev.NodeObserved(Millis(0), node("n0", 2, ready=False)))
+    for i in range(3):
+        bench.see(held_pod(f"p{i}", "a"))
+    assert len(releases(tuple(bench.sequence))) == 2
+    effects = bench.hear(ev.PodGone(Millis(0), Uid("a/old0")))
+    assert not releases(effects)  # nothing new fits on a cordoned node
+    assert releases(bench.hear(ev.NodeObserved(Millis(0), node("n0", 2))))
+
+
 def test_pods_that_are_not_managed_take_room() -> None:
     bench = Bench(node("n0", 2))
     bench.hear(

@@ -1,0 +1,239 @@
+"""What helm renders from the chart: what runs in each mode, how safely, and which values it takes.
+
+Needs helm alone, no cluster. What an API server makes of it all is tested among `integration`.
+"""
+
+from __future__ import annotations
+
+import pytest
+import yaml
+
+from app import settings
+from app.dev.fairgate import CHART
+from app.dev.tools import Tools
+from tests.chart import ROLES, Chart, Object, of_kind, the_webhook
+
+OUTSIDE = "external.webhookUrl=https://127.0.0.1:9443/admit"
+NETWORK = "networkPolicy.enabled=true"
+WORKLOADS = {"Deployment", "Service", "PodDisruptionBudget", "NetworkPolicy"}
+NAMES = {f"fairgate-{role}" for role in ROLES}
+
+
+@pytest.fixture(scope="module")
+def chart(cluster_tools: Tools, tmp_path_factory: pytest.TempPathFactory) -> Chart:
+    return Chart(cluster_tools, tmp_path_factory.mktemp("helm"))
+
+
+@pytest.fixture(scope="module")
+def inside(chart: Chart) -> list[Object]:
+    """The chart as it comes: Fairgate runs in the cluster."""
+    return chart.render()
+
+
+def pod_of(documents: list[Object], role: str) -> Object:
+    spec = of_kind(documents, "Deployment")[f"fairgate-{role}"]["spec"]["template"]["spec"]
+    assert isinstance(spec, dict)
+    return spec
+
+
+def container_of(documents: list[Object], role: str) -> Object:
+    [container] = pod_of(documents, role)["containers"]
+    assert isinstance(container, dict)
+    return container
+
+
+def test_lint_finds_no_fault(chart: Chart) -> None:
+    done = chart.run("lint", "--strict", "--namespace", "fairgate-system", str(CHART))
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+# --- what runs where ---
+
+
+def test_inside_the_cluster_everything_runs(inside: list[Object]) -> None:
+    assert set(of_kind(inside, "Deployment")) == NAMES
+    assert set(of_kind(inside, "PodDisruptionBudget")) == NAMES
+    assert set(of_kind(inside, "Service")) == {"fairgate-webhook", "fairgate-api"}
+    assert of_kind(inside, "Deployment")["fairgate-webhook"]["spec"]["replicas"] == 2
+
+
+def test_outside_the_cluster_the_webhook_is_a_url_and_nothing_runs(chart: Chart) -> None:
+    inside, outside = chart.render(), chart.render(OUTSIDE, NETWORK)
+    assert the_webhook(outside)["clientConfig"] == {"url": "https://127.0.0.1:9443/admit"}
+    rest = [each for each in inside if each["kind"] not in WORKLOADS]
+    for documents in (rest, outside):
+        the_webhook(documents).pop("clientConfig")
+    assert rest == outside
+
+
+def test_network_policy_is_there_only_when_asked_for(chart: Chart, inside: list[Object]) -> None:
+    assert not of_kind(inside, "NetworkPolicy")
+    [policy] = of_kind(chart.render(NETWORK), "NetworkPolicy").values()
+    [rule] = policy["spec"]["ingress"]
+    open_ports = {each["port"] for each in rule["ports"]}
+    for role in ROLES:
+        assert {each["name"] for each in container_of(inside, role)["ports"]} <= open_ports
+
+
+@pytest.mark.parametrize("role", ["webhook", "api"])
+def test_service_leads_to_its_own_pods(inside: list[Object], role: str) -> None:
+    service = of_kind(inside, "Service")[f"fairgate-{role}"]["spec"]
+    template = of_kind(inside, "Deployment")[f"fairgate-{role}"]["spec"]["template"]
+    assert service["selector"].items() <= template["metadata"]["labels"].items()
+    others = [each for each in ROLES if each != role]
+    for other in others:
+        labels = of_kind(inside, "Deployment")[f"fairgate-{other}"]["spec"]["template"]
+        assert not service["selector"].items() <= labels["metadata"]["labels"].items()
+    [port] = service["ports"]
+    assert port["targetPort"] in {each["name"] for each in container_of(inside, role)["ports"]}
+
+
+# --- each program ---
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_each_program_has_an_account_of_its_own(inside: list[Object], role: str) -> None:
+    account = pod_of(inside, role)["serviceAccountName"]
+    assert account == f"fairgate-{role}"
+    assert account in of_kind(inside, "ServiceAccount")
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_programs_run_without_privileges(inside: list[Object], role: str) -> None:
+    pod = pod_of(inside, role)["securityContext"]
+    assert pod["runAsNonRoot"]
+    assert pod["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert container_of(inside, role)["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_programs_are_probed_where_they_answer(inside: list[Object], role: str) -> None:
+    container = container_of(inside, role)
+    probes = {"startup": "/livez", "liveness": "/livez", "readiness": "/readyz"}
+    for probe, path in probes.items():
+        assert container[f"{probe}Probe"]["httpGet"] == {"path": path, "port": "ops"}
+    assert {"name": "ops", "containerPort": 8080} in container["ports"]
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_programs_understand_what_the_chart_tells_them(inside: list[Object], role: str) -> None:
+    environment = {
+        each["name"]: each.get("value", "") for each in container_of(inside, role)["env"]
+    }
+    assert set(environment) <= {field.variable for field in settings.FIELDS}
+    told = settings.load(environment)
+    assert told.roles == (role,)
+    assert told.managed_resources == settings.MANAGED
+    assert told.exempt_namespaces == settings.EXEMPT
+    assert "fairgate-webhook.fairgate-system.svc" in told.tls_names
+    assert pod_of(inside, role)["terminationGracePeriodSeconds"] > told.drain_seconds
+
+
+@pytest.mark.parametrize("role", ["controller", "api"])
+def test_url_of_redis_may_stay_in_a_secret(chart: Chart, role: str) -> None:
+    documents = chart.render("redis.existingSecret=redis-url", "redis.secretKey=address")
+    environment = {each["name"]: each for each in container_of(documents, role)["env"]}
+    assert environment["FAIRGATE_REDIS_URL"] == {
+        "name": "FAIRGATE_REDIS_URL",
+        "valueFrom": {"secretKeyRef": {"name": "redis-url", "key": "address"}},
+    }
+
+
+def test_defaults_are_those_of_the_programs() -> None:
+    values = yaml.safe_load((CHART / "values.yaml").read_text())
+    assert tuple(values["managedResources"]) == settings.MANAGED
+    assert tuple(values["exemptNamespaces"]) == settings.EXEMPT
+
+
+# --- the webhook ---
+
+
+def test_webhook_is_reached_through_its_service(inside: list[Object]) -> None:
+    assert the_webhook(inside)["clientConfig"] == {
+        "service": {
+            "name": "fairgate-webhook",
+            "namespace": "fairgate-system",
+            "path": "/admit",
+            "port": 443,
+        }
+    }
+
+
+@pytest.mark.parametrize("mode", [(), (OUTSIDE,)], ids=["inside", "outside"])
+def test_ca_is_never_the_charts(chart: Chart, mode: tuple[str, ...]) -> None:
+    assert "caBundle:" not in chart.template(*mode).stdout
+
+
+def test_webhook_fails_closed_and_selects_namespaces_by_name_only(inside: list[Object]) -> None:
+    webhook = the_webhook(inside)
+    assert webhook["failurePolicy"] == "Fail"
+    assert webhook["sideEffects"] == "None"
+    assert webhook["reinvocationPolicy"] == "IfNeeded"
+    assert webhook["timeoutSeconds"] == 5
+    assert "objectSelector" not in webhook
+    [rule] = webhook["namespaceSelector"]["matchExpressions"]
+    assert rule["key"] == "kubernetes.io/metadata.name"
+    assert rule["operator"] == "NotIn"
+    assert tuple(rule["values"]) == settings.EXEMPT
+
+
+def test_managed_resources_make_the_match_conditions(chart: Chart) -> None:
+    documents = chart.render("managedResources={example.com/tpu,example.com/slice-*}")
+    [condition] = the_webhook(documents)["matchConditions"]
+    assert "r == 'example.com/tpu' || r.startsWith('example.com/slice-')" in condition["expression"]
+    assert "nvidia" not in condition["expression"]
+
+
+# --- values it does not take ---
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        ("managedResources={nvidia.com/gpu' || true || '}", "managedResources"),
+        ("managedResources={*}", "managedResources"),
+        ("managedResources=null", "managedResources"),
+        ("exemptNamespaces={kube_system}", "exemptNamespaces"),
+        ("exemptNamespaces={fairgate-system,Kube-System}", "exemptNamespaces"),
+        ("external.webhookUrl=http://127.0.0.1/admit", "webhookUrl"),
+        ("redis.url=http://redis:6379", "redis"),
+        ("webhook.timeoutSeconds=60", "timeoutSeconds"),
+        ("webhook.timeoutSeconds=soon", "timeoutSeconds"),
+        ("webhook.replicas=0", "replicas"),
+        ("webhook.replica=3", "replica"),
+        ("managedResource={nvidia.com/gpu}", "managedResource"),
+        ("logLevel=loud", "logLevel"),
+    ],
+)
+def test_wrong_value_is_refused_by_name(chart: Chart, value: str, words: str) -> None:
+    done = chart.template(value)
+    assert done.returncode
+    assert words in done.stderr
+
+
+@pytest.mark.parametrize("mode", [(), (OUTSIDE,)], ids=["inside", "outside"])
+@pytest.mark.parametrize(
+    ("value", "lacking"),
+    [("exemptNamespaces={kube-system}", "fairgate-system"), ("--namespace=elsewhere", "elsewhere")],
+)
+def test_fairgate_cannot_be_made_to_wait_for_itself(
+    chart: Chart, value: str, lacking: str, mode: tuple[str, ...]
+) -> None:
+    done = chart.template(value, *mode)
+    assert done.returncode
+    assert f"exemptNamespaces lacks {lacking}" in done.stderr
+    assert "add it" in done.stderr
+
+
+def test_fairgate_may_live_in_a_namespace_of_another_name(chart: Chart) -> None:
+    documents = chart.render("--namespace=elsewhere", "exemptNamespaces={kube-system,elsewhere}")
+    homes = {each["metadata"].get("namespace", "elsewhere") for each in documents}
+    assert homes == {"elsewhere"}
+    assert the_webhook(documents)["clientConfig"]["service"]["namespace"] == "elsewhere"
+    for kind in ("RoleBinding", "ClusterRoleBinding"):
+        for binding in of_kind(documents, kind).values():
+            assert {each["namespace"] for each in binding["subjects"]} == {"elsewhere"}
