@@ -6,8 +6,10 @@ What they do is in cluster, tools and demo. Errors are raised, and told by the c
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import shlex
+import time
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -27,6 +29,18 @@ from app.dev.progress import Told
 from app.dev.screen import Screen, print_result
 
 NOT_UP = 1
+_GPU_POD = json.dumps(
+    {
+        "spec": {
+            "containers": [
+                {"name": "train", "image": "train", "resources": {"limits": {"nvidia.com/gpu": 4}}}
+            ]
+        }
+    }
+)
+"""What makes `kubectl run` ask for GPUs."""
+
+LOOK_SECONDS = 1.0
 
 
 class Output(StrEnum):
@@ -149,27 +163,31 @@ def demo(
     folder: Folder = None,
     output: Form = Output.TEXT,
     stay: Annotated[
-        bool, typer.Option("--stay", help="Leave the cluster up when the demo is over.")
+        bool, typer.Option("--stay", help="Leave the cluster up afterwards, until Ctrl-C.")
     ] = False,
 ) -> None:
     """Show two teams, one of them greedy, without Fairgate and then with it.
 
     Without the programs of a cluster, the same is played in virtual time.
     """
-    console = Console(stderr=output is Output.JSON)
-    told = Told()
+    console, told = Console(stderr=output is Output.JSON), Told()
     with orderly():
         try:
             _find_all(told)
         except ToolMissing as error:
             typer.echo(f"{error}\nSo the demo is played in virtual time.", err=True)
-            result = _rehearse(console, nodes, gpus)
-        else:
-            result = _play(console, told, Cluster(folder), Options(nodes=nodes, gpus=gpus), stay)
-    if output is Output.JSON:
-        typer.echo(to_text(result))
-    else:
-        print_result(console, result, nodes * gpus)
+            _print_result(console, _rehearse(console, nodes, gpus), nodes * gpus, output)
+            return
+        cluster, options = Cluster(folder), Options(nodes=nodes, gpus=gpus)
+        was_up = cluster.status() is not None
+        try:
+            result = _play(console, told, cluster, options)
+            _print_result(console, result, nodes * gpus, output)
+            if stay and not was_up:
+                _stay(cluster)
+        finally:
+            if not was_up:
+                cluster.down()
 
 
 def _find_all(told: Told) -> None:
@@ -178,22 +196,28 @@ def _find_all(told: Told) -> None:
     programs.find(told)
 
 
-def _play(console: Console, told: Told, cluster: Cluster, options: Options, stay: bool) -> Result:
+def _play(console: Console, told: Told, cluster: Cluster, options: Options) -> Result:
+    cluster.up(options, told)
     capacity = options.nodes * options.gpus
-    was_up = cluster.status() is not None
-    try:
-        cluster.up(options, told)
-        with Screen(console, capacity) as screen:
-            result = asyncio.run(play(cluster.kubeconfig, screen.show, capacity))
-    except BaseException:
-        if not was_up:
-            cluster.down()
-        raise
-    if stay or was_up:
-        _print_text(Console(stderr=True), cluster, cluster.details())
+    with Screen(console, capacity) as screen:
+        return asyncio.run(play(cluster.kubeconfig, screen.show, capacity))
+
+
+def _stay(cluster: Cluster) -> None:
+    """Leave the cluster to the person until Ctrl-C, or until somebody else took it down."""
+    _print_text(Console(stderr=True), cluster, cluster.details())
+    typer.echo("Ctrl-C takes all of it down.", err=True)
+    with contextlib.suppress(KeyboardInterrupt):
+        while cluster.status() is not None:
+            time.sleep(LOOK_SECONDS)
+    typer.echo("Taking it down.", err=True)
+
+
+def _print_result(console: Console, result: Result, capacity: int, output: Output) -> None:
+    if output is Output.JSON:
+        typer.echo(to_text(result))
     else:
-        cluster.down()
-    return result
+        print_result(console, result, capacity)
 
 
 def _rehearse(console: Console, nodes: int, gpus: int) -> Result:
@@ -228,9 +252,12 @@ def _print_text(console: Console, cluster: Cluster, details: Details) -> None:
     kubeconfig, kubectl = shlex.quote(details.kubeconfig), shlex.quote(details.kubectl)
     console.print("\nTry it:", style="bold")
     own = "" if cluster.is_usual else f" --dir {shlex.quote(str(cluster.folder))}"
-    for line in (
-        f"export KUBECONFIG={kubeconfig}",
-        f"{kubectl} get nodes" + ("" if details.api is None else ",tenants,pools"),
-        f"fairgate dev down{own}",
-    ):
+    lines = [f"export KUBECONFIG={kubeconfig}"]
+    if details.api is None:
+        lines.append(f"{kubectl} get nodes")
+    else:
+        lines.append(f"{kubectl} get tenants,pools")
+        lines.append(f"{kubectl} run train --image=train --overrides={shlex.quote(_GPU_POD)}")
+        lines.append(f"{kubectl} describe pod train")
+    for line in (*lines, f"fairgate dev down{own}"):
         console.print(f"  {line}", soft_wrap=True, highlight=False)

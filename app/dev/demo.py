@@ -31,6 +31,9 @@ WAITED_SECONDS = 20.0
 
 PATIENCE_SECONDS = 240.0
 POLL_SECONDS = 0.5
+SLOW_SECONDS = 60.0
+"""For deleting hundreds of pods in one request, which the API server answers when all is done."""
+
 URGENT = "demo-most-urgent"
 URGENT_VALUE = 1_000_000_000
 """The highest value that a PriorityClass of a user may have."""
@@ -157,7 +160,8 @@ class Demo:
         )
 
     async def _read(self, namespace: str) -> _Pods:
-        body = await self._client.request("GET", f"/api/v1/namespaces/{namespace}/pods")
+        path = f"/api/v1/namespaces/{namespace}/pods"
+        body = await self._client.request("GET", path, timeout=SLOW_SECONDS)
         pods = _Pods()
         for pod in msgspec.json.decode(body, type=_PodList).items:
             if pod.status.phase in ("Succeeded", "Failed"):
@@ -199,8 +203,11 @@ class Demo:
         for namespace in namespaces:
             jobs = f"/apis/batch/v1/namespaces/{namespace}/jobs"
             pods = f"/api/v1/namespaces/{namespace}/pods"
-            await self._client.request("DELETE", jobs, query=[("propagationPolicy", "Background")])
-            await self._client.request("DELETE", pods, query=[("gracePeriodSeconds", "0")])
+            for path, how in (
+                (jobs, ("propagationPolicy", "Background")),
+                (pods, ("gracePeriodSeconds", "0")),
+            ):
+                await self._client.request("DELETE", path, query=[how], timeout=SLOW_SECONDS)
         deadline = time.monotonic() + PATIENCE_SECONDS
         for namespace in namespaces:
             while (await self._read(namespace)).count() != Count():
