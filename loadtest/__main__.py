@@ -54,10 +54,10 @@ def bench(
     ] = None,
     pods: Annotated[
         int | None,
-        typer.Option(min=1, max=4096, help="Pods a round and arm (default: 2000, 3000 and 300)."),
+        typer.Option(min=1, max=4096, help="Pods a round and arm (default: 500, 3000 and 300)."),
     ] = None,
     rounds: Annotated[
-        int | None, typer.Option(min=1, max=20, help="Rounds (default: 5, 3 and 3).")
+        int | None, typer.Option(min=1, max=20, help="Rounds (default: 15, 3 and 3).")
     ] = None,
     output: Annotated[Output, typer.Option(help="text: tables; json: all figures.")] = Output.TEXT,
 ) -> None:
@@ -76,7 +76,7 @@ def bench(
 
 def take(chosen: list[str], pods: int | None, rounds: int | None, progress: Told) -> Report:
     """Take these measures on a cluster of their own. Raises FairgateError."""
-    began = time.monotonic()
+    began, box = time.monotonic(), machine.machine()
     # Nothing but KeyboardInterrupt is raised by a signal, so what was started is always ended.
     with orderly(), ground(progress) as (cluster, programs):
 
@@ -87,7 +87,7 @@ def take(chosen: list[str], pods: int | None, rounds: int | None, progress: Told
         measures = uvloop.run(measure())
         versions = machine.versions(programs)
     command = "python -m loadtest " + shlex.join(sys.argv[1:])
-    return Report(command.strip(), machine.machine(), versions, measures, time.monotonic() - began)
+    return Report(command.strip(), box, versions, measures, time.monotonic() - began)
 
 
 def main() -> None:
@@ -98,10 +98,7 @@ def main() -> None:
         sys.exit(INTERRUPTED)
     except FairgateError as error:
         print(f"loadtest: {error}", file=sys.stderr)
-        wrong = isinstance(error, InvalidInput)
-        sys.exit(
-            WRONG_INPUT if wrong else DEFECT if isinstance(error, BenchFailed) else UNREACHABLE
-        )
+        sys.exit(_exit_code(error))
 
 
 def _exit_code(error: FairgateError) -> int:

@@ -14,8 +14,10 @@ from loadtest.figures import Measure, Target, columns, rate, ratio, turns
 from loadtest.ground import Ground
 
 NAME = "creations"
-PODS = 2000
-ROUNDS = 5
+PODS = 500
+ROUNDS = 15
+"""Short turns and many of them: what else goes on in the box then meets all arms alike."""
+
 WARM_UP = 300
 TARGET = Target(least=0.9)
 

@@ -15,12 +15,13 @@ VERSION = re.compile(r"\d+\.\d+\.\d+\S*")
 
 
 def machine() -> dict[str, str]:
-    """Return the facts of this box."""
+    """Return the facts of this box, and how busy it is now: others may be at work on it."""
     return {
         "cores": str(len(os.sched_getaffinity(0))),
         "processor": _processor(),
         "memory": f"{_memory() / 2**30:.0f} GiB",
         "kernel": platform.release(),
+        "load average": f"{os.getloadavg()[0]:.1f}",
         "Python": platform.python_version(),
     }
 

@@ -7,6 +7,7 @@ import json
 import pytest
 
 from app.dev.cluster import Cluster
+from tests.chart import ROLES, Object
 
 OURS = "fairgate-system"
 OTHER = "default"
@@ -68,10 +69,12 @@ DENIED: list[Right] = [
         "fairgate",
     ),
     ("webhook", "patch", "pods", OTHER, "some"),
+    ("webhook", "get", "pods", OTHER, "some"),
     ("webhook", "list", "pods", ANY, ""),
     ("webhook", "release", "podgates.fairgate.io", OTHER, ""),
     ("webhook", "update", "tenants.fairgate.io", ANY, "team-a"),
     ("controller", "create", "pods", OTHER, ""),
+    ("controller", "list", "secrets", ANY, ""),
     ("controller", "delete", "pods", OTHER, "some"),
     ("controller", "update", "pods", OTHER, "some"),
     ("controller", "patch", "pods/status", OTHER, "some"),
@@ -80,6 +83,13 @@ DENIED: list[Right] = [
     ("controller", "patch", "tenants.fairgate.io", ANY, "team-a"),
     ("controller", "update", "tenants/status.fairgate.io", ANY, "team-a"),
     ("controller", "get", "secrets", OURS, "fairgate-webhook-tls"),
+    (
+        "controller",
+        "patch",
+        "mutatingwebhookconfigurations.admissionregistration.k8s.io",
+        ANY,
+        "fairgate",
+    ),
     ("controller", "patch", "leases.coordination.k8s.io", OURS, "other"),
     ("controller", "create", "leases.coordination.k8s.io", "kube-system", ""),
     ("api", "patch", "tenants.fairgate.io", ANY, "team-a"),
@@ -128,8 +138,30 @@ def test_account_may_not(installed: Cluster, right: Right) -> None:
     assert not may(installed, right)
 
 
+def rules_of(cluster: Cluster, *accounts: str) -> list[Object]:
+    """Return every rule of these accounts' roles."""
+    names = [f"fairgate-{each}" for each in accounts]
+    wide = cluster.kubectl("get", "clusterroles", *names, "-o", "json")
+    own = cluster.kubectl("-n", OURS, "get", "roles", *names, "-o", "json")
+    roles = [role for said in (wide, own) for role in listed(said)]
+    return [rule for role in roles for rule in role["rules"]]
+
+
+def listed(said: str) -> list[Object]:
+    """Return the objects kubectl printed: one by itself, or a list of several."""
+    found: Object = json.loads(said)
+    return list(found.get("items", [found]))
+
+
 def test_no_account_has_a_wildcard(installed: Cluster) -> None:
-    roles = ("fairgate-webhook", "fairgate-controller", "fairgate-api")
-    said = installed.kubectl("get", "clusterrole", *roles, "-o", "json")
-    rules = [rule for role in json.loads(said)["items"] for rule in role["rules"]]
-    assert not [rule for rule in rules if "*" in str(rule)]
+    assert not [rule for rule in rules_of(installed, *ROLES) if "*" in str(rule)]
+
+
+def test_api_writes_nothing_but_questions(installed: Cluster) -> None:
+    written = {
+        resource
+        for rule in rules_of(installed, "api")
+        if set(rule["verbs"]) - {"get", "list", "watch"}
+        for resource in rule["resources"]
+    }
+    assert written == {"tokenreviews", "subjectaccessreviews"}

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 
 import pytest
 
 from app.core.errors import ClusterError
 from app.dev.cluster import Cluster
-from tests.chart import Object, make_ours
+from tests.chart import Object, make, make_ours
 
 QUOTA = {"pool": "h100", "guarantee": {"nvidia.com/gpu": 8}, "limit": {"nvidia.com/gpu": 32}}
 
@@ -30,6 +31,11 @@ GOOD = [
         },
     ),
     ("Tenant", "equal", {"quotas": [{**QUOTA, "guarantee": {"nvidia.com/gpu": "32"}}]}),
+    (
+        "Tenant",
+        "spelled-otherwise",
+        {"quotas": [{"pool": "p", "guarantee": {"cpu": 8}, "limit": {"cpu": "8000m"}}]},
+    ),
     ("Tenant", "unlimited", {"quotas": [{**QUOTA, "guarantee": {"memory": "1Ti"}}]}),
     ("Pool", "bare", {}),
     (
@@ -55,8 +61,13 @@ GOOD = [
             "history": "0.5",
             "halfLife": "1h30m",
             "minCharge": "90s",
+            "reserveAfter": "5m30s",
+            "backfill": False,
             "reclaim": "off",
             "withinQueue": "LowerPriority",
+            "minRuntime": "0s",
+            "gangTimeout": "1h2m3s",
+            "schedulingTimeout": "5m",
             "mode": "Observe",
         },
     ),
@@ -100,6 +111,7 @@ BAD = [
     ("Tenant", "t", {"weight": ""}, DECIMAL),
     ("Tenant", "t", {"weight": 2}, 'must be of type string: "integer"'),
     ("Tenant", "t", {"users": [{"name": "a", "weight": "heavy"}]}, DECIMAL),
+    ("Tenant", "t", {"weight": "abc"}, DECIMAL),
     ("Tenant", "t", {"users": [{"weight": "1"}]}, "spec.users[0].name"),
     ("Tenant", "t", {"users": [{"name": "a"}, {"name": "a"}]}, DOUBLE),
     ("Tenant", "t", {"namespaces": ["a", "a"]}, DOUBLE),
@@ -127,6 +139,10 @@ BAD = [
     ("Pool", "p", {"nodeSelector": {"a": "no spaces"}}, "spec.nodeSelector.a"),
     ("Pool", "p", {"tolerations": [{"effect": "NoSchedule"}]}, "write operator Exists"),
     ("Pool", "p", {"tolerations": [{"key": "a", "tolerationSeconds": 1}]}, "effect NoExecute"),
+    ("Pool", "p", {"gpuMemory": "x"}, "spec.gpuMemory"),
+    ("Pool", "p", {"topolgy": []}, 'unknown field "spec.topolgy"'),
+    ("Policy", "default", {"halflife": "4h"}, 'unknown field "spec.halflife"'),
+    ("Policy", "default", {"minRuntime": "5"}, DURATION),
     ("Policy", "mine", {}, "there is only one Policy; name it default"),
     ("Policy", "default", {"reclaim": "always"}, 'supported values: "off", "guarantee", "fair"'),
     ("Policy", "default", {"reclaim": False}, 'must be of type string: "boolean"'),
@@ -149,37 +165,81 @@ def test_bad_object_is_refused_with_a_reason(
     assert words in str(refusal.value)
 
 
-def test_kubectl_shows_what_matters(installed: Cluster) -> None:
-    status = {
-        "tenant": {"share": "0.375", "used": {"nvidia.com/gpu": "3"}, "pending": 41},
-        "pool": {"nodes": 2, "capacity": {"nvidia.com/gpu": "16"}, "used": {"nvidia.com/gpu": "3"}},
-    }
-    kinds = {"tenant": {"weight": "2", "parent": "research"}, "pool": {"paused": True}}
-    for kind, spec in kinds.items():
-        make_ours(installed, kind.title(), "shown", spec)
-        patch = json.dumps({"status": status[kind]})
-        flags = ("--subresource=status", "--type=merge", "-p", patch)
-        installed.kubectl("patch", kind, "shown", *flags)
+@pytest.mark.parametrize(("kind", "name"), [("Tenant", "t"), ("Pool", "p"), ("Policy", "default")])
+def test_object_without_spec_is_refused(installed: Cluster, kind: str, name: str) -> None:
+    with pytest.raises(ClusterError, match="spec: Required value"):
+        make(installed, "fairgate.io/v1alpha1", kind, name, {}, "--dry-run=server")
+
+
+def test_bare_off_is_refused_and_explained(installed: Cluster) -> None:
+    policy = "{apiVersion: fairgate.io/v1alpha1, kind: Policy, metadata: {name: default}}"
+    spec = "spec: {reclaim: off}"
+    with pytest.raises(ClusterError, match=r'spec\.reclaim: .* must be of type string: "boolean"'):
+        installed.kubectl("create", "--dry-run=server", "-f", "-", stdin=f"{policy[:-1]}, {spec}}}")
+    assert '"off" (in quotes' in installed.kubectl("explain", "policy.spec.reclaim")
+
+
+SHOWN: dict[str, tuple[str, Object, Object]] = {
+    "tenant": (
+        "shown",
+        {"weight": "2", "parent": "research"},
+        {"share": "0.375", "used": {"nvidia.com/gpu": "3"}, "pending": 41},
+    ),
+    "pool": (
+        "shown",
+        {"paused": True},
+        {"nodes": 2, "capacity": {"nvidia.com/gpu": "16"}, "used": {"nvidia.com/gpu": "3"}},
+    ),
+    "policy": ("default", {"reclaim": "off", "reserveAfter": "5m30s"}, {"observedGeneration": 1}),
+}
+"""By kind: name, spec, status."""
+
+CELLS = {
+    "tenant": {
+        "WEIGHT": "2",
+        "SHARE": "0.375",
+        "USED": '{"nvidia.com/gpu":"3"}',
+        "PENDING": "41",
+        "PARENT": "research",
+    },
+    "pool": {
+        "NODES": "2",
+        "CAPACITY": '{"nvidia.com/gpu":"16"}',
+        "USED": '{"nvidia.com/gpu":"3"}',
+        "PAUSED": "true",
+        "PLACEMENT": "pack",
+    },
+    "policy": {"MODE": "Enforce", "RECLAIM": "off", "RESERVE-AFTER": "5m30s"},
+}
+
+
+@pytest.fixture
+def shown(installed: Cluster) -> Iterator[Cluster]:
+    """One object of each kind, with a status."""
     try:
-        assert cells(installed, "tenant") >= {
-            ("WEIGHT", "2"),
-            ("SHARE", "0.375"),
-            ("USED", '{"nvidia.com/gpu":"3"}'),
-            ("PENDING", "41"),
-            ("PARENT", "research"),
-        }
-        assert cells(installed, "pool") >= {
-            ("CAPACITY", '{"nvidia.com/gpu":"16"}'),
-            ("USED", '{"nvidia.com/gpu":"3"}'),
-            ("PAUSED", "true"),
-        }
-        assert "tenant.fairgate.io/shown" in installed.kubectl("get", "fairgate", "-o", "name")
+        for kind, (name, spec, status) in SHOWN.items():
+            make_ours(installed, kind.title(), name, spec)
+            patch = json.dumps({"status": status})
+            flags = ("--subresource=status", "--type=merge", "-p", patch)
+            installed.kubectl("patch", kind, name, *flags)
+        yield installed
     finally:
-        installed.kubectl("delete", "tenant/shown", "pool/shown")
+        names = [f"{kind}/{name}" for kind, (name, _, _) in SHOWN.items()]
+        installed.kubectl("delete", "--ignore-not-found", *names)
 
 
-def cells(cluster: Cluster, kind: str) -> set[tuple[str, str]]:
-    """Return (column, cell) of the object `shown`."""
-    table = cluster.kubectl("get", kind, "shown", "-o", "wide")
+@pytest.mark.parametrize("kind", CELLS)
+def test_kubectl_shows_what_matters(shown: Cluster, kind: str) -> None:
+    assert CELLS[kind].items() <= cells(shown, kind, SHOWN[kind][0]).items()
+
+
+def test_kubectl_lists_all_kinds_at_once(shown: Cluster) -> None:
+    listed = shown.kubectl("get", "fairgate", "-o", "name").split()
+    assert {f"{kind}.fairgate.io/{name}" for kind, (name, _, _) in SHOWN.items()} <= set(listed)
+
+
+def cells(cluster: Cluster, kind: str, name: str) -> dict[str, str]:
+    """Return column: cell of one object."""
+    table = cluster.kubectl("get", kind, name, "-o", "wide")
     head, row = (line.split() for line in table.splitlines())
-    return set(zip(head, row, strict=False))
+    return dict(zip(head, row, strict=False))
