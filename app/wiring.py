@@ -206,7 +206,14 @@ async def _controller(process: _Process) -> None:
     releaser = PodReleaser(client, may_act=leadership.is_valid)
     copier = Copier(store, engine, inbox, meters, now, lambda: leader.depose())  # noqa: PLW0108
     releases = Releases(
-        releaser, copier, leadership, inbox, meters, now, settings.release_concurrency
+        releaser,
+        copier,
+        leadership,
+        inbox,
+        meters,
+        now,
+        settings.release_concurrency,
+        lambda: leader.depose(),  # noqa: PLW0108
     )
     leader = Leader(
         engine, inbox, copier, releases, store, releaser, leadership, meters, now, heard
@@ -219,6 +226,7 @@ async def _controller(process: _Process) -> None:
     process.checks["cluster heard"] = heard.is_set
 
     async def hand_over() -> None:
+        leader.leave()
         await releases.drain(settings.drain_seconds)
         await leadership.give_up()
 

@@ -83,12 +83,14 @@ class Copier:
                 await self._wake.wait()
                 self._wake.clear()
                 continue
+            epoch = self._epoch
             try:
                 await (self._write() if self._stands else self._rebuild())
             except EpochStale:
-                log.error("a newer leader has written to Redis; this one steps down")
-                self.follow()
-                self._depose()
+                if epoch == self._epoch:  # else it is about a term that is over
+                    log.error("a newer leader has written to Redis; this one steps down")
+                    self.follow()
+                    self._depose()
             except StoreError as error:
                 await self._lose(error)
 

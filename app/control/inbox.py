@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 from app.core.events import NewsEvent
 
@@ -21,9 +22,12 @@ class Inbox:
         """Add an event; waits while the engine is behind."""
         await self._queue.put(event)
 
-    async def take(self) -> list[NewsEvent]:
-        """Return what has arrived, at least one event and at most a batch."""
-        batch = [await self._queue.get()]
+    async def take(self, seconds: float) -> list[NewsEvent]:
+        """Return what has arrived, at most a batch; nothing if nothing comes for so long."""
+        batch: list[NewsEvent] = []
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                batch.append(await self._queue.get())
         while len(batch) < BATCH and not self._queue.empty():
             batch.append(self._queue.get_nowait())
         return batch

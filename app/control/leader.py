@@ -47,16 +47,31 @@ class Leader:
         self._clock = clock
         self._heard = heard
         self._deposed = asyncio.Event()
+        self._leaving = False
+        self._acquiring: asyncio.Task[int] | None = None
         self.leads = False
+
+    def leave(self) -> None:
+        """Never lead again. A term under way goes on until the lease is given up."""
+        self._leaving = True
+        if self._acquiring is not None:
+            self._acquiring.cancel()
 
     def depose(self) -> None:
         """End this term: a newer leader was found."""
         self._deposed.set()
 
     async def run(self) -> None:
-        """Lead whenever the lease can be had, until cancelled."""
-        while True:
-            transitions = await self._leadership.acquire()
+        """Lead whenever the lease can be had, until cancelled or told to leave."""
+        while not self._leaving:
+            self._acquiring = asyncio.create_task(self._leadership.acquire())
+            try:
+                await asyncio.wait({self._acquiring})
+                if self._acquiring.cancelled():
+                    return
+                transitions = self._acquiring.result()
+            finally:
+                self._acquiring.cancel()
             self._deposed.clear()
             ended = asyncio.create_task(self._ended())
             try:

@@ -15,6 +15,9 @@ from app.core.events import Pass
 from app.core.model import Millis
 from app.ports import Announcer
 
+TICK_SECONDS = 1.0
+"""A quiet engine is asked so often: some of what waits is due by time alone."""
+
 
 class Loop:
     """The one task that calls `Engine.handle`; sets `heard` once every source has been heard."""
@@ -40,7 +43,7 @@ class Loop:
     async def run(self) -> None:
         """Carry events and effects until cancelled."""
         while True:
-            for event in await self._inbox.take():
+            for event in await self._inbox.take(TICK_SECONDS):
                 self._carry(self._engine.handle(event))
             self._carry(self._engine.handle(Pass(self._clock())))
             if self._engine.ready:

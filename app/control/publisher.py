@@ -64,6 +64,7 @@ class Publisher:
         self._leads = leads
         self._clock = clock
         self._published: dict[tuple[str, str], Status] = {}
+        self._turned: dict[tuple[str, str], Millis] = {}
 
     async def run(self) -> None:
         """Publish until cancelled."""
@@ -74,14 +75,16 @@ class Publisher:
                 continue
             view = self._engine.view()
             self._meters.shares(view)
-            for key, status in self._statuses(view).items():
+            statuses = self._statuses(view)
+            self._published = {k: s for k, s in self._published.items() if k in statuses}
+            for key, status in statuses.items():
                 if self._published.get(key) != status:
                     await self._publish(key, status)
 
     async def _publish(self, key: tuple[str, str], status: Status) -> None:
         kind, name = key
         try:
-            await self._writer.write_status(kind, name, self._stamped(status))
+            await self._writer.write_status(kind, name, self._stamped(key, status))
         except ClusterError as error:
             log.warning(
                 "status not published", extra={"kind": kind, "object": name}, exc_info=error
@@ -102,9 +105,13 @@ class Publisher:
             if pool.exists
         }
 
-    def _stamped(self, status: Status) -> dict[str, object]:
+    def _stamped(self, key: tuple[str, str], status: Status) -> dict[str, object]:
         """Return the status with its condition in the form of the API conventions."""
-        since = datetime.fromtimestamp(self._clock() / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        before = self._published.get(key)
+        if before is None or before.ready.holds != status.ready.holds:
+            self._turned[key] = self._clock()
+        turned = datetime.fromtimestamp(self._turned[key] / 1000, UTC)
+        since = turned.strftime("%Y-%m-%dT%H:%M:%SZ")
         condition = {**status.ready.condition(), "lastTransitionTime": since}
         observed = {"observedGeneration": status.generation}
         return {**status.fields, **observed, "conditions": [{**condition, **observed}]}
@@ -119,6 +126,8 @@ def _tenant_status(tenant: TenantView, known: set[Resource]) -> Status:
     elif tenant.disputed:
         names = ", ".join(tenant.disputed)
         ready = Ready(False, "NamespaceTaken", f"an older tenant already has: {names}")
+    elif tenant.paused:
+        ready = Ready(False, "Paused", "nothing of it is released")
     else:
         ready = Ready(True, "InForce", "counts in the fair order")
     share = f"{float(tenant.share):.3f}"
@@ -130,6 +139,8 @@ def _pool_status(pool: PoolView) -> Status:
     free = {r: v - pool.used.get(r, 0) for r, v in pool.capacity.items()}
     if pool.overlapping:
         ready = Ready(False, "Overlap", "it claims nodes of a pool before it by name")
+    elif pool.paused:
+        ready = Ready(False, "Paused", "nothing is released into it")
     elif not pool.nodes:
         ready = Ready(False, "NoNodes", "no node matches its nodeSelector")
     else:

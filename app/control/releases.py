@@ -17,9 +17,6 @@ from app.core.events import ReleaseAnswered
 from app.core.model import Answer, Millis
 from app.ports import Leadership, Meters, Releaser
 
-HELD_PAUSE_SECONDS = 1.0
-"""Before a pod that could not be released may be tried again, so that nothing spins."""
-
 LOOK_SECONDS = (0.1, 0.2, 0.5, 1.0, 2.0)
 
 log = logging.getLogger("fairgate.control")
@@ -37,6 +34,7 @@ class Releases:
         meters: Meters,
         clock: Callable[[], Millis],
         concurrency: int,
+        depose: Callable[[], None],
     ) -> None:
         self._releaser = releaser
         self._copier = copier
@@ -45,6 +43,7 @@ class Releases:
         self._meters = meters
         self._clock = clock
         self._slots = asyncio.Semaphore(concurrency)
+        self._depose = depose
         self._under_way: set[asyncio.Task[None]] = set()
         self._closing = False
 
@@ -54,7 +53,14 @@ class Releases:
             return
         task = asyncio.create_task(self._carry_out(order))
         self._under_way.add(task)
-        task.add_done_callback(self._under_way.discard)
+        task.add_done_callback(self._end)
+
+    def _end(self, task: asyncio.Task[None]) -> None:
+        self._under_way.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            # Its outcome is unknown and nobody will tell: the next term finds out.
+            log.error("a release failed unexpectedly; stepping down", exc_info=error)
+            self._depose()
 
     async def stop(self) -> None:
         """Abandon what is under way. The pods themselves tell the next leader what happened."""
@@ -76,8 +82,6 @@ class Releases:
         now = self._clock()
         waited = (now - order.since) / 1000 if answer is Answer.RELEASED else None
         self._meters.released(intent.tenant, intent.pool, answer, (now - began) / 1000, waited)
-        if answer is Answer.HELD:
-            await asyncio.sleep(HELD_PAUSE_SECONDS)
         await self._inbox.put(ReleaseAnswered(self._clock(), intent.ref.uid, answer))
 
     async def _attempt(self, order: Release) -> Answer:

@@ -5,10 +5,10 @@ Workloads of one shape fit the same places, so only the first of each shape need
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from sortedcontainers import SortedList
+from sortedcontainers import SortedDict, SortedList
 
 from app.core.model import Amounts, Millis, PoolName, Uid
 
@@ -45,39 +45,50 @@ def turn_of(priority: int, since: Millis, uid: Uid) -> Turn:
 class Queue:
     """What one user waits for, in the order of `Turn`."""
 
-    __slots__ = ("_lines",)
+    __slots__ = ("_heads", "_length", "_lines")
 
     def __init__(self) -> None:
         self._lines: dict[Shape, SortedList[Turn]] = {}
+        self._heads: SortedDict[Turn, Shape] = SortedDict()
+        self._length = 0
 
     def __len__(self) -> int:
-        return sum(map(len, self._lines.values()))
+        return self._length
 
     def add(self, turn: Turn, shape: Shape) -> None:
         """Put a workload in its place."""
         line = self._lines.get(shape)
         if line is None:
             line = self._lines[shape] = SortedList()
+        elif turn < line[0]:
+            del self._heads[line[0]]
         line.add(turn)
+        self._heads[line[0]] = shape
+        self._length += 1
 
     def remove(self, turn: Turn, shape: Shape) -> None:
         """Take a workload out. It must be there."""
         line = self._lines[shape]
+        self._heads.pop(turn, None)
         line.remove(turn)
-        if not line:
+        if line:
+            self._heads[line[0]] = shape
+        else:
             del self._lines[shape]
+        self._length -= 1
 
     def head(self) -> tuple[Turn, Shape] | None:
         """Return who is first, or None."""
-        return min(self._firsts(), default=None, key=lambda first: first[0])
+        if not self._heads:
+            return None
+        first: tuple[Turn, Shape] = self._heads.peekitem(0)
+        return first
 
-    def heads(self) -> list[tuple[Turn, Shape]]:
-        """Return the first workload of every shape, in queue order."""
-        return sorted(self._firsts(), key=lambda first: first[0])
+    def heads(self) -> Iterable[tuple[Turn, Shape]]:
+        """Return the first workload of every shape, in queue order. Do not change the queue."""
+        heads: Iterable[tuple[Turn, Shape]] = self._heads.items()
+        return heads
 
     def position(self, turn: Turn) -> int:
         """Return how many stand before this place, plus one."""
         return 1 + sum(int(line.bisect_left(turn)) for line in self._lines.values())
-
-    def _firsts(self) -> Iterator[tuple[Turn, Shape]]:
-        return ((line[0], shape) for shape, line in self._lines.items())

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import assert_never
 
 from app.core import events as ev
+from app.core.backlog import Shape
 from app.core.effects import Effect, Intend, Notice, Rebuild, Refund, Release, StoreWrite, Tell
 from app.core.gate import release_labels
 from app.core.life import LIVES, Life, Sight, sight
@@ -26,6 +27,10 @@ from app.core.views import View
 WINDOW = 256
 """Most releases in flight at once: enough to keep the API server busy, few enough that a change
 of order takes effect at once."""
+
+FIRST_REST = 1_000
+LONGEST_REST = 64_000
+"""Milliseconds before a pod whose release was refused is tried again."""
 
 
 class Engine:
@@ -42,6 +47,7 @@ class Engine:
         self._sequence = 0
         self._store_ready = False
         self._in_flight: set[Uid] = set()
+        self._resting: dict[Uid, int] = {}
         self._news: list[Tracked] = []
         self._effects: list[Effect] = []
 
@@ -59,6 +65,7 @@ class Engine:
         if not isinstance(event, ev.Pass):
             self._note(event)
         elif self.ready:
+            self._wake(event.at)
             self._act()
         return tuple(self._effects) if self._epoch is not None else ()
 
@@ -160,9 +167,24 @@ class Engine:
                 if known.life is Life.RELEASING:
                     self._roster.change(known, known.pod, Life.HELD)
                     self._effects.append(Refund(uid))
+                    if answer is Answer.HELD:
+                        self._rest(at, known)
             case _:
                 assert_never(answer)
         known.intent = None
+
+    def _rest(self, at: Millis, known: Tracked) -> None:
+        """Let others go first for a while, twice as long after each refusal."""
+        pause = min(FIRST_REST << known.refusals, LONGEST_REST)
+        known.refusals += 1
+        self._resting[known.pod.uid] = at + pause
+        self._roster.rest(known, True)
+
+    def _wake(self, at: Millis) -> None:
+        for uid in [uid for uid, until in self._resting.items() if until <= at]:
+            del self._resting[uid]
+            if uid in self._roster.pods:
+                self._roster.rest(self._roster.pods[uid], False)
 
     def _lead(self, epoch: int) -> None:
         self._epoch = epoch
@@ -188,15 +210,18 @@ class Engine:
             self._begin(*chosen)
 
     def _pick(self) -> tuple[Tracked, PoolName] | None:
-        placement = self._placement
-        rooms = {
-            shape: placement.room_for(shape.demand, shape.pools) for shape in self._roster.shapes
-        }
-        if not any(rooms.values()):
+        rooms: dict[Shape, PoolName | None] = {}
+
+        def room(shape: Shape) -> PoolName | None:
+            if shape not in rooms:
+                rooms[shape] = self._placement.room_for(shape.demand, shape.pools)
+            return rooms[shape]
+
+        if not any(room(shape) for shape in self._roster.shapes):
             return None
         for leaf in self._roster.tree.in_order():
             for turn, shape in leaf.queue.heads():
-                pool = rooms[shape]
+                pool = room(shape)
                 if pool is not None:
                     return self._roster.pods[turn.uid], pool
         return None

@@ -136,6 +136,7 @@ class Wait(Enum):
     NO_POOL = "no pool can serve it"
     OTHER_GATE = "it carries a scheduling gate that is not ours to remove"
     TENANT_PAUSED = "its tenant is paused"
+    REFUSED = "the API server refused its release; it is tried again later"
 
 
 class Answer(Enum):

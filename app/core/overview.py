@@ -37,6 +37,7 @@ def overview(
             nodes=placement.nodes_in(name),
             generation=pool.generation,
             overlapping=name in placement.overlapping,
+            paused=pool.paused,
             exists=placement.is_written(name),
         )
         for name, pool in sorted(placement.pools.items())
@@ -62,6 +63,7 @@ def _tenant(
         generation=tenant.generation if tenant else 0,
         disputed=tenancy.disputed(name) if tenant else (),
         orphan=orphan,
+        paused=tenant is not None and tenant.paused,
         exists=tenant is not None,
     )
 

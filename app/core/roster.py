@@ -6,6 +6,7 @@ so what is counted always equals a recount. The roster decides nothing.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -29,6 +30,8 @@ from app.core.resources import render
 from app.core.shares import NEVER, Branch, Leaf, Scale, Served, Tree
 from app.core.tenancy import Tenancy
 
+_STAMP = re.compile(r"0@(?P<fence>\d{1,12})|(?P<epoch>\d{1,12})\.(?P<sequence>\d{1,15})", re.ASCII)
+
 Copy = Enqueue | Dequeue | Charge | Refund
 """The store writes that follow from a pod's place alone."""
 
@@ -47,6 +50,8 @@ class Tracked:
     pool: PoolName | None = None
     wait: Wait | None = None
     told: Wait | None = None
+    refusals: int = 0
+    rests: bool = False
     intent: Intend | None = None
     written: Enqueue | Charge | None = field(default=None)
 
@@ -98,6 +103,12 @@ class Roster:
         tracked.turn = turn_of(pod.priority, pod.since, pod.uid)
         self._place(tracked)
 
+    def rest(self, tracked: Tracked, rests: bool) -> None:
+        """Keep a held pod out of the order for a while, or let it in again."""
+        self._unplace(tracked)
+        tracked.rests = rests
+        self._place(tracked)
+
     def remove(self, tracked: Tracked) -> list[Copy]:
         """Drop a pod; return what the store must forget."""
         self._unplace(tracked)
@@ -120,6 +131,8 @@ class Roster:
             scale = placement.scale()
             stays = not self._dirty and self._seen[0] == placement.version
             self._seen = (placement.version, placement.resized)
+            if stays and scale == self.tree.scale:
+                continue  # cpu and memory come and go without changing what shares are about
             if stays and _comparable(scale, self.tree.scale):
                 self.tree.rescale(scale)
             else:
@@ -129,6 +142,8 @@ class Roster:
             wanted = _copy_of(tracked)
             if wanted != tracked.written:
                 writes += _turn_into(tracked.written, wanted, uid)
+                if wanted is None and tracked.life is Life.USING:
+                    writes.append(Refund(uid))  # its intent, if it was just released
                 tracked.written = wanted
         self._touched.clear()
         return writes
@@ -156,6 +171,12 @@ class Roster:
                 return "not queued: no pool can serve its node selector, tenant and pools"
             case Wait.TENANT_PAUSED:
                 return "not queued: its tenant is paused"
+            case Wait.REFUSED:
+                return (
+                    f"tried again later: the API server refused its release {tracked.refusals} "
+                    "times; another admission webhook or policy, or an edit of its annotation "
+                    "fairgate.io/release, may be the cause"
+                )
         leaf, shape = tracked.leaf, tracked.shape
         if leaf is None or shape is None:
             return "queued"
@@ -232,6 +253,8 @@ class Roster:
             tracked.wait = Wait.TENANT_PAUSED
         elif not pools:
             tracked.wait = Wait.NO_POOL
+        elif tracked.rests:
+            tracked.wait = Wait.REFUSED
         else:
             tracked.wait = Wait.TURN
             shape = tracked.shape = self._shape(pod, pools)
@@ -283,11 +306,14 @@ def _comparable(one: Scale, other: Scale) -> bool:
 
 
 def stamp_of(release: str) -> Served:
-    """Return (epoch, sequence) of a release annotation; `0@7` is (7, 0), anything else NEVER."""
-    epoch, _, sequence = release.replace("0@", "", 1).partition(".")
-    if epoch.isdecimal() and (sequence.isdecimal() or "@" in release):
-        return int(epoch), int(sequence or 0)
-    return NEVER
+    """Return (epoch, sequence) of a release annotation; `0@7` is (7, 0), anything else NEVER.
+
+    Whoever may edit the pod may have written it, so nothing is believed that we would not write.
+    """
+    match = _STAMP.fullmatch(release)
+    if match is None:
+        return NEVER
+    return int(match["fence"] or match["epoch"]), int(match["sequence"] or 0)
 
 
 def _copy_of(tracked: Tracked) -> Enqueue | Charge | None:

@@ -25,6 +25,7 @@ class TenantView:
     generation: int
     disputed: tuple[str, ...]
     orphan: bool
+    paused: bool
     exists: bool
 
 
@@ -37,6 +38,7 @@ class PoolView:
     nodes: int
     generation: int
     overlapping: bool
+    paused: bool
     exists: bool
 
 

@@ -109,6 +109,9 @@ class PodReleaser:
             except ClusterRefused as error:
                 if error.status not in (404, 422):  # 422: changed since we read it
                     raise
+            except _NotOursToAct as error:
+                name = f"{ref.namespace}/{ref.name}"
+                raise ClusterUnavailable(f"the lease ended before {name} was fenced.") from error
         raise ClusterUnavailable(f"pod {ref.namespace}/{ref.name} changes too often to be fenced.")
 
     async def _refused(self, order: Release, error: ClusterRefused) -> Answer | None:

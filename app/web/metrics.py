@@ -86,16 +86,6 @@ EPOCH = Gauge("fairgate_leader_epoch", "Epoch this replica last led under.", reg
 STORE_ERRORS = Counter(
     "fairgate_store_errors_total", "Calls of Redis that failed.", ["operation"], registry=REGISTRY
 )
-WATCH_LAG = Gauge(
-    "fairgate_watch_lag_seconds",
-    "Time since the quietest watch last heard from the API server.",
-    registry=REGISTRY,
-)
-CERTIFICATE_EXPIRY = Gauge(
-    "fairgate_certificate_expiry_seconds",
-    "Unix time at which the serving certificate ends.",
-    registry=REGISTRY,
-)
 
 
 class Names:

@@ -119,12 +119,13 @@ class Rig:
         self.engine = Engine(ManagedResources([GPU]))
         self.inbox, self.lead, self.meters = Inbox(), FakeLead(), FakeMeters()
         self.told, self.written = Told(), Written()
+        self.parts: dict[str, asyncio.Task[None]] = {}
         self.releaser = FakeReleaser(self.lead.is_valid)
         clock: Callable[[], Millis] = lambda: Millis(60_000)  # noqa: E731
         heard = asyncio.Event()
         self.copier = Copier(self.store, self.engine, self.inbox, self.meters, clock, self.depose)
         self.releases = Releases(
-            self.releaser, self.copier, self.lead, self.inbox, self.meters, clock, 4
+            self.releaser, self.copier, self.lead, self.inbox, self.meters, clock, 4, self.depose
         )
         self.leader = Leader(
             self.engine, self.inbox, self.copier, self.releases, self.store, self.releaser,
@@ -162,8 +163,14 @@ class Rig:
 
 @asynccontextmanager
 async def running(rig: Rig, gpus: int = 2) -> AsyncIterator[Rig]:
-    parts = (rig.loop, rig.copier, rig.leader, rig.publisher)
-    tasks = [asyncio.create_task(part.run()) for part in parts]
+    parts = {
+        "loop": rig.loop,
+        "copier": rig.copier,
+        "leader": rig.leader,
+        "publisher": rig.publisher,
+    }
+    rig.parts = {name: asyncio.create_task(part.run()) for name, part in parts.items()}
+    tasks = list(rig.parts.values())
     try:
         await rig.open(gpus)
         yield rig
@@ -270,6 +277,26 @@ async def test_a_leader_that_finds_a_newer_epoch_steps_down() -> None:
         rig.lead.free.clear()
         await FakeStore(rig.memory).rebuild(99, [])
         await until(lambda: rig.lead.over.is_set() and not rig.leader.leads)
+
+
+async def test_a_leader_that_leaves_does_not_take_the_lease_again() -> None:
+    async with running(Rig()) as rig:
+        rig.lead.free.set()
+        await until(lambda: rig.leader.leads)
+        rig.leader.leave()
+        await rig.releases.drain(1)
+        await rig.lead.give_up()
+        await until(rig.parts["leader"].done)
+        assert not rig.leader.leads
+
+
+async def test_a_standby_that_leaves_never_leads() -> None:
+    async with running(Rig()) as rig:
+        await until(lambda: rig.engine.ready)
+        rig.leader.leave()
+        await until(rig.parts["leader"].done)
+        rig.lead.free.set()
+        assert not rig.leader.leads
 
 
 async def test_no_patch_leaves_after_the_lease_is_over() -> None:

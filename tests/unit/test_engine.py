@@ -29,6 +29,8 @@ from app.core.model import (
     UserName,
 )
 from app.core.resources import CPU, PODS, ManagedResources
+from app.core.roster import stamp_of
+from app.core.shares import NEVER
 from app.sim.world import World, held_pod
 
 GPU = Resource("nvidia.com/gpu")
@@ -423,7 +425,50 @@ def test_an_unknown_release_counts_as_used_until_it_is_told() -> None:
     assert not releases(bench.see(first))
     effects = bench.answer(first, Answer.HELD)
     assert [type(e) for e in effects if not isinstance(e, Tell)] == [Refund, Release]
-    assert releases(effects)[0].intent.ref.uid == first.uid
+    assert releases(effects)[0].intent.ref.uid == second.uid
+
+
+def test_what_is_refused_again_and_again_lets_others_go_first() -> None:
+    bench = Bench(node("n0", 1))
+    stuck = held_pod("p0", "a")
+    bench.see(stuck)
+    bench.answer(stuck, Answer.HELD)  # at 2000
+    assert bench.pending("ns.a") == 1
+    assert not releases(bench.hear(ev.Pass(Millis(2999))))
+    assert releases(bench.hear(ev.Pass(Millis(3000))))
+    bench.hear(ev.ReleaseAnswered(Millis(3000), stuck.uid, Answer.HELD))
+    assert not releases(bench.hear(ev.Pass(Millis(4999))))
+    assert releases(bench.see(held_pod("p1", "a")))
+
+
+@pytest.mark.parametrize(
+    ("release", "stamp"),
+    [
+        ("7.12", (7, 12)),
+        ("0@7", (7, 0)),
+        ("0", NEVER),
+        ("", NEVER),
+        ("adopted", NEVER),
+        ("7.@", NEVER),
+        ("10@7", NEVER),
+        ("9" * 5000 + ".1", NEVER),
+        ("\N{ARABIC-INDIC DIGIT SEVEN}.1", NEVER),
+        ("-1.2", NEVER),
+    ],
+)
+def test_only_stamps_that_we_would_write_are_believed(release: str, stamp: tuple[int, int]) -> None:
+    assert stamp_of(release) == stamp
+
+
+def test_many_shapes_of_one_user_keep_their_order() -> None:
+    world = World(MANAGED, nodes(8), [tenant("a")])
+    world.submit(held_pod("filler", "a", 8), Millis(0), 1000)
+    for i in range(50):
+        pod = held_pod(f"p{i:02}", "a", 8, since=100 - i)
+        demand = {**pod.demand, CPU: 1000 + i % 7}
+        world.submit(replace(pod, demand=demand), Millis(200), 1000)
+    world.run(Millis(100_000))
+    assert [s.pod.since for s in world.started[1:]] == list(range(51, 101))
 
 
 def test_a_release_seen_by_the_watch_first_is_charged_once() -> None:

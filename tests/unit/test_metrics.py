@@ -24,6 +24,7 @@ def tenant(used: int, pending: int = 0) -> TenantView:
         generation=1,
         disputed=(),
         orphan=False,
+        paused=False,
         exists=True,
     )
 
