@@ -30,7 +30,9 @@ def tenant(used: int, pending: int = 0) -> TenantView:
 
 
 def view(**tenants: TenantView) -> View:
-    pool = PoolView({GPU: 8, Resource("cpu"): 1500}, {}, 1, 1, overlapping=False, exists=True)
+    pool = PoolView(
+        {GPU: 8, Resource("cpu"): 1500}, {}, 1, 1, overlapping=False, paused=False, exists=True
+    )
     return View({TenantName(name): seen for name, seen in tenants.items()}, {H100: pool})
 
 
