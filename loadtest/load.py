@@ -8,14 +8,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
 
 from app import wire
-from app.core.errors import ClusterRefused, FairgateError
+from app.core.errors import ClusterRefused, ClusterUnavailable, FairgateError
 from app.kube.client import JSON_PATCH, Client
 
 CONNECTIONS = 16
@@ -144,13 +144,7 @@ async def create_namespace(client: Client, name: str) -> None:
 async def clear(client: Client, namespaces: Iterable[str]) -> None:
     """Delete all pods of these namespaces at once, and wait until they are gone."""
     for namespace in namespaces:
-        await client.request(
-            "DELETE",
-            pods_path(namespace),
-            query=[("gracePeriodSeconds", "0")],
-            timeout=CLEARING_SECONDS,
-        )
-        await until(partial(_is_empty, client, namespace), f"pods of {namespace} stay")
+        await until(partial(_cleared, client, namespace), f"pods of {namespace} stay")
 
 
 async def read(client: Client, path: str) -> dict[str, Any]:
@@ -170,9 +164,17 @@ async def until(
         await asyncio.sleep(POLL_SECONDS)
 
 
-async def _is_empty(client: Client, namespace: str) -> bool:
-    page = await client.request("GET", pods_path(namespace), query=[("limit", "1")])
-    return not _bare_page.decode(page).items
+async def _cleared(client: Client, namespace: str) -> bool:
+    """Delete what pods there are; tell whether there were none."""
+    path = pods_path(namespace)
+    page = await client.request("GET", path, query=[("limit", "1")], timeout=REQUEST_SECONDS)
+    if not _bare_page.decode(page).items:
+        return True
+    now = [("gracePeriodSeconds", "0")]
+    # On a busy box thousands take longer than the API server gives to one request.
+    with suppress(ClusterUnavailable):
+        await client.request("DELETE", path, query=now, timeout=CLEARING_SECONDS)
+    return False
 
 
 async def _exists(client: Client, path: str) -> bool:

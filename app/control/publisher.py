@@ -121,11 +121,13 @@ def _tenant_status(tenant: TenantView, known: set[Resource]) -> Status:
     used: dict[Resource, int] = dict.fromkeys(sorted(known), 0)
     for amounts in tenant.used.values():
         used = add(used, amounts)
+    taken = f"an older tenant already has: {', '.join(tenant.disputed)}"
     if tenant.orphan:
-        ready = Ready(False, "ParentMissing", "its parent does not exist or closes a circle")
+        also = f"; {taken}" if tenant.disputed else ""
+        message = f"its parent does not exist or closes a circle{also}"
+        ready = Ready(False, "ParentMissing", message)
     elif tenant.disputed:
-        names = ", ".join(tenant.disputed)
-        ready = Ready(False, "NamespaceTaken", f"an older tenant already has: {names}")
+        ready = Ready(False, "NamespaceTaken", taken)
     elif tenant.paused:
         ready = Ready(False, "Paused", "nothing of it is released")
     else:

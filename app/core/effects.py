@@ -74,7 +74,8 @@ StoreWrite = Enqueue | Dequeue | Intend | Charge | Refund
 class Release:
     """Release this pod: write the intent, patch, confirm; answer with `ReleaseAnswered`.
 
-    `tested` is the release annotation that the patch must find, `selector` what it adds to the
+    `tested` is the release annotation that the patch must find ("": its owner took it away, and
+    it must be written again first), `selector` what it adds to the
     pod's nodeSelector, `labels` what it sets. The `has_` flags say which parents exist already.
     """
 
@@ -84,6 +85,7 @@ class Release:
     labels: Mapping[str, str]
     has_selector: bool
     has_labels: bool
+    has_annotations: bool
     since: Millis
     """When the pod began to wait."""
 

@@ -246,6 +246,7 @@ class Engine:
                 labels=release_labels(leaf.tenant, pod.user, pool),
                 has_selector=bool(pod.selector),
                 has_labels=pod.has_labels,
+                has_annotations=pod.has_annotations,
                 since=pod.since,
             )
         )

@@ -182,13 +182,28 @@ def release_patch(order: Release) -> Patch:
     return patch
 
 
+def stamp_patch(order: Release) -> Patch:
+    """Return the patch that writes the release annotation again where somebody took it away."""
+    wanted = {ANNOTATION_RELEASE: fenced(order.intent.epoch)}
+    patch: Patch = [
+        {"op": "test", "path": "/metadata/uid", "value": order.intent.ref.uid},
+        {"op": "test", "path": "/spec/schedulingGates", "value": [{"name": GATE}]},
+    ]
+    return patch + _merge("/metadata/annotations", wanted, order.has_annotations)
+
+
+def fenced(epoch: int) -> str:
+    """Return the release annotation of a held pod that a leader of this epoch has fenced."""
+    return f"{HELD}@{epoch}"
+
+
 def fence_patch(uid: str, tested: str, epoch: int) -> Patch:
     """Return the patch after which a release tested against `tested` can no longer succeed."""
     release_at = _at("/metadata/annotations", ANNOTATION_RELEASE)
     return [
         {"op": "test", "path": "/metadata/uid", "value": uid},
         {"op": "test", "path": release_at, "value": tested},
-        {"op": "replace", "path": release_at, "value": f"{HELD}@{epoch}"},
+        {"op": "replace", "path": release_at, "value": fenced(epoch)},
     ]
 
 

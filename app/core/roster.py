@@ -182,7 +182,11 @@ class Roster:
             return "queued"
         position, length = leaf.queue.position(tracked.turn), len(leaf.queue)
         size = self._placement.scale().size
-        wanted = ", ".join(f"{render(r, v)} {r}" for r, v in shape.demand.items() if r in size)
+        devices = [r for r in shape.demand if "/" in r]  # extended resources
+        wanted = ", ".join(f"{render(r, shape.demand[r])} {r}" for r in devices)
+        lacking = [r for r in devices if r not in size]
+        if lacking:
+            wanted += f" (no ready node offers {', '.join(lacking)})"
         pools = " or ".join(shape.pools)
         return (
             f"queued: {position} of {length} in {leaf.tenant}/{leaf.name}; "

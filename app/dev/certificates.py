@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from app.core.errors import InvalidInput
 from app.tls.issue import Authority, Credential, new_authority, write_private
 
 DAYS = 365
@@ -27,6 +28,9 @@ CLUSTER_NAMES = (
 )
 AUTHORITIES = ("cluster", "etcd", "front-proxy", "webhook-client")
 MASTERS = "system:masters"
+
+LONGEST_NAME = 64
+"""Of a common name or organization (X.520)."""
 
 
 class Certificates:
@@ -92,6 +96,12 @@ class Certificates:
         return json.dumps({"apiVersion": "v1", "kind": "Config", "users": users})
 
     def _person(self, name: str, groups: Sequence[str]) -> Credential:
+        for text in (name, *groups):
+            if not 1 <= len(text.encode("utf-8", "replace")) <= LONGEST_NAME:
+                raise InvalidInput(
+                    f"{text[:80]!r} cannot stand in a certificate; a name of a user or group has "
+                    f"1 to {LONGEST_NAME} bytes."
+                )
         return self._authority("cluster").issue(
             name, groups=groups, server=False, client=True, now=_now(), days=DAYS
         )
@@ -131,7 +141,8 @@ def kubeconfig_text(cluster: dict[str, Any], name: str, user: dict[str, Any]) ->
         ],
         "current-context": "fairgate-dev",
     }
-    return json.dumps(document, indent=2) + "\n"
+    # YAML knows no surrogate pairs, so names stay as they are.
+    return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
 
 
 def _base64(data: bytes) -> str:

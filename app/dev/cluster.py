@@ -236,7 +236,7 @@ class Cluster:
     def _state(self) -> State | None:
         try:
             return msgspec.json.decode((self.folder / "cluster.json").read_bytes(), type=State)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
 
     def _write(self, state: State) -> None:

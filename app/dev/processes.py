@@ -158,8 +158,9 @@ def birth(pid: int) -> str | None:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
         return None
-    state, started = facts[0], facts[19]
-    return None if state in "ZX" else f"{boot}/{started}"
+    state, threads, started = facts[0], facts[17], facts[19]
+    # A killed program is a zombie while its other threads still hold its ports.
+    return None if state in "ZX" and int(threads) <= 1 else f"{boot}/{started}"
 
 
 def is_alive(child: Process) -> bool:

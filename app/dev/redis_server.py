@@ -6,6 +6,9 @@ import os
 import socket
 from pathlib import Path
 
+import redis
+
+from app.core.errors import StoreUnavailable
 from app.dev.processes import Processes, Program
 from app.dev.ready import free_ports, until
 from app.dev.tools import redis_server
@@ -16,8 +19,21 @@ READY_SECONDS = 20.0
 
 
 def given_redis() -> str | None:
-    """Return the URL of the Redis we were told to use, None if we were told of none."""
-    return os.environ.get(URL) or None
+    """Return the URL of the Redis we were told to use, None if we were told of none.
+
+    Raises StoreUnavailable if it does not answer.
+    """
+    url = os.environ.get(URL) or None
+    if url is not None and "sentinel" not in url:
+        try:
+            with redis.Redis.from_url(url, socket_timeout=2, socket_connect_timeout=2) as server:
+                server.ping()
+        except (redis.RedisError, ValueError) as error:
+            raise StoreUnavailable(
+                f"The Redis that {URL} names does not answer ({error}); start it, or unset {URL} "
+                "and a server is started for you."
+            ) from error
+    return url
 
 
 def start_redis(folder: Path, processes: Processes, durable: bool) -> str:

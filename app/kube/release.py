@@ -11,6 +11,7 @@ import logging
 import random
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from urllib.parse import quote
 
 import msgspec
@@ -61,6 +62,9 @@ class PodReleaser:
         """Send the release patch; None if nobody can tell yet what became of it."""
         uid = order.intent.ref.uid
         try:
+            if not order.tested:
+                await self._patch(order.intent.ref, gate.stamp_patch(order))
+                order = replace(order, tested=gate.fenced(order.intent.epoch))
             await self._patch(order.intent.ref, gate.release_patch(order))
         except ClusterUnavailable as error:
             self._unsettled[uid] = self._clock()
@@ -101,7 +105,7 @@ class PodReleaser:
             if pod is None or _judge(pod, ref) is not Answer.HELD:
                 return
             found = _stamp(pod)
-            if found is None or found == _fenced(epoch):
+            if found is None or found == gate.fenced(epoch):
                 return  # without the annotation no release patch passes its test
             try:
                 await self._patch(ref, gate.fence_patch(ref.uid, found, epoch))
@@ -145,7 +149,7 @@ class PodReleaser:
         ref, epoch = order.intent.ref, order.intent.epoch
         if _stamp(pod) != order.tested:
             return True
-        if order.tested == _fenced(epoch):
+        if order.tested == gate.fenced(epoch):
             sent = self._unsettled.setdefault(ref.uid, self._clock())
             return self._clock() - sent > SETTLED_SECONDS
         try:
@@ -208,10 +212,6 @@ def _judge(pod: wire.Pod | None, ref: PodRef) -> Answer:
 
 def _stamp(pod: wire.Pod) -> str | None:
     return (pod.metadata.annotations or {}).get(ANNOTATION_RELEASE)
-
-
-def _fenced(epoch: int) -> str:
-    return str(gate.fence_patch("", "", epoch)[-1]["value"])
 
 
 def _path(ref: PodRef) -> str:

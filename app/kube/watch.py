@@ -68,7 +68,7 @@ class Timing:
     page_timeout: float = 15.0
     follow: tuple[float, float] = (240.0, 300.0)
     """How long a watch is asked to last; at random in between."""
-    silence: float = 90.0
+    silence: float = 150.0
     """Without a word on a watch. The API server says something once a minute."""
     outage: float = 10.0
     """Without a connection."""

@@ -44,6 +44,7 @@ def order_for(name: str, uid: str) -> Release:
         labels=release_labels(tenant, user, pool),
         has_selector=False,
         has_labels=True,
+        has_annotations=True,
         since=Millis(0),
     )
 

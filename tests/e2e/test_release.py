@@ -187,3 +187,17 @@ def test_forged_stamps_are_overwritten_with_a_warning(stage: Stage) -> None:
     assert stamp(item) == "0"
     assert item["metadata"]["annotations"]["fairgate.io/submitter"] != "somebody-else"
     assert item["metadata"]["labels"]["fairgate.io/tenant"] == "ns.forger"
+
+
+@pytest.mark.parametrize("damage", ['{"fairgate.io/release": null}', "null"], ids=["key", "all"])
+def test_a_pod_whose_release_annotation_was_taken_away_is_released_all_the_same(
+    stage: Stage, damage: str
+) -> None:
+    wall, ours = stage.namespace("wall"), stage.namespace("eraser")
+    blockers = stage.block(wall)
+    stage.apply(ours, pod("erased", 8))
+    patch = f'{{"metadata": {{"annotations": {damage}}}}}'
+    stage.cluster.kubectl("patch", "pod", "erased", "-n", ours, "--type=merge", "-p", patch)
+    assert stamp(stage.pods(ours)[0]) == ""
+    stage.delete(wall, blockers[0])
+    until("it runs", lambda: stage.running(ours) == ["erased"])

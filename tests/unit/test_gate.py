@@ -20,6 +20,7 @@ from app.core.gate import (
     named_pools,
     release_labels,
     release_patch,
+    stamp_patch,
 )
 from app.core.model import GATE, Millis, PoolName, Resource, TenantName, Uid, UserName
 from app.core.resources import ManagedResources
@@ -168,6 +169,7 @@ ORDER = Release(
     labels=release_labels(TenantName("team-a"), ALICE, "h100"),
     has_selector=False,
     has_labels=True,
+    has_annotations=True,
     since=Millis(0),
 )
 
@@ -200,6 +202,26 @@ def test_a_pod_is_released_at_most_once() -> None:
 
     with pytest.raises(PatchFailed):
         apply(released, release_patch(ORDER))
+
+
+@pytest.mark.parametrize("annotations", [{"other": "x"}, None])
+def test_an_annotation_that_was_taken_away_is_written_again(
+    annotations: dict[str, str] | None,
+) -> None:
+    pod = stored()
+    if annotations is None:
+        del pod["metadata"]["annotations"]
+    else:
+        pod["metadata"]["annotations"] = annotations
+    order = replace(ORDER, tested="", has_annotations=annotations is not None)
+
+    stamped = apply(pod, stamp_patch(order))
+
+    assert stamped["metadata"]["annotations"] == {
+        **(annotations or {}),
+        "fairgate.io/release": "0@7",
+    }
+    apply(stamped, release_patch(replace(order, tested="0@7")))
 
 
 def test_another_pod_of_that_name_is_not_released() -> None:
