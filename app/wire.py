@@ -142,7 +142,6 @@ class AdmissionRequest(Wire, frozen=True):
     operation: str = ""
     sub_resource: str = ""
     namespace: str = ""
-    dry_run: bool | None = None
     user_info: UserInfo = UserInfo()
     object: Pod | None = None
 
@@ -219,9 +218,6 @@ class Status(Wire, frozen=True):
     code: int = 0
     message: str = ""
     reason: str = ""
-
-
-JsonPatch = list[dict[str, Any]]
 
 
 def _ask(container: Container) -> demand.Ask:

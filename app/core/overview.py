@@ -1,4 +1,4 @@
-"""What the roster holds, summed up for status, metrics and people. Reads only."""
+"""The roster, summed up for status, metrics and people. Reads only."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from app.core.views import PoolView, TenantView, View
 def overview(
     roster: Roster, tenancy: Tenancy, placement: Placement, managed: ManagedResources
 ) -> View:
-    """Return every tenant that exists, holds or waits, and every pool, as they stand."""
+    """Return every tenant that exists, uses or waits, and every pool, as they stand."""
     used: dict[TenantName, dict[PoolName, dict[Resource, int]]] = {}
     pending: dict[TenantName, int] = {}
     for (tenant, pool), amounts in roster.used.items():
         for name in _upwards(tenant, tenancy) if any(amounts.values()) else ():
-            held = used.setdefault(name, {})
-            held[pool] = add(held.get(pool, {}), _managed(amounts, managed))
+            mine = used.setdefault(name, {})
+            mine[pool] = add(mine.get(pool, {}), _managed(amounts, managed))
     for tenant, count in roster.pending.items():
         for name in _upwards(tenant, tenancy) if count else ():
             pending[name] = pending.get(name, 0) + count

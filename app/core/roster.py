@@ -276,7 +276,7 @@ class Roster:
     def _use(self, tracked: Tracked, leaf: Leaf, pool: PoolName, sign: int) -> None:
         demand = tracked.pod.demand
         self._placement.use(pool, demand, sign, tracked.pod.node)
-        self.tree.hold(leaf, pool, demand, sign)
+        self.tree.use(leaf, pool, demand, sign)
         account = self.used.setdefault((leaf.tenant, pool), {})
         for resource, value in demand.items():
             account[resource] = account.get(resource, 0) + sign * value

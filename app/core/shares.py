@@ -1,4 +1,4 @@
-"""The tree of tenants and users: what each holds, and whose turn is next.
+"""The tree of tenants and users: what each uses, and whose turn is next.
 
 At every level the next turn goes to the lowest score: the weighted dominant share, taken at the
 midpoint of the next workload. Ties: least recently served, then the older head, then the smaller
@@ -36,15 +36,15 @@ class Scale:
     worth: Mapping[PoolName, Mapping[Resource, Fraction]]
 
     def value(self, pool: PoolName, amounts: Amounts) -> dict[Resource, Fraction]:
-        """Return what amounts held in a pool count for, in the resources that shares are about."""
+        """Return what amounts used in a pool count for, in the resources that shares are about."""
         worth = self.worth.get(pool, {})
         return {r: v * worth.get(r, Fraction(1)) for r, v in amounts.items() if r in self.size}
 
 
 class Branch:
-    """A tenant, or the root: children that hold and wait."""
+    """A tenant, or the root: children that use and wait."""
 
-    __slots__ = ("children", "holds", "key", "name", "parent", "served", "waiting", "weight")
+    __slots__ = ("children", "key", "name", "parent", "served", "uses", "waiting", "weight")
 
     def __init__(
         self, name: TenantName | UserName, parent: Branch | None, weight: Fraction
@@ -52,7 +52,7 @@ class Branch:
         self.name = name
         self.parent = parent
         self.weight = weight
-        self.holds: dict[Resource, Fraction] = {}
+        self.uses: dict[Resource, Fraction] = {}
         self.served: Served = NEVER
         self.key: Key | None = None
         self.waiting: SortedDict[Key, Branch] = SortedDict()
@@ -66,17 +66,17 @@ class Branch:
         return first.head()
 
     def share(self, scale: Scale) -> Fraction:
-        """Return the dominant share: the largest part of the cluster held in any resource."""
-        parts = (held / scale.size[r] for r, held in self.holds.items() if r in scale.size)
+        """Return the dominant share: the largest part of the cluster used of any resource."""
+        parts = (used / scale.size[r] for r, used in self.uses.items() if r in scale.size)
         return max(parts, default=Fraction(0))
 
     def score(self, shape: Shape, scale: Scale) -> Fraction:
         """Return the weighted dominant share at the midpoint of a workload of this shape."""
         added = scale.value(shape.pools[0], shape.demand)
         worst = Fraction(0)
-        for resource in {**self.holds, **added}:
+        for resource in {**self.uses, **added}:
             if resource in scale.size:
-                middle = self.holds.get(resource, 0) + added.get(resource, Fraction(0)) / 2
+                middle = self.uses.get(resource, 0) + added.get(resource, Fraction(0)) / 2
                 worst = max(worst, middle / scale.size[resource])
         return worst / self.weight if self.weight else worst
 
@@ -133,11 +133,11 @@ class Tree:
         leaf.queue.remove(turn, shape)
         self._refresh(leaf)
 
-    def hold(self, leaf: Leaf, pool: PoolName, amounts: Amounts, sign: int = 1) -> None:
-        """Add to (or, with sign -1, take from) what a user and all tenants above it hold."""
+    def use(self, leaf: Leaf, pool: PoolName, amounts: Amounts, sign: int = 1) -> None:
+        """Add to (or, with sign -1, take from) what a user and all tenants above it use."""
         for resource, value in self.scale.value(pool, amounts).items():
             for branch in _path(leaf):
-                branch.holds[resource] = branch.holds.get(resource, Fraction(0)) + sign * value
+                branch.uses[resource] = branch.uses.get(resource, Fraction(0)) + sign * value
         self._refresh(leaf)
 
     def serve(self, leaf: Leaf, served: Served) -> None:

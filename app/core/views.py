@@ -11,7 +11,7 @@ from app.core.model import Amounts, PoolName, TenantName
 
 @dataclass(frozen=True, slots=True)
 class TenantView:
-    """What a tenant holds and waits for, its child tenants included.
+    """What a tenant uses and waits for, its child tenants included.
 
     `share` is the dominant share of the whole cluster, `used` managed resources per pool,
     `disputed` the namespaces it names that an older tenant has, `orphan` that its parent is
@@ -44,7 +44,7 @@ class PoolView:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """Every tenant that exists, holds or waits, and every pool."""
+    """Every tenant that exists, uses or waits, and every pool."""
 
     tenants: Mapping[TenantName, TenantView]
     pools: Mapping[PoolName, PoolView]
