@@ -5,7 +5,7 @@ Shared by the webhook and the watches, so that both read a pod the same way. Hol
 
 from __future__ import annotations
 
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import msgspec
 
