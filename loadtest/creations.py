@@ -1,4 +1,4 @@
-"""Pod creations per second: without a webhook, through the no-op one, through Fairgate's.
+"""Pod creations per second: without a webhook, through a no-op one, through Fairgate's.
 
 All pods carry a gate of ours from the start, so nothing is ever scheduled, and Fairgate's
 controller is stopped: what is compared is the cost of admission alone.
@@ -24,12 +24,22 @@ TARGET = Target(least=0.9)
 ARMS = {
     "none": "no webhook",
     "noop": "no-op webhook in Go",
+    "filtered": "no-op, Fairgate's conditions",
     "fairgate": "Fairgate's webhook",
 }
-NAMESPACES = {"none": "bench-none", "noop": "bench-noop", "fairgate": "bench-created"}
+"""`filtered`: the API server asks the no-op under the matchConditions of Fairgate's webhook, which
+tells what they cost apart from the program that is asked."""
+
+NAMESPACES = {
+    "none": "bench-none",
+    "noop": "bench-noop",
+    "filtered": "bench-filtered",
+    "fairgate": "bench-created",
+}
 GATES = {
     "none": [load.OWN_GATE],
     "noop": [load.OWN_GATE, rival.GATE],
+    "filtered": [load.OWN_GATE, rival.GATE],
     "fairgate": [load.OWN_GATE, GATE],
 }
 WEBHOOKS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
@@ -60,6 +70,7 @@ async def measure(ground: Ground, pods: int | None, rounds: int | None) -> Measu
         tuple(figures.values()),
         (
             ratio("Fairgate / no-op", figures["fairgate"], figures["noop"], TARGET),
+            ratio("Fairgate / no-op, its conditions", figures["fairgate"], figures["filtered"]),
             ratio("Fairgate / none", figures["fairgate"], figures["none"]),
             ratio("no-op / none", figures["noop"], figures["none"]),
         ),
@@ -71,9 +82,12 @@ async def _prepare(ground: Ground) -> None:
         await load.create_namespace(ground.client, namespace)
     await ground.stop_controller()
     client_config = rival.start(ground.folder)
-    await load.create(
-        ground.client, WEBHOOKS, rival.configuration(client_config, NAMESPACES["noop"])
+    conditions = (await load.read(ground.client, f"{WEBHOOKS}/fairgate"))["webhooks"][0].get(
+        "matchConditions", []
     )
+    for arm, asked in (("noop", []), ("filtered", conditions)):
+        body = rival.configuration(arm, client_config, NAMESPACES[arm], asked)
+        await load.create(ground.client, WEBHOOKS, body)
     for arm in ARMS:  # a new webhook configuration takes a moment to hold
         await load.until(partial(_holds, ground, arm), f"{ARMS[arm]} is not asked")
 

@@ -28,7 +28,7 @@ NODES = NodeGroup(
 )
 GPUS = 16 * 256
 POOL = "bench"
-EXEMPT = ("bench-none", "bench-noop", "bench-bare", "bench-reacted")
+EXEMPT = ("bench-none", "bench-noop", "bench-filtered", "bench-bare", "bench-reacted")
 """Namespaces of the arms that Fairgate must leave alone."""
 
 API = "/apis/fairgate.io/v1alpha1"

@@ -1,4 +1,4 @@
-"""The no-op webhook in Go: built once, served over TLS, and asked about the pods of one namespace.
+"""The no-op webhook in Go: built once, served over TLS, and asked about the pods of some namespaces.
 
 It is what Fairgate's webhook is measured against. It lives and ends with the cluster's processes.
 """
@@ -90,16 +90,22 @@ def start(folder: Path) -> dict[str, Any]:
     return {"url": f"https://127.0.0.1:{port}/", "caBundle": bundle}
 
 
-def configuration(client_config: dict[str, Any], namespace: str) -> dict[str, Any]:
-    """Return the webhook configuration that asks it about new pods of one namespace."""
+def configuration(
+    name: str, client_config: dict[str, Any], namespace: str, conditions: list[dict[str, str]]
+) -> dict[str, Any]:
+    """Return the webhook configuration that asks it about new pods of one namespace.
+
+    `conditions`: the matchConditions under which it is asked; none: always.
+    """
     only = {"key": "kubernetes.io/metadata.name", "operator": "In", "values": [namespace]}
     rule = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"]}
     webhook = {
-        "name": "noop.example.com",
+        "name": f"{name}.example.com",
         "admissionReviewVersions": ["v1"],
         "clientConfig": client_config,
         "rules": [{**rule, "resources": ["pods"], "scope": "Namespaced"}],
         "namespaceSelector": {"matchExpressions": [only]},
+        "matchConditions": conditions,
         "sideEffects": "None",
         "failurePolicy": "Fail",
         "reinvocationPolicy": "IfNeeded",
@@ -108,7 +114,7 @@ def configuration(client_config: dict[str, Any], namespace: str) -> dict[str, An
     return {
         "apiVersion": "admissionregistration.k8s.io/v1",
         "kind": "MutatingWebhookConfiguration",
-        "metadata": {"name": "noop"},
+        "metadata": {"name": name},
         "webhooks": [webhook],
     }
 
