@@ -1,4 +1,4 @@
-"""The no-op webhook in Go: built once, served over TLS, asked about pods of some namespaces only.
+"""The no-op webhook in Go: built once, served over TLS, and asked about pods of some namespaces.
 
 It is what Fairgate's webhook is measured against. It lives and ends with the cluster's processes.
 """
