@@ -57,7 +57,7 @@ def bench(
         typer.Option(min=1, max=4096, help="Pods a round and arm (default: 500, 3000 and 300)."),
     ] = None,
     rounds: Annotated[
-        int | None, typer.Option(min=1, max=20, help="Rounds (default: 15, 3 and 3).")
+        int | None, typer.Option(min=1, max=20, help="Rounds (default: 16, 4 and 4).")
     ] = None,
     output: Annotated[Output, typer.Option(help="text: tables; json: all figures.")] = Output.TEXT,
 ) -> None:

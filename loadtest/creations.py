@@ -15,7 +15,7 @@ from loadtest.ground import Ground
 
 NAME = "creations"
 PODS = 500
-ROUNDS = 15
+ROUNDS = 16
 """Short turns and many of them: what else goes on in the box then meets all arms alike."""
 
 WARM_UP = 300

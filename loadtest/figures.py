@@ -126,8 +126,17 @@ def percentile(values: Sequence[float], per_cent: float) -> float:
 
 
 def turns(arms: Sequence[str], rounds: int) -> list[tuple[int, str]]:
-    """Return who is measured when: a b c a b c, so that all see the same changes of the box."""
-    return [(number, arm) for number in range(1, rounds + 1) for arm in arms]
+    """Return who is measured when: a b c, b c a, c a b, and so on.
+
+    In turns, so that all arms see the same changes of the box. Each round begins with another arm:
+    what comes back about once a round, such as a garbage collection of the API server, would
+    otherwise always meet the same one.
+    """
+    order: list[tuple[int, str]] = []
+    for number in range(rounds):
+        first = number % len(arms)
+        order += [(number + 1, arm) for arm in (*arms[first:], *arms[:first])]
+    return order
 
 
 def columns(

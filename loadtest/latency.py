@@ -19,7 +19,7 @@ NAME = "latency"
 A_SECOND = 20
 SECONDS = 15
 PODS = A_SECOND * SECONDS
-ROUNDS = 3
+ROUNDS = 4
 PATIENCE_SECONDS = 60.0
 
 ARMS = {"bare": "bare watch and patch", "fairgate": "Fairgate"}

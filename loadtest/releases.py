@@ -14,7 +14,7 @@ from loadtest.ground import GPUS, Ground
 
 NAME = "releases"
 PODS = 3000
-ROUNDS = 3
+ROUNDS = 4
 WARM_UP = 200
 TARGET = Target(least=0.8)
 

@@ -95,9 +95,10 @@ def test_rate_is_per_second_and_needs_time() -> None:
         rate(1, 0.0)
 
 
-def test_arms_take_turns_round_by_round() -> None:
-    expected = [(1, "a"), (1, "b"), (2, "a"), (2, "b")]
-    assert turns(["a", "b"], 2) == expected
+def test_arms_take_turns_and_each_round_begins_with_another() -> None:
+    order = turns(["a", "b", "c"], 4)
+    assert "".join(arm for _, arm in order) == "abcbcacababc"
+    assert [number for number, _ in order] == [1, 1, 1, 2, 2, 2, 3, 3, 3, 4, 4, 4]
 
 
 def test_columns_keep_the_order_of_the_arms() -> None:
