@@ -56,5 +56,5 @@ clean:
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 lock:
-	$(BIN)/pip-compile --quiet --extra dev --generate-hashes --strip-extras --allow-unsafe \
+	$(BIN)/pip-compile --quiet --extra dev --extra plot --generate-hashes --strip-extras --allow-unsafe \
 	  --no-emit-index-url --no-emit-find-links --output-file requirements.lock pyproject.toml

@@ -13,7 +13,9 @@ import os
 import sys
 import traceback
 from collections.abc import Callable
-from typing import Any, cast
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any, cast
 
 import typer
 from typer.core import TyperGroup
@@ -32,6 +34,35 @@ cli = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+class Output(StrEnum):
+    """How a result is printed."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+class Order(StrEnum):
+    """Who is next in a replay: the fair order, or one of the baselines."""
+
+    FAIR = "fair"
+    FIFO = "fifo"
+    BACKFILL = "backfill"
+
+
+Form = Annotated[Output, typer.Option("--output", "-o", help="text, or json which is stable.")]
+Picture = Annotated[
+    Path | None,
+    typer.Option(
+        "--plot",
+        metavar="FILE.png",
+        dir_okay=False,
+        help="Draw who held what over time, and waits by size. Needs matplotlib: "
+        "pip install 'fairgate\\[plot]'.",
+        show_default=False,
+    ),
+]
 
 
 class DevGroup(TyperGroup):
@@ -130,6 +161,142 @@ def serve(
     from app import wiring
 
     wiring.serve(chosen)
+
+
+@cli.command(
+    epilog="Examples: [bold]fairgate simulate docs/examples/two-teams.yaml[/bold], "
+    "[bold]fairgate simulate - --output json < scenario.yaml | jq .tenants[/bold]"
+)
+def simulate(
+    scenario: Annotated[
+        Path,
+        typer.Argument(
+            metavar="SCENARIO.yaml",
+            allow_dash=True,
+            help="What there is, who shares it and what they submit; - is standard input.",
+            show_default=False,
+        ),
+    ],
+    output: Form = Output.TEXT,
+    plot: Picture = None,
+) -> None:
+    """Play a scenario in virtual time, with the engine that decides in a cluster."""
+    from app.sim import simulate as simulation
+
+    simulation.run(simulation.Options(str(scenario), output.value, plot))
+
+
+@cli.command(
+    epilog="Examples: [bold]fairgate replay philly.csv.gz --gpus 1600 --flat[/bold], "
+    "[bold]fairgate replay log.csv --gpus 512 --tenant vision --policy fifo[/bold], "
+    "[bold]fairgate replay log.csv --nodes nodes.csv --set reserveAfter=10m --from 3600 "
+    "--for 48h[/bold], [bold]fairgate replay pods.csv --nodes nodes.csv --pack --seeds 10[/bold]"
+)
+def replay(
+    trace: Annotated[
+        Path,
+        typer.Argument(
+            metavar="TRACE.csv[.gz]", help="The log of a cluster: a row a job.", show_default=False
+        ),
+    ],
+    gpus: Annotated[
+        int | None,
+        typer.Option(min=1, help="A cluster of so many GPUs, as one pool.", show_default=False),
+    ] = None,
+    nodes: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="NODES.csv", help="A cluster of these nodes instead.", show_default=False
+        ),
+    ] = None,
+    flat: Annotated[bool, typer.Option("--flat", help="Make every user a tenant.")] = False,
+    tenant: Annotated[
+        str | None, typer.Option(help="Only the rows of this tenant.", show_default=False)
+    ] = None,
+    tenants: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.csv",
+            help="Weights and quotas: tenant,weight,guarantee_gpus,limit_gpus. Every weight is 1 "
+            "without it.",
+            show_default=False,
+        ),
+    ] = None,
+    settings_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="FIELD=VALUE",
+            help="A field of the Policy, such as halfLife=4h; may be repeated.",
+            show_default=False,
+        ),
+    ] = None,
+    start: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            metavar="S",
+            help="Report from this second of the log on, or a time such as 2d. The whole log is "
+            "played always. [dim]\\[default: the first job][/dim]",
+            show_default=False,
+        ),
+    ] = None,
+    span: Annotated[
+        str | None,
+        typer.Option(
+            "--for",
+            metavar="S",
+            help="For how many seconds, or a time such as 48h. "
+            "[dim]\\[default: to the last job][/dim]",
+            show_default=False,
+        ),
+    ] = None,
+    jitter: Annotated[
+        str | None,
+        typer.Option(
+            metavar="T",
+            help="Shift each arrival at random by this at most, such as 30s.",
+            show_default=False,
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of the shifts.")] = 0,
+    policy: Annotated[Order, typer.Option(help="Who is next.")] = Order.FAIR,
+    large_gang: Annotated[int, typer.Option(min=1, help="GPUs that make a gang large.")] = 16,
+    pack: Annotated[
+        bool,
+        typer.Option(
+            "--pack",
+            help="Only fill the nodes with pods drawn from the log, and print what stays unused.",
+        ),
+    ] = False,
+    seeds: Annotated[int, typer.Option(min=1, help="How many draws --pack makes.")] = 10,
+    output: Form = Output.TEXT,
+    plot: Picture = None,
+) -> None:
+    """Play the log of a real cluster through the fair order, or a baseline, and measure it."""
+    from app.sim import replay as replaying
+
+    replaying.run(
+        replaying.Options(
+            trace=trace,
+            gpus=gpus,
+            nodes=nodes,
+            flat=flat,
+            tenant=tenant,
+            tenants=tenants,
+            settings=tuple(settings_ or ()),
+            start=start,
+            span=span,
+            jitter=jitter,
+            seed=seed,
+            policy=policy.value,
+            large_gang=large_gang,
+            output=output.value,
+            pack=pack,
+            seeds=seeds,
+            plot=plot,
+        )
+    )
 
 
 def main() -> None:

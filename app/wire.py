@@ -42,6 +42,7 @@ class PodSpec(Wire, frozen=True):
     node_selector: dict[str, str] | None = None
     node_name: str | None = None
     priority: int | None = None
+    active_deadline_seconds: int | None = None
 
     def demand(self) -> dict[Resource, int]:
         """Return what the pod reserves, in base units. Raises InvalidQuantity."""
@@ -68,6 +69,8 @@ class Metadata(Wire, frozen=True):
 
 class PodStatus(Wire, frozen=True):
     phase: str | None = None
+    start_time: str | None = None
+    qos_class: str | None = None
 
 
 class Pod(Wire, frozen=True):
@@ -101,11 +104,18 @@ class WeightedUser(Wire, frozen=True):
     weight: str = "1"
 
 
+class Quota(Wire, frozen=True):
+    pool: str = ""
+    guarantee: Quantities | None = None
+    limit: Quantities | None = None
+
+
 class TenantSpec(Wire, frozen=True):
     parent: str | None = None
     weight: str = "1"
     namespaces: list[str] | None = None
     users: list[WeightedUser] | None = None
+    quotas: list[Quota] | None = None
     pools: list[str] | None = None
     max_pending: int | None = None
     paused: bool = False
@@ -125,12 +135,31 @@ class PoolSpec(Wire, frozen=True):
     node_selector: dict[str, str] | None = None
     weights: dict[str, str] | None = None
     overcommit: dict[str, str] | None = None
+    placement: str = "pack"
     paused: bool = False
 
 
 class Pool(Wire, frozen=True):
     metadata: Metadata = Metadata()
     spec: PoolSpec = PoolSpec()
+
+
+class PolicySpec(Wire, frozen=True):
+    """An absent field is None: its default is the core's business."""
+
+    history: str | None = None
+    half_life: str | None = None
+    min_charge: str | None = None
+    reserve_after: str | None = None
+    backfill: bool | None = None
+    reclaim: str | None = None
+    within_queue: str | None = None
+    min_runtime: str | None = None
+
+
+class Policy(Wire, frozen=True):
+    metadata: Metadata = Metadata()
+    spec: PolicySpec = PolicySpec()
 
 
 class UserInfo(Wire, frozen=True):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from sortedcontainers import SortedDict, SortedList
 
@@ -14,17 +15,25 @@ from app.core.model import Amounts, Millis, PoolName, Uid
 
 MAX_PRIORITY = 2**31 - 1
 
+Parts = tuple[tuple[Amounts, int], ...]
+"""The pods of a workload: what each asks for, and how many of that kind there are."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Shape:
-    """What a workload needs, and the pools that can serve it. Compared by identity: interned."""
+    """What a workload needs, and where it may go. Compared by identity: interned.
 
-    demand: Amounts
+    `total` sums the parts, `lifetime` is the run time its owner declared.
+    """
+
+    parts: Parts
+    total: Amounts
     pools: tuple[PoolName, ...]
+    lifetime: Millis | None = None
+    preemptible: bool = True
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Turn:
+class Turn(NamedTuple):
     """Place of a workload in its user's queue: by priority, then age, then uid. A total order."""
 
     precedence: int

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from app.core.model import Amounts, Millis, PoolName, TenantName, Uid, UserName
+from app.core.decision import Decision
+from app.core.model import Amounts, Millis, NodeName, PoolName, TenantName, Uid, UserName
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +89,10 @@ class Release:
     has_annotations: bool
     since: Millis
     """When the pod began to wait."""
+    node: NodeName | None = None
+    """Where the engine sees room for it; the scheduler may choose another node of the pool."""
+    decision: Decision | None = None
+    """Why it was its turn."""
 
     @property
     def stamp(self) -> str:
@@ -105,12 +110,57 @@ class Rebuild:
     epoch: int
 
 
+class Cause(Enum):
+    """Why a workload is evicted for another."""
+
+    GUARANTEE = "guarantee"
+    """The other is within its tenant's guarantee."""
+    FAIR = "fair"
+    """The other's tenant borrows less, even afterwards."""
+    PRIORITY = "withinQueue"
+    """The other is of the same queue, with a higher priority."""
+
+    @property
+    def explanation(self) -> str:
+        """Return the reason for people, from the victim's side."""
+        match self:
+            case Cause.GUARANTEE:
+                return "it takes back what it is guaranteed; this ran on borrowed capacity"
+            case Cause.FAIR:
+                return "it borrows less than the tenant of this, which ran on borrowed capacity"
+            case Cause.PRIORITY:
+                return "it is of the same user and has a higher priority"
+
+
+@dataclass(frozen=True, slots=True)
+class Evict:
+    """Evict this pod, so that another can start. The answer is `PodGone`, or `EvictionRefused`.
+
+    `beneficiary` is the first pod of the workload it makes room for.
+    """
+
+    ref: PodRef
+    tenant: TenantName
+    user: UserName
+    beneficiary: PodRef
+    beneficiary_tenant: TenantName
+    cause: Cause
+
+
+@dataclass(frozen=True, slots=True)
+class WakeAt:
+    """Send a `Pass` at this time at the latest: something is due by time alone."""
+
+    at: Millis
+
+
 class Notice(Enum):
     """Reasons of the Kubernetes events on pods."""
 
     HELD = "Held"
     WAITING = "Waiting"
     RELEASED = "Released"
+    RECLAIMED = "Reclaimed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,4 +172,4 @@ class Tell:
     message: str
 
 
-Effect = Enqueue | Dequeue | Charge | Refund | Rebuild | Release | Tell
+Effect = Enqueue | Dequeue | Charge | Refund | Rebuild | Release | Evict | WakeAt | Tell

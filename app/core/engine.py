@@ -7,26 +7,36 @@ I/O, and gives the same effects for the same events.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import assert_never
 
 from app.core import events as ev
-from app.core.backlog import Shape
-from app.core.effects import Effect, Intend, Notice, Rebuild, Refund, Release, StoreWrite, Tell
-from app.core.gate import release_labels
+from app.core.copies import Copies
+from app.core.drift import Drift
+from app.core.effects import Effect, Notice, Rebuild, Refund, StoreWrite, Tell, WakeAt
+from app.core.ledger import Owner
 from app.core.life import LIVES, Life, Sight, sight
-from app.core.model import Answer, Millis, Pod, PoolName, Uid
+from app.core.model import Answer, Millis, Pod, Resource, Uid
 from app.core.overview import overview
 from app.core.placement import Placement
+from app.core.policy import Policy
+from app.core.pools import Pools
 from app.core.resources import ManagedResources
-from app.core.roster import Roster, Tracked
+from app.core.roster import Roster
 from app.core.tenancy import Tenancy
+from app.core.tracked import Tracked
+from app.core.turns import Turns
+from app.core.usage import Usage
 from app.core.views import View
+from app.core.why import Why, explain, why
 
 WINDOW = 256
 """Most releases in flight at once: enough to keep the API server busy, few enough that a change
 of order takes effect at once."""
+
+WITNESSES = 8
+"""With how many siblings the live leader compares each release, to measure the drift."""
 
 FIRST_REST = 1_000
 LONGEST_REST = 64_000
@@ -36,20 +46,28 @@ LONGEST_REST = 64_000
 class Engine:
     """Holds, orders and releases. See `handle`."""
 
-    def __init__(self, managed: ManagedResources, window: int = WINDOW) -> None:
+    def __init__(
+        self,
+        managed: ManagedResources,
+        window: int = WINDOW,
+        witnesses: int | None = WITNESSES,
+    ) -> None:
+        self.drift = Drift(witnesses)
         self._managed = managed
-        self._window = window
         self._tenancy = Tenancy()
-        self._placement = Placement(managed)
-        self._roster = Roster(self._tenancy, self._placement)
+        self._pools = Pools(managed)
+        self._placement = Placement(self._pools)
+        self._usage = Usage(self._tenancy, self._placement)
+        self._roster = Roster(self._tenancy, self._pools, self._usage)
+        self._copies = Copies(self._roster)
+        self._turns = Turns(self._roster, self._pools, self._placement, self.drift, window)
         self._fresh: set[ev.Source] = set()
         self._epoch: int | None = None
-        self._sequence = 0
         self._store_ready = False
-        self._in_flight: set[Uid] = set()
-        self._resting: dict[Uid, int] = {}
+        self._resting: dict[Uid, Millis] = {}
         self._news: list[Tracked] = []
         self._effects: list[Effect] = []
+        self._woken: Millis | None = None
 
     @property
     def ready(self) -> bool:
@@ -62,6 +80,7 @@ class Engine:
         Releases come with `Pass` only, so that what arrived together is ordered together.
         """
         self._effects = []
+        self._usage.advance(event.at)
         if not isinstance(event, ev.Pass):
             self._note(event)
         elif self.ready:
@@ -71,7 +90,7 @@ class Engine:
 
     def writes(self) -> Iterator[StoreWrite]:
         """Return everything a store must hold to equal this engine."""
-        return self._roster.writes()
+        return self._copies.whole()
 
     def held(self) -> Iterator[Pod]:
         """Return the pods that are behind the gate as far as is known."""
@@ -81,41 +100,70 @@ class Engine:
         """Return the highest epoch found in the release annotations of all pods."""
         return max((t.stamp[0] for t in self._roster.pods.values()), default=0)
 
+    def why(self, uid: Uid) -> Why | None:
+        """Return why a held pod waits; None for any other. Ask after a pass."""
+        tracked = self._roster.pods.get(uid)
+        if tracked is None or tracked.uses:
+            return None
+        return why(tracked, self._roster, self._placement, self._turns.reservations)
+
+    def spent(self, at: Millis) -> Mapping[Owner, Mapping[Resource, int]]:
+        """Return resource-milliseconds of every tenant, user and pool, as fairness counts them."""
+        return dict(self._usage.ledger.spent(max(at, self._usage.now)))
+
     def _act(self) -> None:
-        self._effects += self._roster.settle()
+        self._roster.settle()
+        self._effects += self._copies.changes()
         if self._epoch is not None and self._store_ready:
-            self._release_in_order()
-            self._effects += self._roster.settle()
+            self._effects += self._turns.run(self._epoch)
+            self._roster.settle()
+            self._effects += self._copies.changes()
         self._tell_news()
+        self._set_alarm()
+
+    def _set_alarm(self) -> None:
+        """Ask to be woken when something is due by time alone, unless that was asked already."""
+        due = [*self._resting.values(), self._usage.due(), self._turns.wake_at()]
+        at = min((each for each in due if each is not None), default=None)
+        if at is not None and at != self._woken:
+            self._effects.append(WakeAt(at))
+        self._woken = at
 
     def _note(self, event: ev.NewsEvent) -> None:
         match event:
             case ev.PodObserved(_, pod):
                 self._observe(pod)
             case ev.BystanderObserved(_, bystander):
-                self._placement.put_bystander(bystander)
+                self._pools.put_bystander(bystander)
                 self._forget(bystander.uid)
             case ev.PodGone(_, uid):
-                self._placement.drop_bystander(uid)
+                self._pools.drop_bystander(uid)
                 self._forget(uid)
             case ev.NodeObserved(_, node):
-                self._placement.put_node(node)
+                self._pools.put_node(node)
             case ev.NodeGone(_, name):
-                self._placement.drop_node(name)
+                self._pools.drop_node(name)
             case ev.TenantObserved(_, tenant, _):
                 self._roster.put_tenant(tenant)
             case ev.TenantGone(_, name):
                 self._roster.drop_tenant(name)
             case ev.PoolObserved(_, pool):
-                self._placement.put_pool(pool)
+                self._pools.put_pool(pool)
             case ev.PoolGone(_, name):
-                self._placement.drop_pool(name)
+                self._pools.drop_pool(name)
+            case ev.PolicyObserved(_, policy):
+                self._roster.put_policy(policy)
+            case ev.PolicyGone():
+                self._roster.put_policy(Policy())
             case ev.SourceFresh(_, source):
                 self._fresh.add(source)
             case ev.SourceStale(_, source):
                 self._fresh.discard(source)
             case ev.ReleaseAnswered(at, uid, answer):
                 self._answer(at, uid, answer)
+            case ev.EvictionRefused(_, uid):
+                if uid in self._roster.pods:
+                    self._turns.spare(self._roster.pods[uid])
             case ev.StoreReady():
                 self._store_ready = True
             case ev.StoreLost():
@@ -128,7 +176,7 @@ class Engine:
                 assert_never(event)
 
     def _observe(self, pod: Pod) -> None:
-        self._placement.drop_bystander(pod.uid)
+        self._pools.drop_bystander(pod.uid)
         known = self._roster.pods.get(pod.uid)
         seen = sight(pod)
         life = LIVES[known.life if known else None, seen]
@@ -145,11 +193,20 @@ class Engine:
 
     def _forget(self, uid: Uid) -> None:
         known = self._roster.pods.get(uid)
-        if known is not None:
-            self._effects += self._roster.remove(known)
+        if known is None:
+            return
+        self._effects += self._copies.gone(known)
+        stay, leaf = known.stay, known.leaf
+        if leaf is not None and stay is not None and stay.overstayed(self._usage.now):
+            self._turns.picker.bar(leaf, self._usage.now)
+        if known.evicted:
+            self._say(known, Notice.RECLAIMED, known.evicted)
+        self._roster.remove(known)
+        self._turns.forget(uid)
+        self._resting.pop(uid, None)
 
     def _answer(self, at: Millis, uid: Uid, answer: Answer) -> None:
-        self._in_flight.discard(uid)
+        self._turns.in_flight.discard(uid)
         known = self._roster.pods.get(uid)
         if known is None or known.intent is None:
             return
@@ -162,7 +219,7 @@ class Engine:
                 waited = max(0, at - known.pod.since) // 1000
                 self._say(known, Notice.RELEASED, f"to pool {intent.pool} after {waited} s")
             case Answer.GONE:
-                self._effects += self._roster.remove(known)
+                self._forget(uid)
             case Answer.HELD | Answer.UNSENT:
                 if known.life is Life.RELEASING:
                     self._roster.change(known, known.pod, Life.HELD)
@@ -177,7 +234,7 @@ class Engine:
         """Let others go first for a while, twice as long after each refusal."""
         pause = min(FIRST_REST << known.refusals, LONGEST_REST)
         known.refusals += 1
-        self._resting[known.pod.uid] = at + pause
+        self._resting[known.pod.uid] = Millis(at + pause)
         self._roster.rest(known, True)
 
     def _wake(self, at: Millis) -> None:
@@ -188,81 +245,31 @@ class Engine:
 
     def _lead(self, epoch: int) -> None:
         self._epoch = epoch
-        self._sequence = 0
+        self._turns.begin()
         self._store_ready = False
         self._effects.append(Rebuild(epoch))
 
     def _follow(self) -> None:
         """Stop deciding. What was in flight shows in the pods themselves, sooner or later."""
         self._epoch = None
-        self._in_flight.clear()
+        self._turns.in_flight.clear()
         for tracked in self._roster.pods.values():
             if tracked.life is Life.RELEASING:
                 self._roster.change(tracked, tracked.pod, Life.HELD)
             tracked.intent = None
 
-    def _release_in_order(self) -> None:
-        """Release whatever fits, the next in fair order first, until nothing fits."""
-        while len(self._in_flight) < self._window:
-            chosen = self._pick()
-            if chosen is None:
-                return
-            self._begin(*chosen)
-
-    def _pick(self) -> tuple[Tracked, PoolName] | None:
-        rooms: dict[Shape, PoolName | None] = {}
-
-        def room(shape: Shape) -> PoolName | None:
-            if shape not in rooms:
-                rooms[shape] = self._placement.room_for(shape.demand, shape.pools)
-            return rooms[shape]
-
-        if not any(room(shape) for shape in self._roster.shapes):
-            return None
-        for leaf in self._roster.tree.in_order():
-            for turn, shape in leaf.queue.heads():
-                pool = room(shape)
-                if pool is not None:
-                    return self._roster.pods[turn.uid], pool
-        return None
-
-    def _begin(self, tracked: Tracked, pool: PoolName) -> None:
-        assert self._epoch is not None
-        self._sequence += 1
-        pod, leaf = tracked.pod, tracked.leaf
-        assert leaf is not None
-        tracked.intent = Intend(
-            tracked.ref, leaf.tenant, pod.user, pool, pod.demand, self._epoch, self._sequence
-        )
-        self._roster.change(tracked, pod, Life.RELEASING)
-        self._roster.tree.serve(leaf, (self._epoch, self._sequence))
-        self._in_flight.add(pod.uid)
-        selector = self._placement.pools[pool].selector
-        self._effects.append(
-            Release(
-                intent=tracked.intent,
-                tested=pod.release,
-                selector={k: v for k, v in selector.items() if k not in pod.selector},
-                labels=release_labels(leaf.tenant, pod.user, pool),
-                has_selector=bool(pod.selector),
-                has_labels=pod.has_labels,
-                has_annotations=pod.has_annotations,
-                since=pod.since,
-            )
-        )
-
     def _tell_news(self) -> None:
         """Tell the owners of pods that came and were not released at once, and why they wait."""
         for tracked in self._news:
             if tracked.life is Life.HELD and self._roster.pods.get(tracked.pod.uid) is tracked:
-                self._say(tracked, Notice.HELD, self._roster.explain(tracked))
+                self._say(tracked, Notice.HELD, explain(tracked, self._roster))
         self._news.clear()
         for tracked in self._roster.take_changed():
-            self._say(tracked, Notice.WAITING, self._roster.explain(tracked))
+            self._say(tracked, Notice.WAITING, explain(tracked, self._roster))
 
     def _say(self, tracked: Tracked, notice: Notice, message: str) -> None:
         self._effects.append(Tell(tracked.ref, notice, message))
 
     def view(self) -> View:
         """Return what the status of tenants and pools should say now."""
-        return overview(self._roster, self._tenancy, self._placement, self._managed)
+        return overview(self._roster, self._tenancy, self._pools, self._placement, self._managed)

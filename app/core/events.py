@@ -18,6 +18,7 @@ from app.core.model import (
     TenantName,
     Uid,
 )
+from app.core.policy import Policy
 
 
 class Source(Enum):
@@ -27,6 +28,7 @@ class Source(Enum):
     NODES = "nodes"
     TENANTS = "tenants"
     POOLS = "pools"
+    POLICIES = "policies"
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +105,21 @@ class PoolGone:
 
 
 @dataclass(frozen=True, slots=True)
+class PolicyObserved:
+    """The Policy exists in this state."""
+
+    at: Millis
+    policy: Policy
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyGone:
+    """The Policy exists no more: its defaults hold."""
+
+    at: Millis
+
+
+@dataclass(frozen=True, slots=True)
 class SourceFresh:
     """A list is complete and its watch is live."""
 
@@ -125,6 +142,14 @@ class ReleaseAnswered:
     at: Millis
     uid: Uid
     answer: Answer
+
+
+@dataclass(frozen=True, slots=True)
+class EvictionRefused:
+    """A pod that was to be evicted stays: a disruption budget forbids it, or nobody may ask."""
+
+    at: Millis
+    uid: Uid
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,13 +198,21 @@ ClusterEvent = (
     | TenantGone
     | PoolObserved
     | PoolGone
+    | PolicyObserved
+    | PolicyGone
     | SourceFresh
     | SourceStale
 )
 """What the watches of `kube` emit."""
 
 NewsEvent = (
-    ClusterEvent | ReleaseAnswered | StoreReady | StoreLost | LeadershipGained | LeadershipLost
+    ClusterEvent
+    | ReleaseAnswered
+    | EvictionRefused
+    | StoreReady
+    | StoreLost
+    | LeadershipGained
+    | LeadershipLost
 )
 """What changes what the engine knows."""
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import Enum, IntEnum
 from fractions import Fraction
 from typing import NewType
 
@@ -31,6 +31,8 @@ LABEL_USER = "fairgate.io/user"
 ANNOTATION_SUBMITTER = "fairgate.io/submitter"
 ANNOTATION_RELEASE = "fairgate.io/release"
 ANNOTATION_POOLS = "fairgate.io/pools"
+ANNOTATION_PREEMPTIBLE = "fairgate.io/preemptible"
+ANNOTATION_MAX_RUNTIME = "fairgate.io/max-runtime"
 
 HELD = "0"
 """Value of the release annotation that the webhook writes."""
@@ -55,12 +57,29 @@ class Phase(Enum):
     FINISHED = "Finished"
 
 
+class Quality(IntEnum):
+    """`status.qosClass` of a pod; the lower is evicted first."""
+
+    BEST_EFFORT = 0
+    BURSTABLE = 1
+    GUARANTEED = 2
+
+
+class Style(Enum):
+    """How workloads are laid out over the nodes of a pool."""
+
+    PACK = "pack"
+    SPREAD = "spread"
+
+
 @dataclass(frozen=True, slots=True)
 class Pod:
     """One managed pod, as the API server stores it.
 
     `gates` are all its scheduling gates, `release` the raw release annotation ("" if absent),
     `since` its creation time, `pools` what the user's pools annotation names (empty: any).
+    `gang` names the gang within the namespace ("": none), `gang_size` how many pods it has.
+    `started` is when its node took it up, `max_runtime` what its owner declared.
     """
 
     uid: Uid
@@ -80,6 +99,12 @@ class Pod:
     terminating: bool = False
     has_labels: bool = True
     has_annotations: bool = True
+    gang: str = ""
+    gang_size: int = 1
+    started: Millis | None = None
+    max_runtime: Millis | None = None
+    preemptible: bool = True
+    quality: Quality = Quality.BURSTABLE
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,12 +118,28 @@ class Bystander:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A node: `ready` means ready and schedulable; `allocatable` in base units."""
+    """A node: `ready` means ready and schedulable; `allocatable` in base units.
+
+    `fractions[r]` is the size of one device of a resource that is sold in fractions: less than
+    one device comes from a single device.
+    """
 
     name: NodeName
     labels: Mapping[str, str]
     allocatable: Amounts
     ready: bool
+    fractions: Amounts = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """What a tenant may always have of a pool, and what it may never exceed there.
+
+    A resource that the limit does not name is unlimited.
+    """
+
+    guarantee: Amounts = field(default_factory=dict)
+    limit: Amounts = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +153,7 @@ class Tenant:
     namespaces: tuple[str, ...] = ()
     user_weights: Mapping[UserName, Fraction] = field(default_factory=dict)
     pools: tuple[PoolName, ...] = ()
+    quotas: Mapping[PoolName, Quota] = field(default_factory=dict)
     max_pending: int | None = None
     paused: bool = False
     generation: int = 0
@@ -125,6 +167,7 @@ class Pool:
     selector: Mapping[str, str] = field(default_factory=dict)
     weights: Mapping[Resource, Fraction] = field(default_factory=dict)
     overcommit: Mapping[Resource, Fraction] = field(default_factory=dict)
+    placement: Style = Style.PACK
     paused: bool = False
     generation: int = 0
 
@@ -136,6 +179,7 @@ class Wait(Enum):
     NO_POOL = "no pool can serve it"
     OTHER_GATE = "it carries a scheduling gate that is not ours to remove"
     TENANT_PAUSED = "its tenant is paused"
+    GANG_INCOMPLETE = "its gang is not complete"
     REFUSED = "the API server refused its release; it is tried again later"
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from fractions import Fraction
 
+from app.core.branch import share
 from app.core.model import Amounts, PoolName, Resource, TenantName
 from app.core.placement import Placement
+from app.core.pools import Pools
 from app.core.resources import ManagedResources, add
 from app.core.roster import Roster
 from app.core.tenancy import Tenancy
@@ -13,12 +15,16 @@ from app.core.views import PoolView, TenantView, View
 
 
 def overview(
-    roster: Roster, tenancy: Tenancy, placement: Placement, managed: ManagedResources
+    roster: Roster,
+    tenancy: Tenancy,
+    pools: Pools,
+    placement: Placement,
+    managed: ManagedResources,
 ) -> View:
     """Return every tenant that exists, uses or waits, and every pool, as they stand."""
     used: dict[TenantName, dict[PoolName, dict[Resource, int]]] = {}
     pending: dict[TenantName, int] = {}
-    for (tenant, pool), amounts in roster.used.items():
+    for (tenant, pool), amounts in roster.usage.used.items():
         for name in _upwards(tenant, tenancy) if any(amounts.values()) else ():
             mine = used.setdefault(name, {})
             mine[pool] = add(mine.get(pool, {}), _managed(amounts, managed))
@@ -30,19 +36,19 @@ def overview(
         name: _tenant(name, roster, tenancy, used.get(name, {}), pending.get(name, 0))
         for name in names
     }
-    pools = {
+    views = {
         name: PoolView(
-            capacity=_managed(placement.capacity(name), managed),
+            capacity=_managed(pools.capacity(name), managed),
             used=_managed(placement.used.get(name, {}), managed),
-            nodes=placement.nodes_in(name),
+            nodes=pools.nodes_in(name),
             generation=pool.generation,
-            overlapping=name in placement.overlapping,
+            overlapping=name in pools.overlapping,
             paused=pool.paused,
-            exists=placement.is_written(name),
+            exists=pools.is_written(name),
         )
-        for name, pool in sorted(placement.pools.items())
+        for name, pool in sorted(pools.pools.items())
     }
-    return View(tenants, pools)
+    return View(tenants, views)
 
 
 def _tenant(
@@ -53,12 +59,15 @@ def _tenant(
     pending: int,
 ) -> TenantView:
     tenant = tenancy.tenants.get(name)
-    branch = roster.tree.tenants.get(name)
+    tree = roster.usage.tree
+    branch = tree.tenants.get(name)
     orphan = tenant is not None and tenant.parent is not None and tenancy.parent_of(name) is None
     return TenantView(
         weight=tenant.weight if tenant else Fraction(1),
-        share=branch.share(roster.tree.scale) if branch else Fraction(0),
+        share=Fraction(*share(branch, tree.scale)) if branch else Fraction(0),
         used=used,
+        borrowed={pool: branch.borrowed(pool) for pool in branch.uses} if branch else {},
+        history=max(tree.history(branch).values(), default=0.0) if branch else 0.0,
         pending=pending,
         generation=tenant.generation if tenant else 0,
         disputed=tenancy.disputed(name) if tenant else (),

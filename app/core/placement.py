@@ -1,248 +1,154 @@
-"""Pools and their nodes: how much there is, which pools can serve a pod, and whether it fits.
+"""What released pods use of the pools, and where a workload would fit now.
 
-Fit is judged by the pool as a whole; which node takes the pod is the scheduler's business.
+Every pod that uses a pool has a stay: on the node that runs it, or on the one it is expected on
+until the scheduler binds it. Which nodes belong to a pool is not decided here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from fractions import Fraction
+from dataclasses import dataclass
 
-from app.core.model import (
-    DEFAULT_POOL,
-    Amounts,
-    Bystander,
-    Node,
-    NodeName,
-    Pod,
-    Pool,
-    PoolName,
-    Resource,
-    Tenant,
-    Uid,
-)
-from app.core.resources import ManagedResources, fits
-from app.core.shares import Scale
+from app.core.backlog import Shape
+from app.core.model import Amounts, Millis, NodeName, PoolName, Resource
+from app.core.plans import Plan
+from app.core.pools import Pools, add_to
+from app.core.sites import Slot
 
-_EVERY_NODE = {DEFAULT_POOL: Pool(DEFAULT_POOL)}
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Withheld:
+    """Room of a pool that must be left free on nodes. Compared by identity."""
+
+    rooms: Mapping[NodeName, Amounts]
+
+
+NOTHING = Withheld({})
+
+
+@dataclass(slots=True, eq=False)
+class Stay:
+    """What one pod takes: of a pool, and of a node of it if one is known. `ends` if declared."""
+
+    pool: PoolName
+    demand: Amounts
+    node: NodeName | None
+    bound: bool
+    ends: Millis | None
+    slot: Slot | None = None
+
+    def overstayed(self, now: Millis) -> bool:
+        """Tell whether it is there longer than was declared."""
+        return self.ends is not None and self.ends < now
 
 
 class Placement:
-    """The pools as last observed, their capacity, and what released pods use of it.
+    """The stays of all released pods, and the room they leave."""
 
-    `version` changes whenever the answer of `serving` may have changed, `resized` whenever a
-    capacity did.
-    """
-
-    def __init__(self, managed: ManagedResources) -> None:
-        self.version = 0
-        self.resized = 0
-        self.settled = False
+    def __init__(self, pools: Pools) -> None:
         self.used: dict[PoolName, dict[Resource, int]] = {}
-        self._managed = managed
-        self._written: dict[PoolName, Pool] = {}
-        self._nodes: dict[NodeName, Node] = {}
-        self._bystanders: dict[Uid, Bystander] = {}
-        self._guests: dict[NodeName, dict[Uid, Amounts]] = {}
-        self._taken: dict[NodeName, dict[Resource, int]] = {}
-        self._home: dict[NodeName, PoolName] = {}
-        self._room: dict[NodeName, Amounts] = {}
-        self._capacity: dict[PoolName, dict[Resource, int]] = {DEFAULT_POOL: {}}
-        self._overlapping: frozenset[PoolName] = frozenset()
-        self._serving: dict[tuple[object, ...], tuple[PoolName, ...]] = {}
+        self.stays: dict[NodeName, dict[Stay, None]] = {}
+        self._pools = pools
+        self._plans: dict[tuple[Shape, PoolName, Withheld], Plan | None] = {}
+        self._seen = (0, 0)
 
-    @property
-    def pools(self) -> Mapping[PoolName, Pool]:
-        """The pools in force: what was written, or the one pool of every node."""
-        return self._written or _EVERY_NODE
+    def enter(
+        self,
+        pool: PoolName,
+        demand: Amounts,
+        *,
+        node: NodeName | None,
+        bound: bool,
+        ends: Millis | None = None,
+    ) -> Stay:
+        """Take room for a pod on the node that runs it (`bound`) or on the one it will go to.
 
-    def is_written(self, name: PoolName) -> bool:
-        """Tell whether there is a Pool resource of this name."""
-        return name in self._written
-
-    @property
-    def overlapping(self) -> frozenset[PoolName]:
-        """Pools that claim a node of a pool before them by name: nothing is released into them."""
-        return self._overlapping
-
-    def put_pool(self, pool: Pool) -> None:
-        """Add a pool or replace what was known of it."""
-        if self._written.get(pool.name) != pool:
-            self._written[pool.name] = pool
-            self.settled = False
-
-    def drop_pool(self, name: PoolName) -> None:
-        """Forget a pool; harmless if it is unknown."""
-        if self._written.pop(name, None) is not None:
-            self.settled = False
-
-    def put_node(self, node: Node) -> None:
-        """Add a node or replace what was known of it."""
-        known = self._nodes.get(node.name)
-        self._nodes[node.name] = node
-        if known is None or known.labels != node.labels:
-            self.settled = False
-        elif known != node:
-            self._recount(node.name)
-
-    def drop_node(self, name: NodeName) -> None:
-        """Forget a node; harmless if it is unknown."""
-        if self._nodes.pop(name, None) is not None:
-            self.settled = False
-
-    def put_bystander(self, bystander: Bystander) -> None:
-        """A pod that is not managed takes room on a node."""
-        if self._bystanders.get(bystander.uid) == bystander:
-            return
-        self.drop_bystander(bystander.uid)
-        self._bystanders[bystander.uid] = bystander
-        self._guests.setdefault(bystander.node, {})[bystander.uid] = bystander.demand
-        self._recount(bystander.node)
-
-    def drop_bystander(self, uid: Uid) -> None:
-        """It takes room no more; harmless if it is unknown."""
-        known = self._bystanders.pop(uid, None)
-        if known is not None:
-            del self._guests[known.node][uid]
-            self._recount(known.node)
-
-    def capacity(self, pool: PoolName) -> Amounts:
-        """Return what a pool can carry: its ready nodes, and what still runs on the others."""
-        return self._capacity.get(pool, {})
-
-    def nodes_in(self, pool: PoolName) -> int:
-        """Return how many nodes belong to a pool, ready or not."""
-        return sum(home == pool for home in self._home.values())
-
-    def scale(self) -> Scale:
-        """Return the size of the cluster that shares are measured against."""
-        worth = {name: pool.weights for name, pool in self.pools.items()}
-        named = {resource for pool in self.pools.values() for resource in pool.weights}
-        size: dict[Resource, Fraction] = {}
-        for name, capacity in self._capacity.items():
-            for resource, value in capacity.items():
-                if value > 0 and (resource in self._managed or resource in named):
-                    unit = worth.get(name, {}).get(resource, Fraction(1))
-                    size[resource] = size.get(resource, Fraction(0)) + unit * value
-        return Scale({r: v for r, v in size.items() if v > 0}, worth)
-
-    def serving(self, pod: Pod, tenant: Tenant | None) -> tuple[PoolName, ...]:
-        """Return the pools that could serve a pod, by name; whether there is room is not asked."""
-        allowed = tenant.pools if tenant else ()
-        question = (tuple(sorted(pod.selector.items())), pod.pools, allowed)
-        answer = self._serving.get(question)
-        if answer is None:
-            answer = self._serving[question] = tuple(
-                name
-                for name, pool in sorted(self.pools.items())
-                if (not pod.pools or name in pod.pools)
-                and (not allowed or name in allowed)
-                and name not in self._overlapping
-                and not pool.paused
-                and self._reaches(pool, pod.selector)
-            )
-        return answer
-
-    def pool_of(self, pod: Pod, tenant: Tenant | None) -> PoolName | None:
-        """Return the pool whose capacity a pod that is not held uses; None: none of ours."""
-        if pod.node is not None and pod.node in self._nodes:
-            return self._home.get(pod.node)
-        if pod.pool in self.pools:
-            return pod.pool
-        serving = self.serving(pod, tenant)
-        return serving[0] if serving else None
-
-    def room_for(self, demand: Amounts, pools: tuple[PoolName, ...]) -> PoolName | None:
-        """Return the first of these pools where a demand fits now, or None."""
-        for name in pools:
-            if fits(demand, self._free(name, demand)):
-                return name
-        return None
-
-    def _free(self, pool: PoolName, wanted: Amounts) -> Amounts:
-        capacity, used = self.capacity(pool), self.used.get(pool, {})
-        return {r: capacity.get(r, 0) - used.get(r, 0) for r in wanted}
-
-    def use(
-        self, pool: PoolName, demand: Amounts, sign: int = 1, node: NodeName | None = None
-    ) -> None:
-        """Take, or with sign -1 give back, part of a pool's capacity; on `node` if bound."""
-        _count(self.used.setdefault(pool, {}), demand, sign)
-        if node is not None:
-            _count(self._taken.setdefault(node, {}), demand, sign)
-            if node in self._nodes and not self._nodes[node].ready:
-                self._recount(node)
-
-    def forget_use(self) -> None:
-        """Start counting anew what is used."""
-        nodes, self._taken = list(self._taken), {}
-        self.used.clear()
-        for node in nodes:
-            if node in self._nodes:
-                self._recount(node)
-
-    def _reaches(self, pool: Pool, selector: Mapping[str, str]) -> bool:
-        wanted = {**selector, **pool.selector}
-        if any(wanted[key] != value for key, value in selector.items()):
-            return False
-        nodes = (self._nodes[name] for name, home in self._home.items() if home == pool.name)
-        return any(_matches(node.labels, selector) for node in nodes)
-
-    def settle(self) -> None:
-        """Decide anew which node belongs to which pool, if pools or nodes came or changed.
-
-        Nothing may be asked of a Placement that was not settled after its last change.
+        Without a node the best one is assumed; if none has room, the pool alone is charged.
         """
-        if self.settled:
+        floor = self._pools.floors.get(pool)
+        if node is None and floor is not None:
+            plan = floor.find(((demand, 1),))
+            node = plan.nodes[0] if plan else None
+        stay = Stay(pool, demand, node, bound, ends)
+        self.resume(stay)
+        return stay
+
+    def resume(self, stay: Stay) -> None:
+        """Take a stay up again that was left."""
+        add_to(self.used.setdefault(stay.pool, {}), stay.demand, 1)
+        self._plans.clear()
+        if stay.node is None:
             return
-        self.settled = True
-        self.version += 1
-        self._serving.clear()
-        self._home.clear()
-        self._room.clear()
-        self._capacity = {name: {} for name in self.pools}
-        overlapping: set[PoolName] = set()
-        for node in self._nodes.values():
-            claims = [n for n, p in sorted(self.pools.items()) if _matches(node.labels, p.selector)]
-            if claims:
-                self._home[node.name] = claims[0]
-                overlapping.update(claims[1:])
-                self._recount(node.name)
-        self._overlapping = frozenset(overlapping)
+        self.stays.setdefault(stay.node, {})[stay] = None
+        floor = self._pools.floors.get(stay.pool)
+        if floor is not None:
+            stay.slot = floor.take(stay.node, stay.demand)
+        if stay.bound:
+            self._pools.carry(stay.node, stay.demand, 1)
 
-    def _recount(self, name: NodeName) -> None:
-        """Correct a pool's capacity by one node."""
-        home = self._home.get(name)
-        if not self.settled or home is None:
-            return  # `settle` counts every node
-        room = self._offer(self._nodes[name], self.pools[home])
-        before, total = self._room.get(name, {}), self._capacity[home]
-        if before == room:
+    def leave(self, stay: Stay) -> None:
+        """Give back what a pod took."""
+        add_to(self.used[stay.pool], stay.demand, -1)
+        self._plans.clear()
+        if stay.node is None:
             return
-        self.resized += 1
-        for resource in {**before, **room}:
-            change = room.get(resource, 0) - before.get(resource, 0)
-            total[resource] = total.get(resource, 0) + change
-        self._room[name] = room
+        del self.stays[stay.node][stay]
+        floor = self._pools.floors.get(stay.pool)
+        if stay.slot is not None and floor is not None:
+            floor.give(stay.slot)
+        if stay.bound:
+            self._pools.carry(stay.node, stay.demand, -1)
 
-    def _offer(self, node: Node, pool: Pool) -> dict[Resource, int]:
-        if not node.ready:
-            # Nothing more fits there, and what still runs there takes nothing from the others.
-            return dict(self._taken.get(node.name, {}))
-        offer = {
-            resource: int(value * pool.overcommit.get(resource, 1))
-            for resource, value in node.allocatable.items()
-        }
-        for demand in self._guests.get(node.name, {}).values():
-            for resource, value in demand.items():
-                offer[resource] = offer.get(resource, 0) - value
-        return offer
+    def forget(self) -> None:
+        """Start counting anew. Every stay is void."""
+        for stays in self.stays.values():
+            for stay in stays:
+                floor = self._pools.floors.get(stay.pool)
+                if floor is not None and stay.slot is not None:
+                    floor.give(stay.slot)
+        self.used.clear()
+        self.stays.clear()
+        self._plans.clear()
+        self._pools.forget_carried()
 
+    @property
+    def laid_out(self) -> tuple[int, int]:
+        """Changes whenever pools or what their nodes offer changed."""
+        return (self._pools.version, self._pools.resized)
 
-def _matches(labels: Mapping[str, str], selector: Mapping[str, str]) -> bool:
-    return all(labels.get(key) == value for key, value in selector.items())
+    def fitting(self, shape: Shape) -> tuple[PoolName, ...]:
+        """Return the pools where a workload fits now, the best packed first."""
+        plans = ((pool, self.plan(shape, pool)) for pool in shape.pools)
+        ranked = sorted((plan.cost, pool) for pool, plan in plans if plan is not None)
+        return tuple(pool for _, pool in ranked)
 
+    def plan(self, shape: Shape, pool: PoolName, withheld: Withheld = NOTHING) -> Plan | None:
+        """Return where the pods of a workload would go in a pool, or None. Takes nothing."""
+        seen = self.laid_out
+        if seen != self._seen:
+            self._seen = seen
+            self._plans.clear()
+        key = (shape, pool, withheld)
+        if key not in self._plans:
+            self._plans[key] = self._find(shape, pool, withheld)
+        return self._plans[key]
 
-def _count(total: dict[Resource, int], demand: Amounts, sign: int) -> None:
-    for resource, value in demand.items():
-        total[resource] = total.get(resource, 0) + sign * value
+    def open_nodes(self, pool: PoolName) -> list[NodeName]:
+        """Return the ready nodes of a pool, by name."""
+        return self._pools.open_nodes(pool)
+
+    def free_on(self, pool: PoolName, node: NodeName) -> Amounts:
+        """Return what is free on a node of a pool."""
+        return self._pools.floors[pool].free(node)
+
+    def free(self, pool: PoolName) -> dict[Resource, int]:
+        """Return what is left of a pool as a whole."""
+        used = self.used.get(pool, {})
+        return {r: v - used.get(r, 0) for r, v in self._pools.capacity(pool).items()}
+
+    def _find(self, shape: Shape, pool: PoolName, withheld: Withheld) -> Plan | None:
+        capacity, used = self._pools.capacity(pool), self.used.get(pool, {})
+        if any(v > capacity.get(r, 0) - used.get(r, 0) for r, v in shape.total.items()):
+            return None
+        floor = self._pools.floors.get(pool)
+        return floor.find(shape.parts, withheld.rooms) if floor is not None else None

@@ -1,199 +1,354 @@
 """The tree of tenants and users: what each uses, and whose turn is next.
 
-At every level the next turn goes to the lowest score: the weighted dominant share, taken at the
-midpoint of the next workload. Ties: least recently served, then the older head, then the smaller
-uid. All of it is exact rational arithmetic. Guarantees and history are not counted here yet.
+At every level the order is: allowed by its limits before not allowed, within its guarantee
+before borrowing, then the lowest score, the least recently served, the older head, the smaller
+uid. Scores are whole numbers that stand in the same order as the exact ratios; only with history
+are they floats. Source of the score: the midpoint of start-time fair queueing's two tags (Goyal
+and others, SIGCOMM 1996), on the dominant share (Ghodsi and others, NSDI 2011).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from fractions import Fraction
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
 from sortedcontainers import SortedDict
 
-from app.core.backlog import Queue, Shape, Turn
-from app.core.model import Amounts, PoolName, Resource, TenantName, UserName
+from app.core.backlog import Shape, Turn
+from app.core.branch import Branch, Held, Leaf, Served, path
+from app.core.model import Amounts, Millis, PoolName, Quota, Resource, TenantName, UserName
+from app.core.policy import Policy
+from app.core.scale import Cost, Scale
 
-Served = tuple[int, int]
-"""Epoch and sequence of the last release; NEVER sorts first."""
+TIE = 1e-9
+"""With history, scores that differ by less than this part of themselves are equal."""
 
-NEVER: Served = (0, 0)
-
-Key = tuple[bool, Fraction, Served, int, str]
-
-
-@dataclass(frozen=True, slots=True)
-class Scale:
-    """The size of the cluster in each resource that shares are about, and what a unit is worth.
-
-    `size[r]` is the sum over pools of worth times capacity; a resource that is absent from it
-    (not managed, or none there) counts for nothing. `worth[p][r]` is 1 where absent.
-    """
-
-    size: Mapping[Resource, Fraction]
-    worth: Mapping[PoolName, Mapping[Resource, Fraction]]
-
-    def value(self, pool: PoolName, amounts: Amounts) -> dict[Resource, Fraction]:
-        """Return what amounts used in a pool count for, in the resources that shares are about."""
-        worth = self.worth.get(pool, {})
-        return {r: v * worth.get(r, Fraction(1)) for r, v in amounts.items() if r in self.size}
+GUARANTEED, BORROWING, LEFTOVERS = 0, 1, 2
+"""Bands of the order. The last is weight 0 beyond the guarantee."""
 
 
-class Branch:
-    """A tenant, or the root: children that use and wait."""
+class Rank(NamedTuple):
+    """Where a branch stands among its siblings for one workload, ties aside."""
 
-    __slots__ = ("children", "key", "name", "parent", "served", "uses", "waiting", "weight")
-
-    def __init__(
-        self, name: TenantName | UserName, parent: Branch | None, weight: Fraction
-    ) -> None:
-        self.name = name
-        self.parent = parent
-        self.weight = weight
-        self.uses: dict[Resource, Fraction] = {}
-        self.served: Served = NEVER
-        self.key: Key | None = None
-        self.waiting: SortedDict[Key, Branch] = SortedDict()
-        self.children: dict[tuple[str, str], Branch] = {}
-
-    def head(self) -> tuple[Turn, Shape] | None:
-        """Return who is next below here, or None if nobody waits."""
-        if not self.waiting:
-            return None
-        first: Branch = self.waiting.peekitem(0)[1]
-        return first.head()
-
-    def share(self, scale: Scale) -> Fraction:
-        """Return the dominant share: the largest part of the cluster used of any resource."""
-        parts = (used / scale.size[r] for r, used in self.uses.items() if r in scale.size)
-        return max(parts, default=Fraction(0))
-
-    def score(self, shape: Shape, scale: Scale) -> Fraction:
-        """Return the weighted dominant share at the midpoint of a workload of this shape."""
-        added = scale.value(shape.pools[0], shape.demand)
-        worst = Fraction(0)
-        for resource in {**self.uses, **added}:
-            if resource in scale.size:
-                middle = self.uses.get(resource, 0) + added.get(resource, Fraction(0)) / 2
-                worst = max(worst, middle / scale.size[resource])
-        return worst / self.weight if self.weight else worst
+    blocked: bool
+    band: int
+    score: float
+    """Within the guarantee: the part of it that is used. Else the score. Lower is first."""
 
 
-class Leaf(Branch):
-    """A user of a tenant: the one place where work waits."""
+class Key(NamedTuple):
+    """Rank and ties: a total order of siblings."""
 
-    __slots__ = ("queue", "tenant")
-
-    def __init__(
-        self, tenant: TenantName, name: UserName, parent: Branch, weight: Fraction
-    ) -> None:
-        super().__init__(name, parent, weight)
-        self.tenant = tenant
-        self.queue = Queue()
-
-    def head(self) -> tuple[Turn, Shape] | None:
-        return self.queue.head()
+    blocked: bool
+    band: int
+    score: float
+    served: Served
+    since: Millis
+    uid: str
 
 
 class Tree:
-    """Tenants, nested to any depth, with users as leaves."""
+    """Tenants, nested to any depth, with users as leaves.
 
-    def __init__(self, scale: Scale) -> None:
+    `fitting` tells in which of its pools a shape fits now, the best packed first. `settle` before
+    asking for any order.
+    """
+
+    def __init__(
+        self,
+        scale: Scale,
+        policy: Policy,
+        finest: int = 1,
+        fitting: Callable[[Shape], Sequence[PoolName]] = lambda shape: (),
+    ) -> None:
         self.scale = scale
-        self.root = Branch(TenantName(""), None, Fraction(1))
+        self.now = Millis(0)
+        self.root = Branch(TenantName(""), None, (1, 1), {})
         self.tenants: dict[TenantName, Branch] = {}
+        self._kappa = float(policy.history)
+        self._half_life = policy.half_life
+        # Two different ratios with denominators up to `finest` differ by more than
+        # 1 / finest**2, so their multiples by `1 << shift` differ after rounding down.
+        self._shift = 2 * finest.bit_length()
+        self._fitting = fitting
+        self._costs: dict[tuple[Shape, PoolName], Cost] = {}
+        self._dirty: list[dict[Branch, None]] = [{}, {}]
+        self._wide: dict[Shape, dict[Leaf, None]] = {}
+        self._fitted: dict[Shape, tuple[PoolName, ...]] = {}
 
-    def tenant(self, name: TenantName, parent: Branch | None, weight: Fraction) -> Branch:
+    def tenant(
+        self,
+        name: TenantName,
+        parent: Branch | None,
+        weight: tuple[int, int] = (1, 1),
+        quotas: dict[PoolName, Quota] | None = None,
+    ) -> Branch:
         """Return the branch of a tenant, made on first use."""
         branch = self.tenants.get(name)
         if branch is None:
             above = parent or self.root
-            branch = self.tenants[name] = Branch(name, above, weight)
+            branch = self.tenants[name] = Branch(name, above, weight, quotas or {})
+            branch.remembered = self.now
             above.children["tenant", name] = branch
         return branch
 
-    def leaf(self, tenant: Branch, user: UserName, weight: Fraction) -> Leaf:
+    def leaf(self, tenant: Branch, user: UserName, weight: tuple[int, int] = (1, 1)) -> Leaf:
         """Return the leaf of a user, made on first use."""
         leaf = tenant.children.get(("user", user))
         if leaf is None:
             leaf = Leaf(TenantName(str(tenant.name)), user, tenant, weight)
+            leaf.remembered = self.now
             tenant.children["user", user] = leaf
+            while len(self._dirty) <= leaf.depth:
+                self._dirty.append({})
         assert isinstance(leaf, Leaf)
         return leaf
-
-    def enqueue(self, leaf: Leaf, turn: Turn, shape: Shape) -> None:
-        """Let a workload wait."""
-        leaf.queue.add(turn, shape)
-        self._refresh(leaf)
-
-    def dequeue(self, leaf: Leaf, turn: Turn, shape: Shape) -> None:
-        """Take a workload that waits out of its queue."""
-        leaf.queue.remove(turn, shape)
-        self._refresh(leaf)
-
-    def use(self, leaf: Leaf, pool: PoolName, amounts: Amounts, sign: int = 1) -> None:
-        """Add to (or, with sign -1, take from) what a user and all tenants above it use."""
-        for resource, value in self.scale.value(pool, amounts).items():
-            for branch in _path(leaf):
-                branch.uses[resource] = branch.uses.get(resource, Fraction(0)) + sign * value
-        self._refresh(leaf)
-
-    def serve(self, leaf: Leaf, served: Served) -> None:
-        """Note when a user and all tenants above it were last served. Never goes back."""
-        for branch in _path(leaf):
-            branch.served = max(branch.served, served)
-        self._refresh(leaf)
-
-    def rescale(self, scale: Scale) -> None:
-        """Measure against a cluster of another size; resources and worth stay the same."""
-        self.scale = scale
-        for leaf in list(self.leaves()):
-            self._refresh(leaf)
 
     def leaves(self) -> Iterator[Leaf]:
         """Return every user, waiting or not."""
         return _leaves(self.root)
 
-    def in_order(self) -> Iterator[Leaf]:
-        """Go through the users that wait, in the order of their turns. Do not change the tree."""
-        return _in_order(self.root)
+    def advance(self, now: Millis) -> None:
+        """Let time pass. With history the order changes by that alone."""
+        if now > self.now:
+            self.now = now
+            if self._kappa:
+                self._renew(waiting=True)
 
-    def _refresh(self, leaf: Leaf) -> None:
-        """Put a leaf, and every branch above it, in its place among its siblings again."""
-        for branch in _path(leaf):
-            parent = branch.parent
-            if parent is None:
-                return
-            if branch.key is not None:
-                del parent.waiting[branch.key]
-            branch.key = self._key(branch)
-            if branch.key is not None:
-                parent.waiting[branch.key] = branch
+    def enqueue(self, leaf: Leaf, turn: Turn, shape: Shape) -> None:
+        """Let a workload wait."""
+        leaf.queue.add(turn, shape)
+        for branch in path(leaf):
+            branch.shapes[shape] = branch.shapes.get(shape, 0) + 1
+        self._touch(leaf)
 
-    def _key(self, branch: Branch) -> Key | None:
-        head = branch.head()
+    def dequeue(self, leaf: Leaf, turn: Turn, shape: Shape) -> None:
+        """Take a workload that waits out of its queue."""
+        leaf.queue.remove(turn, shape)
+        for branch in path(leaf):
+            left = branch.shapes[shape] - 1
+            if left:
+                branch.shapes[shape] = left
+            else:
+                del branch.shapes[shape]
+        self._touch(leaf)
+
+    def use(self, leaf: Leaf, pool: PoolName, demand: Amounts, sign: int = 1) -> None:
+        """Add to (or, with sign -1, take from) what a user and all tenants above it use."""
+        cost = self.scale.cost(pool, demand)
+        for branch in path(leaf):
+            self._remember(branch)
+            branch.use(pool, cost, sign)
+        self._touch(leaf)
+
+    def linger(self, leaf: Leaf, pool: PoolName, demand: Amounts, sign: int = 1) -> None:
+        """Note that part of what is used ended already: it counts for the score alone."""
+        for branch in path(leaf):
+            branch.linger(pool, self.scale.cost(pool, demand), sign)
+        self._touch(leaf)
+
+    def serve(self, leaf: Leaf, served: Served) -> None:
+        """Note when a user and all tenants above it were last served. Never goes back."""
+        for branch in path(leaf):
+            branch.served = max(branch.served, served)
+        self._touch(leaf)
+
+    def rescale(self, scale: Scale) -> None:
+        """Measure against a cluster of another size or worth."""
+        self._recall(self.root)
+        self.scale = scale
+        self._costs.clear()
+        self._remeasure(self.root)
+        self._renew(waiting=False)
+
+    def settle(self) -> None:
+        """Put everything that changed in its place among its siblings again."""
+        for shape, before in self._fitted.items():
+            fitting = tuple(self._fitting(shape))
+            if fitting != before:
+                self._fitted[shape] = fitting
+                for leaf in self._wide[shape]:
+                    self._touch(leaf)
+        for depth in range(len(self._dirty) - 1, 0, -1):
+            level = self._dirty[depth]
+            for branch in level:
+                self._rekey(branch)
+                assert branch.parent is not None
+                self._dirty[depth - 1][branch.parent] = None
+            level.clear()
+        self._dirty[0].clear()
+
+    def next(self) -> Leaf | None:
+        """Return the leaf whose head is next of all that their limits allow, or None."""
+        branch = self.root
+        while not isinstance(branch, Leaf):
+            child = next(iter(self.children(branch)), None)
+            if child is None or child.key is None or child.key.blocked:
+                return None
+            branch = child
+        return branch
+
+    def children(self, branch: Branch) -> Iterator[Branch]:
+        """Return the children that have a head, in order. Do not change the tree meanwhile."""
+        if self._kappa:
+            return _tied(branch.waiting)
+        return iter(branch.waiting.values())
+
+    def rank(self, branch: Branch, shape: Shape, pool: PoolName) -> Rank:
+        """Return where a branch stands for a workload that would go to a pool."""
+        cost = self.cost(shape, pool)
+        used = branch.part_of_guarantee(pool, cost, self._shift) if branch.guarantees else None
+        blocked = bool(branch.limits) and not branch.allows(pool, cost)
+        if used is not None:
+            return Rank(blocked, GUARANTEED, used)
+        if not shape.preemptible and not isinstance(branch, Leaf):
+            blocked = True  # nobody could take back what it would borrow
+        score = self.score(branch, self.doubled(branch, pool, cost, 1))
+        return Rank(blocked, BORROWING if branch.weight[0] else LEFTOVERS, score)
+
+    def allows(self, leaf: Leaf, shape: Shape, pool: PoolName) -> bool:
+        """Tell whether limits, all the way up, let a workload go to a pool."""
+        return not any(
+            (branch.limits or not shape.preemptible) and self.rank(branch, shape, pool).blocked
+            for branch in path(leaf)
+            if branch.parent is not None
+        )
+
+    def cost(self, shape: Shape, pool: PoolName) -> Cost:
+        """Return what a workload of a shape counts for in a pool."""
+        cost = self._costs.get((shape, pool))
+        if cost is None:
+            cost = self._costs[shape, pool] = self.scale.cost(pool, shape.total)
+        return cost
+
+    def doubled(self, branch: Branch, pool: PoolName, cost: Cost, times: int) -> Held:
+        """Return twice what is borrowed, plus `times` what a workload would add to it."""
+        values = {r: 2 * over for r, over in branch.over.items()}
+        guarantee = branch.guarantees.get(pool)
+        for r, amount, grains in cost:
+            added = branch.beyond(guarantee, pool, r, amount) if guarantee else amount
+            values[r] = values.get(r, 0) + times * added * grains
+        return values
+
+    def score(self, branch: Branch, doubled: Held) -> float:
+        """Return the weighted dominant share; exact, as a whole number, without history."""
+        owed, per = branch.weight
+        dominant = self.dominant(branch, doubled)
+        if isinstance(dominant, int):
+            return (dominant * per << self._shift) // (owed or 1)
+        return dominant * per / (owed or 1)
+
+    def dominant(self, branch: Branch, doubled: Held) -> float:
+        """Return the largest share, what is remembered included, in half grains."""
+        if not self._kappa:
+            return max(doubled.values(), default=0)
+        unit, past = 2 * self.scale.whole * self._kappa, self.history(branch)
+        both = {**doubled, **past}
+        return float(max((doubled.get(r, 0) + unit * past.get(r, 0.0) for r in both), default=0))
+
+    def standing(self, branch: Branch, pool: PoolName, cost: Cost, times: int) -> float:
+        """Return the weighted share borrowed, and remembered, with `times` half of a workload."""
+        owed, per = branch.weight
+        dominant = self.dominant(branch, self.doubled(branch, pool, cost, times))
+        return dominant * per / (2 * self.scale.whole * (owed or 1))
+
+    def added(self, branch: Branch, pool: PoolName, cost: Cost) -> int:
+        """Return the most grains that a workload adds to what is borrowed of any resource."""
+        before = self.doubled(branch, pool, cost, 0)
+        after = self.doubled(branch, pool, cost, 1)
+        return max((v - before.get(r, 0) for r, v in after.items()), default=0)
+
+    def history(self, branch: Branch) -> dict[Resource, float]:
+        """Return the decayed average of what was borrowed, as parts of the cluster, as of now."""
+        span = self.now - branch.remembered
+        if span <= 0 or not (branch.over or branch.history):
+            return branch.history
+        faded: float = 0.5 ** (span / self._half_life)
+        now = {r: over / self.scale.whole for r, over in branch.over.items()}
+        return {
+            r: now.get(r, 0.0) + (branch.history.get(r, 0.0) - now.get(r, 0.0)) * faded
+            for r in {**now, **branch.history}
+        }
+
+    def target(self, leaf: Leaf, shape: Shape, fitting: Sequence[PoolName]) -> PoolName:
+        """Return the pool a workload goes to: allowed, fits now, borrows least, packs best."""
+        if len(shape.pools) == 1:
+            return shape.pools[0]
+        tenant = leaf.parent
+        assert tenant is not None
+
+        def unfitness(pool: PoolName) -> tuple[bool, bool, int]:
+            after = self.doubled(tenant, pool, self.cost(shape, pool), 2)
+            borrowed = max(after.values(), default=0)
+            return (not self.allows(leaf, shape, pool), pool not in fitting, borrowed)
+
+        candidates = [*fitting, *(pool for pool in shape.pools if pool not in fitting)]
+        return min(candidates, key=unfitness)
+
+    def _touch(self, leaf: Leaf) -> None:
+        self._dirty[leaf.depth][leaf] = None
+
+    def _renew(self, *, waiting: bool) -> None:
+        for leaf in self.leaves():
+            if leaf.queue or not waiting:
+                self._touch(leaf)
+
+    def _remember(self, branch: Branch) -> None:
+        branch.history = self.history(branch)
+        branch.remembered = self.now
+
+    def _recall(self, branch: Branch) -> None:
+        self._remember(branch)
+        for child in branch.children.values():
+            self._recall(child)
+
+    def _remeasure(self, branch: Branch) -> None:
+        branch.measure(self.scale)
+        for child in branch.children.values():
+            self._remeasure(child)
+
+    def _rekey(self, branch: Branch) -> None:
+        parent, before = branch.parent, branch.head
+        assert parent is not None
+        if branch.key is not None:
+            del parent.waiting[branch.key]
+        if isinstance(branch, Leaf):
+            branch.head = self._head_of(branch)
+            self._watch(branch, before[1] if before else None)
+            below = False
+        else:
+            first = next(self.children(branch), None)
+            branch.head = first.head if first else None
+            below = first is not None and first.key is not None and first.key.blocked
+        branch.key = None
+        if branch.head is not None:
+            turn, shape, pool = branch.head
+            rank = self.rank(branch, shape, pool)
+            blocked = rank.blocked or below
+            branch.key = Key(blocked, rank.band, rank.score, branch.served, turn.since, turn.uid)
+            parent.waiting[branch.key] = branch
+
+    def _head_of(self, leaf: Leaf) -> tuple[Turn, Shape, PoolName] | None:
+        head = leaf.queue.head()
         if head is None:
             return None
         turn, shape = head
-        score = branch.score(shape, self.scale)
-        return (branch.weight == 0, score, branch.served, turn.since, turn.uid)
+        if len(shape.pools) > 1 and shape not in self._fitted:
+            self._fitted[shape] = tuple(self._fitting(shape))
+        return turn, shape, self.target(leaf, shape, self._fitted.get(shape, ()))
 
-
-def _path(leaf: Branch) -> Iterator[Branch]:
-    branch: Branch | None = leaf
-    while branch is not None:
-        yield branch
-        branch = branch.parent
-
-
-def _in_order(branch: Branch) -> Iterator[Leaf]:
-    for child in branch.waiting.values():
-        if isinstance(child, Leaf):
-            yield child
-        else:
-            yield from _in_order(child)
+    def _watch(self, leaf: Leaf, before: Shape | None) -> None:
+        """Remember whose head may go to several pools: its place depends on what is free."""
+        now = leaf.head[1] if leaf.head else None
+        if now is before:
+            return
+        if before is not None and before in self._wide:
+            self._wide[before].pop(leaf, None)
+            if not self._wide[before]:
+                del self._wide[before]
+                self._fitted.pop(before, None)
+        if now is not None and len(now.pools) > 1:
+            self._wide.setdefault(now, {})[leaf] = None
 
 
 def _leaves(branch: Branch) -> Iterator[Leaf]:
@@ -202,3 +357,20 @@ def _leaves(branch: Branch) -> Iterator[Leaf]:
             yield child
         else:
             yield from _leaves(child)
+
+
+def _tied(waiting: SortedDict[Key, Branch]) -> Iterator[Branch]:
+    """Go through siblings in order, where scores that hardly differ are equal."""
+    group: list[Key] = []
+    for key in waiting:
+        if group and not _ties(group[0], key):
+            yield from (waiting[k] for k in sorted(group, key=lambda k: k[3:]))
+            group = []
+        group.append(key)
+    yield from (waiting[k] for k in sorted(group, key=lambda k: k[3:]))
+
+
+def _ties(first: Key, other: Key) -> bool:
+    if (first.blocked, first.band) != (other.blocked, other.band):
+        return False
+    return other.score - first.score <= TIE * abs(other.score)

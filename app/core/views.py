@@ -14,6 +14,7 @@ class TenantView:
     """What a tenant uses and waits for, its child tenants included.
 
     `share` is the dominant share of the whole cluster, `used` managed resources per pool,
+    `borrowed` what of that exceeds the guarantee, `history` the decayed dominant share of it,
     `disputed` the namespaces it names that an older tenant has, `orphan` that its parent is
     missing or would close a circle, `exists` that there is a Tenant resource.
     """
@@ -21,6 +22,8 @@ class TenantView:
     weight: Fraction
     share: Fraction
     used: Mapping[PoolName, Amounts]
+    borrowed: Mapping[PoolName, Amounts]
+    history: float
     pending: int
     generation: int
     disputed: tuple[str, ...]

@@ -7,18 +7,21 @@ no decision of its own and never looks at a clock.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from app.core import events as ev
-from app.core.effects import Effect, Release
+from app.core.effects import Effect, Evict, Release, WakeAt
 from app.core.engine import Engine
+from app.core.errors import InvalidInput
 from app.core.model import (
     GATE,
     HELD,
     Answer,
     Millis,
     Node,
+    NodeName,
     Phase,
     Pod,
     Pool,
@@ -28,30 +31,36 @@ from app.core.model import (
     Uid,
     UserName,
 )
+from app.core.policy import Policy
 from app.core.resources import PODS, ManagedResources
 from app.core.views import View
+from app.sim.jobs import Job
+from app.sim.opening import Opening
+from app.sim.work import Moment, Step, Work
 
-FIRST_EPOCH = 1
+EPOCH = 2
+"""Of the only leader. What was in place before the start was released by an earlier one."""
+
+Tell = Callable[[Millis], None]
+"""Called with the time, after every instant at which something happened."""
 
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """One release, as it happened."""
+    """One release of a pod, as it happened."""
 
     at: Millis
     pod: Pod
     pool: PoolName
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class _Due:
-    at: Millis
-    order: int
-    event: ev.Event
-
-
 class World:
-    """A cluster of nodes, tenants and pools, and the engine that shares it out."""
+    """A cluster of nodes, tenants and pools, and the engine that shares it out.
+
+    `add` gives it workloads, which are told of in `timeline` as long as they live; `submit`
+    gives it bare pods. `events` counts what the engine was told after the opening (passes
+    aside), `decisions` the workloads it released or evicted.
+    """
 
     def __init__(
         self,
@@ -59,76 +68,224 @@ class World:
         nodes: Iterable[Node],
         tenants: Iterable[Tenant] = (),
         pools: Iterable[Pool] = (),
+        policy: Policy | None = None,
         window: int = 256,
     ) -> None:
         self.now = Millis(0)
+        self.engine = Engine(managed, window, witnesses=None)
         self.started: list[Started] = []
         self.using: dict[Uid, Pod] = {}
-        self.effects: list[Effect] = []
-        self._engine = Engine(managed, window)
-        self._due: list[_Due] = []
+        self.timeline: list[Moment] = []
+        self.events = 0
+        self.decisions = 0
+        self._due: list[tuple[Millis, int, Callable[[], Sequence[ev.Event]]]] = []
         self._order = 0
+        self._wakes: set[Millis] = set()
         self._runs: dict[Uid, tuple[Pod, int | None]] = {}
-        self.hear(*self._opening(nodes, tenants, pools))
+        self._jobs: dict[Uid, Job] = {}
+        self._count = 0
+        cluster, members, kinds = tuple(nodes), tuple(tenants), tuple(pools)
+        self._opening = Opening(cluster, kinds, members)
+        self.hear(*_first_news(cluster, members, kinds, policy))
+        self.events = 0
 
     def submit(self, pod: Pod, at: Millis, duration: int | None) -> None:
         """Create a pod at a time; once released it runs for `duration` ms, or for ever."""
         self._runs[pod.uid] = (pod, duration)
-        self._schedule(at, ev.PodObserved(at, pod))
+        self._schedule(at, lambda: (ev.PodObserved(at, pod),))
+
+    def add(self, work: Work) -> None:
+        """Let a workload arrive in its time; what is to be in place before the start comes first.
+
+        Those who arrive at one instant are equal but for the order in which they were added.
+        Raises InvalidInput if work in place has no room.
+        """
+        self._count += 1
+        job = Job(work, self._count)
+        if work.released is None:
+            self._schedule(work.at, partial(self._arrive, job))
+        else:
+            self._put_in_place(job, work.released)
 
     def hear(self, *news: ev.Event) -> None:
         """Tell the engine what happened at this instant, and play out what it answers."""
-        todo = list(news)
-        while todo:
+        todo: Sequence[ev.Event] = news
+        while True:
+            self.events += len(todo)
             answers: list[ev.Event] = []
             for event in (*todo, ev.Pass(self.now)):
-                effects = self._engine.handle(event)
-                self.effects += effects
-                answers += [self._release(e) for e in effects if isinstance(e, Release)]
+                for effect in self.engine.handle(event):
+                    answers += self._play(effect)
+            if not answers:
+                return
             todo = answers
 
-    def run(self, until: Millis) -> None:
+    def run(self, until: Millis, tell: Tell | None = None) -> None:
         """Let time pass up to and with `until`."""
-        while self._due and self._due[0].at <= until:
-            self.now = self._due[0].at
+        due = self._due
+        while due and due[0][0] <= until:
+            self.now = due[0][0]
             news: list[ev.Event] = []
-            while self._due and self._due[0].at == self.now:
-                event = heapq.heappop(self._due).event
-                if isinstance(event, ev.PodGone):
-                    self.using.pop(event.uid, None)
-                news.append(event)
+            while due and due[0][0] == self.now:
+                news += heapq.heappop(due)[2]()
             self.hear(*news)
+            if tell is not None:
+                tell(self.now)
         self.now = until
+
+    @property
+    def next_due(self) -> Millis | None:
+        """When something happens next, as far as is known; None: never."""
+        return self._due[0][0] if self._due else None
+
+    def waiting(self) -> Iterator[Pod]:
+        """Return the pods of workloads that came and were not released."""
+        return (job.pods[uid] for uid, job in self._jobs.items() if uid not in self.using)
 
     def view(self) -> View:
         """Return the engine's own view."""
-        return self._engine.view()
+        return self.engine.view()
 
-    def _opening(
-        self, nodes: Iterable[Node], tenants: Iterable[Tenant], pools: Iterable[Pool]
-    ) -> Iterator[ev.Event]:
-        yield from (ev.NodeObserved(self.now, node) for node in nodes)
-        yield from (ev.TenantObserved(self.now, tenant) for tenant in tenants)
-        yield from (ev.PoolObserved(self.now, pool) for pool in pools)
-        yield from (ev.SourceFresh(self.now, source) for source in ev.Source)
-        yield ev.LeadershipGained(self.now, FIRST_EPOCH)
-        yield ev.StoreReady(self.now)
+    def _play(self, effect: Effect) -> Sequence[ev.Event]:
+        match effect:
+            case Release():
+                return (self._release(effect),)
+            case Evict():
+                return self._evict(effect)
+            case WakeAt(at):
+                if at > self.now and at not in self._wakes:
+                    self._wakes.add(at)
+                    self._schedule(at, partial(self._wake, at))
+        return ()
+
+    def _wake(self, at: Millis) -> Sequence[ev.Event]:
+        self._wakes.discard(at)
+        return ()
+
+    def _arrive(self, job: Job) -> Sequence[ev.Event]:
+        self._tell(Step.SUBMITTED, job)
+        return self._wait(job)
+
+    def _wait(self, job: Job) -> Sequence[ev.Event]:
+        pods = job.attempt_at(self.now)
+        for pod in pods:
+            self._jobs[pod.uid] = job
+        return [ev.PodObserved(self.now, pod) for pod in pods]
+
+    def _put_in_place(self, job: Job, released: Millis) -> None:
+        seat = self._opening.seat(job.work)
+        if seat is None:
+            raise InvalidInput(
+                f"workload {job.work.name} is to run before the start, but nothing has room for "
+                "it; make the pool larger or let less run."
+            )
+        pool, nodes = seat
+        pods = job.in_place(released, pool, nodes)
+        for pod in pods:
+            self._jobs[pod.uid] = job
+            self.using[pod.uid] = pod
+        self.timeline.append(Moment(released, Step.RELEASED, job.work, pool, nodes))
+        self._schedule(self.now, lambda: [ev.PodObserved(self.now, pod) for pod in pods])
+        self._run_out(job, released)
 
     def _release(self, order: Release) -> ev.Event:
-        pod, duration = self._runs[order.intent.ref.uid]
+        uid = order.intent.ref.uid
+        pool = order.intent.pool
+        job = self._jobs.get(uid)
+        if job is None:
+            pod, duration = self._runs[uid]
+            if duration is not None:
+                ends = Millis(self.now + duration)
+                self._schedule(ends, partial(self._vanish, uid))
+        else:
+            pod = job.pods[uid]
+            job.released += 1
+            if order.node is not None:
+                job.nodes.append(order.node)
+            if job.released == len(job.pods):
+                self._tell(Step.RELEASED, job, pool, tuple(job.nodes))
+                self.decisions += 1
+                self._run_out(job, self.now)
         running = replace(
-            pod, gates=(), release=order.stamp, pool=order.intent.pool, phase=Phase.RUNNING
+            pod,
+            gates=(),
+            release=order.stamp,
+            pool=pool,
+            node=order.node,
+            phase=Phase.RUNNING,
+            started=self.now,
         )
-        self.using[pod.uid] = running
-        self.started.append(Started(self.now, pod, order.intent.pool))
-        if duration is not None:
-            ends = Millis(self.now + duration)
-            self._schedule(ends, ev.PodGone(ends, pod.uid))
-        return ev.ReleaseAnswered(self.now, pod.uid, Answer.RELEASED)
+        self.using[uid] = running
+        self.started.append(Started(self.now, pod, pool))
+        return ev.ReleaseAnswered(self.now, uid, Answer.RELEASED)
 
-    def _schedule(self, at: Millis, event: ev.Event) -> None:
+    def _run_out(self, job: Job, released: Millis) -> None:
+        """Let a workload end, unless it is evicted before."""
+        if job.work.duration is not None:
+            ends = Millis(released + job.work.duration)
+            self._schedule(ends, partial(self._end, job, job.attempt))
+
+    def _end(self, job: Job, attempt: int) -> Sequence[ev.Event]:
+        if job.attempt != attempt:
+            return ()
+        self._tell(Step.ENDED, job)
+        return self._drop(job)
+
+    def _evict(self, order: Evict) -> Sequence[ev.Event]:
+        """Take the whole workload away and let it wait again; once, for all of its pods."""
+        uid = order.ref.uid
+        job = self._jobs.get(uid)
+        if job is None:
+            return self._vanish(uid) if uid in self.using else ()
+        other = self._jobs.get(order.beneficiary.uid)
+        self.timeline.append(
+            Moment(
+                self.now,
+                Step.EVICTED,
+                job.work,
+                beneficiary=other.work if other else None,
+                cause=order.cause,
+            )
+        )
+        self.decisions += 1
+        return [*self._drop(job), *self._wait(job)]
+
+    def _drop(self, job: Job) -> Sequence[ev.Event]:
+        gone = list(job.pods)
+        for uid in gone:
+            del self._jobs[uid]
+            self.using.pop(uid, None)
+        return [ev.PodGone(self.now, uid) for uid in gone]
+
+    def _vanish(self, uid: Uid) -> Sequence[ev.Event]:
+        self.using.pop(uid, None)
+        return (ev.PodGone(self.now, uid),)
+
+    def _tell(
+        self, step: Step, job: Job, pool: PoolName | None = None, nodes: tuple[NodeName, ...] = ()
+    ) -> None:
+        self.timeline.append(Moment(self.now, step, job.work, pool, nodes))
+
+    def _schedule(self, at: Millis, happens: Callable[[], Sequence[ev.Event]]) -> None:
         self._order += 1
-        heapq.heappush(self._due, _Due(at, self._order, event))
+        heapq.heappush(self._due, (at, self._order, happens))
+
+
+def _first_news(
+    nodes: Iterable[Node],
+    tenants: Iterable[Tenant],
+    pools: Iterable[Pool],
+    policy: Policy | None,
+) -> Iterator[ev.Event]:
+    start = Millis(0)
+    yield from (ev.NodeObserved(start, node) for node in nodes)
+    yield from (ev.TenantObserved(start, tenant) for tenant in tenants)
+    yield from (ev.PoolObserved(start, pool) for pool in pools)
+    if policy is not None:
+        yield ev.PolicyObserved(start, policy)
+    yield from (ev.SourceFresh(start, source) for source in ev.Source)
+    yield ev.LeadershipGained(start, EPOCH)
+    yield ev.StoreReady(start)
 
 
 def held_pod(

@@ -29,6 +29,7 @@ from app.core.model import (
     Uid,
 )
 from app.core.resources import PODS, ManagedResources
+from app.core.views import View
 from app.sim.world import held_pod
 
 GPU = Resource("nvidia.com/gpu")
@@ -162,12 +163,17 @@ def play(script: list[tuple[object, ...]]) -> Iterator[Life]:
 scripts = st.lists(steps, max_size=60)
 
 
+def without_history(view: View) -> View:
+    """What the past weighs cannot be counted anew; all else must be."""
+    return View({n: replace(t, history=0.0) for n, t in view.tenants.items()}, view.pools)
+
+
 @given(scripts)
 @settings(max_examples=150, deadline=None)
 def test_what_is_counted_equals_a_recount(script: list[tuple[object, ...]]) -> None:
     for life in play(script):
         other = life.recount()
-        assert life.engine.view() == other.view()
+        assert without_history(life.engine.view()) == without_history(other.view())
         assert sorted(map(repr, life.engine.writes())) == sorted(map(repr, other.writes()))
 
 

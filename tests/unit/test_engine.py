@@ -9,7 +9,17 @@ from fractions import Fraction
 import pytest
 
 from app.core import events as ev
-from app.core.effects import Charge, Dequeue, Enqueue, Intend, Notice, Refund, Release, Tell
+from app.core.effects import (
+    Charge,
+    Dequeue,
+    Enqueue,
+    Intend,
+    Notice,
+    Refund,
+    Release,
+    Tell,
+    WakeAt,
+)
 from app.core.engine import Engine
 from app.core.model import (
     GATE,
@@ -29,8 +39,8 @@ from app.core.model import (
     UserName,
 )
 from app.core.resources import CPU, PODS, ManagedResources
-from app.core.roster import stamp_of
-from app.core.shares import NEVER
+from app.core.tracked import stamp_of
+from app.core.branch import NEVER
 from app.sim.world import World, held_pod
 
 GPU = Resource("nvidia.com/gpu")
@@ -199,7 +209,7 @@ def test_small_work_is_backfilled_around_what_does_not_fit() -> None:
 
 def test_the_larger_workload_waits_for_the_midpoint_not_the_end() -> None:
     """40 devices, ones against tens: 20 each."""
-    world = World(MANAGED, nodes(40), [tenant("a"), tenant("b")])
+    world = World(MANAGED, [node("n", 40)], [tenant("a"), tenant("b")])
     flood(world, "a", 100)
     flood(world, "b", 10, devices=10)
     world.run(Millis(0))
@@ -424,7 +434,7 @@ def test_an_unknown_release_counts_as_used_until_it_is_told() -> None:
     assert not releases(bench.see(second))
     assert not releases(bench.see(first))
     effects = bench.answer(first, Answer.HELD)
-    assert [type(e) for e in effects if not isinstance(e, Tell)] == [Refund, Release]
+    assert [type(e) for e in effects if not isinstance(e, Tell | WakeAt)] == [Refund, Release]
     assert releases(effects)[0].intent.ref.uid == second.uid
 
 

@@ -1,0 +1,64 @@
+"""Why a workload was chosen: the numbers that were compared, kept as they were at that moment."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from app.core.backlog import Shape, Turn
+from app.core.branch import Leaf
+from app.core.model import Millis, PoolName, TenantName, UserName
+from app.core.plans import Plan
+from app.core.shares import BORROWING, GUARANTEED, Key
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """One level of the tree: who won the turn, and the next after it, with their keys."""
+
+    winner: str
+    key: Key | None
+    rival: str | None
+    rival_key: Key | None
+
+    @property
+    def rule(self) -> str:
+        """Return what decided between the two."""
+        if self.rival_key is None or self.key is None:
+            return "nobody else waits"
+        mine, other = self.key, self.rival_key
+        if mine.blocked != other.blocked:
+            return "the other is at its limit"
+        if mine.band != other.band:
+            return "within its guarantee" if mine.band == GUARANTEED else "the other has weight 0"
+        if mine.score != other.score:
+            return "lower score" if mine.band >= BORROWING else "less of its guarantee used"
+        if mine.served != other.served:
+            return "served less recently"
+        return "older" if mine.since != other.since else "smaller uid"
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """One release: whose, where to, and why it was its turn.
+
+    `backfilled`: the next in order did not fit, and this delays nothing that is reserved.
+    `levels` are the comparisons from the top of the tree down.
+    """
+
+    at: Millis
+    tenant: TenantName
+    user: UserName
+    pool: PoolName
+    backfilled: bool
+    levels: tuple[Level, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A workload that is to be released now, and where its pods would go."""
+
+    leaf: Leaf
+    turn: Turn
+    shape: Shape
+    pool: PoolName
+    plan: Plan

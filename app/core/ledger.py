@@ -1,0 +1,60 @@
+"""Who used how much for how long: resource-milliseconds, exact, per tenant, user and pool.
+
+An account grows with time at the rate of what is used. Nothing here decides anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from app.core.model import Amounts, Millis, PoolName, Resource, TenantName, UserName
+
+Owner = tuple[TenantName, UserName, PoolName]
+
+
+class Account:
+    """What one owner uses now, and what it used until `upto`."""
+
+    __slots__ = ("rate", "spent", "upto")
+
+    def __init__(self, upto: Millis) -> None:
+        self.upto = upto
+        self.rate: dict[Resource, int] = {}
+        self.spent: dict[Resource, int] = {}
+
+    def settle(self, now: Millis) -> None:
+        """Write down what was used until now. Time never goes back."""
+        span = now - self.upto
+        if span > 0:
+            for resource, rate in self.rate.items():
+                if rate:
+                    self.spent[resource] = self.spent.get(resource, 0) + rate * span
+            self.upto = now
+
+
+class Ledger:
+    """All accounts. They outlive a recount: only the rates start anew."""
+
+    def __init__(self) -> None:
+        self._accounts: dict[Owner, Account] = {}
+
+    def use(self, now: Millis, owner: Owner, demand: Amounts, sign: int = 1) -> None:
+        """An owner uses more, or with sign -1 less, from now on."""
+        account = self._accounts.get(owner)
+        if account is None:
+            account = self._accounts[owner] = Account(now)
+        account.settle(now)
+        for resource, value in demand.items():
+            account.rate[resource] = account.rate.get(resource, 0) + sign * value
+
+    def forget_rates(self, now: Millis) -> None:
+        """Start counting anew who uses what; what was spent stays."""
+        for account in self._accounts.values():
+            account.settle(now)
+            account.rate.clear()
+
+    def spent(self, now: Millis) -> Iterator[tuple[Owner, Mapping[Resource, int]]]:
+        """Return resource-milliseconds of every owner up to now."""
+        for owner, account in self._accounts.items():
+            account.settle(now)
+            yield owner, dict(account.spent)

@@ -1,0 +1,246 @@
+"""The nodes of one pool: what is free, whether a workload fits, and where it is best put.
+
+Packed: the node where the pod takes least from what others could use, then the one with least
+left. Spread: the node with most free. Ties go by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from fractions import Fraction
+
+from app.core.backlog import Parts
+from app.core.fragmentation import Gauge, Mix
+from app.core.model import DEFAULT_POOL, Amounts, NodeName, PoolName, Style
+from app.core.plans import Draft, Plan, Want, stack
+from app.core.ranking import FREE, Cost, Judge, Log, Ranking, State, plus
+from app.core.sites import Ask, Layout, Room, Site, Slot, after, without
+
+_NOTHING: Mapping[NodeName, Amounts] = {}
+
+
+class Nodes:
+    """See the module. Several Nodes may share one Mix; then their costs can be compared.
+
+    `version` changes whenever anything did, `grown` whenever something may fit that did not.
+    """
+
+    RANKINGS = 512
+    """Most kinds of pods that nodes are kept in order for."""
+
+    def __init__(
+        self, style: Style = Style.PACK, mix: Mix | None = None, pool: PoolName = DEFAULT_POOL
+    ) -> None:
+        self.version = 0
+        self.grown = 0
+        self._style = style
+        self._mix = mix if mix is not None else Mix()
+        self._pool = pool
+        self._layout = Layout()
+        self._sites: dict[NodeName, Site] = {}
+        self._open: dict[NodeName, Site] = {}
+        self._stale: dict[NodeName, None] = {}
+        self._states: dict[NodeName, State] = {}
+        self._offered: list[int] = []
+        self._wants: dict[int, Want] = {}
+        self._log = Log()
+        self._rankings: dict[Ask, Ranking] = {}
+        self._gauge = Gauge(self._layout, (), pool)
+        self._sampled = -1
+
+    def put(self, name: NodeName, offer: Amounts, fractions: Amounts, open: bool) -> None:
+        """A node offers this much in all. Replaces what was known; what is taken stays taken.
+
+        `fractions[r]` is the size of one device of r, where less than one is sold. If not `open`,
+        nothing more is put there.
+        """
+        if self._layout.admit(offer):
+            self._relayout()
+        site = self._site(name)
+        site.put(offer, fractions, open)
+        self._open.pop(name, None)
+        if open:
+            self._open[name] = site
+        self._resize()
+        self._touch(name)
+        self.grown += 1
+
+    def drop(self, name: NodeName) -> None:
+        """Forget a node and what was taken there; harmless if it is unknown."""
+        if self._sites.pop(name, None) is not None:
+            self._open.pop(name, None)
+            self._resize()
+            self._touch(name)
+
+    def take(self, node: NodeName, demand: Amounts) -> Slot:
+        """A pod runs on a node, known or not, whether it fits or not. Keep `demand` as it is."""
+        slot = self._site(node).take(demand)
+        self._touch(node)
+        return slot
+
+    def give(self, slot: Slot) -> None:
+        """A pod has left its node. Harmless if the node was forgotten, or it was given before."""
+        site, name = slot.site, slot.node
+        if not site.give(slot) or self._sites.get(name) is not site:
+            return
+        if not site:
+            del self._sites[name]
+        self._touch(name)
+        self.grown += 1
+
+    def free(self, node: NodeName) -> Amounts:
+        """Return what is offered and not taken; below 0 where more runs than fits."""
+        site = self._sites.get(node)
+        if site is None or not site.seen:
+            return {}
+        return dict(zip(self._layout.resources, site.free, strict=True))
+
+    def find(self, parts: Parts, withheld: Mapping[NodeName, Amounts] = _NOTHING) -> Plan | None:
+        """Return where all pods of a workload would go, or None. Takes nothing.
+
+        `withheld` is room to leave alone. `parts` must not be changed afterwards; the same
+        object for the same workload is answered faster.
+        """
+        want = self._want(parts)
+        if want.lacking or want.lost == self.grown:
+            return None
+        if len(self._open) == 1:
+            plan = self._find_alone(want, withheld)
+        else:
+            self._settle()
+            if want.count == 1 and not withheld:
+                best = self._ranking(want.asks[0][0]).best()
+                plan = None if best is None else Plan((best[1],), best[0])
+            else:
+                plan = self._lay_out(want, withheld)
+        if plan is None and not withheld:
+            want.lost = self.grown
+        return plan
+
+    def _want(self, parts: Parts) -> Want:
+        want = self._wants.get(id(parts))
+        if want is None:
+            if len(self._wants) >= Layout.KNOWN:
+                self._wants.clear()
+            want = self._wants[id(parts)] = Want(parts, self._layout)
+        return want
+
+    def _find_alone(self, want: Want, withheld: Mapping[NodeName, Amounts]) -> Plan | None:
+        """The same for a pool of one node, where nothing need be compared."""
+        ((name, site),) = self._open.items()
+        if want.count == 1 and not withheld and not site.trays:
+            free = site.free
+            for index, value in want.asks[0][0].needs:
+                if free[index] < value:
+                    return None
+        else:
+            room = site.room()
+            if name in withheld:
+                room = without(room, self._layout.ask(withheld[name]))
+            if not stack(room, want, self._order(want)):
+                return None
+        return Plan((name,) * want.count, lambda: self._cost_alone(want, site.room()))
+
+    def _cost_alone(self, want: Want, room: Room) -> Cost:
+        self._settle()
+        cost = FREE
+        for number in self._order(want):
+            ask, count = want.asks[number]
+            judge = self._ranking(ask).judge
+            for _ in range(count):
+                rest = after(room, ask)
+                if rest is None:
+                    return cost
+                cost = plus(cost, judge.cost(room, rest))
+                room = rest
+        return cost
+
+    def _lay_out(self, want: Want, withheld: Mapping[NodeName, Amounts]) -> Plan | None:
+        changed = {
+            name: without(self._states[name].room, self._layout.ask(amounts))
+            for name, amounts in withheld.items()
+            if name in self._states
+        }
+        draft = Draft(changed, self._states)
+        found: dict[int, list[NodeName]] = {}
+        for number in self._order(want):
+            ask, count = want.asks[number]
+            nodes = draft.put(self._ranking(ask), count)
+            if nodes is None:
+                return None
+            found[number] = nodes
+        return Plan(tuple(n for number in sorted(found) for n in found[number]), draft.cost)
+
+    def _order(self, want: Want) -> list[int]:
+        return [0] if len(want.asks) == 1 else want.order(self._totals())
+
+    def _totals(self) -> list[int]:
+        """What the open nodes offer in all, by index."""
+        if not self._offered:
+            offers = [site.offer for site in self._open.values()]
+            self._offered = [sum(o.get(r, 0) for o in offers) for r in self._layout.resources]
+        return self._offered
+
+    def _ranking(self, ask: Ask) -> Ranking:
+        ranking = self._rankings.get(ask)
+        if ranking is None or ranking.judge.totals is not self._totals():
+            scarce = self._scarcest(ask)
+            if ranking is not None and ranking.judge.scarce == scarce:
+                ranking.judge.totals = self._totals()
+            else:
+                if len(self._rankings) >= self.RANKINGS:
+                    del self._rankings[next(iter(self._rankings))]
+                judge = Judge(self._style, self._gauge, ask, scarce, self._totals())
+                ranking = self._rankings[ask] = Ranking(ask, judge, self._log)
+        ranking.update()
+        return ranking
+
+    def _scarcest(self, ask: Ask) -> int | None:
+        """Return which resource an ask wants the largest part of; devices before others."""
+        totals, names = self._totals(), self._layout.resources
+        parts = [
+            (Fraction(value, max(1, totals[i])), i in self._gauge.devices, names[i], i)
+            for i, value in ask.needs
+        ]
+        return min(parts, key=lambda p: (-p[0], not p[1], p[2]))[3] if parts else None
+
+    def _settle(self) -> None:
+        """Bring states and figures up to date with what was told since."""
+        self._mix.draw()
+        if self._sampled != self._mix.stamp:
+            self._sampled = self._mix.stamp
+            self._gauge = Gauge(self._layout, self._mix.sample, self._pool)
+            self._rankings.clear()
+        for name in self._stale:
+            site, state = self._open.get(name), self._states.get(name)
+            room = site.room() if site is not None else None
+            if state is not None:
+                if state.room == room:
+                    continue
+                self._log.quit(state, name)
+                del self._states[name]
+            if room is not None:
+                self._states[name] = self._log.enter(room, name)
+        self._stale.clear()
+
+    def _site(self, name: NodeName) -> Site:
+        site = self._sites.get(name)
+        if site is None:
+            site = self._sites[name] = Site(name, self._layout)
+        return site
+
+    def _resize(self) -> None:
+        """What the nodes offer has changed, and with it perhaps what is scarce."""
+        self._offered = []
+
+    def _touch(self, name: NodeName) -> None:
+        self.version += 1
+        self._stale[name] = None
+
+    def _relayout(self) -> None:
+        """A resource came that no node had: count all anew."""
+        self._wants.clear()
+        self._sampled = -1
+        for name, site in self._sites.items():
+            site.recount()
+            self._stale[name] = None

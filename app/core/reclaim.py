@@ -1,0 +1,294 @@
+"""Whom to evict, so that a workload that is next in order can start. Provably without loops.
+
+A set of victims is tried out on the tree and the nodes themselves, and everything is put back;
+what was learned is the answer. It evicts nobody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from app.core.backlog import Shape, Turn
+from app.core.branch import Branch, Leaf, path
+from app.core.effects import Cause
+from app.core.life import Life
+from app.core.model import Amounts, Millis, NodeName, PoolName, Resource
+from app.core.placement import Placement
+from app.core.policy import Reclaim, WithinQueue
+from app.core.pools import add_to
+from app.core.roster import Roster
+from app.core.shares import GUARANTEED
+from app.core.tracked import Tracked
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Victim:
+    """Released work that goes whole: a pod, or the pods of a gang."""
+
+    leaf: Leaf
+    pods: tuple[Tracked, ...]
+    cause: Cause
+
+    def order(self) -> tuple[int, int, int, str]:
+        """Lowest priority first, then the least quality of service, then the last released."""
+        first = self.pods[0]
+        released = max(t.released or 0 for t in self.pods)
+        quality = min(t.pod.quality for t in self.pods)
+        return (first.pod.priority, quality, -released, first.pod.uid)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Who is evicted for a workload in a pool, and where it will stand then."""
+
+    victims: tuple[Victim, ...]
+    rooms: dict[NodeName, Amounts]
+
+
+@dataclass(slots=True)
+class _Case:
+    leaf: Leaf
+    turn: Turn
+    shape: Shape
+    pool: PoolName
+    taken: list[Victim]
+
+
+class Reclaimer:
+    """Answers `judge`. `again_at` is when one who is too young to be evicted comes of age."""
+
+    def __init__(self, roster: Roster, placement: Placement) -> None:
+        self.again_at: Millis | None = None
+        self._roster = roster
+        self._placement = placement
+        self._spared: dict[str, Millis] = {}
+
+    def spare(self, uid: str, until: Millis) -> None:
+        """A pod could not be evicted: leave it alone for a while."""
+        self._spared[uid] = until
+
+    def judge(self, leaf: Leaf, turn: Turn, shape: Shape, pool: PoolName) -> Verdict | None:
+        """Return whom to evict so that a workload fits in a pool; None: nobody may be."""
+        case = _Case(leaf, turn, shape, pool, [])
+        own = self._own(case)
+        if not self._hopeful(case, own):
+            return None
+        try:
+            if not self._collect(case, own):
+                return None
+            self._give_back(case)
+            plan = self._placement.plan(shape, pool)
+            if plan is None or not self._permitted(case):
+                return None
+            rooms: dict[NodeName, dict[Resource, int]] = {}
+            demands = [demand for demand, count in shape.parts for _ in range(count)]
+            for node, demand in zip(plan.nodes, demands, strict=True):
+                add_to(rooms.setdefault(node, {}), demand, 1)
+            return Verdict(tuple(case.taken), dict(rooms))
+        finally:
+            for victim in reversed(case.taken):
+                self._move(victim, 1)
+
+    def _hopeful(self, case: _Case, own: list[Victim]) -> bool:
+        """Tell, cheaply, whether looking any further could help."""
+        if own:
+            return True
+        if self._roster.usage.policy.reclaim is Reclaim.OFF:
+            return False
+        fronts = self._fronts(case)
+        return any(self._open(case, mine, rival) for mine, rivals in fronts for rival in rivals)
+
+    def _open(self, case: _Case, mine: Branch, rival: Branch) -> bool:
+        """Tell whether anything at all might be taken from a rival as it is now."""
+        cost = self._roster.usage.tree.cost(case.shape, case.pool)
+        return rival.borrows(case.pool, cost) and self._not_higher(case, mine, rival)
+
+    def _collect(self, case: _Case, own: list[Victim]) -> bool:
+        """Take victims until the workload fits; tell whether it does."""
+        for victim in own:
+            if self._fits(case):
+                return True
+            self._take(case, victim)
+        tried: set[Victim] = set()
+        queues: dict[Leaf, list[Victim]] = {}
+        while not self._fits(case):
+            worst = self._worst(case, queues, tried)
+            if worst is None:
+                return False
+            tried.add(worst)
+            self._take(case, worst)
+        return True
+
+    def _worst(
+        self, case: _Case, queues: dict[Leaf, list[Victim]], tried: set[Victim]
+    ) -> Victim | None:
+        """Return the next victim: of the tenant with the highest score, the first in order."""
+        tree = self._roster.usage.tree
+        fronts = [
+            (tree.standing(rival, case.pool, (), 0), mine, rival)
+            for mine, rivals in self._fronts(case)
+            for rival in rivals
+            if self._open(case, mine, rival)
+        ]
+        for _, mine, rival in sorted(fronts, key=lambda f: (-f[0], f[2].depth, str(f[2].name))):
+            for victim in self._within(case, rival, queues):
+                if victim in tried or victim in case.taken:
+                    continue
+                if self._may_take(case, mine, rival, victim):
+                    return victim
+                tried.add(victim)
+        return None
+
+    def _may_take(self, case: _Case, mine: Branch, rival: Branch, victim: Victim) -> bool:
+        if not self._lawful(case, mine, rival, victim):
+            return False
+        self._move(victim, -1)
+        fair = self._not_higher(case, mine, rival)
+        self._move(victim, 1)
+        return fair
+
+    def _lawful(self, case: _Case, mine: Branch, rival: Branch, victim: Victim) -> bool:
+        """Tell whether the victim's tenants, up to the rival, all borrow what is needed."""
+        if self._roster.usage.policy.reclaim is Reclaim.GUARANTEE and not self._owed(case, mine):
+            return False
+        cost = self._roster.usage.tree.cost(case.shape, case.pool)
+        for branch in path(victim.leaf):
+            if not isinstance(branch, Leaf) and not branch.borrows(case.pool, cost):
+                return False
+            if branch is rival:
+                return True
+        return False
+
+    def _not_higher(self, case: _Case, mine: Branch, rival: Branch) -> bool:
+        """Tell whether the rival, as it is now, would not stand below the workload's tenant."""
+        if self._owed(case, mine):
+            return True
+        tree = self._roster.usage.tree
+        cost = tree.cost(case.shape, case.pool)
+        left = tree.score(rival, tree.doubled(rival, case.pool, (), 0))
+        return left >= tree.score(mine, tree.doubled(mine, case.pool, cost, 2))
+
+    def _owed(self, case: _Case, mine: Branch) -> bool:
+        """Tell whether the workload lies within the guarantee of its tenant."""
+        if not mine.guarantees:
+            return False
+        return self._roster.usage.tree.rank(mine, case.shape, case.pool).band == GUARANTEED
+
+    def _give_back(self, case: _Case) -> None:
+        """Spare whoever turned out not to be needed, the last taken first."""
+        for victim in reversed(case.taken[:]):
+            self._untake(case, victim)
+            if not (self._fits(case) and self._permitted(case)):
+                self._take(case, victim)
+
+    def _permitted(self, case: _Case) -> bool:
+        """Check every victim again, as if it were the last one taken."""
+        for victim in case.taken:
+            if victim.cause is Cause.PRIORITY:
+                continue
+            mine, rival = _parting(case.leaf, victim.leaf)
+            fair = self._not_higher(case, mine, rival)
+            self._move(victim, 1)
+            lawful = self._lawful(case, mine, rival, victim)
+            self._move(victim, -1)
+            if not (fair and lawful):
+                return False
+        return True
+
+    def _fits(self, case: _Case) -> bool:
+        if self._placement.plan(case.shape, case.pool) is None:
+            return False
+        return self._roster.usage.tree.allows(case.leaf, case.shape, case.pool)
+
+    def _fronts(self, case: _Case) -> Iterator[tuple[Branch, list[Branch]]]:
+        """Return the tenants above the workload that may take, each with its siblings."""
+        if self._roster.usage.policy.reclaim is Reclaim.OFF:
+            return
+        only_owed = self._roster.usage.policy.reclaim is Reclaim.GUARANTEE
+        for branch in path(case.leaf):
+            if isinstance(branch, Leaf) or (only_owed and not self._owed(case, branch)):
+                continue
+            if branch.parent is not None:
+                siblings = branch.parent.children.values()
+                yield branch, [s for s in siblings if s is not branch and not isinstance(s, Leaf)]
+
+    def _own(self, case: _Case) -> list[Victim]:
+        if self._roster.usage.policy.within_queue is WithinQueue.NEVER:
+            return []
+        held = self._roster.workload(case.turn.uid)
+        priority = max((t.pod.priority for t in held.members), default=0) if held else 0
+        mine = self._victims(case, case.leaf, Cause.PRIORITY)
+        return [v for v in mine if max(t.pod.priority for t in v.pods) < priority]
+
+    def _within(self, case: _Case, rival: Branch, queues: dict[Leaf, list[Victim]]) -> list[Victim]:
+        mine, _ = _parting(case.leaf, rival)
+        cause = Cause.GUARANTEE if self._owed(case, mine) else Cause.FAIR
+        found: list[Victim] = []
+        for leaf in _leaves(rival):
+            if leaf not in queues:
+                queues[leaf] = self._victims(case, leaf, cause)
+            found += queues[leaf]
+        return sorted(found, key=Victim.order)
+
+    def _victims(self, case: _Case, leaf: Leaf, cause: Cause) -> list[Victim]:
+        """Return the released work of a user that could be evicted for a case, in order."""
+        found: dict[object, Victim] = {}
+        for tracked in self._roster.running.get(leaf, {}).values():
+            if tracked.stay is None or tracked.stay.pool != case.pool:
+                continue
+            if tracked.gang is None:
+                found[tracked.pod.uid] = Victim(leaf, (tracked,), cause)
+            elif tracked.gang.key not in found:
+                pods = tuple(t for t in tracked.gang.members if t.stay is not None)
+                found[tracked.gang.key] = Victim(leaf, pods, cause)
+        return sorted(filter(self._evictable, found.values()), key=Victim.order)
+
+    def _evictable(self, victim: Victim) -> bool:
+        now, least = self._roster.usage.now, self._roster.usage.policy.min_runtime
+        for tracked in victim.pods:
+            if not tracked.pod.preemptible or tracked.evicted or tracked.life is not Life.USING:
+                return False
+            ready = max((tracked.released or 0) + least, self._spared.get(tracked.pod.uid, 0))
+            if ready > now:
+                self.again_at = Millis(min(ready, self.again_at or ready))
+                return False
+        return True
+
+    def _take(self, case: _Case, victim: Victim) -> None:
+        self._move(victim, -1)
+        case.taken.append(victim)
+
+    def _untake(self, case: _Case, victim: Victim) -> None:
+        case.taken.remove(victim)
+        self._move(victim, 1)
+
+    def _move(self, victim: Victim, sign: int) -> None:
+        """Let a victim's use count, or with sign -1 not, in the tree and on the nodes."""
+        tree = self._roster.usage.tree
+        for tracked in victim.pods:
+            stay, leaf = tracked.stay, tracked.leaf
+            assert stay is not None
+            assert leaf is not None
+            tree.use(leaf, stay.pool, stay.demand, sign)
+            if sign > 0:
+                self._placement.resume(stay)
+            else:
+                self._placement.leave(stay)
+
+
+def _parting(one: Branch, other: Branch) -> tuple[Branch, Branch]:
+    """Return the two children of the lowest common ancestor, on the ways to both."""
+    mine, theirs = list(path(one)), list(path(other))
+    while len(mine) > 1 and len(theirs) > 1 and mine[-2] is theirs[-2]:
+        mine.pop()
+        theirs.pop()
+    return mine[-2], theirs[-2]
+
+
+def _leaves(branch: Branch) -> Iterator[Leaf]:
+    for child in branch.children.values():
+        if isinstance(child, Leaf):
+            yield child
+        else:
+            yield from _leaves(child)

@@ -1,0 +1,176 @@
+"""Capacity kept free for a workload that was next for long enough and still does not fit.
+
+A reservation holds back room from whoever comes after its owner in the order; one that was paid
+for by evictions holds it back from everybody. It decides nothing about who is next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+
+from app.core.backlog import Shape, Turn
+from app.core.branch import Leaf
+from app.core.model import Amounts, Millis, NodeName, PoolName, Resource, Uid
+from app.core.placement import NOTHING, Placement, Withheld
+from app.core.pools import add_to
+from app.core.resources import fits
+from app.core.tracked import Workload
+
+NEVER_MS = Millis(2**62)
+
+FEW = 64
+"""Combinations of reservations remembered."""
+
+
+@dataclass(slots=True, eq=False)
+class Reservation:
+    """Room on nodes for one workload. `strict`: others evicted work for it.
+
+    `victims` are the pods that are being evicted for it.
+    """
+
+    owner: Turn
+    leaf: Leaf
+    shape: Shape
+    pool: PoolName
+    rooms: dict[NodeName, Amounts]
+    laid_out: tuple[int, int]
+    strict: bool = False
+    victims: set[Uid] = field(default_factory=set)
+
+
+class Reservations:
+    """Who was next and did not fit, since when; and the reservations that follow from that."""
+
+    def __init__(self, placement: Placement) -> None:
+        self.clocks: dict[Uid, Millis] = {}
+        self.standing: dict[PoolName, Reservation] = {}
+        self.strict: dict[PoolName, Reservation] = {}
+        self._placement = placement
+        self._plans: dict[Uid, Reservation] = {}
+        self._withheld: dict[tuple[Reservation, ...], Withheld] = {}
+
+    def note(self, uid: Uid, now: Millis) -> None:
+        """A workload is next and does not fit. Its clock keeps running until `drop`."""
+        self.clocks.setdefault(uid, now)
+
+    def drop(self, uid: Uid) -> None:
+        """A workload was released, or is gone."""
+        self.clocks.pop(uid, None)
+        self._plans.pop(uid, None)
+        for held in (self.standing, self.strict):
+            for pool in [p for p, r in held.items() if r.owner.uid == uid]:
+                del held[pool]
+
+    def rebind(self, workload: Callable[[Uid], Workload | None]) -> None:
+        """The tree is new: clocks stay, what was paid for stays, the rest is decided anew."""
+        self.standing.clear()
+        self._plans.clear()
+        for pool, reservation in list(self.strict.items()):
+            owner = workload(reservation.owner.uid)
+            if owner is None or owner.leaf is None or owner.shape is None:
+                del self.strict[pool]
+            else:
+                reservation.leaf, reservation.shape = owner.leaf, owner.shape
+
+    def due(self, now: Millis, after: Millis) -> Iterator[Uid]:
+        """Return those whose clocks have run long enough, the oldest first."""
+        for uid, since in self.clocks.items():
+            if now - since < after:
+                return
+            yield uid
+
+    def reserve(self, owner: Turn, leaf: Leaf, shape: Shape, pool: PoolName) -> bool:
+        """Hold back room in a pool that has no reservation; False if it could never fit there.
+
+        The nodes once chosen for a workload stay the same while they offer the same.
+        """
+        seen = self._placement.laid_out
+        plan = self._plans.get(owner.uid)
+        if plan is None or plan.laid_out != seen or plan.pool != pool or plan.leaf is not leaf:
+            rooms = self._soonest(shape, pool)
+            if rooms is None:
+                return False
+            plan = Reservation(owner, leaf, shape, pool, rooms, seen)
+            self._plans[owner.uid] = plan
+        self.standing[pool] = plan
+        return True
+
+    def paid_for(self, uid: Uid) -> bool:
+        """Tell whether others are, or were, evicted for a workload that waits."""
+        return any(r.owner.uid == uid for r in self.strict.values())
+
+    def evicting(self, uid: Uid) -> Reservation | None:
+        """Return the reservation for which a pod is being evicted, if any."""
+        return next((r for r in self.strict.values() if uid in r.victims), None)
+
+    def withheld(self, against: Iterable[Reservation]) -> Withheld:
+        """Return the room that some reservations of one pool hold back together."""
+        key = tuple(against)
+        if not key:
+            return NOTHING
+        if key not in self._withheld:
+            if len(self._withheld) > FEW:
+                self._withheld.clear()
+            rooms: dict[NodeName, dict[Resource, int]] = {}
+            for reservation in key:
+                for node, amounts in reservation.rooms.items():
+                    add_to(rooms.setdefault(node, {}), amounts, 1)
+            self._withheld[key] = Withheld(rooms)
+        return self._withheld[key]
+
+    def starts(self, reservation: Reservation) -> Millis | None:
+        """Return when its room is free by what was declared; None: nobody can know."""
+        pool, latest = reservation.pool, Millis(0)
+        for node, wanted in reservation.rooms.items():
+            at = self._free_by(pool, node, wanted)
+            if at is None:
+                return None
+            latest = max(latest, at)
+        return latest
+
+    def _soonest(self, shape: Shape, pool: PoolName) -> dict[NodeName, Amounts] | None:
+        """Choose the nodes that can be free soonest: by declared ends, then by what is in use."""
+        rooms: dict[NodeName, dict[Resource, int]] = {}
+        for demand, count in shape.parts:
+            chances: list[tuple[Millis, int, NodeName]] = []
+            for node in self._placement.open_nodes(pool):
+                taken = dict(rooms.get(node, {}))
+                for _ in range(count):
+                    add_to(taken, demand, 1)
+                    if not self._could_carry(pool, node, taken):
+                        break
+                    by = self._free_by(pool, node, taken)
+                    lack = self._lack(pool, node, taken)
+                    chances.append((NEVER_MS if by is None else by, lack, node))
+            if len(chances) < count:
+                return None
+            for _, _, node in sorted(chances)[:count]:
+                add_to(rooms.setdefault(node, {}), demand, 1)
+        return dict(rooms)
+
+    def _could_carry(self, pool: PoolName, node: NodeName, wanted: Amounts) -> bool:
+        room = dict(self._placement.free_on(pool, node))
+        for stay in self._placement.stays.get(node, ()):
+            add_to(room, stay.demand, 1)
+        return fits(wanted, room)
+
+    def _free_by(self, pool: PoolName, node: NodeName, wanted: Amounts) -> Millis | None:
+        """Return when a node has so much room, if what runs there keeps what it declared."""
+        room = dict(self._placement.free_on(pool, node))
+        if fits(wanted, room):
+            return Millis(0)
+        stays = self._placement.stays.get(node, ())
+        for ends, stay in sorted(
+            ((stay.ends, stay) for stay in stays if stay.ends is not None), key=lambda pair: pair[0]
+        ):
+            add_to(room, stay.demand, 1)
+            if fits(wanted, room):
+                return ends
+        return None
+
+    def _lack(self, pool: PoolName, node: NodeName, wanted: Amounts) -> int:
+        """Return how many units of what is asked are still in use there."""
+        free = self._placement.free_on(pool, node)
+        return sum(max(0, v - free.get(r, 0)) for r, v in wanted.items() if "/" in r)

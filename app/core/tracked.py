@@ -1,0 +1,102 @@
+"""One managed pod and its place; and gangs, whose pods have a place together. Values that change.
+
+What is held, and complete, waits as one workload: a pod alone, or the held pods of a gang.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from app.core.backlog import Shape, Turn
+from app.core.branch import NEVER, Leaf, Served
+from app.core.effects import Charge, Intend, PodRef
+from app.core.life import Life
+from app.core.model import Millis, NodeName, Pod, PoolName, TenantName, Uid, UserName, Wait
+from app.core.placement import Stay
+
+_STAMP = re.compile(r"0@(?P<fence>\d{1,12})|(?P<epoch>\d{1,12})\.(?P<sequence>\d{1,15})", re.ASCII)
+
+Queueing = tuple[TenantName, UserName]
+"""The queue in which the store shows a pod."""
+
+
+@dataclass(slots=True, eq=False)
+class Tracked:
+    """One managed pod and its place. `pool` and `stay` are set while it uses capacity.
+
+    `written` is what the store holds of it, `released` when its use began, `told` the reason of
+    its waiting that its owner knows, `evicted` why it is being evicted.
+    """
+
+    pod: Pod
+    life: Life
+    stamp: Served
+    turn: Turn
+    leaf: Leaf | None = None
+    gang: Gang | None = None
+    shape: Shape | None = None
+    pool: PoolName | None = None
+    stay: Stay | None = None
+    released: Millis | None = None
+    wait: Wait | None = None
+    told: Wait | None = None
+    refusals: int = 0
+    rests: bool = False
+    evicted: str = ""
+    intent: Intend | None = None
+    written: Queueing | Charge | None = None
+
+    @property
+    def ref(self) -> PodRef:
+        """Return enough of the pod to address it."""
+        return PodRef(self.pod.uid, self.pod.namespace, self.pod.name)
+
+    @property
+    def members(self) -> tuple[Tracked, ...]:
+        """Return itself: a workload of one pod."""
+        return (self,)
+
+    @property
+    def uses(self) -> bool:
+        """Tell whether it may run, and so counts as used."""
+        return self.life is not Life.HELD
+
+    @property
+    def node(self) -> NodeName | None:
+        """Return where it runs, or is expected to."""
+        return self.stay.node if self.stay else None
+
+
+@dataclass(slots=True, eq=False)
+class Gang:
+    """Pods that are useless without each other: (namespace, name), and how many there must be.
+
+    The size is read once. `turn`, `leaf` and `shape` are set while its held pods wait as one.
+    """
+
+    key: tuple[str, str]
+    size: int
+    pods: dict[Uid, Tracked] = field(default_factory=dict)
+    turn: Turn | None = None
+    leaf: Leaf | None = None
+    shape: Shape | None = None
+
+    @property
+    def members(self) -> tuple[Tracked, ...]:
+        """Return its pods, by uid."""
+        return tuple(self.pods[uid] for uid in sorted(self.pods))
+
+
+Workload = Tracked | Gang
+
+
+def stamp_of(release: str) -> Served:
+    """Return (epoch, sequence) of a release annotation; `0@7` is (7, 0), anything else NEVER.
+
+    Whoever may edit the pod may have written it, so nothing is believed that we would not write.
+    """
+    match = _STAMP.fullmatch(release)
+    if match is None:
+        return NEVER
+    return int(match["fence"] or match["epoch"]), int(match["sequence"] or 0)

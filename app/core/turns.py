@@ -1,0 +1,196 @@
+"""A pass: pick, release or evict, and pick again, until nothing more can start.
+
+It turns choices into intents and effects; the rules of a pick are in `pick` and `reclaim`.
+"""
+
+from __future__ import annotations
+
+from app.core.branch import Branch, Leaf
+from app.core.decision import Choice, Decision, Level
+from app.core.drift import Drift
+from app.core.effects import Effect, Evict, Intend, Release
+from app.core.gate import release_labels
+from app.core.model import Millis, NodeName, PoolName, Uid
+from app.core.pick import Picker
+from app.core.placement import Placement
+from app.core.policy import Reclaim, WithinQueue
+from app.core.pools import Pools
+from app.core.reclaim import Reclaimer, Verdict
+from app.core.reservation import Reservation, Reservations
+from app.core.roster import Roster
+from app.core.shapes import in_order
+from app.core.tracked import Tracked
+
+SPARED_MS = 60_000
+"""A pod whose eviction was refused is left alone for so long."""
+
+
+class Turns:
+    """Lets work start, in fair order."""
+
+    def __init__(
+        self, roster: Roster, pools: Pools, placement: Placement, drift: Drift, window: int
+    ) -> None:
+        self.reservations = Reservations(placement)
+        self.picker = Picker(roster, placement, self.reservations)
+        self.in_flight: set[Uid] = set()
+        self._reclaimer = Reclaimer(roster, placement)
+        self._roster = roster
+        self._pools = pools
+        self._placement = placement
+        self._drift = drift
+        self._window = window
+        self._sequence = 0
+
+    def begin(self) -> None:
+        """A term begins: releases are numbered anew."""
+        self._sequence = 0
+
+    def run(self, epoch: int) -> list[Effect]:
+        """Release whatever fits, the next in fair order first, until nothing does."""
+        effects: list[Effect] = []
+        self._reclaimer.again_at = None
+        while len(self.in_flight) < self._window:
+            leaf = self.picker.next()
+            choice = self.picker.start(leaf) if leaf is not None else None
+            backfilled = choice is None
+            if choice is None:
+                if leaf is not None:
+                    self.picker.note(leaf)
+                    effects += self._reclaim(leaf)
+                if self._roster.usage.policy.backfill:
+                    choice = self.picker.backfill()
+            if choice is None:
+                break
+            effects += self._release(choice, backfilled, epoch)
+        self._give_up()
+        return effects
+
+    def wake_at(self) -> Millis | None:
+        """Return when a pass may find more to do by time alone."""
+        return self._reclaimer.again_at
+
+    def forget(self, uid: Uid) -> None:
+        """A pod is gone: it waits no more, and what it was evicted for need not wait for it."""
+        self.reservations.drop(uid)
+        reservation = self.reservations.evicting(uid)
+        if reservation is not None:
+            reservation.victims.discard(uid)
+
+    def spare(self, tracked: Tracked) -> None:
+        """A pod could not be evicted: what was to start in its place waits on."""
+        tracked.evicted = ""
+        uid = tracked.pod.uid
+        self._reclaimer.spare(uid, Millis(self._roster.usage.now + SPARED_MS))
+        reservation = self.reservations.evicting(uid)
+        if reservation is not None:
+            del self.reservations.strict[reservation.pool]
+
+    def _release(self, choice: Choice, backfilled: bool, epoch: int) -> list[Effect]:
+        tree, uid = self._roster.usage.tree, choice.turn.uid
+        workload = self._roster.workload(uid)
+        assert workload is not None
+        self._drift.measure(tree, choice, self.picker.could_start)
+        decision = self._decide(choice, backfilled)
+        waiting = [t for t in workload.members if not t.uses]
+        by_uid = {t.pod.uid: t for t in waiting}
+        pods = in_order([t.pod for t in waiting], choice.shape.parts)
+        effects: list[Effect] = []
+        for pod, node in zip(pods, choice.plan.nodes, strict=True):
+            effects.append(self._open(by_uid[pod.uid], choice, node, epoch, decision))
+        tree.serve(choice.leaf, (epoch, self._sequence))
+        self.reservations.drop(uid)
+        return effects
+
+    def _open(
+        self, tracked: Tracked, choice: Choice, node: NodeName, epoch: int, decision: Decision
+    ) -> Release:
+        """Begin the release of one pod."""
+        self._sequence += 1
+        pod, pool, leaf = tracked.pod, choice.pool, tracked.leaf
+        assert leaf is not None
+        tracked.intent = Intend(
+            tracked.ref, leaf.tenant, pod.user, pool, pod.demand, epoch, self._sequence
+        )
+        self._roster.release(tracked, node)
+        self.in_flight.add(pod.uid)
+        selector = self._pools.pools[pool].selector
+        return Release(
+            intent=tracked.intent,
+            tested=pod.release,
+            selector={k: v for k, v in selector.items() if k not in pod.selector},
+            labels=release_labels(leaf.tenant, pod.user, pool),
+            has_selector=bool(pod.selector),
+            has_labels=pod.has_labels,
+            has_annotations=pod.has_annotations,
+            since=pod.since,
+            node=node,
+            decision=decision,
+        )
+
+    def _decide(self, choice: Choice, backfilled: bool) -> Decision:
+        """Keep what was compared, before the release changes it."""
+        levels = []
+        branch: Branch = choice.leaf
+        while branch.parent is not None:
+            rivals = (c for c in self._roster.usage.tree.children(branch.parent) if c is not branch)
+            rival = next(rivals, None)
+            levels.append(
+                Level(
+                    str(branch.name),
+                    branch.key,
+                    str(rival.name) if rival else None,
+                    rival.key if rival else None,
+                )
+            )
+            branch = branch.parent
+        usage, leaf = self._roster.usage, choice.leaf
+        return Decision(usage.now, *leaf.account, choice.pool, backfilled, tuple(reversed(levels)))
+
+    def _reclaim(self, leaf: Leaf) -> list[Effect]:
+        policy = self._roster.usage.policy
+        if policy.reclaim is Reclaim.OFF and policy.within_queue is WithinQueue.NEVER:
+            return []
+        assert leaf.head is not None
+        turn, shape, _ = leaf.head
+        if self.reservations.paid_for(turn.uid):
+            return []
+        for pool in shape.pools:
+            if pool not in self.reservations.strict:
+                verdict = self._reclaimer.judge(leaf, turn, shape, pool)
+                self._roster.usage.tree.settle()
+                if verdict is not None:
+                    return self._evict(leaf, pool, verdict)
+        return []
+
+    def _evict(self, leaf: Leaf, pool: PoolName, verdict: Verdict) -> list[Effect]:
+        assert leaf.head is not None
+        turn, shape, _ = leaf.head
+        workload = self._roster.workload(turn.uid)
+        assert workload is not None
+        beneficiary = workload.members[0].ref
+        victims = [(t, v.cause) for v in verdict.victims for t in v.pods]
+        self.reservations.strict[pool] = Reservation(
+            turn,
+            leaf,
+            shape,
+            pool,
+            dict(verdict.rooms),
+            self._placement.laid_out,
+            strict=True,
+            victims={t.pod.uid for t, _ in victims},
+        )
+        effects: list[Effect] = []
+        for tracked, cause in victims:
+            tracked.evicted = f"makes room for work of {leaf.tenant}: {cause.explanation}"
+            assert tracked.leaf is not None
+            effects.append(
+                Evict(tracked.ref, *tracked.leaf.account, beneficiary, leaf.tenant, cause)
+            )
+        return effects
+
+    def _give_up(self) -> None:
+        """Drop reservations whose victims are gone, but whose room somebody else has."""
+        for pool, reservation in list(self.reservations.strict.items()):
+            if not reservation.victims and not self._placement.plan(reservation.shape, pool):
+                del self.reservations.strict[pool]

@@ -1,0 +1,185 @@
+"""Who uses what: the tree of shares, the ledger and the placement, always changed together.
+
+Counts only. Which pod has which place is the roster's business.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+
+from app.core.branch import Branch, Leaf, Served
+from app.core.ledger import Ledger
+from app.core.model import (
+    Amounts,
+    Millis,
+    NodeName,
+    PoolName,
+    Quota,
+    Resource,
+    Tenant,
+    TenantName,
+    UserName,
+)
+from app.core.placement import Placement, Stay
+from app.core.policy import Policy
+from app.core.pools import add_to
+from app.core.scale import Scale
+from app.core.shares import Tree
+from app.core.tenancy import Tenancy
+
+_PLAIN = Tenant(TenantName(""), Millis(0))
+"""What holds for a tenant without a Tenant resource."""
+
+
+_Name = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Lingering:
+    """Work that ended before it was held for as long as it is charged at least."""
+
+    until: Millis
+    tenant: TenantName
+    user: UserName
+    pool: PoolName
+    demand: Amounts
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """What a branch remembers when the tree is made anew."""
+
+    served: Served
+    history: dict[Resource, float]
+
+
+class Usage:
+    """All that is used, by whom and where."""
+
+    def __init__(self, tenancy: Tenancy, placement: Placement) -> None:
+        self.policy = Policy()
+        self.tree = Tree(Scale({}, {}), self.policy)
+        self.ledger = Ledger()
+        self.used: dict[tuple[TenantName, PoolName], dict[Resource, int]] = {}
+        self.now = Millis(0)
+        self._tenancy = tenancy
+        self._placement = placement
+        self._lingering: list[Lingering] = []
+        self._past: dict[_Name, Past] = {}
+
+    def advance(self, now: Millis) -> None:
+        """Let time pass; it never goes back."""
+        if now > self.now:
+            self.now = now
+            for lingering in [each for each in self._lingering if each.until <= now]:
+                self._lingering.remove(lingering)
+                self._linger(lingering, -1, lingering.until)
+            self.tree.advance(now)
+
+    def due(self) -> Millis | None:
+        """Return when something ends to count by time alone."""
+        return min((each.until for each in self._lingering), default=None)
+
+    def enter(
+        self,
+        leaf: Leaf,
+        pool: PoolName,
+        demand: Amounts,
+        *,
+        node: NodeName | None,
+        bound: bool,
+        ends: Millis | None,
+    ) -> Stay:
+        """A pod of a user begins to use a pool."""
+        stay = self._placement.enter(pool, demand, node=node, bound=bound, ends=ends)
+        self._count(leaf, pool, demand, 1)
+        self.ledger.use(self.now, (*leaf.account, pool), demand)
+        return stay
+
+    def leave(self, leaf: Leaf, stay: Stay, *, charged_until: Millis | None = None) -> None:
+        """A pod uses it no more; for the score it may count until a later time."""
+        self._placement.leave(stay)
+        self._count(leaf, stay.pool, stay.demand, -1)
+        self.ledger.use(self.now, (*leaf.account, stay.pool), stay.demand, -1)
+        if charged_until is not None and charged_until > self.now:
+            lingering = Lingering(charged_until, *leaf.account, stay.pool, stay.demand)
+            self._lingering.append(lingering)
+            self._linger(lingering, 1, self.now)
+
+    def leaf(self, name: TenantName, user: UserName) -> Leaf:
+        """Return the leaf of a user, made on first use."""
+        tenant = self._tenancy.tenants.get(name, _PLAIN)
+        weight = tenant.user_weights.get(user, Fraction(1))
+        return self.tree.leaf(self._branch(name), user, weight.as_integer_ratio())
+
+    def replant(self, scale: Scale) -> None:
+        """Make the tree anew and empty, with what tenants are now; the past is remembered later."""
+        past = dict(_remembered(self.tree.root, self.tree, ()))
+        self.ledger.forget_rates(self.now)
+        self._placement.forget()
+        self.used.clear()
+        tenants = self._tenancy.tenants.values()
+        weights = [t.weight for t in tenants]
+        weights += [weight for t in tenants for weight in t.user_weights.values()]
+        amounts = [v for t in tenants for q in t.quotas.values() for v in q.guarantee.values()]
+        finest = max([1, *(w.numerator for w in weights), *amounts])
+        self.tree = Tree(scale, self.policy, finest, self._placement.fitting)
+        self.tree.advance(self.now)
+        self._past = past
+
+    def remember(self) -> None:
+        """Give the branches of the new tree what they remember. After all places were taken."""
+        for lingering in self._lingering:
+            self._linger(lingering, 1, self.now)
+        for name, branch in _branches(self.tree.root, ()):
+            past = self._past.get(name)
+            if past is not None:
+                branch.history = past.history
+                if isinstance(branch, Leaf):
+                    self.tree.serve(branch, past.served)
+                else:
+                    branch.served = max(branch.served, past.served)
+
+    def paused(self, leaf: Leaf) -> bool:
+        """Tell whether a user's tenant, or one above it, is paused."""
+        name: TenantName | None = leaf.tenant
+        while name is not None:
+            if self._tenancy.tenants.get(name, _PLAIN).paused:
+                return True
+            name = self._tenancy.parent_of(name)
+        return False
+
+    def _count(self, leaf: Leaf, pool: PoolName, demand: Amounts, sign: int) -> None:
+        self.tree.use(leaf, pool, demand, sign)
+        add_to(self.used.setdefault((leaf.tenant, pool), {}), demand, sign)
+
+    def _linger(self, lingering: Lingering, sign: int, at: Millis) -> None:
+        leaf = self.leaf(lingering.tenant, lingering.user)
+        self.tree.use(leaf, lingering.pool, lingering.demand, sign)
+        self.tree.linger(leaf, lingering.pool, lingering.demand, sign)
+        self.ledger.use(at, (*leaf.account, lingering.pool), lingering.demand, sign)
+
+    def _branch(self, name: TenantName) -> Branch:
+        known = self.tree.tenants.get(name)
+        if known is not None:
+            return known
+        above = self._tenancy.parent_of(name)
+        tenant = self._tenancy.tenants.get(name, _PLAIN)
+        parent = self._branch(above) if above is not None else None
+        quotas: dict[PoolName, Quota] = dict(tenant.quotas)
+        return self.tree.tenant(name, parent, tenant.weight.as_integer_ratio(), quotas)
+
+
+def _branches(branch: Branch, name: _Name) -> list[tuple[_Name, Branch]]:
+    found = [(name, branch)]
+    for key, child in branch.children.items():
+        found += _branches(child, (*name, key) if key[0] == "user" else (key,))
+    return found
+
+
+def _remembered(root: Branch, tree: Tree, name: _Name) -> list[tuple[_Name, Past]]:
+    return [
+        (where, Past(branch.served, tree.history(branch)))
+        for where, branch in _branches(root, name)
+    ]

@@ -1,0 +1,177 @@
+"""What a timeline was like for those who waited in it: fairness, waits, use. `fairness.md`, 7.
+
+Reads a list of moments and computes; it knows neither the engine nor a file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import TypeVar
+
+from app.core.model import Amounts, Millis, Resource, TenantName, UserName
+from app.sim.averages import average
+from app.sim.starving import longest_starving
+from app.sim.waits import SIZE_NAMES, Waits, devices_of, figures, nearest_rank, size_class, waits_of
+from app.sim.work import Moment, Step, Work
+
+Key = TypeVar("Key")
+
+HOUR = 3_600_000
+STARVED = {"1h": HOUR, "4h": 4 * HOUR, "12h": 12 * HOUR}
+
+
+@dataclass(frozen=True, slots=True)
+class LongWait:
+    """Somebody's wait, in seconds."""
+
+    work: Work
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class UserWaits:
+    """The mean waits of the users, in seconds: their mean, median and 95th percentile."""
+
+    mean: float = 0.0
+    p50: float = 0.0
+    p95: float = 0.0
+    users: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Measures:
+    """The figures of one window. Waits are in seconds.
+
+    `jain`: Jain's index of the weighted dominant shares, averaged over the window.
+    `fairness_error`: devices that tenants were owed, asked for and did not get, on average.
+    `starved_users`: how many users had work queued and held nothing for that long without a break.
+    `user_waits`: of each user's mean wait. `longest`: the large gang that waited longest,
+    `longest_of_others`: the one of any other user.
+    """
+
+    jain: float
+    fairness_error: float
+    utilisation: Mapping[Resource, float]
+    starved_users: Mapping[str, int]
+    wait_seconds: Waits
+    large_gang_wait_seconds: Waits
+    evicted_device_seconds: float
+    waits_by_tenant: Mapping[TenantName, Waits]
+    waits_by_size: Mapping[str, Waits]
+    users: Mapping[UserName, Waits]
+    user_waits: UserWaits
+    longest: LongWait | None
+    longest_of_others: LongWait | None
+
+
+def measure(
+    timeline: Sequence[Moment],
+    capacity: Amounts,
+    start: Millis,
+    end: Millis,
+    *,
+    weights: Mapping[TenantName, Fraction],
+    device: Resource | None,
+    large_gang: int = 16,
+    unit: int = 1,
+) -> Measures:
+    """Return the figures of the window [start, end] of a timeline in order of time.
+
+    `weights` names every tenant that counts, `device` what gangs and errors are counted in, `unit`
+    how many of its base units make one device; a gang of `large_gang` devices is large. Waits are
+    those of work submitted within the window, however late it was released. With `start` equal to
+    `end`, shares and use are those of that instant.
+    """
+    use = average(timeline, capacity, start, end, weights, device)
+    waits = waits_of(timeline, start, end)
+    users = _grouped((work.user, seconds) for work, seconds in waits.items())
+    gangs = [
+        LongWait(work, seconds)
+        for work, seconds in waits.items()
+        if device is not None and devices_of(work, device) >= large_gang * unit
+    ]
+    longest, others = _longest(gangs)
+    starving = longest_starving(timeline, start, end)
+    by_size = _grouped(
+        (size_class(devices_of(work, device) / unit), seconds) for work, seconds in waits.items()
+    )
+    return Measures(
+        jain=jain(
+            use.shares.get(name, 0.0) / float(weight)
+            for name, weight in weights.items()
+            if weight > 0
+        ),
+        fairness_error=use.amiss / unit,
+        utilisation=use.utilisation,
+        starved_users={
+            name: sum(stretch >= least for stretch in starving.values())
+            for name, least in STARVED.items()
+        },
+        wait_seconds=figures(waits.values()),
+        large_gang_wait_seconds=figures(gang.seconds for gang in gangs),
+        evicted_device_seconds=_evicted(timeline, start, end, device) / unit,
+        waits_by_tenant=_grouped((work.tenant, seconds) for work, seconds in waits.items()),
+        waits_by_size={name: by_size[name] for name in SIZE_NAMES if name in by_size},
+        users=users,
+        user_waits=_users(users),
+        longest=longest,
+        longest_of_others=others,
+    )
+
+
+def jain(shares: Iterable[float]) -> float:
+    """Return Jain's index of fairness: 1 if all are equal, 1/n if one has everything.
+
+    Nobody, or nobody with anything, is fair: 1.
+    """
+    values = list(shares)
+    squares = sum(value * value for value in values)
+    return sum(values) ** 2 / (len(values) * squares) if squares > 0 else 1.0
+
+
+def _evicted(
+    timeline: Sequence[Moment], start: Millis, end: Millis, device: Resource | None
+) -> float:
+    """Return the device-seconds that work had run in vain when it was evicted in the window."""
+    since: dict[Work, Millis] = {}
+    lost = 0
+    for moment in timeline:
+        if moment.step is Step.RELEASED:
+            since[moment.work] = moment.at
+        elif moment.step is Step.EVICTED and start <= moment.at <= end:
+            ran = moment.at - since[moment.work]
+            lost += ran * devices_of(moment.work, device)
+    return lost / 1000
+
+
+def _grouped(pairs: Iterable[tuple[Key, float]]) -> dict[Key, Waits]:
+    groups: dict[Key, list[float]] = {}
+    for key, seconds in pairs:
+        groups.setdefault(key, []).append(seconds)
+    return {key: figures(waits) for key, waits in groups.items()}
+
+
+def _users(users: Mapping[UserName, Waits]) -> UserWaits:
+    means = sorted(waits.mean for waits in users.values())
+    if not means:
+        return UserWaits()
+    return UserWaits(
+        mean=sum(means) / len(means),
+        p50=nearest_rank(means, 0.50),
+        p95=nearest_rank(means, 0.95),
+        users=len(means),
+    )
+
+
+def _longest(gangs: Sequence[LongWait]) -> tuple[LongWait | None, LongWait | None]:
+    """Return the longest wait, the earliest of equals, and the longest of anyone else's."""
+
+    def longest(of: Iterable[LongWait]) -> LongWait | None:
+        return max(of, key=lambda gang: gang.seconds, default=None)
+
+    first = longest(gangs)
+    if first is None:
+        return None, None
+    return first, longest(gang for gang in gangs if gang.work.user != first.work.user)

@@ -1,0 +1,138 @@
+"""`fairgate replay --pack`: how full the engine gets a cluster when pods arrive and none leaves.
+
+The experiment of Weng et al., "Beware of Fragmentation" (USENIX ATC 2023), on our engine.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import dataclass, replace
+
+from rich.console import Console
+from rich.table import Table
+
+from app.core.model import Millis
+from app.core.policy import Policy
+from app.core.resources import CPU, ManagedResources
+from app.sim.fleet import Fleet
+from app.sim.progress import progress
+from app.sim.traces import DEVICE, Log, tenants_of
+from app.sim.work import Step, Work
+from app.sim.world import World
+
+MOST_SEEDS = 1000
+NEVER = Millis(10**12)
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What to pack into what, and how often."""
+
+    fleet: Fleet
+    log: Log
+    policy: Policy
+    seeds: int
+
+
+@dataclass(frozen=True, slots=True)
+class Filled:
+    """One run: how many pods arrived and found room, and the devices nobody could be given."""
+
+    seed: int
+    pods: int
+    placed: int
+    unallocated_percent: float
+
+
+def run(order: Order, *, output: str) -> None:
+    """Fill the cluster once for each seed, and print what was left over."""
+    with progress("packing", Millis(0), Millis(order.seeds)) as tell:
+        runs = []
+        for seed in range(order.seeds):
+            tell(Millis(seed))
+            runs.append(fill(order, seed))
+    if output == "json":
+        print(json.dumps(_as_data(order, runs), indent=2))
+    else:
+        _show(order, runs)
+
+
+def draw(works: tuple[Work, ...], devices: int, seed: int) -> list[Work]:
+    """Return works drawn with replacement until they ask for that many devices or more.
+
+    They arrive a millisecond apart, in the order drawn, and stay for ever.
+    """
+    dice = random.Random(seed)  # noqa: S311 - a repeatable draw, nothing secret
+    drawn: list[Work] = []
+    asked = 0
+    while asked < devices:
+        work = dice.choice(works)
+        number = len(drawn)
+        name = f"{work.name}.{number}"
+        drawn.append(replace(work, name=name, at=Millis(number), duration=None))
+        asked += work.demand.get(DEVICE, 0) * work.pods
+    return drawn
+
+
+def fill(order: Order, seed: int) -> Filled:
+    """Let the engine place one draw; whoever finds no room is passed by."""
+    scale = order.log.scale
+    devices = order.fleet.gpus * scale
+    drawn = draw(order.log.works, devices, seed)
+    bare = any(not work.demand.get(DEVICE) for work in order.log.works)
+    world = World(
+        ManagedResources((DEVICE, CPU) if bare else (DEVICE,)),
+        order.fleet.nodes(scale),
+        tenants_of(order.log.works).values(),
+        order.fleet.pools,
+        # Nothing ever ends, so a reservation would only keep room empty.
+        policy=replace(order.policy, reserve_after=NEVER),
+    )
+    for work in drawn:
+        world.add(work)
+    world.run(drawn[-1].at)
+    placed = [moment.work for moment in world.timeline if moment.step is Step.RELEASED]
+    given = sum(work.demand.get(DEVICE, 0) * work.pods for work in placed)
+    return Filled(seed, len(drawn), len(placed), 100 * (devices - given) / devices)
+
+
+def _summary(runs: list[Filled]) -> dict[str, float]:
+    left = [run.unallocated_percent for run in runs]
+    return {"mean": sum(left) / len(left), "min": min(left), "max": max(left)}
+
+
+def _as_data(order: Order, runs: list[Filled]) -> dict[str, object]:
+    return {
+        "nodes": len(order.fleet.machines),
+        "gpus": order.fleet.gpus,
+        "unallocated_gpu_percent": _summary(runs),
+        "seeds": [
+            {
+                "seed": run.seed,
+                "pods": run.pods,
+                "placed": run.placed,
+                "unallocated_gpu_percent": run.unallocated_percent,
+            }
+            for run in runs
+        ],
+    }
+
+
+def _show(order: Order, runs: list[Filled]) -> None:
+    table = Table(
+        title=f"{len(order.fleet.machines)} nodes, {order.fleet.gpus} GPUs; pods arrive until they "
+        "ask for all of them, none leaves",
+        title_justify="left",
+    )
+    for head in ("seed", "pods", "placed", "GPUs left over"):
+        table.add_column(head, justify="right")
+    for run in runs:
+        left = f"{run.unallocated_percent:.2f} %"
+        table.add_row(str(run.seed), str(run.pods), str(run.placed), left)
+    found = _summary(runs)
+    table.add_section()
+    spread = f"{found['min']:.2f} to {found['max']:.2f} %"
+    table.add_row("mean", "", "", f"{found['mean']:.2f} %")
+    table.add_row("spread", "", "", spread)
+    Console().print(table)

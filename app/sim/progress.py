@@ -1,0 +1,52 @@
+"""A progress bar for long runs, on standard error, for people only."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from app.core.model import Millis
+
+WORTH_SHOWING_SECONDS = 2.0
+"""A run shorter than this shows nothing."""
+
+REFRESH_SECONDS = 0.2
+
+
+@contextmanager
+def progress(
+    what: str, start: Millis, end: Millis, console: Console | None = None
+) -> Iterator[Callable[[Millis], None]]:
+    """Enter for a run from `start` to `end`; call what it gives with the time that was reached."""
+    shown = console or Console(stderr=True)
+    if not shown.is_terminal:
+        yield lambda at: None
+        return
+    bar = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.percentage:>3.0f} %"),
+        TimeRemainingColumn(),
+        console=shown,
+        transient=True,
+        auto_refresh=False,
+    )
+    task = bar.add_task(what, total=max(1, end - start))
+    next_look = time.monotonic() + WORTH_SHOWING_SECONDS
+
+    def tell(at: Millis) -> None:
+        nonlocal next_look
+        now = time.monotonic()
+        if now >= next_look:
+            next_look = now + REFRESH_SECONDS
+            bar.start()
+            bar.update(task, completed=at - start, refresh=True)
+
+    try:
+        yield tell
+    finally:
+        bar.stop()

@@ -1,0 +1,400 @@
+"""Drives the production engine with the values of the naive model, and records what it decides.
+
+A perfect cluster at one instant: every release succeeds, whatever is evicted is gone at once.
+With a judge it tells the naive model everything and, if `exact`, asks it before every release.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+
+from app.core import events as ev
+from app.core.effects import Effect, Evict, Release, WakeAt
+from app.core.engine import Engine
+from app.core.model import (
+    GATE,
+    HELD,
+    Answer,
+    Millis,
+    Node,
+    NodeName,
+    Phase,
+    Pod,
+    Pool,
+    PoolName,
+    Quota,
+    Resource,
+    Tenant,
+    TenantName,
+    Uid,
+    UserName,
+)
+from app.core.policy import Policy
+from app.core.resources import PODS, ManagedResources
+from tests.property.naive import Job, Naive, Rules, Site, Team
+
+GPU = "nvidia.com/gpu"
+MANAGED = ManagedResources([GPU])
+PLENTY = 10_000
+"""Room for pods on every node: their number is never what is lacking."""
+
+
+@dataclass(frozen=True)
+class Started:
+    """One release of a workload."""
+
+    at: int
+    uid: str
+    pool: str
+    nodes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Evicted:
+    """One eviction of a workload, for another."""
+
+    at: int
+    uid: str
+    beneficiary: str
+    cause: str
+
+
+Decision = Started | Evicted
+
+
+@dataclass
+class Drive:
+    """An engine, and the cluster as it really is. Say what happens; then `settle`."""
+
+    rules: Policy = field(default_factory=Policy)
+    managed: ManagedResources = MANAGED
+    judge: Naive | None = None
+    exact: bool = True
+    now: int = 0
+    epoch: int = 1
+    engine: Engine = field(init=False)
+    jobs: dict[str, Job] = field(default_factory=dict)
+    pods: dict[str, Pod] = field(default_factory=dict)
+    decisions: list[Decision] = field(default_factory=list)
+    pairs: list[tuple[Fraction, Fraction]] = field(default_factory=list)
+    sites: dict[str, Site] = field(default_factory=dict)
+    teams: dict[str, Team] = field(default_factory=dict)
+    ever: dict[str, Job] = field(default_factory=dict)
+    stamps: list[str] = field(default_factory=list)
+    _pools: dict[str, Pool] = field(default_factory=dict)
+    _news: list[ev.NewsEvent] = field(default_factory=list)
+    _ends: list[tuple[int, str]] = field(default_factory=list)
+    _coming: list[tuple[int, int, Job, int | None]] = field(default_factory=list)
+    _count: int = 0
+    _lasting: dict[str, int] = field(default_factory=dict)
+    _wakes: set[int] = field(default_factory=set)
+    _partly: list[Release] = field(default_factory=list)
+    _doomed: dict[str, list[Evict]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.engine = Engine(self.managed, witnesses=None)
+        self._open()
+
+    # What happens.
+
+    def submit(self, job: Job, lasting: int | None = None) -> None:
+        """A workload is created; once released it lasts so long, or for ever."""
+        self.jobs[job.uid] = self.ever[job.uid] = job
+        if self.judge:
+            self.judge.jobs[job.uid] = job
+        if lasting is not None:
+            self._lasting[job.uid] = lasting
+        for pod in pods_of(job):
+            self.pods[pod.uid] = pod
+            self._hear(ev.PodObserved(self._at, pod))
+
+    def place(self, job: Job, pool: str, node: str, released: int, order: int) -> None:
+        """A workload is there that an earlier leader released onto one node."""
+        assert self.judge is None
+        job.pool, job.nodes, job.released, job.order = pool, [node] * job.size, released, order
+        self.jobs[job.uid] = self.ever[job.uid] = job
+        for pod in pods_of(job):
+            self.pods[pod.uid] = replace(
+                pod,
+                gates=(),
+                release=f"1.{order}",
+                node=NodeName(node),
+                pool=PoolName(pool),
+                phase=Phase.RUNNING,
+                started=Millis(released),
+            )
+            self._hear(ev.PodObserved(self._at, self.pods[pod.uid]))
+
+    def end(self, uid: str, evicted: bool = False) -> None:
+        """A workload is gone, whether it ran or waited."""
+        job = self.jobs.pop(uid)
+        for pod in pods_of(job):
+            del self.pods[pod.uid]
+            self._hear(ev.PodGone(self._at, pod.uid))
+        if self.judge:
+            self.judge.end(uid, evicted)
+
+    def site(self, name: str, site: Site | None) -> None:
+        """A node exists in this state, or no more."""
+        if site is None:
+            del self.sites[name]
+            self._hear(ev.NodeGone(self._at, NodeName(name)))
+        else:
+            self.sites[name] = site
+            self._hear(ev.NodeObserved(self._at, node_of(name, site)))
+        if self.judge:
+            self.judge.sites = dict(self.sites)
+
+    def team(self, team: Team) -> None:
+        """A tenant exists in this state."""
+        self.teams[team.name] = team
+        self._hear(ev.TenantObserved(self._at, tenant_of(team)))
+        if self.judge:
+            self.judge.teams = dict(self.teams)
+
+    def pool(self, name: str, worth: dict[str, Fraction]) -> None:
+        """A pool exists: the nodes that carry its name."""
+        weights = {Resource(r): k for r, k in worth.items()}
+        self._pools[name] = Pool(PoolName(name), {"pool": name}, weights)
+        self._hear(ev.PoolObserved(self._at, self._pools[name]))
+        if self.judge:
+            self.judge.worth.pop("default", None)
+            self.judge.worth[name] = worth
+
+    def policy(self, policy: Policy) -> None:
+        """Other rules hold from now on."""
+        self.rules = policy
+        self._hear(ev.PolicyObserved(self._at, policy))
+        if self.judge:
+            self.judge.rules = rules_of(policy)
+
+    def restart(self) -> None:
+        """Another leader takes over, and hears only how things are."""
+        self.epoch += 1
+        self.engine = Engine(self.managed, witnesses=None)
+        self._news = []
+        self._wakes.clear()
+        for pod in reversed(self.pods.values()):
+            self._hear(ev.PodObserved(self._at, pod))
+        self._open()
+        if self.judge:
+            self.judge.restart()
+
+    def later(self, at: int, job: Job, lasting: int | None = None) -> None:
+        """A workload will be created at a time."""
+        self._count += 1
+        heapq.heappush(self._coming, (at, self._count, job, lasting))
+
+    def run(self, until: int, watch: Callable[[], None] = lambda: None) -> None:
+        """Let time pass; settle, and call `watch`, whenever something happens or is due."""
+        while True:
+            due = min(
+                until,
+                *self._wakes,
+                *(end[0] for end in self._ends[:1]),
+                *(coming[0] for coming in self._coming[:1]),
+                10**15,
+            )
+            self._advance(due)
+            while self._ends and self._ends[0][0] <= due:
+                uid = heapq.heappop(self._ends)[1]
+                if uid in self.jobs:
+                    self.end(uid)
+            while self._coming and self._coming[0][0] <= due:
+                _, _, job, lasting = heapq.heappop(self._coming)
+                self.submit(job, lasting)
+            self.settle()
+            watch()
+            if due >= until:
+                return
+
+    def settle(self) -> list[Decision]:
+        """Let the engine act on what happened until it does nothing more; return what it did."""
+        first = len(self.decisions)
+        while True:
+            news, self._news = self._news, []
+            for event in (*news, ev.Pass(self._at)):
+                for effect in self.engine.handle(event):
+                    self._play(effect)
+            assert not self._partly, "a gang was released in part"
+            self._carry_out()
+            if not self._news:
+                return self.decisions[first:]
+
+    # What is.
+
+    def waiting(self) -> list[Job]:
+        return [job for job in self.jobs.values() if job.released is None]
+
+    def running(self) -> list[Job]:
+        return [job for job in self.jobs.values() if job.released is not None]
+
+    def used(self, team: str, resource: str = GPU) -> int:
+        """Return what a tenant's own queues use."""
+        return sum(job.total(resource) for job in self.running() if job.tenant == team)
+
+    # How.
+
+    @property
+    def _at(self) -> Millis:
+        return Millis(self.now)
+
+    def _hear(self, event: ev.NewsEvent) -> None:
+        self._news.append(event)
+
+    def _advance(self, now: int) -> None:
+        self.now = now
+        self._wakes = {wake for wake in self._wakes if wake > now}
+        if self.judge:
+            self.judge.advance(now)
+
+    def _open(self) -> None:
+        at = self._at
+        news: list[ev.NewsEvent] = [ev.PolicyObserved(at, self.rules)]
+        news += (ev.NodeObserved(at, node_of(n, site)) for n, site in self.sites.items())
+        news += (ev.PoolObserved(at, pool) for pool in self._pools.values())
+        news += (ev.TenantObserved(at, tenant_of(team)) for team in self.teams.values())
+        news += (ev.SourceFresh(at, source) for source in ev.Source)
+        news += (ev.LeadershipGained(at, self.epoch), ev.StoreReady(at))
+        self._news += news
+        if self.judge:
+            self.judge.rules = rules_of(self.rules)
+
+    def _play(self, effect: Effect) -> None:
+        match effect:
+            case Release():
+                self._partly.append(effect)
+                job = self.jobs[job_of(effect.intent.ref.uid)]
+                if len(self._partly) == job.size:
+                    releases, self._partly = self._partly, []
+                    self._release(job, releases)
+            case Evict():
+                self._doomed.setdefault(job_of(effect.ref.uid), []).append(effect)
+            case WakeAt(at):
+                if at > self.now:
+                    self._wakes.add(at)
+
+    def _release(self, job: Job, releases: list[Release]) -> None:
+        assert {str(r.intent.ref.uid) for r in releases} == {p.uid for p in pods_of(job)}
+        assert job.released is None, "released twice"
+        pool, nodes = str(releases[0].intent.pool), [str(r.node) for r in releases]
+        assert {str(r.intent.pool) for r in releases} == {pool}, "a gang in two pools"
+        self._check_room(job, nodes)
+        if self.judge:
+            if self.exact:
+                self._ask(self.judge, job, pool)
+            self.pairs += self.judge.pairs(job, pool)
+            self.judge.start(job, pool, nodes)
+        job.pool, job.nodes, job.released = pool, nodes, self.now
+        self.decisions.append(Started(self.now, job.uid, pool, tuple(nodes)))
+        self.stamps += (order.stamp for order in releases)
+        for order in releases:
+            uid = order.intent.ref.uid
+            self.pods[uid] = replace(
+                self.pods[uid],
+                gates=(),
+                release=order.stamp,
+                node=order.node,
+                pool=order.intent.pool,
+                phase=Phase.RUNNING,
+                started=self._at,
+            )
+            self._hear(ev.ReleaseAnswered(self._at, uid, Answer.RELEASED))
+        if job.uid in self._lasting:
+            heapq.heappush(self._ends, (self.now + self._lasting[job.uid], job.uid))
+
+    def _carry_out(self) -> None:
+        """Evict, at the end of a pass, what is to be evicted."""
+        doomed, self._doomed = self._doomed, {}
+        for uid, evictions in doomed.items():
+            job = self.jobs[uid]
+            assert {str(e.ref.uid) for e in evictions} == {p.uid for p in pods_of(job)}
+            beneficiary = job_of(evictions[0].beneficiary.uid)
+            if self.judge:
+                self.judge.freed[beneficiary] = job.pool
+            self.decisions.append(Evicted(self.now, uid, beneficiary, evictions[0].cause.value))
+            self.end(uid, evicted=True)
+
+    def _check_room(self, job: Job, nodes: list[str]) -> None:
+        """Every node a pod goes to is ready and has room for all it gets."""
+        for name in set(nodes):
+            site = self.sites[name]
+            assert site.ready
+            for resource in job.asked:
+                taken = sum(j.nodes.count(name) * j.demand.get(resource, 0) for j in self.running())
+                wanted = nodes.count(name) * job.demand[resource]
+                assert taken + wanted <= site.offer.get(resource, 0), "more than the node has"
+
+    @staticmethod
+    def _ask(judge: Naive, job: Job, pool: str) -> None:
+        expected = judge.pick()
+        assert expected is not None, f"{job.uid} was released, nobody should be"
+        assert (expected[0].uid, expected[1]) == (job.uid, pool)
+
+
+def job_of(uid: Uid) -> str:
+    """Return the workload of a pod."""
+    return uid.partition("/")[0]
+
+
+def pods_of(job: Job) -> Iterable[Pod]:
+    """Return the pods of a workload as the webhook leaves them."""
+    for number in range(job.size):
+        uid = f"{job.uid}/{number}" if job.size > 1 else job.uid
+        yield Pod(
+            uid=Uid(uid),
+            namespace=job.namespace or job.tenant,
+            name=uid.replace("/", "-"),
+            user=UserName(job.user),
+            priority=job.priority,
+            since=Millis(job.since),
+            demand={**{Resource(r): v for r, v in job.demand.items()}, PODS: 1},
+            gates=(GATE,),
+            release=HELD,
+            pools=tuple(PoolName(p) for p in job.pools),
+            gang=job.uid if job.size > 1 else "",
+            gang_size=job.size,
+            max_runtime=None if job.max_runtime is None else Millis(job.max_runtime),
+            preemptible=job.preemptible,
+        )
+
+
+def node_of(name: str, site: Site) -> Node:
+    """Return a node; its label says which pool it belongs to."""
+    offer = {**{Resource(r): v for r, v in site.offer.items()}, PODS: PLENTY}
+    return Node(NodeName(name), {"pool": site.pool}, offer, site.ready)
+
+
+def tenant_of(team: Team) -> Tenant:
+    """Return a tenant; it has the namespace of its own name, too."""
+    quotas = {
+        PoolName(pool): Quota(
+            {Resource(r): v for r, v in team.guarantee.get(pool, {}).items()},
+            {Resource(r): v for r, v in team.limit.get(pool, {}).items()},
+        )
+        for pool in {**team.guarantee, **team.limit}
+    }
+    return Tenant(
+        TenantName(team.name),
+        Millis(0),
+        team.weight,
+        TenantName(team.parent) if team.parent else None,
+        (team.name, *team.namespaces),
+        {UserName(name): weight for name, weight in team.users.items()},
+        tuple(PoolName(pool) for pool in team.pools),
+        quotas,
+    )
+
+
+def rules_of(policy: Policy) -> Rules:
+    """Return what the naive model needs of a policy."""
+    return Rules(
+        policy.history,
+        policy.half_life,
+        policy.min_charge,
+        policy.reserve_after,
+        policy.backfill,
+    )

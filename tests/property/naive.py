@@ -1,0 +1,479 @@
+"""The fair order once more, straight from the published rules: the judge of the engine.
+
+Exact fractions and plain lists; everything is computed anew at every question, from what runs and
+what waits. Shares no code with the engine. It never says where on a pool's nodes a pod goes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+Amounts = dict[str, int]
+Branch = tuple[str, ...]
+"""() is the root, (tenant,) a tenant, (tenant, user) a queue."""
+
+NEARLY = 1e-9
+BANDS = (GUARANTEED, BORROWING, LEFTOVERS) = (0, 1, 2)
+
+
+@dataclass
+class Job:
+    """A workload: `size` equal pods. It runs if `released` is set; `order` numbers releases."""
+
+    uid: str
+    tenant: str
+    user: str
+    since: int
+    demand: Amounts
+    priority: int = 0
+    size: int = 1
+    pools: tuple[str, ...] = ()
+    preemptible: bool = True
+    max_runtime: int | None = None
+    namespace: str = ""
+    pool: str = ""
+    nodes: list[str] = field(default_factory=list)
+    released: int | None = None
+    order: int = 0
+
+    def total(self, resource: str) -> int:
+        return self.size * self.demand.get(resource, 0)
+
+    @property
+    def asked(self) -> list[str]:
+        return [r for r in self.demand if self.total(r) > 0]
+
+
+@dataclass
+class Team:
+    """A tenant. `guarantee` and `limit` are by pool, then resource."""
+
+    name: str
+    parent: str = ""
+    weight: Fraction = Fraction(1)
+    users: dict[str, Fraction] = field(default_factory=dict)
+    guarantee: dict[str, Amounts] = field(default_factory=dict)
+    limit: dict[str, Amounts] = field(default_factory=dict)
+    pools: tuple[str, ...] = ()
+    namespaces: tuple[str, ...] = ()
+
+
+@dataclass
+class Site:
+    """A node of a pool."""
+
+    pool: str
+    offer: Amounts
+    ready: bool = True
+
+
+@dataclass
+class Rules:
+    """The policy, as far as it says who is next."""
+
+    history: Fraction = Fraction(0)
+    half_life: int = 4 * 3_600_000
+    min_charge: int = 0
+    reserve_after: int = 300_000
+    backfill: bool = True
+
+
+class Naive:
+    """A cluster as it stands at `now`. Set the fields; ask `pick`; tell `start` and `end`."""
+
+    def __init__(self, managed: set[str]) -> None:
+        self.now = 0
+        self.managed = managed
+        self.rules = Rules()
+        self.worth: dict[str, dict[str, Fraction]] = {"default": {}}
+        self.sites: dict[str, Site] = {}
+        self.teams: dict[str, Team] = {}
+        self.jobs: dict[str, Job] = {}
+        self.ghosts: list[Job] = []
+        self.served: dict[Branch, int] = {}
+        self.clocks: dict[str, tuple[int, int]] = {}
+        self.freed: dict[str, str] = {}
+        self.past: dict[tuple[Branch, str], float] = {}
+        self._releases = 0
+
+    # What happens.
+
+    def advance(self, now: int) -> None:
+        """Let time pass. What is borrowed fades into history on the way."""
+        if self.rules.history:
+            keeps = 2.0 ** -((now - self.now) / self.rules.half_life)
+            for branch in self.branches():
+                for resource, over in self.over(branch).items():
+                    old = self.past.get((branch, resource), 0.0)
+                    self.past[branch, resource] = float(over) + (old - float(over)) * keeps
+        self.now = now
+        self.ghosts = [g for g in self.ghosts if self.charged_until(g) > now]
+
+    def start(self, job: Job, pool: str, nodes: list[str]) -> None:
+        """Release a workload into a pool, its pods onto these nodes."""
+        self._releases += 1
+        job.pool, job.nodes, job.released, job.order = pool, nodes, self.now, self._releases
+        self.served[job.tenant, job.user] = self._releases
+        self._forget(job.uid)
+
+    def end(self, uid: str, evicted: bool = False) -> None:
+        """A workload is gone, whether it ran or waited."""
+        job = self.jobs.pop(uid)
+        self._forget(uid)
+        if job.released is not None and not evicted and self.charged_until(job) > self.now:
+            self.ghosts.append(job)
+
+    def restart(self) -> None:
+        """A new leader knows only what the pods tell."""
+        self.served.clear()
+        self.clocks.clear()
+        self.freed.clear()
+        self.past.clear()
+        self.ghosts.clear()
+        for job in self.running():
+            branch = (job.tenant, job.user)
+            self.served[branch] = max(self.served.get(branch, 0), job.order)
+
+    def _forget(self, uid: str) -> None:
+        self.clocks.pop(uid, None)
+        self.freed.pop(uid, None)
+
+    def charged_until(self, job: Job) -> int:
+        assert job.released is not None
+        return job.released + self.rules.min_charge
+
+    # The tree.
+
+    def running(self) -> list[Job]:
+        return [job for job in self.jobs.values() if job.released is not None]
+
+    def queue(self, leaf: Branch) -> list[Job]:
+        waiting = [j for j in self.jobs.values() if j.released is None]
+        mine = [j for j in waiting if (j.tenant, j.user) == leaf]
+        return sorted(mine, key=lambda j: (-j.priority, j.since, j.uid))
+
+    def path(self, job: Job) -> list[Branch]:
+        """Return its queue, its tenant, the tenant above, and so on; the root is not named."""
+        path: list[Branch] = [(job.tenant, job.user)]
+        name = job.tenant
+        while name:
+            path.append((name,))
+            name = self.teams[name].parent
+        return path
+
+    def branches(self) -> list[Branch]:
+        return sorted({b for j in (*self.jobs.values(), *self.ghosts) for b in self.path(j)})
+
+    def children(self, branch: Branch) -> list[Branch]:
+        """Return the children below which work waits."""
+        paths = [self.path(j) for j in self.jobs.values() if j.released is None]
+        if not branch:
+            return sorted({path[-1] for path in paths})
+        return sorted({path[path.index(branch) - 1] for path in paths if branch in path})
+
+    def weight(self, branch: Branch) -> Fraction:
+        team = self.teams[branch[0]]
+        return team.weight if len(branch) == 1 else team.users.get(branch[1], Fraction(1))
+
+    # Quantities.
+
+    def size(self) -> dict[str, Fraction]:
+        """Return the size of the cluster in each resource that shares are about."""
+        named = {r for worth in self.worth.values() for r in worth}
+        total: dict[str, Fraction] = {}
+        for site in self.sites.values():
+            for r, amount in site.offer.items():
+                if site.ready and site.pool in self.worth and r in self.managed | named:
+                    k = self.worth[site.pool].get(r, Fraction(1))
+                    total[r] = total.get(r, Fraction(0)) + k * amount
+        return {r: amount for r, amount in total.items() if amount > 0}
+
+    def used(self, branch: Branch, pool: str, resource: str, charged: bool = False) -> int:
+        jobs = self.running() + (self.ghosts if charged else [])
+        mine = [j for j in jobs if j.pool == pool and branch in self.path(j)]
+        return sum(j.total(resource) for j in mine)
+
+    def quota(self, branch: Branch, pool: str, which: str) -> Amounts:
+        quotas = getattr(self.teams[branch[0]], which) if len(branch) == 1 else {}
+        return quotas.get(pool, {})
+
+    def over(self, branch: Branch, job: Job | None = None, pool: str = "") -> dict[str, Fraction]:
+        """Return what a branch borrows of each resource, if need be with one job more."""
+        total: dict[str, Fraction] = {}
+        for resource in self.size():
+            total[resource] = Fraction(0)
+            for name, worth in self.worth.items():
+                amount = self.used(branch, name, resource, charged=True)
+                amount += job.total(resource) if job and name == pool else 0
+                above = max(0, amount - self.quota(branch, name, "guarantee").get(resource, 0))
+                total[resource] += worth.get(resource, Fraction(1)) * above
+        return total
+
+    def share(self, branch: Branch, job: Job | None = None, pool: str = "") -> Fraction:
+        """Return the dominant part of what is borrowed, not weighted, without history."""
+        over, size = self.over(branch, job, pool), self.size()
+        return max((over[r] / size[r] for r in size), default=Fraction(0))
+
+    def standing(self, branch: Branch, job: Job | None = None, pool: str = "") -> Fraction:
+        """Return s = (over + kappa H) / w, the dominant part of it."""
+        return self._largest(branch, self.over(branch, job, pool))
+
+    def score(self, branch: Branch, job: Job, pool: str) -> Fraction:
+        """Return the score of a branch at the midpoint of this job; not weighted if weight 0."""
+        before, after = self.over(branch), self.over(branch, job, pool)
+        return self._largest(branch, {r: (before[r] + after[r]) / 2 for r in before})
+
+    def _largest(self, branch: Branch, over: dict[str, Fraction]) -> Fraction:
+        size = self.size()
+        for r in over if self.rules.history else ():
+            over[r] += self.rules.history * Fraction(self.past.get((branch, r), 0.0))
+        worst = max((over[r] / size[r] for r in over), default=Fraction(0))
+        return worst / (self.weight(branch) or 1)
+
+    def within(self, branch: Branch, job: Job, pool: str) -> Fraction | None:
+        """Return the fraction of its guarantee that is used, if this job keeps it within."""
+        guarantee = {
+            r: amount
+            for r, amount in self.quota(branch, pool, "guarantee").items()
+            if r in self.size()
+        }
+        used = {r: self.used(branch, pool, r, charged=True) for r in guarantee}
+        named = [r for r in job.asked if r in guarantee]
+        if not named or any(used[r] + job.total(r) > guarantee[r] for r in named):
+            return None
+        return max(Fraction(used[r], guarantee[r]) for r in guarantee if guarantee[r] > 0)
+
+    # The order.
+
+    def rank(self, branch: Branch, job: Job) -> tuple[int, Fraction]:
+        pool = self.choice(job)
+        fraction = self.within(branch, job, pool)
+        if fraction is not None:
+            return GUARANTEED, fraction
+        return (BORROWING if self.weight(branch) else LEFTOVERS), self.score(branch, job, pool)
+
+    def order(self, branch: Branch) -> list[Branch]:
+        """Return the children that wait, the next first; those at their limit come last."""
+        keyed: list[tuple[int, Fraction, int, int, str, Branch]] = []
+        for child in self.children(branch):
+            lead = self.lead(child)
+            band, score = self.rank(child, lead)
+            band += 0 if self.passes(child) else len(BANDS)
+            keyed.append((band, score, self.last(child), lead.since, lead.uid, child))
+        keyed.sort()
+        if self.rules.history:  # floats: what hardly differs is a tie
+            for i in range(1, len(keyed)):
+                before, this = keyed[i - 1], keyed[i]
+                if before[0] == this[0] and this[1] - before[1] <= NEARLY * this[1]:
+                    keyed[i] = (this[0], before[1], *this[2:])
+            keyed.sort()
+        return [key[-1] for key in keyed]
+
+    def last(self, branch: Branch) -> int:
+        """Return when a branch was served last: the number of that release, 0 if never."""
+        if len(branch) == 2:
+            return self.served.get(branch, 0)
+        below = (leaf for leaf in self.served if self._is_below(leaf, branch))
+        return max((self.served[leaf] for leaf in below), default=0)
+
+    def _is_below(self, leaf: Branch, tenant: Branch) -> bool:
+        return tenant in self.path(Job("", leaf[0], leaf[1], 0, {}))
+
+    def head(self, branch: Branch) -> Job | None:
+        """Return who is next below a branch, as far as the limits below it allow."""
+        if len(branch) == 2:
+            return self.queue(branch)[0]
+        first = next(iter(self.order(branch)), None)
+        return self.head(first) if first is not None and self.passes(first) else None
+
+    def passes(self, branch: Branch) -> bool:
+        """Tell whether a branch has a head that it may start."""
+        head = self.head(branch)
+        return head is not None and self.permits(branch, head, self.choice(head))
+
+    def lead(self, branch: Branch) -> Job:
+        """Return by whom a branch is ranked: its head, or who would be, but for the limits."""
+        head = self.head(branch)
+        if head is not None:
+            return head
+        return self.queue(branch)[0] if len(branch) == 2 else self.lead(self.order(branch)[0])
+
+    def leaves(self, branch: Branch = ()) -> Iterator[Branch]:
+        """Go through all queues in the order of their turns."""
+        for child in self.order(branch):
+            if len(child) == 2:
+                yield child
+            else:
+                yield from self.leaves(child)
+
+    # Where, and whether.
+
+    def open(self, job: Job) -> list[str]:
+        """Return the pools that a job and its tenant accept."""
+        sets = [set(self.worth), set(job.pools), set(self.teams[job.tenant].pools)]
+        return sorted(set.intersection(*(s for s in sets if s)))
+
+    def choice(self, job: Job) -> str:
+        """Return the pool a job is meant for: where it fits; then where least is borrowed."""
+        pools = self.open(job)
+        legal = [p for p in pools if self.allowed(job, p)]
+        fitting = [p for p in legal if self.fits(job, p, {})]
+        return self.cheapest(job, fitting or legal or pools)
+
+    def cheapest(self, job: Job, pools: list[str]) -> str:
+        return min(pools, key=lambda p: (self.share((job.tenant,), job, p), p))
+
+    def permits(self, branch: Branch, job: Job, pool: str) -> bool:
+        """Tell whether a branch may start a job: within its limit, and its guarantee if it must."""
+        limit = self.quota(branch, pool, "limit")
+        if any(
+            self.used(branch, pool, r) + job.total(r) > limit[r] for r in job.asked if r in limit
+        ):
+            return False
+        must = not job.preemptible and len(branch) == 1
+        return not must or self.within(branch, job, pool) is not None
+
+    def allowed(self, job: Job, pool: str) -> bool:
+        return all(self.permits(branch, job, pool) for branch in self.path(job))
+
+    def free(self, name: str) -> Amounts:
+        site = self.sites[name]
+        taken = dict.fromkeys(site.offer, 0)
+        for job in self.running():
+            for r in taken:
+                taken[r] += job.nodes.count(name) * job.demand.get(r, 0)
+        return {r: site.offer[r] - taken[r] if site.ready else 0 for r in taken}
+
+    def fits(self, job: Job, pool: str, withheld: Amounts) -> bool:
+        """Tell whether a job fits into a pool. Withheld room, and gangs: pools of one node."""
+        names = [n for n, site in self.sites.items() if site.pool == pool and site.ready]
+        assert len(names) <= 1 or (job.size == 1 and not withheld)
+        rooms = [self.free(name) for name in names]
+        return any(
+            all(room.get(r, 0) - withheld.get(r, 0) >= job.total(r) for r in job.asked)
+            for room in rooms
+        )
+
+    # Reservations.
+
+    def reserved(self) -> dict[str, Job]:
+        """Return, for every pool, who has waited longest of those that have a reservation."""
+        held: dict[str, Job] = {}
+        for uid, (since, _) in sorted(self.clocks.items(), key=lambda item: item[1]):
+            job = self.jobs[uid]
+            pool = self.choice(job)
+            if self.now - since >= self.rules.reserve_after and self.allowed(job, pool):
+                held.setdefault(pool, job)
+        return held
+
+    def withheld(self, job: Job, pool: str, before: list[Job]) -> Amounts:
+        """Return what a job may not touch, given the jobs that come before it in the order."""
+        kept = {self.jobs[uid].uid: self.jobs[uid] for uid, p in self.freed.items() if p == pool}
+        first = self.reserved().get(pool)
+        if first is not None and first in before and not self._ends_before(job, first, pool):
+            kept[first.uid] = first
+        kept.pop(job.uid, None)
+        return {r: sum(k.total(r) for k in kept.values()) for k in kept.values() for r in k.asked}
+
+    def _ends_before(self, job: Job, first: Job, pool: str) -> bool:
+        """Tell whether a job surely ends before the room for another can be free."""
+        if job.max_runtime is None:
+            return False
+        running = [j for j in self.running() if j.pool == pool]
+        ends = sorted(
+            (j.released + j.max_runtime, j.uid)
+            for j in running
+            if j.released is not None and j.max_runtime is not None
+        )
+        offer = next(s.offer for s in self.sites.values() if s.pool == pool and s.ready)
+        for at, _ in ends:
+            left = [j for j in running if (at, "~") < self._ends(j)]
+            if all(
+                offer.get(r, 0) - sum(j.total(r) for j in left) >= first.total(r)
+                for r in first.asked
+            ):
+                return self.now + job.max_runtime <= at and at >= self.now
+        return False
+
+    @staticmethod
+    def _ends(job: Job) -> tuple[float, str]:
+        if job.max_runtime is None or job.released is None:
+            return float("inf"), job.uid
+        return job.released + job.max_runtime, job.uid
+
+    # The pick.
+
+    def pick(self) -> tuple[Job, str] | None:
+        """Return who is released next, and into which pool; note who is next but does not fit."""
+        head = self.head(()) if self.children(()) else None
+        if head is not None:
+            pool = self.room(head)
+            if pool is not None:
+                return head, pool
+            self.clocks.setdefault(head.uid, (self.now, len(self.clocks)))
+        job = self.candidate(()) if self.rules.backfill and self.children(()) else None
+        if job is None:
+            return None
+        pool = self.room(job)
+        assert pool is not None
+        return job, pool
+
+    def before(self, job: Job) -> list[Job]:
+        """Return all that wait before a job in the order."""
+        line = [j for leaf in self.leaves() for j in self.queue(leaf)]
+        return line[: line.index(job)]
+
+    def room(self, job: Job) -> str | None:
+        """Return the pool where a job may start now, respecting what is reserved."""
+        pools = [p for p in self.open(job) if self.allowed(job, p)]
+        if not any(self.fits(job, p, {}) for p in pools):
+            return None
+        before = self.before(job) if self.clocks or self.freed else []
+        fitting = [p for p in pools if self.fits(job, p, self.withheld(job, p, before))]
+        return self.cheapest(job, fitting) if fitting else None
+
+    def candidate(self, branch: Branch) -> Job | None:
+        """Return whom backfill releases below a branch."""
+        if len(branch) == 2:
+            return next((job for job in self.queue(branch) if self.room(job)), None)
+        second = None
+        for child in self.order(branch):
+            job = self.candidate(child)
+            if job is None:
+                continue
+            if self.rank(child, job) <= self.rank(child, self.lead(child)):
+                return job
+            second = second or job
+        return second
+
+    # The published bound.
+
+    def pairs(self, job: Job, pool: str) -> Iterator[tuple[Fraction, Fraction]]:
+        """Yield both sides of the bound for every sibling that could have started instead.
+
+        Ask before `start`.
+        """
+        path = self.path(job)
+        for branch, parent in zip(path, [*path[1:], ()], strict=True):
+            if not self._borrows(branch, job, pool):
+                continue
+            mine = self.standing(branch, job, pool)
+            step = self._step(branch, job, pool)
+            for other in self.children(parent):
+                head = self.head(other)
+                if other == branch or head is None:
+                    continue
+                place = self.room(head)
+                if place is not None and self._borrows(other, head, place):
+                    theirs = self.standing(other)
+                    yield mine - theirs, (step + self._step(other, head, place)) / 2
+
+    def _borrows(self, branch: Branch, job: Job, pool: str) -> bool:
+        adds = self.over(branch, job, pool) != self.over(branch)
+        return adds and self.weight(branch) > 0 and self.within(branch, job, pool) is None
+
+    def _step(self, branch: Branch, job: Job, pool: str) -> Fraction:
+        before, after, size = self.over(branch), self.over(branch, job, pool), self.size()
+        return max((after[r] - before[r]) / size[r] for r in before) / self.weight(branch)

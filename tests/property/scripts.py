@@ -1,0 +1,178 @@
+"""Random clusters and what happens in them, as values that can be played again and changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+
+from hypothesis import strategies as st
+
+from app.core.model import Millis
+from app.core.policy import Policy, Reclaim
+from tests.property.drive import GPU, Drive
+from tests.property.naive import Job, Naive, Site, Team
+
+POOL = "default"
+NO_RESERVATION = Policy(reserve_after=Millis(10**12), reclaim=Reclaim.OFF)
+
+WEIGHTS = [Fraction(1), Fraction(1), Fraction(2), Fraction(3), Fraction(1, 2), Fraction(7, 5)]
+
+
+@dataclass(frozen=True)
+class Submit:
+    """A workload that is to come. `lasting` None: it runs for ever."""
+
+    uid: str
+    tenant: str
+    user: str = "u"
+    at: int = 0
+    size: int = 1
+    pods: int = 1
+    lasting: int | None = None
+    priority: int = 0
+    namespace: str = ""
+
+    @property
+    def queue(self) -> tuple[str, str]:
+        return self.tenant, self.user
+
+    @property
+    def devices(self) -> int:
+        return self.size * self.pods
+
+    def job(self) -> Job:
+        return Job(
+            self.uid,
+            self.tenant,
+            self.user,
+            self.at,
+            {GPU: self.size},
+            self.priority,
+            self.pods,
+            namespace=self.namespace,
+        )
+
+
+@dataclass(frozen=True)
+class Script:
+    """A cluster of one pool, its tenants, and what is submitted when."""
+
+    capacity: int
+    teams: tuple[Team, ...]
+    work: tuple[Submit, ...]
+    policy: Policy = field(default=NO_RESERVATION)
+
+    @property
+    def largest(self) -> int:
+        return max((submit.devices for submit in self.work), default=0)
+
+    def but(self, change: Callable[[Submit], Submit]) -> Script:
+        """Return the same with every workload changed in some way."""
+        return replace(self, work=tuple(map(change, self.work)))
+
+    def weigh(self, name: str, weight: Fraction) -> Script:
+        """Return the same with another weight for a tenant."""
+        teams = (replace(t, weight=weight) if t.name == name else t for t in self.teams)
+        return replace(self, teams=tuple(teams))
+
+
+def begin(script: Script, judge: Naive | None = None, exact: bool = False) -> Drive:
+    """Return the cluster of a script before anything is submitted."""
+    drive = Drive(script.policy, judge=judge, exact=exact)
+    drive.site("n", Site(POOL, {GPU: script.capacity}))
+    for team in script.teams:
+        drive.team(team)
+    return drive
+
+
+def play(
+    script: Script,
+    until: int | None = None,
+    watch: Callable[[Drive], None] = lambda drive: None,
+) -> Drive:
+    """Play a script until its last workload came, or longer; `watch` whenever it has settled."""
+    return perform(script, begin(script), until, watch)
+
+
+def perform(
+    script: Script,
+    drive: Drive,
+    until: int | None = None,
+    watch: Callable[[Drive], None] = lambda drive: None,
+) -> Drive:
+    """Play a script in a cluster that has begun."""
+    for submit in script.work:
+        drive.later(submit.at, submit.job(), submit.lasting)
+    last = max((submit.at for submit in script.work), default=0)
+    drive.run(last if until is None else until, lambda: watch(drive))
+    return drive
+
+
+SMALL, SIZES = st.integers(1, 24), st.integers(1, 6)
+ONE, AT_ONCE, FOR_EVER = st.just(1), st.just(0), st.none()
+
+
+@st.composite
+def scripts(
+    draw: st.DrawFn,
+    *,
+    teams: st.SearchStrategy[tuple[Team, ...]],
+    capacity: st.SearchStrategy[int] = SMALL,
+    sizes: st.SearchStrategy[int] = SIZES,
+    pods: st.SearchStrategy[int] = ONE,
+    arrivals: st.SearchStrategy[int] = AT_ONCE,
+    lasting: st.SearchStrategy[int | None] = FOR_EVER,
+    most: int = 30,
+    policy: Policy = NO_RESERVATION,
+) -> Script:
+    """Draw a cluster and its work."""
+    tenants = draw(teams)
+    names = [team.name for team in tenants]
+    kinds = st.tuples(
+        st.sampled_from(names),
+        st.sampled_from("uv"),
+        arrivals,
+        sizes,
+        pods,
+        lasting,
+        st.integers(0, 3),
+    )
+    count = draw(st.integers(0, most))
+    drawn = draw(st.lists(kinds, min_size=count, max_size=count))
+    work = (Submit(f"{i:04}", *kind) for i, kind in enumerate(drawn))
+    return Script(draw(capacity), tenants, tuple(work), policy)
+
+
+def flat(
+    least: int = 2, most: int = 4, weighted: bool = True
+) -> st.SearchStrategy[tuple[Team, ...]]:
+    """Draw tenants of one level, without guarantee or limit."""
+    weights = st.sampled_from(WEIGHTS if weighted else WEIGHTS[:1])
+    return st.lists(weights, min_size=least, max_size=most).map(
+        lambda drawn: tuple(Team(f"t{i}", weight=w) for i, w in enumerate(drawn))
+    )
+
+
+@st.composite
+def trees(draw: st.DrawFn, *, limits: bool = False) -> tuple[Team, ...]:
+    """Draw tenants nested to some depth: weights, 0 included, guarantees and perhaps limits."""
+    count = draw(st.integers(2, 5))
+    teams: list[Team] = []
+    for i in range(count):
+        quotas = st.one_of(st.none(), st.none(), st.integers(0, 8))
+        guarantee = draw(quotas)
+        limit = draw(quotas) if limits else None
+        if guarantee is not None and limit is not None:
+            limit += guarantee
+        teams.append(
+            Team(
+                f"t{i}",
+                draw(st.sampled_from(["", *(team.name for team in teams)])),
+                draw(st.sampled_from([*WEIGHTS, Fraction(0)])),
+                {"u": draw(st.sampled_from(WEIGHTS)), "v": draw(st.sampled_from(WEIGHTS))},
+                {} if guarantee is None else {POOL: {GPU: guarantee}},
+                {} if limit is None else {POOL: {GPU: limit}},
+            )
+        )
+    return tuple(teams)

@@ -1,0 +1,454 @@
+"""What follows from the order of turns, as it is published, on random clusters and histories.
+
+Without history and without a standing reservation, unless the property is about them.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from fractions import Fraction
+
+from hypothesis import event, given, settings, target
+from hypothesis import strategies as st
+
+from app.core import events as ev
+from app.core.effects import Release
+from app.core.engine import Engine
+from app.core.model import Millis
+from app.core.policy import Policy, Reclaim
+from tests.property.drive import GPU, MANAGED, Drive, Started, node_of, pods_of, tenant_of
+from tests.property.naive import Naive, Site
+from tests.property.scripts import (
+    NO_RESERVATION,
+    ONE,
+    POOL,
+    WEIGHTS,
+    Script,
+    Submit,
+    begin,
+    flat,
+    perform,
+    play,
+    scripts,
+    trees,
+)
+
+EXACT = Fraction(1) + Fraction(1, 10**9)
+ALWAYS = 60
+"""As many workloads as this never all start: there is always work waiting."""
+
+brief = st.one_of(st.none(), st.integers(1, 20))
+instants = st.integers(0, 40)
+
+
+def releases(drive: Drive, *, without: tuple[str, str]) -> list[tuple[int, str]]:
+    """Return when whose work was released, that of one queue aside."""
+    known = {s.uid: (s.tenant, s.user) for s in drive.ever.values()}
+    started = [d for d in drive.decisions if isinstance(d, Started)]
+    return [(d.at, d.uid) for d in started if known[d.uid] != without]
+
+
+# Sharing incentive.
+
+
+@given(
+    scripts(teams=flat(2, 5, weighted=False)),
+    st.sampled_from([1, 1, 1, 2, 3, 5]),
+)
+@settings(max_examples=200, deadline=None)
+def test_who_always_has_work_gets_an_equal_partition_within_one_workload(
+    script: Script, size: int
+) -> None:
+    """From an empty cluster, whatever the others ask for, and however much."""
+    others = tuple(s for s in script.work if s.tenant != "t0")
+    mine = tuple(Submit(f"x{i:03}", "t0", size=size) for i in range(ALWAYS))
+    script = replace(script, work=(*others, *mine))
+    held = play(script).used("t0")
+    part = Fraction(script.capacity, len(script.teams))
+    assert held >= part - script.largest
+    if script.largest == 1:
+        assert held >= script.capacity // len(script.teams)
+
+
+@given(
+    st.integers(1, 24),
+    flat(2, 4, weighted=False),
+    st.lists(st.tuples(st.integers(1, 9), st.integers(1, 4)), min_size=12, max_size=12),
+)
+@settings(max_examples=60, deadline=None)
+def test_equal_tenants_that_all_wait_hold_equal_parts_at_every_moment(
+    capacity: int, teams: tuple[object, ...], spans: list[tuple[int, int]]
+) -> None:
+    """Work ends all the time, at random; each tenant's own workloads are of one size."""
+    names = [f"t{i}" for i in range(len(teams))]
+    sizes = {name: spans[i][1] for i, name in enumerate(names)}
+    work = tuple(
+        Submit(f"{i:04}", name, size=sizes[name], lasting=spans[(i + j) % 12][0])
+        for j, name in enumerate(names)
+        for i in range(capacity * 20)
+    )
+    script = Script(capacity, teams, work)  # type: ignore[arg-type]
+    work = tuple(replace(s, uid=f"{i:05}") for i, s in enumerate(work))
+
+    def watch(drive: Drive) -> None:
+        for name in names:
+            part = Fraction(capacity, len(names))
+            assert drive.used(name) >= part - max(sizes.values())
+
+    play(replace(script, work=work), 15, watch)
+
+
+@given(scripts(teams=flat(2, 4, weighted=False), sizes=ONE, arrivals=instants, lasting=brief))
+@settings(max_examples=80, deadline=None)
+def test_with_fair_reclaim_a_late_tenant_gets_its_part_back_at_once(script: Script) -> None:
+    """Others come before it and never leave; it holds its part all the same, at every moment."""
+    policy = Policy(reserve_after=Millis(10**12), reclaim=Reclaim.FAIR, min_runtime=Millis(0))
+    late = tuple(Submit(f"x{i:03}", "t0", at=20) for i in range(ALWAYS))
+    work = (*(s for s in script.work if s.tenant != "t0"), *late)
+    script = replace(script, work=work, policy=policy)
+
+    def watch(drive: Drive) -> None:
+        if drive.now >= 20:
+            assert drive.used("t0") >= script.capacity // len(script.teams)
+
+    play(script, 60, watch)
+
+
+# Priority, spam, splitting.
+
+
+@given(
+    scripts(teams=flat(), arrivals=instants, lasting=brief),
+    st.lists(st.integers(0, 9), min_size=30, max_size=30),
+    st.integers(1, 6),
+    brief,
+)
+@settings(max_examples=150, deadline=None)
+def test_priorities_in_one_queue_change_nobody_elses_releases(
+    script: Script, priorities: list[int], size: int, lasting: int | None
+) -> None:
+    mine = ("t0", "u")
+
+    def same(s: Submit) -> Submit:
+        return replace(s, size=size, lasting=lasting) if s.queue == mine else s
+
+    def raised(s: Submit) -> Submit:
+        priority = priorities[int(s.uid) % len(priorities)]
+        return replace(s, priority=priority) if s.queue == mine else s
+
+    one = script.but(same)
+    assert releases(play(one, 60), without=mine) == releases(
+        play(one.but(raised), 60), without=mine
+    )
+
+
+@given(
+    scripts(teams=flat(), most=20),
+    st.lists(st.integers(0, 9), min_size=20, max_size=20),
+)
+@settings(max_examples=200, deadline=None)
+def test_priorities_among_other_shapes_move_nobodys_share_by_more_than_one_workload(
+    script: Script, priorities: list[int]
+) -> None:
+    mine = ("t0", "u")
+
+    def raised(s: Submit) -> Submit:
+        return replace(s, priority=priorities[int(s.uid)]) if s.queue == mine else s
+
+    before, after = play(script), play(script.but(raised))
+    for team in script.teams:
+        if team.name != mine[0]:
+            assert abs(before.used(team.name) - after.used(team.name)) <= script.largest
+
+
+@given(
+    scripts(teams=flat(), arrivals=instants, lasting=brief),
+    st.lists(st.tuples(instants, st.integers(0, 3)), min_size=1, max_size=12),
+    st.integers(1, 6),
+    st.integers(5, 20),
+)
+@settings(max_examples=120, deadline=None)
+def test_more_pending_work_of_a_queue_that_waits_changes_nobody_elses_releases(
+    script: Script, more: list[tuple[int, int]], size: int, lasting: int
+) -> None:
+    mine = ("t0", "u")
+    backlog = tuple(
+        Submit(f"b{i:03}", *mine, size=size, lasting=lasting)
+        for i in range((60 // lasting + 1) * (script.capacity // size) + 1)
+    )
+    base = replace(script, work=(*(s for s in script.work if s.queue != mine), *backlog))
+    spam = tuple(
+        Submit(f"s{i:03}", *mine, at=at, size=size, lasting=lasting, priority=priority)
+        for i, (at, priority) in enumerate(more)
+    )
+    quiet = play(base, 60)
+    assert any((j.tenant, j.user) == mine for j in quiet.waiting())
+    loud = play(replace(base, work=(*base.work, *spam)), 60)
+    assert releases(loud, without=mine) == releases(quiet, without=mine)
+
+
+@given(
+    scripts(teams=flat(), sizes=ONE, most=12),
+    st.integers(1, 24),
+    st.lists(st.sampled_from(["", "x", "y"]), min_size=24, max_size=24),
+    st.lists(st.sampled_from("uvwxyz"), min_size=24, max_size=24),
+)
+@settings(max_examples=120, deadline=None)
+def test_spreading_ones_work_over_namespaces_and_names_gives_the_same_share(
+    script: Script, count: int, places: list[str], names: list[str]
+) -> None:
+    others = tuple(s for s in script.work if s.tenant != "t0")
+    teams = (replace(script.teams[0], namespaces=("x", "y")), *script.teams[1:])
+
+    def held(namespaces: list[str], users: list[str]) -> dict[str, int]:
+        mine = tuple(
+            Submit(f"x{i:03}", "t0", users[i], namespace=namespaces[i]) for i in range(count)
+        )
+        drive = play(replace(script, teams=teams, work=(*others, *mine)))
+        return {team.name: drive.used(team.name) for team in teams}
+
+    plain = held([""] * count, ["u"] * count)
+    assert held(places, ["u"] * count) == plain
+    assert held(places, names[:count]) == plain
+
+
+@given(scripts(teams=flat(), most=12), st.integers(2, 6), st.integers(1, 6))
+@settings(max_examples=150, deadline=None)
+def test_cutting_ones_work_in_pieces_gives_the_same_share_within_one_workload(
+    script: Script, size: int, count: int
+) -> None:
+    others = tuple(s for s in script.work if s.tenant != "t0")
+    whole = tuple(Submit(f"x{i:03}", "t0", size=size) for i in range(count))
+    pieces = tuple(Submit(f"x{i:03}", "t0") for i in range(size * count))
+    as_whole = replace(script, work=(*others, *whole))
+    in_pieces = replace(script, work=(*others, *pieces))
+    apart = play(as_whole).used("t0") - play(in_pieces).used("t0")
+    assert abs(apart) <= as_whole.largest
+
+
+# Work conservation and monotone weights.
+
+
+@given(scripts(teams=trees(limits=True), pods=st.integers(1, 3), arrivals=instants, lasting=brief))
+@settings(max_examples=120, deadline=None)
+def test_nothing_that_fits_and_is_allowed_still_waits(script: Script) -> None:
+    judge = Naive({GPU})
+    drive = begin(script, judge)
+
+    def watch(drive: Drive) -> None:
+        for job in drive.waiting():
+            assert judge.room(job) is None
+
+    perform(script, drive, 60, watch)
+
+
+@given(
+    scripts(teams=flat(2, 5), sizes=ONE, most=60),
+    st.sampled_from(WEIGHTS),
+    st.sampled_from(WEIGHTS),
+)
+@settings(max_examples=200, deadline=None)
+def test_raising_a_weight_never_lowers_that_share(
+    script: Script, one: Fraction, other: Fraction
+) -> None:
+    light, heavy = sorted((one, other))
+    low, high = play(script.weigh("t0", light)), play(script.weigh("t0", heavy))
+    assert high.used("t0") >= low.used("t0")
+
+
+@given(scripts(teams=trees()), st.sampled_from(WEIGHTS), st.sampled_from(WEIGHTS))
+@settings(max_examples=150, deadline=None)
+def test_raising_a_weight_costs_at_most_one_workload_where_sizes_differ(
+    script: Script, one: Fraction, other: Fraction
+) -> None:
+    light, heavy = sorted((one, other))
+    low, high = play(script.weigh("t0", light)), play(script.weigh("t0", heavy))
+    assert total(high, "t0") >= total(low, "t0") - script.largest
+
+
+def total(drive: Drive, name: str) -> int:
+    """Return what a tenant uses, its child tenants included."""
+    judge = Naive({GPU})
+    judge.teams, judge.jobs = drive.teams, drive.jobs
+    return judge.used((name,), POOL, GPU)
+
+
+# The published bound.
+
+
+def test_no_two_siblings_drift_further_apart_than_the_published_bound() -> None:
+    """Both sides are computed by the naive model, for every sibling that could have started."""
+    pairs = 0
+
+    @given(
+        scripts(teams=trees(limits=True), pods=st.integers(1, 2), arrivals=instants, lasting=brief),
+        st.sampled_from([Fraction(0), Fraction(1), Fraction(1, 3)]),
+    )
+    @settings(max_examples=150, deadline=None)
+    def check(script: Script, history: Fraction) -> None:
+        nonlocal pairs
+        policy = replace(NO_RESERVATION, history=history, half_life=Millis(7))
+        drive = begin(replace(script, policy=policy), Naive({GPU}))
+        perform(script, drive, 60)
+        pairs += len(drive.pairs)
+        event(f"pairs: {min(len(drive.pairs) // 10 * 10, 100)} and more")
+        target(float(len(drive.pairs)))
+        for left, right in drive.pairs:
+            assert left <= right * EXACT
+        assert drive.engine.drift.ratio <= float(EXACT)
+        assert drive.engine.drift.pairs == len(drive.pairs)
+
+    check()
+    assert pairs > 3000
+
+
+def test_the_engine_measures_its_own_drift_within_the_bound() -> None:
+    """Larger clusters than the naive model could follow."""
+    pairs = 0
+
+    @given(
+        scripts(
+            teams=trees(limits=True),
+            capacity=st.integers(10, 200),
+            sizes=st.integers(1, 40),
+            pods=st.integers(1, 3),
+            arrivals=instants,
+            lasting=brief,
+            most=150,
+        ),
+        st.sampled_from([Fraction(0), Fraction(1)]),
+    )
+    @settings(max_examples=60, deadline=None)
+    def check(script: Script, history: Fraction) -> None:
+        nonlocal pairs
+        policy = replace(NO_RESERVATION, history=history, half_life=Millis(7))
+        drive = play(replace(script, policy=policy), 60)
+        pairs += drive.engine.drift.pairs
+        target(float(drive.engine.drift.pairs))
+        assert drive.engine.drift.ratio <= float(EXACT)
+
+    check()
+    assert pairs > 3000
+
+
+# Invariants.
+
+
+@given(scripts(teams=trees(limits=True), pods=st.integers(1, 3), arrivals=instants, lasting=brief))
+@settings(max_examples=120, deadline=None)
+def test_no_pod_is_lost_and_none_is_released_twice(script: Script) -> None:
+    """The drive itself fails on a second release, and on one of half a gang."""
+
+    def watch(drive: Drive) -> None:
+        held = {pod.uid for pod in drive.engine.held()}
+        assert held == {pod.uid for job in drive.waiting() for pod in pods_of(job)}
+
+    drive = play(script, 60, watch)
+    stamps = [
+        (int(epoch), int(sequence))
+        for epoch, _, sequence in (stamp.partition(".") for stamp in drive.stamps)
+    ]
+    assert stamps == sorted(set(stamps))
+    assert all(epoch == drive.epoch for epoch, _ in stamps)
+
+
+@given(scripts(teams=trees(limits=True), pods=st.integers(1, 3), arrivals=instants, lasting=brief))
+@settings(max_examples=120, deadline=None)
+def test_no_release_exceeds_capacity_or_a_limit(script: Script) -> None:
+    def watch(drive: Drive) -> None:
+        assert sum(job.total(GPU) for job in drive.running()) <= script.capacity
+        for team in script.teams:
+            limit = team.limit.get(POOL, {}).get(GPU)
+            assert limit is None or total(drive, team.name) <= limit
+
+    play(script, 60, watch)
+
+
+@given(scripts(teams=trees()), st.sampled_from(["follow", "store", "stale"]))
+@settings(max_examples=30, deadline=None)
+def test_nobody_releases_without_leadership_the_store_or_fresh_news(
+    script: Script, lack: str
+) -> None:
+    engine = Engine(MANAGED)
+    news: list[ev.NewsEvent] = [ev.NodeObserved(Millis(0), node_of("n", Site(POOL, {GPU: 9})))]
+    news += (ev.TenantObserved(Millis(0), tenant_of(team)) for team in script.teams)
+    news += (ev.PodObserved(Millis(0), p) for s in script.work for p in pods_of(s.job()))
+    news += (ev.SourceFresh(Millis(0), source) for source in ev.Source)
+    news += (ev.LeadershipGained(Millis(0), 1), ev.StoreReady(Millis(0)))
+    match lack:
+        case "follow":
+            news.append(ev.LeadershipLost(Millis(0)))
+        case "store":
+            news.append(ev.StoreLost(Millis(0)))
+        case _:
+            news.append(ev.SourceStale(Millis(0), ev.Source.NODES))
+    effects = [effect for one in (*news, ev.Pass(Millis(0))) for effect in engine.handle(one)]
+    assert not any(isinstance(effect, Release) for effect in effects)
+
+
+# Determinism.
+
+
+@given(
+    scripts(teams=trees(limits=True), pods=st.integers(1, 3), arrivals=instants, lasting=brief),
+    st.randoms(use_true_random=False),
+)
+@settings(max_examples=120, deadline=None)
+def test_the_order_within_an_instant_changes_nothing(script: Script, random: object) -> None:
+    shuffled = list(script.work)
+    teams = list(script.teams)
+    random.shuffle(shuffled)  # type: ignore[attr-defined]
+    random.shuffle(teams)  # type: ignore[attr-defined]
+    other = replace(script, work=tuple(shuffled), teams=tuple(teams))
+    assert play(script, 60).decisions == play(other, 60).decisions
+
+
+PROGRAM = """
+from random import Random
+from fractions import Fraction
+from app.core.model import Millis
+from app.core.policy import Policy, Reclaim, WithinQueue
+from tests.property.drive import Drive, GPU
+from tests.property.naive import Job, Site, Team
+
+random = Random(11)
+for history in (Fraction(0), Fraction(1)):
+    drive = Drive(Policy(history, Millis(50), Millis(2), Millis(9), True, Reclaim.FAIR,
+                         WithinQueue.LOWER_PRIORITY, Millis(3)))
+    for pool in ("p", "q"):
+        drive.pool(pool, {GPU: Fraction(random.randint(1, 3))})
+        for number in range(3):
+            drive.site(f"{pool}{number}", Site(pool, {GPU: 8}))
+    for number in range(6):
+        drive.team(Team(f"t{number}", f"t{number - 3}" if number > 2 else "",
+                        Fraction(random.randint(0, 3)),
+                        guarantee={"p": {GPU: number}}, limit={"q": {GPU: 20 + number}}))
+    for number in range(250):
+        pools = random.choice(((), ("p",), ("q", "p")))
+        at = random.randint(0, 60)
+        job = Job(f"{number:04}", f"t{random.randint(0, 5)}", random.choice("uvw"), at,
+                  {GPU: random.randint(1, 4)}, random.randint(0, 2), random.choice((1, 1, 3)),
+                  pools, random.random() < 0.9, random.choice((None, 5)))
+        drive.later(at, job, random.choice((None, 3, 9, 30)))
+    drive.run(100)
+    print(len(drive.decisions), drive.decisions)
+"""
+
+
+def test_the_hash_seed_changes_nothing() -> None:
+    def decide(seed: str) -> str:
+        return subprocess.run(
+            [sys.executable, "-c", PROGRAM],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            check=True,
+            text=True,
+        ).stdout
+
+    first, second, third = map(decide, ("0", "1", "2"))
+    assert first == second == third
+    assert "Started" in first
+    assert "Evicted" in first

@@ -1,0 +1,257 @@
+"""`replay` as a person or a program runs it: small logs of our own, through the whole of it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.core.errors import InvalidInput
+from app.core.policy import Policy, Reclaim, WithinQueue
+from app.sim.flags import policy_with
+from app.sim.replay import Options, run
+from tests.simulation.logs import log_file
+
+HEAD = (
+    "submit_s,tenant,user,job_id,pods,gpus_per_pod,cpus_per_pod,mem_gib_per_pod,"
+    "gpu_model,duration_s,priority"
+)
+
+
+def log(folder: Path, *rows: str) -> Path:
+    path = folder / "log.csv"
+    path.write_text("\n".join((HEAD, *rows)) + "\n")
+    return path
+
+
+def nodes(folder: Path, *rows: str) -> Path:
+    path = folder / "nodes.csv"
+    path.write_text("\n".join(("node,gpus,gpu_model,cpus,mem_gib", *rows)) + "\n")
+    return path
+
+
+@pytest.fixture
+def crowded(tmp_path: Path) -> Path:
+    """Ann has twenty jobs in line for two devices before Bob's first; each runs for 100 s."""
+    ann = (f"0,lab,ann,a{number:02},1,1,,,,100," for number in range(20))
+    return log(tmp_path, *ann, "10,lab,bob,b,1,1,,,,100,")
+
+
+def asked(capsys: pytest.CaptureFixture[str], trace: Path, **options: Any) -> dict[str, Any]:
+    run(Options(trace, output="json", **options))
+    found = json.loads(capsys.readouterr().out)
+    assert isinstance(found, dict)
+    return found
+
+
+def test_the_engine_serves_the_second_user_next_and_first_come_first_served_does_not(
+    crowded: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    waits = {
+        policy: asked(capsys, crowded, gpus=2, policy=policy)["users"]["bob"]["mean"]
+        for policy in ("fair", "fifo", "backfill")
+    }
+    assert waits == {"fair": 90, "fifo": 990, "backfill": 990}
+
+
+def test_a_replay_tells_the_figures_of_its_window_and_the_waits_of_its_users(
+    crowded: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = asked(capsys, crowded, gpus=2, start="0", span="100")
+    assert (found["from"], found["for"]) == (0, 100)
+    assert found["workloads"] == {"submitted": 21, "released": 21, "never_started": 0}
+    assert found["users"].keys() == {"ann", "bob"}
+    assert found["users"]["bob"] == {"mean": 90, "p50": 90, "p95": 90, "jobs": 1}
+    metrics = found["metrics"]
+    assert metrics["utilisation"] == {"nvidia.com/gpu": 1}
+    assert metrics["starved_users"] == {"1h": 0, "4h": 0, "12h": 0}
+    assert metrics["wait_seconds"].keys() == {"mean", "p50", "p95", "max"}
+    assert metrics["decisions"] == 21
+    assert metrics["events"] >= 42
+    assert metrics["drift_pairs"] > 0
+    assert metrics["drift_over_bound_max"] <= 1
+
+
+def test_the_whole_log_is_played_whatever_the_window(
+    crowded: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    late = asked(capsys, crowded, gpus=2, start="10", span="1s")
+    assert late["users"] == {"bob": {"mean": 90, "p50": 90, "p95": 90, "jobs": 1}}
+
+
+def test_whose_large_gang_waited_longest_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = ("0,t,ann,a,2,8,,,,60,", "0,t,ann,b,2,8,,,,60,", "0,t,bob,c,2,8,,,,60,")
+    found = asked(capsys, log(tmp_path, *rows), gpus=16, policy="fifo")
+    gangs = found["metrics"]["large_gang_wait_seconds"]
+    assert (gangs["mean"], gangs["max"], gangs["jobs"]) == (60, 120, 3)
+    assert gangs["longest"] == {"user": "bob", "tenant": "t", "job": "c", "seconds": 120}
+    assert gangs["longest_of_others"] == {"user": "ann", "tenant": "t", "job": "b", "seconds": 60}
+    small = asked(capsys, log(tmp_path, *rows), gpus=16, policy="fifo", large_gang=17)
+    assert small["metrics"]["large_gang_wait_seconds"]["longest"] is None
+
+
+def test_a_gang_starts_as_one_and_only_on_nodes_that_have_room(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = ("0,t,u,pair,2,8,,,,60,", "0,t,u,four,1,4,,,,60,", "1,t,u,wide,1,12,,,,60,")
+    cluster = nodes(tmp_path, "n1,8,V100,64,256", "n2,8,V100,64,256")
+    found = asked(capsys, log(tmp_path, *rows), nodes=cluster)
+    assert found["workloads"] == {"submitted": 3, "released": 2, "never_started": 1}
+    assert found["users"]["u"]["jobs"] == 3
+
+
+def test_weights_and_limits_come_from_the_tenants_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [f"0,{t},{t},{t}{number},1,1,,,,1000," for number in range(8) for t in "ab"]
+    trace = log(tmp_path, *rows)
+    tenants = tmp_path / "tenants.csv"
+    tenants.write_text("tenant,weight,guarantee_gpus,limit_gpus\na,1,,2\nb,1,,\n")
+    found = asked(capsys, trace, gpus=8, tenants=tenants, span="999")
+    waits = found["metrics"]["waits_by_tenant"]
+    assert waits["a"]["mean"] > waits["b"]["mean"]
+    assert found["metrics"]["jain"] == pytest.approx(64 / (2 * (36 + 4)))
+
+
+def test_the_same_seed_gives_the_same_replay(
+    crowded: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one, again, other = (
+        asked(capsys, crowded, gpus=2, jitter="9s", seed=seed, span="9999") for seed in (4, 4, 5)
+    )
+    assert one == again
+    assert one["users"] != other["users"]
+
+
+def test_on_a_real_log_nobody_starves_beside_a_user_who_fills_the_cluster(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """One user of this tenant holds 77 % in the order of arrival; four of six starve for 12 h."""
+    window = {"gpus": 320, "tenant": "vcb436b2", "start": "4204619", "span": "96h"}
+    trace = log_file("philly_2017.csv.gz")
+    fair = asked(capsys, trace, **window)["metrics"]
+    fifo = asked(capsys, trace, policy="fifo", **window)["metrics"]
+    assert fifo["starved_users"] == {"1h": 4, "4h": 4, "12h": 4}
+    assert fair["starved_users"] == {"1h": 0, "4h": 0, "12h": 0}
+    assert fair["users_mean_wait_seconds"]["mean"] < fifo["users_mean_wait_seconds"]["mean"] / 4
+    assert fair["utilisation"]["nvidia.com/gpu"] >= fifo["utilisation"]["nvidia.com/gpu"]
+
+
+@pytest.mark.parametrize("output", ["text", "json"])
+def test_the_text_and_the_json_tell_of_work_that_can_never_start(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], output: str
+) -> None:
+    trace = log(tmp_path, "0,t,u,huge,1,9,,,,60,", "0,t,u,b,1,1,,,,60,")
+    run(Options(trace, gpus=8, output=output))
+    told = capsys.readouterr().out
+    assert ('"never_started": 1' if output == "json" else "1 workload could never start") in told
+
+
+def test_the_text_names_the_figures_a_person_looks_for(
+    crowded: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(Options(crowded, gpus=2))
+    told = capsys.readouterr().out
+    for words in (
+        "users starved",
+        "users' mean wait",
+        "utilisation",
+        "100.0 %",
+        "drift over bound",
+    ):
+        assert words in told
+    assert "ann" in told
+    assert "bob" in told
+
+
+def test_packing_tells_what_is_left_over_for_each_seed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trace = log(tmp_path, "0,,,a,1,0.5,,,,,", "0,,,b,1,1,,,,,", "0,,,c,1,0,1,1,,,")
+    cluster = nodes(tmp_path, "n1,4,T4,8,16", "n2,4,T4,8,16", "n3,0,,8,16")
+    run(Options(trace, nodes=cluster, pack=True, seeds=3, output="json"))
+    found = json.loads(capsys.readouterr().out)
+    assert [each["seed"] for each in found["seeds"]] == [0, 1, 2]
+    # Halves and wholes of one kind of device always pack, but for the last half.
+    assert all(0 <= each["unallocated_gpu_percent"] <= 6.25 for each in found["seeds"])
+    assert found["unallocated_gpu_percent"]["max"] <= 6.25
+    run(Options(trace, nodes=cluster, pack=True, seeds=2))
+    assert "2 GPUs" not in (told := capsys.readouterr().out)
+    assert "8 GPUs" in told
+    assert "mean" in told
+
+
+def test_packing_leaves_over_what_the_pods_cannot_use(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trace = log(tmp_path, "0,,,a,1,0.6,,,,,")
+    cluster = nodes(tmp_path, "n1,4,T4,8,16")
+    run(Options(trace, nodes=cluster, pack=True, seeds=1, output="json"))
+    found = json.loads(capsys.readouterr().out)
+    assert found["unallocated_gpu_percent"]["mean"] == pytest.approx(40)
+
+
+def test_policy_fields_are_set_with_and_without_their_prefix() -> None:
+    assert policy_with([]) == Policy()
+    pairs = "policy.history=0.5 halfLife=1h30m backfill=false reclaim=fair"
+    found = policy_with([*pairs.split(), "policy.withinQueue=LowerPriority"])
+    assert (found.history * 2, found.half_life) == (1, 5_400_000)
+    assert (found.backfill, found.reclaim) == (False, Reclaim.FAIR)
+    assert found.within_queue is WithinQueue.LOWER_PRIORITY
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({}, "either --gpus N or --nodes FILE.csv"),
+        ({"gpus": 1, "nodes": Path("n.csv")}, "either --gpus N or --nodes FILE.csv"),
+        ({"gpus": 0}, "--gpus 0 is no cluster"),
+        ({"gpus": 1, "policy": "best"}, "--policy best is none of them; write fair, fifo"),
+        ({"gpus": 1, "output": "xml"}, "--output xml is neither text nor json"),
+        ({"gpus": 1, "policy": "fifo", "settings": ("history=1",)}, "heeds neither --set nor"),
+        ({"nodes": Path("n.csv"), "policy": "fifo"}, "--policy fifo knows no nodes"),
+        ({"gpus": 1, "pack": True}, "--pack needs real nodes"),
+        ({"nodes": Path("n.csv"), "pack": True, "flat": True}, "--pack does not heed --flat"),
+        ({"nodes": Path("n.csv"), "pack": True, "seeds": 0}, "--seeds 0 does not do"),
+        ({"gpus": 1, "large_gang": 0}, "--large-gang 0 does not do"),
+        ({"gpus": 1, "jitter": "30"}, "--jitter: '30' has no unit; write 30s"),
+        ({"gpus": 1, "start": "soon"}, "--from: 'soon' is no length of time"),
+        ({"gpus": 1, "span": "-5"}, "--for: -5 is negative"),
+        ({"gpus": 1, "start": "99"}, "--from 99 is after the last job, at 10"),
+        ({"gpus": 1, "settings": ("history",)}, "--set history: there is no value"),
+        ({"gpus": 1, "settings": ("histroy=1",)}, "(did you mean history?)"),
+        ({"gpus": 1, "settings": ("history=-1",)}, "--set history=-1: -1 is negative"),
+        ({"gpus": 1, "settings": ("halfLife=0s",)}, "is no time at all"),
+        ({"gpus": 1, "settings": ("history=1", "policy.history=2")}, "history is set twice"),
+        ({"gpus": 1, "tenant": "labb"}, "has no tenant labb (did you mean lab?)"),
+    ],
+)
+def test_a_mistake_on_the_command_line_is_one_sentence_that_says_what_to_do(
+    crowded: Path, options: dict[str, Any], told: str
+) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        run(Options(crowded, **options))
+    assert told in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_without_matplotlib_a_picture_is_refused_with_how_to_install_it(
+    crowded: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(InvalidInput, match=r"pip install 'fairgate\[plot\]'"):
+        run(Options(crowded, gpus=2, policy="fifo", plot=tmp_path / "held.png"))
+
+
+def test_a_picture_shows_the_timeline(crowded: Path, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="the extra `plot` is not installed")
+    picture = tmp_path / "held.png"
+    run(Options(crowded, gpus=2, policy="fifo", plot=picture))
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    with pytest.raises(InvalidInput, match="the picture cannot be written"):
+        run(Options(crowded, gpus=2, policy="fifo", plot=tmp_path / "no" / "held.png"))
