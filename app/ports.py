@@ -122,6 +122,9 @@ class Meters(Protocol):
     def shares(self, view: View) -> None:
         """What every tenant and pool holds now; replaces what was shown before."""
 
+    def drifted(self, ratio: float) -> None:
+        """How much of the published bound the largest drift between siblings has used."""
+
     def released(
         self,
         tenant: TenantName,

@@ -3,20 +3,40 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from typing import assert_never
 
 from app.control.copier import Copier
 from app.control.inbox import Inbox
 from app.control.releases import Releases
-from app.core.effects import Charge, Dequeue, Effect, Enqueue, Rebuild, Refund, Release, Tell
+from app.core.effects import (
+    Charge,
+    Dequeue,
+    Effect,
+    Enqueue,
+    Evict,
+    Rebuild,
+    Refund,
+    Release,
+    Tell,
+    WakeAt,
+)
 from app.core.engine import Engine
-from app.core.events import Pass
-from app.core.model import Millis
+from app.core.events import EvictionRefused, Pass
+from app.core.model import Millis, Uid
 from app.ports import Announcer
 
 TICK_SECONDS = 1.0
 """A quiet engine is asked so often: some of what waits is due by time alone."""
+
+SHORTEST_SECONDS = 0.01
+"""However soon something is due: a clock that stands still must not keep the loop busy."""
+
+MOST_NAMED = 10_000
+"""Pods remembered as named in the log, so that each is named once."""
+
+log = logging.getLogger("fairgate.control")
 
 
 class Loop:
@@ -39,16 +59,27 @@ class Loop:
         self._announcer = announcer
         self._clock = clock
         self._heard = heard
+        self._due: Millis | None = None
+        self._named: set[Uid] = set()
 
     async def run(self) -> None:
         """Carry events and effects until cancelled."""
         while True:
-            for event in await self._inbox.take(TICK_SECONDS):
+            for event in await self._inbox.take(self._pause()):
                 self._carry(self._engine.handle(event))
-            self._carry(self._engine.handle(Pass(self._clock())))
+            now = self._clock()
+            if self._due is not None and self._due <= now:
+                self._due = None
+            self._carry(self._engine.handle(Pass(now)))
             if self._engine.ready:
                 self._heard.set()
             await asyncio.sleep(0)  # let the effects start before the next batch
+
+    def _pause(self) -> float:
+        """Return how many seconds may go by before the next pass."""
+        if self._due is None:
+            return TICK_SECONDS
+        return min(TICK_SECONDS, max(SHORTEST_SECONDS, (self._due - self._clock()) / 1000))
 
     def _carry(self, effects: tuple[Effect, ...]) -> None:
         for effect in effects:
@@ -61,5 +92,29 @@ class Loop:
                     self._releases.begin(effect)
                 case Tell():
                     self._announcer.tell(effect)
+                case WakeAt(at):
+                    self._due = at
+                case Evict():
+                    self._refuse(effect)
                 case _:
                     assert_never(effect)
+
+    def _refuse(self, order: Evict) -> None:
+        """Answer that a pod stays: nothing here evicts, so what wanted its place waits on.
+
+        The answer counts from the next pass, so that a long list of candidates costs one a pass.
+        """
+        uid = order.ref.uid
+        if uid not in self._named:
+            if len(self._named) >= MOST_NAMED:
+                self._named.clear()
+            self._named.add(uid)
+            facts = {
+                "uid": uid,
+                "namespace": order.ref.namespace,
+                "pod": order.ref.name,
+                "tenant": order.beneficiary_tenant,
+                "why": order.cause.value,
+            }
+            log.info("not evicted: this version evicts nothing", extra=facts)
+        self._carry(self._engine.handle(EvictionRefused(self._clock(), uid)))

@@ -13,8 +13,8 @@ from datetime import UTC, datetime
 
 from app.core.engine import Engine
 from app.core.errors import ClusterError
-from app.core.model import Amounts, Millis, Resource
-from app.core.resources import add, render
+from app.core.model import Amounts, Millis, PoolName, Resource
+from app.core.resources import render
 from app.core.views import PoolView, TenantView, View
 from app.ports import Meters, StatusWriter
 
@@ -75,6 +75,7 @@ class Publisher:
                 continue
             view = self._engine.view()
             self._meters.shares(view)
+            self._meters.drifted(self._engine.drift.ratio)
             statuses = self._statuses(view)
             self._published = {k: s for k, s in self._published.items() if k in statuses}
             for key, status in statuses.items():
@@ -118,9 +119,6 @@ class Publisher:
 
 
 def _tenant_status(tenant: TenantView, known: set[Resource]) -> Status:
-    used: dict[Resource, int] = dict.fromkeys(sorted(known), 0)
-    for amounts in tenant.used.values():
-        used = add(used, amounts)
     taken = f"an older tenant already has: {', '.join(tenant.disputed)}"
     if tenant.orphan:
         also = f"; {taken}" if tenant.disputed else ""
@@ -132,8 +130,15 @@ def _tenant_status(tenant: TenantView, known: set[Resource]) -> Status:
         ready = Ready(False, "Paused", "nothing of it is released")
     else:
         ready = Ready(True, "InForce", "counts in the fair order")
-    share = f"{float(tenant.share):.3f}"
-    fields = {"share": share, "used": _quantities(used), "pending": tenant.pending}
+    shown = known.union(*tenant.used.values())
+    fields = {
+        "share": f"{float(tenant.share):.3f}",
+        "used": _quantities(_sum(tenant.used, shown)),
+        "borrowed": _quantities(_sum(tenant.borrowed, shown)),
+        "pending": tenant.pending,
+        # Coarse, because it decays all the time and every change is a write to the API server.
+        "history": f"{tenant.history:.6f}",
+    }
     return Status(fields, ready, tenant.generation)
 
 
@@ -155,6 +160,11 @@ def _pool_status(pool: PoolView) -> Status:
         "nodes": pool.nodes,
     }
     return Status(fields, ready, pool.generation)
+
+
+def _sum(pools: Mapping[PoolName, Amounts], shown: set[Resource]) -> dict[Resource, int]:
+    """Return the amounts of all pools together, of each of these resources."""
+    return {r: sum(amounts.get(r, 0) for amounts in pools.values()) for r in shown}
 
 
 def _quantities(amounts: Amounts) -> dict[str, str]:

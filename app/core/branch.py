@@ -30,7 +30,7 @@ class Branch:
 
     `weight` is a ratio of integers. `uses` counts amounts per pool, what still lingers included;
     `over` the grains of it that exceed the guarantee; `history` parts of the cluster as of
-    `remembered`; `shapes` how many workloads of each shape wait below.
+    `remembered`, of no other resources than `over`; `shapes` how many workloads of each shape wait below.
     """
 
     __slots__ = (
@@ -85,6 +85,15 @@ class Branch:
         held = self.uses.get(pool, {}).get(r, 0)
         return max(0, held + amount - guarantee[r]) - max(0, held - guarantee[r])
 
+    def added(self, pool: PoolName, cost: Cost) -> int:
+        """Return the most grains that a workload adds to what is borrowed of any resource."""
+        guarantee = self.guarantees.get(pool)
+        most = 0
+        for r, amount, grains in cost:
+            more = self.beyond(guarantee, pool, r, amount) if guarantee else amount
+            most = max(most, more * grains)
+        return most
+
     def linger(self, pool: PoolName, cost: Cost, sign: int) -> None:
         """Note that part of what is used ended already."""
         lingering = self.lingering.setdefault(pool, {})
@@ -93,7 +102,7 @@ class Branch:
 
     def measure(self, scale: Scale) -> None:
         """Count anew what is borrowed, in the grains of another scale."""
-        self.over = {}
+        self.over = dict.fromkeys(self.over, 0)
         for pool, held in self.uses.items():
             guarantee, grains = self.guarantees.get(pool, {}), scale.grains(pool)
             for r, value in held.items():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from app.core.backlog import Shape, Turn
 from app.core.branch import Leaf
@@ -11,8 +11,7 @@ from app.core.plans import Plan
 from app.core.shares import BORROWING, GUARANTEED, Key
 
 
-@dataclass(frozen=True, slots=True)
-class Level:
+class Level(NamedTuple):
     """One level of the tree: who won the turn, and the next after it, with their keys."""
 
     winner: str
@@ -37,8 +36,7 @@ class Level:
         return "older" if mine.since != other.since else "smaller uid"
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(NamedTuple):
     """One release: whose, where to, and why it was its turn.
 
     `backfilled`: the next in order did not fit, and this delays nothing that is reserved.
@@ -53,8 +51,7 @@ class Decision:
     levels: tuple[Level, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(NamedTuple):
     """A workload that is to be released now, and where its pods would go."""
 
     leaf: Leaf

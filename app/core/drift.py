@@ -31,7 +31,9 @@ class Drift:
             parent = branch.parent
             if parent is None:
                 return
-            if tree.rank(branch, choice.shape, choice.pool).band == BORROWING:
+            head = branch.head is not None and branch.head[0] is choice.turn
+            rank = branch.key if head else tree.rank(branch, choice.shape, choice.pool)
+            if rank is not None and rank.band == BORROWING:
                 self._compare(tree, parent, branch, choice, could_start)
 
     def _compare(
@@ -44,7 +46,7 @@ class Drift:
     ) -> None:
         cost = tree.cost(choice.shape, choice.pool)
         mine = tree.dominant(branch, tree.doubled(branch, choice.pool, cost, 2))
-        added = tree.added(branch, choice.pool, cost)
+        added = branch.added(choice.pool, cost)
         owed, per = branch.weight
         seen = 0
         for other in tree.children(parent):
@@ -53,7 +55,7 @@ class Drift:
             if other.key.blocked or other.key.band != BORROWING or not could_start(other):
                 continue
             _, shape, pool = other.head
-            wanted = tree.added(other, pool, tree.cost(shape, pool))
+            wanted = other.added(pool, tree.cost(shape, pool))
             theirs = tree.dominant(other, tree.doubled(other, pool, (), 0))
             # Brought to one denominator, so that without history all of it is exact.
             left, right = per * other.weight[0], other.weight[1] * owed

@@ -35,8 +35,9 @@ WINDOW = 256
 """Most releases in flight at once: enough to keep the API server busy, few enough that a change
 of order takes effect at once."""
 
-WITNESSES = 8
-"""With how many siblings the live leader compares each release, to measure the drift."""
+WITNESSES = 1
+"""With how many siblings the live leader compares each release, to measure the drift. The
+first that could start is, as a rule, the one that comes closest to the bound."""
 
 FIRST_REST = 1_000
 LONGEST_REST = 64_000
@@ -133,12 +134,14 @@ class Engine:
         match event:
             case ev.PodObserved(_, pod):
                 self._observe(pod)
-            case ev.BystanderObserved(_, bystander):
-                self._pools.put_bystander(bystander)
-                self._forget(bystander.uid)
             case ev.PodGone(_, uid):
                 self._pools.drop_bystander(uid)
                 self._forget(uid)
+            case ev.ReleaseAnswered(at, uid, answer):
+                self._answer(at, uid, answer)
+            case ev.BystanderObserved(_, bystander):
+                self._pools.put_bystander(bystander)
+                self._forget(bystander.uid)
             case ev.NodeObserved(_, node):
                 self._pools.put_node(node)
             case ev.NodeGone(_, name):
@@ -159,8 +162,6 @@ class Engine:
                 self._fresh.add(source)
             case ev.SourceStale(_, source):
                 self._fresh.discard(source)
-            case ev.ReleaseAnswered(at, uid, answer):
-                self._answer(at, uid, answer)
             case ev.EvictionRefused(_, uid):
                 if uid in self._roster.pods:
                     self._turns.spare(self._roster.pods[uid])

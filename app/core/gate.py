@@ -10,11 +10,12 @@ import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
+from app.core.annotations import misread
 from app.core.effects import Release
 from app.core.model import (
-    ANNOTATION_POOLS,
     ANNOTATION_RELEASE,
     ANNOTATION_SUBMITTER,
     GATE,
@@ -132,7 +133,7 @@ def _hold(candidate: Candidate, tenant: TenantName) -> Hold:
         f"Fairgate: {key} is written by Fairgate alone; the value given was not kept."
         for key in sorted(dropped | more)
     )
-    return Hold(patch, warnings)
+    return Hold(patch, (*warnings, *misread(candidate.annotations or {})))
 
 
 def _append(path: str, present: Sequence[str], item: dict[str, str]) -> Patch:
@@ -216,17 +217,12 @@ def release_labels(tenant: TenantName, user: UserName, pool: str) -> dict[str, s
     }
 
 
+@lru_cache(maxsize=65536)  # asked for every release; there are few names
 def label_value(text: str) -> str:
     """Return `text` if it is a legal label value, else a short hash of it."""
     if _LABEL_VALUE.fullmatch(text):
         return text
     return "h-" + hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
-
-
-def named_pools(annotations: Mapping[str, str] | None) -> tuple[str, ...]:
-    """Return the pools that the user's annotation names, in its order; empty means any."""
-    written = (annotations or {}).get(ANNOTATION_POOLS, "")
-    return tuple(name.strip() for name in written.split(",") if name.strip())
 
 
 def _merge(path: str, wanted: Mapping[str, str], exists: bool) -> Patch:

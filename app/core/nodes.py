@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from fractions import Fraction
 
 from app.core.backlog import Parts
-from app.core.fragmentation import Gauge, Mix
-from app.core.model import DEFAULT_POOL, Amounts, NodeName, PoolName, Style
+from app.core.fragmentation import Gauge, Mix, is_device
+from app.core.model import DEFAULT_POOL, Amounts, NodeName, PoolName, Resource, Style
 from app.core.plans import Draft, Plan, Want, stack
 from app.core.ranking import FREE, Cost, Judge, Log, Ranking, State, plus
 from app.core.sites import Ask, Layout, Room, Site, Slot, after, without
@@ -42,6 +42,8 @@ class Nodes:
         self._stale: dict[NodeName, None] = {}
         self._states: dict[NodeName, State] = {}
         self._offered: list[int] = []
+        self._devices: dict[Resource, int] = {}
+        self._mix.supply[pool] = self._devices
         self._wants: dict[int, Want] = {}
         self._log = Log()
         self._rankings: dict[Ask, Ranking] = {}
@@ -57,19 +59,20 @@ class Nodes:
         if self._layout.admit(offer):
             self._relayout()
         site = self._site(name)
+        self._close(name)
         site.put(offer, fractions, open)
-        self._open.pop(name, None)
         if open:
             self._open[name] = site
-        self._resize()
+            self._supply(site, 1)
+        self._offered = []
         self._touch(name)
         self.grown += 1
 
     def drop(self, name: NodeName) -> None:
         """Forget a node and what was taken there; harmless if it is unknown."""
         if self._sites.pop(name, None) is not None:
-            self._open.pop(name, None)
-            self._resize()
+            self._close(name)
+            self._offered = []
             self._touch(name)
 
     def take(self, node: NodeName, demand: Amounts) -> Slot:
@@ -229,9 +232,18 @@ class Nodes:
             site = self._sites[name] = Site(name, self._layout)
         return site
 
-    def _resize(self) -> None:
-        """What the nodes offer has changed, and with it perhaps what is scarce."""
-        self._offered = []
+    def _close(self, name: NodeName) -> None:
+        site = self._open.pop(name, None)
+        if site is not None:
+            self._supply(site, -1)
+
+    def _supply(self, site: Site, sign: int) -> None:
+        """Count the devices of an open node, or with sign -1 count them no more."""
+        for resource, amount in site.offer.items():
+            if is_device(resource):
+                thousandths = amount * 1000 // (site.fractions.get(resource) or 1)
+                known = self._devices.get(resource, 0)
+                self._devices[resource] = known + sign * thousandths
 
     def _touch(self, name: NodeName) -> None:
         self.version += 1

@@ -63,6 +63,7 @@ def _tenant(
     branch = tree.tenants.get(name)
     orphan = tenant is not None and tenant.parent is not None and tenancy.parent_of(name) is None
     return TenantView(
+        parent=tenancy.parent_of(name),
         weight=tenant.weight if tenant else Fraction(1),
         share=Fraction(*share(branch, tree.scale)) if branch else Fraction(0),
         used=used,

@@ -13,7 +13,7 @@ from app.core.backlog import Shape, Turn
 from app.core.branch import Branch, Leaf, path
 from app.core.decision import Choice
 from app.core.model import Millis, PoolName
-from app.core.placement import Placement, Withheld
+from app.core.placement import NOTHING, Placement, Withheld
 from app.core.reservation import Reservation, Reservations
 from app.core.roster import Roster
 from app.core.shares import Key, Tree
@@ -85,14 +85,12 @@ class Picker:
         return self._search(self._tree.root)
 
     def could_start(self, branch: Branch) -> bool:
-        """Tell whether the head of a branch surely could start, all reservations withheld."""
+        """Tell whether an allowed head surely could start, all reservations withheld."""
         assert branch.head is not None
-        turn, shape, _ = branch.head
-        leaf: Branch = branch
-        while not isinstance(leaf, Leaf):
-            leaf = next(self._tree.children(leaf))
-        standing = list(self._reservations.standing.values())
-        return self._options(leaf, turn, shape, standing) != ()
+        turn, shape, pool = branch.head
+        standing = tuple(self._reservations.standing.values())
+        withheld = self._withheld(pool, turn, shape, None, standing)
+        return self._placement.plan(shape, pool, withheld) is not None
 
     def _search(self, branch: Branch) -> Choice | None:
         """Go through the children in order; see `docs/decisions` on why heads bind backfill.
@@ -134,10 +132,14 @@ class Picker:
     def _try(
         self, leaf: Leaf, turn: Turn, shape: Shape, passed: Sequence[Reservation] = ()
     ) -> Choice | None:
-        options = self._options(leaf, turn, shape, passed)
-        if not options:
+        pool = shape.pools[0]
+        if len(shape.pools) > 1:
+            options = self._options(leaf, turn, shape, passed)
+            if not options:
+                return None
+            pool = self._tree.target(leaf, shape, options)
+        elif not self._tree.allows(leaf, shape, pool):
             return None
-        pool = self._tree.target(leaf, shape, options)
         plan = self._placement.plan(shape, pool, self._withheld(pool, turn, shape, leaf, passed))
         return Choice(leaf, turn, shape, pool, plan) if plan is not None else None
 
@@ -161,6 +163,8 @@ class Picker:
         leaf: Leaf | None,
         passed: Sequence[Reservation],
     ) -> Withheld:
+        if not passed and not self._reservations.strict:
+            return NOTHING
         against = [r for r in passed if r.pool == pool]
         if pool in self._reservations.strict:
             against.append(self._reservations.strict[pool])

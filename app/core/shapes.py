@@ -16,13 +16,24 @@ class Shapes:
 
     def __init__(self) -> None:
         self._known: dict[_Key, Shape] = {}
+        self._alone: dict[_Key, Shape] = {}
 
     def clear(self) -> None:
         """Forget all of them."""
         self._known.clear()
+        self._alone.clear()
 
     def of(self, pods: Sequence[Pod], pools: tuple[PoolName, ...]) -> Shape:
         """Return the shape of pods that are released together into one of these pools."""
+        if len(pods) == 1:
+            pod = pods[0]
+            known = (frozenset(pod.demand.items()), pools, pod.max_runtime, pod.preemptible)
+            if known not in self._alone:
+                self._alone[known] = self._together(pods, pools)
+            return self._alone[known]
+        return self._together(pods, pools)
+
+    def _together(self, pods: Sequence[Pod], pools: tuple[PoolName, ...]) -> Shape:
         lifetime = _longest(pods)
         preemptible = all(pod.preemptible for pod in pods)
         counts: dict[frozenset[tuple[Resource, int]], int] = {}

@@ -104,6 +104,12 @@ class Tree:
         assert isinstance(leaf, Leaf)
         return leaf
 
+    def find(self, tenant: TenantName, user: UserName) -> Leaf | None:
+        """Return the leaf of a user, if it was made already."""
+        branch = self.tenants.get(tenant)
+        leaf = branch.children.get(("user", user)) if branch is not None else None
+        return leaf if isinstance(leaf, Leaf) else None
+
     def leaves(self) -> Iterator[Leaf]:
         """Return every user, waiting or not."""
         return _leaves(self.root)
@@ -139,19 +145,19 @@ class Tree:
         for branch in path(leaf):
             self._remember(branch)
             branch.use(pool, cost, sign)
-        self._touch(leaf)
+            self._dirty[branch.depth][branch] = None
 
     def linger(self, leaf: Leaf, pool: PoolName, demand: Amounts, sign: int = 1) -> None:
         """Note that part of what is used ended already: it counts for the score alone."""
         for branch in path(leaf):
             branch.linger(pool, self.scale.cost(pool, demand), sign)
-        self._touch(leaf)
+            self._dirty[branch.depth][branch] = None
 
     def serve(self, leaf: Leaf, served: Served) -> None:
         """Note when a user and all tenants above it were last served. Never goes back."""
         for branch in path(leaf):
             branch.served = max(branch.served, served)
-        self._touch(leaf)
+            self._dirty[branch.depth][branch] = None
 
     def rescale(self, scale: Scale) -> None:
         """Measure against a cluster of another size or worth."""
@@ -171,10 +177,10 @@ class Tree:
                     self._touch(leaf)
         for depth in range(len(self._dirty) - 1, 0, -1):
             level = self._dirty[depth]
+            above = self._dirty[depth - 1]
             for branch in level:
-                self._rekey(branch)
-                assert branch.parent is not None
-                self._dirty[depth - 1][branch.parent] = None
+                if self._rekey(branch) and branch.parent is not None:
+                    above[branch.parent] = None
             level.clear()
         self._dirty[0].clear()
 
@@ -182,7 +188,7 @@ class Tree:
         """Return the leaf whose head is next of all that their limits allow, or None."""
         branch = self.root
         while not isinstance(branch, Leaf):
-            child = next(iter(self.children(branch)), None)
+            child = self.first(branch)
             if child is None or child.key is None or child.key.blocked:
                 return None
             branch = child
@@ -193,6 +199,22 @@ class Tree:
         if self._kappa:
             return _tied(branch.waiting)
         return iter(branch.waiting.values())
+
+    def first(self, branch: Branch) -> Branch | None:
+        """Return the child that is first in order, if any has a head."""
+        if not branch.waiting:
+            return None
+        if self._kappa:
+            return next(_tied(branch.waiting))
+        child: Branch = branch.waiting.peekitem(0)[1]
+        return child
+
+    def rival(self, branch: Branch) -> Branch | None:
+        """Return the first in order of a branch's siblings, if any of them has a head."""
+        assert branch.parent is not None
+        siblings = self.children(branch.parent)
+        first = next(siblings, None)
+        return next(siblings, None) if first is branch else first
 
     def rank(self, branch: Branch, shape: Shape, pool: PoolName) -> Rank:
         """Return where a branch stands for a workload that would go to a pool."""
@@ -208,11 +230,13 @@ class Tree:
 
     def allows(self, leaf: Leaf, shape: Shape, pool: PoolName) -> bool:
         """Tell whether limits, all the way up, let a workload go to a pool."""
-        return not any(
-            (branch.limits or not shape.preemptible) and self.rank(branch, shape, pool).blocked
-            for branch in path(leaf)
-            if branch.parent is not None
-        )
+        branch: Branch = leaf
+        while branch.parent is not None:
+            checked = branch.limits or not shape.preemptible
+            if checked and self.rank(branch, shape, pool).blocked:
+                return False
+            branch = branch.parent
+        return True
 
     def cost(self, shape: Shape, pool: PoolName) -> Cost:
         """Return what a workload of a shape counts for in a pool."""
@@ -252,22 +276,16 @@ class Tree:
         dominant = self.dominant(branch, self.doubled(branch, pool, cost, times))
         return dominant * per / (2 * self.scale.whole * (owed or 1))
 
-    def added(self, branch: Branch, pool: PoolName, cost: Cost) -> int:
-        """Return the most grains that a workload adds to what is borrowed of any resource."""
-        before = self.doubled(branch, pool, cost, 0)
-        after = self.doubled(branch, pool, cost, 1)
-        return max((v - before.get(r, 0) for r, v in after.items()), default=0)
-
     def history(self, branch: Branch) -> dict[Resource, float]:
         """Return the decayed average of what was borrowed, as parts of the cluster, as of now."""
-        span = self.now - branch.remembered
-        if span <= 0 or not (branch.over or branch.history):
-            return branch.history
+        span, past = self.now - branch.remembered, branch.history
+        if span <= 0:
+            return past
         faded: float = 0.5 ** (span / self._half_life)
-        now = {r: over / self.scale.whole for r, over in branch.over.items()}
+        whole = self.scale.whole
         return {
-            r: now.get(r, 0.0) + (branch.history.get(r, 0.0) - now.get(r, 0.0)) * faded
-            for r in {**now, **branch.history}
+            r: over / whole + (past.get(r, 0.0) - over / whole) * faded
+            for r, over in branch.over.items()
         }
 
     def target(self, leaf: Leaf, shape: Shape, fitting: Sequence[PoolName]) -> PoolName:
@@ -291,7 +309,8 @@ class Tree:
     def _renew(self, *, waiting: bool) -> None:
         for leaf in self.leaves():
             if leaf.queue or not waiting:
-                self._touch(leaf)
+                for branch in path(leaf):
+                    self._dirty[branch.depth][branch] = None
 
     def _remember(self, branch: Branch) -> None:
         branch.history = self.history(branch)
@@ -307,26 +326,31 @@ class Tree:
         for child in branch.children.values():
             self._remeasure(child)
 
-    def _rekey(self, branch: Branch) -> None:
+    def _rekey(self, branch: Branch) -> bool:
+        """Put a branch in its place; tell whether its parent could notice."""
         parent, before = branch.parent, branch.head
         assert parent is not None
-        if branch.key is not None:
-            del parent.waiting[branch.key]
+        below = False
         if isinstance(branch, Leaf):
             branch.head = self._head_of(branch)
             self._watch(branch, before[1] if before else None)
-            below = False
         else:
-            first = next(self.children(branch), None)
+            first = self.first(branch)
             branch.head = first.head if first else None
             below = first is not None and first.key is not None and first.key.blocked
-        branch.key = None
+        key = None
         if branch.head is not None:
             turn, shape, pool = branch.head
-            rank = self.rank(branch, shape, pool)
-            blocked = rank.blocked or below
-            branch.key = Key(blocked, rank.band, rank.score, branch.served, turn.since, turn.uid)
-            parent.waiting[branch.key] = branch
+            blocked, band, score = self.rank(branch, shape, pool)
+            key = Key(blocked or below, band, score, branch.served, turn.since, turn.uid)
+        if key == branch.key:
+            return branch.head != before
+        if branch.key is not None:
+            del parent.waiting[branch.key]
+        branch.key = key
+        if key is not None:
+            parent.waiting[key] = branch
+        return True
 
     def _head_of(self, leaf: Leaf) -> tuple[Turn, Shape, PoolName] | None:
         head = leaf.queue.head()

@@ -133,8 +133,7 @@ class Turns:
         levels = []
         branch: Branch = choice.leaf
         while branch.parent is not None:
-            rivals = (c for c in self._roster.usage.tree.children(branch.parent) if c is not branch)
-            rival = next(rivals, None)
+            rival = self._roster.usage.tree.rival(branch)
             levels.append(
                 Level(
                     str(branch.name),

@@ -109,6 +109,9 @@ class Usage:
 
     def leaf(self, name: TenantName, user: UserName) -> Leaf:
         """Return the leaf of a user, made on first use."""
+        known = self.tree.find(name, user)
+        if known is not None:
+            return known
         tenant = self._tenancy.tenants.get(name, _PLAIN)
         weight = tenant.user_weights.get(user, Fraction(1))
         return self.tree.leaf(self._branch(name), user, weight.as_integer_ratio())
@@ -136,6 +139,8 @@ class Usage:
             past = self._past.get(name)
             if past is not None:
                 branch.history = past.history
+                for resource in past.history:
+                    branch.over.setdefault(resource, 0)
                 if isinstance(branch, Leaf):
                     self.tree.serve(branch, past.served)
                 else:

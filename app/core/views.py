@@ -19,6 +19,7 @@ class TenantView:
     missing or would close a circle, `exists` that there is a Tenant resource.
     """
 
+    parent: TenantName | None
     weight: Fraction
     share: Fraction
     used: Mapping[PoolName, Amounts]

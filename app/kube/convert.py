@@ -1,4 +1,6 @@
-"""Objects of the API server become events of the core. Pure: no I/O, no memory between calls.
+"""Pods and nodes of the API server become events of the core.
+
+No I/O, and no memory between calls but of values that pods repeat.
 
 A reader returns None for an object that does not concern us, and raises InvalidInput for one
 that it cannot understand.
@@ -6,23 +8,27 @@ that it cannot understand.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from datetime import datetime
-from fractions import Fraction
 
 from app import wire
-from app.core import events, gate, model
+from app.core import events, model
+from app.core.annotations import declared_runtime, may_be_evicted, named_pools
 from app.core.errors import InvalidInput
 from app.core.resources import ManagedResources, amounts
-
-_WEIGHT = re.compile(r"\d{1,12}(\.\d{1,12})?", re.ASCII)
+from app.kube.sharing import Shared, name
 
 _PHASES = {
     "Running": model.Phase.RUNNING,
     "Unknown": model.Phase.RUNNING,  # its node is silent: it may still hold its devices
     "Succeeded": model.Phase.FINISHED,
     "Failed": model.Phase.FINISHED,
+}
+
+_QUALITIES = {
+    "BestEffort": model.Quality.BEST_EFFORT,
+    "Burstable": model.Quality.BURSTABLE,
+    "Guaranteed": model.Quality.GUARANTEED,
 }
 
 
@@ -32,6 +38,7 @@ class Pods:
     def __init__(self, managed: ManagedResources, exempt: frozenset[str]) -> None:
         self._managed = managed
         self._exempt = exempt
+        self._shared = Shared()
 
     def read(
         self, pod: wire.Pod, at: model.Millis
@@ -39,12 +46,43 @@ class Pods:
         """Return what is to be known of a pod."""
         demand = pod.spec.demand()
         if pod.metadata.namespace not in self._exempt and self._managed.asked(demand):
-            return events.PodObserved(at, _managed_pod(pod, demand))
+            return events.PodObserved(at, self._managed_pod(pod, demand))
         node = pod.spec.node_name
         if not node or _phase(pod) is model.Phase.FINISHED:
             return None
-        bystander = model.Bystander(model.Uid(pod.metadata.uid), model.NodeName(node), demand)
-        return events.BystanderObserved(at, bystander)
+        shared = self._shared.mapping(demand)
+        uid, where = model.Uid(pod.metadata.uid), model.NodeName(name(node))
+        return events.BystanderObserved(at, model.Bystander(uid, where, shared))
+
+    def _managed_pod(self, pod: wire.Pod, demand: model.Amounts) -> model.Pod:
+        meta, spec, shared = pod.metadata, pod.spec, self._shared
+        written, labels = meta.annotations or {}, meta.labels or {}
+        submitter = written.get(model.ANNOTATION_SUBMITTER)
+        pool = labels.get(model.LABEL_POOL)
+        started = pod.status.start_time
+        return model.Pod(
+            uid=model.Uid(meta.uid),
+            namespace=name(meta.namespace),
+            name=meta.name,
+            user=model.UserName(name(submitter)) if submitter else model.UNKNOWN_USER,
+            priority=spec.priority or 0,
+            since=shared.value(created(meta)),
+            demand=shared.mapping(demand),
+            gates=shared.value(tuple([name(each.name) for each in spec.scheduling_gates or ()])),
+            release=name(written.get(model.ANNOTATION_RELEASE, "")),
+            node=model.NodeName(name(spec.node_name)) if spec.node_name else None,
+            pool=model.PoolName(name(pool)) if pool else None,
+            selector=shared.mapping(spec.node_selector or {}),
+            pools=shared.value(tuple([model.PoolName(each) for each in named_pools(written)])),
+            phase=_phase(pod),
+            terminating=meta.deletion_timestamp is not None,
+            has_labels=meta.labels is not None,
+            has_annotations=meta.annotations is not None,
+            started=_time("startTime", started) if started else None,
+            max_runtime=shared.value(_longest_life(written, spec.active_deadline_seconds)),
+            preemptible=may_be_evicted(written),
+            quality=_QUALITIES.get(pod.status.qos_class or "", model.Quality.BURSTABLE),
+        )
 
 
 def read_node(node: wire.Node, at: model.Millis) -> events.NodeObserved:
@@ -61,95 +99,27 @@ def read_node(node: wire.Node, at: model.Millis) -> events.NodeObserved:
     )
 
 
-def read_tenant(tenant: wire.Tenant, at: model.Millis) -> events.TenantObserved:
-    """Return a Tenant as the core knows it."""
-    spec = tenant.spec
-    return events.TenantObserved(
-        at,
-        model.Tenant(
-            name=model.TenantName(tenant.metadata.name),
-            created=_created(tenant.metadata),
-            weight=_decimal("weight", spec.weight),
-            parent=model.TenantName(spec.parent) if spec.parent else None,
-            namespaces=tuple(spec.namespaces or ()),
-            user_weights={
-                model.UserName(user.name): _decimal(f"weight of user {user.name}", user.weight)
-                for user in spec.users or ()
-            },
-            pools=tuple(model.PoolName(name) for name in spec.pools or ()),
-            max_pending=spec.max_pending,
-            paused=spec.paused,
-            generation=tenant.metadata.generation,
-        ),
-        tenant.status.pending,
-    )
-
-
-def read_pool(pool: wire.Pool, at: model.Millis) -> events.PoolObserved:
-    """Return a Pool as the core knows it."""
-    spec = pool.spec
-    return events.PoolObserved(
-        at,
-        model.Pool(
-            name=model.PoolName(pool.metadata.name),
-            selector=spec.node_selector or {},
-            weights=_decimals("weights", spec.weights),
-            overcommit=_decimals("overcommit", spec.overcommit),
-            paused=spec.paused,
-            generation=pool.metadata.generation,
-        ),
-    )
-
-
-def _managed_pod(pod: wire.Pod, demand: model.Amounts) -> model.Pod:
-    meta, spec = pod.metadata, pod.spec
-    annotations, labels = meta.annotations or {}, meta.labels or {}
-    submitter = annotations.get(model.ANNOTATION_SUBMITTER)
-    pool = labels.get(model.LABEL_POOL)
-    return model.Pod(
-        uid=model.Uid(meta.uid),
-        namespace=meta.namespace,
-        name=meta.name,
-        user=model.UserName(submitter) if submitter else model.UNKNOWN_USER,
-        priority=spec.priority or 0,
-        since=_created(meta),
-        demand=demand,
-        gates=tuple([each.name for each in spec.scheduling_gates or ()]),
-        release=annotations.get(model.ANNOTATION_RELEASE, ""),
-        node=model.NodeName(spec.node_name) if spec.node_name else None,
-        pool=model.PoolName(pool) if pool else None,
-        selector=spec.node_selector or {},
-        pools=tuple([model.PoolName(name) for name in gate.named_pools(annotations)]),
-        phase=_phase(pod),
-        terminating=meta.deletion_timestamp is not None,
-        has_labels=meta.labels is not None,
-        has_annotations=meta.annotations is not None,
-    )
-
-
 def _phase(pod: wire.Pod) -> model.Phase:
     return _PHASES.get(pod.status.phase or "", model.Phase.PENDING)
 
 
-def _created(meta: wire.Metadata) -> model.Millis:
+def created(meta: wire.Metadata) -> model.Millis:
+    """Return when an object was created. Raises InvalidInput."""
     written = meta.creation_timestamp
-    if not written:
-        return model.Millis(0)
+    return _time("creationTimestamp", written) if written else model.Millis(0)
+
+
+def _time(what: str, written: str) -> model.Millis:
     try:
         return model.Millis(int(datetime.fromisoformat(written).timestamp() * 1000))
     except ValueError as error:
-        raise InvalidInput(f"creationTimestamp {written[:40]!r} is not a time.") from error
+        raise InvalidInput(f"{what} {written[:40]!r} is not a time.") from error
 
 
-def _decimals(what: str, written: Mapping[str, str] | None) -> dict[model.Resource, Fraction]:
-    return {
-        model.Resource(name): _decimal(f"{what}[{name}]", text)
-        for name, text in (written or {}).items()
-    }
-
-
-def _decimal(what: str, text: str) -> Fraction:
-    # Checked first: Fraction also takes exponents, which can be made to fill all memory.
-    if not _WEIGHT.fullmatch(text):
-        raise InvalidInput(f"{what}: {text[:40]!r} is not a decimal number such as 2 or 0.5.")
-    return Fraction(text)
+def _longest_life(written: Mapping[str, str], deadline: int | None) -> model.Millis | None:
+    """Return how long a pod runs at most: as declared, or until its deadline kills it."""
+    declared = declared_runtime(written)
+    if deadline is None:
+        return declared
+    enforced = model.Millis(deadline * 1000)
+    return enforced if declared is None else min(declared, enforced)

@@ -12,9 +12,9 @@ from msgspec.json import Decoder
 
 from app import wire
 from app.core import model
-from app.core.events import NodeGone, PodGone, PoolGone, Source, TenantGone
+from app.core.events import NodeGone, PodGone, PolicyGone, PoolGone, Source, TenantGone
 from app.core.resources import ManagedResources
-from app.kube import convert
+from app.kube import convert, custom
 from app.kube.client import Client
 from app.kube.watch import NORMAL, Kind, Timing, Watch
 from app.ports import EventSink
@@ -54,7 +54,7 @@ TENANTS = Kind(
     Decoder(wire.Change[wire.Tenant]),
     Decoder(wire.Tenant),
     key=lambda meta: meta.name,
-    read=convert.read_tenant,
+    read=custom.read_tenant,
     gone=lambda name, at: TenantGone(at, model.TenantName(name)),
 )
 
@@ -65,8 +65,19 @@ POOLS = Kind(
     Decoder(wire.Change[wire.Pool]),
     Decoder(wire.Pool),
     key=lambda meta: meta.name,
-    read=convert.read_pool,
+    read=custom.read_pool,
     gone=lambda name, at: PoolGone(at, model.PoolName(name)),
+)
+
+POLICIES = Kind(
+    Source.POLICIES,
+    f"{GROUP}/policies",
+    Decoder(wire.Page[wire.Policy]),
+    Decoder(wire.Change[wire.Policy]),
+    Decoder(wire.Policy),
+    key=lambda meta: meta.name,
+    read=custom.read_policy,
+    gone=lambda name, at: PolicyGone(at),
 )
 
 
@@ -89,5 +100,6 @@ def watches(
         Source.NODES: NODES,
         Source.TENANTS: TENANTS,
         Source.POOLS: POOLS,
+        Source.POLICIES: POLICIES,
     }
     return [Watch(client, kinds[source], sink, clock, timing) for source in sources]

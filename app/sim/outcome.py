@@ -74,7 +74,7 @@ def sum_up(scenario: Scenario, world: World) -> Outcome:
     view = world.view()
     tenants: dict[TenantName, TenantOutcome] = {}
     for tenant in scenario.tenants:
-        account = Account()
+        account = _nothing(scenario)
         for member in tree.below(tenant.name):
             for theirs in users[member].values():
                 account.used = add(account.used, theirs.used)
@@ -107,18 +107,22 @@ def sum_up(scenario: Scenario, world: World) -> Outcome:
     )
 
 
+def _nothing(scenario: Scenario) -> Account:
+    none = dict.fromkeys(scenario.capacity, 0)
+    return Account(none, none)
+
+
 Users = Mapping[TenantName, Mapping[UserName, Account]]
 
 
 def _users(scenario: Scenario, world: World) -> Users:
     """Return every user that is written or submitted something, by tenant."""
-    nothing = dict.fromkeys(scenario.capacity, 0)
     found: dict[TenantName, dict[UserName, Account]] = {
-        tenant.name: {user: Account(nothing, nothing) for user in tenant.user_weights}
+        tenant.name: {user: _nothing(scenario) for user in tenant.user_weights}
         for tenant in scenario.tenants
     }
     for work in scenario.works:
-        found[work.tenant].setdefault(work.user, Account(nothing, nothing))
+        found[work.tenant].setdefault(work.user, _nothing(scenario))
     for pod in world.using.values():
         account = found[TenantName(pod.namespace)][pod.user]
         account.used = add(account.used, pod.demand)

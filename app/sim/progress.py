@@ -19,7 +19,11 @@ REFRESH_SECONDS = 0.2
 
 @contextmanager
 def progress(
-    what: str, start: Millis, end: Millis, console: Console | None = None
+    what: str,
+    start: Millis,
+    end: Millis,
+    console: Console | None = None,
+    clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[Callable[[Millis], None]]:
     """Enter for a run from `start` to `end`; call what it gives with the time that was reached."""
     shown = console or Console(stderr=True)
@@ -36,11 +40,11 @@ def progress(
         auto_refresh=False,
     )
     task = bar.add_task(what, total=max(1, end - start))
-    next_look = time.monotonic() + WORTH_SHOWING_SECONDS
+    next_look = clock() + WORTH_SHOWING_SECONDS
 
     def tell(at: Millis) -> None:
         nonlocal next_look
-        now = time.monotonic()
+        now = clock()
         if now >= next_look:
             next_look = now + REFRESH_SECONDS
             bar.start()

@@ -222,7 +222,7 @@ class World:
     def _run_out(self, job: Job, released: Millis) -> None:
         """Let a workload end, unless it is evicted before."""
         if job.work.duration is not None:
-            ends = Millis(released + job.work.duration)
+            ends = max(self.now, Millis(released + job.work.duration))
             self._schedule(ends, partial(self._end, job, job.attempt))
 
     def _end(self, job: Job, attempt: int) -> Sequence[ev.Event]:

@@ -15,7 +15,17 @@ from pydantic import BaseModel, ConfigDict
 from pydantic.alias_generators import to_camel
 
 from app.core.effects import PodRef
-from app.core.model import UNMAPPED_PREFIX, Pool, Resource, Tenant, TenantName
+from app.core.model import (
+    UNMAPPED_PREFIX,
+    Amounts,
+    Pool,
+    PoolName,
+    Quota,
+    Resource,
+    Tenant,
+    TenantName,
+)
+from app.core.resources import render
 from app.ports import Authority, Identity, QueueReader
 from app.web import problems
 from app.web.access import Access
@@ -39,6 +49,14 @@ class UserShown(Shown):
     weight: str
 
 
+class QuotaShown(Shown):
+    """What a tenant may always have of a pool, and what it may never exceed there."""
+
+    pool: str
+    guarantee: dict[str, str]
+    limit: dict[str, str]
+
+
 class TenantShown(Shown):
     """A Tenant resource, and how many of its pods wait."""
 
@@ -47,6 +65,7 @@ class TenantShown(Shown):
     weight: str
     namespaces: list[str]
     users: list[UserShown]
+    quotas: list[QuotaShown]
     pools: list[str]
     max_pending: int | None
     paused: bool
@@ -60,6 +79,7 @@ class PoolShown(Shown):
     node_selector: dict[str, str]
     weights: dict[str, str]
     overcommit: dict[str, str]
+    placement: str
     paused: bool
 
 
@@ -181,10 +201,17 @@ def _tenant(tenant: Tenant, pending: int) -> TenantShown:
         weight=_decimal(tenant.weight),
         namespaces=list(tenant.namespaces),
         users=[UserShown(name=name, weight=_decimal(weight)) for name, weight in users],
+        quotas=[_quota(pool, quota) for pool, quota in sorted(tenant.quotas.items())],
         pools=list(tenant.pools),
         max_pending=tenant.max_pending,
         paused=tenant.paused,
         pending=pending,
+    )
+
+
+def _quota(pool: PoolName, quota: Quota) -> QuotaShown:
+    return QuotaShown(
+        pool=pool, guarantee=_quantities(quota.guarantee), limit=_quantities(quota.limit)
     )
 
 
@@ -194,8 +221,13 @@ def _pool(pool: Pool) -> PoolShown:
         node_selector=dict(pool.selector),
         weights=_decimals(pool.weights),
         overcommit=_decimals(pool.overcommit),
+        placement=pool.placement.value,
         paused=pool.paused,
     )
+
+
+def _quantities(amounts: Amounts) -> dict[str, str]:
+    return {str(r): render(r, v) for r, v in sorted(amounts.items())}
 
 
 def _decimals(values: Mapping[Resource, Fraction]) -> dict[str, str]:

@@ -59,6 +59,17 @@ SHARE = Gauge(
     ["tenant"],
     registry=REGISTRY,
 )
+DRIFT = Gauge(
+    "fairgate_fairness_drift_ratio",
+    "Largest drift between siblings that this process measured, over the published bound; "
+    "at most 1.",
+    registry=REGISTRY,
+)
+JAIN = Gauge(
+    "fairgate_jain_index",
+    "Jain's index of the weighted shares of top-level tenants that have work waiting; 1: equal.",
+    registry=REGISTRY,
+)
 CAPACITY = Gauge(
     "fairgate_capacity", "What a pool offers.", ["pool", "resource"], registry=REGISTRY
 )
@@ -118,6 +129,8 @@ class Leading:
             return
         for gauge in (PENDING, USED, SHARE, CAPACITY):
             gauge.clear()
+        DRIFT.set(0)
+        JAIN.set(1)
 
     def shares(self, view: View) -> None:
         """Show what every tenant and pool holds; who is gone is shown no more."""
@@ -141,6 +154,11 @@ class Leading:
         for gauge, values in ((PENDING, pending), (USED, used), (SHARE, shares)):
             _replace(gauge, values)
         _replace(CAPACITY, capacity)
+        JAIN.set(_jain(view))
+
+    def drifted(self, ratio: float) -> None:
+        """How much of the published bound the largest drift between siblings has used."""
+        DRIFT.set(ratio)
 
     def released(
         self,
@@ -167,6 +185,17 @@ def _replace(gauge: Gauge, values: Mapping[tuple[str, ...], float]) -> None:
     gauge.clear()
     for labels, value in values.items():
         gauge.labels(*labels).set(value)
+
+
+def _jain(view: View) -> float:
+    """Return Jain's index; nobody, or nobody with anything, is fair: 1."""
+    shares = [
+        float(tenant.share / tenant.weight)
+        for tenant in view.tenants.values()
+        if tenant.parent is None and tenant.pending and tenant.weight
+    ]
+    squares = sum(share * share for share in shares)
+    return sum(shares) ** 2 / (len(shares) * squares) if squares else 1.0
 
 
 def _unit(resource: Hashable, value: int) -> float:

@@ -272,7 +272,10 @@ class Drive:
                     releases, self._partly = self._partly, []
                     self._release(job, releases)
             case Evict():
-                self._doomed.setdefault(job_of(effect.ref.uid), []).append(effect)
+                uid = job_of(effect.ref.uid)
+                self._doomed.setdefault(uid, []).append(effect)
+                if self.judge:
+                    self.judge.freed[job_of(effect.beneficiary.uid)] = self.jobs[uid].pool
             case WakeAt(at):
                 if at > self.now:
                     self._wakes.add(at)
@@ -303,6 +306,7 @@ class Drive:
                 started=self._at,
             )
             self._hear(ev.ReleaseAnswered(self._at, uid, Answer.RELEASED))
+            self._hear(ev.PodObserved(self._at, self.pods[uid]))
         if job.uid in self._lasting:
             heapq.heappush(self._ends, (self.now + self._lasting[job.uid], job.uid))
 
@@ -313,8 +317,6 @@ class Drive:
             job = self.jobs[uid]
             assert {str(e.ref.uid) for e in evictions} == {p.uid for p in pods_of(job)}
             beneficiary = job_of(evictions[0].beneficiary.uid)
-            if self.judge:
-                self.judge.freed[beneficiary] = job.pool
             self.decisions.append(Evicted(self.now, uid, beneficiary, evictions[0].cause.value))
             self.end(uid, evicted=True)
 

@@ -6,9 +6,10 @@ what waits. Shares no code with the engine. It never says where on a pool's node
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from fractions import Fraction
+from typing import TypeVar
 
 Amounts = dict[str, int]
 Branch = tuple[str, ...]
@@ -78,6 +79,26 @@ class Rules:
     min_charge: int = 0
     reserve_after: int = 300_000
     backfill: bool = True
+    distrust: int = 3_600_000
+    """How long whoever overstayed a declared run time may not backfill by another."""
+
+
+Asked = TypeVar("Asked", Branch, Job)
+Answer = TypeVar("Answer")
+
+
+def remembered(
+    answer: Callable[[Naive, Asked], Answer],
+) -> Callable[[Naive, Asked], Answer]:
+    """Answer only once during one question from outside."""
+
+    def again(naive: Naive, about: Asked) -> Answer:
+        key = (answer.__name__, about.uid if isinstance(about, Job) else about)
+        if key not in naive.memory:
+            naive.memory[key] = answer(naive, about)
+        return naive.memory[key]  # type: ignore[return-value]
+
+    return again
 
 
 class Naive:
@@ -95,7 +116,9 @@ class Naive:
         self.served: dict[Branch, int] = {}
         self.clocks: dict[str, tuple[int, int]] = {}
         self.freed: dict[str, str] = {}
+        self.barred: dict[Branch, int] = {}
         self.past: dict[tuple[Branch, str], float] = {}
+        self.memory: dict[tuple[str, Branch | str], object] = {}
         self._releases = 0
 
     # What happens.
@@ -104,7 +127,7 @@ class Naive:
         """Let time pass. What is borrowed fades into history on the way."""
         if self.rules.history:
             keeps = 2.0 ** -((now - self.now) / self.rules.half_life)
-            for branch in self.branches():
+            for branch in {*self.branches(), *(branch for branch, _ in self.past)}:
                 for resource, over in self.over(branch).items():
                     old = self.past.get((branch, resource), 0.0)
                     self.past[branch, resource] = float(over) + (old - float(over)) * keeps
@@ -122,6 +145,8 @@ class Naive:
         """A workload is gone, whether it ran or waited."""
         job = self.jobs.pop(uid)
         self._forget(uid)
+        if self._ends(job)[0] < self.now:
+            self.barred[job.tenant, job.user] = self.now + self.rules.distrust
         if job.released is not None and not evicted and self.charged_until(job) > self.now:
             self.ghosts.append(job)
 
@@ -132,6 +157,7 @@ class Naive:
         self.freed.clear()
         self.past.clear()
         self.ghosts.clear()
+        self.barred.clear()
         for job in self.running():
             branch = (job.tenant, job.user)
             self.served[branch] = max(self.served.get(branch, 0), job.order)
@@ -149,6 +175,7 @@ class Naive:
     def running(self) -> list[Job]:
         return [job for job in self.jobs.values() if job.released is not None]
 
+    @remembered
     def queue(self, leaf: Branch) -> list[Job]:
         waiting = [j for j in self.jobs.values() if j.released is None]
         mine = [j for j in waiting if (j.tenant, j.user) == leaf]
@@ -179,20 +206,28 @@ class Naive:
 
     # Quantities.
 
+    def capacity(self, pool: str) -> Amounts:
+        """Return what the ready nodes of a pool offer, and what still runs on the others."""
+        total: Amounts = {}
+        for name, site in self.sites.items():
+            for r, offer in site.offer.items() if site.pool == pool else ():
+                runs = sum(j.nodes.count(name) * j.demand.get(r, 0) for j in self.running())
+                total[r] = total.get(r, 0) + (offer if site.ready else runs)
+        return total
+
     def size(self) -> dict[str, Fraction]:
         """Return the size of the cluster in each resource that shares are about."""
         named = {r for worth in self.worth.values() for r in worth}
         total: dict[str, Fraction] = {}
-        for site in self.sites.values():
-            for r, amount in site.offer.items():
-                if site.ready and site.pool in self.worth and r in self.managed | named:
-                    k = self.worth[site.pool].get(r, Fraction(1))
-                    total[r] = total.get(r, Fraction(0)) + k * amount
+        for pool, worth in self.worth.items():
+            for r, amount in self.capacity(pool).items():
+                if r in self.managed | named:
+                    total[r] = total.get(r, Fraction(0)) + worth.get(r, Fraction(1)) * amount
         return {r: amount for r, amount in total.items() if amount > 0}
 
     def used(self, branch: Branch, pool: str, resource: str, charged: bool = False) -> int:
         jobs = self.running() + (self.ghosts if charged else [])
-        mine = [j for j in jobs if j.pool == pool and branch in self.path(j)]
+        mine = [j for j in jobs if j.pool == pool and branch in (*self.path(j), ())]
         return sum(j.total(resource) for j in mine)
 
     def quota(self, branch: Branch, pool: str, which: str) -> Amounts:
@@ -254,6 +289,7 @@ class Naive:
             return GUARANTEED, fraction
         return (BORROWING if self.weight(branch) else LEFTOVERS), self.score(branch, job, pool)
 
+    @remembered
     def order(self, branch: Branch) -> list[Branch]:
         """Return the children that wait, the next first; those at their limit come last."""
         keyed: list[tuple[int, Fraction, int, int, str, Branch]] = []
@@ -281,6 +317,7 @@ class Naive:
     def _is_below(self, leaf: Branch, tenant: Branch) -> bool:
         return tenant in self.path(Job("", leaf[0], leaf[1], 0, {}))
 
+    @remembered
     def head(self, branch: Branch) -> Job | None:
         """Return who is next below a branch, as far as the limits below it allow."""
         if len(branch) == 2:
@@ -315,6 +352,7 @@ class Naive:
         sets = [set(self.worth), set(job.pools), set(self.teams[job.tenant].pools)]
         return sorted(set.intersection(*(s for s in sets if s)))
 
+    @remembered
     def choice(self, job: Job) -> str:
         """Return the pool a job is meant for: where it fits; then where least is borrowed."""
         pools = self.open(job)
@@ -350,11 +388,14 @@ class Naive:
         """Tell whether a job fits into a pool. Withheld room, and gangs: pools of one node."""
         names = [n for n, site in self.sites.items() if site.pool == pool and site.ready]
         assert len(names) <= 1 or (job.size == 1 and not withheld)
+        whole = self.capacity(pool)
         rooms = [self.free(name) for name in names]
-        return any(
+        rooms.append({r: whole.get(r, 0) - self.used((), pool, r) for r in job.asked})
+        fitting = [
             all(room.get(r, 0) - withheld.get(r, 0) >= job.total(r) for r in job.asked)
             for room in rooms
-        )
+        ]
+        return fitting.pop() and any(fitting)
 
     # Reservations.
 
@@ -363,10 +404,18 @@ class Naive:
         held: dict[str, Job] = {}
         for uid, (since, _) in sorted(self.clocks.items(), key=lambda item: item[1]):
             job = self.jobs[uid]
-            pool = self.choice(job)
-            if self.now - since >= self.rules.reserve_after and self.allowed(job, pool):
-                held.setdefault(pool, job)
+            if uid in self.freed or self.now - since < self.rules.reserve_after:
+                continue
+            for pool in self.open(job):
+                if pool not in held and self.allowed(job, pool) and self.ever(job, pool):
+                    held[pool] = job
+                    break
         return held
+
+    def ever(self, job: Job, pool: str) -> bool:
+        """Tell whether a job would fit if nothing else ran in a pool."""
+        sites = (site for site in self.sites.values() if site.pool == pool and site.ready)
+        return any(all(s.offer.get(r, 0) >= job.total(r) for r in job.asked) for s in sites)
 
     def withheld(self, job: Job, pool: str, before: list[Job]) -> Amounts:
         """Return what a job may not touch, given the jobs that come before it in the order."""
@@ -379,7 +428,8 @@ class Naive:
 
     def _ends_before(self, job: Job, first: Job, pool: str) -> bool:
         """Tell whether a job surely ends before the room for another can be free."""
-        if job.max_runtime is None:
+        believed = self.barred.get((job.tenant, job.user), 0) <= self.now
+        if job.max_runtime is None or not believed or self.fits(first, pool, {}):
             return False
         running = [j for j in self.running() if j.pool == pool]
         ends = sorted(
@@ -407,18 +457,36 @@ class Naive:
 
     def pick(self) -> tuple[Job, str] | None:
         """Return who is released next, and into which pool; note who is next but does not fit."""
+        self.memory.clear()
         head = self.head(()) if self.children(()) else None
         if head is not None:
-            pool = self.room(head)
+            pool = self._room(head)
             if pool is not None:
                 return head, pool
-            self.clocks.setdefault(head.uid, (self.now, len(self.clocks)))
+            self.note(head)
         job = self.candidate(()) if self.rules.backfill and self.children(()) else None
         if job is None:
             return None
-        pool = self.room(job)
+        pool = self._room(job)
         assert pool is not None
         return job, pool
+
+    def note(self, head: Job) -> None:
+        """Start the clock of who is next but does not fit, and of who is next in other pools."""
+        late = {head.uid: head}
+        for pool in {p for j in self.jobs.values() if j.released is None for p in self.open(j)}:
+            if pool not in self.open(head):
+                first = next((j for j in self.heads() if pool in self.open(j)), None)
+                if first is not None and self._room(first) is None:
+                    late[first.uid] = first
+        for uid in late:
+            self.clocks.setdefault(uid, (self.now, len(self.clocks)))
+
+    def heads(self, branch: Branch = ()) -> Iterator[Job]:
+        """Go through the heads of all queues in order, those at a limit aside."""
+        for child in self.order(branch):
+            if self.passes(child):
+                yield from [self.queue(child)[0]] if len(child) == 2 else self.heads(child)
 
     def before(self, job: Job) -> list[Job]:
         """Return all that wait before a job in the order."""
@@ -427,6 +495,10 @@ class Naive:
 
     def room(self, job: Job) -> str | None:
         """Return the pool where a job may start now, respecting what is reserved."""
+        self.memory.clear()
+        return self._room(job)
+
+    def _room(self, job: Job) -> str | None:
         pools = [p for p in self.open(job) if self.allowed(job, p)]
         if not any(self.fits(job, p, {}) for p in pools):
             return None
@@ -437,7 +509,7 @@ class Naive:
     def candidate(self, branch: Branch) -> Job | None:
         """Return whom backfill releases below a branch."""
         if len(branch) == 2:
-            return next((job for job in self.queue(branch) if self.room(job)), None)
+            return next((job for job in self.queue(branch) if self._room(job)), None)
         second = None
         for child in self.order(branch):
             job = self.candidate(child)
@@ -455,6 +527,7 @@ class Naive:
 
         Ask before `start`.
         """
+        self.memory.clear()
         path = self.path(job)
         for branch, parent in zip(path, [*path[1:], ()], strict=True):
             if not self._borrows(branch, job, pool):
@@ -465,7 +538,7 @@ class Naive:
                 head = self.head(other)
                 if other == branch or head is None:
                     continue
-                place = self.room(head)
+                place = self._room(head)
                 if place is not None and self._borrows(other, head, place):
                     theirs = self.standing(other)
                     yield mine - theirs, (step + self._step(other, head, place)) / 2

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from random import Random
 
 from hypothesis import strategies as st
 
@@ -109,8 +110,7 @@ def perform(
     return drive
 
 
-SMALL, SIZES = st.integers(1, 24), st.integers(1, 6)
-ONE, AT_ONCE, FOR_EVER = st.just(1), st.just(0), st.none()
+SMALL = st.integers(1, 24)
 
 
 @st.composite
@@ -119,27 +119,30 @@ def scripts(
     *,
     teams: st.SearchStrategy[tuple[Team, ...]],
     capacity: st.SearchStrategy[int] = SMALL,
-    sizes: st.SearchStrategy[int] = SIZES,
-    pods: st.SearchStrategy[int] = ONE,
-    arrivals: st.SearchStrategy[int] = AT_ONCE,
-    lasting: st.SearchStrategy[int | None] = FOR_EVER,
+    sizes: Sequence[int] = range(1, 7),
+    pods: Sequence[int] = (1,),
+    arrivals: Sequence[int] = (0,),
+    lasting: Sequence[int | None] = (None,),
     most: int = 30,
     policy: Policy = NO_RESERVATION,
 ) -> Script:
-    """Draw a cluster and its work."""
+    """Draw a cluster and its work: a little that shrinks well, or plenty from a seed."""
     tenants = draw(teams)
-    names = [team.name for team in tenants]
-    kinds = st.tuples(
-        st.sampled_from(names),
-        st.sampled_from("uv"),
+    choices: tuple[Sequence[object], ...] = (
+        [team.name for team in tenants],
+        "uv",
         arrivals,
         sizes,
         pods,
         lasting,
-        st.integers(0, 3),
+        range(4),
     )
-    count = draw(st.integers(0, most))
-    drawn = draw(st.lists(kinds, min_size=count, max_size=count))
+    if draw(st.booleans()):
+        random = Random(draw(st.integers(0, 2**32)))
+        count = draw(st.integers(most // 2, most))
+        drawn = [tuple(map(random.choice, choices)) for _ in range(count)]
+    else:
+        drawn = draw(st.lists(st.tuples(*map(st.sampled_from, choices)), max_size=most))
     work = (Submit(f"{i:04}", *kind) for i, kind in enumerate(drawn))
     return Script(draw(capacity), tenants, tuple(work), policy)
 

@@ -23,7 +23,6 @@ from tests.property.drive import GPU, MANAGED, Drive, Started, node_of, pods_of,
 from tests.property.naive import Naive, Site
 from tests.property.scripts import (
     NO_RESERVATION,
-    ONE,
     POOL,
     WEIGHTS,
     Script,
@@ -40,8 +39,10 @@ EXACT = Fraction(1) + Fraction(1, 10**9)
 ALWAYS = 60
 """As many workloads as this never all start: there is always work waiting."""
 
-brief = st.one_of(st.none(), st.integers(1, 20))
-instants = st.integers(0, 40)
+ONES = (1,)
+INSTANTS = range(41)
+BRIEF = (None, *range(1, 20), 30)
+LASTING = st.sampled_from(BRIEF)
 
 
 def releases(drive: Drive, *, without: tuple[str, str]) -> list[tuple[int, str]]:
@@ -101,7 +102,7 @@ def test_equal_tenants_that_all_wait_hold_equal_parts_at_every_moment(
     play(replace(script, work=work), 15, watch)
 
 
-@given(scripts(teams=flat(2, 4, weighted=False), sizes=ONE, arrivals=instants, lasting=brief))
+@given(scripts(teams=flat(2, 4, weighted=False), sizes=ONES, arrivals=INSTANTS, lasting=BRIEF))
 @settings(max_examples=80, deadline=None)
 def test_with_fair_reclaim_a_late_tenant_gets_its_part_back_at_once(script: Script) -> None:
     """Others come before it and never leave; it holds its part all the same, at every moment."""
@@ -121,10 +122,10 @@ def test_with_fair_reclaim_a_late_tenant_gets_its_part_back_at_once(script: Scri
 
 
 @given(
-    scripts(teams=flat(), arrivals=instants, lasting=brief),
+    scripts(teams=flat(), arrivals=INSTANTS, lasting=BRIEF),
     st.lists(st.integers(0, 9), min_size=30, max_size=30),
     st.integers(1, 6),
-    brief,
+    LASTING,
 )
 @settings(max_examples=150, deadline=None)
 def test_priorities_in_one_queue_change_nobody_elses_releases(
@@ -165,8 +166,8 @@ def test_priorities_among_other_shapes_move_nobodys_share_by_more_than_one_workl
 
 
 @given(
-    scripts(teams=flat(), arrivals=instants, lasting=brief),
-    st.lists(st.tuples(instants, st.integers(0, 3)), min_size=1, max_size=12),
+    scripts(teams=flat(), arrivals=INSTANTS, lasting=BRIEF),
+    st.lists(st.tuples(st.sampled_from(INSTANTS), st.integers(0, 3)), min_size=1, max_size=12),
     st.integers(1, 6),
     st.integers(5, 20),
 )
@@ -191,7 +192,7 @@ def test_more_pending_work_of_a_queue_that_waits_changes_nobody_elses_releases(
 
 
 @given(
-    scripts(teams=flat(), sizes=ONE, most=12),
+    scripts(teams=flat(), sizes=ONES, most=12),
     st.integers(1, 24),
     st.lists(st.sampled_from(["", "x", "y"]), min_size=24, max_size=24),
     st.lists(st.sampled_from("uvwxyz"), min_size=24, max_size=24),
@@ -232,7 +233,7 @@ def test_cutting_ones_work_in_pieces_gives_the_same_share_within_one_workload(
 # Work conservation and monotone weights.
 
 
-@given(scripts(teams=trees(limits=True), pods=st.integers(1, 3), arrivals=instants, lasting=brief))
+@given(scripts(teams=trees(limits=True), pods=(1, 1, 2, 3), arrivals=INSTANTS, lasting=BRIEF))
 @settings(max_examples=120, deadline=None)
 def test_nothing_that_fits_and_is_allowed_still_waits(script: Script) -> None:
     judge = Naive({GPU})
@@ -246,7 +247,7 @@ def test_nothing_that_fits_and_is_allowed_still_waits(script: Script) -> None:
 
 
 @given(
-    scripts(teams=flat(2, 5), sizes=ONE, most=60),
+    scripts(teams=flat(2, 5), sizes=ONES, most=60),
     st.sampled_from(WEIGHTS),
     st.sampled_from(WEIGHTS),
 )
@@ -284,7 +285,15 @@ def test_no_two_siblings_drift_further_apart_than_the_published_bound() -> None:
     pairs = 0
 
     @given(
-        scripts(teams=trees(limits=True), pods=st.integers(1, 2), arrivals=instants, lasting=brief),
+        scripts(
+            teams=trees(limits=True),
+            capacity=st.integers(8, 40),
+            sizes=range(1, 5),
+            pods=(1, 1, 2),
+            arrivals=(0, 0, 0, 5, 10, 20),
+            lasting=BRIEF,
+            most=40,
+        ),
         st.sampled_from([Fraction(0), Fraction(1), Fraction(1, 3)]),
     )
     @settings(max_examples=150, deadline=None)
@@ -312,12 +321,12 @@ def test_the_engine_measures_its_own_drift_within_the_bound() -> None:
     @given(
         scripts(
             teams=trees(limits=True),
-            capacity=st.integers(10, 200),
-            sizes=st.integers(1, 40),
-            pods=st.integers(1, 3),
-            arrivals=instants,
-            lasting=brief,
-            most=150,
+            capacity=st.integers(50, 400),
+            sizes=range(1, 21),
+            pods=(1, 1, 2, 3),
+            arrivals=(0, 0, 0, 5, 10, 20),
+            lasting=BRIEF,
+            most=200,
         ),
         st.sampled_from([Fraction(0), Fraction(1)]),
     )
@@ -337,7 +346,7 @@ def test_the_engine_measures_its_own_drift_within_the_bound() -> None:
 # Invariants.
 
 
-@given(scripts(teams=trees(limits=True), pods=st.integers(1, 3), arrivals=instants, lasting=brief))
+@given(scripts(teams=trees(limits=True), pods=(1, 1, 2, 3), arrivals=INSTANTS, lasting=BRIEF))
 @settings(max_examples=120, deadline=None)
 def test_no_pod_is_lost_and_none_is_released_twice(script: Script) -> None:
     """The drive itself fails on a second release, and on one of half a gang."""
@@ -355,7 +364,7 @@ def test_no_pod_is_lost_and_none_is_released_twice(script: Script) -> None:
     assert all(epoch == drive.epoch for epoch, _ in stamps)
 
 
-@given(scripts(teams=trees(limits=True), pods=st.integers(1, 3), arrivals=instants, lasting=brief))
+@given(scripts(teams=trees(limits=True), pods=(1, 1, 2, 3), arrivals=INSTANTS, lasting=BRIEF))
 @settings(max_examples=120, deadline=None)
 def test_no_release_exceeds_capacity_or_a_limit(script: Script) -> None:
     def watch(drive: Drive) -> None:
@@ -393,7 +402,7 @@ def test_nobody_releases_without_leadership_the_store_or_fresh_news(
 
 
 @given(
-    scripts(teams=trees(limits=True), pods=st.integers(1, 3), arrivals=instants, lasting=brief),
+    scripts(teams=trees(limits=True), pods=(1, 1, 2, 3), arrivals=INSTANTS, lasting=BRIEF),
     st.randoms(use_true_random=False),
 )
 @settings(max_examples=120, deadline=None)

@@ -12,13 +12,25 @@ from starlette.types import ASGIApp
 from app.core.effects import PodRef
 from app.core.errors import ClusterUnavailable, StoreUnavailable
 from app.core.events import PoolObserved, Source, SourceFresh, TenantObserved
-from app.core.model import Millis, Pool, PoolName, Tenant, TenantName, Uid, UserName
+from app.core.model import (
+    Millis,
+    Pool,
+    PoolName,
+    Quota,
+    Resource,
+    Tenant,
+    TenantName,
+    Uid,
+    UserName,
+)
 from app.ports import Identity, Place
 from app.web.api import api_app
 from app.web.view import View
 from tests.fakes.asgi import Reply, call
 
 NOW = Millis(0)
+GPU = Resource("nvidia.com/gpu")
+H100 = PoolName("h100")
 ALICE = Identity("alice", groups=("team-a",))
 NEEDS = (Source.TENANTS, Source.POOLS)
 
@@ -94,9 +106,17 @@ def queues() -> Queues:
 async def view() -> View:
     view = View(NEEDS)
     weights = {UserName("alice"): Fraction(3, 2)}
-    tenant = Tenant(TenantName("team-a"), NOW, Fraction(2), user_weights=weights, max_pending=5)
+    quotas = {H100: Quota({GPU: 8}, {GPU: 32, Resource("cpu"): 1500})}
+    tenant = Tenant(
+        TenantName("team-a"),
+        NOW,
+        Fraction(2),
+        user_weights=weights,
+        quotas=quotas,
+        max_pending=5,
+    )
     await view.put(TenantObserved(NOW, tenant, pending=3))
-    await view.put(PoolObserved(NOW, Pool(PoolName("h100"), {"gpu": "H100"})))
+    await view.put(PoolObserved(NOW, Pool(H100, {"gpu": "H100"})))
     for source in NEEDS:
         await view.put(SourceFresh(NOW, source))
     return view
@@ -131,6 +151,13 @@ async def test_tenants_are_listed_to_who_may_list_them(app: ASGIApp, rights: Rig
                 "weight": "2",
                 "namespaces": [],
                 "users": [{"name": "alice", "weight": "1.5"}],
+                "quotas": [
+                    {
+                        "pool": "h100",
+                        "guarantee": {"nvidia.com/gpu": "8"},
+                        "limit": {"cpu": "1500m", "nvidia.com/gpu": "32"},
+                    }
+                ],
                 "pools": [],
                 "maxPending": 5,
                 "paused": False,
@@ -143,7 +170,8 @@ async def test_tenants_are_listed_to_who_may_list_them(app: ASGIApp, rights: Rig
 async def test_pools_are_listed_to_who_may_list_them(app: ASGIApp, rights: Rights) -> None:
     rights.granted = {("list", "pools")}
 
-    assert (await get(app, "/v1/pools")).json["items"][0]["nodeSelector"] == {"gpu": "H100"}
+    (pool,) = (await get(app, "/v1/pools")).json["items"]
+    assert (pool["nodeSelector"], pool["placement"]) == ({"gpu": "H100"}, "pack")
 
 
 async def test_a_queue_shows_each_user_in_their_own_order(app: ASGIApp, rights: Rights) -> None:

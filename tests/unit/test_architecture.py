@@ -58,7 +58,8 @@ def test_a_forbidden_import_fails(tmp_path: Path, module: str, line: str, contra
 
 
 ALLOWED = {
-    "__future__", "app", "collections", "dataclasses", "enum", "fractions", "functools",
+    "__future__", "app", "bisect", "collections", "dataclasses", "enum", "fractions",
+    "functools", "heapq", "math", "operator",
     "hashlib", "re",
     "sortedcontainers", "types", "typing",
 }  # fmt: skip

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
-from app.cli import _outcome
+from app.cli import _outcome, cli
 from app.core.errors import (
     ClusterUnavailable,
     FairgateError,
@@ -17,9 +19,12 @@ from app.core.errors import (
     StoreUnavailable,
     ToolMissing,
 )
+from app.sim.replay import Options
 
 
-def fairgate(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+def fairgate(
+    *arguments: str, stdin: str | None = None, **variables: str
+) -> subprocess.CompletedProcess[str]:
     environment = {k: v for k, v in os.environ.items() if not k.startswith("FAIRGATE_")}
     return subprocess.run(
         [sys.executable, "-m", "app", *arguments],
@@ -28,6 +33,7 @@ def fairgate(*arguments: str, **variables: str) -> subprocess.CompletedProcess[s
         capture_output=True,
         text=True,
         timeout=60,
+        input=stdin,
     )
 
 
@@ -80,7 +86,8 @@ def test_a_defect_says_how_to_see_where(
 def test_help_does_not_wait_for_heavy_imports() -> None:
     script = (
         "import sys, app.cli; "
-        "heavy = {'fastapi', 'kubernetes', 'redis', 'cryptography', 'uvicorn', 'msgspec'}; "
+        "heavy = {'fastapi', 'kubernetes', 'redis', 'cryptography', 'uvicorn', 'msgspec', "
+        "'yaml', 'matplotlib', 'app.core.engine', 'app.sim.world'}; "
         "print(*(heavy & sys.modules.keys()))"
     )
     done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True)
@@ -92,8 +99,8 @@ def test_help_lists_every_command() -> None:
     done = fairgate("--help")
 
     assert done.returncode == 0
-    assert "serve" in done.stdout
-    assert "dev" in done.stdout
+    for command in ("serve", "simulate", "replay", "dev"):
+        assert command in done.stdout
 
 
 def test_check_settings_prints_them_all_without_a_password() -> None:
@@ -123,3 +130,106 @@ def test_every_mistake_in_the_settings_is_told_at_once() -> None:
 def test_wrong_usage_exits_with_2() -> None:
     assert fairgate("serve", "--no-such-flag").returncode == 2
     assert fairgate("no-such-command").returncode == 2
+
+
+SCENARIO = """\
+pools: [{name: main, capacity: {nvidia.com/gpu: 4}}]
+tenants: [{name: a}, {name: b, weight: 3}]
+workloads:
+  - {name: w, tenant: a, count: 4, request: {nvidia.com/gpu: 1}}
+  - {name: v, tenant: b, count: 4, request: {nvidia.com/gpu: 1}}
+until: 1h
+"""
+
+
+def test_simulate_prints_json_that_is_stable(tmp_path: Path) -> None:
+    file = tmp_path / "scenario.yaml"
+    file.write_text(SCENARIO)
+    done = fairgate("simulate", str(file), "--output", "json")
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout)["tenants"]["b"]["used"] == {"nvidia.com/gpu": 3}
+    assert fairgate("simulate", str(file), "-o", "json").stdout == done.stdout
+
+
+def test_simulate_reads_standard_input_and_prints_tables() -> None:
+    done = fairgate("simulate", "-", stdin=SCENARIO)
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "Share of the cluster over time" in done.stdout
+
+
+def test_a_scenario_that_makes_no_sense_exits_with_2_and_says_where() -> None:
+    done = fairgate("simulate", "-", stdin=SCENARIO.replace("weight: 3", "weight: -3"))
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == (
+        "fairgate: standard input:2: tenants[1].weight: -3 is negative; write 0 or more.\n"
+    )
+
+
+def test_simulate_needs_a_scenario_and_a_form_that_exists() -> None:
+    assert fairgate("simulate").returncode == 2
+    assert fairgate("simulate", "-", "--output", "yaml", stdin=SCENARIO).returncode == 2
+    assert fairgate("simulate", "no-such-file.yaml").returncode == 2
+
+
+@pytest.mark.parametrize("command", ["simulate", "replay"])
+def test_help_gives_examples(command: str) -> None:
+    done = fairgate(command, "--help")
+
+    assert done.returncode == 0
+    assert f"fairgate {command}" in done.stdout.split("Examples")[1]
+
+
+def test_replay_hands_over_every_option(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: list[Options] = []
+    monkeypatch.setattr("app.sim.replay.run", taken.append)
+    line = (
+        "fairgate replay log.csv --gpus 8 --nodes n.csv --flat --tenant t --tenants w.csv "
+        "--set history=1 --set policy.halfLife=2h --from 5 --for 2d --jitter 30s --seed 7 "
+        "--policy fifo --large-gang 9 --output json --pack --seeds 3 --plot p.png"
+    )
+    monkeypatch.setattr("sys.argv", line.split())
+
+    assert _outcome(cli) == 0
+    assert taken == [
+        Options(
+            trace=Path("log.csv"),
+            gpus=8,
+            nodes=Path("n.csv"),
+            flat=True,
+            tenant="t",
+            tenants=Path("w.csv"),
+            settings=("history=1", "policy.halfLife=2h"),
+            start="5",
+            span="2d",
+            jitter="30s",
+            seed=7,
+            policy="fifo",
+            large_gang=9,
+            output="json",
+            pack=True,
+            seeds=3,
+            plot=Path("p.png"),
+        )
+    ]
+
+
+def test_the_shell_completes_commands_and_words() -> None:
+    script = "import sys; sys.argv = ['fairgate']; from app.cli import main; main()"
+
+    def completed(words: str) -> list[str]:
+        asked = {"COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+        done = subprocess.run(
+            [sys.executable, "-c", script],
+            env=os.environ | asked | {"_FAIRGATE_COMPLETE": "complete_bash"},
+            check=True,
+            capture_output=True,
+            text=True,
+        )
+        return done.stdout.split()
+
+    assert completed("fairgate sim") == ["simulate"]
+    assert completed("fairgate simulate x.yaml --output ") == ["text", "json"]
+    assert completed("fairgate replay x.csv --policy ") == ["fair", "fifo", "backfill"]

@@ -8,25 +8,31 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from dataclasses import replace as changed
 
+import pytest
+
 from app.control.copier import Copier
 from app.control.inbox import Inbox
 from app.control.leader import Leader
-from app.control.loop import Loop
+from app.control.loop import TICK_SECONDS, Loop
 from app.control.publisher import Publisher
 from app.control.releases import Releases
 from app.core import events as ev
 from app.core.effects import Tell
 from app.core.engine import Engine
 from app.core.model import (
+    DEFAULT_POOL,
+    HELD,
     Answer,
     Millis,
     Node,
     NodeName,
     Pod,
     PoolName,
+    Quota,
     Resource,
     Tenant,
     TenantName,
+    Uid,
     UserName,
 )
 from app.core.resources import PODS, ManagedResources
@@ -36,6 +42,7 @@ from tests.fakes.pods import FakeReleaser, StoredPod
 from tests.fakes.store import Contents, FakeStore, Memory
 
 GPU = Resource("nvidia.com/gpu")
+NODE = NodeName("n")
 
 
 @dataclass
@@ -69,12 +76,16 @@ class FakeMeters:
     answers: list[Answer] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
     views: list[View] = field(default_factory=list)
+    drifts: list[float] = field(default_factory=list)
 
     def leading(self, epoch: int | None) -> None:
         self.epochs.append(epoch)
 
     def shares(self, view: View) -> None:
         self.views.append(view)
+
+    def drifted(self, ratio: float) -> None:
+        self.drifts.append(ratio)
 
     def released(
         self,
@@ -105,9 +116,21 @@ class Written:
     """`ports.StatusWriter` that remembers."""
 
     statuses: dict[tuple[str, str], dict[str, object]] = field(default_factory=dict)
+    writes: int = 0
 
     async def write_status(self, kind: str, name: str, status: dict[str, object]) -> None:
         self.statuses[kind, name] = status
+        self.writes += 1
+
+
+class Listening(Inbox):
+    """The inbox, which remembers how long it was last waited at."""
+
+    patience = 0.0
+
+    async def take(self, seconds: float) -> list[ev.NewsEvent]:
+        self.patience = seconds
+        return await super().take(seconds)
 
 
 class Rig:
@@ -117,11 +140,12 @@ class Rig:
         self.memory = memory or Memory()
         self.store = FakeStore(self.memory)
         self.engine = Engine(ManagedResources([GPU]))
-        self.inbox, self.lead, self.meters = Inbox(), FakeLead(), FakeMeters()
+        self.inbox, self.lead, self.meters = Listening(), FakeLead(), FakeMeters()
         self.told, self.written = Told(), Written()
         self.parts: dict[str, asyncio.Task[None]] = {}
         self.releaser = FakeReleaser(self.lead.is_valid)
-        clock: Callable[[], Millis] = lambda: Millis(60_000)  # noqa: E731
+        self.now = Millis(60_000)
+        clock: Callable[[], Millis] = lambda: self.now  # noqa: E731
         heard = asyncio.Event()
         self.copier = Copier(self.store, self.engine, self.inbox, self.meters, clock, self.depose)
         self.releases = Releases(
@@ -146,7 +170,7 @@ class Rig:
             await self.inbox.put(event)
 
     async def open(self, gpus: int) -> None:
-        node = Node(NodeName("n"), {}, {GPU: gpus, PODS: 1000}, True)
+        node = Node(NODE, {}, {GPU: gpus, PODS: 1000}, True)
         await self.hear(ev.NodeObserved(Millis(0), node))
         await self.hear(*(ev.SourceFresh(Millis(0), source) for source in ev.Source))
 
@@ -324,3 +348,75 @@ async def test_status_is_published_for_tenants_that_exist() -> None:
         assert status["used"] == {"nvidia.com/gpu": "2"}
         assert status["observedGeneration"] == 3
         assert set(rig.written.statuses) == {("tenants", "t")}
+
+
+def guaranteed(name: str, namespace: str, guarantee: int) -> ev.TenantObserved:
+    quotas = {DEFAULT_POOL: Quota({GPU: guarantee})}
+    tenant = Tenant(TenantName(name), Millis(0), namespaces=(namespace,), quotas=quotas)
+    return ev.TenantObserved(Millis(0), tenant)
+
+
+async def test_status_tells_what_is_borrowed_and_what_is_remembered() -> None:
+    async with running(Rig(), gpus=4) as rig:
+        await rig.hear(guaranteed("t", "a", 1))
+        rig.lead.free.set()
+        for i in range(3):
+            await rig.create(held_pod(f"p{i}", "a"))
+        await until(lambda: rig.released() == 3)
+        rig.now = Millis(60_000 + 4 * 3_600_000)  # one half-life
+        history = lambda: rig.written.statuses.get(("tenants", "t"), {}).get("history")  # noqa: E731
+        await until(lambda: history() == "0.25")
+        status = rig.written.statuses["tenants", "t"]
+        assert (status["used"], status["borrowed"]) == ({GPU: "3"}, {GPU: "2"})
+
+
+async def test_a_status_that_says_the_same_is_not_written_again() -> None:
+    async with running(Rig(), gpus=4) as rig:
+        await rig.hear(guaranteed("t", "a", 0))
+        rig.lead.free.set()
+        await rig.create(held_pod("p", "a"))
+        await until(lambda: rig.written.statuses.get(("tenants", "t"), {}).get("share") == "0.250")
+        writes, seen = rig.written.writes, len(rig.meters.views)
+        rig.now = Millis(
+            rig.now + 60_000
+        )  # the memory of what is borrowed grows, by less than 0.01
+        await until(lambda: len(rig.meters.views) > seen + 2)
+        assert rig.written.writes == writes
+
+
+async def test_who_would_have_to_be_evicted_stays_and_who_wants_the_place_waits_on(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO", "fairgate.control")
+    async with running(Rig()) as rig:
+        await rig.hear(guaranteed("owner", "a", 2))
+        rig.lead.free.set()
+        for i in range(2):
+            await rig.create(held_pod(f"b{i}", "b"))
+        await until(lambda: rig.released() == 2)
+        for i in range(2):
+            stored = changed(held_pod(f"b{i}", "b"), gates=(), release=f"5.{i + 1}", node=NODE)
+            await rig.hear(ev.PodObserved(rig.now, stored))
+        rig.now = Millis(rig.now + 3_600_000)  # long past minRuntime
+        await rig.create(held_pod("p", "a"))
+        named = lambda: [r for r in caplog.records if "not evicted" in r.message]  # noqa: E731
+        await until(lambda: len(named()) == 2)  # each of them was asked for once
+        rig.now = Millis(rig.now + 600_000)  # and again later
+        await rig.hear(ev.PodGone(rig.now, Uid("b/b1")))
+        await until(lambda: not rig.releaser.pods["a", "p"].held)
+        assert len(named()) == 2
+        assert named()[0].__dict__["why"] == "guarantee"
+
+
+async def test_the_loop_sleeps_no_longer_than_until_something_is_due() -> None:
+    async with running(Rig()) as rig:
+        rig.lead.free.set()
+        await until(lambda: rig.leader.leads and rig.memory.contents is not None)
+        await rig.create(held_pod("p", "a"))
+        rig.releaser.pods["a", "p"].stamp = "edited"  # so its release is refused: it rests
+        await until(lambda: rig.meters.answers == [Answer.HELD])
+        rig.now = Millis(rig.now + 900)
+        await until(lambda: rig.inbox.patience == 0.1)
+        rig.releaser.pods["a", "p"].stamp = HELD
+        rig.now = Millis(rig.now + 100)
+        await until(lambda: rig.released() == 1 and rig.inbox.patience == TICK_SECONDS)

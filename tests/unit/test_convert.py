@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from fractions import Fraction
 from typing import Any
 
 import msgspec
@@ -13,6 +12,7 @@ from app.core import events, model
 from app.core.errors import InvalidInput
 from app.core.resources import ManagedResources
 from app.kube import convert
+from app.kube.sharing import Shared
 
 AT = model.Millis(7)
 PODS = convert.Pods(ManagedResources(["nvidia.com/gpu"]), frozenset({"kube-system"}))
@@ -21,10 +21,17 @@ CPU_ONLY = {"requests": {"cpu": "500m"}}
 
 
 def pod(
-    resources: dict[str, Any], *, namespace: str = "team-a", phase: str = "Pending", **spec: Any
+    resources: dict[str, Any],
+    *,
+    namespace: str = "team-a",
+    phase: str = "Pending",
+    uid: str = "u-1",
+    annotations: dict[str, str] | None = None,
+    **spec: Any,
 ) -> wire.Pod:
+    about = {"annotations": annotations} if annotations else {}
     document = {
-        "metadata": {"name": "p", "namespace": namespace, "uid": "u-1"},
+        "metadata": {"name": "p", "namespace": namespace, "uid": uid, **about},
         "spec": {"containers": [{"resources": resources}], **spec},
         "status": {"phase": phase},
     }
@@ -51,6 +58,8 @@ def test_managed_pod_is_read_whole() -> None:
                     model.ANNOTATION_SUBMITTER: "alice@example.com",
                     model.ANNOTATION_RELEASE: "7.3",
                     model.ANNOTATION_POOLS: "h100, a100",
+                    model.ANNOTATION_MAX_RUNTIME: "1h30m",
+                    model.ANNOTATION_PREEMPTIBLE: "false",
                 },
             },
             "spec": {
@@ -60,7 +69,11 @@ def test_managed_pod_is_read_whole() -> None:
                 "nodeName": "n1",
                 "priority": 5,
             },
-            "status": {"phase": "Running"},
+            "status": {
+                "phase": "Running",
+                "startTime": "2026-01-02T03:05:05Z",
+                "qosClass": "Guaranteed",
+            },
         },
         wire.Pod,
     )
@@ -82,6 +95,10 @@ def test_managed_pod_is_read_whole() -> None:
         terminating=True,
         has_labels=True,
         has_annotations=True,
+        started=model.Millis(1767323105000),
+        max_runtime=model.Millis(5_400_000),
+        preemptible=False,
+        quality=model.Quality.GUARANTEED,
     )
 
 
@@ -153,61 +170,59 @@ def test_node_is_ready_when_it_can_take_pods(
     )
 
 
-def test_tenant() -> None:
-    document = {
-        "metadata": {
-            "name": "team-a",
-            "creationTimestamp": "1970-01-01T00:00:01Z",
-            "generation": 4,
-        },
-        "spec": {
-            "parent": "research",
-            "weight": "2.5",
-            "namespaces": ["a", "b"],
-            "users": [{"name": "alice", "weight": "3"}, {"name": "bob"}],
-            "pools": ["h100"],
-            "maxPending": 9,
-            "paused": True,
-        },
-        "status": {"pending": 12},
-    }
-    event = convert.read_tenant(msgspec.convert(document, wire.Tenant), AT)
-    assert event.pending == 12
-    assert event.tenant == model.Tenant(
-        name=model.TenantName("team-a"),
-        created=model.Millis(1000),
-        weight=Fraction(5, 2),
-        parent=model.TenantName("research"),
-        namespaces=("a", "b"),
-        user_weights={model.UserName("alice"): Fraction(3), model.UserName("bob"): Fraction(1)},
-        pools=(model.PoolName("h100"),),
-        max_pending=9,
-        paused=True,
-        generation=4,
-    )
+HOUR = model.Millis(3_600_000)
 
 
-def test_pool() -> None:
-    document = {
-        "metadata": {"name": "h100", "generation": 2},
-        "spec": {
-            "nodeSelector": {"gpu": "h100"},
-            "weights": {"nvidia.com/gpu": "4"},
-            "overcommit": {"cpu": "1.2"},
-        },
-    }
-    pool = convert.read_pool(msgspec.convert(document, wire.Pool), AT).pool
-    assert pool == model.Pool(
-        name=model.PoolName("h100"),
-        selector={"gpu": "h100"},
-        weights={model.Resource("nvidia.com/gpu"): Fraction(4)},
-        overcommit={model.Resource("cpu"): Fraction(6, 5)},
-        generation=2,
-    )
+@pytest.mark.parametrize(
+    ("declared", "deadline", "longest"),
+    [
+        (None, None, None),
+        ("1h", None, HOUR),
+        (None, 3600, HOUR),
+        ("1h", 7200, HOUR),
+        ("2h", 3600, HOUR),
+        ("an hour", None, None),
+        ("0s", None, None),
+        ("", 3600, HOUR),
+    ],
+)
+def test_a_pod_runs_at_most_as_long_as_declared_and_as_its_deadline_allows(
+    declared: str | None, deadline: int | None, longest: model.Millis | None
+) -> None:
+    annotations = {} if declared is None else {model.ANNOTATION_MAX_RUNTIME: declared}
+    document = pod(ONE_GPU, annotations=annotations, activeDeadlineSeconds=deadline)
+    assert managed(document).max_runtime == longest
 
 
-@pytest.mark.parametrize("weight", ["", "-1", "1e9", "1/3", "nan", "two", "1" * 40])
-def test_weight_that_is_no_decimal_is_refused(weight: str) -> None:
-    document = {"metadata": {"name": "t"}, "spec": {"weight": weight}}
-    with pytest.raises(InvalidInput, match="weight"):
-        convert.read_tenant(msgspec.convert(document, wire.Tenant), AT)
+@pytest.mark.parametrize("written", ["true", "False", "no", ""])
+def test_only_the_word_false_protects_from_eviction(written: str) -> None:
+    annotations = {model.ANNOTATION_PREEMPTIBLE: written}
+    assert managed(pod(ONE_GPU, annotations=annotations)).preemptible
+
+
+def test_what_pods_repeat_is_kept_once() -> None:
+    def another(uid: str) -> model.Pod:
+        annotations = {
+            model.ANNOTATION_SUBMITTER: "alice" + uid[:0],
+            model.ANNOTATION_RELEASE: "0" + uid[:0],
+            model.ANNOTATION_POOLS: "h100",
+        }
+        spec = {"schedulingGates": [{"name": model.GATE}], "nodeSelector": {"zone": "a"}}
+        return managed(pod(ONE_GPU, uid=uid, annotations=annotations, **spec))
+
+    one, other = another("u-1"), another("u-2")
+    for each in ("namespace", "user", "since", "demand", "gates", "release", "selector", "pools"):
+        assert getattr(one, each) is getattr(other, each), each
+    assert one.uid != other.uid
+
+
+def test_sharing_confuses_no_values_and_keeps_a_bounded_number() -> None:
+    shared = Shared(most=2)
+    assert [shared.value(0), shared.value(False), shared.value(0.0)] == [0, False, 0.0]
+    assert [type(shared.value(each)) for each in (0, False)] == [int, bool]
+    mapping = {"a": "1"}
+    assert shared.mapping(mapping) is mapping
+    assert shared.mapping({"a": "1"}) is mapping
+    for number in range(3):
+        shared.mapping({"n": number})
+    assert shared.mapping({"a": "1"}) is not mapping

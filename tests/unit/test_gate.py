@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from app.core.annotations import named_pools
 from app.core.effects import Intend, PodRef, Release
 from app.core.gate import (
     Candidate,
@@ -17,7 +18,6 @@ from app.core.gate import (
     fence_patch,
     judge,
     label_value,
-    named_pools,
     release_labels,
     release_patch,
     stamp_patch,
@@ -149,9 +149,31 @@ def test_any_other_becomes_a_short_hash(text: str) -> None:
     assert len(label_value(text)) == 18
 
 
+@pytest.mark.parametrize(
+    ("key", "written", "told"),
+    [
+        ("max-runtime", "2h", False),
+        ("max-runtime", "two hours", True),
+        ("max-runtime", "0s", True),
+        ("preemptible", "false", False),
+        ("preemptible", "true", False),
+        ("preemptible", "False", True),
+    ],
+)
+def test_who_miswrites_an_annotation_is_told_and_keeps_it(
+    key: str, written: str, told: bool
+) -> None:
+    annotations = {f"fairgate.io/{key}": written}
+    pod, warnings = held({"metadata": {"annotations": annotations}, "spec": {}})
+
+    assert pod["metadata"]["annotations"] == STAMPS | annotations
+    assert len(warnings) == told
+    assert all(f"fairgate.io/{key}: '{written}' is" in warning for warning in warnings)
+
+
 def test_pools_are_named_by_a_comma_list() -> None:
     assert named_pools({"fairgate.io/pools": " h100,, a100 "}) == ("h100", "a100")
-    assert named_pools(None) == named_pools({"other": "x"}) == ()
+    assert named_pools({"other": "x"}) == ()
 
 
 ORDER = Release(

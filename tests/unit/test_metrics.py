@@ -15,11 +15,16 @@ GPU = Resource("nvidia.com/gpu")
 H100 = PoolName("h100")
 
 
-def tenant(used: int, pending: int = 0) -> TenantView:
+def tenant(
+    used: int, pending: int = 0, *, share: Fraction = Fraction(1, 2), parent: str | None = None
+) -> TenantView:
     return TenantView(
+        parent=TenantName(parent) if parent else None,
         weight=Fraction(2),
-        share=Fraction(1, 2),
+        share=share,
         used={H100: {GPU: used}},
+        borrowed={},
+        history=0.0,
         pending=pending,
         generation=1,
         disputed=(),
@@ -81,6 +86,33 @@ def test_only_a_leader_shows_shares(leading: Leading) -> None:
     leading.leading(None)
     assert (sample("fairgate_leader"), sample("fairgate_leader_epoch")) == (0, 7)
     assert used("a") is None
+
+
+def test_equality_is_told_of_those_who_wait_at_the_top(leading: Leading) -> None:
+    half, none = Fraction(1, 2), Fraction(0)
+    leading.shares(
+        view(
+            a=tenant(4, pending=1, share=half),
+            b=tenant(0, pending=1, share=none),
+            content=tenant(0, share=none),
+            child=tenant(0, pending=1, share=none, parent="a"),
+        )
+    )
+    assert sample("fairgate_jain_index") == 0.5
+
+    leading.shares(view(a=tenant(4, pending=1), b=tenant(4, pending=9)))
+    assert sample("fairgate_jain_index") == 1
+
+    leading.shares(view(a=tenant(0, pending=1, share=none)))
+    assert sample("fairgate_jain_index") == 1
+
+
+def test_the_drift_is_shown_by_a_leader_only(leading: Leading) -> None:
+    leading.drifted(0.25)
+    assert sample("fairgate_fairness_drift_ratio") == 0.25
+
+    leading.leading(None)
+    assert sample("fairgate_fairness_drift_ratio") == 0
 
 
 def test_a_release_is_counted_by_what_became_of_it(leading: Leading) -> None:

@@ -1,0 +1,55 @@
+"""What users write on their pods for Fairgate, read so that a mistake does no harm.
+
+The API server has stored it already: nothing here refuses, the gate warns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from app.core.durations import duration
+from app.core.errors import InvalidInput
+from app.core.model import (
+    ANNOTATION_MAX_RUNTIME,
+    ANNOTATION_POOLS,
+    ANNOTATION_PREEMPTIBLE,
+    Millis,
+)
+
+Annotations = Mapping[str, str]
+
+
+def named_pools(annotations: Annotations) -> tuple[str, ...]:
+    """Return the pools that the user names, in that order; empty means any."""
+    written = annotations.get(ANNOTATION_POOLS, "")
+    return tuple(name.strip() for name in written.split(",") if name.strip())
+
+
+def declared_runtime(annotations: Annotations) -> Millis | None:
+    """Return how long the pod runs at most; None: its user does not say, or not legibly."""
+    written = annotations.get(ANNOTATION_MAX_RUNTIME)
+    try:
+        return (duration(written) or None) if written is not None else None
+    except InvalidInput:
+        return None
+
+
+def may_be_evicted(annotations: Annotations) -> bool:
+    """Tell whether others may take back what the pod borrows: unless its user says "false"."""
+    return annotations.get(ANNOTATION_PREEMPTIBLE) != "false"
+
+
+def misread(annotations: Annotations) -> Iterator[str]:
+    """Return a warning for every annotation whose author probably meant something else."""
+    runtime = annotations.get(ANNOTATION_MAX_RUNTIME)
+    if runtime is not None and declared_runtime(annotations) is None:
+        yield (
+            f"Fairgate: {ANNOTATION_MAX_RUNTIME}: {runtime[:40]!r} is not a run time such as "
+            "90s, 5m or 1h30m, so none is assumed; correct it."
+        )
+    preemptible = annotations.get(ANNOTATION_PREEMPTIBLE, "true")
+    if preemptible not in ("true", "false"):
+        yield (
+            f"Fairgate: {ANNOTATION_PREEMPTIBLE}: {preemptible[:40]!r} is neither true nor false, "
+            'so this pod may be evicted; write "false" if it must not be.'
+        )

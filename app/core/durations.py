@@ -1,0 +1,21 @@
+"""Lengths of time as people write them in the custom resources and on pods: 90s, 5m, 1h30m."""
+
+from __future__ import annotations
+
+import re
+
+from app.core.errors import InvalidInput
+from app.core.model import Millis
+
+_GRAMMAR = re.compile(
+    r"(?=.)((?P<h>\d{1,6})h)?((?P<m>\d{1,6})m)?((?P<s>\d{1,6})s)?", re.ASCII | re.DOTALL
+)
+
+
+def duration(text: str) -> Millis:
+    """Return a length of time. Raises InvalidInput; the grammar is that of the Policy's schema."""
+    match = _GRAMMAR.fullmatch(text)
+    if match is None:
+        raise InvalidInput(f"{text[:40]!r} is not a duration such as 90s, 5m or 1h30m.")
+    hours, minutes, seconds = (int(match[unit] or 0) for unit in "hms")
+    return Millis(((hours * 60 + minutes) * 60 + seconds) * 1000)

@@ -1,0 +1,42 @@
+"""How long the command takes to replay a whole log of a real cluster, in virtual time."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from app.dev.progress import Told
+from loadtest.figures import Compared, Measure, Series, Target
+from loadtest.load import BenchFailed
+
+NAME = "replay"
+LOG = Path(__file__).parents[2] / "shared" / "traces" / "philly_2017.csv.gz"
+GPUS = 1600
+ROUNDS = 3
+MOST_SECONDS = Target(most=10)
+
+
+def measure(progress: Told, decisions: int | None, rounds: int | None) -> Measure:
+    """Replay the Philly log, start-up of the command and its report included."""
+    if not LOG.exists():
+        raise BenchFailed(
+            "The Philly log is not beside this folder (shared/traces/philly_2017.csv.gz); "
+            "leave this measure out by --only."
+        )
+    rounds = rounds or ROUNDS
+    command = [sys.executable, "-m", "app", "replay", str(LOG), "--gpus", str(GPUS), "--flat"]
+    taken = []
+    for number in range(1, rounds + 1):
+        with progress.step(f"replay, round {number} of {rounds}"):
+            began = time.perf_counter()
+            subprocess.run([*command, "--output", "json"], check=True, stdout=subprocess.DEVNULL)
+            taken.append(time.perf_counter() - began)
+    return Measure(
+        NAME,
+        "Replay of the whole Philly log",
+        (f"`fairgate replay LOG --gpus {GPUS} --flat`, 10,897 jobs, one core.",),
+        (),
+        (Compared(Series("whole replay", "s", tuple(taken)), MOST_SECONDS),),
+    )

@@ -1,0 +1,360 @@
+"""What must hold of the nodes of a pool, whatever comes and goes, and against a naive model."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app.core.backlog import Parts
+from app.core.devices import Devices, Tray, drain, place, times
+from app.core.fragmentation import Mix
+from app.core.model import Amounts, NodeName, Resource, Style
+from app.core.nodes import Nodes
+from app.core.sites import Slot
+
+GPU = Resource("nvidia.com/gpu")
+CPU = Resource("cpu")
+SIZE = 10
+NAMES = tuple(NodeName(name) for name in "abcde")
+
+styles = st.sampled_from(Style)
+plain_nodes = st.dictionaries(
+    st.sampled_from(NAMES),
+    st.fixed_dictionaries({GPU: st.integers(0, 6), CPU: st.integers(0, 9)}),
+    min_size=1,
+)
+plain_pods = st.fixed_dictionaries({GPU: st.integers(0, 3), CPU: st.integers(0, 3)}).filter(
+    lambda demand: any(demand.values())
+)
+fractional_pods = st.fixed_dictionaries({GPU: st.integers(0, 25), CPU: st.integers(0, 4)})
+
+
+def pool_of(
+    style: Style,
+    offers: Mapping[NodeName, Amounts],
+    fractions: Amounts,
+    mix: Mix | None = None,
+) -> Nodes:
+    nodes = Nodes(style, mix)
+    for name, offer in offers.items():
+        nodes.put(name, offer, fractions, True)
+    return nodes
+
+
+def take_all(nodes: Nodes, parts: Parts, names: tuple[NodeName, ...]) -> list[Slot]:
+    demands = [demand for demand, count in parts for _ in range(count)]
+    assert len(names) == len(demands)
+    pairs = sorted(zip(names, demands, strict=True), key=lambda pair: -pair[1].get(GPU, 0))
+    return [nodes.take(name, demand) for name, demand in pairs]
+
+
+@given(styles, plain_nodes, plain_pods, st.integers(1, 12))
+def test_equal_pods_find_a_plan_whenever_there_is_one(
+    style: Style, offers: dict[NodeName, Amounts], demand: Amounts, count: int
+) -> None:
+    nodes = pool_of(style, offers, {})
+    room = sum(min(o[r] // v for r, v in demand.items() if v) for o in offers.values())
+    parts = ((demand, count),)
+    plan = nodes.find(parts)
+    assert (plan is not None) == (count <= room)
+    if plan is not None:
+        take_all(nodes, parts, plan.nodes)
+        assert all(value >= 0 for name in offers for value in nodes.free(name).values())
+
+
+@given(
+    styles,
+    st.dictionaries(st.sampled_from(NAMES), st.integers(1, 4), min_size=1),
+    st.lists(st.tuples(st.sampled_from(NAMES), st.integers(1, 25)), max_size=5),
+    st.integers(1, 25),
+    st.integers(1, 12),
+)
+def test_equal_fractional_pods_find_a_plan_whenever_there_is_one(
+    style: Style,
+    sizes: dict[NodeName, int],
+    before: list[tuple[NodeName, int]],
+    value: int,
+    count: int,
+) -> None:
+    offers = {name: {GPU: SIZE * n} for name, n in sizes.items()}
+    nodes = pool_of(style, offers, {GPU: SIZE})
+    slots = [nodes.take(name, {GPU: taken}) for name, taken in before]
+    assert all(slot.node in NAMES for slot in slots)
+    left = {name: devices_left(sizes[name], [s for s in slots if s.node == name]) for name in sizes}
+    parts = ((demand := {GPU: value}, count),)
+    plan = nodes.find(parts)
+    assert (plan is not None) == (
+        count <= sum(most_pods(devices, value) for devices in left.values())
+    )
+    if plan is not None:
+        assert all(slot.proper for slot in take_all(nodes, ((demand, count),), plan.nodes))
+
+
+def devices_left(count: int, slots: list[Slot]) -> list[int]:
+    left = [SIZE] * count
+    for slot in slots:
+        for number, amount in slot.devices(GPU):
+            left[number] -= amount
+    assert all(0 <= value <= SIZE for value in left)
+    return left
+
+
+def most_pods(left: list[int], value: int) -> int:
+    """The most pods of `value` each: every split of unused devices between rests and wholes."""
+    count, rest = divmod(value, SIZE)
+    whole, parts = left.count(SIZE), [v for v in left if v < SIZE]
+    spots = sum(part // rest for part in parts) if rest else 0
+    return max(
+        min(
+            (whole - opened) // count if count else 10**9,
+            spots + opened * (SIZE // rest) if rest else 10**9,
+        )
+        for opened in range(whole + 1)
+    )
+
+
+@given(
+    styles,
+    plain_nodes,
+    st.lists(st.tuples(plain_pods, st.integers(1, 3)), min_size=1, max_size=3),
+    st.dictionaries(st.sampled_from(NAMES), plain_pods),
+)
+def test_a_plan_leaves_free_what_is_withheld(
+    style: Style,
+    offers: dict[NodeName, Amounts],
+    parts: list[tuple[Amounts, int]],
+    withheld: dict[NodeName, Amounts],
+) -> None:
+    nodes = pool_of(style, offers, {})
+    wanted = tuple(parts)
+    plan = nodes.find(wanted, withheld)
+    if plan is not None:
+        slots = take_all(nodes, wanted, plan.nodes)
+        used = {r for demand, _ in parts for r, value in demand.items() if value}
+        for slot in slots:
+            free, kept = nodes.free(slot.node), withheld.get(slot.node, {})
+            assert all(free[r] >= kept.get(r, 0) for r in used if slot.demand[r])
+
+
+devices = st.builds(
+    lambda whole, parts: Devices(0, SIZE, whole, tuple(sorted(parts))),
+    st.integers(0, 4),
+    st.lists(st.integers(1, SIZE - 1), max_size=4),
+)
+
+
+@given(devices, st.integers(1, 25))
+def test_counting_places_agrees_with_placing_one_after_the_other(
+    left: Devices, demand: int
+) -> None:
+    placed, rest = 0, place(left, demand)
+    while rest is not None:
+        placed, rest = placed + 1, place(rest, demand)
+    assert times(left, demand) == placed
+
+
+@given(devices, st.integers(1, 60))
+def test_draining_takes_what_there_is(left: Devices, demand: int) -> None:
+    def total(some: Devices) -> int:
+        return some.whole * SIZE + sum(some.parts)
+
+    rest = drain(left, demand)
+    assert total(rest) == max(0, total(left) - demand)
+    assert list(rest.parts) == sorted(part for part in rest.parts if 0 < part < SIZE)
+
+
+@given(st.integers(0, 45), st.lists(st.integers(0, 25), max_size=12), st.data())
+def test_numbered_devices_behave_as_counted_ones(
+    offer: int, steps: list[int], data: st.DataObject
+) -> None:
+    tray = Tray(0, SIZE, offer)
+    held = []
+    for step in steps:
+        if step == 0 and held:
+            tray.unseat(held.pop(data.draw(st.integers(0, len(held) - 1))))
+            continue
+        counted = place(tray.value(), step)
+        seats, proper = tray.seat(step)
+        held.append(seats)
+        assert proper == (counted is not None)
+        assert counted in (None, tray.value())
+        if proper:
+            assert sum(amount for _, amount in seats) == step
+    for seats in held:
+        tray.unseat(seats)
+    assert tray.value() == Tray(0, SIZE, offer).value()
+
+
+@dataclass
+class Naive:
+    """The same pool, judged anew each time, by the definitions and nothing else."""
+
+    style: Style
+    offers: dict[NodeName, Amounts] = field(default_factory=dict)
+    closed: set[NodeName] = field(default_factory=set)
+    slots: list[Slot] = field(default_factory=list)
+
+    def free(self, name: NodeName) -> dict[Resource, int]:
+        left = dict(self.offers[name])
+        for slot in self.on(name):
+            for resource, value in slot.demand.items():
+                left[resource] = left.get(resource, 0) - value
+        return left
+
+    def on(self, name: NodeName) -> list[Slot]:
+        return [slot for slot in self.slots if slot.node == name]
+
+    def best(self, demand: Amounts, mix: Mix) -> NodeName | None:
+        judged = []
+        for name in sorted(self.offers):
+            free = self.free(name)
+            left = devices_left(self.offers[name][GPU] // SIZE, self.on(name))
+            after = fitted(left, demand.get(GPU, 0))
+            if name in self.closed or after is None:
+                continue
+            rest = {r: v - demand.get(r, 0) for r, v in free.items()}
+            if any(rest[r] < 0 for r, v in demand.items() if v):
+                continue
+            if self.style is Style.SPREAD:
+                judged.append(((-free[self.scarce(demand)],), name))
+                continue
+            lost = usable(left, free[CPU], mix) - usable(after, rest[CPU], mix)
+            idle = 0 if demand.get(GPU, 0) else max(0, free[GPU])
+            judged.append(((lost, idle, rest[self.scarce(demand)]), name))
+        return min(judged)[1] if judged else None
+
+    def scarce(self, demand: Amounts) -> Resource:
+        def part(resource: Resource) -> float:
+            opened = [o for name, o in self.offers.items() if name not in self.closed]
+            return demand.get(resource, 0) / max(1, sum(o[resource] for o in opened))
+
+        return GPU if part(GPU) >= part(CPU) and demand.get(GPU, 0) else CPU
+
+
+def fitted(left: list[int], demand: int) -> list[int] | None:
+    """What a pod leaves of devices: the rest from the fullest that has it, whole ones unused."""
+    count, rest = divmod(demand, SIZE)
+    left = sorted(left)
+    if rest:
+        spot = next((i for i, value in enumerate(left) if value >= rest), None)
+        if spot is None:
+            return None
+        left[spot] -= rest
+    for _ in range(count):
+        if SIZE not in left:
+            return None
+        left.remove(SIZE)
+    return left
+
+
+def usable(left: list[int], cpu: int, mix: Mix) -> int:
+    """What the pods of the mix could use: all of every device that has enough for one of them."""
+    total = 0
+    for (wanted, _), weight in mix.sample:
+        demand = dict(wanted)
+        if demand.get(CPU, 0) <= cpu and fitted(left, demand[GPU]) is not None:
+            least = min(demand[GPU], SIZE)
+            total += weight * 1000 // SIZE * sum(value for value in left if value >= least)
+    return total
+
+
+steps = st.one_of(
+    st.tuples(st.just("put"), st.sampled_from(NAMES), st.integers(0, 3), st.booleans()),
+    st.tuples(st.just("drop"), st.sampled_from(NAMES)),
+    st.tuples(st.just("give"), st.integers(0, 99)),
+    st.tuples(st.just("find"), st.integers(0, 3)),
+    st.tuples(st.just("find"), st.integers(0, 3)),
+    st.tuples(st.just("find"), st.integers(0, 3)),
+)
+
+
+@settings(max_examples=300)
+@given(styles, st.lists(fractional_pods, min_size=4, max_size=4), st.lists(steps, max_size=40))
+def test_every_pod_goes_where_a_naive_model_sends_it(
+    style: Style, pods: list[Amounts], history: list[tuple[object, ...]]
+) -> None:
+    mix = Mix()
+    nodes, naive = Nodes(style, mix), Naive(style)
+    shapes: list[Parts] = [((demand, 1),) for demand in pods]
+    nodes.put(NAMES[0], {GPU: 20, CPU: 6}, {GPU: SIZE}, True)
+    naive.offers[NAMES[0]] = {GPU: 20, CPU: 6}
+    for step in history:
+        match step:
+            case ("put", str(name), int(count), bool(open)):
+                node = NodeName(name)
+                if not naive.on(node):  # devices may be dealt out anew when their number changes
+                    naive.offers[node] = {GPU: SIZE * count, CPU: 3 * count}
+                naive.closed -= {node}
+                naive.closed |= set() if open else {node}
+                offer = naive.offers[node]
+                nodes.put(node, offer, {GPU: SIZE}, open)
+            case ("drop", str(name)):
+                node = NodeName(name)
+                nodes.drop(node)
+                naive.offers.pop(node, None)
+                naive.slots = [slot for slot in naive.slots if slot.node != node]
+            case ("give", int(number)) if naive.slots:
+                nodes.give(naive.slots.pop(number % len(naive.slots)))
+            case ("find", int(number)):
+                mix.saw(shapes[number])
+                plan = nodes.find(shapes[number])
+                best = naive.best(pods[number], mix)
+                assert (plan.nodes if plan else ()) == ((best,) if best else ())
+                if plan is not None:
+                    naive.slots.append(nodes.take(plan.nodes[0], pods[number]))
+        for name in naive.offers:
+            assert nodes.free(name) == naive.free(name)
+
+
+@given(styles, plain_nodes, st.lists(plain_pods, min_size=1, max_size=8))
+def test_the_order_in_which_nodes_are_told_does_not_matter(
+    style: Style, offers: dict[NodeName, Amounts], pods: list[Amounts]
+) -> None:
+    orders = itertools.islice(itertools.permutations(sorted(offers)), 0, 24, 5)
+    answers = set()
+    for order in orders:
+        mix = Mix()
+        nodes = pool_of(style, {name: offers[name] for name in order}, {}, mix)
+        answer = []
+        for demand in pods:
+            mix.saw(((demand, 1),))
+            plan = nodes.find(((demand, 1),))
+            answer.append(plan and (plan.nodes, plan.cost))
+            if plan is not None:
+                nodes.take(plan.nodes[0], demand)
+        answers.add(tuple(answer))
+    assert len(answers) == 1
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(NAMES), fractional_pods), max_size=12),
+    st.lists(st.tuples(st.sampled_from(NAMES), st.integers(0, 45)), max_size=6),
+    st.data(),
+)
+def test_nothing_is_lost_however_overfull_a_node_is(
+    taken: list[tuple[NodeName, Amounts]],
+    offers: list[tuple[NodeName, int]],
+    data: st.DataObject,
+) -> None:
+    nodes = Nodes()
+    slots = [nodes.take(name, demand) for name, demand in taken]
+    known: dict[NodeName, Amounts] = {}
+    for name, gpus in offers:
+        known[name] = {GPU: gpus, CPU: 5}
+        nodes.put(name, known[name], {GPU: SIZE}, True)
+        if slots:
+            nodes.give(slots.pop(data.draw(st.integers(0, len(slots) - 1))))
+        for node, offer in known.items():
+            here = [slot for slot in slots if slot.node == node]
+            used = {r: sum(slot.demand.get(r, 0) for slot in here) for r in offer}
+            assert nodes.free(node) == {r: v - used[r] for r, v in offer.items()}
+            seated = [pair for slot in here for pair in slot.devices(GPU)]
+            each: dict[int, int] = {}
+            for number, amount in seated:
+                each[number] = each.get(number, 0) + amount
+            assert all(amount <= SIZE for amount in each.values())
+            assert sum(each.values()) == min(used[GPU], max(0, offer[GPU]))

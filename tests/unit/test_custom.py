@@ -1,0 +1,171 @@
+"""Tenants, Pools and the Policy as the core hears of them."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+import msgspec
+import pytest
+
+from app import wire
+from app.core import events, model
+from app.core.errors import InvalidInput
+from app.core.policy import Policy, Reclaim, WithinQueue
+from app.kube import custom
+
+AT = model.Millis(7)
+GPU = model.Resource("nvidia.com/gpu")
+
+
+def test_tenant() -> None:
+    document = {
+        "metadata": {
+            "name": "team-a",
+            "creationTimestamp": "1970-01-01T00:00:01Z",
+            "generation": 4,
+        },
+        "spec": {
+            "parent": "research",
+            "weight": "2.5",
+            "namespaces": ["a", "b"],
+            "users": [{"name": "alice", "weight": "3"}, {"name": "bob"}],
+            "quotas": [
+                {"pool": "h100", "guarantee": {GPU: 8}, "limit": {GPU: "32", "cpu": "1500m"}},
+                {"pool": "t4"},
+            ],
+            "pools": ["h100"],
+            "maxPending": 9,
+            "paused": True,
+        },
+        "status": {"pending": 12},
+    }
+    event = custom.read_tenant(msgspec.convert(document, wire.Tenant), AT)
+    assert event.pending == 12
+    assert event.tenant == model.Tenant(
+        name=model.TenantName("team-a"),
+        created=model.Millis(1000),
+        weight=Fraction(5, 2),
+        parent=model.TenantName("research"),
+        namespaces=("a", "b"),
+        user_weights={model.UserName("alice"): Fraction(3), model.UserName("bob"): Fraction(1)},
+        pools=(model.PoolName("h100"),),
+        quotas={
+            model.PoolName("h100"): model.Quota({GPU: 8}, {GPU: 32, model.Resource("cpu"): 1500}),
+            model.PoolName("t4"): model.Quota(),
+        },
+        max_pending=9,
+        paused=True,
+        generation=4,
+    )
+
+
+def test_pool() -> None:
+    document = {
+        "metadata": {"name": "h100", "generation": 2},
+        "spec": {
+            "nodeSelector": {"gpu": "h100"},
+            "weights": {"nvidia.com/gpu": "4"},
+            "overcommit": {"cpu": "1.2"},
+            "placement": "spread",
+        },
+    }
+    pool = custom.read_pool(msgspec.convert(document, wire.Pool), AT).pool
+    assert pool == model.Pool(
+        name=model.PoolName("h100"),
+        selector={"gpu": "h100"},
+        weights={model.Resource("nvidia.com/gpu"): Fraction(4)},
+        overcommit={model.Resource("cpu"): Fraction(6, 5)},
+        placement=model.Style.SPREAD,
+        generation=2,
+    )
+
+
+@pytest.mark.parametrize("weight", ["", "-1", "1e9", "1/3", "nan", "two", "1" * 40])
+def test_weight_that_is_no_decimal_is_refused(weight: str) -> None:
+    document = {"metadata": {"name": "t"}, "spec": {"weight": weight}}
+    with pytest.raises(InvalidInput, match="weight"):
+        custom.read_tenant(msgspec.convert(document, wire.Tenant), AT)
+
+
+@pytest.mark.parametrize(
+    ("quota", "complaint"),
+    [
+        (
+            {"guarantee": {GPU: "many"}},
+            "guarantee in pool h100: resource nvidia.com/gpu: 'many' is",
+        ),
+        ({"limit": {GPU: -1}}, "limit in pool h100: nvidia.com/gpu is negative"),
+    ],
+)
+def test_a_quota_that_is_no_amount_is_refused(quota: dict[str, Any], complaint: str) -> None:
+    document = {"metadata": {"name": "t"}, "spec": {"quotas": [{"pool": "h100", **quota}]}}
+    with pytest.raises(InvalidInput, match=complaint):
+        custom.read_tenant(msgspec.convert(document, wire.Tenant), AT)
+
+
+def policy(name: str = "default", **spec: Any) -> events.PolicyObserved | None:
+    document = {"metadata": {"name": name}, "spec": spec}
+    return custom.read_policy(msgspec.convert(document, wire.Policy), AT)
+
+
+def test_a_policy_is_read_whole() -> None:
+    seen = policy(
+        history="0.5",
+        halfLife="1h30m",
+        minCharge="10s",
+        reserveAfter="7m",
+        backfill=False,
+        reclaim="fair",
+        withinQueue="LowerPriority",
+        minRuntime="0s",
+        gangTimeout="10m",
+        schedulingTimeout="5m",
+        mode="Enforce",
+    )
+    assert seen == events.PolicyObserved(
+        AT,
+        Policy(
+            history=Fraction(1, 2),
+            half_life=model.Millis(5_400_000),
+            min_charge=model.Millis(10_000),
+            reserve_after=model.Millis(420_000),
+            backfill=False,
+            reclaim=Reclaim.FAIR,
+            within_queue=WithinQueue.LOWER_PRIORITY,
+            min_runtime=model.Millis(0),
+        ),
+    )
+
+
+def test_absent_fields_of_a_policy_are_the_defaults_of_the_core() -> None:
+    assert policy() == events.PolicyObserved(AT, Policy())
+
+
+def test_a_policy_by_another_name_does_not_count() -> None:
+    assert policy("other", backfill=False) is None
+
+
+def test_a_half_life_of_nothing_can_be_divided_by() -> None:
+    seen = policy(halfLife="0s")
+    assert seen is not None
+    assert seen.policy.half_life == 1
+
+
+@pytest.mark.parametrize(
+    ("field", "written"),
+    [
+        ("history", "-1"),
+        ("history", "1e9"),
+        ("halfLife", ""),
+        ("halfLife", "4"),
+        ("minCharge", "5m1h"),
+        ("reserveAfter", "1.5h"),
+        ("minRuntime", "1234567s"),
+        ("reclaim", "Fair"),
+        ("withinQueue", "never"),
+    ],
+)
+def test_a_field_that_cannot_be_read_is_named(field: str, written: str) -> None:
+    with pytest.raises(InvalidInput, match=f"^{field}: '{written}' is "):
+        policy(**{field: written})
