@@ -19,14 +19,14 @@ from rich.console import Console
 from app.core.errors import FairgateError, InvalidInput
 from app.dev.interrupt import orderly
 from app.dev.progress import Told
-from loadtest import creations, decisions, latency, machine, philly, releases
+from loadtest import creations, decisions, latency, machine, packing, philly, releases, windows
 from loadtest.figures import Measure
 from loadtest.ground import Ground, ground
 from loadtest.load import BenchFailed
 from loadtest.report import Report, show
 
 MEASURES = {part.NAME: part for part in (creations, releases, latency)}
-OFFLINE = {part.NAME: part for part in (decisions, philly)}
+OFFLINE = {part.NAME: part for part in (decisions, philly, packing)}
 """Those that need no cluster."""
 WRONG_INPUT, UNREACHABLE, DEFECT, INTERRUPTED = 2, 3, 4, 130
 
@@ -36,6 +36,8 @@ class Only(Enum):
 
     DECISIONS = decisions.NAME
     REPLAY = philly.NAME
+    FAIRNESS = windows.NAME
+    PACKING = packing.NAME
     CREATIONS = creations.NAME
     RELEASES = releases.NAME
     LATENCY = latency.NAME
@@ -70,7 +72,7 @@ def bench(
     ] = None,
     output: Annotated[Output, typer.Option(help="text: tables; json: all figures.")] = Output.TEXT,
 ) -> None:
-    """Measure Fairgate against what the same box does without it; about 12 minutes.
+    """Measure Fairgate against what the same box does without it; about 20 minutes.
 
     Brings up a local cluster of its own and takes it down again, whatever happens. Standard
     output gets the report, standard error what is being done.
@@ -87,6 +89,8 @@ def take(chosen: list[str], pods: int | None, rounds: int | None, progress: Told
     """Take these measures, on a cluster of their own if need be. Raises FairgateError."""
     began, box = time.monotonic(), machine.machine()
     measures = [OFFLINE[n].measure(progress, pods, rounds) for n in chosen if n in OFFLINE]
+    if windows.NAME in chosen:
+        measures += windows.measure(progress, pods, rounds)
     versions = machine.versions({})
     on_cluster = [name for name in chosen if name in MEASURES]
     if on_cluster:

@@ -64,15 +64,22 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """One figure over another, round by round."""
+    """One figure over another, round by round, or a figure with a target of its own.
+
+    The median must reach the target, or with `each` every round.
+    """
 
     series: Series
     target: Target | None = None
+    each: bool = False
 
     @property
     def is_met(self) -> bool | None:
-        """Whether the median reaches the target; None without one."""
-        return None if self.target is None else self.target.is_met(self.series.median)
+        """Whether the target is reached; None without one."""
+        if self.target is None:
+            return None
+        judged = self.series.values if self.each else (self.series.median,)
+        return all(self.target.is_met(value) for value in judged)
 
     def as_json(self) -> dict[str, Any]:
         """Return the ratio, and what it was to be."""

@@ -12,21 +12,31 @@ from loadtest.figures import Compared, Measure, Series, Target
 from loadtest.load import BenchFailed
 
 NAME = "replay"
-LOG = Path(__file__).parents[2] / "shared" / "traces" / "philly_2017.csv.gz"
+TRACES = Path(__file__).parents[2] / "shared" / "traces"
 GPUS = 1600
 ROUNDS = 3
 MOST_SECONDS = Target(most=10)
 
 
+def traces() -> Path:
+    """Return the folder of logs. Raises BenchFailed if it is not there."""
+    if not TRACES.exists():
+        raise BenchFailed(
+            "The logs of real clusters are not beside this folder (../shared/traces); choose "
+            "measures that do without them, by --only."
+        )
+    return TRACES
+
+
+def log() -> Path:
+    """Return the Philly log. Raises BenchFailed if it is not there."""
+    return traces() / "philly_2017.csv.gz"
+
+
 def measure(progress: Told, decisions: int | None, rounds: int | None) -> Measure:
     """Replay the Philly log, start-up of the command and its report included."""
-    if not LOG.exists():
-        raise BenchFailed(
-            "The Philly log is not beside this folder (shared/traces/philly_2017.csv.gz); "
-            "leave this measure out by --only."
-        )
     rounds = rounds or ROUNDS
-    command = [sys.executable, "-m", "app", "replay", str(LOG), "--gpus", str(GPUS), "--flat"]
+    command = [sys.executable, "-m", "app", "replay", str(log()), "--gpus", str(GPUS), "--flat"]
     taken = []
     for number in range(1, rounds + 1):
         with progress.step(f"replay, round {number} of {rounds}"):

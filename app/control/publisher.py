@@ -137,7 +137,7 @@ def _tenant_status(tenant: TenantView, known: set[Resource]) -> Status:
         "borrowed": _quantities(_sum(tenant.borrowed, shown)),
         "pending": tenant.pending,
         # Coarse, because it decays all the time and every change is a write to the API server.
-        "history": f"{tenant.history:.6f}",
+        "history": f"{tenant.history:.2f}",
     }
     return Status(fields, ready, tenant.generation)
 

@@ -30,7 +30,8 @@ class Branch:
 
     `weight` is a ratio of integers. `uses` counts amounts per pool, what still lingers included;
     `over` the grains of it that exceed the guarantee; `history` parts of the cluster as of
-    `remembered`, of no other resources than `over`; `shapes` how many workloads of each shape wait below.
+    `remembered`, of no other resources than `over`; `shapes` how many workloads of each shape
+    wait below.
     """
 
     __slots__ = (

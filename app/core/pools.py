@@ -192,6 +192,7 @@ class Pools:
         self._home.clear()
         self._room.clear()
         self._capacity = {name: {} for name in self.pools}
+        self.mix.supply.clear()
         self.floors = {n: Nodes(p.placement, self.mix, n) for n, p in self.pools.items()}
         overlapping: set[PoolName] = set()
         for node in self._nodes.values():

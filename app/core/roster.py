@@ -226,6 +226,9 @@ class Roster:
         pod = tracked.pod
         tracked.pool = tracked.shape = None
         pools = self._pools.serving(pod, tenant)
+        shape = self._shapes.of([pod], pools)
+        if tracked.told is None and pools:
+            self._pools.mix.saw(shape.parts, pools)
         if any(gate != GATE for gate in pod.gates):
             tracked.wait = Wait.OTHER_GATE
         elif self.usage.paused(leaf):
@@ -239,7 +242,7 @@ class Roster:
             self._gangs.wait(tracked, pools)
         else:
             tracked.wait = Wait.TURN
-            shape = tracked.shape = self._shapes.of([pod], pools)
+            tracked.shape = shape
             self.usage.tree.enqueue(leaf, tracked.turn, shape)
         if tracked.told is None:
             tracked.told = tracked.wait

@@ -103,7 +103,20 @@ def explain(tracked: Tracked, roster: Roster) -> str:
     return (
         f"queued: {position} of {length} in {leaf.tenant}/{leaf.name}; "
         f"waits for {wanted} of pool {' or '.join(shape.pools)}"
+        f"{_closed(leaf, shape, roster.usage.tree)}"
     )
+
+
+def _closed(leaf: Leaf, shape: Shape, tree: Tree) -> str:
+    """Return the end of the sentence if it may start in no pool, however much is free."""
+    if any(tree.allows(leaf, shape, pool) for pool in shape.pools):
+        return ""
+    rule, numbers = _limits(leaf, shape, tree)
+    facts = ", ".join(f"{v} {k}" for k, v in numbers.items() if k not in ("tenant", "pool"))
+    who = f"tenant {numbers.get('tenant', leaf.tenant)}"
+    if rule is Rule.PREEMPTIBLE:
+        return f"; it must not be evicted, so it starts only within the guarantee of {who}: {facts}"
+    return f"; {who} is at its limit: {facts}"
 
 
 def _held_back(

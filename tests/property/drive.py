@@ -334,7 +334,7 @@ class Drive:
     def _ask(judge: Naive, job: Job, pool: str) -> None:
         expected = judge.pick()
         assert expected is not None, f"{job.uid} was released, nobody should be"
-        assert (expected[0].uid, expected[1]) == (job.uid, pool)
+        assert (expected[0].uid, expected[1]) == (job.uid, pool), f"{expected} is next"
 
 
 def job_of(uid: Uid) -> str:

@@ -112,7 +112,7 @@ class Naive:
         self.sites: dict[str, Site] = {}
         self.teams: dict[str, Team] = {}
         self.jobs: dict[str, Job] = {}
-        self.ghosts: list[Job] = []
+        self.ghosts: list[tuple[int, Job]] = []
         self.served: dict[Branch, int] = {}
         self.clocks: dict[str, tuple[int, int]] = {}
         self.freed: dict[str, str] = {}
@@ -125,14 +125,18 @@ class Naive:
 
     def advance(self, now: int) -> None:
         """Let time pass. What is borrowed fades into history on the way."""
-        if self.rules.history:
-            keeps = 2.0 ** -((now - self.now) / self.rules.half_life)
-            for branch in {*self.branches(), *(branch for branch, _ in self.past)}:
-                for resource, over in self.over(branch).items():
-                    old = self.past.get((branch, resource), 0.0)
-                    self.past[branch, resource] = float(over) + (old - float(over)) * keeps
+        for until in sorted({until for until, _ in self.ghosts if until < now}):
+            self._fade(until)
+        self._fade(now)
+
+    def _fade(self, now: int) -> None:
+        keeps = 2.0 ** -((now - self.now) / self.rules.half_life)
+        for branch in {*self.branches(), *(branch for branch, _ in self.past)}:
+            for resource, over in self.over(branch).items():
+                old = self.past.get((branch, resource), 0.0)
+                self.past[branch, resource] = float(over) + (old - float(over)) * keeps
         self.now = now
-        self.ghosts = [g for g in self.ghosts if self.charged_until(g) > now]
+        self.ghosts = [ghost for ghost in self.ghosts if ghost[0] > now]
 
     def start(self, job: Job, pool: str, nodes: list[str]) -> None:
         """Release a workload into a pool, its pods onto these nodes."""
@@ -147,8 +151,9 @@ class Naive:
         self._forget(uid)
         if self._ends(job)[0] < self.now:
             self.barred[job.tenant, job.user] = self.now + self.rules.distrust
-        if job.released is not None and not evicted and self.charged_until(job) > self.now:
-            self.ghosts.append(job)
+        if job.released is not None and not evicted:
+            self.ghosts.append((job.released + self.rules.min_charge, job))
+            self.ghosts = [ghost for ghost in self.ghosts if ghost[0] > self.now]
 
     def restart(self) -> None:
         """A new leader knows only what the pods tell."""
@@ -166,9 +171,9 @@ class Naive:
         self.clocks.pop(uid, None)
         self.freed.pop(uid, None)
 
-    def charged_until(self, job: Job) -> int:
-        assert job.released is not None
-        return job.released + self.rules.min_charge
+    def _ended(self) -> list[Job]:
+        """Return what ended, but is still charged."""
+        return [job for _, job in self.ghosts]
 
     # The tree.
 
@@ -191,7 +196,7 @@ class Naive:
         return path
 
     def branches(self) -> list[Branch]:
-        return sorted({b for j in (*self.jobs.values(), *self.ghosts) for b in self.path(j)})
+        return sorted({b for j in (*self.jobs.values(), *self._ended()) for b in self.path(j)})
 
     def children(self, branch: Branch) -> list[Branch]:
         """Return the children below which work waits."""
@@ -226,7 +231,7 @@ class Naive:
         return {r: amount for r, amount in total.items() if amount > 0}
 
     def used(self, branch: Branch, pool: str, resource: str, charged: bool = False) -> int:
-        jobs = self.running() + (self.ghosts if charged else [])
+        jobs = self.running() + (self._ended() if charged else [])
         mine = [j for j in jobs if j.pool == pool and branch in (*self.path(j), ())]
         return sum(j.total(resource) for j in mine)
 
@@ -515,6 +520,8 @@ class Naive:
             job = self.candidate(child)
             if job is None:
                 continue
+            if not self.passes(child):  # it has no head to stand worse than
+                return job
             if self.rank(child, job) <= self.rank(child, self.lead(child)):
                 return job
             second = second or job

@@ -6,7 +6,8 @@ everything anew at every pick. Every single release is compared, and that nothin
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from hypothesis import event, settings, target
@@ -29,6 +30,7 @@ NEVER = Millis(10**12)
 
 WEIGHTS = st.sampled_from([Fraction(w) for w in ("1", "1", "2", "3", "1/2", "7/5", "0")])
 AMOUNTS = st.one_of(st.none(), st.none(), st.integers(0, 8))
+ANY = st.integers(0, 10**6)
 TREES = (
     ("", "", ""),
     ("", "", "t0", "t0"),
@@ -37,124 +39,163 @@ TREES = (
 )
 
 
+@dataclass(frozen=True)
+class Terms:
+    """What a tenant is owed. The limit is above the guarantee by `room`."""
+
+    weight: Fraction
+    users: tuple[Fraction, Fraction]
+    guarantee: int | None
+    room: int | None
+    pool: int
+
+    def give(self, team: Team, pools: Sequence[str]) -> Team:
+        pool = pools[self.pool % len(pools)]
+        limit = None if self.room is None else self.room + (self.guarantee or 0)
+        return replace(
+            team,
+            weight=self.weight,
+            users=dict(zip("uv", self.users, strict=True)),
+            guarantee={} if self.guarantee is None else {pool: {GPU: self.guarantee}},
+            limit={} if limit is None else {pool: {GPU: limit}},
+        )
+
+
+@dataclass(frozen=True)
+class Wish:
+    """One workload, before it is known whose and where."""
+
+    tenant: int
+    user: str
+    size: int
+    pods: int
+    priority: int
+    pool: int
+    preemptible: bool
+    max_runtime: int | None
+
+
+TERMS = st.builds(Terms, WEIGHTS, st.tuples(WEIGHTS, WEIGHTS), AMOUNTS, AMOUNTS, ANY)
+WISHES = st.builds(
+    Wish,
+    ANY,
+    st.sampled_from("uv"),
+    st.integers(1, 5),
+    st.sampled_from([1, 1, 1, 2, 3]),
+    st.integers(0, 2),
+    ANY,
+    st.sampled_from([True, True, True, False]),
+    st.sampled_from([None, None, 1, 4, 15]),
+)
+POLICIES = st.builds(
+    Policy,
+    history=st.sampled_from([Fraction(0), Fraction(0), Fraction(1)]),
+    half_life=st.sampled_from([Millis(3), Millis(50)]),
+    min_charge=st.sampled_from([Millis(0), Millis(0), Millis(10)]),
+    reserve_after=st.sampled_from([Millis(0), Millis(5), Millis(20), NEVER]),
+    backfill=st.sampled_from([True, True, True, False]),
+    reclaim=st.just(Reclaim.OFF),
+)
+
+
 class Machine(RuleBasedStateMachine):
     """One pool of one node: guarantees, limits, gangs, reservations, bounded backfill."""
 
     pools: tuple[tuple[str, Fraction], ...] = ()
     nodes: tuple[tuple[str, str], ...] = (("n", DEFAULT),)
-    sizes = st.integers(1, 5)
-    pods = st.sampled_from([1, 1, 1, 2, 3])
-    reserve_after = st.sampled_from([Millis(0), Millis(5), Millis(20), NEVER])
-    guaranteed = True
+    gangs = True
 
     def __init__(self) -> None:
         super().__init__()
         self.judge = Naive({GPU})
         self.drive = Drive(judge=self.judge)
         self.count = 0
-        self.settled = True
 
-    @initialize(parents=st.sampled_from(TREES), data=st.data())
-    def begin(self, parents: tuple[str, ...], data: st.DataObject) -> None:
-        self.drive.policy(self._policy(data))
+    @property
+    def places(self) -> list[str]:
+        return [name for name, _ in self.pools] or [DEFAULT]
+
+    @initialize(
+        parents=st.sampled_from(TREES),
+        terms=st.lists(TERMS, min_size=5, max_size=5),
+        policy=POLICIES,
+        gpus=st.lists(st.integers(1, 12), min_size=3, max_size=3),
+    )
+    def begin(
+        self, parents: tuple[str, ...], terms: list[Terms], policy: Policy, gpus: list[int]
+    ) -> None:
+        self.otherwise(policy)
         for pool, worth in self.pools:
             self.drive.pool(pool, {GPU: worth})
-        for name, pool in self.nodes:
-            self.drive.site(name, Site(pool, {GPU: data.draw(st.integers(1, 12))}))
+        for (name, pool), offer in zip(self.nodes, gpus, strict=False):
+            self.drive.site(name, Site(pool, {GPU: offer}))
         for i, parent in enumerate(parents):
-            self.drive.team(Team(f"t{i}", parent))
-        for i in range(len(parents)):
-            self._change_team(f"t{i}", data)
+            self.drive.team(terms[i].give(Team(f"t{i}", parent), self.places))
         self.drive.settle()
 
-    def _policy(self, data: st.DataObject) -> Policy:
-        return Policy(
-            history=data.draw(st.sampled_from([Fraction(0), Fraction(0), Fraction(1)])),
-            half_life=Millis(data.draw(st.sampled_from([3, 50]))),
-            min_charge=Millis(data.draw(st.sampled_from([0, 0, 10]))),
-            reserve_after=data.draw(self.reserve_after),
-            backfill=data.draw(st.sampled_from([True, True, True, False])),
-            reclaim=Reclaim.OFF,
-        )
-
-    def _change_team(self, name: str, data: st.DataObject) -> None:
-        team = self.drive.teams[name]
-        guarantee, room = data.draw(AMOUNTS), data.draw(AMOUNTS)
-        pool = data.draw(st.sampled_from([name for name, _ in self.pools] or [DEFAULT]))
-        limit = None if room is None else room + (guarantee or 0)
-        self.drive.team(
-            replace(
-                team,
-                weight=data.draw(WEIGHTS),
-                users={"u": data.draw(WEIGHTS), "v": data.draw(WEIGHTS)},
-                guarantee={} if guarantee is None else {pool: {GPU: guarantee}},
-                limit={} if limit is None else {pool: {GPU: limit}},
-            )
-        )
-
-    @rule(data=st.data(), many=st.integers(1, 4))
-    def submit(self, data: st.DataObject, many: int) -> None:
-        for _ in range(many):
+    @rule(wishes=st.lists(WISHES, min_size=1, max_size=4))
+    def submit(self, wishes: list[Wish]) -> None:
+        names = sorted(self.drive.teams)
+        for wish in wishes:
             self.count += 1
-            names = [name for name, _ in self.pools]
+            pool = wish.pool % (len(self.places) + 1)
             self.drive.submit(
                 Job(
                     f"{self.count:04}",
-                    data.draw(st.sampled_from(sorted(self.drive.teams))),
-                    data.draw(st.sampled_from("uv")),
+                    names[wish.tenant % len(names)],
+                    wish.user,
                     self.drive.now,
-                    {GPU: data.draw(self.sizes)},
-                    data.draw(st.integers(0, 2)),
-                    data.draw(self.pods),
-                    data.draw(st.sampled_from([(), *((n,) for n in names)])),
-                    data.draw(st.sampled_from([True, True, True, False])),
-                    data.draw(st.sampled_from([None, None, 1, 4, 15])),
+                    {GPU: wish.size},
+                    wish.priority,
+                    wish.pods if self.gangs else 1,
+                    tuple(self.places[pool : pool + 1]) if self.pools else (),
+                    wish.preemptible,
+                    wish.max_runtime,
                 )
             )
 
     @precondition(lambda self: self.drive.running())
-    @rule(data=st.data())
-    def finish(self, data: st.DataObject) -> None:
-        uids = sorted(job.uid for job in self.drive.running())
-        for uid in data.draw(st.lists(st.sampled_from(uids), max_size=3, unique=True)):
-            self.drive.end(uid)
+    @rule(those=st.lists(ANY, min_size=1, max_size=3))
+    def finish(self, those: list[int]) -> None:
+        for which in those:
+            uids = [job.uid for job in self.drive.running()]
+            if uids:
+                self.drive.end(uids[which % len(uids)])
 
     @precondition(lambda self: self.drive.waiting())
-    @rule(data=st.data())
-    def delete(self, data: st.DataObject) -> None:
-        self.drive.end(data.draw(st.sampled_from(sorted(j.uid for j in self.drive.waiting()))))
+    @rule(which=ANY)
+    def delete(self, which: int) -> None:
+        uids = [job.uid for job in self.drive.waiting()]
+        if uids:
+            self.drive.end(uids[which % len(uids)])
 
-    @rule(data=st.data(), gpus=st.integers(0, 14), ready=st.sampled_from([True, True, False]))
-    def resize(self, data: st.DataObject, gpus: int, ready: bool) -> None:
-        name, pool = data.draw(st.sampled_from(self.nodes))
+    @rule(which=ANY, gpus=st.integers(0, 14), ready=st.sampled_from([True, True, False]))
+    def resize(self, which: int, gpus: int, ready: bool) -> None:
+        name, pool = self.nodes[which % len(self.nodes)]
         self.drive.site(name, Site(pool, {GPU: gpus}, ready))
 
-    @rule(data=st.data())
-    def lose(self, data: st.DataObject) -> None:
-        name, _ = data.draw(st.sampled_from(self.nodes))
+    @rule(which=ANY)
+    def lose(self, which: int) -> None:
+        name, _ = self.nodes[which % len(self.nodes)]
         if name in self.drive.sites:
             self.drive.site(name, None)
 
-    @rule(data=st.data())
-    def weigh(self, data: st.DataObject) -> None:
-        self._change_team(data.draw(st.sampled_from(sorted(self.drive.teams))), data)
+    @rule(which=ANY, terms=TERMS)
+    def weigh(self, which: int, terms: Terms) -> None:
+        team = self.drive.teams[f"t{which % len(self.drive.teams)}"]
+        self.drive.team(terms.give(team, self.places))
 
-    @rule(data=st.data())
-    def rule_otherwise(self, data: st.DataObject) -> None:
-        self.drive.policy(self._policy(data))
+    @rule(policy=POLICIES)
+    def otherwise(self, policy: Policy) -> None:
+        self.drive.policy(policy)
 
     @rule()
     def restart(self) -> None:
-        self.drive.settle()
         self.drive.restart()
 
     @rule(span=st.integers(1, 30))
     def wait(self, span: int) -> None:
         self.drive.run(self.drive.now + span)
-
-    @rule()
-    def settle(self) -> None:
-        self.drive.settle()
 
     @invariant()
     def nothing_is_left_to_do(self) -> None:
@@ -185,8 +226,11 @@ class Nodes(Machine):
     """One pool of several nodes; single pods, no reservations."""
 
     nodes = (("n0", DEFAULT), ("n1", DEFAULT), ("n2", DEFAULT))
-    pods = st.just(1)
-    reserve_after = st.just(NEVER)
+    gangs = False
+
+    @rule(policy=POLICIES)
+    def otherwise(self, policy: Policy) -> None:
+        super().otherwise(replace(policy, reserve_after=NEVER))
 
 
 lasting = settings(max_examples=120, stateful_step_count=30, deadline=None)

@@ -124,12 +124,14 @@ class Written:
 
 
 class Listening(Inbox):
-    """The inbox, which remembers how long it was last waited at."""
+    """The inbox, which remembers how often, and how long last, it was waited at."""
 
     patience = 0.0
+    waits = 0
 
     async def take(self, seconds: float) -> list[ev.NewsEvent]:
         self.patience = seconds
+        self.waits += 1
         return await super().take(seconds)
 
 
@@ -401,7 +403,11 @@ async def test_who_would_have_to_be_evicted_stays_and_who_wants_the_place_waits_
         await rig.create(held_pod("p", "a"))
         named = lambda: [r for r in caplog.records if "not evicted" in r.message]  # noqa: E731
         await until(lambda: len(named()) == 2)  # each of them was asked for once
-        rig.now = Millis(rig.now + 600_000)  # and again later
+        for _ in range(4):  # and again and again
+            rig.now = Millis(rig.now + 600_000)
+            before = rig.inbox.waits
+            await rig.hear(ev.NodeGone(rig.now, NodeName("nobody")))
+            await until(lambda before=before: rig.inbox.waits > before + 1)  # type: ignore[misc]
         await rig.hear(ev.PodGone(rig.now, Uid("b/b1")))
         await until(lambda: not rig.releaser.pods["a", "p"].held)
         assert len(named()) == 2

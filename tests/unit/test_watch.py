@@ -13,6 +13,8 @@ import pytest
 
 from app.core.errors import ClusterRefused, ClusterUnavailable
 from app.core.events import (
+    PolicyGone,
+    PolicyObserved,
     Source,
     SourceFresh,
     SourceStale,
@@ -20,6 +22,7 @@ from app.core.events import (
     TenantObserved,
 )
 from app.core.model import Millis
+from app.core.policy import Policy
 from app.kube import sources
 from app.kube.watch import Timing
 from tests.fakes.sink import Heard
@@ -78,13 +81,15 @@ class Script:
 
 
 @asynccontextmanager
-async def heard(script: Script, timing: Timing = QUICK) -> AsyncIterator[Heard]:
+async def heard(
+    script: Script, timing: Timing = QUICK, source: Source = Source.TENANTS
+) -> AsyncIterator[Heard]:
     sink = Heard()
     [watch] = sources.watches(
         script,  # type: ignore[arg-type]
         sink,
         lambda: Millis(0),
-        sources=[Source.TENANTS],
+        sources=[source],
         timing=timing,
     )
     running = asyncio.create_task(watch.run())
@@ -94,6 +99,10 @@ async def heard(script: Script, timing: Timing = QUICK) -> AsyncIterator[Heard]:
         running.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await running
+
+
+def policy(**spec: Any) -> dict[str, Any]:
+    return {"metadata": {"name": "default", "resourceVersion": "1"}, "spec": spec}
 
 
 def story(sink: Heard) -> list[str]:
@@ -188,6 +197,28 @@ async def test_object_that_became_unreadable_stays_as_it_was() -> None:
     async with heard(script) as sink:
         await sink.until(lambda _: story(sink).count("fresh") == 2)
         assert "-a" not in story(sink)
+
+
+async def test_the_policy_holds_until_it_changes_legibly_or_is_gone(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    stream = [
+        line("ADDED", policy(backfill=False)),
+        line("MODIFIED", policy(backfill=True, halfLife="long")),
+        line("MODIFIED", policy(backfill="no")),
+        line("DELETED", policy(backfill=True, halfLife="long")),
+        FOREVER,
+    ]
+    async with heard(Script([page()], [stream]), source=Source.POLICIES) as sink:
+        await sink.until(lambda event: isinstance(event, PolicyGone))
+        assert sink.events == [
+            SourceFresh(Millis(0), Source.POLICIES),
+            PolicyObserved(Millis(0), Policy(backfill=False)),
+            PolicyGone(Millis(0)),
+        ]
+    whys = [record.__dict__["why"] for record in caplog.records if hasattr(record, "object")]
+    assert len(whys) == 2
+    assert whys[0] == "halfLife: 'long' is not a duration such as 90s, 5m or 1h30m."
 
 
 @pytest.mark.parametrize("garbage", [b"{", b"[]", b"\xff", b'{"type": 3}', b"null"])

@@ -1,0 +1,104 @@
+"""Guarantees, limits, nodes and the Policy, on a real API server with the stock scheduler."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.e2e.stage import GPU, Object, Stage, pod, released_in_order, until
+
+
+def quotas(**amounts: int) -> list[Object]:
+    """Return quotas in the one pool of a cluster without Pools."""
+    return [{"pool": "default", **{kind: {GPU: count} for kind, count in amounts.items()}}]
+
+
+def policy(stage: Stage, **spec: Any) -> None:
+    """Apply the Policy; it is deleted when the test ends."""
+    kind = {"apiVersion": "fairgate.io/v1alpha1", "kind": "Policy"}
+    stage.apply("default", {**kind, "metadata": {"name": "default"}, "spec": spec})
+    stage.objects.append(("policies.fairgate.io", "default"))
+
+
+def status(stage: Stage, tenant: str) -> Object:
+    return dict(stage.get("tenant", tenant).get("status", {}))
+
+
+def told(stage: Stage, namespace: str, name: str) -> list[str]:
+    """Return why a pod waits, as its owner was told."""
+    selector = f"--field-selector=reason=Held,involvedObject.name={name}"
+    found = stage.get("events", "-n", namespace, selector)["items"]
+    return [str(event["message"]) for event in found]
+
+
+def test_who_is_within_the_guarantee_goes_before_all_who_borrow(stage: Stage) -> None:
+    wall, poor, rich = map(stage.namespace, ("wall", "owner", "borrower"))
+    stage.tenant("owner", "1", poor, quotas=quotas(guarantee=16))
+    stage.tenant("borrower", "9", rich)
+    blockers = stage.block(wall)
+    stage.apply(rich, *(pod(f"rich-{i}", 8) for i in range(4)))
+    until("the borrower waits", lambda: status(stage, "borrower").get("pending") == 4)
+    stage.apply(poor, *(pod(f"poor-{i}", 8) for i in range(4)))
+    until("the owner waits", lambda: status(stage, "owner").get("pending") == 4)
+    released = lambda: len(stage.using(poor)) + len(stage.using(rich))  # noqa: E731
+    for number, blocker in enumerate(blockers[:4], start=1):
+        stage.delete(wall, blocker)
+        until("one more is released", lambda n=number: released() == n)
+    order = released_in_order(stage.pods(poor) + stage.pods(rich))
+    assert [name.partition("-")[0] for name in order] == ["poor", "poor", "rich", "rich"]
+
+    def shown() -> bool:
+        held = [(status(stage, each).get("used"), status(stage, each).get("borrowed"))
+                for each in ("owner", "borrower")]  # fmt: skip
+        return held == [({GPU: "16"}, {GPU: "0"}), ({GPU: "16"}, {GPU: "16"})]
+
+    until("only one of them borrows", shown)
+
+
+def test_a_limit_holds_however_much_is_free_and_its_victim_is_told(stage: Stage) -> None:
+    ours = stage.namespace("limited")
+    stage.tenant("limited", "1", ours, quotas=quotas(limit=8))
+    until("the leader knows the tenant", lambda: status(stage, "limited").get("pending") == 0)
+    stage.apply(ours, pod("first", 6))
+    until("one runs", lambda: stage.running(ours) == ["first"])
+    stage.apply(ours, pod("second", 3))
+    until("it is said why the other waits", lambda: bool(told(stage, ours, "second")))
+    (message,) = told(stage, ours, "second")
+    assert message.startswith("queued: 1 of 1 in limited/")
+    assert message.endswith(
+        f"waits for 3 {GPU} of pool default; tenant limited is at its limit: "
+        f"6 {GPU} used, 3 {GPU} asked, 8 {GPU} limit"
+    )
+    stage.apply(ours, pod("third", 2))
+    until("what is within the limit runs", lambda: set(stage.running(ours)) == {"first", "third"})
+    assert stage.held(ours) == ["second"]
+    stage.tenant("limited", "1", ours, quotas=quotas(limit=11))
+    until("it runs when the limit is raised", lambda: len(stage.running(ours)) == 3)
+
+
+def test_a_pod_larger_than_any_node_waits_though_the_pool_has_room(stage: Stage) -> None:
+    ours = stage.namespace("large")
+    stage.apply(ours, pod("too-large", 9))
+    until("it waits", lambda: bool(told(stage, ours, "too-large")))
+    stage.apply(ours, *(pod(f"half-{i}", 5) for i in range(7)))
+    until("others run", lambda: len(stage.running(ours)) == 7)  # 8 + 7 * 3 devices are left
+    stage.apply(ours, pod("whole", 8), pod("another", 8))
+    until("the one node left is used whole", lambda: len(stage.running(ours)) == 8)
+    assert "too-large" in stage.held(ours)
+    assert len(stage.held(ours)) == 2
+
+
+def test_the_policy_takes_effect_when_it_changes(stage: Stage) -> None:
+    wall, ours = stage.namespace("wall"), stage.namespace("strict")
+    policy(stage, backfill=False)
+    high = stage.priority_class("e2e-first", 1_000)
+    blockers = stage.block(wall)
+    stage.apply(ours, pod("too-large", 9, priority=high), pod("small", 1))
+    for name in ("too-large", "small"):
+        until(f"{name} waits", lambda n=name: bool(told(stage, ours, n)))
+    stage.delete(wall, blockers[0])
+    freed = lambda: stage.metric("controller", "fairgate_used_resources", 'tenant="ns.wall"')  # noqa: E731
+    until("the leader knows what is free", lambda: freed() == 56)
+    assert set(stage.held(ours)) == {"too-large", "small"}
+    policy(stage, backfill=True)
+    until("what fits goes first", lambda: stage.running(ours) == ["small"])
+    assert stage.held(ours) == ["too-large"]
