@@ -136,7 +136,8 @@ class Cause(Enum):
 class Evict:
     """Evict this pod, so that another can start. The answer is `PodGone`, or `EvictionRefused`.
 
-    `beneficiary` is the first pod of the workload it makes room for.
+    `beneficiary` is the first pod of the workload it makes room for; `compared` are the weighted
+    shares that the two tenants borrow once all is done, the victim's first.
     """
 
     ref: PodRef
@@ -145,6 +146,7 @@ class Evict:
     beneficiary: PodRef
     beneficiary_tenant: TenantName
     cause: Cause
+    compared: tuple[float, float] = (0.0, 0.0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,10 +40,15 @@ class Victim:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Who is evicted for a workload in a pool, and where it will stand then."""
+    """Who is evicted for a workload in a pool, and where it will stand then.
+
+    `compared` are, for each victim, the weighted shares borrowed once all is done: by its tenant,
+    and by the tenant of the workload; for own work of lower priority, the same twice.
+    """
 
     victims: tuple[Victim, ...]
     rooms: dict[NodeName, Amounts]
+    compared: tuple[tuple[float, float], ...]
 
 
 @dataclass(slots=True)
@@ -85,7 +90,8 @@ class Reclaimer:
             demands = [demand for demand, count in shape.parts for _ in range(count)]
             for node, demand in zip(plan.nodes, demands, strict=True):
                 add_to(rooms.setdefault(node, {}), demand, 1)
-            return Verdict(tuple(case.taken), dict(rooms))
+            compared = tuple(self._compare(case, victim) for victim in case.taken)
+            return Verdict(tuple(case.taken), dict(rooms), compared)
         finally:
             for victim in reversed(case.taken):
                 self._move(victim, 1)
@@ -168,6 +174,15 @@ class Reclaimer:
         cost = tree.cost(case.shape, case.pool)
         left = tree.score(rival, tree.doubled(rival, case.pool, (), 0))
         return left >= tree.score(mine, tree.doubled(mine, case.pool, cost, 2))
+
+    def _compare(self, case: _Case, victim: Victim) -> tuple[float, float]:
+        tree, cost = self._roster.usage.tree, self._roster.usage.tree.cost(case.shape, case.pool)
+        if victim.leaf is case.leaf:
+            own = tree.standing(case.leaf, case.pool, cost, 2)
+            return own, own
+        mine, rival = _parting(case.leaf, victim.leaf)
+        theirs = tree.standing(rival, case.pool, (), 0)
+        return theirs, tree.standing(mine, case.pool, cost, 2)
 
     def _owed(self, case: _Case, mine: Branch) -> bool:
         """Tell whether the workload lies within the guarantee of its tenant."""

@@ -168,7 +168,8 @@ class Turns:
         workload = self._roster.workload(turn.uid)
         assert workload is not None
         beneficiary = workload.members[0].ref
-        victims = [(t, v.cause) for v in verdict.victims for t in v.pods]
+        judged = zip(verdict.victims, verdict.compared, strict=True)
+        victims = [(t, v.cause, compared) for v, compared in judged for t in v.pods]
         self.reservations.strict[pool] = Reservation(
             turn,
             leaf,
@@ -177,14 +178,14 @@ class Turns:
             dict(verdict.rooms),
             self._placement.laid_out,
             strict=True,
-            victims={t.pod.uid for t, _ in victims},
+            victims={t.pod.uid for t, _, _ in victims},
         )
         effects: list[Effect] = []
-        for tracked, cause in victims:
+        for tracked, cause, compared in victims:
             tracked.evicted = f"makes room for work of {leaf.tenant}: {cause.explanation}"
             assert tracked.leaf is not None
             effects.append(
-                Evict(tracked.ref, *tracked.leaf.account, beneficiary, leaf.tenant, cause)
+                Evict(tracked.ref, *tracked.leaf.account, beneficiary, leaf.tenant, cause, compared)
             )
         return effects
 

@@ -5,7 +5,8 @@ Counts only. Which pod has which place is the roster's business.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import heapq
+from dataclasses import dataclass, field
 from fractions import Fraction
 
 from app.core.branch import Branch, Leaf, Served
@@ -35,15 +36,16 @@ _PLAIN = Tenant(TenantName(""), Millis(0))
 _Name = tuple[tuple[str, str], ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, order=True)
 class Lingering:
     """Work that ended before it was held for as long as it is charged at least."""
 
     until: Millis
+    number: int
     tenant: TenantName
     user: UserName
     pool: PoolName
-    demand: Amounts
+    demand: Amounts = field(compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,20 +68,21 @@ class Usage:
         self._tenancy = tenancy
         self._placement = placement
         self._lingering: list[Lingering] = []
+        self._ended = 0
         self._past: dict[_Name, Past] = {}
 
     def advance(self, now: Millis) -> None:
         """Let time pass; it never goes back."""
         if now > self.now:
             self.now = now
-            for lingering in [each for each in self._lingering if each.until <= now]:
-                self._lingering.remove(lingering)
+            while self._lingering and self._lingering[0].until <= now:
+                lingering = heapq.heappop(self._lingering)
                 self._linger(lingering, -1, lingering.until)
             self.tree.advance(now)
 
     def due(self) -> Millis | None:
         """Return when something ends to count by time alone."""
-        return min((each.until for each in self._lingering), default=None)
+        return self._lingering[0].until if self._lingering else None
 
     def enter(
         self,
@@ -103,8 +106,9 @@ class Usage:
         self._count(leaf, stay.pool, stay.demand, -1)
         self.ledger.use(self.now, (*leaf.account, stay.pool), stay.demand, -1)
         if charged_until is not None and charged_until > self.now:
-            lingering = Lingering(charged_until, *leaf.account, stay.pool, stay.demand)
-            self._lingering.append(lingering)
+            self._ended += 1
+            lingering = Lingering(charged_until, self._ended, *leaf.account, stay.pool, stay.demand)
+            heapq.heappush(self._lingering, lingering)
             self._linger(lingering, 1, self.now)
 
     def leaf(self, name: TenantName, user: UserName) -> Leaf:

@@ -114,7 +114,7 @@ class Naive:
         self.jobs: dict[str, Job] = {}
         self.ghosts: list[tuple[int, Job]] = []
         self.served: dict[Branch, int] = {}
-        self.clocks: dict[str, tuple[int, int]] = {}
+        self.clocks: dict[str, int] = {}
         self.freed: dict[str, str] = {}
         self.barred: dict[Branch, int] = {}
         self.past: dict[tuple[Branch, str], float] = {}
@@ -180,10 +180,13 @@ class Naive:
     def running(self) -> list[Job]:
         return [job for job in self.jobs.values() if job.released is not None]
 
+    def waiting(self) -> list[Job]:
+        """Return what waits and has a pool to wait for."""
+        return [job for job in self.jobs.values() if job.released is None and self.open(job)]
+
     @remembered
     def queue(self, leaf: Branch) -> list[Job]:
-        waiting = [j for j in self.jobs.values() if j.released is None]
-        mine = [j for j in waiting if (j.tenant, j.user) == leaf]
+        mine = [j for j in self.waiting() if (j.tenant, j.user) == leaf]
         return sorted(mine, key=lambda j: (-j.priority, j.since, j.uid))
 
     def path(self, job: Job) -> list[Branch]:
@@ -200,7 +203,7 @@ class Naive:
 
     def children(self, branch: Branch) -> list[Branch]:
         """Return the children below which work waits."""
-        paths = [self.path(j) for j in self.jobs.values() if j.released is None]
+        paths = [self.path(job) for job in self.waiting()]
         if not branch:
             return sorted({path[-1] for path in paths})
         return sorted({path[path.index(branch) - 1] for path in paths if branch in path})
@@ -353,8 +356,11 @@ class Naive:
     # Where, and whether.
 
     def open(self, job: Job) -> list[str]:
-        """Return the pools that a job and its tenant accept."""
-        sets = [set(self.worth), set(job.pools), set(self.teams[job.tenant].pools)]
+        """Return the pools that a job and its tenant accept, and that have a node at all."""
+        there = {site.pool for site in self.sites.values()} & set(self.worth)
+        sets = [there, set(job.pools), set(self.teams[job.tenant].pools)]
+        if not there:
+            return []
         return sorted(set.intersection(*(s for s in sets if s)))
 
     @remembered
@@ -405,13 +411,13 @@ class Naive:
     # Reservations.
 
     def reserved(self) -> dict[str, Job]:
-        """Return, for every pool, who has waited longest of those that have a reservation."""
+        """Return, for every pool, the first in order of those who have waited long enough."""
         held: dict[str, Job] = {}
-        for uid, (since, _) in sorted(self.clocks.items(), key=lambda item: item[1]):
-            job = self.jobs[uid]
-            if uid in self.freed or self.now - since < self.rules.reserve_after:
+        for job in [job for leaf in self.leaves() for job in self.queue(leaf)]:
+            since = self.clocks.get(job.uid)
+            if since is None or self.now - since < self.rules.reserve_after:
                 continue
-            for pool in self.open(job):
+            for pool in [] if job.uid in self.freed else self.open(job):
                 if pool not in held and self.allowed(job, pool) and self.ever(job, pool):
                     held[pool] = job
                     break
@@ -479,13 +485,13 @@ class Naive:
     def note(self, head: Job) -> None:
         """Start the clock of who is next but does not fit, and of who is next in other pools."""
         late = {head.uid: head}
-        for pool in {p for j in self.jobs.values() if j.released is None for p in self.open(j)}:
+        for pool in {p for j in self.waiting() for p in self.open(j)}:
             if pool not in self.open(head):
                 first = next((j for j in self.heads() if pool in self.open(j)), None)
                 if first is not None and self._room(first) is None:
                     late[first.uid] = first
         for uid in late:
-            self.clocks.setdefault(uid, (self.now, len(self.clocks)))
+            self.clocks.setdefault(uid, self.now)
 
     def heads(self, branch: Branch = ()) -> Iterator[Job]:
         """Go through the heads of all queues in order, those at a limit aside."""
