@@ -36,7 +36,7 @@ class Branch:
 
     __slots__ = (
         "children", "depth", "guarantees", "head", "history", "key", "limits", "lingering",
-        "name", "over", "parent", "remembered", "served", "shapes", "uses", "waiting",
+        "name", "over", "parent", "pledged", "remembered", "served", "shapes", "uses", "waiting",
         "weight",
     )  # fmt: skip
 
@@ -57,6 +57,7 @@ class Branch:
         self.limits: dict[PoolName, Amounts] = {
             pool: quota.limit for pool, quota in quotas.items() if quota.limit
         }
+        self.pledged: bool = bool(self.guarantees) or (parent is not None and parent.pledged)
         self.uses: dict[PoolName, Held] = {}
         self.lingering: dict[PoolName, Held] = {}
         self.over: Held = {}

@@ -246,6 +246,7 @@ class Engine:
 
     def _lead(self, epoch: int) -> None:
         self._epoch = epoch
+        self._woken = None
         self._turns.begin()
         self._store_ready = False
         self._effects.append(Rebuild(epoch))

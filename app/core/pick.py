@@ -16,14 +16,14 @@ from app.core.model import Millis, PoolName
 from app.core.placement import NOTHING, Placement, Withheld
 from app.core.reservation import Reservation, Reservations
 from app.core.roster import Roster
-from app.core.shares import Key, Tree
+from app.core.shares import GUARANTEED, Key, Tree
 
 BARRED_MS = 3_600_000
 """Whoever overstayed a declared run time is not believed for so long."""
 
 
 class Picker:
-    """Answers `pick`. One walk through the tree at a time."""
+    """Finds who is next, who may start, and who waits with a claim. One walk at a time."""
 
     def __init__(self, roster: Roster, placement: Placement, reservations: Reservations) -> None:
         self._roster = roster
@@ -57,19 +57,48 @@ class Picker:
         turn, shape, _ = leaf.head
         return self._try(leaf, turn, shape)
 
-    def note(self, leaf: Leaf) -> None:
-        """The next in order does not fit: let its clock run, and that of the next in other pools.
+    def waiting(self) -> list[Leaf]:
+        """Let the clocks run of those who are next and do not fit; return whose heads these are.
 
-        The next of a pool is the first in order of those whose head may go there.
+        Next, in each pool, is the first in order whose head the pool could ever hold. The heads
+        that lie within a guarantee, one for each tenant, are returned too, without a clock.
         """
-        tree, now = self._tree, self._roster.usage.now
-        assert leaf.head is not None
-        turn, shape, _ = leaf.head
-        self._reservations.note(turn.uid, now)
-        pools = {pool for shape in tree.root.shapes for pool in shape.pools}
-        pools.difference_update(shape.pools)
-        if pools:
-            self._note_others(tree.root, pools, now)
+        found: list[Leaf] = []
+        unclaimed = {pool for shape in self._tree.root.shapes for pool in shape.pools}
+        self._wait(self._tree.root, unclaimed, found)
+        return found
+
+    def _wait(self, branch: Branch, unclaimed: set[PoolName], found: list[Leaf]) -> None:
+        owed = False
+        for child in self._tree.children(branch):
+            if child.key is None or child.key.blocked:
+                return
+            if not (child.pledged or unclaimed):
+                continue
+            if not isinstance(child, Leaf):
+                if child.pledged or _may_use(child, unclaimed):
+                    self._wait(child, unclaimed, found)
+            elif child.head is not None:
+                turn, shape, _ = child.head
+                holders = [p for p in shape.pools if self._reservations.could_hold(shape, p)]
+                first = not unclaimed.isdisjoint(holders)
+                guaranteed = not owed and self._is_guaranteed(child, shape, holders)
+                if not (first or guaranteed):
+                    continue
+                unclaimed.difference_update(holders)
+                owed = owed or guaranteed
+                if self._try(child, turn, shape) is None:
+                    found.append(child)
+                    if first:
+                        self._reservations.note(turn.uid, self._roster.usage.now)
+
+    def _is_guaranteed(self, leaf: Leaf, shape: Shape, pools: Sequence[PoolName]) -> bool:
+        """Tell whether a tenant above is guaranteed what it would hold with this workload."""
+        return leaf.pledged and any(
+            branch.guarantees and self._tree.rank(branch, shape, pool).band == GUARANTEED
+            for pool in pools
+            for branch in path(leaf)
+        )
 
     def backfill(self) -> Choice | None:
         """Return the first workload in order that fits and is allowed, if any."""
@@ -93,7 +122,7 @@ class Picker:
         return self._placement.plan(shape, pool, withheld) is not None
 
     def _search(self, branch: Branch) -> Choice | None:
-        """Go through the children in order; see `docs/decisions` on why heads bind backfill.
+        """Go through the children in order; docs/decisions/0008 says why heads bind backfill.
 
         What a child would start may stand worse in the order than its head. It is then taken
         only if no sibling has anything that stands as well as its own head.
@@ -163,32 +192,43 @@ class Picker:
         leaf: Leaf | None,
         passed: Sequence[Reservation],
     ) -> Withheld:
-        if not passed and not self._reservations.strict:
+        reservations = self._reservations
+        if not (passed or reservations.strict or reservations.firm):
             return NOTHING
         against = [r for r in passed if r.pool == pool]
-        if pool in self._reservations.strict:
-            against.append(self._reservations.strict[pool])
+        for binding in (reservations.strict, reservations.firm):
+            if pool in binding and binding[pool] not in against:
+                against.append(binding[pool])
         if turn is not None:
             against = [r for r in against if r.owner.uid != turn.uid]
         if shape.lifetime is not None:
             against = [r for r in against if not self._ends_before(shape, leaf, r)]
-        return self._reservations.withheld(against)
+        return reservations.withheld(against)
 
     def _ends_before(self, shape: Shape, leaf: Leaf | None, reservation: Reservation) -> bool:
         """Tell whether a workload says, and is believed, to end before a reservation starts."""
         now = self._roster.usage.now
         if reservation.strict or shape.lifetime is None:
             return False
-        if leaf is not None and self._barred.get(leaf.account, 0) > now:
+        if leaf is not None and self._is_barred(leaf, now):
             return False
         if reservation not in self._starts:
             self._starts[reservation] = self._reservations.starts(reservation)
         starts = self._starts[reservation]
         return starts is not None and now + shape.lifetime <= starts
 
+    def _is_barred(self, leaf: Leaf, now: Millis) -> bool:
+        """Tell whether a user's work overstays what was declared, or did so lately."""
+        if self._barred.get(leaf.account, 0) > now:
+            return True
+        self._barred.pop(leaf.account, None)
+        running = self._roster.running.get(leaf, {}).values()
+        return any(t.stay is not None and t.stay.overstayed(now) for t in running)
+
     def _fitting_now(self) -> set[Shape]:
         """Return the shapes that fit somewhere, what is withheld by now aside."""
-        owners = [*self._passed, *self._reservations.strict.values()]
+        bound = (*self._reservations.strict.values(), *self._reservations.firm.values())
+        owners = [*self._passed, *bound]
         owned = {r.shape for r in owners}
         return {
             shape
@@ -213,7 +253,8 @@ class Picker:
         for uid in reservations.due(usage.now, usage.policy.reserve_after):
             workload = self._roster.workload(uid)
             if workload is not None and workload.leaf is not None:
-                waiting.append((_place(workload.leaf), workload))
+                waiting.append((_rank_of(workload.leaf), workload))
+        before = dict(reservations.standing)
         reservations.standing.clear()
         for _, workload in sorted(waiting, key=lambda pair: pair[0]):
             leaf, turn, shape = workload.leaf, workload.turn, workload.shape
@@ -226,23 +267,10 @@ class Picker:
                 free = pool not in reservations.standing and tree.allows(leaf, shape, pool)
                 if free and reservations.reserve(turn, leaf, shape, pool):
                     break
-
-    def _note_others(self, branch: Branch, pools: set[PoolName], now: Millis) -> None:
-        for child in self._tree.children(branch):
-            if not pools:
-                return
-            if child.key is None or child.key.blocked or not _may_use(child, pools):
-                continue
-            if not isinstance(child, Leaf):
-                self._note_others(child, pools, now)
-            elif child.head is not None and not pools.isdisjoint(child.head[1].pools):
-                turn, shape, _ = child.head
-                if self._try(child, turn, shape) is None:
-                    self._reservations.note(turn.uid, now)
-                pools.difference_update(shape.pools)
+        reservations.harden(before, usage.now, usage.policy.reserve_after)
 
 
-def _place(leaf: Leaf) -> list[Key]:
+def _rank_of(leaf: Leaf) -> list[Key]:
     """Return where a leaf stands in the whole order: comparable with that of any other."""
     return [branch.key for branch in path(leaf) if branch.key is not None][::-1]
 

@@ -30,12 +30,12 @@ class Victim:
     pods: tuple[Tracked, ...]
     cause: Cause
 
-    def order(self) -> tuple[int, int, int, str]:
+    def order(self) -> tuple[int, int, int, int, str]:
         """Lowest priority first, then the least quality of service, then the last released."""
         first = self.pods[0]
-        released = max(t.released or 0 for t in self.pods)
+        epoch, sequence = max(t.stamp for t in self.pods)
         quality = min(t.pod.quality for t in self.pods)
-        return (first.pod.priority, quality, -released, first.pod.uid)
+        return (first.pod.priority, quality, -epoch, -sequence, first.pod.uid)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ for by evictions holds it back from everybody. It decides nothing about who is n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from app.core.backlog import Shape, Turn
@@ -19,15 +19,20 @@ from app.core.tracked import Workload
 
 NEVER_MS = Millis(2**62)
 
+START = Millis(0)
+
+FIRM = 12
+"""Times `reserveAfter` that a reservation stands before it yields to nobody: an hour, usually."""
+
 FEW = 64
 """Combinations of reservations remembered."""
 
 
 @dataclass(slots=True, eq=False)
 class Reservation:
-    """Room on nodes for one workload. `strict`: others evicted work for it.
+    """Room on nodes for one workload. `strict`: others' work was evicted for it.
 
-    `victims` are the pods that are being evicted for it.
+    `victims` are the pods that are being evicted for it, `since` is when it began to stand.
     """
 
     owner: Turn
@@ -38,6 +43,7 @@ class Reservation:
     laid_out: tuple[int, int]
     strict: bool = False
     victims: set[Uid] = field(default_factory=set)
+    since: Millis = START
 
 
 class Reservations:
@@ -47,6 +53,9 @@ class Reservations:
         self.clocks: dict[Uid, Millis] = {}
         self.standing: dict[PoolName, Reservation] = {}
         self.strict: dict[PoolName, Reservation] = {}
+        self.firm: dict[PoolName, Reservation] = {}
+        self._possible: dict[tuple[Shape, PoolName], bool] = {}
+        self._laid_out = (-1, -1)
         self._placement = placement
         self._plans: dict[Uid, Reservation] = {}
         self._withheld: dict[tuple[Reservation, ...], Withheld] = {}
@@ -59,13 +68,14 @@ class Reservations:
         """A workload was released, or is gone."""
         self.clocks.pop(uid, None)
         self._plans.pop(uid, None)
-        for held in (self.standing, self.strict):
+        for held in (self.standing, self.strict, self.firm):
             for pool in [p for p, r in held.items() if r.owner.uid == uid]:
                 del held[pool]
 
     def rebind(self, workload: Callable[[Uid], Workload | None]) -> None:
         """The tree is new: clocks stay, what was paid for stays, the rest is decided anew."""
         self.standing.clear()
+        self.firm.clear()
         self._plans.clear()
         for pool, reservation in list(self.strict.items()):
             owner = workload(reservation.owner.uid)
@@ -96,6 +106,29 @@ class Reservations:
             self._plans[owner.uid] = plan
         self.standing[pool] = plan
         return True
+
+    def harden(self, before: Mapping[PoolName, Reservation], now: Millis, after: Millis) -> None:
+        """Let reservations that have stood too long in vain be withheld from everybody.
+
+        Those who come to stand before an owner may refill what it waits for as fast as it
+        empties; then only this lets it start.
+        """
+        self.firm.clear()
+        for pool, reservation in self.standing.items():
+            if before.get(pool) is not reservation:
+                reservation.since = now
+            if now - reservation.since >= FIRM * after:
+                self.firm[pool] = reservation
+
+    def could_hold(self, shape: Shape, pool: PoolName) -> bool:
+        """Tell whether a pool could hold a workload if nothing else ran there."""
+        seen = self._placement.laid_out
+        if seen != self._laid_out:
+            self._laid_out = seen
+            self._possible.clear()
+        if (shape, pool) not in self._possible:
+            self._possible[shape, pool] = self._soonest(shape, pool) is not None
+        return self._possible[shape, pool]
 
     def paid_for(self, uid: Uid) -> bool:
         """Tell whether others are, or were, evicted for a workload that waits."""

@@ -90,6 +90,9 @@ class Tree:
             branch = self.tenants[name] = Branch(name, above, weight, quotas or {})
             branch.remembered = self.now
             above.children["tenant", name] = branch
+            if branch.pledged:
+                for each in path(above):
+                    each.pledged = True
         return branch
 
     def leaf(self, tenant: Branch, user: UserName, weight: tuple[int, int] = (1, 1)) -> Leaf:

@@ -55,9 +55,8 @@ class Turns:
             choice = self.picker.start(leaf) if leaf is not None else None
             backfilled = choice is None
             if choice is None:
-                if leaf is not None:
-                    self.picker.note(leaf)
-                    effects += self._reclaim(leaf)
+                for waiting in self.picker.waiting():
+                    effects += self._reclaim(waiting)
                 if self._roster.usage.policy.backfill:
                     choice = self.picker.backfill()
             if choice is None:

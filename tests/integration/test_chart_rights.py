@@ -36,6 +36,8 @@ ALLOWED: list[Right] = [
     ("controller", "patch", "pods", OTHER, "some"),
     ("controller", "list", "nodes", ANY, ""),
     ("controller", "watch", "pools.fairgate.io", ANY, ""),
+    ("controller", "list", "policies.fairgate.io", ANY, ""),
+    ("controller", "watch", "policies.fairgate.io", ANY, ""),
     ("controller", "patch", "tenants/status.fairgate.io", ANY, "team-a"),
     ("controller", "patch", "pools/status.fairgate.io", ANY, "h100"),
     ("controller", "create", "events", OTHER, ""),

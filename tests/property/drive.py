@@ -337,7 +337,8 @@ class Drive:
     def _ask(judge: Naive, job: Job, pool: str) -> None:
         expected = judge.pick()
         assert expected is not None, f"{job.uid} was released, nobody should be"
-        assert (expected[0].uid, expected[1]) == (job.uid, pool), f"{expected} is next"
+        wanted = (expected[0].uid, expected[1])
+        assert wanted == (job.uid, pool), f"{job.uid} goes to {pool}; {wanted} is next"
 
 
 def job_of(uid: Uid) -> str:

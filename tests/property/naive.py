@@ -290,8 +290,8 @@ class Naive:
 
     # The order.
 
-    def rank(self, branch: Branch, job: Job) -> tuple[int, Fraction]:
-        pool = self.choice(job)
+    def rank(self, branch: Branch, job: Job, pool: str = "") -> tuple[int, Fraction]:
+        pool = pool or self.choice(job)
         fraction = self.within(branch, job, pool)
         if fraction is not None:
             return GUARANTEED, fraction
@@ -365,11 +365,16 @@ class Naive:
 
     @remembered
     def choice(self, job: Job) -> str:
-        """Return the pool a job is meant for: where it fits; then where least is borrowed."""
-        pools = self.open(job)
-        legal = [p for p in pools if self.allowed(job, p)]
-        fitting = [p for p in legal if self.fits(job, p, {})]
-        return self.cheapest(job, fitting or legal or pools)
+        """Return the pool a job is meant for: allowed, fits now, borrows least, by name."""
+        return min(
+            self.open(job),
+            key=lambda p: (
+                not self.allowed(job, p),
+                not self.fits(job, p, {}),
+                self.share((job.tenant,), job, p),
+                p,
+            ),
+        )
 
     def cheapest(self, job: Job, pools: list[str]) -> str:
         return min(pools, key=lambda p: (self.share((job.tenant,), job, p), p))
@@ -528,7 +533,8 @@ class Naive:
                 continue
             if not self.passes(child):  # it has no head to stand worse than
                 return job
-            if self.rank(child, job) <= self.rank(child, self.lead(child)):
+            pool = self._room(job) or ""
+            if self.rank(child, job, pool) <= self.rank(child, self.lead(child)):
                 return job
             second = second or job
         return second

@@ -187,7 +187,9 @@ class Machine(RuleBasedStateMachine):
 
     @rule(policy=POLICIES)
     def otherwise(self, policy: Policy) -> None:
-        self.drive.policy(policy)
+        """Other rules, but history counts as much as ever: what it is before it counts is open."""
+        now = self.drive.rules.history if self.drive.sites else policy.history
+        self.drive.policy(replace(policy, history=now))
 
     @rule()
     def restart(self) -> None:
