@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from app.core.branch import share
+from app.core.branch import Branch, share
 from app.core.model import Amounts, PoolName, Resource, TenantName
 from app.core.placement import Placement
 from app.core.pools import Pools
@@ -67,7 +67,7 @@ def _tenant(
         weight=tenant.weight if tenant else Fraction(1),
         share=Fraction(*share(branch, tree.scale)) if branch else Fraction(0),
         used=used,
-        borrowed={pool: branch.borrowed(pool) for pool in branch.uses} if branch else {},
+        borrowed=_borrowed(branch) if branch else {},
         history=max(tree.history(branch).values(), default=0.0) if branch else 0.0,
         pending=pending,
         generation=tenant.generation if tenant else 0,
@@ -89,3 +89,13 @@ def _upwards(name: TenantName, tenancy: Tenancy) -> list[TenantName]:
 
 def _managed(amounts: Amounts, managed: ManagedResources) -> dict[Resource, int]:
     return {r: v for r, v in amounts.items() if r in managed and v}
+
+
+def _borrowed(branch: Branch) -> dict[PoolName, dict[Resource, int]]:
+    """Return what is used beyond the guarantee, in each pool where anything is."""
+    borrowed = {pool: branch.borrowed(pool) for pool in branch.uses}
+    return {
+        p: {r: v for r, v in held.items() if v}
+        for p, held in borrowed.items()
+        if any(held.values())
+    }

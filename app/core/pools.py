@@ -26,6 +26,9 @@ from app.core.nodes import Nodes
 from app.core.resources import ManagedResources
 from app.core.scale import Scale
 
+_Question = tuple[tuple[tuple[str, str], ...], tuple[PoolName, ...], tuple[PoolName, ...]]
+"""A pod's node selector, the pools it names, and those its tenant may use."""
+
 _EVERY_NODE = {DEFAULT_POOL: Pool(DEFAULT_POOL)}
 
 
@@ -52,7 +55,8 @@ class Pools:
         self._room: dict[NodeName, Amounts] = {}
         self._capacity: dict[PoolName, dict[Resource, int]] = {DEFAULT_POOL: {}}
         self._overlapping: frozenset[PoolName] = frozenset()
-        self._serving: dict[tuple[object, ...], tuple[PoolName, ...]] = {}
+        self._claims: dict[NodeName, tuple[PoolName, ...]] = {}
+        self._serving: dict[_Question, tuple[PoolName, ...]] = {}
 
     @property
     def pools(self) -> Mapping[PoolName, Pool]:
@@ -84,14 +88,14 @@ class Pools:
         known = self._nodes.get(node.name)
         self._nodes[node.name] = node
         if known is None or known.labels != node.labels:
-            self.settled = False
+            self._rehome(node.name)
         elif known != node:
             self._recount(node.name)
 
     def drop_node(self, name: NodeName) -> None:
         """Forget a node; harmless if it is unknown."""
         if self._nodes.pop(name, None) is not None:
-            self.settled = False
+            self._rehome(name)
 
     def put_bystander(self, bystander: Bystander) -> None:
         """A pod that is not managed takes room on a node."""
@@ -139,16 +143,24 @@ class Pools:
         question = (tuple(sorted(pod.selector.items())), pod.pools, allowed)
         answer = self._serving.get(question)
         if answer is None:
-            answer = self._serving[question] = tuple(
-                name
-                for name, pool in sorted(self.pools.items())
-                if (not pod.pools or name in pod.pools)
-                and (not allowed or name in allowed)
-                and name not in self._overlapping
-                and not pool.paused
-                and self._reaches(pool, pod.selector)
-            )
+            answer = self._serving[question] = self._answer(*question)
         return answer
+
+    def _answer(
+        self,
+        selector: tuple[tuple[str, str], ...],
+        named: tuple[PoolName, ...],
+        allowed: tuple[PoolName, ...],
+    ) -> tuple[PoolName, ...]:
+        return tuple(
+            name
+            for name, pool in sorted(self.pools.items())
+            if (not named or name in named)
+            and (not allowed or name in allowed)
+            and name not in self._overlapping
+            and not pool.paused
+            and self._reaches(pool, dict(selector))
+        )
 
     def pool_of(self, pod: Pod, tenant: Tenant | None) -> PoolName | None:
         """Return the pool whose capacity a pod that is not held uses; None: none of ours."""
@@ -194,14 +206,45 @@ class Pools:
         self._capacity = {name: {} for name in self.pools}
         self.mix.supply.clear()
         self.floors = {n: Nodes(p.placement, self.mix, n) for n, p in self.pools.items()}
-        overlapping: set[PoolName] = set()
-        for node in self._nodes.values():
-            claims = [n for n, p in sorted(self.pools.items()) if _matches(node.labels, p.selector)]
+        self._claims.clear()
+        for name in self._nodes:
+            self._claims[name] = claims = self._claims_on(name)
             if claims:
-                self._home[node.name] = claims[0]
-                overlapping.update(claims[1:])
-                self._recount(node.name)
-        self._overlapping = frozenset(overlapping)
+                self._home[name] = claims[0]
+                self._recount(name)
+        self._overlapping = self._overlaps()
+
+    def _rehome(self, name: NodeName) -> None:
+        """A node came, went or changed its labels: settle that node alone, if that is enough."""
+        if not self.settled:
+            return
+        before, claims = self._claims.pop(name, ()), self._claims_on(name)
+        if before:
+            home = self._home.pop(name)
+            add_to(self._capacity[home], self._room.pop(name, {}), -1)
+            self.floors[home].drop(name)
+        if name in self._nodes:
+            self._claims[name] = claims
+        if claims:
+            self._home[name] = claims[0]
+            self._recount(name)
+        self.resized += 1
+        moved = before[:1] != claims[:1] and any(self._taken.get(name, {}).values())
+        if moved or self._overlaps() != self._overlapping or self._answers_changed():
+            self.settled = False
+
+    def _claims_on(self, name: NodeName) -> tuple[PoolName, ...]:
+        """Return the pools that select a node, by name; it belongs to the first."""
+        node = self._nodes.get(name)
+        if node is None:
+            return ()
+        return tuple(n for n, p in sorted(self.pools.items()) if _matches(node.labels, p.selector))
+
+    def _overlaps(self) -> frozenset[PoolName]:
+        return frozenset(pool for claims in self._claims.values() for pool in claims[1:])
+
+    def _answers_changed(self) -> bool:
+        return any(self._answer(*asked) != known for asked, known in self._serving.items())
 
     def _recount(self, name: NodeName) -> None:
         """Correct a pool's capacity by one node."""

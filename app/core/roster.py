@@ -133,7 +133,8 @@ class Roster:
         # Counting anew may itself show another capacity, hence a loop; its second turn is cheap.
         while self._dirty or self._seen != (pools.version, pools.resized):
             scale = pools.scale()
-            stays = not self._dirty and self._seen[0] == pools.version
+            known = self.usage.tree.scale.size.keys()  # what has no size is not even counted
+            stays = not self._dirty and (self._seen[0], known) == (pools.version, scale.size.keys())
             self._seen = (pools.version, pools.resized)
             if not stays:
                 self._recount(scale)

@@ -16,6 +16,9 @@ Branch = tuple[str, ...]
 """() is the root, (tenant,) a tenant, (tenant, user) a queue."""
 
 NEARLY = 1e-9
+FIRM = 12
+"""After so many times `reserve_after` a reservation that stands yields to nobody."""
+
 BANDS = (GUARANTEED, BORROWING, LEFTOVERS) = (0, 1, 2)
 
 
@@ -116,6 +119,7 @@ class Naive:
         self.served: dict[Branch, int] = {}
         self.clocks: dict[str, int] = {}
         self.freed: dict[str, str] = {}
+        self.stood: dict[str, tuple[str, int]] = {}
         self.barred: dict[Branch, int] = {}
         self.past: dict[tuple[Branch, str], float] = {}
         self.memory: dict[tuple[str, Branch | str], object] = {}
@@ -149,7 +153,7 @@ class Naive:
         """A workload is gone, whether it ran or waited."""
         job = self.jobs.pop(uid)
         self._forget(uid)
-        if self._ends(job)[0] < self.now:
+        if self._overstays(job):
             self.barred[job.tenant, job.user] = self.now + self.rules.distrust
         if job.released is not None and not evicted:
             self.ghosts.append((job.released + self.rules.min_charge, job))
@@ -160,6 +164,7 @@ class Naive:
         self.served.clear()
         self.clocks.clear()
         self.freed.clear()
+        self.stood.clear()
         self.past.clear()
         self.ghosts.clear()
         self.barred.clear()
@@ -437,15 +442,20 @@ class Naive:
         """Return what a job may not touch, given the jobs that come before it in the order."""
         kept = {self.jobs[uid].uid: self.jobs[uid] for uid, p in self.freed.items() if p == pool}
         first = self.reserved().get(pool)
-        if first is not None and first in before and not self._ends_before(job, first, pool):
-            kept[first.uid] = first
+        if first is not None and not self._ends_before(job, first, pool):
+            owner, since = self.stood.get(pool, ("", 0))
+            firm = owner == first.uid and self.now - since >= FIRM * self.rules.reserve_after
+            if firm or first in before:
+                kept[first.uid] = first
         kept.pop(job.uid, None)
         return {r: sum(k.total(r) for k in kept.values()) for k in kept.values() for r in k.asked}
 
     def _ends_before(self, job: Job, first: Job, pool: str) -> bool:
         """Tell whether a job surely ends before the room for another can be free."""
-        believed = self.barred.get((job.tenant, job.user), 0) <= self.now
-        if job.max_runtime is None or not believed or self.fits(first, pool, {}):
+        leaf = (job.tenant, job.user)
+        late = [j for j in self.running() if (j.tenant, j.user) == leaf]
+        barred = self.barred.get(leaf, 0) > self.now or any(map(self._overstays, late))
+        if job.max_runtime is None or barred or self.fits(first, pool, {}):
             return False
         running = [j for j in self.running() if j.pool == pool]
         ends = sorted(
@@ -463,6 +473,9 @@ class Naive:
                 return self.now + job.max_runtime <= at and at >= self.now
         return False
 
+    def _overstays(self, job: Job) -> bool:
+        return self._ends(job)[0] < self.now
+
     @staticmethod
     def _ends(job: Job) -> tuple[float, str]:
         if job.max_runtime is None or job.released is None:
@@ -474,12 +487,17 @@ class Naive:
     def pick(self) -> tuple[Job, str] | None:
         """Return who is released next, and into which pool; note who is next but does not fit."""
         self.memory.clear()
+        stood, reserved = self.stood, self.reserved()
+        self.stood = {p: (j.uid, self.now) for p, j in reserved.items()}
+        for pool in self.stood:
+            if stood.get(pool, ("", 0))[0] == self.stood[pool][0]:
+                self.stood[pool] = stood[pool]
         head = self.head(()) if self.children(()) else None
         if head is not None:
             pool = self._room(head)
             if pool is not None:
                 return head, pool
-            self.note(head)
+        self.note()
         job = self.candidate(()) if self.rules.backfill and self.children(()) else None
         if job is None:
             return None
@@ -487,16 +505,17 @@ class Naive:
         assert pool is not None
         return job, pool
 
-    def note(self, head: Job) -> None:
-        """Start the clock of who is next but does not fit, and of who is next in other pools."""
-        late = {head.uid: head}
-        for pool in {p for j in self.waiting() for p in self.open(j)}:
-            if pool not in self.open(head):
-                first = next((j for j in self.heads() if pool in self.open(j)), None)
-                if first is not None and self._room(first) is None:
-                    late[first.uid] = first
-        for uid in late:
-            self.clocks.setdefault(uid, self.now)
+    def note(self) -> None:
+        """Start the clocks of those who are next and do not fit.
+
+        Next, in each pool, is the first in order whose head the pool could ever hold.
+        """
+        unclaimed = {pool for job in self.waiting() for pool in self.open(job)}
+        for job in self.heads():
+            holders = {pool for pool in self.open(job) if self.ever(job, pool)}
+            if holders & unclaimed and self._room(job) is None:
+                self.clocks.setdefault(job.uid, self.now)
+            unclaimed -= holders
 
     def heads(self, branch: Branch = ()) -> Iterator[Job]:
         """Go through the heads of all queues in order, those at a limit aside."""
