@@ -6,23 +6,15 @@ Plain bookkeeping in exact integers; the order is the tree's business.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
 
 from sortedcontainers import SortedDict
 
 from app.core.backlog import Queue, Shape, Turn
 from app.core.model import Amounts, Millis, PoolName, Quota, Resource, TenantName, UserName
+from app.core.order import NEVER, Key, Served
 from app.core.scale import Cost, Scale
 
-if TYPE_CHECKING:
-    from app.core.shares import Key
-
-Served = tuple[int, int]
-"""Epoch and sequence of the last release; NEVER sorts first."""
-
-NEVER: Served = (0, 0)
-
-Held = dict[Resource, int]
+Used = dict[Resource, int]
 
 
 class Branch:
@@ -58,9 +50,9 @@ class Branch:
             pool: quota.limit for pool, quota in quotas.items() if quota.limit
         }
         self.pledged: bool = bool(self.guarantees) or (parent is not None and parent.pledged)
-        self.uses: dict[PoolName, Held] = {}
-        self.lingering: dict[PoolName, Held] = {}
-        self.over: Held = {}
+        self.uses: dict[PoolName, Used] = {}
+        self.lingering: dict[PoolName, Used] = {}
+        self.over: Used = {}
         self.history: dict[Resource, float] = {}
         self.remembered = Millis(0)
         self.served: Served = NEVER
@@ -111,7 +103,7 @@ class Branch:
                 more = max(0, value - guarantee.get(r, 0)) * grains.get(r, 0)
                 self.over[r] = self.over.get(r, 0) + more
 
-    def borrowed(self, pool: PoolName) -> Held:
+    def borrowed(self, pool: PoolName) -> Used:
         """Return the amounts used beyond the guarantee in a pool."""
         guarantee = self.guarantees.get(pool, {})
         return {r: max(0, v - guarantee.get(r, 0)) for r, v in self.uses.get(pool, {}).items()}
@@ -171,9 +163,18 @@ def path(leaf: Branch) -> Iterator[Branch]:
         branch = branch.parent
 
 
+def leaves(branch: Branch) -> Iterator[Leaf]:
+    """Return the users below a branch."""
+    for child in branch.children.values():
+        if isinstance(child, Leaf):
+            yield child
+        else:
+            yield from leaves(child)
+
+
 def share(branch: Branch, scale: Scale) -> tuple[int, int]:
     """Return the dominant share, as a ratio: the largest part of the cluster used of anything."""
-    parts: Held = {}
+    parts: Used = {}
     for pool, held in branch.uses.items():
         grains = scale.grains(pool)
         for r, value in held.items():

@@ -7,8 +7,8 @@ from typing import NamedTuple
 from app.core.backlog import Shape, Turn
 from app.core.branch import Leaf
 from app.core.model import Millis, PoolName, TenantName, UserName
+from app.core.order import BORROWING, GUARANTEED, Key
 from app.core.plans import Plan
-from app.core.shares import BORROWING, GUARANTEED, Key
 
 
 class Level(NamedTuple):

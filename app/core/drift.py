@@ -10,7 +10,8 @@ from collections.abc import Callable
 
 from app.core.branch import Branch, path
 from app.core.decision import Choice
-from app.core.shares import BORROWING, Tree
+from app.core.order import BORROWING
+from app.core.shares import Tree
 
 
 class Drift:

@@ -13,10 +13,11 @@ from app.core.backlog import Shape, Turn
 from app.core.branch import Branch, Leaf, path
 from app.core.decision import Choice
 from app.core.model import Millis, PoolName
+from app.core.order import GUARANTEED, Key
 from app.core.placement import NOTHING, Placement, Withheld
 from app.core.reservation import Reservation, Reservations
 from app.core.roster import Roster
-from app.core.shares import GUARANTEED, Key, Tree
+from app.core.shares import Tree
 
 BARRED_MS = 3_600_000
 """Whoever overstayed a declared run time is not believed for so long."""

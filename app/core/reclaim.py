@@ -10,15 +10,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from app.core.backlog import Shape, Turn
-from app.core.branch import Branch, Leaf, path
+from app.core.branch import Branch, Leaf, leaves, path
 from app.core.effects import Cause
 from app.core.life import Life
 from app.core.model import Amounts, Millis, NodeName, PoolName, Resource
+from app.core.order import GUARANTEED
 from app.core.placement import Placement
 from app.core.policy import Reclaim, WithinQueue
 from app.core.pools import add_to
 from app.core.roster import Roster
-from app.core.shares import GUARANTEED
 from app.core.tracked import Tracked
 
 
@@ -240,7 +240,7 @@ class Reclaimer:
         mine, _ = _parting(case.leaf, rival)
         cause = Cause.GUARANTEE if self._owed(case, mine) else Cause.FAIR
         found: list[Victim] = []
-        for leaf in _leaves(rival):
+        for leaf in leaves(rival):
             if leaf not in queues:
                 queues[leaf] = self._victims(case, leaf, cause)
             found += queues[leaf]
@@ -299,11 +299,3 @@ def _parting(one: Branch, other: Branch) -> tuple[Branch, Branch]:
         mine.pop()
         theirs.pop()
     return mine[-2], theirs[-2]
-
-
-def _leaves(branch: Branch) -> Iterator[Leaf]:
-    for child in branch.children.values():
-        if isinstance(child, Leaf):
-            yield child
-        else:
-            yield from _leaves(child)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 
 from app.core.backlog import turn_of
-from app.core.branch import NEVER, Leaf
+from app.core.branch import Leaf
 from app.core.gangs import Gangs
 from app.core.life import Life
 from app.core.model import (
@@ -23,6 +23,7 @@ from app.core.model import (
     Uid,
     Wait,
 )
+from app.core.order import NEVER
 from app.core.policy import Policy
 from app.core.pools import Pools
 from app.core.scale import Scale

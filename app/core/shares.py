@@ -10,41 +10,13 @@ and others, SIGCOMM 1996), on the dominant share (Ghodsi and others, NSDI 2011).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
-
-from sortedcontainers import SortedDict
 
 from app.core.backlog import Shape, Turn
-from app.core.branch import Branch, Held, Leaf, Served, path
+from app.core.branch import Branch, Leaf, Used, leaves, path
 from app.core.model import Amounts, Millis, PoolName, Quota, Resource, TenantName, UserName
+from app.core.order import BORROWING, GUARANTEED, LEFTOVERS, Key, Rank, Served, tied
 from app.core.policy import Policy
 from app.core.scale import Cost, Scale
-
-TIE = 1e-9
-"""With history, scores that differ by less than this part of themselves are equal."""
-
-GUARANTEED, BORROWING, LEFTOVERS = 0, 1, 2
-"""Bands of the order. The last is weight 0 beyond the guarantee."""
-
-
-class Rank(NamedTuple):
-    """Where a branch stands among its siblings for one workload, ties aside."""
-
-    blocked: bool
-    band: int
-    score: float
-    """Within the guarantee: the part of it that is used. Else the score. Lower is first."""
-
-
-class Key(NamedTuple):
-    """Rank and ties: a total order of siblings."""
-
-    blocked: bool
-    band: int
-    score: float
-    served: Served
-    since: Millis
-    uid: str
 
 
 class Tree:
@@ -115,7 +87,7 @@ class Tree:
 
     def leaves(self) -> Iterator[Leaf]:
         """Return every user, waiting or not."""
-        return _leaves(self.root)
+        return leaves(self.root)
 
     def advance(self, now: Millis) -> None:
         """Let time pass. With history the order changes by that alone."""
@@ -200,7 +172,7 @@ class Tree:
     def children(self, branch: Branch) -> Iterator[Branch]:
         """Return the children that have a head, in order. Do not change the tree meanwhile."""
         if self._kappa:
-            return _tied(branch.waiting)
+            return tied(branch.waiting)
         return iter(branch.waiting.values())
 
     def first(self, branch: Branch) -> Branch | None:
@@ -208,7 +180,7 @@ class Tree:
         if not branch.waiting:
             return None
         if self._kappa:
-            return next(_tied(branch.waiting))
+            return next(tied(branch.waiting))
         child: Branch = branch.waiting.peekitem(0)[1]
         return child
 
@@ -248,7 +220,7 @@ class Tree:
             cost = self._costs[shape, pool] = self.scale.cost(pool, shape.total)
         return cost
 
-    def doubled(self, branch: Branch, pool: PoolName, cost: Cost, times: int) -> Held:
+    def doubled(self, branch: Branch, pool: PoolName, cost: Cost, times: int) -> Used:
         """Return twice what is borrowed, plus `times` what a workload would add to it."""
         values = {r: 2 * over for r, over in branch.over.items()}
         guarantee = branch.guarantees.get(pool)
@@ -257,7 +229,7 @@ class Tree:
             values[r] = values.get(r, 0) + times * added * grains
         return values
 
-    def score(self, branch: Branch, doubled: Held) -> float:
+    def score(self, branch: Branch, doubled: Used) -> float:
         """Return the weighted dominant share; exact, as a whole number, without history."""
         owed, per = branch.weight
         dominant = self.dominant(branch, doubled)
@@ -265,7 +237,7 @@ class Tree:
             return (dominant * per << self._shift) // (owed or 1)
         return dominant * per / (owed or 1)
 
-    def dominant(self, branch: Branch, doubled: Held) -> float:
+    def dominant(self, branch: Branch, doubled: Used) -> float:
         """Return the largest share, what is remembered included, in half grains."""
         if not self._kappa:
             return max(doubled.values(), default=0)
@@ -376,28 +348,3 @@ class Tree:
                 self._fitted.pop(before, None)
         if now is not None and len(now.pools) > 1:
             self._wide.setdefault(now, {})[leaf] = None
-
-
-def _leaves(branch: Branch) -> Iterator[Leaf]:
-    for child in branch.children.values():
-        if isinstance(child, Leaf):
-            yield child
-        else:
-            yield from _leaves(child)
-
-
-def _tied(waiting: SortedDict[Key, Branch]) -> Iterator[Branch]:
-    """Go through siblings in order, where scores that hardly differ are equal."""
-    group: list[Key] = []
-    for key in waiting:
-        if group and not _ties(group[0], key):
-            yield from (waiting[k] for k in sorted(group, key=lambda k: k[3:]))
-            group = []
-        group.append(key)
-    yield from (waiting[k] for k in sorted(group, key=lambda k: k[3:]))
-
-
-def _ties(first: Key, other: Key) -> bool:
-    if (first.blocked, first.band) != (other.blocked, other.band):
-        return False
-    return other.score - first.score <= TIE * abs(other.score)

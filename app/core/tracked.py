@@ -9,10 +9,11 @@ import re
 from dataclasses import dataclass, field
 
 from app.core.backlog import Shape, Turn
-from app.core.branch import NEVER, Leaf, Served
+from app.core.branch import Leaf
 from app.core.effects import Charge, Intend, PodRef
 from app.core.life import Life
 from app.core.model import Millis, NodeName, Pod, PoolName, TenantName, Uid, UserName, Wait
+from app.core.order import NEVER, Served
 from app.core.placement import Stay
 
 _STAMP = re.compile(r"0@(?P<fence>\d{1,12})|(?P<epoch>\d{1,12})\.(?P<sequence>\d{1,15})", re.ASCII)

@@ -9,7 +9,7 @@ import heapq
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-from app.core.branch import Branch, Leaf, Served
+from app.core.branch import Branch, Leaf
 from app.core.ledger import Ledger
 from app.core.model import (
     Amounts,
@@ -22,6 +22,7 @@ from app.core.model import (
     TenantName,
     UserName,
 )
+from app.core.order import Served
 from app.core.placement import Placement, Stay
 from app.core.policy import Policy
 from app.core.pools import add_to

@@ -12,11 +12,12 @@ from enum import Enum
 from app.core.backlog import Shape, Turn
 from app.core.branch import Branch, Leaf, path
 from app.core.model import GATE, PoolName, Resource, Wait
+from app.core.order import GUARANTEED
 from app.core.placement import Placement
 from app.core.reservation import Reservations
 from app.core.resources import render
 from app.core.roster import Roster
-from app.core.shares import GUARANTEED, Tree
+from app.core.shares import Tree
 from app.core.tracked import Tracked, Workload
 
 

@@ -38,9 +38,9 @@ from app.core.model import (
     Uid,
     UserName,
 )
+from app.core.order import NEVER
 from app.core.resources import CPU, PODS, ManagedResources
 from app.core.tracked import stamp_of
-from app.core.branch import NEVER
 from app.sim.world import World, held_pod
 
 GPU = Resource("nvidia.com/gpu")
