@@ -250,12 +250,13 @@ class Picker:
             self._known = tree
             reservations.rebind(self._roster.workload)
         self._starts.clear()
+        firm = {r.owner.uid: pool for pool, r in reservations.firm.items()}
         waiting = []
         for uid in reservations.due(usage.now, usage.policy.reserve_after):
             workload = self._roster.workload(uid)
             if workload is not None and workload.leaf is not None:
-                waiting.append((_rank_of(workload.leaf), workload))
-        before = dict(reservations.standing)
+                place = (uid not in firm, _rank_of(workload.leaf))
+                waiting.append((place, workload))
         reservations.standing.clear()
         for _, workload in sorted(waiting, key=lambda pair: pair[0]):
             leaf, turn, shape = workload.leaf, workload.turn, workload.shape
@@ -264,11 +265,11 @@ class Picker:
             assert shape is not None
             if reservations.paid_for(turn.uid):
                 continue
-            for pool in shape.pools:
+            for pool in (firm[turn.uid],) if turn.uid in firm else shape.pools:
                 free = pool not in reservations.standing and tree.allows(leaf, shape, pool)
                 if free and reservations.reserve(turn, leaf, shape, pool):
                     break
-        reservations.harden(before, usage.now, usage.policy.reserve_after)
+        reservations.soften()
 
 
 def _rank_of(leaf: Leaf) -> list[Key]:

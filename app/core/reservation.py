@@ -6,7 +6,7 @@ for by evictions holds it back from everybody. It decides nothing about who is n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from app.core.backlog import Shape, Turn
@@ -58,6 +58,7 @@ class Reservations:
         self._laid_out = (-1, -1)
         self._placement = placement
         self._plans: dict[Uid, Reservation] = {}
+        self._stood: dict[PoolName, Reservation] = {}
         self._withheld: dict[tuple[Reservation, ...], Withheld] = {}
 
     def note(self, uid: Uid, now: Millis) -> None:
@@ -107,18 +108,29 @@ class Reservations:
         self.standing[pool] = plan
         return True
 
-    def harden(self, before: Mapping[PoolName, Reservation], now: Millis, after: Millis) -> None:
+    def harden(self, now: Millis, after: Millis) -> None:
         """Let reservations that have stood too long in vain be withheld from everybody.
+
+        Call it at the end of a pass: in the middle of one they change hands.
 
         Those who come to stand before an owner may refill what it waits for as fast as it
         empties; then only this lets it start.
         """
-        self.firm.clear()
         for pool, reservation in self.standing.items():
-            if before.get(pool) is not reservation:
+            if self._stood.get(pool) is not reservation:
                 reservation.since = now
             if now - reservation.since >= FIRM * after:
                 self.firm[pool] = reservation
+        self._stood = dict(self.standing)
+
+    def soften(self) -> None:
+        """Let go of hardened reservations that stand no more, or on other nodes."""
+        for pool, reservation in list(self.firm.items()):
+            standing = self.standing.get(pool)
+            if standing is None or standing.owner.uid != reservation.owner.uid:
+                del self.firm[pool]
+            else:
+                self.firm[pool] = standing
 
     def could_hold(self, shape: Shape, pool: PoolName) -> bool:
         """Tell whether a pool could hold a workload if nothing else ran there."""

@@ -63,6 +63,8 @@ class Turns:
                 break
             effects += self._release(choice, backfilled, epoch)
         self._give_up()
+        usage = self._roster.usage
+        self.reservations.harden(usage.now, usage.policy.reserve_after)
         return effects
 
     def wake_at(self) -> Millis | None:

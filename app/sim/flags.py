@@ -10,25 +10,14 @@ from typing import Any, TypeVar
 
 from app.core.errors import InvalidInput
 from app.core.model import Millis
-from app.core.policy import Policy, Reclaim, WithinQueue
+from app.core.policy import Policy
 from app.sim import readers
+from app.sim.policy_fields import FIELDS
 
 Value = TypeVar("Value")
 
 SECOND = 1_000
 _SECONDS = re.compile(r"\d{1,12}(\.\d{1,3})?", re.ASCII)
-
-FIELDS: dict[str, tuple[str, Callable[[str], Any]]] = {
-    "history": ("history", readers.decimal),
-    "halfLife": ("half_life", readers.some_time),
-    "minCharge": ("min_charge", readers.duration),
-    "reserveAfter": ("reserve_after", readers.duration),
-    "backfill": ("backfill", readers.switch),
-    "reclaim": ("reclaim", readers.choice(Reclaim)),
-    "withinQueue": ("within_queue", readers.choice(WithinQueue)),
-    "minRuntime": ("min_runtime", readers.duration),
-}
-"""Fields of the Policy by the name that people write: our name, and how it is read."""
 
 
 def option(flag: str, written: str, reader: Callable[[str], Value]) -> Value:

@@ -1,39 +1,33 @@
-"""Where the work that was in place before the start is taken to run: first fit, as written.
+"""The room a cluster has before anything is released, counted by the engine's own pools.
 
-Nothing is decided here that the engine decides: it only hears of this work when it runs already.
+Nothing is decided here: work in place sits where those pools would put it, and the engine only
+hears that it runs.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable
+from dataclasses import replace
 
-from app.core.model import (
-    DEFAULT_POOL,
-    Amounts,
-    Node,
-    NodeName,
-    Pool,
-    PoolName,
-    Resource,
-    Tenant,
-    TenantName,
-)
-from app.core.resources import fits
+from app.core.model import Amounts, Node, NodeName, Pool, PoolName, Resource, Tenant
+from app.core.pools import Pools
+from app.core.resources import ManagedResources, largest
 from app.sim.work import Work
 
 Seat = tuple[PoolName, tuple[NodeName, ...]]
 """A pool, and a node of it for each pod."""
 
 
-def offer(node: Node, pool: Pool) -> dict[Resource, int]:
-    """Return what a ready node carries as a member of a pool."""
-    return {r: int(v * pool.overcommit.get(r, 1)) for r, v in node.allocatable.items()}
-
-
-def home(node: Node, pools: Iterable[Pool]) -> Pool | None:
-    """Return the pool a node belongs to: of those that select it the first by name."""
-    claims = [p for p in pools if p.selector.items() <= node.labels.items()]
-    return min(claims, key=lambda pool: pool.name, default=None)
+def settled(nodes: Iterable[Node], pools: Iterable[Pool]) -> Pools:
+    """Return the pools as the engine sees them, each with its nodes."""
+    room = Pools(ManagedResources(()))
+    for pool in pools:
+        room.put_pool(pool)
+    for node in nodes:
+        room.put_node(node)
+    room.settle()
+    return room
 
 
 class Opening:
@@ -42,46 +36,46 @@ class Opening:
     def __init__(
         self, nodes: Iterable[Node], pools: Iterable[Pool], tenants: Iterable[Tenant]
     ) -> None:
-        in_force = list(pools) or [Pool(DEFAULT_POOL)]
         self._allowed = {tenant.name: tenant.pools for tenant in tenants if tenant.pools}
-        self._room: dict[PoolName, dict[NodeName, dict[Resource, int]]] = {}
-        for pool in sorted(in_force, key=lambda pool: pool.name):
-            self._room[pool.name] = {}
-        for node in nodes:
-            pool_of_node = home(node, in_force)
-            if pool_of_node is not None and node.ready:
-                self._room[pool_of_node.name][node.name] = offer(node, pool_of_node)
+        self._room = settled(nodes, pools)
 
     def seat(self, work: Work) -> Seat | None:
-        """Give a workload the first nodes of the first pool that have room; None if none has."""
-        for pool in self._pools(work.tenant, work.pools):
-            nodes = self._nodes(pool, work)
-            if nodes is not None:
-                return pool, nodes
+        """Give a workload nodes of the first pool, by name, that has room; None if none has."""
+        seat = self._find(work)
+        if seat is not None:
+            pool, nodes = seat
+            for node in nodes:
+                self._room.floors[pool].take(node, work.demand)
+        return seat
+
+    def holds(self, work: Work) -> bool:
+        """Tell whether some pool has room for a workload. Gives nothing away."""
+        return self._find(work) is not None
+
+    def most(self, work: Work) -> int:
+        """Return how many pods of a workload there is room for, of those it has."""
+        fewer = range(1, work.pods + 1)
+        return bisect_left(fewer, True, key=lambda n: not self.holds(replace(work, pods=n)))
+
+    def largest(self, work: Work) -> Amounts:
+        """Return the most of each resource that any one node has free for a workload."""
+        most: dict[Resource, int] = {}
+        for pool in self._pools(work):
+            for node in self._room.open_nodes(pool):
+                most = largest(most, self._room.floors[pool].free(node))
+        return most
+
+    def _find(self, work: Work) -> Seat | None:
+        for pool in self._pools(work):
+            plan = self._room.floors[pool].find(((work.demand, work.pods),))
+            if plan is not None:
+                return pool, plan.nodes
         return None
 
-    def _pools(self, tenant: TenantName, wanted: tuple[PoolName, ...]) -> list[PoolName]:
-        allowed = self._allowed.get(tenant, ())
+    def _pools(self, work: Work) -> list[PoolName]:
+        allowed = self._allowed.get(work.tenant, ())
         return [
             name
-            for name in self._room
-            if (not wanted or name in wanted) and (not allowed or name in allowed)
+            for name in sorted(self._room.pools)
+            if (not work.pools or name in work.pools) and (not allowed or name in allowed)
         ]
-
-    def _nodes(self, pool: PoolName, work: Work) -> tuple[NodeName, ...] | None:
-        room = self._room[pool]
-        chosen: list[NodeName] = []
-        for name, free in room.items():
-            while len(chosen) < work.pods and fits(work.demand, free):
-                _take(free, work.demand, 1)
-                chosen.append(name)
-        if len(chosen) == work.pods:
-            return tuple(chosen)
-        for name in chosen:
-            _take(room[name], work.demand, -1)
-        return None
-
-
-def _take(free: dict[Resource, int], demand: Amounts, sign: int) -> None:
-    for resource, value in demand.items():
-        free[resource] = free.get(resource, 0) - sign * value

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-from app.core.model import Amounts, Millis, Tenant, TenantName, UserName
+from app.core.model import Amounts, Millis, Pod, Tenant, TenantName, UserName
 from app.core.resources import add
+from app.core.why import Why
+from app.sim.family import Family
 from app.sim.measures import Measures, measure
 from app.sim.scenario import Scenario
-from app.sim.work import Moment, Step
+from app.sim.work import Moment, Step, Work
 from app.sim.world import World
 
-ROOT: TenantName | None = None
-"""Above the tenants that have no parent."""
+MOST_TOLD = 1000
+"""Workloads that still wait and are asked why."""
 
 
 @dataclass(slots=True)
@@ -44,13 +46,27 @@ class TenantOutcome:
 
 
 @dataclass(frozen=True, slots=True)
+class Waiting:
+    """A workload that waits at the end, since when, and what the engine says of it then."""
+
+    work: Work
+    since: Millis
+    why: Why
+
+
+@dataclass(frozen=True, slots=True)
 class Outcome:
-    """A scenario that was played to its end."""
+    """A scenario that was played to its end.
+
+    `waiting` are those that have waited longest, `MOST_TOLD` at most, of `still_waiting` workloads.
+    """
 
     scenario: Scenario
     timeline: Sequence[Moment]
     tenants: Mapping[TenantName, TenantOutcome]
     measures: Measures
+    waiting: Sequence[Waiting]
+    still_waiting: int
     drift: float
     drift_pairs: int
     decisions: int
@@ -89,22 +105,32 @@ def sum_up(scenario: Scenario, world: World) -> Outcome:
         )
     measures = measure(
         world.timeline,
-        scenario.capacity,
+        scenario.counted,
         Millis(0),
         scenario.until,
         weights=tree.weights(users),
         device=scenario.device,
     )
+    queued = list(world.queued())
     return Outcome(
         scenario=scenario,
         timeline=world.timeline,
         tenants=tenants,
         measures=measures,
+        waiting=list(_waiting(queued[:MOST_TOLD], world)),
+        still_waiting=len(queued),
         drift=world.engine.drift.ratio,
         drift_pairs=world.engine.drift.pairs,
         decisions=world.decisions,
         events=world.events,
     )
+
+
+def _waiting(queued: Iterable[tuple[Work, Pod]], world: World) -> Iterator[Waiting]:
+    for work, pod in queued:
+        why = world.engine.why(pod.uid)
+        if why is not None:
+            yield Waiting(work, pod.since, why)
 
 
 def _nothing(scenario: Scenario) -> Account:
@@ -132,62 +158,3 @@ def _users(scenario: Scenario, world: World) -> Users:
         account = found[tenant][user]
         account.charged = add(account.charged, spent)
     return found
-
-
-class Family:
-    """The tree of tenants, for sums and for what each is owed of the whole."""
-
-    def __init__(self, tenants: Iterable[Tenant]) -> None:
-        self._tenants = {tenant.name: tenant for tenant in tenants}
-        self._children: dict[TenantName | None, list[TenantName]] = {}
-        for tenant in self._tenants.values():
-            self._children.setdefault(tenant.parent, []).append(tenant.name)
-
-    def below(self, name: TenantName) -> list[TenantName]:
-        """Return a tenant and all that are below it."""
-        found = [name]
-        for each in found:
-            found += self._children.get(each, [])
-        return found
-
-    def path(self, name: TenantName) -> list[TenantName]:
-        """Return a tenant and all that are above it, itself first."""
-        found = [name]
-        while (above := self._tenants[found[-1]].parent) is not None:
-            found.append(above)
-        return found
-
-    def depth(self, name: TenantName) -> int:
-        """Return how many tenants are above one."""
-        return len(self.path(name)) - 1
-
-    def in_order(self) -> list[TenantName]:
-        """Return all tenants, each before its children, as written."""
-        found: list[TenantName] = []
-        ahead = self._children.get(ROOT, [])[::-1]
-        while ahead:
-            found.append(ahead.pop())
-            ahead += self._children.get(found[-1], [])[::-1]
-        return found
-
-    def weights(self, users: Users) -> Mapping[TenantName, Fraction]:
-        """Return what part of the cluster each tenant is owed for the work of its own users.
-
-        A parent whose own users submit shares with its children as their sibling.
-        """
-        parts: dict[TenantName | None, Fraction] = {ROOT: Fraction(1)}
-        owed: dict[TenantName, Fraction] = {}
-        for above in [ROOT, *self.in_order()]:
-            children = self._children.get(above, [])
-            siblings = {name: self._tenants[name].weight for name in children}
-            own = Fraction(0)
-            if above is not None:
-                weighed = self._tenants[above].user_weights
-                own = sum((weighed.get(u, Fraction(1)) for u in users[above]), Fraction(0))
-            whole = sum(siblings.values(), own)
-            for name, weight in siblings.items():
-                parts[name] = parts[above] * weight / whole if whole else Fraction(0)
-            if above is not None:
-                # Without children or users it still is one of those that are to be equal.
-                owed[above] = parts[above] * own / whole if children and whole else parts[above]
-        return owed

@@ -34,6 +34,27 @@ UNITS = (("days", 86_400, 4), ("hours", 3_600, 2), ("minutes", 60, 2))
 """Units of time, their seconds, and from how many of them on they are used."""
 
 
+def check(path: Path | str, start: Millis, end: Millis) -> type[Figure]:
+    """Return what draws, once it is sure that a picture of this window can be written there.
+
+    Call it before a long run. Raises InvalidInput if matplotlib is missing, the window is empty,
+    the folder does not exist, or the ending of the name is that of no picture.
+    """
+    figure_type = _figure_type()
+    if end <= start:
+        raise InvalidInput("--plot: there is nothing to draw in no time at all; play for longer.")
+    folder, ending = Path(path).parent, Path(path).suffix.lower().removeprefix(".")
+    if not folder.is_dir():
+        raise InvalidInput(
+            f"--plot {path}: there is no folder {folder}; create it, or write another path."
+        )
+    if ending not in figure_type().canvas.get_supported_filetypes():
+        raise InvalidInput(
+            f"--plot {path}: no picture has such a name; write one that ends in .png, .svg or .pdf."
+        )
+    return figure_type
+
+
 def plot(
     timeline: Sequence[Moment],
     capacity: Amounts,
@@ -62,14 +83,12 @@ def compare(
 ) -> None:
     """Draw timelines of the same work under several policies, one above the other, and their waits.
 
-    A tenant has the same colour in all of them. Raises InvalidInput if matplotlib is missing, the
-    window is empty, or the file cannot be written.
+    A tenant has the same colour in all of them. Raises InvalidInput where `check` does, if there
+    are no devices, or if the file cannot be written.
     """
-    figure_type = _figure_type()
+    figure_type = check(path, start, end)
     if device is None:
         raise InvalidInput("There is nothing to draw: no pool has devices; draw one that has.")
-    if end <= start:
-        raise InvalidInput("There is nothing to draw: the window has no length; make it longer.")
     held = {name: holdings(run, device, start, end, BINS, unit) for name, run in runs.items()}
     named = largest(held.values(), NAMED)
     colours = dict(zip(named, COLOURS, strict=False))
@@ -85,22 +104,11 @@ def compare(
         figure.suptitle(title)
     try:
         figure.savefig(path, dpi=DOTS)
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        why = (error.strerror or type(error).__name__).lower()
         raise InvalidInput(
-            f"--plot {path}: the picture cannot be written ({error}); "
-            "name a file in a folder that exists, such as shares.png."
+            f"--plot {path}: the picture cannot be written ({why}); write another path."
         ) from error
-
-
-def _figure_type() -> type[Figure]:
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise InvalidInput(
-            "--plot needs matplotlib, which is not installed; "
-            "install it with: pip install 'fairgate[plot]'."
-        ) from error
-    return Figure
 
 
 def _draw_holdings(

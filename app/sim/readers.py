@@ -13,6 +13,7 @@ from enum import Enum
 from fractions import Fraction
 from typing import TypeVar
 
+from app.core import durations
 from app.core.errors import InvalidInput, InvalidQuantity
 from app.core.model import Millis
 from app.core.resources import CPU, amount, parse_quantity
@@ -48,9 +49,21 @@ def duration(text: str) -> Millis:
     return Millis(int(total))
 
 
-def some_time(text: str) -> Millis:
-    """Read a length of time that is more than none."""
-    length = duration(text)
+def cluster_time(text: str) -> Millis:
+    """Read a length of time as a cluster reads it, in a Policy or on a pod: 90s, 5m, 1h30m."""
+    _refuse_negative(text)
+    try:
+        return durations.duration(text)
+    except InvalidInput as error:
+        raise InvalidInput(
+            f"{_quote(text)} is no length of time to a cluster; write hours, minutes and seconds, "
+            "as in 90s, 5m or 1h30m."
+        ) from error
+
+
+def some_cluster_time(text: str) -> Millis:
+    """Read such a length of time that is more than none."""
+    length = cluster_time(text)
     if length == 0:
         raise InvalidInput(f"{_quote(text)} is no time at all; write 1s or more.")
     return length
@@ -128,6 +141,13 @@ def name(text: str) -> str:
 def resource(text: str) -> str:
     """Read the name of a resource."""
     if not _RESOURCE.fullmatch(text):
+        raise InvalidInput(f"{_quote(text)} is no resource; write one such as nvidia.com/gpu.")
+    return text
+
+
+def pattern(text: str) -> str:
+    """Read the name of a resource, or how names begin, with a `*` at the end."""
+    if not _RESOURCE.fullmatch(re.sub(r"\*$", "x", text)):
         raise InvalidInput(f"{_quote(text)} is no resource; write one such as nvidia.com/gpu.")
     return text
 

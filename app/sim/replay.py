@@ -11,7 +11,7 @@ from pathlib import Path
 
 from app.core.errors import InvalidInput
 from app.core.model import Millis, Tenant, TenantName
-from app.sim import flags, pack, readers, verdict
+from app.sim import flags, pack, plot, readers, verdict
 from app.sim.fleet import Fleet, one_pool, read_fleet
 from app.sim.measures import measure
 from app.sim.stage import Stage, play
@@ -55,6 +55,8 @@ def run(options: Options) -> None:
         pack.run(_pack_order(options), output=options.output)
         return
     stage = prepare(options)
+    if options.plot is not None:
+        plot.check(options.plot, stage.start, stage.end)
     played = play(stage, options.policy)
     measures = measure(
         played.timeline,
@@ -68,8 +70,6 @@ def run(options: Options) -> None:
     )
     window = (stage.start, stage.end)
     if options.plot is not None:
-        from app.sim import plot
-
         title = f"{options.trace.name}, {stage.fleet.gpus} GPUs, {options.policy}"
         plot.plot(
             played.timeline,

@@ -6,33 +6,25 @@ Nothing is guessed. Everything that makes no sense is told at once, each with it
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from app.core.errors import InvalidInput
 from app.core.model import Amounts, Millis, Resource, Tenant
-from app.core.policy import Policy, Reclaim, WithinQueue
-from app.core.resources import ManagedResources, add
+from app.core.policy import Policy, Reclaim
+from app.core.resources import ManagedResources
 from app.sim import readers
+from app.sim.policy_fields import FIELDS
 from app.sim.scenario_cluster import Cluster, ClusterReader
 from app.sim.scenario_tenants import TenantsReader
 from app.sim.scenario_works import WorksReader
-from app.sim.sheet import Spot, open_sheet
+from app.sim.sheet import Record, Spot, open_sheet
 from app.sim.work import Work
 
 STANDARD_INPUT = "-"
 
-_FIELDS = ("policy", "pools", "nodes", "tenants", "workloads", "until")
-_POLICY_FIELDS = (
-    "history",
-    "halfLife",
-    "minCharge",
-    "reserveAfter",
-    "backfill",
-    "reclaim",
-    "withinQueue",
-    "minRuntime",
-)
+_FIELDS = ("policy", "managed", "pools", "nodes", "tenants", "workloads", "until")
 
 QUIET = Policy(reclaim=Reclaim.OFF, min_runtime=Millis(0))
 """The policy of a scenario that writes none; not that of a cluster."""
@@ -45,6 +37,7 @@ class Scenario:
     name: str
     policy: Policy
     cluster: Cluster
+    managed: ManagedResources
     tenants: tuple[Tenant, ...]
     works: tuple[Work, ...]
     until: Millis
@@ -52,20 +45,18 @@ class Scenario:
     @property
     def capacity(self) -> Amounts:
         """What all pools offer together."""
-        total: dict[Resource, int] = {}
-        for offered in self.cluster.offers.values():
-            total = add(total, offered)
-        return total
+        return self.cluster.capacity
 
     @property
-    def managed(self) -> ManagedResources:
-        """Every resource of any capacity."""
-        return ManagedResources(sorted(self.capacity))
+    def counted(self) -> Amounts:
+        """What of it shares are about, and so the figures."""
+        counted = self.cluster.counted(self.managed)
+        return {r: v for r, v in self.capacity.items() if r in counted}
 
     @property
     def device(self) -> Resource | None:
-        """The first resource that is a device, in the order written."""
-        return next((r for r in self.capacity if "/" in r), None)
+        """The first of those that is a device, in the order written."""
+        return next((r for r in self.counted if "/" in r), None)
 
 
 def load(path: str) -> Scenario:
@@ -92,33 +83,40 @@ def parse(text: str, name: str) -> Scenario:
     spot = open_sheet(text, name)
     document = spot.record(_FIELDS, ("tenants", "workloads", "until"))
     cluster = ClusterReader(document).read()
-    tenants = TenantsReader(document, cluster.offers).read()
-    works = WorksReader(document, cluster, tenants).read()
+    managed = _managed(document, cluster)
+    tenants = TenantsReader(document, cluster.offers, cluster.counted(managed)).read()
+    works = WorksReader(document, cluster, managed, tenants).read()
     policy = _policy(document.fields["policy"]) if "policy" in document else QUIET
     until = document.read("until", readers.duration, Millis(0))
     spot.sheet.close()
-    return Scenario(name, policy, cluster, tenants, works, until)
+    return Scenario(name, policy, cluster, managed, tenants, works, until)
 
 
 def _policy(spot: Spot) -> Policy:
-    record = spot.record(_POLICY_FIELDS)
-    return Policy(
-        history=record.read("history", readers.decimal, QUIET.history),
-        half_life=record.read("halfLife", readers.some_time, QUIET.half_life),
-        min_charge=record.read("minCharge", readers.duration, QUIET.min_charge),
-        reserve_after=record.read("reserveAfter", readers.duration, QUIET.reserve_after),
-        backfill=record.read("backfill", readers.switch, QUIET.backfill),
-        reclaim=record.read("reclaim", _reclaim, QUIET.reclaim),
-        within_queue=record.read("withinQueue", readers.choice(WithinQueue), QUIET.within_queue),
-        min_runtime=record.read("minRuntime", readers.duration, QUIET.min_runtime),
-    )
+    record = spot.record(tuple(FIELDS))
+    values: dict[str, Any] = {
+        attribute: record.read(field, reader, getattr(QUIET, attribute))
+        for field, (attribute, reader) in FIELDS.items()
+    }
+    return replace(QUIET, **values)
 
 
-def _reclaim(text: str) -> Reclaim:
-    """A bare off is a boolean to YAML, and some programs write it out again as false."""
-    if text.lower() in ("off", "false"):
-        return Reclaim.OFF
-    return readers.choice(Reclaim)(text)
+def _managed(document: Record, cluster: Cluster) -> ManagedResources:
+    """Return which resources are managed: every one of any capacity, unless it is written."""
+    if "managed" not in document:
+        return ManagedResources(sorted(cluster.capacity))
+    field, patterns = document.fields["managed"], []
+    before = field.sheet.mistakes
+    for spot in field.items():
+        pattern = spot.read(readers.pattern, "")
+        known = ManagedResources([pattern])
+        if pattern and cluster.offers and not any(r in known for r in cluster.capacity):
+            hint = readers.nearest(pattern, cluster.capacity)
+            spot.wrong(f"no pool has {pattern}{hint}; write a resource of some capacity.")
+        patterns.append(pattern)
+    if not patterns and field.sheet.mistakes == before:
+        field.wrong("no resource is named; write one, or leave managed out.")
+    return ManagedResources(patterns)
 
 
 def _decode(written: bytes, name: str) -> str:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from app.core.errors import InvalidInput
 from app.core.model import (
-    DEFAULT_POOL,
     LABEL_POOL,
     Amounts,
     Node,
@@ -18,9 +17,10 @@ from app.core.model import (
     Resource,
     Style,
 )
-from app.core.resources import PODS, add
+from app.core.pools import Pools
+from app.core.resources import PODS, ManagedResources, add
 from app.sim import readers
-from app.sim.opening import home, offer
+from app.sim.opening import settled
 from app.sim.sheet import Record, Spot
 
 MOST_NODES = 100_000
@@ -58,6 +58,19 @@ class Cluster:
     stand_ins: frozenset[NodeName]
     offers: Mapping[PoolName, Amounts]
 
+    @property
+    def capacity(self) -> Amounts:
+        """What all pools offer together."""
+        total: dict[Resource, int] = {}
+        for offered in self.offers.values():
+            total = add(total, offered)
+        return total
+
+    def counted(self, managed: ManagedResources) -> frozenset[Resource]:
+        """Return the resources that shares, guarantees and limits are about."""
+        priced = {resource for pool in self.pools for resource in pool.weights}
+        return frozenset(r for r in self.capacity if r in managed or r in priced)
+
 
 def read_amounts(entries: Mapping[str, Spot]) -> dict[Resource, int]:
     """Return a map of resources to quantities in base units, without those that are wrong."""
@@ -94,9 +107,10 @@ class ClusterReader:
         for spot in document.items("pools"):
             self._read_pool(spot)
         pools = tuple(pool for pool, _ in self._pools.values())
-        offers = self._offers(pools)
+        room = settled(map(_as_written, self._nodes.values()), pools)
         if sheet.mistakes == before:
-            self._check(offers)
+            self._check(room)
+        offers = {name: room.capacity(name) for name in room.pools}
         known = offers if sheet.mistakes == before else {}
         return Cluster(tuple(self._nodes.values()), pools, frozenset(self._stand_ins), known)
 
@@ -159,29 +173,28 @@ class ClusterReader:
             spot.wrong(f"there is a node {node.name} already; give it another name.")
         self._nodes[node.name] = node
 
-    def _offers(self, pools: tuple[Pool, ...]) -> dict[PoolName, Amounts]:
-        in_force = pools or (Pool(DEFAULT_POOL),)
-        offers: dict[PoolName, Amounts] = {pool.name: {} for pool in in_force}
-        for node in self._nodes.values():
-            pool = home(node, in_force)
-            if pool is not None:
-                carried = {r: v for r, v in offer(node, pool).items() if r != PODS or v < PLENTY}
-                offers[pool.name] = add(offers[pool.name], carried)
-        return offers
-
-    def _check(self, offers: Mapping[PoolName, Amounts]) -> None:
+    def _check(self, room: Pools) -> None:
         for kind in ("pools", "nodes"):
             if kind in self._document and not self._document.items(kind):
                 self._document.fields[kind].wrong("the list is empty; write at least one.")
         for pool, spot in self._pools.values():
-            if not pool.selector and len(self._pools) > 1:
-                spot.wrong("it selects every node, those of other pools too; write a nodeSelector.")
-            elif not offers[pool.name] and LABEL_POOL not in pool.selector:
+            if pool.name in room.overlapping:
+                spot.wrong(
+                    "it selects nodes that belong to another pool, so nothing would be released "
+                    "into it; write a nodeSelector that selects only its own."
+                )
+            elif not room.capacity(pool.name) and LABEL_POOL not in pool.selector:
                 spot.wrong("no node has the labels it selects; correct nodeSelector or the labels.")
 
 
 def _node(name: NodeName, labels: Mapping[str, str], capacity: Amounts) -> Node:
     return Node(name, labels, {PODS: PLENTY, **capacity}, ready=True)
+
+
+def _as_written(node: Node) -> Node:
+    """Return a node without the pods that its capacity does not name."""
+    written = {r: v for r, v in node.allocatable.items() if r != PODS or v != PLENTY}
+    return replace(node, allocatable=written)
 
 
 def _labels(record: Record, field: str) -> dict[str, str]:

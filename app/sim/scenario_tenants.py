@@ -37,12 +37,19 @@ _TENANT_FIELDS = (
 class TenantsReader:
     """Reads `tenants`; mistakes are noted in the sheet.
 
-    `offers` is the capacity of every pool; empty if it is not known.
+    `offers` is the capacity of every pool; empty if it is not known. `counted` are the resources
+    that quotas may be about.
     """
 
-    def __init__(self, document: Record, offers: Mapping[PoolName, Amounts]) -> None:
+    def __init__(
+        self,
+        document: Record,
+        offers: Mapping[PoolName, Amounts],
+        counted: frozenset[Resource],
+    ) -> None:
         self._document = document
         self._offers = offers
+        self._counted = counted
         self._found: dict[TenantName, tuple[Tenant, Record]] = {}
 
     def read(self) -> tuple[Tenant, ...]:
@@ -124,6 +131,8 @@ class TenantsReader:
             if name not in offered and pool in self._offers:
                 hint = readers.nearest(name, offered)
                 spot.wrong(f"pool {pool} has no {name}{hint}; name a resource of its capacity.")
+            elif name in offered and name not in self._counted:
+                spot.wrong(f"{name} is not managed, so no {field} counts; add it to managed.")
         return read_amounts(entries)
 
     def _pool(self, spot: Spot) -> PoolName:

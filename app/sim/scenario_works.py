@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from app.core.model import Amounts, Millis, PoolName, Resource, Tenant, TenantName, UserName
-from app.core.resources import PODS
+from app.core.resources import PODS, ManagedResources
 from app.sim import readers
-from app.sim.opening import Opening
 from app.sim.scenario_cluster import Cluster, read_amounts
+from app.sim.scenario_room import Room
 from app.sim.scenario_tenants import known_pool
 from app.sim.sheet import Record, Spot
 from app.sim.work import Work
@@ -61,9 +61,16 @@ class _Entry:
 class WorksReader:
     """Reads `workloads`; mistakes are noted in the sheet."""
 
-    def __init__(self, document: Record, cluster: Cluster, tenants: tuple[Tenant, ...]) -> None:
+    def __init__(
+        self,
+        document: Record,
+        cluster: Cluster,
+        managed: ManagedResources,
+        tenants: tuple[Tenant, ...],
+    ) -> None:
         self._document = document
         self._cluster = cluster
+        self._managed = managed
         self._tenants = {tenant.name: tenant for tenant in tenants}
         self._counts_pods = any(PODS in offered for offered in cluster.offers.values())
 
@@ -77,14 +84,16 @@ class WorksReader:
                 entry.spot.wrong(f"there are more than {MOST_PODS} pods up to here; write fewer.")
                 return ()
         after = sum(entry.count for entry in entries if entry.running)
-        opening = Opening(self._cluster.nodes, self._cluster.pools, self._tenants.values())
+        room = Room(self._cluster, self._tenants.values())
         works: list[Work] = []
         names: dict[str, Spot] = {}
         for entry in entries:
+            fits = room.check(entry.record, entry.first)
             if entry.running:
                 after -= entry.count
                 made = entry.in_place(after)
-                self._check_in_place(entry, made, opening)
+                if fits:
+                    room.check_in_place(entry.record, made)
             else:
                 made = entry.copies()
             self._claim(entry, made, names)
@@ -112,7 +121,7 @@ class WorksReader:
             priority=record.read("priority", readers.whole(-HIGHEST_PRIORITY, HIGHEST_PRIORITY), 0),
             pools=pools,
             preemptible=record.read("preemptible", readers.switch, True),
-            max_runtime=record.read("maxRuntime", readers.some_time, None),
+            max_runtime=record.read("maxRuntime", readers.some_cluster_time, None),
         )
         running = record.read("running", readers.switch, False)
         for field in ("at", "every") if running else ():
@@ -147,43 +156,27 @@ class WorksReader:
                 "it asks for nothing; ask for at least one device, as in {nvidia.com/gpu: 1}."
             )
         demand = {r: amount for r, amount in amounts.items() if amount}
-        self._check_offered(spot, entries, demand, pools)
+        if not self._check_offered(entries, demand, pools):
+            return {}
+        if self._cluster.offers and demand and not self._managed.asked(demand):
+            spot.wrong(
+                "it asks for nothing that is managed, so it would not be held; ask for a resource "
+                "that is, or add one of these to managed."
+            )
         return {**demand, PODS: 1} if self._counts_pods else demand
 
     def _check_offered(
-        self,
-        spot: Spot,
-        entries: Mapping[str, Spot],
-        demand: Amounts,
-        pools: tuple[PoolName, ...],
-    ) -> None:
-        """Note what no pool has that the workload may use; nothing if pools are not known."""
+        self, entries: Mapping[str, Spot], demand: Amounts, pools: tuple[PoolName, ...]
+    ) -> bool:
+        """Tell whether all is offered by some pool that the workload names; note what is not."""
         offers = {n: o for n, o in self._cluster.offers.items() if not pools or n in pools}
         offered = {resource for each in offers.values() for resource in each}
         where = f"pool {pools[0]} has no" if pools else "no pool has"
-        lacking = [resource for resource in demand if resource not in offered]
-        for resource in lacking if offers else ():
+        lacking = [r for r in demand if r not in offered] if offers else []
+        for resource in lacking:
             hint = readers.nearest(resource, sorted(offered))
             entries[resource].wrong(f"{where} {resource}{hint}; ask for what is offered.")
-        if offers and not lacking and not any(demand.keys() <= o.keys() for o in offers.values()):
-            spot.wrong("no pool offers all of it together; ask for less.")
-
-    def _check_in_place(self, entry: _Entry, works: list[Work], opening: Opening) -> None:
-        """Check that what is in place fits and lasts beyond the start."""
-        for work in works:
-            assert work.released is not None
-            if work.duration is not None and work.released + work.duration <= 0:
-                entry.record.fields["duration"].wrong(
-                    f"{work.name}, released {-work.released // 1000} s before the start, would "
-                    "be over by then; write a longer one."
-                )
-                return
-            if work.demand and self._cluster.offers and opening.seat(work) is None:
-                entry.spot.wrong(
-                    f"{work.name} is to run before the start, but nothing has room for it; "
-                    "make the pool larger or let less run."
-                )
-                return
+        return not lacking
 
     def _claim(self, entry: _Entry, works: list[Work], names: dict[str, Spot]) -> None:
         for work in works:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,8 +11,10 @@ from rich.console import Console
 
 from app.core.model import Millis
 from app.core.resources import CPU
+from app.sim import plot
 from app.sim.outcome import Outcome, sum_up
 from app.sim.progress import progress
+from app.sim.promises import overpromised
 from app.sim.report import to_json
 from app.sim.scenario import Scenario, load
 from app.sim.tables import print_outcome
@@ -30,6 +33,10 @@ class Options:
 def run(options: Options) -> None:
     """Simulate and print. Raises InvalidInput if the scenario makes no sense."""
     scenario = load(options.path)
+    if options.plot is not None:
+        plot.check(options.plot, Millis(0), scenario.until)
+    for doubt in overpromised(scenario):
+        print(f"fairgate: {doubt}", file=sys.stderr)
     with progress("simulating", Millis(0), scenario.until) as tell:
         outcome = simulate(scenario, tell)
     if options.output == "json":
@@ -56,11 +63,9 @@ def simulate(scenario: Scenario, tell: Tell | None = None) -> Outcome:
 
 
 def _draw(outcome: Outcome, path: Path) -> None:
-    from app.sim.plot import plot
-
     scenario = outcome.scenario
-    device = scenario.device or next(iter(scenario.capacity))
-    plot(
+    device = scenario.device or next(iter(scenario.counted))
+    plot.plot(
         outcome.timeline,
         scenario.capacity,
         device,

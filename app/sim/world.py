@@ -142,6 +142,11 @@ class World:
         """Return the pods of workloads that came and were not released."""
         return (job.pods[uid] for uid, job in self._jobs.items() if uid not in self.using)
 
+    def queued(self) -> Iterator[tuple[Work, Pod]]:
+        """Return those workloads, who has waited longest first, each with its first pod."""
+        jobs = dict.fromkeys(self._jobs[pod.uid] for pod in self.waiting())
+        return ((job.work, next(iter(job.pods.values()))) for job in jobs)
+
     def view(self) -> View:
         """Return the engine's own view."""
         return self.engine.view()

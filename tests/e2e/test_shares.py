@@ -91,14 +91,16 @@ def test_the_policy_takes_effect_when_it_changes(stage: Stage) -> None:
     wall, ours = stage.namespace("wall"), stage.namespace("strict")
     policy(stage, backfill=False)
     high = stage.priority_class("e2e-first", 1_000)
-    blockers = stage.block(wall)
-    stage.apply(ours, pod("too-large", 9, priority=high), pod("small", 1))
-    for name in ("too-large", "small"):
+    stage.block(wall, nodes=7)
+    stage.apply(wall, pod("half-0", 4), pod("half-1", 4))
+    until("the cluster is full", lambda: len(stage.running(wall)) == 9)
+    stage.apply(ours, pod("large", 8, priority=high), pod("small", 1))
+    for name in ("large", "small"):
         until(f"{name} waits", lambda n=name: bool(told(stage, ours, n)))
-    stage.delete(wall, blockers[0])
+    stage.delete(wall, "half-0")
     freed = lambda: stage.metric("controller", "fairgate_used_resources", 'tenant="ns.wall"')  # noqa: E731
-    until("the leader knows what is free", lambda: freed() == 56)
-    assert set(stage.held(ours)) == {"too-large", "small"}
+    until("the leader knows what is free", lambda: freed() == 60)
+    assert set(stage.held(ours)) == {"large", "small"}
     policy(stage, backfill=True)
     until("what fits goes first", lambda: stage.running(ours) == ["small"])
-    assert stage.held(ours) == ["too-large"]
+    assert stage.held(ours) == ["large"]

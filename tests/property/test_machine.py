@@ -92,7 +92,7 @@ POLICIES = st.builds(
     history=st.sampled_from([Fraction(0), Fraction(0), Fraction(1)]),
     half_life=st.sampled_from([Millis(3), Millis(50)]),
     min_charge=st.sampled_from([Millis(0), Millis(0), Millis(10)]),
-    reserve_after=st.sampled_from([Millis(0), Millis(5), Millis(20), NEVER]),
+    reserve_after=st.sampled_from([Millis(1), Millis(5), Millis(20), NEVER]),
     backfill=st.sampled_from([True, True, True, False]),
     reclaim=st.just(Reclaim.OFF),
 )

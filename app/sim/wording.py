@@ -1,0 +1,71 @@
+"""How amounts, times and counts are said to people, and how their tables look."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from rich.table import Table
+
+from app.core.model import Amounts
+from app.sim.report import plain
+
+MEMORY, GIB = "memory", 1024**3
+
+
+def table(title: str, *columns: str, left: Iterable[str] = ()) -> Table:
+    table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
+    for column in columns:
+        table.add_column(
+            column,
+            justify="left" if column in left else "right",
+            header_style="dim",
+            overflow="fold",
+        )
+    return table
+
+
+def span(millis: int) -> str:
+    """Return a length of time in one or two units, such as 1 h 30 min."""
+    if millis < 0:
+        return f"-{span(-millis)}"
+    if millis < 60_000:
+        return f"{millis / 1000:g} s"
+    units = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1_000, "s"))
+    at = next(i for i, (size, _) in enumerate(units) if millis >= size)
+    (large, name), (small, next_name) = units[at], units[at + 1]
+    rest = millis % large // small
+    return f"{millis // large} {name}" + (f" {rest} {next_name}" if rest else "")
+
+
+def short(resource: str) -> str:
+    """Return a resource by its last name: nvidia.com/gpu is gpu."""
+    return resource.rpartition("/")[2]
+
+
+def percent(part: float) -> str:
+    return f"{100 * part:.1f}\N{NO-BREAK SPACE}%"
+
+
+def amounts(amounts: Amounts) -> str:
+    return ", ".join(f"{large(r, value):,g} {unit(r)}" for r, value in plain(amounts).items())
+
+
+def large(resource: str, value: float) -> float:
+    """Memory is shown in GiB, though it is counted in bytes."""
+    return value / GIB if resource == MEMORY else value
+
+
+def unit(resource: str) -> str:
+    return "GiB" if resource == MEMORY else short(resource)
+
+
+def device_hours(device_seconds: float) -> str:
+    return f"{device_seconds / 3600:,.2f}"
+
+
+def only_first(total: int) -> str:
+    return f", the first {MOST_ROWS} of {total:,}" if total > MOST_ROWS else ""
+
+
+def count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
