@@ -63,6 +63,86 @@ Picture = Annotated[
         show_default=False,
     ),
 ]
+Log = Annotated[
+    Path,
+    typer.Argument(
+        metavar="TRACE.csv\\[.gz]",
+        help="The log of a cluster, a row a job, with the columns submit_s, tenant, user, job_id, "
+        "pods, gpus_per_pod, duration_s; more may be there (docs/scenarios.md).",
+        show_default=False,
+    ),
+]
+Gpus = Annotated[
+    int | None,
+    typer.Option(min=1, help="A cluster of so many GPUs, as one pool.", show_default=False),
+]
+Nodes = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="NODES.csv",
+        help="A cluster of these nodes instead, with the columns node, gpus, gpu_model.",
+        show_default=False,
+    ),
+]
+Flat = Annotated[bool, typer.Option("--flat", help="Make every user a tenant.")]
+OneTenant = Annotated[
+    str | None, typer.Option(help="Only the rows of this tenant.", show_default=False)
+]
+Tenants = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE.csv",
+        help="Weights and quotas: tenant,weight,guarantee_gpus,limit_gpus. Every weight is 1 "
+        "without it.",
+        show_default=False,
+    ),
+]
+PolicyFields = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="FIELD=VALUE",
+        help="A field of the Policy, such as halfLife=4h; may be repeated.",
+        show_default=False,
+    ),
+]
+Start = Annotated[
+    str | None,
+    typer.Option(
+        "--from",
+        metavar="S",
+        help="Report from this second of the log on, or a time such as 2d. The whole log is "
+        "played always. [dim]\\[default: the first job][/dim]",
+        show_default=False,
+    ),
+]
+Span = Annotated[
+    str | None,
+    typer.Option(
+        "--for",
+        metavar="S",
+        help="For how many seconds, or a time such as 48h. [dim]\\[default: to the last job][/dim]",
+        show_default=False,
+    ),
+]
+Jitter = Annotated[
+    str | None,
+    typer.Option(
+        metavar="T",
+        help="Shift each arrival at random by this at most, such as 30s.",
+        show_default=False,
+    ),
+]
+Seed = Annotated[int, typer.Option(help="Of the shifts.")]
+LargeGang = Annotated[int, typer.Option(min=1, help="GPUs that make a gang large.")]
+Pack = Annotated[
+    bool,
+    typer.Option(
+        "--pack",
+        help="Only fill the nodes with pods drawn from the log, and print what stays unused.",
+    ),
+]
+Seeds = Annotated[int, typer.Option(min=1, help="How many draws --pack makes.")]
 
 
 class DevGroup(TyperGroup):
@@ -180,7 +260,11 @@ def simulate(
     output: Form = Output.TEXT,
     plot: Picture = None,
 ) -> None:
-    """Play a scenario in virtual time, with the engine that decides in a cluster."""
+    """Play a scenario in virtual time, with the engine that decides in a cluster.
+
+    Other than in a cluster, nothing is evicted unless the scenario says so: reclaim is off and
+    minRuntime 0s. Every field is in docs/scenarios.md.
+    """
     from app.sim import simulate as simulation
 
     simulation.run(simulation.Options(str(scenario), output.value, plot))
@@ -193,83 +277,21 @@ def simulate(
     "--for 48h[/bold], [bold]fairgate replay pods.csv --nodes nodes.csv --pack --seeds 10[/bold]"
 )
 def replay(
-    trace: Annotated[
-        Path,
-        typer.Argument(
-            metavar="TRACE.csv[.gz]", help="The log of a cluster: a row a job.", show_default=False
-        ),
-    ],
-    gpus: Annotated[
-        int | None,
-        typer.Option(min=1, help="A cluster of so many GPUs, as one pool.", show_default=False),
-    ] = None,
-    nodes: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="NODES.csv", help="A cluster of these nodes instead.", show_default=False
-        ),
-    ] = None,
-    flat: Annotated[bool, typer.Option("--flat", help="Make every user a tenant.")] = False,
-    tenant: Annotated[
-        str | None, typer.Option(help="Only the rows of this tenant.", show_default=False)
-    ] = None,
-    tenants: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE.csv",
-            help="Weights and quotas: tenant,weight,guarantee_gpus,limit_gpus. Every weight is 1 "
-            "without it.",
-            show_default=False,
-        ),
-    ] = None,
-    settings_: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="FIELD=VALUE",
-            help="A field of the Policy, such as halfLife=4h; may be repeated.",
-            show_default=False,
-        ),
-    ] = None,
-    start: Annotated[
-        str | None,
-        typer.Option(
-            "--from",
-            metavar="S",
-            help="Report from this second of the log on, or a time such as 2d. The whole log is "
-            "played always. [dim]\\[default: the first job][/dim]",
-            show_default=False,
-        ),
-    ] = None,
-    span: Annotated[
-        str | None,
-        typer.Option(
-            "--for",
-            metavar="S",
-            help="For how many seconds, or a time such as 48h. "
-            "[dim]\\[default: to the last job][/dim]",
-            show_default=False,
-        ),
-    ] = None,
-    jitter: Annotated[
-        str | None,
-        typer.Option(
-            metavar="T",
-            help="Shift each arrival at random by this at most, such as 30s.",
-            show_default=False,
-        ),
-    ] = None,
-    seed: Annotated[int, typer.Option(help="Of the shifts.")] = 0,
+    trace: Log,
+    gpus: Gpus = None,
+    nodes: Nodes = None,
+    flat: Flat = False,
+    tenant: OneTenant = None,
+    tenants: Tenants = None,
+    settings_: PolicyFields = None,
+    start: Start = None,
+    span: Span = None,
+    jitter: Jitter = None,
+    seed: Seed = 0,
     policy: Annotated[Order, typer.Option(help="Who is next.")] = Order.FAIR,
-    large_gang: Annotated[int, typer.Option(min=1, help="GPUs that make a gang large.")] = 16,
-    pack: Annotated[
-        bool,
-        typer.Option(
-            "--pack",
-            help="Only fill the nodes with pods drawn from the log, and print what stays unused.",
-        ),
-    ] = False,
-    seeds: Annotated[int, typer.Option(min=1, help="How many draws --pack makes.")] = 10,
+    large_gang: LargeGang = 16,
+    pack: Pack = False,
+    seeds: Seeds = 10,
     output: Form = Output.TEXT,
     plot: Picture = None,
 ) -> None:

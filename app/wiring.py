@@ -199,7 +199,12 @@ async def _controller(process: _Process) -> None:
     store = RedisStore(server, settings.cluster)
     process.after_start.append(server.check)
     managed = ManagedResources(settings.managed_resources)
-    engine, inbox, meters, heard = Engine(managed), Inbox(), Leading(), asyncio.Event()
+    engine, inbox, meters, heard = (
+        Engine(managed, evicts=False),
+        Inbox(),
+        Leading(),
+        asyncio.Event(),
+    )
     leadership = LeaseLeadership(
         client, settings.namespace, settings.identity, duration=settings.lease_seconds
     )

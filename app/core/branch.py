@@ -23,13 +23,13 @@ class Branch:
     `weight` is a ratio of integers. `uses` counts amounts per pool, what still lingers included;
     `over` the grains of it that exceed the guarantee; `history` parts of the cluster as of
     `remembered`, of no other resources than `over`; `shapes` how many workloads of each shape
-    wait below.
+    wait below; `source` is the leaf that `head` waits in; `pledged`: a guarantee applies here.
     """
 
     __slots__ = (
         "children", "depth", "guarantees", "head", "history", "key", "limits", "lingering",
-        "name", "over", "parent", "pledged", "remembered", "served", "shapes", "uses", "waiting",
-        "weight",
+        "name", "over", "parent", "pledged", "remembered", "served", "shapes", "source", "uses",
+        "waiting", "weight",
     )  # fmt: skip
 
     def __init__(
@@ -57,6 +57,7 @@ class Branch:
         self.remembered = Millis(0)
         self.served: Served = NEVER
         self.head: tuple[Turn, Shape, PoolName] | None = None
+        self.source: Leaf | None = None
         self.key: Key | None = None
         self.shapes: dict[Shape, int] = {}
         self.waiting: SortedDict[Key, Branch] = SortedDict()
@@ -151,6 +152,7 @@ class Leaf(Branch):
     ) -> None:
         super().__init__(name, parent, weight, {})
         self.tenant = tenant
+        self.source = self
         self.account = (tenant, name)
         self.queue = Queue()
 

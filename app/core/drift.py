@@ -47,7 +47,8 @@ class Drift:
     ) -> None:
         cost = tree.cost(choice.shape, choice.pool)
         mine = tree.dominant(branch, tree.doubled(branch, choice.pool, cost, 2))
-        added = branch.added(choice.pool, cost)
+        size = 2 * tree.scale.whole // tree.unit
+        added = _part(branch.added(choice.pool, cost), size)
         owed, per = branch.weight
         seen = 0
         for other in tree.children(parent):
@@ -56,7 +57,7 @@ class Drift:
             if other.key.blocked or other.key.band != BORROWING or not could_start(other):
                 continue
             _, shape, pool = other.head
-            wanted = other.added(pool, tree.cost(shape, pool))
+            wanted = _part(other.added(pool, tree.cost(shape, pool)), size)
             theirs = tree.dominant(other, tree.doubled(other, pool, (), 0))
             # Brought to one denominator, so that without history all of it is exact.
             left, right = per * other.weight[0], other.weight[1] * owed
@@ -67,3 +68,8 @@ class Drift:
             seen += 1
             if seen == self._witnesses:
                 return
+
+
+def _part(grains: int, size: int) -> float:
+    """Return grains in the unit of `Tree.dominant`; exact where that is grains."""
+    return grains if size == 1 else grains / size

@@ -52,6 +52,7 @@ class Engine:
         managed: ManagedResources,
         window: int = WINDOW,
         witnesses: int | None = WITNESSES,
+        evicts: bool = True,
     ) -> None:
         self.drift = Drift(witnesses)
         self._managed = managed
@@ -61,7 +62,9 @@ class Engine:
         self._usage = Usage(self._tenancy, self._placement)
         self._roster = Roster(self._tenancy, self._pools, self._usage)
         self._copies = Copies(self._roster)
-        self._turns = Turns(self._roster, self._pools, self._placement, self.drift, window)
+        self._turns = Turns(
+            self._roster, self._pools, self._placement, self.drift, window=window, evicts=evicts
+        )
         self._fresh: set[ev.Source] = set()
         self._epoch: int | None = None
         self._store_ready = False
@@ -254,11 +257,12 @@ class Engine:
     def _follow(self) -> None:
         """Stop deciding. What was in flight shows in the pods themselves, sooner or later."""
         self._epoch = None
-        self._turns.in_flight.clear()
+        self._turns.end()
         for tracked in self._roster.pods.values():
             if tracked.life is Life.RELEASING:
                 self._roster.change(tracked, tracked.pod, Life.HELD)
             tracked.intent = None
+            tracked.evicted = ""
 
     def _tell_news(self) -> None:
         """Tell the owners of pods that came and were not released at once, and why they wait."""

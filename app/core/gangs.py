@@ -40,6 +40,7 @@ class Gangs:
         if gang is None:
             return
         self.loosen(gang)
+        self._ready.pop(tracked.pod.uid, None)
         del gang.pods[tracked.pod.uid]
         tracked.gang = None
         if not gang.pods:
@@ -83,7 +84,8 @@ class Gangs:
         ready = [m for m in held if m.wait is Wait.GANG_INCOMPLETE and m.leaf is not None]
         for uid in [m.pod.uid for m in gang.members if m not in ready]:
             self._ready.pop(uid, None)
-        if not held or len(ready) < len(held) or len(gang.pods) < gang.size:
+        there = sum(not m.pod.terminating for m in gang.members)
+        if not held or len(ready) < len(held) or there < gang.size:
             return
         pools = self._ready[ready[0].pod.uid]
         for member in ready[1:]:

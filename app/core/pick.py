@@ -52,11 +52,22 @@ class Picker:
         return self._tree.next()
 
     def start(self, leaf: Leaf) -> Choice | None:
-        """Return the head of a leaf, if it fits now."""
+        """Return the head of a leaf, if it fits now where its place in the order was found."""
         if leaf.head is None:
             return None
-        turn, shape, _ = leaf.head
-        return self._try(leaf, turn, shape)
+        turn, shape, pool = leaf.head
+        choice = self._try(leaf, turn, shape)
+        if choice is not None and choice.pool != pool and self._stands_worse(choice):
+            return None
+        return choice
+
+    def _stands_worse(self, choice: Choice) -> bool:
+        """Tell whether a workload would come later in the order for the pool it can have."""
+        return any(
+            branch.key is not None
+            and self._tree.rank(branch, choice.shape, choice.pool) > branch.key[:3]
+            for branch in path(choice.leaf)
+        )
 
     def waiting(self) -> list[Leaf]:
         """Let the clocks run of those who are next and do not fit; return whose heads these are.
@@ -81,7 +92,7 @@ class Picker:
                     self._wait(child, unclaimed, found)
             elif child.head is not None:
                 turn, shape, _ = child.head
-                holders = [p for p in shape.pools if self._reservations.could_hold(shape, p)]
+                holders = [p for p in shape.pools if self._could_ever(child, shape, p)]
                 first = not unclaimed.isdisjoint(holders)
                 guaranteed = not owed and self._is_guaranteed(child, shape, holders)
                 if not (first or guaranteed):
@@ -92,6 +103,10 @@ class Picker:
                     found.append(child)
                     if first:
                         self._reservations.note(turn.uid, self._roster.usage.now)
+
+    def _could_ever(self, leaf: Leaf, shape: Shape, pool: PoolName) -> bool:
+        """Tell whether a workload may go to a pool, and would fit if nothing else ran there."""
+        return self._tree.allows(leaf, shape, pool) and self._reservations.could_hold(shape, pool)
 
     def _is_guaranteed(self, leaf: Leaf, shape: Shape, pools: Sequence[PoolName]) -> bool:
         """Tell whether a tenant above is guaranteed what it would hold with this workload."""
@@ -120,6 +135,8 @@ class Picker:
         turn, shape, pool = branch.head
         standing = tuple(self._reservations.standing.values())
         withheld = self._withheld(pool, turn, shape, None, standing)
+        if branch.source is None or not self._tree.allows(branch.source, shape, pool):
+            return False
         return self._placement.plan(shape, pool, withheld) is not None
 
     def _search(self, branch: Branch) -> Choice | None:
@@ -218,6 +235,17 @@ class Picker:
         starts = self._starts[reservation]
         return starts is not None and now + shape.lifetime <= starts
 
+    def _is_due(self, reservation: Reservation) -> bool:
+        """Tell whether the owner of a reservation still waits for just that, and may have it."""
+        workload = self._roster.workload(reservation.owner.uid)
+        if workload is None or workload.leaf is None or workload.shape is None:
+            return False
+        leaf, shape, pool = workload.leaf, workload.shape, reservation.pool
+        if pool not in shape.pools or not self._tree.allows(leaf, shape, pool):
+            return False
+        reservation.leaf, reservation.shape = leaf, shape
+        return True
+
     def _is_barred(self, leaf: Leaf, now: Millis) -> bool:
         """Tell whether a user's work overstays what was declared, or did so lately."""
         if self._barred.get(leaf.account, 0) > now:
@@ -248,7 +276,8 @@ class Picker:
         reservations, usage, tree = self._reservations, self._roster.usage, self._tree
         if self._known is not tree:
             self._known = tree
-            reservations.rebind(self._roster.workload)
+            reservations.rebind()
+        reservations.keep_strict(self._is_due)
         self._starts.clear()
         firm = {r.owner.uid: pool for pool, r in reservations.firm.items()}
         waiting = []
@@ -266,7 +295,8 @@ class Picker:
             if reservations.paid_for(turn.uid):
                 continue
             for pool in (firm[turn.uid],) if turn.uid in firm else shape.pools:
-                free = pool not in reservations.standing and tree.allows(leaf, shape, pool)
+                taken = pool in reservations.standing or pool in reservations.strict
+                free = not taken and tree.allows(leaf, shape, pool)
                 if free and reservations.reserve(turn, leaf, shape, pool):
                     break
         reservations.soften()

@@ -49,6 +49,7 @@ class Placement:
         self.used: dict[PoolName, dict[Resource, int]] = {}
         self.stays: dict[NodeName, dict[Stay, None]] = {}
         self._pools = pools
+        self._adrift: dict[PoolName, dict[Resource, int]] = {}
         self._plans: dict[tuple[Shape, PoolName, Withheld], Plan | None] = {}
         self._seen = (0, 0)
 
@@ -71,13 +72,29 @@ class Placement:
             node = plan.nodes[0] if plan else None
         stay = Stay(pool, demand, node, bound, ends)
         self.resume(stay)
+        if bound and node is not None:
+            self._send_on(pool, node)
         return stay
+
+    def _send_on(self, pool: PoolName, node: NodeName) -> None:
+        """Expect elsewhere those for whom a node has no room any more, the last come first."""
+        floor = self._pools.floors.get(pool)
+        while floor is not None and any(left < 0 for left in floor.free(node).values()):
+            expected = [s for s in self.stays[node] if not s.bound and s.pool == pool]
+            if not expected:
+                return
+            stay = expected[-1]
+            self.leave(stay)
+            plan = floor.find(((stay.demand, 1),))
+            stay.node = plan.nodes[0] if plan else None
+            self.resume(stay)
 
     def resume(self, stay: Stay) -> None:
         """Take a stay up again that was left."""
         add_to(self.used.setdefault(stay.pool, {}), stay.demand, 1)
         self._plans.clear()
         if stay.node is None:
+            add_to(self._adrift.setdefault(stay.pool, {}), stay.demand, 1)
             return
         self.stays.setdefault(stay.node, {})[stay] = None
         floor = self._pools.floors.get(stay.pool)
@@ -91,6 +108,7 @@ class Placement:
         add_to(self.used[stay.pool], stay.demand, -1)
         self._plans.clear()
         if stay.node is None:
+            add_to(self._adrift[stay.pool], stay.demand, -1)
             return
         del self.stays[stay.node][stay]
         floor = self._pools.floors.get(stay.pool)
@@ -107,6 +125,7 @@ class Placement:
                 if floor is not None and stay.slot is not None:
                     floor.give(stay.slot)
         self.used.clear()
+        self._adrift.clear()
         self.stays.clear()
         self._plans.clear()
         self._pools.forget_carried()
@@ -147,8 +166,12 @@ class Placement:
         return {r: v - used.get(r, 0) for r, v in self._pools.capacity(pool).items()}
 
     def _find(self, shape: Shape, pool: PoolName, withheld: Withheld) -> Plan | None:
-        capacity, used = self._pools.capacity(pool), self.used.get(pool, {})
-        if any(v > capacity.get(r, 0) - used.get(r, 0) for r, v in shape.total.items()):
-            return None
         floor = self._pools.floors.get(pool)
-        return floor.find(shape.parts, withheld.rooms) if floor is not None else None
+        if floor is None:
+            return None
+        if any(self._adrift.get(pool, {}).values()):
+            # Released pods that no node has room for will want it as soon as there is some.
+            free = self.free(pool)
+            if any(v > free.get(r, 0) for r, v in shape.total.items()):
+                return None
+        return floor.find(shape.parts, withheld.rooms)

@@ -30,6 +30,10 @@ class Victim:
     pods: tuple[Tracked, ...]
     cause: Cause
 
+    def frees(self) -> set[Resource]:
+        """Return the resources that it takes anything of."""
+        return {r for t in self.pods for r, v in t.pod.demand.items() if v > 0}
+
     def order(self) -> tuple[int, int, int, int, str]:
         """Lowest priority first, then the least quality of service, then the last released."""
         first = self.pods[0]
@@ -116,34 +120,35 @@ class Reclaimer:
             if self._fits(case):
                 return True
             self._take(case, victim)
-        tried: set[Victim] = set()
-        queues: dict[Leaf, list[Victim]] = {}
+        lines: dict[Branch, list[Victim]] = {}
         while not self._fits(case):
-            worst = self._worst(case, queues, tried)
+            worst = self._worst(case, lines)
             if worst is None:
                 return False
-            tried.add(worst)
             self._take(case, worst)
         return True
 
-    def _worst(
-        self, case: _Case, queues: dict[Leaf, list[Victim]], tried: set[Victim]
-    ) -> Victim | None:
-        """Return the next victim: of the tenant with the highest score, the first in order."""
+    def _worst(self, case: _Case, lines: dict[Branch, list[Victim]]) -> Victim | None:
+        """Return the next victim: of the tenant with the highest score, the first in order.
+
+        Who may not be taken now may not be taken later in this case either: tenants only lose.
+        """
         tree = self._roster.usage.tree
         fronts = [
-            (tree.standing(rival, case.pool, (), 0), mine, rival)
+            (rival.weight[0] == 0, tree.standing(rival, case.pool, (), 0), mine, rival)
             for mine, rivals in self._fronts(case)
             for rival in rivals
             if self._open(case, mine, rival)
         ]
-        for _, mine, rival in sorted(fronts, key=lambda f: (-f[0], f[2].depth, str(f[2].name))):
-            for victim in self._within(case, rival, queues):
-                if victim in tried or victim in case.taken:
-                    continue
-                if self._may_take(case, mine, rival, victim):
+        fronts.sort(key=lambda f: (not f[0], -f[1], f[3].depth, str(f[3].name)))
+        for _, _, mine, rival in fronts:
+            if rival not in lines:
+                lines[rival] = self._within(case, rival)[::-1]
+            line = lines[rival]
+            while line:
+                victim = line.pop()
+                if victim not in case.taken and self._may_take(case, mine, rival, victim):
                     return victim
-                tried.add(victim)
         return None
 
     def _may_take(self, case: _Case, mine: Branch, rival: Branch, victim: Victim) -> bool:
@@ -158,9 +163,11 @@ class Reclaimer:
         """Tell whether the victim's tenants, up to the rival, all borrow what is needed."""
         if self._roster.usage.policy.reclaim is Reclaim.GUARANTEE and not self._owed(case, mine):
             return False
+        freed = victim.frees()
         cost = self._roster.usage.tree.cost(case.shape, case.pool)
+        useful = tuple(each for each in cost if each[0] in freed)
         for branch in path(victim.leaf):
-            if not isinstance(branch, Leaf) and not branch.borrows(case.pool, cost):
+            if not isinstance(branch, Leaf) and not branch.borrows(case.pool, useful):
                 return False
             if branch is rival:
                 return True
@@ -170,6 +177,8 @@ class Reclaimer:
         """Tell whether the rival, as it is now, would not stand below the workload's tenant."""
         if self._owed(case, mine):
             return True
+        if not (mine.weight[0] and rival.weight[0]):
+            return bool(mine.weight[0])  # weight 0 has only what nobody else wants
         tree = self._roster.usage.tree
         cost = tree.cost(case.shape, case.pool)
         left = tree.score(rival, tree.doubled(rival, case.pool, (), 0))
@@ -236,14 +245,10 @@ class Reclaimer:
         mine = self._victims(case, case.leaf, Cause.PRIORITY)
         return [v for v in mine if max(t.pod.priority for t in v.pods) < priority]
 
-    def _within(self, case: _Case, rival: Branch, queues: dict[Leaf, list[Victim]]) -> list[Victim]:
+    def _within(self, case: _Case, rival: Branch) -> list[Victim]:
         mine, _ = _parting(case.leaf, rival)
         cause = Cause.GUARANTEE if self._owed(case, mine) else Cause.FAIR
-        found: list[Victim] = []
-        for leaf in leaves(rival):
-            if leaf not in queues:
-                queues[leaf] = self._victims(case, leaf, cause)
-            found += queues[leaf]
+        found = [v for leaf in leaves(rival) for v in self._victims(case, leaf, cause)]
         return sorted(found, key=Victim.order)
 
     def _victims(self, case: _Case, leaf: Leaf, cause: Cause) -> list[Victim]:
@@ -257,12 +262,15 @@ class Reclaimer:
             elif tracked.gang.key not in found:
                 pods = tuple(t for t in tracked.gang.members if t.stay is not None)
                 found[tracked.gang.key] = Victim(leaf, pods, cause)
-        return sorted(filter(self._evictable, found.values()), key=Victim.order)
+        able = [v for v in found.values() if self._evictable(case, v)]
+        return sorted(able, key=Victim.order)
 
-    def _evictable(self, victim: Victim) -> bool:
+    def _evictable(self, case: _Case, victim: Victim) -> bool:
         now, least = self._roster.usage.now, self._roster.usage.policy.min_runtime
         for tracked in victim.pods:
             if not tracked.pod.preemptible or tracked.evicted or tracked.life is not Life.USING:
+                return False
+            if tracked.spared and case.leaf.tenant in tracked.spared[0] and now < tracked.spared[1]:
                 return False
             ready = max((tracked.released or 0) + least, self._spared.get(tracked.pod.uid, 0))
             if ready > now:

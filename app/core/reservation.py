@@ -11,11 +11,10 @@ from dataclasses import dataclass, field
 
 from app.core.backlog import Shape, Turn
 from app.core.branch import Leaf
-from app.core.model import Amounts, Millis, NodeName, PoolName, Resource, Uid
+from app.core.model import Amounts, Millis, NodeName, PoolName, Resource, TenantName, Uid
 from app.core.placement import NOTHING, Placement, Withheld
 from app.core.pools import add_to
 from app.core.resources import fits
-from app.core.tracked import Workload
 
 NEVER_MS = Millis(2**62)
 
@@ -32,7 +31,8 @@ FEW = 64
 class Reservation:
     """Room on nodes for one workload. `strict`: others' work was evicted for it.
 
-    `victims` are the pods that are being evicted for it, `since` is when it began to stand.
+    `victims` are the pods that are being evicted for it, of the tenants `taken_from`; `since` is
+    when it began to stand.
     """
 
     owner: Turn
@@ -44,6 +44,7 @@ class Reservation:
     strict: bool = False
     victims: set[Uid] = field(default_factory=set)
     since: Millis = START
+    taken_from: frozenset[TenantName] = frozenset()
 
 
 class Reservations:
@@ -73,17 +74,17 @@ class Reservations:
             for pool in [p for p, r in held.items() if r.owner.uid == uid]:
                 del held[pool]
 
-    def rebind(self, workload: Callable[[Uid], Workload | None]) -> None:
+    def rebind(self) -> None:
         """The tree is new: clocks stay, what was paid for stays, the rest is decided anew."""
         self.standing.clear()
         self.firm.clear()
         self._plans.clear()
+
+    def keep_strict(self, is_due: Callable[[Reservation], bool]) -> None:
+        """Let go of what was paid for, for an owner that does not wait for it any more."""
         for pool, reservation in list(self.strict.items()):
-            owner = workload(reservation.owner.uid)
-            if owner is None or owner.leaf is None or owner.shape is None:
+            if not is_due(reservation):
                 del self.strict[pool]
-            else:
-                reservation.leaf, reservation.shape = owner.leaf, owner.shape
 
     def due(self, now: Millis, after: Millis) -> Iterator[Uid]:
         """Return those whose clocks have run long enough, the oldest first."""
@@ -144,7 +145,11 @@ class Reservations:
 
     def paid_for(self, uid: Uid) -> bool:
         """Tell whether others are, or were, evicted for a workload that waits."""
-        return any(r.owner.uid == uid for r in self.strict.values())
+        return self.payment(uid) is not None
+
+    def payment(self, uid: Uid) -> Reservation | None:
+        """Return the reservation for which others were evicted, if a workload has one."""
+        return next((r for r in self.strict.values() if r.owner.uid == uid), None)
 
     def evicting(self, uid: Uid) -> Reservation | None:
         """Return the reservation for which a pod is being evicted, if any."""

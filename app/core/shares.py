@@ -161,13 +161,10 @@ class Tree:
 
     def next(self) -> Leaf | None:
         """Return the leaf whose head is next of all that their limits allow, or None."""
-        branch = self.root
-        while not isinstance(branch, Leaf):
-            child = self.first(branch)
-            if child is None or child.key is None or child.key.blocked:
-                return None
-            branch = child
-        return branch
+        first = self.first(self.root)
+        if first is None or first.key is None or first.key.blocked:
+            return None
+        return first.source
 
     def children(self, branch: Branch) -> Iterator[Branch]:
         """Return the children that have a head, in order. Do not change the tree meanwhile."""
@@ -207,8 +204,7 @@ class Tree:
         """Tell whether limits, all the way up, let a workload go to a pool."""
         branch: Branch = leaf
         while branch.parent is not None:
-            checked = branch.limits or not shape.preemptible
-            if checked and self.rank(branch, shape, pool).blocked:
+            if self._blocks(branch, shape, pool):
                 return False
             branch = branch.parent
         return True
@@ -229,6 +225,11 @@ class Tree:
             values[r] = values.get(r, 0) + times * added * grains
         return values
 
+    @property
+    def unit(self) -> int:
+        """What the whole cluster counts for in `dominant`: half grains, or 1 with history."""
+        return 1 if self._kappa else 2 * self.scale.whole
+
     def score(self, branch: Branch, doubled: Used) -> float:
         """Return the weighted dominant share; exact, as a whole number, without history."""
         owed, per = branch.weight
@@ -238,18 +239,20 @@ class Tree:
         return dominant * per / (owed or 1)
 
     def dominant(self, branch: Branch, doubled: Used) -> float:
-        """Return the largest share, what is remembered included, in half grains."""
+        """Return the largest share, what is remembered included; as parts of `unit`."""
         if not self._kappa:
             return max(doubled.values(), default=0)
-        unit, past = 2 * self.scale.whole * self._kappa, self.history(branch)
-        both = {**doubled, **past}
-        return float(max((doubled.get(r, 0) + unit * past.get(r, 0.0) for r in both), default=0))
+        size, past = 2 * self.scale.whole, self.history(branch)
+        parts = (
+            doubled.get(r, 0) / size + self._kappa * past.get(r, 0.0) for r in {**doubled, **past}
+        )
+        return max(parts, default=0.0)
 
     def standing(self, branch: Branch, pool: PoolName, cost: Cost, times: int) -> float:
         """Return the weighted share borrowed, and remembered, with `times` half of a workload."""
         owed, per = branch.weight
         dominant = self.dominant(branch, self.doubled(branch, pool, cost, times))
-        return dominant * per / (2 * self.scale.whole * (owed or 1))
+        return dominant * per / (self.unit * (owed or 1))
 
     def history(self, branch: Branch) -> dict[Resource, float]:
         """Return the decayed average of what was borrowed, as parts of the cluster, as of now."""
@@ -305,18 +308,18 @@ class Tree:
         """Put a branch in its place; tell whether its parent could notice."""
         parent, before = branch.parent, branch.head
         assert parent is not None
-        below = False
         if isinstance(branch, Leaf):
             branch.head = self._head_of(branch)
             self._watch(branch, before[1] if before else None)
         else:
-            first = self.first(branch)
+            first = self._foremost(branch, (branch,)) or self.first(branch)
+            branch.source = first.source if first else None
             branch.head = first.head if first else None
-            below = first is not None and first.key is not None and first.key.blocked
         key = None
         if branch.head is not None:
             turn, shape, pool = branch.head
             blocked, band, score = self.rank(branch, shape, pool)
+            below = self._is_blocked_below(branch, shape, pool)
             key = Key(blocked or below, band, score, branch.served, turn.since, turn.uid)
         if key == branch.key:
             return branch.head != before
@@ -326,6 +329,35 @@ class Tree:
         if key is not None:
             parent.waiting[key] = branch
         return True
+
+    def _foremost(self, branch: Branch, above: tuple[Branch, ...]) -> Branch | None:
+        """Return the first branch below whose head everything above lets pass, if any.
+
+        Whoever asks for what the tenant may not have does not stand in the way of the others.
+        """
+        for child in self.children(branch):
+            if child.key is None or child.head is None or child.key.blocked:
+                return None
+            _, shape, pool = child.head
+            if not any(self._blocks(each, shape, pool) for each in above):
+                return child
+            if not isinstance(child, Leaf):
+                found = self._foremost(child, (*above, child))
+                if found is not None:
+                    return found
+        return None
+
+    def _blocks(self, branch: Branch, shape: Shape, pool: PoolName) -> bool:
+        checked = branch.limits or not shape.preemptible
+        return bool(checked) and self.rank(branch, shape, pool).blocked
+
+    def _is_blocked_below(self, branch: Branch, shape: Shape, pool: PoolName) -> bool:
+        below: Branch | None = branch.source
+        while below is not None and below is not branch:
+            if self._blocks(below, shape, pool):
+                return True
+            below = below.parent
+        return False
 
     def _head_of(self, leaf: Leaf) -> tuple[Turn, Shape, PoolName] | None:
         head = leaf.queue.head()

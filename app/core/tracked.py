@@ -27,7 +27,8 @@ class Tracked:
     """One managed pod and its place. `pool` and `stay` are set while it uses capacity.
 
     `written` is what the store holds of it, `released` when its use began, `told` the reason of
-    its waiting that its owner knows, `evicted` why it is being evicted.
+    its waiting that its owner knows, `evicted` why it is being evicted, `spared` for whom and until when it may
+    not be.
     """
 
     pod: Pod
@@ -45,6 +46,7 @@ class Tracked:
     refusals: int = 0
     rests: bool = False
     evicted: str = ""
+    spared: tuple[frozenset[TenantName], Millis] | None = None
     intent: Intend | None = None
     written: Queueing | Charge | None = None
 

@@ -21,6 +21,9 @@ from app.core.roster import Roster
 from app.core.shapes import in_order
 from app.core.tracked import Tracked
 
+PEACE_MS = 3_600_000
+"""So long nobody wins a place back from whom it was taken for."""
+
 SPARED_MS = 60_000
 """A pod whose eviction was refused is left alone for so long."""
 
@@ -29,7 +32,14 @@ class Turns:
     """Lets work start, in fair order."""
 
     def __init__(
-        self, roster: Roster, pools: Pools, placement: Placement, drift: Drift, window: int
+        self,
+        roster: Roster,
+        pools: Pools,
+        placement: Placement,
+        drift: Drift,
+        *,
+        window: int,
+        evicts: bool,
     ) -> None:
         self.reservations = Reservations(placement)
         self.picker = Picker(roster, placement, self.reservations)
@@ -40,11 +50,17 @@ class Turns:
         self._placement = placement
         self._drift = drift
         self._window = window
+        self._evicts = evicts
         self._sequence = 0
 
     def begin(self) -> None:
         """A term begins: releases are numbered anew."""
         self._sequence = 0
+
+    def end(self) -> None:
+        """A term is over: what was in flight, or asked for, may or may not have happened."""
+        self.in_flight.clear()
+        self.reservations.strict.clear()
 
     def run(self, epoch: int) -> list[Effect]:
         """Release whatever fits, the next in fair order first, until nothing does."""
@@ -94,6 +110,10 @@ class Turns:
         self._drift.measure(tree, choice, self.picker.could_start)
         decision = self._decide(choice, backfilled)
         waiting = [t for t in workload.members if not t.uses]
+        paid = self.reservations.payment(uid)
+        if paid is not None:
+            for tracked in waiting:
+                tracked.spared = (paid.taken_from, Millis(self._roster.usage.now + PEACE_MS))
         by_uid = {t.pod.uid: t for t in waiting}
         pods = in_order([t.pod for t in waiting], choice.shape.parts)
         effects: list[Effect] = []
@@ -149,12 +169,17 @@ class Turns:
 
     def _reclaim(self, leaf: Leaf) -> list[Effect]:
         policy = self._roster.usage.policy
+        if not self._evicts:
+            return []
         if policy.reclaim is Reclaim.OFF and policy.within_queue is WithinQueue.NEVER:
             return []
         assert leaf.head is not None
         turn, shape, _ = leaf.head
-        if self.reservations.paid_for(turn.uid):
+        workload = self._roster.workload(turn.uid)
+        if workload is None or self.reservations.paid_for(turn.uid):
             return []
+        if any(t.refusals for t in workload.members):
+            return []  # the API server refused it before; nobody is evicted for it in vain
         for pool in shape.pools:
             if pool not in self.reservations.strict:
                 verdict = self._reclaimer.judge(leaf, turn, shape, pool)
@@ -180,6 +205,7 @@ class Turns:
             self._placement.laid_out,
             strict=True,
             victims={t.pod.uid for t, _, _ in victims},
+            taken_from=frozenset(v.leaf.tenant for v in verdict.victims),
         )
         effects: list[Effect] = []
         for tracked, cause, compared in victims:

@@ -87,38 +87,32 @@ def measure(
     use = average(timeline, capacity, start, end, weights, device)
     waits = waits_of(timeline, start, end)
     users = _grouped((work.user, seconds) for work, seconds in waits.items())
-    gangs = [
-        LongWait(work, seconds)
-        for work, seconds in waits.items()
-        if device is not None and devices_of(work, device) >= large_gang * unit
-    ]
+    large = large_gang * unit
+    gangs = [LongWait(w, seconds) for w, seconds in waits.items() if devices_of(w, device) >= large]
     longest, others = _longest(gangs)
-    starving = longest_starving(timeline, start, end)
-    by_size = _grouped(
-        (size_class(devices_of(work, device) / unit), seconds) for work, seconds in waits.items()
-    )
     return Measures(
-        jain=jain(
-            use.shares.get(name, 0.0) / float(weight)
-            for name, weight in weights.items()
-            if weight > 0
-        ),
+        jain=_jain_by_weight(use.shares, weights),
         fairness_error=use.amiss / unit,
         utilisation=use.utilisation,
-        starved_users={
-            name: sum(stretch >= least for stretch in starving.values())
-            for name, least in STARVED.items()
-        },
+        starved_users=_starved(timeline, start, end),
         wait_seconds=figures(waits.values()),
         large_gang_wait_seconds=figures(gang.seconds for gang in gangs),
         evicted_device_seconds=_evicted(timeline, start, end, device) / unit,
         waits_by_tenant=_grouped((work.tenant, seconds) for work, seconds in waits.items()),
-        waits_by_size={name: by_size[name] for name in SIZE_NAMES if name in by_size},
+        waits_by_size=waits_by_size(waits, device, unit),
         users=users,
         user_waits=_users(users),
         longest=longest,
         longest_of_others=others,
     )
+
+
+def waits_by_size(
+    waits: Mapping[Work, float], device: Resource | None, unit: int
+) -> dict[str, Waits]:
+    """Return the figures of waits by how many devices were asked for, the fewest first."""
+    by_size = _grouped((size_class(devices_of(w, device) / unit), s) for w, s in waits.items())
+    return {name: by_size[name] for name in SIZE_NAMES if name in by_size}
 
 
 def jain(shares: Iterable[float]) -> float:
@@ -129,6 +123,18 @@ def jain(shares: Iterable[float]) -> float:
     values = list(shares)
     squares = sum(value * value for value in values)
     return sum(values) ** 2 / (len(values) * squares) if squares > 0 else 1.0
+
+
+def _jain_by_weight(
+    shares: Mapping[TenantName, float], weights: Mapping[TenantName, Fraction]
+) -> float:
+    """Return the index of what tenants hold for their weight; those of weight 0 do not count."""
+    return jain(shares.get(name, 0.0) / float(w) for name, w in weights.items() if w > 0)
+
+
+def _starved(timeline: Sequence[Moment], start: Millis, end: Millis) -> dict[str, int]:
+    stretches = longest_starving(timeline, start, end).values()
+    return {name: sum(each >= least for each in stretches) for name, least in STARVED.items()}
 
 
 def _evicted(

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 from app.core.errors import InvalidInput
 from app.core.model import Amounts, Millis, Resource
 from app.sim.holdings import Holdings, holdings, largest
-from app.sim.waits import SIZE_NAMES, Waits, devices_of, figures, size_class, waits_of
+from app.sim.measures import waits_by_size
+from app.sim.waits import SIZE_NAMES, Waits, waits_of
 from app.sim.work import Moment
 
 if TYPE_CHECKING:
@@ -98,7 +99,11 @@ def compare(
         area.set_title(name, loc="left")
         _draw_holdings(area, held_here, colours, end - start, capacity.get(device, 0) / unit)
     _draw_waits(
-        axes[-1], {name: _by_size(run, device, start, end, unit) for name, run in runs.items()}
+        axes[-1],
+        {
+            name: waits_by_size(waits_of(run, start, end), device, unit)
+            for name, run in runs.items()
+        },
     )
     if title:
         figure.suptitle(title)
@@ -109,6 +114,17 @@ def compare(
         raise InvalidInput(
             f"--plot {path}: the picture cannot be written ({why}); write another path."
         ) from error
+
+
+def _figure_type() -> type[Figure]:
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise InvalidInput(
+            "--plot needs matplotlib, which is not installed; "
+            "install it with: pip install 'fairgate[plot]'."
+        ) from error
+    return Figure
 
 
 def _draw_holdings(
@@ -175,12 +191,3 @@ def _explain(area: Axes, *, topmost_first: bool) -> None:
         fontsize="small",
         frameon=False,
     )
-
-
-def _by_size(
-    timeline: Sequence[Moment], device: Resource, start: Millis, end: Millis, unit: int
-) -> dict[str, Waits]:
-    groups: dict[str, list[float]] = {}
-    for work, seconds in waits_of(timeline, start, end).items():
-        groups.setdefault(size_class(devices_of(work, device) / unit), []).append(seconds)
-    return {name: figures(waits) for name, waits in groups.items()}

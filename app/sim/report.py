@@ -11,7 +11,7 @@ from typing import Any
 from app.core.model import Amounts, Millis
 from app.core.resources import CPU
 from app.sim.measures import Measures
-from app.sim.outcome import Account, Outcome, TenantOutcome
+from app.sim.outcome import Account, Outcome, TenantOutcome, Waiting
 from app.sim.work import Moment
 
 Json = dict[str, Any]
@@ -31,6 +31,7 @@ def to_json(outcome: Outcome) -> Json:
             "decisions": outcome.decisions,
             "events": outcome.events,
         },
+        "waiting": [_waiting(each) for each in outcome.waiting],
     }
 
 
@@ -92,6 +93,18 @@ def _eviction(moment: Moment) -> Json:
         "user": moment.work.user,
         "for": moment.beneficiary.name if moment.beneficiary else None,
         "reason": moment.cause.value if moment.cause else None,
+    }
+
+
+def _waiting(waiting: Waiting) -> Json:
+    return {
+        "workload": waiting.work.name,
+        "tenant": waiting.work.tenant,
+        "user": waiting.work.user,
+        "since": seconds(waiting.since),
+        "rule": waiting.why.rule.value,
+        "text": waiting.why.text,
+        "numbers": dict(waiting.why.numbers),
     }
 
 

@@ -103,8 +103,9 @@ def _policy(spot: Spot) -> Policy:
 
 def _managed(document: Record, cluster: Cluster) -> ManagedResources:
     """Return which resources are managed: every one of any capacity, unless it is written."""
+    every = ManagedResources(sorted(cluster.capacity))
     if "managed" not in document:
-        return ManagedResources(sorted(cluster.capacity))
+        return every
     field, patterns = document.fields["managed"], []
     before = field.sheet.mistakes
     for spot in field.items():
@@ -114,9 +115,11 @@ def _managed(document: Record, cluster: Cluster) -> ManagedResources:
             hint = readers.nearest(pattern, cluster.capacity)
             spot.wrong(f"no pool has {pattern}{hint}; write a resource of some capacity.")
         patterns.append(pattern)
-    if not patterns and field.sheet.mistakes == before:
+    if field.sheet.mistakes > before:
+        return every  # so that nothing else seems wrong because of this
+    if not patterns:
         field.wrong("no resource is named; write one, or leave managed out.")
-    return ManagedResources(patterns)
+    return ManagedResources(patterns) if patterns else every
 
 
 def _decode(written: bytes, name: str) -> str:

@@ -64,10 +64,10 @@ class Room:
         largest = self._empty.largest(one)
         excess = {r: v for r, v in one.demand.items() if v > largest.get(r, 0) and r in entries}
         for resource, asked in excess.items():
+            most = render(resource, largest.get(resource, 0))
             entries[resource].wrong(
-                f"{render(resource, asked)} are more than the {self._place} with most has when it "
-                f"is empty, {render(resource, largest.get(resource, 0))}; ask for less, or write a "
-                f"larger {self._place}."
+                f"no {self._place} has {render(resource, asked)}, even when it is empty, the "
+                f"largest has {most}; ask for less, or write a larger {self._place}."
             )
         if not excess:
             record.fields["request"].wrong(

@@ -84,7 +84,7 @@ class TenantsReader:
             parent=None if parent is None else TenantName(parent),
             namespaces=(name,),
             user_weights=_users(record),
-            pools=tuple(self._pool(spot) for spot in record.items("pools")),
+            pools=self._pools(record),
             quotas=self._quotas(record),
             paused=record.read("paused", readers.switch, False),
         )
@@ -134,6 +134,11 @@ class TenantsReader:
             elif name in offered and name not in self._counted:
                 spot.wrong(f"{name} is not managed, so no {field} counts; add it to managed.")
         return read_amounts(entries)
+
+    def _pools(self, record: Record) -> tuple[PoolName, ...]:
+        """Return the pools a tenant may use; unknown ones are told and left out."""
+        named = [self._pool(spot) for spot in record.items("pools")]
+        return tuple(pool for pool in named if pool in self._offers)
 
     def _pool(self, spot: Spot) -> PoolName:
         return known_pool(spot, self._offers)

@@ -136,10 +136,13 @@ class WorksReader:
         spot = record.fields["pool"]
         pool = known_pool(spot, self._cluster.offers)
         allowed = self._tenants[tenant].pools if tenant in self._tenants else ()
-        if allowed and pool in self._cluster.offers and pool not in allowed:
+        if pool not in self._cluster.offers:
+            return ()
+        if allowed and pool not in allowed:
             spot.wrong(
                 f"tenant {tenant} may not use pool {pool}; write {' or '.join(sorted(allowed))}."
             )
+            return ()
         return (pool,)
 
     def _demand(self, record: Record, pools: tuple[PoolName, ...]) -> dict[Resource, int]:

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from itertools import groupby
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from app.core.model import Amounts, Resource, TenantName
-from app.sim.outcome import Account, Family, Outcome
-from app.sim.report import named_nodes, plain, spent_seconds
+from app.core.model import Resource, TenantName
+from app.sim.family import Family
+from app.sim.listings import evictions, releases, still_waiting
+from app.sim.outcome import Account, Outcome
+from app.sim.report import plain, spent_seconds
 from app.sim.sparkline import NOTHING, shares_over_time, sparkline
 from app.sim.waits import Waits
-from app.sim.work import Moment
-
-MOST_ROWS, MOST_NODES = 20, 4
-"""Of releases and evictions, and of nodes in one of them; the JSON has them all."""
+from app.sim.wording import count, listed, new_table, percent, short, shown, span, unit
 
 WIDEST_BAR, NARROWEST_BAR = 60, 10
 BESIDE_BAR = 24
@@ -33,8 +31,9 @@ def print_outcome(outcome: Outcome, console: Console) -> None:
         _holders(outcome),
         _bars(outcome, console.width),
         _waits(outcome.measures.waits_by_tenant),
-        _releases(outcome),
-        _evictions(outcome),
+        releases(outcome),
+        evictions(outcome),
+        still_waiting(outcome),
         _figures(outcome),
     ]
     for part in parts:
@@ -45,7 +44,7 @@ def print_outcome(outcome: Outcome, console: Console) -> None:
 
 def _headline(outcome: Outcome) -> str:
     scenario = outcome.scenario
-    capacity = amounts(scenario.capacity)
+    capacity = listed(scenario.capacity)
     return (
         f"{scenario.name}: {span(scenario.until)} on {capacity}; "
         f"{count(len(outcome.releases), 'release')}, {count(len(outcome.evictions), 'eviction')}"
@@ -56,7 +55,7 @@ def _holders(outcome: Outcome) -> Table:
     """Who holds what at the end: every tenant, below it its users."""
     resources = list(outcome.scenario.capacity)
     columns = [each for r in resources for each in (f"{unit(r)}\nused", f"{unit(r)}-h\ncharged")]
-    table = table("At the end", "tenant, user", "weight", "share", *columns, "pods\npending")
+    table = new_table("At the end", "tenant, user", "weight", "share", *columns, "pods\npending")
     table.columns[0].justify = "left"
     for name in Family(each.tenant for each in outcome.tenants.values()).in_order():
         each = outcome.tenants[name]
@@ -79,8 +78,8 @@ def _cells(account: Account, resources: Iterable[Resource]) -> list[str]:
         cell
         for r in resources
         for cell in (
-            f"{large(r, used.get(r, 0)):,g}",
-            f"{large(r, charged.get(r, 0)) / 3600:,.1f}",
+            f"{shown(r, used.get(r, 0)):,g}",
+            f"{shown(r, charged.get(r, 0)) / 3600:,.1f}",
         )
     ]
     return [*cells, f"{account.pending:,}"]
@@ -98,14 +97,17 @@ def _bars(outcome: Outcome, width: int) -> Table | None:
     steps = max(NARROWEST_BAR, min(WIDEST_BAR, width - taken))
     shares = shares_over_time(
         outcome.timeline,
-        scenario.cluster.offers,
+        {
+            pool: {r: v for r, v in offered.items() if r in scenario.counted}
+            for pool, offered in scenario.cluster.offers.items()
+        },
         {pool.name: pool.weights for pool in scenario.cluster.pools},
         scenario.until,
         steps,
         tree.path,
     )
     over = f"0 to {span(scenario.until)}"
-    table = table("Share of the cluster over time", "tenant", over, "mean", "most")
+    table = new_table("Share of the cluster over time", "tenant", over, "mean", "most")
     table.columns[0].justify = table.columns[1].justify = "left"
     table.columns[1].no_wrap = True
     for name in tree.in_order():
@@ -121,7 +123,7 @@ def _bars(outcome: Outcome, width: int) -> Table | None:
 def _waits(by_tenant: Mapping[TenantName, Waits]) -> Table | None:
     if not by_tenant:
         return None
-    table = table(
+    table = new_table(
         "Waits", "tenant", "workloads", "mean", "median", "95 %", "longest", left=("tenant",)
     )
     for name, waits in by_tenant.items():
@@ -133,7 +135,7 @@ def _waits(by_tenant: Mapping[TenantName, Waits]) -> Table | None:
 def _figures(outcome: Outcome) -> Table:
     """Every measure, and in a line what it means."""
     measures = outcome.measures
-    table = table("Measures", "measure", "value", "what it means", left=("measure",))
+    table = new_table("Measures", "measure", "value", "what it means", left=("measure",))
     table.columns[2].justify = "left"
     starved = " / ".join(f"{measures.starved_users[least]}" for least in ("1h", "4h", "12h"))
     waits, gangs = measures.wait_seconds, measures.large_gang_wait_seconds
@@ -153,7 +155,7 @@ def _figures(outcome: Outcome) -> Table:
         ("mean wait", span(round(1000 * waits.mean)), "of everything submitted"),
         ("longest wait", span(round(1000 * waits.max)), "what still waits counts so far"),
         ("large gangs", span(round(1000 * gangs.mean)), "mean wait of gangs of 16 devices or more"),
-        ("evicted", device_hours(measures.evicted_device_seconds), "device-hours run in vain"),
+        ("evicted", f"{measures.evicted_device_seconds / 3600:,.2f}", "device-hours run in vain"),
         (
             "decisions",
             str(outcome.decisions),

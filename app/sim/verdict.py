@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from rich.console import Console
 from rich.markup import escape
@@ -102,42 +102,8 @@ def span(seconds: float) -> str:
 
 def _figures(measures: Measures, played: Played, large_gang: int, policy: str) -> Table:
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
-    starved = measures.starved_users
-    users, gangs = measures.user_waits, measures.large_gang_wait_seconds
-    table.add_row(
-        "users starved",
-        " / ".join(str(count) for count in starved.values()),
-        f"of {users.users}: had work waiting and held nothing for {' / '.join(starved)} and more",
-    )
-    table.add_row(
-        "users' mean wait",
-        ", ".join(span(value) for value in (users.mean, users.p50, users.p95)),
-        "mean, median and 95th percentile of the users",
-    )
-    wait = measures.wait_seconds
-    table.add_row(
-        "wait of a job",
-        ", ".join(span(value) for value in (wait.mean, wait.p50, wait.p95, wait.max)),
-        f"mean, median, 95th percentile and longest of {wait.jobs:,} jobs",
-    )
-    if gangs.jobs:
-        table.add_row(
-            "large gangs",
-            f"{span(gangs.mean)}, {span(gangs.max)}",
-            f"mean and longest wait of {gangs.jobs} that ask for {large_gang} devices and more",
-        )
-        if gangs.max:
-            table.add_row("", "", _whose(measures.longest, measures.longest_of_others))
-    for resource, used in measures.utilisation.items():
-        table.add_row("utilisation", f"{100 * used:.1f} %", str(resource))
-    table.add_row(
-        "Jain's index", f"{measures.jain:.3f}", "of what tenants held, by weight; 1: all equal"
-    )
-    table.add_row(
-        "fairness error",
-        f"{measures.fairness_error:.1f}",
-        "devices owed to tenants that asked for them and did not get them, on average",
-    )
+    for row in (*_wait_rows(measures, large_gang), *_share_rows(measures)):
+        table.add_row(*row)
     if policy == "fair":
         table.add_row(
             "drift over bound",
@@ -148,6 +114,46 @@ def _figures(measures: Measures, played: Played, large_gang: int, policy: str) -
         lost = f"{measures.evicted_device_seconds / HOUR:.1f}"
         table.add_row("evicted", lost, "device-hours of work that had to start again")
     return table
+
+
+def _wait_rows(measures: Measures, large_gang: int) -> Iterator[tuple[str, str, str]]:
+    starved = measures.starved_users
+    users, gangs = measures.user_waits, measures.large_gang_wait_seconds
+    yield (
+        "users starved",
+        " / ".join(str(count) for count in starved.values()),
+        f"of {users.users}: had work waiting and held nothing for {' / '.join(starved)} and more",
+    )
+    yield (
+        "users' mean wait",
+        ", ".join(span(value) for value in (users.mean, users.p50, users.p95)),
+        "mean, median and 95th percentile of the users",
+    )
+    wait = measures.wait_seconds
+    yield (
+        "wait of a job",
+        ", ".join(span(value) for value in (wait.mean, wait.p50, wait.p95, wait.max)),
+        f"mean, median, 95th percentile and longest of {wait.jobs:,} jobs",
+    )
+    if gangs.jobs:
+        yield (
+            "large gangs",
+            f"{span(gangs.mean)}, {span(gangs.max)}",
+            f"mean and longest wait of {gangs.jobs} that ask for {large_gang} devices and more",
+        )
+    if gangs.max:
+        yield "", "", _whose(measures.longest, measures.longest_of_others)
+
+
+def _share_rows(measures: Measures) -> Iterator[tuple[str, str, str]]:
+    for resource, used in measures.utilisation.items():
+        yield "utilisation", f"{100 * used:.1f} %", str(resource)
+    yield "Jain's index", f"{measures.jain:.3f}", "of what tenants held, by weight; 1: all equal"
+    yield (
+        "fairness error",
+        f"{measures.fairness_error:.1f}",
+        "devices owed to tenants that asked for them and did not get them, on average",
+    )
 
 
 def _whose(longest: LongWait | None, others: LongWait | None) -> str:

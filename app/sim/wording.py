@@ -12,7 +12,8 @@ from app.sim.report import plain
 MEMORY, GIB = "memory", 1024**3
 
 
-def table(title: str, *columns: str, left: Iterable[str] = ()) -> Table:
+def new_table(title: str, *columns: str, left: Iterable[str] = ()) -> Table:
+    """Return a table without rows; its columns are numbers but for those on the left."""
     table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
     for column in columns:
         table.add_column(
@@ -43,29 +44,25 @@ def short(resource: str) -> str:
 
 
 def percent(part: float) -> str:
+    """Return a part of a whole in per cent."""
     return f"{100 * part:.1f}\N{NO-BREAK SPACE}%"
 
 
-def amounts(amounts: Amounts) -> str:
-    return ", ".join(f"{large(r, value):,g} {unit(r)}" for r, value in plain(amounts).items())
+def listed(amounts: Amounts) -> str:
+    """Return amounts in base units as one line."""
+    return ", ".join(f"{shown(r, value):,g} {unit(r)}" for r, value in plain(amounts).items())
 
 
-def large(resource: str, value: float) -> float:
-    """Memory is shown in GiB, though it is counted in bytes."""
+def shown(resource: str, value: float) -> float:
+    """Return an amount in its `unit`: memory is counted in bytes and shown in GiB."""
     return value / GIB if resource == MEMORY else value
 
 
 def unit(resource: str) -> str:
+    """Return what amounts of a resource are shown in."""
     return "GiB" if resource == MEMORY else short(resource)
 
 
-def device_hours(device_seconds: float) -> str:
-    return f"{device_seconds / 3600:,.2f}"
-
-
-def only_first(total: int) -> str:
-    return f", the first {MOST_ROWS} of {total:,}" if total > MOST_ROWS else ""
-
-
 def count(number: int, what: str) -> str:
+    """Return how many there are of something."""
     return f"{number:,} {what}{'' if number == 1 else 's'}"

@@ -16,9 +16,6 @@ Branch = tuple[str, ...]
 """() is the root, (tenant,) a tenant, (tenant, user) a queue."""
 
 NEARLY = 1e-9
-FIRM = 12
-"""After so many times `reserve_after` a reservation that stands yields to nobody."""
-
 BANDS = (GUARANTEED, BORROWING, LEFTOVERS) = (0, 1, 2)
 
 
@@ -119,7 +116,6 @@ class Naive:
         self.served: dict[Branch, int] = {}
         self.clocks: dict[str, int] = {}
         self.freed: dict[str, str] = {}
-        self.stood: dict[str, tuple[str, int]] = {}
         self.barred: dict[Branch, int] = {}
         self.past: dict[tuple[Branch, str], float] = {}
         self.memory: dict[tuple[str, Branch | str], object] = {}
@@ -164,7 +160,6 @@ class Naive:
         self.served.clear()
         self.clocks.clear()
         self.freed.clear()
-        self.stood.clear()
         self.past.clear()
         self.ghosts.clear()
         self.barred.clear()
@@ -442,11 +437,8 @@ class Naive:
         """Return what a job may not touch, given the jobs that come before it in the order."""
         kept = {self.jobs[uid].uid: self.jobs[uid] for uid, p in self.freed.items() if p == pool}
         first = self.reserved().get(pool)
-        if first is not None and not self._ends_before(job, first, pool):
-            owner, since = self.stood.get(pool, ("", 0))
-            firm = owner == first.uid and self.now - since >= FIRM * self.rules.reserve_after
-            if firm or first in before:
-                kept[first.uid] = first
+        if first is not None and first in before and not self._ends_before(job, first, pool):
+            kept[first.uid] = first
         kept.pop(job.uid, None)
         return {r: sum(k.total(r) for k in kept.values()) for k in kept.values() for r in k.asked}
 
@@ -487,11 +479,6 @@ class Naive:
     def pick(self) -> tuple[Job, str] | None:
         """Return who is released next, and into which pool; note who is next but does not fit."""
         self.memory.clear()
-        stood, reserved = self.stood, self.reserved()
-        self.stood = {p: (j.uid, self.now) for p, j in reserved.items()}
-        for pool in self.stood:
-            if stood.get(pool, ("", 0))[0] == self.stood[pool][0]:
-                self.stood[pool] = stood[pool]
         head = self.head(()) if self.children(()) else None
         if head is not None:
             pool = self._room(head)

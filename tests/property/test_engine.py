@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
@@ -76,13 +77,27 @@ class Life:
                 gates=(),
                 release=order.stamp,
                 pool=order.intent.pool,
-                node=NodeName(sorted(self.nodes)[done % len(self.nodes)]) if self.nodes else None,
+                node=self.bind(order, done),
                 phase=Phase.RUNNING,
             )
             self.pods[uid] = pod
             self.hear(ev.ReleaseAnswered(at, uid, Answer.RELEASED))
             self.hear(ev.PodObserved(at, pod))
             self.hear(ev.Pass(at))
+
+    def bind(self, order: Release, number: int) -> NodeName | None:
+        """Return a node with room, often another one than the engine expected, as schedulers do."""
+        used = Counter(dict.fromkeys(self.nodes, 0))
+        for pod in self.pods.values():
+            if pod.node in used:
+                used[pod.node] += pod.demand[GPU]
+        wanted = self.pods[order.intent.ref.uid].demand[GPU]
+        able = [
+            NodeName(name)
+            for name, node in sorted(self.nodes.items())
+            if node.ready and used[name] + wanted <= node.allocatable[GPU]
+        ]
+        return able[number % len(able)] if able else order.node
 
     def recount(self) -> Engine:
         """Return another engine that hears only how things are now."""

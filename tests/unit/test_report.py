@@ -12,13 +12,16 @@ import pytest
 from rich.console import Console
 
 from app.core.model import Millis, PoolName, Resource, Tenant, TenantName, UserName
-from app.sim.outcome import Account, Family
+from app.sim.family import Family
+from app.sim.outcome import MOST_TOLD, Account
 from app.sim.progress import progress
+from app.sim.promises import overpromised
 from app.sim.report import to_json
 from app.sim.scenario import parse
 from app.sim.simulate import simulate
 from app.sim.sparkline import shares_over_time, sparkline
-from app.sim.tables import print_outcome, span
+from app.sim.tables import print_outcome
+from app.sim.wording import span
 from app.sim.work import Moment, Step, Work
 
 GPU = "nvidia.com/gpu"
@@ -78,7 +81,7 @@ def text_of(scenario: str, width: int = 120) -> str:
 def test_the_report_has_the_keys_that_programs_rely_on() -> None:
     report = result(EXAMPLE)
 
-    assert list(report) == ["until", "releases", "evictions", "tenants", "metrics"]
+    assert list(report) == ["until", "releases", "evictions", "tenants", "metrics", "waiting"]
     assert report["until"] == 3600.0
     assert report["releases"][0] == {
         "at": 0.0,
@@ -129,8 +132,8 @@ def test_the_report_says_who_uses_was_charged_and_waits() -> None:
 
 def test_pending_counts_pods() -> None:
     text = EXAMPLE.replace(
-        "count: 6, request: {nvidia.com/gpu: 1}, at: 30m", "pods: 3, request: {nvidia.com/gpu: 4}"
-    )
+        "count: 6, request: {nvidia.com/gpu: 1}, at: 30m", "pods: 3, request: {nvidia.com/gpu: 2}"
+    ).replace("until: 1h", "until: 30m")
     outcome = simulate(parse(text, "s.yaml"))
 
     assert to_json(outcome)["tenants"]["b"]["pending"] == 3
@@ -246,12 +249,114 @@ def test_the_text_tells_of_evictions() -> None:
 
 def test_nothing_submitted_and_nothing_released_are_said() -> None:
     nothing = EXAMPLE[: EXAMPLE.index("workloads")] + "workloads: []\nuntil: 1h\n"
-    full = EXAMPLE.replace("gpu: 1}", "gpu: 9}")
+    shut = EXAMPLE.replace("name: main,", "name: main, paused: true,")
 
     assert "Nothing was submitted" in text_of(nothing)
-    assert "Nothing was released." in text_of(full)
+    assert "Nothing was released." in text_of(shut)
     assert result(nothing)["metrics"]["jain"] == 1.0
-    assert result(full)["tenants"]["b"]["pending"] == 6
+    assert result(shut)["tenants"]["b"]["pending"] == 6
+
+
+QUEUES = """\
+managed: [nvidia.com/gpu]
+nodes: [{name: n, count: 2, capacity: {nvidia.com/gpu: 4, cpu: 8}}]
+tenants: [{name: a, limit: {nvidia.com/gpu: 3}}, {name: b}, {name: c, paused: true}]
+workloads:
+  - {name: w, tenant: a, count: 9, every: 1s, request: {nvidia.com/gpu: 1}}
+  - {name: g, tenant: b, user: eve, pods: 8, at: 1s, request: {nvidia.com/gpu: 1}}
+  - {name: x, tenant: c, at: 2s, request: {nvidia.com/gpu: 1}}
+until: 1h
+"""
+
+
+def test_what_still_waits_says_since_when_and_which_rule_holds_it_back() -> None:
+    report = result(QUEUES)
+    rules = {each["workload"]: each["rule"] for each in report["waiting"]}
+
+    assert [each["workload"] for each in report["waiting"]][:3] == ["g-0", "x-0", "w-3"]
+    assert rules == {
+        "g-0": "capacity",
+        "x-0": "tenant paused",
+        **{f"w-{index}": "limit" for index in range(3, 9)},
+    }
+    gang, _, first = report["waiting"][:3]
+    assert (gang["tenant"], gang["user"], gang["since"]) == ("b", "eve", 1.0)
+    assert gang["numbers"]["nvidia.com/gpu free in default"] == "5"
+    assert first["text"].startswith("queued: 1 of 6 in a/a; waits for 1 nvidia.com/gpu")
+    assert first["numbers"]["nvidia.com/gpu limit"] == "3"
+
+
+def test_work_that_was_evicted_waits_since_then() -> None:
+    (waiting,) = result(RECLAIM)["waiting"]
+
+    assert (waiting["tenant"], waiting["since"], waiting["rule"]) == ("b", 10.0, "capacity")
+
+
+def test_nothing_waits_where_everything_was_released() -> None:
+    assert result(OWN_UNITS)["waiting"] == []
+    assert "Still waiting" not in text_of(OWN_UNITS)
+
+
+def test_a_long_list_of_what_waits_is_cut_short() -> None:
+    text = QUEUES.replace("count: 9, every: 1s", f"count: {MOST_TOLD + 5}")
+
+    assert len(result(text)["waiting"]) == MOST_TOLD
+    assert "Still waiting: 1,004 workloads, of which the first 1,000" in text_of(text)
+
+
+def test_the_text_says_why_something_waits_copies_of_one_workload_together() -> None:
+    text = text_of(QUEUES, 200)
+    table = text[text.index("Still waiting: 8 workloads") : text.index("Measures")]
+
+    assert "w-3 to w-8 (6)" in table
+    assert "3 s to 8 s" in table
+    assert "1 to 6" in table
+    assert "tenant a is at its limit: 3 nvidia.com/gpu used" in table
+
+
+def test_a_long_list_of_releases_counts_its_lines() -> None:
+    text = EXAMPLE.replace("count: 6, request: {nvidia.com/gpu: 1}, duration: 1h", "%s")
+    many = "count: 30, every: 1s, request: {nvidia.com/gpu: 1}, duration: 1s"
+
+    assert "Releases, the first 20 of 31 lines" in text_of(text % many)
+
+
+def test_figures_are_about_what_is_managed() -> None:
+    text = QUEUES.replace("gpu: 1}}", "gpu: 1, cpu: 1}}")
+
+    assert result(text)["metrics"]["utilisation"].keys() == {GPU}
+    assert result(text)["tenants"]["a"]["share"] == 3 / 8
+    assert result(text)["tenants"]["a"]["used"] == {GPU: 3, "cpu": 3}
+    every = result(text.replace("managed: [nvidia.com/gpu]\n", ""))
+    assert every["metrics"]["utilisation"].keys() == {GPU, "cpu"}
+
+
+PROMISES = """\
+pools: [{name: main, capacity: {nvidia.com/gpu: 8}}]
+tenants: [{name: p, guarantee: {nvidia.com/gpu: 6}}, {name: q}, {name: x, parent: p, %s},
+          {name: y, parent: p, guarantee: {nvidia.com/gpu: 2}}]
+workloads: []
+until: 0s
+"""
+
+
+@pytest.mark.parametrize(
+    ("guarantee", "told"),
+    [
+        (4, []),
+        (6, []),
+        (7, ["9 nvidia.com/gpu of pool main are guaranteed in all, but it has 8"]),
+        (9, ["tenant x is guaranteed 9 nvidia.com/gpu of pool main, which has 8"]),
+    ],
+)
+def test_guarantees_that_cannot_all_be_kept_are_told_a_parents_covers_its_children(
+    guarantee: int, told: list[str]
+) -> None:
+    scenario = parse(PROMISES % f"guarantee: {{nvidia.com/gpu: {guarantee}}}", "s.yaml")
+    doubts = list(overpromised(scenario))
+
+    assert [doubt.split(": ", 1)[1].split(", so")[0] for doubt in doubts] == told
+    assert all(doubt.startswith("s.yaml: ") and doubt.endswith(".") for doubt in doubts)
 
 
 def test_names_are_shown_as_they_are_written() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import fields
 from fractions import Fraction
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,6 +14,7 @@ from app.core.errors import InvalidInput
 from app.core.model import Quota, Style
 from app.core.policy import Policy, Reclaim, WithinQueue
 from app.sim import readers
+from app.sim.policy_fields import FIELDS
 from app.sim.scenario import Scenario, load, parse
 
 GPU = "nvidia.com/gpu"
@@ -69,7 +71,7 @@ def test_every_field_is_read() -> None:
     scenario = read(
         """\
 policy: {history: 0.5, halfLife: 1h30m, minCharge: 10s, reserveAfter: 2m, reclaim: fair,
-         minRuntime: 250ms, withinQueue: LowerPriority, backfill: no}
+         minRuntime: 90s, withinQueue: LowerPriority, backfill: no}
 pools:
   - {name: fast, capacity: {nvidia.com/gpu: 8}, weights: {nvidia.com/gpu: "4"},
      overcommit: {nvidia.com/gpu: 1.5}, placement: spread, paused: true}
@@ -80,7 +82,7 @@ tenants:
   - {name: a, parent: p, users: [{name: alice, weight: 3}], pools: [slow], paused: true,
      quotas: [{pool: slow, guarantee: {nvidia.com/gpu: 2}, limit: {nvidia.com/gpu: 6}}]}
 workloads:
-  - {name: w, tenant: a, user: alice, at: 1m, count: 2, every: 30s, pods: 3,
+  - {name: w, tenant: a, user: alice, at: 1m, count: 2, every: 30s, pods: 2,
      request: {nvidia.com/gpu: 1, cpu: 250m, memory: 1Gi}, priority: -5, duration: 1h,
      maxRuntime: 2h, pool: slow, running: false, preemptible: false}
 until: 2d
@@ -92,7 +94,7 @@ until: 2d
 
     assert scenario.policy == Policy(
         Fraction(1, 2), 5_400_000, 10_000, 120_000, False, Reclaim.FAIR,
-        WithinQueue.LOWER_PRIORITY, 250,
+        WithinQueue.LOWER_PRIORITY, 90_000,
     )  # fmt: skip
     assert (fast.weights, fast.overcommit) == ({GPU: 4}, {GPU: Fraction(3, 2)})
     assert (fast.placement, fast.paused, slow.placement) == (Style.SPREAD, True, Style.PACK)
@@ -110,7 +112,7 @@ until: 2d
     assert scenario.tenants[0].weight == Fraction(5, 2)
     assert (first.name, first.at, second.name, second.at) == ("w-0", 60_000, "w-1", 90_000)
     assert first.demand == {GPU: 1, "cpu": 250, "memory": 2**30}
-    assert (first.pods, first.priority, first.preemptible) == (3, -5, False)
+    assert (first.pods, first.priority, first.preemptible) == (2, -5, False)
     assert (first.duration, first.max_runtime, first.pools) == (HOUR, 2 * HOUR, ("slow",))
 
 
@@ -329,7 +331,129 @@ def test_a_request_that_no_single_pool_offers_is_refused() -> None:
     text = changed("}}]\nten", "}}, {name: other, capacity: {memory: 1Gi}}]\nten")
     text = text.replace("gpu: 1}", "gpu: 1, memory: 1}")
 
-    assert "workloads[0].request: no pool offers all of it together" in refused(text)
+    assert "7: workloads[0].request: no pool has all of it together, even when it" in refused(text)
+
+
+NODES = """\
+nodes:
+  - {name: n, count: 2, capacity: {nvidia.com/gpu: 4, cpu: 8}}
+  - {name: wide, capacity: {nvidia.com/gpu: 1, cpu: 64}}
+tenants: [{name: a}]
+workloads:
+  - {name: w, tenant: a, pods: 2, request: {nvidia.com/gpu: 3, cpu: 4}}
+until: 1h
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        ("gpu: 3", "gpu: 5", "6: workloads[0].request[nvidia.com/gpu]: no node has 5, even when"),
+        ("gpu: 3", "gpu: 5", "the largest has 4; ask for less, or write a larger node."),
+        ("cpu: 4}", "cpu: 65}", "6: workloads[0].request[cpu]: no node has 65, even when"),
+        ("cpu: 4}", "cpu: 9}", "6: workloads[0].request: no node has all of it together"),
+        ("pods: 2", "pods: 3", "6: workloads[0].pods: of the 3 pods that start together only 2"),
+    ],
+)
+def test_what_could_not_start_even_on_empty_nodes_is_refused(old: str, new: str, told: str) -> None:
+    assert len(read(NODES).works) == 1
+    message = refused(NODES.replace(old, new))
+
+    assert told in message
+    assert len(message.splitlines()) == 1
+
+
+def test_what_could_not_start_in_the_pools_it_may_use_is_refused() -> None:
+    text = changed("}}]\nten", "}}, {name: other, capacity: {nvidia.com/gpu: 16}}]\nten")
+    text = text.replace("gpu: 1}", "gpu: 9}")
+
+    assert len(read(text).works) == 1
+    for narrow in (
+        text.replace("{name: a}", "{name: a, pools: [main]}"),
+        text.replace("tenant: a,", "tenant: a, pool: main,"),
+    ):
+        assert "no pool has 9, even when it is empty, the largest has 8" in refused(narrow)
+
+
+def test_what_is_in_place_and_could_never_fit_is_told_once() -> None:
+    text = changed("tenant: a,", "tenant: a, running: true, pods: 9,")
+
+    assert len(refused(text).splitlines()) == 1
+
+
+def test_a_node_of_two_pools_is_refused_since_nothing_would_be_released_into_the_later() -> None:
+    text = changed(
+        "pools: [{name: main, capacity: {nvidia.com/gpu: 8, cpu: 32}}]",
+        """\
+pools: [{name: big, nodeSelector: {kind: big}}, {name: east, nodeSelector: {zone: east}}]
+nodes: [{name: n, capacity: {nvidia.com/gpu: 8}, labels: {kind: big, zone: east}}]""",
+    )
+    assert "2: pools[1]: it selects nodes that belong to another pool" in refused(text)
+
+
+def test_only_the_resources_written_are_managed() -> None:
+    scenario = read("managed: [nvidia.com/*]\n" + PLAIN)
+
+    assert GPU in scenario.managed
+    assert "cpu" not in scenario.managed
+    assert scenario.counted == {GPU: 8}
+    assert scenario.capacity == {GPU: 8, "cpu": 32_000}
+    assert scenario.device == GPU
+
+
+def test_a_resource_that_a_pool_weighs_counts_though_it_is_not_managed() -> None:
+    text = "managed: [nvidia.com/gpu]\n" + changed(
+        "{name: main, ", "{name: main, weights: {cpu: 1}, "
+    )
+
+    assert read(text).counted.keys() == {GPU, "cpu"}
+
+
+@pytest.mark.parametrize(
+    ("managed", "old", "new", "told"),
+    [
+        ("[nvidia.com/gpus]", "", "", "1: managed[0]: no pool has nvidia.com/gpus (did you mean"),
+        ('["amd.com/*"]', "", "", "1: managed[0]: no pool has amd.com/*; write a resource of"),
+        ("[nvidia.com/g*u]", "", "", "1: managed[0]: 'nvidia.com/g*u' is no resource"),
+        ("nvidia.com/gpu", "", "", "1: managed: this is a single value; write a list"),
+        ("[]", "", "", "1: managed: no resource is named; write one, or leave managed out"),
+        (
+            "[nvidia.com/gpu]",
+            "{nvidia.com/gpu: 1}",
+            "{cpu: 1}",
+            "8: workloads[0].request: it asks for nothing that is managed",
+        ),
+        (
+            "[nvidia.com/gpu]",
+            "{name: b}",
+            "{name: b, limit: {cpu: 1}}",
+            "6: tenants[1].limit[cpu]: cpu is not managed, so no limit counts",
+        ),
+    ],
+)
+def test_managed_resources_that_make_no_sense_are_refused(
+    managed: str, old: str, new: str, told: str
+) -> None:
+    text = f"managed: {managed}\n" + (changed(old, new) if old else PLAIN)
+    message = refused(text)
+
+    assert told in message
+    assert len(message.splitlines()) == 1
+
+
+@pytest.mark.parametrize("text", ["2d", "1.5h", "250ms", "5", "0", "", "1m1h"])
+def test_times_that_a_cluster_would_refuse_are_refused_in_a_policy(text: str) -> None:
+    with pytest.raises(InvalidInput, match="no length of time to a cluster"):
+        readers.cluster_time(text)
+    message = refused(changed('reclaim: "off"', f"minCharge: '{text}'"))
+    assert "1: policy.minCharge:" in message
+    assert "7: workloads[0].maxRuntime:" in refused(
+        changed("tenant: a,", f"tenant: a, maxRuntime: '{text}',")
+    )
+
+
+def test_the_policy_of_a_scenario_has_every_field_that_the_engine_has() -> None:
+    assert {attribute for attribute, _ in FIELDS.values()} == {f.name for f in fields(Policy)}
 
 
 def test_two_nodes_of_one_name_are_refused() -> None:

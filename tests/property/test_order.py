@@ -1,0 +1,176 @@
+"""Without history the fast order is the exact one: a million comparisons, many of them close.
+
+The scores of the engine are whole numbers; here they are computed once more as fractions, by the
+published formula, and every two are compared both ways.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from itertools import combinations
+from random import Random
+
+import pytest
+
+from app.core.backlog import Shape
+from app.core.branch import Branch
+from app.core.model import (
+    Amounts,
+    Millis,
+    Node,
+    NodeName,
+    Pool,
+    PoolName,
+    Quota,
+    Resource,
+    Tenant,
+    TenantName,
+    UserName,
+)
+from app.core.placement import Placement
+from app.core.pools import Pools
+from app.core.resources import ManagedResources
+from app.core.tenancy import Tenancy
+from app.core.usage import Usage
+
+GPU, MEMORY = Resource("nvidia.com/gpu"), Resource("memory")
+POOLS = (PoolName("p"), PoolName("q"))
+TENANTS = 180
+BATCHES = 66
+"""180 * 179 / 2 * 66 is a little more than a million."""
+
+Holding = dict[PoolName, dict[Resource, int]]
+
+
+class Cluster:
+    """Two pools of awkward sizes, and tenants of awkward weights that hold nearly the same."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = Random(seed)
+        self.capacity = {pool: self._some(10**4, 10**13) for pool in POOLS}
+        self.worth = {pool: {GPU: self._ratio(), MEMORY: self._ratio()} for pool in POOLS}
+        self.tenants = [self._tenant(number) for number in range(TENANTS)]
+        self.held: list[Holding] = []
+        self.asked = [self._some(64, 10**11) for _ in self.tenants]
+
+        tenancy, pools = Tenancy(), Pools(ManagedResources([GPU, MEMORY]))
+        for pool in POOLS:
+            pools.put_pool(Pool(pool, {"pool": pool}, self.worth[pool]))
+            pools.put_node(Node(NodeName(pool), {"pool": pool}, self.capacity[pool], True))
+        pools.settle()
+        for tenant in self.tenants:
+            tenancy.put(tenant)
+        self.usage = Usage(tenancy, Placement(pools))
+        self.usage.replant(pools.scale())
+        self.branches = [self._seat(tenant) for tenant in self.tenants]
+
+    def _ratio(self) -> Fraction:
+        return Fraction(self.random.randint(1, 40), self.random.choice((1, 3, 7, 10)))
+
+    def _some(self, gpus: int, memory: int) -> dict[Resource, int]:
+        return {GPU: self.random.randint(1, gpus), MEMORY: self.random.randint(1, memory)}
+
+    def _tenant(self, number: int) -> Tenant:
+        """Weights of few digits make ties, those of many digits near misses."""
+        digits = self.random.choice((1, 1, 3, 12))
+        weight = Fraction(self.random.randint(1, 10**digits), 10 ** self.random.randint(0, digits))
+        quotas = {
+            pool: Quota(self._some(500, 10**11)) for pool in POOLS if self.random.random() < 0.3
+        }
+        name = TenantName(f"t{number}")
+        return Tenant(name, Millis(0), weight, namespaces=(name,), quotas=quotas)
+
+    def _seat(self, tenant: Tenant) -> Branch:
+        """Let a tenant hold about as much, by its weight, as everybody else."""
+        leaf = self.usage.leaf(tenant.name, UserName("u"))
+        share = min(tenant.weight, Fraction(1000)) / 5000
+        holding: Holding = {}
+        for pool in POOLS:
+            most = {r: int(self.capacity[pool][r] * share) for r in (GPU, MEMORY)}
+            near = {r: max(0, v + self.random.randint(-1, 1)) for r, v in most.items()}
+            holding[pool] = near if self.random.random() < 0.8 else {GPU: 0, MEMORY: 0}
+            self.usage.tree.use(leaf, pool, holding[pool])
+        self.held.append(holding)
+        return self.usage.tree.tenants[tenant.name]
+
+    def shape(self, number: int) -> Shape:
+        demand: Amounts = self.asked[number]
+        return Shape(((demand, 1),), demand, POOLS)
+
+    def exact(self, number: int, pool: PoolName) -> tuple[int, Fraction]:
+        """Return band and score by the published formula, in fractions."""
+        tenant, held, asked = self.tenants[number], self.held[number], self.asked[number]
+        quota = tenant.quotas.get(pool)
+        if quota is not None:
+            used = {r: held[pool][r] for r in quota.guarantee}
+            if all(used[r] + asked[r] <= amount for r, amount in quota.guarantee.items()):
+                return 0, max(Fraction(used[r], v) for r, v in quota.guarantee.items())
+        worst = Fraction(0)
+        for r in (GPU, MEMORY):
+            size = sum(self.worth[p][r] * self.capacity[p][r] for p in POOLS)
+            over = sum(self._over(number, p, r, 0) for p in POOLS)
+            more = self._over(number, pool, r, asked[r]) - self._over(number, pool, r, 0)
+            worst = max(worst, (over + more / 2) / size)
+        return 1, worst / tenant.weight
+
+    def _over(self, number: int, pool: PoolName, r: Resource, more: int) -> Fraction:
+        quota = self.tenants[number].quotas.get(pool)
+        guaranteed = quota.guarantee[r] if quota else 0
+        return self.worth[pool][r] * max(0, self.held[number][pool][r] + more - guaranteed)
+
+
+def ranks(seed: int) -> tuple[list[tuple[int, float]], list[tuple[int, Fraction]]]:
+    """Return the ranks of all tenants of a cluster, as the engine and as the formula has them."""
+    cluster = Cluster(seed)
+    for number in range(0, TENANTS, 3):  # every third is like the one before but for its name
+        other = cluster.random.randrange(TENANTS)
+        cluster.asked[number] = dict(cluster.asked[other])
+    pools = [cluster.random.choice(POOLS) for _ in cluster.tenants]
+    fast = []
+    for number, branch in enumerate(cluster.branches):
+        rank = cluster.usage.tree.rank(branch, cluster.shape(number), pools[number])
+        fast.append((rank.band, rank.score))
+    return fast, [cluster.exact(number, pool) for number, pool in enumerate(pools)]
+
+
+@pytest.fixture(scope="module")
+def batches() -> list[tuple[list[tuple[int, float]], list[tuple[int, Fraction]]]]:
+    return [ranks(seed) for seed in range(BATCHES)]
+
+
+def test_a_million_comparisons_come_out_as_in_rational_arithmetic(
+    batches: list[tuple[list[tuple[int, float]], list[tuple[int, Fraction]]]],
+) -> None:
+    compared = close = guaranteed = 0
+    for fast, exact in batches:
+        for (f, e), (g, h) in combinations(zip(fast, exact, strict=True), 2):
+            compared += 1
+            close += abs(e[1] - h[1]) * 1000 < h[1]
+            guaranteed += e[0] == h[0] == 0
+            assert (f < g) == (e < h)
+            assert (f == g) == (e == h)
+    assert compared > 1_000_000
+    assert close > 1_000
+    assert guaranteed > 1_000
+
+
+def test_equal_shares_are_a_tie_whatever_the_weights() -> None:
+    """Three devices of weight 3/10 and ten of weight 1: the midpoints are equal, exactly."""
+    tenancy, pools = Tenancy(), Pools(ManagedResources([GPU]))
+    pools.put_node(Node(NodeName("n"), {}, {GPU: 997}, True))
+    pools.settle()
+    weights = {"a": Fraction("0.3"), "b": Fraction(1), "c": Fraction("123456789.012")}
+    for name, weight in weights.items():
+        tenancy.put(Tenant(TenantName(name), Millis(0), weight))
+    usage = Usage(tenancy, Placement(pools))
+    usage.replant(pools.scale())
+    default = PoolName("default")
+    scores = {}
+    for name, held, size in (("a", 3, 3), ("b", 10, 10), ("c", 0, 1)):
+        leaf = usage.leaf(TenantName(name), UserName("u"))
+        usage.tree.use(leaf, default, {GPU: held})
+        demand: Amounts = {GPU: size}
+        shape = Shape(((demand, 1),), demand, (default,))
+        scores[name] = usage.tree.rank(usage.tree.tenants[TenantName(name)], shape, default).score
+    assert scores["a"] == scores["b"]
+    assert 0 < scores["c"] < scores["a"]
