@@ -66,9 +66,9 @@ Picture = Annotated[
 Log = Annotated[
     Path,
     typer.Argument(
-        metavar="TRACE.csv\\[.gz]",
+        metavar="TRACE.csv[.gz]",
         help="The log of a cluster, a row a job, with the columns submit_s, tenant, user, job_id, "
-        "pods, gpus_per_pod, duration_s; more may be there (docs/scenarios.md).",
+        "pods, gpus_per_pod and duration_s; docs/scenarios.md has them all.",
         show_default=False,
     ),
 ]
@@ -141,6 +141,10 @@ Pack = Annotated[
         "--pack",
         help="Only fill the nodes with pods drawn from the log, and print what stays unused.",
     ),
+]
+AnyModel = Annotated[
+    bool,
+    typer.Option("--any-model", help="Let pods use any model of GPU, whatever the log asks for."),
 ]
 Seeds = Annotated[int, typer.Option(min=1, help="How many draws --pack makes.")]
 
@@ -262,8 +266,8 @@ def simulate(
 ) -> None:
     """Play a scenario in virtual time, with the engine that decides in a cluster.
 
-    Other than in a cluster, nothing is evicted unless the scenario says so: reclaim is off and
-    minRuntime 0s. Every field is in docs/scenarios.md.
+    Unlike in a cluster, reclaim is off and minRuntime 0s unless written.
+    Every field of a scenario is explained in docs/scenarios.md.
     """
     from app.sim import simulate as simulation
 
@@ -291,6 +295,7 @@ def replay(
     policy: Annotated[Order, typer.Option(help="Who is next.")] = Order.FAIR,
     large_gang: LargeGang = 16,
     pack: Pack = False,
+    any_model: AnyModel = False,
     seeds: Seeds = 10,
     output: Form = Output.TEXT,
     plot: Picture = None,
@@ -315,6 +320,7 @@ def replay(
             large_gang=large_gang,
             output=output.value,
             pack=pack,
+            any_model=any_model,
             seeds=seeds,
             plot=plot,
         )

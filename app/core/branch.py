@@ -129,6 +129,15 @@ class Branch:
             return None
         return max((held.get(r, 0) << shift) // g for r, g in guarantee.items() if g > 0)
 
+    def guards(self, pool: PoolName, cost: Cost) -> bool:
+        """Tell whether the guarantee covers a workload, what ended already aside."""
+        guarantee = self.guarantees.get(pool, {})
+        held, gone = self.uses.get(pool, {}), self.lingering.get(pool, {})
+        named = [(r, amount) for r, amount, _ in cost if r in guarantee]
+        return bool(named) and all(
+            held.get(r, 0) - gone.get(r, 0) + amount <= guarantee[r] for r, amount in named
+        )
+
     def allows(self, pool: PoolName, cost: Cost) -> bool:
         """Tell whether the own limit leaves room for a workload."""
         limit = self.limits.get(pool)

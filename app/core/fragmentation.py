@@ -1,22 +1,21 @@
 """What kinds of pods come, and how much of what is free on a node they could use.
 
 Weng et al., "Beware of Fragmentation: Scheduling GPU-Sharing Workloads with Fragmentation
-Gradient Descent", USENIX ATC 2023: devices that are free but of no use to a kind of pod are
-fragmented for it. A pod goes where it takes least from what the others, weighed by how often
-they come, could have used. Beyond the paper, kinds that may go to few pools weigh more. Integers
-only; the same pods give the same figures in any order.
+Gradient Descent", USENIX ATC 2023: a pod goes where it takes least from what the others, weighed
+by how often they come, could have used. Beyond the paper, a kind can use as many devices as its
+pods still fit, not all of them as soon as one does; and kinds that may go to few pools weigh more.
+Integers only; the same pods give the same figures in any order.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Mapping
-from operator import le, mul
+from operator import mul
 
 from app.core.backlog import Parts
-from app.core.devices import Devices, place
+from app.core.devices import Devices, times
 from app.core.model import Amounts, PoolName, Resource
-from app.core.sites import Layout, Room
+from app.core.sites import MANY, Layout, Room
 
 Kind = tuple[tuple[tuple[Resource, int], ...], tuple[PoolName, ...]]
 """A kind of pod: what it asks for, sorted, and the pools it may go to; none: any."""
@@ -132,60 +131,53 @@ class Mix:
         return tally
 
 
+_Limits = tuple[int, list[int], list[int]]
+"""For the devices of a room alone: the highest limit, then a limit and a weight for each row."""
+
+
 class Gauge:
-    """Reads from a sample how much of what is free on a node of one pool could be used."""
+    """Reads from a sample how much of what is free on a node of one pool could be used.
 
-    __slots__ = ("_columns", "_demands", "_levels", "_values", "_weights", "devices")
+    That is, for each kind, the devices of as many pods as still fit there. So devices that the
+    cpu beside them is not enough for count as lost already, and cost nothing to take.
+    """
 
-    CACHED = 1 << 16
-    """Most states remembered."""
+    __slots__ = ("_demands", "_known", "_limits", "_needs", "_quotients", "_rows", "devices")
+
+    CACHED = 1 << 14
+    """Most rooms remembered."""
 
     def __init__(
         self, layout: Layout, sample: tuple[tuple[Kind, int], ...], pool: PoolName
     ) -> None:
         self.devices = [i for i, r in enumerate(layout.resources) if is_device(r)]
-        demands: dict[tuple[int, int], list[tuple[int, dict[int, int]]]] = {}
+        rows: dict[tuple[tuple[int, int], tuple[int, ...]], int] = {}
         for (demand, pools), count in sample:
             if (pools and pool not in pools) or any(r not in layout.index for r, _ in demand):
                 continue
             needs = {layout.index[resource]: value for resource, value in demand}
-            for index in needs.keys() & set(self.devices):
-                others = {i: value for i, value in needs.items() if i != index}
-                demands.setdefault((index, needs[index]), []).append((count, others))
-        self._demands = sorted(demands)
-        rows = [demands[key] for key in self._demands]
-        asked = sorted({i for row in rows for _, others in row for i in others})
-        levels = {i: sorted({o[i] for row in rows for _, o in row if i in o}) for i in asked}
-        self._levels = list(levels.items())
-        self._columns = [
-            [
-                (count, [bisect_right(level, others.get(i, 0)) for i, level in levels.items()])
-                for count, others in row
-            ]
-            for row in rows
-        ]
-        self._weights: dict[tuple[int, ...], list[int]] = {}
-        self._values: dict[tuple[tuple[Devices, ...], tuple[int, ...]], list[int]] = {}
+            for index in sorted(needs.keys() & set(self.devices)):
+                others = [0 if i == index else needs.get(i, 0) for i in range(len(layout.index))]
+                row = ((index, needs[index]), tuple(others))
+                rows[row] = rows.get(row, 0) + count
+        self._rows = [(wanted, rows[wanted, others]) for wanted, others in sorted(rows)]
+        self._demands = sorted({wanted for wanted, _ in self._rows})
+        columns = enumerate(zip(*[others for _, others in sorted(rows)], strict=True))
+        self._needs = [(i, column, max(column)) for i, column in columns if any(column)]
+        self._limits: dict[tuple[tuple[Devices, ...], tuple[int, ...]], _Limits] = {}
+        self._quotients: dict[tuple[int, int], list[int]] = {}
+        self._known: dict[Room, int] = {}
 
     def usable(self, room: Room) -> int:
-        """Return the thousandths of devices in a room that pods could use, times their number."""
-        free, devices = room
-        ranks = tuple([bisect_right(level, free[i]) for i, level in self._levels])
-        weights = self._weights.get(ranks)
-        if weights is None:
-            if len(self._weights) >= self.CACHED:
-                self._weights.clear()
-            weights = self._weights[ranks] = [
-                sum(count for count, least in column if all(map(le, least, ranks)))
-                for column in self._columns
-            ]
-        state = (devices, tuple([free[i] for i in self.devices]))
-        values = self._values.get(state)
-        if values is None:
-            if len(self._values) >= self.CACHED:
-                self._values.clear()
-            values = self._values[state] = self._read(room)
-        return sum(map(mul, weights, values))
+        """Return the thousandths of devices that pods could use, times how often they come."""
+        known = self._known.get(room)
+        if known is None:
+            if len(self._known) >= self.CACHED:
+                self._known.clear()
+                self._limits.clear()
+                self._quotients.clear()
+            known = self._known[room] = self._read(room)
+        return known
 
     def spare(self, room: Room) -> int:
         """Return the thousandths of devices in a room that are free."""
@@ -193,18 +185,42 @@ class Gauge:
         sizes = {one.row: one.size for one in devices}
         return sum(max(0, free[i]) * 1000 // sizes.get(i, 1) for i in self.devices)
 
-    def _read(self, room: Room) -> list[int]:
+    def _read(self, room: Room) -> int:
+        free, devices = room
+        state = (devices, tuple([free[i] for i in self.devices]))
+        found = self._limits.get(state)
+        if found is None:
+            found = self._limits[state] = self._limit(room)
+        most, limits, weights = found
+        if not most:
+            return 0
+        # What is plentiful cannot be what runs out first.
+        short = [
+            self._quotient(i, free[i], needs)
+            for i, needs, top in self._needs
+            if free[i] < most * top
+        ]
+        return sum(map(mul, weights, map(min, limits, *short) if short else limits))
+
+    def _quotient(self, index: int, free: int, needs: tuple[int, ...]) -> list[int]:
+        """Return how often one resource alone suffices for each row."""
+        found = self._quotients.get((index, free))
+        if found is None:
+            left = max(0, free)
+            found = [left // need if need else MANY for need in needs]
+            self._quotients[index, free] = found
+        return found
+
+    def _limit(self, room: Room) -> _Limits:
+        """Return how many pods of each row the devices alone suffice for, and what each weighs."""
         free, devices = room
         sold = {one.row: one for one in devices}
-        values = []
-        for index, demand in self._demands:
+        limit, worth = {}, {}
+        for wanted in self._demands:
+            index, demand = wanted
             one = sold.get(index)
-            if one is None:
-                values.append(free[index] * 1000 if free[index] >= demand else 0)
-            elif place(one, demand) is None:
-                values.append(0)
-            else:
-                least = min(demand, one.size)
-                parts = sum(part for part in one.parts if part >= least)
-                values.append((one.whole * one.size + parts) * 1000 // one.size)
-        return values
+            limit[wanted] = max(0, free[index] // demand if one is None else times(one, demand))
+            worth[wanted] = demand * 1000 // (1 if one is None else one.size)
+        limits = [limit[wanted] for wanted, _ in self._rows]
+        weights = [worth[wanted] * count for wanted, count in self._rows]
+        return max(limits, default=0), limits, weights

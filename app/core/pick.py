@@ -185,6 +185,8 @@ class Picker:
             if not options:
                 return None
             pool = self._tree.target(leaf, shape, options)
+            if leaf.head is not None and leaf.head[0] is turn and leaf.head[2] in options:
+                pool = leaf.head[2]  # where its place in the order was found
         elif not self._tree.allows(leaf, shape, pool):
             return None
         plan = self._placement.plan(shape, pool, self._withheld(pool, turn, shape, leaf, passed))

@@ -193,10 +193,10 @@ class Tree:
         cost = self.cost(shape, pool)
         used = branch.part_of_guarantee(pool, cost, self._shift) if branch.guarantees else None
         blocked = bool(branch.limits) and not branch.allows(pool, cost)
+        if not (shape.preemptible or isinstance(branch, Leaf) or branch.guards(pool, cost)):
+            blocked = True  # nobody could take back what it would borrow
         if used is not None:
             return Rank(blocked, GUARANTEED, used)
-        if not shape.preemptible and not isinstance(branch, Leaf):
-            blocked = True  # nobody could take back what it would borrow
         score = self.score(branch, self.doubled(branch, pool, cost, 1))
         return Rank(blocked, BORROWING if branch.weight[0] else LEFTOVERS, score)
 

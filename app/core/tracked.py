@@ -27,8 +27,8 @@ class Tracked:
     """One managed pod and its place. `pool` and `stay` are set while it uses capacity.
 
     `written` is what the store holds of it, `released` when its use began, `told` the reason of
-    its waiting that its owner knows, `evicted` why it is being evicted, `spared` for whom and until when it may
-    not be.
+    its waiting that its owner knows, `evicted` why it is being evicted, `spared` for whose sake
+    it may not be, and until when.
     """
 
     pod: Pod

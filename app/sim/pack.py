@@ -27,12 +27,13 @@ NEVER = Millis(10**12)
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What to pack into what, and how often."""
+    """What to pack into what, and how often. `any_model`: the log was read without models."""
 
     fleet: Fleet
     log: Log
     policy: Policy
     seeds: int
+    any_model: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +107,7 @@ def _as_data(order: Order, runs: list[Filled]) -> dict[str, object]:
     return {
         "nodes": len(order.fleet.machines),
         "gpus": order.fleet.gpus,
+        "any_model": order.any_model,
         "unallocated_gpu_percent": _summary(runs),
         "seeds": [
             {
@@ -120,9 +122,10 @@ def _as_data(order: Order, runs: list[Filled]) -> dict[str, object]:
 
 
 def _show(order: Order, runs: list[Filled]) -> None:
+    models = "any model does" if order.any_model else "on the models they name"
     table = Table(
         title=f"{len(order.fleet.machines)} nodes, {order.fleet.gpus} GPUs; pods arrive until they "
-        "ask for all of them, none leaves",
+        f"ask for all of them, none leaves; {models}",
         title_justify="left",
     )
     for head in ("seed", "pods", "placed", "GPUs left over"):

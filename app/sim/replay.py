@@ -44,6 +44,7 @@ class Options:
     large_gang: int = 16
     output: str = "text"
     pack: bool = False
+    any_model: bool = False
     seeds: int = 10
     plot: Path | None = None
 
@@ -90,7 +91,8 @@ def prepare(options: Options) -> Stage:
     """Read the files that the options name. Raises InvalidInput."""
     fleet = _fleet(options)
     policy = flags.policy_with(options.settings)
-    log = read_log(options.trace, flat=options.flat, tenant=options.tenant, models=fleet.models)
+    models = None if options.any_model else fleet.models
+    log = read_log(options.trace, flat=options.flat, tenant=options.tenant, models=models)
     if options.jitter is not None:
         by = flags.option("--jitter", options.jitter, readers.duration)
         log = Log(shifted(log.works, by, options.seed), log.scale)
@@ -112,6 +114,10 @@ def _check(options: Options) -> None:
         raise InvalidInput(f"--output {options.output} is neither text nor json; write one.")
     if (options.gpus is None) == (options.nodes is None):
         raise InvalidInput("Say how large the cluster is: either --gpus N or --nodes FILE.csv.")
+    if options.any_model and options.nodes is None:
+        raise InvalidInput(
+            "--any-model is about the models of nodes, and --gpus N has none; leave it out."
+        )
     if options.policy != "fair" and options.nodes is not None:
         raise InvalidInput(
             f"--policy {options.policy} knows no nodes; write --gpus N in place of --nodes."
@@ -143,8 +149,10 @@ def _pack_order(options: Options) -> pack.Order:
     if not 1 <= options.seeds <= pack.MOST_SEEDS:
         raise InvalidInput(f"--seeds {options.seeds} does not do; write 1 to {pack.MOST_SEEDS}.")
     fleet = read_fleet(options.nodes)
-    log = read_log(options.trace, tenant=options.tenant, models=fleet.models)
-    return pack.Order(fleet, log, flags.policy_with(options.settings), options.seeds)
+    models = None if options.any_model else fleet.models
+    log = read_log(options.trace, tenant=options.tenant, models=models)
+    policy = flags.policy_with(options.settings)
+    return pack.Order(fleet, log, policy, options.seeds, any_model=options.any_model)
 
 
 def _fleet(options: Options) -> Fleet:

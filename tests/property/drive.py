@@ -10,6 +10,7 @@ import heapq
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from typing import Protocol
 
 from app.core import events as ev
 from app.core.effects import Effect, Evict, Release, WakeAt
@@ -65,6 +66,18 @@ class Evicted:
 Decision = Started | Evicted
 
 
+class Witness(Protocol):
+    """Sees every eviction for one workload: what ran when it was decided, and what was lost."""
+
+    def evicting(
+        self, taker: Job, victims: list[Job], running: list[Job], causes: set[str]
+    ) -> None:
+        """This is about to happen."""
+
+    def evicted(self, victims: list[Job]) -> None:
+        """It has happened; whatever is submitted now is heard together with it."""
+
+
 @dataclass
 class Drive:
     """An engine, and the cluster as it really is. Say what happens; then `settle`."""
@@ -73,6 +86,7 @@ class Drive:
     managed: ManagedResources = MANAGED
     judge: Naive | None = None
     exact: bool = True
+    witness: Witness | None = None
     now: int = 0
     epoch: int = 1
     engine: Engine = field(init=False)
@@ -92,7 +106,7 @@ class Drive:
     _lasting: dict[str, int] = field(default_factory=dict)
     _wakes: set[int] = field(default_factory=set)
     _partly: list[Release] = field(default_factory=list)
-    _doomed: dict[str, list[Evict]] = field(default_factory=dict)
+    _doomed: dict[str, tuple[list[Evict], list[Job]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.engine = Engine(self.managed, witnesses=None)
@@ -275,10 +289,11 @@ class Drive:
                     releases, self._partly = self._partly, []
                     self._release(job, releases)
             case Evict():
-                uid = job_of(effect.ref.uid)
-                self._doomed.setdefault(uid, []).append(effect)
+                beneficiary = job_of(effect.beneficiary.uid)
+                self._doomed.setdefault(beneficiary, ([], self.running()))[0].append(effect)
                 if self.judge:
-                    self.judge.freed[job_of(effect.beneficiary.uid)] = self.jobs[uid].pool
+                    pool = self.jobs[job_of(effect.ref.uid)].pool
+                    self.judge.freed[beneficiary] = pool
             case WakeAt(at):
                 if at > self.now:
                     self._wakes.add(at)
@@ -316,12 +331,20 @@ class Drive:
     def _carry_out(self) -> None:
         """Evict, at the end of a pass, what is to be evicted."""
         doomed, self._doomed = self._doomed, {}
-        for uid, evictions in doomed.items():
-            job = self.jobs[uid]
-            assert {str(e.ref.uid) for e in evictions} == {p.uid for p in pods_of(job)}
-            beneficiary = job_of(evictions[0].beneficiary.uid)
-            self.decisions.append(Evicted(self.now, uid, beneficiary, evictions[0].cause.value))
-            self.end(uid, evicted=True)
+        for beneficiary, (evictions, running) in doomed.items():
+            uids = list(dict.fromkeys(job_of(e.ref.uid) for e in evictions))
+            victims = [self.jobs[uid] for uid in uids]
+            pods = {pod.uid for job in victims for pod in pods_of(job)}
+            assert {e.ref.uid for e in evictions} == pods, "a gang was evicted in part"
+            causes = {job_of(e.ref.uid): e.cause.value for e in evictions}
+            if self.witness:
+                taker = self.jobs[beneficiary]
+                self.witness.evicting(taker, victims, running, set(causes.values()))
+            for uid in uids:
+                self.decisions.append(Evicted(self.now, uid, beneficiary, causes[uid]))
+                self.end(uid, evicted=True)
+            if self.witness:
+                self.witness.evicted(victims)
 
     def _check_room(self, job: Job, nodes: list[str]) -> None:
         """Every node a pod goes to is ready and has room for all it gets."""

@@ -252,13 +252,15 @@ def fitted(left: list[int], demand: int) -> list[int] | None:
 
 
 def usable(left: list[int], cpu: int, mix: Mix) -> int:
-    """What the pods of the mix could use: all of every device that has enough for one of them."""
+    """What the pods of the mix could use: the devices of as many of each kind as fit there."""
     total = 0
     for (wanted, _), weight in mix.sample:
         demand = dict(wanted)
-        if demand.get(CPU, 0) <= cpu and fitted(left, demand[GPU]) is not None:
-            least = min(demand[GPU], SIZE)
-            total += weight * 1000 // SIZE * sum(value for value in left if value >= least)
+        devices: list[int] | None = left
+        cores = cpu - demand.get(CPU, 0)
+        while cores >= 0 and (devices := fitted(devices, demand[GPU])) is not None:
+            total += weight * 1000 // SIZE * demand[GPU]
+            cores -= demand.get(CPU, 0)
     return total
 
 

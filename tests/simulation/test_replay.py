@@ -10,9 +10,12 @@ from typing import Any
 import pytest
 
 from app.core.errors import InvalidInput
+from app.core.model import Millis
 from app.core.policy import Policy, Reclaim, WithinQueue
+from app.sim import plot
 from app.sim.flags import policy_with
 from app.sim.replay import Options, run
+from app.sim.traces import COLUMNS
 from tests.simulation.logs import log_file
 
 HEAD = (
@@ -248,10 +251,45 @@ def test_without_matplotlib_a_picture_is_refused_with_how_to_install_it(
         run(Options(crowded, gpus=2, policy="fifo", plot=tmp_path / "held.png"))
 
 
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("no/held.png", r"there is no folder .*no; create it"),
+        ("held.txt", r"no picture has such a name; write one that ends in .png"),
+        ("held", r"no picture has such a name"),
+    ],
+)
+def test_a_picture_that_cannot_be_written_is_known_before_anything_is_played(
+    crowded: Path, tmp_path: Path, name: str, told: str
+) -> None:
+    pytest.importorskip("matplotlib", reason="the extra `plot` is not installed")
+    with pytest.raises(InvalidInput, match=told):
+        plot.check(tmp_path / name, Millis(0), Millis(1))
+    with pytest.raises(InvalidInput, match=told):
+        run(Options(crowded, gpus=2, policy="fifo", plot=tmp_path / name))
+
+
 def test_a_picture_shows_the_timeline(crowded: Path, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="the extra `plot` is not installed")
     picture = tmp_path / "held.png"
     run(Options(crowded, gpus=2, policy="fifo", plot=picture))
     assert picture.read_bytes().startswith(b"\x89PNG")
-    with pytest.raises(InvalidInput, match="the picture cannot be written"):
-        run(Options(crowded, gpus=2, policy="fifo", plot=tmp_path / "no" / "held.png"))
+    folder = tmp_path / "taken.png"
+    folder.mkdir()
+    with pytest.raises(InvalidInput, match=r"cannot be written \(is a directory\); write another"):
+        run(Options(crowded, gpus=2, policy="fifo", plot=folder))
+
+
+def test_the_log_in_the_docs_is_a_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "scenarios.md").read_text()
+    trace = tmp_path / "log.csv"
+    trace.write_text(page.split("```csv\n")[1].split("```")[0])
+    found = asked(capsys, trace, gpus=8)
+    assert found["workloads"] == {"submitted": 2, "released": 2, "never_started": 0}
+    for column in (*COLUMNS, "cpus_per_pod", "mem_gib_per_pod", "gpu_model", "priority"):
+        assert f"`{column}`" in page
+
+
+def test_times_of_the_policy_are_written_as_a_cluster_takes_them() -> None:
+    with pytest.raises(InvalidInput, match="--set halfLife=2d: '2d' is no length of time to a"):
+        policy_with(["halfLife=2d"])

@@ -20,6 +20,7 @@ from app.core.errors import (
     ToolMissing,
 )
 from app.sim.replay import Options
+from app.sim.traces import COLUMNS
 
 
 def fairgate(
@@ -180,6 +181,37 @@ def test_help_gives_examples(command: str) -> None:
 
     assert done.returncode == 0
     assert f"fairgate {command}" in done.stdout.split("Examples")[1]
+
+
+def test_help_names_the_columns_of_a_log_and_the_defaults_that_are_not_a_clusters() -> None:
+    replay = " ".join(fairgate("replay", "--help", COLUMNS="400").stdout.split())
+    simulate = " ".join(fairgate("simulate", "--help", COLUMNS="400").stdout.split())
+
+    for column in COLUMNS:
+        assert column in replay
+    assert "reclaim is off and minRuntime 0s" in simulate
+
+
+def test_a_guarantee_that_cannot_be_kept_is_a_sentence_on_standard_error() -> None:
+    text = SCENARIO.replace("{name: a}", "{name: a, guarantee: {nvidia.com/gpu: 5}}")
+    done = fairgate("simulate", "-", "--output", "json", stdin=text)
+
+    assert done.returncode == 0
+    assert json.loads(done.stdout)["until"] == 3600
+    assert done.stderr == (
+        "fairgate: standard input: tenant a is guaranteed 5 nvidia.com/gpu of pool main, which has "
+        "4, so it can never have them all; lower the guarantee or make the pool larger.\n"
+    )
+
+
+def test_a_picture_of_no_time_is_refused_and_a_scenario_of_no_time_is_not() -> None:
+    pytest.importorskip("matplotlib", reason="the extra `plot` is not installed")
+    instant = SCENARIO.replace("until: 1h", "until: 0s")
+    done = fairgate("simulate", "-", "--plot", "p.png", stdin=instant)
+
+    assert fairgate("simulate", "-", stdin=instant).returncode == 0
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "nothing to draw" in done.stderr
 
 
 def test_replay_hands_over_every_option(monkeypatch: pytest.MonkeyPatch) -> None:

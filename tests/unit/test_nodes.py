@@ -164,6 +164,20 @@ def test_pods_without_devices_avoid_the_cores_that_devices_need() -> None:
     assert places(nodes, one(cpu=6000)) == ["b"]
 
 
+def test_devices_without_enough_cores_go_first_to_pods_that_need_few() -> None:
+    mix = Mix()
+    mix.saw(one(gpu=1, cpu=10_000))
+    nodes = pool(Style.PACK, mix, a={GPU: 4, CPU: 40_000}, b={GPU: 4, CPU: 20_000})
+    assert places(nodes, gang(3, gpu=1)) == ["b", "b", "a"]  # two on b keep cores that are enough
+
+
+def test_devices_short_of_a_whole_number_of_pods_cost_nothing() -> None:
+    mix = Mix()
+    mix.saw(one(gpu=3))
+    nodes = pool(Style.PACK, mix, a={GPU: 6}, b={GPU: 8})
+    assert places(nodes, gang(3, gpu=1)) == ["b", "b", "a"]
+
+
 def test_a_node_is_not_broken_that_larger_pods_could_use() -> None:
     wanted = one(gpu=1)
     mix = Mix()

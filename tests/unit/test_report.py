@@ -6,6 +6,7 @@ import io
 import json
 from collections.abc import Mapping
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,17 +14,18 @@ from rich.console import Console
 
 from app.core.model import Millis, PoolName, Resource, Tenant, TenantName, UserName
 from app.sim.family import Family
-from app.sim.outcome import MOST_TOLD, Account
+from app.sim.outcome import MOST_TOLD, Account, Outcome
 from app.sim.progress import progress
 from app.sim.promises import overpromised
 from app.sim.report import to_json
-from app.sim.scenario import parse
+from app.sim.scenario import load, parse
 from app.sim.simulate import simulate
 from app.sim.sparkline import shares_over_time, sparkline
 from app.sim.tables import print_outcome
 from app.sim.wording import span
 from app.sim.work import Moment, Step, Work
 
+DOCS = Path(__file__).parents[2] / "docs"
 GPU = "nvidia.com/gpu"
 HOUR = 3_600_000
 
@@ -357,6 +359,37 @@ def test_guarantees_that_cannot_all_be_kept_are_told_a_parents_covers_its_childr
 
     assert [doubt.split(": ", 1)[1].split(", so")[0] for doubt in doubts] == told
     assert all(doubt.startswith("s.yaml: ") and doubt.endswith(".") for doubt in doubts)
+
+
+def held(outcome: Outcome, minute: int) -> dict[str, int]:
+    """Return the devices that each tenant holds after a minute."""
+    held: dict[str, int] = {}
+    for moment in outcome.timeline:
+        if moment.at <= minute * 60_000 and moment.step is not Step.SUBMITTED:
+            sign = 1 if moment.step is Step.RELEASED else -1
+            devices = moment.work.demand[Resource(GPU)] * moment.work.pods
+            held[moment.work.tenant] = held.get(moment.work.tenant, 0) + sign * devices
+    return held
+
+
+def test_the_example_of_two_teams_goes_as_its_comment_says() -> None:
+    outcome = simulate(load(str(DOCS / "examples" / "two-teams.yaml")))
+    (gang,) = [moment for moment in outcome.releases if moment.work.name == "pretrain-0"]
+
+    assert held(outcome, 39) == {"vision": 32}
+    assert held(outcome, 40) == {"vision": 28, "serving": 4}
+    assert held(outcome, 50) == {"vision": 12, "language": 16, "serving": 4}
+    assert gang.at == 110 * 60_000
+
+
+def test_the_scenario_in_the_docs_goes_as_they_say() -> None:
+    example = (DOCS / "scenarios.md").read_text().split("```yaml\n")[1].split("```")[0]
+    report = result(example)
+
+    assert [(e["at"], e["workload"], e["for"]) for e in report["evictions"]] == [
+        (600.0, "old-1", "train-0")
+    ]
+    assert [r["workload"] for r in report["releases"]][:3] == ["train-0", "train-1", "train-2"]
 
 
 def test_names_are_shown_as_they_are_written() -> None:

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import io
-from dataclasses import fields
+from dataclasses import fields, replace
 from fractions import Fraction
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import yaml
 
 from app.core.errors import InvalidInput
 from app.core.model import Quota, Style
 from app.core.policy import Policy, Reclaim, WithinQueue
 from app.sim import readers
 from app.sim.policy_fields import FIELDS
-from app.sim.scenario import Scenario, load, parse
+from app.sim.scenario import _FIELDS, QUIET, Scenario, load, parse
+from app.sim.scenario_cluster import _NODE_FIELDS, _POOL_FIELDS
+from app.sim.scenario_tenants import _TENANT_FIELDS
+from app.sim.scenario_works import _WORK_FIELDS
 
+DOCS = Path(__file__).parents[2] / "docs"
 GPU = "nvidia.com/gpu"
 HOUR = 3_600_000
 
@@ -521,9 +526,24 @@ def test_a_dash_is_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_example_is_a_scenario() -> None:
-    example = Path(__file__).parents[2] / "docs" / "examples" / "two-teams.yaml"
+    example = DOCS / "examples" / "two-teams.yaml"
 
     assert len(load(str(example)).works) == 40 + 4 + 12 + 1 + 4
+
+
+def test_the_scenario_in_the_docs_has_every_field_and_the_values_of_absent_ones() -> None:
+    page = (DOCS / "scenarios.md").read_text()
+    example = page.split("```yaml\n")[1].split("```")[0]
+    written = yaml.safe_load(example)
+    nodes = [node for pool in written["pools"] for node in pool.get("nodes", ())]
+
+    assert parse(example, "scenarios.md").policy == replace(QUIET, reclaim=Reclaim.GUARANTEE)
+    assert set(_WORK_FIELDS) == {field for work in written["workloads"] for field in work}
+    assert set(_NODE_FIELDS) == {field for node in nodes for field in node}
+    assert set(FIELDS) == set(written["policy"])
+    assert {*written, "nodes"} == set(_FIELDS)
+    for field in (*_TENANT_FIELDS, *_POOL_FIELDS):
+        assert field in page
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,282 @@
+"""A search for loops: small full clusters, at random, to which one workload after another comes.
+
+Evicted work waits again at once, under a new uid. Whatever is heard, evictions must come to an
+end, and what runs must never be twice the same with an eviction in between.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from fractions import Fraction
+from random import Random
+
+import pytest
+
+from app.core.model import Millis
+from app.core.policy import Policy, Reclaim, WithinQueue
+from tests.property.drive import GPU, Drive, Evicted
+from tests.property.naive import Branch, Job, Naive, Site, Team
+
+POOL = "default"
+CLUSTERS = 5_200
+ARRIVALS = 20
+"""How many workloads come to one cluster; each is a case."""
+PATIENCE = (7, 40)
+"""How long nothing is heard after each, to see whether time alone undoes anything."""
+
+TREES = (("", ""), ("", "", ""), ("", "", ""), ("", "t0", "t0", ""), ("", "", "t1", "t1"))
+WEIGHTS = tuple(Fraction(w) for w in ("1", "1", "1", "2", "3", "1/2", "0"))
+
+
+@dataclass
+class Arena:
+    """Sees to it that every eviction is lawful, and that what is evicted comes back."""
+
+    drive: Drive
+    quiet: set[frozenset[str]] = field(default_factory=set)
+    """What ran before the evictions since something was last heard from outside."""
+    lost: set[tuple[str, str]] = field(default_factory=set)
+    """Whose place was given to whom, since then."""
+    count: Counter[str] = field(default_factory=Counter)
+
+    def news(self) -> None:
+        self.quiet.clear()
+        self.lost.clear()
+
+    def evicting(
+        self, taker: Job, victims: list[Job], running: list[Job], causes: set[str]
+    ) -> None:
+        now = frozenset(work_of(job) for job in running)
+        assert now not in self.quiet, f"a loop:\n{self.story()}"
+        self.quiet.add(now)
+        for victim in victims:
+            assert (work_of(taker), work_of(victim)) not in self.lost, self.story()
+            self.lost.add((work_of(victim), work_of(taker)))
+        law = Law(self.drive, taker, running)
+        assert law.allows(victims, causes), f"{law.objection}\n{self.story()}"
+        for victim in victims:
+            fewer = [v for v in victims if v is not victim]
+            assert not (law.fits(fewer) and law.allows(fewer, causes)), "one too many"
+        self.count.update(causes)
+        self.count["gangs"] += any(victim.size > 1 for victim in victims)
+        self.count["several"] += len(victims) > 1
+
+    def evicted(self, victims: list[Job]) -> None:
+        for victim in victims:
+            self.count["evicted"] += 1
+            again = Job(
+                f"{work_of(victim)}-{self.count['evicted']:05}",
+                victim.tenant,
+                victim.user,
+                self.drive.now,
+                victim.demand,
+                victim.priority,
+                victim.size,
+            )
+            self.drive.submit(again)
+
+    def story(self) -> str:
+        teams = "\n".join(map(repr, self.drive.teams.values()))
+        decisions = "\n".join(map(repr, self.drive.decisions[-30:]))
+        return f"{self.drive.rules}\n{teams}\n{decisions}"
+
+
+def work_of(job: Job) -> str:
+    """Return the name that all attempts of one workload share."""
+    return job.uid.partition("-")[0]
+
+
+class Law:
+    """Who may be evicted for whom, straight from the published rules. One pool of one node."""
+
+    def __init__(self, drive: Drive, taker: Job, running: list[Job]) -> None:
+        self.drive = drive
+        self.taker = taker
+        self.objection = ""
+        self.judge = Naive({GPU})
+        self.judge.sites, self.judge.teams = drive.sites, drive.teams
+        self.running = running
+
+    def fits(self, victims: list[Job]) -> bool:
+        free = self.drive.sites["n"].offer[GPU]
+        free -= sum(job.total(GPU) for job in self._without(victims))
+        return free >= self.taker.total(GPU)
+
+    def allows(self, victims: list[Job], causes: set[str]) -> bool:
+        objections = [self._objection(victims, i) for i in range(len(victims))]
+        if "guarantee" in causes and not any(
+            self._is_owed(self._fronts(v)[0], victims) for v in victims
+        ):
+            objections.append("nobody's guarantee asks for it")
+        self.objection = "; ".join(filter(None, objections))
+        return not self.objection
+
+    def _objection(self, victims: list[Job], i: int) -> str:
+        victim, taker, policy = victims[i], self.taker, self.drive.rules
+        assert victim.released is not None
+        if not victim.preemptible:
+            return "it must not be evicted"
+        if self.drive.now - victim.released < policy.min_runtime:
+            return "it has hardly begun"
+        if (victim.tenant, victim.user) == (taker.tenant, taker.user):
+            allowed = policy.within_queue is WithinQueue.LOWER_PRIORITY
+            return "" if allowed and victim.priority < taker.priority else "it is one's own"
+        mine, rival = self._fronts(victim)
+        if policy.reclaim is Reclaim.OFF or len(rival) == 2:
+            return "users of one tenant wait for each other, and all if reclaim is off"
+        before = self._without(victims[:i])
+        path = self.judge.path(victim)[1:]
+        for branch in path[: path.index(rival) + 1]:
+            if self._over(branch, before) <= 0:
+                return f"{branch} does not borrow"
+        if self._is_owed(mine, victims):
+            return ""
+        if policy.reclaim is Reclaim.GUARANTEE:
+            return "it is not owed"
+        after = self._without(victims)
+        left, taken = self._score(rival, after), self._score(mine, [*after, taker])
+        return "" if left >= taken else f"{rival} would stand below {mine}"
+
+    def _without(self, victims: list[Job]) -> list[Job]:
+        gone = {victim.uid for victim in victims}
+        return [job for job in self.running if job.uid not in gone]
+
+    def _fronts(self, victim: Job) -> tuple[Branch, Branch]:
+        """Return the two children of the lowest common ancestor."""
+        mine, theirs = self.judge.path(self.taker), self.judge.path(victim)
+        while len(mine) > 1 and len(theirs) > 1 and mine[-1] == theirs[-1]:
+            mine.pop()
+            theirs.pop()
+        return mine[-1], theirs[-1]
+
+    def _is_owed(self, mine: Branch, victims: list[Job]) -> bool:
+        """Tell whether the taker lies within the guarantee of its tenant, once they are gone."""
+        guarantee = self.judge.quota(mine, POOL, "guarantee").get(GPU)
+        if guarantee is None:
+            return False
+        return self._used(mine, [*self._without(victims), self.taker]) <= guarantee
+
+    def _used(self, branch: Branch, jobs: list[Job]) -> int:
+        return sum(job.total(GPU) for job in jobs if branch in self.judge.path(job))
+
+    def _over(self, branch: Branch, jobs: list[Job]) -> int:
+        guarantee = self.judge.quota(branch, POOL, "guarantee").get(GPU, 0)
+        return max(0, self._used(branch, jobs) - guarantee)
+
+    def _score(self, branch: Branch, jobs: list[Job]) -> tuple[bool, Fraction]:
+        """Without the half of what comes next; weight 0 stands above all others."""
+        weight = self.judge.weight(branch)
+        return not weight, self._over(branch, jobs) / (weight or 1)
+
+
+def cluster(random: Random) -> Drive:
+    """Return a small cluster whose guarantees fill it, or nearly."""
+    policy = Policy(
+        reserve_after=Millis(random.choice((10, 10**12))),
+        reclaim=random.choice((Reclaim.GUARANTEE, Reclaim.FAIR, Reclaim.FAIR, Reclaim.OFF)),
+        within_queue=random.choice(tuple(WithinQueue)),
+        min_runtime=Millis(random.choice((0, 0, 5))),
+    )
+    drive = Drive(policy)
+    capacity = random.randint(4, 12)
+    drive.site("n", Site(POOL, {GPU: capacity}))
+    parents = random.choice(TREES)
+    for number, parent in enumerate(parents):
+        most = 2 * capacity // len(parents)
+        guarantee = random.choice((None, *range(most + 1)))
+        drive.team(
+            Team(
+                f"t{number}",
+                parent,
+                random.choice(WEIGHTS),
+                guarantee={} if guarantee is None else {POOL: {GPU: guarantee}},
+                limit={} if random.random() < 0.9 else {POOL: {GPU: random.randint(most, 12)}},
+            )
+        )
+    return drive
+
+
+def workload(random: Random, drive: Drive, number: int) -> Job:
+    size = random.choice((1, 1, 2, 3, 4, 5))
+    return Job(
+        f"{number:03}",
+        random.choice(sorted(drive.teams)),
+        random.choice("uuv"),
+        drive.now,
+        {GPU: size},
+        random.randint(0, 2),
+        random.choice((1, 1, 1, 2)) if size < 4 else 1,
+        preemptible=random.random() < 0.9,
+    )
+
+
+def fill(drive: Drive, random: Random) -> None:
+    """Put work in place that earlier leaders released: whatever fits, in any order."""
+    free = drive.sites["n"].offer[GPU]
+    for number in range(random.randint(0, 8)):
+        job = workload(random, drive, 900 + number)
+        if job.total(GPU) <= free and job.preemptible:
+            free -= job.total(GPU)
+            drive.place(job, POOL, "n", -100 + number, number + 1)
+
+
+def search(seed: int) -> Counter[str]:
+    """Let workloads come to one random cluster, and some go; return what was seen."""
+    random = Random(seed)
+    drive = cluster(random)
+    arena = Arena(drive)
+    drive.witness = arena
+    fill(drive, random)
+    for number in range(ARRIVALS):
+        if random.random() < 0.3 and drive.running():
+            drive.end(random.choice(drive.running()).uid)
+        arena.news()
+        drive.submit(workload(random, drive, number))
+        drive.settle()
+        for span in PATIENCE if random.random() < 0.2 else PATIENCE[:1]:
+            drive.run(drive.now + span)
+        arena.count["cases"] += 1
+    return arena.count
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_no_loop_is_found_and_every_eviction_is_lawful(part: int) -> None:
+    seen: Counter[str] = Counter()
+    for seed in range(part, CLUSTERS, 4):
+        seen += search(seed)
+    assert seen["cases"] >= 25_000
+    assert min(seen[what] for what in ("guarantee", "fair", "withinQueue", "gangs")) > 300
+    assert seen["several"] > 300
+
+
+@pytest.mark.parametrize("mode", list(Reclaim))
+@pytest.mark.parametrize("within", list(WithinQueue))
+@pytest.mark.parametrize("first", ["a0", "c1"])
+def test_what_loops_elsewhere_does_not_loop_here(
+    mode: Reclaim, within: WithinQueue, first: str
+) -> None:
+    """Guarantees 4, 1 and 2 of 7; a runs 3, c runs 4 of a higher priority; a wants 4 more."""
+    drive = Drive(Policy(reclaim=mode, within_queue=within, min_runtime=Millis(0)))
+    drive.witness = Arena(drive)
+    drive.site("n", Site(POOL, {GPU: 7}))
+    for name, guarantee in (("a", 4), ("b", 1), ("c", 2)):
+        drive.team(Team(name, guarantee={POOL: {GPU: guarantee}}))
+    drive.place(Job("a0", "a", "u", 0, {GPU: 3}), POOL, "n", -2, 1 if first == "a0" else 2)
+    drive.place(Job("c1", "c", "u", 0, {GPU: 4}, 1), POOL, "n", -1, 2 if first == "a0" else 1)
+    drive.submit(Job("x", "a", "u", 0, {GPU: 4}, 1))
+    drive.run(10**7)
+    evicted = sorted(d.uid for d in drive.decisions if isinstance(d, Evicted))
+    both = within is WithinQueue.LOWER_PRIORITY and mode is not Reclaim.OFF
+    assert evicted in (([], ["a0", "c1"]) if both else ([],))
+
+
+def test_a_workload_never_starts_beyond_the_guarantee_if_it_must_not_be_evicted() -> None:
+    """Otherwise what it borrows could never be taken back."""
+    drive = Drive(Policy(reclaim=Reclaim.GUARANTEE, min_runtime=Millis(0)))
+    drive.site("n", Site(POOL, {GPU: 8}))
+    drive.team(Team("a", guarantee={POOL: {GPU: 3}}))
+    for number in range(6):
+        drive.submit(Job(f"{number}", "a", "u", 0, {GPU: 1}, preemptible=False))
+    drive.settle()
+    assert drive.used("a") == 3
