@@ -116,6 +116,15 @@ class Picker:
             for branch in path(leaf)
         )
 
+    def claimed(self) -> Choice | None:
+        """Return who starts out of turn without backfill: whom all others are kept waiting for."""
+        reservations = self._reservations
+        for reservation in (*reservations.strict.values(), *reservations.firm.values()):
+            choice = self._try(reservation.leaf, reservation.owner, reservation.shape)
+            if choice is not None:
+                return choice
+        return None
+
     def backfill(self) -> Choice | None:
         """Return the first workload in order that fits and is allowed, if any."""
         self._passed = []
@@ -135,7 +144,9 @@ class Picker:
         turn, shape, pool = branch.head
         standing = tuple(self._reservations.standing.values())
         withheld = self._withheld(pool, turn, shape, None, standing)
-        if branch.source is None or not self._tree.allows(branch.source, shape, pool):
+        if branch.source is None or not self._roster.usage.policy.backfill:
+            return False  # without backfill nobody starts but the next
+        if not self._tree.allows(branch.source, shape, pool):
             return False
         return self._placement.plan(shape, pool, withheld) is not None
 
@@ -149,7 +160,7 @@ class Picker:
         for child in tree.children(branch):
             if child not in self._owners and self._possible.isdisjoint(child.shapes):
                 continue
-            found = self._within(child) if isinstance(child, Leaf) else self._search(child)
+            found = self._within(child) if isinstance(child, Leaf) else self._below(child)
             if found is None:
                 continue
             assert child.key is not None
@@ -157,6 +168,13 @@ class Picker:
                 return found
             fallback = fallback or found
         return fallback
+
+    def _below(self, tenant: Branch) -> Choice | None:
+        """Return the head of a tenant if it fits, else what its children would start."""
+        assert tenant.head is not None
+        assert tenant.source is not None
+        turn, shape, _ = tenant.head
+        return self._try(tenant.source, turn, shape, self._passed) or self._search(tenant)
 
     def _within(self, leaf: Leaf) -> Choice | None:
         standing = self._reservations.standing.values()

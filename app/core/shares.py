@@ -43,6 +43,7 @@ class Tree:
         # 1 / finest**2, so their multiples by `1 << shift` differ after rounding down.
         self._shift = 2 * finest.bit_length()
         self._fitting = fitting
+        self._stubborn = 0
         self._costs: dict[tuple[Shape, PoolName], Cost] = {}
         self._dirty: list[dict[Branch, None]] = [{}, {}]
         self._wide: dict[Shape, dict[Leaf, None]] = {}
@@ -99,6 +100,7 @@ class Tree:
     def enqueue(self, leaf: Leaf, turn: Turn, shape: Shape) -> None:
         """Let a workload wait."""
         leaf.queue.add(turn, shape)
+        self._stubborn += not shape.preemptible
         for branch in path(leaf):
             branch.shapes[shape] = branch.shapes.get(shape, 0) + 1
         self._touch(leaf)
@@ -106,6 +108,7 @@ class Tree:
     def dequeue(self, leaf: Leaf, turn: Turn, shape: Shape) -> None:
         """Take a workload that waits out of its queue."""
         leaf.queue.remove(turn, shape)
+        self._stubborn -= not shape.preemptible
         for branch in path(leaf):
             left = branch.shapes[shape] - 1
             if left:
@@ -120,13 +123,13 @@ class Tree:
         for branch in path(leaf):
             self._remember(branch)
             branch.use(pool, cost, sign)
-            self._dirty[branch.depth][branch] = None
+            self._touch_all(branch)
 
     def linger(self, leaf: Leaf, pool: PoolName, demand: Amounts, sign: int = 1) -> None:
         """Note that part of what is used ended already: it counts for the score alone."""
         for branch in path(leaf):
             branch.linger(pool, self.scale.cost(pool, demand), sign)
-            self._dirty[branch.depth][branch] = None
+            self._touch_all(branch)
 
     def serve(self, leaf: Leaf, served: Served) -> None:
         """Note when a user and all tenants above it were last served. Never goes back."""
@@ -312,15 +315,16 @@ class Tree:
             branch.head = self._head_of(branch)
             self._watch(branch, before[1] if before else None)
         else:
-            first = self._foremost(branch, (branch,)) or self.first(branch)
+            first = self._foremost(branch) or self.first(branch)
             branch.source = first.source if first else None
             branch.head = first.head if first else None
         key = None
         if branch.head is not None:
             turn, shape, pool = branch.head
             blocked, band, score = self.rank(branch, shape, pool)
-            below = self._is_blocked_below(branch, shape, pool)
-            key = Key(blocked or below, band, score, branch.served, turn.since, turn.uid)
+            if branch.source is not branch and branch.source is not None:
+                blocked = not self.allows(branch.source, shape, pool)
+            key = Key(blocked, band, score, branch.served, turn.since, turn.uid)
         if key == branch.key:
             return branch.head != before
         if branch.key is not None:
@@ -330,34 +334,31 @@ class Tree:
             parent.waiting[key] = branch
         return True
 
-    def _foremost(self, branch: Branch, above: tuple[Branch, ...]) -> Branch | None:
-        """Return the first branch below whose head everything above lets pass, if any.
+    def _foremost(self, branch: Branch) -> Branch | None:
+        """Return the first child whose head everything above lets pass, if any.
 
-        Whoever asks for what the tenant may not have does not stand in the way of the others.
+        Whoever asks for what a tenant may not have does not stand in the way of the others.
         """
         for child in self.children(branch):
             if child.key is None or child.head is None or child.key.blocked:
                 return None
             _, shape, pool = child.head
-            if not any(self._blocks(each, shape, pool) for each in above):
+            if not any(self._blocks(each, shape, pool) for each in path(branch)):
                 return child
-            if not isinstance(child, Leaf):
-                found = self._foremost(child, (*above, child))
-                if found is not None:
-                    return found
         return None
 
     def _blocks(self, branch: Branch, shape: Shape, pool: PoolName) -> bool:
-        checked = branch.limits or not shape.preemptible
-        return bool(checked) and self.rank(branch, shape, pool).blocked
+        if branch.parent is None or not (branch.limits or not shape.preemptible):
+            return False
+        return self.rank(branch, shape, pool).blocked
 
-    def _is_blocked_below(self, branch: Branch, shape: Shape, pool: PoolName) -> bool:
-        below: Branch | None = branch.source
-        while below is not None and below is not branch:
-            if self._blocks(below, shape, pool):
-                return True
-            below = below.parent
-        return False
+    def _touch_all(self, branch: Branch) -> None:
+        """A branch uses more or less: what it may have decides who is foremost below."""
+        self._dirty[branch.depth][branch] = None
+        if branch.limits or self._stubborn:
+            for child in branch.children.values():
+                if not isinstance(child, Leaf):
+                    self._touch_all(child)
 
     def _head_of(self, leaf: Leaf) -> tuple[Turn, Shape, PoolName] | None:
         head = leaf.queue.head()

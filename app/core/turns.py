@@ -73,8 +73,8 @@ class Turns:
             if choice is None:
                 for waiting in self.picker.waiting():
                     effects += self._reclaim(waiting)
-                if self._roster.usage.policy.backfill:
-                    choice = self.picker.backfill()
+                backfill = self._roster.usage.policy.backfill
+                choice = self.picker.backfill() if backfill else self.picker.claimed()
             if choice is None:
                 break
             effects += self._release(choice, backfilled, epoch)

@@ -87,6 +87,32 @@ def sum_up(scenario: Scenario, world: World) -> Outcome:
     """Return what a world came to that has played a scenario until its end."""
     tree = Family(scenario.tenants)
     users = _users(scenario, world)
+    measures = measure(
+        world.timeline,
+        scenario.counted,
+        Millis(0),
+        scenario.until,
+        weights=tree.weights(users),
+        device=scenario.device,
+    )
+    queued = list(world.queued())
+    return Outcome(
+        scenario=scenario,
+        timeline=world.timeline,
+        tenants=_tenants(scenario, world, tree, users),
+        measures=measures,
+        waiting=list(_waiting(queued[:MOST_TOLD], world)),
+        still_waiting=len(queued),
+        drift=world.engine.drift.ratio,
+        drift_pairs=world.engine.drift.pairs,
+        decisions=world.decisions,
+        events=world.events,
+    )
+
+
+def _tenants(
+    scenario: Scenario, world: World, tree: Family, users: Users
+) -> dict[TenantName, TenantOutcome]:
     view = world.view()
     tenants: dict[TenantName, TenantOutcome] = {}
     for tenant in scenario.tenants:
@@ -103,27 +129,7 @@ def sum_up(scenario: Scenario, world: World) -> Outcome:
             account,
             users[tenant.name],
         )
-    measures = measure(
-        world.timeline,
-        scenario.counted,
-        Millis(0),
-        scenario.until,
-        weights=tree.weights(users),
-        device=scenario.device,
-    )
-    queued = list(world.queued())
-    return Outcome(
-        scenario=scenario,
-        timeline=world.timeline,
-        tenants=tenants,
-        measures=measures,
-        waiting=list(_waiting(queued[:MOST_TOLD], world)),
-        still_waiting=len(queued),
-        drift=world.engine.drift.ratio,
-        drift_pairs=world.engine.drift.pairs,
-        decisions=world.decisions,
-        events=world.events,
-    )
+    return tenants
 
 
 def _waiting(queued: Iterable[tuple[Work, Pod]], world: World) -> Iterator[Waiting]:

@@ -302,10 +302,10 @@ class Naive:
         """Return the children that wait, the next first; those at their limit come last."""
         keyed: list[tuple[int, Fraction, int, int, str, Branch]] = []
         for child in self.children(branch):
-            lead = self.lead(child)
-            band, score = self.rank(child, lead)
+            head = self.head(child)
+            band, score = self.rank(child, head)
             band += 0 if self.passes(child) else len(BANDS)
-            keyed.append((band, score, self.last(child), lead.since, lead.uid, child))
+            keyed.append((band, score, self.last(child), head.since, head.uid, child))
         keyed.sort()
         if self.rules.history:  # floats: what hardly differs is a tie
             for i in range(1, len(keyed)):
@@ -326,24 +326,14 @@ class Naive:
         return tenant in self.path(Job("", leaf[0], leaf[1], 0, {}))
 
     @remembered
-    def head(self, branch: Branch) -> Job | None:
-        """Return who is next below a branch, as far as the limits below it allow."""
-        if len(branch) == 2:
-            return self.queue(branch)[0]
-        first = next(iter(self.order(branch)), None)
-        return self.head(first) if first is not None and self.passes(first) else None
+    def head(self, branch: Branch) -> Job:
+        """Return who is next below a branch; somebody its limits forbid only if all others are."""
+        return self.queue(branch)[0] if len(branch) == 2 else self.head(self.order(branch)[0])
 
     def passes(self, branch: Branch) -> bool:
-        """Tell whether a branch has a head that it may start."""
+        """Tell whether the limits let the head of a branch start."""
         head = self.head(branch)
-        return head is not None and self.permits(branch, head, self.choice(head))
-
-    def lead(self, branch: Branch) -> Job:
-        """Return by whom a branch is ranked: its head, or who would be, but for the limits."""
-        head = self.head(branch)
-        if head is not None:
-            return head
-        return self.queue(branch)[0] if len(branch) == 2 else self.lead(self.order(branch)[0])
+        return self.allowed(head, self.choice(head))
 
     def leaves(self, branch: Branch = ()) -> Iterator[Branch]:
         """Go through all queues in the order of their turns."""
@@ -479,18 +469,25 @@ class Naive:
     def pick(self) -> tuple[Job, str] | None:
         """Return who is released next, and into which pool; note who is next but does not fit."""
         self.memory.clear()
-        head = self.head(()) if self.children(()) else None
-        if head is not None:
-            pool = self._room(head)
-            if pool is not None:
-                return head, pool
+        if not self.children(()):
+            return None
+        head = self.head(())
+        pool = self._room(head)
+        if pool is not None and not self._falls_back(head, pool):
+            return head, pool
         self.note()
-        job = self.candidate(()) if self.rules.backfill and self.children(()) else None
+        job = self.candidate(()) if self.rules.backfill else None
         if job is None:
             return None
         pool = self._room(job)
         assert pool is not None
         return job, pool
+
+    def _falls_back(self, head: Job, pool: str) -> bool:
+        """Tell whether a head would stand worse in the pool that it can have than it does."""
+        return pool != self.choice(head) and any(
+            self.rank(branch, head, pool) > self.rank(branch, head) for branch in self.path(head)
+        )
 
     def note(self) -> None:
         """Start the clocks of those who are next and do not fit.
@@ -499,7 +496,7 @@ class Naive:
         """
         unclaimed = {pool for job in self.waiting() for pool in self.open(job)}
         for job in self.heads():
-            holders = {pool for pool in self.open(job) if self.ever(job, pool)}
+            holders = {p for p in self.open(job) if self.allowed(job, p) and self.ever(job, p)}
             if holders & unclaimed and self._room(job) is None:
                 self.clocks.setdefault(job.uid, self.now)
             unclaimed -= holders
@@ -526,12 +523,16 @@ class Naive:
             return None
         before = self.before(job) if self.clocks or self.freed else []
         fitting = [p for p in pools if self.fits(job, p, self.withheld(job, p, before))]
+        if self.choice(job) in fitting and job is self.queue((job.tenant, job.user))[0]:
+            return self.choice(job)
         return self.cheapest(job, fitting) if fitting else None
 
     def candidate(self, branch: Branch) -> Job | None:
         """Return whom backfill releases below a branch."""
         if len(branch) == 2:
             return next((job for job in self.queue(branch) if self._room(job)), None)
+        if branch and self._room(self.head(branch)):
+            return self.head(branch)
         second = None
         for child in self.order(branch):
             job = self.candidate(child)
@@ -540,7 +541,7 @@ class Naive:
             if not self.passes(child):  # it has no head to stand worse than
                 return job
             pool = self._room(job) or ""
-            if self.rank(child, job, pool) <= self.rank(child, self.lead(child)):
+            if self.rank(child, job, pool) <= self.rank(child, self.head(child)):
                 return job
             second = second or job
         return second
@@ -561,9 +562,7 @@ class Naive:
             step = self._step(branch, job, pool)
             for other in self.children(parent):
                 head = self.head(other)
-                if other == branch or head is None:
-                    continue
-                place = self._room(head)
+                place = None if other == branch else self._room(head)
                 if place is not None and self._borrows(other, head, place):
                     theirs = self.standing(other)
                     yield mine - theirs, (step + self._step(other, head, place)) / 2

@@ -280,3 +280,28 @@ def test_a_workload_never_starts_beyond_the_guarantee_if_it_must_not_be_evicted(
         drive.submit(Job(f"{number}", "a", "u", 0, {GPU: 1}, preemptible=False))
     drive.settle()
     assert drive.used("a") == 3
+
+
+def test_what_was_freed_for_a_workload_is_its_own_though_another_comes_before_it() -> None:
+    """Like work of a higher priority, of the same user, arrives while others are evicted."""
+    drive = Drive(Policy(reclaim=Reclaim.GUARANTEE, min_runtime=Millis(0)))
+    drive.site("n", Site(POOL, {GPU: 4}))
+    drive.team(Team("a", guarantee={POOL: {GPU: 4}}))
+    drive.team(Team("b"))
+    for number in range(4):
+        drive.place(Job(f"b{number}", "b", "u", 0, {GPU: 1}), POOL, "n", number - 9, number + 1)
+
+    class Hurry:
+        """Submits once, together with the news that what was evicted is gone."""
+
+        def evicting(self, *_: object) -> None:
+            pass
+
+        def evicted(self, victims: list[Job]) -> None:
+            if "y" not in drive.jobs:
+                drive.submit(Job("y", "a", "u", 0, {GPU: 2}, 5))
+
+    drive.witness = Hurry()
+    drive.submit(Job("x", "a", "u", 0, {GPU: 2}))
+    drive.settle()
+    assert "x" in [job.uid for job in drive.running()]

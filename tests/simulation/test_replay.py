@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from app.core.model import Millis
 from app.core.policy import Policy, Reclaim, WithinQueue
 from app.sim import plot
 from app.sim.flags import policy_with
-from app.sim.replay import Options, run
+from app.sim.replay import Options, prepare, run
 from app.sim.traces import COLUMNS
 from tests.simulation.logs import log_file
 
@@ -199,6 +200,22 @@ def test_packing_leaves_over_what_the_pods_cannot_use(
     assert found["unallocated_gpu_percent"]["mean"] == pytest.approx(40)
 
 
+@pytest.mark.parametrize(("any_model", "left"), [(False, 50), (True, 0)])
+def test_a_pod_may_use_any_model_only_if_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], any_model: bool, left: int
+) -> None:
+    trace = log(tmp_path, "0,,,a,1,1,,,T4,,")
+    cluster = nodes(tmp_path, "n1,4,T4,8,16", "n2,4,P100,8,16")
+    order = Options(trace, nodes=cluster, any_model=any_model)
+    run(replace(order, pack=True, seeds=1, output="json"))
+    found = json.loads(capsys.readouterr().out)
+    assert (found["any_model"], found["seeds"][0]["unallocated_gpu_percent"]) == (any_model, left)
+    run(replace(order, pack=True, seeds=1))
+    told = " ".join(capsys.readouterr().out.split())
+    assert ("any model does" if any_model else "on the models they name") in told
+    assert prepare(order).log.works[0].pools == (() if any_model else ("t4",))
+
+
 def test_policy_fields_are_set_with_and_without_their_prefix() -> None:
     assert policy_with([]) == Policy()
     pairs = "policy.history=0.5 halfLife=1h30m backfill=false reclaim=fair"
@@ -221,6 +238,7 @@ def test_policy_fields_are_set_with_and_without_their_prefix() -> None:
         ({"gpus": 1, "pack": True}, "--pack needs real nodes"),
         ({"nodes": Path("n.csv"), "pack": True, "flat": True}, "--pack does not heed --flat"),
         ({"nodes": Path("n.csv"), "pack": True, "seeds": 0}, "--seeds 0 does not do"),
+        ({"gpus": 1, "any_model": True}, "--any-model is about the models of nodes"),
         ({"gpus": 1, "large_gang": 0}, "--large-gang 0 does not do"),
         ({"gpus": 1, "jitter": "30"}, "--jitter: '30' has no unit; write 30s"),
         ({"gpus": 1, "start": "soon"}, "--from: 'soon' is no length of time"),
