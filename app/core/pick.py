@@ -116,6 +116,17 @@ class Picker:
             for branch in path(leaf)
         )
 
+    def uses_least(self, reservation: Reservation) -> bool:
+        """Tell whether none of those who wait borrows less than an owner, at any level."""
+        tree, pool = self._tree, reservation.pool
+        for branch in path(reservation.leaf):
+            if branch.parent is not None:
+                own = tree.standing(branch, pool, (), 0)
+                waiting = tree.children(branch.parent)
+                if any(tree.standing(other, pool, (), 0) < own for other in waiting):
+                    return False
+        return True
+
     def claimed(self) -> Choice | None:
         """Return who starts out of turn without backfill: whom all others are kept waiting for."""
         reservations = self._reservations

@@ -20,8 +20,9 @@ NEVER_MS = Millis(2**62)
 
 START = Millis(0)
 
-FIRM = 12
-"""Times `reserveAfter` that a reservation stands before it yields to nobody: an hour, usually."""
+FIRM = 48
+"""Times `reserveAfter` that a reservation stands before it yields to nobody: four hours, usually.
+Sooner, it cost others more on real logs than it gained; it is there so that nothing starves."""
 
 FEW = 64
 """Combinations of reservations remembered."""
@@ -109,19 +110,20 @@ class Reservations:
         self.standing[pool] = plan
         return True
 
-    def harden(self, now: Millis, after: Millis) -> None:
+    def harden(self, now: Millis, after: Millis, uses_least: Callable[[Reservation], bool]) -> None:
         """Let reservations that have stood too long in vain be withheld from everybody.
 
-        Call it at the end of a pass: in the middle of one they change hands.
-
         Those who come to stand before an owner may refill what it waits for as fast as it
-        empties; then only this lets it start.
+        empties; then only this lets it start. The claim is of those who use least: anybody else
+        has to wait for them. Call it at the end of a pass; in the middle of one they change hands.
         """
         for pool, reservation in self.standing.items():
             if self._stood.get(pool) is not reservation:
                 reservation.since = now
-            if now - reservation.since >= FIRM * after:
+            if now - reservation.since >= FIRM * after and uses_least(reservation):
                 self.firm[pool] = reservation
+            else:
+                self.firm.pop(pool, None)
         self._stood = dict(self.standing)
 
     def soften(self) -> None:

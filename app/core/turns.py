@@ -80,7 +80,8 @@ class Turns:
             effects += self._release(choice, backfilled, epoch)
         self._give_up()
         usage = self._roster.usage
-        self.reservations.harden(usage.now, usage.policy.reserve_after)
+        after = usage.policy.reserve_after
+        self.reservations.harden(usage.now, after, self.picker.uses_least)
         return effects
 
     def wake_at(self) -> Millis | None:

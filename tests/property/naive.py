@@ -275,14 +275,14 @@ class Naive:
         worst = max((over[r] / size[r] for r in over), default=Fraction(0))
         return worst / (self.weight(branch) or 1)
 
-    def within(self, branch: Branch, job: Job, pool: str) -> Fraction | None:
+    def within(self, branch: Branch, job: Job, pool: str, charged: bool = True) -> Fraction | None:
         """Return the fraction of its guarantee that is used, if this job keeps it within."""
         guarantee = {
             r: amount
             for r, amount in self.quota(branch, pool, "guarantee").items()
             if r in self.size()
         }
-        used = {r: self.used(branch, pool, r, charged=True) for r in guarantee}
+        used = {r: self.used(branch, pool, r, charged) for r in guarantee}
         named = [r for r in job.asked if r in guarantee]
         if not named or any(used[r] + job.total(r) > guarantee[r] for r in named):
             return None
@@ -377,7 +377,7 @@ class Naive:
         ):
             return False
         must = not job.preemptible and len(branch) == 1
-        return not must or self.within(branch, job, pool) is not None
+        return not must or self.within(branch, job, pool, charged=False) is not None
 
     def allowed(self, job: Job, pool: str) -> bool:
         return all(self.permits(branch, job, pool) for branch in self.path(job))
@@ -394,14 +394,10 @@ class Naive:
         """Tell whether a job fits into a pool. Withheld room, and gangs: pools of one node."""
         names = [n for n, site in self.sites.items() if site.pool == pool and site.ready]
         assert len(names) <= 1 or (job.size == 1 and not withheld)
-        whole = self.capacity(pool)
-        rooms = [self.free(name) for name in names]
-        rooms.append({r: whole.get(r, 0) - self.used((), pool, r) for r in job.asked})
-        fitting = [
-            all(room.get(r, 0) - withheld.get(r, 0) >= job.total(r) for r in job.asked)
-            for room in rooms
-        ]
-        return fitting.pop() and any(fitting)
+        return any(
+            all(self.free(name).get(r, 0) - withheld.get(r, 0) >= job.total(r) for r in job.asked)
+            for name in names
+        )
 
     # Reservations.
 
