@@ -304,7 +304,7 @@ class Naive:
         for child in self.children(branch):
             head = self.head(child)
             band, score = self.rank(child, head)
-            band += 0 if self.passes(child) else len(BANDS)
+            band += len(BANDS) if self.is_barred(child) else 0
             keyed.append((band, score, self.last(child), head.since, head.uid, child))
         keyed.sort()
         if self.rules.history:  # floats: what hardly differs is a tie
@@ -327,13 +327,16 @@ class Naive:
 
     @remembered
     def head(self, branch: Branch) -> Job:
-        """Return who is next below a branch; somebody its limits forbid only if all others are."""
-        return self.queue(branch)[0] if len(branch) == 2 else self.head(self.order(branch)[0])
+        """Return who is next below a branch; whom limits forbid only if they forbid all."""
+        if len(branch) == 2:
+            return self.queue(branch)[0]
+        heads = [self.head(child) for child in self.order(branch)]
+        return next((job for job in heads if self.allowed(job, self.choice(job))), heads[0])
 
-    def passes(self, branch: Branch) -> bool:
-        """Tell whether the limits let the head of a branch start."""
+    def is_barred(self, branch: Branch) -> bool:
+        """Tell whether a tenant has no head that all limits let start."""
         head = self.head(branch)
-        return self.allowed(head, self.choice(head))
+        return len(branch) == 1 and not self.allowed(head, self.choice(head))
 
     def leaves(self, branch: Branch = ()) -> Iterator[Branch]:
         """Go through all queues in the order of their turns."""
@@ -500,7 +503,7 @@ class Naive:
     def heads(self, branch: Branch = ()) -> Iterator[Job]:
         """Go through the heads of all queues in order, those at a limit aside."""
         for child in self.order(branch):
-            if self.passes(child):
+            if not self.is_barred(child):
                 yield from [self.queue(child)[0]] if len(child) == 2 else self.heads(child)
 
     def before(self, job: Job) -> list[Job]:
@@ -534,7 +537,7 @@ class Naive:
             job = self.candidate(child)
             if job is None:
                 continue
-            if not self.passes(child):  # it has no head to stand worse than
+            if self.is_barred(child):  # it has no head to stand worse than
                 return job
             pool = self._room(job) or ""
             if self.rank(child, job, pool) <= self.rank(child, self.head(child)):

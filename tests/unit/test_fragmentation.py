@@ -1,0 +1,65 @@
+"""What the kinds of pods that come could use of a node, read from a sample."""
+
+from __future__ import annotations
+
+from app.core.fragmentation import Gauge, Kind
+from app.core.model import Amounts, NodeName, PoolName, Resource
+from app.core.resources import CPU
+from app.core.sites import Layout, Room, Site
+
+GPU, FAST, SLOW = Resource("nvidia.com/gpu"), PoolName("fast"), PoolName("slow")
+DEVICE = 1000
+
+
+def kind(*pools: PoolName, gpu: int, cpu: int = 0) -> Kind:
+    demand = {GPU: gpu, CPU: cpu}
+    return tuple(sorted(pair for pair in demand.items() if pair[1])), pools
+
+
+def usable(
+    *sample: tuple[Kind, int], cpu: int, gpu: int, taken: Amounts | None = None, size: int = 0
+) -> int:
+    """Read a node of the pool `fast`, in devices."""
+    layout = Layout()
+    offer = {CPU: cpu, GPU: gpu}
+    layout.admit(offer)
+    site = Site(NodeName("n"), layout)
+    site.put(offer, {GPU: size} if size else {}, True)
+    site.take(taken or {})
+    room: Room = site.room()
+    read = Gauge(layout, sample, FAST).usable(room)
+    assert read % DEVICE == 0
+    return read // DEVICE
+
+
+def test_a_kind_uses_the_devices_of_as_many_pods_as_fit() -> None:
+    pod = kind(gpu=2, cpu=10)
+    assert usable((pod, 1), gpu=8, cpu=40) == 8
+    assert usable((pod, 1), gpu=7, cpu=40) == 6
+    assert usable((pod, 1), gpu=8, cpu=29) == 4
+    assert usable((pod, 1), gpu=8, cpu=9) == 0
+
+
+def test_a_kind_counts_as_often_as_it_comes() -> None:
+    assert usable((kind(gpu=2, cpu=10), 3), (kind(gpu=1), 5), gpu=8, cpu=20) == 3 * 4 + 5 * 8
+
+
+def test_a_kind_that_asks_for_no_cores_needs_none() -> None:
+    assert usable((kind(gpu=1, cpu=10), 1), (kind(gpu=1), 1), gpu=4, cpu=0) == 4
+
+
+def test_kinds_that_differ_only_in_their_pools_add_up() -> None:
+    either, fast, slow = (kind(*pools, gpu=1) for pools in ((FAST, SLOW), (FAST,), (SLOW,)))
+    assert usable((either, 2), (fast, 3), (slow, 9), (kind(gpu=1), 4), gpu=1, cpu=0) == 2 + 3 + 4
+
+
+def test_where_more_runs_than_fits_nothing_can_be_used() -> None:
+    sample = (kind(gpu=1, cpu=1), 1)
+    assert usable(sample, gpu=8, cpu=4, taken={CPU: 9}) == 0
+    assert usable(sample, gpu=1, cpu=8, taken={GPU: 4}) == 0
+
+
+def test_a_device_sold_in_fractions_counts_by_its_size() -> None:
+    # Of four tenths each, two fit on an unused device, one on that with half left.
+    assert usable((kind(gpu=4), 5), gpu=20, cpu=0, taken={GPU: 5}, size=10) == 3 * 2
+    assert usable((kind(gpu=10), 7), gpu=20, cpu=0, taken={GPU: 5}, size=10) == 7
