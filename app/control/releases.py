@@ -81,6 +81,9 @@ class Releases:
         answer = await self._attempt(order)
         now = self._clock()
         waited = (now - order.since) / 1000 if answer is Answer.RELEASED else None
+        if answer is Answer.RELEASED and order.decision is not None:
+            facts = {"pod": intent.ref.name, "namespace": intent.ref.namespace}
+            log.debug("released", extra={**facts, "because": order.decision.reason})
         self._meters.released(intent.tenant, intent.pool, answer, (now - began) / 1000, waited)
         await self._inbox.put(ReleaseAnswered(self._clock(), intent.ref.uid, answer))
 

@@ -50,6 +50,12 @@ class Decision(NamedTuple):
     backfilled: bool
     levels: tuple[Level, ...]
 
+    @property
+    def reason(self) -> str:
+        """Return what decided, for people, from the top of the tree down."""
+        steps = "; ".join(f"{level.winner}: {level.rule}" for level in self.levels)
+        return f"backfilled past the next in order; {steps}" if self.backfilled else steps
+
 
 class Choice(NamedTuple):
     """A workload that is to be released now, and where its pods would go."""
