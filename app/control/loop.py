@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 from collections.abc import Callable
 from typing import assert_never
@@ -71,7 +72,8 @@ class Loop:
             if self._due is not None and self._due <= now:
                 self._due = None
             self._carry(self._engine.handle(Pass(now)))
-            if self._engine.ready:
+            if self._engine.ready and not self._heard.is_set():
+                gc.freeze()  # what was heard at the start mostly stays: never look through it again
                 self._heard.set()
             await asyncio.sleep(0)  # let the effects start before the next batch
 

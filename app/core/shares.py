@@ -44,6 +44,7 @@ class Tree:
         self._shift = 2 * finest.bit_length()
         self._fitting = fitting
         self._stubborn = 0
+        self._limited = False
         self._costs: dict[tuple[Shape, PoolName], Cost] = {}
         self._dirty: list[dict[Branch, None]] = [{}, {}]
         self._wide: dict[Shape, dict[Leaf, None]] = {}
@@ -63,6 +64,7 @@ class Tree:
             branch = self.tenants[name] = Branch(name, above, weight, quotas or {})
             branch.remembered = self.now
             above.children["tenant", name] = branch
+            self._limited = self._limited or bool(branch.limits)
             if branch.pledged:
                 for each in path(above):
                     each.pledged = True
@@ -121,9 +123,10 @@ class Tree:
         """Add to (or, with sign -1, take from) what a user and all tenants above it use."""
         cost = self.scale.cost(pool, demand)
         for branch in path(leaf):
-            self._remember(branch)
-            branch.use(pool, cost, sign)
-            self._touch_all(branch)
+            if branch.parent is not None:
+                self._remember(branch)
+                branch.use(pool, cost, sign)
+                self._touch_all(branch)
 
     def linger(self, leaf: Leaf, pool: PoolName, demand: Amounts, sign: int = 1) -> None:
         """Note that part of what is used ended already: it counts for the score alone."""
@@ -173,7 +176,7 @@ class Tree:
         """Return the children that have a head, in order. Do not change the tree meanwhile."""
         if self._kappa:
             return tied(branch.waiting)
-        return iter(branch.waiting.values())
+        return map(branch.waiting.__getitem__, branch.waiting)
 
     def first(self, branch: Branch) -> Branch | None:
         """Return the child that is first in order, if any has a head."""
@@ -205,6 +208,8 @@ class Tree:
 
     def allows(self, leaf: Leaf, shape: Shape, pool: PoolName) -> bool:
         """Tell whether limits, all the way up, let a workload go to a pool."""
+        if not self._may_block:
+            return True
         branch: Branch = leaf
         while branch.parent is not None:
             if self._blocks(branch, shape, pool):
@@ -315,14 +320,16 @@ class Tree:
             branch.head = self._head_of(branch)
             self._watch(branch, before[1] if before else None)
         else:
-            first = self._foremost(branch) or self.first(branch)
+            first = self.first(branch)
+            if self._may_block:
+                first = self._foremost(branch) or first
             branch.source = first.source if first else None
             branch.head = first.head if first else None
         key = None
         if branch.head is not None:
             turn, shape, pool = branch.head
             blocked, band, score = self.rank(branch, shape, pool)
-            if branch.source is not branch and branch.source is not None:
+            if self._may_block and branch.source is not branch and branch.source is not None:
                 blocked = not self.allows(branch.source, shape, pool)
             key = Key(blocked, band, score, branch.served, turn.since, turn.uid)
         if key == branch.key:
@@ -351,6 +358,11 @@ class Tree:
         if branch.parent is None or not (branch.limits or not shape.preemptible):
             return False
         return self.rank(branch, shape, pool).blocked
+
+    @property
+    def _may_block(self) -> bool:
+        """Whether anything at all waits or is written that could keep a head from its turn."""
+        return self._limited or self._stubborn > 0
 
     def _touch_all(self, branch: Branch) -> None:
         """A branch uses more or less: what it may have decides who is foremost below."""

@@ -234,10 +234,10 @@ class Drive:
                 for effect in self.engine.handle(event):
                     self._play(effect)
             assert not self._partly, "a gang was released in part"
-            self._carry_out()
             if self.judge and self.exact:
                 left = self.judge.pick()
                 assert left is None, f"{left} could start"
+            self._carry_out()
             if not self._news:
                 return self.decisions[first:]
 

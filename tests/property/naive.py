@@ -470,12 +470,15 @@ class Naive:
         self.memory.clear()
         if not self.children(()):
             return None
+        self.freed = {u: p for u, p in self.freed.items() if self.allowed(self.jobs[u], p)}
         head = self.head(())
         pool = self._room(head)
         if pool is not None and not self._falls_back(head, pool):
             return head, pool
         self.note()
-        job = self.candidate(()) if self.rules.backfill else None
+        paid = (self.jobs[uid] for uid in self.freed)
+        late = next((job for job in paid if self._room(job)), None)
+        job = self.candidate(()) if self.rules.backfill else late
         if job is None:
             return None
         pool = self._room(job)
