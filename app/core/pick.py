@@ -7,7 +7,7 @@ reservations.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from app.core.backlog import Shape, Turn
 from app.core.branch import Branch, Leaf, path
@@ -191,7 +191,7 @@ class Picker:
         standing = self._reservations.standing.values()
         ahead = sorted((r for r in standing if r.leaf is leaf), key=lambda r: r.owner)
         found = None
-        for turn, shape in leaf.queue.heads():
+        for turn, shape in self._in_turn(leaf):
             while ahead and ahead[0].owner < turn:
                 self._pass(ahead.pop(0))
             found = self._try(leaf, turn, shape, self._passed)
@@ -200,6 +200,19 @@ class Picker:
         for reservation in ahead:
             self._pass(reservation)
         return found
+
+    def _in_turn(self, leaf: Leaf) -> Iterable[tuple[Turn, Shape]]:
+        """Return what is worth trying of a queue, in its order.
+
+        The first of every shape, and whoever has a reservation: it may fit where others of its
+        shape, that stand before it, do not.
+        """
+        reservations = self._reservations
+        kinds = (reservations.strict, reservations.firm, reservations.standing)
+        owners = {r.owner: r.shape for kind in kinds for r in kind.values() if r.leaf is leaf}
+        if not owners:
+            return leaf.queue.heads()
+        return sorted({**owners, **dict(leaf.queue.heads())}.items(), key=lambda pair: pair[0])
 
     def _pass(self, reservation: Reservation) -> None:
         self._passed.append(reservation)

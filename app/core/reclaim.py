@@ -7,7 +7,7 @@ what was learned is the answer. It evicts nobody.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from app.core.backlog import Shape, Turn
 from app.core.branch import Branch, Leaf, leaves, path
@@ -95,7 +95,8 @@ class Reclaimer:
             for node, demand in zip(plan.nodes, demands, strict=True):
                 add_to(rooms.setdefault(node, {}), demand, 1)
             compared = tuple(self._compare(case, victim) for victim in case.taken)
-            return Verdict(tuple(case.taken), dict(rooms), compared)
+            victims = tuple(self._named(case, victim) for victim in case.taken)
+            return Verdict(victims, dict(rooms), compared)
         finally:
             for victim in reversed(case.taken):
                 self._move(victim, 1)
@@ -183,6 +184,13 @@ class Reclaimer:
         cost = tree.cost(case.shape, case.pool)
         left = tree.score(rival, tree.doubled(rival, case.pool, (), 0))
         return left >= tree.score(mine, tree.doubled(mine, case.pool, cost, 2))
+
+    def _named(self, case: _Case, victim: Victim) -> Victim:
+        """Return a victim with the cause that holds in the end: some were spared meanwhile."""
+        if victim.cause is Cause.PRIORITY:
+            return victim
+        mine, _ = _parting(case.leaf, victim.leaf)
+        return replace(victim, cause=Cause.GUARANTEE if self._owed(case, mine) else Cause.FAIR)
 
     def _compare(self, case: _Case, victim: Victim) -> tuple[float, float]:
         tree, cost = self._roster.usage.tree, self._roster.usage.tree.cost(case.shape, case.pool)

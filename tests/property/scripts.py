@@ -147,6 +147,34 @@ def scripts(
     return Script(draw(capacity), tenants, tuple(work), policy)
 
 
+def dense(seed: int, most: int = 40, capacity: int = 40, largest: int = 4) -> Script:
+    """Return a contested cluster: tenants nested at random, more work than there is room for."""
+    random = Random(seed)
+    choice = random.choice
+    teams: list[Team] = []
+    for number in range(random.randint(2, 5)):
+        name, parent = f"t{number}", choice(["", "", *(team.name for team in teams)])
+        users = {user: choice(WEIGHTS) for user in "uv"}
+        guarantee = {POOL: {GPU: random.randint(0, capacity // 4)}} if choice((0, 0, 1)) else {}
+        limit = {POOL: {GPU: capacity // choice((1, 2, 3))}} if choice((0, 0, 1)) else {}
+        teams.append(Team(name, parent, choice(WEIGHTS), users, guarantee, limit))
+    work = tuple(
+        Submit(
+            f"{number:04}",
+            choice(teams).name,
+            choice("uv"),
+            choice((0, 0, 0, 5, 10, 20)),
+            random.randint(1, largest),
+            choice((1, 1, 2)),
+            choice((None, *range(1, 20))),
+            random.randrange(4),
+        )
+        for number in range(most)
+    )
+    history = replace(NO_RESERVATION, history=Fraction(seed % 3, 2), half_life=Millis(7))
+    return Script(random.randint(capacity // 2, capacity), tuple(teams), work, history)
+
+
 def flat(
     least: int = 2, most: int = 4, weighted: bool = True
 ) -> st.SearchStrategy[tuple[Team, ...]]:

@@ -238,14 +238,15 @@ class Pools(Machine):
 
 
 class Nodes(Machine):
-    """One pool of several nodes; single pods, no reservations."""
+    """One pool of several nodes; single pods, no reservations, nobody is evicted."""
 
     nodes = (("n0", DEFAULT), ("n1", DEFAULT), ("n2", DEFAULT))
     gangs = False
 
     @rule(policy=POLICIES)
     def otherwise(self, policy: Policy) -> None:
-        super().otherwise(replace(policy, reserve_after=NEVER))
+        nobody = {"reclaim": Reclaim.OFF, "within_queue": WithinQueue.NEVER}
+        super().otherwise(replace(policy, reserve_after=NEVER, **nobody))
 
 
 lasting = settings(max_examples=60, stateful_step_count=30, deadline=None)

@@ -246,7 +246,7 @@ def test_no_loop_is_found_and_every_eviction_is_lawful(part: int) -> None:
     for seed in range(part, CLUSTERS, 4):
         seen += search(seed)
     assert seen["cases"] >= 25_000
-    assert min(seen[what] for what in ("guarantee", "fair", "withinQueue", "gangs")) > 300
+    assert min(seen[what] for what in ("guarantee", "fair", "withinQueue", "gangs")) > 100
     assert seen["several"] > 300
 
 
