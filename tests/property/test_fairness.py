@@ -11,6 +11,7 @@ import sys
 from dataclasses import replace
 from fractions import Fraction
 
+import pytest
 from hypothesis import event, given, settings, target
 from hypothesis import strategies as st
 
