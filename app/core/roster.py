@@ -166,7 +166,7 @@ class Roster:
             tracked.leaf = tracked.stay = None
             expected = nodes.get(tracked.pod.uid)
             self._place(tracked, expected)
-        self.usage.remember()
+        self.usage.resume()
 
     def _place(self, tracked: Tracked, node: NodeName | None = None) -> None:
         if self._dirty or not self._pools.settled:

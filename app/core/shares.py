@@ -127,6 +127,8 @@ class Tree:
                 self._remember(branch)
                 branch.use(pool, cost, sign)
                 self._touch_all(branch)
+        if self._wide:
+            self._touch_undecided(leaf)
 
     def linger(self, leaf: Leaf, pool: PoolName, demand: Amounts, sign: int = 1) -> None:
         """Note that part of what is used ended already: it counts for the score alone."""
@@ -368,9 +370,20 @@ class Tree:
         """A branch uses more or less: what it may have decides who is foremost below."""
         self._dirty[branch.depth][branch] = None
         if branch.limits or self._stubborn:
-            for child in branch.children.values():
-                if not isinstance(child, Leaf):
-                    self._touch_all(child)
+            self._touch_below(branch)
+
+    def _touch_undecided(self, leaf: Leaf) -> None:
+        """What a tenant borrows where decides the pool of those whose heads may go to several."""
+        for waiting in self._wide.values():
+            for other in waiting:
+                if self._limited or other.parent is leaf.parent:
+                    self._touch(other)
+
+    def _touch_below(self, branch: Branch) -> None:
+        for child in branch.children.values():
+            if not isinstance(child, Leaf):
+                self._dirty[child.depth][child] = None
+                self._touch_below(child)
 
     def _head_of(self, leaf: Leaf) -> tuple[Turn, Shape, PoolName] | None:
         head = leaf.queue.head()

@@ -51,10 +51,11 @@ class Lingering:
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """What a branch remembers when the tree is made anew."""
+    """What a branch remembered at a time when the tree was made anew. It may come back late."""
 
     served: Served
     history: dict[Resource, float]
+    at: Millis
 
 
 class Usage:
@@ -119,11 +120,14 @@ class Usage:
             return known
         tenant = self._tenancy.tenants.get(name, _PLAIN)
         weight = tenant.user_weights.get(user, Fraction(1))
-        return self.tree.leaf(self._branch(name), user, weight.as_integer_ratio())
+        leaf = self.tree.leaf(self._branch(name), user, weight.as_integer_ratio())
+        self._remind(leaf, (("tenant", name), ("user", user)))
+        return leaf
 
     def replant(self, scale: Scale) -> None:
         """Make the tree anew and empty, with what tenants are now; the past is remembered later."""
-        past = dict(_remembered(self.tree.root, self.tree, ()))
+        for name, branch in _branches(self.tree.root, ()):
+            self._past[name] = Past(branch.served, self.tree.history(branch), self.now)
         self.ledger.forget_rates(self.now)
         self._placement.forget()
         self.used.clear()
@@ -134,22 +138,11 @@ class Usage:
         finest = max([1, *(w.numerator for w in weights), *amounts])
         self.tree = Tree(scale, self.policy, finest, self._placement.fitting)
         self.tree.advance(self.now)
-        self._past = past
 
-    def remember(self) -> None:
-        """Give the branches of the new tree what they remember. After all places were taken."""
+    def resume(self) -> None:
+        """Count what lingers again. After all places were taken."""
         for lingering in self._lingering:
             self._linger(lingering, 1, self.now)
-        for name, branch in _branches(self.tree.root, ()):
-            past = self._past.get(name)
-            if past is not None:
-                branch.history = past.history
-                for resource in past.history:
-                    branch.over.setdefault(resource, 0)
-                if isinstance(branch, Leaf):
-                    self.tree.serve(branch, past.served)
-                else:
-                    branch.served = max(branch.served, past.served)
 
     def paused(self, leaf: Leaf) -> bool:
         """Tell whether a user's tenant, or one above it, is paused."""
@@ -178,7 +171,17 @@ class Usage:
         tenant = self._tenancy.tenants.get(name, _PLAIN)
         parent = self._branch(above) if above is not None else None
         quotas: dict[PoolName, Quota] = dict(tenant.quotas)
-        return self.tree.tenant(name, parent, tenant.weight.as_integer_ratio(), quotas)
+        branch = self.tree.tenant(name, parent, tenant.weight.as_integer_ratio(), quotas)
+        self._remind(branch, (("tenant", name),))
+        return branch
+
+    def _remind(self, branch: Branch, name: _Name) -> None:
+        """Give a new branch what it remembers from before the tree was made anew."""
+        past = self._past.get(name)
+        if past is not None:
+            branch.served, branch.history, branch.remembered = past.served, past.history, past.at
+            for resource in past.history:
+                branch.over.setdefault(resource, 0)
 
 
 def _branches(branch: Branch, name: _Name) -> list[tuple[_Name, Branch]]:
@@ -186,10 +189,3 @@ def _branches(branch: Branch, name: _Name) -> list[tuple[_Name, Branch]]:
     for key, child in branch.children.items():
         found += _branches(child, (*name, key) if key[0] == "user" else (key,))
     return found
-
-
-def _remembered(root: Branch, tree: Tree, name: _Name) -> list[tuple[_Name, Past]]:
-    return [
-        (where, Past(branch.served, tree.history(branch)))
-        for where, branch in _branches(root, name)
-    ]

@@ -2,7 +2,8 @@
 
 The engine keeps books and changes them by a little at every event; the naive model computes
 everything anew at every pick. Every single release is compared, and that nothing is left to do;
-whom the engine evicts is its own choice here, what follows from it is not.
+whom the engine evicts is its own choice here, what follows from it is not. Without history: what
+it is while nodes and rules change under it is open.
 """
 
 from __future__ import annotations
@@ -94,7 +95,7 @@ WISHES = st.builds(
 )
 POLICIES = st.builds(
     Policy,
-    history=st.sampled_from([Fraction(0), Fraction(0), Fraction(1)]),
+    history=st.just(Fraction(0)),
     half_life=st.sampled_from([Millis(3), Millis(50)]),
     min_charge=st.sampled_from([Millis(0), Millis(0), Millis(10)]),
     reserve_after=st.sampled_from([Millis(10), Millis(20), NEVER]),
@@ -289,7 +290,7 @@ class Chance:
     def policy(self) -> Policy:
         pick = self.random.choice
         return Policy(
-            history=pick((Fraction(0), Fraction(0), Fraction(1))),
+            history=Fraction(0),
             half_life=Millis(pick((3, 50))),
             min_charge=Millis(pick((0, 0, 10))),
             reserve_after=pick((Millis(10), Millis(20), NEVER)),
