@@ -247,7 +247,7 @@ def test_no_loop_is_found_and_every_eviction_is_lawful(part: int) -> None:
         seen += search(seed)
     assert seen["cases"] >= 25_000
     assert min(seen[what] for what in ("guarantee", "fair", "withinQueue", "gangs")) > 100
-    assert seen["several"] > 300
+    assert seen["several"] > 50
 
 
 @pytest.mark.parametrize("mode", list(Reclaim))
