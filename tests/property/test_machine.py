@@ -341,3 +341,57 @@ def test_long_histories_are_decided_as_the_naive_model_decides_them(kind: type[M
             machine.what_is_counted_is_what_runs()
         decisions += len(machine.drive.decisions)
     assert decisions > 8 * HISTORIES
+
+
+def test_of_one_queue_the_first_in_order_has_the_reservation() -> None:
+    """Not the one whose clock is older; chance hits this rarely."""
+    drive = Drive(Policy(reserve_after=Millis(10), reclaim=Reclaim.OFF), judge=Naive({GPU}))
+    drive.site("n", Site(DEFAULT, {GPU: 10}))
+    for name in ("a", "b"):
+        drive.team(Team(name))
+    drive.submit(Job("0", "a", "u", 0, {GPU: 6}))
+    drive.run(1)
+    drive.submit(Job("older", "b", "u", 1, {GPU: 8}))
+    drive.run(2)
+    drive.submit(Job("first", "b", "u", 2, {GPU: 9}, priority=5))
+    drive.run(30)
+    drive.submit(Job("between", "b", "u", 30, {GPU: 1}, priority=3))
+    drive.settle()
+    assert "between" in [job.uid for job in drive.waiting()]
+
+
+def test_a_reservation_counts_though_what_waits_beside_it_had_to_stand_back() -> None:
+    """What `b` could start in `p` stands worse than its head does, so `c` is asked as well."""
+    drive = Drive(Policy(reserve_after=Millis(10), reclaim=Reclaim.OFF), judge=Naive({GPU}))
+    for pool, gpus in (("p", 13), ("q", 8)):
+        drive.pool(pool, {GPU: Fraction(1)})
+        drive.site(f"n{pool}", Site(pool, {GPU: gpus}))
+    for name in ("a", "c"):
+        drive.team(Team(name))
+    drive.team(Team("b", guarantee={"q": {GPU: 7}}))
+    drive.submit(Job("0", "a", "u", 0, {GPU: 7}, pools=("p",)))
+    drive.submit(Job("1", "a", "u", 0, {GPU: 3}, pools=("q",)))
+    drive.submit(Job("2", "b", "u", 0, {GPU: 2}, pools=("p",)))
+    drive.run(1)
+    drive.submit(Job("head", "b", "v", 1, {GPU: 6}, pools=("q",)))
+    drive.submit(Job("owner", "b", "u", 1, {GPU: 5}, pools=("p",)))
+    drive.run(30)
+    drive.submit(Job("beside", "b", "v", 30, {GPU: 1}, pools=("p",)))
+    drive.submit(Job("after", "c", "u", 30, {GPU: 1}, pools=("p",)))
+    drive.settle()
+    assert "beside" in [job.uid for job in drive.running()]
+    assert "after" in [job.uid for job in drive.waiting()]
+
+
+def test_what_a_child_tenant_takes_counts_when_its_parents_user_chooses_a_pool() -> None:
+    """The child takes the guarantee in `q`; then less is borrowed by going to `p`."""
+    drive = Drive(Policy(reclaim=Reclaim.OFF), judge=Naive({GPU}))
+    for (pool, worth), gpus in zip(Pools.pools, (9, 16), strict=True):
+        drive.pool(pool, {GPU: worth})
+        drive.site(f"n{pool}", Site(pool, {GPU: gpus}))
+    drive.team(Team("a", guarantee={"q": {GPU: 1}}))
+    drive.team(Team("child", "a"))
+    drive.submit(Job("0", "a", "u", 0, {GPU: 5}))
+    drive.submit(Job("1", "child", "u", 0, {GPU: 1}, pools=("q",)))
+    drive.settle()
+    assert {job.uid: job.pool for job in drive.running()} == {"0": "p", "1": "q"}

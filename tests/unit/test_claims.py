@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from fractions import Fraction
 
 import pytest
 
@@ -147,3 +148,17 @@ def test_who_overstayed_a_declared_run_time_is_not_believed_for_an_hour() -> Non
     assert started(cluster, "true") == 61
     assert started(cluster, "again") in (91, None) or started(cluster, "again") >= 90  # type: ignore[operator]
     assert started(cluster, "large") == 240
+
+
+def test_with_history_who_borrowed_before_waits_for_who_did_not() -> None:
+    past = {"history": Fraction(1), "half_life": Millis(HOUR)}
+    cluster = world(1, 2, [tenant("before"), tenant("new")], **past)
+    for i in range(2):
+        cluster.add(work(f"old-{i}", "before", 0, 1, 90))
+    for owner in ("before", "new"):
+        for i in range(2):
+            cluster.add(work(f"{owner}-{i}", owner, 90 * MINUTE, 1))
+    cluster.run(Millis(90 * MINUTE))
+
+    assert started(cluster, "new-0") == started(cluster, "new-1") == 90
+    assert started(cluster, "before-0") is None
