@@ -178,6 +178,7 @@ class Picker:
             if tree.rank(child, found.shape, found.pool) <= child.key[:3]:
                 return found
             fallback = fallback or found
+            self._pass_below(child)
         return fallback
 
     def _below(self, tenant: Branch) -> Choice | None:
@@ -213,6 +214,12 @@ class Picker:
         if not owners:
             return leaf.queue.heads()
         return sorted({**owners, **dict(leaf.queue.heads())}.items(), key=lambda pair: pair[0])
+
+    def _pass_below(self, branch: Branch) -> None:
+        """Whoever comes after a branch stands behind all who have a reservation in it."""
+        for reservation in self._reservations.standing.values():
+            if reservation not in self._passed and branch in path(reservation.leaf):
+                self._pass(reservation)
 
     def _pass(self, reservation: Reservation) -> None:
         self._passed.append(reservation)
@@ -328,7 +335,7 @@ class Picker:
         for uid in reservations.due(usage.now, usage.policy.reserve_after):
             workload = self._roster.workload(uid)
             if workload is not None and workload.leaf is not None:
-                place = (uid not in firm, _rank_of(workload.leaf))
+                place = (uid not in firm, _rank_of(workload.leaf), workload.turn)
                 waiting.append((place, workload))
         reservations.standing.clear()
         for _, workload in sorted(waiting, key=lambda pair: pair[0]):

@@ -135,6 +135,8 @@ class Tree:
         for branch in path(leaf):
             branch.linger(pool, self.scale.cost(pool, demand), sign)
             self._touch_all(branch)
+        if self._wide:
+            self._touch_undecided(leaf)
 
     def serve(self, leaf: Leaf, served: Served) -> None:
         """Note when a user and all tenants above it were last served. Never goes back."""
@@ -374,9 +376,10 @@ class Tree:
 
     def _touch_undecided(self, leaf: Leaf) -> None:
         """What a tenant borrows where decides the pool of those whose heads may go to several."""
+        borrowers = set(path(leaf))
         for waiting in self._wide.values():
             for other in waiting:
-                if self._limited or other.parent is leaf.parent:
+                if self._limited or other.parent in borrowers:
                     self._touch(other)
 
     def _touch_below(self, branch: Branch) -> None:
