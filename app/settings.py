@@ -13,6 +13,8 @@ from typing import Any
 
 from app import settings_text as text
 from app.core.errors import InvalidInput, InvalidSettings
+from app.core.guard import Rules
+from app.core.templates import BUILT_IN, Kind
 from app.settings_text import HostPort as HostPort
 
 ROLES = ("webhook", "controller", "api")
@@ -39,6 +41,8 @@ class Settings:
     redis_url: str | None = field(repr=False)
     managed_resources: tuple[str, ...]
     exempt_namespaces: tuple[str, ...]
+    rules: Rules
+    templates: tuple[Kind, ...]
     webhook_listen: HostPort
     api_listen: HostPort
     ops_listen: HostPort
@@ -106,6 +110,20 @@ FIELDS: tuple[Field, ...] = (
     ),
     Field(
         "exempt_namespaces", text.labels, ",".join(EXEMPT), "Namespaces whose pods are left alone."
+    ),
+    Field(
+        "rules",
+        text.rules,
+        "{}",
+        "What differs between clusters in the rules of the webhook, as JSON: controllers, "
+        "schedulers, phase_writers, variables, paths, refuse_privileged, taints.",
+    ),
+    Field(
+        "templates",
+        text.templates,
+        text.show(BUILT_IN),
+        "Kinds that carry pod templates, as GROUP/RESOURCE=PATH; [*] in a path is every item of a "
+        "list, {*} every value of a map.",
     ),
     Field("webhook_listen", text.address, "0.0.0.0:8443", "Where the webhook listens, with TLS."),
     Field("api_listen", text.address, "0.0.0.0:8444", "Where the REST API listens, with TLS."),

@@ -6,16 +6,20 @@ A reader raises InvalidInput with what is wrong and what to write; it never repe
 from __future__ import annotations
 
 import ipaddress
+import json
 import os
 import re
 import secrets
 import socket
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 from app.core.errors import InvalidInput
+from app.core.guard import Rules
+from app.core.templates import Kind
 
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", re.ASCII)
 _RESOURCE = re.compile(
@@ -160,6 +164,42 @@ def resources(written: str) -> tuple[str, ...]:
     return patterns
 
 
+def rules(written: str) -> Rules:
+    """Read the rules of the webhook: a JSON object; what it leaves out is as usual."""
+    usual = Rules()
+    try:
+        read = json.loads(written)
+        re.compile(read.get("paths", ""))
+    except (ValueError, AttributeError, TypeError, re.error) as error:
+        raise InvalidInput(
+            f"{_quote(written)} does not do ({error}); write a JSON object such as "
+            '{"schedulers": ["default-scheduler"]}.'
+        ) from error
+    for key, value in read.items():
+        known = getattr(usual, key) if key in Rules.__slots__ else None
+        if known is None:
+            raise InvalidInput(f"there is no rule {_quote(key)}; leave it out.")
+        if type(value) is not (list if isinstance(known, tuple) else type(known)):
+            raise InvalidInput(f"{key}: {_quote(str(value))} does not do; write as in {known!r}.")
+    fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in read.items()}
+    return Rules(**fields)
+
+
+def templates(written: str) -> tuple[Kind, ...]:
+    """Read a comma list of GROUP/RESOURCE=PATH; the core group is empty."""
+    kinds = []
+    for item in items(written):
+        name, _, path = item.partition("=")
+        group, slash, resource = name.rpartition("/")
+        if not (slash and resource and path):
+            raise InvalidInput(
+                f"{_quote(item)} names no kind with a pod template; write GROUP/RESOURCE=PATH, "
+                "such as batch/jobs=spec.template."
+            )
+        kinds.append(Kind(group, resource, path))
+    return tuple(kinds)
+
+
 def redis_url(written: str) -> str:
     """Read the URL of Redis. The value is not repeated in the mistake: it may hold a password."""
     url = written.strip()
@@ -196,8 +236,12 @@ def show(value: object) -> str:
     """Return a value the way it would be written, without any password."""
     if value is None:
         return ""
+    if isinstance(value, Kind):
+        return f"{value.group}/{value.resource}={value.path}"
+    if isinstance(value, Rules):
+        return json.dumps(asdict(value))
     if isinstance(value, tuple):
-        return ",".join(map(str, value))
+        return ",".join(map(show, value))
     if isinstance(value, str) and "://" in value:
         return without_password(value)
     return str(value)

@@ -14,6 +14,8 @@ from app.core.model import Resource
 
 Quantities = dict[str, str | int | float]
 
+T = TypeVar("T")
+
 
 class Wire(msgspec.Struct, rename="camel", frozen=True, gc=False):
     """Base of all structs here: camelCase on the wire, unknown fields ignored."""
@@ -33,6 +35,10 @@ class Gate(Wire, frozen=True):
     name: str = ""
 
 
+class Claim(Wire, frozen=True):
+    name: str = ""
+
+
 class PodSpec(Wire, frozen=True):
     containers: list[Container] | None = None
     init_containers: list[Container] | None = None
@@ -43,6 +49,7 @@ class PodSpec(Wire, frozen=True):
     node_name: str | None = None
     priority: int | None = None
     active_deadline_seconds: int | None = None
+    resource_claims: list[Claim] | None = None
 
     def demand(self) -> dict[Resource, int]:
         """Return what the pod reserves, in base units. Raises InvalidQuantity."""
@@ -164,19 +171,30 @@ class Policy(Wire, frozen=True):
 
 class UserInfo(Wire, frozen=True):
     username: str = ""
+    groups: list[str] = []
 
 
-class AdmissionRequest(Wire, frozen=True):
+class Asked(Wire, frozen=True):
+    """Which resource a review is about."""
+
+    group: str = ""
+    resource: str = ""
+
+
+class AdmissionRequest(Wire, Generic[T], frozen=True):
     uid: str
     operation: str = ""
+    resource: Asked = Asked()
     sub_resource: str = ""
+    name: str = ""
     namespace: str = ""
     user_info: UserInfo = UserInfo()
-    object: Pod | None = None
+    object: T | None = None
+    old_object: T | None = None
 
 
-class AdmissionReview(Wire, frozen=True):
-    request: AdmissionRequest
+class AdmissionReview(Wire, Generic[T], frozen=True):
+    request: AdmissionRequest[T]
     api_version: str = ""
     kind: str = ""
 
@@ -197,9 +215,6 @@ class Lease(Wire, frozen=True):
 class ListMeta(Wire, frozen=True):
     resource_version: str = ""
     continue_: str = msgspec.field(default="", name="continue")
-
-
-T = TypeVar("T")
 
 
 class Page(Wire, Generic[T], frozen=True):

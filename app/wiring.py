@@ -43,7 +43,7 @@ from app.store.connection import Server
 from app.store.reader import RedisReader
 from app.store.writer import RedisStore
 from app.tls import serving
-from app.web.admission import admission_app
+from app.web.admission import Enforced, admission_app
 from app.web.api import api_app
 from app.web.metrics import Leading
 from app.web.ops import ops_app
@@ -172,7 +172,14 @@ async def _webhook(process: _Process) -> None:
     _watch(process, view, [Source.TENANTS])
     certificate = await _certificate(process)
     managed = ManagedResources(settings.managed_resources)
-    app = admission_app(view, managed, settings.exempt_namespaces, lambda: view.ready)
+    enforced = Enforced(
+        managed,
+        frozenset(settings.exempt_namespaces),
+        settings.rules,
+        settings.templates,
+        frozenset([f"system:serviceaccount:{settings.namespace}:fairgate-controller"]),
+    )
+    app = admission_app(view, enforced, lambda: view.ready)
     process.listeners.append(_tls_listener("webhook", app, settings.webhook_listen, certificate))
     process.checks["tenants known"] = lambda: view.ready
     bundle = Bundle(process.client)

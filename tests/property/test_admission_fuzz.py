@@ -17,7 +17,7 @@ from starlette.types import ASGIApp
 from app.core.events import Source, SourceFresh
 from app.core.model import GATE, Millis
 from app.core.resources import ManagedResources
-from app.web.admission import admission_app
+from app.web.admission import Enforced, admission_app
 from app.web.view import View
 from tests.fakes.asgi import Reply, call
 from tests.fakes.json_patch import PatchFailed, apply
@@ -86,7 +86,8 @@ def post() -> Iterator[Any]:
 async def _app() -> ASGIApp:
     view = View()
     await view.put(SourceFresh(Millis(0), Source.TENANTS))
-    return admission_app(view, ManagedResources([GPU]), [EXEMPT], lambda: view.ready)
+    enforced = Enforced(ManagedResources([GPU]), frozenset([EXEMPT]))
+    return admission_app(view, enforced, lambda: view.ready)
 
 
 async def _post(app: ASGIApp, body: bytes) -> Reply:

@@ -13,7 +13,7 @@ from app.core.events import Source, SourceFresh, TenantGone, TenantObserved
 from app.core.gate import Owner
 from app.core.model import GATE, Millis, Tenant, TenantName
 from app.core.resources import ManagedResources
-from app.web.admission import BODY_LIMIT, admission_app
+from app.web.admission import BODY_LIMIT, Enforced, admission_app
 from app.web.metrics import REGISTRY
 from app.web.view import View
 from tests.fakes.asgi import Reply, call
@@ -53,8 +53,8 @@ async def ready_view(*tenants: TenantObserved) -> View:
 
 
 def app_of(view: View) -> ASGIApp:
-    managed = ManagedResources(["nvidia.com/gpu"])
-    return admission_app(view, managed, ["kube-system"], lambda: view.ready)
+    enforced = Enforced(ManagedResources(["nvidia.com/gpu"]), frozenset(["kube-system"]))
+    return admission_app(view, enforced, lambda: view.ready)
 
 
 @pytest.fixture
@@ -255,9 +255,9 @@ async def test_a_defect_refuses_the_pod_and_says_no_more(caplog: pytest.LogCaptu
     assert response["allowed"] is False
     assert response["status"] == {
         "code": 500,
-        "message": "Fairgate could not judge this pod; it was not created.",
+        "message": "Fairgate could not judge this request; it was refused.",
     }
-    assert [record.message for record in caplog.records] == ["could not judge a pod"]
+    assert [record.message for record in caplog.records] == ["could not judge a request"]
 
 
 async def test_max_pending_is_judged_by_what_the_status_says() -> None:

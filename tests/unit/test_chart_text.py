@@ -11,7 +11,7 @@ import yaml
 from app import settings
 from app.dev.fairgate import CHART
 from app.dev.tools import Tools
-from tests.chart import ROLES, Chart, Object, of_kind, the_webhook
+from tests.chart import ROLES, Chart, Object, of_kind, the_webhook, webhooks_of
 
 OUTSIDE = "external.webhookUrl=https://127.0.0.1:9443/admit"
 NETWORK = "networkPolicy.enabled=true"
@@ -62,7 +62,8 @@ def test_outside_the_cluster_the_webhook_is_a_url_and_nothing_runs(chart: Chart)
     assert the_webhook(outside)["clientConfig"] == {"url": "https://127.0.0.1:9443/admit"}
     rest = [each for each in inside if each["kind"] not in WORKLOADS]
     for documents in (rest, outside):
-        the_webhook(documents).pop("clientConfig")
+        for webhook in webhooks_of(documents).values():
+            webhook.pop("clientConfig")
     assert rest == outside
 
 
@@ -169,12 +170,13 @@ def test_ca_is_never_the_charts(chart: Chart, mode: tuple[str, ...]) -> None:
 
 
 def test_webhook_fails_closed_and_selects_namespaces_by_name_only(inside: list[Object]) -> None:
+    for webhook in webhooks_of(inside).values():
+        assert webhook["failurePolicy"] == "Fail"
+        assert webhook["sideEffects"] == "None"
+        assert webhook["timeoutSeconds"] == 5
+        assert "objectSelector" not in webhook
     webhook = the_webhook(inside)
-    assert webhook["failurePolicy"] == "Fail"
-    assert webhook["sideEffects"] == "None"
     assert webhook["reinvocationPolicy"] == "IfNeeded"
-    assert webhook["timeoutSeconds"] == 5
-    assert "objectSelector" not in webhook
     [rule] = webhook["namespaceSelector"]["matchExpressions"]
     assert rule["key"] == "kubernetes.io/metadata.name"
     assert rule["operator"] == "NotIn"
@@ -186,6 +188,20 @@ def test_managed_resources_make_the_match_conditions(chart: Chart) -> None:
     [condition] = the_webhook(documents)["matchConditions"]
     assert "r == 'example.com/tpu' || r.startsWith('example.com/slice-')" in condition["expression"]
     assert "nvidia" not in condition["expression"]
+
+
+def test_rules_of_the_chart_are_those_of_the_programs(inside: list[Object]) -> None:
+    environment = {e["name"]: e.get("value") for e in container_of(inside, "webhook")["env"]}
+    told = settings.load({k: v for k, v in environment.items() if v and k.startswith("FAIRGATE_")})
+    usual = settings.load({"FAIRGATE_ROLES": "webhook"})
+    assert (told.rules, told.templates) == (usual.rules, usual.templates)
+
+
+def test_policies_are_left_out_where_the_api_server_knows_none(chart: Chart) -> None:
+    kinds = {"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"}
+    for flag in ("--kube-version=1.29", "policies.enabled=false"):
+        assert not kinds & {each["kind"] for each in chart.render(flag)}
+    assert kinds <= {each["kind"] for each in chart.render("--kube-version=1.30")}
 
 
 # --- values it does not take ---
@@ -236,4 +252,5 @@ def test_fairgate_may_live_in_a_namespace_of_another_name(chart: Chart) -> None:
     assert the_webhook(documents)["clientConfig"]["service"]["namespace"] == "elsewhere"
     for kind in ("RoleBinding", "ClusterRoleBinding"):
         for binding in of_kind(documents, kind).values():
-            assert {each["namespace"] for each in binding["subjects"]} == {"elsewhere"}
+            accounts = [each for each in binding["subjects"] if each["kind"] == "ServiceAccount"]
+            assert {each["namespace"] for each in accounts} <= {"elsewhere"}

@@ -18,31 +18,14 @@ app.kubernetes.io/component: {{ .component }}
 {{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
 {{- end }}
 
-{{/* CEL: whether the resource named `r` is managed. */}}
-{{- define "fairgate.isManaged" -}}
-{{- $terms := list -}}
-{{- range .Values.managedResources -}}
-{{- if hasSuffix "*" . -}}
-{{- $terms = append $terms (printf "r.startsWith('%s')" (trimSuffix "*" .)) -}}
-{{- else -}}
-{{- $terms = append $terms (printf "r == '%s'" .) -}}
-{{- end -}}
-{{- end -}}
-{{ join " || " $terms }}
+{{/* What differs between clusters in the rules, as the programs read it. */}}
+{{- define "fairgate.rules" -}}
+{{ dict "controllers" .Values.controllerUsers "schedulers" .Values.schedulers.names "phase_writers" .Values.phaseWriters "variables" .Values.devices.variables "paths" .Values.devices.paths "refuse_privileged" .Values.devices.refusePrivileged "taints" .Values.devices.taints | toJson }}
 {{- end }}
-
-{{/*
-CEL: whether the pod `object` names a managed resource anywhere a pod can: at pod level, in a
-container or init container, by request or by limit, or in the overhead of its runtime class.
-The amount is not looked at: that is for the webhook, which reads every spelling of zero.
-*/}}
-{{- define "fairgate.asks" -}}
-{{- $managed := include "fairgate.isManaged" . -}}
-[dyn([object.spec]), object.spec.?containers.orValue([]), object.spec.?initContainers.orValue([])].exists(many,
-  many != null && many.exists(c,
-    c.?resources.?requests.orValue({}).exists(r, {{ $managed }}) ||
-    c.?resources.?limits.orValue({}).exists(r, {{ $managed }}))) ||
-object.spec.?overhead.orValue({}).exists(r, {{ $managed }})
+{{- define "fairgate.templateList" -}}
+{{- $all := list -}}
+{{- range .Values.podTemplates -}}{{- $all = append $all (printf "%s/%s=%s" .group .resource .path) -}}{{- end -}}
+{{ join "," $all }}
 {{- end }}
 
 {{/* Settings that all programs share, as environment variables. */}}
@@ -55,6 +38,10 @@ object.spec.?overhead.orValue({}).exists(r, {{ $managed }})
   value: {{ join "," .Values.managedResources | quote }}
 - name: FAIRGATE_EXEMPT_NAMESPACES
   value: {{ join "," .Values.exemptNamespaces | quote }}
+- name: FAIRGATE_RULES
+  value: {{ include "fairgate.rules" . | quote }}
+- name: FAIRGATE_TEMPLATES
+  value: {{ include "fairgate.templateList" . | quote }}
 - name: FAIRGATE_OPS_LISTEN
   value: "0.0.0.0:8080"
 - name: FAIRGATE_LOG_LEVEL
