@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -161,13 +161,27 @@ class Authority(Protocol):
         """Tell whether RBAC on group `fairgate.io` grants this; no `name`: on all of them."""
 
 
+@dataclass(frozen=True, slots=True, repr=False)
+class Secret:
+    """What a Secret holds; never printed. `ours`: Fairgate made it, nobody put it there."""
+
+    data: Mapping[str, bytes]
+    version: str
+    ours: bool
+
+
 class Secrets(Protocol):
     """Where a certificate is kept between starts. May raise ClusterError."""
 
-    async def read_secret(self, namespace: str, name: str) -> dict[str, bytes] | None:
+    async def read_secret(self, namespace: str, name: str) -> Secret | None:
         """Return what is kept; None if there is nothing."""
 
     async def create_secret(
-        self, namespace: str, name: str, data: dict[str, bytes], kind: str = "Opaque"
+        self, namespace: str, name: str, data: Mapping[str, bytes], kind: str = "Opaque"
     ) -> bool:
         """Keep this; False if somebody else was first."""
+
+    async def replace_secret(
+        self, namespace: str, name: str, data: Mapping[str, bytes], version: str
+    ) -> bool:
+        """Keep this in place of the content of that version; False if somebody else was first."""

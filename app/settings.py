@@ -50,6 +50,9 @@ class Settings:
     tls_cert_file: Path | None
     tls_key_file: Path | None
     tls_ca_file: Path | None
+    tls_client_ca_file: Path | None
+    tls_days: int
+    tls_settle_seconds: int
     webhook_configuration: str
     lease_seconds: int
     drain_seconds: int
@@ -140,10 +143,29 @@ FIELDS: tuple[Field, ...] = (
     Field("tls_key_file", text.file, "", "Its private key, PEM."),
     Field("tls_ca_file", text.file, "", "The CA that signed it, PEM."),
     Field(
+        "tls_client_ca_file",
+        text.file,
+        "",
+        "CA of the API server's client certificate, PEM: the webhook then answers nobody else. "
+        "Absent: it asks for no certificate.",
+    ),
+    Field(
+        "tls_days",
+        text.whole(1, 3650),
+        "365",
+        "Life of the certificate Fairgate makes; it is renewed after two thirds of it.",
+    ),
+    Field(
+        "tls_settle_seconds",
+        text.whole(1, 3600),
+        "600",
+        "How long a new CA is trusted before a certificate of it is shown, and the old one after.",
+    ),
+    Field(
         "webhook_configuration",
         text.name,
         "fairgate",
-        "The MutatingWebhookConfiguration that receives the CA.",
+        "Name of the webhook configurations that receive the CA.",
     ),
     Field(
         "lease_seconds",

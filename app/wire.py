@@ -240,6 +240,7 @@ class Bare(Wire, frozen=True):
 class Secret(Wire, frozen=True):
     """`data` in base64, as on the wire."""
 
+    metadata: Metadata = Metadata()
     data: dict[str, str] | None = None
 
 

@@ -12,7 +12,7 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import uvloop
@@ -42,12 +42,15 @@ from app.settings import HostPort, Settings
 from app.store.connection import Server
 from app.store.reader import RedisReader
 from app.store.writer import RedisStore
-from app.tls import serving
+from app.tls.client_ca import ClientCa
+from app.tls.renewal import Renewal, first
+from app.tls.renewal import Source as CertificateSource
+from app.tls.serving import Brought, Kept
 from app.web.admission import Enforced, admission_app
 from app.web.api import api_app
-from app.web.metrics import Leading
+from app.web.metrics import CERTIFICATE_EXPIRY, Leading
 from app.web.ops import ops_app
-from app.web.serve import Listener, Servers, tls_context
+from app.web.serve import Listener, Servers, allow_connections, renew, require_client, tls_context
 from app.web.view import View
 
 RETRY_SECONDS = 1.0
@@ -63,6 +66,7 @@ def now() -> Millis:
 def serve(settings: Settings) -> None:
     """Run one process until SIGTERM or SIGINT. Raises FairgateError."""
     logs.set_up(settings.log_level)
+    allow_connections()
     uvloop.run(_serve(settings))
 
 
@@ -78,7 +82,7 @@ class _Process:
     tasks: list[Callable[[], Coroutine[Any, Any, None]]] = field(default_factory=list)
     after_start: list[Callable[[], Awaitable[object]]] = field(default_factory=list)
     before_end: list[Callable[[], Awaitable[object]]] = field(default_factory=list)
-    certificate: serving.Serving | None = None
+    certificate: Renewal | None = None
 
 
 async def _serve(settings: Settings) -> None:
@@ -171,6 +175,8 @@ async def _webhook(process: _Process) -> None:
     view = View()
     _watch(process, view, [Source.TENANTS])
     certificate = await _certificate(process)
+    bundle = Bundle(process.client)
+    certificate.publish = lambda ca: bundle.publish_ca(settings.webhook_configuration, ca)
     managed = ManagedResources(settings.managed_resources)
     enforced = Enforced(
         managed,
@@ -180,12 +186,8 @@ async def _webhook(process: _Process) -> None:
         frozenset([f"system:serviceaccount:{settings.namespace}:fairgate-controller"]),
     )
     app = admission_app(view, enforced, lambda: view.ready)
-    process.listeners.append(_tls_listener("webhook", app, settings.webhook_listen, certificate))
+    process.listeners.append(_tls_listener(process, "webhook", app, settings.webhook_listen))
     process.checks["tenants known"] = lambda: view.ready
-    bundle = Bundle(process.client)
-    process.after_start.append(
-        lambda: bundle.publish_ca(settings.webhook_configuration, certificate.ca)
-    )
 
 
 async def _api(process: _Process) -> None:
@@ -196,8 +198,8 @@ async def _api(process: _Process) -> None:
     process.checks["tenants and pools known"] = lambda: view.ready
     authority = Reviews(process.client, time.monotonic)
     app = api_app(view, authority, reader, process.checks)
-    certificate = await _certificate(process)
-    process.listeners.append(_tls_listener("api", app, settings.api_listen, certificate))
+    await _certificate(process)
+    process.listeners.append(_tls_listener(process, "api", app, settings.api_listen))
 
 
 async def _controller(process: _Process) -> None:
@@ -275,32 +277,53 @@ def _redis(process: _Process) -> Server:
     return server
 
 
-async def _certificate(process: _Process) -> serving.Serving:
+async def _certificate(process: _Process) -> Renewal:
     """Return the certificate of this process, got once for all of its roles.
 
-    The webhook makes one if there is none; the others wait for it.
+    The webhook makes one if there is none; the others wait for it. It is followed from the start.
     """
-    settings = process.settings
-    if process.certificate is None and settings.tls_cert_file:
-        assert settings.tls_key_file is not None
-        assert settings.tls_ca_file is not None
-        process.certificate = serving.brought(
-            settings.tls_cert_file, settings.tls_key_file, settings.tls_ca_file
+    if process.certificate is None:
+        settings = process.settings
+        settle = timedelta(seconds=settings.tls_settle_seconds)
+        source = _certificate_source(process, settle)
+        renewal = Renewal(
+            source, await first(source), settle=settle, now=_utc, clock=time.monotonic
         )
-    secrets = Bundle(process.client)
-    while process.certificate is None:
-        try:
-            process.certificate = await serving.kept(secrets, settings.namespace)
-            if process.certificate is None and "webhook" in settings.roles:
-                names = settings.tls_names
-                await serving.make(secrets, settings.namespace, names, datetime.now(UTC))
-                continue
-        except ClusterUnavailable as error:
-            log.warning("the API server cannot be reached yet", extra={"why": str(error)})
-        if process.certificate is None:
-            await asyncio.sleep(RETRY_SECONDS)
+        CERTIFICATE_EXPIRY.set_function(renewal.seconds_left)
+        # An API server that trusts us before we answer would find nobody.
+        process.after_start.append(renewal.run)
+        process.certificate = renewal
     return process.certificate
 
 
-def _tls_listener(name: str, app: FastAPI, at: HostPort, certificate: serving.Serving) -> Listener:
-    return Listener(name, app, at, tls_context(certificate.certificate, certificate.key))
+def _certificate_source(process: _Process, settle: timedelta) -> CertificateSource:
+    settings = process.settings
+    if settings.tls_cert_file:
+        assert settings.tls_key_file is not None
+        assert settings.tls_ca_file is not None
+        return Brought(settings.tls_cert_file, settings.tls_key_file, settings.tls_ca_file)
+    return Kept(
+        Bundle(process.client),
+        settings.namespace,
+        names=settings.tls_names,
+        days=settings.tls_days,
+        settle=settle,
+        now=_utc,
+        writes="webhook" in settings.roles,
+    )
+
+
+def _tls_listener(process: _Process, name: str, app: FastAPI, at: HostPort) -> Listener:
+    """Return a listener that shows the certificate, and each that follows it."""
+    certificate = process.certificate
+    assert certificate is not None, "got by the role before it listens"
+    context = tls_context(certificate.serving.certificate, certificate.serving.key)
+    certificate.attach(lambda new: renew(context, new.certificate, new.key))
+    client_ca = process.settings.tls_client_ca_file
+    if name == "webhook" and client_ca:
+        process.tasks.append(ClientCa(client_ca, lambda ca: require_client(context, ca)).run)
+    return Listener(name, app, at, context)
+
+
+def _utc() -> datetime:
+    return datetime.now(UTC)

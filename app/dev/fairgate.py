@@ -122,6 +122,7 @@ class Fairgate:
             "FAIRGATE_EXEMPT_NAMESPACES": ",".join(installation.exempt),
             "FAIRGATE_RULES": json.dumps({"phase_writers": [KWOK_USER]}),
             "FAIRGATE_DRAIN_SECONDS": "0",
+            "FAIRGATE_TLS_CLIENT_CA_FILE": str(self._client_ca),
             **more,
         }
         argv = (sys.executable, "-P", "-m", "app", "serve")
@@ -158,6 +159,11 @@ class Fairgate:
         if installation is None:
             raise ClusterError("Fairgate is not installed in this cluster; install it first.")
         return installation
+
+    @property
+    def _client_ca(self) -> Path:
+        """The CA of the certificate that the API server of this cluster shows to webhooks."""
+        return self._control_plane.plan.certificates.certificate("webhook-client-ca")
 
     @property
     def _installed(self) -> Path:

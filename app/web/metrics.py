@@ -6,6 +6,7 @@ of their own, all later ones share `other`; users never have one.
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Hashable, Mapping
 
@@ -97,6 +98,12 @@ EPOCH = Gauge("fairgate_leader_epoch", "Epoch this replica last led under.", reg
 STORE_ERRORS = Counter(
     "fairgate_store_errors_total", "Calls of Redis that failed.", ["operation"], registry=REGISTRY
 )
+CERTIFICATE_EXPIRY = Gauge(
+    "fairgate_certificate_expiry_seconds",
+    "Until the serving certificate in use ends; NaN where nothing is served with one.",
+    registry=REGISTRY,
+)
+CERTIFICATE_EXPIRY.set(math.nan)
 
 
 class Names:

@@ -60,6 +60,66 @@ app.kubernetes.io/component: {{ .component }}
 {{ join "," $names }}
 {{- end }}
 
+{{/* The Secret whose files are served with; empty: Fairgate keeps one of its own. */}}
+{{- define "fairgate.tlsSecret" -}}
+{{- if .Values.certManager.enabled }}fairgate-cert-manager{{ else }}{{ .Values.tls.existingSecret }}{{ end -}}
+{{- end }}
+
+{{/* Whether a component checks the API server's client certificate: (dict "root" $ "component" "webhook"). */}}
+{{- define "fairgate.hasClientCA" -}}
+{{- $ca := .root.Values.tls.clientCA -}}
+{{- if and $ca.existingConfigMap $ca.existingSecret -}}
+{{- fail "tls.clientCA names existingConfigMap and existingSecret; name one of them." -}}
+{{- end -}}
+{{- if and (eq .component "webhook") (or $ca.existingConfigMap $ca.existingSecret) }}yes{{ end -}}
+{{- end }}
+
+{{/* TLS settings of one component that serves: (dict "root" $ "component" "webhook"). */}}
+{{- define "fairgate.tlsEnvironment" -}}
+- {name: FAIRGATE_TLS_NAMES, value: {{ include "fairgate.tlsNames" .root | quote }}}
+- {name: FAIRGATE_TLS_DAYS, value: {{ .root.Values.tls.days | quote }}}
+- {name: FAIRGATE_TLS_SETTLE_SECONDS, value: {{ .root.Values.tls.settleSeconds | quote }}}
+{{- if include "fairgate.tlsSecret" .root }}
+- {name: FAIRGATE_TLS_CERT_FILE, value: /run/fairgate/tls/tls.crt}
+- {name: FAIRGATE_TLS_KEY_FILE, value: /run/fairgate/tls/tls.key}
+- {name: FAIRGATE_TLS_CA_FILE, value: /run/fairgate/tls/ca.crt}
+{{- end }}
+{{- if include "fairgate.hasClientCA" . }}
+- {name: FAIRGATE_TLS_CLIENT_CA_FILE, value: {{ printf "/run/fairgate/client-ca/%s" .root.Values.tls.clientCA.key | quote }}}
+{{- end }}
+{{- end }}
+
+{{/* The mounts and volumes these files come from; empty if there are none. */}}
+{{- define "fairgate.tlsMounts" -}}
+{{- if include "fairgate.tlsSecret" .root }}
+- {name: tls, mountPath: /run/fairgate/tls, readOnly: true}
+{{- end }}
+{{- if include "fairgate.hasClientCA" . }}
+- {name: client-ca, mountPath: /run/fairgate/client-ca, readOnly: true}
+{{- end }}
+{{- end }}
+
+{{- define "fairgate.tlsVolumes" -}}
+{{- with include "fairgate.tlsSecret" .root }}
+# Read by nobody but Fairgate: by its group, fsGroup, as the owner of such files is root.
+- name: tls
+  secret: {secretName: {{ . }}, defaultMode: 0400}
+{{- end }}
+{{- if include "fairgate.hasClientCA" . }}
+{{- $ca := .root.Values.tls.clientCA }}
+- name: client-ca
+  {{- if $ca.existingConfigMap }}
+  configMap: {name: {{ $ca.existingConfigMap }}, defaultMode: 0400}
+  {{- else }}
+  # Without the key that may lie next to it: only who signs needs that.
+  secret:
+    secretName: {{ $ca.existingSecret }}
+    defaultMode: 0400
+    items: [{key: {{ $ca.key }}, path: {{ $ca.key }}}]
+  {{- end }}
+{{- end }}
+{{- end }}
+
 {{- define "fairgate.redis" -}}
 - name: FAIRGATE_REDIS_URL
 {{- if .Values.redis.existingSecret }}
