@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pytest
@@ -125,7 +126,7 @@ def test_the_api_server_says(case: Case, court: Court) -> None:
     else:
         assert said is not None, "it was allowed"
         assert case.sentence in said
-        assert ("ValidatingAdmissionPolicy" in said) == (court.layer == "policies")
+        assert ("AdmissionPolicy" in said) == (court.layer == "policies")
 
 
 def test_nobody_binds_but_who_may(court: Court) -> None:
@@ -247,8 +248,15 @@ def _enforce(court: Court) -> None:
         admin = court.people["admin"]
         body = {**tenant, "metadata": {"name": name}, "spec": spec}
         admin.call("POST", "/apis/fairgate.io/v1alpha1/tenants", body)
-    sample = next(case for case in CASES if case.rule == "a colleague's stamp on a CronJob")
-    until("the layer holds", lambda: court.create(sample) is not None)
+    samples = ("a pod without the gate", "privilege", "a gang", "a colleague's stamp on a Job")
+    for case in CASES:
+        if case.rule in samples:
+            until(f"{case.rule} meets the layer", partial(_meets, court, case))
+
+
+def _meets(court: Court, case: Case) -> bool:
+    said = court.create(case) if case.before is None else court.change(case)
+    return said is not None and ("AdmissionPolicy" in said) == (court.layer == "policies")
 
 
 def _path(case: Case) -> str:
