@@ -46,7 +46,7 @@ class Settings:
     tls_cert_file: Path | None
     tls_key_file: Path | None
     tls_ca_file: Path | None
-    webhook_configuration: str
+    canary_seconds: int
     lease_seconds: int
     drain_seconds: int
     release_concurrency: int
@@ -122,10 +122,10 @@ FIELDS: tuple[Field, ...] = (
     Field("tls_key_file", text.file, "", "Its private key, PEM."),
     Field("tls_ca_file", text.file, "", "The CA that signed it, PEM."),
     Field(
-        "webhook_configuration",
-        text.name,
-        "fairgate",
-        "The MutatingWebhookConfiguration that receives the CA.",
+        "canary_seconds",
+        text.whole(0, 3600),
+        "10",
+        "How often the webhook tries whether pods are held and gates hold; 0: never.",
     ),
     Field(
         "lease_seconds",

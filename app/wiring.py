@@ -30,9 +30,12 @@ from app.core.errors import ClusterUnavailable, StoreUnavailable
 from app.core.events import Source
 from app.core.model import Millis
 from app.core.resources import ManagedResources
+from app.kube import canary
+from app.kube.alarm import Alarm
 from app.kube.announce import PodAnnouncer
 from app.kube.bundle import Bundle
 from app.kube.client import Client
+from app.kube.keeper import Keeper
 from app.kube.lease import LeaseLeadership
 from app.kube.release import PodReleaser
 from app.kube.review import Reviews
@@ -45,7 +48,7 @@ from app.store.writer import RedisStore
 from app.tls import serving
 from app.web.admission import admission_app
 from app.web.api import api_app
-from app.web.metrics import Leading
+from app.web.metrics import Enforcing, Leading
 from app.web.ops import ops_app
 from app.web.serve import Listener, Servers, tls_context
 from app.web.view import View
@@ -175,10 +178,36 @@ async def _webhook(process: _Process) -> None:
     app = admission_app(view, managed, settings.exempt_namespaces, lambda: view.ready)
     process.listeners.append(_tls_listener("webhook", app, settings.webhook_listen, certificate))
     process.checks["tenants known"] = lambda: view.ready
-    bundle = Bundle(process.client)
-    process.after_start.append(
-        lambda: bundle.publish_ca(settings.webhook_configuration, certificate.ca)
+    _guard(process, certificate)
+
+
+def _guard(process: _Process, certificate: serving.Serving) -> None:
+    """Keep in force what makes the API server ask us, and try whether it does."""
+    settings, client = process.settings, process.client
+    meters, alarm = Enforcing(), Alarm(client, settings.namespace)
+
+    def observing() -> bool:
+        return False
+
+    keeper = Keeper(
+        client,
+        settings.namespace,
+        ca=lambda: certificate.ca,
+        observing=observing,
+        meters=meters,
+        alarm=alarm,
     )
+    process.tasks.append(keeper.run)
+    if settings.canary_seconds:
+        trials = canary.Canary(
+            client,
+            settings.managed_resources,
+            seconds=settings.canary_seconds,
+            observing=observing,
+            meters=meters,
+            alarm=alarm,
+        )
+        process.tasks.append(trials.run)
 
 
 async def _api(process: _Process) -> None:
@@ -255,7 +284,8 @@ def _watch(process: _Process, sink: View | Inbox, sources: list[Source]) -> None
             now,
             sources=sources,
             managed=settings.managed_resources,
-            exempt=settings.exempt_namespaces,
+            # What is tried there waits for ever: nobody's work, and nobody's numbers.
+            exempt=(*settings.exempt_namespaces, canary.NAMESPACE),
         )
     ]
 

@@ -1,26 +1,19 @@
-"""What the webhook process keeps in the cluster: the Secret with its certificate, and the CA by
-which the API server trusts it. Knows nothing of what is in them.
-"""
+"""The Secret in which the webhook process keeps its certificate. Knows nothing of what is in it."""
 
 from __future__ import annotations
 
 import base64
 import binascii
-from typing import Any
 
 import msgspec
 
 from app import wire
 from app.core.errors import ClusterError, ClusterRefused
-from app.kube.client import JSON_PATCH, Client
-
-TRIES = 5
-
-_configuration = msgspec.json.Decoder(wire.WebhookConfiguration)
+from app.kube.client import Client
 
 
 class Bundle:
-    """Secrets, and the `caBundle` of webhook configurations."""
+    """Secrets of the API server, as `ports.Secrets`."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -62,53 +55,6 @@ class Bundle:
                 return False
             raise
         return True
-
-    async def publish_ca(self, configuration: str, ca_pem: bytes) -> bool:
-        """Write the CA into every webhook of a MutatingWebhookConfiguration.
-
-        Returns False, and writes nothing, if it is there already. Raises ClusterError.
-        """
-        path = (
-            "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/" + configuration
-        )
-        for _ in range(TRIES):
-            patch = await self._missing(configuration, path, _text(ca_pem))
-            if not patch:
-                return False
-            try:
-                await self._client.request("PATCH", path, body=patch, content_type=JSON_PATCH)
-            except ClusterRefused as error:
-                if error.status not in (404, 409, 422):  # changed since we read it
-                    raise
-            else:
-                return True
-        raise ClusterError(
-            f"MutatingWebhookConfiguration {configuration} changes too often to be written; "
-            "see who else edits it."
-        )
-
-    async def _missing(self, configuration: str, path: str, bundle: str) -> list[dict[str, Any]]:
-        """Return the patch that is needed."""
-        try:
-            written = _configuration.decode(await self._client.request("GET", path))
-        except msgspec.DecodeError as error:
-            raise ClusterError(f"{path} cannot be read: {error}") from error
-        except ClusterRefused as error:
-            if error.status != 404:
-                raise
-            raise ClusterRefused(
-                f"There is no MutatingWebhookConfiguration {configuration}: install the chart.",
-                404,
-            ) from error
-        patch: list[dict[str, Any]] = []
-        for index, webhook in enumerate(written.webhooks or ()):
-            if webhook.client_config.ca_bundle != bundle:
-                at = f"/webhooks/{index}"
-                patch += [
-                    {"op": "test", "path": f"{at}/name", "value": webhook.name},
-                    {"op": "add", "path": f"{at}/clientConfig/caBundle", "value": bundle},
-                ]
-        return patch
 
 
 def _text(data: bytes) -> str:

@@ -1,0 +1,3 @@
+{{/* Admission policies and their bindings, as a stream of YAML documents. */}}
+{{- define "fairgate.policies" -}}
+{{- end }}
