@@ -139,6 +139,16 @@ class Meters(Protocol):
         """A call of the store raised StoreError. `operation` is one of a few fixed words."""
 
 
+class EnforcementMeters(Protocol):
+    """Where the numbers of whoever guards enforcement go. Never blocks, never raises."""
+
+    def restored(self, kind: str) -> None:
+        """An object of this kind was touched by somebody, and put back."""
+
+    def checked(self, check: str, well: bool | None) -> None:
+        """What a canary found; None: it does not look now. `check` is one of a few fixed words."""
+
+
 @dataclass(frozen=True, slots=True)
 class Identity:
     """Who a caller is, as the API server authenticated them."""

@@ -53,7 +53,7 @@ class Settings:
     tls_client_ca_file: Path | None
     tls_days: int
     tls_settle_seconds: int
-    webhook_configuration: str
+    canary_seconds: int
     lease_seconds: int
     drain_seconds: int
     release_concurrency: int
@@ -162,10 +162,10 @@ FIELDS: tuple[Field, ...] = (
         "How long a new CA is trusted before a certificate of it is shown, and the old one after.",
     ),
     Field(
-        "webhook_configuration",
-        text.name,
-        "fairgate",
-        "Name of the webhook configurations that receive the CA.",
+        "canary_seconds",
+        text.whole(0, 3600),
+        "10",
+        "How often the webhook tries whether pods are held and gates hold; 0: never.",
     ),
     Field(
         "lease_seconds",

@@ -124,16 +124,6 @@ def labels(written: str) -> tuple[str, ...]:
     return tuple(label(item) for item in items(written))
 
 
-def name(written: str) -> str:
-    """Read the name of a Kubernetes object: labels joined by dots."""
-    if len(written) > 253 or not all(_LABEL.fullmatch(part) for part in written.split(".")):
-        raise InvalidInput(
-            f"{_quote(written)} is no name of an object; "
-            "write small letters, digits, dashes and dots, such as fairgate."
-        )
-    return written
-
-
 def names(written: str) -> tuple[str, ...]:
     """Read a comma list of DNS names and IP addresses."""
     return tuple(_host(item) for item in items(written))

@@ -244,19 +244,6 @@ class Secret(Wire, frozen=True):
     data: dict[str, str] | None = None
 
 
-class WebhookClient(Wire, frozen=True):
-    ca_bundle: str = ""
-
-
-class Webhook(Wire, frozen=True):
-    name: str = ""
-    client_config: WebhookClient = WebhookClient()
-
-
-class WebhookConfiguration(Wire, frozen=True):
-    webhooks: list[Webhook] | None = None
-
-
 class Status(Wire, frozen=True):
     """What the API server answers when it says no."""
 

@@ -30,9 +30,12 @@ from app.core.errors import ClusterUnavailable, StoreUnavailable
 from app.core.events import Source
 from app.core.model import Millis
 from app.core.resources import ManagedResources
+from app.kube import canary
+from app.kube.alarm import Alarm
 from app.kube.announce import PodAnnouncer
 from app.kube.bundle import Bundle
 from app.kube.client import Client
+from app.kube.keeper import Keeper
 from app.kube.lease import LeaseLeadership
 from app.kube.release import PodReleaser
 from app.kube.review import Reviews
@@ -48,7 +51,7 @@ from app.tls.renewal import Source as CertificateSource
 from app.tls.serving import Brought, Kept
 from app.web.admission import Enforced, admission_app
 from app.web.api import api_app
-from app.web.metrics import CERTIFICATE_EXPIRY, Leading
+from app.web.metrics import CERTIFICATE_EXPIRY, Enforcing, Leading
 from app.web.ops import ops_app
 from app.web.serve import Listener, Servers, allow_connections, renew, require_client, tls_context
 from app.web.view import View
@@ -175,8 +178,6 @@ async def _webhook(process: _Process) -> None:
     view = View()
     _watch(process, view, [Source.TENANTS])
     certificate = await _certificate(process)
-    bundle = Bundle(process.client)
-    certificate.publish = lambda ca: bundle.publish_ca(settings.webhook_configuration, ca)
     managed = ManagedResources(settings.managed_resources)
     enforced = Enforced(
         managed,
@@ -188,6 +189,44 @@ async def _webhook(process: _Process) -> None:
     app = admission_app(view, enforced, lambda: view.ready)
     process.listeners.append(_tls_listener(process, "webhook", app, settings.webhook_listen))
     process.checks["tenants known"] = lambda: view.ready
+    _guard(process, certificate)
+
+
+def _guard(process: _Process, certificate: Renewal) -> None:
+    """Keep in force what makes the API server ask us, and try whether it does."""
+    settings, client = process.settings, process.client
+    meters, alarm = Enforcing(), Alarm(client, settings.namespace)
+    latest = certificate.serving.ca
+
+    def observing() -> bool:
+        return False
+
+    keeper = Keeper(
+        client,
+        settings.namespace,
+        ca=lambda: latest,
+        observing=observing,
+        meters=meters,
+        alarm=alarm,
+    )
+
+    async def publish(ca_pem: bytes) -> None:
+        nonlocal latest
+        latest = ca_pem
+        await keeper.publish(ca_pem)
+
+    certificate.publish = publish
+    process.tasks.append(keeper.run)
+    if settings.canary_seconds:
+        trials = canary.Canary(
+            client,
+            settings.managed_resources,
+            seconds=settings.canary_seconds,
+            observing=observing,
+            meters=meters,
+            alarm=alarm,
+        )
+        process.tasks.append(trials.run)
 
 
 async def _api(process: _Process) -> None:
@@ -264,7 +303,8 @@ def _watch(process: _Process, sink: View | Inbox, sources: list[Source]) -> None
             now,
             sources=sources,
             managed=settings.managed_resources,
-            exempt=settings.exempt_namespaces,
+            # What is tried there waits for ever: nobody's work, and nobody's numbers.
+            exempt=(*settings.exempt_namespaces, canary.NAMESPACE),
         )
     ]
 

@@ -22,6 +22,8 @@ from app.kube import identity
 JSON = "application/json"
 JSON_PATCH = "application/json-patch+json"
 MERGE_PATCH = "application/merge-patch+json"
+APPLY = "application/apply-patch+yaml"
+"""Server-side apply; JSON is YAML."""
 
 CONNECT_SECONDS = 3.0
 

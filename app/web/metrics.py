@@ -6,6 +6,7 @@ of their own, all later ones share `other`; users never have one.
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections import defaultdict
 from collections.abc import Hashable, Mapping
@@ -104,6 +105,40 @@ CERTIFICATE_EXPIRY = Gauge(
     registry=REGISTRY,
 )
 CERTIFICATE_EXPIRY.set(math.nan)
+
+RESTORED = Counter(
+    "fairgate_enforcement_restored_total",
+    "Webhook configurations, admission policies and the like that somebody touched and that were "
+    "put back.",
+    ["kind"],
+    registry=REGISTRY,
+)
+CANARY_FAILURES = Counter(
+    "fairgate_canary_failures_total",
+    "Trials that showed a hole: hold, a pod was not held; release, a gate could be taken off.",
+    ["check"],
+    registry=REGISTRY,
+)
+CANARY_OK = Gauge(
+    "fairgate_canary_ok", "1 where the latest trial went well.", ["check"], registry=REGISTRY
+)
+
+
+class Enforcing:
+    """Implements `ports.EnforcementMeters` on the metrics above."""
+
+    def restored(self, kind: str) -> None:
+        """An object of this kind was touched by somebody, and put back."""
+        RESTORED.labels(kind).inc()
+
+    def checked(self, check: str, well: bool | None) -> None:
+        """What a canary found; None: it does not look now, and shows nothing."""
+        if well is None:
+            with contextlib.suppress(KeyError):
+                CANARY_OK.remove(check)
+            return
+        CANARY_OK.labels(check).set(well)
+        CANARY_FAILURES.labels(check).inc(not well)
 
 
 class Names:

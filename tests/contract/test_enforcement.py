@@ -31,6 +31,7 @@ from app.wire import Asked, UserInfo
 from tests.chart import Object
 from tests.contract.enforcement_cases import ALICE, CASES, RELEASER, Case
 from tests.e2e.stage import until
+from tests.layers import POLICIES, VALIDATING, keep_only
 from tests.people import Person, person
 
 HOME = "rules"
@@ -238,11 +239,10 @@ def _enforce(court: Court) -> None:
     cluster = court.cluster
     if court.layer == "webhook":
         cluster.start_fairgate("webhook")
-        cluster.kubectl("delete", "validatingadmissionpolicybindings", "--all")
+        keep_only(cluster, VALIDATING)
     else:
         cluster.install()
-        cluster.kubectl("delete", "validatingwebhookconfiguration", "fairgate")
-    cluster.kubectl("delete", "mutatingwebhookconfiguration", "fairgate")
+        keep_only(cluster, POLICIES)
     tenant = {"apiVersion": "fairgate.io/v1alpha1", "kind": "Tenant"}
     for name, spec in (("above", {}), ("team", {"parent": "above"})):
         admin = court.people["admin"]

@@ -11,6 +11,7 @@ import yaml
 from app import settings
 from app.dev.fairgate import CHART
 from app.dev.tools import Tools
+from app.kube import canary, enforcement, restore
 from tests.chart import ROLES, Chart, Object, of_kind, the_webhook, webhooks_of
 
 OUTSIDE = "external.webhookUrl=https://127.0.0.1:9443/admit"
@@ -64,6 +65,7 @@ def test_outside_the_cluster_the_webhook_is_a_url_and_nothing_runs(chart: Chart)
     for documents in (rest, outside):
         for webhook in webhooks_of(documents).values():
             webhook.pop("clientConfig")
+        of_kind(documents, "ConfigMap")["fairgate-enforcement"].pop("data")
     assert rest == outside
 
 
@@ -204,6 +206,47 @@ def test_policies_are_left_out_where_the_api_server_knows_none(chart: Chart) -> 
     assert kinds <= {each["kind"] for each in chart.render("--kube-version=1.30")}
 
 
+# --- what is kept in force ---
+
+
+@pytest.mark.parametrize("mode", [(), (OUTSIDE,)], ids=["inside", "outside"])
+def test_what_is_kept_in_force_is_what_is_installed(chart: Chart, mode: tuple[str, ...]) -> None:
+    documents = chart.render(*mode)
+    written = of_kind(documents, "ConfigMap")[enforcement.CONFIG_MAP]["data"]
+    kept = enforcement.read_documents(written)
+    installed = [each for each in documents if each["kind"] in enforcement.PATHS]
+    named = {(each["kind"], each["metadata"]["name"]): each for each in installed}
+    assert {(ref.kind, ref.name): each for ref, each in kept.items()} == named
+
+
+def test_the_webhook_may_write_exactly_what_it_keeps(inside: list[Object]) -> None:
+    written = of_kind(inside, "ConfigMap")[enforcement.CONFIG_MAP]["data"]
+    role = of_kind(inside, "ClusterRole")["fairgate-webhook"]
+    granted = {
+        (resource, name)
+        for rule in role["rules"]
+        if rule["apiGroups"] == ["admissionregistration.k8s.io"]
+        and set(rule["verbs"]) - {"list", "watch"}
+        for resource in rule["resources"]
+        for name in rule.get("resourceNames") or ["anything"]
+    }
+    resources = {kind: path.rpartition("/")[2] for kind, path in enforcement.PATHS.items()}
+    kept = {(resources[ref.kind], ref.name) for ref in enforcement.read_documents(written)}
+    tried = {(resource, restore.NORMAL_FORM) for resource in resources.values()}
+    assert granted == kept | tried
+
+
+def test_the_canary_lives_where_the_chart_lets_it(inside: list[Object]) -> None:
+    assert canary.NAMESPACE in of_kind(inside, "Namespace")
+    assert canary.NAMESPACE not in settings.EXEMPT
+    [account] = [
+        each
+        for each in inside
+        if each["kind"] == "ServiceAccount" and each["metadata"]["namespace"] == canary.NAMESPACE
+    ]
+    assert account["metadata"]["name"] == canary.ACCOUNT
+
+
 # --- values it does not take ---
 
 
@@ -215,6 +258,8 @@ def test_policies_are_left_out_where_the_api_server_knows_none(chart: Chart) -> 
         ("managedResources=null", "managedResources"),
         ("exemptNamespaces={kube_system}", "exemptNamespaces"),
         ("exemptNamespaces={fairgate-system,Kube-System}", "exemptNamespaces"),
+        ("exemptNamespaces={fairgate-system,fairgate-canary}", "fairgate-canary"),
+        ("webhook.canarySeconds=-1", "canarySeconds"),
         ("external.webhookUrl=http://127.0.0.1/admit", "webhookUrl"),
         ("redis.url=http://redis:6379", "redis"),
         ("webhook.timeoutSeconds=60", "timeoutSeconds"),
@@ -248,7 +293,7 @@ def test_fairgate_cannot_be_made_to_wait_for_itself(
 def test_fairgate_may_live_in_a_namespace_of_another_name(chart: Chart) -> None:
     documents = chart.render("--namespace=elsewhere", "exemptNamespaces={kube-system,elsewhere}")
     homes = {each["metadata"].get("namespace", "elsewhere") for each in documents}
-    assert homes == {"elsewhere"}
+    assert homes == {"elsewhere", canary.NAMESPACE}
     assert the_webhook(documents)["clientConfig"]["service"]["namespace"] == "elsewhere"
     for kind in ("RoleBinding", "ClusterRoleBinding"):
         for binding in of_kind(documents, kind).values():

@@ -80,7 +80,7 @@ def test_every_mistake_is_told_at_once_with_flag_and_variable() -> None:
         ("OPS_LISTEN", "0.0.0.0:70000"),
         ("OPS_LISTEN", "::1:8080"),
         ("TLS_NAMES", "fairgate webhook"),
-        ("WEBHOOK_CONFIGURATION", "fair..gate"),
+        ("CANARY_SECONDS", "often"),
         ("LEASE_SECONDS", "2"),
         ("LEASE_SECONDS", "9" * 5000),
         ("RELEASE_CONCURRENCY", "0"),

@@ -3,6 +3,7 @@ The first layer: policies that the API server judges by itself, whether Fairgate
 What they have in common with the webhooks is in _cel.tpl.
 */}}
 {{- define "fairgate.policies" -}}
+{{- if and .Values.policies.enabled (semverCompare ">=1.30-0" .Capabilities.KubeVersion.Version) }}
 {{- $labels := include "fairgate.labels" . | nindent 4 }}
 apiVersion: admissionregistration.k8s.io/v1
 kind: ValidatingAdmissionPolicy
@@ -184,6 +185,7 @@ spec:
           operator: NotIn
           values: {{- toYaml $.Values.exemptNamespaces | nindent 12 }}
   {{- end }}
+{{- end }}
 {{- end }}
 {{- end }}
 

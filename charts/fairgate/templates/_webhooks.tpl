@@ -2,7 +2,7 @@
 The gate's keeper, and the second layer of what the policies say. No caBundle here: the webhook
 process writes it, so that an upgrade of the chart never takes it away.
 */}}
-{{- define "fairgate.webhooks" -}}
+{{- define "fairgate.enforcement.webhooks" -}}
 apiVersion: admissionregistration.k8s.io/v1
 kind: MutatingWebhookConfiguration
 metadata:

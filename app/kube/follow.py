@@ -1,0 +1,83 @@
+"""Tells that objects of one kind changed, by name and nothing more: the hearer reads them itself.
+
+Ends only by cancellation. Misses nothing: what may have been missed is told as None.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable
+
+import msgspec
+
+from app import wire
+from app.core.errors import ClusterError
+from app.kube.client import Client
+from app.kube.watch import NORMAL, Timing
+
+log = logging.getLogger("fairgate.kube")
+
+_page = msgspec.json.Decoder(wire.Bare)
+_change = msgspec.json.Decoder(wire.Change[wire.Bare])
+
+
+async def follow(
+    client: Client,
+    path: str,
+    hear: Callable[[str | None], None],
+    *,
+    only: str = "",
+    timing: Timing = NORMAL,
+) -> None:
+    """Call `hear` with the name of each object that came, changed or went; None: any may have.
+
+    `only`: the name of the one object to follow.
+    """
+    where = [("fieldSelector", f"metadata.name={only}")] if only else []
+    failures = 0
+    while True:
+        try:
+            version = await _version(client, path, where)
+            hear(None)
+            failures = 0
+            await _stream(client, path, where, version, hear, timing)
+        except (ClusterError, msgspec.DecodeError) as error:
+            failures += 1
+            facts = {"path": path, "why": str(error), "failures": failures}
+            level = logging.WARNING if failures % 20 == 1 else logging.DEBUG
+            log.log(level, "watch interrupted", extra=facts)
+        least, most = timing.backoff
+        wait = min(most, least * 2 ** min(failures, 16))
+        await asyncio.sleep(random.uniform(wait / 2, wait))  # noqa: S311  (jitter, not a secret)
+
+
+async def _version(client: Client, path: str, where: list[tuple[str, str]]) -> str:
+    """Return the version from which to follow; of the list itself nothing is needed."""
+    answer = await client.request("GET", path, query=[*where, ("limit", "1")])
+    return _page.decode(answer).metadata.resource_version
+
+
+async def _stream(
+    client: Client,
+    path: str,
+    where: list[tuple[str, str]],
+    version: str,
+    hear: Callable[[str | None], None],
+    timing: Timing,
+) -> None:
+    query = [
+        *where,
+        ("watch", "1"),
+        ("allowWatchBookmarks", "true"),
+        ("resourceVersion", version),
+        ("timeoutSeconds", str(int(timing.follow[1]))),
+    ]
+    async with client.stream(path, query, read_timeout=timing.silence) as lines:
+        async for line in lines:
+            change = _change.decode(line)
+            if change.type == "ERROR":
+                return
+            if change.type != "BOOKMARK":
+                hear(change.object.metadata.name)
