@@ -47,6 +47,7 @@ class Settings:
     tls_key_file: Path | None
     tls_ca_file: Path | None
     webhook_configuration: str
+    priority_twins: bool
     lease_seconds: int
     drain_seconds: int
     release_concurrency: int
@@ -126,6 +127,12 @@ FIELDS: tuple[Field, ...] = (
         text.name,
         "fairgate",
         "The MutatingWebhookConfiguration that receives the CA.",
+    ),
+    Field(
+        "priority_twins",
+        text.switch,
+        "true",
+        "Give managed pods a PriorityClass that evicts nobody: true or false.",
     ),
     Field(
         "lease_seconds",

@@ -42,6 +42,8 @@ class PodSpec(Wire, frozen=True):
     node_selector: dict[str, str] | None = None
     node_name: str | None = None
     priority: int | None = None
+    priority_class_name: str | None = None
+    preemption_policy: str | None = None
     active_deadline_seconds: int | None = None
 
     def demand(self) -> dict[Resource, int]:
@@ -162,6 +164,13 @@ class Policy(Wire, frozen=True):
     spec: PolicySpec = PolicySpec()
 
 
+class PriorityClass(Wire, frozen=True):
+    metadata: Metadata = Metadata()
+    value: int = 0
+    global_default: bool = False
+    preemption_policy: str | None = None
+
+
 class UserInfo(Wire, frozen=True):
     username: str = ""
 
@@ -173,6 +182,7 @@ class AdmissionRequest(Wire, frozen=True):
     namespace: str = ""
     user_info: UserInfo = UserInfo()
     object: Pod | None = None
+    old_object: Pod | None = None
 
 
 class AdmissionReview(Wire, frozen=True):

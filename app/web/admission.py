@@ -23,6 +23,7 @@ from app.web.body import BodyTooLarge, BodyTooSlow, Disconnected, read_body
 from app.web.metrics import ADMISSION_DURATION, ADMISSION_REQUESTS
 from app.web.review import Answer, Request, Unreadable
 from app.web.view import View
+from app.wire import Pod
 
 log = logging.getLogger("fairgate.web")
 
@@ -70,9 +71,11 @@ class Judge:
 
     def judge(self, request: Request) -> gate.Verdict:
         """Decide. A dry run is judged like any other request: nothing here has an effect."""
-        if request.operation != "CREATE" or request.sub_resource:
+        if request.sub_resource or request.namespace in self._exempt:
             return gate.Ignore()
-        if request.namespace in self._exempt:
+        if request.operation == "UPDATE" and request.object and request.old_object:
+            return gate.judge_change(_priority(request.old_object), _priority(request.object))
+        if request.operation != "CREATE":
             return gate.Ignore()
         pod = request.object
         if pod is None:
@@ -86,7 +89,8 @@ class Judge:
         if not self._ready():
             return gate.Refuse(503, NOT_READY)
         candidate = _candidate(request, demand)
-        return gate.judge(candidate, self._view.owner_of(request.namespace), self._managed)
+        owner = self._view.owner_of(request.namespace)
+        return gate.judge(candidate, owner, self._managed, self._view.classes)
 
 
 class Admission:
@@ -96,7 +100,7 @@ class Admission:
         self._judge = judge
         self._count = {
             decision: ADMISSION_REQUESTS.labels(decision)
-            for decision in ("ignore", "hold", "refuse", "error")
+            for decision in ("ignore", "hold", "mend", "refuse", "error")
         }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -148,7 +152,13 @@ def _candidate(request: Request, demand: dict[Resource, int]) -> gate.Candidate:
         labels=pod.metadata.labels,
         annotations=pod.metadata.annotations,
         node_name=pod.spec.node_name,
+        priority_class=pod.spec.priority_class_name,
+        preemption_policy=pod.spec.preemption_policy,
     )
+
+
+def _priority(pod: Pod) -> gate.Priority:
+    return pod.spec.priority_class_name, pod.spec.preemption_policy
 
 
 def _too_large(beginning: bytes) -> Answer:
