@@ -60,10 +60,14 @@ def of_kind(documents: list[Object], kind: str) -> dict[str, Object]:
 
 
 def the_webhook(documents: list[Object]) -> Object:
-    """Return the one webhook of the chart."""
-    [webhook] = of_kind(documents, "MutatingWebhookConfiguration")["fairgate"]["webhooks"]
-    assert isinstance(webhook, dict)
-    return webhook
+    """Return the webhook that holds pods."""
+    return webhooks(documents)["hold.fairgate.io"]
+
+
+def webhooks(documents: list[Object]) -> dict[str, Object]:
+    """Return the mutating webhooks of the chart, by name."""
+    found = of_kind(documents, "MutatingWebhookConfiguration")["fairgate"]["webhooks"]
+    return {each["name"]: each for each in found}
 
 
 def make(cluster: Cluster, api: str, kind: str, name: str, fields: Object, *flags: str) -> Object:
