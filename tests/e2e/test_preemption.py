@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+import yaml
 
 from app.core.errors import ClusterError
+from app.dev.build import SOURCE
 from app.dev.fairgate import UNFAIR
+from app.dev.tools import Tools
 from tests.e2e.stage import GPU, Object, Stage, name_of, pod, template, until
 
+SCHEDULER = SOURCE / "docs" / "examples" / "scheduler-without-preemption.yaml"
+POLITE = "polite-scheduler"
 HIGHEST = 1_000_000_000
 """The highest value that a PriorityClass of a user may have."""
 
@@ -104,6 +113,47 @@ def test_the_same_pod_without_a_twin_does_evict(
     until("somebody of the crowd is evicted", lambda: len(uids(stage, others) & before) < NODES)
     assert classes(stage, exempt)["urgent"][0] == "e2e-urgent"
     until("the urgent pod has that place", lambda: stage.running(exempt) == ["urgent"])
+
+
+@pytest.fixture
+def polite_scheduler(stage: Stage, cluster_tools: Tools) -> Iterator[str]:
+    """A second scheduler, set up by the file in the docs but for its name and its cluster."""
+    kubeconfig = stage.cluster.folder / "config" / "kube-scheduler.kubeconfig"
+    document = yaml.safe_load(SCHEDULER.read_text())
+    document["clientConnection"]["kubeconfig"] = str(kubeconfig)
+    document["leaderElection"] = {"leaderElect": False}
+    document["profiles"][0]["schedulerName"] = POLITE
+    config = stage.folder / "scheduler.yaml"
+    config.write_text(yaml.safe_dump(document))
+    argv = [str(cluster_tools.scheduler), f"--config={config}", "--secure-port=0"]
+    environment = {"PATH": os.defpath, "HOME": str(stage.folder)}
+    with (
+        Path(stage.folder / "scheduler.log").open("w") as log,
+        subprocess.Popen(argv, env=environment, stdout=log, stderr=log) as running,
+    ):
+        try:
+            yield POLITE
+        finally:
+            running.terminate()
+
+
+@pytest.mark.parametrize(
+    ("each", "wanted", "apart"), [(8, 8, False), (5, 1, True)], ids=["full", "apart"]
+)
+def test_without_a_twin_a_scheduler_without_preemption_evicts_nobody(
+    stage: Stage, polite_scheduler: str, each: int, wanted: int, apart: bool
+) -> None:
+    others = crowd(stage, each)
+    before = uids(stage, others)
+    exempt = stage.namespace(UNFAIR[0])
+    item = urgent(wanted, apart)
+    item["spec"]["schedulerName"] = polite_scheduler
+    stage.apply(exempt, item)
+    until("it finds no node", lambda: found(stage, exempt) != "")
+    assert classes(stage, exempt) == {"urgent": ("e2e-urgent", HIGHEST, "PreemptLowerPriority")}
+    assert "preemption" not in found(stage, exempt)
+    assert uids(stage, others) == before
+    assert stage.running(exempt) == []
 
 
 @pytest.mark.parametrize("way", ["false", "true"], ids=["client-side", "server-side"])

@@ -11,7 +11,7 @@ import yaml
 from app import settings
 from app.dev.fairgate import CHART
 from app.dev.tools import Tools
-from tests.chart import ROLES, Chart, Object, of_kind, the_webhook
+from tests.chart import ROLES, Chart, Object, of_kind, the_webhook, webhooks
 
 OUTSIDE = "external.webhookUrl=https://127.0.0.1:9443/admit"
 NETWORK = "networkPolicy.enabled=true"
@@ -62,7 +62,8 @@ def test_outside_the_cluster_the_webhook_is_a_url_and_nothing_runs(chart: Chart)
     assert the_webhook(outside)["clientConfig"] == {"url": "https://127.0.0.1:9443/admit"}
     rest = [each for each in inside if each["kind"] not in WORKLOADS]
     for documents in (rest, outside):
-        the_webhook(documents).pop("clientConfig")
+        for webhook in webhooks(documents).values():
+            webhook.pop("clientConfig")
     assert rest == outside
 
 
@@ -147,6 +148,8 @@ def test_defaults_are_those_of_the_programs() -> None:
     values = yaml.safe_load((CHART / "values.yaml").read_text())
     assert tuple(values["managedResources"]) == settings.MANAGED
     assert tuple(values["exemptNamespaces"]) == settings.EXEMPT
+    chosen = settings.load({"FAIRGATE_ROLES": "webhook"})
+    assert values["preemption"]["twins"] is chosen.priority_twins
 
 
 # --- the webhook ---
@@ -188,6 +191,28 @@ def test_managed_resources_make_the_match_conditions(chart: Chart) -> None:
     assert "nvidia" not in condition["expression"]
 
 
+def test_priority_is_kept_where_pods_are_held_and_without_failing_closed(
+    inside: list[Object],
+) -> None:
+    holding, keeping = the_webhook(inside), webhooks(inside)["keep-priority.fairgate.io"]
+    for same in ("clientConfig", "namespaceSelector", "sideEffects", "timeoutSeconds"):
+        assert keeping[same] == holding[same]
+    assert keeping["failurePolicy"] == "Ignore"
+    assert [rule["operations"] for rule in keeping["rules"]] == [["UPDATE"]]
+    assert len(keeping["matchConditions"]) == 2
+
+
+def test_without_twins_nobody_may_touch_priority_classes(chart: Chart) -> None:
+    documents = chart.render("preemption.twins=false")
+    assert "fairgate-priorities" not in of_kind(documents, "ClusterRole")
+    assert "fairgate-priorities" not in of_kind(documents, "ClusterRoleBinding")
+    webhook = of_kind(documents, "Deployment")["fairgate-webhook"]
+    [container] = webhook["spec"]["template"]["spec"]["containers"]
+    assert {"name": "FAIRGATE_PRIORITY_TWINS", "value": "false"} in container["env"]
+    # Pods that got a twin before are applied again all the same.
+    assert "keep-priority.fairgate.io" in webhooks(documents)
+
+
 # --- values it does not take ---
 
 
@@ -207,6 +232,7 @@ def test_managed_resources_make_the_match_conditions(chart: Chart) -> None:
         ("webhook.replica=3", "replica"),
         ("managedResource={nvidia.com/gpu}", "managedResource"),
         ("logLevel=loud", "logLevel"),
+        ("preemption.twins=maybe", "preemption"),
     ],
 )
 def test_wrong_value_is_refused_by_name(chart: Chart, value: str, words: str) -> None:
