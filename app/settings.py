@@ -54,6 +54,7 @@ class Settings:
     tls_days: int
     tls_settle_seconds: int
     canary_seconds: int
+    priority_twins: bool
     lease_seconds: int
     drain_seconds: int
     release_concurrency: int
@@ -166,6 +167,12 @@ FIELDS: tuple[Field, ...] = (
         text.whole(0, 3600),
         "10",
         "How often the webhook tries whether pods are held and gates hold; 0: never.",
+    ),
+    Field(
+        "priority_twins",
+        text.switch,
+        "true",
+        "Give managed pods a PriorityClass that evicts nobody: true or false.",
     ),
     Field(
         "lease_seconds",

@@ -86,6 +86,14 @@ def whole(least: int, most: int) -> Callable[[str], int]:
     return read
 
 
+def switch(written: str) -> bool:
+    """Read true or false."""
+    said = written.strip().lower()
+    if said not in ("true", "false"):
+        raise InvalidInput(f"{_quote(written)} is neither; write true or false.")
+    return said == "true"
+
+
 def address(written: str) -> HostPort:
     """Read HOST:PORT, :PORT or [IPv6]:PORT."""
     host, colon, port = written.strip().rpartition(":")
@@ -230,6 +238,8 @@ def show(value: object) -> str:
         return f"{value.group}/{value.resource}={value.path}"
     if isinstance(value, Rules):
         return json.dumps(asdict(value))
+    if isinstance(value, bool):
+        return str(value).lower()
     if isinstance(value, tuple):
         return ",".join(map(show, value))
     if isinstance(value, str) and "://" in value:

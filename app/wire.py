@@ -48,6 +48,8 @@ class PodSpec(Wire, frozen=True):
     node_selector: dict[str, str] | None = None
     node_name: str | None = None
     priority: int | None = None
+    priority_class_name: str | None = None
+    preemption_policy: str | None = None
     active_deadline_seconds: int | None = None
     resource_claims: list[Claim] | None = None
 
@@ -167,6 +169,13 @@ class PolicySpec(Wire, frozen=True):
 class Policy(Wire, frozen=True):
     metadata: Metadata = Metadata()
     spec: PolicySpec = PolicySpec()
+
+
+class PriorityClass(Wire, frozen=True):
+    metadata: Metadata = Metadata()
+    value: int = 0
+    global_default: bool = False
+    preemption_policy: str | None = None
 
 
 class UserInfo(Wire, frozen=True):

@@ -27,7 +27,7 @@ from app.control.publisher import Publisher
 from app.control.releases import Releases
 from app.core.engine import Engine
 from app.core.errors import ClusterUnavailable, StoreUnavailable
-from app.core.events import Source
+from app.core.events import NEEDED, Source
 from app.core.model import Millis
 from app.core.resources import ManagedResources
 from app.kube import canary
@@ -41,6 +41,8 @@ from app.kube.release import PodReleaser
 from app.kube.review import Reviews
 from app.kube.sources import watches
 from app.kube.status import ResourceStatus
+from app.kube.twins import Twins
+from app.ports import EventSink
 from app.settings import HostPort, Settings
 from app.store.connection import Server
 from app.store.reader import RedisReader
@@ -175,8 +177,14 @@ async def _insist(step: Callable[[], Awaitable[object]]) -> None:
 
 async def _webhook(process: _Process) -> None:
     settings = process.settings
-    view = View()
+    needs = [Source.TENANTS, Source.PRIORITIES] if settings.priority_twins else [Source.TENANTS]
+    view = View(needs)
     _watch(process, view, [Source.TENANTS])
+    if settings.priority_twins:
+        twins = Twins(process.client, view)
+        _watch(process, twins, [Source.PRIORITIES])
+        process.tasks.append(twins.run)
+        process.checks["twins of PriorityClasses made"] = lambda: twins.complete
     certificate = await _certificate(process)
     managed = ManagedResources(settings.managed_resources)
     enforced = Enforced(
@@ -274,7 +282,7 @@ async def _controller(process: _Process) -> None:
     announcer = PodAnnouncer(client)
     publisher = Publisher(engine, ResourceStatus(client), meters, lambda: leader.leads, now)
     loop = Loop(engine, inbox, copier, releases, announcer, now, heard)
-    _watch(process, inbox, list(Source))
+    _watch(process, inbox, sorted(NEEDED, key=lambda source: source.value))
     process.tasks += [part.run for part in (loop, copier, leader, announcer, publisher)]
     process.checks["cluster heard"] = heard.is_set
 
@@ -293,7 +301,7 @@ _ROLES: dict[str, Callable[[_Process], Awaitable[None]]] = {
 }
 
 
-def _watch(process: _Process, sink: View | Inbox, sources: list[Source]) -> None:
+def _watch(process: _Process, sink: EventSink, sources: list[Source]) -> None:
     settings = process.settings
     process.tasks += [
         watch.run

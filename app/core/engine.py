@@ -76,7 +76,7 @@ class Engine:
     @property
     def ready(self) -> bool:
         """Whether every source has been heard whole and is fresh."""
-        return len(self._fresh) == len(ev.Source)
+        return self._fresh >= ev.NEEDED
 
     def handle(self, event: ev.Event) -> tuple[Effect, ...]:
         """Take one event; return what should be done about it, in this order.
@@ -161,6 +161,8 @@ class Engine:
                 self._roster.put_policy(policy)
             case ev.PolicyGone():
                 self._roster.put_policy(Policy())
+            case ev.PriorityObserved() | ev.PriorityGone():
+                pass  # for the webhook: pods carry their priority as a number
             case ev.SourceFresh(_, source):
                 self._fresh.add(source)
             case ev.SourceStale(_, source):

@@ -19,16 +19,22 @@ from app.core.model import (
     Uid,
 )
 from app.core.policy import Policy
+from app.core.priorities import PriorityClass
 
 
 class Source(Enum):
-    """The lists the engine must have seen whole, and fresh, before it decides anything."""
+    """The lists that watches follow."""
 
     PODS = "pods"
     NODES = "nodes"
     TENANTS = "tenants"
     POOLS = "pools"
     POLICIES = "policies"
+    PRIORITIES = "priorities"
+
+
+NEEDED = frozenset(Source) - {Source.PRIORITIES}
+"""The lists the engine must have seen whole, and fresh, before it decides anything."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +126,22 @@ class PolicyGone:
 
 
 @dataclass(frozen=True, slots=True)
+class PriorityObserved:
+    """A PriorityClass exists in this state. The engine reads priorities from pods alone."""
+
+    at: Millis
+    priority: PriorityClass
+
+
+@dataclass(frozen=True, slots=True)
+class PriorityGone:
+    """A PriorityClass exists no more."""
+
+    at: Millis
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
 class SourceFresh:
     """A list is complete and its watch is live."""
 
@@ -200,6 +222,8 @@ ClusterEvent = (
     | PoolGone
     | PolicyObserved
     | PolicyGone
+    | PriorityObserved
+    | PriorityGone
     | SourceFresh
     | SourceStale
 )

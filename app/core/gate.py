@@ -29,6 +29,7 @@ from app.core.model import (
     TenantName,
     UserName,
 )
+from app.core.priorities import Known, Unfit, kept_patch, priority_patch
 from app.core.resources import ManagedResources
 
 Patch = list[dict[str, Any]]
@@ -54,6 +55,8 @@ class Candidate:
     labels: Mapping[str, str] | None = None
     annotations: Mapping[str, str] | None = None
     node_name: str | None = None
+    priority_class: str | None = None
+    preemption_policy: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +84,13 @@ class Hold:
 
 
 @dataclass(frozen=True, slots=True)
+class Mend:
+    """Let a change of a pod pass, but put back what is Fairgate's."""
+
+    patch: Patch
+
+
+@dataclass(frozen=True, slots=True)
 class Refuse:
     """Let it not pass; `message` says why and what to do, `code` is the HTTP status."""
 
@@ -88,11 +98,19 @@ class Refuse:
     message: str
 
 
-Verdict = Ignore | Hold | Refuse
+Verdict = Ignore | Hold | Mend | Refuse
 
 
-def judge(candidate: Candidate, owner: Owner, managed: ManagedResources) -> Verdict:
-    """Decide about a pod that is about to be created."""
+def judge(
+    candidate: Candidate,
+    owner: Owner,
+    managed: ManagedResources,
+    classes: Known | None = None,
+) -> Verdict:
+    """Decide about a pod that is about to be created.
+
+    `classes` are the cluster's PriorityClasses; None: pods keep theirs.
+    """
     if not (candidate.claims or managed.asked(candidate.demand)):
         return Ignore()
     node = candidate.node_name
@@ -107,7 +125,23 @@ def judge(candidate: Candidate, owner: Owner, managed: ManagedResources) -> Verd
             f"Fairgate: tenant {owner.tenant} already has {owner.pending} pods waiting and its "
             f"limit (maxPending) is {owner.max_pending}; try again when some have started.",
         )
-    return _hold(candidate, owner.tenant)
+    twin: Patch | Unfit = []
+    if classes is not None:
+        twin = priority_patch(candidate.priority_class, candidate.preemption_policy, classes)
+    if isinstance(twin, Unfit):
+        return Refuse(twin.code, twin.message)
+    hold = _hold(candidate, owner.tenant)
+    return Hold(hold.patch + twin, hold.warnings)
+
+
+Priority = tuple[str | None, str | None]
+"""Class and policy of a pod, as written in it."""
+
+
+def judge_change(old: Priority, new: Priority) -> Verdict:
+    """Decide about a change of a pod's class: `kubectl apply` names the original again."""
+    patch = kept_patch(old, new)
+    return Mend(patch) if patch else Ignore()
 
 
 def submitter(candidate: Candidate) -> UserName:

@@ -22,6 +22,7 @@ from app.core.model import (
     UserName,
 )
 
+NEVER = "Never"
 NODE = "system:node:"
 KUBE_SYSTEM = "system:serviceaccount:kube-system:"
 CONTROLLER_MANAGER = "system:kube-controller-manager"
@@ -43,6 +44,10 @@ UNSTAMPED = (
 )
 SCHEDULER = (
     "Fairgate: the scheduler {0} may not place pods that ask for managed resources; use {1}."
+)
+PREEMPTION = (
+    "Fairgate: a pod that asks for managed resources has a PriorityClass that evicts nobody; "
+    "leave preemptionPolicy out, and let Fairgate's webhook choose the class."
 )
 GATE_KEPT = (
     "Fairgate: only Fairgate takes the gate fairgate.io/queue away, when it is this pod's turn; "
@@ -119,6 +124,7 @@ class Rules:
     paths: str = r"^/[/.]*(dev[/.]*((nvidia|dri|kfd).*)?)?$"
     refuse_privileged: bool = True
     taints: tuple[str, ...] = ("nvidia.com/gpu", "amd.com/gpu")
+    refuse_preemption: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +136,7 @@ class Sheet:
     labels: Mapping[str, str] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
     scheduler: str = ""
+    preemption: str = ""
     node: str = ""
     phase: str = ""
     variables: tuple[tuple[str, str | None], ...] = ()
@@ -165,6 +172,8 @@ class Guard:
                 return UNSTAMPED
             if (pod.scheduler or "default-scheduler") not in self._rules.schedulers:
                 return SCHEDULER.format(pod.scheduler, " or ".join(self._rules.schedulers))
+            if self._rules.refuse_preemption and pod.preemption != NEVER:
+                return PREEMPTION
         return self.reached(pod)
 
     def changed(self, before: Sheet, after: Sheet, caller: UserName, releases: bool) -> str | None:

@@ -12,9 +12,17 @@ from msgspec.json import Decoder
 
 from app import wire
 from app.core import model
-from app.core.events import NodeGone, PodGone, PolicyGone, PoolGone, Source, TenantGone
+from app.core.events import (
+    NodeGone,
+    PodGone,
+    PolicyGone,
+    PoolGone,
+    PriorityGone,
+    Source,
+    TenantGone,
+)
 from app.core.resources import ManagedResources
-from app.kube import convert, custom
+from app.kube import convert, custom, twins
 from app.kube.client import Client
 from app.kube.watch import NORMAL, Kind, Timing, Watch
 from app.ports import EventSink
@@ -80,6 +88,17 @@ POLICIES = Kind(
     gone=lambda name, at: PolicyGone(at),
 )
 
+PRIORITIES = Kind(
+    Source.PRIORITIES,
+    twins.PATH,
+    Decoder(wire.Page[wire.PriorityClass]),
+    Decoder(wire.Change[wire.PriorityClass]),
+    Decoder(wire.PriorityClass),
+    key=lambda meta: meta.name,
+    read=twins.read_priority,
+    gone=lambda name, at: PriorityGone(at, name),
+)
+
 
 def watches(
     client: Client,
@@ -101,5 +120,6 @@ def watches(
         Source.TENANTS: TENANTS,
         Source.POOLS: POOLS,
         Source.POLICIES: POLICIES,
+        Source.PRIORITIES: PRIORITIES,
     }
     return [Watch(client, kinds[source], sink, clock, timing) for source in sources]

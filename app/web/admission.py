@@ -86,7 +86,7 @@ class Admission(Generic[T]):
         self._judge = judge
         self._count = {
             decision: ADMISSION_REQUESTS.labels(decision)
-            for decision in ("ignore", "hold", "refuse", "error")
+            for decision in ("ignore", "hold", "mend", "refuse", "error")
         }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

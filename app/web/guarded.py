@@ -48,6 +48,7 @@ class Spec(wire.Wire, frozen=True):
     volumes: list[Volume] | None = None
     tolerations: list[Toleration] | None = None
     scheduler_name: str | None = None
+    preemption_policy: str | None = None
 
 
 class Reach(wire.Wire, frozen=True):
@@ -66,6 +67,7 @@ def sheet(document: Any, managed: ManagedResources) -> Sheet:
         labels=pod.metadata.labels or {},
         annotations=pod.metadata.annotations or {},
         scheduler=spec.scheduler_name or "",
+        preemption=spec.preemption_policy or "",
         node=pod.spec.node_name or "",
         phase=pod.status.phase or "",
         variables=tuple(

@@ -53,9 +53,11 @@ class Holding:
     def judge(self, request: Request[wire.Pod]) -> Verdict:
         """Decide. A dry run is judged like any other request: nothing here has an effect."""
         ground = self._ground
-        if request.operation != "CREATE" or request.sub_resource:
+        if request.sub_resource or request.namespace in ground.exempt:
             return Ignore()
-        if request.namespace in ground.exempt:
+        if request.operation == "UPDATE" and request.object and request.old_object:
+            return gate.judge_change(_priority(request.old_object), _priority(request.object))
+        if request.operation != "CREATE":
             return Ignore()
         pod = request.object
         if pod is None:
@@ -69,7 +71,8 @@ class Holding:
         if not ground.ready():
             return Refuse(503, NOT_READY)
         candidate = self._candidate(request, pod, demand)
-        return gate.judge(candidate, ground.view.owner_of(request.namespace), ground.managed)
+        owner, classes = ground.view.owner_of(request.namespace), ground.view.classes
+        return gate.judge(candidate, owner, ground.managed, classes)
 
     def _candidate(
         self, request: Request[wire.Pod], pod: wire.Pod, demand: dict[Resource, int]
@@ -85,7 +88,13 @@ class Holding:
             labels=pod.metadata.labels,
             annotations=pod.metadata.annotations,
             node_name=pod.spec.node_name,
+            priority_class=pod.spec.priority_class_name,
+            preemption_policy=pod.spec.preemption_policy,
         )
+
+
+def _priority(pod: wire.Pod) -> gate.Priority:
+    return pod.spec.priority_class_name, pod.spec.preemption_policy
 
 
 class Stamping:

@@ -111,6 +111,8 @@ def encode(uid: str, verdict: gate.Verdict) -> Answer:
             return _answer(_pass(uid, [], warnings), "ignore")
         case gate.Hold(patch, warnings):
             return _answer(_pass(uid, patch, warnings), "hold")
+        case gate.Mend(patch):
+            return _answer(_pass(uid, patch, ()), "mend")
         case gate.Refuse(code, message):
             return refuse(uid, code, message)
     assert_never(verdict)
@@ -122,7 +124,9 @@ def refuse(uid: str, code: int, message: str) -> Answer:
     message = _clean(message)
     if not uid:
         return Answer(code if code < 500 else 400, message.encode(), decision)
-    status = {"code": code, "message": message}
+    status: dict[str, Any] = {"code": code, "message": message}
+    if code == 503:  # the API server makes it Retry-After, which kubectl and controllers heed
+        status["details"] = {"retryAfterSeconds": 1}
     return _answer({"uid": uid, "allowed": False, "status": status}, decision)
 
 

@@ -11,6 +11,8 @@ from app.core.events import (
     ClusterEvent,
     PoolGone,
     PoolObserved,
+    PriorityGone,
+    PriorityObserved,
     Source,
     SourceFresh,
     TenantGone,
@@ -18,6 +20,7 @@ from app.core.events import (
 )
 from app.core.gate import Owner
 from app.core.model import Pool, PoolName, TenantName
+from app.core.priorities import PriorityClass
 from app.core.tenancy import Tenancy
 
 
@@ -30,6 +33,10 @@ class View:
         self.pending: dict[TenantName, int] = {}
         self.pools: dict[PoolName, Pool] = {}
         self._missing = set(needs)
+        self.classes: dict[str, PriorityClass] | None = None
+        """PriorityClasses by name; None where nobody needs them."""
+        if Source.PRIORITIES in self._missing:
+            self.classes = {}
 
     @property
     def ready(self) -> bool:
@@ -53,6 +60,10 @@ class View:
                 self.pools[pool.name] = pool
             case PoolGone(name=pool_name):
                 self.pools.pop(pool_name, None)
+            case PriorityObserved(priority=priority) if self.classes is not None:
+                self.classes[priority.name] = priority
+            case PriorityGone(name=class_name) if self.classes is not None:
+                self.classes.pop(class_name, None)
             case SourceFresh(source=source):
                 self._missing.discard(source)
             case _:

@@ -16,7 +16,8 @@ Object = dict[str, Any]
 ALICE = "alice"
 """May edit the namespace, and write every subresource of pods, but has no right of Fairgate's."""
 RELEASER = "releaser"
-NODE = "system:node:rule-node"
+CLASS = "fairgate.none"
+"""Of value 0; evicts nobody."""
 GPU = {"nvidia.com/gpu": "1"}
 STAMPS = {"fairgate.io/release": "0", "fairgate.io/submitter": ALICE}
 LABELS = {"fairgate.io/tenant": "ns.rules", "fairgate.io/user": ALICE}
@@ -78,6 +79,8 @@ def pod(
             "containers": list(containers or (ASKING,)),
             "schedulingGates": list(gates),
             "terminationGracePeriodSeconds": 0,
+            "priorityClassName": CLASS,
+            "preemptionPolicy": "Never",
             **spec,
         },
     }
@@ -198,6 +201,7 @@ CREATES = (
     Case("a pool of its own choice", guard.UNSTAMPED, create=pod(labels={**LABELS, "fairgate.io/pool": "x"})),
     Case("an unknown key of ours", guard.UNSTAMPED, create=pod(annotations={**STAMPS, "fairgate.io/new": "x"})),
     Case("an annotation for users", None, create=pod(annotations={**STAMPS, "fairgate.io/gang": "x"})),
+    Case("priority over others' pods", guard.PREEMPTION, create=pod(priorityClassName=None, preemptionPolicy=None)),
     Case("another scheduler", SCHEDULER, create=pod(schedulerName="other")),
     Case("another scheduler for other pods", None, create=unmanaged(schedulerName="other")),
     Case("every device by a variable", VARIABLE, create=unmanaged(environment("all"))),

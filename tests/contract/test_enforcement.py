@@ -29,7 +29,7 @@ from app.web.review import Request
 from app.web.view import View
 from app.wire import Asked, UserInfo
 from tests.chart import Object
-from tests.contract.enforcement_cases import ALICE, CASES, RELEASER, Case
+from tests.contract.enforcement_cases import ALICE, CASES, CLASS, RELEASER, Case
 from tests.e2e.stage import until
 from tests.layers import POLICIES, VALIDATING, keep_only
 from tests.people import Person, person
@@ -108,6 +108,11 @@ def court(request: pytest.FixtureRequest, cluster_tools: Tools) -> Iterator[Cour
     try:
         cluster.up(Options(nodes=1, fairgate=False))
         court = Court(cluster, layer, _people(cluster))
+        kind = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass"}
+        twin = {"metadata": {"name": CLASS}, "value": 0, "preemptionPolicy": "Never"}
+        court.people["admin"].call(
+            "POST", f"/apis/{kind['apiVersion']}/priorityclasses", kind | twin
+        )
         for case in CASES:
             if case.before is not None:
                 made = json.loads(json.dumps(case.before))

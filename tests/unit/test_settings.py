@@ -154,6 +154,20 @@ def test_a_password_in_a_broken_url_is_never_shown() -> None:
     assert "s3cret" not in str(raised.value)
 
 
+@pytest.mark.parametrize(("written", "meant"), [("true", True), ("False", False), ("", True)])
+def test_a_switch_is_true_or_false(written: str, meant: bool) -> None:
+    chosen = settings.load(WEBHOOK | {"FAIRGATE_PRIORITY_TWINS": written})
+
+    assert chosen.priority_twins is meant
+    told = dict(row[1:3] for row in settings.describe(chosen))
+    assert told["FAIRGATE_PRIORITY_TWINS"] == str(meant).lower()
+
+
+def test_a_switch_takes_nothing_else() -> None:
+    with pytest.raises(InvalidSettings, match="'yes' is neither; write true or false"):
+        settings.load(WEBHOOK | {"FAIRGATE_PRIORITY_TWINS": "yes"})
+
+
 def test_the_table_and_the_dataclass_name_the_same_settings() -> None:
     chosen = settings.load(WEBHOOK)
 

@@ -76,6 +76,11 @@ request.userInfo.username in {{ toJson .Values.controllerUsers }}
 object.spec.?schedulerName.orValue('default-scheduler') in {{ toJson .Values.schedulers.names }}
 {{- end }}
 
+{{/* Whether a pod, once released, has nobody evicted to make room for it. */}}
+{{- define "fairgate.evictsNobody" -}}
+{{ if .Values.preemption.twins }}object.spec.?preemptionPolicy.orValue('') == 'Never'{{ else }}true{{ end }}
+{{- end }}
+
 {{/* Whether a key of two maps `before` and `after` differs: (dict "keys" CEL-of-k "before" .. "after" ..). */}}
 {{- define "fairgate.kept" -}}
 ({{ .before }}.all(k, !({{ .keys }}) || (k in {{ .after }} && {{ .after }}[k] == {{ .before }}[k])) &&

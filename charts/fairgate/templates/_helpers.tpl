@@ -20,7 +20,7 @@ app.kubernetes.io/component: {{ .component }}
 
 {{/* What differs between clusters in the rules, as the programs read it. */}}
 {{- define "fairgate.rules" -}}
-{{ dict "controllers" .Values.controllerUsers "schedulers" .Values.schedulers.names "phase_writers" .Values.phaseWriters "variables" .Values.devices.variables "paths" .Values.devices.paths "refuse_privileged" .Values.devices.refusePrivileged "taints" .Values.devices.taints | toJson }}
+{{ dict "controllers" .Values.controllerUsers "schedulers" .Values.schedulers.names "phase_writers" .Values.phaseWriters "variables" .Values.devices.variables "paths" .Values.devices.paths "refuse_privileged" .Values.devices.refusePrivileged "taints" .Values.devices.taints "refuse_preemption" .Values.preemption.twins | toJson }}
 {{- end }}
 {{- define "fairgate.templateList" -}}
 {{- $all := list -}}

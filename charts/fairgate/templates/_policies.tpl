@@ -38,6 +38,11 @@ spec:
         {{- include "fairgate.usualScheduler" . | nindent 8 }}
       messageExpression: {{ include "fairgate.say.scheduler" . }}
       reason: Forbidden
+    {{- if .Values.preemption.twins }}
+    - expression: {{ include "fairgate.evictsNobody" . }}
+      message: {{ include "fairgate.say.preemption" . }}
+      reason: Forbidden
+    {{- end }}
 ---
 apiVersion: admissionregistration.k8s.io/v1
 kind: ValidatingAdmissionPolicy
@@ -201,6 +206,9 @@ spec:
 {{- end }}
 {{- define "fairgate.say.scheduler" -}}
 "'Fairgate: the scheduler ' + object.spec.?schedulerName.orValue('default-scheduler') + ' may not place pods that ask for managed resources; use {{ join " or " .Values.schedulers.names }}.'"
+{{- end }}
+{{- define "fairgate.say.preemption" -}}
+"Fairgate: a pod that asks for managed resources has a PriorityClass that evicts nobody; leave preemptionPolicy out, and let Fairgate's webhook choose the class."
 {{- end }}
 {{- define "fairgate.say.gate" -}}
 "Fairgate: only Fairgate takes the gate fairgate.io/queue away, when it is this pod's turn; kubectl describe pod tells where it stands."

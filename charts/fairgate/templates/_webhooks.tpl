@@ -20,6 +20,19 @@ webhooks:
       - name: asks-for-managed-resource
         expression: |-
           {{- include "fairgate.asks" (dict "root" . "spec" "object.spec") | nindent 10 }}
+  # kubectl apply of the same manifest names the pod's original PriorityClass again, which the API
+  # server would refuse. Asked only then; without an answer that is what it does.
+  - name: keep-priority.fairgate.io
+    {{- include "fairgate.webhook" (dict "root" . "path" "/admit" "failurePolicy" "Ignore") | nindent 4 }}
+    rules:
+      - {apiGroups: [""], apiVersions: [v1], resources: [pods], operations: [UPDATE], scope: Namespaced}
+    matchConditions:
+      - name: has-twin-of-its-class
+        expression: oldObject.spec.?priorityClassName.orValue('').startsWith('fairgate')
+      - name: names-another-class
+        expression: >-
+          object.spec.?priorityClassName != oldObject.spec.?priorityClassName ||
+          object.spec.?preemptionPolicy != oldObject.spec.?preemptionPolicy
   - name: stamp.fairgate.io
     {{- include "fairgate.webhook" (dict "root" . "path" "/stamp") | nindent 4 }}
     reinvocationPolicy: IfNeeded
@@ -51,7 +64,7 @@ webhooks:
         expression: |-
           !({{ include "fairgate.isMirror" . | replace "\n" " " }} ||
           (object.spec.?nodeName.orValue('') == '' && {{ include "fairgate.isHeld" "object" | replace "\n" " " }} &&
-          {{ include "fairgate.usualScheduler" . | replace "\n" " " }} &&
+          {{ include "fairgate.usualScheduler" . | replace "\n" " " }} && {{ include "fairgate.evictsNobody" . }} &&
           {{ include "fairgate.isStamped" . | replace "\n" " " }}))
   - name: update.fairgate.io
     {{- include "fairgate.webhook" (dict "root" . "path" "/validate") | nindent 4 }}
@@ -114,11 +127,11 @@ webhooks:
           {{ include "fairgate.weighsUsers" . | replace "\n" " " }})
 {{- end }}
 
-{{/* What all webhooks have in common: (dict "root" $ "path" "/admit" "everywhere" false). */}}
+{{/* What all webhooks have in common: (dict "root" $ "path" "/admit" "everywhere" false "failurePolicy" "Fail"). */}}
 {{- define "fairgate.webhook" -}}
 admissionReviewVersions: [v1]
 # What could not be judged does not happen: nothing passes unheld.
-failurePolicy: Fail
+failurePolicy: {{ .failurePolicy | default "Fail" }}
 matchPolicy: Equivalent
 sideEffects: None
 timeoutSeconds: {{ .root.Values.webhook.timeoutSeconds }}
