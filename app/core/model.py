@@ -40,6 +40,9 @@ ANNOTATION_MAX_RUNTIME = "fairgate.io/max-runtime"
 HELD = "0"
 """Value of the release annotation that the webhook writes."""
 
+ADOPTED = "adopted"
+"""Its value on a pod that Fairgate did not release, and counts as used all the same."""
+
 DEFAULT_TENANT = TenantName("default")
 """Parent of every tenant that stands for a namespace nobody mapped."""
 
