@@ -47,7 +47,8 @@ class Bar:
             return
         self._next = now + REFRESH_SECONDS
         self._bar.start()
-        self._bar.update(self._task, description=what, completed=done, total=total, refresh=True)
+        self._bar.tasks[0].total = total  # `update` cannot take a total away
+        self._bar.update(self._task, description=what, completed=done, refresh=True)
 
     def __enter__(self) -> Bar:
         return self
