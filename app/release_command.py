@@ -59,6 +59,6 @@ def release(
     The API server's audit log names who did it. It cannot be undone.
     Gates that are not Fairgate's stay, and so does what the pod counts as used.
     """
-    from app.kube import break_glass
+    from app.kube import break_glass, telling
 
-    break_glass.run(break_glass.Options(pod, everything, namespace, kubeconfig, yes, output.value))
+    break_glass.run(telling.Options(pod, everything, namespace, kubeconfig, yes, output.value))
