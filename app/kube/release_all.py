@@ -146,9 +146,7 @@ class _Everything:
                 "owners of those remove them."
             )
         if not self.observes:
-            lines.append(
-                "Fairgate's resources are not installed: there was no Policy to change."
-            )
+            lines.append("Fairgate's resources are not installed: there was no Policy to change.")
             return lines
         lines.append("Policy default is in mode Observe: nothing new is held.")
         lines.append(f"To go back:    {GO_BACK}")
