@@ -39,6 +39,29 @@ class Claim(Wire, frozen=True):
     name: str = ""
 
 
+class Requirement(Wire, frozen=True):
+    key: str = ""
+    operator: str = ""
+    values: list[str] | None = None
+
+
+class NodeTerm(Wire, frozen=True):
+    match_expressions: list[Requirement] | None = None
+    match_fields: list[Requirement] | None = None
+
+
+class NodeTerms(Wire, frozen=True):
+    node_selector_terms: list[NodeTerm] | None = None
+
+
+class NodeAffinity(Wire, frozen=True):
+    required_during_scheduling_ignored_during_execution: NodeTerms | None = None
+
+
+class Affinity(Wire, frozen=True):
+    node_affinity: NodeAffinity | None = None
+
+
 class PodSpec(Wire, frozen=True):
     containers: list[Container] | None = None
     init_containers: list[Container] | None = None
@@ -47,6 +70,7 @@ class PodSpec(Wire, frozen=True):
     scheduling_gates: list[Gate] | None = None
     node_selector: dict[str, str] | None = None
     node_name: str | None = None
+    affinity: Affinity | None = None
     priority: int | None = None
     priority_class_name: str | None = None
     preemption_policy: str | None = None

@@ -24,6 +24,9 @@ Millis = NewType("Millis", int)
 Amounts = Mapping[Resource, int]
 """Amounts in base units: millicores of cpu, bytes, whole devices, whole pods."""
 
+Pin = tuple[NodeName, ...] | None
+"""The only nodes that a pod may go to, sorted; None: any."""
+
 GATE = "fairgate.io/queue"
 LABEL_TENANT = "fairgate.io/tenant"
 LABEL_POOL = "fairgate.io/pool"
@@ -36,6 +39,9 @@ ANNOTATION_MAX_RUNTIME = "fairgate.io/max-runtime"
 
 HELD = "0"
 """Value of the release annotation that the webhook writes."""
+
+ADOPTED = "adopted"
+"""Its value on a pod that Fairgate did not release, and counts as used all the same."""
 
 DEFAULT_TENANT = TenantName("default")
 """Parent of every tenant that stands for a namespace nobody mapped."""
@@ -77,7 +83,8 @@ class Pod:
     """One managed pod, as the API server stores it.
 
     `gates` are all its scheduling gates, `release` the raw release annotation ("" if absent),
-    `since` its creation time, `pools` what the user's pools annotation names (empty: any).
+    `since` its creation time, `pools` what the user's pools annotation names (empty: any),
+    `only` the nodes that its affinity names, as that of a DaemonSet's pod does.
     `gang` names the gang within the namespace ("": none), `gang_size` how many pods it has.
     `started` is when its node took it up, `max_runtime` what its owner declared.
     """
@@ -95,6 +102,7 @@ class Pod:
     pool: PoolName | None = None
     selector: Mapping[str, str] = field(default_factory=dict)
     pools: tuple[PoolName, ...] = ()
+    only: Pin = None
     phase: Phase = Phase.PENDING
     terminating: bool = False
     has_labels: bool = True

@@ -47,6 +47,7 @@ class Roster:
         self._shapes = Shapes()
         self._gangs = Gangs(usage, self._shapes)
         self._changed: list[Tracked] = []
+        self._pinned: dict[NodeName, dict[Uid, Tracked]] = {}
         self._seen: tuple[int, int] = (-1, -1)
         self._dirty = True
 
@@ -141,6 +142,9 @@ class Roster:
                 self._recount(scale)
             elif scale != self.usage.tree.scale:
                 self.usage.tree.rescale(scale)
+        for name in pools.take_moved():
+            for tracked in list(self._pinned.get(name, {}).values()):
+                self.rest(tracked, tracked.rests)  # in a queue of its node's pool from now on
         self._changed += self._gangs.settle()
 
     def take_changed(self) -> list[Tracked]:
@@ -160,6 +164,7 @@ class Roster:
         self.running.clear()
         self._shapes.clear()
         self._gangs.clear()
+        self._pinned.clear()
         self._dirty = False
         # What is bound counts first: the others are expected where there is room beside it.
         for tracked in sorted(self.pods.values(), key=lambda t: t.pod.node is None):
@@ -205,6 +210,7 @@ class Roster:
             node=pod.node or expected,
             bound=pod.node is not None,
             ends=ends,
+            only=pod.only,
         )
         self.running.setdefault(leaf, {})[pod.uid] = tracked
 
@@ -214,6 +220,8 @@ class Roster:
             return  # a recount is due, or it has no place
         if tracked.life is not Life.USING:
             self.pending[leaf.tenant] -= 1
+        if tracked.life is Life.HELD:
+            self._unpin(tracked.pod)
         if tracked.gang is not None:
             self._gangs.loosen(tracked.gang)
         if tracked.shape is not None:
@@ -224,9 +232,18 @@ class Roster:
             del self.running[leaf][tracked.pod.uid]
             tracked.pool = tracked.stay = None
 
+    def _unpin(self, pod: Pod) -> None:
+        for name in pod.only or ():
+            pinned = self._pinned[name]
+            del pinned[pod.uid]
+            if not pinned:
+                del self._pinned[name]
+
     def _wait(self, tracked: Tracked, leaf: Leaf, tenant: Tenant | None) -> None:
         pod = tracked.pod
         tracked.pool = tracked.shape = None
+        for name in pod.only or ():
+            self._pinned.setdefault(name, {})[pod.uid] = tracked
         pools = self._pools.serving(pod, tenant)
         shape = self._shapes.of([pod], pools)
         if tracked.told is None and pools:

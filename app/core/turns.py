@@ -116,7 +116,7 @@ class Turns:
             for tracked in waiting:
                 tracked.spared = (paid.taken_from, Millis(self._roster.usage.now + PEACE_MS))
         by_uid = {t.pod.uid: t for t in waiting}
-        pods = in_order([t.pod for t in waiting], choice.shape.parts)
+        pods = in_order([t.pod for t in waiting], choice.shape)
         effects: list[Effect] = []
         for pod, node in zip(pods, choice.plan.nodes, strict=True):
             effects.append(self._open(by_uid[pod.uid], choice, node, epoch, decision))

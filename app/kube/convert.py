@@ -8,7 +8,7 @@ that it cannot understand.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 
 from app import wire
@@ -73,6 +73,7 @@ class Pods:
             node=model.NodeName(name(spec.node_name)) if spec.node_name else None,
             pool=model.PoolName(name(pool)) if pool else None,
             selector=shared.mapping(spec.node_selector or {}),
+            only=shared.value(_only(spec.affinity)) if spec.affinity else None,
             pools=shared.value(tuple([model.PoolName(each) for each in named_pools(written)])),
             phase=_phase(pod),
             terminating=meta.deletion_timestamp is not None,
@@ -97,6 +98,33 @@ def read_node(node: wire.Node, at: model.Millis) -> events.NodeObserved:
             ready=ready and not node.spec.unschedulable,
         ),
     )
+
+
+def _only(affinity: wire.Affinity) -> model.Pin:
+    """Return the nodes that a required affinity names, as the DaemonSet controller writes it."""
+    nodes = affinity.node_affinity
+    required = nodes.required_during_scheduling_ignored_during_execution if nodes else None
+    if required is None:
+        return None
+    names: set[str] = set()
+    for term in required.node_selector_terms or ():  # any of them is enough
+        named = _named(term.match_fields or ())
+        if named is not None:
+            names |= named
+        elif term.match_expressions or term.match_fields:
+            return None
+        # An empty term matches no node.
+    return tuple(sorted(model.NodeName(name(each)) for each in names))
+
+
+def _named(fields: Iterable[wire.Requirement]) -> set[str] | None:
+    """Return the nodes that all of these allow, None if they name none."""
+    found: set[str] | None = None
+    for field in fields:
+        if field.key == "metadata.name" and field.operator == "In":
+            values = set(field.values or ())
+            found = values if found is None else found & values
+    return found
 
 
 def _phase(pod: wire.Pod) -> model.Phase:

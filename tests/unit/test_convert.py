@@ -226,3 +226,47 @@ def test_sharing_confuses_no_values_and_keeps_a_bounded_number() -> None:
     for number in range(3):
         shared.mapping({"n": number})
     assert shared.mapping({"a": "1"}) is not mapping
+
+
+def affinity(*terms: dict[str, Any]) -> dict[str, Any]:
+    required = {"nodeSelectorTerms": list(terms)}
+    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
+
+
+def on(*names: str) -> dict[str, Any]:
+    """A term as the DaemonSet controller writes it."""
+    key = "metadata.name"
+    return {"matchFields": [{"key": key, "operator": "In", "values": [each]} for each in names]}
+
+
+GPU_KIND = {"matchExpressions": [{"key": "gpu", "operator": "Exists"}]}
+
+
+@pytest.mark.parametrize(
+    ("terms", "only"),
+    [
+        ([on("n1")], ("n1",)),
+        ([on("n1") | GPU_KIND, on("n1")], ("n1",)),
+        ([on("n2"), on("n1")], ("n1", "n2")),
+        ([on("n1"), GPU_KIND], None),
+        ([GPU_KIND], None),
+        ([on("n1"), {}], ("n1",)),
+        ([on("n1", "n2")], ()),
+        (
+            [{"matchFields": [{"key": "metadata.name", "operator": "NotIn", "values": ["n1"]}]}],
+            None,
+        ),
+    ],
+    ids=["daemon", "daemon with labels", "two", "or a label", "label", "empty term", "none", "not"],
+)
+def test_required_affinity_to_named_nodes_is_read(
+    terms: list[dict[str, Any]], only: model.Pin
+) -> None:
+    assert managed(pod(ONE_GPU, affinity=affinity(*terms))).only == only
+
+
+def test_preferred_affinity_pins_nothing() -> None:
+    preferred = {"preferredDuringSchedulingIgnoredDuringExecution": [{"preference": on("n1")}]}
+    assert managed(pod(ONE_GPU, affinity={"nodeAffinity": preferred})).only is None
+    assert managed(pod(ONE_GPU, affinity={"podAffinity": {}})).only is None
+    assert managed(pod(ONE_GPU)).only is None
