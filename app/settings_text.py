@@ -82,6 +82,11 @@ def whole(least: int, most: int) -> Callable[[str], int]:
     return read
 
 
+def switch(written: str) -> bool:
+    """Read true or false."""
+    return choice(("true", "false"))(written) == "true"
+
+
 def address(written: str) -> HostPort:
     """Read HOST:PORT, :PORT or [IPv6]:PORT."""
     host, colon, port = written.strip().rpartition(":")
@@ -196,6 +201,8 @@ def show(value: object) -> str:
     """Return a value the way it would be written, without any password."""
     if value is None:
         return ""
+    if isinstance(value, bool):
+        return str(value).lower()
     if isinstance(value, tuple):
         return ",".join(map(str, value))
     if isinstance(value, str) and "://" in value:

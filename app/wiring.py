@@ -20,6 +20,7 @@ from fastapi import FastAPI
 
 from app import logs
 from app.control.copier import Copier
+from app.control.corrections import Corrections
 from app.control.inbox import Inbox
 from app.control.leader import Leader
 from app.control.loop import Loop
@@ -33,6 +34,8 @@ from app.core.resources import ManagedResources
 from app.kube.announce import PodAnnouncer
 from app.kube.bundle import Bundle
 from app.kube.client import Client
+from app.kube.corrections import PodAdopter, PodEvictor
+from app.kube.installation import KeptInstallation
 from app.kube.lease import LeaseLeadership
 from app.kube.release import PodReleaser
 from app.kube.review import Reviews
@@ -168,8 +171,8 @@ async def _insist(step: Callable[[], Awaitable[object]]) -> None:
 
 async def _webhook(process: _Process) -> None:
     settings = process.settings
-    view = View()
-    _watch(process, view, [Source.TENANTS])
+    view = View([Source.TENANTS, Source.POLICIES])
+    _watch(process, view, [Source.TENANTS, Source.POLICIES])
     certificate = await _certificate(process)
     managed = ManagedResources(settings.managed_resources)
     app = admission_app(view, managed, settings.exempt_namespaces, lambda: view.ready)
@@ -200,7 +203,7 @@ async def _controller(process: _Process) -> None:
     process.after_start.append(server.check)
     managed = ManagedResources(settings.managed_resources)
     engine, inbox, meters, heard = (
-        Engine(managed, evicts=False),
+        Engine(managed, evicts=False, evicts_bypassed=settings.evict_bypassed),
         Inbox(),
         Leading(),
         asyncio.Event(),
@@ -221,11 +224,24 @@ async def _controller(process: _Process) -> None:
         lambda: leader.depose(),  # noqa: PLW0108
     )
     leader = Leader(
-        engine, inbox, copier, releases, store, releaser, leadership, meters, now, heard
+        engine,
+        inbox,
+        copier,
+        releases,
+        store,
+        releaser,
+        leadership,
+        KeptInstallation(client, settings.namespace),
+        meters,
+        now,
+        heard,
+    )
+    corrections = Corrections(
+        PodAdopter(client), PodEvictor(client), leadership, inbox, meters, now
     )
     announcer = PodAnnouncer(client)
     publisher = Publisher(engine, ResourceStatus(client), meters, lambda: leader.leads, now)
-    loop = Loop(engine, inbox, copier, releases, announcer, now, heard)
+    loop = Loop(engine, inbox, copier, releases, corrections, announcer, now, heard)
     _watch(process, inbox, list(Source))
     process.tasks += [part.run for part in (loop, copier, leader, announcer, publisher)]
     process.checks["cluster heard"] = heard.is_set
@@ -233,6 +249,7 @@ async def _controller(process: _Process) -> None:
     async def hand_over() -> None:
         leader.leave()
         await releases.drain(settings.drain_seconds)
+        await corrections.stop()
         await leadership.give_up()
 
     process.before_end.append(hand_over)
