@@ -145,7 +145,7 @@ FIELDS: tuple[Field, ...] = (
         "evict_bypassed",
         text.switch,
         "false",
-        "Whether pods that got round the gate are evicted; they are reported anyhow. true or false.",
+        "Whether pods that got round the gate are evicted (true or false); reported they are.",
     ),
     Field("log_level", text.choice(LEVELS), "info", "debug, info, warning or error."),
     Field(

@@ -112,7 +112,7 @@ class Loop:
                     assert_never(effect)
 
     def _refuse(self, order: Evict) -> None:
-        """Answer that a pod stays: nothing is evicted for another, so what wanted its place waits on.
+        """Answer that a pod stays: none is evicted for another, so what wanted its place waits on.
 
         The answer counts from the next pass, so that a long list of candidates costs one a pass.
         """
@@ -128,5 +128,5 @@ class Loop:
                 "tenant": order.beneficiary_tenant,
                 "why": order.cause.value,
             }
-            log.info("not evicted: this version evicts nothing", extra=facts)
+            log.info("not evicted: this version evicts nobody for another", extra=facts)
         self._carry(self._engine.handle(EvictionRefused(self._clock(), uid)))

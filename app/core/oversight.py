@@ -65,7 +65,7 @@ class Oversight:
         self._adopting.clear()
         self._expelling.clear()
         for stamp, uid in list(self._stamps.items()):
-            if int(stamp.partition(".")[0]) > epoch:
+            if int(stamp.partition(".")[0]) >= epoch:  # nobody can have released under it
                 del self._stamps[stamp], self._stamp_of[uid], self._rights[uid]
                 self._strays[uid] = self._roster.pods[uid]
         self._unjudged = dict(self._strays)
@@ -169,9 +169,9 @@ class Oversight:
     def _settle(self, tracked: Tracked, right: Right) -> None:
         uid = tracked.pod.uid
         self._rights[uid] = right
-        if right is Right.RELEASED:
-            if self._stamps.setdefault(tracked.pod.release, uid) == uid:
-                self._stamp_of[uid] = tracked.pod.release
+        stamp = tracked.pod.release
+        if right is Right.RELEASED and self._stamps.setdefault(stamp, uid) == uid:
+            self._stamp_of[uid] = stamp
         if self._strays.pop(uid, None) is not None:
             self._unjudged.pop(uid, None)
             self._adopting.drop(uid)

@@ -112,10 +112,12 @@ class Roster:
         if not changed:
             return
         for tracked in self.pods.values():
-            if tracked.life is Life.HELD and tracked.leaf is not None:
-                if kind_of(tracked.leaf, tracked.pod) in changed:
-                    self._unplace(tracked)
-                    self._place(tracked)
+            leaf = tracked.leaf
+            if leaf is None or tracked.life is not Life.HELD:
+                continue
+            if kind_of(leaf, tracked.pod) in changed:
+                self._unplace(tracked)
+                self._place(tracked)
 
     def remove(self, tracked: Tracked) -> None:
         """Drop a pod. What ended early may be charged for longer, unless it was evicted."""

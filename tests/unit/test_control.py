@@ -11,6 +11,7 @@ from dataclasses import replace as changed
 import pytest
 
 from app.control.copier import Copier
+from app.control.corrections import Corrections
 from app.control.inbox import Inbox
 from app.control.leader import Leader
 from app.control.loop import TICK_SECONDS, Loop
@@ -38,6 +39,7 @@ from app.core.model import (
 from app.core.resources import PODS, ManagedResources
 from app.core.views import View
 from app.sim.world import held_pod
+from tests.fakes.corrections import FakeCorrector, FakeInstallation
 from tests.fakes.pods import FakeReleaser, StoredPod
 from tests.fakes.store import Contents, FakeStore, Memory
 
@@ -77,6 +79,7 @@ class FakeMeters:
     failures: list[str] = field(default_factory=list)
     views: list[View] = field(default_factory=list)
     drifts: list[float] = field(default_factory=list)
+    strays: int = 0
 
     def leading(self, epoch: int | None) -> None:
         self.epochs.append(epoch)
@@ -96,6 +99,9 @@ class FakeMeters:
         waited: float | None = None,
     ) -> None:
         self.answers.append(answer)
+
+    def bypassed(self) -> None:
+        self.strays += 1
 
     def store_failed(self, operation: str) -> None:
         self.failures.append(operation)
@@ -141,7 +147,8 @@ class Rig:
     def __init__(self, memory: Memory | None = None) -> None:
         self.memory = memory or Memory()
         self.store = FakeStore(self.memory)
-        self.engine = Engine(ManagedResources([GPU]))
+        self.engine = Engine(ManagedResources([GPU]), evicts_bypassed=True)
+        self.corrector, self.installation = FakeCorrector(), FakeInstallation(Millis(30_000))
         self.inbox, self.lead, self.meters = Listening(), FakeLead(), FakeMeters()
         self.told, self.written = Told(), Written()
         self.parts: dict[str, asyncio.Task[None]] = {}
@@ -155,11 +162,15 @@ class Rig:
         )
         self.leader = Leader(
             self.engine, self.inbox, self.copier, self.releases, self.store, self.releaser,
-            self.lead, self.meters, clock, heard,
+            self.lead, self.installation, self.meters, clock, heard,
         )  # fmt: skip
-        self.loop = Loop(
-            self.engine, self.inbox, self.copier, self.releases, self.told, clock, heard
+        self.corrections = Corrections(
+            self.corrector, self.corrector, self.lead, self.inbox, self.meters, clock
         )
+        self.loop = Loop(
+            self.engine, self.inbox, self.copier, self.releases, self.corrections, self.told,
+            clock, heard,
+        )  # fmt: skip
         self.publisher = Publisher(
             self.engine, self.written, self.meters, lambda: self.leader.leads, clock
         )
@@ -205,6 +216,7 @@ async def running(rig: Rig, gpus: int = 2) -> AsyncIterator[Rig]:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await rig.releases.stop()
+        await rig.corrections.stop()
 
 
 async def until(true: Callable[[], bool]) -> None:
