@@ -63,7 +63,7 @@ class Corrections:
             "user": found.user,
             "node": found.node,
             "stamp": found.stamp,
-            "created": found.created,
+            "since": found.since,
         }
         log.error("a pod got past the gate without a release", extra=facts)
 

@@ -168,7 +168,7 @@ class Adopt:
 class Bypassed:
     """Report that this pod got past the gate without a release. It counts as used all the same.
 
-    `stamp` is what its release annotation says, `created` when it was.
+    `stamp` is what its release annotation says, `since` is its creation time.
     """
 
     ref: PodRef
@@ -176,7 +176,7 @@ class Bypassed:
     user: UserName
     node: NodeName | None
     stamp: str
-    created: Millis
+    since: Millis
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,14 +7,18 @@ from __future__ import annotations
 
 from urllib.parse import quote
 
+import msgspec
+
+from app import wire
 from app.core.effects import Adopt, PodRef
-from app.core.errors import ClusterRefused
+from app.core.errors import ClusterRefused, ClusterUnavailable
 from app.core.model import ADOPTED, ANNOTATION_RELEASE
 from app.kube.client import MERGE_PATCH, Client
 
 SERVER_SECONDS = 5
 """What the API server may spend on one request; it gives up on it afterwards."""
 
+_bare = msgspec.json.Decoder(wire.Bare)
 _LIMIT = [("timeout", f"{SERVER_SECONDS}s")]
 
 
@@ -55,6 +59,8 @@ class PodEvictor:
 
         True also if it is gone already. Raises ClusterError.
         """
+        if not await self._is_there(ref):
+            return True  # the server tries for ten seconds to evict another pod of that name
         body = {
             "apiVersion": "policy/v1",
             "kind": "Eviction",
@@ -75,6 +81,17 @@ class PodEvictor:
             if error.status not in (404, 409):
                 raise
         return True
+
+    async def _is_there(self, ref: PodRef) -> bool:
+        try:
+            found = await self._client.request("GET", _path(ref), timeout=SERVER_SECONDS)
+            return _bare.decode(found).metadata.uid == ref.uid
+        except msgspec.DecodeError as error:
+            raise ClusterUnavailable(f"{_path(ref)}: garbled ({error}).") from error
+        except ClusterRefused as error:
+            if error.status == 404:
+                return False
+            raise
 
 
 def _path(ref: PodRef) -> str:

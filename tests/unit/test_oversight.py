@@ -223,8 +223,8 @@ def test_a_gate_that_somebody_took_off_while_we_released_is_found_out() -> None:
 
 @pytest.mark.parametrize(
     "stamp",
-    ["0", "0@7", "7", "7.", ".1", "7.x", "07.1", "0.1", "7.0", "7.1 ", "-7.1", "\uff18.1", "Adopted",
-     "7.1", f"{EPOCH + 1}.1", "999999999999.1", "9999999999999.1"],
+    ["0", "0@7", "7", "7.", ".1", "7.x", "07.1", "0.1", "7.0", "7.1 ", "-7.1", "\uff18.1",
+     "Adopted", "7.1", f"{EPOCH + 1}.1", "999999999999.1", "9999999999999.1"],
 )  # fmt: skip
 def test_a_stamp_that_no_leader_wrote_counts_as_none(stamp: str) -> None:
     watch = Watch(free("p", release=stamp))
