@@ -19,6 +19,9 @@ from app.core.tracked import Kind, Tracked, kind_of
 
 MOST_DOUBLINGS = 6
 
+LONG = 1_200_000
+"""Milliseconds: longer than controllers pause before they create a pod anew."""
+
 
 @dataclass(slots=True)
 class Ban:
@@ -31,7 +34,7 @@ class Ban:
     @property
     def forgotten(self) -> Millis:
         """When it is forgotten, unless pods of the kind wait or look for a node."""
-        return Millis(self.until + self.length)
+        return Millis(self.until + max(self.length, LONG))
 
 
 class Unbound:
@@ -129,7 +132,7 @@ class Unbound:
         for kind in old:
             ban = self._bans[kind]
             if kind in wanted:
-                ban.until = now  # asked about again after the same time
+                ban.until = now  # asked about again after as long
             else:
                 del self._bans[kind]
 

@@ -11,6 +11,7 @@ from app.core.effects import Expel, Notice, Release, Tell
 from app.core.model import ADOPTED, Answer, Millis, Pod
 from app.core.policy import Mode, Policy
 from app.core.repeats import FIRST
+from app.core.unbound import LONG
 from app.sim.world import held_pod
 from tests.unit.test_oversight import NODE, Watch, free
 
@@ -172,11 +173,23 @@ def test_a_node_for_one_of_its_kind_ends_the_wait_of_all() -> None:
 def test_a_kind_is_forgotten_when_nobody_asked_for_it_for_long() -> None:
     watch = Watch()
     fail(watch, "p")
-    watch.wait(2 * TIMEOUT)
+    watch.wait(TIMEOUT)
+    assert watch.alarm == watch.now + LONG
+    watch.wait(LONG)
     fail(watch, "q")
     assert waits(watch, "again")
     watch.wait(TIMEOUT)  # not twice as long
     assert len(watch.all(Release)) == 1
+
+
+def test_a_short_pause_of_its_controller_makes_nobody_forget() -> None:
+    watch = Watch()
+    fail(watch, "p")
+    watch.wait(TIMEOUT + LONG - 1)
+    fail(watch, "q")
+    assert waits(watch, "again")
+    watch.wait(TIMEOUT)
+    assert not watch.all(Release)
 
 
 def test_a_kind_is_not_forgotten_while_it_waits() -> None:
@@ -185,8 +198,9 @@ def test_a_kind_is_not_forgotten_while_it_waits() -> None:
     full = free("full", release="6.1", demand={**held_pod("x", "a", 8).demand})
     watch.see(full)
     assert waits(watch, "q")
-    watch.wait(2 * TIMEOUT)
     watch.wait(TIMEOUT)
+    for _ in range(3):
+        watch.wait(LONG)
     watch.hear(ev.PodGone(watch.at, full.uid))
     [order] = watch.all(Release)
     pod = replace(held_pod("q", "a", since=200_000 + TIMEOUT), gates=(), release=order.stamp)
