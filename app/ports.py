@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from app.core.effects import Intend, PodRef, Release, StoreWrite, Tell
+from app.core.effects import Adopt, Intend, PodRef, Release, StoreWrite, Tell
 from app.core.events import ClusterEvent
-from app.core.model import Answer, PoolName, TenantName, Uid, UserName
+from app.core.model import Answer, Millis, PoolName, TenantName, Uid, UserName
 from app.core.views import View
 
 
@@ -84,6 +84,27 @@ class Releaser(Protocol):
         """Make every release patch of an older epoch fail on this pod, if it is still held."""
 
 
+class Adopter(Protocol):
+    """Stamps pods that were there before Fairgate. May raise ClusterError."""
+
+    async def adopt(self, order: Adopt) -> None:
+        """Write the stamp and the labels on this very pod; one that is gone is no error."""
+
+
+class Evictor(Protocol):
+    """Evicts pods, as their disruption budgets allow. May raise ClusterError."""
+
+    async def evict(self, ref: PodRef) -> bool:
+        """Evict this very pod; True: it goes, or is gone. False: it stays for now."""
+
+
+class Installation(Protocol):
+    """Knows since when Fairgate is in this cluster. May raise ClusterError."""
+
+    async def since(self, now: Millis) -> Millis:
+        """Return since when; if nobody knows, since `now`, and that is kept for ever."""
+
+
 class Announcer(Protocol):
     """Tells people, through Kubernetes events. Never blocks, may drop."""
 
@@ -134,6 +155,9 @@ class Meters(Protocol):
         waited: float | None = None,
     ) -> None:
         """One release ended in `answer` after `seconds`; its pod had waited `waited` seconds."""
+
+    def bypassed(self) -> None:
+        """A pod was found past the gate that was never released."""
 
     def store_failed(self, operation: str) -> None:
         """A call of the store raised StoreError. `operation` is one of a few fixed words."""

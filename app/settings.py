@@ -58,6 +58,7 @@ class Settings:
     lease_seconds: int
     drain_seconds: int
     release_concurrency: int
+    evict_bypassed: bool
     log_level: str
     identity: str
 
@@ -187,6 +188,12 @@ FIELDS: tuple[Field, ...] = (
         "How long to go on serving after being told to stop.",
     ),
     Field("release_concurrency", text.whole(1, 1000), "16", "Most release patches at once."),
+    Field(
+        "evict_bypassed",
+        text.switch,
+        "false",
+        "Whether pods that got round the gate are evicted (true or false); reported they are.",
+    ),
     Field("log_level", text.choice(LEVELS), "info", "debug, info, warning or error."),
     Field(
         "identity",

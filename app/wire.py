@@ -188,6 +188,8 @@ class PolicySpec(Wire, frozen=True):
     reclaim: str | None = None
     within_queue: str | None = None
     min_runtime: str | None = None
+    scheduling_timeout: str | None = None
+    mode: str | None = None
 
 
 class Policy(Wire, frozen=True):

@@ -20,6 +20,7 @@ from fastapi import FastAPI
 
 from app import logs
 from app.control.copier import Copier
+from app.control.corrections import Corrections
 from app.control.inbox import Inbox
 from app.control.leader import Leader
 from app.control.loop import Loop
@@ -35,6 +36,8 @@ from app.kube.alarm import Alarm
 from app.kube.announce import PodAnnouncer
 from app.kube.bundle import Bundle
 from app.kube.client import Client
+from app.kube.corrections import PodAdopter, PodEvictor
+from app.kube.installation import KeptInstallation
 from app.kube.keeper import Keeper
 from app.kube.lease import LeaseLeadership
 from app.kube.release import PodReleaser
@@ -177,9 +180,9 @@ async def _insist(step: Callable[[], Awaitable[object]]) -> None:
 
 async def _webhook(process: _Process) -> None:
     settings = process.settings
-    needs = [Source.TENANTS, Source.PRIORITIES] if settings.priority_twins else [Source.TENANTS]
-    view = View(needs)
-    _watch(process, view, [Source.TENANTS])
+    needs = [Source.TENANTS, Source.POLICIES]
+    view = View([*needs, Source.PRIORITIES] if settings.priority_twins else needs)
+    _watch(process, view, needs)
     if settings.priority_twins:
         twins = Twins(process.client, view)
         _watch(process, twins, [Source.PRIORITIES])
@@ -197,17 +200,17 @@ async def _webhook(process: _Process) -> None:
     app = admission_app(view, enforced, lambda: view.ready)
     process.listeners.append(_tls_listener(process, "webhook", app, settings.webhook_listen))
     process.checks["tenants known"] = lambda: view.ready
-    _guard(process, certificate)
+    _guard(process, certificate, view)
 
 
-def _guard(process: _Process, certificate: Renewal) -> None:
+def _guard(process: _Process, certificate: Renewal, view: View) -> None:
     """Keep in force what makes the API server ask us, and try whether it does."""
     settings, client = process.settings, process.client
     meters, alarm = Enforcing(), Alarm(client, settings.namespace)
     latest = certificate.serving.ca
 
     def observing() -> bool:
-        return False
+        return view.observing
 
     keeper = Keeper(
         client,
@@ -256,7 +259,7 @@ async def _controller(process: _Process) -> None:
     process.after_start.append(server.check)
     managed = ManagedResources(settings.managed_resources)
     engine, inbox, meters, heard = (
-        Engine(managed, evicts=False),
+        Engine(managed, evicts=False, evicts_bypassed=settings.evict_bypassed),
         Inbox(),
         Leading(),
         asyncio.Event(),
@@ -277,11 +280,24 @@ async def _controller(process: _Process) -> None:
         lambda: leader.depose(),  # noqa: PLW0108
     )
     leader = Leader(
-        engine, inbox, copier, releases, store, releaser, leadership, meters, now, heard
+        engine,
+        inbox,
+        copier,
+        releases,
+        store,
+        releaser,
+        leadership,
+        KeptInstallation(client, settings.namespace),
+        meters,
+        now,
+        heard,
+    )
+    corrections = Corrections(
+        PodAdopter(client), PodEvictor(client), leadership, inbox, meters, now
     )
     announcer = PodAnnouncer(client)
     publisher = Publisher(engine, ResourceStatus(client), meters, lambda: leader.leads, now)
-    loop = Loop(engine, inbox, copier, releases, announcer, now, heard)
+    loop = Loop(engine, inbox, copier, releases, corrections, announcer, now, heard)
     _watch(process, inbox, sorted(NEEDED, key=lambda source: source.value))
     process.tasks += [part.run for part in (loop, copier, leader, announcer, publisher)]
     process.checks["cluster heard"] = heard.is_set
@@ -289,6 +305,7 @@ async def _controller(process: _Process) -> None:
     async def hand_over() -> None:
         leader.leave()
         await releases.drain(settings.drain_seconds)
+        await corrections.stop()
         await leadership.give_up()
 
     process.before_end.append(hand_over)

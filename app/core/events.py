@@ -189,6 +189,17 @@ class StoreLost:
 
 
 @dataclass(frozen=True, slots=True)
+class Installed:
+    """Fairgate has been in this cluster since then; pods older than that are adopted.
+
+    Before it is heard, nobody past the gate is judged.
+    """
+
+    at: Millis
+    since: Millis
+
+
+@dataclass(frozen=True, slots=True)
 class LeadershipGained:
     """This engine decides from now on, under this epoch."""
 
@@ -235,6 +246,7 @@ NewsEvent = (
     | EvictionRefused
     | StoreReady
     | StoreLost
+    | Installed
     | LeadershipGained
     | LeadershipLost
 )

@@ -70,9 +70,13 @@ class Owner:
 
 @dataclass(frozen=True, slots=True)
 class Ignore:
-    """Let it pass untouched. `warnings` are shown to whoever asked."""
+    """Let it pass untouched. `warnings` are shown to whoever asked.
+
+    `observed`: what would have become of it if the policy did not only observe.
+    """
 
     warnings: tuple[str, ...] = field(default=())
+    observed: str = ""
 
 
 @dataclass(frozen=True, slots=True)

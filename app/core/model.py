@@ -36,12 +36,13 @@ ANNOTATION_RELEASE = "fairgate.io/release"
 ANNOTATION_POOLS = "fairgate.io/pools"
 ANNOTATION_PREEMPTIBLE = "fairgate.io/preemptible"
 ANNOTATION_MAX_RUNTIME = "fairgate.io/max-runtime"
+ANNOTATION_MIRROR = "kubernetes.io/config.mirror"
 
 HELD = "0"
 """Value of the release annotation that the webhook writes."""
 
 ADOPTED = "adopted"
-"""Its value on a pod that Fairgate did not release, and counts as used all the same."""
+"""Its value on pods that run without a release, and rightly: they were there before us."""
 
 DEFAULT_TENANT = TenantName("default")
 """Parent of every tenant that stands for a namespace nobody mapped."""
@@ -87,6 +88,7 @@ class Pod:
     `only` the nodes that its affinity names, as that of a DaemonSet's pod does.
     `gang` names the gang within the namespace ("": none), `gang_size` how many pods it has.
     `started` is when its node took it up, `max_runtime` what its owner declared.
+    `mirror`: it stands for a static pod, which its node runs whatever becomes of this one.
     """
 
     uid: Uid
@@ -113,6 +115,7 @@ class Pod:
     max_runtime: Millis | None = None
     preemptible: bool = True
     quality: Quality = Quality.BURSTABLE
+    mirror: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +192,7 @@ class Wait(Enum):
     TENANT_PAUSED = "its tenant is paused"
     GANG_INCOMPLETE = "its gang is not complete"
     REFUSED = "the API server refused its release; it is tried again later"
+    NO_NODE = "a pod like it found no node; it is tried again later"
 
 
 class Answer(Enum):

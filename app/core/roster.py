@@ -29,7 +29,7 @@ from app.core.pools import Pools
 from app.core.scale import Scale
 from app.core.shapes import Shapes
 from app.core.tenancy import Tenancy
-from app.core.tracked import Tracked, Workload, stamp_of
+from app.core.tracked import Kind, Tracked, Workload, kind_of, stamp_of
 from app.core.usage import Usage
 
 
@@ -46,6 +46,7 @@ class Roster:
         self._pools = pools
         self._shapes = Shapes()
         self._gangs = Gangs(usage, self._shapes)
+        self._banned: frozenset[Kind] = frozenset()
         self._changed: list[Tracked] = []
         self._pinned: dict[NodeName, dict[Uid, Tracked]] = {}
         self._seen: tuple[int, int] = (-1, -1)
@@ -105,6 +106,19 @@ class Roster:
         self._unplace(tracked)
         tracked.rests = rests
         self._place(tracked)
+
+    def ban(self, kinds: frozenset[Kind]) -> None:
+        """Keep held pods of these kinds, and of no others, out of the order."""
+        changed, self._banned = kinds ^ self._banned, kinds
+        if not changed:
+            return
+        for tracked in self.pods.values():
+            leaf = tracked.leaf
+            if leaf is None or tracked.life is not Life.HELD:
+                continue
+            if kind_of(leaf, tracked.pod) in changed:
+                self._unplace(tracked)
+                self._place(tracked)
 
     def remove(self, tracked: Tracked) -> None:
         """Drop a pod. What ended early may be charged for longer, unless it was evicted."""
@@ -256,6 +270,8 @@ class Roster:
             tracked.wait = Wait.NO_POOL
         elif tracked.rests:
             tracked.wait = Wait.REFUSED
+        elif self._banned and kind_of(leaf, pod) in self._banned:
+            tracked.wait = Wait.NO_NODE
         elif tracked.gang is not None:
             tracked.wait = Wait.GANG_INCOMPLETE
             self._gangs.wait(tracked, pools)

@@ -29,6 +29,7 @@ class Rule(Enum):
     PAUSED = "tenant paused"
     NO_POOL = "no pool"
     REFUSED = "release refused"
+    NO_NODE = "found no node"
     LIMIT = "limit"
     PREEMPTIBLE = "not preemptible"
     CAPACITY = "capacity"
@@ -42,6 +43,7 @@ _RULES = {
     Wait.TENANT_PAUSED: Rule.PAUSED,
     Wait.NO_POOL: Rule.NO_POOL,
     Wait.REFUSED: Rule.REFUSED,
+    Wait.NO_NODE: Rule.NO_NODE,
 }
 
 
@@ -91,6 +93,12 @@ def explain(tracked: Tracked, roster: Roster) -> str:
                 f"tried again later: the API server refused its release {tracked.refusals} "
                 "times; another admission webhook or policy, or an edit of its annotation "
                 "fairgate.io/release, may be the cause"
+            )
+        case Wait.NO_NODE:
+            return (
+                "tried again later: a pod of this user that asks for the same was released and no "
+                "node took it; see what these pods ask of nodes besides devices (affinity, "
+                "tolerations, volumes)"
             )
     if tracked.gang is not None and tracked.gang.shape is not None:
         workload = tracked.gang

@@ -18,7 +18,8 @@ import msgspec
 from app import wire
 from app.core.effects import Notice, PodRef, Tell
 from app.core.errors import ClusterRefused, ClusterUnavailable
-from app.core.gate import OURS, Patch
+from app.core.gate import Patch
+from app.core.keys import OURS
 from app.core.model import ADOPTED, ANNOTATION_RELEASE, GATE, Uid
 from app.kube.announce import event
 from app.kube.client import JSON_PATCH, MERGE_PATCH, Client

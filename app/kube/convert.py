@@ -79,10 +79,11 @@ class Pods:
             terminating=meta.deletion_timestamp is not None,
             has_labels=meta.labels is not None,
             has_annotations=meta.annotations is not None,
-            started=_time("startTime", started) if started else None,
+            started=read_time("startTime", started) if started else None,
             max_runtime=shared.value(_longest_life(written, spec.active_deadline_seconds)),
             preemptible=may_be_evicted(written),
             quality=_QUALITIES.get(pod.status.qos_class or "", model.Quality.BURSTABLE),
+            mirror=model.ANNOTATION_MIRROR in written,
         )
 
 
@@ -134,10 +135,11 @@ def _phase(pod: wire.Pod) -> model.Phase:
 def created(meta: wire.Metadata) -> model.Millis:
     """Return when an object was created. Raises InvalidInput."""
     written = meta.creation_timestamp
-    return _time("creationTimestamp", written) if written else model.Millis(0)
+    return read_time("creationTimestamp", written) if written else model.Millis(0)
 
 
-def _time(what: str, written: str) -> model.Millis:
+def read_time(what: str, written: str) -> model.Millis:
+    """Return a time as the API server writes it. Raises InvalidInput, naming what it is."""
     try:
         return model.Millis(int(datetime.fromisoformat(written).timestamp() * 1000))
     except ValueError as error:

@@ -15,7 +15,7 @@ import msgspec
 from app import wire
 from app.core import gate
 from app.core.errors import InvalidQuantity
-from app.core.gate import Ignore, Refuse, Verdict
+from app.core.gate import Hold, Ignore, Refuse, Verdict
 from app.core.guard import BIND, Guard, governed
 from app.core.model import Resource, UserName
 from app.core.resources import ManagedResources
@@ -42,6 +42,20 @@ class Ground:
     guard: Guard
     kinds: dict[tuple[str, str], Kind]
     ready: Callable[[], bool]
+
+    def observed(self, verdict: Verdict) -> Verdict:
+        """Return a verdict as the mode of the policy has it: who only observes changes nothing."""
+        if not self.view.observing:
+            return verdict
+        match verdict:
+            case Hold():
+                return Ignore(observed="would-hold")
+            case Refuse(_, message):
+                return Ignore(
+                    (f"{message} (Not refused: Fairgate only observes.)",), "would-refuse"
+                )
+            case _:
+                return verdict
 
 
 class Holding:
@@ -72,7 +86,7 @@ class Holding:
             return Refuse(503, NOT_READY)
         candidate = self._candidate(request, pod, demand)
         owner, classes = ground.view.owner_of(request.namespace), ground.view.classes
-        return gate.judge(candidate, owner, ground.managed, classes)
+        return ground.observed(gate.judge(candidate, owner, ground.managed, classes))
 
     def _candidate(
         self, request: Request[wire.Pod], pod: wire.Pod, demand: dict[Resource, int]
@@ -144,7 +158,7 @@ class Validation:
             return Refuse(422, f"Fairgate cannot read this object: {error}")
         except InvalidQuantity as error:
             return Refuse(422, UNREADABLE.format(error))
-        return Refuse(403, sentence) if sentence else Ignore()
+        return self._ground.observed(Refuse(403, sentence) if sentence else Ignore())
 
     def _sentence(self, request: Request[Any], caller: UserName) -> str | None:
         match request.resource.group, request.resource.resource, request.sub_resource:

@@ -94,6 +94,11 @@ WAITED = Histogram(
     buckets=(1, 5, 15, 60, 300, 900, 3600, 4 * 3600, 12 * 3600, 24 * 3600, 7 * 24 * 3600),
     registry=REGISTRY,
 )
+BYPASSED = Counter(
+    "fairgate_bypassed_pods_total",
+    "Pods found past the gate that were never released, once in each term of a leader.",
+    registry=REGISTRY,
+)
 LEADER = Gauge("fairgate_leader", "1 where this replica leads.", registry=REGISTRY)
 EPOCH = Gauge("fairgate_leader_epoch", "Epoch this replica last led under.", registry=REGISTRY)
 STORE_ERRORS = Counter(
@@ -216,6 +221,10 @@ class Leading:
         RELEASE_DURATION.observe(seconds)
         if waited is not None and answer is Answer.RELEASED:
             WAITED.labels(label).observe(waited)
+
+    def bypassed(self) -> None:
+        """A pod was found past the gate that was never released."""
+        BYPASSED.inc()
 
     def store_failed(self, operation: str) -> None:
         """A call of the store raised StoreError."""

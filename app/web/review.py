@@ -107,8 +107,8 @@ def uid_of(body: bytes | bytearray) -> str:
 def encode(uid: str, verdict: gate.Verdict) -> Answer:
     """Return the answer that carries a verdict."""
     match verdict:
-        case gate.Ignore(warnings):
-            return _answer(_pass(uid, [], warnings), "ignore")
+        case gate.Ignore(warnings, observed):
+            return _answer(_pass(uid, [], warnings), observed or "ignore")
         case gate.Hold(patch, warnings):
             return _answer(_pass(uid, patch, warnings), "hold")
         case gate.Mend(patch):
