@@ -160,6 +160,33 @@ def resources(written: str) -> tuple[str, ...]:
     return patterns
 
 
+@dataclass(frozen=True, slots=True)
+class DeviceClass:
+    """A device class, and the resource its devices count as."""
+
+    name: str
+    resource: str
+
+    def __str__(self) -> str:
+        return f"{self.name}={self.resource}"
+
+
+def device_classes(written: str) -> tuple[DeviceClass, ...]:
+    """Read a comma list of CLASS=RESOURCE."""
+    classes: dict[str, DeviceClass] = {}
+    for item in items(written):
+        class_name, equals, resource = (part.strip() for part in item.partition("="))
+        if not equals or not _RESOURCE.fullmatch(resource):
+            raise InvalidInput(
+                f"{_quote(item)} does not do; write CLASS=RESOURCE such as "
+                "gpu.nvidia.com=nvidia.com/gpu."
+            )
+        if name(class_name) in classes:
+            raise InvalidInput(f"{_quote(class_name)} is named twice; name each class once.")
+        classes[class_name] = DeviceClass(class_name, resource)
+    return tuple(classes.values())
+
+
 def redis_url(written: str) -> str:
     """Read the URL of Redis. The value is not repeated in the mistake: it may hold a password."""
     url = written.strip()

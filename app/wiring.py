@@ -25,10 +25,11 @@ from app.control.leader import Leader
 from app.control.loop import Loop
 from app.control.publisher import Publisher
 from app.control.releases import Releases
+from app.core.claims import IMPLICIT
 from app.core.engine import Engine
 from app.core.errors import ClusterUnavailable, StoreUnavailable
 from app.core.events import Source
-from app.core.model import Millis
+from app.core.model import Millis, Resource
 from app.core.resources import ManagedResources
 from app.kube.announce import PodAnnouncer
 from app.kube.bundle import Bundle
@@ -171,7 +172,8 @@ async def _webhook(process: _Process) -> None:
     view = View()
     _watch(process, view, [Source.TENANTS])
     certificate = await _certificate(process)
-    managed = ManagedResources(settings.managed_resources)
+    # What a device class counts as is not known here: whoever asks for one by name is held.
+    managed = ManagedResources((*settings.managed_resources, IMPLICIT + "*"))
     app = admission_app(view, managed, settings.exempt_namespaces, lambda: view.ready)
     process.listeners.append(_tls_listener("webhook", app, settings.webhook_listen, certificate))
     process.checks["tenants known"] = lambda: view.ready
@@ -199,8 +201,9 @@ async def _controller(process: _Process) -> None:
     store = RedisStore(server, settings.cluster)
     process.after_start.append(server.check)
     managed = ManagedResources(settings.managed_resources)
+    classes = {each.name: Resource(each.resource) for each in settings.device_classes}
     engine, inbox, meters, heard = (
-        Engine(managed, evicts=False),
+        Engine(managed, evicts=False, classes=classes),
         Inbox(),
         Leading(),
         asyncio.Event(),

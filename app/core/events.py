@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from app.core.claims import ResourceClaim
 from app.core.model import (
     Answer,
     Bystander,
@@ -14,6 +15,7 @@ from app.core.model import (
     Pod,
     Pool,
     PoolName,
+    Resource,
     Tenant,
     TenantName,
     Uid,
@@ -29,6 +31,8 @@ class Source(Enum):
     TENANTS = "tenants"
     POOLS = "pools"
     POLICIES = "policies"
+    CLAIMS = "resourceclaims"
+    CLASSES = "deviceclasses"
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +124,40 @@ class PolicyGone:
 
 
 @dataclass(frozen=True, slots=True)
+class ClaimObserved:
+    """A ResourceClaim exists in this state."""
+
+    at: Millis
+    claim: ResourceClaim
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimGone:
+    """A ResourceClaim exists no more."""
+
+    at: Millis
+    namespace: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class ClassObserved:
+    """A DeviceClass exists. `stated` is its `spec.extendedResourceName`, None for none."""
+
+    at: Millis
+    name: str
+    stated: Resource | None
+
+
+@dataclass(frozen=True, slots=True)
+class ClassGone:
+    """A DeviceClass exists no more."""
+
+    at: Millis
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
 class SourceFresh:
     """A list is complete and its watch is live."""
 
@@ -200,6 +238,10 @@ ClusterEvent = (
     | PoolGone
     | PolicyObserved
     | PolicyGone
+    | ClaimObserved
+    | ClaimGone
+    | ClassObserved
+    | ClassGone
     | SourceFresh
     | SourceStale
 )

@@ -64,6 +64,7 @@ class Candidate:
     labels: Mapping[str, str] | None = None
     annotations: Mapping[str, str] | None = None
     node_name: str | None = None
+    has_claims: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +102,7 @@ Verdict = Ignore | Hold | Refuse
 
 def judge(candidate: Candidate, owner: Owner, managed: ManagedResources) -> Verdict:
     """Decide about a pod that is about to be created."""
-    if not managed.asked(candidate.demand):
+    if not managed.asked(candidate.demand) and not candidate.has_claims:
         return Ignore()
     if candidate.node_name:
         # A gate together with nodeName is refused by the API server with a message about gates.

@@ -73,6 +73,18 @@ class Style(Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class ClaimRef:
+    """One entry of a pod's `spec.resourceClaims`, and the claim it means.
+
+    `name` is "" before a claim was generated; `generated`: only one made for the pod will do.
+    """
+
+    entry: str
+    name: str
+    generated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Pod:
     """One managed pod, as the API server stores it.
 
@@ -80,6 +92,10 @@ class Pod:
     `since` its creation time, `pools` what the user's pools annotation names (empty: any).
     `gang` names the gang within the namespace ("": none), `gang_size` how many pods it has.
     `started` is when its node took it up, `max_runtime` what its owner declared.
+
+    A pod with `claims` for devices has in `plain` what its containers ask for (else None). From
+    that follow its demand, the claims it `awaits`, the pool it is `tied` to by a claim that others
+    use there, and whether it `asks` for anything managed at all: see `claimants`.
     """
 
     uid: Uid
@@ -105,6 +121,11 @@ class Pod:
     max_runtime: Millis | None = None
     preemptible: bool = True
     quality: Quality = Quality.BURSTABLE
+    claims: tuple[ClaimRef, ...] = ()
+    plain: Amounts | None = None
+    awaits: tuple[str, ...] = ()
+    tied: PoolName | None = None
+    asks: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +201,7 @@ class Wait(Enum):
     OTHER_GATE = "it carries a scheduling gate that is not ours to remove"
     TENANT_PAUSED = "its tenant is paused"
     GANG_INCOMPLETE = "its gang is not complete"
+    CLAIM = "its resource claim is not there yet"
     REFUSED = "the API server refused its release; it is tried again later"
 
 

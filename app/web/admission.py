@@ -81,7 +81,7 @@ class Judge:
             demand = pod.spec.demand()
         except InvalidQuantity as error:
             return gate.Refuse(422, f"Fairgate cannot read what this pod asks for: {error}")
-        if not self._managed.asked(demand):
+        if not self._managed.asked(demand) and not pod.spec.resource_claims:
             return gate.Ignore()
         if not self._ready():
             return gate.Refuse(503, NOT_READY)
@@ -148,6 +148,7 @@ def _candidate(request: Request, demand: dict[Resource, int]) -> gate.Candidate:
         labels=pod.metadata.labels,
         annotations=pod.metadata.annotations,
         node_name=pod.spec.node_name,
+        has_claims=bool(pod.spec.resource_claims),
     )
 
 

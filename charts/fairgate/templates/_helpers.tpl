@@ -20,7 +20,8 @@ app.kubernetes.io/component: {{ .component }}
 
 {{/* CEL: whether the resource named `r` is managed. */}}
 {{- define "fairgate.isManaged" -}}
-{{- $terms := list -}}
+{{- /* What a device class counts as is only known later: whoever asks for one by name is held. */ -}}
+{{- $terms := list "r.startsWith('deviceclass.resource.kubernetes.io/')" -}}
 {{- range .Values.managedResources -}}
 {{- if hasSuffix "*" . -}}
 {{- $terms = append $terms (printf "r.startsWith('%s')" (trimSuffix "*" .)) -}}
@@ -42,7 +43,16 @@ The amount is not looked at: that is for the webhook, which reads every spelling
   many != null && many.exists(c,
     c.?resources.?requests.orValue({}).exists(r, {{ $managed }}) ||
     c.?resources.?limits.orValue({}).exists(r, {{ $managed }}))) ||
-object.spec.?overhead.orValue({}).exists(r, {{ $managed }})
+object.spec.?overhead.orValue({}).exists(r, {{ $managed }}) ||
+size(object.spec.?resourceClaims.orValue([])) > 0
+{{- end }}
+
+{{- define "fairgate.deviceClasses" -}}
+{{- $pairs := list -}}
+{{- range $class, $resource := .Values.deviceClasses -}}
+{{- $pairs = append $pairs (printf "%s=%s" $class $resource) -}}
+{{- end -}}
+{{ join "," $pairs }}
 {{- end }}
 
 {{/* Settings that all programs share, as environment variables. */}}
@@ -53,6 +63,8 @@ object.spec.?overhead.orValue({}).exists(r, {{ $managed }})
   value: {{ .Values.cluster | quote }}
 - name: FAIRGATE_MANAGED_RESOURCES
   value: {{ join "," .Values.managedResources | quote }}
+- name: FAIRGATE_DEVICE_CLASSES
+  value: {{ include "fairgate.deviceClasses" . | quote }}
 - name: FAIRGATE_EXEMPT_NAMESPACES
   value: {{ join "," .Values.exemptNamespaces | quote }}
 - name: FAIRGATE_OPS_LISTEN
