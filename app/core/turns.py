@@ -111,8 +111,11 @@ class Turns:
     def _let_go(self, epoch: int) -> list[Effect]:
         """Release the pods that ask for nothing managed; they wait for nobody."""
         idle = [self._roster.idle[uid] for uid in sorted(self._roster.idle)]
-        room = max(0, self._window - len(self.in_flight))
-        return [self._open(each, NOWHERE, None, epoch, None) for each in idle[:room]]
+        effects: list[Effect] = []
+        for tracked in idle[: max(0, self._window - len(self.in_flight))]:
+            effects.append(self._open(tracked, NOWHERE, None, epoch, None))
+            self.reservations.drop(tracked.pod.uid)
+        return effects
 
     def _release(self, choice: Choice, backfilled: bool, epoch: int) -> list[Effect]:
         tree, uid = self._roster.usage.tree, choice.turn.uid
