@@ -15,6 +15,7 @@ from app import settings_text as text
 from app.core.errors import InvalidInput, InvalidSettings
 from app.core.guard import Rules
 from app.core.templates import BUILT_IN, Kind
+from app.settings_text import DeviceClass as DeviceClass
 from app.settings_text import HostPort as HostPort
 
 ROLES = ("webhook", "controller", "api")
@@ -25,6 +26,11 @@ MANAGED = (
     "nvidia.com/gpu.shared",
     "nvidia.com/gpucores",
     "nvidia.com/gpumem",
+)
+CLASSES = (
+    DeviceClass("gpu.nvidia.com", "nvidia.com/gpu"),
+    DeviceClass("mig.nvidia.com", "nvidia.com/gpu"),
+    DeviceClass("gpu.amd.com", "amd.com/gpu"),
 )
 EXEMPT = ("kube-system", "kube-public", "kube-node-lease", "fairgate-system", "gpu-operator")
 LEVELS = ("debug", "info", "warning", "error")
@@ -40,6 +46,7 @@ class Settings:
     cluster: str
     redis_url: str | None = field(repr=False)
     managed_resources: tuple[str, ...]
+    device_classes: tuple[DeviceClass, ...]
     exempt_namespaces: tuple[str, ...]
     rules: Rules
     templates: tuple[Kind, ...]
@@ -112,6 +119,12 @@ FIELDS: tuple[Field, ...] = (
         text.resources,
         ",".join(MANAGED),
         "Resources that are queued for; a trailing * stands for any ending.",
+    ),
+    Field(
+        "device_classes",
+        text.device_classes,
+        ",".join(map(str, CLASSES)),
+        "Device classes, each with the managed resource that its devices count as.",
     ),
     Field(
         "exempt_namespaces", text.labels, ",".join(EXEMPT), "Namespaces whose pods are left alone."

@@ -129,6 +129,16 @@ def labels(written: str) -> tuple[str, ...]:
     return tuple(label(item) for item in items(written))
 
 
+def name(written: str) -> str:
+    """Read the name of a Kubernetes object: labels joined by dots."""
+    if len(written) > 253 or not all(_LABEL.fullmatch(part) for part in written.split(".")):
+        raise InvalidInput(
+            f"{_quote(written)} is no name of an object; "
+            "write small letters, digits, dashes and dots, such as fairgate."
+        )
+    return written
+
+
 def names(written: str) -> tuple[str, ...]:
     """Read a comma list of DNS names and IP addresses."""
     return tuple(_host(item) for item in items(written))
@@ -193,6 +203,33 @@ def templates(written: str) -> tuple[Kind, ...]:
             )
         kinds.append(Kind(group, resource, path))
     return tuple(kinds)
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceClass:
+    """A device class, and the resource its devices count as."""
+
+    name: str
+    resource: str
+
+    def __str__(self) -> str:
+        return f"{self.name}={self.resource}"
+
+
+def device_classes(written: str) -> tuple[DeviceClass, ...]:
+    """Read a comma list of CLASS=RESOURCE."""
+    classes: dict[str, DeviceClass] = {}
+    for item in items(written):
+        class_name, equals, resource = (part.strip() for part in item.partition("="))
+        if not equals or not _RESOURCE.fullmatch(resource):
+            raise InvalidInput(
+                f"{_quote(item)} does not do; write CLASS=RESOURCE such as "
+                "gpu.nvidia.com=nvidia.com/gpu."
+            )
+        if name(class_name) in classes:
+            raise InvalidInput(f"{_quote(class_name)} is named twice; name each class once.")
+        classes[class_name] = DeviceClass(class_name, resource)
+    return tuple(classes.values())
 
 
 def redis_url(written: str) -> str:

@@ -35,10 +35,6 @@ class Gate(Wire, frozen=True):
     name: str = ""
 
 
-class Claim(Wire, frozen=True):
-    name: str = ""
-
-
 class Requirement(Wire, frozen=True):
     key: str = ""
     operator: str = ""
@@ -62,12 +58,19 @@ class Affinity(Wire, frozen=True):
     node_affinity: NodeAffinity | None = None
 
 
+class PodClaim(Wire, frozen=True):
+    name: str = ""
+    resource_claim_name: str | None = None
+    resource_claim_template_name: str | None = None
+
+
 class PodSpec(Wire, frozen=True):
     containers: list[Container] | None = None
     init_containers: list[Container] | None = None
     resources: Resources | None = None
     overhead: Quantities | None = None
     scheduling_gates: list[Gate] | None = None
+    resource_claims: list[PodClaim] | None = None
     node_selector: dict[str, str] | None = None
     node_name: str | None = None
     affinity: Affinity | None = None
@@ -75,7 +78,6 @@ class PodSpec(Wire, frozen=True):
     priority_class_name: str | None = None
     preemption_policy: str | None = None
     active_deadline_seconds: int | None = None
-    resource_claims: list[Claim] | None = None
 
     def demand(self) -> dict[Resource, int]:
         """Return what the pod reserves, in base units. Raises InvalidQuantity."""
@@ -104,6 +106,7 @@ class PodStatus(Wire, frozen=True):
     phase: str | None = None
     start_time: str | None = None
     qos_class: str | None = None
+    resource_claim_statuses: list[PodClaim] | None = None
 
 
 class Pod(Wire, frozen=True):
@@ -202,6 +205,52 @@ class PriorityClass(Wire, frozen=True):
     value: int = 0
     global_default: bool = False
     preemption_policy: str | None = None
+
+
+class DeviceAsk(Wire, frozen=True):
+    """`exactly`, or one of `firstAvailable`. The API server writes the defaults."""
+
+    device_class_name: str = ""
+    allocation_mode: str = "ExactCount"
+    count: int = 1
+
+
+class DeviceRequest(Wire, frozen=True):
+    name: str = ""
+    exactly: DeviceAsk | None = None
+    first_available: list[DeviceAsk] | None = None
+
+
+class DeviceClaim(Wire, frozen=True):
+    requests: list[DeviceRequest] | None = None
+
+
+class ResourceClaimSpec(Wire, frozen=True):
+    devices: DeviceClaim = DeviceClaim()
+
+
+class OwnerReference(Wire, frozen=True):
+    kind: str = ""
+    uid: str = ""
+    controller: bool = False
+
+
+class ClaimMetadata(Metadata, frozen=True):
+    owner_references: list[OwnerReference] | None = None
+
+
+class ResourceClaim(Wire, frozen=True):
+    metadata: ClaimMetadata = ClaimMetadata()
+    spec: ResourceClaimSpec = ResourceClaimSpec()
+
+
+class DeviceClassSpec(Wire, frozen=True):
+    extended_resource_name: str | None = None
+
+
+class DeviceClass(Wire, frozen=True):
+    metadata: Metadata = Metadata()
+    spec: DeviceClassSpec = DeviceClassSpec()
 
 
 class UserInfo(Wire, frozen=True):

@@ -26,10 +26,11 @@ from app.control.leader import Leader
 from app.control.loop import Loop
 from app.control.publisher import Publisher
 from app.control.releases import Releases
+from app.core.claims import IMPLICIT
 from app.core.engine import Engine
 from app.core.errors import ClusterUnavailable, StoreUnavailable
 from app.core.events import NEEDED, Source
-from app.core.model import Millis
+from app.core.model import Millis, Resource
 from app.core.resources import ManagedResources
 from app.kube import canary
 from app.kube.alarm import Alarm
@@ -189,7 +190,8 @@ async def _webhook(process: _Process) -> None:
         process.tasks.append(twins.run)
         process.checks["twins of PriorityClasses made"] = lambda: twins.complete
     certificate = await _certificate(process)
-    managed = ManagedResources(settings.managed_resources)
+    # What a device class counts as is not known here: whoever asks for one by name is held.
+    managed = ManagedResources((*settings.managed_resources, IMPLICIT + "*"))
     enforced = Enforced(
         managed,
         frozenset(settings.exempt_namespaces),
@@ -258,8 +260,9 @@ async def _controller(process: _Process) -> None:
     store = RedisStore(server, settings.cluster)
     process.after_start.append(server.check)
     managed = ManagedResources(settings.managed_resources)
+    classes = {each.name: Resource(each.resource) for each in settings.device_classes}
     engine, inbox, meters, heard = (
-        Engine(managed, evicts=False, evicts_bypassed=settings.evict_bypassed),
+        Engine(managed, evicts=False, evicts_bypassed=settings.evict_bypassed, classes=classes),
         Inbox(),
         Leading(),
         asyncio.Event(),

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import assert_never
 
 from app.core import events as ev
+from app.core.claimants import Claimants
 from app.core.copies import Copies
 from app.core.drift import Drift
 from app.core.effects import Effect, Notice, Rebuild, Refund, StoreWrite, Tell, WakeAt
@@ -59,6 +60,7 @@ class Engine:
         witnesses: int | None = WITNESSES,
         evicts: bool = True,
         evicts_bypassed: bool = False,
+        classes: Mapping[str, Resource] | None = None,
     ) -> None:
         self.drift = Drift(witnesses)
         self._managed = managed
@@ -66,7 +68,8 @@ class Engine:
         self._pools = Pools(managed)
         self._placement = Placement(self._pools)
         self._usage = Usage(self._tenancy, self._placement)
-        self._roster = Roster(self._tenancy, self._pools, self._usage)
+        self._claimants = Claimants(managed, classes)
+        self._roster = Roster(self._tenancy, self._pools, self._usage, self._claimants)
         self._copies = Copies(self._roster)
         self._turns = Turns(
             self._roster, self._pools, self._placement, self.drift, window=window, evicts=evicts
@@ -125,6 +128,7 @@ class Engine:
         return dict(self._usage.ledger.spent(max(at, self._usage.now)))
 
     def _act(self) -> None:
+        self._roster.reckon()
         self._roster.settle()
         if self._epoch is not None and self._oversight.since is not None:
             self._effects += self._oversight.run(self._usage.now)
@@ -180,6 +184,14 @@ class Engine:
                 self._rule(Policy())
             case ev.PriorityObserved() | ev.PriorityGone():
                 pass  # for the webhook: pods carry their priority as a number
+            case ev.ClaimObserved(_, claim):
+                self._claimants.put_claim(claim)
+            case ev.ClaimGone(_, namespace, name):
+                self._claimants.drop_claim((namespace, name))
+            case ev.ClassObserved(_, name, stated):
+                self._claimants.put_class(name, stated)
+            case ev.ClassGone(_, name):
+                self._claimants.put_class(name, None)
             case ev.SourceFresh(_, source):
                 self._fresh.add(source)
             case ev.SourceStale(_, source):
@@ -200,9 +212,10 @@ class Engine:
                 assert_never(event)
 
     def _observe(self, pod: Pod) -> None:
-        self._pools.drop_bystander(pod.uid)
         known = self._roster.pods.get(pod.uid)
         seen = sight(pod)
+        if pod.plain is None or seen is Sight.OVER:
+            self._pools.drop_bystander(pod.uid)
         life = LIVES[known.life if known else None, seen]
         if life is Life.USING and seen is Sight.GATED:
             return  # a sighting from before the release
@@ -266,7 +279,8 @@ class Engine:
                 pod = replace(known.pod, gates=(), release=stamp, pool=intent.pool)
                 self._roster.change(known, pod, Life.USING)
                 waited = max(0, at - known.pod.since) // 1000
-                self._say(known, Notice.RELEASED, f"to pool {intent.pool} after {waited} s")
+                where = f"to pool {intent.pool}" if intent.pool else "to any node"
+                self._say(known, Notice.RELEASED, f"{where} after {waited} s")
             case Answer.GONE:
                 self._forget(uid)
             case Answer.HELD | Answer.UNSENT:

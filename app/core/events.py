@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from app.core.claims import ResourceClaim
 from app.core.model import (
     Answer,
     Bystander,
@@ -14,6 +15,7 @@ from app.core.model import (
     Pod,
     Pool,
     PoolName,
+    Resource,
     Tenant,
     TenantName,
     Uid,
@@ -31,6 +33,8 @@ class Source(Enum):
     POOLS = "pools"
     POLICIES = "policies"
     PRIORITIES = "priorities"
+    CLAIMS = "resourceclaims"
+    CLASSES = "deviceclasses"
 
 
 NEEDED = frozenset(Source) - {Source.PRIORITIES}
@@ -142,6 +146,40 @@ class PriorityGone:
 
 
 @dataclass(frozen=True, slots=True)
+class ClaimObserved:
+    """A ResourceClaim exists in this state."""
+
+    at: Millis
+    claim: ResourceClaim
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimGone:
+    """A ResourceClaim exists no more."""
+
+    at: Millis
+    namespace: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class ClassObserved:
+    """A DeviceClass exists. `stated` is its `spec.extendedResourceName`, None for none."""
+
+    at: Millis
+    name: str
+    stated: Resource | None
+
+
+@dataclass(frozen=True, slots=True)
+class ClassGone:
+    """A DeviceClass exists no more."""
+
+    at: Millis
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
 class SourceFresh:
     """A list is complete and its watch is live."""
 
@@ -235,6 +273,10 @@ ClusterEvent = (
     | PolicyGone
     | PriorityObserved
     | PriorityGone
+    | ClaimObserved
+    | ClaimGone
+    | ClassObserved
+    | ClassGone
     | SourceFresh
     | SourceStale
 )

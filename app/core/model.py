@@ -80,6 +80,18 @@ class Style(Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class ClaimRef:
+    """One entry of a pod's `spec.resourceClaims`, and the claim it means.
+
+    `name` is "" before a claim was generated; `generated`: only one made for the pod will do.
+    """
+
+    entry: str
+    name: str
+    generated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Pod:
     """One managed pod, as the API server stores it.
 
@@ -89,6 +101,10 @@ class Pod:
     `gang` names the gang within the namespace ("": none), `gang_size` how many pods it has.
     `started` is when its node took it up, `max_runtime` what its owner declared.
     `mirror`: it stands for a static pod, which its node runs whatever becomes of this one.
+
+    A pod with `claims` for devices has in `plain` what its containers ask for (else None). From
+    that follow its demand, the claims it `awaits`, the pool it is `tied` to by a claim that others
+    use there, and whether it `asks` for anything managed at all: see `claimants`.
     """
 
     uid: Uid
@@ -116,6 +132,11 @@ class Pod:
     preemptible: bool = True
     quality: Quality = Quality.BURSTABLE
     mirror: bool = False
+    claims: tuple[ClaimRef, ...] = ()
+    plain: Amounts | None = None
+    awaits: tuple[str, ...] = ()
+    tied: PoolName | None = None
+    asks: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +212,7 @@ class Wait(Enum):
     OTHER_GATE = "it carries a scheduling gate that is not ours to remove"
     TENANT_PAUSED = "its tenant is paused"
     GANG_INCOMPLETE = "its gang is not complete"
+    CLAIM = "its resource claim is not there yet"
     REFUSED = "the API server refused its release; it is tried again later"
     NO_NODE = "a pod like it found no node; it is tried again later"
 

@@ -148,7 +148,8 @@ class Pools:
     def serving(self, pod: Pod, tenant: Tenant | None) -> tuple[PoolName, ...]:
         """Return the pools that could serve a pod, by name; whether there is room is not asked."""
         allowed = tenant.pools if tenant else ()
-        question = (tuple(sorted(pod.selector.items())), pod.pools, allowed)
+        named = pod.pools if pod.tied is None else (pod.tied,)
+        question = (tuple(sorted(pod.selector.items())), named, allowed)
         answer = self._serving.get(question)
         if answer is None:
             answer = self._serving[question] = self._answer(*question)

@@ -101,7 +101,8 @@ class Reservations:
         """
         seen = self._placement.laid_out
         plan = self._plans.get(owner.uid)
-        if plan is None or plan.laid_out != seen or plan.pool != pool or plan.leaf is not leaf:
+        known = plan is not None and (plan.laid_out, plan.pool) == (seen, pool)
+        if plan is None or not known or plan.leaf is not leaf or plan.shape is not shape:
             rooms = self._soonest(shape, pool)
             if rooms is None:
                 return False

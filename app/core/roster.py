@@ -10,10 +10,12 @@ from collections import Counter
 
 from app.core.backlog import turn_of
 from app.core.branch import Leaf
+from app.core.claimants import Claimants, Use
 from app.core.gangs import Gangs
 from app.core.life import Life
 from app.core.model import (
     GATE,
+    Bystander,
     Millis,
     NodeName,
     Pod,
@@ -36,14 +38,17 @@ from app.core.usage import Usage
 class Roster:
     """Keeps every managed pod in its place. See the module."""
 
-    def __init__(self, tenancy: Tenancy, pools: Pools, usage: Usage) -> None:
+    def __init__(self, tenancy: Tenancy, pools: Pools, usage: Usage, claimants: Claimants) -> None:
         self.pods: dict[Uid, Tracked] = {}
+        self.idle: dict[Uid, Tracked] = {}
+        """Held pods that ask for nothing managed, as their claims have shown."""
         self.pending: Counter[TenantName] = Counter()
         self.running: dict[Leaf, dict[Uid, Tracked]] = {}
         self.touched: dict[Uid, Tracked] = {}
         self.usage = usage
         self._tenancy = tenancy
         self._pools = pools
+        self._claimants = claimants
         self._shapes = Shapes()
         self._gangs = Gangs(usage, self._shapes)
         self._banned: frozenset[Kind] = frozenset()
@@ -76,11 +81,13 @@ class Roster:
         tracked = self.pods[pod.uid] = Tracked(pod, life, stamp_of(pod.release), turn)
         if life is Life.USING:
             tracked.released = pod.started
+        tracked.pod = self._reckoned(tracked, pod, life)
         self._place(tracked)
         return tracked
 
     def change(self, tracked: Tracked, pod: Pod, life: Life) -> None:
         """A pod we know was seen, or became, something else."""
+        pod = self._reckoned(tracked, pod, life)
         if tracked.pod == pod and tracked.life is life:
             return
         stays = life is Life.USING and tracked.uses and tracked.stay and _same_use(tracked, pod)
@@ -95,11 +102,18 @@ class Roster:
             tracked.turn = turn_of(pod.priority, pod.since, pod.uid)
             self._place(tracked)
 
-    def release(self, tracked: Tracked, node: NodeName) -> None:
+    def release(self, tracked: Tracked, node: NodeName | None) -> None:
         """A pod that waited begins to use the pool of its intent; expected on this node."""
         self._unplace(tracked)
         tracked.life, tracked.released = Life.RELEASING, self.usage.now
+        tracked.pod = self._reckoned(tracked, tracked.pod, tracked.life)
         self._place(tracked, node)
+
+    def reckon(self) -> None:
+        """Charge anew the pods whose claims changed, or are used by others than before."""
+        while stale := self._claimants.take_stale():
+            for tracked in [self.pods[uid] for uid in stale if uid in self.pods]:
+                self.change(tracked, tracked.pod, tracked.life)
 
     def rest(self, tracked: Tracked, rests: bool) -> None:
         """Keep a held pod out of the order for a while, or let it in again."""
@@ -128,6 +142,7 @@ class Roster:
             until = Millis(tracked.released + least)
         self._unplace(tracked, until)
         self._gangs.leave(tracked)
+        self._claimants.leave(tracked.pod.uid)
         del self.pods[tracked.pod.uid]
         self.touched.pop(tracked.pod.uid, None)
 
@@ -179,6 +194,7 @@ class Roster:
         self._shapes.clear()
         self._gangs.clear()
         self._pinned.clear()
+        self.idle.clear()
         self._dirty = False
         # What is bound counts first: the others are expected where there is room beside it.
         for tracked in sorted(self.pods.values(), key=lambda t: t.pod.node is None):
@@ -200,6 +216,8 @@ class Roster:
             self._gangs.join(tracked)
         if tracked.life is Life.HELD:
             self._wait(tracked, leaf, tenant)
+        elif not pod.asks:
+            tracked.wait = tracked.shape = None
         else:
             tracked.wait = tracked.shape = None
             intended = tracked.intent.pool if tracked.intent else None
@@ -228,8 +246,26 @@ class Roster:
         )
         self.running.setdefault(leaf, {})[pod.uid] = tracked
 
+    def _reckoned(self, tracked: Tracked, pod: Pod, life: Life) -> Pod:
+        """Return a pod with what it is to be charged, its claims counted."""
+        if pod.plain is None:
+            return pod
+        use, intent = None, tracked.intent
+        if life is not Life.HELD:
+            served = max(tracked.stamp, stamp_of(pod.release))
+            if intent is not None:
+                served = (intent.epoch, intent.sequence)
+            use = Use(served, (intent.pool if intent else pod.pool) or None)
+        pod = self._claimants.reckon(pod, use)
+        if use is not None and not pod.asks and pod.node is not None:
+            self._pools.put_bystander(Bystander(pod.uid, pod.node, pod.demand))
+        else:
+            self._pools.drop_bystander(pod.uid)
+        return pod
+
     def _unplace(self, tracked: Tracked, charged_until: Millis | None = None) -> None:
         leaf, tracked.leaf = tracked.leaf, None
+        self.idle.pop(tracked.pod.uid, None)
         if self._dirty or leaf is None:
             return  # a recount is due, or it has no place
         if tracked.life is not Life.USING:
@@ -264,6 +300,12 @@ class Roster:
             self._pools.mix.saw(shape.parts, pools)
         if any(gate != GATE for gate in pod.gates):
             tracked.wait = Wait.OTHER_GATE
+        elif pod.awaits:
+            tracked.wait = Wait.CLAIM
+        elif not pod.asks:
+            tracked.wait = Wait.REFUSED if tracked.rests else Wait.TURN
+            if not tracked.rests:
+                self.idle[pod.uid] = tracked
         elif self.usage.paused(leaf):
             tracked.wait = Wait.TENANT_PAUSED
         elif not pools:

@@ -26,6 +26,7 @@ class Rule(Enum):
 
     OTHER_GATE = "another gate"
     GANG = "gang incomplete"
+    CLAIM = "resource claim"
     PAUSED = "tenant paused"
     NO_POOL = "no pool"
     REFUSED = "release refused"
@@ -40,6 +41,7 @@ class Rule(Enum):
 _RULES = {
     Wait.OTHER_GATE: Rule.OTHER_GATE,
     Wait.GANG_INCOMPLETE: Rule.GANG,
+    Wait.CLAIM: Rule.CLAIM,
     Wait.TENANT_PAUSED: Rule.PAUSED,
     Wait.NO_POOL: Rule.NO_POOL,
     Wait.REFUSED: Rule.REFUSED,
@@ -81,6 +83,11 @@ def explain(tracked: Tracked, roster: Roster) -> str:
         case Wait.NO_POOL if tracked.pod.only is not None:
             where = _nodes(tracked.pod.only)
             return f"not queued: it may go to {where} only, and no pool that can serve it has that"
+        case Wait.CLAIM:
+            return (
+                f"not queued: there is no resource claim for {', '.join(tracked.pod.awaits)} yet; "
+                "create the claim, or its template, that spec.resourceClaims names"
+            )
         case Wait.NO_POOL:
             return "not queued: no pool can serve its node selector, tenant and pools"
         case Wait.TENANT_PAUSED:
@@ -107,7 +114,7 @@ def explain(tracked: Tracked, roster: Roster) -> str:
         return "queued"
     size = roster.usage.tree.scale.size
     devices = [r for r in shape.total if "/" in r]  # extended resources
-    wanted = ", ".join(f"{render(r, shape.total[r])} {r}" for r in devices)
+    wanted = ", ".join(f"{render(r, shape.total[r])} {r}" for r in devices) or "room"
     lacking = [r for r in devices if r not in size]
     if lacking:
         wanted += f" (no ready node offers {', '.join(lacking)})"

@@ -13,6 +13,8 @@ from msgspec.json import Decoder
 from app import wire
 from app.core import model
 from app.core.events import (
+    ClaimGone,
+    ClassGone,
     NodeGone,
     PodGone,
     PolicyGone,
@@ -28,6 +30,7 @@ from app.kube.watch import NORMAL, Kind, Timing, Watch
 from app.ports import EventSink
 
 GROUP = "/apis/fairgate.io/v1alpha1"
+DEVICES = "/apis/resource.k8s.io/v1"
 
 
 def pods(managed: ManagedResources, exempt: frozenset[str]) -> Kind[wire.Pod]:
@@ -100,6 +103,31 @@ PRIORITIES = Kind(
 )
 
 
+CLAIMS = Kind(
+    Source.CLAIMS,
+    f"{DEVICES}/resourceclaims",
+    Decoder(wire.Page[wire.ResourceClaim]),
+    Decoder(wire.Change[wire.ResourceClaim]),
+    Decoder(wire.ResourceClaim),
+    key=lambda meta: f"{meta.namespace}/{meta.name}",
+    read=convert.read_claim,
+    gone=lambda key, at: ClaimGone(at, *key.split("/", 1)),
+    optional=True,
+)
+
+CLASSES = Kind(
+    Source.CLASSES,
+    f"{DEVICES}/deviceclasses",
+    Decoder(wire.Page[wire.DeviceClass]),
+    Decoder(wire.Change[wire.DeviceClass]),
+    Decoder(wire.DeviceClass),
+    key=lambda meta: meta.name,
+    read=convert.read_class,
+    gone=lambda name, at: ClassGone(at, name),
+    optional=True,
+)
+
+
 def watches(
     client: Client,
     sink: EventSink,
@@ -121,5 +149,7 @@ def watches(
         Source.POOLS: POOLS,
         Source.POLICIES: POLICIES,
         Source.PRIORITIES: PRIORITIES,
+        Source.CLAIMS: CLAIMS,
+        Source.CLASSES: CLASSES,
     }
     return [Watch(client, kinds[source], sink, clock, timing) for source in sources]

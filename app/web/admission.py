@@ -35,6 +35,8 @@ log = logging.getLogger("fairgate.web")
 BODY_LIMIT = 8 * 1024 * 1024
 """An API server takes objects of 3 MiB; a review holds at most two of them."""
 
+DECISIONS = ("ignore", "hold", "mend", "refuse", "error", "would-hold", "would-refuse")
+
 DEFECT = "Fairgate could not judge this request; it was refused."
 TOO_LARGE = f"Fairgate reads reviews of at most {BODY_LIMIT >> 20} MiB; make this object smaller."
 
@@ -84,10 +86,7 @@ class Admission(Generic[T]):
     ) -> None:
         self._read = read
         self._judge = judge
-        self._count = {
-            decision: ADMISSION_REQUESTS.labels(decision)
-            for decision in ("ignore", "hold", "mend", "refuse", "error")
-        }
+        self._count = {decision: ADMISSION_REQUESTS.labels(decision) for decision in DECISIONS}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""

@@ -33,7 +33,8 @@ PlatformCollector(registry=REGISTRY)
 
 ADMISSION_REQUESTS = Counter(
     "fairgate_admission_requests_total",
-    "Admission reviews answered, by decision: ignore, hold, refuse, error.",
+    "Admission reviews answered, by decision: ignore, hold, mend, refuse, error, and what would "
+    "have been without mode Observe: would-hold, would-refuse.",
     ["decision"],
     registry=REGISTRY,
 )

@@ -5,7 +5,8 @@ The same rules in Python are app/core/guard.py; tests/enforcement drives both wi
 
 {{/* Whether the resource named `r` is managed. */}}
 {{- define "fairgate.isManaged" -}}
-{{- $terms := list -}}
+{{- /* What a device class counts as is only known later: whoever asks for one by name is held. */ -}}
+{{- $terms := list "r.startsWith('deviceclass.resource.kubernetes.io/')" -}}
 {{- range .Values.managedResources -}}
 {{- if hasSuffix "*" . -}}
 {{- $terms = append $terms (printf "r.startsWith('%s')" (trimSuffix "*" .)) -}}

@@ -28,6 +28,15 @@ app.kubernetes.io/component: {{ .component }}
 {{ join "," $all }}
 {{- end }}
 
+{{/* Device classes and what they count as. */}}
+{{- define "fairgate.deviceClasses" -}}
+{{- $pairs := list -}}
+{{- range $class, $resource := .Values.deviceClasses -}}
+{{- $pairs = append $pairs (printf "%s=%s" $class $resource) -}}
+{{- end -}}
+{{ join "," $pairs }}
+{{- end }}
+
 {{/* Settings that all programs share, as environment variables. */}}
 {{- define "fairgate.environment" -}}
 - name: FAIRGATE_NAMESPACE
@@ -36,6 +45,8 @@ app.kubernetes.io/component: {{ .component }}
   value: {{ .Values.cluster | quote }}
 - name: FAIRGATE_MANAGED_RESOURCES
   value: {{ join "," .Values.managedResources | quote }}
+- name: FAIRGATE_DEVICE_CLASSES
+  value: {{ include "fairgate.deviceClasses" . | quote }}
 - name: FAIRGATE_EXEMPT_NAMESPACES
   value: {{ join "," .Values.exemptNamespaces | quote }}
 - name: FAIRGATE_RULES
