@@ -164,7 +164,7 @@ def test_a_switch_is_true_or_false(written: str, meant: bool) -> None:
 
 
 def test_a_switch_takes_nothing_else() -> None:
-    with pytest.raises(InvalidSettings, match="'yes' is neither; write true or false"):
+    with pytest.raises(InvalidSettings, match="'yes' is none of them; write true or false"):
         settings.load(WEBHOOK | {"FAIRGATE_PRIORITY_TWINS": "yes"})
 
 
