@@ -22,7 +22,9 @@ from app.ports import EventSink
 PATH = "/apis/scheduling.k8s.io/v1/priorityclasses"
 LABEL = "app.kubernetes.io/managed-by"
 OURS = "fairgate"
-RETRY_SECONDS = 1.0
+FIRST_PAUSE = 1.0
+LONGEST_PAUSE = 30.0
+"""Seconds before another try, twice as long each time."""
 
 log = logging.getLogger("fairgate.kube")
 
@@ -71,6 +73,7 @@ class Twins:
 
     async def run(self) -> None:
         """Make, repair and delete twins until cancelled."""
+        pause = FIRST_PAUSE
         while True:
             await self._changed.wait()
             self._changed.clear()
@@ -79,9 +82,12 @@ class Twins:
             try:
                 await self._keep()
             except ClusterError as error:
-                log.warning("the twins of PriorityClasses lack", extra={"why": str(error)})
-                await asyncio.sleep(RETRY_SECONDS)
+                log.warning("twins of PriorityClasses cannot be kept", extra={"why": str(error)})
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, LONGEST_PAUSE)
                 self._changed.set()
+            else:
+                pause = FIRST_PAUSE
 
     async def _keep(self) -> None:
         """Do what is wanting by what is known; what it changes comes back by the watch."""
