@@ -21,7 +21,7 @@ NAMES = ("localhost",)
 DAYS = 90
 SETTLE = 16
 LOOK = SETTLE // 4
-LAG = SETTLE // 4
+LAG = SETTLE // 2
 """Seconds an API server may take to heed a change of the bundle."""
 
 END = 5 * SETTLE
@@ -74,9 +74,9 @@ def test_whatever_is_shown_is_trusted_all_the_time(data: st.DataObject) -> None:
     count = data.draw(st.integers(1, 3), "replicas")
     phases = [data.draw(st.integers(0, LOOK - 1), "looks at") for _ in range(count)]
     is_deleted = data.draw(st.booleans(), "the Secret is deleted")
-    seconds = st.integers(CHANGE_AT, END)
-    restarts = set() if is_deleted else data.draw(st.sets(seconds, max_size=4), "restarts")
-    silences = data.draw(st.sets(seconds, max_size=6), "no request gets through at")
+    seconds = st.integers(CHANGE_AT, CHANGE_AT + 2 * SETTLE)
+    restarts = set() if is_deleted else data.draw(st.sets(seconds, max_size=8), "restarts")
+    silences = data.draw(st.sets(seconds, max_size=4), "no request gets through at")
     asyncio.run(change(phases, is_deleted, restarts, silences))
 
 
