@@ -15,6 +15,7 @@ class FakeSecrets:
         self.stored: dict[tuple[str, str], Secret] = {}
         self.silent = False
         """No request gets through."""
+        self.tries = 0
         self._version = 0
 
     async def read_secret(self, namespace: str, name: str) -> Secret | None:
@@ -46,5 +47,6 @@ class FakeSecrets:
         self.stored[namespace, name] = Secret(dict(data), str(self._version), ours)
 
     def _answer(self) -> None:
+        self.tries += 1
         if self.silent:
             raise ClusterUnavailable("no answer")

@@ -31,6 +31,13 @@ ALLOWED: list[Right] = [
         ANY,
         "fairgate",
     ),
+    (
+        "webhook",
+        "patch",
+        "validatingwebhookconfigurations.admissionregistration.k8s.io",
+        ANY,
+        "fairgate",
+    ),
     ("controller", "watch", "pods", ANY, ""),
     ("controller", "get", "pods", OTHER, "some"),
     ("controller", "patch", "pods", OTHER, "some"),

@@ -93,6 +93,28 @@ async def test_ca_is_written_into_every_webhook_once(
     assert written[0] == written[1]
 
 
+async def test_ca_is_written_into_the_validating_webhooks_too(
+    client: Client, hooks: str, certificate: bytes
+) -> None:
+    validating = HOOKS.replace("mutating", "validating")
+    mutating = json.loads(await client.request("GET", f"{HOOKS}/{hooks}"))
+    webhooks = [
+        {key: value for key, value in hook.items() if key != "reinvocationPolicy"}
+        for hook in mutating["webhooks"]
+    ]
+    body = {"metadata": {"name": hooks}, "webhooks": webhooks}
+    bundle = Bundle(client)
+    assert await bundle.publish_ca(hooks, certificate)
+    await client.request("POST", validating, body=body)
+    try:
+        assert await bundle.publish_ca(hooks, certificate)
+        assert not await bundle.publish_ca(hooks, certificate)
+        after = json.loads(await client.request("GET", f"{validating}/{hooks}"))
+    finally:
+        await client.request("DELETE", f"{validating}/{hooks}")
+    assert all(hook["clientConfig"].get("caBundle") for hook in after["webhooks"])
+
+
 @pytest.fixture
 def certificate(request: pytest.FixtureRequest) -> bytes:
     """Any certificate will do; the API server insists that it is one."""
@@ -127,13 +149,3 @@ async def test_status_is_merged_and_the_spec_left_alone(
 async def test_missing_configuration_says_what_to_do(client: Client) -> None:
     with pytest.raises(ClusterRefused, match="install the chart"):
         await Bundle(client).publish_ca("no-such-thing", b"x")
-
-
-async def test_secret_is_created_once_and_read_back(client: Client) -> None:
-    bundle, name = Bundle(client), f"secret-{uuid.uuid4().hex[:8]}"
-    assert await bundle.read_secret("default", name) is None
-    data = {"tls.crt": b"\x00binary", "tls.key": b""}
-    assert await bundle.create_secret("default", name, data, "Opaque")
-    assert not await bundle.create_secret("default", name, {"tls.crt": b"other"})
-    assert await bundle.read_secret("default", name) == data
-    await client.request("DELETE", f"/api/v1/namespaces/default/secrets/{name}")
