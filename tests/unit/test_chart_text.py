@@ -147,6 +147,9 @@ def test_defaults_are_those_of_the_programs() -> None:
     values = yaml.safe_load((CHART / "values.yaml").read_text())
     assert tuple(values["managedResources"]) == settings.MANAGED
     assert tuple(values["exemptNamespaces"]) == settings.EXEMPT
+    defaults = {field.name: field.default for field in settings.FIELDS}
+    assert str(values["tls"]["days"]) == defaults["tls_days"]
+    assert str(values["tls"]["settleSeconds"]) == defaults["tls_settle_seconds"]
 
 
 # --- the webhook ---
@@ -188,6 +191,73 @@ def test_managed_resources_make_the_match_conditions(chart: Chart) -> None:
     assert "nvidia" not in condition["expression"]
 
 
+# --- TLS ---
+
+OWN = "tls.existingSecret=own"
+ISSUED = ("certManager.enabled=true", "certManager.issuerRef.name=ca")
+FILES = {f"FAIRGATE_TLS_{part}_FILE" for part in ("CERT", "KEY", "CA")}
+
+
+def files_of(documents: list[Object], role: str) -> set[str]:
+    """Return the files of TLS that a program is told of; each must be where a volume is."""
+    container, pod = container_of(documents, role), pod_of(documents, role)
+    mounts = {each["mountPath"]: each["name"] for each in container.get("volumeMounts", [])}
+    assert set(mounts.values()) == {each["name"] for each in pod.get("volumes", [])}
+    told = {e["name"]: e["value"] for e in container["env"] if e["name"].endswith("_FILE")}
+    assert all(path.rpartition("/")[0] in mounts for path in told.values())
+    return set(told)
+
+
+def test_by_itself_fairgate_mounts_nothing(inside: list[Object]) -> None:
+    for role in ROLES:
+        assert files_of(inside, role) == set()
+    assert not of_kind(inside, "Certificate")
+
+
+@pytest.mark.parametrize(
+    ("values", "secret"),
+    [((OWN,), "own"), (ISSUED, "fairgate-cert-manager")],
+    ids=["own", "issued"],
+)
+def test_a_certificate_of_others_comes_as_files(
+    chart: Chart, values: tuple[str, ...], secret: str
+) -> None:
+    documents = chart.render(*values)
+    for role in ("webhook", "api"):
+        assert files_of(documents, role) == FILES
+        [volume] = pod_of(documents, role)["volumes"]
+        assert volume["secret"] == {"secretName": secret, "defaultMode": 0o400}
+        assert pod_of(documents, role)["securityContext"]["fsGroup"]
+    assert files_of(documents, "controller") == set()
+
+
+def test_cert_manager_is_asked_for_the_names_fairgate_is_called_by(chart: Chart) -> None:
+    [certificate] = of_kind(chart.render(*ISSUED), "Certificate").values()
+    spec = certificate["spec"]
+    assert spec["secretName"] == "fairgate-cert-manager"
+    assert spec["issuerRef"] == {"name": "ca"}
+    assert {f"fairgate-{role}.fairgate-system.svc" for role in ("webhook", "api")} <= set(
+        spec["dnsNames"]
+    )
+    assert not of_kind(chart.render(*ISSUED, OUTSIDE), "Certificate")
+
+
+@pytest.mark.parametrize("kind", ["ConfigMap", "Secret"])
+def test_only_the_webhook_asks_callers_for_a_certificate(chart: Chart, kind: str) -> None:
+    documents = chart.render(f"tls.clientCA.existing{kind}=callers", "tls.clientCA.key=x.pem")
+    assert files_of(documents, "webhook") == {"FAIRGATE_TLS_CLIENT_CA_FILE"}
+    for role in ("api", "controller"):
+        assert files_of(documents, role) == set()
+    [volume] = pod_of(documents, "webhook")["volumes"]
+    assert "callers" in str(volume)
+
+
+def test_two_certificates_are_one_too_many(chart: Chart) -> None:
+    assert "set one of them" in chart.template(*ISSUED, OWN).stderr
+    both = ("tls.clientCA.existingSecret=a", "tls.clientCA.existingConfigMap=b")
+    assert "name one of them" in chart.template(*both).stderr
+
+
 # --- values it does not take ---
 
 
@@ -207,6 +277,12 @@ def test_managed_resources_make_the_match_conditions(chart: Chart) -> None:
         ("webhook.replica=3", "replica"),
         ("managedResource={nvidia.com/gpu}", "managedResource"),
         ("logLevel=loud", "logLevel"),
+        ("tls.days=0", "days"),
+        ("tls.settleSeconds=soon", "settleSeconds"),
+        ("tls.existingSecret=No_Name", "existingSecret"),
+        ("tls.clientCa.key=x", "clientCa"),
+        ("certManager.enabled=true", "issuerRef"),
+        ("certManager.duration=90d", "duration"),
     ],
 )
 def test_wrong_value_is_refused_by_name(chart: Chart, value: str, words: str) -> None:
