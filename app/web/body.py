@@ -32,10 +32,15 @@ class Disconnected(Exception):
     """Whoever asked has gone."""
 
 
-async def read_body(receive: Receive, limit: int) -> bytes | bytearray:
-    """Return the whole body. Raises BodyTooLarge, BodyTooSlow, Disconnected."""
+async def read_body(
+    receive: Receive, limit: int, seconds: float = READ_SECONDS
+) -> bytes | bytearray:
+    """Return the whole body, of at most `limit` bytes, sent within `seconds`.
+
+    Raises BodyTooLarge, BodyTooSlow, Disconnected.
+    """
     try:
-        async with asyncio.timeout(READ_SECONDS):
+        async with asyncio.timeout(seconds):
             return await _read(receive, limit)
     except TimeoutError as error:
         raise BodyTooSlow from error

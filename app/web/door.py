@@ -13,11 +13,8 @@ import socket
 import ssl
 from collections.abc import Callable
 
-HANDSHAKE_SECONDS = 10.0
-
-HANDSHAKES = 512
-"""Under way at once. Beyond it the oldest is dropped: an API server needs milliseconds for one, so
-who has been at it for longest is not an API server."""
+GOODBYE_SECONDS = 5.0
+"""For the other side to say that it closes too."""
 
 BREATH_SECONDS = 0.1
 """How long to wait when the process has no file descriptor left."""
@@ -35,10 +32,12 @@ class Door:
         listening: socket.socket,
         new_protocol: Callable[[], asyncio.Protocol],
         tls: ssl.SSLContext | None,
-        *,
-        handshakes: int = HANDSHAKES,
-        handshake_seconds: float = HANDSHAKE_SECONDS,
+        handshakes: int,
+        handshake_seconds: float,
     ) -> None:
+        """At most so many handshakes are under way: beyond it the oldest is dropped. An API server
+        needs milliseconds for one, so who has been at it for longest is not an API server.
+        """
         self._listening = listening
         self._new_protocol = new_protocol
         self._tls = tls
@@ -86,6 +85,7 @@ class Door:
                 taken,
                 ssl=self._tls,
                 ssl_handshake_timeout=self._seconds if self._tls else None,
+                ssl_shutdown_timeout=GOODBYE_SECONDS if self._tls else None,
             )
 
     def _drop_oldest(self) -> None:

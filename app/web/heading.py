@@ -6,23 +6,37 @@ An HTTP/1.1 protocol for uvicorn and nothing else; what is asked is the business
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from dataclasses import dataclass
 
+from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
-
-HEADER_SECONDS = 10.0
-"""From the first byte of a request to the end of its headers."""
-
-HEADER_BYTES = 64 * 1024
-"""Of a request line and headers; what the one read holds that ends them is let pass."""
-
-CONNECTIONS = 2000
-"""Of one listener. One API server has at most 200 reviews under way."""
+from uvicorn.server import ServerState
 
 KEEP_ALIVE = 130
 """Seconds. API servers keep idle connections for 90: whoever closes first must be them, or their
 next review meets a closed door and the pod is refused. They also open connections in advance,
 so one that never asked anything has as long, if it got as far as TLS."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Of one listener; the defaults are far above what API servers need.
+
+    `header_seconds`: from the first byte of a request to the end of its headers; without TLS also
+    from connecting to the first byte. `header_bytes`: request line and headers; what the one read
+    holds that ends them is let pass. `connections`: then the one idle for longest is closed; an API
+    server has at most 200 reviews under way. `handshakes`: under way at once, then the oldest is
+    dropped.
+    """
+
+    header_seconds: float = 10.0
+    header_bytes: int = 64 * 1024
+    connections: int = 2000
+    handshakes: int = 512
+    handshake_seconds: float = 10.0
+
+
+DEFAULTS = Limits()
 
 TOO_LARGE = (
     b"HTTP/1.1 431 Request Header Fields Too Large\r\n"
@@ -34,15 +48,17 @@ TOO_LARGE = (
 class Protocol(HttpToolsProtocol):
     """uvicorn times only the pauses between requests; this one times their beginnings too."""
 
-    def __init__(self, *args: Any, **more: Any) -> None:
-        super().__init__(*args, **more)
+    def __init__(self, config: Config, state: ServerState, limits: Limits) -> None:
+        super().__init__(config, state, {})
+        self._limits = limits
         self._overdue: asyncio.TimerHandle | None = None
         self._heading = 0
         self._idle_since = self.loop.time()
+        self._is_dropped = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        seconds = KEEP_ALIVE if self.scheme == "https" else HEADER_SECONDS
+        seconds = KEEP_ALIVE if self.scheme == "https" else self._limits.header_seconds
         self.timeout_keep_alive_task = self.loop.call_later(
             seconds, self.timeout_keep_alive_handler
         )
@@ -57,19 +73,26 @@ class Protocol(HttpToolsProtocol):
 
         Else whoever opens enough of them would have the API server's reviews answered 503.
         """
-        if len(self.connections) <= CONNECTIONS:
+        if len(self.connections) <= self._limits.connections:
             return
         others = (other for other in self.connections if isinstance(other, Protocol))
-        idle = [other for other in others if other is not self and other._asks_nothing()]
+        idle = [other for other in others if other is not self and other._may_go()]
         if idle:
-            oldest = min(idle, key=lambda other: (other._overdue is None, other._idle_since))
-            oldest.transport.abort()
+            min(idle, key=Protocol._merit)._drop()
 
-    def _asks_nothing(self) -> bool:
+    def _may_go(self) -> bool:
         """Tell whether no whole request is under way. Half a heading is none."""
-        return not self.transport.is_closing() and (
-            self.cycle is None or self.cycle.response_complete
-        )
+        asks_nothing = self.cycle is None or self.cycle.response_complete
+        return not self._is_dropped and (self.transport.is_closing() or asks_nothing)
+
+    def _merit(self) -> tuple[bool, bool, float]:
+        """Return what to order by: first who is on his way out, then who dawdles, then idlers."""
+        return (not self.transport.is_closing(), self._overdue is None, self._idle_since)
+
+    def _drop(self) -> None:
+        # Not close(): with TLS that waits for the other side.
+        self._is_dropped = True
+        self.transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._end_heading()
@@ -80,14 +103,16 @@ class Protocol(HttpToolsProtocol):
         if self._overdue is None:
             return
         self._heading += len(data)
-        if self._heading > HEADER_BYTES and not self.transport.is_closing():
+        if self._heading > self._limits.header_bytes and not self.transport.is_closing():
             self.transport.write(TOO_LARGE)
             self.transport.close()
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self._end_heading()
-        self._overdue = self.loop.call_later(HEADER_SECONDS, self.timeout_keep_alive_handler)
+        self._overdue = self.loop.call_later(
+            self._limits.header_seconds, self.timeout_keep_alive_handler
+        )
 
     def on_headers_complete(self) -> None:
         self._end_heading()

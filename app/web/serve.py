@@ -23,12 +23,12 @@ from starlette.types import ASGIApp
 from app.core.errors import InvalidSettings
 from app.settings import HostPort
 from app.web.door import Door
-from app.web.heading import CONNECTIONS, KEEP_ALIVE, Protocol
+from app.web.heading import DEFAULTS, KEEP_ALIVE, Limits, Protocol
 
 log = logging.getLogger("fairgate.web")
 
 CLOSING = 200
-"""Connections that are being closed still count; beyond these a request is answered 503."""
+"""Connections that were just dropped still count; beyond these a request is answered 503."""
 
 FILES = 16_384
 """Above what the limits of three listeners add up to. Soft limits are often 1024, for the sake of
@@ -46,6 +46,7 @@ class Listener:
     app: ASGIApp
     at: HostPort
     tls: ssl.SSLContext | None = None
+    limits: Limits = DEFAULTS
 
 
 def allow_connections() -> None:
@@ -110,7 +111,7 @@ class Servers:
         self._servers: list[tuple[_Server, socket.socket]] = []
         try:
             for listener in listeners:
-                self._servers.append((_Server(_config(listener), listener.tls), _bind(listener)))
+                self._servers.append((_Server(listener), _bind(listener)))
         except InvalidSettings:
             self.close()
             raise
@@ -151,18 +152,23 @@ class Servers:
 class _Server(uvicorn.Server):
     """A uvicorn server that leaves signals alone and says when it answers."""
 
-    def __init__(self, config: uvicorn.Config, tls: ssl.SSLContext | None) -> None:
-        super().__init__(config)
-        self._tls = tls
+    def __init__(self, listener: Listener) -> None:
+        super().__init__(_config(listener))
+        self._listener = listener
         self.answering = asyncio.Event()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         # Not super(): its listeners know no limit of handshakes, in time or number. No app of
         # ours has a lifespan.
-        def new_protocol() -> asyncio.Protocol:
-            return Protocol(self.config, self.server_state, {})
+        tls, limits = self._listener.tls, self._listener.limits
 
-        doors = [Door(each, new_protocol, self._tls) for each in sockets or ()]
+        def new_protocol() -> asyncio.Protocol:
+            return Protocol(self.config, self.server_state, limits)
+
+        doors = [
+            Door(each, new_protocol, tls, limits.handshakes, limits.handshake_seconds)
+            for each in sockets or ()
+        ]
         # uvicorn closes them and waits for that; it asks nothing else of them.
         self.servers = cast("list[asyncio.base_events.Server]", doors)
         self.started = True
@@ -190,7 +196,7 @@ def _config(listener: Listener) -> uvicorn.Config:
         server_header=False,
         timeout_keep_alive=KEEP_ALIVE,
         timeout_graceful_shutdown=FINISH_SECONDS,
-        limit_concurrency=CONNECTIONS + CLOSING,
+        limit_concurrency=listener.limits.connections + CLOSING,
         backlog=BACKLOG,
     )
 

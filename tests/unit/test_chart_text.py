@@ -152,6 +152,9 @@ def test_defaults_are_those_of_the_programs() -> None:
     assert tuple(values["exemptNamespaces"]) == settings.EXEMPT
     chosen = settings.load({"FAIRGATE_ROLES": "webhook"})
     assert values["preemption"]["twins"] is chosen.priority_twins
+    defaults = {field.name: field.default for field in settings.FIELDS}
+    assert str(values["tls"]["days"]) == defaults["tls_days"]
+    assert str(values["tls"]["settleSeconds"]) == defaults["tls_settle_seconds"]
 
 
 # --- the webhook ---
@@ -251,6 +254,73 @@ def test_the_canary_lives_where_the_chart_lets_it(inside: list[Object]) -> None:
     assert account["metadata"]["name"] == canary.ACCOUNT
 
 
+# --- TLS ---
+
+OWN = "tls.existingSecret=own"
+ISSUED = ("certManager.enabled=true", "certManager.issuerRef.name=ca")
+FILES = {f"FAIRGATE_TLS_{part}_FILE" for part in ("CERT", "KEY", "CA")}
+
+
+def files_of(documents: list[Object], role: str) -> set[str]:
+    """Return the files of TLS that a program is told of; each must be where a volume is."""
+    container, pod = container_of(documents, role), pod_of(documents, role)
+    mounts = {each["mountPath"]: each["name"] for each in container.get("volumeMounts", [])}
+    assert set(mounts.values()) == {each["name"] for each in pod.get("volumes", [])}
+    told = {e["name"]: e["value"] for e in container["env"] if e["name"].endswith("_FILE")}
+    assert all(path.rpartition("/")[0] in mounts for path in told.values())
+    return set(told)
+
+
+def test_by_itself_fairgate_mounts_nothing(inside: list[Object]) -> None:
+    for role in ROLES:
+        assert files_of(inside, role) == set()
+    assert not of_kind(inside, "Certificate")
+
+
+@pytest.mark.parametrize(
+    ("values", "secret"),
+    [((OWN,), "own"), (ISSUED, "fairgate-cert-manager")],
+    ids=["own", "issued"],
+)
+def test_a_certificate_of_others_comes_as_files(
+    chart: Chart, values: tuple[str, ...], secret: str
+) -> None:
+    documents = chart.render(*values)
+    for role in ("webhook", "api"):
+        assert files_of(documents, role) == FILES
+        [volume] = pod_of(documents, role)["volumes"]
+        assert volume["secret"] == {"secretName": secret, "defaultMode": 0o400}
+        assert pod_of(documents, role)["securityContext"]["fsGroup"]
+    assert files_of(documents, "controller") == set()
+
+
+def test_cert_manager_is_asked_for_the_names_fairgate_is_called_by(chart: Chart) -> None:
+    [certificate] = of_kind(chart.render(*ISSUED), "Certificate").values()
+    spec = certificate["spec"]
+    assert spec["secretName"] == "fairgate-cert-manager"
+    assert spec["issuerRef"] == {"name": "ca"}
+    assert {f"fairgate-{role}.fairgate-system.svc" for role in ("webhook", "api")} <= set(
+        spec["dnsNames"]
+    )
+    assert not of_kind(chart.render(*ISSUED, OUTSIDE), "Certificate")
+
+
+@pytest.mark.parametrize("kind", ["ConfigMap", "Secret"])
+def test_only_the_webhook_asks_callers_for_a_certificate(chart: Chart, kind: str) -> None:
+    documents = chart.render(f"tls.clientCA.existing{kind}=callers", "tls.clientCA.key=x.pem")
+    assert files_of(documents, "webhook") == {"FAIRGATE_TLS_CLIENT_CA_FILE"}
+    for role in ("api", "controller"):
+        assert files_of(documents, role) == set()
+    [volume] = pod_of(documents, "webhook")["volumes"]
+    assert "callers" in str(volume)
+
+
+def test_two_certificates_are_one_too_many(chart: Chart) -> None:
+    assert "set one of them" in chart.template(*ISSUED, OWN).stderr
+    both = ("tls.clientCA.existingSecret=a", "tls.clientCA.existingConfigMap=b")
+    assert "name one of them" in chart.template(*both).stderr
+
+
 # --- values it does not take ---
 
 
@@ -273,6 +343,12 @@ def test_the_canary_lives_where_the_chart_lets_it(inside: list[Object]) -> None:
         ("managedResource={nvidia.com/gpu}", "managedResource"),
         ("logLevel=loud", "logLevel"),
         ("preemption.twins=maybe", "preemption"),
+        ("tls.days=0", "days"),
+        ("tls.settleSeconds=soon", "settleSeconds"),
+        ("tls.existingSecret=No_Name", "existingSecret"),
+        ("tls.clientCa.key=x", "clientCa"),
+        ("certManager.enabled=true", "issuerRef"),
+        ("certManager.duration=90d", "duration"),
     ],
 )
 def test_wrong_value_is_refused_by_name(chart: Chart, value: str, words: str) -> None:
