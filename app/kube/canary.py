@@ -131,7 +131,7 @@ class Canary:
             if error.status == 404 or _is_denial(str(error)):
                 return
             raise _HoleError(f"what refused to take {GATE} off was no rule: {error}") from error
-        raise _HoleError(f"whoever may edit pods can take {GATE} off.")
+        raise _HoleError(f"whoever may edit pods can take {GATE} off; no rule refused it.")
 
     async def _held(self) -> wire.Pod | None:
         """Return the pod, made if it is not there, and made anew if it has lost our gate."""

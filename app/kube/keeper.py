@@ -289,10 +289,11 @@ class Keeper:
 
     async def _tell(self, ref: Ref, live: Object | None, what: list[str]) -> None:
         """Report that an object was touched by somebody, and put back."""
-        who = last_writer(live, OURS) if live is not None else "see the audit log"
+        who = last_writer(live, OURS) if live is not None else "in the audit log"
         facts = {"kind": ref.kind, "object": ref.name, "what": what, "who": who}
         log.warning("enforcement was touched, and put back", extra=facts)
         self._meters.restored(ref.kind)
-        message = f"{ref} was touched ({', '.join(what)}; by {who}) and has been put back."
-        await self._alarm.tell("EnforcementRestored", str(ref), message)
+        told = f"{ref}: {', '.join(what)}"
+        message = f"Somebody touched {told} ({who}); it has been put back."
+        await self._alarm.tell("EnforcementRestored", told, message)
         await asyncio.sleep(self._pace.breath)

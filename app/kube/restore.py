@@ -71,13 +71,36 @@ class Restorer:
         if live is not None and _names(live) - _names(wanted):
             # Our hold on the CA of a webhook that shall go would keep half of it alive.
             await self._hold_ca(path, wanted, _names(live) & _names(wanted))
+        try:
+            written = await self._write(path, wanted)
+        except ClusterRefused as error:
+            if live is None or error.status != 422:
+                raise
+            # What others added and what we own do not go together.
+            await self._replace(path, live, wanted)
+            written = await self._write(path, wanted)
+        if differences(written, wanted):
+            await self._replace(path, written, wanted)
+
+    async def _write(self, path: str, wanted: Object) -> Object:
         written = await self._apply(path, wanted, HELM)
         if wanted["kind"] in WEBHOOKS:
             written = await self._hold_ca(path, wanted, _names(wanted))
-        if differences(written, wanted):
-            at = field(wanted["kind"])
-            body = {**written, at: wanted[at]}
-            query = [("fieldManager", OURS)]
+        return written
+
+    async def _replace(self, path: str, live: Object, wanted: Object) -> None:
+        """Put our contents in place of the live ones, and leave no trace of having done so.
+
+        A second owner of what helm owns would be in the way of its next upgrade.
+        """
+        at = field(wanted["kind"])
+        query = [("fieldManager", OURS)]
+        body = {**live, at: wanted[at]}
+        written = _decoded(path, await self._client.request("PUT", path, query=query, body=body))
+        owners = written["metadata"].get("managedFields") or []
+        rest = [each for each in owners if not _is_replacement(each)]
+        if rest and rest != owners:
+            body = {**written, "metadata": {**written["metadata"], "managedFields": rest}}
             await self._client.request("PUT", path, query=query, body=body)
 
     async def _hold_ca(self, path: str, wanted: Object, names: set[str]) -> Object:
@@ -107,6 +130,10 @@ class Restorer:
 
 def _names(item: Object) -> set[str]:
     return {each["name"] for each in webhooks(item)}
+
+
+def _is_replacement(owner: Object) -> bool:
+    return owner.get("manager") == OURS and owner.get("operation") == "Update"
 
 
 def _decoded(path: str, answer: bytes) -> Object:

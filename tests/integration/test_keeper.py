@@ -1,0 +1,392 @@
+"""A real API server, and somebody who edits and deletes what makes it ask Fairgate."""
+
+from __future__ import annotations
+
+import base64
+import copy
+import json
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from app.dev.cluster import Cluster
+from app.kube.client import Client
+from app.kube.enforcement import BINDING, PATHS, Object
+from app.kube.keeper import Pace
+from tests.kept import (
+    MUTATING,
+    POLICY,
+    QUICK,
+    VALIDATING,
+    Counting,
+    Edit,
+    Kept,
+    certificate,
+    contents,
+    hook,
+    until,
+)
+
+KINDS = [*PATHS, "ConfigMap"]
+
+
+@pytest.fixture
+async def kept(cluster: Cluster) -> AsyncIterator[Kept]:
+    """One object of each kind, installed, and not yet kept by anybody."""
+    client = await Client.connect(cluster.kubeconfig)
+    kept = Kept(client, certificate(cluster.kubeconfig))
+    await kept.install()
+    yield kept
+    await kept.remove()
+    await client.close()
+
+
+async def is_back(kept: Kept, kind: str, before: Object) -> bool:
+    return contents(await kept.get(kept.path(kind))) == contents(before)
+
+
+async def restored(kept: Kept, kind: str, before: Object) -> None:
+    """Wait until an object is what it was, and that is known."""
+    began = time.monotonic()
+    await until(lambda: is_back(kept, kind, before))
+    print(f"{kind} back after {time.monotonic() - began:.3f} s")
+
+    async def counted() -> bool:
+        return kept.guarded.restores[kind] > 0
+
+    await until(counted)
+
+
+# --- the CA ---
+
+
+async def test_every_webhook_gets_our_ca_and_nobody_is_blamed(kept: Kept) -> None:
+    async with kept.keeping():
+        objects = await kept.settle()
+    bundles = {
+        hook["clientConfig"]["caBundle"]
+        for kind in (MUTATING, VALIDATING)
+        for hook in objects[kind]["webhooks"]
+    }
+    assert [base64.b64decode(each) for each in bundles] == [kept.ca]
+    assert not kept.guarded.restores
+
+
+async def test_a_changed_ca_is_everywhere_once_it_is_published(kept: Kept) -> None:
+    async with kept.keeping() as keeper:
+        await kept.settle()
+        kept.ca += kept.ca
+        await keeper.publish(kept.ca)
+        for kind in (MUTATING, VALIDATING):
+            for each in (await kept.find(kind))["webhooks"]:
+                assert base64.b64decode(each["clientConfig"]["caBundle"]) == kept.ca
+    assert not kept.guarded.restores
+
+
+async def test_a_changed_ca_is_seen_without_being_told(kept: Kept) -> None:
+    async with kept.keeping():
+        await kept.settle()
+        kept.ca += kept.ca
+        wanted = base64.b64encode(kept.ca).decode()
+
+        async def written() -> bool:
+            [each] = (await kept.find(VALIDATING))["webhooks"]
+            return bool(each["clientConfig"]["caBundle"] == wanted)
+
+        await until(written)
+
+
+# --- what is touched is put back ---
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_what_is_deleted_is_put_back(kept: Kept, kind: str) -> None:
+    async with kept.keeping():
+        before = (await kept.settle())[kind]
+        await kept.client.request("DELETE", kept.path(kind))
+        await restored(kept, kind, before)
+
+
+def first(kind: str, change: Edit) -> Edit:
+    """Return an edit of the first webhook, or of the spec."""
+    return lambda live: change(live["webhooks"][0] if "webhooks" in live else live["spec"])
+
+
+EDITS: dict[str, tuple[str, Edit]] = {
+    "fails open": (MUTATING, first(MUTATING, lambda w: w.update(failurePolicy="Ignore"))),
+    "asked about nothing": (
+        MUTATING,
+        first(MUTATING, lambda w: w["rules"][0].update(resources=["secrets"])),
+    ),
+    "sent elsewhere": (
+        VALIDATING,
+        first(VALIDATING, lambda w: w["clientConfig"].update(url="https://127.0.0.2/")),
+    ),
+    "a default overruled": (
+        VALIDATING,
+        first(VALIDATING, lambda w: w.update(matchPolicy="Exact", timeoutSeconds=1)),
+    ),
+    "objects selected by label": (
+        MUTATING,
+        first(MUTATING, lambda w: w.update(objectSelector=({"matchLabels": {"a": "b"}}))),
+    ),
+    "a condition more": (
+        MUTATING,
+        first(
+            MUTATING,
+            lambda w: w["matchConditions"].append({"name": "never", "expression": "false"}),
+        ),
+    ),
+    "a condition less": (VALIDATING, first(VALIDATING, lambda w: w.pop("matchConditions"))),
+    "a webhook more": (MUTATING, lambda live: live["webhooks"].insert(0, hook("evil.x.io"))),
+    "a webhook less": (MUTATING, lambda live: live["webhooks"].pop()),
+    "no webhook": (VALIDATING, lambda live: live.update(webhooks=[])),
+    "another order": (MUTATING, lambda live: live["webhooks"].reverse()),
+    "a CA gone": (
+        VALIDATING,
+        first(VALIDATING, lambda w: w["clientConfig"].pop("caBundle")),
+    ),
+    "a rule that is always true": (
+        POLICY,
+        lambda live: live["spec"]["validations"][0].update(expression="true"),
+    ),
+    "a policy that fails open": (POLICY, lambda live: live["spec"].update(failurePolicy="Ignore")),
+    "a policy with a condition": (
+        POLICY,
+        lambda live: live["spec"].update(
+            matchConditions=[{"name": "never", "expression": "false"}]
+        ),
+    ),
+    "only a warning": (BINDING, lambda live: live["spec"].update(validationActions=["Warn"])),
+    "bound to no namespace": (
+        BINDING,
+        lambda live: live["spec"].update(
+            matchResources={"namespaceSelector": {"matchLabels": {"a": "b"}}}
+        ),
+    ),
+    "bound to another policy": (BINDING, lambda live: live["spec"].update(policyName="another")),
+    "not helm's any more": (POLICY, lambda live: live["metadata"].pop("labels")),
+    "emptied": ("ConfigMap", lambda live: live.pop("data")),
+    "garbled": ("ConfigMap", lambda live: live["data"].update(policies="{")),
+}
+
+
+@pytest.mark.parametrize("name", EDITS)
+async def test_what_is_edited_is_put_back(kept: Kept, name: str) -> None:
+    kind, edit = EDITS[name]
+    async with kept.keeping():
+        before = (await kept.settle())[kind]
+        await kept.edit(kind, edit)
+        await restored(kept, kind, before)
+
+
+async def test_an_overwritten_ca_is_put_back(kept: Kept) -> None:
+    forged = base64.b64encode(kept.ca + kept.ca).decode()
+    async with kept.keeping():
+        before = (await kept.settle())[MUTATING]
+        await kept.edit(
+            MUTATING, lambda live: live["webhooks"][1]["clientConfig"].update(caBundle=forged)
+        )
+        await restored(kept, MUTATING, before)
+
+
+async def test_what_others_write_beside_ours_stays(kept: Kept) -> None:
+    async with kept.keeping():
+        before = (await kept.settle())[BINDING]
+        await kept.edit(BINDING, lambda live: live["metadata"]["labels"].update(team="a"))
+        await kept.edit(BINDING, lambda live: live["spec"].update(validationActions=["Audit"]))
+        wanted = copy.deepcopy(before)
+        wanted["metadata"]["labels"]["team"] = "a"
+        await restored(kept, BINDING, wanted)
+
+
+async def test_operators_are_told_what_was_touched_and_by_whom(kept: Kept) -> None:
+    events = f"/api/v1/namespaces/{kept.name}/events"
+
+    async def told() -> list[str]:
+        items = json.loads(await kept.client.request("GET", events))["items"]
+        return [each["message"] for each in items if each["reason"] == "EnforcementRestored"]
+
+    async with kept.keeping():
+        await kept.settle()
+        await kept.edit(POLICY, lambda live: live["spec"].update(failurePolicy="Ignore"))
+        await until(told)
+    [message] = await told()
+    assert message.startswith(f"Somebody touched {POLICY} {kept.name}: spec.failurePolicy")
+    assert "kubectl-edit at 2" in message
+
+
+async def test_what_is_put_back_belongs_to_helm_as_before(kept: Kept) -> None:
+    kept.marks = {"meta.helm.sh/release-name": "r", "meta.helm.sh/release-namespace": "n"}
+    await kept.write()
+    async with kept.keeping():
+        await kept.settle()
+        await kept.client.request("DELETE", kept.path(POLICY))
+
+        async def back() -> bool:
+            return await kept.get(kept.path(POLICY)) is not None
+
+        await until(back)
+    meta = (await kept.find(POLICY))["metadata"]
+    assert meta["annotations"] == kept.marks
+    assert meta["labels"] == {"app.kubernetes.io/managed-by": "Helm"}
+
+
+# --- nothing else is written ---
+
+
+async def test_nothing_is_written_where_nothing_differs(kept: Kept) -> None:
+    async with kept.keeping():
+        before = await kept.settle()
+    counting = Counting(kept.client)
+    async with kept.keeping(counting), kept.keeping(counting):
+        for kind in KINDS:
+            looks = counting.looks(kept.path(kind))
+
+            async def looked(path: str = kept.path(kind), looks: int = looks) -> bool:
+                return counting.looks(path) > looks + 4
+
+            await until(looked)
+    assert counting.writes == []
+    for kind in KINDS:
+        version = (await kept.find(kind))["metadata"]["resourceVersion"]
+        assert version == before[kind]["metadata"]["resourceVersion"]
+
+
+async def test_replicas_do_not_fight(kept: Kept) -> None:
+    counting = Counting(kept.client)
+    async with kept.keeping(counting), kept.keeping(counting):
+        before = await kept.settle()
+        await kept.edit(POLICY, lambda live: live["spec"].update(failurePolicy="Ignore"))
+        await kept.client.request("DELETE", kept.path(BINDING))
+        for kind in (POLICY, BINDING):
+            await restored(kept, kind, before[kind])
+        looks, writes = counting.looks(kept.map_path), 0
+
+        async def swept() -> bool:
+            return counting.looks(kept.map_path) > looks + 8
+
+        writes = len(counting.writes)
+        await until(swept)
+        assert len(counting.writes) - writes <= 2  # those under way when the first was seen
+
+
+async def test_what_was_never_there_is_left_to_helm_for_a_while(kept: Kept) -> None:
+    await kept.client.request("DELETE", kept.path(POLICY))
+    counting = Counting(kept.client)
+    patient = Pace(look=0.05, sweep=0.1, grace=3600.0)
+    async with kept.keeping(counting, patient):
+
+        async def looked() -> bool:
+            return counting.looks(kept.path(POLICY)) > 5
+
+        await until(looked)
+        assert await kept.get(kept.path(POLICY)) is None
+    async with kept.keeping(pace=QUICK):
+
+        async def back() -> bool:
+            return await kept.get(kept.path(POLICY)) is not None
+
+        await until(back)
+
+
+async def test_a_document_the_server_refuses_does_not_keep_the_others_from_being_kept(
+    kept: Kept,
+) -> None:
+    async with kept.keeping():
+        before = (await kept.settle())[BINDING]
+        kept.documents[2]["spec"]["validations"][0]["expression"] = "no such thing"
+        await kept.write()
+        await kept.client.request("DELETE", kept.path(BINDING))
+        await restored(kept, BINDING, before)
+
+
+async def test_a_name_that_must_be_free_is_not_believed(kept: Kept) -> None:
+    """Whoever takes the name under which documents are tried must not add to what is wanted."""
+    async with kept.keeping():
+        before = (await kept.settle())[MUTATING]
+    taken = copy.deepcopy(kept.documents[0])
+    taken["metadata"]["name"] = "fairgate-normal-form"
+    taken["webhooks"][0]["matchConditions"] = [{"name": "never", "expression": "false"}]
+    path = kept.path(MUTATING).replace(kept.name, "fairgate-normal-form")
+    await kept.client.request("POST", PATHS[MUTATING], body=taken)
+    counting = Counting(kept.client)
+    try:
+        async with kept.keeping(counting):
+
+            async def looked() -> bool:
+                return counting.looks(kept.path(MUTATING)) > 3
+
+            await until(looked)
+            assert contents(await kept.find(MUTATING)) == contents(before)
+    finally:
+        await kept.client.request("DELETE", path)
+
+
+# --- observing ---
+
+
+async def test_observing_takes_the_teeth_at_once_and_gives_them_back(kept: Kept) -> None:
+    def teeth(objects: dict[str, Any]) -> list[Any]:
+        hooks = objects[MUTATING]["webhooks"] + objects[VALIDATING]["webhooks"]
+        actions = objects[BINDING]["spec"]["validationActions"]
+        return [*(each["failurePolicy"] for each in hooks), actions]
+
+    async def shows(wanted: list[Any]) -> None:
+        async def does() -> bool:
+            return teeth({kind: await kept.find(kind) for kind in PATHS}) == wanted
+
+        began = time.monotonic()
+        await until(does)
+        print(f"mode applied after {time.monotonic() - began:.3f} s")
+
+    async with kept.keeping():
+        before = await kept.settle()
+        kept.observes = True
+        await shows(["Ignore", "Ignore", "Ignore", ["Warn", "Audit"]])
+        kept.observes = False
+        await shows(["Fail", "Fail", "Fail", ["Deny"]])
+        assert all([await is_back(kept, kind, before[kind]) for kind in KINDS])
+    assert not kept.guarded.restores
+
+
+async def test_what_is_deleted_while_observing_stays_away_until_the_mode_ends(kept: Kept) -> None:
+    counting = Counting(kept.client)
+    async with kept.keeping(counting):
+        before = await kept.settle()
+        kept.observes = True
+
+        async def observing() -> bool:
+            spec = (await kept.find(BINDING))["spec"]
+            return bool(spec["validationActions"] == ["Warn", "Audit"])
+
+        await until(observing)
+        for kind in KINDS:
+            await kept.client.request("DELETE", kept.path(kind))
+        looks = {kind: counting.looks(kept.path(kind)) for kind in KINDS}
+
+        async def looked() -> bool:
+            return all(counting.looks(kept.path(kind)) > looks[kind] + 3 for kind in KINDS)
+
+        await until(looked)
+        assert [await kept.get(kept.path(kind)) for kind in KINDS] == [None] * 5
+        kept.observes = False
+        for kind in KINDS:
+            await restored(kept, kind, before[kind])
+
+
+async def test_an_edit_is_undone_while_observing(kept: Kept) -> None:
+    async with kept.keeping():
+        await kept.settle()
+        kept.observes = True
+
+        async def observing() -> bool:
+            spec = (await kept.find(BINDING))["spec"]
+            return bool(spec["validationActions"] == ["Warn", "Audit"])
+
+        await until(observing)
+        before = await kept.find(BINDING)
+        await kept.edit(BINDING, lambda live: live["spec"].update(policyName="another"))
+        await restored(kept, BINDING, before)
