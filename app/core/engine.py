@@ -287,6 +287,7 @@ class Engine:
                 if known.life is Life.RELEASING:
                     self._roster.change(known, known.pod, Life.HELD)
                     self._effects.append(Refund(uid))
+                    self._oversight.withdraw(uid)
                     if answer is Answer.HELD:
                         self._rest(at, known)
             case _:

@@ -89,6 +89,10 @@ class Oversight:
             if isinstance(effect, Release):
                 self._ordered[effect.intent.ref.uid] = effect.stamp
 
+    def withdraw(self, uid: Uid) -> None:
+        """A release that was asked for has certainly not happened."""
+        self._ordered.pop(uid, None)
+
     def see(self, tracked: Tracked, *, new: bool, live: bool) -> Right | None:
         """A pod past the gate was seen; return its right to be there, if it has any.
 

@@ -136,6 +136,18 @@ def test_programs_understand_what_the_chart_tells_them(inside: list[Object], rol
     assert pod_of(inside, role)["terminationGracePeriodSeconds"] > told.drain_seconds
 
 
+def test_strays_are_evicted_only_if_so_chosen(chart: Chart, inside: list[Object]) -> None:
+    for documents, chosen in (
+        (inside, False),
+        (chart.render("controller.evictBypassed=true"), True),
+    ):
+        environment = {
+            each["name"]: each.get("value", "")
+            for each in container_of(documents, "controller")["env"]
+        }
+        assert settings.load(environment).evict_bypassed is chosen
+
+
 @pytest.mark.parametrize("role", ["controller", "api"])
 def test_url_of_redis_may_stay_in_a_secret(chart: Chart, role: str) -> None:
     documents = chart.render("redis.existingSecret=redis-url", "redis.secretKey=address")

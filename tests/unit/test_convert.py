@@ -44,6 +44,11 @@ def managed(document: wire.Pod) -> model.Pod:
     return event.pod
 
 
+def test_a_mirror_pod_is_told_by_what_its_node_writes() -> None:
+    assert managed(pod(ONE_GPU, annotations={model.ANNOTATION_MIRROR: "x"})).mirror
+    assert not managed(pod(ONE_GPU)).mirror
+
+
 def test_managed_pod_is_read_whole() -> None:
     document = msgspec.convert(
         {

@@ -221,6 +221,15 @@ def test_a_gate_that_somebody_took_off_while_we_released_is_found_out() -> None:
     assert not watch.all(Bypassed)
 
 
+def test_the_stamp_of_a_release_that_was_refused_counts_as_none() -> None:
+    watch = Watch()
+    pod = held_pod("p", "a", since=150_000)
+    after = released(watch, pod)
+    watch.hear(ev.ReleaseAnswered(watch.at, pod.uid, Answer.HELD))
+    watch.see(after)
+    assert names(watch.all(Bypassed)) == ["p"]
+
+
 @pytest.mark.parametrize(
     "stamp",
     ["0", "0@7", "7", "7.", ".1", "7.x", "07.1", "0.1", "7.0", "7.1 ", "-7.1", "\uff18.1",

@@ -87,6 +87,7 @@ def test_every_mistake_is_told_at_once_with_flag_and_variable() -> None:
         ("LEASE_SECONDS", "2"),
         ("LEASE_SECONDS", "9" * 5000),
         ("RELEASE_CONCURRENCY", "0"),
+        ("EVICT_BYPASSED", "maybe"),
         ("LOG_LEVEL", "loud"),
         ("IDENTITY", "two words"),
     ],
@@ -95,6 +96,14 @@ def test_what_cannot_be_meant_is_a_mistake(variable: str, value: str) -> None:
     name = f"FAIRGATE_{variable}"
     with pytest.raises(InvalidSettings, match=re.escape(name)):
         settings.load(WEBHOOK | {name: value})
+
+
+@pytest.mark.parametrize(("written", "chosen"), [("", False), ("true", True), ("False", False)])
+def test_a_switch_is_true_or_false_and_shown_as_written(written: str, chosen: bool) -> None:
+    read = settings.load(WEBHOOK | {"FAIRGATE_EVICT_BYPASSED": written})
+    assert read.evict_bypassed is chosen
+    shown = {flag: value for flag, _, value in settings.describe(read)}
+    assert shown["--evict-bypassed"] == str(chosen).lower()
 
 
 @pytest.mark.parametrize(
