@@ -128,6 +128,7 @@ def test_programs_understand_what_the_chart_tells_them(inside: list[Object], rol
     told = settings.load(environment)
     assert told.roles == (role,)
     assert told.managed_resources == settings.MANAGED
+    assert set(told.device_classes) == set(settings.CLASSES)
     assert told.exempt_namespaces == settings.EXEMPT
     assert "fairgate-webhook.fairgate-system.svc" in told.tls_names
     assert pod_of(inside, role)["terminationGracePeriodSeconds"] > told.drain_seconds
@@ -147,6 +148,8 @@ def test_defaults_are_those_of_the_programs() -> None:
     values = yaml.safe_load((CHART / "values.yaml").read_text())
     assert tuple(values["managedResources"]) == settings.MANAGED
     assert tuple(values["exemptNamespaces"]) == settings.EXEMPT
+    classes = {each.name: each.resource for each in settings.CLASSES}
+    assert values["deviceClasses"] == classes
 
 
 # --- the webhook ---
@@ -188,6 +191,14 @@ def test_managed_resources_make_the_match_conditions(chart: Chart) -> None:
     assert "nvidia" not in condition["expression"]
 
 
+def test_whoever_asks_for_devices_by_claim_or_class_is_brought_before_the_webhook(
+    inside: list[Object],
+) -> None:
+    [condition] = the_webhook(inside)["matchConditions"]
+    assert "r.startsWith('deviceclass.resource.kubernetes.io/')" in condition["expression"]
+    assert "size(object.spec.?resourceClaims.orValue([])) > 0" in condition["expression"]
+
+
 # --- values it does not take ---
 
 
@@ -197,6 +208,8 @@ def test_managed_resources_make_the_match_conditions(chart: Chart) -> None:
         ("managedResources={nvidia.com/gpu' || true || '}", "managedResources"),
         ("managedResources={*}", "managedResources"),
         ("managedResources=null", "managedResources"),
+        ("deviceClasses.gpu=nvidia.com/mig-*", "deviceClasses"),
+        ("deviceClasses.GPU=nvidia.com/gpu", "GPU"),
         ("exemptNamespaces={kube_system}", "exemptNamespaces"),
         ("exemptNamespaces={fairgate-system,Kube-System}", "exemptNamespaces"),
         ("external.webhookUrl=http://127.0.0.1/admit", "webhookUrl"),
