@@ -131,6 +131,7 @@ def test_programs_understand_what_the_chart_tells_them(inside: list[Object], rol
     told = settings.load(environment)
     assert told.roles == (role,)
     assert told.managed_resources == settings.MANAGED
+    assert set(told.device_classes) == set(settings.CLASSES)
     assert told.exempt_namespaces == settings.EXEMPT
     assert "fairgate-webhook.fairgate-system.svc" in told.tls_names
     assert pod_of(inside, role)["terminationGracePeriodSeconds"] > told.drain_seconds
@@ -167,6 +168,8 @@ def test_defaults_are_those_of_the_programs() -> None:
     defaults = {field.name: field.default for field in settings.FIELDS}
     assert str(values["tls"]["days"]) == defaults["tls_days"]
     assert str(values["tls"]["settleSeconds"]) == defaults["tls_settle_seconds"]
+    classes = {each.name: each.resource for each in settings.CLASSES}
+    assert values["deviceClasses"] == classes
 
 
 # --- the webhook ---
@@ -333,6 +336,14 @@ def test_two_certificates_are_one_too_many(chart: Chart) -> None:
     assert "name one of them" in chart.template(*both).stderr
 
 
+def test_whoever_asks_for_devices_by_claim_or_class_is_brought_before_the_webhook(
+    inside: list[Object],
+) -> None:
+    [condition] = the_webhook(inside)["matchConditions"]
+    assert "r.startsWith('deviceclass.resource.kubernetes.io/')" in condition["expression"]
+    assert "size(object.spec.?resourceClaims.orValue([])) > 0" in condition["expression"]
+
+
 # --- values it does not take ---
 
 
@@ -342,6 +353,8 @@ def test_two_certificates_are_one_too_many(chart: Chart) -> None:
         ("managedResources={nvidia.com/gpu' || true || '}", "managedResources"),
         ("managedResources={*}", "managedResources"),
         ("managedResources=null", "managedResources"),
+        ("deviceClasses.gpu=nvidia.com/mig-*", "deviceClasses"),
+        ("deviceClasses.GPU=nvidia.com/gpu", "GPU"),
         ("exemptNamespaces={kube_system}", "exemptNamespaces"),
         ("exemptNamespaces={fairgate-system,Kube-System}", "exemptNamespaces"),
         ("exemptNamespaces={fairgate-system,fairgate-canary}", "fairgate-canary"),

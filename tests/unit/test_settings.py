@@ -121,6 +121,33 @@ def test_addresses_may_be_written_in_these_ways(written: str, address: HostPort)
     assert str(address) == written
 
 
+def test_device_classes_are_written_with_the_resource_they_count_as() -> None:
+    written = "gpu.nvidia.com=nvidia.com/gpu, h100 = nvidia.com/gpu"
+    chosen = settings.load(WEBHOOK | {"FAIRGATE_DEVICE_CLASSES": written})
+
+    assert [(each.name, each.resource) for each in chosen.device_classes] == [
+        ("gpu.nvidia.com", "nvidia.com/gpu"),
+        ("h100", "nvidia.com/gpu"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("written", "words"),
+    [
+        ("gpu.nvidia.com", "write CLASS=RESOURCE"),
+        ("gpu.nvidia.com=", "write CLASS=RESOURCE"),
+        ("gpu.nvidia.com=nvidia.com/mig-*", "write CLASS=RESOURCE"),
+        ("GPU=nvidia.com/gpu", "no name of an object"),
+        ("a=nvidia.com/gpu,a=amd.com/gpu", "named twice"),
+    ],
+)
+def test_a_wrong_device_class_is_told(written: str, words: str) -> None:
+    with pytest.raises(InvalidSettings, match=words) as raised:
+        settings.load(WEBHOOK | {"FAIRGATE_DEVICE_CLASSES": written})
+
+    assert "--device-classes" in str(raised.value)
+
+
 @pytest.mark.parametrize("role", ["controller", "api"])
 def test_only_the_controller_and_the_api_need_redis(role: str) -> None:
     with pytest.raises(InvalidSettings, match="FAIRGATE_REDIS_URL"):
