@@ -22,6 +22,7 @@ from app.core.gate import Patch
 from app.core.keys import OURS
 from app.core.model import ADOPTED, ANNOTATION_RELEASE, GATE, Uid
 from app.kube.announce import event
+from app.kube.canary import OWN_GATE
 from app.kube.client import JSON_PATCH, MERGE_PATCH, Client
 from app.kube.custom import POLICY
 
@@ -236,8 +237,8 @@ def release_patch(pod: Held) -> Patch:
 
 def _held(pod: _Pod) -> Held | None:
     gates = [gate.name for gate in pod.spec.scheduling_gates or ()]
-    if GATE not in gates:
-        return None
+    if GATE not in gates or OWN_GATE in gates:
+        return None  # the canary's pod stands for all others, and never runs
     meta = pod.metadata
     return Held(
         PodRef(Uid(meta.uid), meta.namespace, meta.name),

@@ -341,7 +341,7 @@ def test_whoever_asks_for_devices_by_claim_or_class_is_brought_before_the_webhoo
 ) -> None:
     [condition] = the_webhook(inside)["matchConditions"]
     assert "r.startsWith('deviceclass.resource.kubernetes.io/')" in condition["expression"]
-    assert "size(object.spec.?resourceClaims.orValue([])) > 0" in condition["expression"]
+    assert "object.spec.?resourceClaims.orValue([]).size() > 0" in condition["expression"]
 
 
 # --- values it does not take ---
