@@ -75,6 +75,8 @@ class Door:
             task.add_done_callback(self._forget)
             if len(self._greeting) > self._most:
                 self._drop_oldest()
+            # Of a full queue this loop would take all in one go, and nobody would be served.
+            await asyncio.sleep(0)
 
     async def _greet(self, taken: socket.socket) -> None:
         loop = asyncio.get_running_loop()
