@@ -114,8 +114,6 @@ class Canary:
     async def _try_release(self) -> None:
         """Our gate cannot be taken off the pod that stands for all others."""
         held = await self._held()
-        if held is None:
-            return  # another replica is just making it
         at = f"/spec/schedulingGates/{gates(held).index(GATE)}"
         patch = [
             {"op": "test", "path": "/metadata/uid", "value": held.metadata.uid},
@@ -128,12 +126,14 @@ class Canary:
                 "PATCH", f"{PODS}/{POD}", query=query, body=patch, content_type=JSON_PATCH
             )
         except ClusterRefused as error:
-            if error.status == 404 or _is_denial(str(error)):
+            if _is_denial(str(error)):
                 return
+            if error.status in (404, 409, 429):
+                raise
             raise _HoleError(f"what refused to take {GATE} off was no rule: {error}") from error
         raise _HoleError(f"whoever may edit pods can take {GATE} off; no rule refused it.")
 
-    async def _held(self) -> wire.Pod | None:
+    async def _held(self) -> wire.Pod:
         """Return the pod, made if it is not there, and made anew if it has lost our gate."""
         path = f"{PODS}/{POD}"
         try:
@@ -141,12 +141,7 @@ class Canary:
         except ClusterRefused as error:
             if error.status != 404:
                 raise
-            try:
-                found = await self._created(self._body(OWN_GATE), dry_run=False)
-            except ClusterRefused as clash:
-                if clash.status == 409:
-                    return None
-                raise
+            found = await self._created(self._body(OWN_GATE), dry_run=False)
         if GATE in gates(found):
             return found
         body = {"preconditions": {"uid": found.metadata.uid}, "gracePeriodSeconds": 0}
@@ -157,6 +152,7 @@ class Canary:
         )
 
     async def _created(self, body: dict[str, Any], *, dry_run: bool) -> wire.Pod:
+        """Create a pod. Raises ClusterError, also if another replica was first."""
         query = [("dryRun", "All")] if dry_run else []
         try:
             return _read(await self._client.request("POST", PODS, query=query, body=body))
@@ -170,7 +166,7 @@ class Canary:
             raise _HoleError(f"the API server cannot reach a webhook: {error}") from error
 
     def _body(self, *own_gates: str) -> dict[str, Any]:
-        """Return a pod that every Pod Security Standard takes."""
+        """Return a pod, one that every Pod Security Standard takes."""
         container = {
             "name": "none",
             "image": "none",

@@ -153,11 +153,19 @@ def _differences(live: Any, wanted: Any, at: str) -> Iterator[str]:
             yield at
 
 
-def lacks_only_ca(live: Object, wanted: Object) -> bool:
-    """Tell whether a configuration is as the chart makes it, before its CA is written."""
+def lacks_only_ca(live: Object, wanted: Object, known: Object | None) -> bool:
+    """Tell whether a configuration is as the chart makes it, before a CA is written.
+
+    `known`: what it was when we last looked; what had a CA then has lost it by somebody's doing.
+    """
+    had = {each["name"] for each in webhooks(known)} if known is not None else set()
+    lacks = {
+        each["name"] for each in webhooks(live) if not each["clientConfig"].get("caBundle")
+    } - had
     bare = copy.deepcopy(wanted)
     for webhook in webhooks(bare):
-        webhook["clientConfig"].pop("caBundle", None)
+        if webhook["name"] in lacks:
+            del webhook["clientConfig"]["caBundle"]
     return not differences(live, bare)
 
 

@@ -273,9 +273,10 @@ class Keeper:
 
     def _was_agreed(self, ref: Ref, live: Object, wanted: Object) -> bool:
         """Tell whether nobody touched the object: it is we who want it otherwise now."""
-        if ref in self._agreed:
-            return not differences(live, self._agreed[ref])
-        return lacks_only_ca(live, wanted)
+        agreed = self._agreed.get(ref)
+        if agreed is not None and not differences(live, agreed):
+            return True
+        return lacks_only_ca(live, wanted, agreed)
 
     def _is_helms(self, ref: Ref) -> bool:
         """Tell whether an object that was never seen is still helm's to create."""

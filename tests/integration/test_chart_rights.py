@@ -7,10 +7,18 @@ import json
 import pytest
 
 from app.dev.cluster import Cluster
+from app.kube import canary, enforcement, restore
 from tests.chart import ROLES, Object
 
 OURS = "fairgate-system"
 OTHER = "default"
+CANARY = canary.NAMESPACE
+TRIED = restore.NORMAL_FORM
+"""A name under which documents are tried, and nothing is stored."""
+
+KEPT = [path.rpartition("/")[2] for path in enforcement.PATHS.values()]
+"""What the webhook keeps in force."""
+
 ANY = ""
 """No namespace: in all of them, or an object outside of any."""
 
@@ -34,6 +42,18 @@ ALLOWED: list[Right] = [
     ("webhook", "watch", "priorityclasses.scheduling.k8s.io", ANY, ""),
     ("webhook", "create", "priorityclasses.scheduling.k8s.io", ANY, ""),
     ("webhook", "delete", "priorityclasses.scheduling.k8s.io", ANY, "fairgate-high"),
+    *(
+        ("webhook", verb, f"{kind}.admissionregistration.k8s.io", ANY, name)
+        for kind in KEPT
+        for verb, name in [("watch", ""), ("patch", TRIED), ("create", TRIED)]
+    ),
+    ("webhook", "create", f"{KEPT[0]}.admissionregistration.k8s.io", ANY, "fairgate"),
+    ("webhook", "update", f"{KEPT[0]}.admissionregistration.k8s.io", ANY, "fairgate"),
+    ("webhook", "watch", "configmaps", OURS, "fairgate-enforcement"),
+    ("webhook", "create", "configmaps", OURS, "fairgate-enforcement"),
+    ("webhook", "create", "events", OURS, ""),
+    ("webhook", "create", "pods", CANARY, ""),
+    ("webhook", "patch", "pods", CANARY, "fairgate-canary"),
     ("controller", "watch", "pods", ANY, ""),
     ("controller", "get", "pods", OTHER, "some"),
     ("controller", "patch", "pods", OTHER, "some"),
@@ -80,6 +100,21 @@ DENIED: list[Right] = [
     ),
     ("webhook", "patch", "priorityclasses.scheduling.k8s.io", ANY, "fairgate-high"),
     ("controller", "create", "priorityclasses.scheduling.k8s.io", ANY, ""),
+    *(
+        ("webhook", verb, f"{kind}.admissionregistration.k8s.io", ANY, name)
+        for kind in KEPT
+        for verb, name in [("create", ""), ("create", "other"), ("update", "other")]
+    ),
+    *(("webhook", "delete", f"{kind}.admissionregistration.k8s.io", ANY, TRIED) for kind in KEPT),
+    ("webhook", "create", "configmaps", OURS, ""),
+    ("webhook", "patch", "configmaps", OURS, "other"),
+    ("webhook", "watch", "configmaps", ANY, ""),
+    ("webhook", "delete", "configmaps", OURS, "fairgate-enforcement"),
+    ("webhook", "create", "events", OTHER, ""),
+    ("webhook", "list", "pods", CANARY, ""),
+    ("webhook", "patch", "pods", CANARY, "some"),
+    ("webhook", "create", "pods", OTHER, ""),
+    ("webhook", "release", "podgates.fairgate.io", CANARY, ""),
     ("webhook", "patch", "pods", OTHER, "some"),
     ("webhook", "get", "pods", OTHER, "some"),
     ("webhook", "list", "pods", ANY, ""),

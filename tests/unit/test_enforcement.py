@@ -122,11 +122,19 @@ def test_anything_else_is_a_difference_and_is_named(change: Any, where: str) -> 
 
 def test_a_configuration_without_its_ca_is_told_from_one_that_was_touched() -> None:
     wanted = in_force(hooks(), CA, observing=False)
-    assert lacks_only_ca(hooks(), wanted)
+    assert lacks_only_ca(hooks(), wanted, None)
     touched = hooks()
     touched["webhooks"][0]["failurePolicy"] = "Ignore"
-    assert not lacks_only_ca(touched, wanted)
-    assert not lacks_only_ca(in_force(hooks(), b"another", observing=False), wanted)
+    assert not lacks_only_ca(touched, wanted, None)
+    assert not lacks_only_ca(in_force(hooks(), b"another", observing=False), wanted, None)
+
+
+def test_a_new_webhook_may_lack_its_ca_but_an_old_one_has_lost_it() -> None:
+    wanted = in_force(hooks(), CA, observing=False)
+    first = {**wanted, "webhooks": wanted["webhooks"][:1]}
+    live = {**wanted, "webhooks": [wanted["webhooks"][0], hooks()["webhooks"][1]]}
+    assert lacks_only_ca(live, wanted, first)
+    assert not lacks_only_ca(live, wanted, wanted)
 
 
 def test_the_last_writer_is_not_us() -> None:

@@ -1,0 +1,194 @@
+"""Fairgate's own processes, under their own accounts, guard what makes the API server ask them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from app.core.errors import ClusterError
+from app.dev.cluster import Cluster
+from app.kube import canary
+from app.kube.alarm import Alarm
+from app.kube.client import Client
+from tests.e2e.stage import GATE, NeverTrueError, Object, Stage, gates, pod, until
+from tests.fakes.guard import Guarded
+
+HOOKS = "mutatingwebhookconfigurations"
+RESTORED = "fairgate_enforcement_restored_total"
+OK = "fairgate_canary_ok"
+RULE = "guard-test"
+
+
+def hooks(stage: Stage) -> Object | None:
+    try:
+        found: Object = stage.get(HOOKS, "fairgate")
+    except ClusterError:
+        return None
+    return found
+
+
+def test_a_deleted_webhook_configuration_holds_pods_again(stage: Stage) -> None:
+    namespace = stage.namespace("guarded")
+    before = hooks(stage)
+    assert before is not None
+    restored = stage.metric("webhook", RESTORED, "Mutating")
+    stage.cluster.kubectl("delete", HOOKS, "fairgate")
+    until("it is back", lambda: hooks(stage) is not None)
+    found = hooks(stage)
+    assert found is not None
+    assert found["webhooks"] == before["webhooks"]
+    until("it is counted", lambda: stage.metric("webhook", RESTORED, "Mutating") > restored)
+
+    def is_held() -> bool:
+        said = stage.cluster.kubectl(
+            "create", "--dry-run=server", "-o", "json", "-n", namespace, "-f", "-",
+            stdin=json.dumps(pod("held")),
+        )  # fmt: skip
+        return GATE in gates(json.loads(said))
+
+    until("pods are held", is_held)
+
+
+def test_an_edited_webhook_configuration_is_as_before(stage: Stage) -> None:
+    before = hooks(stage)
+    assert before is not None
+    patch = [
+        {"op": "replace", "path": "/webhooks/0/failurePolicy", "value": "Ignore"},
+        {
+            "op": "add",
+            "path": "/webhooks/0/matchConditions/-",
+            "value": {"name": "never", "expression": "false"},
+        },
+        {"op": "remove", "path": "/webhooks/0/clientConfig/caBundle"},
+    ]
+    stage.cluster.kubectl("patch", HOOKS, "fairgate", "--type=json", "-p", json.dumps(patch))
+
+    def is_back() -> bool:
+        found = hooks(stage)
+        return found is not None and found["webhooks"] == before["webhooks"]
+
+    until("it is as before", is_back)
+
+
+def test_a_deleted_config_map_is_put_back(stage: Stage) -> None:
+    what = ("configmap", "fairgate-enforcement", "-n", "fairgate-system")
+    before = stage.get(*what)["data"]
+    stage.cluster.kubectl("delete", *what)
+
+    def is_back() -> bool:
+        try:
+            return bool(stage.get(*what)["data"] == before)
+        except ClusterError:
+            return False
+
+    until("it is back", is_back)
+
+
+def test_the_canary_waits_and_counts_for_nobody(stage: Stage) -> None:
+    until("it was tried", lambda: stage.metric("webhook", OK, 'check="hold"') == 1)
+    found: Object = {}
+
+    def is_there() -> bool:
+        nonlocal found
+        pods = stage.pods(canary.NAMESPACE)
+        found = pods[0] if pods else {}
+        return bool(found)
+
+    until("its pod is there", is_there)
+    assert gates(found) == [canary.OWN_GATE, GATE]
+    # Some other pod waits, so that the leader has counted.
+    waiting = stage.namespace("waiting")
+    stage.apply(waiting, pod("waits", 999))
+    pending = "fairgate_pending_workloads"
+    until("it counts", lambda: stage.metric("controller", pending, f'"ns.{waiting}"') == 1)
+    assert stage.metric("controller", pending, f'"ns.{canary.NAMESPACE}"') == 0
+
+
+# --- the trials, against a real server ---
+
+
+class Trial:
+    """A canary that a test runs, and what it told."""
+
+    def __init__(self, client: Client, *managed: str) -> None:
+        self.guarded = Guarded()
+        self.canary = canary.Canary(
+            client,
+            managed or ["nvidia.com/gpu"],
+            seconds=3600,
+            observing=lambda: False,
+            meters=self.guarded,
+            alarm=Alarm(client, "fairgate-system"),
+        )
+
+    async def shows(self, check: str, well: bool, tries: int = 200) -> None:
+        """Try until it shows this: the API server learns of policies late."""
+        for _ in range(tries):
+            await self.canary.look()
+            if self.guarded.trials.get(check, [None])[-1] is well:
+                return
+        raise NeverTrueError(f"{check} is never {well}")
+
+
+@pytest.fixture
+async def client(fairgate_cluster: Cluster) -> AsyncIterator[Client]:
+    client = await Client.connect(fairgate_cluster.kubeconfig)
+    yield client
+    await client.close()
+
+
+@pytest.fixture
+def forbidden(fairgate_cluster: Cluster) -> Iterator[None]:
+    """A policy that lets nobody take a gate off in the canary's namespace."""
+    policy = {
+        "apiVersion": "admissionregistration.k8s.io/v1",
+        "kind": "ValidatingAdmissionPolicy",
+        "metadata": {"name": RULE},
+        "spec": {
+            "matchConstraints": {
+                "namespaceSelector": {
+                    "matchLabels": {"kubernetes.io/metadata.name": canary.NAMESPACE}
+                },
+                "resourceRules": [
+                    {
+                        "apiGroups": [""],
+                        "apiVersions": ["v1"],
+                        "operations": ["UPDATE"],
+                        "resources": ["pods"],
+                    }
+                ],
+            },
+            "validations": [
+                {"expression": "size(object.spec.schedulingGates) == 2", "message": "gates stay"}
+            ],
+        },
+    }
+    binding = {
+        "apiVersion": "admissionregistration.k8s.io/v1",
+        "kind": "ValidatingAdmissionPolicyBinding",
+        "metadata": {"name": RULE},
+        "spec": {"policyName": RULE, "validationActions": ["Deny"]},
+    }
+    fairgate_cluster.kubectl(
+        "apply", "-f", "-", stdin=f"{json.dumps(policy)}\n---\n{json.dumps(binding)}"
+    )
+    yield
+    for kind in ("validatingadmissionpolicybinding", "validatingadmissionpolicy"):
+        fairgate_cluster.kubectl("delete", kind, RULE, "--ignore-not-found")
+
+
+async def test_a_gate_that_holds_is_found_to_hold(client: Client, forbidden: None) -> None:
+    trial = Trial(client)
+    await trial.shows(canary.RELEASE, True)
+    await trial.shows(canary.HOLD, True)
+
+
+async def test_a_gate_that_whoever_tries_may_take_off_is_a_hole(client: Client) -> None:
+    """Who set the cluster up may do anything, so no rule stops him."""
+    await Trial(client).shows(canary.RELEASE, False)
+
+
+async def test_a_pod_that_nobody_holds_is_a_hole(client: Client) -> None:
+    await Trial(client, "example.com/unmanaged").shows(canary.HOLD, False)
