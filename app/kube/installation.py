@@ -6,6 +6,7 @@ leader. Never changed here.
 
 from __future__ import annotations
 
+import logging
 from datetime import UTC, datetime
 from urllib.parse import quote
 
@@ -16,6 +17,8 @@ from app.core.errors import ClusterRefused, ClusterUnavailable, InvalidInput
 from app.core.model import Millis
 from app.kube.client import Client
 from app.kube.convert import created, read_time
+
+log = logging.getLogger("fairgate.kube")
 
 NAME = "fairgate-installation"
 KEY = "since"
@@ -29,6 +32,18 @@ class _Record(wire.Wire, frozen=True):
 _record = msgspec.json.Decoder(_Record)
 
 
+def _since(record: _Record) -> Millis:
+    """Return what the record says; nothing legible is no reason not to lead."""
+    try:
+        return read_time(KEY, (record.data or {}).get(KEY, ""))
+    except InvalidInput as error:
+        log.warning(
+            "the record of the installation is not legible; the time of its creation counts",
+            extra={"object": NAME, "why": str(error)},
+        )
+        return Millis(0)
+
+
 class KeptInstallation:
     """`ports.Installation` in a ConfigMap of Fairgate's own namespace."""
 
@@ -39,7 +54,7 @@ class KeptInstallation:
     async def since(self, now: Millis) -> Millis:
         """Return since when Fairgate is installed; if nobody knows, since `now`, from now on.
 
-        Raises ClusterError, also for a record that cannot be read.
+        A record without a legible time counts from its creation. Raises ClusterError.
         """
         found = await self._read()
         if found is None:
@@ -53,14 +68,10 @@ class KeptInstallation:
         try:
             answer = await self._client.request("GET", f"{self._path}/{NAME}", timeout=5.0)
             record = _record.decode(answer)
-            since = read_time(KEY, (record.data or {}).get(KEY, ""))
             # The clock of whoever wrote it may have been slow; then nobody is to suffer for it.
-            return max(since, created(record.metadata))
+            return max(_since(record), created(record.metadata))
         except (msgspec.DecodeError, InvalidInput) as error:
-            raise ClusterUnavailable(
-                f"ConfigMap {NAME} does not tell since when Fairgate is installed ({error}); "
-                f"write a time such as 2026-01-02T03:04:05Z under {KEY}, or delete it."
-            ) from error
+            raise ClusterUnavailable(f"ConfigMap {NAME}: garbled ({error}).") from error
         except ClusterRefused as error:
             if error.status == 404:
                 return None

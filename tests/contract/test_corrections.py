@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import pytest
 
 from app.core.effects import Adopt, PodRef
-from app.core.errors import ClusterError, ClusterUnavailable
+from app.core.errors import ClusterError
 from app.core.model import ADOPTED, ANNOTATION_RELEASE, Millis, Uid
 from app.kube.client import Client
 from app.kube.convert import read_time
@@ -242,9 +242,9 @@ async def test_the_record_is_never_older_than_itself(client: Client) -> None:
 
 
 @pytest.mark.parametrize("data", [{}, {"since": "yesterday"}], ids=str)
-async def test_a_record_that_tells_nothing_is_an_error(
-    client: Client, data: dict[str, str]
+async def test_a_record_that_tells_nothing_counts_from_its_creation(
+    client: Client, data: dict[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    await write(client, data)
-    with pytest.raises(ClusterUnavailable, match="fairgate-installation does not tell"):
-        await KeptInstallation(client, "default").since(Millis(1))
+    written = await write(client, data)
+    assert await KeptInstallation(client, "default").since(Millis(1)) == written
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
