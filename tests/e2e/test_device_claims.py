@@ -6,6 +6,7 @@ tenant is charged.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from itertools import count
 
@@ -230,28 +231,38 @@ def test_a_template_swapped_while_the_pod_waits_changes_nothing(stage: Stage, ou
     costs(stage, ours, 1)
 
 
-def test_a_claim_made_anew_from_a_swapped_template_is_judged_and_charged_anew(
+def forged(stage: Stage, namespace: str, devices: int) -> Object:
+    """Return a claim that the scheduler takes for the one generated for the pod."""
+    [item] = stage.pods(namespace)
+    about = item["metadata"]
+    [entry] = item["status"]["resourceClaimStatuses"]
+    owner = {"apiVersion": "v1", "kind": "Pod", "name": about["name"], "uid": about["uid"]}
+    one = claim(entry["resourceClaimName"], exactly(devices))
+    one["metadata"]["ownerReferences"] = [{**owner, "controller": True}]
+    return one
+
+
+def test_a_generated_claim_swapped_for_another_is_judged_and_charged_as_it_is(
     stage: Stage, ours: str
 ) -> None:
-    """Whoever may edit can delete an unused claim; Kubernetes makes it again, from the template."""
+    """Whoever may edit may delete a claim that is not in use, and write another of that name."""
     wall = stage.namespace("wall")
     blockers = stage.block(wall)
     eve = tenant_user(stage, ours)
+
+    def swap(devices: int) -> None:
+        one = forged(stage, ours, devices)
+        eve.run("delete", "resourceclaim", name_of(one), "-n", ours)
+        eve.run("create", "-n", ours, "-f", "-", stdin=json.dumps(one))
+
     stage.apply(ours, template("t", exactly(1)), templated("p", "t"))
-    until("it waits for 1", lambda: told(stage, ours, "p", f"waits for 1 {GPU}"))
-    [before] = generated(stage, ours)
-    eve.run("delete", "resourceclaimtemplate", "t", "-n", ours)
-    stage.apply(ours, template("t", exactly(6)))
-    eve.run("delete", "resourceclaim", before, "-n", ours)
-    until("another is made", lambda: generated(stage, ours) not in ([], [before]))
+    until("its claim is made", lambda: len(generated(stage, ours)) == 1)
+    until("it waits", lambda: status(stage, ours).get("pending") == 1)
+    swap(6)
     stage.delete(wall, blockers[0])
     goes(stage, ours, "p")
     costs(stage, ours, 6)
-    # And once more, after the release: the pod is not bound, so its claim is not in use.
-    [between] = generated(stage, ours)
-    eve.run("delete", "resourceclaimtemplate", "t", "-n", ours)
-    stage.apply(ours, template("t", exactly(8)))
-    eve.run("delete", "resourceclaim", between, "-n", ours)
+    swap(8)  # after the release: the pod is not bound, so its claim is not in use
     costs(stage, ours, 8)
 
 
