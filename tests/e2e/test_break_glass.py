@@ -210,6 +210,8 @@ def test_uninstall_after_release_all_leaves_no_pod_stuck(
     left = cluster.kubectl("get", "mutatingwebhookconfigurations", "-o", "name")
     left += cluster.kubectl("get", "validatingwebhookconfigurations", "-o", "name")
     left += cluster.kubectl("get", "clusterroles,clusterrolebindings", "-o", "name")
+    policies = "validatingadmissionpolicies,validatingadmissionpolicybindings"
+    left += cluster.kubectl("get", policies, "-o", "name")
     assert [each for each in left.split() if "/fairgate" in each] == []
     stage.delete("team-a", "--all")
     stage.delete("team-b", *(f"b-{number}" for number in range(4)))
