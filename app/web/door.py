@@ -19,7 +19,8 @@ GOODBYE_SECONDS = 5.0
 BREATH_SECONDS = 0.1
 """How long to wait when the process has no file descriptor left."""
 
-_EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+_HUNG_UP = (errno.ECONNABORTED, errno.ECONNRESET, errno.EPROTO)
+"""The client had gone before he was let in."""
 
 log = logging.getLogger("fairgate.web")
 
@@ -64,8 +65,7 @@ class Door:
             try:
                 taken, _ = await loop.sock_accept(self._listening)
             except OSError as error:
-                # Who hung up while he waited is no trouble; a lack of room passes.
-                if error.errno in _EXHAUSTED:
+                if error.errno not in _HUNG_UP:
                     log.warning("no room for a connection", extra={"why": str(error)})
                     self._drop_oldest()
                     await asyncio.sleep(BREATH_SECONDS)
