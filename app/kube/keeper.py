@@ -290,7 +290,7 @@ class Keeper:
 
     async def _tell(self, ref: Ref, live: Object | None, what: list[str]) -> None:
         """Report that an object was touched by somebody, and put back."""
-        who = last_writer(live, OURS) if live is not None else "in the audit log"
+        who = last_writer(live, OURS) if live is not None else "the audit log tells who"
         facts = {"kind": ref.kind, "object": ref.name, "what": what, "who": who}
         log.warning("enforcement was touched, and put back", extra=facts)
         self._meters.restored(ref.kind)
