@@ -1,7 +1,7 @@
 """What a pod really reserves on its node.
 
 Source: the scheduler's own formula, KEP-753 (sidecar containers), KEP-2837 (pod-level
-resources), and pod overhead. Resource claims (DRA) are not counted here.
+resources), and pod overhead. Resource claims (DRA) are counted in `claims`.
 """
 
 from __future__ import annotations
