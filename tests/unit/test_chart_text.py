@@ -344,6 +344,15 @@ def test_whoever_asks_for_devices_by_claim_or_class_is_brought_before_the_webhoo
     assert "object.spec.?resourceClaims.orValue([]).size() > 0" in condition["expression"]
 
 
+def test_tenant_admins_may_touch_their_own_tenant_alone(chart: Chart) -> None:
+    person = "tenantAdmins[0].subjects[0].kind=User,tenantAdmins[0].subjects[0].name=alice"
+    documents = chart.render("tenantAdmins[0].tenant=team-a", person)
+    role = of_kind(documents, "ClusterRole")["fairgate-tenant-admin-team-a"]
+    assert all(rule["resourceNames"] == ["team-a"] for rule in role["rules"])
+    binding = of_kind(documents, "ClusterRoleBinding")["fairgate-tenant-admin-team-a"]
+    assert [each["name"] for each in binding["subjects"]] == ["alice"]
+
+
 # --- values it does not take ---
 
 
