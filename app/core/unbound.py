@@ -49,7 +49,7 @@ class Unbound:
     def see(self, tracked: Tracked) -> None:
         """A released pod was seen."""
         uid, pod = tracked.pod.uid, tracked.pod
-        if pod.node is None and not pod.terminating:
+        if pod.node is None and pod.asks and not pod.terminating:
             if uid not in self._leaving:
                 self._since.setdefault(uid, self._roster.usage.now)
             return

@@ -58,7 +58,7 @@ def test_a_pod_that_asks_for_nothing_managed_is_left_alone() -> None:
 
 
 def test_a_pod_with_claims_is_held_whatever_they_may_come_to() -> None:
-    pod = replace(asking(has_claims=True), demand={Resource("cpu"): 1000})
+    pod = replace(asking(claims=True), demand={Resource("cpu"): 1000})
     assert isinstance(judge(pod, TEAM, MANAGED), Hold)
 
 
