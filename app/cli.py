@@ -20,7 +20,7 @@ from typing import Annotated, Any, cast
 import typer
 from typer.core import TyperGroup
 
-from app import settings
+from app import release_command, settings
 from app.core.errors import FairgateError, InvalidInput
 
 WRONG_INPUT, UNREACHABLE, DEFECT, INTERRUPTED = 2, 3, 4, 130
@@ -325,6 +325,9 @@ def replay(
             plot=plot,
         )
     )
+
+
+cli.command(epilog=release_command.EXAMPLES)(release_command.release)
 
 
 def main() -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from app.core.effects import Intend, PodRef, Release, StoreWrite, Tell
+from app.core.effects import Adopt, Intend, PodRef, Release, StoreWrite, Tell
 from app.core.events import ClusterEvent
-from app.core.model import Answer, PoolName, TenantName, Uid, UserName
+from app.core.model import Answer, Millis, PoolName, TenantName, Uid, UserName
 from app.core.views import View
 
 
@@ -84,6 +84,27 @@ class Releaser(Protocol):
         """Make every release patch of an older epoch fail on this pod, if it is still held."""
 
 
+class Adopter(Protocol):
+    """Stamps pods that were there before Fairgate. May raise ClusterError."""
+
+    async def adopt(self, order: Adopt) -> None:
+        """Write the stamp and the labels on this very pod; one that is gone is no error."""
+
+
+class Evictor(Protocol):
+    """Evicts pods, as their disruption budgets allow. May raise ClusterError."""
+
+    async def evict(self, ref: PodRef) -> bool:
+        """Evict this very pod; True: it goes, or is gone. False: it stays for now."""
+
+
+class Installation(Protocol):
+    """Knows since when Fairgate is in this cluster. May raise ClusterError."""
+
+    async def since(self, now: Millis) -> Millis:
+        """Return since when; if nobody knows, since `now`, and that is kept for ever."""
+
+
 class Announcer(Protocol):
     """Tells people, through Kubernetes events. Never blocks, may drop."""
 
@@ -135,6 +156,9 @@ class Meters(Protocol):
     ) -> None:
         """One release ended in `answer` after `seconds`; its pod had waited `waited` seconds."""
 
+    def bypassed(self) -> None:
+        """A pod was found past the gate that was never released."""
+
     def store_failed(self, operation: str) -> None:
         """A call of the store raised StoreError. `operation` is one of a few fixed words."""
 
@@ -171,13 +195,27 @@ class Authority(Protocol):
         """Tell whether RBAC on group `fairgate.io` grants this; no `name`: on all of them."""
 
 
+@dataclass(frozen=True, slots=True, repr=False)
+class Secret:
+    """What a Secret holds; never printed. `ours`: Fairgate made it, nobody put it there."""
+
+    data: Mapping[str, bytes]
+    version: str
+    ours: bool
+
+
 class Secrets(Protocol):
     """Where a certificate is kept between starts. May raise ClusterError."""
 
-    async def read_secret(self, namespace: str, name: str) -> dict[str, bytes] | None:
+    async def read_secret(self, namespace: str, name: str) -> Secret | None:
         """Return what is kept; None if there is nothing."""
 
     async def create_secret(
-        self, namespace: str, name: str, data: dict[str, bytes], kind: str = "Opaque"
+        self, namespace: str, name: str, data: Mapping[str, bytes], kind: str = "Opaque"
     ) -> bool:
         """Keep this; False if somebody else was first."""
+
+    async def replace_secret(
+        self, namespace: str, name: str, data: Mapping[str, bytes], version: str
+    ) -> bool:
+        """Keep this in place of the content of that version; False if somebody else was first."""

@@ -13,6 +13,9 @@ from typing import Any
 
 from app import settings_text as text
 from app.core.errors import InvalidInput, InvalidSettings
+from app.core.guard import Rules
+from app.core.templates import BUILT_IN, Kind
+from app.settings_text import DeviceClass as DeviceClass
 from app.settings_text import HostPort as HostPort
 
 ROLES = ("webhook", "controller", "api")
@@ -23,6 +26,11 @@ MANAGED = (
     "nvidia.com/gpu.shared",
     "nvidia.com/gpucores",
     "nvidia.com/gpumem",
+)
+CLASSES = (
+    DeviceClass("gpu.nvidia.com", "nvidia.com/gpu"),
+    DeviceClass("mig.nvidia.com", "nvidia.com/gpu"),
+    DeviceClass("gpu.amd.com", "amd.com/gpu"),
 )
 EXEMPT = ("kube-system", "kube-public", "kube-node-lease", "fairgate-system", "gpu-operator")
 LEVELS = ("debug", "info", "warning", "error")
@@ -38,7 +46,10 @@ class Settings:
     cluster: str
     redis_url: str | None = field(repr=False)
     managed_resources: tuple[str, ...]
+    device_classes: tuple[DeviceClass, ...]
     exempt_namespaces: tuple[str, ...]
+    rules: Rules
+    templates: tuple[Kind, ...]
     webhook_listen: HostPort
     api_listen: HostPort
     ops_listen: HostPort
@@ -46,10 +57,15 @@ class Settings:
     tls_cert_file: Path | None
     tls_key_file: Path | None
     tls_ca_file: Path | None
+    tls_client_ca_file: Path | None
+    tls_days: int
+    tls_settle_seconds: int
     canary_seconds: int
+    priority_twins: bool
     lease_seconds: int
     drain_seconds: int
     release_concurrency: int
+    evict_bypassed: bool
     log_level: str
     identity: str
 
@@ -105,7 +121,27 @@ FIELDS: tuple[Field, ...] = (
         "Resources that are queued for; a trailing * stands for any ending.",
     ),
     Field(
+        "device_classes",
+        text.device_classes,
+        ",".join(map(str, CLASSES)),
+        "Device classes, each with the managed resource that its devices count as.",
+    ),
+    Field(
         "exempt_namespaces", text.labels, ",".join(EXEMPT), "Namespaces whose pods are left alone."
+    ),
+    Field(
+        "rules",
+        text.rules,
+        "{}",
+        "What differs between clusters in the rules of the webhook, as JSON: controllers, "
+        "schedulers, phase_writers, variables, paths, refuse_privileged, taints.",
+    ),
+    Field(
+        "templates",
+        text.templates,
+        text.show(BUILT_IN),
+        "Kinds that carry pod templates, as GROUP/RESOURCE=PATH; [*] in a path is every item of a "
+        "list, {*} every value of a map.",
     ),
     Field("webhook_listen", text.address, "0.0.0.0:8443", "Where the webhook listens, with TLS."),
     Field("api_listen", text.address, "0.0.0.0:8444", "Where the REST API listens, with TLS."),
@@ -122,10 +158,35 @@ FIELDS: tuple[Field, ...] = (
     Field("tls_key_file", text.file, "", "Its private key, PEM."),
     Field("tls_ca_file", text.file, "", "The CA that signed it, PEM."),
     Field(
+        "tls_client_ca_file",
+        text.file,
+        "",
+        "CA of the API server's client certificate, PEM: the webhook then answers nobody else. "
+        "Absent: it asks for no certificate.",
+    ),
+    Field(
+        "tls_days",
+        text.whole(1, 3650),
+        "365",
+        "Life of the certificate Fairgate makes; it is renewed after two thirds of it.",
+    ),
+    Field(
+        "tls_settle_seconds",
+        text.whole(1, 3600),
+        "600",
+        "How long a new CA is trusted before a certificate of it is shown, and the old one after.",
+    ),
+    Field(
         "canary_seconds",
         text.whole(0, 3600),
         "10",
         "How often the webhook tries whether pods are held and gates hold; 0: never.",
+    ),
+    Field(
+        "priority_twins",
+        text.switch,
+        "true",
+        "Give managed pods a PriorityClass that evicts nobody: true or false.",
     ),
     Field(
         "lease_seconds",
@@ -140,6 +201,12 @@ FIELDS: tuple[Field, ...] = (
         "How long to go on serving after being told to stop.",
     ),
     Field("release_concurrency", text.whole(1, 1000), "16", "Most release patches at once."),
+    Field(
+        "evict_bypassed",
+        text.switch,
+        "false",
+        "Whether pods that got round the gate are evicted (true or false); reported they are.",
+    ),
     Field("log_level", text.choice(LEVELS), "info", "debug, info, warning or error."),
     Field(
         "identity",

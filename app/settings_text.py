@@ -6,16 +6,20 @@ A reader raises InvalidInput with what is wrong and what to write; it never repe
 from __future__ import annotations
 
 import ipaddress
+import json
 import os
 import re
 import secrets
 import socket
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 from app.core.errors import InvalidInput
+from app.core.guard import Rules
+from app.core.templates import Kind
 
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", re.ASCII)
 _RESOURCE = re.compile(
@@ -82,6 +86,11 @@ def whole(least: int, most: int) -> Callable[[str], int]:
     return read
 
 
+def switch(written: str) -> bool:
+    """Read true or false."""
+    return choice(("true", "false"))(written) == "true"
+
+
 def address(written: str) -> HostPort:
     """Read HOST:PORT, :PORT or [IPv6]:PORT."""
     host, colon, port = written.strip().rpartition(":")
@@ -120,6 +129,16 @@ def labels(written: str) -> tuple[str, ...]:
     return tuple(label(item) for item in items(written))
 
 
+def name(written: str) -> str:
+    """Read the name of a Kubernetes object: labels joined by dots."""
+    if len(written) > 253 or not all(_LABEL.fullmatch(part) for part in written.split(".")):
+        raise InvalidInput(
+            f"{_quote(written)} is no name of an object; "
+            "write small letters, digits, dashes and dots, such as fairgate."
+        )
+    return written
+
+
 def names(written: str) -> tuple[str, ...]:
     """Read a comma list of DNS names and IP addresses."""
     return tuple(_host(item) for item in items(written))
@@ -148,6 +167,69 @@ def resources(written: str) -> tuple[str, ...]:
     if not patterns:
         raise InvalidInput("no resource is named; write at least one, such as nvidia.com/gpu.")
     return patterns
+
+
+def rules(written: str) -> Rules:
+    """Read the rules of the webhook: a JSON object; what it leaves out is as usual."""
+    usual = Rules()
+    try:
+        read = json.loads(written)
+        re.compile(read.get("paths", ""))
+    except (ValueError, AttributeError, TypeError, re.error) as error:
+        raise InvalidInput(
+            f"{_quote(written)} does not do ({error}); write a JSON object such as "
+            '{"schedulers": ["default-scheduler"]}.'
+        ) from error
+    for key, value in read.items():
+        known = getattr(usual, key) if key in Rules.__slots__ else None
+        if known is None:
+            raise InvalidInput(f"there is no rule {_quote(key)}; leave it out.")
+        if type(value) is not (list if isinstance(known, tuple) else type(known)):
+            raise InvalidInput(f"{key}: {_quote(str(value))} does not do; write as in {known!r}.")
+    fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in read.items()}
+    return Rules(**fields)
+
+
+def templates(written: str) -> tuple[Kind, ...]:
+    """Read a comma list of GROUP/RESOURCE=PATH; the core group is empty."""
+    kinds = []
+    for item in items(written):
+        name, _, path = item.partition("=")
+        group, slash, resource = name.rpartition("/")
+        if not (slash and resource and path):
+            raise InvalidInput(
+                f"{_quote(item)} names no kind with a pod template; write GROUP/RESOURCE=PATH, "
+                "such as batch/jobs=spec.template."
+            )
+        kinds.append(Kind(group, resource, path))
+    return tuple(kinds)
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceClass:
+    """A device class, and the resource its devices count as."""
+
+    name: str
+    resource: str
+
+    def __str__(self) -> str:
+        return f"{self.name}={self.resource}"
+
+
+def device_classes(written: str) -> tuple[DeviceClass, ...]:
+    """Read a comma list of CLASS=RESOURCE."""
+    classes: dict[str, DeviceClass] = {}
+    for item in items(written):
+        class_name, equals, resource = (part.strip() for part in item.partition("="))
+        if not equals or not _RESOURCE.fullmatch(resource):
+            raise InvalidInput(
+                f"{_quote(item)} does not do; write CLASS=RESOURCE such as "
+                "gpu.nvidia.com=nvidia.com/gpu."
+            )
+        if name(class_name) in classes:
+            raise InvalidInput(f"{_quote(class_name)} is named twice; name each class once.")
+        classes[class_name] = DeviceClass(class_name, resource)
+    return tuple(classes.values())
 
 
 def redis_url(written: str) -> str:
@@ -186,8 +268,14 @@ def show(value: object) -> str:
     """Return a value the way it would be written, without any password."""
     if value is None:
         return ""
+    if isinstance(value, Kind):
+        return f"{value.group}/{value.resource}={value.path}"
+    if isinstance(value, Rules):
+        return json.dumps(asdict(value))
+    if isinstance(value, bool):
+        return str(value).lower()
     if isinstance(value, tuple):
-        return ",".join(map(str, value))
+        return ",".join(map(show, value))
     if isinstance(value, str) and "://" in value:
         return without_password(value)
     return str(value)

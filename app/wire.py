@@ -14,6 +14,8 @@ from app.core.model import Resource
 
 Quantities = dict[str, str | int | float]
 
+T = TypeVar("T")
+
 
 class Wire(msgspec.Struct, rename="camel", frozen=True, gc=False):
     """Base of all structs here: camelCase on the wire, unknown fields ignored."""
@@ -33,15 +35,48 @@ class Gate(Wire, frozen=True):
     name: str = ""
 
 
+class Requirement(Wire, frozen=True):
+    key: str = ""
+    operator: str = ""
+    values: list[str] | None = None
+
+
+class NodeTerm(Wire, frozen=True):
+    match_expressions: list[Requirement] | None = None
+    match_fields: list[Requirement] | None = None
+
+
+class NodeTerms(Wire, frozen=True):
+    node_selector_terms: list[NodeTerm] | None = None
+
+
+class NodeAffinity(Wire, frozen=True):
+    required_during_scheduling_ignored_during_execution: NodeTerms | None = None
+
+
+class Affinity(Wire, frozen=True):
+    node_affinity: NodeAffinity | None = None
+
+
+class PodClaim(Wire, frozen=True):
+    name: str = ""
+    resource_claim_name: str | None = None
+    resource_claim_template_name: str | None = None
+
+
 class PodSpec(Wire, frozen=True):
     containers: list[Container] | None = None
     init_containers: list[Container] | None = None
     resources: Resources | None = None
     overhead: Quantities | None = None
     scheduling_gates: list[Gate] | None = None
+    resource_claims: list[PodClaim] | None = None
     node_selector: dict[str, str] | None = None
     node_name: str | None = None
+    affinity: Affinity | None = None
     priority: int | None = None
+    priority_class_name: str | None = None
+    preemption_policy: str | None = None
     active_deadline_seconds: int | None = None
 
     def demand(self) -> dict[Resource, int]:
@@ -71,6 +106,7 @@ class PodStatus(Wire, frozen=True):
     phase: str | None = None
     start_time: str | None = None
     qos_class: str | None = None
+    resource_claim_statuses: list[PodClaim] | None = None
 
 
 class Pod(Wire, frozen=True):
@@ -155,6 +191,8 @@ class PolicySpec(Wire, frozen=True):
     reclaim: str | None = None
     within_queue: str | None = None
     min_runtime: str | None = None
+    scheduling_timeout: str | None = None
+    mode: str | None = None
 
 
 class Policy(Wire, frozen=True):
@@ -162,21 +200,85 @@ class Policy(Wire, frozen=True):
     spec: PolicySpec = PolicySpec()
 
 
+class PriorityClass(Wire, frozen=True):
+    metadata: Metadata = Metadata()
+    value: int = 0
+    global_default: bool = False
+    preemption_policy: str | None = None
+
+
+class DeviceAsk(Wire, frozen=True):
+    """`exactly`, or one of `firstAvailable`. The API server writes the defaults."""
+
+    device_class_name: str = ""
+    allocation_mode: str = "ExactCount"
+    count: int = 1
+
+
+class DeviceRequest(Wire, frozen=True):
+    name: str = ""
+    exactly: DeviceAsk | None = None
+    first_available: list[DeviceAsk] | None = None
+
+
+class DeviceClaim(Wire, frozen=True):
+    requests: list[DeviceRequest] | None = None
+
+
+class ResourceClaimSpec(Wire, frozen=True):
+    devices: DeviceClaim = DeviceClaim()
+
+
+class OwnerReference(Wire, frozen=True):
+    kind: str = ""
+    uid: str = ""
+    controller: bool = False
+
+
+class ClaimMetadata(Metadata, frozen=True):
+    owner_references: list[OwnerReference] | None = None
+
+
+class ResourceClaim(Wire, frozen=True):
+    metadata: ClaimMetadata = ClaimMetadata()
+    spec: ResourceClaimSpec = ResourceClaimSpec()
+
+
+class DeviceClassSpec(Wire, frozen=True):
+    extended_resource_name: str | None = None
+
+
+class DeviceClass(Wire, frozen=True):
+    metadata: Metadata = Metadata()
+    spec: DeviceClassSpec = DeviceClassSpec()
+
+
 class UserInfo(Wire, frozen=True):
     username: str = ""
+    groups: list[str] = []
 
 
-class AdmissionRequest(Wire, frozen=True):
+class Asked(Wire, frozen=True):
+    """Which resource a review is about."""
+
+    group: str = ""
+    resource: str = ""
+
+
+class AdmissionRequest(Wire, Generic[T], frozen=True):
     uid: str
     operation: str = ""
+    resource: Asked = Asked()
     sub_resource: str = ""
+    name: str = ""
     namespace: str = ""
     user_info: UserInfo = UserInfo()
-    object: Pod | None = None
+    object: T | None = None
+    old_object: T | None = None
 
 
-class AdmissionReview(Wire, frozen=True):
-    request: AdmissionRequest
+class AdmissionReview(Wire, Generic[T], frozen=True):
+    request: AdmissionRequest[T]
     api_version: str = ""
     kind: str = ""
 
@@ -197,9 +299,6 @@ class Lease(Wire, frozen=True):
 class ListMeta(Wire, frozen=True):
     resource_version: str = ""
     continue_: str = msgspec.field(default="", name="continue")
-
-
-T = TypeVar("T")
 
 
 class Page(Wire, Generic[T], frozen=True):
@@ -225,6 +324,7 @@ class Bare(Wire, frozen=True):
 class Secret(Wire, frozen=True):
     """`data` in base64, as on the wire."""
 
+    metadata: Metadata = Metadata()
     data: dict[str, str] | None = None
 
 

@@ -12,7 +12,7 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import uvloop
@@ -20,37 +20,46 @@ from fastapi import FastAPI
 
 from app import logs
 from app.control.copier import Copier
+from app.control.corrections import Corrections
 from app.control.inbox import Inbox
 from app.control.leader import Leader
 from app.control.loop import Loop
 from app.control.publisher import Publisher
 from app.control.releases import Releases
+from app.core.claims import IMPLICIT
 from app.core.engine import Engine
 from app.core.errors import ClusterUnavailable, StoreUnavailable
-from app.core.events import Source
-from app.core.model import Millis
+from app.core.events import NEEDED, Source
+from app.core.model import Millis, Resource
 from app.core.resources import ManagedResources
 from app.kube import canary
 from app.kube.alarm import Alarm
 from app.kube.announce import PodAnnouncer
 from app.kube.bundle import Bundle
 from app.kube.client import Client
+from app.kube.corrections import PodAdopter, PodEvictor
+from app.kube.installation import KeptInstallation
 from app.kube.keeper import Keeper
 from app.kube.lease import LeaseLeadership
 from app.kube.release import PodReleaser
 from app.kube.review import Reviews
 from app.kube.sources import watches
 from app.kube.status import ResourceStatus
+from app.kube.twins import Twins
+from app.ports import EventSink
 from app.settings import HostPort, Settings
 from app.store.connection import Server
 from app.store.reader import RedisReader
 from app.store.writer import RedisStore
-from app.tls import serving
-from app.web.admission import admission_app
+from app.tls.client_ca import ClientCa
+from app.tls.renewal import Renewal, first
+from app.tls.renewal import Source as CertificateSource
+from app.tls.serving import Brought, Kept
+from app.web.admission import Enforced, admission_app
 from app.web.api import api_app
-from app.web.metrics import Enforcing, Leading
+from app.web.metrics import CERTIFICATE_EXPIRY, Enforcing, Leading
 from app.web.ops import ops_app
-from app.web.serve import Listener, Servers, tls_context
+from app.web.serve import Listener, Servers, allow_connections, renew, require_client, tls_context
 from app.web.view import View
 
 RETRY_SECONDS = 1.0
@@ -66,6 +75,7 @@ def now() -> Millis:
 def serve(settings: Settings) -> None:
     """Run one process until SIGTERM or SIGINT. Raises FairgateError."""
     logs.set_up(settings.log_level)
+    allow_connections()
     uvloop.run(_serve(settings))
 
 
@@ -81,7 +91,7 @@ class _Process:
     tasks: list[Callable[[], Coroutine[Any, Any, None]]] = field(default_factory=list)
     after_start: list[Callable[[], Awaitable[object]]] = field(default_factory=list)
     before_end: list[Callable[[], Awaitable[object]]] = field(default_factory=list)
-    certificate: serving.Serving | None = None
+    certificate: Renewal | None = None
 
 
 async def _serve(settings: Settings) -> None:
@@ -171,39 +181,59 @@ async def _insist(step: Callable[[], Awaitable[object]]) -> None:
 
 async def _webhook(process: _Process) -> None:
     settings = process.settings
-    view = View()
-    _watch(process, view, [Source.TENANTS])
+    needs = [Source.TENANTS, Source.POLICIES]
+    view = View([*needs, Source.PRIORITIES] if settings.priority_twins else needs)
+    _watch(process, view, needs)
+    if settings.priority_twins:
+        twins = Twins(process.client, view)
+        _watch(process, twins, [Source.PRIORITIES])
+        process.tasks.append(twins.run)
+        process.checks["twins of PriorityClasses made"] = lambda: twins.complete
     certificate = await _certificate(process)
-    managed = ManagedResources(settings.managed_resources)
-    app = admission_app(view, managed, settings.exempt_namespaces, lambda: view.ready)
-    process.listeners.append(_tls_listener("webhook", app, settings.webhook_listen, certificate))
+    # What a device class counts as is not known here: whoever asks for one by name is held.
+    managed = ManagedResources((*settings.managed_resources, IMPLICIT + "*"))
+    enforced = Enforced(
+        managed,
+        frozenset(settings.exempt_namespaces),
+        settings.rules,
+        settings.templates,
+        frozenset([f"system:serviceaccount:{settings.namespace}:fairgate-controller"]),
+    )
+    app = admission_app(view, enforced, lambda: view.ready)
+    process.listeners.append(_tls_listener(process, "webhook", app, settings.webhook_listen))
     process.checks["tenants known"] = lambda: view.ready
-    _guard(process, certificate)
+    _guard(process, certificate, view)
 
 
-def _guard(process: _Process, certificate: serving.Serving) -> None:
+def _guard(process: _Process, certificate: Renewal, view: View) -> None:
     """Keep in force what makes the API server ask us, and try whether it does."""
     settings, client = process.settings, process.client
     meters, alarm = Enforcing(), Alarm(client, settings.namespace)
-
-    def observing() -> bool:
-        return False
+    latest = certificate.serving.ca
 
     keeper = Keeper(
         client,
         settings.namespace,
-        ca=lambda: certificate.ca,
-        observing=observing,
+        ca=lambda: latest,
+        observing=lambda: view.observing if view.ready else None,
         meters=meters,
         alarm=alarm,
+        is_ours=certificate.knows,
     )
+
+    async def publish(ca_pem: bytes) -> None:
+        nonlocal latest
+        latest = ca_pem
+        await keeper.publish(ca_pem)
+
+    certificate.publish = publish
     process.tasks.append(keeper.run)
     if settings.canary_seconds:
         trials = canary.Canary(
             client,
             settings.managed_resources,
             seconds=settings.canary_seconds,
-            observing=observing,
+            observing=lambda: view.observing,
             meters=meters,
             alarm=alarm,
         )
@@ -218,8 +248,8 @@ async def _api(process: _Process) -> None:
     process.checks["tenants and pools known"] = lambda: view.ready
     authority = Reviews(process.client, time.monotonic)
     app = api_app(view, authority, reader, process.checks)
-    certificate = await _certificate(process)
-    process.listeners.append(_tls_listener("api", app, settings.api_listen, certificate))
+    await _certificate(process)
+    process.listeners.append(_tls_listener(process, "api", app, settings.api_listen))
 
 
 async def _controller(process: _Process) -> None:
@@ -228,8 +258,9 @@ async def _controller(process: _Process) -> None:
     store = RedisStore(server, settings.cluster)
     process.after_start.append(server.check)
     managed = ManagedResources(settings.managed_resources)
+    classes = {each.name: Resource(each.resource) for each in settings.device_classes}
     engine, inbox, meters, heard = (
-        Engine(managed, evicts=False),
+        Engine(managed, evicts=False, evicts_bypassed=settings.evict_bypassed, classes=classes),
         Inbox(),
         Leading(),
         asyncio.Event(),
@@ -250,18 +281,32 @@ async def _controller(process: _Process) -> None:
         lambda: leader.depose(),  # noqa: PLW0108
     )
     leader = Leader(
-        engine, inbox, copier, releases, store, releaser, leadership, meters, now, heard
+        engine,
+        inbox,
+        copier,
+        releases,
+        store,
+        releaser,
+        leadership,
+        KeptInstallation(client, settings.namespace),
+        meters,
+        now,
+        heard,
+    )
+    corrections = Corrections(
+        PodAdopter(client), PodEvictor(client), leadership, inbox, meters, now
     )
     announcer = PodAnnouncer(client)
     publisher = Publisher(engine, ResourceStatus(client), meters, lambda: leader.leads, now)
-    loop = Loop(engine, inbox, copier, releases, announcer, now, heard)
-    _watch(process, inbox, list(Source))
+    loop = Loop(engine, inbox, copier, releases, corrections, announcer, now, heard)
+    _watch(process, inbox, sorted(NEEDED, key=lambda source: source.value))
     process.tasks += [part.run for part in (loop, copier, leader, announcer, publisher)]
     process.checks["cluster heard"] = heard.is_set
 
     async def hand_over() -> None:
         leader.leave()
         await releases.drain(settings.drain_seconds)
+        await corrections.stop()
         await leadership.give_up()
 
     process.before_end.append(hand_over)
@@ -274,7 +319,7 @@ _ROLES: dict[str, Callable[[_Process], Awaitable[None]]] = {
 }
 
 
-def _watch(process: _Process, sink: View | Inbox, sources: list[Source]) -> None:
+def _watch(process: _Process, sink: EventSink, sources: list[Source]) -> None:
     settings = process.settings
     process.tasks += [
         watch.run
@@ -298,32 +343,53 @@ def _redis(process: _Process) -> Server:
     return server
 
 
-async def _certificate(process: _Process) -> serving.Serving:
+async def _certificate(process: _Process) -> Renewal:
     """Return the certificate of this process, got once for all of its roles.
 
-    The webhook makes one if there is none; the others wait for it.
+    The webhook makes one if there is none; the others wait for it. It is followed from the start.
     """
-    settings = process.settings
-    if process.certificate is None and settings.tls_cert_file:
-        assert settings.tls_key_file is not None
-        assert settings.tls_ca_file is not None
-        process.certificate = serving.brought(
-            settings.tls_cert_file, settings.tls_key_file, settings.tls_ca_file
+    if process.certificate is None:
+        settings = process.settings
+        settle = timedelta(seconds=settings.tls_settle_seconds)
+        source = _certificate_source(process, settle)
+        renewal = Renewal(
+            source, await first(source), settle=settle, now=_utc, clock=time.monotonic
         )
-    secrets = Bundle(process.client)
-    while process.certificate is None:
-        try:
-            process.certificate = await serving.kept(secrets, settings.namespace)
-            if process.certificate is None and "webhook" in settings.roles:
-                names = settings.tls_names
-                await serving.make(secrets, settings.namespace, names, datetime.now(UTC))
-                continue
-        except ClusterUnavailable as error:
-            log.warning("the API server cannot be reached yet", extra={"why": str(error)})
-        if process.certificate is None:
-            await asyncio.sleep(RETRY_SECONDS)
+        CERTIFICATE_EXPIRY.set_function(renewal.seconds_left)
+        # An API server that trusts us before we answer would find nobody.
+        process.after_start.append(renewal.run)
+        process.certificate = renewal
     return process.certificate
 
 
-def _tls_listener(name: str, app: FastAPI, at: HostPort, certificate: serving.Serving) -> Listener:
-    return Listener(name, app, at, tls_context(certificate.certificate, certificate.key))
+def _certificate_source(process: _Process, settle: timedelta) -> CertificateSource:
+    settings = process.settings
+    if settings.tls_cert_file:
+        assert settings.tls_key_file is not None
+        assert settings.tls_ca_file is not None
+        return Brought(settings.tls_cert_file, settings.tls_key_file, settings.tls_ca_file)
+    return Kept(
+        Bundle(process.client),
+        settings.namespace,
+        names=settings.tls_names,
+        days=settings.tls_days,
+        settle=settle,
+        now=_utc,
+        writes="webhook" in settings.roles,
+    )
+
+
+def _tls_listener(process: _Process, name: str, app: FastAPI, at: HostPort) -> Listener:
+    """Return a listener that shows the certificate, and each that follows it."""
+    certificate = process.certificate
+    assert certificate is not None, "got by the role before it listens"
+    context = tls_context(certificate.serving.certificate, certificate.serving.key)
+    certificate.attach(lambda new: renew(context, new.certificate, new.key))
+    client_ca = process.settings.tls_client_ca_file
+    if name == "webhook" and client_ca:
+        process.tasks.append(ClientCa(client_ca, lambda ca: require_client(context, ca)).run)
+    return Listener(name, app, at, context)
+
+
+def _utc() -> datetime:
+    return datetime.now(UTC)

@@ -59,11 +59,16 @@ def of_kind(documents: list[Object], kind: str) -> dict[str, Object]:
     return {each["metadata"]["name"]: each for each in documents if each["kind"] == kind}
 
 
+def webhooks_of(documents: list[Object]) -> dict[str, Object]:
+    """Return all webhooks of the chart, by name."""
+    kinds = ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
+    configurations = [of_kind(documents, kind)["fairgate"] for kind in kinds]
+    return {hook["name"]: hook for each in configurations for hook in each["webhooks"]}
+
+
 def the_webhook(documents: list[Object]) -> Object:
-    """Return the one webhook of the chart."""
-    [webhook] = of_kind(documents, "MutatingWebhookConfiguration")["fairgate"]["webhooks"]
-    assert isinstance(webhook, dict)
-    return webhook
+    """Return the webhook that holds pods."""
+    return webhooks_of(documents)["hold.fairgate.io"]
 
 
 def make(cluster: Cluster, api: str, kind: str, name: str, fields: Object, *flags: str) -> Object:

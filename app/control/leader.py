@@ -11,9 +11,9 @@ from app.control.inbox import Inbox
 from app.control.releases import Releases
 from app.core.engine import Engine
 from app.core.errors import ClusterError, StoreError
-from app.core.events import LeadershipGained, LeadershipLost
+from app.core.events import Installed, LeadershipGained, LeadershipLost
 from app.core.model import Millis
-from app.ports import Leadership, Meters, Releaser, Store
+from app.ports import Installation, Leadership, Meters, Releaser, Store
 
 RETRY_SECONDS = 0.5
 
@@ -32,6 +32,7 @@ class Leader:
         store: Store,
         releaser: Releaser,
         leadership: Leadership,
+        installation: Installation,
         meters: Meters,
         clock: Callable[[], Millis],
         heard: asyncio.Event,
@@ -43,6 +44,7 @@ class Leader:
         self._store = store
         self._releaser = releaser
         self._leadership = leadership
+        self._installation = installation
         self._meters = meters
         self._clock = clock
         self._heard = heard
@@ -96,7 +98,10 @@ class Leader:
         await ended
 
     async def _open(self, transitions: int) -> int:
-        """Choose the epoch and make releases of older epochs impossible; return the epoch."""
+        """Choose the epoch and make releases of older epochs impossible; return the epoch.
+
+        Who is to be adopted is known before anybody past the gate is judged.
+        """
         while True:
             try:
                 await self._heard.wait()
@@ -104,6 +109,8 @@ class Leader:
                 highest = max(transitions, await self._store.floor(), self._engine.highest_stamp())
                 for intent in intents:
                     await self._releaser.fence(intent.ref, highest + 1)
+                since = await self._installation.since(self._clock())
+                await self._inbox.put(Installed(self._clock(), since))
                 return highest + 1
             except (StoreError, ClusterError) as error:
                 log.warning("cannot begin to lead yet", extra={"why": str(error)})

@@ -9,14 +9,18 @@ from collections.abc import Callable
 from typing import assert_never
 
 from app.control.copier import Copier
+from app.control.corrections import Corrections
 from app.control.inbox import Inbox
 from app.control.releases import Releases
 from app.core.effects import (
+    Adopt,
+    Bypassed,
     Charge,
     Dequeue,
     Effect,
     Enqueue,
     Evict,
+    Expel,
     Rebuild,
     Refund,
     Release,
@@ -49,6 +53,7 @@ class Loop:
         inbox: Inbox,
         copier: Copier,
         releases: Releases,
+        corrections: Corrections,
         announcer: Announcer,
         clock: Callable[[], Millis],
         heard: asyncio.Event,
@@ -57,6 +62,7 @@ class Loop:
         self._inbox = inbox
         self._copier = copier
         self._releases = releases
+        self._corrections = corrections
         self._announcer = announcer
         self._clock = clock
         self._heard = heard
@@ -92,6 +98,10 @@ class Loop:
                     self._copier.lead(epoch)
                 case Release():
                     self._releases.begin(effect)
+                case Adopt() | Expel():
+                    self._corrections.begin(effect)
+                case Bypassed():
+                    self._corrections.report(effect)
                 case Tell():
                     self._announcer.tell(effect)
                 case WakeAt(at):
@@ -102,7 +112,7 @@ class Loop:
                     assert_never(effect)
 
     def _refuse(self, order: Evict) -> None:
-        """Answer that a pod stays: nothing here evicts, so what wanted its place waits on.
+        """Answer that a pod stays: none is evicted for another, so what wanted its place waits on.
 
         The answer counts from the next pass, so that a long list of candidates costs one a pass.
         """
@@ -118,5 +128,5 @@ class Loop:
                 "tenant": order.beneficiary_tenant,
                 "why": order.cause.value,
             }
-            log.info("not evicted: this version evicts nothing", extra=facts)
+            log.info("not evicted: this version evicts nobody for another", extra=facts)
         self._carry(self._engine.handle(EvictionRefused(self._clock(), uid)))

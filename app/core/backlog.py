@@ -11,12 +11,15 @@ from typing import NamedTuple
 
 from sortedcontainers import SortedDict, SortedList
 
-from app.core.model import Amounts, Millis, PoolName, Uid
+from app.core.model import Amounts, Millis, Pin, PoolName, Uid
 
 MAX_PRIORITY = 2**31 - 1
 
 Parts = tuple[tuple[Amounts, int], ...]
 """The pods of a workload: what each asks for, and how many of that kind there are."""
+
+Pins = tuple[Pin, ...]
+"""Where the pods of each part may go; empty: none of them is pinned to nodes."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -31,6 +34,7 @@ class Shape:
     pools: tuple[PoolName, ...]
     lifetime: Millis | None = None
     preemptible: bool = True
+    pins: Pins = ()
 
 
 class Turn(NamedTuple):

@@ -156,6 +156,40 @@ class WakeAt:
     at: Millis
 
 
+@dataclass(frozen=True, slots=True)
+class Adopt:
+    """Stamp this pod as adopted, with the labels of a release. Asked again until that is seen."""
+
+    ref: PodRef
+    labels: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Bypassed:
+    """Report that this pod got past the gate without a release. It counts as used all the same.
+
+    `stamp` is what its release annotation says, `since` is its creation time.
+    """
+
+    ref: PodRef
+    tenant: TenantName
+    user: UserName
+    node: NodeName | None
+    stamp: str
+    since: Millis
+
+
+@dataclass(frozen=True, slots=True)
+class Expel:
+    """Evict this pod for its own sake, not for another's. Asked again until it is gone.
+
+    `EvictionRefused` says that it stays for now.
+    """
+
+    ref: PodRef
+    why: str
+
+
 class Notice(Enum):
     """Reasons of the Kubernetes events on pods."""
 
@@ -163,6 +197,7 @@ class Notice(Enum):
     WAITING = "Waiting"
     RELEASED = "Released"
     RECLAIMED = "Reclaimed"
+    REFUSED = "Refused"
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,4 +209,17 @@ class Tell:
     message: str
 
 
-Effect = Enqueue | Dequeue | Charge | Refund | Rebuild | Release | Evict | WakeAt | Tell
+Effect = (
+    Enqueue
+    | Dequeue
+    | Charge
+    | Refund
+    | Rebuild
+    | Release
+    | Evict
+    | Adopt
+    | Bypassed
+    | Expel
+    | WakeAt
+    | Tell
+)

@@ -12,12 +12,14 @@ from dataclasses import replace
 from typing import assert_never
 
 from app.core import events as ev
+from app.core.claimants import Claimants
 from app.core.copies import Copies
 from app.core.drift import Drift
 from app.core.effects import Effect, Notice, Rebuild, Refund, StoreWrite, Tell, WakeAt
 from app.core.ledger import Owner
 from app.core.life import LIVES, Life, Sight, sight
 from app.core.model import Answer, Millis, Pod, Resource, Uid
+from app.core.oversight import Oversight, Right
 from app.core.overview import overview
 from app.core.placement import Placement
 from app.core.policy import Policy
@@ -27,6 +29,7 @@ from app.core.roster import Roster
 from app.core.tenancy import Tenancy
 from app.core.tracked import Tracked
 from app.core.turns import Turns
+from app.core.unbound import Unbound
 from app.core.usage import Usage
 from app.core.views import View
 from app.core.why import Why, explain, why
@@ -38,6 +41,9 @@ of order takes effect at once."""
 WITNESSES = 1
 """With how many siblings the live leader compares each release, to measure the drift. The
 first that could start is, as a rule, the one that comes closest to the bound."""
+
+LIKELY = 10**11
+"""No leader ever had such an epoch, whatever a pod says: an epoch has twelve digits at most."""
 
 FIRST_REST = 1_000
 LONGEST_REST = 64_000
@@ -53,6 +59,8 @@ class Engine:
         window: int = WINDOW,
         witnesses: int | None = WITNESSES,
         evicts: bool = True,
+        evicts_bypassed: bool = False,
+        classes: Mapping[str, Resource] | None = None,
     ) -> None:
         self.drift = Drift(witnesses)
         self._managed = managed
@@ -60,11 +68,14 @@ class Engine:
         self._pools = Pools(managed)
         self._placement = Placement(self._pools)
         self._usage = Usage(self._tenancy, self._placement)
-        self._roster = Roster(self._tenancy, self._pools, self._usage)
+        self._claimants = Claimants(managed, classes)
+        self._roster = Roster(self._tenancy, self._pools, self._usage, self._claimants)
         self._copies = Copies(self._roster)
         self._turns = Turns(
             self._roster, self._pools, self._placement, self.drift, window=window, evicts=evicts
         )
+        self._oversight = Oversight(self._roster, evicts_bypassed)
+        self._unbound = Unbound(self._roster)
         self._fresh: set[ev.Source] = set()
         self._epoch: int | None = None
         self._store_ready = False
@@ -76,7 +87,7 @@ class Engine:
     @property
     def ready(self) -> bool:
         """Whether every source has been heard whole and is fresh."""
-        return len(self._fresh) == len(ev.Source)
+        return self._fresh >= ev.NEEDED
 
     def handle(self, event: ev.Event) -> tuple[Effect, ...]:
         """Take one event; return what should be done about it, in this order.
@@ -102,7 +113,8 @@ class Engine:
 
     def highest_stamp(self) -> int:
         """Return the highest epoch found in the release annotations of all pods."""
-        return max((t.stamp[0] for t in self._roster.pods.values()), default=0)
+        stamps = (t.stamp[0] for t in self._roster.pods.values())
+        return max((epoch for epoch in stamps if epoch < LIKELY), default=0)
 
     def why(self, uid: Uid) -> Why | None:
         """Return why a held pod waits; None for any other. Ask after a pass."""
@@ -116,10 +128,17 @@ class Engine:
         return dict(self._usage.ledger.spent(max(at, self._usage.now)))
 
     def _act(self) -> None:
+        self._roster.reckon()
         self._roster.settle()
+        if self._epoch is not None and self._oversight.since is not None:
+            self._effects += self._oversight.run(self._usage.now)
+            self._effects += self._unbound.run()
+            self._roster.settle()
         self._effects += self._copies.changes()
         if self._epoch is not None and self._store_ready:
-            self._effects += self._turns.run(self._epoch)
+            releases = self._turns.run(self._epoch)
+            self._oversight.order(releases)
+            self._effects += releases
             self._roster.settle()
             self._effects += self._copies.changes()
         self._tell_news()
@@ -128,6 +147,8 @@ class Engine:
     def _set_alarm(self) -> None:
         """Ask to be woken when something is due by time alone, unless that was asked already."""
         due = [*self._resting.values(), self._usage.due(), self._turns.wake_at()]
+        if self._oversight.since is not None:
+            due += (self._oversight.due(), self._unbound.due())
         at = min((each for each in due if each is not None), default=None)
         if at is not None and at != self._woken:
             self._effects.append(WakeAt(at))
@@ -158,16 +179,27 @@ class Engine:
             case ev.PoolGone(_, name):
                 self._pools.drop_pool(name)
             case ev.PolicyObserved(_, policy):
-                self._roster.put_policy(policy)
+                self._rule(policy)
             case ev.PolicyGone():
-                self._roster.put_policy(Policy())
+                self._rule(Policy())
+            case ev.PriorityObserved() | ev.PriorityGone():
+                pass  # for the webhook: pods carry their priority as a number
+            case ev.ClaimObserved(_, claim):
+                self._claimants.put_claim(claim)
+            case ev.ClaimGone(_, namespace, name):
+                self._claimants.drop_claim((namespace, name))
+            case ev.ClassObserved(_, name, stated):
+                self._claimants.put_class(name, stated)
+            case ev.ClassGone(_, name):
+                self._claimants.put_class(name, None)
             case ev.SourceFresh(_, source):
                 self._fresh.add(source)
             case ev.SourceStale(_, source):
                 self._fresh.discard(source)
             case ev.EvictionRefused(_, uid):
-                if uid in self._roster.pods:
-                    self._turns.spare(self._roster.pods[uid])
+                self._spare(uid)
+            case ev.Installed(_, since):
+                self._oversight.since = since
             case ev.StoreReady():
                 self._store_ready = True
             case ev.StoreLost():
@@ -180,9 +212,10 @@ class Engine:
                 assert_never(event)
 
     def _observe(self, pod: Pod) -> None:
-        self._pools.drop_bystander(pod.uid)
         known = self._roster.pods.get(pod.uid)
         seen = sight(pod)
+        if pod.plain is None or seen is Sight.OVER:
+            self._pools.drop_bystander(pod.uid)
         life = LIVES[known.life if known else None, seen]
         if life is Life.USING and seen is Sight.GATED:
             return  # a sighting from before the release
@@ -192,8 +225,17 @@ class Engine:
             tracked = self._roster.add(pod, life)
             if life is Life.HELD and self.ready:
                 self._news.append(tracked)
+            self._oversee(tracked, new=True)
         else:
             self._roster.change(known, pod, life)
+            self._oversee(known, new=False)
+
+    def _oversee(self, tracked: Tracked, new: bool) -> None:
+        """A pod was seen: if it is past the gate, is that right, and does a node take it?"""
+        if tracked.life is Life.USING:
+            live = ev.Source.PODS in self._fresh
+            if self._oversight.see(tracked, new=new, live=live) is Right.RELEASED:
+                self._unbound.see(tracked)
 
     def _forget(self, uid: Uid) -> None:
         known = self._roster.pods.get(uid)
@@ -207,7 +249,23 @@ class Engine:
             self._say(known, Notice.RECLAIMED, known.evicted)
         self._roster.remove(known)
         self._turns.forget(uid)
+        self._oversight.forget(uid)
+        self._unbound.forget(uid)
         self._resting.pop(uid, None)
+
+    def _rule(self, policy: Policy) -> None:
+        self._roster.put_policy(policy)
+        self._oversight.rule(policy.mode, self._usage.now)
+
+    def _spare(self, uid: Uid) -> None:
+        """An eviction was refused. What is asked again by itself is nobody's place."""
+        known = self._roster.pods.get(uid)
+        if known is None:
+            return
+        if self._oversight.stays(uid) or self._unbound.stays(uid):
+            known.evicted = ""
+        else:
+            self._turns.spare(known)
 
     def _answer(self, at: Millis, uid: Uid, answer: Answer) -> None:
         self._turns.in_flight.discard(uid)
@@ -221,13 +279,15 @@ class Engine:
                 pod = replace(known.pod, gates=(), release=stamp, pool=intent.pool)
                 self._roster.change(known, pod, Life.USING)
                 waited = max(0, at - known.pod.since) // 1000
-                self._say(known, Notice.RELEASED, f"to pool {intent.pool} after {waited} s")
+                where = f"to pool {intent.pool}" if intent.pool else "to any node"
+                self._say(known, Notice.RELEASED, f"{where} after {waited} s")
             case Answer.GONE:
                 self._forget(uid)
             case Answer.HELD | Answer.UNSENT:
                 if known.life is Life.RELEASING:
                     self._roster.change(known, known.pod, Life.HELD)
                     self._effects.append(Refund(uid))
+                    self._oversight.withdraw(uid)
                     if answer is Answer.HELD:
                         self._rest(at, known)
             case _:
@@ -251,6 +311,7 @@ class Engine:
         self._epoch = epoch
         self._woken = None
         self._turns.begin()
+        self._oversight.begin(epoch)
         self._store_ready = False
         self._effects.append(Rebuild(epoch))
 
@@ -258,6 +319,7 @@ class Engine:
         """Stop deciding. What was in flight shows in the pods themselves, sooner or later."""
         self._epoch = None
         self._turns.end()
+        self._oversight.end()
         for tracked in self._roster.pods.values():
             if tracked.life is Life.RELEASING:
                 self._roster.change(tracked, tracked.pod, Life.HELD)

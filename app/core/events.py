@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from app.core.claims import ResourceClaim
 from app.core.model import (
     Answer,
     Bystander,
@@ -14,21 +15,30 @@ from app.core.model import (
     Pod,
     Pool,
     PoolName,
+    Resource,
     Tenant,
     TenantName,
     Uid,
 )
 from app.core.policy import Policy
+from app.core.priorities import PriorityClass
 
 
 class Source(Enum):
-    """The lists the engine must have seen whole, and fresh, before it decides anything."""
+    """The lists that watches follow."""
 
     PODS = "pods"
     NODES = "nodes"
     TENANTS = "tenants"
     POOLS = "pools"
     POLICIES = "policies"
+    PRIORITIES = "priorities"
+    CLAIMS = "resourceclaims"
+    CLASSES = "deviceclasses"
+
+
+NEEDED = frozenset(Source) - {Source.PRIORITIES}
+"""The lists the engine must have seen whole, and fresh, before it decides anything."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +130,56 @@ class PolicyGone:
 
 
 @dataclass(frozen=True, slots=True)
+class PriorityObserved:
+    """A PriorityClass exists in this state. The engine reads priorities from pods alone."""
+
+    at: Millis
+    priority: PriorityClass
+
+
+@dataclass(frozen=True, slots=True)
+class PriorityGone:
+    """A PriorityClass exists no more."""
+
+    at: Millis
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimObserved:
+    """A ResourceClaim exists in this state."""
+
+    at: Millis
+    claim: ResourceClaim
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimGone:
+    """A ResourceClaim exists no more."""
+
+    at: Millis
+    namespace: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class ClassObserved:
+    """A DeviceClass exists. `stated` is its `spec.extendedResourceName`, None for none."""
+
+    at: Millis
+    name: str
+    stated: Resource | None
+
+
+@dataclass(frozen=True, slots=True)
+class ClassGone:
+    """A DeviceClass exists no more."""
+
+    at: Millis
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
 class SourceFresh:
     """A list is complete and its watch is live."""
 
@@ -167,6 +227,17 @@ class StoreLost:
 
 
 @dataclass(frozen=True, slots=True)
+class Installed:
+    """Fairgate has been in this cluster since then; pods older than that are adopted.
+
+    Before it is heard, nobody past the gate is judged.
+    """
+
+    at: Millis
+    since: Millis
+
+
+@dataclass(frozen=True, slots=True)
 class LeadershipGained:
     """This engine decides from now on, under this epoch."""
 
@@ -200,6 +271,12 @@ ClusterEvent = (
     | PoolGone
     | PolicyObserved
     | PolicyGone
+    | PriorityObserved
+    | PriorityGone
+    | ClaimObserved
+    | ClaimGone
+    | ClassObserved
+    | ClassGone
     | SourceFresh
     | SourceStale
 )
@@ -211,6 +288,7 @@ NewsEvent = (
     | EvictionRefused
     | StoreReady
     | StoreLost
+    | Installed
     | LeadershipGained
     | LeadershipLost
 )

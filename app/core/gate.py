@@ -15,6 +15,8 @@ from typing import Any
 
 from app.core.annotations import misread
 from app.core.effects import Release
+from app.core.guard import NODE_NAME, is_mirror
+from app.core.keys import FOR_USERS, OURS
 from app.core.model import (
     ANNOTATION_RELEASE,
     ANNOTATION_SUBMITTER,
@@ -27,43 +29,34 @@ from app.core.model import (
     TenantName,
     UserName,
 )
+from app.core.priorities import Known, Unfit, kept_patch, priority_patch
 from app.core.resources import ManagedResources
 
 Patch = list[dict[str, Any]]
 """A JSON Patch (RFC 6902)."""
-
-OURS = "fairgate.io/"
-FOR_USERS = frozenset(
-    OURS + key
-    for key in (
-        "gang",
-        "gang-size",
-        "gang-failure",
-        "placement",
-        "topology",
-        "gpu-memory",
-        "model-size",
-        "max-runtime",
-        "preemptible",
-        "pools",
-    )
-)
-"""Our annotations that users may write."""
 
 _LABEL_VALUE = re.compile(r"(?!.{64})([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """What the gate looks at in a pod about to be created. `*_map` is None where it is absent."""
+    """What the gate looks at in a pod about to be created; a map is None where it is absent.
+
+    `believed`: the caller makes pods after templates of others, so a stamp from there is true.
+    `claims`: it asks for devices by resource claims, whose content nobody knows yet.
+    """
 
     namespace: str
-    user: UserName
+    caller: UserName
     demand: Amounts
+    believed: bool = False
+    claims: bool = False
     gates: tuple[str, ...] = ()
     labels: Mapping[str, str] | None = None
     annotations: Mapping[str, str] | None = None
     node_name: str | None = None
+    priority_class: str | None = None
+    preemption_policy: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,51 +70,94 @@ class Owner:
 
 @dataclass(frozen=True, slots=True)
 class Ignore:
-    """Let the pod pass untouched."""
+    """Let it pass untouched. `warnings` are shown to whoever asked.
+
+    `observed`: what would have become of it if the policy did not only observe.
+    """
+
+    warnings: tuple[str, ...] = field(default=())
+    observed: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """Let the pod pass with our gate and stamps. `warnings` are shown to whoever created it."""
+    """Let it pass with our gate and stamps. `warnings` are shown to whoever created it."""
 
     patch: Patch
     warnings: tuple[str, ...] = field(default=())
 
 
 @dataclass(frozen=True, slots=True)
+class Mend:
+    """Let a change of a pod pass, but put back what is Fairgate's."""
+
+    patch: Patch
+
+
+@dataclass(frozen=True, slots=True)
 class Refuse:
-    """Do not create the pod; `message` says why and what to do, `code` is the HTTP status."""
+    """Let it not pass; `message` says why and what to do, `code` is the HTTP status."""
 
     code: int
     message: str
 
 
-Verdict = Ignore | Hold | Refuse
+Verdict = Ignore | Hold | Mend | Refuse
 
 
-def judge(candidate: Candidate, owner: Owner, managed: ManagedResources) -> Verdict:
-    """Decide about a pod that is about to be created."""
-    if not managed.asked(candidate.demand):
+def judge(
+    candidate: Candidate,
+    owner: Owner,
+    managed: ManagedResources,
+    classes: Known | None = None,
+) -> Verdict:
+    """Decide about a pod that is about to be created.
+
+    `classes` are the cluster's PriorityClasses; None: pods keep theirs.
+    """
+    if not (candidate.claims or managed.asked(candidate.demand)):
         return Ignore()
-    if candidate.node_name:
+    node = candidate.node_name
+    if node and is_mirror(candidate.annotations or {}, node, candidate.caller):
+        return Ignore()
+    if node:
         # A gate together with nodeName is refused by the API server with a message about gates.
-        return Refuse(
-            403,
-            "Fairgate: spec.nodeName binds this pod past the queue; remove it, "
-            "or use spec.nodeSelector to choose nodes.",
-        )
+        return Refuse(403, NODE_NAME)
     if owner.max_pending is not None and owner.pending >= owner.max_pending:
         return Refuse(
             403,
             f"Fairgate: tenant {owner.tenant} already has {owner.pending} pods waiting and its "
             f"limit (maxPending) is {owner.max_pending}; try again when some have started.",
         )
-    return _hold(candidate, owner.tenant)
+    twin: Patch | Unfit = []
+    if classes is not None:
+        twin = priority_patch(candidate.priority_class, candidate.preemption_policy, classes)
+    if isinstance(twin, Unfit):
+        return Refuse(twin.code, twin.message)
+    hold = _hold(candidate, owner.tenant)
+    return Hold(hold.patch + twin, hold.warnings)
+
+
+Priority = tuple[str | None, str | None]
+"""Class and policy of a pod, as written in it."""
+
+
+def judge_change(old: Priority, new: Priority) -> Verdict:
+    """Decide about a change of a pod's class: `kubectl apply` names the original again."""
+    patch = kept_patch(old, new)
+    return Mend(patch) if patch else Ignore()
+
+
+def submitter(candidate: Candidate) -> UserName:
+    """Return who submitted a pod: the caller, or whom a stamp that can be believed names."""
+    stamp = (candidate.annotations or {}).get(ANNOTATION_SUBMITTER)
+    return UserName(stamp) if stamp and candidate.believed else candidate.caller
 
 
 def _hold(candidate: Candidate, tenant: TenantName) -> Hold:
-    labels = {LABEL_TENANT: label_value(tenant), LABEL_USER: label_value(candidate.user)}
-    annotations = {ANNOTATION_SUBMITTER: str(candidate.user), ANNOTATION_RELEASE: HELD}
+    user = submitter(candidate)
+    labels = {LABEL_TENANT: label_value(tenant), LABEL_USER: label_value(user)}
+    annotations = {ANNOTATION_SUBMITTER: str(user), ANNOTATION_RELEASE: HELD}
     patch: Patch = []
     if GATE not in candidate.gates:
         patch += _append("/spec/schedulingGates", candidate.gates, {"name": GATE})

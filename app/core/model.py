@@ -24,6 +24,9 @@ Millis = NewType("Millis", int)
 Amounts = Mapping[Resource, int]
 """Amounts in base units: millicores of cpu, bytes, whole devices, whole pods."""
 
+Pin = tuple[NodeName, ...] | None
+"""The only nodes that a pod may go to, sorted; None: any."""
+
 GATE = "fairgate.io/queue"
 LABEL_TENANT = "fairgate.io/tenant"
 LABEL_POOL = "fairgate.io/pool"
@@ -33,9 +36,13 @@ ANNOTATION_RELEASE = "fairgate.io/release"
 ANNOTATION_POOLS = "fairgate.io/pools"
 ANNOTATION_PREEMPTIBLE = "fairgate.io/preemptible"
 ANNOTATION_MAX_RUNTIME = "fairgate.io/max-runtime"
+ANNOTATION_MIRROR = "kubernetes.io/config.mirror"
 
 HELD = "0"
 """Value of the release annotation that the webhook writes."""
+
+ADOPTED = "adopted"
+"""Its value on pods that run without a release, and rightly: they were there before us."""
 
 DEFAULT_TENANT = TenantName("default")
 """Parent of every tenant that stands for a namespace nobody mapped."""
@@ -73,13 +80,31 @@ class Style(Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class ClaimRef:
+    """One entry of a pod's `spec.resourceClaims`, and the claim it means.
+
+    `name` is "" before a claim was generated; `generated`: only one made for the pod will do.
+    """
+
+    entry: str
+    name: str
+    generated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Pod:
     """One managed pod, as the API server stores it.
 
     `gates` are all its scheduling gates, `release` the raw release annotation ("" if absent),
-    `since` its creation time, `pools` what the user's pools annotation names (empty: any).
+    `since` its creation time, `pools` what the user's pools annotation names (empty: any),
+    `only` the nodes that its affinity names, as that of a DaemonSet's pod does.
     `gang` names the gang within the namespace ("": none), `gang_size` how many pods it has.
     `started` is when its node took it up, `max_runtime` what its owner declared.
+    `mirror`: it stands for a static pod, which its node runs whatever becomes of this one.
+
+    A pod with `claims` for devices has in `plain` what its containers ask for (else None). From
+    that follow its demand, the claims it `awaits`, the pool it is `tied` to by a claim that others
+    use there, and whether it `asks` for anything managed at all: see `claimants`.
     """
 
     uid: Uid
@@ -95,6 +120,7 @@ class Pod:
     pool: PoolName | None = None
     selector: Mapping[str, str] = field(default_factory=dict)
     pools: tuple[PoolName, ...] = ()
+    only: Pin = None
     phase: Phase = Phase.PENDING
     terminating: bool = False
     has_labels: bool = True
@@ -105,6 +131,12 @@ class Pod:
     max_runtime: Millis | None = None
     preemptible: bool = True
     quality: Quality = Quality.BURSTABLE
+    mirror: bool = False
+    claims: tuple[ClaimRef, ...] = ()
+    plain: Amounts | None = None
+    awaits: tuple[str, ...] = ()
+    tied: PoolName | None = None
+    asks: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +212,9 @@ class Wait(Enum):
     OTHER_GATE = "it carries a scheduling gate that is not ours to remove"
     TENANT_PAUSED = "its tenant is paused"
     GANG_INCOMPLETE = "its gang is not complete"
+    CLAIM = "its resource claim is not there yet"
     REFUSED = "the API server refused its release; it is tried again later"
+    NO_NODE = "a pod like it found no node; it is tried again later"
 
 
 class Answer(Enum):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from fractions import Fraction
 
-from app.core.backlog import Parts
+from app.core.backlog import Parts, Pins
 from app.core.fragmentation import Gauge, Mix, is_device
 from app.core.model import DEFAULT_POOL, Amounts, NodeName, PoolName, Resource, Style
 from app.core.plans import Draft, Plan, Want, stack
@@ -44,7 +44,7 @@ class Nodes:
         self._offered: list[int] = []
         self._devices: dict[Resource, int] = {}
         self._mix.supply[pool] = self._devices
-        self._wants: dict[int, Want] = {}
+        self._wants: dict[tuple[int, Pins], Want] = {}
         self._log = Log()
         self._rankings: dict[Ask, Ranking] = {}
         self._gauge = Gauge(self._layout, (), pool)
@@ -98,20 +98,22 @@ class Nodes:
             return {}
         return dict(zip(self._layout.resources, site.free, strict=True))
 
-    def find(self, parts: Parts, withheld: Mapping[NodeName, Amounts] = _NOTHING) -> Plan | None:
+    def find(
+        self, parts: Parts, withheld: Mapping[NodeName, Amounts] = _NOTHING, pins: Pins = ()
+    ) -> Plan | None:
         """Return where all pods of a workload would go, or None. Takes nothing.
 
-        `withheld` is room to leave alone. `parts` must not be changed afterwards; the same
-        object for the same workload is answered faster.
+        `withheld` is room to leave alone, `pins` says where each part may go. `parts` must not be
+        changed afterwards; the same object for the same workload is answered faster.
         """
-        want = self._want(parts)
+        want = self._want(parts, pins)
         if want.lacking or want.lost == self.grown:
             return None
         if len(self._open) == 1:
             plan = self._find_alone(want, withheld)
         else:
             self._settle()
-            if want.count == 1 and not withheld:
+            if want.count == 1 and not withheld and not pins:
                 best = self._ranking(want.asks[0][0]).best()
                 plan = None if best is None else Plan((best[1],), best[0])
             else:
@@ -120,17 +122,19 @@ class Nodes:
             want.lost = self.grown
         return plan
 
-    def _want(self, parts: Parts) -> Want:
-        want = self._wants.get(id(parts))
+    def _want(self, parts: Parts, pins: Pins) -> Want:
+        want = self._wants.get((id(parts), pins))
         if want is None:
             if len(self._wants) >= Layout.KNOWN:
                 self._wants.clear()
-            want = self._wants[id(parts)] = Want(parts, self._layout)
+            want = self._wants[id(parts), pins] = Want(parts, pins, self._layout)
         return want
 
     def _find_alone(self, want: Want, withheld: Mapping[NodeName, Amounts]) -> Plan | None:
         """The same for a pool of one node, where nothing need be compared."""
         ((name, site),) = self._open.items()
+        if any(pin is not None and name not in pin for pin in want.pins):
+            return None
         if want.count == 1 and not withheld and not site.trays:
             free = site.free
             for index, value in want.asks[0][0].needs:
@@ -168,7 +172,8 @@ class Nodes:
         found: dict[int, list[NodeName]] = {}
         for number in self._order(want):
             ask, count = want.asks[number]
-            nodes = draft.put(self._ranking(ask), count)
+            pin, ranking = want.pin(number), self._ranking(ask)
+            nodes = draft.put(ranking, count) if pin is None else draft.put_on(pin, ranking, count)
             if nodes is None:
                 return None
             found[number] = nodes

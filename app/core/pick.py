@@ -345,7 +345,7 @@ class Picker:
             assert shape is not None
             if reservations.paid_for(turn.uid):
                 continue
-            for pool in (firm[turn.uid],) if turn.uid in firm else shape.pools:
+            for pool in (firm[turn.uid],) if firm.get(turn.uid) in shape.pools else shape.pools:
                 taken = pool in reservations.standing or pool in reservations.strict
                 free = not taken and tree.allows(leaf, shape, pool)
                 if free and reservations.reserve(turn, leaf, shape, pool):

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from app.core.backlog import Shape
-from app.core.model import Amounts, Millis, NodeName, PoolName, Resource
+from app.core.model import Amounts, Millis, NodeName, Pin, PoolName, Resource
+from app.core.nodes import Nodes
 from app.core.plans import Plan
 from app.core.pools import Pools, add_to
 from app.core.sites import Slot
@@ -28,13 +29,17 @@ NOTHING = Withheld({})
 
 @dataclass(slots=True, eq=False)
 class Stay:
-    """What one pod takes: of a pool, and of a node of it if one is known. `ends` if declared."""
+    """What one pod takes: of a pool, and of a node of it if one is known. `ends` if declared.
+
+    `only`: the nodes that it may be on.
+    """
 
     pool: PoolName
     demand: Amounts
     node: NodeName | None
     bound: bool
     ends: Millis | None
+    only: Pin = None
     slot: Slot | None = None
 
     def overstayed(self, now: Millis) -> bool:
@@ -61,16 +66,17 @@ class Placement:
         node: NodeName | None,
         bound: bool,
         ends: Millis | None = None,
+        only: Pin = None,
     ) -> Stay:
         """Take room for a pod on the node that runs it (`bound`) or on the one it will go to.
 
-        Without a node the best one is assumed; if none has room, the pool alone is charged.
+        Without a node the best one is assumed; if none has room, the pool alone is charged, but
+        for a pod that may be on one node `only`: it waits for room there, and nowhere else.
         """
         floor = self._pools.floors.get(pool)
         if node is None and floor is not None:
-            plan = floor.find(((demand, 1),))
-            node = plan.nodes[0] if plan else None
-        stay = Stay(pool, demand, node, bound, ends)
+            node = _expected(floor, demand, only)
+        stay = Stay(pool, demand, node, bound, ends, only)
         self.resume(stay)
         if bound and node is not None:
             self._send_on(pool, node)
@@ -80,13 +86,14 @@ class Placement:
         """Expect elsewhere those for whom a node has no room any more, the last come first."""
         floor = self._pools.floors.get(pool)
         while floor is not None and any(left < 0 for left in floor.free(node).values()):
-            expected = [s for s in self.stays[node] if not s.bound and s.pool == pool]
+            expected = [
+                s for s in self.stays[node] if not s.bound and s.pool == pool and not _settled(s)
+            ]
             if not expected:
                 return
             stay = expected[-1]
             self.leave(stay)
-            plan = floor.find(((stay.demand, 1),))
-            stay.node = plan.nodes[0] if plan else None
+            stay.node = _expected(floor, stay.demand, stay.only)
             self.resume(stay)
 
     def resume(self, stay: Stay) -> None:
@@ -152,9 +159,9 @@ class Placement:
             self._plans[key] = self._find(shape, pool, withheld)
         return self._plans[key]
 
-    def open_nodes(self, pool: PoolName) -> list[NodeName]:
-        """Return the ready nodes of a pool, by name."""
-        return self._pools.open_nodes(pool)
+    def open_nodes(self, pool: PoolName, only: Pin = None) -> list[NodeName]:
+        """Return the ready nodes of a pool, or those of them that a pod may go to, by name."""
+        return self._pools.open_nodes(pool, only)
 
     def free_on(self, pool: PoolName, node: NodeName) -> Amounts:
         """Return what is free on a node of a pool."""
@@ -174,4 +181,17 @@ class Placement:
             free = self.free(pool)
             if any(v > free.get(r, 0) for r, v in shape.total.items()):
                 return None
-        return floor.find(shape.parts, withheld.rooms)
+        return floor.find(shape.parts, withheld.rooms, shape.pins)
+
+
+def _expected(floor: Nodes, demand: Amounts, only: Pin) -> NodeName | None:
+    """Return the node that a released pod will go to; None: nobody can know."""
+    plan = floor.find(((demand, 1),), pins=() if only is None else (only,))
+    if plan is not None:
+        return plan.nodes[0]
+    return only[0] if only is not None and len(only) == 1 and floor.free(only[0]) else None
+
+
+def _settled(stay: Stay) -> bool:
+    """Tell whether a pod can be expected on no other node."""
+    return stay.only is not None and len(stay.only) == 1

@@ -10,8 +10,8 @@ import heapq
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from app.core.backlog import Parts
-from app.core.model import NodeName
+from app.core.backlog import Parts, Pins
+from app.core.model import NodeName, Pin
 from app.core.ranking import FREE, Cost, Ranking, State, plus
 from app.core.sites import Layout, Room, after, capacity
 
@@ -39,23 +39,31 @@ class Plan:
 class Want:
     """A workload as a layout sees it. `lost` is when it was last found to fit nowhere."""
 
-    __slots__ = ("asks", "count", "lacking", "lost", "parts")
+    __slots__ = ("asks", "count", "lacking", "lost", "parts", "pins")
 
-    def __init__(self, parts: Parts, layout: Layout) -> None:
+    def __init__(self, parts: Parts, pins: Pins, layout: Layout) -> None:
         self.parts = parts  # keeps it alive, so its id stays its own
+        self.pins = pins
         self.asks = [(layout.ask(amounts), count) for amounts, count in parts]
         self.count = sum(count for _, count in parts)
         self.lacking = any(ask.lacking for ask, _ in self.asks)
         self.lost = -1
 
     def order(self, offered: list[int]) -> list[int]:
-        """Return the numbers of the parts, that with the largest pods first."""
+        """Return the numbers of the parts: what is pinned first, then the largest pods."""
 
         def size(number: int) -> int:
             needs = self.asks[number][0].needs
             return max([(v << 32) // max(1, offered[i]) for i, v in needs], default=0)
 
-        return sorted(range(len(self.asks)), key=lambda number: (-size(number), number))
+        def place(number: int) -> tuple[bool, int, int]:
+            return self.pin(number) is None, -size(number), number
+
+        return sorted(range(len(self.asks)), key=place)
+
+    def pin(self, number: int) -> Pin:
+        """Return the nodes that the pods of a part may go to, None: any."""
+        return self.pins[number] if self.pins else None
 
 
 def stack(room: Room, want: Want, order: list[int]) -> bool:
@@ -119,6 +127,30 @@ class Draft:
             if state is not None:
                 self._push(heap, cost, rest, state, spot + 1)
         return nodes
+
+    def put_on(
+        self, only: tuple[NodeName, ...], ranking: Ranking, count: int
+    ) -> list[NodeName] | None:
+        """The same for pods that may go to these nodes only."""
+        heap = [n for name in only if (n := self._on(ranking, name))]
+        heapq.heapify(heap)
+        nodes: list[NodeName] = []
+        while len(nodes) < count:
+            if not heap:
+                return None
+            best = heapq.heappop(heap)
+            nodes.append(best.name)
+            self._changed[best.name] = best.rest
+            self.cost = plus(self.cost, best.cost)
+            again = _again(ranking, best.name, best.rest)
+            if again is not None:
+                heapq.heappush(heap, again)
+        return nodes
+
+    def _on(self, ranking: Ranking, name: NodeName) -> _Next | None:
+        known = self._states.get(name)
+        room = self._changed.get(name, known.room if known is not None else None)
+        return None if room is None else _again(ranking, name, room)
 
     def _push(self, heap: list[_Next], cost: Cost, rest: Room, state: State, spot: int) -> None:
         """Offer the first node of a state, from `spot` on, that is as the ranking knows it."""

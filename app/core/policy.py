@@ -33,9 +33,20 @@ class WithinQueue(Enum):
     LOWER_PRIORITY = "LowerPriority"
 
 
+class Mode(Enum):
+    """Whether pods are held."""
+
+    ENFORCE = "Enforce"
+    OBSERVE = "Observe"
+    """Nothing new is held; what is held is still released in order, and everything is counted."""
+
+
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """`history` is how much past borrowing counts next to present borrowing (kappa); 0: not."""
+    """`history` is how much past borrowing counts next to present borrowing (kappa); 0: not.
+
+    `scheduling_timeout`: so long a released pod may go without a node; 0: for ever.
+    """
 
     history: Fraction = Fraction(0)
     half_life: Millis = FOUR_HOURS
@@ -45,3 +56,5 @@ class Policy:
     reclaim: Reclaim = Reclaim.GUARANTEE
     within_queue: WithinQueue = WithinQueue.NEVER
     min_runtime: Millis = FIVE_MINUTES
+    scheduling_timeout: Millis = FIVE_MINUTES
+    mode: Mode = Mode.ENFORCE

@@ -15,6 +15,7 @@ from app.core.model import (
     Bystander,
     Node,
     NodeName,
+    Pin,
     Pod,
     Pool,
     PoolName,
@@ -52,6 +53,7 @@ class Pools:
         self._guests: dict[NodeName, dict[Uid, Amounts]] = {}
         self._taken: dict[NodeName, dict[Resource, int]] = {}
         self._home: dict[NodeName, PoolName] = {}
+        self._moved: set[NodeName] = set()
         self._room: dict[NodeName, Amounts] = {}
         self._capacity: dict[PoolName, dict[Resource, int]] = {DEFAULT_POOL: {}}
         self._overlapping: frozenset[PoolName] = frozenset()
@@ -121,9 +123,15 @@ class Pools:
         """Return how many nodes belong to a pool, ready or not."""
         return sum(home == pool for home in self._home.values())
 
-    def open_nodes(self, pool: PoolName) -> list[NodeName]:
-        """Return the ready nodes of a pool, by name."""
-        return sorted(n for n, home in self._home.items() if home == pool and self._nodes[n].ready)
+    def open_nodes(self, pool: PoolName, only: Pin = None) -> list[NodeName]:
+        """Return the ready nodes of a pool, or those of them that a pod may go to, by name."""
+        names = self._home if only is None else only
+        return sorted(n for n in names if self._home.get(n) == pool and self._nodes[n].ready)
+
+    def take_moved(self) -> list[NodeName]:
+        """Return, once, the nodes that came to another pool, or to none, one by one."""
+        moved, self._moved = sorted(self._moved), set()
+        return moved
 
     def scale(self) -> Scale:
         """Return the size of the cluster that shares are measured against."""
@@ -140,11 +148,15 @@ class Pools:
     def serving(self, pod: Pod, tenant: Tenant | None) -> tuple[PoolName, ...]:
         """Return the pools that could serve a pod, by name; whether there is room is not asked."""
         allowed = tenant.pools if tenant else ()
-        question = (tuple(sorted(pod.selector.items())), pod.pools, allowed)
+        named = pod.pools if pod.tied is None else (pod.tied,)
+        question = (tuple(sorted(pod.selector.items())), named, allowed)
         answer = self._serving.get(question)
         if answer is None:
             answer = self._serving[question] = self._answer(*question)
-        return answer
+        if pod.only is None:
+            return answer
+        homes = {self._home.get(name) for name in pod.only}
+        return tuple(pool for pool in answer if pool in homes)
 
     def _answer(
         self,
@@ -200,6 +212,7 @@ class Pools:
             return
         self.settled = True
         self.version += 1
+        self._moved.clear()
         self._serving.clear()
         self._home.clear()
         self._room.clear()
@@ -229,8 +242,14 @@ class Pools:
             self._home[name] = claims[0]
             self._recount(name)
         self.resized += 1
-        moved = before[:1] != claims[:1] and any(self._taken.get(name, {}).values())
-        if moved or self._overlaps() != self._overlapping or self._answers_changed():
+        moved = before[:1] != claims[:1]
+        if moved:
+            self._moved.add(name)
+        if (
+            (moved and any(self._taken.get(name, {}).values()))
+            or self._overlaps() != self._overlapping
+            or self._answers_changed()
+        ):
             self.settled = False
 
     def _claims_on(self, name: NodeName) -> tuple[PoolName, ...]:

@@ -101,7 +101,8 @@ class Reservations:
         """
         seen = self._placement.laid_out
         plan = self._plans.get(owner.uid)
-        if plan is None or plan.laid_out != seen or plan.pool != pool or plan.leaf is not leaf:
+        known = plan is not None and (plan.laid_out, plan.pool) == (seen, pool)
+        if plan is None or not known or plan.leaf is not leaf or plan.shape is not shape:
             rooms = self._soonest(shape, pool)
             if rooms is None:
                 return False
@@ -185,9 +186,11 @@ class Reservations:
     def _soonest(self, shape: Shape, pool: PoolName) -> dict[NodeName, Amounts] | None:
         """Choose the nodes that can be free soonest: by declared ends, then by what is in use."""
         rooms: dict[NodeName, dict[Resource, int]] = {}
-        for demand, count in shape.parts:
+        pins = shape.pins or (None,) * len(shape.parts)
+        parts = zip(shape.parts, pins, strict=True)
+        for (demand, count), pin in sorted(parts, key=lambda part: part[1] is None):
             chances: list[tuple[Millis, int, NodeName]] = []
-            for node in self._placement.open_nodes(pool):
+            for node in self._placement.open_nodes(pool, pin):
                 taken = dict(rooms.get(node, {}))
                 for _ in range(count):
                     add_to(taken, demand, 1)

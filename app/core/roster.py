@@ -10,10 +10,12 @@ from collections import Counter
 
 from app.core.backlog import turn_of
 from app.core.branch import Leaf
+from app.core.claimants import Claimants, Use
 from app.core.gangs import Gangs
 from app.core.life import Life
 from app.core.model import (
     GATE,
+    Bystander,
     Millis,
     NodeName,
     Pod,
@@ -29,24 +31,29 @@ from app.core.pools import Pools
 from app.core.scale import Scale
 from app.core.shapes import Shapes
 from app.core.tenancy import Tenancy
-from app.core.tracked import Tracked, Workload, stamp_of
+from app.core.tracked import Kind, Tracked, Workload, kind_of, stamp_of
 from app.core.usage import Usage
 
 
 class Roster:
     """Keeps every managed pod in its place. See the module."""
 
-    def __init__(self, tenancy: Tenancy, pools: Pools, usage: Usage) -> None:
+    def __init__(self, tenancy: Tenancy, pools: Pools, usage: Usage, claimants: Claimants) -> None:
         self.pods: dict[Uid, Tracked] = {}
+        self.idle: dict[Uid, Tracked] = {}
+        """Held pods that ask for nothing managed, as their claims have shown."""
         self.pending: Counter[TenantName] = Counter()
         self.running: dict[Leaf, dict[Uid, Tracked]] = {}
         self.touched: dict[Uid, Tracked] = {}
         self.usage = usage
         self._tenancy = tenancy
         self._pools = pools
+        self._claimants = claimants
         self._shapes = Shapes()
         self._gangs = Gangs(usage, self._shapes)
+        self._banned: frozenset[Kind] = frozenset()
         self._changed: list[Tracked] = []
+        self._pinned: dict[NodeName, dict[Uid, Tracked]] = {}
         self._seen: tuple[int, int] = (-1, -1)
         self._dirty = True
 
@@ -74,11 +81,13 @@ class Roster:
         tracked = self.pods[pod.uid] = Tracked(pod, life, stamp_of(pod.release), turn)
         if life is Life.USING:
             tracked.released = pod.started
+        tracked.pod = self._reckoned(tracked, pod, life)
         self._place(tracked)
         return tracked
 
     def change(self, tracked: Tracked, pod: Pod, life: Life) -> None:
         """A pod we know was seen, or became, something else."""
+        pod = self._reckoned(tracked, pod, life)
         if tracked.pod == pod and tracked.life is life:
             return
         stays = life is Life.USING and tracked.uses and tracked.stay and _same_use(tracked, pod)
@@ -93,17 +102,37 @@ class Roster:
             tracked.turn = turn_of(pod.priority, pod.since, pod.uid)
             self._place(tracked)
 
-    def release(self, tracked: Tracked, node: NodeName) -> None:
+    def release(self, tracked: Tracked, node: NodeName | None) -> None:
         """A pod that waited begins to use the pool of its intent; expected on this node."""
         self._unplace(tracked)
         tracked.life, tracked.released = Life.RELEASING, self.usage.now
+        tracked.pod = self._reckoned(tracked, tracked.pod, tracked.life)
         self._place(tracked, node)
+
+    def reckon(self) -> None:
+        """Charge anew the pods whose claims changed, or are used by others than before."""
+        while stale := self._claimants.take_stale():
+            for tracked in [self.pods[uid] for uid in stale if uid in self.pods]:
+                self.change(tracked, tracked.pod, tracked.life)
 
     def rest(self, tracked: Tracked, rests: bool) -> None:
         """Keep a held pod out of the order for a while, or let it in again."""
         self._unplace(tracked)
         tracked.rests = rests
         self._place(tracked)
+
+    def ban(self, kinds: frozenset[Kind]) -> None:
+        """Keep held pods of these kinds, and of no others, out of the order."""
+        changed, self._banned = kinds ^ self._banned, kinds
+        if not changed:
+            return
+        for tracked in self.pods.values():
+            leaf = tracked.leaf
+            if leaf is None or tracked.life is not Life.HELD:
+                continue
+            if kind_of(leaf, tracked.pod) in changed:
+                self._unplace(tracked)
+                self._place(tracked)
 
     def remove(self, tracked: Tracked) -> None:
         """Drop a pod. What ended early may be charged for longer, unless it was evicted."""
@@ -113,6 +142,7 @@ class Roster:
             until = Millis(tracked.released + least)
         self._unplace(tracked, until)
         self._gangs.leave(tracked)
+        self._claimants.leave(tracked.pod.uid)
         del self.pods[tracked.pod.uid]
         self.touched.pop(tracked.pod.uid, None)
 
@@ -141,6 +171,9 @@ class Roster:
                 self._recount(scale)
             elif scale != self.usage.tree.scale:
                 self.usage.tree.rescale(scale)
+        for name in pools.take_moved():
+            for tracked in list(self._pinned.get(name, {}).values()):
+                self.rest(tracked, tracked.rests)  # in a queue of its node's pool from now on
         self._changed += self._gangs.settle()
 
     def take_changed(self) -> list[Tracked]:
@@ -160,6 +193,8 @@ class Roster:
         self.running.clear()
         self._shapes.clear()
         self._gangs.clear()
+        self._pinned.clear()
+        self.idle.clear()
         self._dirty = False
         # What is bound counts first: the others are expected where there is room beside it.
         for tracked in sorted(self.pods.values(), key=lambda t: t.pod.node is None):
@@ -181,6 +216,8 @@ class Roster:
             self._gangs.join(tracked)
         if tracked.life is Life.HELD:
             self._wait(tracked, leaf, tenant)
+        elif not pod.asks:
+            tracked.wait = tracked.shape = None
         else:
             tracked.wait = tracked.shape = None
             intended = tracked.intent.pool if tracked.intent else None
@@ -205,15 +242,36 @@ class Roster:
             node=pod.node or expected,
             bound=pod.node is not None,
             ends=ends,
+            only=pod.only,
         )
         self.running.setdefault(leaf, {})[pod.uid] = tracked
 
+    def _reckoned(self, tracked: Tracked, pod: Pod, life: Life) -> Pod:
+        """Return a pod with what it is to be charged, its claims counted."""
+        if pod.plain is None:
+            return pod
+        use, intent = None, tracked.intent
+        if life is not Life.HELD:
+            served = max(tracked.stamp, stamp_of(pod.release))
+            if intent is not None:
+                served = (intent.epoch, intent.sequence)
+            use = Use(served, (intent.pool if intent else pod.pool) or None)
+        pod = self._claimants.reckon(pod, use)
+        if use is not None and not pod.asks and pod.node is not None:
+            self._pools.put_bystander(Bystander(pod.uid, pod.node, pod.demand))
+        else:
+            self._pools.drop_bystander(pod.uid)
+        return pod
+
     def _unplace(self, tracked: Tracked, charged_until: Millis | None = None) -> None:
         leaf, tracked.leaf = tracked.leaf, None
+        self.idle.pop(tracked.pod.uid, None)
         if self._dirty or leaf is None:
             return  # a recount is due, or it has no place
         if tracked.life is not Life.USING:
             self.pending[leaf.tenant] -= 1
+        if tracked.life is Life.HELD:
+            self._unpin(tracked.pod)
         if tracked.gang is not None:
             self._gangs.loosen(tracked.gang)
         if tracked.shape is not None:
@@ -224,21 +282,38 @@ class Roster:
             del self.running[leaf][tracked.pod.uid]
             tracked.pool = tracked.stay = None
 
+    def _unpin(self, pod: Pod) -> None:
+        for name in pod.only or ():
+            pinned = self._pinned[name]
+            del pinned[pod.uid]
+            if not pinned:
+                del self._pinned[name]
+
     def _wait(self, tracked: Tracked, leaf: Leaf, tenant: Tenant | None) -> None:
         pod = tracked.pod
         tracked.pool = tracked.shape = None
+        for name in pod.only or ():
+            self._pinned.setdefault(name, {})[pod.uid] = tracked
         pools = self._pools.serving(pod, tenant)
         shape = self._shapes.of([pod], pools)
         if tracked.told is None and pools:
             self._pools.mix.saw(shape.parts, pools)
         if any(gate != GATE for gate in pod.gates):
             tracked.wait = Wait.OTHER_GATE
+        elif pod.awaits:
+            tracked.wait = Wait.CLAIM
+        elif not pod.asks:
+            tracked.wait = Wait.REFUSED if tracked.rests else Wait.TURN
+            if not tracked.rests:
+                self.idle[pod.uid] = tracked
         elif self.usage.paused(leaf):
             tracked.wait = Wait.TENANT_PAUSED
         elif not pools:
             tracked.wait = Wait.NO_POOL
         elif tracked.rests:
             tracked.wait = Wait.REFUSED
+        elif self._banned and kind_of(leaf, pod) in self._banned:
+            tracked.wait = Wait.NO_NODE
         elif tracked.gang is not None:
             tracked.wait = Wait.GANG_INCOMPLETE
             self._gangs.wait(tracked, pools)

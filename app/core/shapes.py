@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from app.core.backlog import Parts, Shape
-from app.core.model import Amounts, Millis, Pod, PoolName, Resource
+from app.core.backlog import Shape
+from app.core.model import Amounts, Millis, Pin, Pod, PoolName, Resource
 from app.core.pools import add_to
 
 _Key = tuple[object, ...]
+
+_Kind = tuple[frozenset[tuple[Resource, int]], Pin]
+"""What makes pods alike: what they ask for, and the nodes they are pinned to."""
 
 
 class Shapes:
@@ -27,7 +30,7 @@ class Shapes:
         """Return the shape of pods that are released together into one of these pools."""
         if len(pods) == 1:
             pod = pods[0]
-            known = (frozenset(pod.demand.items()), pools, pod.max_runtime, pod.preemptible)
+            known = (_kind(pod), pools, pod.max_runtime, pod.preemptible)
             if known not in self._alone:
                 self._alone[known] = self._together(pods, pools)
             return self._alone[known]
@@ -36,27 +39,39 @@ class Shapes:
     def _together(self, pods: Sequence[Pod], pools: tuple[PoolName, ...]) -> Shape:
         lifetime = _longest(pods)
         preemptible = all(pod.preemptible for pod in pods)
-        counts: dict[frozenset[tuple[Resource, int]], int] = {}
+        counts: dict[_Kind, int] = {}
         for pod in pods:
-            asked = frozenset(pod.demand.items())
-            counts[asked] = counts.get(asked, 0) + 1
+            counts[_kind(pod)] = counts.get(_kind(pod), 0) + 1
         key = (frozenset(counts.items()), pools, lifetime, preemptible)
         shape = self._known.get(key)
         if shape is None:
             parts: list[tuple[Amounts, int]] = []
             total: dict[Resource, int] = {}
-            kinds = {frozenset(pod.demand.items()): pod.demand for pod in pods}
-            for asked in sorted(counts, key=sorted, reverse=True):
-                parts.append((kinds[asked], counts[asked]))
-                add_to(total, {r: v * counts[asked] for r, v in kinds[asked].items()}, 1)
+            demands = {asked: pod.demand for pod in pods for asked, _ in [_kind(pod)]}
+            kinds = sorted(counts, key=_by_size, reverse=True)
+            for asked, pin in kinds:
+                count = counts[asked, pin]
+                parts.append((demands[asked], count))
+                add_to(total, {r: v * count for r, v in demands[asked].items()}, 1)
+            pinned = any(pin is not None for _, pin in kinds)
             shape = self._known[key] = Shape(
                 tuple(parts),
                 total,
                 pools,
                 lifetime,
                 preemptible,
+                tuple(pin for _, pin in kinds) if pinned else (),
             )
         return shape
+
+
+def _kind(pod: Pod) -> _Kind:
+    return frozenset(pod.demand.items()), pod.only
+
+
+def _by_size(kind: _Kind) -> tuple[list[tuple[Resource, int]], bool, tuple[str, ...]]:
+    asked, pin = kind
+    return sorted(asked), pin is not None, pin or ()
 
 
 def _longest(pods: Sequence[Pod]) -> Millis | None:
@@ -65,11 +80,12 @@ def _longest(pods: Sequence[Pod]) -> Millis | None:
     return max(times) if len(times) == len(pods) else None
 
 
-def in_order(pods: Sequence[Pod], parts: Parts) -> list[Pod]:
+def in_order(pods: Sequence[Pod], shape: Shape) -> list[Pod]:
     """Return the pods in the order of the parts of their shape."""
     left = list(pods)
     ordered: list[Pod] = []
-    for demand, _ in parts:
-        ordered += [pod for pod in left if pod.demand == demand]
-        left = [pod for pod in left if pod.demand != demand]
+    for number, (demand, _) in enumerate(shape.parts):
+        pin = shape.pins[number] if shape.pins else None
+        ordered += [pod for pod in left if pod.demand == demand and pod.only == pin]
+        left = [pod for pod in left if pod.demand != demand or pod.only != pin]
     return ordered

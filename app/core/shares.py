@@ -17,6 +17,7 @@ from app.core.model import Amounts, Millis, PoolName, Quota, Resource, TenantNam
 from app.core.order import BORROWING, GUARANTEED, LEFTOVERS, Key, Rank, Served, tied
 from app.core.policy import Policy
 from app.core.scale import Cost, Scale
+from app.core.undecided import Undecided
 
 
 class Tree:
@@ -42,13 +43,11 @@ class Tree:
         # Two different ratios with denominators up to `finest` differ by more than
         # 1 / finest**2, so their multiples by `1 << shift` differ after rounding down.
         self._shift = 2 * finest.bit_length()
-        self._fitting = fitting
         self._stubborn = 0
         self._limited = False
         self._costs: dict[tuple[Shape, PoolName], Cost] = {}
         self._dirty: list[dict[Branch, None]] = [{}, {}]
-        self._wide: dict[Shape, dict[Leaf, None]] = {}
-        self._fitted: dict[Shape, tuple[PoolName, ...]] = {}
+        self._undecided = Undecided(fitting)
 
     def tenant(
         self,
@@ -127,7 +126,7 @@ class Tree:
                 self._remember(branch)
                 branch.use(pool, cost, sign)
                 self._touch_all(branch)
-        if self._wide:
+        if self._undecided:
             self._touch_undecided(leaf)
 
     def linger(self, leaf: Leaf, pool: PoolName, demand: Amounts, sign: int = 1) -> None:
@@ -135,7 +134,7 @@ class Tree:
         for branch in path(leaf):
             branch.linger(pool, self.scale.cost(pool, demand), sign)
             self._touch_all(branch)
-        if self._wide:
+        if self._undecided:
             self._touch_undecided(leaf)
 
     def serve(self, leaf: Leaf, served: Served) -> None:
@@ -154,12 +153,8 @@ class Tree:
 
     def settle(self) -> None:
         """Put everything that changed in its place among its siblings again."""
-        for shape, before in self._fitted.items():
-            fitting = tuple(self._fitting(shape))
-            if fitting != before:
-                self._fitted[shape] = fitting
-                for leaf in self._wide[shape]:
-                    self._touch(leaf)
+        for leaf in self._undecided.moved():
+            self._touch(leaf)
         for depth in range(len(self._dirty) - 1, 0, -1):
             level = self._dirty[depth]
             above = self._dirty[depth - 1]
@@ -322,7 +317,7 @@ class Tree:
         assert parent is not None
         if isinstance(branch, Leaf):
             branch.head = self._head_of(branch)
-            self._watch(branch, before[1] if before else None)
+            self._undecided.follow(branch, before[1] if before else None)
         else:
             first = self.first(branch)
             if self._may_block:
@@ -377,10 +372,9 @@ class Tree:
     def _touch_undecided(self, leaf: Leaf) -> None:
         """What a tenant borrows where decides the pool of those whose heads may go to several."""
         borrowers = set(path(leaf))
-        for waiting in self._wide.values():
-            for other in waiting:
-                if self._limited or other.parent in borrowers:
-                    self._touch(other)
+        for other in self._undecided:
+            if self._limited or other.parent in borrowers:
+                self._touch(other)
 
     def _touch_below(self, branch: Branch) -> None:
         for child in branch.children.values():
@@ -393,19 +387,4 @@ class Tree:
         if head is None:
             return None
         turn, shape = head
-        if len(shape.pools) > 1 and shape not in self._fitted:
-            self._fitted[shape] = tuple(self._fitting(shape))
-        return turn, shape, self.target(leaf, shape, self._fitted.get(shape, ()))
-
-    def _watch(self, leaf: Leaf, before: Shape | None) -> None:
-        """Remember whose head may go to several pools: its place depends on what is free."""
-        now = leaf.head[1] if leaf.head else None
-        if now is before:
-            return
-        if before is not None and before in self._wide:
-            self._wide[before].pop(leaf, None)
-            if not self._wide[before]:
-                del self._wide[before]
-                self._fitted.pop(before, None)
-        if now is not None and len(now.pools) > 1:
-            self._wide.setdefault(now, {})[leaf] = None
+        return turn, shape, self.target(leaf, shape, self._undecided.fitted(shape))

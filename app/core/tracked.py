@@ -12,7 +12,17 @@ from app.core.backlog import Shape, Turn
 from app.core.branch import Leaf
 from app.core.effects import Charge, Intend, PodRef
 from app.core.life import Life
-from app.core.model import Millis, NodeName, Pod, PoolName, TenantName, Uid, UserName, Wait
+from app.core.model import (
+    Millis,
+    NodeName,
+    Pod,
+    PoolName,
+    Resource,
+    TenantName,
+    Uid,
+    UserName,
+    Wait,
+)
 from app.core.order import NEVER, Served
 from app.core.placement import Stay
 
@@ -20,6 +30,9 @@ _STAMP = re.compile(r"0@(?P<fence>\d{1,12})|(?P<epoch>\d{1,12})\.(?P<sequence>\d
 
 Queueing = tuple[TenantName, UserName]
 """The queue in which the store shows a pod."""
+
+Kind = tuple[TenantName, UserName, frozenset[tuple[Resource, int]]]
+"""What makes pods alike to whoever judges them by what became of others: whose, and how much."""
 
 
 @dataclass(slots=True, eq=False)
@@ -92,6 +105,11 @@ class Gang:
 
 
 Workload = Tracked | Gang
+
+
+def kind_of(leaf: Leaf, pod: Pod) -> Kind:
+    """Return the kind of a user's pod."""
+    return *leaf.account, frozenset(pod.demand.items())
 
 
 def stamp_of(release: str) -> Served:

@@ -10,7 +10,7 @@ from app.core.decision import Choice, Decision, Level
 from app.core.drift import Drift
 from app.core.effects import Effect, Evict, Intend, Release
 from app.core.gate import release_labels
-from app.core.model import Millis, NodeName, PoolName, Uid
+from app.core.model import LABEL_POOL, Millis, NodeName, Pod, PoolName, Uid
 from app.core.pick import Picker
 from app.core.placement import Placement
 from app.core.policy import Reclaim, WithinQueue
@@ -20,6 +20,9 @@ from app.core.reservation import Reservation, Reservations
 from app.core.roster import Roster
 from app.core.shapes import in_order
 from app.core.tracked import Tracked
+
+NOWHERE = PoolName("")
+"""Where a pod goes that uses no pool."""
 
 PEACE_MS = 3_600_000
 """So long nobody wins a place back from whom it was taken for."""
@@ -64,7 +67,7 @@ class Turns:
 
     def run(self, epoch: int) -> list[Effect]:
         """Release whatever fits, the next in fair order first, until nothing does."""
-        effects: list[Effect] = []
+        effects = self._let_go(epoch)
         self._reclaimer.again_at = None
         while len(self.in_flight) < self._window:
             leaf = self.picker.next()
@@ -78,6 +81,7 @@ class Turns:
             if choice is None:
                 break
             effects += self._release(choice, backfilled, epoch)
+            self._roster.reckon()
         self._give_up()
         usage = self._roster.usage
         after = usage.policy.reserve_after
@@ -104,6 +108,15 @@ class Turns:
         if reservation is not None:
             del self.reservations.strict[reservation.pool]
 
+    def _let_go(self, epoch: int) -> list[Effect]:
+        """Release the pods that ask for nothing managed; they wait for nobody."""
+        idle = [self._roster.idle[uid] for uid in sorted(self._roster.idle)]
+        effects: list[Effect] = []
+        for tracked in idle[: max(0, self._window - len(self.in_flight))]:
+            effects.append(self._open(tracked, NOWHERE, None, epoch, None))
+            self.reservations.drop(tracked.pod.uid)
+        return effects
+
     def _release(self, choice: Choice, backfilled: bool, epoch: int) -> list[Effect]:
         tree, uid = self._roster.usage.tree, choice.turn.uid
         workload = self._roster.workload(uid)
@@ -116,32 +129,41 @@ class Turns:
             for tracked in waiting:
                 tracked.spared = (paid.taken_from, Millis(self._roster.usage.now + PEACE_MS))
         by_uid = {t.pod.uid: t for t in waiting}
-        pods = in_order([t.pod for t in waiting], choice.shape.parts)
+        pods = in_order([t.pod for t in waiting], choice.shape)
+        # Who pays for a claim goes before who shares it, so that it stays so.
+        pairs = sorted(zip(pods, choice.plan.nodes, strict=True), key=lambda each: _shares(each[0]))
         effects: list[Effect] = []
-        for pod, node in zip(pods, choice.plan.nodes, strict=True):
-            effects.append(self._open(by_uid[pod.uid], choice, node, epoch, decision))
+        for pod, node in pairs:
+            effects.append(self._open(by_uid[pod.uid], choice.pool, node, epoch, decision))
         tree.serve(choice.leaf, (epoch, self._sequence))
         self.reservations.drop(uid)
         return effects
 
     def _open(
-        self, tracked: Tracked, choice: Choice, node: NodeName, epoch: int, decision: Decision
+        self,
+        tracked: Tracked,
+        pool: PoolName,
+        node: NodeName | None,
+        epoch: int,
+        decision: Decision | None,
     ) -> Release:
-        """Begin the release of one pod."""
+        """Begin the release of one pod. Without a pool it goes anywhere, and uses nothing."""
         self._sequence += 1
-        pod, pool, leaf = tracked.pod, choice.pool, tracked.leaf
+        pod, leaf = tracked.pod, tracked.leaf
         assert leaf is not None
+        demand = pod.demand if pool else {}
         tracked.intent = Intend(
-            tracked.ref, leaf.tenant, pod.user, pool, pod.demand, epoch, self._sequence
+            tracked.ref, leaf.tenant, pod.user, pool, demand, epoch, self._sequence
         )
         self._roster.release(tracked, node)
         self.in_flight.add(pod.uid)
-        selector = self._pools.pools[pool].selector
+        selector = self._pools.pools[pool].selector if pool else {}
+        labels = release_labels(leaf.tenant, pod.user, pool)
         return Release(
             intent=tracked.intent,
             tested=pod.release,
             selector={k: v for k, v in selector.items() if k not in pod.selector},
-            labels=release_labels(leaf.tenant, pod.user, pool),
+            labels=labels if pool else {k: v for k, v in labels.items() if k != LABEL_POOL},
             has_selector=bool(pod.selector),
             has_labels=pod.has_labels,
             has_annotations=pod.has_annotations,
@@ -222,3 +244,11 @@ class Turns:
         for pool, reservation in list(self.reservations.strict.items()):
             if not reservation.victims and not self._placement.plan(reservation.shape, pool):
                 del self.reservations.strict[pool]
+
+
+def _shares(pod: Pod) -> tuple[bool, Uid]:
+    """Return the order in which the pods of a workload are released, as far as claims matter."""
+    if pod.plain is None:
+        return (False, Uid(""))
+    pays = sum(pod.demand.values()) > sum(pod.plain.values())
+    return (not pays, pod.uid)

@@ -15,6 +15,7 @@ from app.core.model import (
     Amounts,
     Millis,
     NodeName,
+    Pin,
     PoolName,
     Quota,
     Resource,
@@ -95,9 +96,10 @@ class Usage:
         node: NodeName | None,
         bound: bool,
         ends: Millis | None,
+        only: Pin = None,
     ) -> Stay:
         """A pod of a user begins to use a pool."""
-        stay = self._placement.enter(pool, demand, node=node, bound=bound, ends=ends)
+        stay = self._placement.enter(pool, demand, node=node, bound=bound, ends=ends, only=only)
         self._count(leaf, pool, demand, 1)
         self.ledger.use(self.now, (*leaf.account, pool), demand)
         return stay

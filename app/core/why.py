@@ -11,7 +11,7 @@ from enum import Enum
 
 from app.core.backlog import Shape, Turn
 from app.core.branch import Branch, Leaf, path
-from app.core.model import GATE, PoolName, Resource, Wait
+from app.core.model import GATE, NodeName, PoolName, Resource, Wait
 from app.core.order import GUARANTEED
 from app.core.placement import Placement
 from app.core.reservation import Reservations
@@ -26,9 +26,11 @@ class Rule(Enum):
 
     OTHER_GATE = "another gate"
     GANG = "gang incomplete"
+    CLAIM = "resource claim"
     PAUSED = "tenant paused"
     NO_POOL = "no pool"
     REFUSED = "release refused"
+    NO_NODE = "found no node"
     LIMIT = "limit"
     PREEMPTIBLE = "not preemptible"
     CAPACITY = "capacity"
@@ -39,9 +41,11 @@ class Rule(Enum):
 _RULES = {
     Wait.OTHER_GATE: Rule.OTHER_GATE,
     Wait.GANG_INCOMPLETE: Rule.GANG,
+    Wait.CLAIM: Rule.CLAIM,
     Wait.TENANT_PAUSED: Rule.PAUSED,
     Wait.NO_POOL: Rule.NO_POOL,
     Wait.REFUSED: Rule.REFUSED,
+    Wait.NO_NODE: Rule.NO_NODE,
 }
 
 
@@ -76,6 +80,14 @@ def explain(tracked: Tracked, roster: Roster) -> str:
         case Wait.OTHER_GATE:
             others = ", ".join(g for g in tracked.pod.gates if g != GATE)
             return f"not queued: scheduling gate {others} must be removed first, by its owner"
+        case Wait.NO_POOL if tracked.pod.only is not None:
+            where = _nodes(tracked.pod.only)
+            return f"not queued: it may go to {where} only, and no pool that can serve it has that"
+        case Wait.CLAIM:
+            return (
+                f"not queued: there is no resource claim for {', '.join(tracked.pod.awaits)} yet; "
+                "create the claim, or its template, that spec.resourceClaims names"
+            )
         case Wait.NO_POOL:
             return "not queued: no pool can serve its node selector, tenant and pools"
         case Wait.TENANT_PAUSED:
@@ -89,6 +101,12 @@ def explain(tracked: Tracked, roster: Roster) -> str:
                 "times; another admission webhook or policy, or an edit of its annotation "
                 "fairgate.io/release, may be the cause"
             )
+        case Wait.NO_NODE:
+            return (
+                "tried again later: a pod of this user that asks for the same was released and no "
+                "node took it; see what these pods ask of nodes besides devices (affinity, "
+                "tolerations, volumes)"
+            )
     if tracked.gang is not None and tracked.gang.shape is not None:
         workload = tracked.gang
     leaf, turn, shape = workload.leaf, workload.turn, workload.shape
@@ -96,16 +114,25 @@ def explain(tracked: Tracked, roster: Roster) -> str:
         return "queued"
     size = roster.usage.tree.scale.size
     devices = [r for r in shape.total if "/" in r]  # extended resources
-    wanted = ", ".join(f"{render(r, shape.total[r])} {r}" for r in devices)
+    wanted = ", ".join(f"{render(r, shape.total[r])} {r}" for r in devices) or "room"
     lacking = [r for r in devices if r not in size]
     if lacking:
         wanted += f" (no ready node offers {', '.join(lacking)})"
+    where = f"of pool {' or '.join(shape.pools)}"
+    if tracked.pod.only is not None:
+        where = f"on {_nodes(tracked.pod.only)} {where}"
     position, length = leaf.queue.position(turn), len(leaf.queue)
     return (
         f"queued: {position} of {length} in {leaf.tenant}/{leaf.name}; "
-        f"waits for {wanted} of pool {' or '.join(shape.pools)}"
+        f"waits for {wanted} {where}"
         f"{_closed(leaf, shape, roster.usage.tree)}"
     )
+
+
+def _nodes(only: tuple[NodeName, ...]) -> str:
+    if len(only) == 1:
+        return f"node {only[0]}"
+    return f"one of {len(only)} nodes" if only else "no node"
 
 
 def _closed(leaf: Leaf, shape: Shape, tree: Tree) -> str:
@@ -180,9 +207,20 @@ def _lacking(shape: Shape, pools: list[PoolName], placement: Placement) -> dict[
             if "/" in r or asked > free.get(r, 0):
                 numbers[f"{r} asked"] = render(r, asked)
                 numbers[f"{r} free in {pool}"] = render(r, max(0, free.get(r, 0)))
-        if all(asked <= free.get(r, 0) for r, asked in shape.total.items()):
+        numbers |= (short := _lacking_on(shape, pool, placement))
+        if not short and all(asked <= free.get(r, 0) for r, asked in shape.total.items()):
             numbers[f"nodes of {pool}"] = "no set of nodes has it free together"
     return numbers
+
+
+def _lacking_on(shape: Shape, pool: PoolName, placement: Placement) -> dict[str, str]:
+    """Return what the one node lacks that a pod is pinned to."""
+    if len(shape.pins) != 1 or shape.pins[0] is None or len(shape.pins[0]) != 1:
+        return {}
+    [node] = shape.pins[0]
+    free = placement.free_on(pool, node)
+    short = [r for r, asked in shape.total.items() if asked > free.get(r, 0)]
+    return {f"{r} free on {node}": render(r, max(0, free.get(r, 0))) for r in short}
 
 
 def _order(leaf: Leaf, tree: Tree) -> dict[str, str]:

@@ -6,6 +6,7 @@ Each process has what it would have as a pod: the token of its service account, 
 from __future__ import annotations
 
 import base64
+import json
 import os
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from app.core.errors import ClusterError, InvalidInput, ToolMissing
 from app.dev.build import SOURCE
 from app.dev.control_plane import ControlPlane
 from app.dev.kubectl import Kubectl
+from app.dev.nodes import KWOK_USER
 from app.dev.processes import Process, Processes, Program
 from app.dev.readiness import answers_ready, has_ca, holds
 from app.dev.ready import Condition, free_ports, until
@@ -118,7 +120,9 @@ class Fairgate:
             "FAIRGATE_TLS_NAMES": "127.0.0.1,localhost",
             "FAIRGATE_MANAGED_RESOURCES": ",".join(installation.managed),
             "FAIRGATE_EXEMPT_NAMESPACES": ",".join(installation.exempt),
+            "FAIRGATE_RULES": json.dumps({"phase_writers": [KWOK_USER]}),
             "FAIRGATE_DRAIN_SECONDS": "0",
+            "FAIRGATE_TLS_CLIENT_CA_FILE": str(self._client_ca),
             **more,
         }
         argv = (sys.executable, "-P", "-m", "app", "serve")
@@ -157,6 +161,11 @@ class Fairgate:
         return installation
 
     @property
+    def _client_ca(self) -> Path:
+        """The CA of the certificate that the API server of this cluster shows to webhooks."""
+        return self._control_plane.plan.certificates.certificate("webhook-client-ca")
+
+    @property
     def _installed(self) -> Path:
         return self._folder / "installation.json"
 
@@ -165,6 +174,7 @@ class Fairgate:
         document = {
             "external": {"webhookUrl": wanted.webhook},
             "exemptNamespaces": list(wanted.exempt),
+            "phaseWriters": [KWOK_USER],
         }
         write_private(values, msgspec.json.encode(document))
         command = [str(self._helm), "template", "fairgate", str(CHART)]

@@ -84,13 +84,14 @@ class PodAnnouncer:
     async def _send(self, notice: Tell) -> None:
         path = f"/api/v1/namespaces/{notice.ref.namespace}/events"
         try:
-            await self._client.request("POST", path, body=_event(notice), timeout=5.0)
+            await self._client.request("POST", path, body=event(notice), timeout=5.0)
         except ClusterError as error:  # the pod or its namespace may be gone
             self.dropped += 1
             log.debug("notice not delivered", extra={"uid": notice.ref.uid, "why": str(error)})
 
 
-def _event(notice: Tell) -> dict[str, Any]:
+def event(notice: Tell) -> dict[str, Any]:
+    """Return a notice as a Kubernetes event on its pod."""
     ref, now = notice.ref, datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     return {
         "apiVersion": "v1",
@@ -103,7 +104,7 @@ def _event(notice: Tell) -> dict[str, Any]:
             "name": ref.name,
             "uid": ref.uid,
         },
-        "type": "Normal",
+        "type": "Warning" if notice.notice is Notice.REFUSED else "Normal",
         "reason": notice.notice.value,
         "message": notice.message[:LONGEST_MESSAGE],
         "source": {"component": COMPONENT},

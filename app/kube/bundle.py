@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import base64
 import binascii
+from collections.abc import Mapping
 
 import msgspec
 
 from app import wire
 from app.core.errors import ClusterError, ClusterRefused
-from app.kube.client import Client
+from app.kube.client import JSON_PATCH, Client
+from app.ports import Secret
+
+MANAGED_BY = "app.kubernetes.io/managed-by"
+US = "fairgate"
 
 
 class Bundle:
@@ -18,8 +23,8 @@ class Bundle:
     def __init__(self, client: Client) -> None:
         self._client = client
 
-    async def read_secret(self, namespace: str, name: str) -> dict[str, bytes] | None:
-        """Return the contents of a Secret; None if there is none. Raises ClusterError."""
+    async def read_secret(self, namespace: str, name: str) -> Secret | None:
+        """Return a Secret; None if there is none. Raises ClusterError."""
         path = f"/api/v1/namespaces/{namespace}/secrets/{name}"
         try:
             answer = await self._client.request("GET", path)
@@ -28,25 +33,30 @@ class Bundle:
                 return None
             raise
         try:
-            data = msgspec.json.decode(answer, type=wire.Secret).data or {}
-            return {key: base64.b64decode(text, validate=True) for key, text in data.items()}
+            found = msgspec.json.decode(answer, type=wire.Secret)
+            data = {
+                key: base64.b64decode(text, validate=True)
+                for key, text in (found.data or {}).items()
+            }
         except (msgspec.DecodeError, binascii.Error) as error:
             raise ClusterError(f"Secret {namespace}/{name} cannot be read: {error}") from error
+        ours = (found.metadata.labels or {}).get(MANAGED_BY) == US
+        return Secret(data, found.metadata.resource_version, ours)
 
     async def create_secret(
         self,
         namespace: str,
         name: str,
-        data: dict[str, bytes],
+        data: Mapping[str, bytes],
         kind: str = "Opaque",
     ) -> bool:
         """Create a Secret of type `kind`; False if there is one of that name already."""
         body = {
             "apiVersion": "v1",
             "kind": "Secret",
-            "metadata": {"name": name, "labels": {"app.kubernetes.io/managed-by": "fairgate"}},
+            "metadata": {"name": name, "labels": {MANAGED_BY: US}},
             "type": kind,
-            "data": {key: _text(value) for key, value in data.items()},
+            "data": _texts(data),
         }
         try:
             await self._client.request("POST", f"/api/v1/namespaces/{namespace}/secrets", body=body)
@@ -55,6 +65,28 @@ class Bundle:
                 return False
             raise
         return True
+
+    async def replace_secret(
+        self, namespace: str, name: str, data: Mapping[str, bytes], version: str
+    ) -> bool:
+        """Put this in place of all a Secret held at that version; False if it has changed."""
+        patch = [
+            # With a version in it, the API server applies the patch to that version or answers 409.
+            {"op": "replace", "path": "/metadata/resourceVersion", "value": version},
+            {"op": "add", "path": "/data", "value": _texts(data)},
+        ]
+        path = f"/api/v1/namespaces/{namespace}/secrets/{name}"
+        try:
+            await self._client.request("PATCH", path, body=patch, content_type=JSON_PATCH)
+        except ClusterRefused as error:
+            if error.status in (404, 409):
+                return False
+            raise
+        return True
+
+
+def _texts(data: Mapping[str, bytes]) -> dict[str, str]:
+    return {key: _text(value) for key, value in data.items()}
 
 
 def _text(data: bytes) -> str:

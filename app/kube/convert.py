@@ -8,10 +8,11 @@ that it cannot understand.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 
 from app import wire
+from app.core import claims as devices
 from app.core import events, model
 from app.core.annotations import declared_runtime, may_be_evicted, named_pools
 from app.core.errors import InvalidInput
@@ -45,7 +46,7 @@ class Pods:
     ) -> events.PodObserved | events.BystanderObserved | None:
         """Return what is to be known of a pod."""
         demand = pod.spec.demand()
-        if pod.metadata.namespace not in self._exempt and self._managed.asked(demand):
+        if pod.metadata.namespace not in self._exempt and self._concerns_us(pod, demand):
             return events.PodObserved(at, self._managed_pod(pod, demand))
         node = pod.spec.node_name
         if not node or _phase(pod) is model.Phase.FINISHED:
@@ -54,8 +55,13 @@ class Pods:
         uid, where = model.Uid(pod.metadata.uid), model.NodeName(name(node))
         return events.BystanderObserved(at, model.Bystander(uid, where, shared))
 
+    def _concerns_us(self, pod: wire.Pod, demand: model.Amounts) -> bool:
+        """Tell whether a pod is held. What its claims come to is only known later."""
+        return self._managed.asked(demand) or _has_devices(pod, demand)
+
     def _managed_pod(self, pod: wire.Pod, demand: model.Amounts) -> model.Pod:
         meta, spec, shared = pod.metadata, pod.spec, self._shared
+        has_devices = _has_devices(pod, demand)
         written, labels = meta.annotations or {}, meta.labels or {}
         submitter = written.get(model.ANNOTATION_SUBMITTER)
         pool = labels.get(model.LABEL_POOL)
@@ -73,16 +79,80 @@ class Pods:
             node=model.NodeName(name(spec.node_name)) if spec.node_name else None,
             pool=model.PoolName(name(pool)) if pool else None,
             selector=shared.mapping(spec.node_selector or {}),
+            only=shared.value(_only(spec.affinity)) if spec.affinity else None,
             pools=shared.value(tuple([model.PoolName(each) for each in named_pools(written)])),
             phase=_phase(pod),
             terminating=meta.deletion_timestamp is not None,
             has_labels=meta.labels is not None,
             has_annotations=meta.annotations is not None,
-            started=_time("startTime", started) if started else None,
+            started=read_time("startTime", started) if started else None,
             max_runtime=shared.value(_longest_life(written, spec.active_deadline_seconds)),
             preemptible=may_be_evicted(written),
             quality=_QUALITIES.get(pod.status.qos_class or "", model.Quality.BURSTABLE),
+            mirror=model.ANNOTATION_MIRROR in written,
+            claims=_claims(pod),
+            plain=shared.mapping(demand) if has_devices else None,
         )
+
+
+def _has_devices(pod: wire.Pod, demand: model.Amounts) -> bool:
+    return bool(pod.spec.resource_claims) or devices.needs_counting(demand)
+
+
+def _claims(pod: wire.Pod) -> tuple[model.ClaimRef, ...]:
+    """Return the claims of a pod; those made from templates by the names its status tells."""
+    if not pod.spec.resource_claims:
+        return ()
+    made = {
+        each.name: each.resource_claim_name for each in pod.status.resource_claim_statuses or ()
+    }
+    refs = []
+    for each in pod.spec.resource_claims:
+        if each.resource_claim_name:
+            refs.append(model.ClaimRef(each.name, each.resource_claim_name))
+        elif each.name not in made:
+            refs.append(model.ClaimRef(each.name, "", True))
+        elif found := made[each.name]:  # without a name, none was needed
+            refs.append(model.ClaimRef(each.name, found, True))
+    return tuple(refs)
+
+
+def read_claim(claim: wire.ResourceClaim, at: model.Millis) -> events.ClaimObserved:
+    """Return a claim as the core knows it. Raises InvalidInput for requests of an unknown kind."""
+    meta = claim.metadata
+    owners = meta.owner_references or ()
+    pods = [each.uid for each in owners if each.kind == "Pod" and each.controller]
+    return events.ClaimObserved(
+        at,
+        devices.ResourceClaim(
+            meta.namespace,
+            meta.name,
+            tuple(_alternatives(each) for each in claim.spec.devices.requests or ()),
+            model.Uid(pods[0]) if pods else None,
+            any(each.kind == "PodGroup" for each in owners),
+        ),
+    )
+
+
+def _alternatives(request: wire.DeviceRequest) -> devices.Alternatives:
+    asks = [request.exactly] if request.exactly else request.first_available
+    if not asks:
+        raise InvalidInput(f"request {request.name[:80]!r} is of a kind that is not known.")
+    return tuple(
+        devices.DeviceAsk(
+            name(ask.device_class_name),
+            # A mode that is not known may be worth as much as any.
+            max(0, ask.count) if ask.allocation_mode in ("", "ExactCount") else None,
+        )
+        for ask in asks
+    )
+
+
+def read_class(device_class: wire.DeviceClass, at: model.Millis) -> events.ClassObserved:
+    """Return a DeviceClass as the core knows it."""
+    stated = device_class.spec.extended_resource_name
+    resource = model.Resource(stated) if stated else None
+    return events.ClassObserved(at, device_class.metadata.name, resource)
 
 
 def read_node(node: wire.Node, at: model.Millis) -> events.NodeObserved:
@@ -99,6 +169,33 @@ def read_node(node: wire.Node, at: model.Millis) -> events.NodeObserved:
     )
 
 
+def _only(affinity: wire.Affinity) -> model.Pin:
+    """Return the nodes that a required affinity names, as the DaemonSet controller writes it."""
+    nodes = affinity.node_affinity
+    required = nodes.required_during_scheduling_ignored_during_execution if nodes else None
+    if required is None:
+        return None
+    names: set[str] = set()
+    for term in required.node_selector_terms or ():  # any of them is enough
+        named = _named(term.match_fields or ())
+        if named is not None:
+            names |= named
+        elif term.match_expressions or term.match_fields:
+            return None
+        # An empty term matches no node.
+    return tuple(sorted(model.NodeName(name(each)) for each in names))
+
+
+def _named(fields: Iterable[wire.Requirement]) -> set[str] | None:
+    """Return the nodes that all of these allow, None if they name none."""
+    found: set[str] | None = None
+    for field in fields:
+        if field.key == "metadata.name" and field.operator == "In":
+            values = set(field.values or ())
+            found = values if found is None else found & values
+    return found
+
+
 def _phase(pod: wire.Pod) -> model.Phase:
     return _PHASES.get(pod.status.phase or "", model.Phase.PENDING)
 
@@ -106,10 +203,11 @@ def _phase(pod: wire.Pod) -> model.Phase:
 def created(meta: wire.Metadata) -> model.Millis:
     """Return when an object was created. Raises InvalidInput."""
     written = meta.creation_timestamp
-    return _time("creationTimestamp", written) if written else model.Millis(0)
+    return read_time("creationTimestamp", written) if written else model.Millis(0)
 
 
-def _time(what: str, written: str) -> model.Millis:
+def read_time(what: str, written: str) -> model.Millis:
+    """Return a time as the API server writes it. Raises InvalidInput, naming what it is."""
     try:
         return model.Millis(int(datetime.fromisoformat(written).timestamp() * 1000))
     except ValueError as error:

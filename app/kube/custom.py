@@ -16,7 +16,7 @@ from app import wire
 from app.core import events, model
 from app.core.durations import duration
 from app.core.errors import InvalidInput
-from app.core.policy import Policy, Reclaim, WithinQueue
+from app.core.policy import Mode, Policy, Reclaim, WithinQueue
 from app.core.resources import amounts
 from app.kube.convert import created
 
@@ -95,6 +95,10 @@ def read_policy(policy: wire.Policy, at: model.Millis) -> events.PolicyObserved 
                 "withinQueue", _word(WithinQueue), spec.within_queue, default.within_queue
             ),
             min_runtime=_read("minRuntime", duration, spec.min_runtime, default.min_runtime),
+            scheduling_timeout=_read(
+                "schedulingTimeout", duration, spec.scheduling_timeout, default.scheduling_timeout
+            ),
+            mode=_read("mode", _word(Mode), spec.mode, default.mode),
         ),
     )
 

@@ -21,7 +21,7 @@ RECHECK_SECONDS = 1.0
 """How long a token is used before its file is looked at again."""
 
 
-_MALFORMED = (ValueError, TypeError, KeyError, AttributeError, yaml.YAMLError)
+MALFORMED = (ValueError, TypeError, KeyError, AttributeError, yaml.YAMLError)
 """What the library raises for a file that is not shaped like a kubeconfig."""
 
 
@@ -77,15 +77,17 @@ async def load(kubeconfig: str | Path | None) -> tuple[Any, Token]:
             library.load_incluster_config(configuration, try_refresh_token=False)
             token_file: Path | None = _in_cluster_token()
         else:
-            token_file = _named_token(Path(kubeconfig))
+            user, _ = current(Path(kubeconfig))
+            token_file = _named_token(Path(kubeconfig), user)
             await library.load_kube_config(
                 config_file=str(kubeconfig),
                 client_configuration=configuration,
                 persist_config=False,
             )
+            _check_plugin(user, configuration)
         token = Token(configuration.api_key.get("BearerToken", "").strip(), token_file)
         token.value()
-    except (library.ConfigException, OSError, *_MALFORMED) as error:
+    except (library.ConfigException, OSError, *MALFORMED) as error:
         raise unusable(kubeconfig, error) from error
     configuration.proxy = configuration.proxy or _proxy(configuration.host)
     return configuration, token
@@ -108,15 +110,30 @@ def _in_cluster_token() -> Path:
     return Path(library.SERVICE_TOKEN_FILENAME)
 
 
-def _named_token(kubeconfig: Path) -> Path | None:
-    """Return the token file that the kubeconfig's current user names."""
+def current(kubeconfig: Path) -> tuple[dict[str, Any], str]:
+    """Return the current user of a kubeconfig as written there, and the namespace it means.
+
+    Raises OSError, or what MALFORMED lists.
+    """
     written = yaml.safe_load(kubeconfig.read_text(encoding="utf-8"))
     if not isinstance(written, dict):
         raise ValueError("it holds no configuration")
     context = _named(written, "contexts", written.get("current-context")).get("context", {})
     user = _named(written, "users", context.get("user")).get("user") or {}
+    return dict(user), str(context.get("namespace") or "default")
+
+
+def _named_token(kubeconfig: Path, user: dict[str, Any]) -> Path | None:
+    """Return the token file that a user names."""
     name = user.get("tokenFile")
     return kubeconfig.absolute().parent / name if name else None
+
+
+def _check_plugin(user: dict[str, Any], configuration: Any) -> None:
+    """The library only logs it when a plugin fails, and goes on as nobody."""
+    plugin = user.get("exec")
+    if plugin and not configuration.api_key.get("BearerToken") and not configuration.cert_file:
+        raise ValueError(f"its plugin {plugin.get('command')} gave neither token nor certificate")
 
 
 def _named(config: dict[str, Any], section: str, name: str | None) -> dict[str, Any]:

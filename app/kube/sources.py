@@ -12,14 +12,25 @@ from msgspec.json import Decoder
 
 from app import wire
 from app.core import model
-from app.core.events import NodeGone, PodGone, PolicyGone, PoolGone, Source, TenantGone
+from app.core.events import (
+    ClaimGone,
+    ClassGone,
+    NodeGone,
+    PodGone,
+    PolicyGone,
+    PoolGone,
+    PriorityGone,
+    Source,
+    TenantGone,
+)
 from app.core.resources import ManagedResources
-from app.kube import convert, custom
+from app.kube import convert, custom, twins
 from app.kube.client import Client
 from app.kube.watch import NORMAL, Kind, Timing, Watch
 from app.ports import EventSink
 
 GROUP = "/apis/fairgate.io/v1alpha1"
+DEVICES = "/apis/resource.k8s.io/v1"
 
 
 def pods(managed: ManagedResources, exempt: frozenset[str]) -> Kind[wire.Pod]:
@@ -80,6 +91,42 @@ POLICIES = Kind(
     gone=lambda name, at: PolicyGone(at),
 )
 
+PRIORITIES = Kind(
+    Source.PRIORITIES,
+    twins.PATH,
+    Decoder(wire.Page[wire.PriorityClass]),
+    Decoder(wire.Change[wire.PriorityClass]),
+    Decoder(wire.PriorityClass),
+    key=lambda meta: meta.name,
+    read=twins.read_priority,
+    gone=lambda name, at: PriorityGone(at, name),
+)
+
+
+CLAIMS = Kind(
+    Source.CLAIMS,
+    f"{DEVICES}/resourceclaims",
+    Decoder(wire.Page[wire.ResourceClaim]),
+    Decoder(wire.Change[wire.ResourceClaim]),
+    Decoder(wire.ResourceClaim),
+    key=lambda meta: f"{meta.namespace}/{meta.name}",
+    read=convert.read_claim,
+    gone=lambda key, at: ClaimGone(at, *key.split("/", 1)),
+    optional=True,
+)
+
+CLASSES = Kind(
+    Source.CLASSES,
+    f"{DEVICES}/deviceclasses",
+    Decoder(wire.Page[wire.DeviceClass]),
+    Decoder(wire.Change[wire.DeviceClass]),
+    Decoder(wire.DeviceClass),
+    key=lambda meta: meta.name,
+    read=convert.read_class,
+    gone=lambda name, at: ClassGone(at, name),
+    optional=True,
+)
+
 
 def watches(
     client: Client,
@@ -101,5 +148,8 @@ def watches(
         Source.TENANTS: TENANTS,
         Source.POOLS: POOLS,
         Source.POLICIES: POLICIES,
+        Source.PRIORITIES: PRIORITIES,
+        Source.CLAIMS: CLAIMS,
+        Source.CLASSES: CLASSES,
     }
     return [Watch(client, kinds[source], sink, clock, timing) for source in sources]

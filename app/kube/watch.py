@@ -58,6 +58,8 @@ class Kind(Generic[T]):
     key: Callable[[wire.Metadata], str]
     read: Callable[[T, Millis], ClusterEvent | None]
     gone: Callable[[str, Millis], ClusterEvent]
+    optional: bool = False
+    """A server may lack this kind: there is none of it then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +75,8 @@ class Timing:
     outage: float = 10.0
     """Without a connection."""
     backoff: tuple[float, float] = (0.1, 3.0)
+    absent: float = 60.0
+    """Before a kind that the server lacks is looked for again. Shorter than `silence`."""
     longest_wait: float = 30.0
     """The most that a Retry-After of the server is honoured."""
 
@@ -128,11 +132,23 @@ class Watch(Generic[T]):
             except _GapError as error:
                 await self._freshness.doubt(str(error))
             except ClusterError as error:
-                await self._pause(error)
+                absent = isinstance(error, ClusterRefused) and error.status == 404
+                if self.kind.optional and absent:
+                    await self._lack()
+                else:
+                    await self._pause(error)
             except Exception as error:  # a watch that dies would freeze the core's view
                 log.exception("watch failed", extra={"source": self.kind.source.value})
                 await self._freshness.doubt("the watch failed")
                 await self._pause(error)
+
+    async def _lack(self) -> None:
+        """The server does not know this kind: there is none of it, until it does."""
+        for key in sorted(self._known):
+            await self._gone(key)
+        self._failures = 0
+        await self._freshness.complete()
+        await asyncio.sleep(self._timing.absent)
 
     async def _list(self) -> None:
         """Deliver all there is, then what is gone since the last list."""

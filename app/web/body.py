@@ -7,7 +7,7 @@ import asyncio
 from starlette.types import Message, Receive
 
 READ_SECONDS = 10.0
-"""Between two parts of one body. An API server sends a review in one go."""
+"""For a whole body. An API server sends a review in one go, and waits no longer for the answer."""
 
 DISCARDED = 4
 """How many times the limit is read and thrown away, so that a client that only listens after it
@@ -32,8 +32,21 @@ class Disconnected(Exception):
     """Whoever asked has gone."""
 
 
-async def read_body(receive: Receive, limit: int) -> bytes | bytearray:
-    """Return the whole body. Raises BodyTooLarge, BodyTooSlow, Disconnected."""
+async def read_body(
+    receive: Receive, limit: int, seconds: float = READ_SECONDS
+) -> bytes | bytearray:
+    """Return the whole body, of at most `limit` bytes, sent within `seconds`.
+
+    Raises BodyTooLarge, BodyTooSlow, Disconnected.
+    """
+    try:
+        async with asyncio.timeout(seconds):
+            return await _read(receive, limit)
+    except TimeoutError as error:
+        raise BodyTooSlow from error
+
+
+async def _read(receive: Receive, limit: int) -> bytes | bytearray:
     message = await _next(receive)
     body: bytes | bytearray = message.get("body", b"")
     if message.get("more_body"):
@@ -54,11 +67,7 @@ async def _discard(receive: Receive, message: Message, most: int) -> None:
 
 
 async def _next(receive: Receive) -> Message:
-    try:
-        async with asyncio.timeout(READ_SECONDS):
-            message = await receive()
-    except TimeoutError as error:
-        raise BodyTooSlow from error
+    message = await receive()
     if message["type"] == "http.disconnect":
         raise Disconnected
     return message

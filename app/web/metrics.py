@@ -7,6 +7,7 @@ of their own, all later ones share `other`; users never have one.
 from __future__ import annotations
 
 import contextlib
+import math
 from collections import defaultdict
 from collections.abc import Hashable, Mapping
 
@@ -32,7 +33,8 @@ PlatformCollector(registry=REGISTRY)
 
 ADMISSION_REQUESTS = Counter(
     "fairgate_admission_requests_total",
-    "Admission reviews answered, by decision: ignore, hold, refuse, error.",
+    "Admission reviews answered, by decision: ignore, hold, mend, refuse, error, and what would "
+    "have been without mode Observe: would-hold, would-refuse.",
     ["decision"],
     registry=REGISTRY,
 )
@@ -93,11 +95,22 @@ WAITED = Histogram(
     buckets=(1, 5, 15, 60, 300, 900, 3600, 4 * 3600, 12 * 3600, 24 * 3600, 7 * 24 * 3600),
     registry=REGISTRY,
 )
+BYPASSED = Counter(
+    "fairgate_bypassed_pods_total",
+    "Pods found past the gate that were never released, once in each term of a leader.",
+    registry=REGISTRY,
+)
 LEADER = Gauge("fairgate_leader", "1 where this replica leads.", registry=REGISTRY)
 EPOCH = Gauge("fairgate_leader_epoch", "Epoch this replica last led under.", registry=REGISTRY)
 STORE_ERRORS = Counter(
     "fairgate_store_errors_total", "Calls of Redis that failed.", ["operation"], registry=REGISTRY
 )
+CERTIFICATE_EXPIRY = Gauge(
+    "fairgate_certificate_expiry_seconds",
+    "Until the serving certificate in use ends; NaN where nothing is served with one.",
+    registry=REGISTRY,
+)
+CERTIFICATE_EXPIRY.set(math.nan)
 
 RESTORED = Counter(
     "fairgate_enforcement_restored_total",
@@ -209,6 +222,10 @@ class Leading:
         RELEASE_DURATION.observe(seconds)
         if waited is not None and answer is Answer.RELEASED:
             WAITED.labels(label).observe(waited)
+
+    def bypassed(self) -> None:
+        """A pod was found past the gate that was never released."""
+        BYPASSED.inc()
 
     def store_failed(self, operation: str) -> None:
         """A call of the store raised StoreError."""

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import base64
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, assert_never
+from typing import Any, TypeVar, assert_never
 
 import msgspec
 
@@ -16,6 +17,7 @@ from app.core import gate
 from app.wire import AdmissionRequest, AdmissionReview
 
 Request = AdmissionRequest
+T = TypeVar("T")
 
 JSON = b"application/json"
 TEXT = b"text/plain; charset=utf-8"
@@ -63,28 +65,32 @@ class _Envelope(msgspec.Struct):
     request: _UidOnly
 
 
-_review = msgspec.json.Decoder(AdmissionReview)
 _envelope = msgspec.json.Decoder(_Envelope)
 _encoder = msgspec.json.Encoder()
 _BROKEN = (msgspec.DecodeError, RecursionError, UnicodeError)
 _UNREADABLE = "Fairgate cannot read this review: {}."
 
 
-def decode(body: bytes | bytearray) -> Request:
-    """Return the request in a review. Raises Unreadable."""
-    try:
-        decoded = _review.decode(body)
-    except msgspec.ValidationError as error:
-        # It is JSON, but not of the shape a pod has: whoever sent the pod should hear of it.
-        raise Unreadable(_UNREADABLE.format(error), uid_of(body)) from error
-    except _BROKEN as error:
-        raise Unreadable(_UNREADABLE.format(error), "") from error
-    if decoded.kind != "AdmissionReview" or decoded.api_version != "admission.k8s.io/v1":
-        message = "Fairgate reads AdmissionReview of admission.k8s.io/v1 only."
-        raise Unreadable(message, decoded.request.uid)
-    if not decoded.request.uid:
-        raise Unreadable("Fairgate cannot answer a review without request.uid.", "")
-    return decoded.request
+def reader(kind: type[T]) -> Callable[[bytes | bytearray], Request[T]]:
+    """Return what reads reviews of objects of a kind. It raises Unreadable."""
+    review = msgspec.json.Decoder(AdmissionReview[kind])  # type: ignore[valid-type]
+
+    def decode(body: bytes | bytearray) -> Request[T]:
+        try:
+            decoded = review.decode(body)
+        except msgspec.ValidationError as error:
+            # It is JSON, but not of the shape it should have: whoever sent it should hear of it.
+            raise Unreadable(_UNREADABLE.format(error), uid_of(body)) from error
+        except _BROKEN as error:
+            raise Unreadable(_UNREADABLE.format(error), "") from error
+        if decoded.kind != "AdmissionReview" or decoded.api_version != "admission.k8s.io/v1":
+            message = "Fairgate reads AdmissionReview of admission.k8s.io/v1 only."
+            raise Unreadable(message, decoded.request.uid)
+        if not decoded.request.uid:
+            raise Unreadable("Fairgate cannot answer a review without request.uid.", "")
+        return decoded.request
+
+    return decode
 
 
 def uid_of(body: bytes | bytearray) -> str:
@@ -101,10 +107,12 @@ def uid_of(body: bytes | bytearray) -> str:
 def encode(uid: str, verdict: gate.Verdict) -> Answer:
     """Return the answer that carries a verdict."""
     match verdict:
-        case gate.Ignore():
-            return _answer({"uid": uid, "allowed": True}, "ignore")
+        case gate.Ignore(warnings, observed):
+            return _answer(_pass(uid, [], warnings), observed or "ignore")
         case gate.Hold(patch, warnings):
-            return _answer(_hold(uid, patch, warnings), "hold")
+            return _answer(_pass(uid, patch, warnings), "hold")
+        case gate.Mend(patch):
+            return _answer(_pass(uid, patch, ()), "mend")
         case gate.Refuse(code, message):
             return refuse(uid, code, message)
     assert_never(verdict)
@@ -116,11 +124,13 @@ def refuse(uid: str, code: int, message: str) -> Answer:
     message = _clean(message)
     if not uid:
         return Answer(code if code < 500 else 400, message.encode(), decision)
-    status = {"code": code, "message": message}
+    status: dict[str, Any] = {"code": code, "message": message}
+    if code == 503:  # the API server makes it Retry-After, which kubectl and controllers heed
+        status["details"] = {"retryAfterSeconds": 1}
     return _answer({"uid": uid, "allowed": False, "status": status}, decision)
 
 
-def _hold(uid: str, patch: gate.Patch, warnings: tuple[str, ...]) -> dict[str, Any]:
+def _pass(uid: str, patch: gate.Patch, warnings: tuple[str, ...]) -> dict[str, Any]:
     response: dict[str, Any] = {"uid": uid, "allowed": True}
     if patch:
         response["patchType"] = "JSONPatch"

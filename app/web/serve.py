@@ -10,26 +10,29 @@ import asyncio
 import contextlib
 import logging
 import os
+import resource
 import socket
 import ssl
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import uvicorn
 from starlette.types import ASGIApp
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from app.core.errors import InvalidSettings
 from app.settings import HostPort
+from app.web.door import Door
+from app.web.heading import DEFAULTS, KEEP_ALIVE, Limits, Protocol
 
 log = logging.getLogger("fairgate.web")
 
-KEEP_ALIVE = 130
-"""Seconds. API servers keep idle connections for 90: whoever closes first must be them, or their
-next review meets a closed door and the pod is refused."""
+CLOSING = 200
+"""Connections that were just dropped still count; beyond these a request is answered 503."""
 
-CONNECTIONS = 2000
-"""Beyond it a request is answered 503. One API server has at most 200 reviews under way."""
+FILES = 16_384
+"""Above what the limits of three listeners add up to. Soft limits are often 1024, for the sake of
+programs that use select()."""
 
 BACKLOG = 2048
 FINISH_SECONDS = 5
@@ -43,15 +46,38 @@ class Listener:
     app: ASGIApp
     at: HostPort
     tls: ssl.SSLContext | None = None
+    limits: Limits = DEFAULTS
+
+
+def allow_connections() -> None:
+    """Let this process have as many sockets as all listeners may come to hold."""
+    allowed, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = FILES if most == resource.RLIM_INFINITY else min(FILES, most)
+    if allowed != resource.RLIM_INFINITY and allowed < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
 
 
 def tls_context(certificate_pem: bytes, key_pem: bytes) -> ssl.SSLContext:
-    """Return a server context: TLS 1.2 at least, HTTP/1.1 only."""
+    """Return a server context: TLS 1.2 at least, HTTP/1.1 only. Raises InvalidSettings."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_alpn_protocols(["http/1.1"])
     renew(context, certificate_pem, key_pem)
     return context
+
+
+def require_client(context: ssl.SSLContext, ca_pem: bytes) -> None:
+    """End every handshake without a client certificate of this CA, or of one required before.
+
+    A context in use takes further CAs, but forgets none. Raises InvalidSettings.
+    """
+    try:
+        context.load_verify_locations(cadata=ca_pem.decode("ascii", "replace"))
+    except ssl.SSLError as error:
+        raise InvalidSettings(
+            f"The CA of client certificates cannot be read ({error.reason}); give PEM."
+        ) from error
+    context.verify_mode = ssl.CERT_REQUIRED
 
 
 def renew(context: ssl.SSLContext, certificate_pem: bytes, key_pem: bytes) -> None:
@@ -85,7 +111,7 @@ class Servers:
         self._servers: list[tuple[_Server, socket.socket]] = []
         try:
             for listener in listeners:
-                self._servers.append((_Server(_config(listener)), _bind(listener)))
+                self._servers.append((_Server(listener), _bind(listener)))
         except InvalidSettings:
             self.close()
             raise
@@ -126,12 +152,26 @@ class Servers:
 class _Server(uvicorn.Server):
     """A uvicorn server that leaves signals alone and says when it answers."""
 
-    def __init__(self, config: uvicorn.Config) -> None:
-        super().__init__(config)
+    def __init__(self, listener: Listener) -> None:
+        super().__init__(_config(listener))
+        self._listener = listener
         self.answering = asyncio.Event()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
+        # Not super(): its listeners know no limit of handshakes, in time or number. No app of
+        # ours has a lifespan.
+        tls, limits = self._listener.tls, self._listener.limits
+
+        def new_protocol() -> asyncio.Protocol:
+            return Protocol(self.config, self.server_state, limits)
+
+        doors = [
+            Door(each, new_protocol, tls, limits.handshakes, limits.handshake_seconds)
+            for each in sockets or ()
+        ]
+        # uvicorn closes them and waits for that; it asks nothing else of them.
+        self.servers = cast("list[asyncio.base_events.Server]", doors)
+        self.started = True
         self.answering.set()
 
     @contextlib.contextmanager
@@ -143,22 +183,11 @@ class _Server(uvicorn.Server):
         self.config.encoded_headers.append((b"connection", b"close"))
 
 
-class _Protocol(HttpToolsProtocol):
-    """Closes connections that never ask anything; uvicorn times only the pauses in between."""
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        self.timeout_keep_alive_task = self.loop.call_later(
-            self.timeout_keep_alive, self.timeout_keep_alive_handler
-        )
-
-
 def _config(listener: Listener) -> uvicorn.Config:
-    tls = listener.tls
     return uvicorn.Config(
         listener.app,
         loop="uvloop",
-        http=_Protocol,
+        http=Protocol,
         ws="none",
         lifespan="off",
         log_config=None,
@@ -167,9 +196,8 @@ def _config(listener: Listener) -> uvicorn.Config:
         server_header=False,
         timeout_keep_alive=KEEP_ALIVE,
         timeout_graceful_shutdown=FINISH_SECONDS,
-        limit_concurrency=CONNECTIONS,
+        limit_concurrency=listener.limits.connections + CLOSING,
         backlog=BACKLOG,
-        ssl_context_factory=(lambda _config, _default: tls) if tls else None,
     )
 
 

@@ -9,8 +9,12 @@ from collections.abc import Iterable
 
 from app.core.events import (
     ClusterEvent,
+    PolicyGone,
+    PolicyObserved,
     PoolGone,
     PoolObserved,
+    PriorityGone,
+    PriorityObserved,
     Source,
     SourceFresh,
     TenantGone,
@@ -18,18 +22,25 @@ from app.core.events import (
 )
 from app.core.gate import Owner
 from app.core.model import Pool, PoolName, TenantName
+from app.core.policy import Mode, Policy
+from app.core.priorities import PriorityClass
 from app.core.tenancy import Tenancy
 
 
 class View:
-    """Tenants, how much each has pending, and pools, as last observed. An `EventSink`."""
+    """Tenants, how much each has pending, pools and the mode, as last observed. An `EventSink`."""
 
     def __init__(self, needs: Iterable[Source] = (Source.TENANTS,)) -> None:
         """`needs`: the lists that must have been seen whole before the view is ready."""
         self.tenancy = Tenancy()
         self.pending: dict[TenantName, int] = {}
         self.pools: dict[PoolName, Pool] = {}
+        self._mode = Policy().mode
         self._missing = set(needs)
+        self.classes: dict[str, PriorityClass] | None = None
+        """PriorityClasses by name; None where nobody needs them."""
+        if Source.PRIORITIES in self._missing:
+            self.classes = {}
 
     @property
     def ready(self) -> bool:
@@ -39,6 +50,11 @@ class View:
         leader that decides the tenant for good.
         """
         return not self._missing
+
+    @property
+    def observing(self) -> bool:
+        """Whether nothing is to be held. Without a Policy, or before it was seen: no."""
+        return self._mode is Mode.OBSERVE
 
     async def put(self, event: ClusterEvent, /) -> None:
         """Take in what a watch saw; what does not concern the view is ignored."""
@@ -53,6 +69,14 @@ class View:
                 self.pools[pool.name] = pool
             case PoolGone(name=pool_name):
                 self.pools.pop(pool_name, None)
+            case PriorityObserved(priority=priority) if self.classes is not None:
+                self.classes[priority.name] = priority
+            case PriorityGone(name=class_name) if self.classes is not None:
+                self.classes.pop(class_name, None)
+            case PolicyObserved(policy=policy):
+                self._mode = policy.mode
+            case PolicyGone():
+                self._mode = Policy().mode
             case SourceFresh(source=source):
                 self._missing.discard(source)
             case _:

@@ -163,7 +163,7 @@ class Stage:
     def clear(self) -> None:
         """Remove what the test made, and wait until nothing of it takes room."""
         for namespace in self.namespaces:
-            for kind in ("deployments", "jobs", "pods"):
+            for kind in ("daemonsets", "deployments", "jobs", "pods"):
                 self.cluster.kubectl(
                     "delete", kind, "--all", "-n", namespace, "--grace-period=0", "--force",
                     "--ignore-not-found",

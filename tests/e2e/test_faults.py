@@ -23,7 +23,7 @@ from app.kube.sources import watches
 from app.settings import EXEMPT, MANAGED
 from app.store.connection import Server
 from app.store.reader import RedisReader
-from tests.e2e.stage import Stage, gates, name_of, pod, stamp, until
+from tests.e2e.stage import Stage, name_of, pod, stamp, until
 from tests.e2e.test_release import job
 from tests.recount import compare
 
@@ -126,21 +126,23 @@ def late_cluster(cluster_tools: Tools) -> Iterator[Cluster]:
         cluster.down()
 
 
-def test_pods_that_ran_before_fairgate_came_are_counted_and_never_touched(
+def test_pods_that_ran_before_fairgate_came_are_counted_and_go_on_running(
     late_cluster: Cluster, tmp_path: Path
 ) -> None:
     stage = Stage(late_cluster, folder=tmp_path)
     ours = stage.namespace("old")
     stage.apply(ours, *(pod(f"old-{i}") for i in range(6)))
     until("they run", lambda: len(stage.running(ours)) == 6)
-    before = {name_of(p): p["metadata"]["resourceVersion"] for p in stage.pods(ours)}
+    before = {name_of(p): p["metadata"]["uid"] for p in stage.pods(ours)}
     for role in ("webhook", "controller"):
         late_cluster.start_fairgate(role)
     stage.apply(ours, *(pod(f"new-{i}") for i in range(4)))
     until("what fits besides them runs", lambda: len(stage.running(ours)) == 8)
     assert len(stage.held(ours)) == 2
+    adopted = lambda: [stamp(p) for p in stage.pods(ours) if name_of(p) in before]  # noqa: E731
+    until("they are adopted", lambda: adopted() == ["adopted"] * 6)
     for item in stage.pods(ours):
         if name_of(item) in before:
-            assert item["metadata"]["resourceVersion"] == before[name_of(item)]
-            assert gates(item) == []
+            assert item["metadata"]["uid"] == before[name_of(item)]
+            assert item["status"]["phase"] == "Running"
     until("all eight are counted", lambda: used(stage) == 8)

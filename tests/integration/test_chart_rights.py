@@ -39,6 +39,9 @@ ALLOWED: list[Right] = [
         ANY,
         "fairgate",
     ),
+    ("webhook", "watch", "priorityclasses.scheduling.k8s.io", ANY, ""),
+    ("webhook", "create", "priorityclasses.scheduling.k8s.io", ANY, ""),
+    ("webhook", "delete", "priorityclasses.scheduling.k8s.io", ANY, "fairgate-high"),
     *(
         ("webhook", verb, f"{kind}.admissionregistration.k8s.io", ANY, name)
         for kind in KEPT
@@ -61,6 +64,11 @@ ALLOWED: list[Right] = [
     ("controller", "patch", "tenants/status.fairgate.io", ANY, "team-a"),
     ("controller", "patch", "pools/status.fairgate.io", ANY, "h100"),
     ("controller", "create", "events", OTHER, ""),
+    ("controller", "create", "pods/eviction", OTHER, "some"),
+    ("controller", "create", "configmaps", OURS, ""),
+    ("controller", "get", "configmaps", OURS, "fairgate-installation"),
+    ("controller", "watch", "resourceclaims.resource.k8s.io", ANY, ""),
+    ("controller", "list", "deviceclasses.resource.k8s.io", ANY, ""),
     ("controller", "release", "podgates.fairgate.io", OTHER, ""),
     ("controller", "create", "leases.coordination.k8s.io", OURS, ""),
     ("controller", "patch", "leases.coordination.k8s.io", OURS, "fairgate-controller"),
@@ -90,6 +98,8 @@ DENIED: list[Right] = [
         ANY,
         "fairgate",
     ),
+    ("webhook", "patch", "priorityclasses.scheduling.k8s.io", ANY, "fairgate-high"),
+    ("controller", "create", "priorityclasses.scheduling.k8s.io", ANY, ""),
     *(
         ("webhook", verb, f"{kind}.admissionregistration.k8s.io", ANY, name)
         for kind in KEPT
@@ -114,9 +124,13 @@ DENIED: list[Right] = [
     ("controller", "list", "secrets", ANY, ""),
     ("controller", "delete", "pods", OTHER, "some"),
     ("controller", "update", "pods", OTHER, "some"),
+    ("controller", "update", "configmaps", OURS, "fairgate-installation"),
+    ("controller", "get", "configmaps", OURS, "other"),
+    ("controller", "create", "configmaps", OTHER, ""),
     ("controller", "patch", "pods/status", OTHER, "some"),
     ("controller", "create", "pods/binding", OTHER, "some"),
     ("controller", "patch", "nodes", ANY, "some"),
+    ("controller", "patch", "resourceclaims.resource.k8s.io", OTHER, "some"),
     ("controller", "patch", "tenants.fairgate.io", ANY, "team-a"),
     ("controller", "update", "tenants/status.fairgate.io", ANY, "team-a"),
     ("controller", "get", "secrets", OURS, "fairgate-webhook-tls"),

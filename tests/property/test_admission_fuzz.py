@@ -6,6 +6,7 @@ import asyncio
 import base64
 import copy
 import json
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,10 +18,15 @@ from starlette.types import ASGIApp
 from app.core.events import Source, SourceFresh
 from app.core.model import GATE, Millis
 from app.core.resources import ManagedResources
-from app.web.admission import admission_app
+from app.web.admission import Enforced, admission_app
 from app.web.view import View
 from tests.fakes.asgi import Reply, call
 from tests.fakes.json_patch import PatchFailed, apply
+
+BODIES = int(os.environ.get("FAIRGATE_FUZZ") or 3000)
+"""How many bodies are tried; a quarter of them is no review at all."""
+
+pytestmark = pytest.mark.timeout(300 + BODIES // 10)
 
 GPU = "nvidia.com/gpu"
 EXEMPT = "kube-system"
@@ -86,20 +92,21 @@ def post() -> Iterator[Any]:
 async def _app() -> ASGIApp:
     view = View()
     await view.put(SourceFresh(Millis(0), Source.TENANTS))
-    return admission_app(view, ManagedResources([GPU]), [EXEMPT], lambda: view.ready)
+    enforced = Enforced(ManagedResources([GPU]), frozenset([EXEMPT]))
+    return admission_app(view, enforced, lambda: view.ready)
 
 
 async def _post(app: ASGIApp, body: bytes) -> Reply:
     return await call(app, "POST", "/admit", body, {"content-type": "application/json"})
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=BODIES // 4, deadline=None)
 @given(body=st.binary(max_size=200))
 def test_bytes_that_are_no_review_are_400(post: Any, body: bytes) -> None:
     assert post(body).status == 400
 
 
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=BODIES - BODIES // 4, deadline=None)
 @given(data=st.data())
 def test_a_mutated_review_never_lets_a_gpu_pod_past_the_gate(
     post: Any, data: st.DataObject

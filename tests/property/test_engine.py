@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.core import events as ev
-from app.core.effects import Effect, Release
+from app.core.effects import Adopt, Bypassed, Effect, Expel, Release
 from app.core.engine import Engine
 from app.core.model import (
     Answer,
@@ -53,6 +53,7 @@ class Life:
     def open(self) -> None:
         for source in ev.Source:
             self.engine.handle(ev.SourceFresh(Millis(0), source))
+        self.engine.handle(ev.Installed(Millis(0), Millis(0)))
         self.engine.handle(ev.LeadershipGained(Millis(0), 1))
         self.engine.handle(ev.StoreReady(Millis(0)))
 
@@ -61,6 +62,7 @@ class Life:
         for effect in effects:
             if isinstance(effect, Release):
                 self.released.append(effect)
+            assert not isinstance(effect, Adopt | Bypassed | Expel), "all were rightly released"
         return effects
 
     def settle(self) -> None:

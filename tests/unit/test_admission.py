@@ -9,11 +9,12 @@ import msgspec
 import pytest
 from starlette.types import ASGIApp
 
-from app.core.events import Source, SourceFresh, TenantGone, TenantObserved
+from app.core.events import PriorityObserved, Source, SourceFresh, TenantGone, TenantObserved
 from app.core.gate import Owner
 from app.core.model import GATE, Millis, Tenant, TenantName
+from app.core.priorities import PriorityClass
 from app.core.resources import ManagedResources
-from app.web.admission import BODY_LIMIT, admission_app
+from app.web.admission import BODY_LIMIT, Enforced, admission_app
 from app.web.metrics import REGISTRY
 from app.web.view import View
 from tests.fakes.asgi import Reply, call
@@ -53,8 +54,8 @@ async def ready_view(*tenants: TenantObserved) -> View:
 
 
 def app_of(view: View) -> ASGIApp:
-    managed = ManagedResources(["nvidia.com/gpu"])
-    return admission_app(view, managed, ["kube-system"], lambda: view.ready)
+    enforced = Enforced(ManagedResources(["nvidia.com/gpu"]), frozenset(["kube-system"]))
+    return admission_app(view, enforced, lambda: view.ready)
 
 
 @pytest.fixture
@@ -255,9 +256,9 @@ async def test_a_defect_refuses_the_pod_and_says_no_more(caplog: pytest.LogCaptu
     assert response["allowed"] is False
     assert response["status"] == {
         "code": 500,
-        "message": "Fairgate could not judge this pod; it was not created.",
+        "message": "Fairgate could not judge this request; it was refused.",
     }
-    assert [record.message for record in caplog.records] == ["could not judge a pod"]
+    assert [record.message for record in caplog.records] == ["could not judge a request"]
 
 
 async def test_max_pending_is_judged_by_what_the_status_says() -> None:
@@ -294,3 +295,79 @@ async def test_every_answer_is_counted_by_its_decision(app: ASGIApp) -> None:
 
     more = {decision: count(decision) - before[decision] for decision in decisions}
     assert more == dict.fromkeys(decisions, 1)
+
+
+# --- priority ---
+
+TWIN = {"priorityClassName": "fairgate-high", "preemptionPolicy": "Never"}
+ORIGINAL = {"priorityClassName": "high", "preemptionPolicy": "PreemptLowerPriority"}
+
+
+def of_class(spec: dict[str, Any]) -> dict[str, Any]:
+    pod = gpu_pod()
+    return {**pod, "spec": {**pod["spec"], **spec}}
+
+
+async def app_with(*classes: PriorityClass) -> ASGIApp:
+    view = View([Source.TENANTS, Source.PRIORITIES])
+    for each in classes:
+        await view.put(PriorityObserved(NOW, each))
+    for source in (Source.TENANTS, Source.PRIORITIES):
+        await view.put(SourceFresh(NOW, source))
+    return app_of(view)
+
+
+def patched(pod: dict[str, Any], response: dict[str, Any]) -> dict[str, Any]:
+    changed: dict[str, Any] = apply(pod, msgspec.json.decode(base64.b64decode(response["patch"])))
+    return changed
+
+
+async def test_a_held_pod_gets_the_twin_of_its_class() -> None:
+    twin = PriorityClass("fairgate-high", 1000, never=True, ours=True)
+    app = await app_with(PriorityClass("high", 1000), twin)
+    pod = of_class(ORIGINAL)
+
+    held = patched(pod, await answer(app, review(pod)))
+
+    assert held["spec"]["schedulingGates"] == [{"name": GATE}]
+    assert TWIN.items() <= held["spec"].items()
+
+
+async def test_a_pod_whose_twin_is_not_there_yet_may_come_again_after_a_second() -> None:
+    app = await app_with(PriorityClass("high", 1000))
+
+    response = await answer(app, review(of_class(ORIGINAL)))
+
+    assert response["allowed"] is False
+    assert response["status"]["code"] == 503
+    assert response["status"]["details"] == {"retryAfterSeconds": 1}
+
+
+async def test_where_twins_are_not_wanted_a_pod_keeps_its_class(app: ASGIApp) -> None:
+    pod = of_class(ORIGINAL)
+
+    assert ORIGINAL.items() <= patched(pod, await answer(app, review(pod)))["spec"].items()
+
+
+async def test_an_update_that_names_the_original_class_is_mended(app: ASGIApp) -> None:
+    pod = of_class(ORIGINAL)
+    body = review(pod, operation="UPDATE", oldObject=of_class(TWIN))
+
+    assert patched(pod, await answer(app, body)) == of_class(TWIN)
+
+
+async def test_an_update_to_another_class_is_left_to_the_api_server(app: ASGIApp) -> None:
+    other = of_class({"priorityClassName": "low", "preemptionPolicy": "PreemptLowerPriority"})
+
+    response = await answer(app, review(other, operation="UPDATE", oldObject=of_class(TWIN)))
+
+    assert response == {"uid": UID, "allowed": True}
+
+
+@pytest.mark.parametrize("where", [{"namespace": "kube-system"}, {"subResource": "status"}])
+async def test_an_update_that_is_not_ours_is_not_mended(
+    app: ASGIApp, where: dict[str, str]
+) -> None:
+    body = review(of_class(ORIGINAL), operation="UPDATE", oldObject=of_class(TWIN), **where)
+
+    assert "patch" not in await answer(app, body)

@@ -12,7 +12,7 @@ from app import settings
 from app.dev.fairgate import CHART
 from app.dev.tools import Tools
 from app.kube import canary, enforcement, restore
-from tests.chart import ROLES, Chart, Object, of_kind, the_webhook
+from tests.chart import ROLES, Chart, Object, of_kind, the_webhook, webhooks_of
 
 OUTSIDE = "external.webhookUrl=https://127.0.0.1:9443/admit"
 NETWORK = "networkPolicy.enabled=true"
@@ -63,7 +63,8 @@ def test_outside_the_cluster_the_webhook_is_a_url_and_nothing_runs(chart: Chart)
     assert the_webhook(outside)["clientConfig"] == {"url": "https://127.0.0.1:9443/admit"}
     rest = [each for each in inside if each["kind"] not in WORKLOADS]
     for documents in (rest, outside):
-        the_webhook(documents).pop("clientConfig")
+        for webhook in webhooks_of(documents).values():
+            webhook.pop("clientConfig")
         of_kind(documents, "ConfigMap")["fairgate-enforcement"].pop("data")
     assert rest == outside
 
@@ -130,9 +131,22 @@ def test_programs_understand_what_the_chart_tells_them(inside: list[Object], rol
     told = settings.load(environment)
     assert told.roles == (role,)
     assert told.managed_resources == settings.MANAGED
+    assert set(told.device_classes) == set(settings.CLASSES)
     assert told.exempt_namespaces == settings.EXEMPT
     assert "fairgate-webhook.fairgate-system.svc" in told.tls_names
     assert pod_of(inside, role)["terminationGracePeriodSeconds"] > told.drain_seconds
+
+
+def test_strays_are_evicted_only_if_so_chosen(chart: Chart, inside: list[Object]) -> None:
+    for documents, chosen in (
+        (inside, False),
+        (chart.render("controller.evictBypassed=true"), True),
+    ):
+        environment = {
+            each["name"]: each.get("value", "")
+            for each in container_of(documents, "controller")["env"]
+        }
+        assert settings.load(environment).evict_bypassed is chosen
 
 
 @pytest.mark.parametrize("role", ["controller", "api"])
@@ -149,6 +163,13 @@ def test_defaults_are_those_of_the_programs() -> None:
     values = yaml.safe_load((CHART / "values.yaml").read_text())
     assert tuple(values["managedResources"]) == settings.MANAGED
     assert tuple(values["exemptNamespaces"]) == settings.EXEMPT
+    chosen = settings.load({"FAIRGATE_ROLES": "webhook"})
+    assert values["preemption"]["twins"] is chosen.priority_twins
+    defaults = {field.name: field.default for field in settings.FIELDS}
+    assert str(values["tls"]["days"]) == defaults["tls_days"]
+    assert str(values["tls"]["settleSeconds"]) == defaults["tls_settle_seconds"]
+    classes = {each.name: each.resource for each in settings.CLASSES}
+    assert values["deviceClasses"] == classes
 
 
 # --- the webhook ---
@@ -171,12 +192,15 @@ def test_ca_is_never_the_charts(chart: Chart, mode: tuple[str, ...]) -> None:
 
 
 def test_webhook_fails_closed_and_selects_namespaces_by_name_only(inside: list[Object]) -> None:
+    for name, webhook in webhooks_of(inside).items():
+        # Without an answer about a PriorityClass the API server refuses the change by itself.
+        open_ones = ("keep-priority.fairgate.io",)
+        assert webhook["failurePolicy"] == ("Ignore" if name in open_ones else "Fail")
+        assert webhook["sideEffects"] == "None"
+        assert webhook["timeoutSeconds"] == 5
+        assert "objectSelector" not in webhook
     webhook = the_webhook(inside)
-    assert webhook["failurePolicy"] == "Fail"
-    assert webhook["sideEffects"] == "None"
     assert webhook["reinvocationPolicy"] == "IfNeeded"
-    assert webhook["timeoutSeconds"] == 5
-    assert "objectSelector" not in webhook
     [rule] = webhook["namespaceSelector"]["matchExpressions"]
     assert rule["key"] == "kubernetes.io/metadata.name"
     assert rule["operator"] == "NotIn"
@@ -190,6 +214,20 @@ def test_managed_resources_make_the_match_conditions(chart: Chart) -> None:
     assert "nvidia" not in condition["expression"]
 
 
+def test_rules_of_the_chart_are_those_of_the_programs(inside: list[Object]) -> None:
+    environment = {e["name"]: e.get("value") for e in container_of(inside, "webhook")["env"]}
+    told = settings.load({k: v for k, v in environment.items() if v and k.startswith("FAIRGATE_")})
+    usual = settings.load({"FAIRGATE_ROLES": "webhook"})
+    assert (told.rules, told.templates) == (usual.rules, usual.templates)
+
+
+def test_policies_are_left_out_where_the_api_server_knows_none(chart: Chart) -> None:
+    kinds = {"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"}
+    for flag in ("--kube-version=1.29", "policies.enabled=false"):
+        assert not kinds & {each["kind"] for each in chart.render(flag)}
+    assert kinds <= {each["kind"] for each in chart.render("--kube-version=1.30")}
+
+
 # --- what is kept in force ---
 
 
@@ -199,7 +237,8 @@ def test_what_is_kept_in_force_is_what_is_installed(chart: Chart, mode: tuple[st
     written = of_kind(documents, "ConfigMap")[enforcement.CONFIG_MAP]["data"]
     kept = enforcement.read_documents(written)
     installed = [each for each in documents if each["kind"] in enforcement.PATHS]
-    assert list(kept.values()) == installed
+    named = {(each["kind"], each["metadata"]["name"]): each for each in installed}
+    assert {(ref.kind, ref.name): each for ref, each in kept.items()} == named
 
 
 def test_the_webhook_may_write_exactly_what_it_keeps(inside: list[Object]) -> None:
@@ -230,6 +269,81 @@ def test_the_canary_lives_where_the_chart_lets_it(inside: list[Object]) -> None:
     assert account["metadata"]["name"] == canary.ACCOUNT
 
 
+# --- TLS ---
+
+OWN = "tls.existingSecret=own"
+ISSUED = ("certManager.enabled=true", "certManager.issuerRef.name=ca")
+FILES = {f"FAIRGATE_TLS_{part}_FILE" for part in ("CERT", "KEY", "CA")}
+
+
+def files_of(documents: list[Object], role: str) -> set[str]:
+    """Return the files of TLS that a program is told of; each must be where a volume is."""
+    container, pod = container_of(documents, role), pod_of(documents, role)
+    mounts = {each["mountPath"]: each["name"] for each in container.get("volumeMounts", [])}
+    assert set(mounts.values()) == {each["name"] for each in pod.get("volumes", [])}
+    told = {e["name"]: e["value"] for e in container["env"] if e["name"].endswith("_FILE")}
+    assert all(path.rpartition("/")[0] in mounts for path in told.values())
+    return set(told)
+
+
+def test_by_itself_fairgate_mounts_nothing(inside: list[Object]) -> None:
+    for role in ROLES:
+        assert files_of(inside, role) == set()
+    assert not of_kind(inside, "Certificate")
+
+
+@pytest.mark.parametrize(
+    ("values", "secret"),
+    [((OWN,), "own"), (ISSUED, "fairgate-cert-manager")],
+    ids=["own", "issued"],
+)
+def test_a_certificate_of_others_comes_as_files(
+    chart: Chart, values: tuple[str, ...], secret: str
+) -> None:
+    documents = chart.render(*values)
+    for role in ("webhook", "api"):
+        assert files_of(documents, role) == FILES
+        [volume] = pod_of(documents, role)["volumes"]
+        assert volume["secret"] == {"secretName": secret, "defaultMode": 0o400}
+        assert pod_of(documents, role)["securityContext"]["fsGroup"]
+    assert files_of(documents, "controller") == set()
+
+
+def test_cert_manager_is_asked_for_the_names_fairgate_is_called_by(chart: Chart) -> None:
+    [certificate] = of_kind(chart.render(*ISSUED), "Certificate").values()
+    spec = certificate["spec"]
+    assert spec["secretName"] == "fairgate-cert-manager"
+    assert spec["issuerRef"] == {"name": "ca"}
+    assert {f"fairgate-{role}.fairgate-system.svc" for role in ("webhook", "api")} <= set(
+        spec["dnsNames"]
+    )
+    assert not of_kind(chart.render(*ISSUED, OUTSIDE), "Certificate")
+
+
+@pytest.mark.parametrize("kind", ["ConfigMap", "Secret"])
+def test_only_the_webhook_asks_callers_for_a_certificate(chart: Chart, kind: str) -> None:
+    documents = chart.render(f"tls.clientCA.existing{kind}=callers", "tls.clientCA.key=x.pem")
+    assert files_of(documents, "webhook") == {"FAIRGATE_TLS_CLIENT_CA_FILE"}
+    for role in ("api", "controller"):
+        assert files_of(documents, role) == set()
+    [volume] = pod_of(documents, "webhook")["volumes"]
+    assert "callers" in str(volume)
+
+
+def test_two_certificates_are_one_too_many(chart: Chart) -> None:
+    assert "set one of them" in chart.template(*ISSUED, OWN).stderr
+    both = ("tls.clientCA.existingSecret=a", "tls.clientCA.existingConfigMap=b")
+    assert "name one of them" in chart.template(*both).stderr
+
+
+def test_whoever_asks_for_devices_by_claim_or_class_is_brought_before_the_webhook(
+    inside: list[Object],
+) -> None:
+    [condition] = the_webhook(inside)["matchConditions"]
+    assert "r.startsWith('deviceclass.resource.kubernetes.io/')" in condition["expression"]
+    assert "object.spec.?resourceClaims.orValue([]).size() > 0" in condition["expression"]
+
+
 # --- values it does not take ---
 
 
@@ -239,6 +353,8 @@ def test_the_canary_lives_where_the_chart_lets_it(inside: list[Object]) -> None:
         ("managedResources={nvidia.com/gpu' || true || '}", "managedResources"),
         ("managedResources={*}", "managedResources"),
         ("managedResources=null", "managedResources"),
+        ("deviceClasses.gpu=nvidia.com/mig-*", "deviceClasses"),
+        ("deviceClasses.GPU=nvidia.com/gpu", "GPU"),
         ("exemptNamespaces={kube_system}", "exemptNamespaces"),
         ("exemptNamespaces={fairgate-system,Kube-System}", "exemptNamespaces"),
         ("exemptNamespaces={fairgate-system,fairgate-canary}", "fairgate-canary"),
@@ -251,6 +367,13 @@ def test_the_canary_lives_where_the_chart_lets_it(inside: list[Object]) -> None:
         ("webhook.replica=3", "replica"),
         ("managedResource={nvidia.com/gpu}", "managedResource"),
         ("logLevel=loud", "logLevel"),
+        ("preemption.twins=maybe", "preemption"),
+        ("tls.days=0", "days"),
+        ("tls.settleSeconds=soon", "settleSeconds"),
+        ("tls.existingSecret=No_Name", "existingSecret"),
+        ("tls.clientCa.key=x", "clientCa"),
+        ("certManager.enabled=true", "issuerRef"),
+        ("certManager.duration=90d", "duration"),
     ],
 )
 def test_wrong_value_is_refused_by_name(chart: Chart, value: str, words: str) -> None:
@@ -280,4 +403,5 @@ def test_fairgate_may_live_in_a_namespace_of_another_name(chart: Chart) -> None:
     assert the_webhook(documents)["clientConfig"]["service"]["namespace"] == "elsewhere"
     for kind in ("RoleBinding", "ClusterRoleBinding"):
         for binding in of_kind(documents, kind).values():
-            assert {each["namespace"] for each in binding["subjects"]} == {"elsewhere"}
+            accounts = [each for each in binding["subjects"] if each["kind"] == "ServiceAccount"]
+            assert {each["namespace"] for each in accounts} <= {"elsewhere"}

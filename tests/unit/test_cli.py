@@ -100,7 +100,7 @@ def test_help_lists_every_command() -> None:
     done = fairgate("--help")
 
     assert done.returncode == 0
-    for command in ("serve", "simulate", "replay", "dev"):
+    for command in ("serve", "simulate", "replay", "release", "dev"):
         assert command in done.stdout
 
 

@@ -11,13 +11,14 @@ from dataclasses import replace as changed
 import pytest
 
 from app.control.copier import Copier
+from app.control.corrections import Corrections
 from app.control.inbox import Inbox
 from app.control.leader import Leader
 from app.control.loop import TICK_SECONDS, Loop
 from app.control.publisher import Publisher
 from app.control.releases import Releases
 from app.core import events as ev
-from app.core.effects import Tell
+from app.core.effects import Notice, Tell
 from app.core.engine import Engine
 from app.core.model import (
     DEFAULT_POOL,
@@ -38,6 +39,7 @@ from app.core.model import (
 from app.core.resources import PODS, ManagedResources
 from app.core.views import View
 from app.sim.world import held_pod
+from tests.fakes.corrections import FakeCorrector, FakeInstallation, FreePod
 from tests.fakes.pods import FakeReleaser, StoredPod
 from tests.fakes.store import Contents, FakeStore, Memory
 
@@ -77,6 +79,7 @@ class FakeMeters:
     failures: list[str] = field(default_factory=list)
     views: list[View] = field(default_factory=list)
     drifts: list[float] = field(default_factory=list)
+    strays: int = 0
 
     def leading(self, epoch: int | None) -> None:
         self.epochs.append(epoch)
@@ -96,6 +99,9 @@ class FakeMeters:
         waited: float | None = None,
     ) -> None:
         self.answers.append(answer)
+
+    def bypassed(self) -> None:
+        self.strays += 1
 
     def store_failed(self, operation: str) -> None:
         self.failures.append(operation)
@@ -141,7 +147,8 @@ class Rig:
     def __init__(self, memory: Memory | None = None) -> None:
         self.memory = memory or Memory()
         self.store = FakeStore(self.memory)
-        self.engine = Engine(ManagedResources([GPU]))
+        self.engine = Engine(ManagedResources([GPU]), evicts_bypassed=True)
+        self.corrector, self.installation = FakeCorrector(), FakeInstallation(Millis(30_000))
         self.inbox, self.lead, self.meters = Listening(), FakeLead(), FakeMeters()
         self.told, self.written = Told(), Written()
         self.parts: dict[str, asyncio.Task[None]] = {}
@@ -155,11 +162,15 @@ class Rig:
         )
         self.leader = Leader(
             self.engine, self.inbox, self.copier, self.releases, self.store, self.releaser,
-            self.lead, self.meters, clock, heard,
+            self.lead, self.installation, self.meters, clock, heard,
         )  # fmt: skip
-        self.loop = Loop(
-            self.engine, self.inbox, self.copier, self.releases, self.told, clock, heard
+        self.corrections = Corrections(
+            self.corrector, self.corrector, self.lead, self.inbox, self.meters, clock
         )
+        self.loop = Loop(
+            self.engine, self.inbox, self.copier, self.releases, self.corrections, self.told,
+            clock, heard,
+        )  # fmt: skip
         self.publisher = Publisher(
             self.engine, self.written, self.meters, lambda: self.leader.leads, clock
         )
@@ -205,6 +216,7 @@ async def running(rig: Rig, gpus: int = 2) -> AsyncIterator[Rig]:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await rig.releases.stop()
+        await rig.corrections.stop()
 
 
 async def until(true: Callable[[], bool]) -> None:
@@ -426,3 +438,68 @@ async def test_the_loop_sleeps_no_longer_than_until_something_is_due() -> None:
         rig.releaser.pods["a", "p"].stamp = HELD
         rig.now = Millis(rig.now + 100)
         await until(lambda: rig.released() == 1 and rig.inbox.patience == TICK_SECONDS)
+
+
+def running_pod(name: str, since: int) -> Pod:
+    return changed(held_pod(name, "a", since=since), gates=(), release="", node=NODE)
+
+
+async def test_who_was_there_before_us_is_adopted_until_that_is_seen() -> None:
+    async with running(Rig()) as rig:
+        old = running_pod("old", 29_000)
+        rig.corrector.pods["a", "old"] = FreePod(old.uid)
+        rig.corrector.silent = True
+        await rig.hear(ev.PodObserved(rig.now, old))
+        rig.lead.free.set()
+        await until(lambda: len(rig.corrector.asked) == 1)
+        rig.corrector.silent = False
+        rig.now = Millis(rig.now + 5_000)
+        await until(lambda: rig.corrector.pods["a", "old"].stamp == "adopted")
+        assert rig.corrector.pods["a", "old"].labels["fairgate.io/tenant"] == "ns.a"
+        await rig.hear(ev.PodObserved(rig.now, changed(old, release="adopted")))
+        await until(rig.is_copy)
+        rig.now = Millis(rig.now + 1_000_000)
+        before = rig.inbox.waits
+        await until(lambda: rig.inbox.waits > before + 1)
+        assert len(rig.corrector.asked) == 2
+
+
+async def test_who_got_round_the_gate_is_counted_logged_told_and_evicted(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with running(Rig()) as rig:
+        rig.lead.free.set()
+        await until(lambda: rig.leader.leads)
+        new = running_pod("new", 31_000)
+        rig.corrector.pods["a", "new"] = FreePod(new.uid, guarded=True)
+        await rig.hear(ev.PodObserved(rig.now, new))
+        await until(lambda: rig.meters.strays == 1 and len(rig.corrector.asked) == 1)
+        assert [t.notice for t in rig.told.notices] == [Notice.REFUSED]
+        [record] = [r for r in caplog.records if r.levelname == "ERROR"]
+        assert (record.__dict__["pod"], record.__dict__["node"]) == ("new", NODE)
+        rig.corrector.pods["a", "new"].guarded = False
+        rig.now = Millis(rig.now + 5_000)
+        await until(lambda: not rig.corrector.pods)
+        assert rig.meters.strays == 1
+
+
+async def test_nothing_is_corrected_after_the_lease_is_over() -> None:
+    async with running(Rig()) as rig:
+        rig.lead.free.set()
+        await until(lambda: rig.leader.leads)
+        rig.lead.free.clear()
+        rig.lead.is_valid = lambda: False  # type: ignore[method-assign]
+        await rig.hear(ev.PodObserved(rig.now, running_pod("new", 31_000)))
+        await until(lambda: rig.meters.strays == 1)
+        before = rig.inbox.waits
+        await until(lambda: rig.inbox.waits > before + 1)
+        assert not rig.corrector.asked
+
+
+async def test_the_first_leader_says_since_when_we_are_here() -> None:
+    rig = Rig()
+    rig.installation.kept = None
+    async with running(rig):
+        rig.lead.free.set()
+        await until(lambda: rig.leader.leads)
+        assert rig.installation.kept == 60_000

@@ -9,6 +9,7 @@ import pytest
 
 from app import wire
 from app.core import events, model
+from app.core.claims import DeviceAsk, ResourceClaim
 from app.core.errors import InvalidInput
 from app.core.resources import ManagedResources
 from app.kube import convert
@@ -42,6 +43,11 @@ def managed(document: wire.Pod) -> model.Pod:
     event = PODS.read(document, AT)
     assert isinstance(event, events.PodObserved)
     return event.pod
+
+
+def test_a_mirror_pod_is_told_by_what_its_node_writes() -> None:
+    assert managed(pod(ONE_GPU, annotations={model.ANNOTATION_MIRROR: "x"})).mirror
+    assert not managed(pod(ONE_GPU)).mirror
 
 
 def test_managed_pod_is_read_whole() -> None:
@@ -226,3 +232,159 @@ def test_sharing_confuses_no_values_and_keeps_a_bounded_number() -> None:
     for number in range(3):
         shared.mapping({"n": number})
     assert shared.mapping({"a": "1"}) is not mapping
+
+
+def affinity(*terms: dict[str, Any]) -> dict[str, Any]:
+    required = {"nodeSelectorTerms": list(terms)}
+    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
+
+
+def on(*names: str) -> dict[str, Any]:
+    """A term as the DaemonSet controller writes it."""
+    key = "metadata.name"
+    return {"matchFields": [{"key": key, "operator": "In", "values": [each]} for each in names]}
+
+
+GPU_KIND = {"matchExpressions": [{"key": "gpu", "operator": "Exists"}]}
+
+
+@pytest.mark.parametrize(
+    ("terms", "only"),
+    [
+        ([on("n1")], ("n1",)),
+        ([on("n1") | GPU_KIND, on("n1")], ("n1",)),
+        ([on("n2"), on("n1")], ("n1", "n2")),
+        ([on("n1"), GPU_KIND], None),
+        ([GPU_KIND], None),
+        ([on("n1"), {}], ("n1",)),
+        ([on("n1", "n2")], ()),
+        (
+            [{"matchFields": [{"key": "metadata.name", "operator": "NotIn", "values": ["n1"]}]}],
+            None,
+        ),
+    ],
+    ids=["daemon", "daemon with labels", "two", "or a label", "label", "empty term", "none", "not"],
+)
+def test_required_affinity_to_named_nodes_is_read(
+    terms: list[dict[str, Any]], only: model.Pin
+) -> None:
+    assert managed(pod(ONE_GPU, affinity=affinity(*terms))).only == only
+
+
+def test_preferred_affinity_pins_nothing() -> None:
+    preferred = {"preferredDuringSchedulingIgnoredDuringExecution": [{"preference": on("n1")}]}
+    assert managed(pod(ONE_GPU, affinity={"nodeAffinity": preferred})).only is None
+    assert managed(pod(ONE_GPU, affinity={"podAffinity": {}})).only is None
+    assert managed(pod(ONE_GPU)).only is None
+
+
+# --- claims for devices ---
+
+
+def claiming(
+    *claims: dict[str, str], made: list[dict[str, str]] | None = None, **spec: Any
+) -> wire.Pod:
+    document = {
+        "metadata": {"name": "p", "namespace": "team-a", "uid": "u-1"},
+        "spec": {"containers": [{}], "resourceClaims": list(claims), **spec},
+        "status": {"phase": "Pending", "resourceClaimStatuses": made},
+    }
+    return msgspec.convert(document, wire.Pod)
+
+
+NAMED = {"name": "a", "resourceClaimName": "shared"}
+MADE = {"name": "b", "resourceClaimTemplateName": "two"}
+
+
+def test_claims_are_found_by_name_and_generated_ones_by_the_pods_status() -> None:
+    found = [{"name": "b", "resourceClaimName": "p-b-x7"}]
+    one = managed(claiming(NAMED, MADE, made=found))
+    assert one.claims == (
+        model.ClaimRef("a", "shared"),
+        model.ClaimRef("b", "p-b-x7", generated=True),
+    )
+    assert one.plain == {model.Resource("pods"): 1}
+
+
+def test_a_claim_not_generated_yet_has_no_name_and_one_not_needed_is_none() -> None:
+    assert managed(claiming(MADE)).claims == (model.ClaimRef("b", "", generated=True),)
+    assert managed(claiming(MADE, made=[{"name": "b"}])).claims == ()
+
+
+def test_a_pod_that_asks_for_a_device_class_by_name_is_read_whole() -> None:
+    by_name = "deviceclass.resource.kubernetes.io/gpu.nvidia.com"
+    one = managed(pod({"limits": {by_name: "2"}}))
+    assert one.plain == {by_name: 2, "pods": 1}
+
+
+def test_a_pod_without_claims_has_nothing_to_be_counted_later() -> None:
+    assert managed(pod(ONE_GPU)).plain is None
+
+
+def test_pods_with_claims_in_exempt_namespaces_do_not_concern_us() -> None:
+    document = msgspec.convert(
+        {
+            "metadata": {"name": "p", "namespace": "kube-system", "uid": "u-1"},
+            "spec": {"resourceClaims": [NAMED]},
+        },
+        wire.Pod,
+    )
+    assert PODS.read(document, AT) is None
+
+
+def read_claim(spec: dict[str, Any], owners: list[dict[str, Any]] | None = None) -> ResourceClaim:
+    meta = {"name": "c", "namespace": "team-a", "ownerReferences": owners}
+    document = msgspec.convert(
+        {"metadata": meta, "spec": {"devices": {"requests": [spec]}}}, wire.ResourceClaim
+    )
+    return convert.read_claim(document, AT).claim
+
+
+@pytest.mark.parametrize(
+    ("request_", "alternatives"),
+    [
+        ({"exactly": {"deviceClassName": "g"}}, (DeviceAsk("g", 1),)),
+        (
+            {"exactly": {"deviceClassName": "g", "allocationMode": "ExactCount", "count": 3}},
+            (DeviceAsk("g", 3),),
+        ),
+        (
+            {"exactly": {"deviceClassName": "g", "allocationMode": "All", "adminAccess": True}},
+            (DeviceAsk("g", None),),
+        ),
+        ({"exactly": {"deviceClassName": "g", "allocationMode": "New"}}, (DeviceAsk("g", None),)),
+        (
+            {
+                "firstAvailable": [
+                    {"name": "x", "deviceClassName": "g", "count": 2},
+                    {"name": "y", "deviceClassName": "h"},
+                ]
+            },
+            (DeviceAsk("g", 2), DeviceAsk("h", 1)),
+        ),
+    ],
+    ids=["default", "exact", "all, as admin", "a mode of later servers", "first available"],
+)
+def test_requests_of_a_claim_are_read(
+    request_: dict[str, Any], alternatives: tuple[DeviceAsk, ...]
+) -> None:
+    assert read_claim({"name": "r", **request_}) == ResourceClaim("team-a", "c", (alternatives,))
+
+
+def test_a_request_of_an_unknown_kind_is_not_taken_for_nothing() -> None:
+    with pytest.raises(InvalidInput, match="kind that is not known"):
+        read_claim({"name": "r", "sometime": {}})
+
+
+def test_a_claim_knows_the_pod_or_group_it_was_made_for() -> None:
+    request = {"name": "r", "exactly": {"deviceClassName": "g"}}
+    pod_owner = {"kind": "Pod", "uid": "u-1", "controller": True}
+    assert read_claim(request, [pod_owner]).owner == "u-1"
+    assert read_claim(request, [{**pod_owner, "controller": False}]).owner is None
+    assert read_claim(request, [{"kind": "PodGroup", "uid": "g-1"}]).of_group
+
+
+def test_a_device_class_may_name_a_resource() -> None:
+    document = {"metadata": {"name": "g"}, "spec": {"extendedResourceName": "nvidia.com/gpu"}}
+    event = convert.read_class(msgspec.convert(document, wire.DeviceClass), AT)
+    assert (event.name, event.stated) == ("g", "nvidia.com/gpu")

@@ -11,7 +11,7 @@ import pytest
 from app import wire
 from app.core import events, model
 from app.core.errors import InvalidInput
-from app.core.policy import Policy, Reclaim, WithinQueue
+from app.core.policy import Mode, Policy, Reclaim, WithinQueue
 from app.kube import custom
 
 AT = model.Millis(7)
@@ -120,8 +120,8 @@ def test_a_policy_is_read_whole() -> None:
         withinQueue="LowerPriority",
         minRuntime="0s",
         gangTimeout="10m",
-        schedulingTimeout="5m",
-        mode="Enforce",
+        schedulingTimeout="20m",
+        mode="Observe",
     )
     assert seen == events.PolicyObserved(
         AT,
@@ -134,6 +134,8 @@ def test_a_policy_is_read_whole() -> None:
             reclaim=Reclaim.FAIR,
             within_queue=WithinQueue.LOWER_PRIORITY,
             min_runtime=model.Millis(0),
+            scheduling_timeout=model.Millis(1_200_000),
+            mode=Mode.OBSERVE,
         ),
     )
 
@@ -164,6 +166,8 @@ def test_a_half_life_of_nothing_can_be_divided_by() -> None:
         ("minRuntime", "1234567s"),
         ("reclaim", "Fair"),
         ("withinQueue", "never"),
+        ("schedulingTimeout", "soon"),
+        ("mode", "observe"),
     ],
 )
 def test_a_field_that_cannot_be_read_is_named(field: str, written: str) -> None:

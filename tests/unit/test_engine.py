@@ -398,7 +398,7 @@ def test_nothing_is_decided_before_every_source_is_fresh() -> None:
     engine.handle(ev.NodeObserved(Millis(0), node("n0", 8)))
     engine.handle(ev.PodObserved(Millis(0), held_pod("p", "a")))
     effects: tuple[object, ...] = ()
-    for source in ev.Source:
+    for source in ev.NEEDED:
         assert not releases(effects)
         effects = engine.handle(ev.SourceFresh(Millis(0), source)) + engine.handle(now)
     assert releases(effects)

@@ -57,6 +57,11 @@ def test_a_pod_that_asks_for_nothing_managed_is_left_alone() -> None:
     assert judge(replace(asking(), demand={GPU: 0}), TEAM, MANAGED) == Ignore()
 
 
+def test_a_pod_with_claims_is_held_whatever_they_may_come_to() -> None:
+    pod = replace(asking(has_claims=True), demand={Resource("cpu"): 1000})
+    assert isinstance(judge(pod, TEAM, MANAGED), Hold)
+
+
 def test_a_bare_pod_gets_gate_labels_and_stamps() -> None:
     pod, warnings = held({"metadata": {}, "spec": {}})
 

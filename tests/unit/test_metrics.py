@@ -9,7 +9,7 @@ import pytest
 
 from app.core.model import Answer, PoolName, Resource, TenantName
 from app.core.views import PoolView, TenantView, View
-from app.web.metrics import REGISTRY, Leading
+from app.web.metrics import CERTIFICATE_EXPIRY, REGISTRY, Leading
 
 GPU = Resource("nvidia.com/gpu")
 H100 = PoolName("h100")
@@ -136,3 +136,12 @@ def test_failures_of_the_store_are_counted_by_operation(leading: Leading) -> Non
     leading.store_failed("write")
 
     assert sample("fairgate_store_errors_total", operation="write") == before + 1
+
+
+def test_the_end_of_the_certificate_is_computed_when_it_is_read() -> None:
+    left = [100.0]
+    CERTIFICATE_EXPIRY.set_function(lambda: left[0])
+    assert sample("fairgate_certificate_expiry_seconds") == 100
+
+    left[0] = 40
+    assert sample("fairgate_certificate_expiry_seconds") == 40

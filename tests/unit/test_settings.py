@@ -81,9 +81,13 @@ def test_every_mistake_is_told_at_once_with_flag_and_variable() -> None:
         ("OPS_LISTEN", "::1:8080"),
         ("TLS_NAMES", "fairgate webhook"),
         ("CANARY_SECONDS", "often"),
+        ("TLS_CLIENT_CA_FILE", "/nowhere/ca.crt"),
+        ("TLS_DAYS", "0"),
+        ("TLS_SETTLE_SECONDS", "3601"),
         ("LEASE_SECONDS", "2"),
         ("LEASE_SECONDS", "9" * 5000),
         ("RELEASE_CONCURRENCY", "0"),
+        ("EVICT_BYPASSED", "maybe"),
         ("LOG_LEVEL", "loud"),
         ("IDENTITY", "two words"),
     ],
@@ -92,6 +96,14 @@ def test_what_cannot_be_meant_is_a_mistake(variable: str, value: str) -> None:
     name = f"FAIRGATE_{variable}"
     with pytest.raises(InvalidSettings, match=re.escape(name)):
         settings.load(WEBHOOK | {name: value})
+
+
+@pytest.mark.parametrize(("written", "chosen"), [("", False), ("true", True), ("False", False)])
+def test_a_switch_is_true_or_false_and_shown_as_written(written: str, chosen: bool) -> None:
+    read = settings.load(WEBHOOK | {"FAIRGATE_EVICT_BYPASSED": written})
+    assert read.evict_bypassed is chosen
+    shown = {flag: value for flag, _, value in settings.describe(read)}
+    assert shown["--evict-bypassed"] == str(chosen).lower()
 
 
 @pytest.mark.parametrize(
@@ -107,6 +119,33 @@ def test_addresses_may_be_written_in_these_ways(written: str, address: HostPort)
 
     assert chosen.webhook_listen == address
     assert str(address) == written
+
+
+def test_device_classes_are_written_with_the_resource_they_count_as() -> None:
+    written = "gpu.nvidia.com=nvidia.com/gpu, h100 = nvidia.com/gpu"
+    chosen = settings.load(WEBHOOK | {"FAIRGATE_DEVICE_CLASSES": written})
+
+    assert [(each.name, each.resource) for each in chosen.device_classes] == [
+        ("gpu.nvidia.com", "nvidia.com/gpu"),
+        ("h100", "nvidia.com/gpu"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("written", "words"),
+    [
+        ("gpu.nvidia.com", "write CLASS=RESOURCE"),
+        ("gpu.nvidia.com=", "write CLASS=RESOURCE"),
+        ("gpu.nvidia.com=nvidia.com/mig-*", "write CLASS=RESOURCE"),
+        ("GPU=nvidia.com/gpu", "no name of an object"),
+        ("a=nvidia.com/gpu,a=amd.com/gpu", "named twice"),
+    ],
+)
+def test_a_wrong_device_class_is_told(written: str, words: str) -> None:
+    with pytest.raises(InvalidSettings, match=words) as raised:
+        settings.load(WEBHOOK | {"FAIRGATE_DEVICE_CLASSES": written})
+
+    assert "--device-classes" in str(raised.value)
 
 
 @pytest.mark.parametrize("role", ["controller", "api"])
@@ -152,6 +191,20 @@ def test_a_password_in_a_broken_url_is_never_shown() -> None:
         settings.load({"FAIRGATE_REDIS_URL": "postgres://:s3cret@redis:6379/0"})
 
     assert "s3cret" not in str(raised.value)
+
+
+@pytest.mark.parametrize(("written", "meant"), [("true", True), ("False", False), ("", True)])
+def test_a_switch_is_true_or_false(written: str, meant: bool) -> None:
+    chosen = settings.load(WEBHOOK | {"FAIRGATE_PRIORITY_TWINS": written})
+
+    assert chosen.priority_twins is meant
+    told = dict(row[1:3] for row in settings.describe(chosen))
+    assert told["FAIRGATE_PRIORITY_TWINS"] == str(meant).lower()
+
+
+def test_a_switch_takes_nothing_else() -> None:
+    with pytest.raises(InvalidSettings, match="'yes' is none of them; write true or false"):
+        settings.load(WEBHOOK | {"FAIRGATE_PRIORITY_TWINS": "yes"})
 
 
 def test_the_table_and_the_dataclass_name_the_same_settings() -> None:

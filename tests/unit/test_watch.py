@@ -13,6 +13,8 @@ import pytest
 
 from app.core.errors import ClusterRefused, ClusterUnavailable
 from app.core.events import (
+    ClaimGone,
+    ClaimObserved,
     PolicyGone,
     PolicyObserved,
     Source,
@@ -27,7 +29,7 @@ from app.kube import sources
 from app.kube.watch import Timing
 from tests.fakes.sink import Heard
 
-QUICK = Timing(backoff=(0.001, 0.01), outage=5.0)
+QUICK = Timing(backoff=(0.001, 0.01), outage=5.0, absent=0.01)
 FOREVER = "forever"
 
 
@@ -219,6 +221,23 @@ async def test_the_policy_holds_until_it_changes_legibly_or_is_gone(
     whys = [record.__dict__["why"] for record in caplog.records if hasattr(record, "object")]
     assert len(whys) == 2
     assert whys[0] == "halfLife: 'long' is not a duration such as 90s, 5m or 1h30m."
+
+
+ABSENT = ClusterRefused("the server could not find the requested resource", 404)
+
+
+async def test_a_kind_that_servers_may_lack_is_empty_and_looked_for_again() -> None:
+    claim = {"metadata": {"name": "c", "namespace": "a", "resourceVersion": "1"}}
+    lists = [ABSENT, ABSENT, page(claim), *[ABSENT] * 1000]
+    async with heard(Script(lists, [ClusterRefused("", 410)]), source=Source.CLAIMS) as sink:
+        await sink.until(lambda _: len(sink.events) == 5)
+        told = [type(event) for event in sink.events]
+    assert told == [SourceFresh, ClaimObserved, SourceStale, ClaimGone, SourceFresh]
+
+
+async def test_a_kind_that_no_server_may_lack_is_never_taken_for_empty() -> None:
+    script = Script([ABSENT] * 3 + [page(tenant("a"))], [])
+    assert await tell(script, "fresh") == ["+a", "fresh"]
 
 
 @pytest.mark.parametrize("garbage", [b"{", b"[]", b"\xff", b'{"type": 3}', b"null"])

@@ -18,31 +18,23 @@ app.kubernetes.io/component: {{ .component }}
 {{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
 {{- end }}
 
-{{/* CEL: whether the resource named `r` is managed. */}}
-{{- define "fairgate.isManaged" -}}
-{{- $terms := list -}}
-{{- range .Values.managedResources -}}
-{{- if hasSuffix "*" . -}}
-{{- $terms = append $terms (printf "r.startsWith('%s')" (trimSuffix "*" .)) -}}
-{{- else -}}
-{{- $terms = append $terms (printf "r == '%s'" .) -}}
-{{- end -}}
-{{- end -}}
-{{ join " || " $terms }}
+{{/* What differs between clusters in the rules, as the programs read it. */}}
+{{- define "fairgate.rules" -}}
+{{ dict "controllers" .Values.controllerUsers "schedulers" .Values.schedulers.names "phase_writers" .Values.phaseWriters "variables" .Values.devices.variables "paths" .Values.devices.paths "refuse_privileged" .Values.devices.refusePrivileged "taints" .Values.devices.taints "refuse_preemption" .Values.preemption.twins | toJson }}
+{{- end }}
+{{- define "fairgate.templateList" -}}
+{{- $all := list -}}
+{{- range .Values.podTemplates -}}{{- $all = append $all (printf "%s/%s=%s" .group .resource .path) -}}{{- end -}}
+{{ join "," $all }}
 {{- end }}
 
-{{/*
-CEL: whether the pod `object` names a managed resource anywhere a pod can: at pod level, in a
-container or init container, by request or by limit, or in the overhead of its runtime class.
-The amount is not looked at: that is for the webhook, which reads every spelling of zero.
-*/}}
-{{- define "fairgate.asks" -}}
-{{- $managed := include "fairgate.isManaged" . -}}
-[dyn([object.spec]), object.spec.?containers.orValue([]), object.spec.?initContainers.orValue([])].exists(many,
-  many != null && many.exists(c,
-    c.?resources.?requests.orValue({}).exists(r, {{ $managed }}) ||
-    c.?resources.?limits.orValue({}).exists(r, {{ $managed }}))) ||
-object.spec.?overhead.orValue({}).exists(r, {{ $managed }})
+{{/* Device classes and what they count as. */}}
+{{- define "fairgate.deviceClasses" -}}
+{{- $pairs := list -}}
+{{- range $class, $resource := .Values.deviceClasses -}}
+{{- $pairs = append $pairs (printf "%s=%s" $class $resource) -}}
+{{- end -}}
+{{ join "," $pairs }}
 {{- end }}
 
 {{/* Settings that all programs share, as environment variables. */}}
@@ -53,8 +45,14 @@ object.spec.?overhead.orValue({}).exists(r, {{ $managed }})
   value: {{ .Values.cluster | quote }}
 - name: FAIRGATE_MANAGED_RESOURCES
   value: {{ join "," .Values.managedResources | quote }}
+- name: FAIRGATE_DEVICE_CLASSES
+  value: {{ include "fairgate.deviceClasses" . | quote }}
 - name: FAIRGATE_EXEMPT_NAMESPACES
   value: {{ join "," .Values.exemptNamespaces | quote }}
+- name: FAIRGATE_RULES
+  value: {{ include "fairgate.rules" . | quote }}
+- name: FAIRGATE_TEMPLATES
+  value: {{ include "fairgate.templateList" . | quote }}
 - name: FAIRGATE_OPS_LISTEN
   value: "0.0.0.0:8080"
 - name: FAIRGATE_LOG_LEVEL
@@ -71,6 +69,66 @@ object.spec.?overhead.orValue({}).exists(r, {{ $managed }})
 {{- $names = concat $names (list $host (printf "%s.cluster.local" $host)) -}}
 {{- end -}}
 {{ join "," $names }}
+{{- end }}
+
+{{/* The Secret whose files are served with; empty: Fairgate keeps one of its own. */}}
+{{- define "fairgate.tlsSecret" -}}
+{{- if .Values.certManager.enabled }}fairgate-cert-manager{{ else }}{{ .Values.tls.existingSecret }}{{ end -}}
+{{- end }}
+
+{{/* Whether a component checks the API server's client certificate: (dict "root" $ "component" "webhook"). */}}
+{{- define "fairgate.hasClientCA" -}}
+{{- $ca := .root.Values.tls.clientCA -}}
+{{- if and $ca.existingConfigMap $ca.existingSecret -}}
+{{- fail "tls.clientCA names existingConfigMap and existingSecret; name one of them." -}}
+{{- end -}}
+{{- if and (eq .component "webhook") (or $ca.existingConfigMap $ca.existingSecret) }}yes{{ end -}}
+{{- end }}
+
+{{/* TLS settings of one component that serves: (dict "root" $ "component" "webhook"). */}}
+{{- define "fairgate.tlsEnvironment" -}}
+- {name: FAIRGATE_TLS_NAMES, value: {{ include "fairgate.tlsNames" .root | quote }}}
+- {name: FAIRGATE_TLS_DAYS, value: {{ .root.Values.tls.days | quote }}}
+- {name: FAIRGATE_TLS_SETTLE_SECONDS, value: {{ .root.Values.tls.settleSeconds | quote }}}
+{{- if include "fairgate.tlsSecret" .root }}
+- {name: FAIRGATE_TLS_CERT_FILE, value: /run/fairgate/tls/tls.crt}
+- {name: FAIRGATE_TLS_KEY_FILE, value: /run/fairgate/tls/tls.key}
+- {name: FAIRGATE_TLS_CA_FILE, value: /run/fairgate/tls/ca.crt}
+{{- end }}
+{{- if include "fairgate.hasClientCA" . }}
+- {name: FAIRGATE_TLS_CLIENT_CA_FILE, value: {{ printf "/run/fairgate/client-ca/%s" .root.Values.tls.clientCA.key | quote }}}
+{{- end }}
+{{- end }}
+
+{{/* The mounts and volumes these files come from; empty if there are none. */}}
+{{- define "fairgate.tlsMounts" -}}
+{{- if include "fairgate.tlsSecret" .root }}
+- {name: tls, mountPath: /run/fairgate/tls, readOnly: true}
+{{- end }}
+{{- if include "fairgate.hasClientCA" . }}
+- {name: client-ca, mountPath: /run/fairgate/client-ca, readOnly: true}
+{{- end }}
+{{- end }}
+
+{{- define "fairgate.tlsVolumes" -}}
+{{- with include "fairgate.tlsSecret" .root }}
+# Read by nobody but Fairgate: by its group, fsGroup, as the owner of such files is root.
+- name: tls
+  secret: {secretName: {{ . }}, defaultMode: 0400}
+{{- end }}
+{{- if include "fairgate.hasClientCA" . }}
+{{- $ca := .root.Values.tls.clientCA }}
+- name: client-ca
+  {{- if $ca.existingConfigMap }}
+  configMap: {name: {{ $ca.existingConfigMap }}, defaultMode: 0400}
+  {{- else }}
+  # Without the key that may lie next to it: only who signs needs that.
+  secret:
+    secretName: {{ $ca.existingSecret }}
+    defaultMode: 0400
+    items: [{key: {{ $ca.key }}, path: {{ $ca.key }}}]
+  {{- end }}
+{{- end }}
 {{- end }}
 
 {{- define "fairgate.redis" -}}

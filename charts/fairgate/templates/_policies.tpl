@@ -1,3 +1,245 @@
-{{/* Admission policies and their bindings, as a stream of YAML documents. */}}
+{{/*
+The first layer: policies that the API server judges by itself, whether Fairgate runs or not.
+What they have in common with the webhooks is in _cel.tpl.
+*/}}
 {{- define "fairgate.policies" -}}
+{{- if and .Values.policies.enabled (semverCompare ">=1.30-0" .Capabilities.KubeVersion.Version) }}
+{{- $labels := include "fairgate.labels" . | nindent 4 }}
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicy
+metadata:
+  name: fairgate-create
+  labels: {{- $labels }}
+spec:
+  failurePolicy: Fail
+  matchConstraints:
+    resourceRules:
+      - {apiGroups: [""], apiVersions: [v1], resources: [pods], operations: [CREATE], scope: Namespaced}
+  matchConditions:
+    - name: concerns-fairgate
+      expression: |-
+        {{- include "fairgate.concerns" (dict "root" . "pod" "object") | nindent 8 }}
+    - name: is-no-mirror-of-a-static-pod
+      expression: |-
+        !{{- include "fairgate.isMirror" . | nindent 8 }}
+  validations:
+    - expression: "!has(object.spec.nodeName) || object.spec.nodeName == ''"
+      message: {{ include "fairgate.say.nodeName" . }}
+      reason: Forbidden
+    - expression: |-
+        {{- include "fairgate.isHeld" "object" | nindent 8 }}
+      message: {{ include "fairgate.say.ungated" . }}
+      reason: Forbidden
+    - expression: |-
+        {{- include "fairgate.isStamped" . | nindent 8 }}
+      message: {{ include "fairgate.say.unstamped" . }}
+      reason: Forbidden
+    - expression: |-
+        {{- include "fairgate.usualScheduler" . | nindent 8 }}
+      messageExpression: {{ include "fairgate.say.scheduler" . }}
+      reason: Forbidden
+    {{- if .Values.preemption.twins }}
+    - expression: {{ include "fairgate.evictsNobody" . }}
+      message: {{ include "fairgate.say.preemption" . }}
+      reason: Forbidden
+    {{- end }}
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicy
+metadata:
+  name: fairgate-update
+  labels: {{- $labels }}
+spec:
+  failurePolicy: Fail
+  matchConstraints:
+    resourceRules:
+      - apiGroups: [""]
+        apiVersions: [v1]
+        resources: [pods, pods/status, pods/ephemeralcontainers, pods/resize]
+        operations: [UPDATE]
+        scope: Namespaced
+  matchConditions:
+    - name: concerns-fairgate
+      expression: |-
+        {{- include "fairgate.concerns" (dict "root" . "pod" "oldObject") | nindent 8 }}
+  variables:
+    - name: mayRelease
+      expression: {{ include "fairgate.may" "release" | replace "\n" " " }}
+  validations:
+    - expression: |-
+        (!({{ include "fairgate.isHeld" "oldObject" | replace "\n" " " }}) || {{ include "fairgate.isHeld" "object" | replace "\n" " " }}) || variables.mayRelease
+      message: {{ include "fairgate.say.gate" . }}
+      reason: Forbidden
+    - expression: |-
+        {{- include "fairgate.keepsStamps" . | nindent 8 }} || variables.mayRelease
+      message: {{ include "fairgate.say.stamps" . }}
+      reason: Forbidden
+    - expression: |-
+        {{- include "fairgate.phaseIsKnown" . | nindent 8 }}
+      message: {{ include "fairgate.say.phase" . }}
+      reason: Forbidden
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicy
+metadata:
+  name: fairgate-bind
+  labels: {{- $labels }}
+spec:
+  failurePolicy: Fail
+  matchConstraints:
+    resourceRules:
+      - {apiGroups: [""], apiVersions: [v1], resources: [pods/binding, bindings], operations: [CREATE], scope: Namespaced}
+  validations:
+    - expression: {{ include "fairgate.may" "bind" | replace "\n" " " }}
+      messageExpression: {{ include "fairgate.say.bind" . }}
+      reason: Forbidden
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicy
+metadata:
+  name: fairgate-devices
+  labels: {{- $labels }}
+spec:
+  failurePolicy: Fail
+  matchConstraints:
+    resourceRules:
+      - {apiGroups: [""], apiVersions: [v1], resources: [pods], operations: [CREATE, UPDATE], scope: Namespaced}
+      - {apiGroups: [""], apiVersions: [v1], resources: [pods/ephemeralcontainers], operations: [UPDATE], scope: Namespaced}
+  matchConditions:
+    - name: touches-devices
+      expression: |-
+        {{- include "fairgate.touchesDevices" . | nindent 8 }}
+  validations:
+    - expression: |-
+        !{{- include "fairgate.namesDevices" . | nindent 8 }}
+      message: {{ include "fairgate.say.variable" . }}
+      reason: Forbidden
+    - expression: |-
+        !{{- include "fairgate.mountsDevices" . | nindent 8 }}
+      message: {{ include "fairgate.say.path" . }}
+      reason: Forbidden
+    {{- if .Values.devices.refusePrivileged }}
+    - expression: |-
+        !{{- include "fairgate.isPrivileged" . | nindent 8 }}
+      message: {{ include "fairgate.say.privileged" . }}
+      reason: Forbidden
+    {{- end }}
+    {{- if .Values.devices.taints }}
+    - expression: |-
+        !{{- include "fairgate.toleratesDevices" . | nindent 8 }}
+      message: {{ include "fairgate.say.toleration" . }}
+      reason: Forbidden
+    {{- end }}
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicy
+metadata:
+  name: fairgate-templates
+  labels: {{- $labels }}
+spec:
+  failurePolicy: Fail
+  matchConstraints:
+    resourceRules: {{- include "fairgate.templateRules" . | nindent 6 }}
+  variables:
+    - name: stamps
+      expression: |-
+        {{- include "fairgate.stamps" (include "fairgate.templates" (dict "root" . "of" "object")) | nindent 8 }}
+    - name: before
+      expression: |-
+        {{- include "fairgate.stampsBefore" . | nindent 8 }}
+  validations:
+    - expression: |-
+        {{- include "fairgate.stampsAreTrue" (dict "root" . "before" "variables.before" "after" "variables.stamps") | nindent 8 }}
+      message: {{ include "fairgate.say.template" . }}
+      reason: Forbidden
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicy
+metadata:
+  name: fairgate-tenants
+  labels: {{- $labels }}
+spec:
+  failurePolicy: Fail
+  matchConstraints:
+    resourceRules:
+      - {apiGroups: [fairgate.io], apiVersions: ["*"], resources: [tenants], operations: [CREATE, UPDATE, DELETE], scope: Cluster}
+  validations:
+    - expression: |-
+        {{- include "fairgate.governs" . | nindent 8 }}
+      message: {{ include "fairgate.say.tenant" . }}
+      reason: Forbidden
+    - expression: |-
+        {{- include "fairgate.weighsUsers" . | nindent 8 }}
+      message: {{ include "fairgate.say.users" . }}
+      reason: Forbidden
+{{- range list "create" "update" "bind" "devices" "templates" "tenants" }}
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicyBinding
+metadata:
+  name: fairgate-{{ . }}
+  labels: {{- $labels }}
+spec:
+  policyName: fairgate-{{ . }}
+  validationActions: [Deny]
+  {{- if ne . "tenants" }}
+  matchResources:
+    namespaceSelector:
+      matchExpressions:
+        - key: kubernetes.io/metadata.name
+          operator: NotIn
+          values: {{- toYaml $.Values.exemptNamespaces | nindent 12 }}
+  {{- end }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{/* What refusals say. The same sentences are in app/core/guard.py. */}}
+{{- define "fairgate.say.nodeName" -}}
+"Fairgate: spec.nodeName binds this pod past the queue; remove it, or use spec.nodeSelector to choose nodes."
+{{- end }}
+{{- define "fairgate.say.ungated" -}}
+"Fairgate: this pod asks for a managed resource and does not carry the gate fairgate.io/queue, so Fairgate's webhook was not asked; try again, and if that does not help tell who runs this cluster."
+{{- end }}
+{{- define "fairgate.say.unstamped" -}}
+"Fairgate: the labels and annotations that begin with fairgate.io/ are not those that Fairgate writes; leave them out, and let its webhook write them."
+{{- end }}
+{{- define "fairgate.say.scheduler" -}}
+"'Fairgate: the scheduler ' + object.spec.?schedulerName.orValue('default-scheduler') + ' may not place pods that ask for managed resources; use {{ join " or " .Values.schedulers.names }}.'"
+{{- end }}
+{{- define "fairgate.say.preemption" -}}
+"Fairgate: a pod that asks for managed resources has a PriorityClass that evicts nobody; leave preemptionPolicy out, and let Fairgate's webhook choose the class."
+{{- end }}
+{{- define "fairgate.say.gate" -}}
+"Fairgate: only Fairgate takes the gate fairgate.io/queue away, when it is this pod's turn; kubectl describe pod tells where it stands."
+{{- end }}
+{{- define "fairgate.say.stamps" -}}
+"Fairgate: what Fairgate wrote on a pod, and what it read when the pod was created or released, does not change; create the pod anew to change it."
+{{- end }}
+{{- define "fairgate.say.phase" -}}
+"Fairgate: only the pod's node and the controllers of kube-system tell whether it runs or is finished; to end a pod, delete it."
+{{- end }}
+{{- define "fairgate.say.bind" -}}
+"'Fairgate: ' + request.userInfo.username + ' may not bind pods here; only accounts with the verb bind on podgates.fairgate.io may.'"
+{{- end }}
+{{- define "fairgate.say.variable" -}}
+"Fairgate: {{ join ", " .Values.devices.variables }} would reach devices that were not asked for; remove the variable and ask for the devices under resources.limits."
+{{- end }}
+{{- define "fairgate.say.path" -}}
+"Fairgate: a hostPath volume reaches the devices of the node; remove it and ask for the devices under resources.limits."
+{{- end }}
+{{- define "fairgate.say.privileged" -}}
+"Fairgate: a privileged container reaches every device of its node; set privileged to false, or ask who runs this cluster for an exempt namespace."
+{{- end }}
+{{- define "fairgate.say.toleration" -}}
+"Fairgate: a pod that asks for no device may not tolerate {{ join ", " .Values.devices.taints }}, which keeps nodes with devices free; remove the toleration."
+{{- end }}
+{{- define "fairgate.say.template" -}}
+"Fairgate: the annotation fairgate.io/submitter of a pod template is written by Fairgate, once; leave it as it was, or out."
+{{- end }}
+{{- define "fairgate.say.tenant" -}}
+"Fairgate: what a tenant is owed is decided by whoever may update its parent (at top level: all tenants); ask them, or weigh your own users only."
+{{- end }}
+{{- define "fairgate.say.users" -}}
+"Fairgate: to weigh the users of this tenant you need the right to update tenants/users of it; ask who runs this cluster."
 {{- end }}

@@ -1,0 +1,106 @@
+"""Sets right what is past the gate: stamps who was there before us, evicts who must go.
+
+A few at a time, and only while the lease is valid. What fails is not tried again here: the engine
+asks again until it sees that it has happened.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from app.control.inbox import Inbox
+from app.core.effects import Adopt, Bypassed, Expel
+from app.core.errors import ClusterError, ClusterRefused
+from app.core.events import EvictionRefused
+from app.core.model import Millis, Uid
+from app.ports import Adopter, Evictor, Leadership, Meters
+
+CONCURRENCY = 8
+"""Few enough that releases hardly wait behind them."""
+
+log = logging.getLogger("fairgate.control")
+
+
+class Corrections:
+    """The adoptions and evictions under way."""
+
+    def __init__(
+        self,
+        adopter: Adopter,
+        evictor: Evictor,
+        leadership: Leadership,
+        inbox: Inbox,
+        meters: Meters,
+        clock: Callable[[], Millis],
+    ) -> None:
+        self._adopter = adopter
+        self._evictor = evictor
+        self._leadership = leadership
+        self._inbox = inbox
+        self._meters = meters
+        self._clock = clock
+        self._slots = asyncio.Semaphore(CONCURRENCY)
+        self._under_way: dict[Uid, asyncio.Task[None]] = {}
+
+    def begin(self, order: Adopt | Expel) -> None:
+        """Start to carry this out, unless something is under way for that pod already."""
+        uid = order.ref.uid
+        if uid in self._under_way:
+            return
+        task = self._under_way[uid] = asyncio.create_task(self._carry_out(order))
+        task.add_done_callback(lambda done: self._end(uid, done))
+
+    def report(self, found: Bypassed) -> None:
+        """Count and log a pod that got round the gate."""
+        self._meters.bypassed()
+        facts = {
+            "uid": found.ref.uid,
+            "namespace": found.ref.namespace,
+            "pod": found.ref.name,
+            "tenant": found.tenant,
+            "user": found.user,
+            "node": found.node,
+            "stamp": found.stamp,
+            "since": found.since,
+        }
+        log.error("a pod got past the gate without a release", extra=facts)
+
+    async def stop(self) -> None:
+        """Abandon what is under way. The next leader finds out what happened."""
+        tasks = list(self._under_way.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _end(self, uid: Uid, task: asyncio.Task[None]) -> None:
+        del self._under_way[uid]
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("a correction failed unexpectedly", exc_info=error)
+
+    async def _carry_out(self, order: Adopt | Expel) -> None:
+        async with self._slots:
+            if not self._leadership.is_valid():
+                return
+            try:
+                await self._attempt(order)
+            except ClusterError as error:
+                what = "adopted" if isinstance(order, Adopt) else "evicted"
+                log.warning(f"pod not {what}; tried again later", extra=_facts(order, error))
+                if isinstance(order, Expel) and isinstance(error, ClusterRefused):
+                    await self._inbox.put(EvictionRefused(self._clock(), order.ref.uid))
+
+    async def _attempt(self, order: Adopt | Expel) -> None:
+        if isinstance(order, Adopt):
+            await self._adopter.adopt(order)
+            return
+        if await self._evictor.evict(order.ref):
+            log.info("pod evicted", extra=_facts(order, order.why))
+        else:
+            await self._inbox.put(EvictionRefused(self._clock(), order.ref.uid))
+
+
+def _facts(order: Adopt | Expel, why: object) -> dict[str, str]:
+    ref = order.ref
+    return {"namespace": ref.namespace, "pod": ref.name, "uid": ref.uid, "why": str(why)}

@@ -1,0 +1,55 @@
+"""Follows the file with the CA of the API server's client certificate. Knows no listener."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+from app.core.errors import InvalidSettings
+
+LOOK_SECONDS = 5.0
+
+log = logging.getLogger("fairgate.tls")
+
+
+class ClientCa:
+    """One file, read when made and every few seconds while it runs."""
+
+    def __init__(self, path: Path, trust: Callable[[bytes], None]) -> None:
+        """`trust` is called with the PEM at once, and whenever it changes; it may raise
+        InvalidSettings. Raises InvalidSettings.
+        """
+        self._path = path
+        self._trust = trust
+        self._seen = self._read()
+        trust(self._seen)
+
+    async def run(self) -> None:
+        """Look every few seconds, for ever. What cannot be read changes nothing."""
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            self.look()
+
+    def look(self) -> None:
+        """Look once."""
+        try:
+            found = self._read()
+            if found == self._seen:
+                return
+            self._seen = found
+            self._trust(found)
+        except InvalidSettings as error:
+            log.warning("the CA of client certificates stays", extra={"why": str(error)})
+        else:
+            log.info("the CA of client certificates has changed")
+
+    def _read(self) -> bytes:
+        try:
+            return self._path.read_bytes()
+        except OSError as error:
+            raise InvalidSettings(
+                f"{self._path} cannot be read ({error.strerror}); give the CA of the API server's "
+                "client certificate as a file this process may read."
+            ) from error

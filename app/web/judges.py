@@ -1,0 +1,194 @@
+"""From a readable review to a verdict: one judge for each path of the webhook.
+
+They look nothing up beyond the view in memory. The rules are in `core.gate`, `core.guard` and
+`core.templates`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from app import wire
+from app.core import gate
+from app.core.errors import InvalidQuantity
+from app.core.gate import Hold, Ignore, Refuse, Verdict
+from app.core.guard import BIND, Guard, governed
+from app.core.model import Resource, UserName
+from app.core.resources import ManagedResources
+from app.core.templates import Kind, stamp, stamps
+from app.web import guarded
+from app.web.review import Request
+from app.web.view import View
+
+NOT_READY = "Fairgate has just started and does not know the tenants yet; try again in a moment."
+NO_OBJECT = "Fairgate: the review holds no object to judge."
+UNREADABLE = "Fairgate cannot read what this pod asks for: {}"
+OVERRULED = (
+    "Fairgate: fairgate.io/submitter is written by Fairgate alone; the value given was not kept."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """What all judges share."""
+
+    view: View
+    managed: ManagedResources
+    exempt: frozenset[str]
+    guard: Guard
+    kinds: dict[tuple[str, str], Kind]
+    ready: Callable[[], bool]
+
+    def observed(self, verdict: Verdict) -> Verdict:
+        """Return a verdict as the mode of the policy has it: who only observes changes nothing."""
+        if not self.view.observing:
+            return verdict
+        match verdict:
+            case Hold():
+                return Ignore(observed="would-hold")
+            case Refuse(_, message):
+                return Ignore(
+                    (f"{message} (Not refused: Fairgate only observes.)",), "would-refuse"
+                )
+            case _:
+                return verdict
+
+
+class Holding:
+    """Judges pods about to be created: held, refused, or none of our business."""
+
+    def __init__(self, ground: Ground) -> None:
+        self._ground = ground
+
+    def judge(self, request: Request[wire.Pod]) -> Verdict:
+        """Decide. A dry run is judged like any other request: nothing here has an effect."""
+        ground = self._ground
+        if request.sub_resource or request.namespace in ground.exempt:
+            return Ignore()
+        if request.operation == "UPDATE" and request.object and request.old_object:
+            return gate.judge_change(_priority(request.old_object), _priority(request.object))
+        if request.operation != "CREATE":
+            return Ignore()
+        pod = request.object
+        if pod is None:
+            return Refuse(422, NO_OBJECT)
+        try:
+            demand = pod.spec.demand()
+        except InvalidQuantity as error:
+            return Refuse(422, UNREADABLE.format(error))
+        if not (pod.spec.resource_claims or ground.managed.asked(demand)):
+            return Ignore()
+        if not ground.ready():
+            return Refuse(503, NOT_READY)
+        candidate = self._candidate(request, pod, demand)
+        owner, classes = ground.view.owner_of(request.namespace), ground.view.classes
+        return ground.observed(gate.judge(candidate, owner, ground.managed, classes))
+
+    def _candidate(
+        self, request: Request[wire.Pod], pod: wire.Pod, demand: dict[Resource, int]
+    ) -> gate.Candidate:
+        caller = UserName(request.user_info.username)
+        return gate.Candidate(
+            namespace=request.namespace,
+            caller=caller,
+            demand=demand,
+            believed=self._ground.guard.is_controller(caller),
+            claims=bool(pod.spec.resource_claims),
+            gates=tuple([each.name for each in pod.spec.scheduling_gates or ()]),
+            labels=pod.metadata.labels,
+            annotations=pod.metadata.annotations,
+            node_name=pod.spec.node_name,
+            priority_class=pod.spec.priority_class_name,
+            preemption_policy=pod.spec.preemption_policy,
+        )
+
+
+def _priority(pod: wire.Pod) -> gate.Priority:
+    return pod.spec.priority_class_name, pod.spec.preemption_policy
+
+
+class Stamping:
+    """Judges objects that carry pod templates: whose they are is written into the templates."""
+
+    def __init__(self, ground: Ground) -> None:
+        self._ground = ground
+
+    def judge(self, request: Request[Any]) -> Verdict:
+        """Stamp, or leave alone."""
+        ground, caller = self._ground, UserName(request.user_info.username)
+        kind = ground.kinds.get((request.resource.group, request.resource.resource))
+        if kind is None or request.namespace in ground.exempt or request.sub_resource:
+            return Ignore()
+        if ground.guard.is_controller(caller):
+            return Ignore()
+        if request.object is None:
+            return Refuse(422, NO_OBJECT)
+        before = request.old_object if request.operation == "UPDATE" else None
+        patch, overruled = stamp(kind, before, request.object, caller, self._asks)
+        return gate.Hold(patch, (OVERRULED,) if overruled else ())
+
+    def _asks(self, template: dict[str, Any]) -> bool:
+        """Tell whether a template asks for a managed resource; a broken one is not for us."""
+        try:
+            spec = msgspec.convert(template.get("spec"), wire.PodSpec)
+            return guarded.asks(spec, self._ground.managed)
+        except (msgspec.ValidationError, InvalidQuantity):
+            return False
+
+
+class Validation:
+    """Judges what would be stored, and changes of it. Asked only where a right is lacking."""
+
+    def __init__(self, ground: Ground, releasers: frozenset[str]) -> None:
+        self._ground = ground
+        self._releasers = releasers
+
+    def judge(self, request: Request[Any]) -> Verdict:
+        """Allow it, or refuse it with the rule's sentence."""
+        caller = UserName(request.user_info.username)
+        if request.namespace in self._ground.exempt:
+            return Ignore()
+        try:
+            sentence = self._sentence(request, caller)
+        except msgspec.ValidationError as error:
+            return Refuse(422, f"Fairgate cannot read this object: {error}")
+        except InvalidQuantity as error:
+            return Refuse(422, UNREADABLE.format(error))
+        return self._ground.observed(Refuse(403, sentence) if sentence else Ignore())
+
+    def _sentence(self, request: Request[Any], caller: UserName) -> str | None:
+        match request.resource.group, request.resource.resource, request.sub_resource:
+            case ("", "pods", "binding") | ("", "bindings", _):
+                return BIND.format(caller)
+            case "", "pods", _:
+                return self._pod(request, caller)
+            case "fairgate.io", "tenants", _:
+                return governed(_spec(request.old_object), _spec(request.object))
+            case group, resource, _:
+                kind = self._ground.kinds.get((group, resource))
+                if kind is None:
+                    return None
+                before = stamps(kind, request.old_object)
+                return self._ground.guard.stamped(before, stamps(kind, request.object), caller)
+
+    def _pod(self, request: Request[Any], caller: UserName) -> str | None:
+        ground = self._ground
+        after = guarded.sheet(request.object, ground.managed)
+        if request.operation == "CREATE":
+            return ground.guard.created(after, caller)
+        before = guarded.sheet(request.old_object, ground.managed)
+        releases = caller in self._releasers or "system:masters" in request.user_info.groups
+        sentence = ground.guard.changed(before, after, caller, releases)
+        touched = request.sub_resource == "ephemeralcontainers"
+        if sentence is None and (touched or before.tolerated != after.tolerated):
+            return ground.guard.reached(after)
+        return sentence
+
+
+def _spec(document: Any) -> dict[str, Any]:
+    found = document.get("spec") if isinstance(document, dict) else None
+    return found if isinstance(found, dict) else {}

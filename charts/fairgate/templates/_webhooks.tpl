@@ -1,0 +1,152 @@
+{{/*
+The gate's keeper, and the second layer of what the policies say. No caBundle here: the webhook
+process writes it, so that an upgrade of the chart never takes it away.
+*/}}
+{{- define "fairgate.enforcement.webhooks" -}}
+apiVersion: admissionregistration.k8s.io/v1
+kind: MutatingWebhookConfiguration
+metadata:
+  name: fairgate
+  labels: {{- include "fairgate.labels" . | nindent 4 }}
+webhooks:
+  - name: hold.fairgate.io
+    {{- include "fairgate.webhook" (dict "root" . "path" "/admit") | nindent 4 }}
+    # Another webhook may add the GPU after we have looked.
+    reinvocationPolicy: IfNeeded
+    rules:
+      - {apiGroups: [""], apiVersions: [v1], resources: [pods], operations: [CREATE], scope: Namespaced}
+    # Pods without a managed resource never reach us.
+    matchConditions:
+      - name: asks-for-managed-resource
+        expression: |-
+          {{- include "fairgate.asks" (dict "root" . "spec" "object.spec") | nindent 10 }}
+  # kubectl apply of the same manifest names the pod's original PriorityClass again, which the API
+  # server would refuse. Asked only then; without an answer that is what it does.
+  - name: keep-priority.fairgate.io
+    {{- include "fairgate.webhook" (dict "root" . "path" "/admit" "failurePolicy" "Ignore") | nindent 4 }}
+    rules:
+      - {apiGroups: [""], apiVersions: [v1], resources: [pods], operations: [UPDATE], scope: Namespaced}
+    matchConditions:
+      - name: has-twin-of-its-class
+        expression: oldObject.spec.?priorityClassName.orValue('').startsWith('fairgate')
+      - name: names-another-class
+        expression: >-
+          object.spec.?priorityClassName != oldObject.spec.?priorityClassName ||
+          object.spec.?preemptionPolicy != oldObject.spec.?preemptionPolicy
+  - name: stamp.fairgate.io
+    {{- include "fairgate.webhook" (dict "root" . "path" "/stamp") | nindent 4 }}
+    reinvocationPolicy: IfNeeded
+    rules: {{- include "fairgate.templateRules" . | nindent 6 }}
+    matchConditions:
+      - name: is-made-by-no-controller
+        expression: |-
+          !({{ include "fairgate.isController" . | replace "\n" " " }})
+      - name: asks-for-managed-resource
+        expression: |-
+          {{- include "fairgate.isToBeStamped" . | nindent 10 }}
+---
+# Asked only where a policy would refuse, so that releases and the work of nodes go on without us.
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingWebhookConfiguration
+metadata:
+  name: fairgate
+  labels: {{- include "fairgate.labels" . | nindent 4 }}
+webhooks:
+  - name: create.fairgate.io
+    {{- include "fairgate.webhook" (dict "root" . "path" "/validate") | nindent 4 }}
+    rules:
+      - {apiGroups: [""], apiVersions: [v1], resources: [pods], operations: [CREATE], scope: Namespaced}
+    matchConditions:
+      - name: concerns-fairgate
+        expression: |-
+          {{- include "fairgate.concerns" (dict "root" . "pod" "object") | nindent 10 }}
+      - name: does-not-carry-gate-and-stamps
+        expression: |-
+          !({{ include "fairgate.isMirror" . | replace "\n" " " }} ||
+          (object.spec.?nodeName.orValue('') == '' && {{ include "fairgate.isHeld" "object" | replace "\n" " " }} &&
+          {{ include "fairgate.usualScheduler" . | replace "\n" " " }} && {{ include "fairgate.evictsNobody" . }} &&
+          {{ include "fairgate.isStamped" . | replace "\n" " " }}))
+  - name: update.fairgate.io
+    {{- include "fairgate.webhook" (dict "root" . "path" "/validate") | nindent 4 }}
+    rules:
+      - apiGroups: [""]
+        apiVersions: [v1]
+        resources: [pods, pods/status, pods/ephemeralcontainers, pods/resize]
+        operations: [UPDATE]
+        scope: Namespaced
+    matchConditions:
+      - name: concerns-fairgate
+        expression: |-
+          {{- include "fairgate.concerns" (dict "root" . "pod" "oldObject") | nindent 10 }}
+      - name: changes-what-is-ours
+        expression: |-
+          (!{{ include "fairgate.keepsPlace" . | replace "\n" " " }} && !{{ include "fairgate.may" "release" | replace "\n" " " }}) ||
+          !{{ include "fairgate.phaseIsKnown" . | replace "\n" " " }}
+  - name: devices.fairgate.io
+    {{- include "fairgate.webhook" (dict "root" . "path" "/validate") | nindent 4 }}
+    rules:
+      - {apiGroups: [""], apiVersions: [v1], resources: [pods], operations: [CREATE, UPDATE], scope: Namespaced}
+      - {apiGroups: [""], apiVersions: [v1], resources: [pods/ephemeralcontainers], operations: [UPDATE], scope: Namespaced}
+    matchConditions:
+      - name: touches-devices
+        expression: |-
+          {{- include "fairgate.touchesDevices" . | nindent 10 }}
+      - name: reaches-devices
+        expression: |-
+          {{ include "fairgate.namesDevices" . | replace "\n" " " }} ||
+          {{ include "fairgate.mountsDevices" . | replace "\n" " " }}
+          {{- if .Values.devices.refusePrivileged }} ||
+          {{ include "fairgate.isPrivileged" . | replace "\n" " " }}
+          {{- end }}
+          {{- if .Values.devices.taints }} ||
+          {{ include "fairgate.toleratesDevices" . | replace "\n" " " }}
+          {{- end }}
+  - name: bind.fairgate.io
+    {{- include "fairgate.webhook" (dict "root" . "path" "/validate") | nindent 4 }}
+    rules:
+      - {apiGroups: [""], apiVersions: [v1], resources: [pods/binding, bindings], operations: [CREATE], scope: Namespaced}
+    matchConditions:
+      - name: may-not-bind
+        expression: |-
+          !{{ include "fairgate.may" "bind" | replace "\n" " " }}
+  - name: templates.fairgate.io
+    {{- include "fairgate.webhook" (dict "root" . "path" "/validate") | nindent 4 }}
+    rules: {{- include "fairgate.templateRules" . | nindent 6 }}
+    matchConditions:
+      - name: claims-to-be-another
+        expression: |-
+          !{{ include "fairgate.stampsAreTrue" (dict "root" . "before" (include "fairgate.stampsBefore" .) "after" (include "fairgate.stamps" (include "fairgate.templates" (dict "root" . "of" "object")))) | replace "\n" " " }}
+  - name: tenants.fairgate.io
+    {{- include "fairgate.webhook" (dict "root" . "path" "/validate" "everywhere" true) | nindent 4 }}
+    rules:
+      - {apiGroups: [fairgate.io], apiVersions: ["*"], resources: [tenants], operations: [CREATE, UPDATE, DELETE], scope: Cluster}
+    matchConditions:
+      - name: exceeds-the-rights-of-the-caller
+        expression: |-
+          !({{ include "fairgate.governs" . | replace "\n" " " }} &&
+          {{ include "fairgate.weighsUsers" . | replace "\n" " " }})
+{{- end }}
+
+{{/* What all webhooks have in common: (dict "root" $ "path" "/admit" "everywhere" false "failurePolicy" "Fail"). */}}
+{{- define "fairgate.webhook" -}}
+admissionReviewVersions: [v1]
+# What could not be judged does not happen: nothing passes unheld.
+failurePolicy: {{ .failurePolicy | default "Fail" }}
+matchPolicy: Equivalent
+sideEffects: None
+timeoutSeconds: {{ .root.Values.webhook.timeoutSeconds }}
+clientConfig:
+  {{- if .root.Values.external.webhookUrl }}
+  url: {{ printf "%s%s" (trimSuffix "/admit" .root.Values.external.webhookUrl) .path | quote }}
+  {{- else }}
+  service: {name: fairgate-webhook, namespace: {{ .root.Release.Namespace }}, path: {{ .path }}, port: 443}
+  {{- end }}
+{{- if not .everywhere }}
+# Only by this label, which nobody can forge; never by labels that users set.
+namespaceSelector:
+  matchExpressions:
+    - key: kubernetes.io/metadata.name
+      operator: NotIn
+      values: {{- toYaml .root.Values.exemptNamespaces | nindent 8 }}
+{{- end }}
+{{- end }}

@@ -1,0 +1,250 @@
+"""What becomes of pods that are set right: the same rules for the fakes and a real API server."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import AsyncIterator
+from typing import Any, Protocol
+
+import pytest
+
+from app.core.effects import Adopt, PodRef
+from app.core.errors import ClusterError
+from app.core.model import ADOPTED, ANNOTATION_RELEASE, Millis, Uid
+from app.kube.client import Client
+from app.kube.convert import read_time
+from app.kube.corrections import PodAdopter, PodEvictor
+from app.kube.installation import NAME, KeptInstallation
+from app.ports import Adopter, Evictor, Installation
+from tests.fakes.corrections import FakeCorrector, FakeInstallation, FreePod
+
+CORE = "/api/v1/namespaces/default"
+BUDGETS = "/apis/policy/v1/namespaces/default/poddisruptionbudgets"
+NOW = [("gracePeriodSeconds", "0")]
+LABELS = {"fairgate.io/tenant": "team-a", "fairgate.io/pool": "h100"}
+MINE = {"mine": "yes"}
+
+
+class World(Protocol):
+    """An API server with pods past the gate."""
+
+    adopter: Adopter
+    evictor: Evictor
+
+    async def run(self, *, bare: bool = False, guarded: bool = False) -> PodRef:
+        """Make a pod that runs; bare: without labels and annotations."""
+
+    async def state(self, ref: PodRef) -> tuple[str, dict[str, str], dict[str, str]] | None:
+        """The stamp, labels and other annotations; None if the pod is gone or leaves."""
+
+    async def replace(self, ref: PodRef) -> None:
+        """Delete the pod and make another of that name."""
+
+
+class FakeWorld:
+    def __init__(self) -> None:
+        self.fake = FakeCorrector()
+        self.adopter: Adopter = self.fake
+        self.evictor: Evictor = self.fake
+
+    async def run(self, *, bare: bool = False, guarded: bool = False) -> PodRef:
+        name = uuid.uuid4().hex
+        kept = {} if bare else dict(MINE)
+        self.fake.pods["default", name] = FreePod(name, "", dict(kept), dict(kept), guarded)
+        return PodRef(Uid(name), "default", name)
+
+    async def state(self, ref: PodRef) -> tuple[str, dict[str, str], dict[str, str]] | None:
+        pod = self.fake.pods.get(("default", ref.name))
+        return None if pod is None else (pod.stamp, pod.labels, pod.annotations)
+
+    async def replace(self, ref: PodRef) -> None:
+        self.fake.pods["default", ref.name] = FreePod("another")
+
+
+class RealWorld:
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self.adopter: Adopter = PodAdopter(client)
+        self.evictor: Evictor = PodEvictor(client)
+        self.made: list[str] = []
+
+    async def run(self, *, bare: bool = False, guarded: bool = False) -> PodRef:
+        name = f"correct-{uuid.uuid4().hex[:8]}"
+        kept = {} if bare else dict(MINE)
+        if guarded:
+            kept["guarded"] = name
+            budget = {"maxUnavailable": 0, "selector": {"matchLabels": {"guarded": name}}}
+            body = {"metadata": {"name": name}, "spec": budget}
+            await self._client.request("POST", BUDGETS, body=body)
+        return PodRef(Uid(await self._create(name, kept, guarded)), "default", name)
+
+    async def _create(self, name: str, kept: dict[str, str], bound: bool = False) -> str:
+        meta = {"name": name} | ({"labels": kept, "annotations": kept} if kept else {})
+        spec: dict[str, Any] = {
+            "containers": [{"name": "c", "image": "none"}],
+            "nodeSelector": {"example.com/nowhere": "yes"},
+        }
+        pod = await self._client.request(
+            "POST", f"{CORE}/pods", body={"metadata": meta, "spec": spec}
+        )
+        self.made.append(name)
+        if bound:  # a budget guards only what is not pending
+            status = {"status": {"phase": "Running"}}
+            path, kind = f"{CORE}/pods/{name}/status", "application/merge-patch+json"
+            await self._client.request("PATCH", path, body=status, content_type=kind)
+        return str(json.loads(pod)["metadata"]["uid"])
+
+    async def _read(self, name: str) -> Any:
+        try:
+            return json.loads(await self._client.request("GET", f"{CORE}/pods/{name}"))
+        except ClusterError:
+            return None
+
+    async def state(self, ref: PodRef) -> tuple[str, dict[str, str], dict[str, str]] | None:
+        pod = await self._read(ref.name)
+        if pod is None or "deletionTimestamp" in pod["metadata"]:
+            return None
+        annotations = dict(pod["metadata"].get("annotations", {}))
+        stamp = annotations.pop(ANNOTATION_RELEASE, "")
+        return stamp, pod["metadata"].get("labels", {}), annotations
+
+    async def replace(self, ref: PodRef) -> None:
+        await self._client.request("DELETE", f"{CORE}/pods/{ref.name}", query=NOW)
+        await self._create(ref.name, {})
+
+    async def clear(self) -> None:
+        for name in self.made:
+            for path in (f"{CORE}/pods/{name}", f"{BUDGETS}/{name}"):
+                try:
+                    await self._client.request("DELETE", path, query=NOW)
+                except ClusterError:
+                    continue  # it is gone
+
+
+@pytest.fixture
+async def real(request: pytest.FixtureRequest) -> AsyncIterator[RealWorld]:
+    client = await Client.connect(request.getfixturevalue("cluster").kubeconfig)
+    world = RealWorld(client)
+    yield world
+    await world.clear()
+    await client.close()
+
+
+@pytest.fixture(params=["fake", "real"])
+def world(request: pytest.FixtureRequest) -> World:
+    if request.param == "fake":
+        return FakeWorld()
+    return request.getfixturevalue("real")  # type: ignore[no-any-return]
+
+
+async def test_an_adopted_pod_is_stamped_and_keeps_what_is_its_own(world: World) -> None:
+    ref = await world.run()
+    await world.adopter.adopt(Adopt(ref, LABELS))
+    assert await world.state(ref) == (ADOPTED, LABELS | MINE, MINE)
+
+
+async def test_a_pod_without_labels_and_annotations_is_adopted(world: World) -> None:
+    ref = await world.run(bare=True)
+    await world.adopter.adopt(Adopt(ref, LABELS))
+    assert await world.state(ref) == (ADOPTED, LABELS, {})
+
+
+async def test_to_adopt_twice_changes_nothing(world: World) -> None:
+    ref = await world.run()
+    for _ in range(2):
+        await world.adopter.adopt(Adopt(ref, LABELS))
+    assert await world.state(ref) == (ADOPTED, LABELS | MINE, MINE)
+
+
+async def test_another_pod_of_that_name_is_not_adopted(world: World) -> None:
+    ref = await world.run()
+    await world.replace(ref)
+    with pytest.raises(ClusterError):
+        await world.adopter.adopt(Adopt(ref, LABELS))
+    assert await world.state(ref) == ("", {}, {})
+
+
+async def test_who_is_gone_needs_no_correction(world: World) -> None:
+    ref = await world.run()
+    assert await world.evictor.evict(ref)
+    await world.adopter.adopt(Adopt(ref, LABELS))
+    assert await world.evictor.evict(ref)
+
+
+async def test_an_evicted_pod_goes(world: World) -> None:
+    ref = await world.run()
+    assert await world.evictor.evict(ref)
+    assert await world.state(ref) is None
+
+
+async def test_another_pod_of_that_name_is_not_evicted(world: World) -> None:
+    ref = await world.run()
+    await world.replace(ref)
+    assert await world.evictor.evict(ref)  # whom it is about is gone
+    assert await world.state(ref) == ("", {}, {})
+
+
+async def test_a_budget_keeps_a_pod(world: World) -> None:
+    ref = await world.run(guarded=True)
+    assert not await world.evictor.evict(ref)
+    assert await world.state(ref) is not None
+
+
+async def forget(client: Client) -> None:
+    try:
+        await client.request("DELETE", f"{CORE}/configmaps/{NAME}")
+    except ClusterError:
+        return  # there is none
+
+
+async def write(client: Client, data: dict[str, str]) -> int:
+    """Write the record; return when that was."""
+    body = {"metadata": {"name": NAME}, "data": data}
+    kept = json.loads(await client.request("POST", f"{CORE}/configmaps", body=body))
+    return read_time("", kept["metadata"]["creationTimestamp"])
+
+
+@pytest.fixture
+async def client(request: pytest.FixtureRequest) -> AsyncIterator[Client]:
+    client = await Client.connect(request.getfixturevalue("cluster").kubeconfig)
+    await forget(client)
+    yield client
+    await forget(client)
+    await client.close()
+
+
+@pytest.fixture(params=["fake", "real"])
+def installation(request: pytest.FixtureRequest) -> Installation:
+    if request.param == "fake":
+        return FakeInstallation()
+    return KeptInstallation(request.getfixturevalue("client"), "default")
+
+
+LATER = Millis(4_000_000_000_000)
+
+
+async def test_the_first_who_asks_decides_since_when_it_is(installation: Installation) -> None:
+    assert await installation.since(LATER) == LATER
+    assert await installation.since(Millis(LATER + 60_000)) == LATER
+    assert await installation.since(Millis(0)) == LATER
+
+
+async def test_another_leader_reads_what_the_first_wrote(client: Client) -> None:
+    await KeptInstallation(client, "default").since(LATER)
+    assert await KeptInstallation(client, "default").since(Millis(1)) == LATER
+
+
+async def test_the_record_is_never_older_than_itself(client: Client) -> None:
+    """Whoever wrote it may have a slow clock, which must make nobody a stray."""
+    written = await write(client, {"since": "2001-01-01T00:00:00Z"})
+    assert await KeptInstallation(client, "default").since(Millis(1)) == written
+
+
+@pytest.mark.parametrize("data", [{}, {"since": "yesterday"}], ids=str)
+async def test_a_record_that_tells_nothing_counts_from_its_creation(
+    client: Client, data: dict[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    written = await write(client, data)
+    assert await KeptInstallation(client, "default").since(Millis(1)) == written
+    assert [record.levelname for record in caplog.records] == ["WARNING"]

@@ -1,0 +1,274 @@
+"""The rules, the policies and the webhook give the same answers, case by case.
+
+On the real API server the cases run twice, as real people: once the policies stand alone, once the
+webhook does.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import pytest
+import yaml
+
+from app.core.gate import Ignore, Refuse
+from app.core.guard import Guard, Rules
+from app.core.resources import ManagedResources
+from app.core.templates import BUILT_IN
+from app.dev import folder as folders
+from app.dev.cluster import Cluster
+from app.dev.options import Options
+from app.dev.tools import Tools
+from app.settings import MANAGED
+from app.web.judges import Ground, Validation
+from app.web.review import Request
+from app.web.view import View
+from app.wire import Asked, UserInfo
+from tests.chart import Object
+from tests.contract.enforcement_cases import ALICE, CASES, CLASS, RELEASER, Case
+from tests.e2e.stage import until
+from tests.layers import POLICIES, VALIDATING, keep_only
+from tests.people import Person, person
+
+HOME = "rules"
+IDS = [case.rule.replace(" ", "-") for case in CASES]
+
+
+# --- the rules themselves ---
+
+
+@pytest.fixture(scope="module")
+def validation() -> Validation:
+    kinds = {(kind.group, kind.resource): kind for kind in BUILT_IN}
+    managed, exempt = ManagedResources(MANAGED), frozenset(["kube-system"])
+    ground = Ground(View(), managed, exempt, Guard(Rules()), kinds, lambda: True)
+    return Validation(ground, frozenset([RELEASER]))
+
+
+@pytest.mark.parametrize("case", CASES, ids=IDS)
+def test_the_rules_say(case: Case, validation: Validation) -> None:
+    group, resource = case.resource
+    request = Request(
+        uid="x",
+        operation="CREATE" if case.before is None else "UPDATE",
+        resource=Asked(group, resource),
+        sub_resource=case.subresource,
+        namespace=HOME,
+        user_info=UserInfo(case.caller),
+        object=case.after,
+        old_object=case.before,
+    )
+    wanted = Refuse(403, case.sentence) if case.sentence else Ignore()
+    assert validation.judge(request) == wanted
+
+
+# --- the policies alone, and the webhook alone ---
+
+
+@dataclass
+class Court:
+    """A cluster in which one layer holds, and the people who try."""
+
+    cluster: Cluster
+    layer: str
+    people: dict[str, Person]
+
+    def create(self, case: Case) -> str | None:
+        made = case.after
+        made["metadata"]["generateName"] = "made-"
+        path = f"{_path(case)}?dryRun=All"
+        return self.people[case.caller].refused("POST", path, made)
+
+    def change(self, case: Case) -> str | None:
+        """Change what was there before the layer was; only `change` may be the reason to refuse."""
+        where = f"{_path(case)}/{_name(case)}"
+        admin = self.people["admin"]
+        assert case.change is not None
+        for _ in range(5):  # controllers write it too
+            found = admin.get(where)
+            found["metadata"].setdefault("annotations", {})
+            found["metadata"].setdefault("labels", {})
+            case.change(found)
+            at = f"{where}/{case.subresource}" if case.subresource else where
+            said = self.people[case.caller].refused("PUT", f"{at}?dryRun=All", found)
+            if said is None or "the object has been modified" not in said:
+                return said
+        raise AssertionError(f"{where} changes all the time")
+
+
+@pytest.fixture(scope="module", params=["policies", "webhook"])
+def court(request: pytest.FixtureRequest, cluster_tools: Tools) -> Iterator[Court]:
+    """What is changed later was there before; then the layer begins to hold."""
+    layer: str = request.param
+    cluster = Cluster(folders.own_folder(f"rules-{layer}"))
+    try:
+        cluster.up(Options(nodes=1, fairgate=False))
+        court = Court(cluster, layer, _people(cluster))
+        kind = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass"}
+        twin = {"metadata": {"name": CLASS}, "value": 0, "preemptionPolicy": "Never"}
+        court.people["admin"].call(
+            "POST", f"/apis/{kind['apiVersion']}/priorityclasses", kind | twin
+        )
+        for case in CASES:
+            if case.before is not None:
+                made = json.loads(json.dumps(case.before))
+                made["metadata"]["name"] = _name(case)
+                court.people["admin"].call("POST", _path(case), made)
+        _enforce(court)
+        yield court
+    finally:
+        cluster.down()
+
+
+@pytest.mark.parametrize("case", CASES, ids=IDS)
+def test_the_api_server_says(case: Case, court: Court) -> None:
+    said = court.create(case) if case.before is None else court.change(case)
+    if case.sentence is None:
+        assert said is None
+    else:
+        assert said is not None, "it was allowed"
+        assert case.sentence in said
+        assert ("AdmissionPolicy" in said) == (court.layer == "policies")
+
+
+def test_nobody_binds_but_who_may(court: Court) -> None:
+    admin, alice = court.people["admin"], court.people[ALICE]
+    free = {"spec": {"containers": [{"name": "c", "image": "i"}], "nodeSelector": {"rules": "no"}}}
+    admin.call("POST", f"/api/v1/namespaces/{HOME}/pods", {"metadata": {"name": "free"}, **free})
+    binding = {
+        "apiVersion": "v1",
+        "kind": "Binding",
+        "metadata": {"name": "free"},
+        "target": {"kind": "Node", "name": "node-0"},
+    }
+    for path in ("pods/free/binding", "bindings"):
+        said = alice.refused("POST", f"/api/v1/namespaces/{HOME}/{path}", binding)
+        assert said is not None
+        assert "only accounts with the verb bind" in said
+
+
+def test_pods_are_bound_by_the_scheduler(court: Court) -> None:
+    admin = court.people["admin"]
+    body = {"metadata": {"name": "bound"}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
+    admin.call("POST", f"/api/v1/namespaces/{HOME}/pods", body)
+    where = f"/api/v1/namespaces/{HOME}/pods/bound"
+    until("it is bound", lambda: bool(admin.get(where)["spec"].get("nodeName")))
+    until("it runs", lambda: admin.get(where)["status"].get("phase") == "Running")
+
+
+# --- tenants ---
+
+
+@pytest.mark.parametrize(
+    ("rule", "who", "change", "sentence"),
+    [
+        ("own users", "lead", {"users": [{"name": "x", "weight": "2"}]}, None),
+        ("own weight", "lead", {"weight": "9"}, "whoever may update its parent"),
+        ("own guarantee", "lead", {"quotas": [{"pool": "p", "guarantee": {"nvidia.com/gpu": 1}}]}, "whoever may update its parent"),
+        ("another parent", "lead", {"parent": "other"}, "whoever may update its parent"),
+        ("a child's weight by the parent's admin", "head", {"weight": "9"}, None),
+        ("a child's users by the parent's admin", "head", {"users": [{"name": "x"}]}, "tenants/users"),
+        ("up to the top by the parent's admin", "head", {"parent": None}, "whoever may update its parent"),
+    ],
+)  # fmt: skip
+def test_a_tenant_is_governed_from_above(
+    court: Court, rule: str, who: str, change: Object, sentence: str | None
+) -> None:
+    path = "/apis/fairgate.io/v1alpha1/tenants/team?dryRun=All"
+    said = court.people[who].refused("PATCH", path, {"spec": change})
+    if sentence is None:
+        assert said is None, rule
+    else:
+        assert said is not None, rule
+        assert sentence in said
+
+
+def test_a_tenant_is_made_and_deleted_from_above(court: Court) -> None:
+    tenants = "/apis/fairgate.io/v1alpha1/tenants"
+    child = {"metadata": {"name": "child"}, "spec": {"parent": "team"}}
+    top = {"metadata": {"name": "top"}, "spec": {}}
+    kind = {"apiVersion": "fairgate.io/v1alpha1", "kind": "Tenant"}
+    lead = court.people["lead"]
+    assert lead.refused("POST", f"{tenants}?dryRun=All", {**kind, **child}) is None
+    assert "may update its parent" in str(lead.refused("POST", tenants, {**kind, **top}))
+    assert "may update its parent" in str(lead.refused("DELETE", f"{tenants}/team", None))
+
+
+def _people(cluster: Cluster) -> dict[str, Person]:
+    admin = Person(cluster.kubeconfig)
+    people = {"admin": admin, **{n: person(cluster, n) for n in (ALICE, RELEASER, "lead", "head")}}
+    apply = ("apply", "-f", "-")
+    cluster.kubectl("create", "namespace", HOME)
+    account = f"/api/v1/namespaces/{HOME}/serviceaccounts/default"
+    until("pods can be made", lambda: admin.refused("GET", account, None) is None)
+    subresources = [f"pods/{s}" for s in ("status", "binding", "resize", "ephemeralcontainers")]
+    everything = {"apiGroups": ["", "apps", "batch"], "resources": ["*"], "verbs": ["*"]}
+    doors = {"apiGroups": [""], "resources": [*subresources, "bindings"], "verbs": ["*"]}
+    release = {"apiGroups": ["fairgate.io"], "resources": ["podgates"], "verbs": ["release"]}
+    tenants = {"apiGroups": ["fairgate.io"], "resources": ["tenants"]}
+    lead = [
+        {**tenants, "verbs": ["create", "delete"]},
+        {**tenants, "verbs": ["get", "update", "patch"], "resourceNames": ["team"]},
+        {**tenants, "resources": ["tenants/users"], "verbs": ["update"], "resourceNames": ["team"]},
+    ]
+    head = [
+        {**tenants, "verbs": ["get", "patch"]},
+        {**tenants, "verbs": ["update"], "resourceNames": ["above"]},
+    ]
+    rights = {ALICE: [everything, doors], RELEASER: [everything, doors, release]}
+    documents = [*_granted(rights, "Role"), *_granted({"lead": lead, "head": head}, "ClusterRole")]
+    cluster.kubectl(*apply, stdin=yaml.safe_dump_all(documents))
+    return people
+
+
+def _granted(rights: dict[str, list[Any]], kind: str) -> Iterator[Object]:
+    group, where = "rbac.authorization.k8s.io", {"namespace": HOME} if kind == "Role" else {}
+    for name, rules in rights.items():
+        metadata = {"name": f"rules-{name}", **where}
+        yield {"apiVersion": f"{group}/v1", "kind": kind, "metadata": metadata, "rules": rules}
+        yield {
+            "apiVersion": f"{group}/v1",
+            "kind": f"{kind}Binding",
+            "metadata": metadata,
+            "roleRef": {"apiGroup": group, "kind": kind, "name": f"rules-{name}"},
+            "subjects": [{"apiGroup": group, "kind": "User", "name": name}],
+        }
+
+
+def _enforce(court: Court) -> None:
+    """Install the chart, and take the other layer away."""
+    cluster = court.cluster
+    if court.layer == "webhook":
+        cluster.start_fairgate("webhook")
+        keep_only(cluster, VALIDATING)
+    else:
+        cluster.install()
+        keep_only(cluster, POLICIES)
+    tenant = {"apiVersion": "fairgate.io/v1alpha1", "kind": "Tenant"}
+    for name, spec in (("above", {}), ("team", {"parent": "above"})):
+        admin = court.people["admin"]
+        body = {**tenant, "metadata": {"name": name}, "spec": spec}
+        admin.call("POST", "/apis/fairgate.io/v1alpha1/tenants", body)
+    samples = ("a pod without the gate", "privilege", "a gang", "a colleague's stamp on a Job")
+    for case in CASES:
+        if case.rule in samples:
+            until(f"{case.rule} meets the layer", partial(_meets, court, case))
+
+
+def _meets(court: Court, case: Case) -> bool:
+    said = court.create(case) if case.before is None else court.change(case)
+    return said is not None and ("AdmissionPolicy" in said) == (court.layer == "policies")
+
+
+def _path(case: Case) -> str:
+    group, resource = case.resource
+    root = f"/apis/{group}/v1" if group else "/api/v1"
+    return f"{root}/namespaces/{HOME}/{resource}"
+
+
+def _name(case: Case) -> str:
+    return "".join(c if c.isalnum() else "-" for c in case.rule.lower())

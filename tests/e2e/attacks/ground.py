@@ -1,0 +1,207 @@
+"""The ground of the attacks: a cluster in one mode of enforcement, and everybody who tries.
+
+All act with credentials of their own, against the API server as it is.
+"""
+
+from __future__ import annotations
+
+import itertools
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import yaml
+
+from app.dev import folder as folders
+from app.dev.cluster import Cluster
+from app.dev.options import Options
+from tests.e2e.stage import GATE, GPU, gates, until
+from tests.layers import HOLDING, VALIDATING, keep_only
+from tests.people import Person, person
+
+Object = dict[str, Any]
+
+MODES = ("everything", "policies", "webhook", "killed")
+"""All layers; the policies alone; the webhook alone; all layers, and every webhook process dead."""
+
+RED, BLUE = "red", "blue"
+"""Namespaces of two teams. Mallory may edit red, and Bob blue."""
+
+SPARES = 40
+TOO_MANY = 9
+"""GPUs that no node has: who asks for them waits for ever."""
+
+NODE = "node-0"
+TWIN = {"priorityClassName": "fairgate.none", "preemptionPolicy": "Never"}
+
+
+@dataclass
+class Ground:
+    """A cluster of four nodes with 8 GPUs each, and Fairgate in it, in one mode."""
+
+    cluster: Cluster
+    mode: str
+    admin: Person
+    mallory: Person
+    bob: Person
+    chief: Person
+    """Has the ClusterRole `admin` in red."""
+    node: Person
+    scheduler: Person
+    waiting: list[str] = field(default_factory=list)
+    running: list[str] = field(default_factory=list)
+    _names: Iterator[int] = field(default_factory=itertools.count)
+
+    def name(self, what: str = "pod") -> str:
+        """Return a name nobody had."""
+        return f"{what}-{next(self._names)}"
+
+    def held(self) -> str:
+        """Return a pod of Mallory's in red that is held, and that nobody has touched yet."""
+        return self.waiting.pop()
+
+    def released(self) -> str:
+        """Return a pod of Mallory's in red that was released and runs, untouched."""
+        return self.running.pop()
+
+    def pod(self, name: str, namespace: str = RED) -> Object:
+        """Return a pod as it is stored."""
+        found: Object = self.admin.get(path(namespace, name))
+        return found
+
+    def is_held(self, name: str, namespace: str = RED) -> bool:
+        """Tell whether a pod is stored with our gate."""
+        return GATE in gates(self.pod(name, namespace))
+
+    def exists(self, name: str, namespace: str = RED) -> bool:
+        """Tell whether there is a pod."""
+        return self.admin.refused("GET", path(namespace, name), None) is None
+
+    def stored(
+        self, body: Object, who: Person | None = None, namespace: str = RED
+    ) -> Object | None:
+        """Create a pod as Mallory, or who; return what was stored, None if it was refused."""
+        made = (who or self.mallory).refused("POST", path(namespace), body)
+        return None if made is not None else self.pod(body["metadata"]["name"], namespace)
+
+    def stamped(self, body: Object, user: str = "mallory", namespace: str = RED) -> Object:
+        """Return a pod with gate, stamps and class written by hand, as the webhook writes them."""
+        metadata, spec = dict(body["metadata"]), dict(body["spec"])
+        stamps = {"fairgate.io/release": "0", "fairgate.io/submitter": user}
+        labels = {"fairgate.io/tenant": f"ns.{namespace}", "fairgate.io/user": user}
+        metadata["annotations"] = {**metadata.get("annotations", {}), **stamps}
+        metadata["labels"] = {**metadata.get("labels", {}), **labels}
+        spec = {"schedulingGates": [{"name": GATE}], **TWIN, **spec}
+        return {**body, "metadata": metadata, "spec": spec}
+
+
+def path(namespace: str, name: str = "", sub: str = "") -> str:
+    """Return where pods, a pod, or a subresource of it is."""
+    whole = f"/api/v1/namespaces/{namespace}/pods"
+    return "/".join(part for part in (whole, name, sub) if part)
+
+
+def body(name: str, gpus: int = 1, **spec: Any) -> Object:
+    """Return an ordinary pod, that ends as soon as it is told to."""
+    container: Object = {"name": "c", "image": "i"}
+    if gpus:
+        container["resources"] = {"limits": {GPU: gpus}}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name},
+        "spec": {"containers": [container], "terminationGracePeriodSeconds": 0, **spec},
+    }
+
+
+def layer_of(said: str | None) -> str:
+    """Tell who refused: P policy, W webhook, the outage of it, R RBAC, K the API server itself."""
+    if said is None:
+        return "-"
+    for mark, layer in (
+        ("ValidatingAdmissionPolicy", "P"),
+        ("failed calling webhook", "outage"),
+        ("admission webhook", "W"),
+        ("cannot ", "R"),
+    ):
+        if mark in said:
+            return layer
+    return "K"
+
+
+@contextmanager
+def ground(mode: str) -> Iterator[Ground]:
+    """Enter with a cluster in this mode; left without a trace."""
+    cluster = Cluster(folders.own_folder(f"attacks-{mode}"))
+    try:
+        cluster.up(Options(nodes=4))
+        place = _people(cluster, mode)
+        _prepare(place)
+        _enter(place)
+        yield place
+    finally:
+        cluster.down()
+
+
+def _people(cluster: Cluster, mode: str) -> Ground:
+    for namespace in (RED, BLUE):
+        cluster.kubectl("create", "namespace", namespace)
+    roles = (("mallory", RED, "edit"), ("bob", BLUE, "edit"), ("chief", RED, "admin"))
+    for user, namespace, role in roles:
+        grant = (f"--clusterrole={role}", f"--user={user}", "-n", namespace)
+        cluster.kubectl("create", "rolebinding", user, *grant)
+    return Ground(
+        cluster,
+        mode,
+        Person(cluster.kubeconfig),
+        *(person(cluster, name) for name, _, _ in roles),
+        person(cluster, f"system:node:{NODE}", ["system:nodes"]),
+        person(cluster, "system:kube-scheduler"),
+    )
+
+
+def _prepare(place: Ground) -> None:
+    """Make what waits and what runs while everything works."""
+    for namespace in (RED, BLUE):
+        account = f"/api/v1/namespaces/{namespace}/serviceaccounts/default"
+        until("pods can be made", lambda at=account: place.admin.refused("GET", at, None) is None)  # type: ignore[misc]
+    for number in range(SPARES):
+        place.waiting.append(f"waiting-{number}")
+        place.mallory.call("POST", path(RED), body(place.waiting[-1], TOO_MANY))
+    for number in range(8):
+        place.running.append(f"running-{number}")
+        place.mallory.call("POST", path(RED), body(place.running[-1]))
+    for name in place.running:
+        until(f"{name} runs", lambda n=name: place.pod(n)["status"].get("phase") == "Running")  # type: ignore[misc]
+
+
+def _enter(place: Ground) -> None:
+    cluster, mallory = place.cluster, place.mallory
+    match place.mode:
+        case "policies":
+            cluster.stop_fairgate("webhook")
+            for kind in (HOLDING, VALIDATING):
+                cluster.kubectl("delete", kind, "fairgate")
+            at, new = path(RED) + "?dryRun=All", body("probe")
+            until("policies hold", lambda: layer_of(mallory.refused("POST", at, new)) == "P")
+        case "webhook":
+            keep_only(cluster, HOLDING, VALIDATING)
+            at = path(RED, place.waiting[0]) + "?dryRun=All"
+            refused = partial(mallory.refused, "PATCH", at, [OPEN], "json")
+            until("the webhook alone holds", lambda: layer_of(refused()) == "W")
+        case "killed":
+            cluster.stop_fairgate("webhook", signal.SIGKILL)
+        case _:
+            pass
+
+
+OPEN = {"op": "remove", "path": "/spec/schedulingGates"}
+"""The patch that takes all gates off."""
+
+
+def documents(*objects: Object) -> str:
+    """Return objects as kubectl reads them."""
+    return yaml.safe_dump_all(objects)

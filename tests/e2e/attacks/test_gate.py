@@ -1,0 +1,43 @@
+"""Rows 1 and 2: the gate is taken off a held pod, in every way there is to write a pod."""
+
+from __future__ import annotations
+
+import copy
+
+from tests.e2e.attacks.ground import GATE, OPEN, RED, Ground, layer_of, path
+from tests.e2e.attacks.outcomes import Outcomes
+
+PATCHES = {
+    "json": [OPEN],
+    "merge": {"spec": {"schedulingGates": []}},
+    "strategic": {"spec": {"schedulingGates": [{"$patch": "delete", "name": GATE}]}},
+}
+
+
+def test_01_nobody_takes_the_gate_off(ground: Ground, outcomes: Outcomes) -> None:
+    for who in (ground.mallory, ground.chief):
+        name = ground.held()
+        for kind, patch in PATCHES.items():
+            said = who.refused("PATCH", path(RED, name), patch, kind)
+            assert said is not None, kind
+            assert layer_of(said) in {"killed": ("P", "outage")}.get(ground.mode, ("P", "W"))
+        changed = copy.deepcopy(ground.pod(name))
+        changed["spec"]["schedulingGates"] = []
+        assert who.refused("PUT", path(RED, name), changed) is not None
+        assert ground.is_held(name)
+    outcomes(1, ground.mode, "take the gate off", layer_of(said), said)
+
+
+def test_02_nobody_makes_fairgate_forget_a_pod(ground: Ground, outcomes: Outcomes) -> None:
+    name = ground.held()
+    before = ground.pod(name)
+    forget = [OPEN, {"op": "remove", "path": "/metadata/labels"}]
+    forget.append({"op": "remove", "path": "/metadata/annotations"})
+    said = ground.mallory.refused("PATCH", path(RED, name), forget, "json")
+    assert said is not None
+    after = ground.pod(name)
+    assert (after["spec"], after["metadata"]["annotations"]) == (
+        before["spec"],
+        before["metadata"]["annotations"],
+    )
+    outcomes(2, ground.mode, "take gate, labels and annotations off", layer_of(said), said)

@@ -1,0 +1,159 @@
+"""Who ran before Fairgate came, who gets round the gate, and who finds no node."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from app.dev import folder as folders
+from app.dev.cluster import Cluster
+from app.dev.options import Options
+from app.dev.tools import Tools
+from tests.e2e.stage import Object, Stage, gates, name_of, pod, stamp, until
+from tests.e2e.test_release import deployment
+from tests.e2e.test_shares import policy
+
+UNGATE = '[{"op": "remove", "path": "/spec/schedulingGates"}]'
+NOWHERE = {
+    "nodeAffinity": {
+        "requiredDuringSchedulingIgnoredDuringExecution": {
+            "nodeSelectorTerms": [
+                {"matchExpressions": [{"key": "example.com/nowhere", "operator": "Exists"}]}
+            ]
+        }
+    }
+}
+
+
+@pytest.fixture(scope="module")
+def grown(cluster_tools: Tools) -> Iterator[Cluster]:
+    """A cluster in which two pods ran before Fairgate came; its operator evicts strays."""
+    cluster = Cluster(folders.own_folder("life"))
+    try:
+        evict = {"FAIRGATE_EVICT_BYPASSED": "true"}
+        cluster.up(Options(nodes=2, fairgate=False, environment=evict))
+        stage = Stage(cluster)
+        old = stage.namespace("old")
+        stage.apply(old, pod("old-0"), pod("old-1", 2))
+        until("they run", lambda: len(stage.running(old)) == 2)
+        for role in ("webhook", "controller"):
+            cluster.start_fairgate(role)
+        yield cluster
+    finally:
+        cluster.down()
+
+
+@pytest.fixture
+def stage(grown: Cluster, tmp_path: Path) -> Iterator[Stage]:
+    stage = Stage(grown, folder=tmp_path)
+    try:
+        yield stage
+    finally:
+        stage.clear()
+
+
+def told(stage: Stage, namespace: str, reason: str) -> list[str]:
+    """Return what the owners of pods were told for a reason."""
+    found = stage.get("events", "-n", namespace, f"--field-selector=reason={reason}")["items"]
+    return [f"{event['involvedObject']['name']}: {event['message']}" for event in found]
+
+
+def held_in(stage: Stage, name: str) -> str:
+    """Create a namespace whose tenant is paused, and a pod that is held in it."""
+    ours = stage.namespace(name)
+    stage.tenant(name, "1", ours, paused=True)
+    until("the leader knows the tenant", lambda: "status" in stage.get("tenant", name))
+    stage.apply(ours, pod("p"))
+    until("it is held", lambda: bool(told(stage, ours, "Held")))
+    assert stage.held(ours) == ["p"]
+    return ours
+
+
+def take_the_gate_off(stage: Stage, namespace: str) -> None:
+    """Do what only a cluster administrator may."""
+    stage.cluster.kubectl("patch", "pod", "p", "-n", namespace, "--type=json", "-p", UNGATE)
+
+
+def strays(stage: Stage) -> float:
+    return stage.metric("controller", "fairgate_bypassed_pods_total")
+
+
+def used(stage: Stage, tenant: str) -> float:
+    return stage.metric("controller", "fairgate_used_resources", f'tenant="{tenant}"')
+
+
+def test_pods_that_ran_before_are_adopted_counted_and_left_running(stage: Stage) -> None:
+    until("both are adopted", lambda: [stamp(p) for p in stage.pods("old")] == ["adopted"] * 2)
+    for item in stage.pods("old"):
+        labels = item["metadata"]["labels"]
+        assert labels["fairgate.io/tenant"] == "ns.old"
+        assert labels["fairgate.io/pool"] == "default"
+        assert labels["fairgate.io/user"] == "unknown"
+        assert item["status"]["phase"] == "Running"
+    until("they are counted", lambda: used(stage, "ns.old") == 3)
+    assert strays(stage) == 0
+    since = stage.get("configmap", "fairgate-installation", "-n", "fairgate-system")["data"]
+    assert since["since"].endswith("Z")
+
+
+def test_a_new_leader_adopts_and_reports_nobody_anew(stage: Stage) -> None:
+    until("both are adopted", lambda: [stamp(p) for p in stage.pods("old")] == ["adopted"] * 2)
+    before = {name_of(p): p["metadata"]["resourceVersion"] for p in stage.pods("old")}
+    ours = stage.namespace("between")
+    stage.apply(ours, pod("released"))
+    until("it runs", lambda: stage.running(ours) == ["released"])
+    stage.cluster.stop_fairgate("controller")
+    stage.cluster.start_fairgate("controller")
+    stage.apply(ours, pod("another"))
+    until("the new leader releases", lambda: len(stage.running(ours)) == 2)
+    assert {name_of(p): p["metadata"]["resourceVersion"] for p in stage.pods("old")} == before
+    assert strays(stage) == 0
+
+
+def test_who_gets_round_the_gate_is_reported_once_and_evicted_if_so_chosen(stage: Stage) -> None:
+    ours = held_in(stage, "round")
+    before = strays(stage)
+    take_the_gate_off(stage, ours)
+    until("it is evicted", lambda: not stage.pods(ours))
+    assert strays(stage) == before + 1
+    until("its owner is told", lambda: bool(told(stage, ours, "Reclaimed")))
+    [message] = told(stage, ours, "Refused")
+    assert message.startswith("p: it was never released by Fairgate")
+
+
+def test_while_observing_whoever_is_past_the_gate_is_adopted(stage: Stage) -> None:
+    ours = held_in(stage, "observed")
+    before = strays(stage)
+    policy(stage, mode="Observe")
+    take_the_gate_off(stage, ours)
+    until("it is adopted", lambda: stamp(stage.pods(ours)[0]) == "adopted")
+    until("it runs", lambda: stage.running(ours) == ["p"])
+    assert strays(stage) == before
+
+
+def lost() -> Object:
+    """Return a Deployment whose pod goes to no node that exists, which only the scheduler sees."""
+    manifest = deployment("lost", 1)
+    manifest["spec"]["template"]["spec"]["affinity"] = NOWHERE
+    return manifest
+
+
+def test_a_released_pod_without_a_node_goes_and_its_replacement_waits(stage: Stage) -> None:
+    ours = stage.namespace("lost")
+    policy(stage, schedulingTimeout="3s")
+    stage.apply(ours, lost())
+    until("one is evicted", lambda: bool(told(stage, ours, "Reclaimed")))
+    [message] = told(stage, ours, "Reclaimed")[:1]
+    assert "no node took it within 3 s" in message
+    waiting = lambda: [m for m in told(stage, ours, "Held") if "no node took it" in m]  # noqa: E731
+    until("another is kept waiting", lambda: bool(waiting()))
+    stage.apply(ours, pod("other", 4))
+    until("what is not like it runs", lambda: stage.running(ours) == ["other"])
+    until("it is tried again, and fails", lambda: len(told(stage, ours, "Reclaimed")) > 1)
+    policy(stage, schedulingTimeout="0s")
+    until("it is left alone", lambda: any(not gates(p) for p in stage.pods(ours)))
+    describe = json.dumps(stage.pods(ours))
+    assert "Unschedulable" in describe

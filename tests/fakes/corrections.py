@@ -1,0 +1,67 @@
+"""An Adopter, an Evictor and an Installation without an API server."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from app.core.effects import Adopt, PodRef
+from app.core.errors import ClusterRefused, ClusterUnavailable
+from app.core.model import ADOPTED, Millis
+
+
+@dataclass
+class FreePod:
+    """A pod past the gate, as far as it can be corrected."""
+
+    uid: str
+    stamp: str = ""
+    labels: dict[str, str] = field(default_factory=dict)
+    annotations: dict[str, str] = field(default_factory=dict)
+    guarded: bool = False
+    """A disruption budget forbids to evict it."""
+
+
+class FakeCorrector:
+    """`ports.Adopter` and `ports.Evictor` on `pods`, keyed by namespace and name."""
+
+    def __init__(self) -> None:
+        self.pods: dict[tuple[str, str], FreePod] = {}
+        self.silent = False
+        """No request gets through."""
+        self.asked: list[PodRef] = []
+
+    async def adopt(self, order: Adopt) -> None:
+        pod = self._find(order.ref)
+        if pod is None:
+            return
+        if pod.uid != order.ref.uid:
+            raise ClusterRefused("uid: field is immutable", 422)
+        pod.stamp = ADOPTED
+        pod.labels |= order.labels
+
+    async def evict(self, ref: PodRef) -> bool:
+        pod = self._find(ref)
+        if pod is None or pod.uid != ref.uid:
+            return True
+        if pod.guarded:
+            return False
+        del self.pods[ref.namespace, ref.name]
+        return True
+
+    def _find(self, ref: PodRef) -> FreePod | None:
+        self.asked.append(ref)
+        if self.silent:
+            raise ClusterUnavailable("no answer")
+        return self.pods.get((ref.namespace, ref.name))
+
+
+class FakeInstallation:
+    """`ports.Installation` in memory."""
+
+    def __init__(self, since: Millis | None = None) -> None:
+        self.kept = since
+
+    async def since(self, now: Millis) -> Millis:
+        if self.kept is None:
+            self.kept = now
+        return self.kept

@@ -1,0 +1,220 @@
+"""Pins only take nodes away: a plan lies on what is left, and is found where there is one."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from itertools import product
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app.core import events as ev
+from app.core.effects import Release
+from app.core.engine import Engine
+from app.core.model import Answer, Millis, Node, NodeName, Pin, Pod, Pool, PoolName, Resource, Uid
+from app.core.nodes import Nodes
+from app.core.resources import PODS, ManagedResources
+from app.core.views import View
+from app.sim.world import held_pod
+
+GPU = Resource("nvidia.com/gpu")
+NAMES = [NodeName(name) for name in "abcd"]
+
+free = st.lists(st.integers(0, 4), min_size=1, max_size=len(NAMES))
+some = st.lists(st.sampled_from(NAMES), unique=True).map(sorted).map(tuple)
+pin: st.SearchStrategy[Pin] = st.none() | some
+
+
+def cluster(free: list[int]) -> Nodes:
+    nodes = Nodes()
+    for name, gpus in zip(NAMES, free, strict=False):
+        nodes.put(name, {GPU: gpus}, {}, True)
+    return nodes
+
+
+def exists(free: list[int], pods: list[tuple[int, Pin]]) -> bool:
+    """Try every way to put the pods on nodes."""
+    for where in product(range(len(free)), repeat=len(pods)):
+        left = list(free)
+        for number, (gpus, only) in zip(where, pods, strict=True):
+            left[number] -= gpus if only is None or NAMES[number] in only else 99
+        if min(left) >= 0:
+            return True
+    return False
+
+
+@given(free, st.integers(1, 4), st.integers(1, 4), some)
+def test_equal_pinned_pods_are_placed_if_and_only_if_their_nodes_have_room(
+    free: list[int], gpus: int, count: int, only: tuple[NodeName, ...]
+) -> None:
+    plan = cluster(free).find((({GPU: gpus}, count),), pins=(only,))
+    assert (plan is not None) == exists(free, [(gpus, only)] * count)
+    assert plan is None or set(plan.nodes) <= set(only)
+
+
+@given(free, st.lists(st.tuples(st.integers(1, 4), pin), min_size=1, max_size=4))
+def test_what_is_found_for_a_mixed_gang_keeps_every_pin_and_fits(
+    free: list[int], pods: list[tuple[int, Pin]]
+) -> None:
+    parts = tuple(({GPU: gpus}, 1) for gpus, _ in pods)
+    plan = cluster(free).find(parts, pins=tuple(only for _, only in pods))
+    if plan is None:
+        return
+    left = dict(zip(NAMES, free, strict=False))
+    for node, (gpus, only) in zip(plan.nodes, pods, strict=True):
+        assert only is None or node in only
+        left[node] -= gpus
+    assert min(left.values()) >= 0
+
+
+# --- the engine, on nodes that come, go, close and change their pool ---
+
+POOLS = ("old", "young")
+MANAGED = ManagedResources([GPU])
+
+
+@dataclass
+class Life:
+    """Two pools, their nodes, and every pod as the API server would show it."""
+
+    engine: Engine = field(default_factory=lambda: Engine(MANAGED))
+    nodes: dict[NodeName, Node] = field(default_factory=dict)
+    pods: dict[Uid, Pod] = field(default_factory=dict)
+    wrong: list[Release] = field(default_factory=list)
+    now: int = 0
+
+    def hear(self, event: ev.NewsEvent) -> None:
+        self.engine.handle(event)
+
+    def settle(self) -> None:
+        """Let every release succeed, until nothing more is released."""
+        at = Millis(self.now)
+        while True:
+            effects = self.engine.handle(ev.Pass(at))
+            orders = [effect for effect in effects if isinstance(effect, Release)]
+            if not orders:
+                return
+            for order in orders:
+                self.release(order, at)
+
+    def release(self, order: Release, at: Millis) -> None:
+        uid, pool = order.intent.ref.uid, order.intent.pool
+        pod = self.pods[uid]
+        if order.node not in self.able(pod) or self.pool_of(order.node) != pool:
+            self.wrong.append(order)
+        free = [name for name in self.able(pod) if self.pool_of(name) == pool]
+        node = free[self.now % len(free)] if free else None
+        self.pods[uid] = replace(pod, gates=(), release=order.stamp, pool=pool, node=node)
+        self.hear(ev.ReleaseAnswered(at, uid, Answer.RELEASED))
+        self.hear(ev.PodObserved(at, self.pods[uid]))
+
+    def pool_of(self, name: NodeName | None) -> str | None:
+        node = self.nodes.get(name) if name is not None else None
+        return node.labels["pool"] if node else None
+
+    def able(self, pod: Pod) -> list[NodeName]:
+        """Return the nodes that a pod may go to and that have room for it."""
+        used = Counter[NodeName]()
+        for other in self.pods.values():
+            if other.node is not None:
+                used[other.node] += other.demand[GPU]
+        return [
+            name
+            for name, node in sorted(self.nodes.items())
+            if (pod.only is None or name in pod.only)
+            and node.ready
+            and node.allocatable[GPU] - used[name] >= pod.demand[GPU]
+        ]
+
+    def start(self, engine: Engine) -> Engine:
+        """Tell an engine how things are now, and that it has heard everything."""
+        at = Millis(self.now)
+        for name in POOLS:
+            engine.handle(ev.PoolObserved(at, Pool(PoolName(name), {"pool": name})))
+        for pod in self.pods.values():
+            engine.handle(ev.PodObserved(at, pod))
+        for node in self.nodes.values():
+            engine.handle(ev.NodeObserved(at, node))
+        for source in ev.Source:
+            engine.handle(ev.SourceFresh(at, source))
+        return engine
+
+
+steps = st.one_of(
+    st.tuples(st.just("submit"), st.integers(1, 4), pin),
+    st.tuples(st.just("end"), st.integers(0, 1000)),
+    st.tuples(
+        st.just("node"),
+        st.sampled_from(NAMES),
+        st.integers(0, 4),
+        st.booleans(),
+        st.sampled_from(POOLS),
+    ),
+    st.tuples(st.just("gone"), st.sampled_from(NAMES)),
+    st.tuples(st.just("settle")),
+)
+
+
+def play(script: list[tuple[object, ...]]) -> Iterator[Life]:
+    """Play a script; give the world back whenever it has settled."""
+    life = Life()
+    life.start(life.engine)
+    life.hear(ev.LeadershipGained(Millis(0), 1))
+    life.hear(ev.StoreReady(Millis(0)))
+    for number, (kind, *details) in enumerate([*script, ("settle",)]):
+        life.now, at = number, Millis(number)
+        match kind, details:
+            case "submit", [size, only]:
+                pod = replace(held_pod(f"p{number}", "space", size, since=number), only=only)
+                life.pods[pod.uid] = pod
+                life.hear(ev.PodObserved(at, pod))
+            case "end", [which] if life.pods:
+                uid = list(life.pods)[which % len(life.pods)]
+                del life.pods[uid]
+                life.hear(ev.PodGone(at, uid))
+            case "node", [name, gpus, ready, pool]:
+                offer = {GPU: gpus, PODS: 1000}
+                life.nodes[name] = Node(name, {"pool": pool}, offer, ready)
+                life.hear(ev.NodeObserved(at, life.nodes[name]))
+            case "gone", [name] if name in life.nodes:
+                del life.nodes[name]
+                for uid in [uid for uid, pod in life.pods.items() if pod.node == name]:
+                    del life.pods[uid]
+                    life.hear(ev.PodGone(at, uid))
+                life.hear(ev.NodeGone(at, name))
+            case "settle", []:
+                life.settle()
+                yield life
+
+
+scripts = st.lists(steps, max_size=50)
+
+
+@given(scripts)
+@settings(max_examples=200, deadline=None)
+def test_a_pinned_pod_is_released_exactly_when_one_of_its_nodes_has_room(
+    script: list[tuple[object, ...]],
+) -> None:
+    for life in play(script):
+        assert life.wrong == []
+        assert [p.name for p in life.pods.values() if p.gates and life.able(p)] == []
+
+
+def without_history(view: View) -> View:
+    """What the past weighs cannot be counted anew; all else must be."""
+    return View({n: replace(t, history=0.0) for n, t in view.tenants.items()}, view.pools)
+
+
+@given(scripts)
+@settings(max_examples=200, deadline=None)
+def test_what_is_counted_with_pins_equals_a_recount(script: list[tuple[object, ...]]) -> None:
+    for life in play(script):
+        other = life.start(Engine(MANAGED))
+        other.handle(ev.Pass(Millis(life.now)))
+        assert without_history(life.engine.view()) == without_history(other.view())
+        assert sorted(map(repr, life.engine.writes())) == sorted(map(repr, other.writes()))
+        for pod in life.pods.values():
+            mine, theirs = life.engine.why(pod.uid), other.why(pod.uid)
+            assert (mine and mine.text) == (theirs and theirs.text)
