@@ -211,16 +211,14 @@ def _guard(process: _Process, certificate: Renewal, view: View) -> None:
     meters, alarm = Enforcing(), Alarm(client, settings.namespace)
     latest = certificate.serving.ca
 
-    def observing() -> bool:
-        return view.observing
-
     keeper = Keeper(
         client,
         settings.namespace,
         ca=lambda: latest,
-        observing=observing,
+        observing=lambda: view.observing if view.ready else None,
         meters=meters,
         alarm=alarm,
+        is_ours=certificate.knows,
     )
 
     async def publish(ca_pem: bytes) -> None:
@@ -235,7 +233,7 @@ def _guard(process: _Process, certificate: Renewal, view: View) -> None:
             client,
             settings.managed_resources,
             seconds=settings.canary_seconds,
-            observing=observing,
+            observing=lambda: view.observing,
             meters=meters,
             alarm=alarm,
         )

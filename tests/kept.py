@@ -109,7 +109,7 @@ class Kept:
         self.client = client
         self.name = f"kept-{uuid.uuid4().hex[:8]}"
         self.ca = ca
-        self.observes = False
+        self.observes: bool | None = False
         self.guarded = Guarded()
         self.marks: dict[str, str] = {}
         self.documents: list[Object] = documents(self.name)
@@ -162,16 +162,18 @@ class Kept:
             await apply(self.client, ref(document).path, document)
 
     @asynccontextmanager
-    async def keeping(self, client: Any = None, pace: Pace = QUICK) -> AsyncIterator[Keeper]:
+    async def keeping(
+        self, client: Any = None, pace: Pace = QUICK, **more: Any
+    ) -> AsyncIterator[Keeper]:
         """Let a keeper run."""
         keeper = Keeper(
             client or self.client,
             self.name,
-            ca=lambda: self.ca,
             observing=lambda: self.observes,
             meters=self.guarded,
             alarm=Alarm(self.client, self.name),
             pace=pace,
+            **({"ca": lambda: self.ca} | more),
         )
         running = asyncio.create_task(keeper.run())
         try:

@@ -169,6 +169,14 @@ def lacks_only_ca(live: Object, wanted: Object, known: Object | None) -> bool:
     return not differences(live, bare)
 
 
+def only_ca(live: Object) -> bytes | None:
+    """Return the one CA bundle that all webhooks of a configuration have; None: there is none."""
+    bundles = {str(each["clientConfig"].get("caBundle", "")) for each in webhooks(live)}
+    if len(bundles) != 1:
+        return None
+    return base64.b64decode(bundles.pop()) or None
+
+
 def last_writer(live: Object, ours: str) -> str:
     """Return who last wrote the object, by the name its program gave itself, and when."""
     entries = [

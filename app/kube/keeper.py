@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
 
-from app.core.errors import ClusterError, ClusterRefused, InvalidInput
+from app.core.errors import ClusterError, ClusterRefused, FairgateError, InvalidInput
 from app.kube.alarm import Alarm
 from app.kube.client import Client
 from app.kube.enforcement import (
@@ -30,6 +30,7 @@ from app.kube.enforcement import (
     in_force,
     lacks_only_ca,
     last_writer,
+    only_ca,
     read_documents,
 )
 from app.kube.follow import follow
@@ -56,9 +57,18 @@ class Pace:
     """When something could not be written; longer each time."""
     breath: float = 0.25
     """After something was put back, in case somebody insists."""
+    mode: float = 30.0
+    """How long to wait for the mode to be known; then it is Enforce."""
+    ca: float = 15.0
+    """How long another replica may be ahead of us with its CA."""
 
 
 NORMAL = Pace()
+
+
+async def nobodys(ca_pem: bytes) -> bool:
+    """No CA but our own is ours."""
+    return False
 
 
 class Keeper:
@@ -70,15 +80,21 @@ class Keeper:
         namespace: str,
         *,
         ca: Callable[[], bytes],
-        observing: Callable[[], bool],
+        observing: Callable[[], bool | None],
         meters: EnforcementMeters,
         alarm: Alarm,
+        is_ours: Callable[[bytes], Awaitable[bool]] = nobodys,
         pace: Pace = NORMAL,
     ) -> None:
+        """`observing` is None while the mode is not known yet.
+
+        `is_ours` tells whether other CAs than `ca` may be what another replica has published.
+        """
         self._client = client
         self._maps = f"/api/v1/namespaces/{namespace}/configmaps"
         self._ca = ca
-        self._observing = observing
+        self._mode_now = observing
+        self._is_ours = is_ours
         self._meters = meters
         self._alarm = alarm
         self._pace = pace
@@ -88,6 +104,7 @@ class Keeper:
         self._dirty: set[Ref] = set()
         self._all_dirty = True
         self._look_at = 0.0
+        self._mode_by = 0.0
         self._failures = 0
         self._mode: tuple[bool, bytes] | None = None
         self._map: Object | None = None
@@ -95,12 +112,15 @@ class Keeper:
         self._normal: dict[Ref, Object] = {}
         self._unseen: dict[Ref, float] = {}
         """Documents whose object was never seen, and since when they are known."""
+        self._other_ca: dict[Ref, float] = {}
+        """Where another replica's CA is, and since when."""
         self._agreed: dict[Ref, Object] = {}
         """What each live object was when we last found it as wanted."""
 
     async def run(self) -> None:
         """Keep until cancelled."""
         followed: set[str] = set()
+        self._mode_by = time.monotonic() + self._pace.mode
         async with asyncio.TaskGroup() as group:
             heard = partial(self._heard, None)
             group.create_task(follow(self._client, self._maps, heard, only=CONFIG_MAP))
@@ -136,15 +156,24 @@ class Keeper:
             self._dirty |= ours
         self._stirred.set()
 
+    def _observing(self) -> bool:
+        return bool(self._mode_now())
+
     async def _rest(self) -> None:
         """Wait until there may be something to do."""
-        while not self._stirred.is_set():
-            if self._mode != (self._observing(), self._ca()) or time.monotonic() >= self._look_at:
-                self._all_dirty = True
-                break
+        while not self._is_due():
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stirred.wait(), self._pace.look)
         self._stirred.clear()
+
+    def _is_due(self) -> bool:
+        now = time.monotonic()
+        if self._mode_now() is None and now < self._mode_by:
+            self._stirred.clear()  # the first round looks at everything
+            return False
+        if self._mode != (self._observing(), self._ca()) or now >= self._look_at:
+            self._all_dirty = True
+        return self._all_dirty or self._stirred.is_set()
 
     async def _round(self) -> None:
         """Mend whatever may need it."""
@@ -257,7 +286,10 @@ class Keeper:
             return
         if await self._read_map():
             return  # all will be looked at again
+        if live is not None and await self._is_ahead(ref, live, observing):
+            return
         await self._restorer.put_back(ref.path, live, wanted)
+        self._other_ca.pop(ref, None)
         if live is None:
             await self._tell(ref, None, [DELETED])
         elif self._was_agreed(ref, live, wanted):
@@ -269,6 +301,22 @@ class Keeper:
         if differences(live, wanted):
             return False
         self._agreed[ref] = wanted
+        self._other_ca.pop(ref, None)
+        return True
+
+    async def _is_ahead(self, ref: Ref, live: Object, observing: bool) -> bool:
+        """Tell whether only the CA differs, by that of a replica that learned of it before us."""
+        other = only_ca(live)
+        if other is None or differences(live, in_force(self._normal[ref], other, observing)):
+            return False
+        left = self._other_ca.setdefault(ref, time.monotonic()) + self._pace.ca - time.monotonic()
+        try:
+            if left <= 0 or not await self._is_ours(other):
+                return False
+        except FairgateError as error:  # who cannot be asked does not vouch for it
+            log.warning("another CA cannot be judged", extra={"why": str(error)})
+            return False
+        self._look_again(left)
         return True
 
     def _was_agreed(self, ref: Ref, live: Object, wanted: Object) -> bool:

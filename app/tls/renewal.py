@@ -13,7 +13,7 @@ from typing import Protocol
 
 from app.core.errors import ClusterUnavailable, FairgateError
 from app.tls.rotation import Publish, Shown, Use, move
-from app.tls.trust import Serving, ends
+from app.tls.trust import Serving, ends, is_within, merge, vouching
 
 LOOK_SECONDS = 5.0
 RETRY_SECONDS = 1.0
@@ -90,6 +90,16 @@ class Renewal:
     def attach(self, use: Callable[[Serving], None]) -> None:
         """Have `use` called with every new certificate; if it raises, the old one stays in use."""
         self._users.append(use)
+
+    async def knows(self, ca_pem: bytes) -> bool:
+        """Tell whether another replica, a look ahead of us, may have published these CAs.
+
+        That is: we know each of them, or find it at the source, and one vouches for what we show.
+        Raises FairgateError.
+        """
+        found = await self._source.read()
+        known = merge(self._shown.published, self.serving.ca, found.ca if found else b"")
+        return is_within(ca_pem, known) and bool(vouching(ca_pem, self.serving.certificate))
 
     async def run(self) -> None:
         """Look every few seconds, for ever. What fails is tried again, and told once."""

@@ -7,6 +7,7 @@ import copy
 import json
 import time
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -96,6 +97,85 @@ async def test_a_changed_ca_is_seen_without_being_told(kept: Kept) -> None:
             return bool(each["clientConfig"]["caBundle"] == wanted)
 
         await until(written)
+
+
+async def ca_of(kept: Kept) -> set[bytes]:
+    found = [await kept.find(kind) for kind in (MUTATING, VALIDATING)]
+    return {
+        base64.b64decode(hook["clientConfig"]["caBundle"])
+        for each in found
+        for hook in each["webhooks"]
+    }
+
+
+async def test_a_replica_that_is_behind_leaves_the_newer_ca_alone(kept: Kept) -> None:
+    old, new = kept.ca, kept.ca + kept.ca
+
+    async def is_new(ca_pem: bytes) -> bool:
+        return ca_pem == new
+
+    counting = Counting(kept.client)
+    async with kept.keeping(), kept.keeping(counting, ca=lambda: old, is_ours=is_new):
+        await kept.settle()
+        writes = len(counting.writes)
+        kept.ca = new
+
+        async def written() -> bool:
+            return await ca_of(kept) == {new}
+
+        await until(written)
+        looks = {kind: counting.looks(kept.path(kind)) for kind in (MUTATING, VALIDATING)}
+
+        async def looked() -> bool:
+            return all(counting.looks(kept.path(kind)) > looks[kind] + 3 for kind in looks)
+
+        await until(looked)
+        assert await written()
+        assert len(counting.writes) == writes
+    assert not kept.guarded.restores
+
+
+async def test_a_replica_that_stays_ahead_for_ever_is_none(kept: Kept) -> None:
+    old = kept.ca
+
+    async def is_new(ca_pem: bytes) -> bool:
+        return True
+
+    async with kept.keeping(pace=replace(QUICK, ca=0.5), ca=lambda: old, is_ours=is_new):
+        await kept.settle()
+        forged = base64.b64encode(old + old).decode()
+        for kind in (MUTATING, VALIDATING):
+            await kept.edit(
+                kind,
+                lambda live: [w["clientConfig"].update(caBundle=forged) for w in live["webhooks"]],
+            )
+
+        async def back() -> bool:
+            return await ca_of(kept) == {old}
+
+        await until(back)
+
+
+async def test_nothing_is_enforced_before_the_mode_is_known(kept: Kept) -> None:
+    kept.observes = None
+    counting = Counting(kept.client)
+    async with kept.keeping(counting, replace(QUICK, mode=3600.0)):
+        kept.observes = True
+
+        async def written() -> bool:
+            spec = (await kept.find(BINDING))["spec"]
+            return bool(spec["validationActions"] == ["Warn", "Audit"])
+
+        await until(written)
+        hooks = (await kept.find(MUTATING))["webhooks"]
+        assert {each["failurePolicy"] for each in hooks} == {"Ignore"}
+
+
+async def test_a_mode_that_nobody_tells_is_to_enforce(kept: Kept) -> None:
+    kept.observes = None
+    async with kept.keeping(pace=replace(QUICK, mode=0.1)):
+        objects = await kept.settle()
+    assert objects[BINDING]["spec"]["validationActions"] == ["Deny"]
 
 
 # --- what is touched is put back ---

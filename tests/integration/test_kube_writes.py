@@ -82,5 +82,7 @@ async def test_secret_is_created_once_and_read_back(client: Client) -> None:
     data = {"tls.crt": b"\x00binary", "tls.key": b""}
     assert await bundle.create_secret("default", name, data, "Opaque")
     assert not await bundle.create_secret("default", name, {"tls.crt": b"other"})
-    assert await bundle.read_secret("default", name) == data
+    kept = await bundle.read_secret("default", name)
+    assert kept is not None
+    assert kept.data == data
     await client.request("DELETE", f"/api/v1/namespaces/default/secrets/{name}")
