@@ -67,6 +67,28 @@ REVIEW: dict[str, Any] = {
     },
 }
 
+_POD = REVIEW["request"]["object"]
+CHANGE: dict[str, Any] = {
+    **REVIEW,
+    "request": {
+        **REVIEW["request"],
+        "operation": "UPDATE",
+        "resource": {"group": "", "version": "v1", "resource": "pods"},
+        "oldObject": {**_POD, "spec": {**_POD["spec"], "schedulingGates": [{"name": GATE}]}},
+    },
+}
+_TEMPLATE = {"metadata": {"annotations": {"fairgate.io/submitter": "bob"}}, "spec": _POD["spec"]}
+STAMPED: dict[str, Any] = {
+    **REVIEW,
+    "request": {
+        **REVIEW["request"],
+        "operation": "UPDATE",
+        "resource": {"group": "jobset.x-k8s.io", "version": "v1", "resource": "jobsets"},
+        "object": {"spec": {"replicatedJobs": [{"template": {"spec": {"template": _TEMPLATE}}}]}},
+        "oldObject": {"spec": {"replicatedJobs": []}},
+    },
+}
+
 words = st.sampled_from(
     ["", "CREATE", "UPDATE", EXEMPT, GATE, GPU, "0", "1", "-1", "1e99", "Always", "\ud800", "\0"]
 )
@@ -86,7 +108,7 @@ values = st.recursive(
 def post() -> Iterator[Any]:
     with asyncio.Runner() as runner:
         app = runner.run(_app())
-        yield lambda body: runner.run(_post(app, body))
+        yield lambda body, path="/admit": runner.run(_post(app, body, path))
 
 
 async def _app() -> ASGIApp:
@@ -96,8 +118,8 @@ async def _app() -> ASGIApp:
     return admission_app(view, enforced, lambda: view.ready)
 
 
-async def _post(app: ASGIApp, body: bytes) -> Reply:
-    return await call(app, "POST", "/admit", body, {"content-type": "application/json"})
+async def _post(app: ASGIApp, body: bytes, path: str) -> Reply:
+    return await call(app, "POST", path, body, {"content-type": "application/json"})
 
 
 @settings(max_examples=BODIES // 4, deadline=None)
@@ -132,6 +154,26 @@ def test_a_mutated_review_never_lets_a_gpu_pod_past_the_gate(
     request = json.loads(body.decode(errors="replace"))["request"]
     patch = json.loads(base64.b64decode(response.get("patch", "W10=")))
     assert _asks_for_nothing(request) or _ends_gated(request["object"], patch)
+
+
+@settings(max_examples=BODIES // 4, deadline=None)
+@given(data=st.data())
+def test_a_mutated_review_of_a_change_or_a_template_breaks_nothing(
+    post: Any, data: st.DataObject
+) -> None:
+    document = copy.deepcopy(data.draw(st.sampled_from([CHANGE, STAMPED])))
+    for _ in range(data.draw(st.integers(0, 4))):
+        _mutate(document, data)
+    body = json.dumps(document).encode()
+    if data.draw(st.integers(0, 3)) == 0:
+        body = _damage(body, data)
+
+    reply = post(body, data.draw(st.sampled_from(["/stamp", "/validate"])))
+
+    assert reply.status in (200, 400)
+    if reply.status == 200 and not reply.json["response"]["allowed"]:
+        assert reply.json["response"]["status"]["code"] < 500
+        assert reply.json["response"]["status"]["message"]
 
 
 def _mutate(document: Any, data: st.DataObject) -> None:
