@@ -135,6 +135,22 @@ async def test_a_replica_that_is_behind_leaves_the_newer_ca_alone(kept: Kept) ->
     assert not kept.guarded.restores
 
 
+async def test_a_ca_is_published_though_the_old_one_is_ours_too(kept: Kept) -> None:
+    async def is_any(ca_pem: bytes) -> bool:
+        return True
+
+    async with kept.keeping(is_ours=is_any) as keeper:
+        await kept.settle()
+        kept.ca += kept.ca
+        await keeper.publish(kept.ca)
+        assert await ca_of(kept) == {kept.ca}
+    async with kept.keeping(is_ours=is_any) as keeper:  # one that has just begun
+        kept.ca += kept.ca
+        await keeper.publish(kept.ca)
+        assert await ca_of(kept) == {kept.ca}
+    assert not kept.guarded.restores
+
+
 async def test_a_replica_that_stays_ahead_for_ever_is_none(kept: Kept) -> None:
     old = kept.ca
 
