@@ -294,6 +294,7 @@ class Keeper:
                 return
             by_us = True  # somebody of ours wrote it, before
         await self._restorer.put_back(ref.path, live, wanted)
+        self._agreed[ref] = wanted
         self._other_ca.pop(ref, None)
         if by_us:
             log.info("enforcement written", extra={"kind": ref.kind, "object": ref.name})
