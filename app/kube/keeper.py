@@ -139,11 +139,10 @@ class Keeper:
         return it by then, or the old one comes back.
         """
         async with self._lock:
-            if not self._documents:
-                await self._read_map()
+            await self._read_map()
             for ref in sorted(self._documents):
                 if ref.kind in WEBHOOKS:
-                    await self._mend(ref, ca_pem)
+                    await self._mend(ref, ca_pem, is_newest=True)
 
     def _heard(self, kind: str | None, name: str | None) -> None:
         """Something changed. No kind: the ConfigMap; no name: any object of the kind."""
@@ -257,18 +256,21 @@ class Keeper:
         await self._restorer.put_back(path, found, wanted)
         await self._tell(Ref("ConfigMap", CONFIG_MAP), found, [why] if found else [DELETED])
 
-    async def _mend(self, ref: Ref, ca: bytes) -> None:
-        """Make one object as wanted. Raises ClusterError."""
+    async def _mend(self, ref: Ref, ca: bytes, *, is_newest: bool = False) -> None:
+        """Make one object as wanted. Raises ClusterError.
+
+        `is_newest`: no replica can know of a later CA.
+        """
         for attempt in range(TRIES):
             try:
-                await self._compare(ref, ca)
+                await self._compare(ref, ca, is_newest)
             except ClusterRefused as error:
                 if error.status != 409 or attempt + 1 == TRIES:  # changed since we read it
                     raise
             else:
                 return
 
-    async def _compare(self, ref: Ref, ca: bytes) -> None:
+    async def _compare(self, ref: Ref, ca: bytes, is_newest: bool) -> None:
         live = await self._restorer.live(ref.path)
         observing = self._observing()
         if live is not None:
@@ -286,16 +288,18 @@ class Keeper:
             return
         if await self._read_map():
             return  # all will be looked at again
-        if live is not None and await self._is_ahead(ref, live, observing):
-            return
+        by_us = live is not None and self._was_agreed(ref, live, wanted)
+        if not by_us and await self._is_ahead(ref, live, observing):
+            if not is_newest:
+                return
+            by_us = True  # somebody of ours wrote it, before
         await self._restorer.put_back(ref.path, live, wanted)
+        self._agreed[ref] = wanted
         self._other_ca.pop(ref, None)
-        if live is None:
-            await self._tell(ref, None, [DELETED])
-        elif self._was_agreed(ref, live, wanted):
+        if by_us:
             log.info("enforcement written", extra={"kind": ref.kind, "object": ref.name})
         else:
-            await self._tell(ref, live, differences(live, wanted))
+            await self._tell(ref, live, differences(live, wanted) if live else [DELETED])
 
     def _agrees(self, ref: Ref, live: Object, wanted: Object) -> bool:
         if differences(live, wanted):
@@ -304,10 +308,12 @@ class Keeper:
         self._other_ca.pop(ref, None)
         return True
 
-    async def _is_ahead(self, ref: Ref, live: Object, observing: bool) -> bool:
+    async def _is_ahead(self, ref: Ref, live: Object | None, observing: bool) -> bool:
         """Tell whether only the CA differs, by that of a replica that learned of it before us."""
-        other = only_ca(live)
-        if other is None or differences(live, in_force(self._normal[ref], other, observing)):
+        other = only_ca(live) if live is not None else None
+        if live is None or other is None:
+            return False
+        if differences(live, in_force(self._normal[ref], other, observing)):
             return False
         left = self._other_ca.setdefault(ref, time.monotonic()) + self._pace.ca - time.monotonic()
         try:

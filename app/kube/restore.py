@@ -66,8 +66,11 @@ class Restorer:
     async def put_back(self, path: str, live: Object | None, wanted: Object) -> None:
         """Make an object as wanted. Raises ClusterError.
 
-        What we own is applied; what others added to it is then gone by a replacement.
+        What we own is applied; what others added to it is then gone by a replacement. One that
+        was live and is gone meanwhile is not made anew, but refused as a conflict.
         """
+        if live is not None:
+            wanted = {**wanted, "metadata": {**wanted["metadata"], "uid": live["metadata"]["uid"]}}
         if live is not None and _names(live) - _names(wanted):
             # Our hold on the CA of a webhook that shall go would keep half of it alive.
             await self._hold_ca(path, wanted, _names(live) & _names(wanted))

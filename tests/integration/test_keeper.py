@@ -12,10 +12,12 @@ from typing import Any
 
 import pytest
 
+from app.core.errors import ClusterRefused
 from app.dev.cluster import Cluster
 from app.kube.client import Client
 from app.kube.enforcement import BINDING, PATHS, Object
 from app.kube.keeper import Pace
+from app.kube.restore import Restorer
 from tests.kept import (
     MUTATING,
     POLICY,
@@ -132,6 +134,22 @@ async def test_a_replica_that_is_behind_leaves_the_newer_ca_alone(kept: Kept) ->
         await until(looked)
         assert await written()
         assert len(counting.writes) == writes
+    assert not kept.guarded.restores
+
+
+async def test_a_ca_is_published_though_the_old_one_is_ours_too(kept: Kept) -> None:
+    async def is_any(ca_pem: bytes) -> bool:
+        return True
+
+    async with kept.keeping(is_ours=is_any) as keeper:
+        await kept.settle()
+        kept.ca += kept.ca
+        await keeper.publish(kept.ca)
+        assert await ca_of(kept) == {kept.ca}
+    async with kept.keeping(is_ours=is_any) as keeper:  # one that has just begun
+        kept.ca += kept.ca
+        await keeper.publish(kept.ca)
+        assert await ca_of(kept) == {kept.ca}
     assert not kept.guarded.restores
 
 
@@ -455,6 +473,19 @@ async def test_what_is_deleted_while_observing_stays_away_until_the_mode_ends(ke
         kept.observes = False
         for kind in KINDS:
             await restored(kept, kind, before[kind])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_what_goes_while_it_is_written_is_not_made_anew(kept: Kept, kind: str) -> None:
+    async with kept.keeping():
+        live = (await kept.settle())[kind]
+    wanted = copy.deepcopy(live)
+    wanted["metadata"] = {"name": live["metadata"]["name"], "labels": {"a": "b"}, "annotations": {}}
+    await kept.client.request("DELETE", kept.path(kind))
+    with pytest.raises(ClusterRefused) as caught:
+        await Restorer(kept.client).put_back(kept.path(kind), live, wanted)
+    assert caught.value.status == 409
+    assert await kept.get(kept.path(kind)) is None
 
 
 async def test_an_edit_is_undone_while_observing(kept: Kept) -> None:
