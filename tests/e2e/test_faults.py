@@ -18,6 +18,7 @@ from app.dev import folder as folders
 from app.dev.cluster import Cluster
 from app.dev.options import Options
 from app.dev.tools import Tools
+from app.kube import canary
 from app.kube.client import Client
 from app.kube.sources import watches
 from app.settings import EXEMPT, MANAGED
@@ -40,7 +41,7 @@ async def differences(cluster: Cluster, url: str) -> list[str]:
                 heard.set()
 
     client = await Client.connect(cluster.kubeconfig)
-    exempt = (*EXEMPT, "unfair-greedy", "unfair-modest")
+    exempt = (*EXEMPT, "unfair-greedy", "unfair-modest", canary.NAMESPACE)
     tasks = [
         asyncio.create_task(watch.run())
         for watch in watches(client, Ear(), lambda: Millis(0), managed=MANAGED, exempt=exempt)
