@@ -1,0 +1,66 @@
+"""One process: what its roles put together, and what they have in common. Runs nothing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from typing import Any
+
+from app.core.events import Source
+from app.core.model import Millis
+from app.kube import canary
+from app.kube.client import Client
+from app.kube.sources import watches
+from app.ports import EventSink
+from app.settings import Settings
+from app.store.connection import Server
+from app.tls.renewal import Renewal
+from app.web.serve import Listener
+
+
+def now() -> Millis:
+    """Return the time that events carry."""
+    return Millis(time.time_ns() // 1_000_000)
+
+
+@dataclass(slots=True)
+class Process:
+    """What the roles of this process put together."""
+
+    settings: Settings
+    client: Client
+    stack: AsyncExitStack
+    listeners: list[Listener] = field(default_factory=list)
+    checks: dict[str, Callable[[], bool]] = field(default_factory=dict)
+    tasks: list[Callable[[], Coroutine[Any, Any, None]]] = field(default_factory=list)
+    after_start: list[Callable[[], Awaitable[object]]] = field(default_factory=list)
+    before_end: list[Callable[[], Awaitable[object]]] = field(default_factory=list)
+    certificate: Renewal | None = None
+
+
+def watch(process: Process, sink: EventSink, sources: list[Source]) -> None:
+    """Let a sink hear of these sources."""
+    settings = process.settings
+    process.tasks += [
+        each.run
+        for each in watches(
+            process.client,
+            sink,
+            now,
+            sources=sources,
+            managed=settings.managed_resources,
+            # What is tried there waits for ever: nobody's work, and nobody's numbers.
+            exempt=(*settings.exempt_namespaces, canary.NAMESPACE),
+        )
+    ]
+
+
+def redis_of(process: Process) -> Server:
+    """Return a connection to Redis that ends with the process."""
+    url = process.settings.redis_url
+    assert url is not None, "settings require it for these roles"
+    server = Server.connect(url)
+    process.stack.push_async_callback(server.close)
+    return server

@@ -1,0 +1,79 @@
+"""The role webhook: holds pods, judges changes, keeps in force what makes the API server ask."""
+
+from __future__ import annotations
+
+from app.core.claims import IMPLICIT
+from app.core.events import Source
+from app.core.resources import ManagedResources
+from app.kube import canary
+from app.kube.alarm import Alarm
+from app.kube.keeper import Keeper
+from app.kube.twins import Twins
+from app.tls.renewal import Renewal
+from app.web.admission import Enforced, admission_app
+from app.web.metrics import Enforcing
+from app.web.view import View
+from app.wiring.certificate import certificate_of, tls_listener
+from app.wiring.process import Process, watch
+
+
+async def webhook(process: Process) -> None:
+    """Put together what the webhook needs."""
+    settings = process.settings
+    needs = [Source.TENANTS, Source.POLICIES]
+    view = View([*needs, Source.PRIORITIES] if settings.priority_twins else needs)
+    watch(process, view, needs)
+    if settings.priority_twins:
+        twins = Twins(process.client, view)
+        watch(process, twins, [Source.PRIORITIES])
+        process.tasks.append(twins.run)
+        process.checks["twins of PriorityClasses made"] = lambda: twins.complete
+    certificate = await certificate_of(process)
+    # What a device class counts as is not known here: whoever asks for one by name is held.
+    managed = ManagedResources((*settings.managed_resources, IMPLICIT + "*"))
+    enforced = Enforced(
+        managed,
+        frozenset(settings.exempt_namespaces),
+        settings.rules,
+        settings.templates,
+        frozenset([f"system:serviceaccount:{settings.namespace}:fairgate-controller"]),
+    )
+    app = admission_app(view, enforced, lambda: view.ready)
+    process.listeners.append(tls_listener(process, "webhook", app, settings.webhook_listen))
+    process.checks["tenants known"] = lambda: view.ready
+    _guard(process, certificate, view)
+
+
+def _guard(process: Process, certificate: Renewal, view: View) -> None:
+    """Keep in force what makes the API server ask us, and try whether it does."""
+    settings, client = process.settings, process.client
+    meters, alarm = Enforcing(), Alarm(client, settings.namespace)
+    latest = certificate.serving.ca
+
+    keeper = Keeper(
+        client,
+        settings.namespace,
+        ca=lambda: latest,
+        observing=lambda: view.observing if view.ready else None,
+        meters=meters,
+        alarm=alarm,
+        is_ours=certificate.knows,
+    )
+
+    async def publish(ca_pem: bytes) -> None:
+        nonlocal latest
+        latest = ca_pem
+        await keeper.publish(ca_pem)
+
+    certificate.publish = publish
+    process.tasks.append(keeper.run)
+    if settings.canary_seconds:
+        trials = canary.Canary(
+            client,
+            settings.managed_resources,
+            seconds=settings.canary_seconds,
+            observing=lambda: view.observing,
+            meters=meters,
+            alarm=alarm,
+        )
+        process.tasks.append(trials.run)
