@@ -11,9 +11,12 @@ from contextlib import AbstractContextManager, asynccontextmanager, contextmanag
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from app.dev import folder as folders
 from app.dev import tools
 from app.dev.cluster import Cluster
+from app.dev.fairgate import NAMESPACE
 from app.dev.nodes import GPU, NodeGroup
 from app.dev.options import Options
 from app.dev.progress import Progress
@@ -31,7 +34,12 @@ POOL = "bench"
 EXEMPT = ("bench-none", "bench-noop", "bench-filtered", "bench-bare", "bench-reacted")
 """Namespaces of the arms that Fairgate must leave alone."""
 
+UNPOLICIED = "bench-unpolicied"
+"""A namespace that Fairgate's webhooks see and its policies do not."""
+
 API = "/apis/fairgate.io/v1alpha1"
+RULES = f"/api/v1/namespaces/{NAMESPACE}/configmaps/fairgate-enforcement"
+BINDINGS = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings"
 
 
 @contextmanager
@@ -93,6 +101,21 @@ class Ground:
         """Start a controller; it need not lead yet."""
         await asyncio.to_thread(self._cluster.start_fairgate, "controller")
 
+    async def lift_policies(self) -> None:
+        """Take the policies off the one namespace; the watchdog carries it out."""
+        written = (await load.read(self.client, RULES))["data"]
+        rules = [each for each in yaml.safe_load_all(written["policies.yaml"]) if each]
+        for each in rules:
+            for found in _namespaces_left_alone(each):
+                found.append(UNPOLICIED)
+        body = {"data": {"policies.yaml": yaml.safe_dump_all(rules)}}
+        await self.client.request("PATCH", RULES, body=body, content_type=MERGE_PATCH)
+        await load.until(self._are_lifted, "the watchdog ignores the change of policies")
+
+    async def _are_lifted(self) -> bool:
+        found = (await load.read(self.client, BINDINGS))["items"]
+        return all(UNPOLICIED in names for each in found for names in _namespaces_left_alone(each))
+
     async def create_tenant(self, namespace: str, *, paused: bool) -> None:
         """Make a tenant that is called like its one namespace; return once it is in force."""
         body = _object("Tenant", namespace, {"namespaces": [namespace], "paused": paused})
@@ -135,6 +158,11 @@ class Ground:
 
     async def _tenant(self, tenant: str) -> dict[str, Any]:
         return await load.read(self.client, f"{API}/tenants/{tenant}")
+
+
+def _namespaces_left_alone(rule: dict[str, Any]) -> list[list[str]]:
+    selector = rule["spec"].get("matchResources", {}).get("namespaceSelector", {})
+    return [each["values"] for each in selector.get("matchExpressions", ())]
 
 
 def _object(kind: str, name: str, spec: dict[str, Any]) -> dict[str, Any]:
