@@ -1,0 +1,89 @@
+"""Mode Observe, end to end: nothing is held or refused, and all of it is told."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from app.core.errors import ClusterError
+from tests.e2e.stage import GATE, Stage, gates, pod, until
+from tests.people import Person
+
+POLICY = {"apiVersion": "fairgate.io/v1alpha1", "kind": "Policy", "metadata": {"name": "default"}}
+TAKE_OFF = [{"op": "remove", "path": "/spec/schedulingGates"}]
+DECISIONS = "fairgate_admission_requests_total"
+
+
+def mode_is(stage: Stage, mode: str) -> None:
+    stage.apply("default", {**POLICY, "spec": {"mode": mode}})
+    wanted = ["Deny"] if mode == "Enforce" else ["Warn", "Audit"]
+
+    def applied() -> bool:
+        found = stage.get("validatingadmissionpolicybindings")["items"]
+        return all(each["spec"]["validationActions"] == wanted for each in found)
+
+    until(f"the watchdog knows the mode {mode}", applied)
+
+
+@pytest.fixture
+def observing(stage: Stage) -> Iterator[Stage]:
+    """Nothing is enforced, but what was held before stays held."""
+    ours = stage.namespace("observed")
+    stage.apply(ours, pod("before", 9))
+    until("it is held", lambda: stage.held(ours) == ["before"])
+    try:
+        mode_is(stage, "Observe")
+        yield stage
+    finally:
+        mode_is(stage, "Enforce")
+        stage.cluster.kubectl("delete", "policy", "default")
+
+
+def test_who_only_observes_holds_nothing_and_says_what_would_be(observing: Stage) -> None:
+    stage, ours = observing, "observed"
+    counted = stage.metric("webhook", DECISIONS, 'decision="would-hold"')
+    alice = stage.as_user("alice", ours)
+
+    def applied() -> bool:  # an API server learns of a change of policies a moment later
+        with contextlib.suppress(ClusterError):
+            alice.run("apply", "-n", ours, "-f", "-", stdin=json.dumps(pod("free")))
+            return True
+        return False
+
+    until("policies let it pass", applied)
+    until("it runs", lambda: "free" in stage.running(ours))
+    assert stage.metric("webhook", DECISIONS, 'decision="would-hold"') > counted
+    until(
+        "it counts as used",
+        lambda: (
+            next(p for p in stage.pods(ours) if p["metadata"]["name"] == "free")["metadata"]
+            .get("annotations", {})
+            .get("fairgate.io/release")
+            == "adopted"
+        ),
+    )
+
+    person = Person(stage.folder / "alice.kubeconfig")
+    where = f"/api/v1/namespaces/{ours}/pods/before"
+    until(
+        "policies only warn",
+        lambda: person.refused("PATCH", f"{where}?dryRun=All", TAKE_OFF, "json") is None,
+    )
+
+
+def test_who_enforces_again_holds_again(observing: Stage) -> None:
+    stage, ours = observing, "observed"
+    mode_is(stage, "Enforce")
+
+    def held_again() -> bool:
+        stage.apply(ours, pod("after", 9))
+        [found] = [p for p in stage.pods(ours) if p["metadata"]["name"] == "after"]
+        if GATE in gates(found):
+            return True
+        stage.delete(ours, "after")
+        return False
+
+    until("new pods are held", held_again)
