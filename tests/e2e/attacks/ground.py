@@ -34,7 +34,10 @@ SPARES = 40
 TOO_MANY = 9
 """GPUs that no node has: who asks for them waits for ever."""
 
-NODE = "node-0"
+OWN_GATE = "example.com/mine"
+"""A gate that Mallory may put on, and take off, as she likes."""
+
+NODE = "gpu-node-0"
 TWIN = {"priorityClassName": "fairgate.none", "preemptionPolicy": "Never"}
 
 
@@ -53,6 +56,7 @@ class Ground:
     scheduler: Person
     waiting: list[str] = field(default_factory=list)
     running: list[str] = field(default_factory=list)
+    parked: list[str] = field(default_factory=list)
     _names: Iterator[int] = field(default_factory=itertools.count)
 
     def name(self, what: str = "pod") -> str:
@@ -66,6 +70,10 @@ class Ground:
     def released(self) -> str:
         """Return a pod of Mallory's in red that was released and runs, untouched."""
         return self.running.pop()
+
+    def own_gated(self) -> str:
+        """Return a pod of Mallory's in red that waits for OWN_GATE besides ours, untouched."""
+        return self.parked.pop()
 
     def pod(self, name: str, namespace: str = RED) -> Object:
         """Return a pod as it is stored."""
@@ -125,7 +133,7 @@ def layer_of(said: str | None) -> str:
         ("ValidatingAdmissionPolicy", "P"),
         ("failed calling webhook", "outage"),
         ("admission webhook", "W"),
-        ("cannot ", "R"),
+        ('" cannot ', "R"),
     ):
         if mark in said:
             return layer
@@ -171,6 +179,10 @@ def _prepare(place: Ground) -> None:
     for number in range(SPARES):
         place.waiting.append(f"waiting-{number}")
         place.mallory.call("POST", path(RED), body(place.waiting[-1], TOO_MANY))
+    for number in range(4):
+        place.parked.append(f"parked-{number}")
+        mine = body(place.parked[-1], schedulingGates=[{"name": OWN_GATE}])
+        place.mallory.call("POST", path(RED), mine)
     for number in range(8):
         place.running.append(f"running-{number}")
         place.mallory.call("POST", path(RED), body(place.running[-1]))
