@@ -31,6 +31,7 @@ RED, BLUE = "red", "blue"
 """Namespaces of two teams. Mallory may edit red, and Bob blue."""
 
 SPARES = 40
+PARKED = 4
 TOO_MANY = 9
 """GPUs that no node has: who asks for them waits for ever."""
 
@@ -179,7 +180,7 @@ def _prepare(place: Ground) -> None:
     for number in range(SPARES):
         place.waiting.append(f"waiting-{number}")
         place.mallory.call("POST", path(RED), body(place.waiting[-1], TOO_MANY))
-    for number in range(4):
+    for number in range(PARKED):
         place.parked.append(f"parked-{number}")
         mine = body(place.parked[-1], schedulingGates=[{"name": OWN_GATE}])
         place.mallory.call("POST", path(RED), mine)

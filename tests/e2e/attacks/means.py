@@ -20,7 +20,10 @@ CHANGED = {"everything": "P", "policies": "P", "webhook": "W", "killed": "P"}
 
 
 def somebody(ground: Ground, name: str, *rules: Object, namespace: str | None = RED) -> Person:
-    """Return a person with these rights in a namespace; in all of them if it is None."""
+    """Return a person with these rights in a namespace; in all of them if it is None.
+
+    The last verb of each rule on its last resource is what is waited for.
+    """
     kind = "Role" if namespace else "ClusterRole"
     where = {"namespace": namespace} if namespace else {}
     root = f"/apis/{RBAC}/v1" + (f"/namespaces/{namespace}" if namespace else "")
@@ -32,7 +35,7 @@ def somebody(ground: Ground, name: str, *rules: Object, namespace: str | None = 
     }
     for suffix, what in (("", role), ("Binding", binding)):
         document = {"apiVersion": f"{RBAC}/v1", "kind": kind + suffix, **what}
-        ground.admin.call("POST", f"{root}/{kind.lower()}{suffix.lower()}s", document)
+        ground.admin.refused("POST", f"{root}/{kind.lower()}{suffix.lower()}s", document)
     who = person(ground.cluster, name)
     until(f"{name} has these rights", lambda: all(_may(who, namespace, rule) for rule in rules))
     return who
