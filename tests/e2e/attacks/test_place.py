@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from app.core import guard
-from tests.e2e.attacks.ground import BLUE, GATE, NODE, RED, Ground, Object, body, layer_of, path
+from tests.e2e.attacks.ground import GATE, NODE, RED, Ground, Object, body, layer_of, path
 from tests.e2e.attacks.means import (
     CHANGED,
     CREATED,
@@ -78,7 +78,10 @@ def test_03_a_gate_does_not_buy_a_node(ground: Ground, outcomes: Outcomes) -> No
     # Without a webhook in front of it the API server finds the contradiction before any policy.
     layer = CREATED[ground.mode] if ground.mode != "policies" else "K"
     assert layer_of(said) == layer
-    sentence = {"W": guard.NODE_NAME, "K": "cannot be set until all schedulingGates have been cleared"}
+    sentence = {
+        "W": guard.NODE_NAME,
+        "K": "cannot be set until all schedulingGates have been cleared",
+    }
     assert sentence.get(layer, "") in said
     assert not ground.exists(name)
     outcomes(3, ground.mode, "nodeName behind a gate and stamps written by hand", layer, said)
