@@ -15,6 +15,7 @@ from typing import Any
 
 import yaml
 
+from app.core.gate import label_value
 from app.dev import folder as folders
 from app.dev.cluster import Cluster
 from app.dev.options import Options
@@ -100,7 +101,7 @@ class Ground:
         """Return a pod with gate, stamps and class written by hand, as the webhook writes them."""
         metadata, spec = dict(body["metadata"]), dict(body["spec"])
         stamps = {"fairgate.io/release": "0", "fairgate.io/submitter": user}
-        labels = {"fairgate.io/tenant": f"ns.{namespace}", "fairgate.io/user": user}
+        labels = {"fairgate.io/tenant": f"ns.{namespace}", "fairgate.io/user": label_value(user)}
         metadata["annotations"] = {**metadata.get("annotations", {}), **stamps}
         metadata["labels"] = {**metadata.get("labels", {}), **labels}
         spec = {"schedulingGates": [{"name": GATE}], **TWIN, **spec}

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import yaml
+
 from tests.e2e.attacks.ground import OPEN, RED, Ground, Object, path
 from tests.e2e.stage import until
 from tests.people import Person, Refused, person
@@ -107,3 +109,11 @@ def without(gate: str, gates: list[str]) -> list[Object]:
         return [OPEN]
     at = f"/spec/schedulingGates/{gates.index(gate)}"
     return [{"op": "test", "path": f"{at}/name", "value": gate}, {"op": "remove", "path": at}]
+
+
+def with_token(ground: Ground, namespace: str, account: str) -> Person:
+    """Return a service account, by a token of its own."""
+    token = ground.cluster.kubectl("create", "token", account, "-n", namespace).strip()
+    document = yaml.safe_load(ground.cluster.user("nobody"))
+    document["users"][0]["user"] = {"token": token}
+    return Person(yaml.safe_dump(document))
