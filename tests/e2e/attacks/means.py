@@ -97,9 +97,9 @@ def gone(ground: Ground, name: str, namespace: str = RED) -> Callable[[], bool]:
     return lambda: not ground.exists(name, namespace)
 
 
-def told(ground: Ground, name: str, words: str) -> Callable[[], bool]:
-    """Return what tells whether somebody was told this about a pod of red, in an event."""
-    at = f"/api/v1/namespaces/{RED}/events?fieldSelector=involvedObject.name={name}"
+def told(ground: Ground, name: str, words: str, namespace: str = RED) -> Callable[[], bool]:
+    """Return what tells whether this was told of a pod, in an event."""
+    at = f"/api/v1/namespaces/{namespace}/events?fieldSelector=involvedObject.name={name}"
     return lambda: any(words in each["message"] for each in ground.admin.get(at)["items"])
 
 

@@ -305,8 +305,8 @@ def test_13_nobody_takes_a_colleagues_identity(
     mallory = Kubectl(Path(ground.cluster.details().kubectl), kubeconfig, tmp_path)
     name = ground.name("posing")
     for guise in ("--as=chief", f"--as={CONTROLLER}"):
+        create = ("create", f"--raw={path(RED)}", guise, "-f", "-")
         with pytest.raises(ClusterError, match="cannot impersonate") as refused:
-            create = ("create", f"--raw={path(RED)}", guise, "-f", "-")
             mallory.run(*create, stdin=json.dumps(body(name)))
     assert not ground.exists(name)
     outcomes(13, ground.mode, "impersonation", "R", str(refused.value).partition(": ")[2])
