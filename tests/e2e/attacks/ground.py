@@ -32,7 +32,7 @@ RED, BLUE = "red", "blue"
 """Namespaces of two teams. Mallory may edit red, and Bob blue."""
 
 SPARES = 40
-PARKED = 4
+PARKED = 6
 TOO_MANY = 9
 """GPUs that no node has: who asks for them waits for ever."""
 

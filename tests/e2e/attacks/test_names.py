@@ -21,7 +21,7 @@ from tests.e2e.attacks.ground import (
     layer_of,
     path,
 )
-from tests.e2e.attacks.means import CHANGED, answer, ready, remove, rule, somebody, with_token
+from tests.e2e.attacks.means import CHANGED, answer, ready, remove, rule, somebody, told, with_token
 from tests.e2e.attacks.outcomes import NOT_ITS_LAYER, Outcomes
 from tests.e2e.stage import RELEASE, gates, until
 from tests.people import Person, Refused
@@ -82,6 +82,22 @@ def stamps(pod: Object) -> Object:
     """Return what Fairgate reads of a pod's labels and annotations."""
     written = {**pod["metadata"].get("labels", {}), **pod["metadata"].get("annotations", {})}
     return {key: value for key, value in written.items() if key.startswith("fairgate.io/")}
+
+
+def test_10_labels_written_by_hand_count_for_nothing(ground: Ground, outcomes: Outcomes) -> None:
+    """With no webhook to overwrite them at create, they are shown; what counts is elsewhere."""
+    name = ground.name("labelled")
+    made = ground.stamped(body(name, TOO_MANY))
+    made["metadata"]["labels"] |= {"fairgate.io/tenant": "ns.blue", "fairgate.io/user": "bob"}
+    said = answer(ground.mallory, "POST", path(RED), made)
+    if ground.mode == "killed":
+        assert layer_of(said.message) == "outage"
+        return
+    if ground.mode != "policies":
+        found = ground.pod(name)["metadata"]["labels"]
+        assert (found["fairgate.io/tenant"], found["fairgate.io/user"]) == ("ns.red", "mallory")
+    until("its place is told", told(ground, name, "in ns.red/mallory"))
+    remove(ground, name)
 
 
 # --- 13: another's name ---

@@ -10,7 +10,7 @@ import pytest
 from app.core import guard
 from tests.e2e.attacks.ground import GATE, RED, TOO_MANY, Ground, Object, body, layer_of, path
 from tests.e2e.attacks.means import answer, ready, remove, rule, somebody
-from tests.e2e.attacks.outcomes import Outcomes
+from tests.e2e.attacks.outcomes import NOT_ITS_LAYER, Outcomes
 from tests.e2e.stage import gates, until
 from tests.people import Person, Refused
 
@@ -113,6 +113,20 @@ def test_09_who_may_work_in_a_namespace_gets_into_no_exempt_one(
             assert layer_of(said) == "R"
             assert not ground.exists(name, exempt)
     outcomes(9, ground.mode, "an exempt namespace", "R", said)
+
+
+def test_09_who_may_make_any_namespace_can_make_an_exempt_one(
+    ground: Ground, outcomes: Outcomes, nomad: Person
+) -> None:
+    """Nothing of ours forbids it: their names are to be kept from whoever makes namespaces."""
+    exempt, name = "gpu-operator", ground.name("spared")
+    nomad.refused("POST", "/api/v1/namespaces", namespace(exempt))
+    until("pods can be made", lambda: can_make_pods(ground, exempt))
+    assert nomad.refused("POST", path(exempt), body(name, TOO_MANY)) is None
+    assert gates(ground.pod(name, exempt)) == []
+    saw = "not held: RBAC must keep these names from whoever makes namespaces"
+    outcomes(9, ground.mode, "make a namespace of an exempt name", NOT_ITS_LAYER, saw)
+    remove(ground, name, namespace=exempt)
 
 
 def test_10_a_tenant_does_not_label_its_namespace(ground: Ground, outcomes: Outcomes) -> None:
