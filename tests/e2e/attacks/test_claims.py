@@ -169,3 +169,15 @@ def test_16_no_tenant_asks_as_admin(ground: Ground, outcomes: Outcomes) -> None:
     assert "admin access" in said
     assert ground.admin.refused("GET", f"{CLAIMS}/{name}", None) is not None
     outcomes(16, ground.mode, "adminAccess", "K", said)
+
+
+def test_16_no_tenant_makes_a_device_class(ground: Ground, outcomes: Outcomes) -> None:
+    """By a class that nobody mapped, its devices would be free."""
+    kind = {"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass"}
+    made = {**kind, "metadata": {"name": "mine"}, "spec": {}}
+    for who in (ground.mallory, ground.chief):
+        said = who.refused("POST", f"{RESOURCES}/deviceclasses", made)
+        assert said is not None
+        assert layer_of(said) == "R"
+    assert ground.admin.refused("GET", f"{RESOURCES}/deviceclasses/mine", None) is not None
+    outcomes(16, ground.mode, "a device class of one's own", "R", said)

@@ -320,7 +320,7 @@ def test_13_nobody_takes_a_colleagues_identity(
     kubeconfig.write_text(ground.cluster.user("mallory"))
     mallory = Kubectl(Path(ground.cluster.details().kubectl), kubeconfig, tmp_path)
     name = ground.name("posing")
-    for guise in ("--as=chief", f"--as={CONTROLLER}"):
+    for guise in (f"--as={CONTROLLER}", "--as=chief"):
         create = ("create", f"--raw={path(RED)}", guise, "-f", "-")
         with pytest.raises(ClusterError, match="cannot impersonate") as refused:
             mallory.run(*create, stdin=json.dumps(body(name)))
