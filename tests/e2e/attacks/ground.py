@@ -15,6 +15,7 @@ from typing import Any
 
 import yaml
 
+from app.core.gate import label_value
 from app.dev import folder as folders
 from app.dev.cluster import Cluster
 from app.dev.options import Options
@@ -31,10 +32,14 @@ RED, BLUE = "red", "blue"
 """Namespaces of two teams. Mallory may edit red, and Bob blue."""
 
 SPARES = 40
+PARKED = 6
 TOO_MANY = 9
 """GPUs that no node has: who asks for them waits for ever."""
 
-NODE = "node-0"
+OWN_GATE = "example.com/mine"
+"""A gate that Mallory may put on, and take off, as she likes."""
+
+NODE = "gpu-node-0"
 TWIN = {"priorityClassName": "fairgate.none", "preemptionPolicy": "Never"}
 
 
@@ -53,6 +58,7 @@ class Ground:
     scheduler: Person
     waiting: list[str] = field(default_factory=list)
     running: list[str] = field(default_factory=list)
+    parked: list[str] = field(default_factory=list)
     _names: Iterator[int] = field(default_factory=itertools.count)
 
     def name(self, what: str = "pod") -> str:
@@ -66,6 +72,10 @@ class Ground:
     def released(self) -> str:
         """Return a pod of Mallory's in red that was released and runs, untouched."""
         return self.running.pop()
+
+    def own_gated(self) -> str:
+        """Return a pod of Mallory's in red that waits for OWN_GATE besides ours, untouched."""
+        return self.parked.pop()
 
     def pod(self, name: str, namespace: str = RED) -> Object:
         """Return a pod as it is stored."""
@@ -91,7 +101,7 @@ class Ground:
         """Return a pod with gate, stamps and class written by hand, as the webhook writes them."""
         metadata, spec = dict(body["metadata"]), dict(body["spec"])
         stamps = {"fairgate.io/release": "0", "fairgate.io/submitter": user}
-        labels = {"fairgate.io/tenant": f"ns.{namespace}", "fairgate.io/user": user}
+        labels = {"fairgate.io/tenant": f"ns.{namespace}", "fairgate.io/user": label_value(user)}
         metadata["annotations"] = {**metadata.get("annotations", {}), **stamps}
         metadata["labels"] = {**metadata.get("labels", {}), **labels}
         spec = {"schedulingGates": [{"name": GATE}], **TWIN, **spec}
@@ -125,7 +135,7 @@ def layer_of(said: str | None) -> str:
         ("ValidatingAdmissionPolicy", "P"),
         ("failed calling webhook", "outage"),
         ("admission webhook", "W"),
-        ("cannot ", "R"),
+        ("forbidden: User ", "R"),
     ):
         if mark in said:
             return layer
@@ -171,6 +181,10 @@ def _prepare(place: Ground) -> None:
     for number in range(SPARES):
         place.waiting.append(f"waiting-{number}")
         place.mallory.call("POST", path(RED), body(place.waiting[-1], TOO_MANY))
+    for number in range(PARKED):
+        place.parked.append(f"parked-{number}")
+        mine = body(place.parked[-1], schedulingGates=[{"name": OWN_GATE}])
+        place.mallory.call("POST", path(RED), mine)
     for number in range(8):
         place.running.append(f"running-{number}")
         place.mallory.call("POST", path(RED), body(place.running[-1]))

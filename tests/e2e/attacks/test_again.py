@@ -1,0 +1,128 @@
+"""Row 12: a release meant for one pod, used by another."""
+
+from __future__ import annotations
+
+from app.core import guard
+from app.core.effects import Intend, PodRef, Release
+from app.core.gate import release_labels, release_patch
+from app.core.model import HELD, Millis, PoolName, TenantName, Uid, UserName
+from tests.e2e.attacks.ground import (
+    GATE,
+    OWN_GATE,
+    RED,
+    TOO_MANY,
+    Ground,
+    Object,
+    body,
+    layer_of,
+    path,
+)
+from tests.e2e.attacks.means import answer, ready, remove, submit, with_token, without
+from tests.e2e.attacks.outcomes import Outcomes
+from tests.e2e.stage import RELEASE, gates, stamp, until
+from tests.people import Refused
+
+ROUNDS = 10
+
+
+def late(name: str, uid: str) -> list[Object]:
+    """Return the patch of a release that was decided for a pod of this uid."""
+    tenant, user, pool = TenantName("ns.red"), UserName("mallory"), PoolName("default")
+    order = Release(
+        intent=Intend(PodRef(Uid(uid), RED, name), tenant, user, pool, {}, 1, 999_999),
+        tested=HELD,
+        selector={},
+        labels=release_labels(tenant, user, pool),
+        has_selector=False,
+        has_labels=True,
+        has_annotations=True,
+        since=Millis(0),
+    )
+    return release_patch(order)
+
+
+def test_12_a_release_decided_for_one_pod_opens_no_other_of_its_name(
+    ground: Ground, outcomes: Outcomes
+) -> None:
+    name = ground.held()
+    uid = ground.pod(name)["metadata"]["uid"]
+    if ground.mode == "killed":  # none is made anew: another one stands for it
+        name = ground.held()
+    else:
+        remove(ground, name)
+        submit(ground, body(name, TOO_MANY))
+    leader = with_token(ground, "fairgate-system", "fairgate-controller")
+    said = answer(leader, "PATCH", path(RED, name), late(name, uid), "json")
+    assert isinstance(said, Refused)
+    assert (said.status, layer_of(said.message)) == (422, "K")
+    assert ground.is_held(name)
+    assert stamp(ground.pod(name)) == HELD
+    # Nothing but the uid stood in its way.
+    mine = late(name, ground.pod(name)["metadata"]["uid"])
+    assert gates(leader.call("PATCH", path(RED, name) + "?dryRun=All", mine, "json")) == []
+    outcomes(12, ground.mode, "recreated before the patch comes", "D", f"422 {said.message}")
+
+
+def test_12_what_is_recreated_while_its_release_is_decided_waits(
+    ground: Ground, outcomes: Outcomes
+) -> None:
+    if ground.mode == "killed":
+        name = ground.name("again")
+        said = ground.mallory.refused("POST", path(RED), body(name, TOO_MANY))
+        assert layer_of(said) == "outage"
+        return
+    names = [ground.name("again") for _ in range(ROUNDS)]
+    for number, name in enumerate(names):
+        _recreate(ground, name, reads=number)
+    witness = ground.name("witness")
+    submit(ground, body(witness))
+    until("who came later is released", lambda: not ground.is_held(witness))
+    # A node that was about to end a small one ends by name what has taken its place.
+    there = [name for name in names if ground.exists(name)]
+    assert there
+    for name in there:
+        found = ground.pod(name)
+        assert gates(found) == [GATE]
+        assert stamp(found) == HELD
+        assert "fairgate.io/pool" not in found["metadata"]["labels"]
+        assert "nodeName" not in found["spec"]
+    remove(ground, witness, *names)
+
+
+def _recreate(ground: Ground, name: str, reads: int) -> None:
+    """Let a small pod be released, and put a large one of its name in its place meanwhile."""
+    mallory, at = ground.mallory, path(RED, name)
+    small = submit(ground, body(name, schedulingGates=[{"name": OWN_GATE}, {"name": GATE}]))
+    assert mallory.refused("PATCH", at, without(OWN_GATE, gates(small)), "json") is None
+    for _ in range(reads):  # a little later each time
+        mallory.get(at)
+    mallory.refused("DELETE", at, {"gracePeriodSeconds": 0})
+    large = ready(ground, body(name, TOO_MANY))
+    until("its name is free", lambda: mallory.refused("POST", path(RED), large) is None)
+
+
+def test_12_a_copied_release_releases_nothing(ground: Ground, outcomes: Outcomes) -> None:
+    name = ground.name("copy")
+    pods = ground.admin.get(path(RED))["items"]
+    old = next(each["metadata"] for each in pods if "." in stamp(each))
+    made = ready(ground, body(name, TOO_MANY))
+    for part in ("annotations", "labels"):
+        ours = {k: v for k, v in old[part].items() if k.startswith("fairgate.io/")}
+        made["metadata"][part] = {**made["metadata"].get(part, {}), **ours}
+    assert "." in made["metadata"]["annotations"][RELEASE]
+    said = answer(ground.mallory, "POST", path(RED), made)
+    match ground.mode:
+        case "policies":
+            assert layer_of(said.message) == "P"
+            assert guard.UNSTAMPED in said.message
+        case "killed":
+            assert layer_of(said.message) == "outage"
+        case _:
+            assert gates(said) == [GATE]
+            assert stamp(said) == HELD
+            assert "fairgate.io/pool" not in said["metadata"]["labels"]
+            assert "nodeName" not in ground.pod(name)["spec"]
+    refused = isinstance(said, Refused)
+    layer, saw = (layer_of(said.message), said.message) if refused else ("W", "overwritten: held")
+    outcomes(12, ground.mode, "copy an old release annotation", layer, saw)
+    remove(ground, name)

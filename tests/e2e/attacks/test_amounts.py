@@ -1,0 +1,169 @@
+"""Row 15: asking for GPUs so that they are not counted, or not all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from app.core import guard
+from tests.e2e.attacks.ground import GATE, GPU, RED, Ground, Object, body, layer_of, path
+from tests.e2e.attacks.means import answer, remove, submit, told
+from tests.e2e.attacks.outcomes import Outcomes
+from tests.e2e.stage import gates, until
+from tests.people import Refused
+
+MANY = 1000
+
+
+def asks(amount: object, name: str = "c", resource: str = GPU, **more: object) -> Object:
+    """Return a container."""
+    limits = {"resources": {"limits": {resource: amount}}}
+    return {"name": name, "image": "i", **limits, **more}
+
+
+def plain(name: str = "c") -> Object:
+    return {"name": name, "image": "i"}
+
+
+def spread(amount: object, count: int) -> list[Object]:
+    return [asks(amount, f"c{number}") for number in range(count)]
+
+
+SIDE = {"restartPolicy": "Always"}
+WAYS: dict[str, tuple[int, list[Object], list[Object]]] = {
+    "in an init container": (11, [plain()], [asks(11, "i")]),
+    "in a sidecar": (12, [asks(6)], [asks(6, "s", **SIDE)]),
+    "in an init container after sidecars": (13, [asks(1)], [asks(5, "s", **SIDE), asks(8, "i")]),
+    "in many containers": (14, spread(2, 7), []),
+    "as 15000m": (15, [asks("15000m")], []),
+    "as 1.6e1": (16, [asks("1.6e1")], []),
+    "as 0.017k": (17, [asks("0.017k")], []),
+    "in a thousand containers": (MANY, spread(1, MANY), []),
+    "in the last of a thousand": (
+        18,
+        [*(plain(f"p{number}") for number in range(MANY - 1)), asks(18)],
+        [],
+    ),
+}
+"""How it is asked: what it counts as, the containers, the init containers. No node has so much."""
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_15_every_gpu_is_counted_however_it_is_asked_for(
+    ground: Ground, outcomes: Outcomes, way: str
+) -> None:
+    counted, containers, inits = WAYS[way]
+    name = ground.name("modest")
+    bare = body(name, 0, containers=containers, initContainers=inits)
+    said = answer(ground.mallory, "POST", path(RED), bare)
+    if isinstance(said, Refused):
+        assert layer_of(said.message) == {"policies": "P", "killed": "outage"}[ground.mode]
+        assert ground.mode == "killed" or guard.UNGATED in said.message
+        assert not ground.exists(name)
+        outcomes(
+            15,
+            ground.mode,
+            "GPUs in odd places and spellings",
+            layer_of(said.message),
+            said.message,
+        )
+        if ground.mode == "killed":
+            return
+        submit(ground, bare)
+    assert gates(ground.pod(name)) == [GATE]
+    until("it is told", told(ground, name, f"waits for {counted} {GPU}"))
+    outcomes(15, ground.mode, "GPUs in odd places and spellings", "D", "each is counted, and held")
+    remove(ground, name)
+
+
+@pytest.mark.parametrize(
+    "resource", ["nvidia.com/gpu.shared", "nvidia.com/mig-1g.5gb", "amd.com/gpu"]
+)
+def test_15_every_managed_name_is_held(ground: Ground, outcomes: Outcomes, resource: str) -> None:
+    name = ground.name("other")
+    bare = body(name, 0, containers=[asks(64, resource=resource)])
+    said = answer(ground.mallory, "POST", path(RED), bare)
+    if isinstance(said, Refused):
+        assert layer_of(said.message) == {"policies": "P", "killed": "outage"}[ground.mode]
+        assert ground.mode == "killed" or guard.UNGATED in said.message
+        assert not ground.exists(name)
+        return
+    assert gates(said) == [GATE]
+    until("it is told", told(ground, name, f"waits for 64 {resource}"))
+    remove(ground, name)
+
+
+def pod_level(pod: Object) -> None:
+    pod["spec"]["resources"] = {"limits": {GPU: 8}}
+
+
+def by_request(pod: Object) -> None:
+    pod["spec"]["containers"][0]["resources"] = {"requests": {GPU: 8}}
+
+
+def less(pod: Object) -> None:
+    pod["spec"]["containers"][0]["resources"] = {"requests": {GPU: 1}, "limits": {GPU: 8}}
+
+
+def half(pod: Object) -> None:
+    pod["spec"]["containers"][0]["resources"] = {"limits": {GPU: "500m"}}
+
+
+def negative(pod: Object) -> None:
+    pod["spec"]["containers"][0]["resources"] = {"limits": {GPU: -8}}
+
+
+def prefixed(pod: Object) -> None:
+    pod["spec"]["containers"][0]["resources"] = {"limits": {"requests.nvidia.com/gpu": 8}}
+
+
+UNREAL: dict[str, tuple[Callable[[Object], None], str]] = {
+    "at pod level": (pod_level, f'Unsupported value: "{GPU}"'),
+    "by a request alone": (by_request, "Limit must be set for non overcommitable resources"),
+    "by a request below the limit": (less, f"must be equal to {GPU} limit of 8"),
+    "by halves": (half, "must be an integer"),
+    "below zero": (negative, "must be greater than or equal to 0"),
+    "by another prefix": (prefixed, "doesn't follow extended resource name standard"),
+}
+
+
+@pytest.mark.parametrize("way", UNREAL)
+def test_15_what_kubernetes_does_not_hand_out_it_refuses(
+    ground: Ground, outcomes: Outcomes, way: str
+) -> None:
+    write, sentence = UNREAL[way]
+    name, layer = ground.name("unreal"), "K"
+    made = body(name, 0)
+    write(made)
+    if ground.mode == "killed" and write is not prefixed:  # whose name is none of ours
+        layer, sentence = "outage", "failed calling webhook"
+    elif write is negative and ground.mode in ("everything", "webhook"):
+        layer, sentence = "W", "-8 is negative; write 0 or more"
+    said = ground.mallory.refused("POST", path(RED), made)
+    assert said is not None
+    assert layer_of(said) == layer
+    assert sentence in said
+    assert not ground.exists(name)
+    outcomes(15, ground.mode, "amounts that do not exist", layer, said)
+
+
+@pytest.mark.parametrize("resource", ["nvidia.com/GPU", "nvidia.com/gpus"])
+def test_15_no_node_offers_a_name_that_is_not_managed(
+    ground: Ground, outcomes: Outcomes, resource: str
+) -> None:
+    """Nothing holds it, in no mode, and it gets nothing: Kubernetes compares names as they are."""
+    name = ground.name("misspelt")
+    made = body(name, 0, containers=[asks(1, resource=resource)])
+    assert ground.mallory.refused("POST", path(RED), made) is None
+    until("no node takes it", lambda: f"Insufficient {resource}" in scheduled(ground, name))
+    assert gates(ground.pod(name)) == []
+    assert "nodeName" not in ground.pod(name)["spec"]
+    outcomes(15, ground.mode, "a name that is none of ours", "K", "no node has it")
+    remove(ground, name)
+
+
+def scheduled(ground: Ground, name: str) -> str:
+    """Return what the scheduler says of a pod."""
+    conditions = ground.pod(name)["status"].get("conditions", ())
+    return " ".join(c.get("message", "") for c in conditions if c["type"] == "PodScheduled")

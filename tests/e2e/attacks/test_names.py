@@ -1,0 +1,353 @@
+"""Rows 10 and 13: being counted as somebody else, or as nobody."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from pathlib import Path
+
+import pytest
+
+from app.core import guard
+from app.core.errors import ClusterError
+from app.dev.kubectl import Kubectl
+from tests.e2e.attacks.ground import (
+    GATE,
+    RED,
+    TOO_MANY,
+    Ground,
+    Object,
+    body,
+    layer_of,
+    path,
+)
+from tests.e2e.attacks.means import CHANGED, answer, ready, remove, rule, somebody, told, with_token
+from tests.e2e.attacks.outcomes import NOT_ITS_LAYER, Outcomes
+from tests.e2e.stage import RELEASE, gates, until
+from tests.people import Person, Refused
+
+SUBMITTER = "fairgate.io/submitter"
+
+
+CHANGES = (
+    {"labels": {"fairgate.io/tenant": "ns.blue"}},
+    {"labels": {"fairgate.io/user": "bob"}},
+    {"labels": {"fairgate.io/user": None}},
+    {"labels": {"fairgate.io/pool": "other"}},
+    {"annotations": {SUBMITTER: "bob"}},
+    {"annotations": {RELEASE: "9.9"}},
+    {"annotations": {RELEASE: None}},
+    {"annotations": {"fairgate.io/gang": "x"}},
+    {"annotations": {"fairgate.io/gang-size": "2"}},
+)
+
+
+@pytest.fixture(scope="module")
+def clerk(ground: Ground) -> Person:
+    """Somebody who was given the right to write the status of pods."""
+    return somebody(ground, "clerk", rule("patch update", "pods/status"))
+
+
+def test_10_nobody_changes_what_a_pod_is_counted_by(ground: Ground, outcomes: Outcomes) -> None:
+    for name in (ground.held(), ground.released()):
+        before = ground.pod(name)
+        for change in CHANGES:
+            for who in (ground.mallory, ground.chief):
+                said = who.refused("PATCH", path(RED, name), {"metadata": change})
+                assert said is not None, change
+                assert layer_of(said) == CHANGED[ground.mode]
+                assert guard.STAMPS_KEPT in said
+        assert stamps(ground.pod(name)) == stamps(before)
+    outcomes(10, ground.mode, "tenant, user, pool, gang of a pod", layer_of(said), said)
+
+
+def test_10_nor_through_the_status(ground: Ground, outcomes: Outcomes, clerk: Person) -> None:
+    name = ground.held()
+    before = ground.pod(name)
+    for change in CHANGES:
+        patch = {"metadata": change}
+        said = ground.mallory.refused("PATCH", path(RED, name, "status"), patch)
+        assert said is not None
+        assert layer_of(said) == "R"
+        by_right = clerk.refused("PATCH", path(RED, name, "status"), patch)
+        assert by_right is not None, change
+        assert layer_of(by_right) == CHANGED[ground.mode]
+        assert guard.STAMPS_KEPT in by_right
+    assert stamps(ground.pod(name)) == stamps(before)
+    outcomes(10, ground.mode, "through pods/status", "R", said)
+    outcomes(10, ground.mode, "through pods/status, by right", layer_of(by_right), by_right)
+
+
+def stamps(pod: Object) -> Object:
+    """Return what Fairgate reads of a pod's labels and annotations."""
+    written = {**pod["metadata"].get("labels", {}), **pod["metadata"].get("annotations", {})}
+    return {key: value for key, value in written.items() if key.startswith("fairgate.io/")}
+
+
+def test_10_labels_written_by_hand_count_for_nothing(ground: Ground, outcomes: Outcomes) -> None:
+    """With no webhook to overwrite them at create, they are shown; what counts is elsewhere."""
+    name = ground.name("labelled")
+    made = ground.stamped(body(name, TOO_MANY))
+    made["metadata"]["labels"] |= {"fairgate.io/tenant": "ns.blue", "fairgate.io/user": "bob"}
+    said = answer(ground.mallory, "POST", path(RED), made)
+    if ground.mode == "killed":
+        assert layer_of(said.message) == "outage"
+        return
+    if ground.mode != "policies":
+        found = ground.pod(name)["metadata"]["labels"]
+        assert (found["fairgate.io/tenant"], found["fairgate.io/user"]) == ("ns.red", "mallory")
+    until("its place is told", told(ground, name, "in ns.red/mallory"))
+    remove(ground, name)
+
+
+# --- 13: another's name ---
+
+
+def by(template_stamp: str = "", gpus: int = TOO_MANY) -> Object:
+    """Return a pod template that says whose it is, or does not."""
+    made: Object = {"metadata": {"labels": {"app": "x"}}, "spec": body("x", gpus)["spec"]}
+    if template_stamp:
+        made["metadata"]["annotations"] = {SUBMITTER: template_stamp}
+    return made
+
+
+def job(name: str, template: Object, *, suspended: bool = True) -> Object:
+    template["spec"]["restartPolicy"] = "Never"
+    spec = {"suspend": suspended, "template": template}
+    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name}, "spec": spec}
+
+
+def deployment(name: str, template: Object) -> Object:
+    selector = {"matchLabels": template["metadata"]["labels"]}
+    spec = {"replicas": 0, "selector": selector, "template": template}
+    return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": name}, "spec": spec}
+
+
+JOBS = f"/apis/batch/v1/namespaces/{RED}/jobs"
+DEPLOYMENTS = f"/apis/apps/v1/namespaces/{RED}/deployments"
+REPLICA_SETS = f"/apis/apps/v1/namespaces/{RED}/replicasets"
+
+
+def owner(ground: Ground, user: str) -> str:
+    """Return whose stamp somebody must write himself, because no webhook does."""
+    return user if ground.mode == "policies" else ""
+
+
+def stamp_in(found: Object) -> str:
+    """Return whose a stored object's template is."""
+    return str(found["spec"]["template"]["metadata"].get("annotations", {}).get(SUBMITTER, ""))
+
+
+def submitter(pod: Object) -> tuple[str, str]:
+    """Return who a pod counts for: annotation and label."""
+    about = pod["metadata"]
+    return about["annotations"][SUBMITTER], about["labels"]["fairgate.io/user"]
+
+
+def test_13_a_name_written_on_a_pod_counts_for_nothing(ground: Ground, outcomes: Outcomes) -> None:
+    name = ground.name("forged")
+    made = ready(ground, body(name, TOO_MANY), "chief")
+    made["metadata"]["annotations"] = {
+        **made["metadata"].get("annotations", {}),
+        SUBMITTER: "chief",
+    }
+    said = answer(ground.mallory, "POST", path(RED), made)
+    layer = {"policies": "P", "killed": "outage"}.get(ground.mode, "W")
+    match said:
+        case Refused():
+            assert layer_of(said.message) == layer
+            assert layer == "outage" or guard.UNSTAMPED in said.message
+            assert not ground.exists(name)
+        case _:
+            assert layer == "W"
+            assert submitter(ground.pod(name)) == ("mallory", "mallory")
+    saw = said.message if isinstance(said, Refused) else "overwritten by the caller's own name"
+    outcomes(13, ground.mode, "a colleague's name on a pod", layer, saw)
+    remove(ground, name)
+
+
+@pytest.mark.parametrize("kind", ["job", "deployment"])
+def test_13_a_name_written_into_a_template_counts_for_nothing(
+    ground: Ground, outcomes: Outcomes, kind: str
+) -> None:
+    name = ground.name("forged")
+    made, at = (job, JOBS) if kind == "job" else (deployment, DEPLOYMENTS)
+    said = answer(ground.mallory, "POST", at, made(name, by("chief")))
+    layer = {"policies": "P", "killed": "outage"}.get(ground.mode, "W")
+    match said:
+        case Refused():
+            assert layer_of(said.message) == layer
+            assert layer == "outage" or guard.TEMPLATE in said.message
+            assert ground.admin.refused("GET", f"{at}/{name}", None) is not None
+        case _:
+            assert layer == "W"
+            assert stamp_in(said) == "mallory"
+    saw = said.message if isinstance(said, Refused) else "overwritten by the caller's own name"
+    outcomes(13, ground.mode, "a colleague's name in a template", layer, saw)
+
+
+def test_13_a_template_does_not_change_hands(ground: Ground, outcomes: Outcomes) -> None:
+    name = ground.name("kept")
+    at = f"{DEPLOYMENTS}/{name}"
+    # Without a webhook in front of it only what asks for nothing can be made.
+    empty = deployment(name, by(owner(ground, "mallory"), 0 if ground.mode == "killed" else 1))
+    ground.mallory.call("POST", DEPLOYMENTS, empty)
+    before = stamp_in(ground.admin.get(at))
+    assert before == ("" if ground.mode == "killed" else "mallory")
+    forged = {"spec": {"template": {"metadata": {"annotations": {SUBMITTER: "chief"}}}}}
+    for who in (ground.mallory, ground.chief):
+        said = who.refused("PATCH", at, forged)
+        if ground.mode == "killed":
+            assert layer_of(said) == "outage"
+        elif who is ground.mallory:
+            assert said is not None
+            assert layer_of(said) == CHANGED[ground.mode]
+            assert guard.TEMPLATE in said
+            outcomes(13, ground.mode, "a template changes hands", layer_of(said), said)
+        else:
+            assert said is not None
+            assert guard.TEMPLATE in said
+    assert stamp_in(ground.admin.get(at)) == before
+
+
+def test_13_a_pod_of_a_job_counts_for_whoever_made_the_job(
+    ground: Ground, outcomes: Outcomes
+) -> None:
+    name = ground.name("job")
+    made = job(name, by(owner(ground, "mallory")), suspended=False)
+    said = answer(ground.mallory, "POST", JOBS, made)
+    if ground.mode == "killed":
+        assert layer_of(said.message) == "outage"
+        return
+    if (
+        ground.mode == "policies"
+    ):  # the controller's pods are refused, as long as nothing holds them
+        events = f"/api/v1/namespaces/{RED}/events?fieldSelector=involvedObject.name={name}"
+        until(
+            "the controller was refused",
+            lambda: any(guard.UNGATED in e["message"] for e in ground.admin.get(events)["items"]),
+        )
+        assert pods_of(ground, name) == []
+    else:
+        until("its pod is there", lambda: pods_of(ground, name) != [])
+        [pod] = pods_of(ground, name)
+        assert submitter(pod) == ("mallory", "mallory")
+        assert gates(pod) == [GATE]
+    ground.admin.call("DELETE", f"{JOBS}/{name}?propagationPolicy=Background")
+
+
+def pods_of(ground: Ground, job_name: str) -> list[Object]:
+    selector = f"labelSelector=batch.kubernetes.io/job-name={job_name}"
+    return list(ground.admin.get(f"{path(RED)}?{selector}")["items"])
+
+
+def test_13_a_pod_put_under_a_colleagues_owner_counts_for_its_maker(
+    ground: Ground, outcomes: Outcomes
+) -> None:
+    name = ground.name("theirs")
+    made = deployment(name, by(owner(ground, "chief"), 1))
+    said = answer(ground.chief, "POST", DEPLOYMENTS, made)
+    if ground.mode == "killed":
+        assert layer_of(said.message) == "outage"
+        outcomes(13, ground.mode, "under a colleague's Deployment", "outage", said.message)
+        return
+    assert stamp_in(said) == "chief"
+    owners = replica_sets(ground, name)
+    pod = ready(ground, body(ground.name("under"), TOO_MANY))
+    pod["metadata"]["ownerReferences"] = owners
+    stored = ground.mallory.call("POST", path(RED), pod)
+    assert submitter(stored) == ("mallory", "mallory")
+    forged = ready(ground, body(ground.name("under"), TOO_MANY), "chief")
+    forged["metadata"] |= {"ownerReferences": owners}
+    forged["metadata"].setdefault("annotations", {})[SUBMITTER] = "chief"
+    match answer(ground.mallory, "POST", path(RED), forged):
+        case Refused() as refused:
+            assert ground.mode == "policies"
+            assert guard.UNSTAMPED in refused.message
+        case second:
+            assert ground.mode != "policies"
+            assert submitter(second) == ("mallory", "mallory")
+    saw = "owners count for nothing: the pod is its maker's"
+    outcomes(13, ground.mode, "under a colleague's Deployment", "D", saw)
+    ground.admin.call("DELETE", f"{DEPLOYMENTS}/{name}?propagationPolicy=Background")
+
+
+def replica_sets(ground: Ground, name: str) -> list[Object]:
+    """Return the references by which a pod says that a Deployment's ReplicaSet owns it."""
+
+    def found() -> list[Object]:
+        sets = ground.admin.get(REPLICA_SETS)["items"]
+        return [s["metadata"] for s in sets if s["metadata"]["name"].startswith(f"{name}-")]
+
+    until("it has a ReplicaSet", lambda: found() != [])
+    kind = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "controller": True}
+    return [{**kind, "name": each["name"], "uid": each["uid"]} for each in found()]
+
+
+def test_13_who_may_edit_a_colleagues_object_makes_the_colleagues_pods(
+    ground: Ground, outcomes: Outcomes
+) -> None:
+    """Nothing of ours forbids it: RBAC says who may edit what. The work counts as its maker's."""
+    name = ground.name("scaled")
+    made = deployment(name, by(owner(ground, "chief")))
+    said = answer(ground.chief, "POST", DEPLOYMENTS, made)
+    if ground.mode == "killed":
+        assert layer_of(said.message) == "outage"
+        outcomes(13, ground.mode, "scale a colleague's Deployment", "outage", said.message)
+        return
+    at = f"{DEPLOYMENTS}/{name}"
+    assert ground.mallory.refused("PATCH", at, {"spec": {"replicas": 1}}) is None
+    assert stamp_in(ground.admin.get(at)) == "chief"
+    if ground.mode != "policies":
+        until("its pod is there", lambda: made_by(ground, name) != [])
+        [pod] = made_by(ground, name)
+        assert submitter(pod) == ("chief", "chief")
+        assert gates(pod) == [GATE]
+    saw = "counts for whoever made it: who may edit it is for RBAC to say"
+    outcomes(13, ground.mode, "scale a colleague's Deployment", NOT_ITS_LAYER, saw)
+    ground.admin.call("DELETE", f"{at}?propagationPolicy=Background")
+
+
+def made_by(ground: Ground, name: str) -> list[Object]:
+    items = ground.admin.get(path(RED))["items"]
+    return [each for each in items if each["metadata"]["name"].startswith(f"{name}-")]
+
+
+def test_13_nobody_takes_a_colleagues_identity(
+    ground: Ground, outcomes: Outcomes, tmp_path: Path
+) -> None:
+    kubeconfig = tmp_path / "mallory.kubeconfig"
+    kubeconfig.write_text(ground.cluster.user("mallory"))
+    mallory = Kubectl(Path(ground.cluster.details().kubectl), kubeconfig, tmp_path)
+    name = ground.name("posing")
+    for guise in (f"--as={CONTROLLER}", "--as=chief"):
+        create = ("create", f"--raw={path(RED)}", guise, "-f", "-")
+        with pytest.raises(ClusterError, match="cannot impersonate") as refused:
+            mallory.run(*create, stdin=json.dumps(body(name)))
+    assert not ground.exists(name)
+    outcomes(13, ground.mode, "impersonation", "R", str(refused.value).partition(": ")[2])
+
+
+def test_13_a_shared_service_account_is_a_user_of_its_own(
+    ground: Ground, outcomes: Outcomes
+) -> None:
+    account = f"system:serviceaccount:{RED}:default"
+    grant = ("--clusterrole=edit", f"--serviceaccount={RED}:default", "-n", RED)
+    with contextlib.suppress(ClusterError):  # granted before
+        ground.cluster.kubectl("create", "rolebinding", "robot", *grant)
+    robot, name = with_token(ground, RED, "default"), ground.name("robot")
+    until("it may edit", lambda: robot.refused("GET", path(RED), None) is None)
+    said = answer(robot, "POST", path(RED), ready(ground, body(name, TOO_MANY), account))
+    if ground.mode == "killed":
+        assert layer_of(said.message) == "outage"
+        outcomes(13, ground.mode, "a shared service account", "outage", said.message)
+        return
+    written, label = submitter(ground.pod(name))
+    assert written == account
+    assert "mallory" not in label
+    outcomes(13, ground.mode, "a shared service account", "D", f"counts as {written}")
+    remove(ground, name)
+
+
+CONTROLLER = "system:serviceaccount:kube-system:job-controller"
+"""Whose pods' stamps are believed."""

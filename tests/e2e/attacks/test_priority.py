@@ -1,0 +1,140 @@
+"""Row 14: being served first, or in the place of others, by a PriorityClass."""
+
+from __future__ import annotations
+
+import pytest
+
+from app.core import guard
+from tests.e2e.attacks.ground import BLUE, RED, TOO_MANY, Ground, Object, body, layer_of, path
+from tests.e2e.attacks.means import CREATED, answer, ready, remove, told
+from tests.e2e.attacks.outcomes import Outcomes
+from tests.e2e.stage import until
+from tests.people import Refused
+
+CLASSES = "/apis/scheduling.k8s.io/v1/priorityclasses"
+URGENT, POLITE = "urgent", "urgent-and-polite"
+HIGHEST = 1_000_000_000
+SCARCE = "amd.com/gpu"
+"""Of which there is one."""
+
+
+def priority_class(name: str, policy: str) -> Object:
+    kind = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass"}
+    about = {"metadata": {"name": name}, "value": HIGHEST, "preemptionPolicy": policy}
+    return {**kind, **about}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def classes(ground: Ground) -> None:
+    """The cluster has a class that evicts, and one that does not."""
+    for name, policy in ((URGENT, "PreemptLowerPriority"), (POLITE, "Never")):
+        ground.admin.refused("POST", CLASSES, priority_class(name, policy))
+    if ground.mode in ("everything", "webhook"):
+        twin = f"{CLASSES}/fairgate-{URGENT}"
+        until("it has a twin", lambda: ground.admin.refused("GET", twin, None) is None)
+
+
+def test_14_nobody_makes_a_priority_class(ground: Ground, outcomes: Outcomes) -> None:
+    for who in (ground.mallory, ground.chief):
+        said = who.refused("POST", CLASSES, priority_class("mine", "PreemptLowerPriority"))
+        assert said is not None
+        assert layer_of(said) == "R"
+    assert ground.admin.refused("GET", f"{CLASSES}/mine", None) is not None
+    outcomes(14, ground.mode, "make a PriorityClass", "R", said)
+
+
+def test_14_a_high_class_evicts_nobody(ground: Ground, outcomes: Outcomes) -> None:
+    name = ground.name("urgent")
+    made = ready(ground, body(name, TOO_MANY))
+    made["spec"] |= {"priorityClassName": URGENT, "preemptionPolicy": "PreemptLowerPriority"}
+    said = answer(ground.mallory, "POST", path(RED), made)
+    match said:
+        case Refused():
+            assert layer_of(said.message) == {"policies": "P", "killed": "outage"}[ground.mode]
+            assert ground.mode == "killed" or guard.PREEMPTION in said.message
+            assert not ground.exists(name)
+            outcomes(14, ground.mode, "a high class", layer_of(said.message), said.message)
+        case _:
+            assert ground.mode in ("everything", "webhook")
+            spec = ground.pod(name)["spec"]
+            assert spec["priorityClassName"] == f"fairgate-{URGENT}"
+            assert (spec["priority"], spec["preemptionPolicy"]) == (HIGHEST, "Never")
+            saw = "written as its twin, which evicts nobody"
+            outcomes(14, ground.mode, "a high class", "D", saw)
+    remove(ground, name)
+
+
+def test_14_no_pod_is_the_clusters_own(ground: Ground, outcomes: Outcomes) -> None:
+    name = ground.name("system")
+    made = ready(ground, body(name, TOO_MANY))
+    made["spec"] |= {"priorityClassName": "system-node-critical"}
+    made["spec"].pop("preemptionPolicy", None)
+    said = ground.mallory.refused("POST", path(RED), made)
+    assert said is not None
+    layer = CREATED[ground.mode]
+    assert layer_of(said) == layer
+    sentence = {"W": "is for the cluster's own pods", "P": guard.PREEMPTION}
+    assert sentence.get(layer, "") in said
+    assert not ground.exists(name)
+    outcomes(14, ground.mode, "a class of the system", layer, said)
+
+
+@pytest.mark.parametrize("which", ["held", "released"])
+def test_14_a_pod_does_not_become_urgent_later(
+    ground: Ground, outcomes: Outcomes, which: str
+) -> None:
+    name = ground.held() if which == "held" else ground.released()
+    before = ground.pod(name)["spec"]
+    for change in (
+        {"priorityClassName": URGENT},
+        {"priority": HIGHEST},
+        {"priorityClassName": URGENT, "priority": HIGHEST, "preemptionPolicy": None},
+    ):
+        said = ground.mallory.refused("PATCH", path(RED, name), {"spec": change})
+        assert said is not None, change
+        assert layer_of(said) == "K"
+        assert "pod updates may not change fields" in said
+    # Where the webhook is asked it takes this for the manifest applied again, and puts ours back.
+    policy = {"preemptionPolicy": "PreemptLowerPriority"}
+    other = ground.mallory.refused("PATCH", path(RED, name), {"spec": policy})
+    assert (other is None) == (ground.mode in ("everything", "webhook"))
+    assert ground.pod(name)["spec"] == before
+    outcomes(14, ground.mode, "another class later", "K", said.partition(":")[0])
+
+
+def scarce(name: str, **spec: object) -> Object:
+    made = body(name, 0, **spec)
+    made["spec"]["containers"][0]["resources"] = {"limits": {SCARCE: 1}}
+    return made
+
+
+def node() -> Object:
+    about = {"name": "scarce", "labels": {"kubernetes.io/hostname": "scarce", "type": "kwok"}}
+    room = {"cpu": "64", "memory": "256Gi", "pods": "110", SCARCE: "1"}
+    status = {"capacity": room, "allocatable": room}
+    return {"apiVersion": "v1", "kind": "Node", "metadata": about, "status": status}
+
+
+def test_14_priority_takes_no_turn_from_others(ground: Ground, outcomes: Outcomes) -> None:
+    first, urgent, patient = (ground.name(what) for what in ("first", "urgent", "patient"))
+    hurried = ready(ground, scarce(urgent, priorityClassName=POLITE))
+    if ground.mode == "killed":
+        assert layer_of(ground.mallory.refused("POST", path(RED), hurried)) == "outage"
+        return
+    ground.admin.refused("POST", "/api/v1/nodes", node())
+    ground.mallory.call("POST", path(RED), ready(ground, scarce(first)))
+    until("the only one is taken", lambda: not ground.is_held(first))
+    ground.mallory.call("POST", path(RED), hurried)
+    ground.bob.call("POST", path(BLUE), ready(ground, scarce(patient), "bob", BLUE))
+    wanted = f"waits for 1 {SCARCE}"
+    until(
+        "both wait",
+        lambda: told(ground, urgent, wanted)() and told(ground, patient, wanted, BLUE)(),
+    )
+    assert ground.pod(urgent)["spec"]["priority"] == HIGHEST
+    remove(ground, first)
+    until("Bob's is released", lambda: not ground.is_held(patient, BLUE))
+    assert ground.is_held(urgent)
+    outcomes(14, ground.mode, "a high class before others", "D", "orders one user's own pods")
+    remove(ground, patient, namespace=BLUE)
+    remove(ground, urgent)

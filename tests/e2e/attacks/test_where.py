@@ -1,0 +1,155 @@
+"""Row 9, and what row 10 says of namespaces: going where Fairgate does not look."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from app.core import guard
+from tests.e2e.attacks.ground import GATE, RED, TOO_MANY, Ground, Object, body, layer_of, path
+from tests.e2e.attacks.means import answer, ready, remove, rule, somebody
+from tests.e2e.attacks.outcomes import NOT_ITS_LAYER, Outcomes
+from tests.e2e.stage import gates, until
+from tests.people import Person, Refused
+
+NAME_OF_NAMESPACE = "kubernetes.io/metadata.name"
+NOT_YET = ("not found", "error looking up service account")
+
+
+@pytest.fixture(scope="module")
+def nomad(ground: Ground) -> Person:
+    """Somebody who may make namespaces, change their labels, and make pods in all of them."""
+    namespaces = rule("create get patch", "namespaces")
+    inside = rule("get create", "serviceaccounts", "pods")
+    return somebody(ground, "nomad", namespaces, inside, namespace=None)
+
+
+def namespace(name: str, **labels: str) -> Object:
+    """Return a namespace."""
+    metadata = {"name": name, "labels": labels}
+    return {"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}
+
+
+def test_09_a_namespace_of_this_very_moment_is_looked_at(
+    ground: Ground, outcomes: Outcomes, nomad: Person
+) -> None:
+    new = ground.name("new")
+    account: Object = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {}}
+    account["metadata"]["name"] = "default"
+
+    def attack(number: int) -> Any:
+        """Try until the namespace and its service account are there."""
+        while True:
+            made = ready(ground, body(f"early-{number}", TOO_MANY), "nomad", new)
+            bare = body(f"early-{number}", TOO_MANY) if number % 2 else made
+            said = answer(nomad, "POST", path(new), bare)
+            if not (isinstance(said, Refused) and any(word in said.message for word in NOT_YET)):
+                return said
+
+    with ThreadPoolExecutor(8) as crowd:
+        done = [crowd.submit(attack, number) for number in range(8)]
+        nomad.call("POST", "/api/v1/namespaces", namespace(new))
+        # Kubernetes makes it too, a moment later.
+        answer(nomad, "POST", f"/api/v1/namespaces/{new}/serviceaccounts", account)
+        answers = [each.result() for each in done]
+    for number, said in enumerate(answers):
+        match ground.mode:
+            case "killed":
+                assert layer_of(said.message) == "outage"
+            case "policies" if number % 2:
+                assert layer_of(said.message) == "P"
+                assert guard.UNGATED in said.message
+            case _:
+                assert gates(said) == [GATE]
+    stored = ground.admin.get(path(new))["items"]
+    assert all(gates(each) == [GATE] and "nodeName" not in each["spec"] for each in stored)
+    refused = [each for each in answers if isinstance(each, Refused)]
+    layer = layer_of(refused[0].message) if refused else "D"
+    saw = refused[0].message if refused else "held like any other"
+    outcomes(9, ground.mode, "a namespace made in the same moment", layer, saw)
+
+
+def test_09_no_label_of_a_namespace_spares_its_pods(
+    ground: Ground, outcomes: Outcomes, nomad: Person
+) -> None:
+    new = ground.name("quiet")
+    forged = {NAME_OF_NAMESPACE: "kube-system"}
+    made = nomad.call("POST", "/api/v1/namespaces", namespace(new, **forged))
+    assert made["metadata"]["labels"] == {NAME_OF_NAMESPACE: new}
+    for labels in (forged, {NAME_OF_NAMESPACE: None}, {"fairgate.io/exempt": "true"}):
+        change = {"metadata": {"labels": labels}}
+        kept = nomad.call("PATCH", f"/api/v1/namespaces/{new}", change)["metadata"]["labels"]
+        assert kept[NAME_OF_NAMESPACE] == new
+    until("pods can be made", lambda: can_make_pods(ground, new))
+    said = answer(nomad, "POST", path(new), body("unseen", TOO_MANY))
+    match ground.mode:
+        case "policies":
+            assert layer_of(said.message) == "P"
+            assert guard.UNGATED in said.message
+        case "killed":
+            assert layer_of(said.message) == "outage"
+        case _:
+            assert gates(said) == [GATE]
+    outcomes(
+        9, ground.mode, "labels of a namespace", "K", "the label with its name stays as it was"
+    )
+
+
+def can_make_pods(ground: Ground, namespace: str) -> bool:
+    account = f"/api/v1/namespaces/{namespace}/serviceaccounts/default"
+    return ground.admin.refused("GET", account, None) is None
+
+
+def test_09_who_may_work_in_a_namespace_gets_into_no_exempt_one(
+    ground: Ground, outcomes: Outcomes
+) -> None:
+    for who in (ground.mallory, ground.chief):
+        for exempt in ("kube-system", "fairgate-system", "gpu-operator"):
+            name = ground.name("guest")
+            said = who.refused("POST", path(exempt), body(name))
+            assert said is not None
+            assert layer_of(said) == "R"
+            assert not ground.exists(name, exempt)
+    outcomes(9, ground.mode, "an exempt namespace", "R", said)
+
+
+def test_09_who_may_make_any_namespace_can_make_an_exempt_one(
+    ground: Ground, outcomes: Outcomes, nomad: Person
+) -> None:
+    """Nothing of ours forbids it: their names are to be kept from whoever makes namespaces."""
+    exempt, name = "gpu-operator", ground.name("spared")
+    nomad.refused("POST", "/api/v1/namespaces", namespace(exempt))
+    until("pods can be made", lambda: can_make_pods(ground, exempt))
+    assert nomad.refused("POST", path(exempt), body(name, TOO_MANY)) is None
+    assert gates(ground.pod(name, exempt)) == []
+    saw = "not held: RBAC must keep these names from whoever makes namespaces"
+    outcomes(9, ground.mode, "make a namespace of an exempt name", NOT_ITS_LAYER, saw)
+    remove(ground, name, namespace=exempt)
+
+
+def test_10_a_tenant_does_not_label_its_namespace(ground: Ground, outcomes: Outcomes) -> None:
+    at = f"/api/v1/namespaces/{RED}"
+    before = ground.admin.get(at)["metadata"]["labels"]
+    for who in (ground.mallory, ground.chief):
+        said = who.refused("PATCH", at, {"metadata": {"labels": {"fairgate.io/tenant": "ns.blue"}}})
+        assert said is not None
+        assert layer_of(said) == "R"
+    assert ground.admin.get(at)["metadata"]["labels"] == before
+    outcomes(10, ground.mode, "labels of the namespace", "R", said)
+
+
+def test_10_no_label_of_a_namespace_says_whose_it_is(
+    ground: Ground, outcomes: Outcomes, nomad: Person
+) -> None:
+    labels = {"fairgate.io/tenant": "ns.blue"}
+    at = f"/api/v1/namespaces/{RED}"
+    assert nomad.refused("PATCH", at, {"metadata": {"labels": labels}}) is None
+    name = ground.name("counted")
+    said = answer(ground.mallory, "POST", path(RED), ready(ground, body(name, TOO_MANY)))
+    if ground.mode == "killed":
+        assert layer_of(said.message) == "outage"
+    else:
+        assert said["metadata"]["labels"]["fairgate.io/tenant"] == "ns.red"
+        remove(ground, name)
