@@ -138,6 +138,16 @@ object.spec.?volumes.orValue([]).exists(v, has(v.hostPath) && v.hostPath.path.ma
 (object.spec.?tolerations.orValue([]).exists(t, t.?key.orValue('') in {{ toJson .Values.devices.taints }}) &&
  !({{ include "fairgate.asks" (dict "root" . "spec" "object.spec") }}))
 {{- end }}
+{{- define "fairgate.reachesDevices" -}}
+({{ include "fairgate.namesDevices" . }} ||
+ {{ include "fairgate.mountsDevices" . }}
+{{- if .Values.devices.refusePrivileged }} ||
+ {{ include "fairgate.isPrivileged" . }}
+{{- end }}
+{{- if .Values.devices.taints }} ||
+ {{ include "fairgate.toleratesDevices" . }}
+{{- end }})
+{{- end }}
 {{/* Nothing of it is asked of a pod that is changed without touching any of it. */}}
 {{- define "fairgate.touchesDevices" -}}
 (request.operation == 'CREATE' || request.?subResource.orValue('') == 'ephemeralcontainers' ||

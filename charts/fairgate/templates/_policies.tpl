@@ -15,101 +15,33 @@ spec:
   matchConstraints:
     resourceRules:
       - {apiGroups: [""], apiVersions: [v1], resources: [pods], operations: [CREATE], scope: Namespaced}
-  matchConditions:
-    - name: concerns-fairgate
+  variables:
+    - name: isOurs
       expression: |-
-        {{- include "fairgate.concerns" (dict "root" . "pod" "object") | nindent 8 }}
-    - name: is-no-mirror-of-a-static-pod
-      expression: |-
-        !{{- include "fairgate.isMirror" . | nindent 8 }}
+        {{- include "fairgate.concerns" (dict "root" . "pod" "object") | nindent 8 }} && !{{ include "fairgate.isMirror" . | replace "\n" " " }}
   validations:
-    - expression: "!has(object.spec.nodeName) || object.spec.nodeName == ''"
+    - expression: "!variables.isOurs || object.spec.?nodeName.orValue('') == ''"
       message: {{ include "fairgate.say.nodeName" . }}
       reason: Forbidden
     - expression: |-
-        {{- include "fairgate.isHeld" "object" | nindent 8 }}
+        !variables.isOurs || {{ include "fairgate.isHeld" "object" | replace "\n" " " }}
       message: {{ include "fairgate.say.ungated" . }}
       reason: Forbidden
     - expression: |-
-        {{- include "fairgate.isStamped" . | nindent 8 }}
+        !variables.isOurs || {{ include "fairgate.isStamped" . | replace "\n" " " }}
       message: {{ include "fairgate.say.unstamped" . }}
       reason: Forbidden
     - expression: |-
-        {{- include "fairgate.usualScheduler" . | nindent 8 }}
+        !variables.isOurs || {{ include "fairgate.usualScheduler" . | replace "\n" " " }}
       messageExpression: {{ include "fairgate.say.scheduler" . }}
       reason: Forbidden
     {{- if .Values.preemption.twins }}
-    - expression: {{ include "fairgate.evictsNobody" . }}
+    - expression: |-
+        !variables.isOurs || {{ include "fairgate.evictsNobody" . }}
       message: {{ include "fairgate.say.preemption" . }}
       reason: Forbidden
     {{- end }}
----
-apiVersion: admissionregistration.k8s.io/v1
-kind: ValidatingAdmissionPolicy
-metadata:
-  name: fairgate-update
-  labels: {{- $labels }}
-spec:
-  failurePolicy: Fail
-  matchConstraints:
-    resourceRules:
-      - apiGroups: [""]
-        apiVersions: [v1]
-        resources: [pods, pods/status, pods/ephemeralcontainers, pods/resize]
-        operations: [UPDATE]
-        scope: Namespaced
-  matchConditions:
-    - name: concerns-fairgate
-      expression: |-
-        {{- include "fairgate.concerns" (dict "root" . "pod" "oldObject") | nindent 8 }}
-  variables:
-    - name: mayRelease
-      expression: {{ include "fairgate.may" "release" | replace "\n" " " }}
-  validations:
-    - expression: |-
-        (!({{ include "fairgate.isHeld" "oldObject" | replace "\n" " " }}) || {{ include "fairgate.isHeld" "object" | replace "\n" " " }}) || variables.mayRelease
-      message: {{ include "fairgate.say.gate" . }}
-      reason: Forbidden
-    - expression: |-
-        {{- include "fairgate.keepsStamps" . | nindent 8 }} || variables.mayRelease
-      message: {{ include "fairgate.say.stamps" . }}
-      reason: Forbidden
-    - expression: |-
-        {{- include "fairgate.phaseIsKnown" . | nindent 8 }}
-      message: {{ include "fairgate.say.phase" . }}
-      reason: Forbidden
----
-apiVersion: admissionregistration.k8s.io/v1
-kind: ValidatingAdmissionPolicy
-metadata:
-  name: fairgate-bind
-  labels: {{- $labels }}
-spec:
-  failurePolicy: Fail
-  matchConstraints:
-    resourceRules:
-      - {apiGroups: [""], apiVersions: [v1], resources: [pods/binding, bindings], operations: [CREATE], scope: Namespaced}
-  validations:
-    - expression: {{ include "fairgate.may" "bind" | replace "\n" " " }}
-      messageExpression: {{ include "fairgate.say.bind" . }}
-      reason: Forbidden
----
-apiVersion: admissionregistration.k8s.io/v1
-kind: ValidatingAdmissionPolicy
-metadata:
-  name: fairgate-devices
-  labels: {{- $labels }}
-spec:
-  failurePolicy: Fail
-  matchConstraints:
-    resourceRules:
-      - {apiGroups: [""], apiVersions: [v1], resources: [pods], operations: [CREATE, UPDATE], scope: Namespaced}
-      - {apiGroups: [""], apiVersions: [v1], resources: [pods/ephemeralcontainers], operations: [UPDATE], scope: Namespaced}
-  matchConditions:
-    - name: touches-devices
-      expression: |-
-        {{- include "fairgate.touchesDevices" . | nindent 8 }}
-  validations:
+    # Whoever it is, and whatever it asks for.
     - expression: |-
         !{{- include "fairgate.namesDevices" . | nindent 8 }}
       message: {{ include "fairgate.say.variable" . }}
@@ -130,6 +62,78 @@ spec:
       message: {{ include "fairgate.say.toleration" . }}
       reason: Forbidden
     {{- end }}
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicy
+metadata:
+  name: fairgate-update
+  labels: {{- $labels }}
+spec:
+  failurePolicy: Fail
+  matchConstraints:
+    resourceRules:
+      - apiGroups: [""]
+        apiVersions: [v1]
+        resources: [pods, pods/status, pods/ephemeralcontainers, pods/resize]
+        operations: [UPDATE]
+        scope: Namespaced
+  variables:
+    - name: isOurs
+      expression: |-
+        {{- include "fairgate.concerns" (dict "root" . "pod" "oldObject") | nindent 8 }}
+    - name: mayRelease
+      expression: {{ include "fairgate.may" "release" | replace "\n" " " }}
+    - name: touchesDevices
+      expression: |-
+        {{- include "fairgate.touchesDevices" . | nindent 8 }}
+  validations:
+    - expression: |-
+        !variables.isOurs || !({{ include "fairgate.isHeld" "oldObject" | replace "\n" " " }}) || {{ include "fairgate.isHeld" "object" | replace "\n" " " }} || variables.mayRelease
+      message: {{ include "fairgate.say.gate" . }}
+      reason: Forbidden
+    - expression: |-
+        !variables.isOurs || {{ include "fairgate.keepsStamps" . | replace "\n" " " }} || variables.mayRelease
+      message: {{ include "fairgate.say.stamps" . }}
+      reason: Forbidden
+    - expression: |-
+        !variables.isOurs || {{ include "fairgate.phaseIsKnown" . | replace "\n" " " }}
+      message: {{ include "fairgate.say.phase" . }}
+      reason: Forbidden
+    - expression: |-
+        !variables.touchesDevices || !{{- include "fairgate.namesDevices" . | nindent 8 }}
+      message: {{ include "fairgate.say.variable" . }}
+      reason: Forbidden
+    - expression: |-
+        !variables.touchesDevices || !{{- include "fairgate.mountsDevices" . | nindent 8 }}
+      message: {{ include "fairgate.say.path" . }}
+      reason: Forbidden
+    {{- if .Values.devices.refusePrivileged }}
+    - expression: |-
+        !variables.touchesDevices || !{{- include "fairgate.isPrivileged" . | nindent 8 }}
+      message: {{ include "fairgate.say.privileged" . }}
+      reason: Forbidden
+    {{- end }}
+    {{- if .Values.devices.taints }}
+    - expression: |-
+        !variables.touchesDevices || !{{- include "fairgate.toleratesDevices" . | nindent 8 }}
+      message: {{ include "fairgate.say.toleration" . }}
+      reason: Forbidden
+    {{- end }}
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicy
+metadata:
+  name: fairgate-bind
+  labels: {{- $labels }}
+spec:
+  failurePolicy: Fail
+  matchConstraints:
+    resourceRules:
+      - {apiGroups: [""], apiVersions: [v1], resources: [pods/binding, bindings], operations: [CREATE], scope: Namespaced}
+  validations:
+    - expression: {{ include "fairgate.may" "bind" | replace "\n" " " }}
+      messageExpression: {{ include "fairgate.say.bind" . }}
+      reason: Forbidden
 ---
 apiVersion: admissionregistration.k8s.io/v1
 kind: ValidatingAdmissionPolicy
@@ -172,7 +176,7 @@ spec:
         {{- include "fairgate.weighsUsers" . | nindent 8 }}
       message: {{ include "fairgate.say.users" . }}
       reason: Forbidden
-{{- range list "create" "update" "bind" "devices" "templates" "tenants" }}
+{{- range list "create" "update" "bind" "templates" "tenants" }}
 ---
 apiVersion: admissionregistration.k8s.io/v1
 kind: ValidatingAdmissionPolicyBinding

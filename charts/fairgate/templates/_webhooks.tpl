@@ -57,15 +57,14 @@ webhooks:
     rules:
       - {apiGroups: [""], apiVersions: [v1], resources: [pods], operations: [CREATE], scope: Namespaced}
     matchConditions:
-      - name: concerns-fairgate
+      - name: lacks-gate-or-stamps-or-reaches-devices
         expression: |-
-          {{- include "fairgate.concerns" (dict "root" . "pod" "object") | nindent 10 }}
-      - name: does-not-carry-gate-and-stamps
-        expression: |-
-          !({{ include "fairgate.isMirror" . | replace "\n" " " }} ||
-          (object.spec.?nodeName.orValue('') == '' && {{ include "fairgate.isHeld" "object" | replace "\n" " " }} &&
+          !(({{ include "fairgate.isHeld" "object" | replace "\n" " " }} && object.spec.?nodeName.orValue('') == '' &&
           {{ include "fairgate.usualScheduler" . | replace "\n" " " }} && {{ include "fairgate.evictsNobody" . }} &&
-          {{ include "fairgate.isStamped" . | replace "\n" " " }}))
+          {{ include "fairgate.isStamped" . | replace "\n" " " }}) ||
+          !{{ include "fairgate.concerns" (dict "root" . "pod" "object") | replace "\n" " " }} ||
+          {{ include "fairgate.isMirror" . | replace "\n" " " }}) ||
+          {{ include "fairgate.reachesDevices" . | replace "\n" " " }}
   - name: update.fairgate.io
     {{- include "fairgate.webhook" (dict "root" . "path" "/validate") | nindent 4 }}
     rules:
@@ -75,32 +74,12 @@ webhooks:
         operations: [UPDATE]
         scope: Namespaced
     matchConditions:
-      - name: concerns-fairgate
+      - name: changes-what-is-ours-or-reaches-devices
         expression: |-
-          {{- include "fairgate.concerns" (dict "root" . "pod" "oldObject") | nindent 10 }}
-      - name: changes-what-is-ours
-        expression: |-
-          (!{{ include "fairgate.keepsPlace" . | replace "\n" " " }} && !{{ include "fairgate.may" "release" | replace "\n" " " }}) ||
-          !{{ include "fairgate.phaseIsKnown" . | replace "\n" " " }}
-  - name: devices.fairgate.io
-    {{- include "fairgate.webhook" (dict "root" . "path" "/validate") | nindent 4 }}
-    rules:
-      - {apiGroups: [""], apiVersions: [v1], resources: [pods], operations: [CREATE, UPDATE], scope: Namespaced}
-      - {apiGroups: [""], apiVersions: [v1], resources: [pods/ephemeralcontainers], operations: [UPDATE], scope: Namespaced}
-    matchConditions:
-      - name: touches-devices
-        expression: |-
-          {{- include "fairgate.touchesDevices" . | nindent 10 }}
-      - name: reaches-devices
-        expression: |-
-          {{ include "fairgate.namesDevices" . | replace "\n" " " }} ||
-          {{ include "fairgate.mountsDevices" . | replace "\n" " " }}
-          {{- if .Values.devices.refusePrivileged }} ||
-          {{ include "fairgate.isPrivileged" . | replace "\n" " " }}
-          {{- end }}
-          {{- if .Values.devices.taints }} ||
-          {{ include "fairgate.toleratesDevices" . | replace "\n" " " }}
-          {{- end }}
+          ({{ include "fairgate.concerns" (dict "root" . "pod" "oldObject") | replace "\n" " " }} &&
+          ((!{{ include "fairgate.keepsPlace" . | replace "\n" " " }} && !{{ include "fairgate.may" "release" | replace "\n" " " }}) ||
+          !{{ include "fairgate.phaseIsKnown" . | replace "\n" " " }})) ||
+          ({{ include "fairgate.touchesDevices" . | replace "\n" " " }} && {{ include "fairgate.reachesDevices" . | replace "\n" " " }})
   - name: bind.fairgate.io
     {{- include "fairgate.webhook" (dict "root" . "path" "/validate") | nindent 4 }}
     rules:
