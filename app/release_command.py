@@ -57,7 +57,7 @@ def release(
 
     It takes the right "release" on podgates.fairgate.io: ClusterRole fairgate-operator.
     The API server's audit log names who did it. It cannot be undone.
-    Gates that are not Fairgate's stay, and so does what the pod counts as used.
+    Gates that are not Fairgate's stay. The pod counts as used from then on.
     """
     from app.kube import break_glass, telling
 

@@ -86,8 +86,9 @@ class Corrections:
             try:
                 await self._attempt(order)
             except ClusterError as error:
-                what = "adopted" if isinstance(order, Adopt) else "evicted"
-                log.warning(f"pod not {what}; tried again later", extra=_facts(order, error))
+                what = "adopt" if isinstance(order, Adopt) else "evict"
+                facts = {**_facts(order, error), "tried": what}
+                log.warning("a pod could not be put right; tried again later", extra=facts)
                 if isinstance(order, Expel) and isinstance(error, ClusterRefused):
                     await self._inbox.put(EvictionRefused(self._clock(), order.ref.uid))
 

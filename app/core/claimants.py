@@ -68,12 +68,20 @@ class Claimants:
         self._classes = Classes(managed, classes or {})
         self._claims: dict[Key, ResourceClaim] = {}
         self._lost: set[Key] = set()
+        self._successors: dict[Key, ResourceClaim] = {}
         self._users: dict[Key, _Users] = {}
         self._standings: dict[Uid, _Standing] = {}
         self._stale: dict[Uid, None] = {}
 
     def put_claim(self, claim: ResourceClaim) -> None:
-        """A claim exists in this state."""
+        """A claim exists in this state.
+
+        One that takes the name of a lost one, and asks for less, counts once nobody past the gate
+        uses that any more: they may run with the devices of the lost one.
+        """
+        if claim.key in self._lost and self._asks_for_less(claim):
+            self._successors[claim.key] = claim
+            return
         self._lost.discard(claim.key)
         if self._claims.get(claim.key) != claim:
             self._claims[claim.key] = claim
@@ -86,12 +94,18 @@ class Claimants:
         """
         if key not in self._claims:
             return
+        if self._successors.pop(key, None) is not None:
+            return
         users = self._users.get(key)
         if users is not None and users.using:
             self._lost.add(key)
         else:
             del self._claims[key]
         self._doubt(key)
+
+    def _asks_for_less(self, claim: ResourceClaim) -> bool:
+        new, old = self._classes.count(claim), self._classes.count(self._claims[claim.key])
+        return any(new.get(resource, 0) < value for resource, value in old.items())
 
     def put_class(self, name: str, stated: Resource | None) -> None:
         """A DeviceClass names this resource as its own, or none; or it exists no more."""
@@ -135,6 +149,9 @@ class Claimants:
             if not users.using and key in self._lost:
                 self._lost.discard(key)
                 del self._claims[key]
+                if key in self._successors:
+                    self._claims[key] = self._successors.pop(key)
+                    self._doubt(key)
             if not users.using and not users.waiting:
                 del self._users[key]
 

@@ -89,9 +89,10 @@ class Hold:
 
 @dataclass(frozen=True, slots=True)
 class Mend:
-    """Let a change of a pod pass, but put back what is Fairgate's."""
+    """Let it pass, but put right what is Fairgate's. `warnings` are shown to whoever asked."""
 
     patch: Patch
+    warnings: tuple[str, ...] = field(default=())
 
 
 @dataclass(frozen=True, slots=True)

@@ -107,7 +107,6 @@ CONTROLLERS = (
             "statefulset-controller",
         )
     ),
-    "system:serviceaccount:jobset-system:jobset-controller-manager",
     CONTROLLER_MANAGER,
 )
 

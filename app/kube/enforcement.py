@@ -28,6 +28,11 @@ PATHS = {
     for kind in (*sorted(WEBHOOKS), "ValidatingAdmissionPolicy", BINDING)
 } | {"ValidatingAdmissionPolicy": f"/apis/{API_VERSION}/validatingadmissionpolicies"}
 
+ALWAYS = frozenset(
+    {"fairgate-templates", "fairgate-tenants", "templates.fairgate.io", "tenants.fairgate.io"}
+)
+"""Bindings and webhooks that guard names and weights, whatever the mode."""
+
 HELM_MARKS = "meta.helm.sh/"
 """Annotations by which helm knows its own objects."""
 
@@ -108,13 +113,18 @@ def helm_marks(item: Object) -> dict[str, str]:
 
 
 def in_force(normal: Object, ca_pem: bytes, observing: bool) -> Object:
-    """Return what the live object must be: with our CA, and without teeth while observing."""
+    """Return what the live object must be: with our CA, and without teeth while observing.
+
+    What guards names and weights keeps its teeth: it holds no pod, and what is forged while we
+    observe would be believed afterwards.
+    """
     wanted = copy.deepcopy(normal)
     for webhook in webhooks(wanted):
         webhook["clientConfig"]["caBundle"] = base64.b64encode(ca_pem).decode("ascii")
-        if observing:
+        if observing and webhook["name"] not in ALWAYS:
             webhook["failurePolicy"] = "Ignore"
-    if observing and wanted["kind"] == BINDING:
+    is_ours_alone = wanted["metadata"]["name"] in ALWAYS
+    if observing and wanted["kind"] == BINDING and not is_ours_alone:
         wanted["spec"]["validationActions"] = ["Warn", "Audit"]
     return wanted
 

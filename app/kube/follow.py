@@ -41,8 +41,8 @@ async def follow(
         try:
             version = await _version(client, path, where)
             hear(None)
-            failures = 0
             await _stream(client, path, where, version, hear, timing)
+            failures = 0
         except (ClusterError, msgspec.DecodeError) as error:
             failures += 1
             facts = {"path": path, "why": str(error), "failures": failures}

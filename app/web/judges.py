@@ -27,6 +27,9 @@ from app.web.view import View
 NOT_READY = "Fairgate has just started and does not know the tenants yet; try again in a moment."
 NO_OBJECT = "Fairgate: the review holds no object to judge."
 UNREADABLE = "Fairgate cannot read what this pod asks for: {}"
+HELD = ("pods", "bindings")
+"""Resources whose rules only hold while the policy enforces."""
+
 OVERRULED = (
     "Fairgate: fairgate.io/submitter is written by Fairgate alone; the value given was not kept."
 )
@@ -51,9 +54,7 @@ class Ground:
             case Hold():
                 return Ignore(observed="would-hold")
             case Refuse(_, message):
-                return Ignore(
-                    (f"{message} (Not refused: Fairgate only observes.)",), "would-refuse"
-                )
+                return Ignore((f"Not refused, only observed: {message}",), "would-refuse")
             case _:
                 return verdict
 
@@ -129,7 +130,7 @@ class Stamping:
             return Refuse(422, NO_OBJECT)
         before = request.old_object if request.operation == "UPDATE" else None
         patch, overruled = stamp(kind, before, request.object, caller, self._asks)
-        return gate.Hold(patch, (OVERRULED,) if overruled else ())
+        return gate.Mend(patch, (OVERRULED,) if overruled else ())
 
     def _asks(self, template: dict[str, Any]) -> bool:
         """Tell whether a template asks for a managed resource; a broken one is not for us."""
@@ -158,7 +159,9 @@ class Validation:
             return Refuse(422, f"Fairgate cannot read this object: {error}")
         except InvalidQuantity as error:
             return Refuse(422, UNREADABLE.format(error))
-        return self._ground.observed(Refuse(403, sentence) if sentence else Ignore())
+        verdict = Refuse(403, sentence) if sentence else Ignore()
+        # Names and weights are guarded while we observe, too: what is forged now counts later.
+        return self._ground.observed(verdict) if request.resource.resource in HELD else verdict
 
     def _sentence(self, request: Request[Any], caller: UserName) -> str | None:
         match request.resource.group, request.resource.resource, request.sub_resource:

@@ -111,8 +111,8 @@ def encode(uid: str, verdict: gate.Verdict) -> Answer:
             return _answer(_pass(uid, [], warnings), observed or "ignore")
         case gate.Hold(patch, warnings):
             return _answer(_pass(uid, patch, warnings), "hold")
-        case gate.Mend(patch):
-            return _answer(_pass(uid, patch, ()), "mend")
+        case gate.Mend(patch, warnings):
+            return _answer(_pass(uid, patch, warnings), "mend" if patch else "ignore")
         case gate.Refuse(code, message):
             return refuse(uid, code, message)
     assert_never(verdict)

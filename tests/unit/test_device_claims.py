@@ -413,6 +413,18 @@ def test_a_claim_that_vanishes_under_a_released_pod_is_charged_until_the_pod_end
     assert bench.used == {}
 
 
+def test_a_smaller_claim_of_the_same_name_counts_once_the_larger_is_out_of_use() -> None:
+    bench = Bench()
+    bench.put(claim("c", gpus(7)))
+    bench.see(pod("p", "c"))
+    bench.hear(ev.ClaimGone(AT, "a", "c"))
+    bench.put(claim("c", gpus(1)))
+    assert bench.used == {GPU: 7}
+    bench.end("p")
+    assert bench.see(pod("q", "c")) == ["q"]
+    assert bench.used == {GPU: 1}
+
+
 def test_who_takes_the_owner_off_a_claim_in_use_is_charged_all_the_same() -> None:
     bench = Bench()
     bench.put(claim("made", gpus(4), owner="a/p"))

@@ -1,6 +1,6 @@
 {{/*
 What admission policies and the matchConditions of webhooks have in common: CEL, written once.
-The same rules in Python are app/core/guard.py; tests/enforcement drives both with one table.
+The same rules in Python are app/core/guard.py; tests/contract/test_enforcement.py drives both with one table.
 */}}
 
 {{/* Whether the resource named `r` is managed. */}}
@@ -129,7 +129,7 @@ object.spec.?schedulerName.orValue('default-scheduler') in {{ toJson .Values.sch
   e.name in {{ toJson .Values.devices.variables }} && (has(e.valueFrom) || !(e.?value.orValue('') in ['', 'none', 'void'])))))
 {{- end }}
 {{- define "fairgate.mountsDevices" -}}
-object.spec.?volumes.orValue([]).exists(v, has(v.hostPath) && v.hostPath.path.matches('{{ .Values.devices.paths }}'))
+object.spec.?volumes.orValue([]).exists(v, has(v.hostPath) && v.hostPath.path.matches({{ toJson .Values.devices.paths }}))
 {{- end }}
 {{- define "fairgate.isPrivileged" -}}
 {{ include "fairgate.containers" . }}.exists(many, many.exists(c, c.?securityContext.?privileged.orValue(false)))
