@@ -1,4 +1,4 @@
-"""A few harmless objects to keep in force on a real API server, and a keeper that keeps them."""
+"""A few harmless objects to keep in force on a real API server, and a watchdog that keeps them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from app.core.errors import ClusterRefused
 from app.kube.alarm import Alarm
 from app.kube.client import Client
 from app.kube.enforcement import BINDING, CONFIG_MAP, PATHS, Object, Ref
-from app.kube.keeper import Keeper, Pace
+from app.kube.watchdog import Pace, Watchdog
 from tests.fakes.guard import Guarded
 
 API = "admissionregistration.k8s.io/v1"
@@ -164,9 +164,9 @@ class Kept:
     @asynccontextmanager
     async def keeping(
         self, client: Any = None, pace: Pace = QUICK, **more: Any
-    ) -> AsyncIterator[Keeper]:
-        """Let a keeper run."""
-        keeper = Keeper(
+    ) -> AsyncIterator[Watchdog]:
+        """Let a watchdog run."""
+        watchdog = Watchdog(
             client or self.client,
             self.name,
             observing=lambda: self.observes,
@@ -175,9 +175,9 @@ class Kept:
             pace=pace,
             **({"ca": lambda: self.ca} | more),
         )
-        running = asyncio.create_task(keeper.run())
+        running = asyncio.create_task(watchdog.run())
         try:
-            yield keeper
+            yield watchdog
             assert not running.done()
         finally:
             running.cancel()

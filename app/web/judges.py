@@ -20,7 +20,7 @@ from app.core.guard import BIND, Guard, governed
 from app.core.model import Resource, UserName
 from app.core.resources import ManagedResources
 from app.core.templates import Kind, stamp, stamps
-from app.web import guarded
+from app.web import sheet
 from app.web.review import Request
 from app.web.view import View
 
@@ -136,7 +136,7 @@ class Stamping:
         """Tell whether a template asks for a managed resource; a broken one is not for us."""
         try:
             spec = msgspec.convert(template.get("spec"), wire.PodSpec)
-            return guarded.asks(spec, self._ground.managed)
+            return sheet.asks(spec, self._ground.managed)
         except (msgspec.ValidationError, InvalidQuantity):
             return False
 
@@ -180,10 +180,10 @@ class Validation:
 
     def _pod(self, request: Request[Any], caller: UserName) -> str | None:
         ground = self._ground
-        after = guarded.sheet(request.object, ground.managed)
+        after = sheet.sheet_of(request.object, ground.managed)
         if request.operation == "CREATE":
             return ground.guard.created(after, caller)
-        before = guarded.sheet(request.old_object, ground.managed)
+        before = sheet.sheet_of(request.old_object, ground.managed)
         releases = caller in self._releasers or "system:masters" in request.user_info.groups
         sentence = ground.guard.changed(before, after, caller, releases)
         touched = request.sub_resource == "ephemeralcontainers"

@@ -23,7 +23,7 @@ from starlette.types import ASGIApp
 from app.core.errors import InvalidSettings
 from app.settings import HostPort
 from app.web.door import Door
-from app.web.heading import DEFAULTS, KEEP_ALIVE, Limits, Protocol
+from app.web.limits import DEFAULTS, KEEP_ALIVE, Limits, Protocol
 
 log = logging.getLogger("fairgate.web")
 

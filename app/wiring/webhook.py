@@ -7,8 +7,8 @@ from app.core.events import Source
 from app.core.resources import ManagedResources
 from app.kube import canary
 from app.kube.alarm import Alarm
-from app.kube.keeper import Keeper
 from app.kube.twins import Twins
+from app.kube.watchdog import Watchdog
 from app.tls.renewal import Renewal
 from app.web.admission import Enforced, admission_app
 from app.web.metrics import Enforcing
@@ -50,7 +50,7 @@ def _guard(process: Process, certificate: Renewal, view: View) -> None:
     meters, alarm = Enforcing(), Alarm(client, settings.namespace)
     latest = certificate.serving.ca
 
-    keeper = Keeper(
+    watchdog = Watchdog(
         client,
         settings.namespace,
         ca=lambda: latest,
@@ -63,10 +63,10 @@ def _guard(process: Process, certificate: Renewal, view: View) -> None:
     async def publish(ca_pem: bytes) -> None:
         nonlocal latest
         latest = ca_pem
-        await keeper.publish(ca_pem)
+        await watchdog.publish(ca_pem)
 
     certificate.publish = publish
-    process.tasks.append(keeper.run)
+    process.tasks.append(watchdog.run)
     if settings.canary_seconds:
         trials = canary.Canary(
             client,

@@ -1,4 +1,4 @@
-"""A real helm and a keeper at work on the same objects: neither is in the other's way."""
+"""A real helm and a watchdog at work on the same objects: neither is in the other's way."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from app.dev.cluster import Cluster
 from app.dev.tools import Tools
 from app.kube.client import Client
 from app.kube.enforcement import BINDING, CONFIG_MAP, PATHS, Object
-from app.kube.keeper import Pace
+from app.kube.watchdog import Pace
 from tests.kept import MUTATING, POLICY, VALIDATING, Counting, Kept, certificate, hook, ref, until
 
 PATIENT = Pace(look=0.05, sweep=0.3, grace=30.0, again=(0.05, 0.5), breath=0.05)

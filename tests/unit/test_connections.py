@@ -20,7 +20,7 @@ from app.settings import HostPort
 from app.tls.client_ca import ClientCa
 from app.tls.issue import Authority, Credential, new_authority, write_private
 from app.web.body import BodyTooSlow, read_body
-from app.web.heading import Limits
+from app.web.limits import Limits
 from app.web.ops import ops_app
 from app.web.serve import Listener, Servers, require_client, tls_context
 

@@ -1,4 +1,4 @@
-"""The keeper of twins, against a client that acts like an API server and like other replicas."""
+"""The watchdog of twins, against a client that acts like an API server and like other replicas."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 {{/*
-The gate's keeper, and the second layer of what the policies say. No caBundle here: the webhook
+What holds pods, and the second layer of what the policies say. No caBundle here: the webhook
 process writes it, so that an upgrade of the chart never takes it away.
 */}}
 {{- define "fairgate.enforcement.webhooks" -}}

@@ -16,8 +16,8 @@ from app.core.errors import ClusterRefused
 from app.dev.cluster import Cluster
 from app.kube.client import Client
 from app.kube.enforcement import BINDING, PATHS, Object
-from app.kube.keeper import Pace
 from app.kube.restore import Restorer
+from app.kube.watchdog import Pace
 from tests.kept import (
     MUTATING,
     POLICY,
@@ -78,10 +78,10 @@ async def test_every_webhook_gets_our_ca_and_nobody_is_blamed(kept: Kept) -> Non
 
 
 async def test_a_changed_ca_is_everywhere_once_it_is_published(kept: Kept) -> None:
-    async with kept.keeping() as keeper:
+    async with kept.keeping() as watchdog:
         await kept.settle()
         kept.ca += kept.ca
-        await keeper.publish(kept.ca)
+        await watchdog.publish(kept.ca)
         for kind in (MUTATING, VALIDATING):
             for each in (await kept.find(kind))["webhooks"]:
                 assert base64.b64decode(each["clientConfig"]["caBundle"]) == kept.ca
@@ -141,14 +141,14 @@ async def test_a_ca_is_published_though_the_old_one_is_ours_too(kept: Kept) -> N
     async def is_any(ca_pem: bytes) -> bool:
         return True
 
-    async with kept.keeping(is_ours=is_any) as keeper:
+    async with kept.keeping(is_ours=is_any) as watchdog:
         await kept.settle()
         kept.ca += kept.ca
-        await keeper.publish(kept.ca)
+        await watchdog.publish(kept.ca)
         assert await ca_of(kept) == {kept.ca}
-    async with kept.keeping(is_ours=is_any) as keeper:  # one that has just begun
+    async with kept.keeping(is_ours=is_any) as watchdog:  # one that has just begun
         kept.ca += kept.ca
-        await keeper.publish(kept.ca)
+        await watchdog.publish(kept.ca)
         assert await ca_of(kept) == {kept.ca}
     assert not kept.guarded.restores
 

@@ -71,7 +71,7 @@ async def nobodys(ca_pem: bytes) -> bool:
     return False
 
 
-class Keeper:
+class Watchdog:
     """Keeps the objects of ConfigMap `fairgate-enforcement` in force, by `run`."""
 
     def __init__(

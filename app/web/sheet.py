@@ -55,7 +55,7 @@ class Reach(wire.Wire, frozen=True):
     spec: Spec = Spec()
 
 
-def sheet(document: Any, managed: ManagedResources) -> Sheet:
+def sheet_of(document: Any, managed: ManagedResources) -> Sheet:
     """Return what the rules look at. Raises msgspec.ValidationError, InvalidQuantity."""
     pod = msgspec.convert(document, wire.Pod)
     spec = msgspec.convert(document, Reach).spec
