@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +11,7 @@ from app.dev.tools import Tools
 from tests.e2e.attacks.ground import MODES, Ground
 from tests.e2e.attacks.ground import ground as entered
 from tests.e2e.attacks.outcomes import Outcomes
+from tests.e2e.stage import Stage
 
 
 @pytest.fixture(scope="session", params=MODES)
@@ -26,3 +28,13 @@ def outcomes() -> Iterator[Outcomes]:
     yield found
     if found.is_whole:
         found.write()
+
+
+@pytest.fixture
+def stage(ground: Ground, tmp_path: Path) -> Iterator[Stage]:
+    """What one test puts into that cluster, and takes out of it again."""
+    stage = Stage(ground.cluster, folder=tmp_path)
+    try:
+        yield stage
+    finally:
+        stage.clear()

@@ -125,7 +125,7 @@ def layer_of(said: str | None) -> str:
         ("ValidatingAdmissionPolicy", "P"),
         ("failed calling webhook", "outage"),
         ("admission webhook", "W"),
-        ("cannot ", "R"),
+        ("forbidden: User ", "R"),
     ):
         if mark in said:
             return layer
