@@ -1,4 +1,4 @@
-"""What attackers get hold of: namespaces of their own, rights beyond `edit`, a webhook of theirs."""
+"""What attackers get hold of: a namespace of their own, rights beyond `edit`, a webhook."""
 
 from __future__ import annotations
 
