@@ -53,11 +53,12 @@ class Yard:
         """Return the names of the pods that are held."""
         return {name_of(p) for p in self.pods if GATE in gates(p)}
 
-    def told(self, name: str, words: str) -> bool:
-        """Tell whether the owner of a pod was told something with these words in it."""
+    def told(self, name: str, reason: str, words: str) -> bool:
+        """Tell whether the owner of a pod was told something with these words, for a reason."""
         events = f"/api/v1/namespaces/{self.namespace}/events"
         return any(
-            event["involvedObject"]["name"] == name and words in event["message"]
+            (event["involvedObject"]["name"], event["reason"]) == (name, reason)
+            and words in event["message"]
             for event in self.ground.admin.get(events)["items"]
         )
 
