@@ -7,12 +7,14 @@ import contextlib
 import json
 import ssl
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from app.tls.issue import new_authority, write_private
 from tests.e2e.attacks.ground import GATE, Ground, path
@@ -21,6 +23,11 @@ from tests.people import Person, person
 
 FIRST = {"everything": "P", "policies": "P", "webhook": "W", "killed": "P"}
 """Which layer refuses what both the policies and the webhook see. The policies are asked first."""
+
+
+def only(*modes: str) -> pytest.MarkDecorator:
+    """Mark a test that says something in these modes alone."""
+    return pytest.mark.parametrize("ground", modes, indirect=True, scope="session")
 
 
 @dataclass
@@ -102,11 +109,6 @@ def armed(ground: Ground, stage: Stage, *resources: str) -> Person:
     allow(ground, "red", "edit", user)
     grant(ground, stage, user, "get,patch,update,create", *resources)
     return person(ground.cluster, user)
-
-
-def allowed(what: str, said: Sequence[str | None]) -> bool:
-    """Tell whether RBAC lets through what was asked: its own refusals say "cannot"."""
-    return not any(each is not None and f"cannot {what}" in each for each in said)
 
 
 @contextlib.contextmanager
