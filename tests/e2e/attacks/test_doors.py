@@ -302,6 +302,7 @@ def test_29_a_tenant_reads_its_own_and_nothing_else(
 
 # --- row 30 ---
 
+WRITES = "return redis.call('HSET', KEYS[1], 'epoch', ARGV[1])"
 ACL = "on >{} resetkeys ~fairgate:* resetchannels -@all +@read +@write +@scripting +@connection"
 ACL_LESS = "-@dangerous +info"
 """What Fairgate needs of Redis: its own keys, its scripts, and INFO."""
@@ -318,7 +319,9 @@ def test_30_an_emptied_or_falsified_redis_costs_a_pause_only(
         server.config_set("maxmemory-policy", "allkeys-lru")
         server.config_set("maxmemory-policy", "noeviction")
         server.flushall()
-        server.eval("return redis.call('HSET', KEYS[1], 'epoch', ARGV[1])", 1, state, epoch + 1000)
+        server.eval(WRITES, 1, state, "nonsense")
+        until("it is written anew", lambda: server.hget(state, "epoch") == str(epoch).encode())
+        server.eval(WRITES, 1, state, epoch + 1000)
         until(
             "a leader of a higher epoch leads",
             lambda: stage.metric("controller", "fairgate_leader_epoch") > epoch,
