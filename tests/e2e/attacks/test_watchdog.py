@@ -34,6 +34,7 @@ GUARDED = (
     "/api/v1/nodes/gpu-node-0",
 )
 AS_ADMIN = "the same, as a cluster administrator"
+WEBHOOK = f"system:serviceaccount:{NAMESPACE}:fairgate-webhook"
 SOON = 30.0
 """Seconds; on a machine with nothing else to do it takes less than two."""
 
@@ -124,7 +125,8 @@ def trials(ground: Ground) -> Counter[str]:
     found = Counter({"create": 0, "patch": 0})
     for line in ground.cluster.audit_log.read_text().splitlines():
         entry = json.loads(line)
-        if entry["objectRef"].get("namespace") == "fairgate-canary":
+        is_canary = entry["objectRef"].get("namespace") == "fairgate-canary"
+        if is_canary and entry["user"]["username"] == WEBHOOK and entry["verb"] in found:
             found[entry["verb"]] += 1
     return found
 
