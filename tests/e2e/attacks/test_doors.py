@@ -310,9 +310,17 @@ def test_29_a_tenant_reads_its_own_and_nothing_else(
         assert asked(ground, "GET", trick, token)[0] in (403, 404), trick
     saw = sentence.replace(account, "...").replace(yours, "...")
     outcomes(29, ground.mode, "another tenant's queue", "R", saw)
-    # A token ends with its account.
+
+
+@only("everything")
+def test_29_a_token_ends_with_its_account(ground: Ground, stage: Stage, outcomes: Outcomes) -> None:
+    ours = yard(ground, stage)
+    until("Mallory may", lambda: bool(token_of(ground.mallory, ours.namespace)))
+    token = token_of(ground.mallory, ours.namespace)
+    assert asked(ground, "GET", "/v1/tenants", token)[0] == 403
     ground.cluster.kubectl("delete", "serviceaccount", "default", "-n", ours.namespace)
-    until("it is heard no more", lambda: asked(ground, "GET", queue, token)[0] == 401)
+    until("it is heard no more", lambda: asked(ground, "GET", "/v1/tenants", token)[0] == 401)
+    outcomes(29, ground.mode, "a token of an account that is gone", "R", "401, once it is noticed")
 
 
 # --- row 30 ---
