@@ -78,7 +78,11 @@ class Yard:
 def yard(ground: Ground, stage: Stage, *users: str) -> Yard:
     """Return a new namespace that Mallory, or these users, may edit."""
     namespace = stage.namespace(ground.name("yard"))
-    allow(ground, namespace, "edit", *(users or ("mallory",)))
+    users = users or ("mallory",)
+    allow(ground, namespace, "edit", *users)
+    known = {"mallory": ground.mallory, "bob": ground.bob}
+    for who in (known[user] for user in users if user in known):
+        until("RBAC lets them in", lambda w=who: w.refused("GET", path(namespace), None) is None)  # type: ignore[misc]
     return Yard(ground, stage, namespace)
 
 
