@@ -14,9 +14,12 @@ its Refund.
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice
+
+import msgspec
 
 from app.core.effects import Intend, StoreWrite
 from app.core.errors import StoreEmptied
@@ -47,13 +50,18 @@ class RedisStore(RedisReader):
     async def intents(self) -> tuple[Intend, ...]:
         """The releases that were begun and not settled, by uid; none if the store is empty.
 
-        Of the last complete state: no write came after it. Amounts of 0 are left out.
+        Of the last complete state: no write came after it. Amounts of 0 are left out. So is what
+        nobody of ours can have written: it counts as lost.
         """
         try:
             entries = await self._table("intents")
         except StoreEmptied:
             return ()
-        return tuple(layout.intent(uid, record) for uid, record in sorted(entries))
+        found = []
+        for uid, record in sorted(entries):
+            with contextlib.suppress(msgspec.DecodeError, ValueError):
+                found.append(layout.intent(uid, record))
+        return tuple(found)
 
     async def rebuild(self, epoch: int, writes: Iterable[StoreWrite]) -> None:
         """Take the store over for `epoch` and replace all of its contents.

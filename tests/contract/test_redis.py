@@ -214,6 +214,32 @@ async def test_a_foreign_layout_is_refused(store_url: str) -> None:
                 await attempt
 
 
+@pytest.mark.parametrize(
+    "false", ["", "abc", "1001.0", "-1", "1e3", "2000000000", "9" * 12, "9" * 99]
+)
+async def test_an_epoch_that_no_leader_has_counts_as_none(store_url: str, false: str) -> None:
+    async with real(store_url) as world:
+        store = world.store()
+        await store.rebuild(7, [charge("a", 4)])
+        await world.server.call("HSET", f"fairgate:{{{world.cluster}}}:state", "epoch", false)
+        assert await store.floor() == 0
+        with pytest.raises(StoreEmptied):
+            await store.write(7, [charge("b", 4)])
+        await store.rebuild(8, [charge("a", 4)])
+        assert await store.floor() == 8
+        await store.write(8, [charge("b", 4)])
+        assert await compare(store, [charge("a", 4), charge("b", 4)]) == []
+
+
+async def test_an_intent_that_no_leader_wrote_counts_as_none(store_url: str) -> None:
+    async with real(store_url) as world:
+        store = world.store()
+        await store.rebuild(7, [intend("a", 4)])
+        [name] = await world.server.call("KEYS", f"fairgate:{{{world.cluster}}}:*:intents")
+        await world.server.call("HSET", name, "b", "x", "c", "{}", b"\xff", '{"at": 1}')
+        assert await store.intents() == (intend("a", 4),)
+
+
 async def test_keys_of_somebody_else_are_refused(store_url: str) -> None:
     async with real(store_url) as world:
         await world.server.call("SET", f"fairgate:{{{world.cluster}}}:state", "mine")

@@ -16,9 +16,10 @@ from app.core.model import Millis
 from app.core.resources import ManagedResources
 from app.dev import folder as folders
 from app.dev.cluster import Cluster
+from app.dev.fairgate import UNFAIR
 from app.dev.options import Options
 from app.dev.tools import Tools
-from app.kube import canary
+from app.kube.canary import NAMESPACE as CANARY
 from app.kube.client import Client
 from app.kube.sources import watches
 from app.settings import EXEMPT, MANAGED
@@ -41,7 +42,7 @@ async def differences(cluster: Cluster, url: str) -> list[str]:
                 heard.set()
 
     client = await Client.connect(cluster.kubeconfig)
-    exempt = (*EXEMPT, "unfair-greedy", "unfair-modest", canary.NAMESPACE)
+    exempt = (*EXEMPT, *UNFAIR, CANARY)
     tasks = [
         asyncio.create_task(watch.run())
         for watch in watches(client, Ear(), lambda: Millis(0), managed=MANAGED, exempt=exempt)

@@ -8,7 +8,7 @@
 -- returns  {'OK'} | STALE | EMPTIED | FOREIGN
 
 local epoch, generation = ARGV[3], ARGV[4]
-if state.epoch and tonumber(state.epoch) > tonumber(epoch) then
+if state.epoch and is_old(epoch) then
   return {'STALE', state.epoch}
 end
 if generation == state.building or generation == state.generation then

@@ -2,4 +2,8 @@
 --
 -- returns  {'OK', epoch, what has begun} | FOREIGN
 
-return {'OK', state.epoch or '0', begun()}
+local floor = state.epoch
+if not floor or tonumber(floor) > MOST then
+  floor = '0'
+end
+return {'OK', floor, begun()}

@@ -18,6 +18,12 @@ local state = {
   building = redis.call('HGET', KEYS[2], 'building'),
 }
 
+-- What no leader can have written counts as not written: a term takes seconds, so none gets to MOST.
+local MOST = 1000000000
+if state.epoch and (#state.epoch > 12 or not string.find(state.epoch, '^%d+$')) then
+  state.epoch = nil
+end
+
 local EMPTY = {'EMPTIED', 'no complete state'}
 
 -- Return a text that every begin and every finish changes.
@@ -29,11 +35,17 @@ local function key(generation, name)
   return ARGV[2] .. generation .. ':' .. name
 end
 
+-- Tell whether a leader of a later epoch has written.
+local function is_old(epoch)
+  local written = tonumber(state.epoch)
+  return written > tonumber(epoch) and (written <= MOST or tonumber(epoch) > MOST)
+end
+
 -- Return nil if a leader of this epoch may write, or why not.
 local function refusal(epoch)
   if not state.epoch then
     return {'EMPTIED', 'no epoch'}
-  elseif tonumber(state.epoch) > tonumber(epoch) then
+  elseif is_old(epoch) then
     return {'STALE', state.epoch}
   elseif state.epoch ~= epoch then
     return {'EMPTIED', 'the state is of epoch ' .. state.epoch}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,6 +12,21 @@ from app.dev.tools import Tools
 from tests.e2e.attacks.ground import MODES, Ground
 from tests.e2e.attacks.ground import ground as entered
 from tests.e2e.attacks.outcomes import Outcomes
+from tests.e2e.stage import Stage
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let all tests of a mode follow each other, those too that run in some modes only."""
+    places = [place for place, item in enumerate(items) if _mode(item) is not None]
+    in_order = sorted((items[place] for place in places), key=lambda item: MODES.index(_mode(item)))
+    for place, item in zip(places, in_order, strict=True):
+        items[place] = item
+
+
+def _mode(item: pytest.Item) -> Any:
+    callspec = getattr(item, "callspec", None)
+    return callspec.params.get("ground") if callspec else None
 
 
 @pytest.fixture(scope="session", params=MODES)
@@ -26,3 +43,13 @@ def outcomes() -> Iterator[Outcomes]:
     yield found
     if found.is_whole:
         found.write()
+
+
+@pytest.fixture
+def stage(ground: Ground, tmp_path: Path) -> Iterator[Stage]:
+    """What one test puts into that cluster, and takes out of it again."""
+    stage = Stage(ground.cluster, folder=tmp_path)
+    try:
+        yield stage
+    finally:
+        stage.clear()

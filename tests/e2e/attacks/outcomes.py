@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,6 +11,9 @@ BEGIN, END = "<!-- attacks: begin -->", "<!-- attacks: end -->"
 TABLE_MODES = ("everything", "policies", "webhook")
 ROWS = range(1, 32)
 NOT_ITS_LAYER = "not its layer"
+
+_NAMES = re.compile(r'"[a-z]+-\d+"')
+_ADDRESS = re.compile(r": failed to call webhook: .*")
 
 
 @dataclass(frozen=True)
@@ -35,7 +39,7 @@ class Outcomes:
 
     def __call__(self, row: int, mode: str, attack: str, layer: str, saw: str) -> None:
         """Record what was seen. `saw`: a short quotation of the answer, or of what happened."""
-        outcome = Outcome(row, mode, attack, layer, " ".join(saw.split()))
+        outcome = Outcome(row, mode, attack, layer, _essence(" ".join(saw.split())))
         self._found.setdefault((row, mode), []).append(outcome)
 
     @property
@@ -63,6 +67,12 @@ class Outcomes:
             saw = "; ".join(dict.fromkeys(each.saw for each in first))
             lines.append("| " + " | ".join([str(row), attacks, *cells, _plain(saw)]) + " |")
         return "\n".join(lines) + "\n"
+
+
+def _essence(saw: str) -> str:
+    """Return what Fairgate says in an answer, else the answer; without what differs every time."""
+    _, found, sentence = saw.partition("Fairgate: ")
+    return _NAMES.sub('"..."', found + sentence if found else _ADDRESS.sub("", saw))
 
 
 def _plain(text: str) -> str:

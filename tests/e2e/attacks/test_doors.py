@@ -1,0 +1,226 @@
+"""Rows 29 to 31: the doors besides the API server, and what is read afterwards."""
+
+from __future__ import annotations
+
+import base64
+import json
+from pathlib import Path
+
+import pytest
+import redis
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+from app.core.effects import Enqueue, PodRef
+from app.core.errors import StoreEmptied, StoreUnavailable
+from app.core.model import TenantName, Uid, UserName
+from app.dev.processes import Processes
+from app.dev.redis_server import start_redis
+from app.store.connection import Server
+from app.store.writer import RedisStore
+from tests.e2e.attacks.ground import (
+    OPEN,
+    RED,
+    Ground,
+    path,
+)
+from tests.e2e.attacks.outcomes import Outcomes
+from tests.e2e.attacks.rest import asked, token_of
+from tests.e2e.attacks.yard import only, yard
+from tests.e2e.stage import Stage, gates, until
+from tests.e2e.test_faults import redis_equals_a_recount
+
+# --- row 29 ---
+
+
+def forged(token: str, key_pem: bytes, **claims: object) -> str:
+    """Return the token with other claims, signed by a key."""
+    head, middle, _ = token.split(".")
+    payload = json.loads(base64.urlsafe_b64decode(middle + "==")) | claims
+    begin = f"{head}.{_web64(json.dumps(payload).encode())}"
+    key = load_pem_private_key(key_pem, None)
+    assert isinstance(key, ec.EllipticCurvePrivateKey)
+    r, s = decode_dss_signature(key.sign(begin.encode(), ec.ECDSA(SHA256())))
+    return f"{begin}.{_web64(r.to_bytes(32, 'big') + s.to_bytes(32, 'big'))}"
+
+
+def _web64(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
+
+
+def test_29_only_a_true_token_for_fairgate_is_heard(
+    ground: Ground, stage: Stage, outcomes: Outcomes
+) -> None:
+    ours, pki = yard(ground, stage), ground.cluster.folder / "pki"
+    good = token_of(ground.mallory, ours.namespace)
+    signing, another = (pki / f"{n}.key" for n in ("service-accounts", "etcd"))
+    strangers = {
+        "a token for the API server": token_of(ground.mallory, ours.namespace, audiences=[]),
+        "an expired token": forged(good, signing.read_bytes(), exp=1_000_000_000),
+        "a token signed by another key": forged(good, another.read_bytes()),
+        "nonsense": "nonsense",
+        "no token": "",
+    }
+    # The forger's tool works: what it signs rightly is heard.
+    assert asked(ground, "GET", "/v1/tenants", forged(good, signing.read_bytes()))[0] == 403
+    for what, token in strangers.items():
+        code, answer = asked(ground, "GET", "/v1/tenants", token)
+        assert code == 401, f"{what}: {answer}"
+        outcomes(29, ground.mode, "a false token", "R", json.loads(answer)["detail"])
+    in_url = f"/v1/tenants?token={good}&access_token={good}"
+    assert asked(ground, "GET", in_url, "")[0] == 401
+    log = ground.cluster.folder / "logs" / "fairgate-api.log"
+    assert good not in log.read_text()
+
+
+def test_29_a_tenant_reads_its_own_and_nothing_else(
+    ground: Ground, stage: Stage, outcomes: Outcomes
+) -> None:
+    ours, other = yard(ground, stage), yard(ground, stage, "bob")
+    mine, yours = (f"ns.{each.namespace}" for each in (ours, other))
+    token = token_of(ground.mallory, ours.namespace)
+    name = ground.name("reader")
+    rule = ("--verb=get", "--resource=tenants.fairgate.io/queue", f"--resource-name={mine}")
+    ground.cluster.kubectl("create", "clusterrole", name, *rule)
+    to = (f"--clusterrole={name}", f"--serviceaccount={ours.namespace}:default")
+    ground.cluster.kubectl("create", "clusterrolebinding", name, *to)
+    stage.objects += [("clusterrolebinding", name), ("clusterrole", name)]
+    queue = f"/v1/tenants/{mine}/queue"
+    until("RBAC lets it in", lambda: asked(ground, "GET", queue, token)[0] == 200)
+    code, answer = asked(ground, "GET", f"/v1/tenants/{yours}/queue", token)
+    assert code == 403
+    account = f"system:serviceaccount:{ours.namespace}:default"
+    sentence = f"{account} may not get tenants/queue.fairgate.io {yours}; ask for it."
+    assert json.loads(answer)["detail"] == sentence
+    tricks = (f"/v1/tenants/{mine}%2F..%2F{yours}/queue", f"/v1/tenants/{mine}/../{yours}/queue")
+    for trick in (*tricks, "/v1/tenants", "/v1/pools", "/v1/audit"):
+        assert asked(ground, "GET", trick, token)[0] in (403, 404), trick
+    saw = sentence.replace(account, "...").replace(yours, "...")
+    outcomes(29, ground.mode, "another tenant's queue", "R", saw)
+
+
+@only("everything")
+def test_29_a_token_ends_with_its_account(ground: Ground, stage: Stage, outcomes: Outcomes) -> None:
+    ours = yard(ground, stage)
+    token = token_of(ground.mallory, ours.namespace)
+    assert asked(ground, "GET", "/v1/tenants", token)[0] == 403
+    ground.cluster.kubectl("delete", "serviceaccount", "default", "-n", ours.namespace)
+    until("it is heard no more", lambda: asked(ground, "GET", "/v1/tenants", token)[0] == 401)
+    outcomes(29, ground.mode, "a token of an account that is gone", "R", "401, once it is noticed")
+
+
+# --- row 30 ---
+
+WRITES = "return redis.call('HSET', KEYS[1], 'epoch', ARGV[1])"
+ACL = "on >{} resetkeys ~fairgate:* resetchannels -@all +@read +@write +@scripting +@connection"
+ACL_LESS = "-@dangerous +info"
+"""What Fairgate needs of Redis: its own keys, its scripts, and INFO."""
+
+
+def test_30_an_emptied_or_falsified_redis_costs_a_pause_only(
+    ground: Ground, stage: Stage, outcomes: Outcomes
+) -> None:
+    attack = "FLUSHALL, CONFIG SET, EVAL and false keys by whoever reaches Redis"
+    before = {p["metadata"]["name"] for p in ground.admin.get(path(RED))["items"] if gates(p)}
+    epoch = int(stage.metric("controller", "fairgate_leader_epoch"))
+    state = "fairgate:{default}:state"
+    with redis.Redis.from_url(ground.cluster.details().redis) as server:
+        server.config_set("maxmemory-policy", "allkeys-lru")
+        server.config_set("maxmemory-policy", "noeviction")
+        server.flushall()
+        server.eval(WRITES, 1, state, "nonsense")
+        until("it is written anew", lambda: server.hget(state, "epoch") == str(epoch).encode())
+        server.eval(WRITES, 1, state, epoch + 1000)
+        until(
+            "a leader of a higher epoch leads",
+            lambda: stage.metric("controller", "fairgate_leader_epoch") > epoch,
+        )
+        server.flushall()
+    until("Redis equals a recount", lambda: is_rebuilt(stage))
+    after = {p["metadata"]["name"] for p in ground.admin.get(path(RED))["items"] if gates(p)}
+    assert after == before
+    outcomes(30, ground.mode, attack, "D", "a pause, a higher epoch, and a rebuild; none released")
+
+
+def is_rebuilt(stage: Stage) -> bool:
+    try:
+        return redis_equals_a_recount(stage)
+    except StoreEmptied:
+        return False
+
+
+@only("everything")
+async def test_30_whoever_has_no_password_gets_nothing_from_redis(
+    ground: Ground, outcomes: Outcomes, tmp_path: Path
+) -> None:
+    """Of a Redis that is run as it should be: see docs."""
+    processes = Processes(tmp_path)
+    try:
+        url = start_redis(tmp_path, processes, durable=False)
+        with redis.Redis.from_url(url) as owner:
+            owner.execute_command(
+                "ACL", "SETUSER", "fairgate", *ACL.format("secret").split(), *ACL_LESS.split()
+            )
+            owner.execute_command("ACL", "SETUSER", "default", "off")
+        said = await _tried(url, "FLUSHALL", "CONFIG GET *", "EVAL return\t1 0", "PING")
+        assert all("already authenticated" in each for each in said), said
+        known = url.replace("redis://", "redis://fairgate:wrong@")
+        assert "invalid username-password" in (await _tried(known, "PING"))[0]
+        known = url.replace("redis://", "redis://fairgate:secret@")
+        commands = (
+            "FLUSHALL",
+            "CONFIG SET dir /",
+            "KEYS *",
+            "GET others",
+            "ACL LIST",
+            "DEBUG SEGFAULT",
+        )
+        refused = await _tried(known, *commands)
+        assert all("no permissions" in each or "no such key" in each for each in refused), refused
+        server = Server.connect(known)
+        store = RedisStore(server, "default")
+        ref = PodRef(Uid("u"), "ns", "p")
+        await store.rebuild(1, [Enqueue(ref, TenantName("t"), UserName("u"), "0")])
+        assert await store.queue(TenantName("t"), UserName("u"), 10) == (ref,)
+        await store.write(1, [])
+        await server.close()
+    finally:
+        processes.stop_all()
+    saw = said[0].partition("let us in: ")[2].partition(",")[0]
+    outcomes(30, ground.mode, "Redis without its password", "T", saw)
+
+
+async def _tried(url: str, *commands: str) -> list[str]:
+    server, said = Server.connect(url), []
+    for command in commands:
+        with pytest.raises(StoreUnavailable) as caught:
+            await server.call(*command.split(" "))
+        said.append(str(caught.value))
+    await server.close()
+    return said
+
+
+# --- row 31 ---
+
+
+def test_31_the_audit_log_of_the_api_server_names_who_tried(
+    ground: Ground, stage: Stage, outcomes: Outcomes
+) -> None:
+    name = ground.held()
+    assert ground.mallory.refused("PATCH", path(RED, name), [OPEN], "json") is not None
+
+    def logged(who: str) -> list[int]:
+        return [
+            entry["responseStatus"]["code"]
+            for entry in map(json.loads, ground.cluster.audit_log.read_text().splitlines())
+            if entry["user"]["username"] == who
+            and entry["verb"] == "patch"
+            and entry["objectRef"].get("name") == name
+        ]
+
+    until("it is written", lambda: bool(logged("mallory")))
+    assert logged("mallory") == [403] or ground.mode == "killed"
+    saw = "no chain of Fairgate's own yet; the API server's audit log names who tried"
+    outcomes(31, ground.mode, "cut or edit the audit log", "-", saw)

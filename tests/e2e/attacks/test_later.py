@@ -1,0 +1,272 @@
+"""Rows 17 to 21: what a pod tries once it is held or released, and devices past the request."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.core import guard
+from tests.e2e.attacks.ground import GPU, RED, TOO_MANY, Ground, body, layer_of, path
+from tests.e2e.attacks.outcomes import NOT_ITS_LAYER, Outcomes
+from tests.e2e.attacks.yard import FIRST, armed, late_webhook, yard
+from tests.e2e.stage import Object, Stage, released_in_order, stamp, until
+from tests.e2e.test_life import NOWHERE
+from tests.e2e.test_shares import policy
+
+VARIABLE = guard.VARIABLE.format("NVIDIA_VISIBLE_DEVICES")
+TOLERATION = guard.TOLERATION.format("nvidia.com/gpu, amd.com/gpu")
+DEVICES = {"limits": {GPU: "2"}, "requests": {GPU: "2"}}
+EVERY_DEVICE = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]
+PRIVILEGE = {"privileged": True}
+
+
+def grown(**fields: Any) -> Object:
+    return {"spec": {"containers": [{"name": "c", **fields}]}}
+
+
+def joined(**fields: Any) -> Object:
+    return {"spec": {"ephemeralContainers": [{"name": "late", "image": "i", **fields}]}}
+
+
+def test_17_a_released_pod_grows_no_devices(
+    ground: Ground, stage: Stage, outcomes: Outcomes
+) -> None:
+    name, eve = ground.released(), armed(ground, stage, "pods/resize", "pods/ephemeralcontainers")
+    before = ground.pod(name)["spec"]
+    tries = (
+        ("resize", grown(resources=DEVICES), "K", "only cpu and memory resources are mutable"),
+        ("ephemeralcontainers", joined(resources=DEVICES), "K", "cannot be set for an Ephemeral"),
+        ("ephemeralcontainers", joined(env=EVERY_DEVICE), FIRST[ground.mode], VARIABLE),
+        (
+            "ephemeralcontainers",
+            joined(securityContext=PRIVILEGE),
+            FIRST[ground.mode],
+            guard.PRIVILEGED,
+        ),
+    )
+    for sub, patch, layer, words in tries:
+        said = eve.refused("PATCH", path(RED, name, sub), patch, "strategic")
+        assert said is not None, words
+        assert words in said
+        assert layer_of(said) == layer
+        attack = {"resize": "resize devices"}.get(sub, "add an ephemeral container with devices")
+        outcomes(17, ground.mode, attack, layer, said)
+    after = ground.pod(name)["spec"]
+    assert after["containers"] == before["containers"]
+    assert "ephemeralContainers" not in after
+
+
+def test_17_a_gpu_that_a_later_webhook_adds_is_seen(
+    ground: Ground, outcomes: Outcomes, tmp_path: Path
+) -> None:
+    item = body(ground.name(), 0)
+    item["metadata"]["labels"] = {"adds": "x"}
+    dry = path(RED) + "?dryRun=All"
+    with late_webhook(ground, tmp_path, "adds"):
+        until("it is called", lambda: ground.mallory.refused("POST", dry, item) is not None)
+        said = ground.mallory.refused("POST", path(RED), item)
+    assert said is not None
+    assert guard.UNGATED in said
+    assert layer_of(said) == FIRST[ground.mode]
+    assert not ground.exists(item["metadata"]["name"])
+    outcomes(17, ground.mode, "a webhook after ours adds a GPU", layer_of(said), said)
+
+
+def with_volume(item: Object, at: str) -> Object:
+    item["spec"]["volumes"] = [{"name": "v", "hostPath": {"path": at}}]
+    item["spec"]["containers"][0]["volumeMounts"] = [{"name": "v", "mountPath": "/mnt"}]
+    return item
+
+
+def reaching(name: str, how: str) -> Object:
+    """Return a pod that asks for no GPU, and reaches for one all the same."""
+    item = body(name, 0)
+    container = item["spec"]["containers"][0]
+    match how:
+        case "variable":
+            container["env"] = EVERY_DEVICE
+        case "path":
+            with_volume(item, "/dev/nvidia0")
+        case "privilege":
+            container["securityContext"] = PRIVILEGE
+        case "toleration":
+            item["spec"]["tolerations"] = [{"key": GPU, "operator": "Exists"}]
+    return item
+
+
+REACHES = {
+    "variable": (VARIABLE, "NVIDIA_VISIBLE_DEVICES=all"),
+    "path": (guard.PATH, "mount /dev/nvidia0"),
+    "privilege": (guard.PRIVILEGED, "a privileged container"),
+    "toleration": (TOLERATION, "tolerate the taint of GPU nodes"),
+}
+
+
+@pytest.mark.parametrize("how", REACHES)
+def test_18_devices_are_not_reached_past_the_request(
+    ground: Ground, outcomes: Outcomes, how: str
+) -> None:
+    sentence, attack = REACHES[how]
+    name = ground.name()
+    said = ground.mallory.refused("POST", path(RED), reaching(name, how))
+    assert said is not None
+    assert sentence in said
+    assert layer_of(said) == FIRST[ground.mode]
+    assert not ground.exists(name)
+    outcomes(18, ground.mode, attack, layer_of(said), said)
+
+
+def unseen(name: str, how: str) -> Object:
+    """Return a pod that no layer of ours can tell from an honest one."""
+    item = body(name, 0)
+    match how:
+        case "a variable from a ConfigMap":
+            item["spec"]["containers"][0]["envFrom"] = [{"configMapRef": {"name": "row-18"}}]
+        case "the socket of the container runtime":
+            with_volume(item, "/run/containerd/containerd.sock")
+        case "tolerate every taint":
+            item["spec"]["tolerations"] = [{"operator": "Exists"}]
+    return item
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        "a variable from a ConfigMap",
+        "the socket of the container runtime",
+        "tolerate every taint",
+    ],
+)
+def test_18_what_the_api_does_not_show_is_left_to_nodes_and_pod_security(
+    ground: Ground, stage: Stage, outcomes: Outcomes, how: str
+) -> None:
+    ours = yard(ground, stage)
+    name = ground.name()
+    at = f"/api/v1/namespaces/{ours.namespace}/configmaps"
+    variables = {"metadata": {"name": "row-18"}, "data": {"NVIDIA_VISIBLE_DEVICES": "all"}}
+    ground.mallory.call("POST", at, variables)
+    assert ground.mallory.refused("POST", path(ours.namespace), unseen(name, how)) is None
+    assert ground.exists(name, ours.namespace)
+    outcomes(18, ground.mode, how, NOT_ITS_LAYER, "created: see Known limits")
+    if how != "the socket of the container runtime":
+        return
+    level = "pod-security.kubernetes.io/enforce=baseline"
+    ground.cluster.kubectl("label", "namespace", ours.namespace, level)
+    other = ground.name()
+    dry = path(ours.namespace) + "?dryRun=All"
+    until("it is in force", lambda: bool(ground.mallory.refused("POST", dry, unseen(other, how))))
+    said = ground.mallory.refused("POST", path(ours.namespace), unseen(other, how))
+    assert said is not None
+    assert 'violates PodSecurity "baseline' in said
+    assert not ground.exists(other, ours.namespace)
+
+
+def ended() -> Object:
+    return {"status": {"phase": "Succeeded"}}
+
+
+def test_19_nobody_pretends_that_a_pod_is_finished(
+    ground: Ground, stage: Stage, outcomes: Outcomes
+) -> None:
+    name = ground.released()
+    status = path(RED, name, "status")
+    said = ground.mallory.refused("PATCH", status, ended())
+    assert said is not None
+    assert 'cannot patch resource "pods/status"' in said
+    outcomes(19, ground.mode, "write phase Succeeded", layer_of(said), said)
+    eve = armed(ground, stage, "pods/status")
+    said = eve.refused("PATCH", status, ended())
+    assert said is not None
+    assert guard.PHASE in said
+    assert layer_of(said) == FIRST[ground.mode]
+    assert ground.pod(name)["status"]["phase"] == "Running"
+    outcomes(19, ground.mode, "the same, with the right to pods/status", layer_of(said), said)
+
+
+def test_19_who_will_not_go_is_counted_until_gone(
+    ground: Ground, stage: Stage, outcomes: Outcomes
+) -> None:
+    attack = "a finalizer, and a grace of a day"
+    ours = yard(ground, stage)
+    item = body("stays", terminationGracePeriodSeconds=86_400)
+    item["metadata"]["finalizers"] = ["example.com/stays"]
+    said = ours.make(item)
+    if ground.mode == "killed":
+        assert layer_of(said) == "outage"
+        assert ours.pods == []
+        outcomes(19, ground.mode, attack, "outage", said or "")
+        return
+    assert said is None
+    until("it runs", lambda: stage.running(ours.namespace) == ["stays"])
+    ground.mallory.call("DELETE", path(ours.namespace, "stays"))
+    until("it goes", lambda: "deletionTimestamp" in ground.pod("stays", ours.namespace)["metadata"])
+    # The leader hears of it later than of that.
+    assert ours.make(body("witness")) is None
+    until("both are counted", lambda: ours.used() == 2)
+    outcomes(19, ground.mode, attack, "D", "counts as used until it is gone")
+    free = {"metadata": {"finalizers": None}}
+    ground.mallory.call("PATCH", path(ours.namespace, "stays"), free)
+    # No kubelet ends the grace here.
+    stage.delete(ours.namespace, "stays", "--ignore-not-found")
+    until("one is counted", lambda: ours.used() == 1)
+
+
+def test_20_a_pod_that_fits_nowhere_gives_its_place_back(
+    ground: Ground, stage: Stage, outcomes: Outcomes
+) -> None:
+    attack = "be released, and fit no node on purpose"
+    ours = yard(ground, stage)
+    policy(stage, schedulingTimeout="5s")
+    said = ours.make(body("lost", 8, affinity=NOWHERE))
+    if ground.mode == "killed":
+        assert layer_of(said) == "outage"
+        assert ours.pods == []
+        outcomes(20, ground.mode, attack, "outage", said or "")
+        return
+    assert said is None
+    until("it is evicted", lambda: ours.pods == [])
+    until("its room is free", lambda: ours.used() == 0)
+    assert ours.make(body("again", 8, affinity=NOWHERE)) is None
+    assert ours.make(body("honest", 2)) is None
+    until("another runs", lambda: stage.running(ours.namespace) == ["honest"])
+    assert released_in_order(ours.pods)[0] == "honest"
+    until("its owner is told", lambda: ours.told("lost", "Reclaimed", "no node took it within 5 s"))
+    outcomes(20, ground.mode, attack, "D", "evicted after schedulingTimeout; its like must wait")
+
+
+def test_21_a_gang_is_what_it_said_it_was(ground: Ground, outcomes: Outcomes) -> None:
+    name = ground.held()
+    for key in ("gang", "gang-size", "gang-failure"):
+        note = {"metadata": {"annotations": {f"fairgate.io/{key}": "2"}}}
+        said = ground.mallory.refused("PATCH", path(RED, name), note)
+        assert said is not None
+        assert guard.STAMPS_KEPT in said
+        assert layer_of(said) == FIRST[ground.mode]
+    assert not any("gang" in key for key in ground.pod(name)["metadata"]["annotations"])
+    outcomes(21, ground.mode, "join, leave or resize a gang later", layer_of(said), said or "")
+
+
+def test_21_a_gang_of_false_size_keeps_nothing(
+    ground: Ground, stage: Stage, outcomes: Outcomes
+) -> None:
+    attack = "a gang that is never complete"
+    ours = yard(ground, stage)
+    item = body("member", 2)
+    item["metadata"]["annotations"] = {"fairgate.io/gang": "g", "fairgate.io/gang-size": "1000"}
+    said = ours.make(item)
+    if ground.mode == "killed":
+        assert layer_of(said) == "outage"
+        assert ours.pods == []
+        outcomes(21, ground.mode, attack, "outage", said or "")
+        return
+    assert said is None
+    other = body("other", TOO_MANY)
+    assert ours.make(other) is None
+    assert ours.make(body("honest", 2)) is None
+    # On a cluster every pod waits for its own turn, whatever gang it names.
+    until("both run", lambda: set(stage.running(ours.namespace)) == {"member", "honest"})
+    assert ours.held() == {"other"}
+    assert "." in stamp(ground.pod("member", ours.namespace))
+    outcomes(21, ground.mode, attack, "D", "each pod waits for its own turn; no room is kept")

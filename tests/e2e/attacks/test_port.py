@@ -1,0 +1,225 @@
+"""Rows 25 and 26: the webhook's own port, and bodies, clients and pods that are odd."""
+
+from __future__ import annotations
+
+import base64
+import copy
+import json
+from typing import Any
+
+import pytest
+
+from tests.e2e.attacks.ground import (
+    GATE,
+    GPU,
+    RED,
+    TOO_MANY,
+    Ground,
+    body,
+    layer_of,
+    path,
+)
+from tests.e2e.attacks.outcomes import NOT_ITS_LAYER, Outcomes
+from tests.e2e.attacks.port import JSON, Port, review, written
+from tests.e2e.attacks.yard import only, yard
+from tests.e2e.stage import Object, Stage, gates, until
+from tests.people import Refused
+
+LISTENS = ("everything", "webhook")
+"""The modes in which a webhook runs."""
+
+REPLAYS = 100
+HEADERS = (400, 431)
+"""The parser has a limit of its own, below ours."""
+
+NOBODY = "no webhook runs in this mode"
+
+
+# --- row 25 ---
+
+
+def test_25_strangers_get_no_word_out_of_the_webhook(ground: Ground, outcomes: Outcomes) -> None:
+    port, attack = Port(ground), "post reviews straight to the webhook"
+    if ground.mode not in LISTENS:
+        nobody_listens(port)
+        outcomes(25, ground.mode, attack, NOT_ITS_LAYER, NOBODY)
+        return
+    for context in (port.bare, port.wrong):
+        with pytest.raises(OSError, match=r".") as caught:
+            port.post(context, written(review()))
+        assert not isinstance(caught.value, ConnectionRefusedError)
+    assert port.post(port.stolen, written(review()))[0] == 200
+    saw = "the handshake fails without the API server's own client certificate"
+    outcomes(25, ground.mode, attack, "T", saw)
+
+
+def nobody_listens(port: Port) -> None:
+    with pytest.raises(ConnectionRefusedError):
+        port.post(port.stolen, written(review()))
+
+
+@only(*LISTENS)
+def test_25_a_replayed_review_has_no_effect(ground: Ground, outcomes: Outcomes) -> None:
+    """Though somebody stole the API server's key."""
+    port, before = Port(ground), ground.admin.get(path(RED))["items"]
+    answers = set()
+    with port.connected(port.stolen) as connection:
+        for _ in range(REPLAYS):
+            connection.request("POST", "/admit", written(review()), JSON)
+            answers.add(connection.getresponse().read())
+    [answer] = answers
+    assert GATE in patched(answer)
+    assert len(ground.admin.get(path(RED))["items"]) == len(before)
+    assert not ground.exists("replayed")
+    saw = "the same answer every time, and nothing else"
+    outcomes(25, ground.mode, "replay one a hundred times, with a stolen certificate", "D", saw)
+
+
+def patched(answer: bytes) -> str:
+    """Return the patch in an answer, "" if there is none."""
+    return base64.b64decode(json.loads(answer)["response"].get("patch", "")).decode()
+
+
+# --- row 26 ---
+
+
+def asking(amount: Any) -> Object:
+    item = body("odd")
+    item["spec"]["containers"][0]["resources"]["limits"][GPU] = amount
+    return item
+
+
+def labelled(key: str, value: str) -> Object:
+    item = body("odd", TOO_MANY)
+    item["metadata"]["labels"] = {key: value}
+    return item
+
+
+def many_labels() -> Object:
+    item = body("odd", TOO_MANY)
+    item["metadata"]["labels"] = {f"fairgate.io/{number}": "x" for number in range(5000)}
+    return item
+
+
+DEEP = 200_000
+BODIES: dict[str, tuple[bytes, tuple[int, ...]]] = {
+    "20 MiB": (b" " * (20 << 20), (413,)),
+    "20 MiB of a review": (written(review(body("x" * (20 << 20)))), (200, 413)),
+    "deep lists": (b"[" * DEEP, (400,)),
+    "deep objects": (b'{"request":' * DEEP, (400,)),
+    "deep in a review": (
+        written(review()).replace(b'"oldObject": null', b'"oldObject": ' + b"[" * DEEP),
+        (200, 400),
+    ),
+    "NaN": (written(review(asking(float("nan")))), (200, 400)),
+    "infinity": (written(review(asking(float("inf")))), (200, 400)),
+    "a half surrogate pair": (written(review(labelled("a\ud800", "\udfff"))), (200, 400)),
+    "bytes that are no text": (b'{"request": {"uid": "\xff\xfe"}}', (400,)),
+    "a huge quantity": (written(review(asking("9" * 4000))), (200,)),
+    "a huge exponent": (written(review(asking("1e999999999"))), (200,)),
+    "a negative quantity": (written(review(asking("-1"))), (200,)),
+    "a quantity that is none": (written(review(asking({"a": []}))), (200, 400)),
+    "strange labels": (written(review(labelled("\0/~1" * 99, "\n"))), (200,)),
+    "thousands of labels": (written(review(many_labels())), (200,)),
+    "nothing": (b"", (400,)),
+    "null": (b"null", (400,)),
+    "no object": (written(review(None, object=None)), (200,)),
+}
+
+
+def test_26_no_body_makes_the_webhook_fail_or_let_a_pod_pass(
+    ground: Ground, outcomes: Outcomes
+) -> None:
+    attack = "20 MiB, deep JSON, NaN, surrogates, huge quantities, strange labels"
+    port = Port(ground)
+    if ground.mode not in LISTENS:
+        nobody_listens(port)
+        outcomes(26, ground.mode, attack, NOT_ITS_LAYER, NOBODY)
+        return
+    before = ground.cluster.details().pids["fairgate-webhook"]
+    for what, (data, codes) in BODIES.items():
+        code, answer = port.post(port.stolen, data)
+        assert code in codes, f"{what}: {code} {answer[:200]!r}"
+        if code == 200:
+            said = json.loads(answer)["response"]
+            assert not said["allowed"] or GATE in patched(answer), what
+    plain = {"content-type": "text/plain"}
+    assert port.post(port.stolen, b"{}", headers=plain)[0] == 415
+    assert port.post(port.stolen, b"", method="GET")[0] == 405
+    assert port.post(port.stolen, b"", at="/admit/../metrics")[0] == 404
+    assert port.post(port.stolen, b"{}", headers={**JSON, "x": "y" * (100 << 10)})[0] in HEADERS
+    assert ground.cluster.details().pids["fairgate-webhook"] == before
+    outcomes(26, ground.mode, attack, "D", "400, 413, 431 or a refusal; never a 5xx")
+
+
+def test_26_a_crowd_of_slow_clients_keeps_no_pod_waiting(
+    ground: Ground, outcomes: Outcomes
+) -> None:
+    attack = "hundreds of mute, bare and slow connections"
+    port = Port(ground)
+    if ground.mode not in LISTENS:
+        nobody_listens(port)
+        outcomes(26, ground.mode, attack, NOT_ITS_LAYER, NOBODY)
+        return
+    with port.crowded(mute=400, bare=100, slow=40):
+        for _ in range(5):
+            item = ground.stored(body(ground.name(), TOO_MANY))
+            assert item is not None
+            assert gates(item) == [GATE]
+    outcomes(26, ground.mode, attack, "T", "pods are created and held meanwhile")
+
+
+ODD: dict[str, Object] = {
+    "too many devices to count": asking("9223372036854775808"),
+    "1e30 devices": asking("1e30"),
+    "a large exponent": asking("1e9999"),
+    "half a device": asking("0.5"),
+    "less than none": asking("-1"),
+    "no number": asking("many"),
+    "NaN": asking(float("nan")),
+    "a strange label": labelled("fairgate.io/\0", "\ud800"),
+    "a long label": labelled("fairgate.io/tenant", "x" * 10_000),
+    "thousands of labels": many_labels(),
+}
+
+
+@pytest.mark.parametrize("what", ODD)
+def test_26_odd_pods_are_refused_or_held_and_nothing_fails(
+    ground: Ground, outcomes: Outcomes, what: str
+) -> None:
+    item = copy.deepcopy(ODD[what])
+    name = item["metadata"]["name"] = ground.name("odd")
+    code, said = sent(ground, item)
+    if said is None:
+        assert ground.mode in LISTENS
+        assert ground.is_held(name)
+        outcomes(26, ground.mode, "odd pods", "D", f"{what}: held")
+        return
+    assert not ground.exists(name)
+    # Without a webhook that answers, the API server says 500: that is the outage itself.
+    assert 400 <= code < 500 or layer_of(said) == "outage"
+    outcomes(26, ground.mode, "odd pods", layer_of(said), f"{what}: {code}")
+
+
+@only("policies")
+def test_26_a_pod_that_cannot_be_read_stops_nobody(
+    ground: Ground, stage: Stage, outcomes: Outcomes
+) -> None:
+    """The webhook would have refused it; where it is gone the leader meets such a pod."""
+    ours = yard(ground, stage)
+    odd = body("odd")
+    odd["spec"]["containers"][0]["resources"]["limits"]["cpu"] = "1e9999"
+    assert ours.make(odd) is None
+    assert ours.make(body("honest")) is None
+    until("others go on", lambda: stage.running(ours.namespace) == ["honest"])
+    assert ours.held() == {"odd"}
+    outcomes(26, ground.mode, "odd pods", "D", "1e9999 cpu: held, and others go on")
+
+
+def sent(ground: Ground, item: Object) -> tuple[int, str | None]:
+    """Create a pod as Mallory; return the status, and with what sentence it was refused."""
+    try:
+        ground.mallory.call("POST", path(RED), item)
+    except Refused as error:
+        return error.status, error.message
+    return 201, None

@@ -1,0 +1,211 @@
+"""Rows 22 and 27: more than one's part by number, or by flood."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+from app.core.errors import ClusterRefused
+from app.kube.client import Client
+from tests.e2e.attacks.ground import TOO_MANY, Ground, body, layer_of, path
+from tests.e2e.attacks.outcomes import NOT_ITS_LAYER, Outcomes
+from tests.e2e.attacks.yard import Yard, yard
+from tests.e2e.stage import Stage, until
+from tests.e2e.test_shares import status
+from tests.people import Person, person
+
+NODES = 4
+GPUS = 32
+WANTED = 12
+"""Pods of one GPU that each of three parties wants: more than a third of all."""
+
+FLOOD = 1000
+MOST = 200
+AT_ONCE = 8
+LIMITED = "its limit (maxPending) is {}"
+
+
+# --- row 22 ---
+
+
+@contextmanager
+def nodes_closed(ground: Ground) -> Iterator[None]:
+    """Let nothing be released meanwhile: no node takes pods."""
+    nodes = [f"gpu-node-{number}" for number in range(NODES)]
+    ground.cluster.kubectl("cordon", *nodes)
+    try:
+        yield
+    finally:
+        ground.cluster.kubectl("uncordon", *nodes)
+
+
+def settle(ground: Ground, settler: Person, count: int) -> list[str]:
+    """Make namespaces as somebody who may; return them once pods can be made there."""
+    names = [ground.name("colony") for _ in range(count)]
+
+    def make(name: str) -> None:
+        settler.call("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
+        account = f"/api/v1/namespaces/{name}/serviceaccounts/default"
+        until("pods can be made", lambda: settler.refused("GET", account, None) is None)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(make, names))
+    return names
+
+
+def leave(ground: Ground, namespaces: list[str]) -> None:
+    for name in namespaces:
+        ground.admin.call("DELETE", path(name))
+    until("they are empty", lambda: not any(ground.admin.get(path(n))["items"] for n in namespaces))
+    ground.cluster.kubectl("delete", "namespace", "--wait=false", *namespaces)
+
+
+def test_22_many_namespaces_and_many_users_gain_nothing(
+    ground: Ground, stage: Stage, outcomes: Outcomes
+) -> None:
+    attack = "a hundred namespaces, or users, to weigh more"
+    ours = yard(ground, stage)
+    if ground.mode == "killed":
+        said = ours.make(body("p"))
+        assert layer_of(said) == "outage"
+        assert ours.pods == []
+        outcomes(22, ground.mode, attack, "outage", said or "")
+        return
+    users = [ground.name("face") for _ in range(WANTED)]
+    crowd = yard(ground, stage, *users)
+    for name, namespace in (("honest", ours.namespace), ("crowd", crowd.namespace)):
+        stage.tenant(name, "1", namespace)
+    ground.cluster.kubectl("create", "clusterrole", "settler", "--verb=create", "--resource=ns")
+    for role in ("settler", "edit"):
+        name = ground.name("grant")
+        to = (f"--clusterrole={role}", "--user=settler")
+        ground.cluster.kubectl("create", "clusterrolebinding", name, *to)
+        stage.objects.append(("clusterrolebinding", name))
+    stage.objects.append(("clusterrole", "settler"))
+    settler = person(ground.cluster, "settler")
+    colonies = settle(ground, settler, 2 * WANTED if ground.mode == "everything" else WANTED)
+    try:
+        with nodes_closed(ground):
+            for number, user in enumerate(users):
+                assert ours.make(body(f"p-{number}")) is None
+                face = person(ground.cluster, user)
+                assert crowd.make(body(f"p-{number}"), user, face) is None
+            for name in colonies:
+                colony = Yard(ground, stage, name)
+                assert colony.make(body("p"), "settler", settler) is None
+            until("the honest wait", lambda: status(stage, "honest").get("pending") == WANTED)
+            until("the crowd waits", lambda: status(stage, "crowd").get("pending") == WANTED)
+        parties = ("honest", "crowd", "default")
+        until("all is taken", lambda: sum(map(ours.used, parties)) == GPUS)
+        assert ours.used("honest") >= GPUS // 3
+        assert ours.used("crowd") <= GPUS // 3 + 1
+        assert ours.used("default") <= GPUS // 3 + 1
+        assert len(ours.released()) == ours.used("honest")
+    finally:
+        leave(ground, colonies)
+    saw = f"{len(colonies)} namespaces, {WANTED} users and one honest user got a third each"
+    outcomes(22, ground.mode, attack, "D", saw)
+
+
+def test_22_a_false_tenant_on_a_pod_is_not_believed(
+    ground: Ground, stage: Stage, outcomes: Outcomes
+) -> None:
+    attack = "a pod with the label of another tenant"
+    ours = yard(ground, stage)
+    item = body("p")
+    if ground.mode == "policies":
+        item = ground.stamped(item, "mallory", ours.namespace)
+    item["metadata"].setdefault("labels", {})["fairgate.io/tenant"] = "rich"
+    said = ground.mallory.refused("POST", path(ours.namespace), item)
+    if ground.mode == "killed":
+        assert layer_of(said) == "outage"
+        assert ours.pods == []
+        outcomes(22, ground.mode, attack, "outage", said or "")
+        return
+    assert said is None
+    until("it is released", lambda: ours.released() == {"p"})
+    true = f"ns.{ours.namespace}"
+    assert ground.pod("p", ours.namespace)["metadata"]["labels"]["fairgate.io/tenant"] == true
+    until("it is charged to its own", lambda: ours.used() == 1)
+    assert ours.used("rich") == 0
+    outcomes(22, ground.mode, attack, "D", "charged to the tenant of its namespace")
+
+
+# --- row 27 ---
+
+
+def test_27_a_flood_of_one_tenant_keeps_nobody_waiting(
+    ground: Ground, stage: Stage, outcomes: Outcomes
+) -> None:
+    attack = "a flood of pods of one tenant"
+    ours, other = yard(ground, stage), yard(ground, stage, "bob")
+    most = MOST if ground.mode == "everything" else 3
+    stage.tenant("flood", "1", ours.namespace, maxPending=most)
+    until("it is counted", lambda: status(stage, "flood").get("pending") == 0)
+    match ground.mode:
+        case "killed":
+            said = ours.make(body("p", TOO_MANY))
+            assert layer_of(said) == "outage"
+            assert ours.pods == []
+            outcomes(27, ground.mode, attack, "outage", said or "")
+            return
+        case "policies":
+            assert [ours.make(body(f"p-{i}", TOO_MANY)) for i in range(3 * most)] == [None] * 9
+            saw = "policies cannot count: created, and they wait in one queue"
+            outcomes(27, ground.mode, attack, NOT_ITS_LAYER, saw)
+        case "everything":
+            refusals = asyncio.run(flood(ground, stage, ours.namespace, other))
+            assert len(refusals) + len(ours.pods) == FLOOD
+            assert all(LIMITED.format(most) in each for each in refusals)
+            outcomes(27, ground.mode, attack, "W", refusals[-1])
+        case _:
+            refused: list[str] = []
+            until("one is refused", lambda: one_more(ours, refused))
+            assert LIMITED.format(most) in refused[0]
+            assert layer_of(refused[0]) == "W"
+            outcomes(27, ground.mode, attack, "W", refused[0])
+    if ground.mode != "everything":
+        assert other.make(body("modest"), "bob", ground.bob) is None
+    until("others go on", lambda: stage.running(other.namespace) == ["modest"])
+    assert ours.released() == set()
+    outcomes(27, ground.mode, attack, "D", "a pod of another tenant was released meanwhile")
+    ground.admin.call("DELETE", path(ours.namespace))
+
+
+def one_more(ours: Yard, refused: list[str]) -> bool:
+    """Create a pod that waits for ever; tell whether it was refused, and keep how."""
+    said = ours.make(body(ours.ground.name(), TOO_MANY))
+    refused += [said] if said else []
+    return said is not None
+
+
+async def flood(ground: Ground, stage: Stage, namespace: str, other: Yard) -> list[str]:
+    """Create pods as fast as it goes, and one of another tenant amid them; return refusals.
+
+    That one is released before the flood is over.
+    """
+    kubeconfig = stage.folder / "flood.kubeconfig"
+    kubeconfig.write_text(ground.cluster.user("mallory"))
+    client = await Client.connect(kubeconfig, pool_size=AT_ONCE)
+    numbers, refusals = iter(range(FLOOD)), list[str]()
+
+    async def create() -> None:
+        for number in numbers:
+            item = body(f"p-{number}", TOO_MANY)
+            try:
+                await client.request("POST", path(namespace), body=item)
+            except ClusterRefused as error:
+                refusals.append(str(error))
+            if number == FLOOD // 4:
+                bob = (body("modest"), "bob", ground.bob)
+                assert await asyncio.to_thread(other.make, *bob) is None
+            if number == FLOOD - 1:
+                assert other.released() == {"modest"}
+
+    try:
+        await asyncio.gather(*(create() for _ in range(AT_ONCE)))
+    finally:
+        await client.close()
+    return refusals

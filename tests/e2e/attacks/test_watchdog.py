@@ -1,0 +1,213 @@
+"""Row 28: what enforces is itself attacked, by somebody of a namespace and by an administrator."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from app.dev.fairgate import NAMESPACE
+from tests.e2e.attacks.ground import OPEN, RED, Ground, body, layer_of, path
+from tests.e2e.attacks.outcomes import NOT_ITS_LAYER, Outcomes
+from tests.e2e.attacks.yard import only, yard
+from tests.e2e.stage import Object, Stage, until
+
+REGISTRATION = "/apis/admissionregistration.k8s.io/v1"
+SYSTEM = f"/api/v1/namespaces/{NAMESPACE}"
+LEASE = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/fairgate-controller"
+SECRET = f"{SYSTEM}/secrets/fairgate-webhook-tls"
+MAP = f"{SYSTEM}/configmaps/fairgate-enforcement"
+DEFINITION = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/tenants.fairgate.io"
+BINDING = f"{REGISTRATION}/validatingadmissionpolicybindings/fairgate-update"
+HOOKS = f"{REGISTRATION}/mutatingwebhookconfigurations/fairgate"
+POLICY = f"{REGISTRATION}/validatingadmissionpolicies/fairgate-update"
+VALIDATION = f"{REGISTRATION}/validatingwebhookconfigurations/fairgate"
+
+GUARDED = (
+    *(HOOKS, VALIDATION, POLICY, BINDING, SECRET, MAP, LEASE, DEFINITION),
+    f"{SYSTEM}/configmaps/fairgate-installation",
+    "/apis/fairgate.io/v1alpha1/policies/default",
+    "/apis/scheduling.k8s.io/v1/priorityclasses/fairgate.none",
+    "/api/v1/namespaces/fairgate-canary/pods/fairgate-canary",
+    "/api/v1/nodes/gpu-node-0",
+)
+AS_ADMIN = "the same, as a cluster administrator"
+WEBHOOK = f"system:serviceaccount:{NAMESPACE}:fairgate-webhook"
+SOON = 30.0
+"""Seconds; on a machine with nothing else to do it takes less than two."""
+
+FALSE = {"metadata": {"labels": {"row": "28"}}}
+OK = "fairgate_canary_ok"
+
+
+def test_28_nobody_of_a_namespace_touches_what_enforces(ground: Ground, outcomes: Outcomes) -> None:
+    for who in (ground.mallory, ground.chief):
+        for at in GUARDED:
+            for said in (who.refused("DELETE", at, None), who.refused("PATCH", at, FALSE)):
+                assert said is not None, at
+                assert layer_of(said) == "R", said
+        for at in (SECRET, LEASE, MAP):
+            assert layer_of(who.refused("GET", at, None)) == "R"
+        said = who.refused("POST", path("kube-system"), body("exempt"))
+        assert layer_of(said) == "R"
+    attack = "delete or edit webhooks, policies, certificate, Lease, CRDs, as a namespace admin"
+    outcomes(28, ground.mode, attack, "R", said or "")
+
+
+def live(ground: Ground, at: str) -> Object | None:
+    """Return an object as it is, None if it is gone."""
+    if ground.admin.refused("GET", at, None) is not None:
+        return None
+    found: Object = ground.admin.get(at)
+    return found
+
+
+def content(found: Object | None) -> Any:
+    """Return what an object says, without who wrote it and when."""
+    return found and {k: v for k, v in found.items() if k not in ("metadata", "status")}
+
+
+IGNORE = [
+    {"op": "replace", "path": "/webhooks/0/failurePolicy", "value": "Ignore"},
+    {"op": "replace", "path": "/webhooks/0/clientConfig/caBundle", "value": "eA=="},
+]
+
+
+@only("everything", "webhook")
+@pytest.mark.parametrize("at", [HOOKS, VALIDATION], ids=["mutating", "validating"])
+def test_28_webhooks_and_their_trust_are_put_back_at_once(
+    ground: Ground, outcomes: Outcomes, at: str
+) -> None:
+    put_back(ground, at, IGNORE)
+    outcomes(28, ground.mode, AS_ADMIN, "X", "put back at once")
+
+
+@only("everything")
+@pytest.mark.parametrize("at", [POLICY, BINDING], ids=["policy", "binding"])
+def test_28_policies_are_put_back_at_once(ground: Ground, outcomes: Outcomes, at: str) -> None:
+    path, value = {
+        POLICY: ("/spec/validations/0/expression", "true"),
+        BINDING: ("/spec/validationActions", ["Audit"]),
+    }[at]
+    put_back(ground, at, [{"op": "replace", "path": path, "value": value}])
+    outcomes(28, ground.mode, AS_ADMIN, "X", "put back at once")
+
+
+def put_back(ground: Ground, at: str, edit: list[Object]) -> None:
+    """Delete an object, edit it, and see it come back both times."""
+    before = live(ground, at)
+    assert before is not None
+    ground.admin.call("DELETE", at)
+    until("it is back", lambda: content(live(ground, at)) == content(before), SOON)
+    ground.admin.call("PATCH", at, edit, "json")
+    until("it is as before", lambda: content(live(ground, at)) == content(before), SOON)
+    dry = path(RED, ground.waiting[0]) + "?dryRun=All"
+    until("the gate holds", lambda: not takes_off(ground, dry))
+
+
+@only("everything", "webhook")
+def test_28_the_canary_proves_that_it_holds_again(
+    ground: Ground, stage: Stage, outcomes: Outcomes
+) -> None:
+    ground.admin.call("DELETE", HOOKS)
+    until("it is back", lambda: live(ground, HOOKS) is not None, SOON)
+    before = trials(ground)
+    tried = lambda: all(trials(ground)[verb] > count for verb, count in before.items())  # noqa: E731
+    until("it was tried since", tried)
+    until("it went well", lambda: stage.metric("webhook", OK) == 2)
+    outcomes(28, ground.mode, AS_ADMIN, "X", "the canary's next trial goes well")
+
+
+def trials(ground: Ground) -> Counter[str]:
+    """Return how often the canary tried to make a pod, and to take a gate off, by now."""
+    found = Counter({"create": 0, "patch": 0})
+    for line in ground.cluster.audit_log.read_text().splitlines():
+        entry = json.loads(line)
+        is_canary = entry["objectRef"].get("namespace") == "fairgate-canary"
+        if is_canary and entry["user"]["username"] == WEBHOOK and entry["verb"] in found:
+            found[entry["verb"]] += 1
+    return found
+
+
+@only("everything", "webhook")
+def test_28_certificate_map_and_lease_are_put_back(
+    ground: Ground, stage: Stage, outcomes: Outcomes
+) -> None:
+    attack = "delete certificate, ConfigMap and Lease as a cluster administrator"
+    epoch = stage.metric("controller", "fairgate_leader_epoch")
+    before = {at: live(ground, at) for at in (SECRET, MAP, LEASE)}
+    for at in before:
+        ground.admin.call("DELETE", at)
+    for at in before:
+        until(f"{at} is back", lambda at=at: live(ground, at) is not None)  # type: ignore[misc]
+    assert content(live(ground, MAP)) == content(before[MAP])
+    assert content(live(ground, SECRET)) != content(before[SECRET])
+    leads = lambda: stage.metric("controller", "fairgate_leader_epoch") > epoch  # noqa: E731
+    until("a term of a higher epoch has begun", leads)
+    # What held goes on to hold, and what is new is held.
+    ours = yard(ground, stage)
+    assert ours.make(body("p")) is None
+    until("it runs", lambda: stage.running(ours.namespace) == ["p"])
+    outcomes(
+        28, ground.mode, attack, "X", "back; the epoch has risen, and pods are held and released"
+    )
+
+
+@only("everything")
+def test_28_while_the_definition_of_tenants_is_gone_nothing_is_released(
+    ground: Ground, stage: Stage, outcomes: Outcomes
+) -> None:
+    """Nobody puts a definition back but who installed it: its tenants are gone with it."""
+    ours, definition = yard(ground, stage), ground.admin.get(DEFINITION)
+    marks = ("name", "labels", "annotations")
+    kept = {key: value for key, value in definition["metadata"].items() if key in marks}
+    before = log_of(ground).count(STALE)
+    ground.cluster.kubectl("delete", "crd", "tenants.fairgate.io")
+    try:
+        until("the leader has noticed", lambda: log_of(ground).count(STALE) > before)
+        assert ours.make(body("p")) is None
+        until("it has seen the pod", lambda: pending(stage, ours.namespace) == 1)
+        assert ours.held() == {"p"}
+    finally:
+        again = {k: v for k, v in definition.items() if k != "status"}
+        stage.apply("default", {**again, "metadata": kept})
+    until("it runs", lambda: stage.running(ours.namespace) == ["p"])
+    attack = "delete a CRD as a cluster administrator"
+    outcomes(28, ground.mode, attack, "D", "pods are held, none is released until it is back")
+
+
+STALE = '"source is stale", "facts": {"source": "tenants"'
+
+
+def log_of(ground: Ground) -> str:
+    return (ground.cluster.folder / "logs" / "fairgate-controller.log").read_text()
+
+
+def pending(stage: Stage, namespace: str) -> float:
+    label = f'tenant="ns.{namespace}"'
+    return stage.metric("controller", "fairgate_pending_workloads", label)
+
+
+@only("policies")
+def test_28_without_a_watchdog_an_administrator_takes_enforcement_away(
+    ground: Ground, outcomes: Outcomes
+) -> None:
+    """So it is told: where no process of Fairgate lives, only RBAC keeps the policies."""
+    before, name = live(ground, BINDING), ground.held()
+    assert before is not None
+    dry = path(RED, name) + "?dryRun=All"
+    try:
+        ground.admin.call("DELETE", BINDING)
+        until("it holds no more", lambda: takes_off(ground, dry))
+    finally:
+        marks = {"name": before["metadata"]["name"], "labels": before["metadata"]["labels"]}
+        collection = BINDING.rpartition("/")[0]
+        ground.admin.call("POST", collection, {**before, "metadata": marks})
+    until("it holds", lambda: not takes_off(ground, dry))
+    outcomes(28, ground.mode, AS_ADMIN, NOT_ITS_LAYER, "taken away")
+
+
+def takes_off(ground: Ground, at: str) -> bool:
+    return ground.mallory.refused("PATCH", at, [OPEN], "json") is None

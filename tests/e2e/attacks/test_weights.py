@@ -1,0 +1,135 @@
+"""Rows 23 and 24: more than one's part by weight, wherever weights are written."""
+
+from __future__ import annotations
+
+import redis
+
+from app.core import guard
+from tests.e2e.attacks.ground import BLUE, Ground, body, layer_of
+from tests.e2e.attacks.outcomes import Outcomes
+from tests.e2e.attacks.rest import asked, token_of
+from tests.e2e.attacks.yard import FIRST, yard
+from tests.e2e.stage import Object, Stage, tenant, until
+from tests.e2e.test_shares import quotas, status
+from tests.people import person
+
+TENANTS = "/apis/fairgate.io/v1alpha1/tenants"
+
+
+def test_23_weights_are_not_for_everybody(ground: Ground, stage: Stage, outcomes: Outcomes) -> None:
+    ours = yard(ground, stage)
+    stage.tenant("ours", "1", ours.namespace)
+    heavier = {"spec": {"weight": "9"}}
+    said = ground.mallory.refused("PATCH", f"{TENANTS}/ours", heavier)
+    assert said is not None
+    assert 'cannot patch resource "tenants"' in said
+    outcomes(23, ground.mode, "weights by kubectl", layer_of(said), said)
+    new = tenant("mine", "99", ours.namespace)
+    said = ground.mallory.refused("POST", TENANTS, new)
+    assert said is not None
+    assert 'cannot create resource "tenants"' in said
+    token = token_of(ground.mallory, ours.namespace)
+    code, answer = asked(ground, "PUT", "/v1/tenants/ours/weight", token, {"weight": "9"})
+    assert code == 404, answer
+    outcomes(23, ground.mode, "weights over REST", "D", "404: REST has no route that writes")
+    assert stage.get("tenant", "ours")["spec"]["weight"] == "1"
+
+
+def test_23_what_redis_says_decides_nothing(
+    ground: Ground, stage: Stage, outcomes: Outcomes
+) -> None:
+    attack = "usage and queues written in Redis"
+    ours = yard(ground, stage)
+    stage.tenant("limited", "1", ours.namespace, quotas=quotas(limit=1))
+    until("the leader knows it", lambda: status(stage, "limited").get("pending") == 0)
+    said = ours.make(body("first"))
+    if ground.mode == "killed":
+        assert layer_of(said) == "outage"
+        assert ours.pods == []
+        outcomes(23, ground.mode, attack, "outage", said or "")
+        return
+    assert said is None
+    until("it is released", lambda: ours.released() == {"first"})
+    assert ours.make(body("second")) is None
+    until("another waits", lambda: status(stage, "limited").get("pending") == 1)
+    with redis.Redis.from_url(ground.cluster.details().redis) as server:
+        generation = server.hget("fairgate:{default}:state", "generation")
+        assert isinstance(generation, bytes)
+        used = f"fairgate:{{default}}:{generation.decode()}:used"
+        mine = [key for key in server.hkeys(used) if key.startswith(b"limited:")]
+        assert len(mine) > 0
+        server.hdel(used, *mine)
+        server.delete(f"fairgate:{{default}}:{generation.decode()}:charges")
+        # The leader writes, and decides, once more.
+        other = yard(ground, stage)
+        assert other.make(body("witness")) is None
+        until("another tenant goes on", lambda: other.released() == {"witness"})
+        assert ours.held() == {"second"}
+        assert ours.used("limited") == 1
+        server.flushall()  # what was written is thrown away with the rest
+    until("the copy is anew", lambda: _is_counted(ground, "limited:mallory:default:"))
+    outcomes(23, ground.mode, attack, "D", "the limit holds: Redis is a copy that nobody believes")
+
+
+def _is_counted(ground: Ground, begins: str) -> bool:
+    with redis.Redis.from_url(ground.cluster.details().redis) as server:
+        generation = server.hget("fairgate:{default}:state", "generation")
+        if not isinstance(generation, bytes):
+            return False
+        used = server.hkeys(f"fairgate:{{default}}:{generation.decode()}:used")
+        return any(key.startswith(begins.encode()) for key in used)
+
+
+def test_24_a_tenant_admin_does_not_raise_the_own_tenant(
+    ground: Ground, stage: Stage, outcomes: Outcomes
+) -> None:
+    ours, user = yard(ground, stage), ground.name("head")
+    stage.tenant("above", "1")
+    stage.tenant("below", "1", ours.namespace, parent="above")
+    name = ground.name("admin")
+    rules: list[Object] = [
+        {
+            "apiGroups": ["fairgate.io"],
+            "resources": ["tenants", "tenants/users"],
+            "resourceNames": ["below"],
+            "verbs": ["get", "update", "patch", "delete"],
+        },
+        {"apiGroups": ["fairgate.io"], "resources": ["tenants"], "verbs": ["create"]},
+    ]
+    role = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole"}
+    stage.apply("default", {**role, "metadata": {"name": name}, "rules": rules})
+    to = (f"--clusterrole={name}", f"--user={user}")
+    ground.cluster.kubectl("create", "clusterrolebinding", name, *to)
+    stage.objects += [("clusterrolebinding", name), ("clusterrole", name)]
+    head, at = person(ground.cluster, user), f"{TENANTS}/below"
+    until("RBAC lets it in", lambda: head.refused("GET", at, None) is None)
+    before = head.get(at)["spec"]
+    raises: tuple[Object, ...] = (
+        {"weight": "9"},
+        {"quotas": quotas(guarantee=32)},
+        {"maxPending": 1_000_000},
+        {"namespaces": [ours.namespace, BLUE]},
+        {"parent": None},
+        {"parent": None, "users": [{"name": "mallory", "weight": "2"}]},
+    )
+    for change in raises:
+        said = head.refused("PATCH", at, {"spec": change})
+        assert said is not None, change
+        assert guard.TENANT in said
+        assert layer_of(said) == FIRST[ground.mode]
+    outcomes(24, ground.mode, "raise the own tenant", layer_of(said), said or "")
+    for refused in (
+        head.refused("DELETE", at, None),
+        head.refused("POST", TENANTS, tenant("second", "9", ours.namespace)),
+        head.refused("POST", TENANTS, tenant("second", "9", ours.namespace, parent="above")),
+    ):
+        assert refused is not None
+        assert guard.TENANT in refused
+    assert head.get(at)["spec"] == before
+    said = head.refused("PATCH", f"{at}/status", {"status": {"pending": 0}})
+    assert said is not None
+    assert layer_of(said) == "R"
+    outcomes(24, ground.mode, "write the status of the own tenant", "R", said)
+    # What is the head's own to decide stays so.
+    weighed = {"spec": {"users": [{"name": "mallory", "weight": "2"}]}}
+    assert head.refused("PATCH", at, weighed) is None
