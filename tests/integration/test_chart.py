@@ -49,11 +49,9 @@ SIDECAR = {**container("side", **BOTH), "restartPolicy": "Always"}
 GPU_PODS: dict[str, Object] = {
     "limits alone": {"containers": [container(limits=GPU)]},
     "requests and limits": {"containers": [container(**BOTH)]},
-    "requests alone": {"containers": [container(requests=GPU)]},
     "second container": {"containers": [CPU, container("second", **BOTH)]},
     "init container": {"containers": [CPU], "initContainers": [container("init", **BOTH)]},
     "sidecar": {"containers": [CPU], "initContainers": [SIDECAR]},
-    "pod level": {"containers": [CPU], "resources": BOTH},
     "overhead": {"containers": [CPU], "runtimeClassName": "chart-gpu"},
     **{
         name: {"containers": [container(limits={name.replace("*", "1g.5gb"): "1"})]}
@@ -64,6 +62,12 @@ GPU_PODS: dict[str, Object] = {
         "containers": [{**CPU, "name": f"c{i}"} for i in range(1000)] + [container(**BOTH)]
     },
 }
+
+IMPOSSIBLE: dict[str, Object] = {
+    "requests alone": {"containers": [container(requests=GPU)]},
+    "pod level": {"containers": [CPU], "resources": BOTH},
+}
+"""Devices in places where the API server takes none."""
 
 OTHER_PODS: dict[str, Object] = {
     "no resources": {"containers": [{"name": "main", "image": "none"}]},
@@ -99,6 +103,12 @@ def asking(installed: Cluster) -> Cluster:
 @pytest.mark.parametrize("spec", GPU_PODS.values(), ids=GPU_PODS.keys())
 def test_webhook_is_asked_about_every_spelling_of_a_gpu_pod(asking: Cluster, spec: Object) -> None:
     assert is_asked(asking, ASKED, spec)
+
+
+@pytest.mark.parametrize("spec", IMPOSSIBLE.values(), ids=IMPOSSIBLE.keys())
+def test_no_device_is_had_where_the_webhook_does_not_look(asking: Cluster, spec: Object) -> None:
+    with pytest.raises(ClusterError, match="is invalid"):
+        is_asked(asking, ASKED, spec)
 
 
 @pytest.mark.parametrize("spec", OTHER_PODS.values(), ids=OTHER_PODS.keys())

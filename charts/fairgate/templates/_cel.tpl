@@ -18,18 +18,16 @@ The same rules in Python are app/core/guard.py; tests/contract/test_enforcement.
 {{- end }}
 
 {{/*
-Whether a pod of this spec asks for a managed resource anywhere a pod can: at pod level, in a
-container or init container, by request or by limit, in the overhead of its runtime class, or by a
-claim. (dict "root" $ "spec" "object.spec"). The API server writes every zero as 0.
+Whether a pod of this spec asks for a managed resource: in a container or init container, in the
+overhead of its runtime class, or by a claim. (dict "root" $ "spec" "object.spec"). Only limits are
+looked at: the API server takes no device without one. It writes every zero as 0.
 */}}
 {{- define "fairgate.asks" -}}
-{{- $managed := include "fairgate.isManaged" .root -}}
-([dyn([{{ .spec }}]), {{ .spec }}.?containers.orValue([]), {{ .spec }}.?initContainers.orValue([])].exists(many,
-  many != null && many.exists(c,
-    c.?resources.?requests.orValue({}).exists(r, ({{ $managed }}) && string(c.resources.requests[r]) != '0') ||
-    c.?resources.?limits.orValue({}).exists(r, ({{ $managed }}) && string(c.resources.limits[r]) != '0'))) ||
-dyn({{ .spec }}).?overhead.orValue({}).exists(r, ({{ $managed }}) && string(dyn({{ .spec }}).overhead[r]) != '0') ||
-{{ .spec }}.?resourceClaims.orValue([]).size() > 0)
+{{- $asks := printf "c.?resources.?limits.orValue({}).exists(r, (%s) && string(dyn(c).resources.limits[r]) != '0')" (include "fairgate.isManaged" .root) -}}
+(dyn({{ .spec }}.?containers.orValue([])) != null && {{ .spec }}.?containers.orValue([]).exists(c, {{ $asks }}) ||
+ {{ .spec }}.?initContainers.orValue([]).exists(c, {{ $asks }}) ||
+ dyn({{ .spec }}).?overhead.orValue({}).exists(r, ({{ include "fairgate.isManaged" .root }}) && string(dyn({{ .spec }}).overhead[r]) != '0') ||
+ {{ .spec }}.?resourceClaims.orValue([]).size() > 0)
 {{- end }}
 
 {{/* Whether a pod carries our gate: the name of the variable that holds the pod. */}}
@@ -118,32 +116,38 @@ object.spec.?schedulerName.orValue('default-scheduler') in {{ toJson .Values.sch
  {{ include "fairgate.asks" (dict "root" .root "spec" (printf "%s.spec" .pod)) }})
 {{- end }}
 
-{{/* All containers of `object`, of any kind. */}}
-{{- define "fairgate.containers" -}}
-[dyn(object.spec.?containers.orValue([])), object.spec.?initContainers.orValue([]), object.spec.?ephemeralContainers.orValue([])]
+{{/* Whether a container of `object`, of any kind, is so: CEL of the container `c`. */}}
+{{- define "fairgate.anyContainer" -}}
+(object.spec.?containers.orValue([]).exists(c, {{ . }}) ||
+ object.spec.?initContainers.orValue([]).exists(c, {{ . }}) ||
+ object.spec.?ephemeralContainers.orValue([]).exists(c, {{ . }}))
 {{- end }}
 
 {{/* Whether a pod reaches for devices past the request: by variable, by path, by privilege. */}}
+{{- define "fairgate.reachesByVariable" -}}
+c.?env.orValue([]).exists(e, e.name in {{ toJson .Values.devices.variables }} && (has(e.valueFrom) || !(e.?value.orValue('') in ['', 'none', 'void'])))
+{{- end }}
 {{- define "fairgate.namesDevices" -}}
-{{ include "fairgate.containers" . }}.exists(many, many.exists(c, c.?env.orValue([]).exists(e,
-  e.name in {{ toJson .Values.devices.variables }} && (has(e.valueFrom) || !(e.?value.orValue('') in ['', 'none', 'void'])))))
+{{ include "fairgate.anyContainer" (include "fairgate.reachesByVariable" .) }}
 {{- end }}
 {{- define "fairgate.mountsDevices" -}}
 object.spec.?volumes.orValue([]).exists(v, has(v.hostPath) && v.hostPath.path.matches({{ toJson .Values.devices.paths }}))
 {{- end }}
 {{- define "fairgate.isPrivileged" -}}
-{{ include "fairgate.containers" . }}.exists(many, many.exists(c, c.?securityContext.?privileged.orValue(false)))
+{{ include "fairgate.anyContainer" "c.?securityContext.?privileged.orValue(false)" }}
 {{- end }}
 {{- define "fairgate.toleratesDevices" -}}
 (object.spec.?tolerations.orValue([]).exists(t, t.?key.orValue('') in {{ toJson .Values.devices.taints }}) &&
  !({{ include "fairgate.asks" (dict "root" . "spec" "object.spec") }}))
 {{- end }}
+{{/* Any of them, in one go over the containers. */}}
 {{- define "fairgate.reachesDevices" -}}
-({{ include "fairgate.namesDevices" . }} ||
+{{- $reaches := include "fairgate.reachesByVariable" . -}}
+{{- if .Values.devices.refusePrivileged -}}
+{{- $reaches = printf "c.?securityContext.?privileged.orValue(false) || %s" $reaches -}}
+{{- end -}}
+({{ include "fairgate.anyContainer" $reaches }} ||
  {{ include "fairgate.mountsDevices" . }}
-{{- if .Values.devices.refusePrivileged }} ||
- {{ include "fairgate.isPrivileged" . }}
-{{- end }}
 {{- if .Values.devices.taints }} ||
  {{ include "fairgate.toleratesDevices" . }}
 {{- end }})

@@ -43,25 +43,10 @@ spec:
     {{- end }}
     # Whoever it is, and whatever it asks for.
     - expression: |-
-        !{{- include "fairgate.namesDevices" . | nindent 8 }}
-      message: {{ include "fairgate.say.variable" . }}
+        !{{ include "fairgate.reachesDevices" . | replace "\n" " " }}
+      messageExpression: |-
+        {{- include "fairgate.say.devices" . | nindent 8 }}
       reason: Forbidden
-    - expression: |-
-        !{{- include "fairgate.mountsDevices" . | nindent 8 }}
-      message: {{ include "fairgate.say.path" . }}
-      reason: Forbidden
-    {{- if .Values.devices.refusePrivileged }}
-    - expression: |-
-        !{{- include "fairgate.isPrivileged" . | nindent 8 }}
-      message: {{ include "fairgate.say.privileged" . }}
-      reason: Forbidden
-    {{- end }}
-    {{- if .Values.devices.taints }}
-    - expression: |-
-        !{{- include "fairgate.toleratesDevices" . | nindent 8 }}
-      message: {{ include "fairgate.say.toleration" . }}
-      reason: Forbidden
-    {{- end }}
 ---
 apiVersion: admissionregistration.k8s.io/v1
 kind: ValidatingAdmissionPolicy
@@ -100,25 +85,10 @@ spec:
       message: {{ include "fairgate.say.phase" . }}
       reason: Forbidden
     - expression: |-
-        !variables.touchesDevices || !{{- include "fairgate.namesDevices" . | nindent 8 }}
-      message: {{ include "fairgate.say.variable" . }}
+        !variables.touchesDevices || !{{ include "fairgate.reachesDevices" . | replace "\n" " " }}
+      messageExpression: |-
+        {{- include "fairgate.say.devices" . | nindent 8 }}
       reason: Forbidden
-    - expression: |-
-        !variables.touchesDevices || !{{- include "fairgate.mountsDevices" . | nindent 8 }}
-      message: {{ include "fairgate.say.path" . }}
-      reason: Forbidden
-    {{- if .Values.devices.refusePrivileged }}
-    - expression: |-
-        !variables.touchesDevices || !{{- include "fairgate.isPrivileged" . | nindent 8 }}
-      message: {{ include "fairgate.say.privileged" . }}
-      reason: Forbidden
-    {{- end }}
-    {{- if .Values.devices.taints }}
-    - expression: |-
-        !variables.touchesDevices || !{{- include "fairgate.toleratesDevices" . | nindent 8 }}
-      message: {{ include "fairgate.say.toleration" . }}
-      reason: Forbidden
-    {{- end }}
 ---
 apiVersion: admissionregistration.k8s.io/v1
 kind: ValidatingAdmissionPolicy
@@ -225,6 +195,11 @@ spec:
 {{- end }}
 {{- define "fairgate.say.bind" -}}
 "'Fairgate: ' + request.userInfo.username + ' may not bind pods here; only accounts with the verb bind on podgates.fairgate.io may.'"
+{{- end }}
+{{- define "fairgate.say.devices" -}}
+{{ include "fairgate.namesDevices" . | replace "\n" " " }} ? {{ include "fairgate.say.variable" . }} :
+{{ include "fairgate.mountsDevices" . }} ? {{ include "fairgate.say.path" . }} :
+{{ include "fairgate.isPrivileged" . | replace "\n" " " }} ? {{ include "fairgate.say.privileged" . }} : {{ include "fairgate.say.toleration" . }}
 {{- end }}
 {{- define "fairgate.say.variable" -}}
 "Fairgate: {{ join ", " .Values.devices.variables }} would reach devices that were not asked for; remove the variable and ask for the devices under resources.limits."
