@@ -35,6 +35,11 @@ from app.core.resources import ManagedResources
 Patch = list[dict[str, Any]]
 """A JSON Patch (RFC 6902)."""
 
+TEMPLATE_LABEL = (
+    "Fairgate: the pod template has the label {0}, which Fairgate writes; take it out of the "
+    "template and of the selector."
+)
+
 _LABEL_VALUE = re.compile(r"(?!.{64})([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?", re.ASCII)
 
 
@@ -119,7 +124,8 @@ def judge(
     if not (candidate.claims or managed.asked(candidate.demand)):
         return Ignore()
     node = candidate.node_name
-    if node and is_mirror(candidate.annotations or {}, node, candidate.caller):
+    labels, annotations = candidate.labels or {}, candidate.annotations or {}
+    if node and is_mirror(labels, annotations, node, candidate.caller):
         return Ignore()
     if node:
         # A gate together with nodeName is refused by the API server with a message about gates.
@@ -136,6 +142,8 @@ def judge(
     if isinstance(twin, Unfit):
         return Refuse(twin.code, twin.message)
     hold = _hold(candidate, owner.tenant)
+    if isinstance(hold, Refuse):
+        return hold
     return Hold(hold.patch + twin, hold.warnings)
 
 
@@ -155,9 +163,14 @@ def submitter(candidate: Candidate) -> UserName:
     return UserName(stamp) if stamp and candidate.believed else candidate.caller
 
 
-def _hold(candidate: Candidate, tenant: TenantName) -> Hold:
+def _hold(candidate: Candidate, tenant: TenantName) -> Hold | Refuse:
     user = submitter(candidate)
     labels = {LABEL_TENANT: label_value(tenant), LABEL_USER: label_value(user)}
+    if candidate.believed:
+        # Without the labels it selects by, a controller would make pods without end.
+        for key, value in (candidate.labels or {}).items():
+            if key.startswith(OURS) and labels.get(key) != value:
+                return Refuse(403, TEMPLATE_LABEL.format(key))
     annotations = {ANNOTATION_SUBMITTER: str(user), ANNOTATION_RELEASE: HELD}
     patch: Patch = []
     if GATE not in candidate.gates:

@@ -13,6 +13,7 @@ from typing import Any
 
 from app.core.keys import FOR_USERS, FROZEN, OURS
 from app.core.model import (
+    ANNOTATION_MIRROR,
     ANNOTATION_RELEASE,
     ANNOTATION_SUBMITTER,
     GATE,
@@ -119,8 +120,8 @@ class Rules:
     """Users that make pods after templates of others."""
     schedulers: tuple[str, ...] = ("default-scheduler",)
     phase_writers: tuple[str, ...] = ()
-    variables: tuple[str, ...] = ("NVIDIA_VISIBLE_DEVICES",)
-    paths: str = r"^/[/.]*(dev[/.]*((nvidia|dri|kfd).*)?)?$"
+    variables: tuple[str, ...] = ("NVIDIA_VISIBLE_DEVICES", "AMD_VISIBLE_DEVICES")
+    paths: str = r"^/[/.]*(dev[/.]*((nvidia|dri|kfd).*)?|proc/+[^/]+/+root.*)?$"
     refuse_privileged: bool = True
     taints: tuple[str, ...] = ("nvidia.com/gpu", "amd.com/gpu")
     refuse_preemption: bool = True
@@ -128,9 +129,13 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class Sheet:
-    """What the rules look at in a pod. `variables`: names and values, None if from elsewhere."""
+    """What the rules look at in a pod. `variables`: names and values, None if from elsewhere.
+
+    `asks` for a managed resource; or `names` one, be it to ask for none of it.
+    """
 
     asks: bool = False
+    names: bool = False
     gates: tuple[str, ...] = ()
     labels: Mapping[str, str] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
@@ -162,7 +167,7 @@ class Guard:
 
     def created(self, pod: Sheet, caller: UserName) -> str | None:
         """Judge a pod as it would be stored."""
-        if pod.concerns and not is_mirror(pod.annotations, pod.node, caller):
+        if pod.concerns and not is_mirror(pod.labels, pod.annotations, pod.node, caller):
             if pod.node:
                 return NODE_NAME
             if GATE not in pod.gates:
@@ -196,13 +201,13 @@ class Guard:
             return PATH
         if pod.privileged and rules.refuse_privileged:
             return PRIVILEGED
-        if not pod.asks and any(key in rules.taints for key in pod.tolerated):
+        if not (pod.asks or pod.names) and any(key in rules.taints for key in pod.tolerated):
             return TOLERATION.format(", ".join(rules.taints))
         return None
 
     def stamped(self, before: Sequence[str], after: Sequence[str], caller: UserName) -> str | None:
         """Judge the stamps in the templates of an object, "" where there is none."""
-        if self.is_controller(caller):
+        if self.is_controller(caller) or (before and list(before) == list(after)):
             return None
         known = [stamp for stamp in before if stamp]
         allowed = (known[0],) if known else ("", caller)
@@ -225,9 +230,12 @@ class Guard:
         return caller in named or caller.startswith(KUBE_SYSTEM)
 
 
-def is_mirror(annotations: Mapping[str, str], node: str, caller: UserName) -> bool:
-    """Tell whether a pod mirrors a static pod, and is made by the node that runs it."""
-    return "kubernetes.io/config.mirror" in annotations and caller == NODE + node
+def is_mirror(
+    labels: Mapping[str, str], annotations: Mapping[str, str], node: str, caller: UserName
+) -> bool:
+    """Tell whether a pod mirrors a static pod, made by the node that runs it, in nobody's name."""
+    nameless = not any(key.startswith(OURS) for key in (*labels, *annotations))
+    return ANNOTATION_MIRROR in annotations and nameless and caller == NODE + node
 
 
 def governed(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:

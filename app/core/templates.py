@@ -55,6 +55,7 @@ BUILT_IN = (
     Kind("apps", "replicasets", "spec.template"),
     Kind("apps", "statefulsets", "spec.template"),
     Kind("apps", "daemonsets", "spec.template"),
+    Kind("apps", "controllerrevisions", "data.spec.template"),
     Kind("", "replicationcontrollers", "spec.template"),
     Kind("jobset.x-k8s.io", "jobsets", "spec.replicatedJobs[*].template.spec.template"),
 )

@@ -63,7 +63,9 @@ class Pods:
         meta, spec, shared = pod.metadata, pod.spec, self._shared
         has_devices = _has_devices(pod, demand)
         written, labels = meta.annotations or {}, meta.labels or {}
-        submitter = written.get(model.ANNOTATION_SUBMITTER)
+        is_mirror = model.ANNOTATION_MIRROR in written
+        # Only its node speaks for a static pod, and it speaks for nobody.
+        submitter = None if is_mirror else written.get(model.ANNOTATION_SUBMITTER)
         pool = labels.get(model.LABEL_POOL)
         started = pod.status.start_time
         return model.Pod(
@@ -89,7 +91,7 @@ class Pods:
             max_runtime=shared.value(_longest_life(written, spec.active_deadline_seconds)),
             preemptible=may_be_evicted(written),
             quality=_QUALITIES.get(pod.status.qos_class or "", model.Quality.BURSTABLE),
-            mirror=model.ANNOTATION_MIRROR in written,
+            mirror=is_mirror,
             claims=_claims(pod),
             plain=shared.mapping(demand) if has_devices else None,
         )

@@ -29,7 +29,13 @@ PATHS = {
 } | {"ValidatingAdmissionPolicy": f"/apis/{API_VERSION}/validatingadmissionpolicies"}
 
 ALWAYS = frozenset(
-    {"fairgate-templates", "fairgate-tenants", "templates.fairgate.io", "tenants.fairgate.io"}
+    {
+        "fairgate-templates",
+        "fairgate-tenants",
+        "templates.fairgate.io",
+        "tenants.fairgate.io",
+        "users.fairgate.io",
+    }
 )
 """Bindings and webhooks that guard names and weights, whatever the mode."""
 

@@ -63,6 +63,7 @@ def sheet_of(document: Any, managed: ManagedResources) -> Sheet:
     containers = [container for many in kinds for container in many or ()]
     return Sheet(
         asks=asks(pod.spec, managed),
+        names=names(pod.spec, managed),
         gates=tuple(gate.name for gate in pod.spec.scheduling_gates or ()),
         labels=pod.metadata.labels or {},
         annotations=pod.metadata.annotations or {},
@@ -84,3 +85,11 @@ def sheet_of(document: Any, managed: ManagedResources) -> Sheet:
 def asks(spec: wire.PodSpec, managed: ManagedResources) -> bool:
     """Tell whether a pod of this spec asks for a managed resource, or has claims that may."""
     return bool(spec.resource_claims) or managed.asked(spec.demand())
+
+
+def names(spec: wire.PodSpec, managed: ManagedResources) -> bool:
+    """Tell whether a pod of this spec names a managed resource, be it to ask for none of it."""
+    containers = [*(spec.containers or ()), *(spec.init_containers or ())]
+    written = [each.resources for each in containers if each.resources]
+    named = [name for each in written for name in {**(each.limits or {}), **(each.requests or {})}]
+    return bool(spec.resource_claims) or any(name in managed for name in named)

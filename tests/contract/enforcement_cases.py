@@ -19,11 +19,12 @@ RELEASER = "releaser"
 CLASS = "fairgate.none"
 """Of value 0; evicts nobody."""
 GPU = {"nvidia.com/gpu": "1"}
+BY_CLASS = {"deviceclass.resource.kubernetes.io/gpu.nvidia.com": "1"}
 STAMPS = {"fairgate.io/release": "0", "fairgate.io/submitter": ALICE}
 LABELS = {"fairgate.io/tenant": "ns.rules", "fairgate.io/user": ALICE}
 GATE = {"name": "fairgate.io/queue"}
 SCHEDULER = guard.SCHEDULER.format("other", "default-scheduler")
-VARIABLE = guard.VARIABLE.format("NVIDIA_VISIBLE_DEVICES")
+VARIABLE = guard.VARIABLE.format("NVIDIA_VISIBLE_DEVICES, AMD_VISIBLE_DEVICES")
 TOLERATION = guard.TOLERATION.format("nvidia.com/gpu, amd.com/gpu")
 
 
@@ -126,6 +127,17 @@ def deployment(submitter: str = "") -> Object:
     return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {}, "spec": spec}
 
 
+def revision(submitter: str) -> Object:
+    spec = {"spec": {"template": template(submitter)}}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "ControllerRevision",
+        "metadata": {},
+        "revision": 1,
+        "data": spec,
+    }
+
+
 def note(key: str, value: str | None) -> Callable[[Object], None]:
     """Return what writes, or with None removes, an annotation."""
     return lambda found: _write(found["metadata"]["annotations"], key, value)
@@ -133,7 +145,7 @@ def note(key: str, value: str | None) -> Callable[[Object], None]:
 
 def tag(key: str, value: str | None) -> Callable[[Object], None]:
     """Return what writes, or with None removes, a label."""
-    return lambda found: _write(found["metadata"]["labels"], key, value)
+    return lambda found: _write(found["metadata"].setdefault("labels", {}), key, value)
 
 
 def _write(written: Object, key: str, value: str | None) -> None:
@@ -192,6 +204,7 @@ CREATES = (
     Case("a pod without the gate", guard.UNGATED, create=pod(gates=())),
     Case("a pod with another gate", guard.UNGATED, create=pod(gates=({"name": "example.com/x"},))),
     Case("a GPU in an init container", guard.UNGATED, create=unmanaged(initContainers=[ASKING | {"name": "init"}])),
+    Case("a device class by request alone", guard.UNGATED, create=unmanaged(container(resources={"requests": BY_CLASS}))),
     Case("a claim without the gate", guard.UNGATED, create=unmanaged(resourceClaims=[{"name": "c", "resourceClaimName": "c"}])),
     Case("a node of its own choice", guard.NODE_NAME, create=pod(gates=(), nodeName="rule-node")),
     Case("a false mirror of a static pod", guard.NODE_NAME, create=pod(gates=(), nodeName="rule-node", annotations={**STAMPS, "kubernetes.io/config.mirror": "x"})),
@@ -210,6 +223,9 @@ CREATES = (
     Case("no device by a variable", None, create=unmanaged(environment("none"))),
     Case("a device file", guard.PATH, create=unmanaged(**on_host("/dev/nvidia0"))),
     Case("all device files", guard.PATH, create=unmanaged(**on_host("//dev/"))),
+    Case("the root of another process", guard.PATH, create=unmanaged(**on_host("/proc/1/root/dev"))),
+    Case("the processes of the node", None, create=unmanaged(**on_host("/proc"))),
+    Case("a place among devices for who asks for zero", None, create=unmanaged(ZERO, tolerations=[{"key": "nvidia.com/gpu", "operator": "Exists"}])),
     Case("the whole node", guard.PATH, create=unmanaged(**on_host("/"))),
     Case("another folder of the node", None, create=unmanaged(**on_host("/data"))),
     Case("privilege", guard.PRIVILEGED, create=unmanaged(container(securityContext={"privileged": True}))),
@@ -246,6 +262,8 @@ TEMPLATES = (
     Case("a colleague's stamp on a Job", guard.TEMPLATE, create=job("bob"), resource=JOBS),
     Case("a colleague's stamp on a CronJob", guard.TEMPLATE, create=cron_job("bob"), resource=CRON_JOBS),
     Case("a colleague's stamp on a Deployment", guard.TEMPLATE, create=deployment("bob"), resource=DEPLOYMENTS),
+    Case("a colleague's stamp on a ControllerRevision", guard.TEMPLATE, create=revision("bob"), resource=("apps", "controllerrevisions")),
+    Case("stamps that stay as mixed as they were", None, deployment("bob"), change=tag("app", "z"), resource=DEPLOYMENTS),
     Case("a stamp changed to a colleague's", guard.TEMPLATE, deployment(ALICE), change=stamp("bob"), resource=DEPLOYMENTS),
     Case("a colleague's stamp changed to one's own", guard.TEMPLATE, deployment("bob"), change=stamp(ALICE), resource=DEPLOYMENTS),
     Case("a stamp taken out", guard.TEMPLATE, deployment("bob"), change=stamp(""), resource=DEPLOYMENTS),

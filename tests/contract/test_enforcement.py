@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
+from app.core.claims import IMPLICIT
 from app.core.gate import Ignore, Refuse
 from app.core.guard import Guard, Rules
 from app.core.resources import ManagedResources
@@ -44,7 +45,7 @@ IDS = [case.rule.replace(" ", "-") for case in CASES]
 @pytest.fixture(scope="module")
 def validation() -> Validation:
     kinds = {(kind.group, kind.resource): kind for kind in BUILT_IN}
-    managed, exempt = ManagedResources(MANAGED), frozenset(["kube-system"])
+    managed, exempt = ManagedResources((*MANAGED, IMPLICIT + "*")), frozenset(["kube-system"])
     ground = Ground(View(), managed, exempt, Guard(Rules()), kinds, lambda: True)
     return Validation(ground, frozenset([RELEASER]))
 
@@ -169,6 +170,8 @@ def test_pods_are_bound_by_the_scheduler(court: Court) -> None:
         ("own users", "lead", {"users": [{"name": "x", "weight": "2"}]}, None),
         ("own weight", "lead", {"weight": "9"}, "whoever may update its parent"),
         ("own guarantee", "lead", {"quotas": [{"pool": "p", "guarantee": {"nvidia.com/gpu": 1}}]}, "whoever may update its parent"),
+        ("weight and users by an administrator", "admin", {"weight": "3", "users": [{"name": "y"}]}, None),
+        ("weight and users by its own admin", "lead", {"weight": "3", "users": [{"name": "y"}]}, "whoever may update its parent"),
         ("another parent", "lead", {"parent": "other"}, "whoever may update its parent"),
         ("a child's weight by the parent's admin", "head", {"weight": "9"}, None),
         ("a child's users by the parent's admin", "head", {"users": [{"name": "x"}]}, "tenants/users"),

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from app.core.errors import ClusterError
-from tests.e2e.stage import GATE, Stage, gates, pod, until
+from tests.e2e.stage import GATE, Stage, gates, name_of, pod, until
 from tests.people import Person
 
 POLICY = {"apiVersion": "fairgate.io/v1alpha1", "kind": "Policy", "metadata": {"name": "default"}}
@@ -23,7 +23,12 @@ def mode_is(stage: Stage, mode: str) -> None:
 
     def applied() -> bool:
         found = stage.get("validatingadmissionpolicybindings")["items"]
-        return all(each["spec"]["validationActions"] == wanted for each in found)
+        actions = {name_of(each): each["spec"]["validationActions"] for each in found}
+        # Names and weights are guarded whatever the mode.
+        assert {actions.pop(name)[0] for name in ("fairgate-templates", "fairgate-tenants")} == {
+            "Deny"
+        }
+        return all(each == wanted for each in actions.values())
 
     until(f"the watchdog knows the mode {mode}", applied)
 

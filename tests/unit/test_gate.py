@@ -71,6 +71,24 @@ def test_a_bare_pod_gets_gate_labels_and_stamps() -> None:
     assert warnings == ()
 
 
+def test_a_template_with_a_label_of_ours_makes_no_pods() -> None:
+    """Its controller would lose each by the label it selects by, and make another."""
+    for labels in ({"fairgate.io/pool": "h100"}, {"fairgate.io/user": "bob"}):
+        verdict = judge(asking(labels=labels, believed=True), TEAM, MANAGED)
+        assert isinstance(verdict, Refuse)
+        assert "take it out of the template" in verdict.message
+    user = {"fairgate.io/user": label_value(ALICE)}
+    assert isinstance(judge(asking(labels=user, believed=True), TEAM, MANAGED), Hold)
+
+
+def test_a_mirror_in_somebodys_name_is_none() -> None:
+    node, mirror = "n", {"kubernetes.io/config.mirror": "x"}
+    made = Candidate("team-a", UserName("system:node:n"), {GPU: 1}, node_name=node)
+    assert judge(replace(made, annotations=mirror), TEAM, MANAGED) == Ignore()
+    named = {**mirror, "fairgate.io/submitter": ALICE}
+    assert isinstance(judge(replace(made, annotations=named), TEAM, MANAGED), Refuse)
+
+
 def test_what_users_wrote_stays() -> None:
     labels, annotations = {"app": "train"}, {"note": "x", "fairgate.io/pools": "h100"}
     pod, warnings = held(

@@ -18,16 +18,25 @@ The same rules in Python are app/core/guard.py; tests/contract/test_enforcement.
 {{- end }}
 
 {{/*
-Whether a pod of this spec asks for a managed resource: in a container or init container, in the
-overhead of its runtime class, or by a claim. (dict "root" $ "spec" "object.spec"). Only limits are
-looked at: the API server takes no device without one. It writes every zero as 0.
+Whether a pod of this spec asks for a managed resource: in a container or init container, by request
+or by limit, in the overhead of its runtime class, or by a claim. (dict "root" $ "spec" "object.spec").
+The API server writes every zero as 0. Requests count alone: resources of Kubernetes' own names, such
+as those of device classes, need no limit.
 */}}
 {{- define "fairgate.asks" -}}
-{{- $asks := printf "c.?resources.?limits.orValue({}).exists(r, (%s) && string(dyn(c).resources.limits[r]) != '0')" (include "fairgate.isManaged" .root) -}}
+{{- $managed := include "fairgate.isManaged" .root -}}
+{{- $asks := printf "(c.?resources.?limits.orValue({}).exists(r, (%s) && string(dyn(c).resources.limits[r]) != '0') || c.?resources.?requests.orValue({}).exists(r, (%s) && string(dyn(c).resources.requests[r]) != '0'))" $managed $managed -}}
 (dyn({{ .spec }}.?containers.orValue([])) != null && {{ .spec }}.?containers.orValue([]).exists(c, {{ $asks }}) ||
  {{ .spec }}.?initContainers.orValue([]).exists(c, {{ $asks }}) ||
- dyn({{ .spec }}).?overhead.orValue({}).exists(r, ({{ include "fairgate.isManaged" .root }}) && string(dyn({{ .spec }}).overhead[r]) != '0') ||
+ dyn({{ .spec }}).?overhead.orValue({}).exists(r, ({{ $managed }}) && string(dyn({{ .spec }}).overhead[r]) != '0') ||
  {{ .spec }}.?resourceClaims.orValue([]).size() > 0)
+{{- end }}
+
+{{/* Whether the pod `object` names a managed resource, be it to ask for none of it. */}}
+{{- define "fairgate.names" -}}
+{{- $managed := include "fairgate.isManaged" . -}}
+({{ include "fairgate.anyContainer" (printf "c.?resources.?limits.orValue({}).exists(r, %s) || c.?resources.?requests.orValue({}).exists(r, %s)" $managed $managed) }} ||
+ object.spec.?resourceClaims.orValue([]).size() > 0)
 {{- end }}
 
 {{/* Whether a pod carries our gate: the name of the variable that holds the pod. */}}
@@ -39,15 +48,21 @@ looked at: the API server takes no device without one. It writes every zero as 0
 {{- define "fairgate.may" -}}
 authorizer.group('fairgate.io').resource('podgates').namespace(request.namespace).check('{{ . }}').allowed()
 {{- end }}
+{{/* Whether the caller may bind pods, in every namespace: a scheduler does, a team's wildcard does not. */}}
+{{- define "fairgate.mayBind" -}}
+authorizer.group('fairgate.io').resource('podgates').check('bind').allowed()
+{{- end }}
 
 {{/* Whether the caller is a controller that makes pods after templates of others. */}}
 {{- define "fairgate.isController" -}}
 request.userInfo.username in {{ toJson .Values.controllerUsers }}
 {{- end }}
 
-{{/* A mirror of a static pod, made by the node that runs it: `object` is the pod. */}}
+{{/* A mirror of a static pod, made by the node that runs it, in nobody's name: `object` is the pod. */}}
 {{- define "fairgate.isMirror" -}}
 ('kubernetes.io/config.mirror' in object.metadata.?annotations.orValue({}) &&
+ !object.metadata.annotations.exists(k, k.startsWith('fairgate.io/')) &&
+ !object.metadata.?labels.orValue({}).exists(k, k.startsWith('fairgate.io/')) &&
  request.userInfo.username == 'system:node:' + object.spec.?nodeName.orValue(''))
 {{- end }}
 
@@ -91,8 +106,9 @@ object.spec.?schedulerName.orValue('default-scheduler') in {{ toJson .Values.sch
 {{- $labels := dict "keys" "k.startsWith('fairgate.io/')" "before" "oldObject.metadata.?labels.orValue({})" "after" "object.metadata.?labels.orValue({})" -}}
 {{- $stamp := printf "k.startsWith('fairgate.io/') && (!(k in %s) || k in %s || !(%s))" (include "fairgate.userKeys" .) (include "fairgate.frozenKeys" .) (include "fairgate.isHeld" "oldObject") -}}
 {{- $annotations := dict "keys" $stamp "before" "oldObject.metadata.?annotations.orValue({})" "after" "object.metadata.?annotations.orValue({})" -}}
-({{ include "fairgate.kept" $labels }} &&
- {{ include "fairgate.kept" $annotations }})
+((object.metadata.?labels == oldObject.metadata.?labels && object.metadata.?annotations == oldObject.metadata.?annotations) ||
+ ({{ include "fairgate.kept" $labels }} &&
+  {{ include "fairgate.kept" $annotations }}))
 {{- end }}
 
 {{/* Whether whoever says that a pod has another phase may know. */}}
@@ -138,7 +154,7 @@ object.spec.?volumes.orValue([]).exists(v, has(v.hostPath) && v.hostPath.path.ma
 {{- end }}
 {{- define "fairgate.toleratesDevices" -}}
 (object.spec.?tolerations.orValue([]).exists(t, t.?key.orValue('') in {{ toJson .Values.devices.taints }}) &&
- !({{ include "fairgate.asks" (dict "root" . "spec" "object.spec") }}))
+ !{{ include "fairgate.names" . }})
 {{- end }}
 {{/* Any of them, in one go over the containers. */}}
 {{- define "fairgate.reachesDevices" -}}
@@ -218,6 +234,7 @@ before and after. (dict "root" $ "before" .. "after" ..)
 */}}
 {{- define "fairgate.stampsAreTrue" -}}
 ({{ include "fairgate.isController" .root }} ||
+ (request.operation == 'UPDATE' && {{ .after }} == {{ include "fairgate.stamps" (include "fairgate.templates" (dict "root" .root "of" "oldObject")) }}) ||
  ({{ .before }}.size() > 0 ? {{ .after }}.all(s, s == {{ .before }}[0]) : {{ .after }}.all(s, s in ['', request.userInfo.username])))
 {{- end }}
 

@@ -77,7 +77,7 @@ spec:
       message: {{ include "fairgate.say.gate" . }}
       reason: Forbidden
     - expression: |-
-        !variables.isOurs || {{ include "fairgate.keepsStamps" . | replace "\n" " " }} || variables.mayRelease
+        !variables.isOurs || variables.mayRelease || {{ include "fairgate.keepsStamps" . | replace "\n" " " }}
       message: {{ include "fairgate.say.stamps" . }}
       reason: Forbidden
     - expression: |-
@@ -101,7 +101,7 @@ spec:
     resourceRules:
       - {apiGroups: [""], apiVersions: [v1], resources: [pods/binding, bindings], operations: [CREATE], scope: Namespaced}
   validations:
-    - expression: {{ include "fairgate.may" "bind" | replace "\n" " " }}
+    - expression: {{ include "fairgate.mayBind" . }}
       messageExpression: {{ include "fairgate.say.bind" . }}
       reason: Forbidden
 ---

@@ -87,7 +87,7 @@ webhooks:
     matchConditions:
       - name: may-not-bind
         expression: |-
-          !{{ include "fairgate.may" "bind" | replace "\n" " " }}
+          !{{ include "fairgate.mayBind" . }}
   - name: templates.fairgate.io
     {{- include "fairgate.webhook" (dict "root" . "path" "/validate") | nindent 4 }}
     rules: {{- include "fairgate.templateRules" . | nindent 6 }}
@@ -102,8 +102,16 @@ webhooks:
     matchConditions:
       - name: exceeds-the-rights-of-the-caller
         expression: |-
-          !({{ include "fairgate.governs" . | replace "\n" " " }} &&
-          {{ include "fairgate.weighsUsers" . | replace "\n" " " }})
+          !{{ include "fairgate.governs" . | replace "\n" " " }}
+  # Apart, because one condition may ask the authorizer about two rights and not three.
+  - name: users.fairgate.io
+    {{- include "fairgate.webhook" (dict "root" . "path" "/validate" "everywhere" true) | nindent 4 }}
+    rules:
+      - {apiGroups: [fairgate.io], apiVersions: ["*"], resources: [tenants], operations: [UPDATE], scope: Cluster}
+    matchConditions:
+      - name: exceeds-the-rights-of-the-caller
+        expression: |-
+          !{{ include "fairgate.weighsUsers" . | replace "\n" " " }} && {{ include "fairgate.governs" . | replace "\n" " " }}
 {{- end }}
 
 {{/* What all webhooks have in common: (dict "root" $ "path" "/admit" "everywhere" false "failurePolicy" "Fail"). */}}
