@@ -49,6 +49,7 @@ SIDECAR = {**container("side", **BOTH), "restartPolicy": "Always"}
 GPU_PODS: dict[str, Object] = {
     "limits alone": {"containers": [container(limits=GPU)]},
     "requests and limits": {"containers": [container(**BOTH)]},
+    "requests alone": {"containers": [container(requests=GPU)]},
     "second container": {"containers": [CPU, container("second", **BOTH)]},
     "init container": {"containers": [CPU], "initContainers": [container("init", **BOTH)]},
     "sidecar": {"containers": [CPU], "initContainers": [SIDECAR]},
@@ -64,7 +65,6 @@ GPU_PODS: dict[str, Object] = {
 }
 
 IMPOSSIBLE: dict[str, Object] = {
-    "requests alone": {"containers": [container(requests=GPU)]},
     "pod level": {"containers": [CPU], "resources": BOTH},
 }
 """Devices in places where the API server takes none."""
