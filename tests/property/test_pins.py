@@ -97,15 +97,20 @@ class Life:
             if not orders:
                 return
             for order in orders:
-                self.release(order, at)
+                self.release(order, at, strays=len(orders) == 1)
 
-    def release(self, order: Release, at: Millis) -> None:
+    def release(self, order: Release, at: Millis, strays: bool) -> None:
+        """Bind it. Who `strays` goes where the engine did not expect it; of several ordered at once
+        nobody does, or it takes the room that another was ordered to.
+        """
         uid, pool = order.intent.ref.uid, order.intent.pool
         pod = self.pods[uid]
         if order.node not in self.able(pod) or self.pool_of(order.node) != pool:
             self.wrong.append(order)
         free = [name for name in self.able(pod) if self.pool_of(name) == pool]
-        node = free[self.now % len(free)] if free else None
+        node = order.node
+        if strays:
+            node = free[self.now % len(free)] if free else None
         self.pods[uid] = replace(pod, gates=(), release=order.stamp, pool=pool, node=node)
         self.hear(ev.ReleaseAnswered(at, uid, Answer.RELEASED))
         self.hear(ev.PodObserved(at, self.pods[uid]))
