@@ -15,7 +15,7 @@ from tests.e2e.stage import Object, Stage, released_in_order, stamp, until
 from tests.e2e.test_life import NOWHERE
 from tests.e2e.test_shares import policy
 
-VARIABLE = guard.VARIABLE.format("NVIDIA_VISIBLE_DEVICES")
+VARIABLE = guard.VARIABLE.format("NVIDIA_VISIBLE_DEVICES, AMD_VISIBLE_DEVICES")
 TOLERATION = guard.TOLERATION.format("nvidia.com/gpu, amd.com/gpu")
 DEVICES = {"limits": {GPU: "2"}, "requests": {GPU: "2"}}
 EVERY_DEVICE = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]

@@ -38,7 +38,7 @@ def binder(ground: Ground) -> Person:
 @pytest.fixture(scope="module")
 def other(ground: Ground) -> Person:
     """A second scheduler, with Fairgate's right too."""
-    return somebody(ground, OTHER, BINDING, BIND)
+    return somebody(ground, OTHER, BINDING, BIND, namespace=None)
 
 
 def mirror(ground: Ground, name: str, node: str = NODE) -> Object:
@@ -166,6 +166,14 @@ def test_07_another_scheduler_gets_no_managed_pod(ground: Ground, outcomes: Outc
     assert layer == "outage" or guard.SCHEDULER.format(OTHER, "default-scheduler") in said
     assert not ground.exists(name)
     outcomes(7, ground.mode, "another schedulerName", layer, said)
+
+
+def test_06_every_right_in_a_namespace_binds_nothing(ground: Ground) -> None:
+    """Such as a RoleBinding of cluster-admin gives: the verb counts only if held everywhere."""
+    wild = somebody(ground, "wild", BINDING, BIND)
+    for door, said in binds(wild, ground.held(), NODE):
+        assert isinstance(said, Refused), door
+        assert guard.BIND.format("wild") in said.message
 
 
 def test_07_another_scheduler_binds_no_held_pod(
