@@ -32,7 +32,14 @@ MIRROR = {"kubernetes.io/config.mirror": "x"}
 @pytest.fixture(scope="module")
 def binder(ground: Ground) -> Person:
     """Somebody who was given the right to bind pods, but not Fairgate's."""
-    return somebody(ground, "binder", BINDING)
+    who = somebody(ground, "binder", BINDING)
+
+    def refused() -> bool:  # an API server learns a moment later that a policy is gone
+        answers = [said for _, said in binds(who, "nothing", NODE)]
+        return all(layer_of(str(said)) == CHANGED[ground.mode] for said in answers)
+
+    until("bindings meet the layer of the mode", refused)
+    return who
 
 
 @pytest.fixture(scope="module")
