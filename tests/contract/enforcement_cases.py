@@ -263,7 +263,7 @@ TEMPLATES = (
     Case("a colleague's stamp on a CronJob", guard.TEMPLATE, create=cron_job("bob"), resource=CRON_JOBS),
     Case("a colleague's stamp on a Deployment", guard.TEMPLATE, create=deployment("bob"), resource=DEPLOYMENTS),
     Case("a colleague's stamp on a ControllerRevision", guard.TEMPLATE, create=revision("bob"), resource=("apps", "controllerrevisions")),
-    Case("stamps that stay as mixed as they were", None, deployment("bob"), change=tag("app", "z"), resource=DEPLOYMENTS),
+    Case("another label of a colleague's object", None, deployment("bob"), change=tag("app", "z"), resource=DEPLOYMENTS),
     Case("a stamp changed to a colleague's", guard.TEMPLATE, deployment(ALICE), change=stamp("bob"), resource=DEPLOYMENTS),
     Case("a colleague's stamp changed to one's own", guard.TEMPLATE, deployment("bob"), change=stamp(ALICE), resource=DEPLOYMENTS),
     Case("a stamp taken out", guard.TEMPLATE, deployment("bob"), change=stamp(""), resource=DEPLOYMENTS),

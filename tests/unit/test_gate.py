@@ -22,6 +22,7 @@ from app.core.gate import (
     release_patch,
     stamp_patch,
 )
+from app.core.guard import Guard, Rules
 from app.core.model import GATE, Millis, PoolName, Resource, TenantName, Uid, UserName
 from app.core.resources import ManagedResources
 from tests.fakes.json_patch import PatchFailed, apply
@@ -79,6 +80,13 @@ def test_a_template_with_a_label_of_ours_makes_no_pods() -> None:
         assert "take it out of the template" in verdict.message
     user = {"fairgate.io/user": label_value(ALICE)}
     assert isinstance(judge(asking(labels=user, believed=True), TEAM, MANAGED), Hold)
+
+
+def test_mixed_stamps_that_stay_as_they_were_keep_nobody_from_the_object() -> None:
+    """Made while no webhook was asked; its finalizers must go all the same."""
+    rules = Guard(Rules())
+    assert rules.stamped(["alice", ""], ["alice", ""], UserName("collector")) is None
+    assert rules.stamped(["alice", ""], ["", "alice"], UserName("collector")) is not None
 
 
 def test_a_mirror_in_somebodys_name_is_none() -> None:
