@@ -6,6 +6,7 @@ An HTTP/1.1 protocol for uvicorn and nothing else; what is asked is the business
 from __future__ import annotations
 
 import asyncio
+import time
 from dataclasses import dataclass
 
 from uvicorn.config import Config
@@ -53,7 +54,7 @@ class Protocol(HttpToolsProtocol):
         self._limits = limits
         self._overdue: asyncio.TimerHandle | None = None
         self._heading = 0
-        self._idle_since = self.loop.time()
+        self._idle_since = time.monotonic_ns()
         self._is_dropped = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -66,7 +67,7 @@ class Protocol(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        self._idle_since = self.loop.time()
+        self._idle_since = time.monotonic_ns()
 
     def _make_room(self) -> None:
         """Close the connection that asks nothing for the longest time, if there are too many.
