@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from app.core.audit import Record
 from app.core.effects import Adopt, Intend, PodRef, Release, StoreWrite, Tell
 from app.core.events import ClusterEvent
 from app.core.model import Answer, Millis, PoolName, TenantName, Uid, UserName
@@ -103,6 +104,12 @@ class Installation(Protocol):
 
     async def since(self, now: Millis) -> Millis:
         """Return since when; if nobody knows, since `now`, and that is kept for ever."""
+
+
+class Recorder(Protocol):
+    """Where what an auditor must know is written down. Never blocks, never raises."""
+
+    def record(self, record: Record, /) -> None: ...
 
 
 class Announcer(Protocol):
