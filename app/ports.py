@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -19,7 +19,20 @@ class EventSink(Protocol):
     async def put(self, event: ClusterEvent, /) -> None: ...
 
 
-class Store(Protocol):
+class Notes(Protocol):
+    """What the audit chain last told of what is there, kept with it. All raise StoreError."""
+
+    async def take(self, epoch: int) -> Mapping[str, str] | None:
+        """Return the notes; nobody of an older epoch writes or records anything from now on.
+
+        None: they were lost. Raises EpochStale.
+        """
+
+    async def remember(self, epoch: int, notes: Callable[[], Iterable[tuple[str, str]]]) -> None:
+        """If the notes were lost, keep these; what was noted since then stands."""
+
+
+class Store(Notes, Protocol):
     """The leader's copy of its state, in Redis. One caller at a time; all raise StoreError."""
 
     async def floor(self) -> int:
@@ -109,7 +122,11 @@ class Installation(Protocol):
 class Recorder(Protocol):
     """Where what an auditor must know is written down. Never blocks, never raises."""
 
-    def record(self, record: Record, /) -> None: ...
+    def record(self, record: Record, /) -> None:
+        """Write this down, after all before it, and keep its notes in the same step."""
+
+    def forget(self, key: str, /) -> None:
+        """Keep no note under this key any more, once all before it is written down."""
 
 
 class Announcer(Protocol):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from app.control.copier import Copier
 from app.control.inbox import Inbox
@@ -90,15 +91,15 @@ class Leader:
             opening.cancel()
         if not opening.done() or ended.done():
             return
-        epoch = opening.result()
-        log.info("leading", extra={"epoch": epoch})
+        gained = opening.result()
+        log.info("leading", extra={"epoch": gained.epoch})
         self.leads = True
-        self._meters.leading(epoch)
-        await self._inbox.put(LeadershipGained(self._clock(), epoch))
+        self._meters.leading(gained.epoch)
+        await self._inbox.put(replace(gained, at=self._clock()))
         await ended
 
-    async def _open(self, transitions: int) -> int:
-        """Choose the epoch and make releases of older epochs impossible; return the epoch.
+    async def _open(self, transitions: int) -> LeadershipGained:
+        """Choose the epoch and make releases of older epochs impossible; return how things stand.
 
         Who is to be adopted is known before anybody past the gate is judged.
         """
@@ -111,10 +112,19 @@ class Leader:
                     await self._releaser.fence(intent.ref, highest + 1)
                 since = await self._installation.since(self._clock())
                 await self._inbox.put(Installed(self._clock(), since))
-                return highest + 1
+                notes = await self._notes(highest + 1)
+                return LeadershipGained(self._clock(), highest + 1, notes, intents)
             except (StoreError, ClusterError) as error:
                 log.warning("cannot begin to lead yet", extra={"why": str(error)})
                 await asyncio.sleep(RETRY_SECONDS)
+
+    async def _notes(self, epoch: int) -> Mapping[str, str] | None:
+        """Return what the audit chain told of what is there; None: nobody knows any more."""
+        notes = await self._store.take(epoch)
+        if notes is None and epoch == 1:  # nobody ever led: nothing was told
+            await self._store.remember(epoch, tuple)
+            return {}
+        return notes
 
     async def _ended(self) -> None:
         lost = asyncio.create_task(self._leadership.lost())

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import assert_never
 
@@ -79,10 +79,13 @@ class Memory:
     contents: Contents | None = None
     owner: FakeStore | None = None
     down: bool = False
+    notes: dict[str, str] = field(default_factory=dict)
+    whole: bool = False
 
     def flush(self) -> None:
         """Lose everything."""
         self.floor, self.contents, self.owner = 0, None, None
+        self.notes, self.whole = {}, False
 
 
 class FakeStore:
@@ -115,6 +118,23 @@ class FakeStore:
     async def intents(self) -> tuple[Intend, ...]:
         self._answer()
         return self.memory.contents.intents() if self.memory.contents else ()
+
+    async def take(self, epoch: int) -> Mapping[str, str] | None:
+        self._answer()
+        if self.memory.floor > epoch:
+            raise EpochStale(f"a leader with epoch {self.memory.floor} has written")
+        self.memory.floor = epoch
+        return dict(self.memory.notes) if self.memory.whole else None
+
+    async def remember(self, epoch: int, notes: Callable[[], Iterable[tuple[str, str]]]) -> None:
+        self._answer()
+        if self.memory.floor > epoch:
+            raise EpochStale(f"a leader with epoch {self.memory.floor} has written")
+        if self.memory.floor < epoch:
+            raise StoreEmptied("the store must be rebuilt")
+        if not self.memory.whole:
+            self.memory.notes = dict(notes()) | self.memory.notes
+            self.memory.whole = True
 
     async def place(self, uid: Uid) -> Place | None:
         contents = self._contents()
