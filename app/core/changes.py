@@ -27,6 +27,8 @@ LONGEST = 120
 ROOM = 600
 """Characters of all changed fields together; the others are counted."""
 
+_PREFIXES = tuple(f"{kind.__name__}/" for kind in (Tenant, Pool, Policy))
+
 
 class Changes:
     """The resources as they are, and as they were last told."""
@@ -37,7 +39,7 @@ class Changes:
 
     def begin(self, at: Millis, notes: Mapping[str, str] | None) -> Iterator[Record]:
         """A term begins: tell what changed while nobody led. None: nobody knows what was told."""
-        told = {key: text for key, text in (notes or {}).items() if "/" in key}
+        told = {key: text for key, text in (notes or {}).items() if is_resource(key)}
         if notes is None:
             told = {key: _text(spec) for key, (spec, _) in self._specs.items()}
         self._told = told
@@ -74,13 +76,13 @@ class Changes:
         if text == known:
             return
         told[key] = text
-        before: Spec = json.loads(known) if known else {}
+        before = _read(known) if known else {}
         facts = _facts(key, "changed" if known else "made", by)
         yield Record(at, Deed.CHANGED, facts | _differences(before, spec), ((key, text),))
 
     @staticmethod
     def _gone(at: Millis, key: str, told: dict[str, str]) -> Record:
-        before: Spec = json.loads(told.pop(key))
+        before = _read(told.pop(key))
         facts = _facts(key, "deleted", "") | _differences(before, {})
         return Record(at, Deed.CHANGED, facts, ((key, ""),))
 
@@ -88,6 +90,11 @@ class Changes:
 def key_of(kind: type[Configured], name: str = "default") -> str:
     """Return under which key a resource is kept."""
     return f"{kind.__name__}/{name}"
+
+
+def is_resource(key: str) -> bool:
+    """Tell whether a note is about a resource, and not about a pod."""
+    return key.startswith(_PREFIXES)
 
 
 def spec_of(what: Configured) -> Spec:
@@ -169,6 +176,15 @@ def _shown(value: object) -> str:
 
 def _text(spec: Spec) -> str:
     return json.dumps(dict(spec), sort_keys=True, separators=(",", ":"))
+
+
+def _read(text: str) -> Spec:
+    """Return what `_text` was made from; nothing of what nobody of ours can have written."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return {str(k): str(v) for k, v in found.items()} if isinstance(found, dict) else {}
 
 
 def _facts(key: str, did: str, by: str) -> dict[str, Fact]:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 
 from app.core.audit import Deed, Fact, Record
-from app.core.changes import Changes, Configured, key_of, spec_of
+from app.core.changes import Changes, Configured, is_resource, key_of, spec_of
 from app.core.effects import Bypassed, Effect, Evict, Expel, Forget, Intend, PodRef, Release
 from app.core.facts import because, reason, texts
 from app.core.life import Life
@@ -107,7 +107,7 @@ class Records:
 
     def ordered(self, effects: Iterable[Effect]) -> None:
         """These were asked for: what becomes of them is told with the reason."""
-        for effect in effects:
+        for effect in effects if self._leads else ():
             match effect:
                 case Release():
                     self._orders[effect.intent.ref.uid] = effect
@@ -225,7 +225,7 @@ class Records:
             tracked.noted = notes.get(tracked.pod.uid, "")
         for key, text in notes.items():
             uid = Uid(key)
-            if "/" in key or uid in self._roster.pods:
+            if is_resource(key) or uid in self._roster.pods:
                 continue
             if text == HELD:
                 self._missed(uid, intents.get(uid))
