@@ -123,9 +123,19 @@ class Epochs(Protocol):
         """Raise the floor to `epoch`. Raises EpochStale if it is there already, or above."""
 
 
+class Terms(Protocol):
+    """Hears when this replica leads."""
+
+    def begin(self, epoch: int) -> None:
+        """A term begins: nothing was released in it yet."""
+
+    async def end(self) -> None:
+        """The term is over, if one was under way. Returns soon."""
+
+
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How the audit stream ends. `top`: the highest number it ever had; `size`: in bytes."""
+    """How the audit stream ends: its last entry, the highest number it ever had, its memory."""
 
     last: Head
     top: int
@@ -134,25 +144,18 @@ class Ending:
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
-    """Entries to be removed: all below number `keep`, `size` bytes of them."""
-
-    keep: int
-    size: int
-
-
-@dataclass(frozen=True, slots=True)
 class Batch:
     """Entries to be appended to a stream that ends with `after`; then `signed` is its head.
 
-    `aside`: what stands in the stream cannot be continued, and is set aside.
+    Entries below number `keep` are removed. `aside`: what stands in the stream cannot be
+    continued, and is set aside.
     """
 
     epoch: int
     after: Head
     entries: tuple[Entry, ...]
     signed: SignedHead
-    cut: Cut | None = None
+    keep: int = 0
     aside: bool = False
 
 

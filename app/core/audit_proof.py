@@ -98,6 +98,7 @@ class Proof:
         self._since_signed = 0
         self._gaps = 0
         self._open_gaps: list[Entry] = []
+        self._named: list[Gap] = []
         self._removed: list[tuple[int, Head]] = []
         self._key: str | None = None
         self._known: OrderedDict[Head, str | None] = OrderedDict()
@@ -132,12 +133,13 @@ class Proof:
 
     def verdict(self) -> Verdict:
         """Return what was found. Raises BrokenChain."""
-        if self._due:
-            head = min(self._due, key=lambda each: each.number)
-            raise BrokenChain(head.number, self._unfound(head))
         if self._open_gaps:
             number = self._open_gaps[0].number
             raise BrokenChain(number, "it names a gap, and no signed head covers it")
+        lost = [head for head in self._due if not any(_spans(each, head) for each in self._named)]
+        if lost:
+            head = min(lost, key=lambda each: each.number)
+            raise BrokenChain(head.number, self._unfound(head))
         absent = ahead(self._first) if self._first else Head()
         if absent != Head() and not self._in_files and absent not in self._removals():
             assert self._first is not None
@@ -194,6 +196,8 @@ class Proof:
             case Deed.GAP:
                 self._gaps += 1
                 self._open_gaps.append(entry)
+                if named := gap_of(entry.record):
+                    self._named.append(named)
             case Deed.PRUNED:
                 if last := _head(entry.record.facts.get("last")):
                     self._removed.append((entry.number, last))
@@ -233,6 +237,11 @@ class Proof:
         if head.number > self._last.number:
             return f"the signed head names it, and the last is entry {self._last.number}"
         return "the signed head names another hash for it"
+
+
+def _spans(named: Gap, head: Head) -> bool:
+    """Tell whether a gap says that this entry is lost."""
+    return head == named.up_to or named.after.number < head.number <= named.up_to.number
 
 
 def _span(first: int, last: int) -> str:

@@ -49,7 +49,7 @@ class RedisTrail(AuditReader):
 
     async def append(self, batch: Batch) -> bool:
         """Append a batch, or tell that the stream ends elsewhere. Raises EpochStale."""
-        head, cut = batch.signed.head, batch.cut
+        head = batch.signed.head
         flat = [text for each in batch.entries for text in (each.number, line(each))]
         written, *_ = await self._scripts.run(
             "seal",
@@ -59,8 +59,7 @@ class RedisTrail(AuditReader):
             head.number,
             head.hash,
             json.dumps(batch.signed.fields()),
-            cut.keep if cut else 0,
-            cut.size if cut else 0,
+            batch.keep,
             int(batch.aside),
             *flat,
         )
