@@ -32,7 +32,6 @@ from app.tls.signing import KeptKey, holds
 from app.web.metrics import Leading
 from app.wiring.process import Process, now, redis_of, watch
 
-
 DAY = 24 * 3600 * 1000
 FLUSH_SECONDS = 1.0
 """How long a process that ends waits for a sink of the audit chain."""
@@ -105,7 +104,7 @@ async def controller(process: Process) -> None:
     loop = Loop(engine, inbox, copier, releases, corrections, announcer, now, heard)
     watch(process, inbox, sorted(NEEDED, key=lambda source: source.value))
     process.tasks += [part.run for part in (loop, copier, leader, announcer, publisher)]
-    process.tasks += [part.run for part in (auditor, *outlets)]
+    process.tasks += [auditor.run, *(outlet.run for outlet in outlets)]
     process.checks["cluster heard"] = heard.is_set
 
     async def hand_over() -> None:
