@@ -14,7 +14,7 @@ from app.core.engine import Engine
 from app.core.errors import ClusterError, StoreError
 from app.core.events import Installed, LeadershipGained, LeadershipLost
 from app.core.model import Millis
-from app.ports import Installation, Leadership, Meters, Releaser, Store
+from app.ports import Epochs, Installation, Leadership, Meters, Releaser, Store, Terms
 
 RETRY_SECONDS = 0.5
 
@@ -37,6 +37,8 @@ class Leader:
         meters: Meters,
         clock: Callable[[], Millis],
         heard: asyncio.Event,
+        epochs: Epochs,
+        terms: Terms,
     ) -> None:
         self._engine = engine
         self._inbox = inbox
@@ -49,6 +51,8 @@ class Leader:
         self._meters = meters
         self._clock = clock
         self._heard = heard
+        self._epochs = epochs
+        self._terms = terms
         self._deposed = asyncio.Event()
         self._leaving = False
         self._acquiring: asyncio.Task[int] | None = None
@@ -95,6 +99,7 @@ class Leader:
         log.info("leading", extra={"epoch": gained.epoch})
         self.leads = True
         self._meters.leading(gained.epoch)
+        self._terms.begin(gained.epoch)
         await self._inbox.put(replace(gained, at=self._clock()))
         await ended
 
@@ -107,7 +112,13 @@ class Leader:
             try:
                 await self._heard.wait()
                 intents = await self._store.intents()
-                highest = max(transitions, await self._store.floor(), self._engine.highest_stamp())
+                highest = max(
+                    transitions,
+                    await self._store.floor(),
+                    self._engine.highest_stamp(),
+                    await self._epochs.floor(),
+                )
+                await self._epochs.claim(highest + 1)  # so that no later leader goes below it
                 for intent in intents:
                     await self._releaser.fence(intent.ref, highest + 1)
                 since = await self._installation.since(self._clock())
@@ -143,4 +154,5 @@ class Leader:
         await self._inbox.put(LeadershipLost(self._clock()))
         if self._deposed.is_set():
             await self._leadership.give_up()
+        await self._terms.end()
         log.info("following")

@@ -4,6 +4,7 @@
     fairgate:{CLUSTER}:state      hash    epoch: the floor; generation: the contents that are
                                           valid; building: those a rebuild is still filling
     fairgate:{CLUSTER}:notes      hash    uid or KIND/NAME -> what the audit chain last told of it
+    fairgate:{CLUSTER}:reports    hash    id -> what another process reported for the audit chain
     fairgate:{CLUSTER}:notes-whole  string  there while no note was lost
     fairgate:{CLUSTER}:GEN:...    the contents of one generation:
         sequence                  string  number of the last write
@@ -12,6 +13,9 @@
         held                      hash    uid -> Held
         intents, charges          hash    uid -> Open, Taken; a uid is in one of them at most
         used                      hash    TENANT:USER:POOL:RESOURCE -> sum of both, never 0
+    fairgate:{CLUSTER}:audit      stream  id NUMBER-0, field entry: a line of the audit chain
+    fairgate:{CLUSTER}:audit-head hash    signed: the newest signed head; epoch: who sealed it
+    fairgate:{CLUSTER}:audit-aside        a stream that could not be continued
 
 Parts in capitals are percent-encoded. The braces keep all keys of a cluster in one slot.
 """

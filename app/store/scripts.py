@@ -17,7 +17,8 @@ from app.store import layout
 from app.store.connection import Server
 
 NAMES = (
-    "apply", "begin", "finish", "floor", "place", "queue", "remember", "table", "take",
+    "apply", "begin", "entries", "finish", "floor", "forget", "place", "queue", "remember", "seal",
+    "table", "take", "trail",
 )  # fmt: skip
 
 
