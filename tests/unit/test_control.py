@@ -40,7 +40,9 @@ from app.core.resources import PODS, ManagedResources
 from app.core.views import View
 from app.sim.world import held_pod
 from tests.fakes.corrections import FakeCorrector, FakeInstallation, FreePod
+from tests.fakes.epochs import FakeEpochs
 from tests.fakes.pods import FakeReleaser, StoredPod
+from tests.fakes.recorder import FakeRecorder
 from tests.fakes.store import Contents, FakeStore, Memory
 
 GPU = Resource("nvidia.com/gpu")
@@ -160,16 +162,17 @@ class Rig:
         self.releases = Releases(
             self.releaser, self.copier, self.lead, self.inbox, self.meters, clock, 4, self.depose
         )
+        self.recorder = FakeRecorder()
         self.leader = Leader(
             self.engine, self.inbox, self.copier, self.releases, self.store, self.releaser,
-            self.lead, self.installation, self.meters, clock, heard,
+            self.lead, self.installation, self.meters, clock, heard, FakeEpochs(), self.recorder,
         )  # fmt: skip
         self.corrections = Corrections(
             self.corrector, self.corrector, self.lead, self.inbox, self.meters, clock
         )
         self.loop = Loop(
             self.engine, self.inbox, self.copier, self.releases, self.corrections, self.told,
-            clock, heard,
+            self.recorder, clock, heard,
         )  # fmt: skip
         self.publisher = Publisher(
             self.engine, self.written, self.meters, lambda: self.leader.leads, clock
