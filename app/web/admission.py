@@ -23,7 +23,7 @@ from app.core.resources import ManagedResources
 from app.core.templates import BUILT_IN, Kind
 from app.web import review
 from app.web.body import BodyTooLarge, BodyTooSlow, Disconnected, read_body
-from app.web.judges import Ground, Holding, Stamping, Validation
+from app.web.judges import Authorship, Ground, Holding, Stamping, Validation
 from app.web.metrics import ADMISSION_DURATION, ADMISSION_REQUESTS
 from app.web.review import Answer, Request, Unreadable
 from app.web.view import View
@@ -43,17 +43,21 @@ TOO_LARGE = f"Fairgate reads reviews of at most {BODY_LIMIT >> 20} MiB; make thi
 
 @dataclass(frozen=True, slots=True)
 class Enforced:
-    """What the webhook is told of the cluster. `releasers`: users that take gates away."""
+    """What the webhook is told of the cluster. `releasers`: users that take gates away.
+
+    `speakers`: users that change our resources for others, and say for whom.
+    """
 
     managed: ManagedResources
     exempt: frozenset[str]
     rules: Rules = field(default_factory=Rules)
     templates: tuple[Kind, ...] = BUILT_IN
     releasers: frozenset[str] = frozenset()
+    speakers: frozenset[str] = frozenset()
 
 
 def admission_app(view: View, enforced: Enforced, ready: Callable[[], bool]) -> FastAPI:
-    """Return the app that answers `POST` to /admit, /stamp and /validate.
+    """Return the app that answers `POST` to /admit, /stamp, /sign and /validate.
 
     `ready` tells whether the view is complete. It is not the readiness of the process: a webhook
     that drains still judges.
@@ -64,6 +68,9 @@ def admission_app(view: View, enforced: Enforced, ready: Callable[[], bool]) -> 
     routes = {
         "/admit": Admission(review.reader(wire.Pod), Holding(ground).judge),
         "/stamp": Admission(review.reader(dict[str, Any]), Stamping(ground).judge),
+        "/sign": Admission(
+            review.reader(dict[str, Any]), Authorship(ground, enforced.speakers).judge
+        ),
         "/validate": Admission(review.reader(dict[str, Any]), validation.judge),
     }
     # Plain ASGI endpoints, not FastAPI handlers: those would decode the body a second time.

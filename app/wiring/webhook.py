@@ -37,6 +37,7 @@ async def webhook(process: Process) -> None:
         settings.rules,
         settings.templates,
         frozenset([f"system:serviceaccount:{settings.namespace}:fairgate-controller"]),
+        frozenset([f"system:serviceaccount:{settings.namespace}:fairgate-api"]),
     )
     app = admission_app(view, enforced, lambda: view.ready)
     process.listeners.append(tls_listener(process, "webhook", app, settings.webhook_listen))
