@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from app.core.audit import Entry, Head, Record
+from app.core.audit import Deed, Entry, Fact, Head, Record
 from app.core.audit_lines import SignedHead
 from app.core.effects import Adopt, Intend, PodRef, Release, StoreWrite, Tell
 from app.core.events import ClusterEvent
@@ -128,6 +128,34 @@ class Recorder(Protocol):
 
     def forget(self, key: str, /) -> None:
         """Keep no note under this key any more, once all before it is written down."""
+
+
+class Reporter(Protocol):
+    """Where a process that does not lead says what an auditor must know. Never blocks or raises."""
+
+    def report(self, deed: Deed, facts: Mapping[str, Fact], example: str = "") -> None:
+        """Report this; of what has the same facts within a second, one with a count is told."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A record on its way to the leader; its id makes it one, however often it is delivered."""
+
+    id: str
+    record: Record
+
+
+class Reports(Protocol):
+    """Reports that wait for the leader. All raise StoreError."""
+
+    async def push(self, reports: Sequence[Report]) -> int:
+        """Keep these, each once; return how many there was no room for."""
+
+    async def waiting(self, limit: int) -> Sequence[Report]:
+        """Return some that were not told yet, by id. Sealing the record removes its report."""
+
+    async def drop(self, report: str) -> None:
+        """Remove one that was told."""
 
 
 class Epochs(Protocol):

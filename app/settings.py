@@ -114,7 +114,7 @@ FIELDS: tuple[Field, ...] = (
         "redis_url",
         text.redis_url,
         "",
-        "Redis, for the controller and the api: redis://HOST:6379/0, rediss:// with TLS, "
+        "Redis, for the controller and the api, and for what the webhook reports: redis://HOST:6379/0, rediss:// with TLS, "
         "redis+sentinel://HOST:26379,HOST:26379/MASTER/0.",
     ),
     Field(

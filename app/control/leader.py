@@ -57,6 +57,7 @@ class Leader:
         self._leaving = False
         self._acquiring: asyncio.Task[int] | None = None
         self.leads = False
+        self.epoch: int | None = None
 
     def leave(self) -> None:
         """Never lead again. A term under way goes on until the lease is given up."""
@@ -97,7 +98,7 @@ class Leader:
             return
         gained = opening.result()
         log.info("leading", extra={"epoch": gained.epoch})
-        self.leads = True
+        self.leads, self.epoch = True, gained.epoch
         self._meters.leading(gained.epoch)
         self._terms.begin(gained.epoch)
         await self._inbox.put(replace(gained, at=self._clock()))
@@ -147,7 +148,7 @@ class Leader:
             deposed.cancel()
 
     async def _step_down(self) -> None:
-        self.leads = False
+        self.leads, self.epoch = False, None
         self._copier.follow()
         await self._releases.stop()
         self._meters.leading(None)

@@ -13,6 +13,7 @@ from app.control.leader import Leader
 from app.control.loop import Loop
 from app.control.publisher import Publisher
 from app.control.releases import Releases
+from app.control.reporting import Collecting
 from app.core.engine import Engine
 from app.core.events import NEEDED
 from app.core.model import Millis, Resource
@@ -27,6 +28,7 @@ from app.kube.release import PodReleaser
 from app.kube.status import ResourceStatus
 from app.store.audit import RedisTrail
 from app.store.outlet import Backlog, Folder, output
+from app.store.reports import RedisReports
 from app.tls.signing import KeptKey, holds
 from app.web.metrics import Leading
 from app.wiring.process import Process, now, redis_of, watch
@@ -103,7 +105,10 @@ async def controller(process: Process) -> None:
     loop = Loop(engine, inbox, copier, releases, corrections, announcer, auditor, now, heard)
     watch(process, inbox, sorted(NEEDED, key=lambda source: source.value))
     process.tasks += [part.run for part in (loop, copier, leader, announcer, publisher)]
-    process.tasks += [auditor.run, *(outlet.run for outlet in outlets)]
+    collecting = Collecting(
+        RedisReports(server, settings.cluster), auditor.record, lambda: leader.epoch
+    )
+    process.tasks += [auditor.run, collecting.run, *(outlet.run for outlet in outlets)]
     process.checks["cluster heard"] = heard.is_set
 
     async def hand_over() -> None:

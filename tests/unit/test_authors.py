@@ -1,4 +1,4 @@
-"""Who changed a resource, or took a gate off, is written on it by the webhook and by nobody else."""
+"""Who changed a resource, or took a gate off, is written on it by the webhook alone."""
 
 from __future__ import annotations
 
