@@ -114,8 +114,8 @@ FIELDS: tuple[Field, ...] = (
         "redis_url",
         text.redis_url,
         "",
-        "Redis, for the controller and the api, and for what the webhook reports: redis://HOST:6379/0, rediss:// with TLS, "
-        "redis+sentinel://HOST:26379,HOST:26379/MASTER/0.",
+        "Redis, for controller and api, and for what the webhook reports: redis://HOST:6379/0, "
+        "rediss:// with TLS, redis+sentinel://HOST:26379,HOST:26379/MASTER/0.",
     ),
     Field(
         "managed_resources",
