@@ -26,7 +26,10 @@ from app.core.model import (
 from app.core.order import NEVER, Served
 from app.core.placement import Stay
 
-_STAMP = re.compile(r"0@(?P<fence>\d{1,12})|(?P<epoch>\d{1,12})\.(?P<sequence>\d{1,15})", re.ASCII)
+_STAMP = re.compile(
+    r"0@(?P<fence>\d{1,12})(?:\.\d{1,15}){0,2}|(?P<epoch>\d{1,12})\.(?P<sequence>\d{1,15})",
+    re.ASCII,
+)
 
 Queueing = tuple[TenantName, UserName]
 """The queue in which the store shows a pod."""
@@ -113,7 +116,9 @@ def kind_of(leaf: Leaf, pod: Pod) -> Kind:
 
 
 def stamp_of(release: str) -> Served:
-    """Return (epoch, sequence) of a release annotation; `0@7` is (7, 0), anything else NEVER.
+    """Return (epoch, sequence) of a release annotation; `0@7`, `0@7.3` are (7, 0).
+
+    Anything else is NEVER.
 
     Whoever may edit the pod may have written it, so nothing is believed that we would not write.
     """
