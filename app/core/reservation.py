@@ -6,7 +6,7 @@ for by evictions holds it back from everybody. It decides nothing about who is n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from app.core.backlog import Shape, Turn
@@ -19,6 +19,10 @@ from app.core.resources import fits
 NEVER_MS = Millis(2**62)
 
 START = Millis(0)
+
+Rooms = Mapping[NodeName, Amounts]
+
+NOBODY: Rooms = {}
 
 FIRM = 48
 """Times `reserveAfter` that a reservation stands before it yields to nobody: four hours, usually.
@@ -113,15 +117,18 @@ class Reservations:
         self.standing[pool] = plan
         return True
 
-    def complete(self, owner: Turn, leaf: Leaf, shape: Shape) -> None:
-        """Hold back room from everybody for the rest of a gang, in a pool that could hold it."""
+    def complete(self, owner: Turn, leaf: Leaf, shape: Shape, mates: Rooms) -> None:
+        """Hold back room from everybody for the rest of a gang, in a pool that could hold it.
+
+        `mates`: what those of it that run hold, and are to keep.
+        """
         seen = self._placement.laid_out
         for pool in shape.pools:
             known = self.strict.get(pool)
             if known is not None and (not known.completes or known.owner.uid != owner.uid):
                 continue
             if known is None or known.laid_out != seen or known.shape is not shape:
-                rooms = self._soonest(shape, pool)
+                rooms = self._soonest(shape, pool, mates)
                 if rooms is None:
                     self.strict.pop(pool, None)
                     continue
@@ -202,9 +209,14 @@ class Reservations:
             latest = max(latest, at)
         return latest
 
-    def _soonest(self, shape: Shape, pool: PoolName) -> dict[NodeName, Amounts] | None:
-        """Choose the nodes that can be free soonest: by declared ends, then by what is in use."""
-        rooms: dict[NodeName, dict[Resource, int]] = {}
+    def _soonest(
+        self, shape: Shape, pool: PoolName, beside: Rooms = NOBODY
+    ) -> dict[NodeName, Amounts] | None:
+        """Choose the nodes that can be free soonest: by declared ends, then by what is in use.
+
+        Room that is needed `beside` stays as it is.
+        """
+        rooms = {node: dict(amounts) for node, amounts in beside.items()}
         pins = shape.pins or (None,) * len(shape.parts)
         parts = zip(shape.parts, pins, strict=True)
         for (demand, count), pin in sorted(parts, key=lambda part: part[1] is None):
@@ -222,7 +234,9 @@ class Reservations:
                 return None
             for _, _, node in sorted(chances)[:count]:
                 add_to(rooms.setdefault(node, {}), demand, 1)
-        return dict(rooms)
+        for node, amounts in beside.items():
+            add_to(rooms[node], amounts, -1)
+        return {node: amounts for node, amounts in rooms.items() if any(amounts.values())}
 
     def _could_carry(self, pool: PoolName, node: NodeName, wanted: Amounts) -> bool:
         room = dict(self._placement.free_on(pool, node))

@@ -12,11 +12,11 @@ from app.core.decision import Choice, Decision, Level
 from app.core.drift import Drift
 from app.core.effects import Effect, Evict, Intend, Release
 from app.core.gate import release_labels
-from app.core.model import LABEL_POOL, Millis, NodeName, Pod, PoolName, Uid
+from app.core.model import LABEL_POOL, Millis, NodeName, Pod, PoolName, Resource, Uid
 from app.core.pick import Picker
 from app.core.placement import Placement
 from app.core.policy import Reclaim, WithinQueue
-from app.core.pools import Pools
+from app.core.pools import Pools, add_to
 from app.core.reclaim import Reclaimer, Verdict
 from app.core.reservation import Reservation, Reservations
 from app.core.roster import Roster
@@ -133,7 +133,11 @@ class Turns:
             choice = self.picker.fit(gang.leaf, gang.turn, gang.shape)
             if choice is not None:
                 return choice
-            self.reservations.complete(gang.turn, gang.leaf, gang.shape)
+            mates: dict[NodeName, dict[Resource, int]] = {}
+            for mate in gang.members:
+                if mate.stay is not None and mate.stay.node is not None:
+                    add_to(mates.setdefault(mate.stay.node, {}), mate.pod.demand, 1)
+            self.reservations.complete(gang.turn, gang.leaf, gang.shape, mates)
         return None
 
     def _release(self, choice: Choice, backfilled: bool, epoch: int) -> list[Effect]:
