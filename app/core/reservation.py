@@ -30,7 +30,8 @@ FEW = 64
 
 @dataclass(slots=True, eq=False)
 class Reservation:
-    """Room on nodes for one workload. `strict`: others' work was evicted for it.
+    """Room on nodes for one workload. `strict`: others' work was evicted for it, or it
+    `completes` a gang of which some run already.
 
     `victims` are the pods that are being evicted for it, of the tenants `taken_from`; `since` is
     when it began to stand.
@@ -43,6 +44,7 @@ class Reservation:
     rooms: dict[NodeName, Amounts]
     laid_out: tuple[int, int]
     strict: bool = False
+    completes: bool = False
     victims: set[Uid] = field(default_factory=set)
     since: Millis = START
     taken_from: frozenset[TenantName] = frozenset()
@@ -110,6 +112,23 @@ class Reservations:
             self._plans[owner.uid] = plan
         self.standing[pool] = plan
         return True
+
+    def complete(self, owner: Turn, leaf: Leaf, shape: Shape) -> None:
+        """Hold back room from everybody for the rest of a gang, in a pool that could hold it."""
+        seen = self._placement.laid_out
+        for pool in shape.pools:
+            known = self.strict.get(pool)
+            if known is not None and (not known.completes or known.owner.uid != owner.uid):
+                continue
+            if known is None or known.laid_out != seen or known.shape is not shape:
+                rooms = self._soonest(shape, pool)
+                if rooms is None:
+                    self.strict.pop(pool, None)
+                    continue
+                self.strict[pool] = Reservation(
+                    owner, leaf, shape, pool, rooms, seen, strict=True, completes=True
+                )
+            return
 
     def harden(self, now: Millis, after: Millis, uses_least: Callable[[Reservation], bool]) -> None:
         """Let reservations that have stood too long in vain be withheld from everybody.

@@ -42,7 +42,8 @@ async def controller(process: Process) -> None:
     leadership = LeaseLeadership(
         client, settings.namespace, settings.identity, duration=settings.lease_seconds
     )
-    releaser = PodReleaser(process.adapters.patches(client), may_act=leadership.is_valid)
+    releaser = PodReleaser(process.adapters.patches(client), left=leadership.left)
+    sight = watch(process, inbox, sorted(NEEDED, key=lambda source: source.value))
     copier = Copier(store, engine, inbox, meters, now, lambda: leader.depose())  # noqa: PLW0108
     releases = Releases(
         releaser,
@@ -63,6 +64,7 @@ async def controller(process: Process) -> None:
         releaser,
         leadership,
         KeptInstallation(client, settings.namespace),
+        sight,
         meters,
         now,
         heard,
@@ -73,7 +75,6 @@ async def controller(process: Process) -> None:
     announcer = PodAnnouncer(client)
     publisher = Publisher(engine, ResourceStatus(client), meters, lambda: leader.leads, now)
     loop = Loop(engine, inbox, copier, releases, corrections, announcer, now, heard)
-    watch(process, inbox, sorted(NEEDED, key=lambda source: source.value))
     process.tasks += [part.run for part in (loop, copier, leader, announcer, publisher)]
     process.checks["cluster heard"] = heard.is_set
 

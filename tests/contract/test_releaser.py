@@ -153,7 +153,9 @@ class RealWorld:
         self._client = client
         self.may_act = True
         self.trickster = Trickster(client)
-        self.releaser: Releaser = PodReleaser(self.trickster, may_act=lambda: self.may_act)
+        self.releaser: Releaser = PodReleaser(
+            self.trickster, left=lambda: 60.0 if self.may_act else 0.0
+        )
 
     async def _create(self, name: str) -> str:
         body = {
@@ -322,7 +324,7 @@ async def test_patch_that_arrives_after_the_look_does_nothing(world: World) -> N
     assert await world.releaser.release(order) is None
     assert await world.releaser.look(order) is Answer.HELD
     await world.deliver()
-    assert await world.state(order) == (True, "0@7", None)
+    assert await world.state(order) == (True, "0@7.3", None)
 
 
 async def test_who_may_not_act_sends_nothing(world: World) -> None:
@@ -377,9 +379,12 @@ async def test_missing_right_is_told_and_changes_nothing(
     assert [record.getMessage() for record in caplog.records] == ["release refused"]
 
 
-async def test_pod_that_was_fenced_before_is_not_given_up_early(real: RealWorld) -> None:
-    order = replace(await real.hold(), tested="0@7")
-    await real.stamp(order, "0@7")
-    real.delay()
-    assert await real.releaser.release(order) is None
-    assert await real.releaser.look(order) is None
+async def test_every_lost_patch_of_one_leader_is_fenced_off_on_its_own(world: World) -> None:
+    order = await world.hold()
+    for sequence, tested in ((3, HELD), (4, "0@7.3"), (5, "0@7.4")):
+        order = replace(order, tested=tested, intent=replace(order.intent, sequence=sequence))
+        world.delay()
+        assert await world.releaser.release(order) is None
+        assert await world.releaser.look(order) is Answer.HELD
+    await world.deliver()
+    assert await world.state(order) == (True, "0@7.5", None)

@@ -96,6 +96,12 @@ class FakeStore:
         self._answer()
         return self.memory.floor
 
+    async def claim(self, epoch: int) -> None:
+        self._answer()
+        if self.memory.floor > epoch:
+            raise EpochStale(f"a leader with epoch {self.memory.floor} has written")
+        self.memory.floor = epoch
+
     async def rebuild(self, epoch: int, writes: Iterable[StoreWrite]) -> None:
         self._answer()
         if self.memory.floor > epoch:

@@ -19,7 +19,8 @@ from app.core.events import ClusterEvent, PodGone, PodObserved, Source, SourceFr
 from app.core.model import GATE, Millis
 from app.kube import sources
 from app.kube.client import Client
-from app.kube.watch import Timing, Watch
+from app.kube.kind import Timing
+from app.kube.watch import Watch
 from tests.fakes.sink import Heard
 from tests.faults.cable import Cable
 
