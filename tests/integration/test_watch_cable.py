@@ -21,8 +21,8 @@ from app.kube import sources
 from app.kube.client import Client
 from app.kube.kind import Timing
 from app.kube.watch import Watch
-from tests.fakes.cable import Cable
 from tests.fakes.sink import Heard
+from tests.faults.cable import Cable
 
 PODS = "/api/v1/namespaces/default/pods"
 QUICK = Timing(page=2, page_timeout=2.0, outage=0.5, backoff=(0.02, 0.1))
