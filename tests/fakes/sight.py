@@ -30,6 +30,7 @@ class FakeFloor:
 
     def __init__(self, kept: int = 0) -> None:
         self.kept = kept
+        self.asked = 0
         self.silent = False
 
     async def floor(self) -> int:
@@ -41,5 +42,6 @@ class FakeFloor:
         self.kept = max(self.kept, epoch)
 
     def _answer(self) -> None:
+        self.asked += 1
         if self.silent:
             raise ClusterUnavailable("no answer")

@@ -55,11 +55,15 @@ class FakeLead:
     free: asyncio.Event = field(default_factory=asyncio.Event)
     over: asyncio.Event = field(default_factory=asyncio.Event)
     transitions: int = 4
+    declined: int = 0
+    taken: int = 0
 
     async def acquire(self, fit: Callable[[], Awaitable[bool]] | None = None) -> int:
         await self.free.wait()
         while fit is not None and not await fit():
+            self.declined += 1
             await asyncio.sleep(0.01)
+        self.taken += 1
         self.over.clear()
         return self.transitions
 
