@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from app.control.copier import Copier
 from app.control.inbox import Inbox
@@ -15,7 +15,7 @@ from app.core.engine import Engine
 from app.core.errors import ClusterError, StoreError
 from app.core.events import Installed, LeadershipGained, LeadershipLost
 from app.core.model import Millis
-from app.ports import EpochFloor, Installation, Leadership, Meters, Releaser, Sight, Store
+from app.ports import Epochs, Installation, Leadership, Meters, Releaser, Sight, Store, Terms
 
 RETRY_SECONDS = 0.5
 
@@ -48,7 +48,8 @@ class Leader:
         meters: Meters,
         clock: Callable[[], Millis],
         heard: asyncio.Event,
-        anchors: Sequence[EpochFloor] = (),
+        epochs: Epochs,
+        terms: Terms,
     ) -> None:
         self._engine = engine
         self._inbox = inbox
@@ -58,11 +59,12 @@ class Leader:
         self._releaser = releaser
         self._leadership = leadership
         self._installation = installation
-        self._anchors = anchors
         self._sight = sight
         self._meters = meters
         self._clock = clock
         self._heard = heard
+        self._epochs = epochs
+        self._terms = terms
         self._deposed = asyncio.Event()
         self._leaving = False
         self._aside = 0.0
@@ -128,6 +130,7 @@ class Leader:
         log.info("leading", extra={"epoch": epoch})
         self.leads = True
         self._meters.leading(epoch)
+        self._terms.begin(epoch)
         await self._inbox.put(LeadershipGained(self._clock(), epoch))
         await ended
 
@@ -138,24 +141,25 @@ class Leader:
         more, and all that did is known. Who is to be adopted is known before anybody past the
         gate is judged.
         """
-        epoch = 0
+        epoch, claimed = 0, -1
         while True:
             try:
                 await self._heard.wait()
                 highest = max(transitions, await self._floor(), self._engine.highest_stamp())
-                if highest > epoch:
+                if highest != claimed:  # another's; or a claim of ours whose answer was lost
                     epoch = highest + 1
                 await self._store.claim(epoch)
+                if epoch != claimed:
+                    await self._epochs.claim(epoch)  # so that no later leader goes below it
+                    claimed = epoch
                 await self._fence(epoch)
                 await self._sight.catch_up()
                 await self._inbox.handled()
                 if self._engine.highest_stamp(fences=False) >= epoch:
-                    epoch = 0  # only the pods tell of that leader
+                    claimed = -1  # only the pods tell of that leader
                     continue
                 since = await self._installation.since(self._clock())
                 await self._inbox.put(Installed(self._clock(), since))
-                for anchor in self._anchors:
-                    await anchor.raise_floor(epoch)
                 return epoch
             except (StoreError, ClusterError) as error:
                 log.warning("cannot begin to lead yet", extra={"why": str(error)})
@@ -163,7 +167,7 @@ class Leader:
 
     async def _floor(self) -> int:
         """Return the highest epoch that is kept anywhere but in the lease and on pods."""
-        return max([await self._store.floor(), *[await each.floor() for each in self._anchors]])
+        return max(await self._store.floor(), await self._epochs.floor())
 
     async def _fence(self, epoch: int) -> None:
         """Settle what the last leader left open: from now on only the pods themselves tell."""
@@ -198,4 +202,5 @@ class Leader:
         await self._inbox.put(LeadershipLost(self._clock()))
         if self._deposed.is_set():
             await self._leadership.give_up()
+        await self._terms.end()
         log.info("following")

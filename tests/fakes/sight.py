@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from app.core.errors import ClusterUnavailable
+from app.core.errors import ClusterUnavailable, EpochStale
 
 
 class FakeSight:
@@ -25,21 +25,30 @@ class FakeSight:
             await late()
 
 
-class FakeFloor:
-    """`ports.EpochFloor` in memory."""
+class FakeEpochs:
+    """`ports.Epochs` and `ports.Terms` in memory."""
 
     def __init__(self, kept: int = 0) -> None:
         self.kept = kept
         self.asked = 0
         self.silent = False
+        self.leading: int | None = None
 
     async def floor(self) -> int:
         self._answer()
         return self.kept
 
-    async def raise_floor(self, epoch: int) -> None:
+    async def claim(self, epoch: int) -> None:
         self._answer()
-        self.kept = max(self.kept, epoch)
+        if epoch <= self.kept:
+            raise EpochStale(f"epoch {self.kept} is claimed already")
+        self.kept = epoch
+
+    def begin(self, epoch: int) -> None:
+        self.leading = epoch
+
+    async def end(self) -> None:
+        self.leading = None
 
     def _answer(self) -> None:
         self.asked += 1

@@ -41,7 +41,7 @@ from app.core.views import View
 from app.sim.world import held_pod
 from tests.fakes.corrections import FakeCorrector, FakeInstallation, FreePod
 from tests.fakes.pods import FakeReleaser, StoredPod
-from tests.fakes.sight import FakeFloor, FakeSight
+from tests.fakes.sight import FakeEpochs, FakeSight
 from tests.fakes.store import Contents, FakeStore, Memory
 
 GPU = Resource("nvidia.com/gpu")
@@ -158,7 +158,7 @@ class Rig:
         self.corrector, self.installation = FakeCorrector(), FakeInstallation(Millis(30_000))
         self.inbox, self.lead, self.meters = Listening(), FakeLead(), FakeMeters()
         self.told, self.written = Told(), Written()
-        self.sight, self.anchor = FakeSight(), FakeFloor()
+        self.sight, self.anchor = FakeSight(), FakeEpochs()
         self.parts: dict[str, asyncio.Task[None]] = {}
         self.releaser = FakeReleaser(lambda: self.lead.left() > 0)
         self.now = Millis(60_000)
@@ -170,7 +170,8 @@ class Rig:
         )
         self.leader = Leader(
             self.engine, self.inbox, self.copier, self.releases, self.store, self.releaser,
-            self.lead, self.installation, self.sight, self.meters, clock, heard, [self.anchor],
+            self.lead, self.installation, self.sight, self.meters, clock, heard,
+            self.anchor, self.anchor,
         )  # fmt: skip
         self.corrections = Corrections(
             self.corrector, self.corrector, self.lead, self.inbox, self.meters, clock
