@@ -18,6 +18,14 @@ _ENTRY = {"audit", "number", "epoch", "at", "deed", "facts", "before", "hash"}
 _HEAD = {"cluster", "number", "hash", "epoch", "at", "signature", "publicKey"}
 
 
+START = '{"audit":true,'
+"""How lines begin as they are written."""
+
+
+class NotOurs(InvalidInput):
+    """A line that does not claim to be of the audit chain."""
+
+
 @dataclass(frozen=True, slots=True)
 class SignedHead:
     """A head with what binds it to its signer.
@@ -89,14 +97,18 @@ def missed_line(count: int, first: int, last: int) -> str:
     return json.dumps({"audit": True, "missed": missed}, separators=(",", ":"))
 
 
-def read(text: str | bytes) -> Entry | SignedHead | None:
-    """Return what a line says; None for one that tells what a sink missed. Raises InvalidInput."""
+def read(text: str) -> Entry | SignedHead | None:
+    """Return what a line says; None for one that tells what a sink missed.
+
+    Raises NotOurs for a line of another kind, InvalidInput for one of ours that is not legible.
+    """
     try:
         body = json.loads(text, object_pairs_hook=_once, parse_constant=_no_number)
     except (ValueError, RecursionError) as error:
-        raise InvalidInput(f"it is not a line of JSON ({error})") from error
+        kind = InvalidInput if text.startswith(START) else NotOurs
+        raise kind(f"it is not a line of JSON ({error})") from error
     if not isinstance(body, dict) or body.get("audit") is not True:
-        raise InvalidInput("it is no line of the audit chain")
+        raise NotOurs("it is no line of the audit chain")
     if set(body) == {"audit", "missed"}:
         return None
     if set(body) == {"audit", "head"}:

@@ -38,6 +38,8 @@ ANNOTATION_PREEMPTIBLE = "fairgate.io/preemptible"
 ANNOTATION_MAX_RUNTIME = "fairgate.io/max-runtime"
 ANNOTATION_CHANGED_BY = "fairgate.io/changed-by"
 ANNOTATION_CHANGED = "fairgate.io/changed"
+ANNOTATION_GANG = "fairgate.io/gang"
+ANNOTATION_GANG_SIZE = "fairgate.io/gang-size"
 ANNOTATION_MIRROR = "kubernetes.io/config.mirror"
 
 HELD = "0"

@@ -67,6 +67,15 @@ class RedisStore(RedisReader):
                 found.append(layout.intent(uid, record))
         return tuple(found)
 
+    async def claim(self, epoch: int) -> None:
+        """Raise the floor: no older epoch writes from now on. What it wrote stays readable.
+
+        Raises EpochStale if a newer leader has written; StoreForeign as `rebuild` does.
+        """
+        self._generation = NO_GENERATION
+        _, begun = await self._scripts.run("floor")
+        await self._scripts.run("begin", epoch, f"{epoch}.{secrets.token_hex(4)}", begun)
+
     async def rebuild(self, epoch: int, writes: Iterable[StoreWrite]) -> None:
         """Take the store over for `epoch` and replace all of its contents.
 
@@ -86,12 +95,9 @@ class RedisStore(RedisReader):
         await self._scripts.run("finish", epoch, generation, sequence)
         self._generation, self._sequence = generation, sequence
 
-    async def take(self, epoch: int) -> Mapping[str, str] | None:
-        """Return what was noted with the audit chain; None: it was lost.
-
-        Nobody of an older epoch writes or records anything from now on. Raises EpochStale.
-        """
-        whole, flat = await self._scripts.run("take", epoch)
+    async def noted(self) -> Mapping[str, str] | None:
+        """Return what was noted with the audit chain; None: it was lost."""
+        whole, flat = await self._scripts.run("noted")
         if not int(whole):
             return None
         pairs = zip(flat[::2], flat[1::2], strict=True)

@@ -55,7 +55,8 @@ async def controller(process: Process) -> None:
     leadership = LeaseLeadership(
         client, settings.namespace, settings.identity, duration=settings.lease_seconds
     )
-    releaser = PodReleaser(process.adapters.patches(client), may_act=leadership.is_valid)
+    releaser = PodReleaser(process.adapters.patches(client), left=leadership.left)
+    sight = watch(process, inbox, sorted(NEEDED, key=lambda source: source.value))
     copier = Copier(store, engine, inbox, meters, now, lambda: leader.depose())  # noqa: PLW0108
     anchor = KeptAnchor(client, settings.namespace)
     outlets = [Backlog("standard output", output())]
@@ -91,6 +92,7 @@ async def controller(process: Process) -> None:
         releaser,
         leadership,
         KeptInstallation(client, settings.namespace),
+        sight,
         meters,
         now,
         heard,
@@ -103,7 +105,6 @@ async def controller(process: Process) -> None:
     announcer = PodAnnouncer(client)
     publisher = Publisher(engine, ResourceStatus(client), meters, lambda: leader.leads, now)
     loop = Loop(engine, inbox, copier, releases, corrections, announcer, auditor, now, heard)
-    watch(process, inbox, sorted(NEEDED, key=lambda source: source.value))
     process.tasks += [part.run for part in (loop, copier, leader, announcer, publisher)]
     collecting = Collecting(
         RedisReports(server, settings.cluster), auditor.record, lambda: leader.epoch

@@ -1,4 +1,4 @@
-"""A `Recorder` and `Terms` that remembers what it was told, and keeps the notes of it."""
+"""A `Recorder` that remembers what it was told, and keeps the notes of it."""
 
 from __future__ import annotations
 
@@ -6,18 +6,11 @@ from app.core.audit import Deed, Record
 
 
 class FakeRecorder:
-    """`records` in order, `notes` by key, and the `terms` that began."""
+    """`records` in order and `notes` by key."""
 
     def __init__(self) -> None:
         self.records: list[Record] = []
         self.notes: dict[str, str] = {}
-        self.terms: list[int] = []
-
-    def begin(self, epoch: int) -> None:
-        self.terms.append(epoch)
-
-    async def end(self) -> None:
-        return
 
     def record(self, record: Record, /) -> None:
         self.records.append(record)

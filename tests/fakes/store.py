@@ -73,7 +73,7 @@ def _meant(intent: Intend) -> Intend:
 
 @dataclass(slots=True)
 class Memory:
-    """The server. `down`: it does not answer."""
+    """The server. `down`: it does not answer; `refuse`: nor to a batch with such a write."""
 
     floor: int = 0
     contents: Contents | None = None
@@ -81,6 +81,9 @@ class Memory:
     down: bool = False
     notes: dict[str, str] = field(default_factory=dict)
     whole: bool = False
+    refuse: Callable[[StoreWrite], bool] = lambda write: False
+    batches: list[tuple[StoreWrite, ...]] = field(default_factory=list)
+    """What was written together."""
 
     def flush(self) -> None:
         """Lose everything."""
@@ -99,6 +102,12 @@ class FakeStore:
         self._answer()
         return self.memory.floor
 
+    async def claim(self, epoch: int) -> None:
+        self._answer()
+        if self.memory.floor > epoch:
+            raise EpochStale(f"a leader with epoch {self.memory.floor} has written")
+        self.memory.floor = epoch
+
     async def rebuild(self, epoch: int, writes: Iterable[StoreWrite]) -> None:
         self._answer()
         if self.memory.floor > epoch:
@@ -112,6 +121,9 @@ class FakeStore:
             raise EpochStale(f"a leader with epoch {self.memory.floor} has written")
         if self.memory.floor < epoch or self.memory.owner is not self or self._epoch != epoch:
             raise StoreEmptied("the store must be rebuilt")
+        if any(map(self.memory.refuse, writes)):
+            raise StoreUnavailable("the store does not answer")
+        self.memory.batches.append(tuple(writes))
         for write in writes:
             self._contents().apply(write)
 
@@ -119,11 +131,8 @@ class FakeStore:
         self._answer()
         return self.memory.contents.intents() if self.memory.contents else ()
 
-    async def take(self, epoch: int) -> Mapping[str, str] | None:
+    async def noted(self) -> Mapping[str, str] | None:
         self._answer()
-        if self.memory.floor > epoch:
-            raise EpochStale(f"a leader with epoch {self.memory.floor} has written")
-        self.memory.floor = epoch
         return dict(self.memory.notes) if self.memory.whole else None
 
     async def remember(self, epoch: int, notes: Callable[[], Iterable[tuple[str, str]]]) -> None:

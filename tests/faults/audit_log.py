@@ -76,12 +76,17 @@ def read(path: str | Path) -> Log:
                 log.bodiless += 1
             else:
                 pods.append(event)
-        elif target.get("apiGroup") == "fairgate.io" and resource in KINDS and 200 <= code < 300:
-            if "subresource" not in target:
-                name = target.get("name") or event.get("responseObject", {})["metadata"]["name"]
-                log.changes[KINDS[resource], name].append(user)
+        elif _configures(event):
+            name = target.get("name") or event.get("responseObject", {})["metadata"]["name"]
+            log.changes[KINDS[resource], name].append(user)
     log.removals = list(_removals(pods))
     return log
+
+
+def _configures(event: Mapping[str, Any]) -> bool:
+    target, code = event.get("objectRef", {}), event.get("responseStatus", {}).get("code", 0)
+    ours = target.get("apiGroup") == "fairgate.io" and target.get("resource") in KINDS
+    return ours and 200 <= code < 300 and "subresource" not in target
 
 
 def _events(path: Path) -> Iterator[dict[str, Any]]:
