@@ -83,9 +83,10 @@ class Reporting:
             replace(each.record, facts={**each.record.facts, "count": each.count})
             for each in seen.values()
         ]
-        for deed, count in self._dropped.items():
-            records.append(Record(self._clock(), deed, {"dropped": count, "why": NO_ROOM}))
-        self._dropped.clear()
+        if len(self._due) + len(records) < MOST:
+            for deed, count in self._dropped.items():
+                records.append(Record(self._clock(), deed, {"dropped": count, "why": NO_ROOM}))
+            self._dropped.clear()
         for record in records:
             self._number += 1
             self._due.append(Report(f"{record.at:015d}-{self._name}-{self._number}", record))

@@ -174,6 +174,7 @@ class Engine:
                 self._observe(pod)
             case ev.PodGone(_, uid):
                 self._pools.drop_bystander(uid)
+                self._records.vanished(uid)
                 self._forget(uid)
             case ev.ReleaseAnswered(at, uid, answer):
                 self._answer(at, uid, answer)
@@ -266,7 +267,6 @@ class Engine:
     def _forget(self, uid: Uid) -> None:
         known = self._roster.pods.get(uid)
         if known is None:
-            self._records.lost(uid)
             return
         self._effects += self._copies.gone(known)
         self._records.gone(known)

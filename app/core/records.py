@@ -21,7 +21,7 @@ from app.core.roster import Roster
 from app.core.tenancy import Tenancy
 from app.core.tracked import Tracked
 
-HELD, RELEASED = Deed.HELD.value, Deed.RELEASED.value
+HELD, RELEASED, BYPASSED = Deed.HELD.value, Deed.RELEASED.value, Deed.BYPASSED.value
 PAST = frozenset((RELEASED, Deed.ADOPTED.value))
 """Notes of pods that are rightly past the gate."""
 
@@ -53,6 +53,9 @@ class Records:
         self._out: list[Effect] = []
         self._orders: dict[Uid, Release] = {}
         self._evictions: dict[Uid, Evict | Expel] = {}
+        self._over: dict[Uid, Pod] = {}
+        """Pods that are finished, past the gate, and not deleted yet: their notes stay."""
+        self._noted: set[Uid] = set()
         self._ended: dict[Uid, Pod] = {}
 
     @property
@@ -81,6 +84,7 @@ class Records:
         """A term is over: what was not answered shows in the pods themselves."""
         self._leads = False
         self._changes.end()
+        self._noted.clear()
         self._orders.clear()
         self._evictions.clear()
         for tracked in self._roster.pods.values():
@@ -127,13 +131,13 @@ class Records:
             facts = self._who(tracked.ref, str(pod.user)) | {"pool": tracked.pool or ""}
             self._note(tracked, Deed.ADOPTED, facts | {"amounts": texts(pod.demand)})
         else:
-            self._note(tracked, Deed.RELEASED, self._release(pod))
-            self._orders.pop(pod.uid, None)
+            order = self._orders.pop(pod.uid, None)
+            self._note(tracked, Deed.RELEASED, self._release(pod, order))
 
     def answered(self, uid: Uid, answer: Answer) -> None:
         """A release was answered. The pod may have shown what became of it before, or be gone."""
         order = self._orders.get(uid)
-        if order is None or answer is Answer.GONE:
+        if order is None or (answer is Answer.GONE and uid in self._roster.pods):
             return  # gone may be finished: its last sighting tells
         del self._orders[uid]
         if answer is Answer.RELEASED:
@@ -142,34 +146,36 @@ class Records:
             if tracked is not None:
                 self._note(tracked, Deed.RELEASED, facts)
             else:
-                self._say(Deed.RELEASED, facts)
+                self._say(Deed.RELEASED, facts)  # nothing is there that a note could be about
 
     def over(self, pod: Pod, *, live: bool) -> None:
-        """A pod that was here, or may have been, is finished; say how it got past the gate."""
+        """A pod is finished, or about to be deleted; its last sightings tell how it got here."""
         if GATE in pod.gates:
             return
-        tracked, order = self._roster.pods.get(pod.uid), self._orders.get(pod.uid)
-        if not self._leads:
-            self._keep(pod)
-        elif tracked is None:
-            if order is not None and order.stamp == pod.release:
-                self._say(Deed.RELEASED, self._release(pod))
-                del self._orders[pod.uid]
-        elif tracked is not None and tracked.noted not in PAST:
-            if self._oversight.judge(pod, live=live) is not None:
-                self._note(tracked, Deed.RELEASED, self._release(pod))
-                self._orders.pop(pod.uid, None)
-            elif tracked.noted != Deed.BYPASSED.value:
-                facts = self._who(tracked.ref, str(pod.user))
-                facts |= {"stamp": pod.release, "by": pod.freed_by or UNKNOWN}
-                self._note(tracked, Deed.BYPASSED, facts)
+        known, tracked = pod.uid in self._over, self._roster.pods.get(pod.uid)
+        self._over[pod.uid] = pod
+        if not self._leads or (known and tracked is None):
+            return
+        noted = tracked.noted if tracked is not None else ""
+        if tracked is not None:
+            tracked.noted = ""  # kept until it is deleted
+        if noted not in PAST and noted != BYPASSED:
+            order = self._orders.pop(pod.uid, None)
+            ordered = order is not None and order.stamp == pod.release
+            if ordered or self._oversight.judge(pod, live=live) is not None:
+                self._say_over(pod, self._release(pod, order))
+                return
+            if tracked is None:
+                return
+            facts = self._who(tracked.ref, str(pod.user))
+            facts |= {"stamp": pod.release, "by": pod.freed_by or UNKNOWN}
+            self._say(Deed.BYPASSED, facts, ((pod.uid, BYPASSED),))
+        self._noted.add(pod.uid)
 
     def gone(self, tracked: Tracked) -> None:
-        """A pod is no more."""
+        """A pod is finished, or no more."""
         eviction = self._evictions.pop(tracked.pod.uid, None)
         if not self._leads:
-            if tracked.life is Life.USING:
-                self._keep(tracked.pod)
             return
         if eviction is not None and tracked.evicted:
             facts = self._who(tracked.ref, str(tracked.pod.user)) | reason(eviction)
@@ -177,6 +183,20 @@ class Records:
         if tracked.noted:
             tracked.noted = ""
             self._out.append(Forget(tracked.pod.uid))
+
+    def vanished(self, uid: Uid) -> None:
+        """There is no pod of this uid any more. Say so before it is dropped."""
+        pod, tracked = self._over.pop(uid, None), self._roster.pods.get(uid)
+        if self._leads:
+            if uid in self._noted:
+                self._noted.discard(uid)
+                self._out.append(Forget(uid))
+            if tracked is None:
+                self._orders.pop(uid, None)
+        elif pod is not None:
+            self._keep(pod)
+        elif tracked is not None and tracked.life is Life.USING:
+            self._keep(tracked.pod)
 
     def configured(self, what: Configured, by: str) -> None:
         """A resource exists in this state; "": nobody can tell who made it so."""
@@ -188,20 +208,18 @@ class Records:
         """A resource exists no more."""
         self._out += self._changes.drop(self._now, key_of(kind, name))
 
-    def lost(self, uid: Uid) -> None:
-        """A pod that nothing is known of any more is no more."""
-        self._orders.pop(uid, None)
-
     def notes(self) -> Iterator[tuple[str, str]]:
         """Return what was told of all that is there."""
         yield from self._changes.notes()
         for tracked in self._roster.pods.values():
             if tracked.noted:
                 yield tracked.pod.uid, tracked.noted
+        for uid in self._noted:
+            yield uid, RELEASED
 
     def _bypassed(self, found: Bypassed) -> None:
         tracked = self._roster.pods.get(found.ref.uid)
-        if tracked is None or tracked.noted == Deed.BYPASSED.value:
+        if tracked is None or tracked.noted == BYPASSED:
             return
         facts = self._who(found.ref, str(found.user)) | {
             "stamp": found.stamp,
@@ -217,17 +235,23 @@ class Records:
             waits = tracked.life is not Life.USING
             waiting, using = waiting + waits, using + (not waits)
             tracked.noted = HELD if waits else RELEASED
+        self._noted.update(self._over)
         facts: dict[str, Fact] = {"why": UNREMEMBERED, "waiting": waiting, "using": using}
         self._say(Deed.HELD, facts)
 
     def _recall(self, notes: Mapping[str, str], intents: Mapping[Uid, Intend]) -> None:
         for tracked in self._roster.pods.values():
             tracked.noted = notes.get(tracked.pod.uid, "")
+        for uid, pod in self._over.items():
+            if notes.get(uid, HELD) != HELD:
+                self._noted.add(uid)
+            elif _is_stamped(pod):
+                self._say_over(pod, self._release(pod, None))
         for key, text in notes.items():
             uid = Uid(key)
-            if is_resource(key) or uid in self._roster.pods:
+            if is_resource(key) or uid in self._roster.pods or uid in self._noted:
                 continue
-            if text == HELD:
+            if text == HELD and uid not in self._over:
                 self._missed(uid, intents.get(uid))
             self._out.append(Forget(key))
 
@@ -235,18 +259,18 @@ class Records:
         """A pod came to its end while nobody led: was it released before?"""
         pod = self._ended.get(uid)
         if pod is not None:
-            self._say(Deed.RELEASED, self._release(pod))
+            self._say(Deed.RELEASED, self._release(pod, None))
         elif intent is not None:
             self._say(Deed.RELEASED, self._told(intent) | {"settled": True, "certain": False})
 
     def _keep(self, pod: Pod) -> None:
-        if not (_STAMP.fullmatch(pod.release) or (pod.release == ADOPTED and pod.freed_by)):
+        if not _is_stamped(pod):
             return
         if pod.uid not in self._ended and len(self._ended) >= MOST_ENDED:
             del self._ended[next(iter(self._ended))]
         self._ended[pod.uid] = pod
 
-    def _release(self, pod: Pod) -> dict[str, Fact]:
+    def _release(self, pod: Pod, order: Release | None) -> dict[str, Fact]:
         """Return what is told of a release that shows in the pod itself."""
         ref = PodRef(pod.uid, pod.namespace, pod.name)
         facts = self._who(ref, str(pod.user)) | {
@@ -254,7 +278,6 @@ class Records:
             "amounts": texts(pod.demand),
             "stamp": pod.release,
         }
-        order = self._orders.get(pod.uid)
         if pod.release == ADOPTED:
             return facts | {"byHand": True, "by": pod.freed_by or UNKNOWN}
         if order is not None and order.stamp == pod.release:
@@ -278,6 +301,10 @@ class Records:
             "user": user,
         }
 
+    def _say_over(self, pod: Pod, facts: Mapping[str, Fact]) -> None:
+        self._noted.add(pod.uid)
+        self._say(Deed.RELEASED, facts, ((pod.uid, RELEASED),))
+
     def _note(self, tracked: Tracked, deed: Deed, facts: Mapping[str, Fact]) -> None:
         tracked.noted = deed.value
         self._say(deed, facts, ((tracked.pod.uid, deed.value),))
@@ -291,3 +318,9 @@ class Records:
 def pod_by_hand(pod: Pod, noted: str) -> bool:
     """Tell whether a person took the gate off a pod that was held, and said so."""
     return pod.release == ADOPTED and (noted == HELD or bool(pod.freed_by))
+
+
+def _is_stamped(pod: Pod) -> bool:
+    """Tell whether a pod says of itself that it was released, by the leader or by hand."""
+    by_hand = pod.release == ADOPTED and bool(pod.freed_by)
+    return by_hand or _STAMP.fullmatch(pod.release) is not None

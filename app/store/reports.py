@@ -23,13 +23,14 @@ MOST = 10_000
 class RedisReports:
     """`ports.Reports` on Redis."""
 
-    def __init__(self, server: Server, cluster: str) -> None:
+    def __init__(self, server: Server, cluster: str, *, most: int = MOST) -> None:
         self._scripts = Scripts(server, cluster)
+        self._most = most
 
     async def push(self, reports: Sequence[Report]) -> int:
         """Keep these, each once; return how many there was no room for."""
         flat = chain.from_iterable((each.id, _text(each.record)) for each in reports)
-        (dropped,) = await self._scripts.run("report", MOST, *flat)
+        (dropped,) = await self._scripts.run("report", self._most, *flat)
         return int(dropped)
 
     async def waiting(self, limit: int) -> Sequence[Report]:
