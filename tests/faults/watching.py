@@ -42,8 +42,9 @@ class Watching:
 
     @property
     def found(self) -> bool:
-        """Tell whether it has ended before it was asked to: it found a violation, or broke."""
-        return not is_alive(self._process)
+        """Tell whether it has found a violation already, or broke."""
+        lines = self.log.read_text().splitlines()
+        return any(each.startswith("violation ") for each in lines) or not is_alive(self._process)
 
     def verdict(self) -> dict[str, Any]:
         """End it and return its report: `violations` and `counts`."""
