@@ -1,4 +1,4 @@
-"""The observer itself, on a real cluster: it follows whatever happens, and raises no false alarm."""
+"""The observer itself on a real cluster: it follows whatever happens, without a false alarm."""
 
 from __future__ import annotations
 
