@@ -11,9 +11,10 @@ from app.control.inbox import Inbox
 from app.control.releases import Releases
 from app.core.engine import Engine
 from app.core.errors import ClusterError, StoreError
-from app.core.events import Installed, LeadershipGained, LeadershipLost
+from app.core.events import CheckpointsRead, Installed, LeadershipGained, LeadershipLost
 from app.core.model import Millis
-from app.ports import Installation, Leadership, Meters, Releaser, Store
+from app.core.order import likely
+from app.ports import Installation, Keeper, Leadership, Meters, Releaser, Store
 
 RETRY_SECONDS = 0.5
 
@@ -33,6 +34,7 @@ class Leader:
         releaser: Releaser,
         leadership: Leadership,
         installation: Installation,
+        keeper: Keeper,
         meters: Meters,
         clock: Callable[[], Millis],
         heard: asyncio.Event,
@@ -45,6 +47,7 @@ class Leader:
         self._releaser = releaser
         self._leadership = leadership
         self._installation = installation
+        self._keeper = keeper
         self._meters = meters
         self._clock = clock
         self._heard = heard
@@ -100,13 +103,16 @@ class Leader:
     async def _open(self, transitions: int) -> int:
         """Choose the epoch and make releases of older epochs impossible; return the epoch.
 
-        Who is to be adopted is known before anybody past the gate is judged.
+        Who is to be adopted, and who had what before, is known before anybody is judged.
         """
         while True:
             try:
                 await self._heard.wait()
+                kept = await self._keeper.read_others()
+                await self._inbox.put(CheckpointsRead(self._clock(), kept))
                 intents = await self._store.intents()
                 highest = max(transitions, await self._store.floor(), self._engine.highest_stamp())
+                highest = max(highest, likely(each.epoch for each in kept.values()))
                 for intent in intents:
                     await self._releaser.fence(intent.ref, highest + 1)
                 since = await self._installation.since(self._clock())

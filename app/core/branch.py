@@ -95,6 +95,13 @@ class Branch:
         for r, amount, _ in cost:
             lingering[r] = lingering.get(r, 0) + sign * amount
 
+    def recall(self, served: Served, history: Mapping[Resource, float], at: Millis) -> None:
+        """Remember this, as of a time, in place of what was remembered."""
+        self.served = max(self.served, served)
+        self.history, self.remembered = dict(history), at
+        for resource in history:
+            self.over.setdefault(resource, 0)
+
     def measure(self, scale: Scale) -> None:
         """Count anew what is borrowed, in the grains of another scale."""
         self.over = dict.fromkeys(self.over, 0)

@@ -137,7 +137,7 @@ class Tree:
         if self._undecided:
             self._touch_undecided(leaf)
 
-    def serve(self, leaf: Leaf, served: Served) -> None:
+    def serve(self, leaf: Branch, served: Served) -> None:
         """Note when a user and all tenants above it were last served. Never goes back."""
         for branch in path(leaf):
             branch.served = max(branch.served, served)

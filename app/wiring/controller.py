@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from app.control.checkpoints import Checkpoints
 from app.control.copier import Copier
 from app.control.corrections import Corrections
 from app.control.inbox import Inbox
@@ -16,6 +17,7 @@ from app.core.events import NEEDED
 from app.core.model import Resource
 from app.core.resources import ManagedResources
 from app.kube.announce import PodAnnouncer
+from app.kube.checkpoint import KeptCheckpoints
 from app.kube.corrections import PodAdopter, PodEvictor
 from app.kube.installation import KeptInstallation
 from app.kube.lease import LeaseLeadership
@@ -44,6 +46,7 @@ async def controller(process: Process) -> None:
         client, settings.namespace, settings.identity, duration=settings.lease_seconds
     )
     releaser = PodReleaser(client, may_act=leadership.is_valid)
+    keeper = KeptCheckpoints(client, settings.namespace)
     copier = Copier(store, engine, inbox, meters, now, lambda: leader.depose())  # noqa: PLW0108
     releases = Releases(
         releaser,
@@ -64,6 +67,7 @@ async def controller(process: Process) -> None:
         releaser,
         leadership,
         KeptInstallation(client, settings.namespace),
+        keeper,
         meters,
         now,
         heard,
@@ -72,10 +76,15 @@ async def controller(process: Process) -> None:
         PodAdopter(client), PodEvictor(client), leadership, inbox, meters, now
     )
     announcer = PodAnnouncer(client)
+    checkpoints = Checkpoints(
+        engine.memory, keeper, lambda: leader.leads and leadership.is_valid(), now
+    )
     publisher = Publisher(engine, ResourceStatus(client), meters, lambda: leader.leads, now)
     loop = Loop(engine, inbox, copier, releases, corrections, announcer, now, heard)
     watch(process, inbox, sorted(NEEDED, key=lambda source: source.value))
-    process.tasks += [part.run for part in (loop, copier, leader, announcer, publisher)]
+    process.tasks += [
+        part.run for part in (loop, copier, leader, announcer, publisher, checkpoints)
+    ]
     process.checks["cluster heard"] = heard.is_set
 
     async def hand_over() -> None:
