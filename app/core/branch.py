@@ -16,6 +16,9 @@ from app.core.scale import Cost, Scale
 
 Used = dict[Resource, int]
 
+_NOBODY: SortedDict[Key, Branch] = SortedDict()
+"""Who waits below a user: never anybody."""
+
 
 class Branch:
     """A tenant, or the root: children that use and wait.
@@ -169,6 +172,7 @@ class Leaf(Branch):
         super().__init__(name, parent, weight, {})
         self.tenant = tenant
         self.source = self
+        self.waiting = _NOBODY  # one each would weigh as much as all the rest
         self.account = (tenant, name)
         self.queue = Queue()
 
