@@ -69,7 +69,7 @@ class Engine:
         self._usage = Usage(self._tenancy, self._placement)
         self._claimants = Claimants(managed, classes)
         self._roster = Roster(self._tenancy, self._pools, self._usage, self._claimants)
-        self.memory = Memory(self._usage, self._tenancy, managed)
+        self.memory = Memory(self._roster, self._tenancy, managed)
         self._copies = Copies(self._roster)
         self._turns = Turns(
             self._roster, self._pools, self._placement, self.drift, window=window, evicts=evicts

@@ -51,15 +51,9 @@ class Ledger:
                 account.settle(now)
                 account.rate.clear()
 
-    def restore(self, now: Millis, since: Millis, owner: Owner, spent: Amounts) -> None:
-        """An owner had spent this until `since`, and used what it uses now from then on.
-
-        What it uses of resources that `spent` does not name stays as it is, unless it names none.
-        """
-        account = self._account(now, owner)
-        for resource in spent or account.rate:
-            used = account.rate.get(resource, 0) * (now - since)
-            account.spent[resource] = spent.get(resource, 0) + used
+    def restore(self, now: Millis, owner: Owner, spent: Amounts) -> None:
+        """An owner has spent this by now, of the resources that are named."""
+        self._account(now, owner).spent.update(spent)
 
     def tenants(self) -> Iterable[TenantName]:
         """Return every tenant that ever used anything."""

@@ -1,32 +1,40 @@
 """Takes checkpoints of tenants, and takes up those of another leader.
 
-What a checkpoint does not know is how long it has been since: what is used now counts as used
-since it was taken, and what has ended meanwhile counts no longer than until then.
+Of the time since a checkpoint was taken, pods that use something now count from their start on;
+what has ended meanwhile counts no longer than until then.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from operator import itemgetter
 
-from app.core.branch import Leaf
-from app.core.checkpoint import ELSEWHERE, NOTHING, OTHERS, Checkpoint, Kept, Totals, bounded
+from app.core.branch import Branch, Leaf, leaves
+from app.core.checkpoint import ELSEWHERE, NOTHING, OTHERS, Checkpoint, Kept, bounded
 from app.core.model import Amounts, Millis, PoolName, Resource, TenantName, UserName
 from app.core.order import NEVER
 from app.core.resources import ManagedResources
+from app.core.roster import Roster
 from app.core.tenancy import Tenancy
-from app.core.usage import Past, Usage
+from app.core.usage import Past
 
 _Version = tuple[int, Millis]
 """Epoch and time of a checkpoint: of two, the higher knows more."""
 
 _NO_VERSION: _Version = (0, Millis(-1))
 
+NEVER_KEPT = Millis(-1)
+
+_UNKNOWN = Checkpoint(NEVER_KEPT, 0), NEVER_KEPT
+
 
 class Memory:
     """See the module. `hear`, then `restore` once everything else is up to date."""
 
-    def __init__(self, usage: Usage, tenancy: Tenancy, managed: ManagedResources) -> None:
-        self._usage = usage
+    def __init__(self, roster: Roster, tenancy: Tenancy, managed: ManagedResources) -> None:
+        self._roster = roster
+        self._usage = roster.usage
+        self._began = False
         self._tenancy = tenancy
         self._epoch: int | None = None
         self._managed = managed
@@ -72,8 +80,12 @@ class Memory:
 
     def restore(self) -> None:
         """Take up what was heard. Only after every pod has its place."""
+        first, self._began = not self._began, True
+        if first:
+            for name in self._usage.tree.tenants:
+                self._due.setdefault(name, _UNKNOWN)
         for name, (checkpoint, since) in self._due.items():
-            self._restore(name, checkpoint, since)
+            self._restore(name, checkpoint, since, first)
         self._due.clear()
 
     def names(self) -> set[TenantName]:
@@ -117,42 +129,68 @@ class Memory:
         faded = past.faded(self._usage.now, self._usage.policy.half_life)
         return Kept(past.served, _worthy(faded))
 
-    def _restore(self, name: TenantName, checkpoint: Checkpoint, since: Millis) -> None:
-        usage = self._usage
-        if name != ELSEWHERE:
-            usage.recall(name, OTHERS, _past(checkpoint.own, since))
-            for user, kept in checkpoint.users.items():
-                usage.recall(name, user, _past(kept, since))
-        for owner, spent in _totals(checkpoint).items():
-            usage.ledger.restore(usage.now, since, (name, *owner), self._only_managed(spent))
-        if usage.began is not None and since < usage.began:
-            self._date_back(name, checkpoint, since)
-
-    def _date_back(self, name: TenantName, checkpoint: Checkpoint, since: Millis) -> None:
-        """What it does not name was not there: it came since, and none of us was there to see."""
-        usage = self._usage
+    def _restore(
+        self, name: TenantName, checkpoint: Checkpoint, since: Millis, first: bool
+    ) -> None:
+        """Let a tenant and its users remember; at `first` also those that are not named."""
+        usage, named = self._usage, dict(checkpoint.users)
         branch = usage.tree.tenants.get(name)
-        for leaf in branch.children.values() if branch is not None else ():
-            if isinstance(leaf, Leaf) and leaf.name not in checkpoint.users:
-                usage.recall(name, UserName(leaf.name), Past(leaf.served, {}, since))
-        named = _totals(checkpoint)
-        for owner, _ in usage.ledger.of(name, usage.now):
-            if owner not in named:
-                usage.ledger.restore(usage.now, since, (name, *owner), {})
+        if branch is not None and first:
+            new = {UserName(each.name) for each in branch.children.values() if _is_user(each)}
+            named |= dict.fromkeys(new - named.keys(), Kept())
+        if name != ELSEWHERE:
+            usage.recall(name, OTHERS, self._brought_up(branch, checkpoint.own, since))
+        self._spend(name, OTHERS, checkpoint.own, None, since)
+        for user, kept in named.items():
+            leaf = usage.tree.find(name, user)
+            usage.recall(name, user, self._brought_up(leaf, kept, since))
+            self._spend(name, user, kept, leaf, since)
 
-    def _only_managed(self, amounts: Amounts) -> Amounts:
-        return {r: v for r, v in amounts.items() if r in self._managed}
+    def _spend(
+        self, name: TenantName, user: UserName, kept: Kept, leaf: Leaf | None, since: Millis
+    ) -> None:
+        """Let a user have spent what is kept, and what its pods have used since."""
+        now = self._usage.now
+        totals = {pool: dict(amounts) for pool, amounts in kept.spent.items()}
+        for start, pool, demand in self._uses(leaf, since) if leaf is not None else ():
+            amounts = totals.setdefault(pool, {})
+            for r in filter(self._managed.__contains__, demand):
+                amounts[r] = amounts.get(r, 0) + demand[r] * (now - start)
+        for pool, spent in totals.items():
+            self._usage.ledger.restore(now, (name, user, pool), spent)
+
+    def _brought_up(self, branch: Branch | None, kept: Kept, since: Millis) -> Past:
+        """Return what a branch remembers if its pods came since, each when it started."""
+        if branch is None or since >= self._usage.now:
+            return Past(kept.served, kept.history, since)
+        tree = self._usage.tree
+        then = Branch(branch.name, None, branch.weight, {})
+        then.guarantees = branch.guarantees
+        then.recall(kept.served, kept.history, since)
+        uses = [use for leaf in _users(branch) for use in self._uses(leaf, since)]
+        for start, pool, demand in sorted(uses, key=itemgetter(0)):
+            then.history, then.remembered = tree.history(then, start), start
+            then.use(pool, tree.scale.cost(pool, demand), 1)
+        return Past(kept.served, then.history, then.remembered)
+
+    def _uses(self, leaf: Leaf, since: Millis) -> Iterator[tuple[Millis, PoolName, Amounts]]:
+        """Return what a user's pods use, and from when on each is still to be charged."""
+        now = self._usage.now
+        for tracked in self._roster.running.get(leaf, {}).values():
+            start = tracked.pod.started or tracked.released or now
+            if since == NEVER_KEPT and tracked.stamp == NEVER:
+                start = now  # it was there before us: what it used then is nobody's business
+            if tracked.pool is not None:
+                yield Millis(max(since, min(start, now))), tracked.pool, tracked.pod.demand
+
+
+def _is_user(branch: Branch) -> bool:
+    return isinstance(branch, Leaf)
+
+
+def _users(branch: Branch) -> Iterable[Leaf]:
+    return [branch] if isinstance(branch, Leaf) else leaves(branch)
 
 
 def _worthy(history: Mapping[Resource, float]) -> dict[Resource, float]:
     return {r: part for r, part in history.items() if part > NOTHING}
-
-
-def _past(kept: Kept, since: Millis) -> Past:
-    return Past(kept.served, kept.history, since)
-
-
-def _totals(checkpoint: Checkpoint) -> dict[tuple[UserName, PoolName], Amounts]:
-    kept: list[tuple[UserName, Totals]] = [(OTHERS, checkpoint.own.spent)]
-    kept += [(user, each.spent) for user, each in checkpoint.users.items()]
-    return {(user, pool): amounts for user, spent in kept for pool, amounts in spent.items()}

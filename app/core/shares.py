@@ -261,9 +261,10 @@ class Tree:
         dominant = self.dominant(branch, self.doubled(branch, pool, cost, times))
         return dominant * per / (self.unit * (owed or 1))
 
-    def history(self, branch: Branch) -> dict[Resource, float]:
-        """Return the decayed average of what was borrowed, as parts of the cluster, as of now."""
-        span, past = self.now - branch.remembered, branch.history
+    def history(self, branch: Branch, at: Millis | None = None) -> dict[Resource, float]:
+        """Return the decayed average of what was borrowed, as parts of the cluster; now or then."""
+        now = self.now if at is None else at
+        span, past = now - branch.remembered, branch.history
         if span <= 0:
             return past
         faded: float = 0.5 ** (span / self._half_life)

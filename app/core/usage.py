@@ -75,7 +75,6 @@ class Usage:
         self.ledger = Ledger()
         self.used: dict[tuple[TenantName, PoolName], dict[Resource, int]] = {}
         self.now = Millis(0)
-        self.began: Millis | None = None
         self.past: dict[TenantName, dict[UserName, Past]] = {}
         """What branches remembered before the tree was made anew; of a tenant itself as ""."""
         self._tenancy = tenancy
@@ -85,8 +84,6 @@ class Usage:
 
     def advance(self, now: Millis) -> None:
         """Let time pass; it never goes back."""
-        if self.began is None:
-            self.began = now
         if now > self.now:
             self.now = now
             while self._lingering and self._lingering[0].until <= now:
