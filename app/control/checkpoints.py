@@ -44,11 +44,16 @@ class Checkpoints:
         keeper: Keeper,
         leads: Callable[[], bool],
         clock: Callable[[], Millis],
+        *,
+        tick: float = TICK_SECONDS,
+        gap: float = WRITE_SECONDS,
     ) -> None:
         self._memory = memory
         self._keeper = keeper
         self._leads = leads
         self._clock = clock
+        self._tick = tick
+        self._gap = gap
         self._due: dict[TenantName, int] = {}
         self._kept: dict[TenantName, Checkpoint] = {}
         self._others: dict[TenantName, Checkpoint] = {}
@@ -57,7 +62,7 @@ class Checkpoints:
     async def run(self) -> None:
         """Keep them until cancelled."""
         while True:
-            await asyncio.sleep(TICK_SECONDS)
+            await asyncio.sleep(self._tick)
             if self._may_write():
                 await self._write_due()
             else:
@@ -83,7 +88,7 @@ class Checkpoints:
             self._failures = 0
             self._due[name] = max(self._due[name], now - PERIOD) + PERIOD
             if wrote:
-                await asyncio.sleep(WRITE_SECONDS)
+                await asyncio.sleep(self._gap)
 
     def _may_write(self) -> bool:
         """Tell whether the engine decides, and the lease is ours."""

@@ -14,6 +14,7 @@ class FakeKeeper:
     """Implements `ports.Keeper`. `open` lets writes through; `refusal` is raised by each."""
 
     def __init__(self) -> None:
+        self.tenants: set[TenantName] = set()
         self.kept: dict[TenantName, Checkpoint] = {}
         self.others: Mapping[TenantName, Checkpoint] = {}
         self.tries = 0
@@ -23,7 +24,8 @@ class FakeKeeper:
 
     async def keep(self, name: TenantName, checkpoint: Checkpoint) -> None:
         await self._answer()
-        self.kept[name] = checkpoint
+        if name in self.tenants:
+            self.kept[name] = checkpoint
 
     async def keep_others(self, checkpoints: Mapping[TenantName, Checkpoint]) -> None:
         await self._answer()

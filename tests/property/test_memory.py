@@ -301,3 +301,20 @@ def test_a_guarantee_in_use_leaves_no_history_behind() -> None:
     life.go_on(300)
     life.leader.keep()
     assert histories(life.leader)["a", ""] == 0.0
+
+
+def test_an_old_checkpoint_charges_nobody_for_what_came_later() -> None:
+    """A tenant that rested for days is not written anew; then it begins, and all crashes."""
+    life = Life(1, KEPT)
+    life.go_on(300)
+    for uid in list(life.cluster.pods):
+        del life.cluster.pods[uid]
+        life.leader.hear(ev.PodGone(Millis(life.cluster.now), uid))
+    life.leader.keep()
+    life.cluster.now += 10 * 24 * 60 * MINUTE
+    life.leader.hear(life.submit())
+    life.cluster.now += 30_000
+    seen, anew = life.crash(600)
+    (true_history, true_totals), (history, spent) = knowledge(seen, 2), knowledge(anew, 2)
+    assert furthest(true_history, history) <= EXACT
+    assert spent == true_totals
