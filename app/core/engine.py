@@ -111,10 +111,14 @@ class Engine:
         """Return the pods that are behind the gate as far as is known."""
         return (t.pod for t in self._roster.pods.values() if t.life is not Life.USING)
 
-    def highest_stamp(self) -> int:
-        """Return the highest epoch found in release annotations of pods, and in checkpoints."""
-        stamps = (t.stamp[0] for t in self._roster.pods.values())
-        return max(likely(stamps), likely(self.memory.epochs()))
+    def highest_stamp(self, *, fences: bool = True) -> int:
+        """Return the highest epoch found in release annotations of pods, and in checkpoints.
+
+        Without `fences`: of those alone that were released.
+        """
+        stamps = (t.stamp for t in self._roster.pods.values())
+        epochs = (epoch for epoch, sequence in stamps if fences or sequence > 0)
+        return max(likely(epochs), likely(self.memory.epochs()))
 
     def why(self, uid: Uid) -> Why | None:
         """Return why a held pod waits; None for any other. Ask after a pass."""
