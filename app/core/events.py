@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
+from app.core.checkpoint import Checkpoint
 from app.core.claims import ResourceClaim
 from app.core.effects import Intend
 from app.core.model import (
@@ -85,7 +86,7 @@ class NodeGone:
 
 @dataclass(frozen=True, slots=True)
 class TenantObserved:
-    """A Tenant resource exists in this state. `pending` is what its status published.
+    """A Tenant resource exists in this state. `pending`, `checkpoint`: what its status says.
 
     `by` made it so, as far as the API server told: "" if nobody can tell. The same below.
     """
@@ -93,6 +94,7 @@ class TenantObserved:
     at: Millis
     tenant: Tenant
     pending: int = 0
+    checkpoint: Checkpoint | None = None
     by: str = ""
 
 
@@ -246,6 +248,14 @@ class Installed:
 
 
 @dataclass(frozen=True, slots=True)
+class CheckpointsRead:
+    """What was kept of tenants without a Tenant resource. Heard before a term begins."""
+
+    at: Millis
+    checkpoints: Mapping[TenantName, Checkpoint]
+
+
+@dataclass(frozen=True, slots=True)
 class LeadershipGained:
     """This engine decides from now on, under this epoch.
 
@@ -303,6 +313,7 @@ NewsEvent = (
     | StoreReady
     | StoreLost
     | Installed
+    | CheckpointsRead
     | LeadershipGained
     | LeadershipLost
 )

@@ -6,6 +6,7 @@ import asyncio
 
 from app.control.auditor import Auditor
 from app.control.chain import Chain, Retention
+from app.control.checkpoints import Checkpoints
 from app.control.copier import Copier
 from app.control.corrections import Corrections
 from app.control.inbox import Inbox
@@ -21,6 +22,7 @@ from app.core.resources import ManagedResources
 from app.kube.anchor import KeptAnchor
 from app.kube.announce import PodAnnouncer
 from app.kube.bundle import Bundle
+from app.kube.checkpoint import KeptCheckpoints
 from app.kube.corrections import PodAdopter, PodEvictor
 from app.kube.installation import KeptInstallation
 from app.kube.lease import LeaseLeadership
@@ -57,6 +59,7 @@ async def controller(process: Process) -> None:
     )
     releaser = PodReleaser(process.adapters.patches(client), left=leadership.left)
     sight = watch(process, inbox, sorted(NEEDED, key=lambda source: source.value))
+    keeper = KeptCheckpoints(client, settings.namespace)
     copier = Copier(store, engine, inbox, meters, now, lambda: leader.depose())  # noqa: PLW0108
     anchor = KeptAnchor(client, settings.namespace)
     outlets = [Backlog("standard output", output())]
@@ -93,6 +96,7 @@ async def controller(process: Process) -> None:
         leadership,
         KeptInstallation(client, settings.namespace),
         sight,
+        keeper,
         meters,
         now,
         heard,
@@ -103,13 +107,15 @@ async def controller(process: Process) -> None:
         PodAdopter(client), PodEvictor(client), leadership, inbox, meters, now
     )
     announcer = PodAnnouncer(client)
+    checkpoints = Checkpoints(engine.memory, keeper, lambda: leadership.left() > 0, now)
     publisher = Publisher(engine, ResourceStatus(client), meters, lambda: leader.leads, now)
     loop = Loop(engine, inbox, copier, releases, corrections, announcer, auditor, now, heard)
     process.tasks += [part.run for part in (loop, copier, leader, announcer, publisher)]
     collecting = Collecting(
         RedisReports(server, settings.cluster), auditor.record, lambda: leader.epoch
     )
-    process.tasks += [auditor.run, collecting.run, *(outlet.run for outlet in outlets)]
+    process.tasks += [checkpoints.run, auditor.run, collecting.run]
+    process.tasks += [outlet.run for outlet in outlets]
     process.checks["cluster heard"] = heard.is_set
 
     async def hand_over() -> None:
