@@ -34,6 +34,9 @@ from app.web.metrics import Leading
 from app.wiring.process import Process, now, redis_of, watch
 
 DAY = 24 * 3600 * 1000
+HAND_OVER_SECONDS = 1.0
+"""How long a leader that stops waits for answers. What has none by then, the next one settles."""
+
 FLUSH_SECONDS = 1.0
 """How long a process that ends waits for a sink of the audit chain."""
 
@@ -114,7 +117,7 @@ async def controller(process: Process) -> None:
 
     async def hand_over() -> None:
         leader.leave()
-        await releases.drain(settings.drain_seconds)
+        await releases.drain(min(settings.drain_seconds, HAND_OVER_SECONDS))
         await corrections.stop()
         await auditor.end()
         await leadership.give_up()
