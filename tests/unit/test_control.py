@@ -42,6 +42,7 @@ from app.sim.world import held_pod
 from tests.fakes.corrections import FakeCorrector, FakeInstallation, FreePod
 from tests.fakes.pods import FakeReleaser, StoredPod
 from tests.fakes.store import Contents, FakeStore, Memory
+from tests.fakes.trail import FakeAnchor, Terms
 
 GPU = Resource("nvidia.com/gpu")
 NODE = NodeName("n")
@@ -151,6 +152,7 @@ class Rig:
         self.corrector, self.installation = FakeCorrector(), FakeInstallation(Millis(30_000))
         self.inbox, self.lead, self.meters = Listening(), FakeLead(), FakeMeters()
         self.told, self.written = Told(), Written()
+        self.anchor, self.terms = FakeAnchor(), Terms()
         self.parts: dict[str, asyncio.Task[None]] = {}
         self.releaser = FakeReleaser(self.lead.is_valid)
         self.now = Millis(60_000)
@@ -162,7 +164,7 @@ class Rig:
         )
         self.leader = Leader(
             self.engine, self.inbox, self.copier, self.releases, self.store, self.releaser,
-            self.lead, self.installation, self.meters, clock, heard,
+            self.lead, self.installation, self.meters, clock, heard, self.anchor, self.terms,
         )  # fmt: skip
         self.corrections = Corrections(
             self.corrector, self.corrector, self.lead, self.inbox, self.meters, clock
@@ -243,6 +245,19 @@ async def test_a_standby_releases_nothing() -> None:
         await until(lambda: bool(list(rig.engine.held())))
         assert rig.released() == 0
         assert rig.memory.contents is None
+
+
+async def test_an_epoch_is_claimed_before_anything_is_released_in_it() -> None:
+    rig = Rig()
+    rig.anchor.highest, rig.anchor.silent = 20, True
+    async with running(rig):
+        await rig.create(held_pod("p", "a"))
+        rig.lead.free.set()
+        await until(lambda: rig.lead.is_valid() and bool(list(rig.engine.held())))
+        assert (rig.released(), rig.terms.begun) == (0, [])
+        rig.anchor.silent = False
+        await until(lambda: rig.released() == 1)
+        assert (rig.anchor.highest, rig.terms.begun) == (21, [21])
 
 
 async def test_the_epoch_is_above_everything_that_was_ever_seen() -> None:
