@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -25,6 +25,9 @@ class Store(Protocol):
 
     async def floor(self) -> int:
         """The highest epoch that ever wrote; 0 for an empty store."""
+
+    async def claim(self, epoch: int) -> None:
+        """Raise the floor: no older epoch writes from now on. What it wrote stays readable."""
 
     async def rebuild(self, epoch: int, writes: Iterable[StoreWrite]) -> None:
         """Take the store over for `epoch` and replace all of its contents."""
@@ -105,6 +108,13 @@ class Installation(Protocol):
 
     async def since(self, now: Millis) -> Millis:
         """Return since when; if nobody knows, since `now`, and that is kept for ever."""
+
+
+class Sight(Protocol):
+    """What the watches see of the cluster."""
+
+    async def catch_up(self) -> None:
+        """Return once the sink was told of all that was so when this was called."""
 
 
 class Recorder(Protocol):
@@ -217,11 +227,17 @@ class StatusWriter(Protocol):
 class Leadership(Protocol):
     """One lease, one leader."""
 
-    async def acquire(self) -> int:
-        """Wait until this replica leads; return `leaseTransitions` of the lease it took."""
+    async def acquire(self, fit: Callable[[], Awaitable[bool]] | None = None) -> int:
+        """Wait until this replica leads; return `leaseTransitions` of the lease it took.
 
-    def is_valid(self) -> bool:
-        """Tell whether this replica may still act, judged by the monotonic clock."""
+        `fit` is asked whenever the lease can be had: who could not lead now leaves it to others.
+        """
+
+    def left(self) -> float:
+        """Return for how many seconds this replica may still act, by the monotonic clock.
+
+        0 or less: not at all. Nothing may be sent that could take longer.
+        """
 
     async def lost(self) -> None:
         """Wait until leadership has ended."""

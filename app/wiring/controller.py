@@ -27,7 +27,6 @@ from app.kube.release import PodReleaser
 from app.kube.status import ResourceStatus
 from app.store.audit import RedisTrail
 from app.store.outlet import Backlog, Folder, output
-from app.store.writer import RedisStore
 from app.tls.signing import KeptKey, holds
 from app.web.metrics import Leading
 from app.wiring.process import Process, now, redis_of, watch
@@ -41,7 +40,7 @@ async def controller(process: Process) -> None:
     """Put together what a leader, or its standby, needs."""
     settings, client = process.settings, process.client
     server = redis_of(process)
-    store = RedisStore(server, settings.cluster)
+    store = process.adapters.store(server, settings.cluster)
     process.after_start.append(server.check)
     managed = ManagedResources(settings.managed_resources)
     classes = {each.name: Resource(each.resource) for each in settings.device_classes}
@@ -54,7 +53,8 @@ async def controller(process: Process) -> None:
     leadership = LeaseLeadership(
         client, settings.namespace, settings.identity, duration=settings.lease_seconds
     )
-    releaser = PodReleaser(client, may_act=leadership.is_valid)
+    releaser = PodReleaser(process.adapters.patches(client), left=leadership.left)
+    sight = watch(process, inbox, sorted(NEEDED, key=lambda source: source.value))
     copier = Copier(store, engine, inbox, meters, now, lambda: leader.depose())  # noqa: PLW0108
     anchor = KeptAnchor(client, settings.namespace)
     outlets = [Backlog("standard output", output())]
@@ -90,6 +90,7 @@ async def controller(process: Process) -> None:
         releaser,
         leadership,
         KeptInstallation(client, settings.namespace),
+        sight,
         meters,
         now,
         heard,
@@ -102,7 +103,6 @@ async def controller(process: Process) -> None:
     announcer = PodAnnouncer(client)
     publisher = Publisher(engine, ResourceStatus(client), meters, lambda: leader.leads, now)
     loop = Loop(engine, inbox, copier, releases, corrections, announcer, now, heard)
-    watch(process, inbox, sorted(NEEDED, key=lambda source: source.value))
     process.tasks += [part.run for part in (loop, copier, leader, announcer, publisher)]
     process.tasks += [auditor.run, *(outlet.run for outlet in outlets)]
     process.checks["cluster heard"] = heard.is_set

@@ -12,10 +12,11 @@ from app.core.events import Source
 from app.core.model import Millis
 from app.kube import canary
 from app.kube.client import Client
-from app.kube.sources import watches
-from app.ports import EventSink
+from app.kube.sources import Watched, watches
+from app.ports import EventSink, Store
 from app.settings import Settings
 from app.store.connection import Server
+from app.store.writer import RedisStore
 from app.tls.renewal import Renewal
 from app.web.serve import Listener
 
@@ -25,6 +26,17 @@ def now() -> Millis:
     return Millis(time.time_ns() // 1_000_000)
 
 
+@dataclass(frozen=True, slots=True)
+class Adapters:
+    """Where a process meets the world, for a build that breaks it there on purpose.
+
+    `patches`: by what a leader sends its release patches.
+    """
+
+    store: Callable[[Server, str], Store] = RedisStore
+    patches: Callable[[Client], Client] = lambda client: client
+
+
 @dataclass(slots=True)
 class Process:
     """What the roles of this process put together."""
@@ -32,6 +44,7 @@ class Process:
     settings: Settings
     client: Client
     stack: AsyncExitStack
+    adapters: Adapters = field(default_factory=Adapters)
     listeners: list[Listener] = field(default_factory=list)
     checks: dict[str, Callable[[], bool]] = field(default_factory=dict)
     tasks: list[Callable[[], Coroutine[Any, Any, None]]] = field(default_factory=list)
@@ -40,21 +53,20 @@ class Process:
     certificate: Renewal | None = None
 
 
-def watch(process: Process, sink: EventSink, sources: list[Source]) -> None:
-    """Let a sink hear of these sources."""
+def watch(process: Process, sink: EventSink, sources: list[Source]) -> Watched:
+    """Let a sink hear of these sources; return what it sees of them."""
     settings = process.settings
-    process.tasks += [
-        each.run
-        for each in watches(
-            process.client,
-            sink,
-            now,
-            sources=sources,
-            managed=settings.managed_resources,
-            # What is tried there waits for ever: nobody's work, and nobody's numbers.
-            exempt=(*settings.exempt_namespaces, canary.NAMESPACE),
-        )
-    ]
+    heard = watches(
+        process.client,
+        sink,
+        now,
+        sources=sources,
+        managed=settings.managed_resources,
+        # What is tried there waits for ever: nobody's work, and nobody's numbers.
+        exempt=(*settings.exempt_namespaces, canary.NAMESPACE),
+    )
+    process.tasks += [each.run for each in heard]
+    return Watched(heard)
 
 
 def redis_of(process: Process) -> Server:

@@ -8,9 +8,10 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from app.core.audit import Entry, Head
 from app.core.audit_lines import SignedHead, line, read
-from app.core.errors import ClusterUnavailable, EpochStale, StoreUnavailable
+from app.core.errors import EpochStale, StoreUnavailable
 from app.ports import Batch, Ending
 from app.tls.signing import Signer
+from tests.fakes.sight import FakeEpochs
 
 
 @dataclass(slots=True)
@@ -89,40 +90,22 @@ class FakeTrail:
         return self.stream
 
 
-class FakeAnchor:
+class FakeAnchor(FakeEpochs):
     """`ports.Anchor` and `ports.Epochs` in memory."""
 
     def __init__(self) -> None:
-        self.kept: SignedHead | None = None
-        self.highest = 0
-        self.silent = False
-        """No request gets through."""
-        self.writes = 0
-
-    async def floor(self) -> int:
-        self._answer()
-        return self.highest
-
-    async def claim(self, epoch: int) -> None:
-        self._answer()
-        if self.highest >= epoch:
-            raise EpochStale(f"epoch {self.highest} has been claimed")
-        self.highest = epoch
+        super().__init__()
+        self.head: SignedHead | None = None
 
     async def anchored(self) -> SignedHead | None:
         self._answer()
-        return self.kept
+        return self.head
 
     async def anchor(self, epoch: int, signed: SignedHead) -> None:
         self._answer()
-        if self.highest > epoch:
-            raise EpochStale(f"epoch {self.highest} has been claimed")
-        self.highest, self.kept = epoch, signed
-        self.writes += 1
-
-    def _answer(self) -> None:
-        if self.silent:
-            raise ClusterUnavailable("no answer")
+        if self.kept > epoch:
+            raise EpochStale(f"epoch {self.kept} has been claimed")
+        self.kept, self.head = epoch, signed
 
 
 @dataclass
@@ -147,17 +130,3 @@ class Copies:
     def entries(self) -> list[Entry]:
         found = [read(text) for text in self.lines]
         return [each for each in found if isinstance(each, Entry)]
-
-
-@dataclass
-class Terms:
-    """`ports.Terms` that remembers."""
-
-    begun: list[int] = field(default_factory=list)
-    ended: int = 0
-
-    def begin(self, epoch: int) -> None:
-        self.begun.append(epoch)
-
-    async def end(self) -> None:
-        self.ended += 1

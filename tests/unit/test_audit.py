@@ -53,7 +53,7 @@ class World:
 
     def verify(self) -> Verdict:
         """Verify as the command line does."""
-        heads = [each for each in (self.anchor.kept, self.stream.signed) if each]
+        heads = [each for each in (self.anchor.head, self.stream.signed) if each]
         proof = Proof(heads)
         for entry in self.stream.entries():
             proof.take(entry)
@@ -98,7 +98,7 @@ async def test_what_is_recorded_in_a_term_is_sealed_signed_and_anchored(world: W
         await auditor.end()
     deeds = [each.record.deed for each in world.stream.entries()]
     assert deeds == [Deed.KEY, Deed.LEADING, Deed.HELD, Deed.LEADING]
-    assert world.anchor.kept == world.stream.signed
+    assert world.anchor.head == world.stream.signed
     assert world.verify().entries == 4
     assert world.copies.entries() == world.stream.entries()
 
@@ -168,7 +168,7 @@ async def test_an_anchor_that_cannot_be_written_stops_no_sealing(world: World) -
     assert not chain.is_anchored
     world.anchor.silent = False
     await chain.anchor()
-    assert world.anchor.kept == world.stream.signed
+    assert world.anchor.head == world.stream.signed
 
 
 async def test_facts_of_any_kind_are_written_as_json_gives_them_back(world: World) -> None:
@@ -203,7 +203,7 @@ async def test_redis_emptied_under_a_leader_becomes_a_gap_that_is_exact(world: W
 
 async def test_redis_emptied_between_leaders_goes_on_from_the_anchor(world: World) -> None:
     first = await world.term(3, 2)
-    anchored = world.anchor.kept
+    anchored = world.anchor.head
     assert anchored is not None
     await first.seal([held(9)])
     world.stream.flush()
@@ -318,7 +318,7 @@ async def test_copies_bridge_what_redis_lost(world: World) -> None:
             proof.vouch(found)
     verdict = proof.verdict()
     assert (verdict.unsigned, verdict.gaps) == (0, 1)
-    assert verdict.signed == world.anchor.kept
+    assert verdict.signed == world.anchor.head
 
 
 # --- retention ---
