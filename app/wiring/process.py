@@ -12,6 +12,7 @@ from app.core.events import Source
 from app.core.model import Millis
 from app.kube import canary
 from app.kube.client import Client
+from app.kube.lease import uptime
 from app.kube.sources import Watched, watches
 from app.ports import EventSink, Store
 from app.settings import Settings
@@ -20,10 +21,15 @@ from app.store.writer import RedisStore
 from app.tls.renewal import Renewal
 from app.web.serve import Listener
 
+_BOOTED = time.time() - uptime()
+
 
 def now() -> Millis:
-    """Return the time that events carry."""
-    return Millis(time.time_ns() // 1_000_000)
+    """Return the time that events carry: the time of day at our start, and what went by since.
+
+    A clock that is set meanwhile steps nothing: neither who rests nor what is remembered.
+    """
+    return Millis(int((_BOOTED + uptime()) * 1000))
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -97,8 +98,9 @@ def document(kind: str, name: str, spec: Any) -> Object:
 
 
 def is_forbidden(rig: Rig, namespace: str) -> bool:
+    word = f"tried={time.monotonic()}"  # another one each time, or nothing is sent
     try:
-        rig.cluster.kubectl("label", "pod", "trial", "-n", namespace, "--overwrite", "tried=yes")
+        rig.cluster.kubectl("label", "pod", "trial", "-n", namespace, "--overwrite", word)
     except ClusterError:
         return True
     return False
