@@ -238,14 +238,17 @@ class Rig:
             program.api.mend()
             program.redis.mend()
             program.cont()
-        with self.admin() as api:
-            ready = lambda: api.call("GET", "/readyz") is None  # noqa: E731
-            self.until("the API server is ready", ready)
+        self.until("the API server is ready", self.api_ready)
         for role in ("webhook", "controller"):
             if not self.of(role):
                 self.start(role)
             for program in self.of(role):
                 self.await_ready(program)
+
+    def api_ready(self) -> bool:
+        """Tell whether the API server calls itself ready."""
+        with self.admin() as api:
+            return api.call("GET", "/readyz") is None
 
     def settle(self) -> None:
         """End all load, heal, and wait until nothing changes any more."""
