@@ -8,6 +8,7 @@ from typing import Protocol
 
 from app.core.audit import Entry, Head, Record
 from app.core.audit_lines import SignedHead
+from app.core.checkpoint import Checkpoint
 from app.core.effects import Adopt, Intend, PodRef, Release, StoreWrite, Tell
 from app.core.events import ClusterEvent
 from app.core.model import Answer, Millis, PoolName, TenantName, Uid, UserName
@@ -108,6 +109,19 @@ class Installation(Protocol):
 
     async def since(self, now: Millis) -> Millis:
         """Return since when; if nobody knows, since `now`, and that is kept for ever."""
+
+
+class Keeper(Protocol):
+    """Keeps checkpoints, out of reach of the loss of Redis. May raise ClusterError."""
+
+    async def keep(self, name: TenantName, checkpoint: Checkpoint) -> None:
+        """Keep it in the Tenant of that name, in place of the last; a Tenant gone is no error."""
+
+    async def keep_others(self, checkpoints: Mapping[TenantName, Checkpoint]) -> None:
+        """Keep those of tenants without a Tenant, all together, in place of the last ones."""
+
+    async def read_others(self) -> Mapping[TenantName, Checkpoint]:
+        """Return what `keep_others` kept."""
 
 
 class Sight(Protocol):

@@ -13,9 +13,19 @@ from app.control.releases import Releases
 from app.core.effects import PodRef
 from app.core.engine import Engine
 from app.core.errors import ClusterError, StoreError
-from app.core.events import Installed, LeadershipGained, LeadershipLost
+from app.core.events import CheckpointsRead, Installed, LeadershipGained, LeadershipLost
 from app.core.model import Millis
-from app.ports import Epochs, Installation, Leadership, Meters, Releaser, Sight, Store, Terms
+from app.ports import (
+    Epochs,
+    Installation,
+    Keeper,
+    Leadership,
+    Meters,
+    Releaser,
+    Sight,
+    Store,
+    Terms,
+)
 
 RETRY_SECONDS = 0.5
 
@@ -45,6 +55,7 @@ class Leader:
         leadership: Leadership,
         installation: Installation,
         sight: Sight,
+        keeper: Keeper,
         meters: Meters,
         clock: Callable[[], Millis],
         heard: asyncio.Event,
@@ -60,6 +71,7 @@ class Leader:
         self._leadership = leadership
         self._installation = installation
         self._sight = sight
+        self._keeper = keeper
         self._meters = meters
         self._clock = clock
         self._heard = heard
@@ -145,6 +157,7 @@ class Leader:
         while True:
             try:
                 await self._heard.wait()
+                await self._recall()
                 highest = max(transitions, await self._floor(), self._engine.highest_stamp())
                 if highest != claimed:  # another's; or a claim of ours whose answer was lost
                     epoch = highest + 1
@@ -168,6 +181,12 @@ class Leader:
     async def _floor(self) -> int:
         """Return the highest epoch that is kept anywhere but in the lease and on pods."""
         return max(await self._store.floor(), await self._epochs.floor())
+
+    async def _recall(self) -> None:
+        """Let the engine hear what was kept of those who have no Tenant, and take it in."""
+        kept = await self._keeper.read_others()
+        await self._inbox.put(CheckpointsRead(self._clock(), kept))
+        await self._inbox.handled()
 
     async def _fence(self, epoch: int) -> None:
         """Settle what the last leader left open: from now on only the pods themselves tell."""

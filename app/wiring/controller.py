@@ -6,6 +6,7 @@ import asyncio
 
 from app.control.auditor import Auditor
 from app.control.chain import Chain, Retention
+from app.control.checkpoints import Checkpoints
 from app.control.copier import Copier
 from app.control.corrections import Corrections
 from app.control.inbox import Inbox
@@ -20,6 +21,7 @@ from app.core.resources import ManagedResources
 from app.kube.anchor import KeptAnchor
 from app.kube.announce import PodAnnouncer
 from app.kube.bundle import Bundle
+from app.kube.checkpoint import KeptCheckpoints
 from app.kube.corrections import PodAdopter, PodEvictor
 from app.kube.installation import KeptInstallation
 from app.kube.lease import LeaseLeadership
@@ -55,6 +57,7 @@ async def controller(process: Process) -> None:
     )
     releaser = PodReleaser(process.adapters.patches(client), left=leadership.left)
     sight = watch(process, inbox, sorted(NEEDED, key=lambda source: source.value))
+    keeper = KeptCheckpoints(client, settings.namespace)
     copier = Copier(store, engine, inbox, meters, now, lambda: leader.depose())  # noqa: PLW0108
     anchor = KeptAnchor(client, settings.namespace)
     outlets = [Backlog("standard output", output())]
@@ -91,6 +94,7 @@ async def controller(process: Process) -> None:
         leadership,
         KeptInstallation(client, settings.namespace),
         sight,
+        keeper,
         meters,
         now,
         heard,
@@ -101,10 +105,11 @@ async def controller(process: Process) -> None:
         PodAdopter(client), PodEvictor(client), leadership, inbox, meters, now
     )
     announcer = PodAnnouncer(client)
+    checkpoints = Checkpoints(engine.memory, keeper, lambda: leadership.left() > 0, now)
     publisher = Publisher(engine, ResourceStatus(client), meters, lambda: leader.leads, now)
     loop = Loop(engine, inbox, copier, releases, corrections, announcer, now, heard)
     process.tasks += [part.run for part in (loop, copier, leader, announcer, publisher)]
-    process.tasks += [auditor.run, *(outlet.run for outlet in outlets)]
+    process.tasks += [checkpoints.run, auditor.run, *(outlet.run for outlet in outlets)]
     process.checks["cluster heard"] = heard.is_set
 
     async def hand_over() -> None:

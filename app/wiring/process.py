@@ -12,7 +12,6 @@ from app.core.events import Source
 from app.core.model import Millis
 from app.kube import canary
 from app.kube.client import Client
-from app.kube.lease import uptime
 from app.kube.sources import Watched, watches
 from app.ports import EventSink, Store
 from app.settings import Settings
@@ -21,15 +20,24 @@ from app.store.writer import RedisStore
 from app.tls.renewal import Renewal
 from app.web.serve import Listener
 
-_BOOTED = time.time() - uptime()
 
+def steady(
+    wall: Callable[[], int] = time.time_ns,
+    elapsed: Callable[[], int] = lambda: time.clock_gettime_ns(
+        getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+    ),
+) -> Callable[[], Millis]:
+    """Return a clock that shows the wall's time as of now, and goes on evenly from there.
 
-def now() -> Millis:
-    """Return the time that events carry: the time of day at our start, and what went by since.
-
-    A clock that is set meanwhile steps nothing: neither who rests nor what is remembered.
+    Steps of the wall clock are not seen: they would charge everybody for time that did not pass,
+    or stop all that is due by time. Both clocks in nanoseconds.
     """
-    return Millis(int((_BOOTED + uptime()) * 1000))
+    offset = wall() - elapsed()
+    return lambda: Millis((elapsed() + offset) // 1_000_000)
+
+
+now = steady()
+"""The time that events carry."""
 
 
 @dataclass(frozen=True, slots=True)

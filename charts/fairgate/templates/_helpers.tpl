@@ -209,6 +209,22 @@ x-kubernetes-validations:
     message: "must be a decimal number of 0 or more, such as 2 or 0.5; at most six decimals"
 {{- end }}
 
+{{/* Schema of parts of the cluster, by resource. */}}
+{{- define "fairgate.parts" -}}
+type: object
+description: Decayed average of what was borrowed, by resource, as parts of the cluster.
+additionalProperties: {type: string, maxLength: 50, pattern: '^[0-9]+([.][0-9]+)?$'}
+{{- end }}
+
+{{/* Schema of resource-seconds, by pool and resource. */}}
+{{- define "fairgate.totals" -}}
+type: object
+description: Resource-seconds used so far, by pool and resource.
+additionalProperties:
+  type: object
+  additionalProperties: {type: string, maxLength: 50, pattern: '^[0-9]+([.][0-9]+)?$'}
+{{- end }}
+
 {{/* Schema of a decimal above 0. */}}
 {{- define "fairgate.positiveDecimal" -}}
 type: string
