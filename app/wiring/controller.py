@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from app.control.auditor import Auditor
 from app.control.chain import Chain, Retention
@@ -28,6 +29,7 @@ from app.kube.lease import LeaseLeadership
 from app.kube.release import PodReleaser
 from app.kube.status import ResourceStatus
 from app.store.audit import RedisTrail
+from app.store.connection import Server
 from app.store.outlet import Backlog, Folder, output
 from app.tls.signing import KeptKey, holds
 from app.web.metrics import Leading
@@ -63,20 +65,7 @@ async def controller(process: Process) -> None:
     keeper = KeptCheckpoints(client, settings.namespace)
     copier = Copier(store, engine, inbox, meters, now, lambda: leader.depose())  # noqa: PLW0108
     anchor = KeptAnchor(client, settings.namespace)
-    outlets = [Backlog("standard output", output())]
-    if settings.audit_folder:
-        outlets.append(Backlog(str(settings.audit_folder), Folder(settings.audit_folder)))
-    chain = Chain(
-        RedisTrail(server, settings.cluster),
-        anchor,
-        KeptKey(Bundle(client), settings.namespace).load,
-        holds,
-        outlets,
-        settings.cluster,
-        Retention(Millis(settings.audit_days * DAY), settings.audit_megabytes * 2**20),
-        now,
-    )
-    auditor = Auditor(chain, settings.identity, now, lambda: leader.depose())  # noqa: PLW0108
+    auditor, outlets = _auditing(process, server, anchor, lambda: leader.depose())  # noqa: PLW0108
     releases = Releases(
         releaser,
         copier,
@@ -125,3 +114,17 @@ async def controller(process: Process) -> None:
             await outlet.flush(FLUSH_SECONDS)
 
     process.before_end.append(hand_over)
+
+
+def _auditing(
+    process: Process, server: Server, anchor: KeptAnchor, depose: Callable[[], None]
+) -> tuple[Auditor, list[Backlog]]:
+    """Return who writes the audit chain, and where it is copied to."""
+    settings, key = process.settings, KeptKey(Bundle(process.client), process.settings.namespace)
+    outlets = [Backlog("standard output", output())]
+    if settings.audit_folder:
+        outlets.append(Backlog(str(settings.audit_folder), Folder(settings.audit_folder)))
+    retention = Retention(Millis(settings.audit_days * DAY), settings.audit_megabytes * 2**20)
+    trail = RedisTrail(server, settings.cluster)
+    chain = Chain(trail, anchor, key.load, holds, outlets, settings.cluster, retention, now)
+    return Auditor(chain, settings.identity, now, depose), outlets
