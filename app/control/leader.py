@@ -161,7 +161,7 @@ class Leader:
                 await self._heard.wait()
                 await self._recall()
                 highest = max(transitions, await self._floor(), self._engine.highest_stamp())
-                if highest != claimed:  # another's; or a claim of ours whose answer was lost
+                if highest > claimed:  # another's; or a claim of ours whose answer was lost
                     epoch = highest + 1
                 await self._store.claim(epoch)
                 if epoch != claimed:

@@ -25,6 +25,8 @@ end
 
 local number, hash, top = audit_tail()
 if number == ARGV[6] and hash == ARGV[7] then
+  -- A repeat; or there is nothing to append, and only the head was lost.
+  redis.call('HSET', AUDIT_HEAD, 'epoch', epoch, 'signed', ARGV[8])
   return {'OK', '1'}
 end
 if number ~= ARGV[4] or hash ~= ARGV[5] then
