@@ -4,27 +4,24 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from app.dev import folder as folders
 from app.dev.cluster import Cluster
-from app.dev.control_plane import ControlPlane
-from app.dev.nodes import GPU, KWOK_USER, NodeGroup
+from app.dev.nodes import GPU, NodeGroup
 from app.dev.options import Options
 from app.dev.tools import Tools
 from tests.e2e.stage import Object, template
 from tests.faults.conftest import judged
+from tests.faults.kubelet import finish
 from tests.faults.rig import Rig, open_rig
-from tests.people import Person
 
 MANY = 500
 """Pods that run. Ten times as many take two cores many minutes, and show nothing more."""
 HELD = 1000
 BIG = NodeGroup("big", 4, {"cpu": "2000", "memory": "4Ti", "pods": "400", GPU: str(MANY // 4)})
-AT_ONCE = 8
 LONG = 240.0
 LEASE_SECONDS = 15
 """As in production: a short lease ends by itself on a machine this busy."""
@@ -113,22 +110,6 @@ def job(rig: Rig, namespace: str, name: str, pods: int, gpus: int = 1) -> None:
     rig.stage.apply(
         namespace, {"apiVersion": "batch/v1", "kind": "Job", "metadata": meta, "spec": spec}
     )
-
-
-def finish(rig: Rig, pods: list[Object]) -> float:
-    """Let pods succeed, as their nodes would say it, as fast as can be; return the seconds."""
-    plan = ControlPlane.load(rig.cluster.folder, rig.cluster.processes).plan
-    kwok = Person(plan.kubeconfig(KWOK_USER))
-
-    def end(pod: Object) -> None:
-        meta = pod["metadata"]
-        path = f"/api/v1/namespaces/{meta['namespace']}/pods/{meta['name']}/status"
-        kwok.call("PATCH", path, {"status": {"phase": "Succeeded"}})
-
-    began = time.monotonic()
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        list(pool.map(end, pods))
-    return time.monotonic() - began
 
 
 def glance(true: Callable[[], bool]) -> Callable[[], bool]:
