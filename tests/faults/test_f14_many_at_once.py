@@ -68,15 +68,15 @@ def test_f14_force_deletes_give_back_what_was_used(big: Rig) -> None:
     big.start("controller", lease_seconds=LEASE_SECONDS)
     big.leader()
     namespace = big.stage.namespace("f14-force")
-    job(big, namespace, "forced", 60, gpus=50)
-    full = MANY // 50
+    job(big, namespace, "forced", 80, gpus=25)
+    full = MANY // 25
     big.until("the pool is full", lambda: len(of(big, running)) == full)
     for _ in range(2):
         names = [p["metadata"]["name"] for p in of(big, running)]
         big.stage.delete(namespace, *names)
         anew = lambda gone=names: runs_anew(big, gone, full)  # noqa: E731
         big.until("others run", glance(anew))
-    big.until("usage is exact", lambda: used(big) == full * 50)
+    big.until("usage is exact", lambda: used(big) == full * 25)
 
 
 def test_f14_many_finish_at_once_and_are_never_queued_again(big: Rig) -> None:

@@ -24,13 +24,11 @@ class Scene:
         self.rig = rig
         self.ended: set[str] = set()
         self.seen: set[str] = set()
-        rig.start("controller", lease_seconds=LEASE_SECONDS)
-        rig.leader()
         for team in ("a", "b"):
             rig.stage.namespace(team)
             rig.stage.tenant(team, "1", team)
-        for team in ("a", "b"):
             rig.stage.apply(team, *(pod(f"w-{number}") for number in range(backlog)))
+        rig.start("controller", lease_seconds=LEASE_SECONDS)  # both wait before anybody leads
         self.until("the pool is full", a=GPUS // 2, b=GPUS // 2)
 
     def say(self, team: str, weight: str = "1", **spec: object) -> None:

@@ -87,7 +87,9 @@ def agree(chain: Chain, releases: Iterable[Release]) -> list[str]:
     for entry in chain.entries:
         if entry["deed"] == "released":
             told[str(entry["facts"].get("uid"))].append(entry)
-    is_whole = not any(entry["deed"] in ("gap", "pruned") for entry in chain.entries)
+    deeds = {entry["deed"] for entry in chain.entries}
+    # A chain that tells of no pod at all is that of a leader without a recorder of pods.
+    is_whole = bool(deeds & {"held", "released"}) and not deeds & {"gap", "pruned"}
     found = []
     for release in releases:
         entries = told.get(release.pod.uid, [])
