@@ -140,6 +140,20 @@ app.kubernetes.io/component: {{ .component }}
 {{- end }}
 {{- end }}
 
+{{/* Files that the URL of Redis may name. */}}
+{{- define "fairgate.redisMounts" -}}
+{{- if .Values.redis.filesSecret }}
+- {name: redis, mountPath: /run/fairgate/redis, readOnly: true}
+{{- end }}
+{{- end }}
+
+{{- define "fairgate.redisVolumes" -}}
+{{- with .Values.redis.filesSecret }}
+- name: redis
+  secret: {secretName: {{ . }}, defaultMode: 0400}
+{{- end }}
+{{- end }}
+
 {{/* What every pod of Fairgate has in common, but its containers. */}}
 {{- define "fairgate.pod" -}}
 securityContext:
