@@ -33,6 +33,7 @@ from tests.faults.cable import Cable
 from tests.faults.clock import VARIABLE as CLOCK
 from tests.faults.daemon import Daemon, RedisDaemon
 from tests.faults.load import Load, Shape
+from tests.faults.points import LAYOUT
 from tests.faults.program import Program
 from tests.faults.watching import Watching
 
@@ -100,18 +101,20 @@ class Rig:
         crash_at: str | None = None,
         stop_at: str | None = None,
         clock: bool = False,
+        layout: str | None = None,
         **settings: object,
     ) -> Program:
         """Start a process of a role; without `wait` return before it is ready.
 
         `crash_at` and `stop_at`: a point of `points.POINTS`, perhaps with `:N`. `clock`: its time
-        of day obeys `set_clock`. `settings`: any of Fairgate, by their names.
+        of day obeys `set_clock`. `layout`: it is a build of another version, which writes Redis in
+        this layout. `settings`: any of Fairgate, by their names.
         """
         number = next(self._numbers)
         api, redis = self._cable(self._control_plane.plan.server), self._cable(self.redis_url)
         listens, ops = free_ports(2)
         breaks = {"FAIRGATE_CRASH_AT": crash_at, "FAIRGATE_STOP_AT": stop_at}
-        breaks[CLOCK] = str(self._clock) if clock else None
+        breaks |= {CLOCK: str(self._clock) if clock else None, LAYOUT: layout}
         mine: dict[str, object] = {
             "redis_url": f"redis://127.0.0.1:{redis.port}/0",
             "ops_listen": f"127.0.0.1:{ops}",
@@ -234,14 +237,7 @@ class Rig:
 
     def heal(self) -> None:
         """Undo every fault: all goes on, all cables are whole, one of each needed role lives."""
-        self.front.mend()
-        for daemon in (self.etcd, self.api_server, self.redis_server):
-            daemon.cont()
-            daemon.start()
-        for program in self.programs:
-            program.api.mend()
-            program.redis.mend()
-            program.cont()
+        self._mend()
         with self.admin() as api:
             ready = lambda: api.call("GET", "/readyz") is None  # noqa: E731
             self.until("the API server is ready", ready)
@@ -250,6 +246,16 @@ class Rig:
                 self.start(role)
             for program in self.of(role):
                 self.await_ready(program)
+
+    def _mend(self) -> None:
+        self.front.mend()
+        for daemon in (self.etcd, self.api_server, self.redis_server):
+            daemon.cont()
+            daemon.start()
+        for program in self.programs:
+            program.api.mend()
+            program.redis.mend()
+            program.cont()
 
     def settle(self) -> None:
         """End all load, heal, and wait until nothing changes any more."""
@@ -289,6 +295,7 @@ class Rig:
 
     def clear(self) -> None:
         """End the controllers and remove every pod and tenant of the test."""
+        self._mend()  # a test that failed leaves its fault
         for load in self.loads:
             load.stop()
         if self.observer is not None:

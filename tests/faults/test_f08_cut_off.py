@@ -64,7 +64,7 @@ def test_f08_a_reply_that_does_not_come_is_no_answer(rig: Rig, lost: bool) -> No
     crowd = Crowd(rig, "f08-replies", 40)
     rig.until("the first are released", lambda: len(crowd.stamps()) > 1)
     leader.api.freeze(replies_only=True)
-    heard = leader.metric("fairgate_releases_total", 'answer="released"') or 0
+    heard = leader.metric("fairgate_release_total", 'result="released"') or 0
     rig.until("it stops leading", lambda: leads(leader) is False)
     rig.took("releases that it was not told of (pods)", len(crowd.stamps()) - heard)
     if lost:
