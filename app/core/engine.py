@@ -18,7 +18,9 @@ from app.core.drift import Drift
 from app.core.effects import Effect, Notice, Rebuild, Refund, StoreWrite, Tell, WakeAt
 from app.core.ledger import Owner
 from app.core.life import LIVES, Life, Sight, sight
+from app.core.memory import Memory
 from app.core.model import Answer, Millis, Pod, Resource, Uid
+from app.core.order import likely
 from app.core.oversight import Oversight, Right
 from app.core.overview import overview
 from app.core.placement import Placement
@@ -41,9 +43,6 @@ of order takes effect at once."""
 WITNESSES = 1
 """With how many siblings the live leader compares each release, to measure the drift. The
 first that could start is, as a rule, the one that comes closest to the bound."""
-
-LIKELY = 10**11
-"""No leader ever had such an epoch, whatever a pod says: an epoch has twelve digits at most."""
 
 FIRST_REST = 1_000
 LONGEST_REST = 64_000
@@ -70,6 +69,7 @@ class Engine:
         self._usage = Usage(self._tenancy, self._placement)
         self._claimants = Claimants(managed, classes)
         self._roster = Roster(self._tenancy, self._pools, self._usage, self._claimants)
+        self.memory = Memory(self._roster, self._tenancy, managed)
         self._copies = Copies(self._roster)
         self._turns = Turns(
             self._roster, self._pools, self._placement, self.drift, window=window, evicts=evicts
@@ -111,10 +111,14 @@ class Engine:
         """Return the pods that are behind the gate as far as is known."""
         return (t.pod for t in self._roster.pods.values() if t.life is not Life.USING)
 
-    def highest_stamp(self) -> int:
-        """Return the highest epoch found in the release annotations of all pods."""
-        stamps = (t.stamp[0] for t in self._roster.pods.values())
-        return max((epoch for epoch in stamps if epoch < LIKELY), default=0)
+    def highest_stamp(self, *, fences: bool = True) -> int:
+        """Return the highest epoch found in release annotations of pods, and in checkpoints.
+
+        Without `fences`: of those alone that were released.
+        """
+        stamps = (t.stamp for t in self._roster.pods.values())
+        epochs = (epoch for epoch, sequence in stamps if fences or sequence > 0)
+        return max(likely(epochs), likely(self.memory.epochs()))
 
     def why(self, uid: Uid) -> Why | None:
         """Return why a held pod waits; None for any other. Ask after a pass."""
@@ -130,6 +134,7 @@ class Engine:
     def _act(self) -> None:
         self._roster.reckon()
         self._roster.settle()
+        self.memory.restore()
         if self._epoch is not None and self._oversight.since is not None:
             self._effects += self._oversight.run(self._usage.now)
             self._effects += self._unbound.run()
@@ -170,10 +175,17 @@ class Engine:
                 self._pools.put_node(node)
             case ev.NodeGone(_, name):
                 self._pools.drop_node(name)
-            case ev.TenantObserved(_, tenant, _):
+            case ev.TenantObserved(_, tenant, _, checkpoint):
                 self._roster.put_tenant(tenant)
+                if checkpoint is not None:
+                    live = ev.Source.TENANTS in self._fresh
+                    self.memory.hear(tenant.name, checkpoint, live=live)
             case ev.TenantGone(_, name):
                 self._roster.drop_tenant(name)
+                self.memory.forget(name)
+            case ev.CheckpointsRead(_, checkpoints):
+                for name, checkpoint in checkpoints.items():
+                    self.memory.hear(name, checkpoint, live=False)
             case ev.PoolObserved(_, pool):
                 self._pools.put_pool(pool)
             case ev.PoolGone(_, name):
@@ -312,11 +324,13 @@ class Engine:
         self._woken = None
         self._turns.begin()
         self._oversight.begin(epoch)
+        self.memory.lead(epoch)
         self._store_ready = False
         self._effects.append(Rebuild(epoch))
 
     def _follow(self) -> None:
         """Stop deciding. What was in flight shows in the pods themselves, sooner or later."""
+        self.memory.follow()
         self._epoch = None
         self._turns.end()
         self._oversight.end()

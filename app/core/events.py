@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
+from app.core.checkpoint import Checkpoint
 from app.core.claims import ResourceClaim
 from app.core.model import (
     Answer,
@@ -83,11 +85,12 @@ class NodeGone:
 
 @dataclass(frozen=True, slots=True)
 class TenantObserved:
-    """A Tenant resource exists in this state. `pending` is what its status published."""
+    """A Tenant resource exists in this state. `pending`, `checkpoint`: what its status says."""
 
     at: Millis
     tenant: Tenant
     pending: int = 0
+    checkpoint: Checkpoint | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,6 +241,14 @@ class Installed:
 
 
 @dataclass(frozen=True, slots=True)
+class CheckpointsRead:
+    """What was kept of tenants without a Tenant resource. Heard before a term begins."""
+
+    at: Millis
+    checkpoints: Mapping[TenantName, Checkpoint]
+
+
+@dataclass(frozen=True, slots=True)
 class LeadershipGained:
     """This engine decides from now on, under this epoch."""
 
@@ -289,6 +300,7 @@ NewsEvent = (
     | StoreReady
     | StoreLost
     | Installed
+    | CheckpointsRead
     | LeadershipGained
     | LeadershipLost
 )

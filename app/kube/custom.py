@@ -18,6 +18,7 @@ from app.core.durations import duration
 from app.core.errors import InvalidInput
 from app.core.policy import Mode, Policy, Reclaim, WithinQueue
 from app.core.resources import amounts
+from app.kube.checkpoint import read_checkpoint
 from app.kube.convert import created
 
 POLICY = "default"
@@ -55,6 +56,7 @@ def read_tenant(tenant: wire.Tenant, at: model.Millis) -> events.TenantObserved:
             generation=tenant.metadata.generation,
         ),
         tenant.status.pending,
+        read_checkpoint(tenant.status.checkpoint),
     )
 
 

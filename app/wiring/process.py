@@ -12,7 +12,7 @@ from app.core.events import Source
 from app.core.model import Millis
 from app.kube import canary
 from app.kube.client import Client
-from app.kube.sources import watches
+from app.kube.sources import Watched, watches
 from app.ports import EventSink, Store
 from app.settings import Settings
 from app.store.connection import Server
@@ -21,9 +21,23 @@ from app.tls.renewal import Renewal
 from app.web.serve import Listener
 
 
-def now() -> Millis:
-    """Return the time that events carry."""
-    return Millis(time.time_ns() // 1_000_000)
+def steady(
+    wall: Callable[[], int] = time.time_ns,
+    elapsed: Callable[[], int] = lambda: time.clock_gettime_ns(
+        getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+    ),
+) -> Callable[[], Millis]:
+    """Return a clock that shows the wall's time as of now, and goes on evenly from there.
+
+    Steps of the wall clock are not seen: they would charge everybody for time that did not pass,
+    or stop all that is due by time. Both clocks in nanoseconds.
+    """
+    offset = wall() - elapsed()
+    return lambda: Millis((elapsed() + offset) // 1_000_000)
+
+
+now = steady()
+"""The time that events carry."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,21 +67,20 @@ class Process:
     certificate: Renewal | None = None
 
 
-def watch(process: Process, sink: EventSink, sources: list[Source]) -> None:
-    """Let a sink hear of these sources."""
+def watch(process: Process, sink: EventSink, sources: list[Source]) -> Watched:
+    """Let a sink hear of these sources; return what it sees of them."""
     settings = process.settings
-    process.tasks += [
-        each.run
-        for each in watches(
-            process.client,
-            sink,
-            now,
-            sources=sources,
-            managed=settings.managed_resources,
-            # What is tried there waits for ever: nobody's work, and nobody's numbers.
-            exempt=(*settings.exempt_namespaces, canary.NAMESPACE),
-        )
-    ]
+    heard = watches(
+        process.client,
+        sink,
+        now,
+        sources=sources,
+        managed=settings.managed_resources,
+        # What is tried there waits for ever: nobody's work, and nobody's numbers.
+        exempt=(*settings.exempt_namespaces, canary.NAMESPACE),
+    )
+    process.tasks += [each.run for each in heard]
+    return Watched(heard)
 
 
 def redis_of(process: Process) -> Server:

@@ -44,7 +44,7 @@ def rig(
     record_property: Callable[[str, object], None],
 ) -> Iterator[Rig]:
     """A small cluster shared by the module, with a webhook, and nothing else of Fairgate."""
-    yield from _judged(module_rig, request, tmp_path, record_property)
+    yield from judged(module_rig, request, tmp_path, record_property)
 
 
 @pytest.fixture
@@ -56,10 +56,10 @@ def own_rig(
 ) -> Iterator[Rig]:
     """A small cluster of this test alone."""
     with open_rig(Cluster(folders.own_folder("own-rig")), tmp_path) as rig:
-        yield from _judged(rig, request, tmp_path, record_property)
+        yield from judged(rig, request, tmp_path, record_property)
 
 
-def _judged(
+def judged(
     rig: Rig,
     request: pytest.FixtureRequest,
     folder: Path,

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from tests.faults.observer.amounts import amount, reserved
-from tests.faults.observer.follow import Sighting
 from tests.faults.observer.judge import Allowed, Judge, Release
 from tests.faults.observer.objects import Managed
 from tests.faults.observer.redis_copy import Copy, compare, recount
+from tests.faults.observer.stream import Sighting
 from tests.faults.observer.writers import WRITER, Write
 from tests.faults.observer.writers import judge as judge_writers
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from tests.faults.observer import objects
 from tests.faults.observer.books import Books
 from tests.faults.observer.cluster import Object
-from tests.faults.observer.follow import Sighting
 from tests.faults.observer.objects import ADOPTED, Layout, Managed, Node, Pod, Pool, Tenant
+from tests.faults.observer.stream import Sighting
 
 OBSERVE_SECONDS = 10.0
 """So long after mode Observe pods may still come that no webhook held."""
