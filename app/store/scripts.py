@@ -60,10 +60,11 @@ class Scripts:
                     f"({rest[0].decode()}): the leader must rebuild it."
                 )
             case _:
+                domain = layout.domain(self._cluster)
                 raise StoreForeign(
                     f"Redis holds layout {rest[0].decode(errors='replace')} for cluster "
                     f"{self._cluster}, this version knows layout {self._version}: finish the "
-                    f"upgrade, or delete the keys {layout.domain(self._cluster)}* and let the "
+                    f"upgrade, or delete the keys {domain}* except {domain}audit* and let the "
                     "leader rebuild them."
                 )
 

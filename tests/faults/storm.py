@@ -35,6 +35,7 @@ class Storm:
         self._server = server
         self._random = random.Random(seed)
         self._chances: dict[int, float] = {}
+        self._transports: set[asyncio.BaseTransport] = set()
         self._serving = _serving(pem, folder)
         self._calling = ssl.create_default_context(cafile=str(pem.certificate("cluster-ca")))
         self._loop = asyncio.new_event_loop()
@@ -68,10 +69,16 @@ class Storm:
         self.port = int(self._runner.addresses[0][1])
 
     async def _shut(self) -> None:
+        for transport in self._transports:
+            transport.abort()  # type: ignore[attr-defined]
         await self._runner.cleanup()
         await self._session.close()
+        for _ in range(5):
+            await asyncio.sleep(0)  # sockets are closed in the loop's next rounds
 
     async def _serve(self, request: web.Request) -> web.StreamResponse:
+        if request.transport is not None:
+            self._transports.add(request.transport)
         if request.method != "GET" and (status := self._drawn()):
             self.refused[status] += 1
             return _refusal(status, self._random.randint(0, 1))
