@@ -84,9 +84,11 @@ class Watchdog:
         meters: EnforcementMeters,
         alarm: Alarm,
         is_ours: Callable[[bytes], Awaitable[bool]] = nobodys,
+        then: Callable[[], None] = lambda: None,
         pace: Pace = NORMAL,
     ) -> None:
-        """`observing` is None while the mode is not known yet.
+        """`observing` is None while the mode is not known yet. `then` is called whenever something
+        that somebody touched was put back.
 
         `is_ours` tells whether other CAs than `ca` may be what another replica has published.
         """
@@ -95,6 +97,7 @@ class Watchdog:
         self._ca = ca
         self._mode_now = observing
         self._is_ours = is_ours
+        self._then = then
         self._meters = meters
         self._alarm = alarm
         self._pace = pace
@@ -348,6 +351,7 @@ class Watchdog:
         facts = {"kind": ref.kind, "object": ref.name, "what": what, "who": who}
         log.warning("enforcement was touched, and put back", extra=facts)
         self._meters.restored(ref.kind)
+        self._then()
         told = f"{ref}: {', '.join(what)}"
         message = f"Somebody touched {told} ({who}); it has been put back."
         await self._alarm.tell("EnforcementRestored", told, message)

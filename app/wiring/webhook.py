@@ -50,6 +50,14 @@ def _guard(process: Process, certificate: Renewal, view: View) -> None:
     meters, alarm = Enforcing(), Alarm(client, settings.namespace)
     latest = certificate.serving.ca
 
+    trials = canary.Canary(
+        client,
+        settings.managed_resources,
+        seconds=settings.canary_seconds,
+        observing=lambda: view.observing,
+        meters=meters,
+        alarm=alarm,
+    )
     watchdog = Watchdog(
         client,
         settings.namespace,
@@ -58,6 +66,7 @@ def _guard(process: Process, certificate: Renewal, view: View) -> None:
         meters=meters,
         alarm=alarm,
         is_ours=certificate.knows,
+        then=trials.hurry,
     )
 
     async def publish(ca_pem: bytes) -> None:
@@ -68,12 +77,4 @@ def _guard(process: Process, certificate: Renewal, view: View) -> None:
     certificate.publish = publish
     process.tasks.append(watchdog.run)
     if settings.canary_seconds:
-        trials = canary.Canary(
-            client,
-            settings.managed_resources,
-            seconds=settings.canary_seconds,
-            observing=lambda: view.observing,
-            meters=meters,
-            alarm=alarm,
-        )
         process.tasks.append(trials.run)
