@@ -18,7 +18,7 @@ from app.store.reader import RedisReader, Used
 from app.store.writer import CHUNK, RedisStore
 from tests.fakes.stores import real
 from tests.fakes.writes import ALICE, GPU, POOL, TEAM, charge, enqueue, intend
-from tests.proxies import LossyProxy
+from tests.faults.cable import Cable
 from tests.recount import compare
 from tests.redis_process import RedisProcess
 
@@ -56,8 +56,8 @@ async def test_flushed_scripts_are_sent_again(store_url: str) -> None:
 
 
 async def test_a_lost_answer_is_asked_for_again_and_counts_once(store_url: str) -> None:
-    proxy = LossyProxy(int(store_url.rsplit(":", 1)[1].split("/")[0]))
-    async with proxy.running(), real(f"redis://127.0.0.1:{proxy.port}/0") as world:
+    proxy = Cable("127.0.0.1", int(store_url.rsplit(":", 1)[1].split("/")[0]))
+    async with proxy, real(f"redis://127.0.0.1:{proxy.port}/0") as world:
         store = world.store()
         await store.rebuild(7, [])
         proxy.lose(1)
@@ -67,8 +67,8 @@ async def test_a_lost_answer_is_asked_for_again_and_counts_once(store_url: str) 
 
 
 async def test_two_lost_answers_are_reported(store_url: str) -> None:
-    proxy = LossyProxy(int(store_url.rsplit(":", 1)[1].split("/")[0]))
-    async with proxy.running(), real(f"redis://127.0.0.1:{proxy.port}/0") as world:
+    proxy = Cable("127.0.0.1", int(store_url.rsplit(":", 1)[1].split("/")[0]))
+    async with proxy, real(f"redis://127.0.0.1:{proxy.port}/0") as world:
         store = world.store()
         await store.rebuild(7, [])
         proxy.lose(2)

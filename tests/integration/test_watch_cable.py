@@ -20,8 +20,8 @@ from app.core.model import GATE, Millis
 from app.kube import sources
 from app.kube.client import Client
 from app.kube.watch import Timing, Watch
-from tests.fakes.cable import Cable
 from tests.fakes.sink import Heard
+from tests.faults.cable import Cable
 
 PODS = "/api/v1/namespaces/default/pods"
 QUICK = Timing(page=2, page_timeout=2.0, outage=0.5, backoff=(0.02, 0.1))

@@ -1,0 +1,204 @@
+"""A TCP cable: one proxy that can be slow, cut, deaf or dead without a sign. Knows no protocol.
+
+It lives in a thread of its own, so that the test which plays with it may be synchronous or not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable
+
+Address = tuple[str, int]
+
+CHUNK = 1 << 18
+END_SECONDS = 5.0
+
+
+class Cable:
+    """Forwards a port of the loopback to `host:port`; use by `with` or `async with`.
+
+    `at`: the port to listen on, 0 for any. `route` names other targets, taken in turn; one that
+    does not answer is passed over. What is called takes effect before the call returns.
+    """
+
+    def __init__(self, host: str, port: int, *, at: int = 0) -> None:
+        self.port = at
+        self.lost = 0
+        self.carried = 0
+        self._targets: list[Address] = [(host, port)]
+        self._turn = 0
+        self._whole = True
+        self._delay = 0.0
+        self._to_lose = 0
+        self._writers: set[asyncio.StreamWriter] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._loop = asyncio.new_event_loop()
+        self._there, self._back = asyncio.Event(), asyncio.Event()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="cable", daemon=True)
+
+    def __enter__(self) -> Cable:
+        self._thread.start()
+        asyncio.run_coroutine_threadsafe(self._open(), self._loop).result()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        asyncio.run_coroutine_threadsafe(self._shut(), self._loop).result(END_SECONDS)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(END_SECONDS)
+        self._loop.close()
+
+    async def __aenter__(self) -> Cable:
+        return self.__enter__()
+
+    async def __aexit__(self, *_: object) -> None:
+        self.__exit__()
+
+    def route(self, *targets: Address) -> None:
+        """Lead new connections to these, each in turn."""
+        self._do(lambda: self._targets.__setitem__(slice(None), targets))
+
+    def delay(self, seconds: float) -> None:
+        """Carry everything so much later, each way; 0: at once."""
+        self._do(lambda: setattr(self, "_delay", seconds))
+
+    def drop(self) -> None:
+        """Break every connection; new ones pass."""
+        self._do(self._drop)
+
+    def cut(self) -> None:
+        """Break every connection, also those to come."""
+
+        def cut() -> None:
+            self._whole = False
+            self._drop()
+
+        self._do(cut)
+
+    def freeze(self, *, replies_only: bool = False) -> None:
+        """Keep connections open and carry nothing; new ones are accepted, and silent.
+
+        `replies_only`: what is sent arrives, what is answered does not.
+        """
+
+        def freeze() -> None:
+            self._back.clear()
+            if not replies_only:
+                self._there.clear()
+
+        self._do(freeze)
+
+    def thaw(self) -> None:
+        """Carry again, also what was sent meanwhile."""
+        self._do(self._thaw)
+
+    def lose(self, replies: int) -> None:
+        """Swallow the next replies, and cut the connection of each; `lost` counts them.
+
+        A reply is the next that the far side sends on any connection, whatever it means.
+        """
+        self._do(lambda: setattr(self, "_to_lose", replies))
+
+    def mend(self) -> None:
+        """Be an ordinary cable again, whatever was done to it."""
+
+        def mend() -> None:
+            self._whole, self._delay, self._to_lose = True, 0.0, 0
+            self._thaw()
+
+        self._do(mend)
+
+    @property
+    def connections(self) -> int:
+        """How many connections stand."""
+        return len(self._tasks)
+
+    def _do(self, change: Callable[[], None]) -> None:
+        async def step() -> None:
+            change()
+
+        asyncio.run_coroutine_threadsafe(step(), self._loop).result(END_SECONDS)
+
+    def _thaw(self) -> None:
+        self._there.set()
+        self._back.set()
+
+    def _drop(self) -> None:
+        for writer in list(self._writers):
+            writer.transport.abort()
+
+    async def _open(self) -> None:
+        self._thaw()
+        self._server = await asyncio.start_server(
+            self._accept, "127.0.0.1", self.port, limit=CHUNK, backlog=1024
+        )
+        self.port = int(self._server.sockets[0].getsockname()[1])
+
+    async def _shut(self) -> None:
+        self._server.close()
+        self._drop()
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.sleep(0)  # the transports close their sockets in the loop's next round
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        self._writers.add(writer)
+        try:
+            if self._whole:
+                await self._there.wait()
+                await self._join(reader, writer)
+        except (OSError, asyncio.CancelledError):
+            writer.transport.abort()
+        finally:
+            self._tasks.discard(task)
+            self._writers.discard(writer)
+            writer.close()
+
+    async def _join(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        far_reader, far_writer = await self._dial()
+        self._writers.add(far_writer)
+        ways = [
+            asyncio.ensure_future(self._carry(reader, far_writer, self._there)),
+            asyncio.ensure_future(self._carry(far_reader, writer, self._back)),
+        ]
+        try:
+            await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for way in ways:
+                way.cancel()
+            await asyncio.gather(*ways, return_exceptions=True)
+            self._writers.discard(far_writer)
+            far_writer.close()
+
+    async def _dial(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        targets = list(self._targets)
+        self._turn += 1
+        for step in range(len(targets)):
+            with contextlib.suppress(OSError):
+                host, port = targets[(self._turn + step) % len(targets)]
+                return await asyncio.open_connection(host, port, limit=CHUNK)
+        raise ConnectionError("nobody answers at the other end")
+
+    async def _carry(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, flowing: asyncio.Event
+    ) -> None:
+        while True:
+            data = await reader.read(CHUNK)
+            if self._delay:
+                await asyncio.sleep(self._delay)
+            await flowing.wait()
+            if not data:
+                return
+            if flowing is self._back and self._to_lose:
+                self._to_lose -= 1
+                self.lost += 1
+                return
+            self.carried += len(data)
+            writer.write(data)
+            await writer.drain()
