@@ -24,7 +24,7 @@ from app.dev.processes import Processes
 from app.dev.progress import Told
 from app.dev.redis_server import given_redis, start_redis
 
-REAL = ("integration", "contract", "e2e")
+REAL = ("integration", "contract", "e2e", "faults")
 SKIPPED = "no cluster on this machine"
 
 _reason: pytest.StashKey[str | None] = pytest.StashKey()

@@ -140,6 +140,10 @@ class Cluster:
             fairgate.wait([child])
         return child
 
+    def fairgate(self) -> Fairgate:
+        """Return Fairgate of this cluster, for who starts its processes in another way."""
+        return self._fairgate(self._known())
+
     def stop_fairgate(
         self, role: str, sign: int = signal.SIGTERM, *, pid: int | None = None
     ) -> None:

@@ -103,6 +103,10 @@ class Fairgate:
 
     def start(self, role: str, redis: str, more: Mapping[str, str]) -> Process:
         """Start one process of a role, under the service account of that role."""
+        return self._processes.start(self.program(role, redis, more))
+
+    def program(self, role: str, redis: str, more: Mapping[str, str]) -> Program:
+        """Return what `start` starts."""
         if role not in ROLES:
             raise InvalidInput(f"Fairgate has no role {role}; there are {', '.join(ROLES)}.")
         installation = self._known()
@@ -126,7 +130,7 @@ class Fairgate:
             **more,
         }
         argv = (sys.executable, "-P", "-m", "app", "serve")
-        return self._processes.start(Program(process_name(role), argv, environment))
+        return Program(process_name(role), argv, environment)
 
     def wait(self, children: Sequence[Process]) -> None:
         """Return once these are ready, and pods are held if the webhook is among them."""

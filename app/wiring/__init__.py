@@ -23,7 +23,7 @@ from app.web.ops import ops_app
 from app.web.serve import Listener, Servers, allow_connections
 from app.wiring.api import api
 from app.wiring.controller import controller
-from app.wiring.process import Process
+from app.wiring.process import Adapters, Process
 from app.wiring.webhook import webhook
 
 RETRY_SECONDS = 1.0
@@ -37,14 +37,14 @@ ROLES: dict[str, Callable[[Process], Awaitable[None]]] = {
 log = logging.getLogger("fairgate")
 
 
-def serve(settings: Settings) -> None:
+def serve(settings: Settings, adapters: Adapters | None = None) -> None:
     """Run one process until SIGTERM or SIGINT. Raises FairgateError."""
     logs.set_up(settings.log_level)
     allow_connections()
-    uvloop.run(_serve(settings))
+    uvloop.run(_serve(settings, adapters or Adapters()))
 
 
-async def _serve(settings: Settings) -> None:
+async def _serve(settings: Settings, adapters: Adapters) -> None:
     stop = asyncio.Event()
     for sign in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(sign, stop.set)
@@ -53,7 +53,7 @@ async def _serve(settings: Settings) -> None:
             settings.kubeconfig, pool_size=settings.release_concurrency + 32
         )
         stack.push_async_callback(client.close)
-        process = Process(settings, client, stack)
+        process = Process(settings, client, stack, adapters)
         if await _set_up(process, stop):
             await _run(process, stop)
 

@@ -21,7 +21,6 @@ from app.kube.installation import KeptInstallation
 from app.kube.lease import LeaseLeadership
 from app.kube.release import PodReleaser
 from app.kube.status import ResourceStatus
-from app.store.writer import RedisStore
 from app.web.metrics import Leading
 from app.wiring.process import Process, now, redis_of, watch
 
@@ -30,7 +29,7 @@ async def controller(process: Process) -> None:
     """Put together what a leader, or its standby, needs."""
     settings, client = process.settings, process.client
     server = redis_of(process)
-    store = RedisStore(server, settings.cluster)
+    store = process.adapters.store(server, settings.cluster)
     process.after_start.append(server.check)
     managed = ManagedResources(settings.managed_resources)
     classes = {each.name: Resource(each.resource) for each in settings.device_classes}
@@ -43,7 +42,7 @@ async def controller(process: Process) -> None:
     leadership = LeaseLeadership(
         client, settings.namespace, settings.identity, duration=settings.lease_seconds
     )
-    releaser = PodReleaser(client, may_act=leadership.is_valid)
+    releaser = PodReleaser(process.adapters.patches(client), may_act=leadership.is_valid)
     copier = Copier(store, engine, inbox, meters, now, lambda: leader.depose())  # noqa: PLW0108
     releases = Releases(
         releaser,

@@ -13,9 +13,10 @@ from app.core.model import Millis
 from app.kube import canary
 from app.kube.client import Client
 from app.kube.sources import watches
-from app.ports import EventSink
+from app.ports import EventSink, Store
 from app.settings import Settings
 from app.store.connection import Server
+from app.store.writer import RedisStore
 from app.tls.renewal import Renewal
 from app.web.serve import Listener
 
@@ -25,6 +26,17 @@ def now() -> Millis:
     return Millis(time.time_ns() // 1_000_000)
 
 
+@dataclass(frozen=True, slots=True)
+class Adapters:
+    """Where a process meets the world, for a build that breaks it there on purpose.
+
+    `patches`: by what a leader sends its release patches.
+    """
+
+    store: Callable[[Server, str], Store] = RedisStore
+    patches: Callable[[Client], Client] = lambda client: client
+
+
 @dataclass(slots=True)
 class Process:
     """What the roles of this process put together."""
@@ -32,6 +44,7 @@ class Process:
     settings: Settings
     client: Client
     stack: AsyncExitStack
+    adapters: Adapters = field(default_factory=Adapters)
     listeners: list[Listener] = field(default_factory=list)
     checks: dict[str, Callable[[], bool]] = field(default_factory=dict)
     tasks: list[Callable[[], Coroutine[Any, Any, None]]] = field(default_factory=list)

@@ -1,0 +1,77 @@
+"""The rig of each module, cleared between its tests; every test ends with the observer's verdict.
+
+A module whose faults do not heal takes `own_rig`, a cluster for each test.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from app.dev import folder as folders
+from app.dev.cluster import Cluster
+from app.dev.tools import Tools
+from tests.faults.rig import Rig, open_rig
+
+_passed = pytest.StashKey[bool]()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Iterator[pytest.TestReport]:
+    report: pytest.TestReport = yield
+    if report.when == "call":
+        item.stash[_passed] = report.passed
+    return report
+
+
+@pytest.fixture(scope="module")
+def module_rig(cluster_tools: Tools, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
+    folder = tmp_path_factory.mktemp("rig")
+    with open_rig(Cluster(folders.own_folder("rig")), folder) as rig:
+        yield rig
+
+
+@pytest.fixture
+def rig(
+    module_rig: Rig,
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    record_property: Callable[[str, object], None],
+) -> Iterator[Rig]:
+    """A small cluster shared by the module, with a webhook, and nothing else of Fairgate."""
+    yield from _judged(module_rig, request, tmp_path, record_property)
+
+
+@pytest.fixture
+def own_rig(
+    cluster_tools: Tools,
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    record_property: Callable[[str, object], None],
+) -> Iterator[Rig]:
+    """A small cluster of this test alone."""
+    with open_rig(Cluster(folders.own_folder("own-rig")), tmp_path) as rig:
+        yield from _judged(rig, request, tmp_path, record_property)
+
+
+def _judged(
+    rig: Rig,
+    request: pytest.FixtureRequest,
+    folder: Path,
+    record_property: Callable[[str, object], None],
+) -> Iterator[Rig]:
+    rig.begin(folder)
+    try:
+        yield rig
+        if request.node.stash.get(_passed, False):
+            rig.verdict()
+    finally:
+        for what, seconds in rig.times.items():
+            record_property(what, seconds)
+        print(f"\n{request.node.name} took {json.dumps(rig.times)}")
+        rig.clear()

@@ -1,0 +1,105 @@
+"""Work in the background: people of several teams create pods, which run for a moment and end.
+
+It goes to the API server as those people, past every cable, and is bounded: so many pods, and
+what has finished is deleted now and then.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from app.core.errors import ClusterError, ClusterRefused
+from app.dev.api import Api
+from tests.e2e.stage import Object, pod
+
+RUNTIME = "kwok.fairgate.dev/runtime"
+TIDY_EVERY = 40
+END_SECONDS = 30.0
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What is created: `pods` in all, `rate` a second, each of some number of `gpus`."""
+
+    pods: int = 200
+    rate: float = 10.0
+    gpus: Sequence[int] = (1, 1, 2, 4)
+    runtime: str = "2s"
+    namespaces: Sequence[str] = ("load-a", "load-b", "load-c")
+    seed: int = 0
+    tidy: bool = True
+
+
+class Load:
+    """One run of it, in a thread. `created` is by namespace, `seconds` how long each call took."""
+
+    def __init__(self, name: str, shape: Shape, apis: dict[str, Api]) -> None:
+        self.shape = shape
+        self.created: Counter[str] = Counter()
+        self.refused: list[str] = []
+        self.unanswered: list[str] = []
+        self.seconds: list[float] = []
+        self._name = name
+        self._apis = apis
+        self._random = random.Random(shape.seed)
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"load-{name}", daemon=True)
+        self._thread.start()
+
+    @property
+    def total(self) -> int:
+        """How many pods were created."""
+        return self.created.total()
+
+    @property
+    def over(self) -> bool:
+        """Tell whether all was created, or refused."""
+        return not self._thread.is_alive()
+
+    def stop(self) -> None:
+        """Create nothing more, and return once the call under way has ended."""
+        self._ending.set()
+        self._thread.join(END_SECONDS)
+        assert not self._thread.is_alive(), "a creation hangs in the API server"
+
+    def _run(self) -> None:
+        begun = time.monotonic()
+        for number in range(self.shape.pods):
+            due = begun + number / self.shape.rate
+            if self._ending.wait(max(0.0, due - time.monotonic())):
+                break
+            namespace = self._random.choice(self.shape.namespaces)
+            self._create(namespace, self._pod(number))
+            if self.shape.tidy and number % TIDY_EVERY == TIDY_EVERY - 1:
+                self._tidy(namespace)
+        for api in self._apis.values():
+            api.__exit__()
+
+    def _pod(self, number: int) -> Object:
+        made = pod(f"{self._name}-{number}", self._random.choice(self.shape.gpus))
+        if self.shape.runtime:
+            made["metadata"]["annotations"] = {RUNTIME: self.shape.runtime}
+        return made
+
+    def _create(self, namespace: str, made: Object) -> None:
+        begun = time.monotonic()
+        try:
+            self._apis[namespace].call("POST", f"/api/v1/namespaces/{namespace}/pods", made)
+            self.created[namespace] += 1
+        except ClusterRefused as error:
+            self.refused.append(str(error))
+        except ClusterError as error:  # a webhook that does not answer is a 500
+            self.unanswered.append(str(error))
+        self.seconds.append(time.monotonic() - begun)
+
+    def _tidy(self, namespace: str) -> None:
+        path = f"/api/v1/namespaces/{namespace}/pods?fieldSelector=status.phase%3DSucceeded"
+        try:
+            self._apis[namespace].call("DELETE", path)
+        except ClusterError as error:
+            self.unanswered.append(str(error))

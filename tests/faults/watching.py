@@ -1,0 +1,61 @@
+"""Runs the observer, a program of its own, and reads its verdict. Judges nothing itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from app.dev.build import SOURCE
+from app.dev.cluster import Cluster
+from app.dev.processes import Program, is_alive, last_lines
+from app.dev.ready import until
+
+READY_SECONDS = 60.0
+VERDICT_SECONDS = 90.0
+
+
+class Watching:
+    """One run of the observer, from `watching` to its report."""
+
+    def __init__(
+        self, cluster: Cluster, name: str, report: Path, redis: str, exempt: Sequence[str]
+    ) -> None:
+        self._processes, self._report = cluster.processes, report
+        argv = [sys.executable, "-P", "-m", "tests.faults.observer"]
+        argv += ["--kubeconfig", str(cluster.kubeconfig), "--redis", redis]
+        argv += ["--cluster", "default", "--audit-log", str(cluster.audit_log)]
+        argv += ["--report", str(report), "--exempt", ",".join(exempt)]
+        environment = {"PATH": os.defpath, "PYTHONPATH": str(SOURCE), "PYTHONUNBUFFERED": "1"}
+        self._process = self._processes.start(Program(name, tuple(argv), environment))
+        self.log = self._processes.log(name)
+        until(
+            {"the observer": lambda: "watching" in self.log.read_text().split()},
+            seconds=READY_SECONDS,
+            check=lambda: self._processes.check([self._process]),
+        )
+
+    @property
+    def found(self) -> bool:
+        """Tell whether it has ended before it was asked to: it found a violation, or broke."""
+        return not is_alive(self._process)
+
+    def verdict(self) -> dict[str, Any]:
+        """End it and return its report: `violations` and `counts`."""
+        if is_alive(self._process):
+            os.kill(self._process.pid, signal.SIGTERM)
+        deadline = time.monotonic() + VERDICT_SECONDS
+        while is_alive(self._process):
+            assert time.monotonic() < deadline, f"the observer gives no verdict: {self._tail()}"
+            time.sleep(0.05)
+        self._processes.stop([self._process])
+        assert self._report.exists(), f"the observer broke: {self._tail()}"
+        return dict(json.loads(self._report.read_text()))
+
+    def _tail(self) -> str:
+        return last_lines(self.log, 30)
