@@ -16,7 +16,8 @@ from tests.faults.program import Program
 from tests.faults.rig import Rig
 from tests.faults.service import Service
 
-WORKERS = 4
+WORKERS, CROWD = 4, 8
+ASKED = "fairgate_admission_requests_total"
 
 
 def busy(rig: Rig, tally: Tally, more: int = 20) -> None:
@@ -34,9 +35,10 @@ def test_f01_one_of_two_webhooks_killed_costs_a_few_creates(rig: Rig) -> None:
         endpoint = service.add(doomed.listens, doomed.ready)
         rig.until("it is in the Service", lambda: endpoint.is_in)
         load = stack.enter_context(
-            Creators(rig.cluster.kubeconfig, namespace, workers=WORKERS)
+            Creators(rig.cluster.kubeconfig, namespace, workers=CROWD, pace=0.02)
         ).tally
         busy(rig, load)
+        rig.until("it is asked", lambda: (doomed.metric(ASKED) or 0) > CROWD)
         killed_at = time.monotonic()
         doomed.kill()
         rig.until("it is out of the Service", lambda: not endpoint.is_in)
