@@ -117,6 +117,8 @@ class Watchdog:
         """Documents whose object was never seen, and since when they are known."""
         self._other_ca: dict[Ref, float] = {}
         """Where another replica's CA is, and since when."""
+        self._alarms: dict[str, str] = {}
+        """What operators are still to be told, by what it is about."""
         self._agreed: dict[Ref, Object] = {}
         """What each live object was when we last found it as wanted."""
 
@@ -146,6 +148,7 @@ class Watchdog:
             for ref in sorted(self._documents):
                 if ref.kind in WEBHOOKS:
                     await self._mend(ref, ca_pem, is_newest=True)
+        await self._sound()
 
     def _heard(self, kind: str | None, name: str | None) -> None:
         """Something changed. No kind: the ConfigMap; no name: any object of the kind."""
@@ -189,6 +192,7 @@ class Watchdog:
                 failed = await self._tried(f"ConfigMap {CONFIG_MAP}", self._read_map)
             for ref in sorted(self._documents if everything else dirty & self._documents.keys()):
                 failed |= await self._tried(str(ref), partial(self._mend, ref, ca))
+        await self._sound()
         if failed:
             least, most = self._pace.again
             self._look_again(min(most, least * 2 ** min(self._failures, 10)))
@@ -257,7 +261,7 @@ class Watchdog:
             "data": self._map["data"],
         }
         await self._restorer.put_back(path, found, wanted)
-        await self._tell(Ref("ConfigMap", CONFIG_MAP), found, [why] if found else [DELETED])
+        self._tell(Ref("ConfigMap", CONFIG_MAP), found, [why] if found else [DELETED])
 
     async def _mend(self, ref: Ref, ca: bytes, *, is_newest: bool = False) -> None:
         """Make one object as wanted. Raises ClusterError.
@@ -302,7 +306,7 @@ class Watchdog:
         if by_us:
             log.info("enforcement written", extra={"kind": ref.kind, "object": ref.name})
         else:
-            await self._tell(ref, live, differences(live, wanted) if live else [DELETED])
+            self._tell(ref, live, differences(live, wanted) if live else [DELETED])
 
     def _agrees(self, ref: Ref, live: Object, wanted: Object) -> bool:
         if differences(live, wanted):
@@ -345,7 +349,7 @@ class Watchdog:
             self._look_again(left)
         return left > 0
 
-    async def _tell(self, ref: Ref, live: Object | None, what: list[str]) -> None:
+    def _tell(self, ref: Ref, live: Object | None, what: list[str]) -> None:
         """Report that an object was touched by somebody, and put back."""
         who = last_writer(live, OURS) if live is not None else "the audit log tells who"
         facts = {"kind": ref.kind, "object": ref.name, "what": what, "who": who}
@@ -353,6 +357,12 @@ class Watchdog:
         self._meters.restored(ref.kind)
         self._then()
         told = f"{ref}: {', '.join(what)}"
-        message = f"Somebody touched {told} ({who}); it has been put back."
-        await self._alarm.tell("EnforcementRestored", told, message)
-        await asyncio.sleep(self._pace.breath)
+        self._alarms[told] = f"Somebody touched {told} ({who}); it has been put back."
+
+    async def _sound(self) -> None:
+        """Tell operators, now that everything is back, and pause, in case somebody insists."""
+        alarms, self._alarms = self._alarms, {}
+        for told, message in alarms.items():
+            await self._alarm.tell("EnforcementRestored", told, message)
+        if alarms:
+            await asyncio.sleep(self._pace.breath)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -45,11 +45,8 @@ def delete(rig: Rig, *refs: Ref) -> float:
         with rig.admin() as api:
             api.call("DELETE", ref.path)
 
-    threads = [threading.Thread(target=one, args=(ref,)) for ref in refs]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(len(refs)) as pool:
+        list(pool.map(one, refs))
     return time.monotonic()
 
 
