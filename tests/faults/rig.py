@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -29,7 +28,7 @@ from app.dev.readiness import has_ca, holds
 from app.dev.ready import free_ports, until
 from app.dev.redis_server import start_redis
 from app.kube.canary import NAMESPACE as CANARY
-from tests.e2e.stage import Object, Stage, gates
+from tests.e2e.stage import GPU, Object, Stage, gates
 from tests.faults.cable import Cable
 from tests.faults.clock import VARIABLE as CLOCK
 from tests.faults.daemon import Daemon, RedisDaemon
@@ -40,7 +39,7 @@ from tests.faults.watching import Watching
 LEASE_SECONDS = 3
 PATIENCE = 90.0
 POLL = 0.1
-QUIET_SECONDS = 2.5
+QUIET_SECONDS = 1.5
 SMALL = Options(nodes=4, gpus=8, fairgate=False)
 GPUS = 32
 
@@ -81,18 +80,19 @@ class Rig:
         self.folder, self.stage = folder, Stage(self.cluster, folder=folder)
         self._clock = folder / "clock"
         self.times, self.report, self.loads = {}, None, []
-        if find_spec("tests.faults.observer") is not None:
-            number = next(self._numbers)
-            exempt = (*self._installation.exempt, CANARY)
-            self.observer = Watching(
-                self.cluster,
-                f"observer-{number}",
-                folder / f"verdict-{number}.json",
-                self.redis_server.url,
-                exempt,
-            )
+        self.observe()
         if not self.of("webhook"):
             self.start("webhook")
+
+    def observe(self, *flags: str) -> None:
+        """Let a new observer follow from now on, in place of the one there was."""
+        if self.observer is not None:
+            self.observer.verdict()
+        number = next(self._numbers)
+        report = self.folder / f"verdict-{number}.json"
+        exempt = ",".join((*self._installation.exempt, CANARY))
+        flags = ("--exempt", exempt, *flags)
+        self.observer = Watching(self.cluster, f"observer-{number}", report, self.redis_url, *flags)
 
     def start(
         self,
@@ -211,6 +211,17 @@ class Rig:
         """Return a direct connection to the API server, as who may do anything; use by `with`."""
         return self._control_plane.api()
 
+    def used(self, namespace: str = "") -> int:
+        """Return how many GPUs are past the gate and not finished, in one namespace or in all."""
+        return sum(
+            int(c["resources"].get("limits", {}).get(GPU, 0))
+            for p in self.pods()
+            if not gates(p)
+            and p["status"]["phase"] not in ("Succeeded", "Failed")
+            and namespace in ("", p["metadata"]["namespace"])
+            for c in p["spec"]["containers"]
+        )
+
     def pods(self) -> list[Object]:
         """Return every pod of the cluster that is not exempt."""
         exempt = {*self._installation.exempt, CANARY}
@@ -269,10 +280,8 @@ class Rig:
         if self.report is not None:
             return self.report
         self.settle()
-        self.report = {"violations": [], "counts": {}}
-        if self.observer is not None:
-            self.report = self.observer.verdict()
-            self.observer = None
+        assert self.observer is not None, "a test begins with an observer"
+        self.report, self.observer = self.observer.verdict(), None
         (self.folder / "took.json").write_text(json.dumps(self.times))
         violations = self.report["violations"]
         assert not violations, "\n".join(
@@ -287,10 +296,38 @@ class Rig:
         if self.observer is not None:
             self.observer.verdict()
             self.observer = None
-        for program in self.of("controller") + self.of("api"):
+        others = self.of("controller") + self.of("api")
+        for program in others:
+            program.cont()
+            program.send(signal.SIGTERM)  # politely: the lease is free at once
+        for program in others:
             program.kill(signal.SIGTERM)
-        self.stage.clear()
+        with self.admin() as api:
+            self._empty(api)
+        for kind, name in self.stage.objects:
+            self.cluster.kubectl("delete", kind, name, "--ignore-not-found")
         self._forget(lambda program: not program.alive)
+
+    def _empty(self, api: Api) -> None:
+        """Delete all work in the test's namespaces, and wait until nothing of it is left."""
+        kinds = (
+            "apis/apps/v1/%s/deployments",
+            "apis/apps/v1/%s/statefulsets",
+            "apis/batch/v1/%s/jobs",
+            "api/v1/%s/pods",
+        )
+        paths = [
+            f"/{kind % f'namespaces/{name}'}?gracePeriodSeconds=0&propagationPolicy=Background"
+            for kind in kinds
+            for name in self.stage.namespaces
+        ]
+
+        def is_empty() -> bool:
+            for path in paths:
+                api.call("DELETE", path)
+            return not self.pods()
+
+        self.until("nothing of the test is left", is_empty)
 
     def close(self) -> None:
         """End everything of ours; the cluster is another's to take down."""

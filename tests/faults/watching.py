@@ -7,7 +7,6 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +22,12 @@ VERDICT_SECONDS = 90.0
 class Watching:
     """One run of the observer, from `watching` to its report."""
 
-    def __init__(
-        self, cluster: Cluster, name: str, report: Path, redis: str, exempt: Sequence[str]
-    ) -> None:
+    def __init__(self, cluster: Cluster, name: str, report: Path, redis: str, *flags: str) -> None:
         self._processes, self._report = cluster.processes, report
         argv = [sys.executable, "-P", "-m", "tests.faults.observer"]
         argv += ["--kubeconfig", str(cluster.kubeconfig), "--redis", redis]
         argv += ["--cluster", "default", "--audit-log", str(cluster.audit_log)]
-        argv += ["--report", str(report), "--exempt", ",".join(exempt)]
+        argv += ["--report", str(report), *flags]
         environment = {"PATH": os.defpath, "PYTHONPATH": str(SOURCE), "PYTHONUNBUFFERED": "1"}
         self._process = self._processes.start(Program(name, tuple(argv), environment))
         self.log = self._processes.log(name)
@@ -41,9 +38,14 @@ class Watching:
         )
 
     @property
-    def found(self) -> bool:
-        """Tell whether it has ended before it was asked to: it found a violation, or broke."""
-        return not is_alive(self._process)
+    def violations(self) -> list[str]:
+        """What it has found so far; what can only be judged at the end comes with the verdict."""
+        found = [
+            line.partition(" ")[2]
+            for line in self.log.read_text(errors="replace").splitlines()
+            if line.startswith("violation ")
+        ]
+        return found if is_alive(self._process) else [*found, f"the observer broke: {self._tail()}"]
 
     def verdict(self) -> dict[str, Any]:
         """End it and return its report: `violations` and `counts`."""

@@ -1,0 +1,178 @@
+"""Follow, judge, and on SIGTERM, or when FILE.stop appears, give the verdict: exit 0, or 1."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import sys
+import time
+import types
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+
+import redis
+
+from tests.faults.observer import redis_copy, writers
+from tests.faults.observer.cluster import Refused
+from tests.faults.observer.follow import Follower
+from tests.faults.observer.judge import Allowed, Judge
+from tests.faults.observer.objects import Managed
+
+MANAGED = (
+    "nvidia.com/gpu,amd.com/gpu,nvidia.com/mig-*,nvidia.com/gpu.shared,nvidia.com/gpucores,"
+    "nvidia.com/gpumem"
+)
+EXEMPT = "kube-system,kube-public,kube-node-lease,fairgate-system,fairgate-canary,gpu-operator"
+POLL_SECONDS = 0.1
+
+
+class Observer:
+    """One run. `step` goes on, `finish` judges what must hold in the end."""
+
+    def __init__(self, told: argparse.Namespace) -> None:
+        self._told = told
+        self._follower = Follower(told.kubeconfig)
+        allowed = Allowed(told.grace, told.allow_bypass, told.allow_by_hand)
+        exempt = frozenset(told.exempt.split(","))
+        self._judge = Judge(Managed(told.managed.split(",")), exempt, allowed)
+        self._told_of = 0
+
+    def start(self) -> None:
+        """Begin to follow."""
+        self._follower.start()
+
+    @property
+    def follows(self) -> bool:
+        """Tell whether everything is followed."""
+        return self._follower.follows
+
+    def step(self) -> None:
+        """Judge what has become final; print each violation as it is found."""
+        for seen in self._follower.sightings():
+            self._judge.take(seen)
+        for each in self._judge.violations[self._told_of :]:
+            _say("violation", asdict(each))
+        self._told_of = len(self._judge.violations)
+
+    def finish(self) -> bool:
+        """Judge the rest, write the report, and tell whether all is well."""
+        version = self._catch_up()
+        self._judge.finish(version)
+        if self._told.redis:
+            self._compare()
+        if self._told.audit_log:
+            log = writers.read(self._told.audit_log)
+            cuts = self._follower.cuts
+            for what in writers.judge(self._judge.releases, log, self._told.writer, cuts):
+                self._judge.blame("I2", what, version)
+        self.step()
+        self._follower.end()
+        report = {
+            "violations": [asdict(each) for each in self._judge.violations],
+            "counts": dict(self._judge.counts) | {"late": self._follower.late},
+            "bypassed": sorted(self._judge.bypassed.values()),
+            "blind": [asdict(hole) for hole in self._follower.holes],
+        }
+        draft = self._told.report.with_suffix(".new")
+        draft.write_text(json.dumps(report, indent=1) + "\n")
+        draft.rename(self._told.report)
+        return not self._judge.violations
+
+    def _catch_up(self) -> int:
+        """Judge everything up to now; return the version of now."""
+        newest = 0
+
+        def is_done() -> bool:
+            nonlocal newest
+            try:
+                newest = newest or self._follower.newest()
+            except (OSError, Refused):
+                return False
+            self.step()
+            return self._follower.settled >= newest
+
+        if not self._until(is_done):
+            self._judge.blame("observer", "could not catch up with the API server", newest)
+        return newest
+
+    def _compare(self) -> None:
+        """Compare Redis with a recount, again and again until they are equal."""
+        found: list[str] = []
+
+        def is_equal() -> bool:
+            nonlocal found
+            try:
+                copy = redis_copy.read(self._told.redis, self._told.cluster)
+            except (redis.RedisError, ValueError) as error:
+                found = [f"not readable: {error}"]
+                return False
+            wanted = redis_copy.recount(self._judge.layout, self._judge.pods.values())
+            found = redis_copy.compare(wanted, copy)
+            return not found
+
+        if not self._until(is_equal):
+            for what in found:
+                self._judge.blame("I8", f"Redis: {what}", self._follower.settled)
+
+    def _until(self, true: Callable[[], bool]) -> bool:
+        deadline = time.monotonic() + self._told.settle
+        while not true():
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(POLL_SECONDS)
+            self.step()
+        return True
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run until told to stop; return the exit code."""
+    told = _parser().parse_args(arguments)
+    stopping = False
+
+    def stop(number: int, frame: types.FrameType | None) -> None:
+        nonlocal stopping
+        stopping = True
+
+    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    told_to_stop = told.report.with_name(told.report.name + ".stop")
+    observer = Observer(told)
+    observer.start()
+    said = False
+    while not stopping and not told_to_stop.exists():
+        observer.step()
+        if not said and observer.follows:
+            said = True
+            print("watching", flush=True)
+        time.sleep(POLL_SECONDS)
+    good = observer.finish()
+    _say("verdict", "good" if good else "violations")
+    return 0 if good else 1
+
+
+def _say(word: str, what: object) -> None:
+    print(word, json.dumps(what), flush=True)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m tests.faults.observer", description=__doc__)
+    add = parser.add_argument
+    add("--kubeconfig", type=Path, required=True, help="of an administrator")
+    add("--report", type=Path, required=True, metavar="FILE", help="where the verdict goes")
+    add("--redis", default="", metavar="URL", help="absent: Redis is not compared")
+    add("--cluster", default="default", help="its name in the keys of Redis")
+    add("--audit-log", type=Path, metavar="PATH", help="of the API server, JSON lines")
+    add("--exempt", default=EXEMPT, help="namespaces that are left alone")
+    add("--managed", default=MANAGED, help="resources; a trailing * stands for any ending")
+    add("--grace", type=float, default=5.0, help="seconds in which an older bound still counts")
+    add("--settle", type=float, default=30.0, help="seconds for the last comparisons")
+    add("--writer", default=writers.WRITER, help="the only user that may release")
+    add("--allow-bypass", action="store_true", help="the scenario lets pods slip through")
+    add("--allow-by-hand", action="store_true", help="the scenario breaks the glass")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())
