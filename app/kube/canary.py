@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from app.core.errors import ClusterError
 from app.kube.alarm import Alarm
 from app.kube.client import Client
-from app.kube.trials import ACCOUNT, NAMESPACE, OWN_GATE, HoleFound, Trials
+from app.kube.trials import ACCOUNT, NAMESPACE, OWN_GATE, HoleFound, Layer, Stop, Trials
 from app.ports import EnforcementMeters
 
 __all__ = ["ACCOUNT", "CREATE", "HOLD", "NAMESPACE", "OWN_GATE", "RELEASE", "Canary", "Haste"]
@@ -63,17 +63,17 @@ class Canary:
         self._alarm = alarm
         self._haste = haste
         made = Trials(client, managed)
-        trials: Mapping[str, Callable[[], Awaitable[str]]] = {
+        trials: Mapping[str, Callable[[], Awaitable[Stop]]] = {
             HOLD: made.hold,
             CREATE: made.create,
             RELEASE: made.release,
         }
         self._trials = {check: trials[check] for check in checks}
         self._well: dict[str, bool] = {}
-        self._usual: dict[str, str] = {}
+        self._usual: dict[str, Stop] = {}
         """What stopped each trial when nothing was amiss. Two layers stand behind each other: that
         the second stops a trial does not prove the first."""
-        self._latest: dict[str, str] = {}
+        self._latest: dict[str, Stop] = {}
         self._hurried = asyncio.Event()
 
     def hurry(self) -> None:
@@ -92,36 +92,51 @@ class Canary:
                 await self.prove()
 
     async def prove(self) -> bool:
-        """Try until all is stopped by what stopped it before; tell whether that was so in time."""
+        """Try until all is stopped by the layer that stopped it before; tell whether it was."""
         began = time.monotonic()
         self._hurried.clear()
-        pause, found = self._haste.first, {}
+        pause = self._haste.first
+        found: dict[str, Stop] = {}
         for _ in range(self._haste.tries):
             await asyncio.sleep(pause)
+            if self._hurried.is_set():  # more was put back, which has to settle as well
+                self._hurried.clear()
+                pause = self._haste.first
+                continue
             pause = self._haste.again
             found = await self.look()
             if self._observing():
                 return False
-            if found.keys() == self._trials.keys() and found == found | self._usual:
+            if self._proves(found):
+                facts = {check: str(stop) for check, stop in found.items()}
                 seconds = round(time.monotonic() - began, 3)
-                log.info("enforcement is proven", extra={"seconds": seconds, "by": found})
+                log.info("enforcement is proven", extra={"seconds": seconds, "by": facts})
                 self._usual |= found
                 return True
-        log.warning("enforcement is not proven", extra={"by": found, "before": self._usual})
-        self._usual |= found
+        facts = {check: str(stop) for check, stop in found.items()}
+        log.warning("enforcement is not proven", extra={"by": facts})
         return False
 
-    def _learn(self, found: dict[str, str]) -> None:
-        """Take what stopped the trials for usual if it did so twice: rules may be renamed by an
-        upgrade, and the second layer may have stood in for the first just once."""
-        for check, by in found.items():
-            if check not in self._usual or self._latest.get(check) == by:
-                self._usual[check] = by
+    def _proves(self, found: Mapping[str, Stop]) -> bool:
+        """Tell whether all was stopped, and nothing by the second layer that was the first's."""
+        if found.keys() != self._trials.keys():
+            return False
+        return all(
+            stop.layer is Layer.POLICY or self._usual.get(check, stop).layer is stop.layer
+            for check, stop in found.items()
+        )
+
+    def _learn(self, found: dict[str, Stop]) -> None:
+        """Take what stopped the trials for usual if it did so twice: an upgrade may drop a layer,
+        and the second may have stood in for the first just once."""
+        for check, stop in found.items():
+            if check not in self._usual or self._latest.get(check) == stop:
+                self._usual[check] = stop
         self._latest = found
 
-    async def look(self) -> dict[str, str]:
+    async def look(self) -> dict[str, Stop]:
         """Make each trial once and report what it showed; return what stopped those that were."""
-        found: dict[str, str] = {}
+        found: dict[str, Stop] = {}
         for check, trial in self._trials.items():
             if self._observing():
                 self._well.pop(check, None)

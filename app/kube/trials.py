@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
 from typing import Any
 
 import msgspec
@@ -28,7 +30,6 @@ OWN_GATE = "fairgate.io/canary"
 
 PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
 
-WEBHOOK = "webhook"
 _DENIED = "denied"
 _UNANSWERED = "failed calling webhook"
 _RULE = re.compile(r"""ValidatingAdmissionPolicy '([^']+)'|admission webhook "([^"]+)\"""")
@@ -36,12 +37,33 @@ _RULE = re.compile(r"""ValidatingAdmissionPolicy '([^']+)'|admission webhook "([
 _pod = msgspec.json.Decoder(wire.Pod)
 
 
+class Layer(Enum):
+    """Which of the two layers of enforcement."""
+
+    POLICY = "policy"
+    WEBHOOK = "webhook"
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """What stopped a trial."""
+
+    layer: Layer
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.layer.value} {self.name}"
+
+
+HOLDS = Stop(Layer.WEBHOOK, "hold.fairgate.io")
+
+
 class HoleFound(Exception):
     """A trial showed that enforcement does not hold; the message says how."""
 
 
 class Trials:
-    """Each method is one trial and returns the name of what stopped it.
+    """Each method is one trial and returns what stopped it.
 
     They raise HoleFound, and ClusterError where it could not be tried, which says nothing.
     """
@@ -51,14 +73,14 @@ class Trials:
         self._client = client
         self._resource = resource(managed)
 
-    async def hold(self) -> str:
+    async def hold(self) -> Stop:
         """A pod that asks for a managed resource would be stored with our gate."""
         made = await self._created(self._body(), dry_run=True)
         if GATE not in gates(made):
             raise HoleFound(f"a pod that asks for {self._resource} is not held by {GATE}.")
-        return WEBHOOK
+        return HOLDS
 
-    async def create(self) -> str:
+    async def create(self) -> Stop:
         """A pod that another scheduler is to place is refused, held or not."""
         body = self._body()
         body["spec"]["schedulerName"] = SCHEDULER
@@ -75,7 +97,7 @@ class Trials:
             raise _unanswered(error) from error
         raise HoleFound(f"a pod of scheduler {SCHEDULER} can be made; no rule refused it.")
 
-    async def release(self) -> str:
+    async def release(self) -> Stop:
         """Our gate cannot be taken off the pod that stands for all others."""
         held = await self._held()
         at = f"/spec/schedulingGates/{gates(held).index(GATE)}"
@@ -165,7 +187,7 @@ def gates(pod: wire.Pod) -> list[str]:
     return [gate.name for gate in pod.spec.scheduling_gates or ()]
 
 
-def _denied_by(error: ClusterRefused, *, expected: tuple[int, ...]) -> str | None:
+def _denied_by(error: ClusterRefused, *, expected: tuple[int, ...]) -> Stop | None:
     """Return the policy or webhook that said no. RBAC would too, and that proves nothing: None.
 
     Raises the refusal itself where its status says that the trial did not take place.
@@ -173,7 +195,7 @@ def _denied_by(error: ClusterRefused, *, expected: tuple[int, ...]) -> str | Non
     said = str(error)
     found = _RULE.search(said) if _DENIED in said else None
     if found:
-        return found[1] or found[2]
+        return Stop(Layer.POLICY, found[1]) if found[1] else Stop(Layer.WEBHOOK, found[2])
     if error.status in expected:
         raise error
     return None

@@ -117,6 +117,8 @@ class Watchdog:
         """Documents whose object was never seen, and since when they are known."""
         self._other_ca: dict[Ref, float] = {}
         """Where another replica's CA is, and since when."""
+        self.has_looked = False
+        """Whether it has seen everything once: what goes from then on was deleted."""
         self._alarms: dict[str, str] = {}
         """What operators are still to be told, by what it is about."""
         self._agreed: dict[Ref, Object] = {}
@@ -132,6 +134,7 @@ class Watchdog:
             while True:
                 await self._rest()
                 await self._round()
+                self.has_looked = True
                 for kind in sorted({ref.kind for ref in self._documents} - followed):
                     heard = partial(self._heard, kind)
                     group.create_task(follow(self._client, PATHS[kind], heard))
@@ -272,6 +275,7 @@ class Watchdog:
             try:
                 await self._compare(ref, ca, is_newest)
             except ClusterRefused as error:
+                self._normal.pop(ref, None)  # it may be what is not right any more
                 if error.status != 409 or attempt + 1 == TRIES:  # changed since we read it
                     raise
             else:
@@ -288,8 +292,10 @@ class Watchdog:
         elif observing or self._is_helms(ref):
             return
         # The API server may have learned new defaults, and the chart may have been upgraded.
-        marks = helm_marks(self._map) if self._map else {}
-        self._normal[ref] = await self._restorer.normal(self._documents[ref], marks)
+        # Both can wait where there is nothing: what we know is put there at once.
+        if live is not None or ref not in self._normal:
+            marks = helm_marks(self._map) if self._map else {}
+            self._normal[ref] = await self._restorer.normal(self._documents[ref], marks)
         wanted = in_force(self._normal[ref], ca, observing)
         if live is not None and self._agrees(ref, live, wanted):
             return

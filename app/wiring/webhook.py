@@ -76,5 +76,6 @@ def _guard(process: Process, certificate: Renewal, view: View) -> None:
 
     certificate.publish = publish
     process.tasks.append(watchdog.run)
+    process.checks["enforcement seen"] = lambda: watchdog.has_looked
     if settings.canary_seconds:
         process.tasks.append(trials.run)
