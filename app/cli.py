@@ -20,7 +20,7 @@ from typing import Annotated, Any, cast
 import typer
 from typer.core import TyperGroup
 
-from app import release_command, settings
+from app import audit_command, release_command, settings
 from app.core.errors import FairgateError, InvalidInput
 
 WRONG_INPUT, UNREACHABLE, DEFECT, INTERRUPTED = 2, 3, 4, 130
@@ -327,6 +327,7 @@ def replay(
     )
 
 
+cli.add_typer(audit_command.audit_app, name="audit")
 cli.command(epilog=release_command.EXAMPLES)(release_command.release)
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from app.core.audit import Record
+from app.core.audit import Entry, Head, Record
+from app.core.audit_lines import SignedHead
 from app.core.effects import Adopt, Intend, PodRef, Release, StoreWrite, Tell
 from app.core.events import ClusterEvent
 from app.core.model import Answer, Millis, PoolName, TenantName, Uid, UserName
@@ -24,6 +25,9 @@ class Store(Protocol):
 
     async def floor(self) -> int:
         """The highest epoch that ever wrote; 0 for an empty store."""
+
+    async def claim(self, epoch: int) -> None:
+        """Raise the floor: no older epoch writes from now on. What it wrote stays readable."""
 
     async def rebuild(self, epoch: int, writes: Iterable[StoreWrite]) -> None:
         """Take the store over for `epoch` and replace all of its contents."""
@@ -106,10 +110,105 @@ class Installation(Protocol):
         """Return since when; if nobody knows, since `now`, and that is kept for ever."""
 
 
+class Sight(Protocol):
+    """What the watches see of the cluster."""
+
+    async def catch_up(self) -> None:
+        """Return once the sink was told of all that was so when this was called."""
+
+
 class Recorder(Protocol):
     """Where what an auditor must know is written down. Never blocks, never raises."""
 
     def record(self, record: Record, /) -> None: ...
+
+
+class Epochs(Protocol):
+    """Where the highest epoch is kept outside Redis and the Lease. May raise ClusterError."""
+
+    async def floor(self) -> int:
+        """The highest epoch that was ever claimed; 0 if none was."""
+
+    async def claim(self, epoch: int) -> None:
+        """Raise the floor to `epoch`. Raises EpochStale if it is there already, or above."""
+
+
+class Terms(Protocol):
+    """Hears when this replica leads."""
+
+    def begin(self, epoch: int) -> None:
+        """A term begins: nothing was released in it yet."""
+
+    async def end(self) -> None:
+        """The term is over, if one was under way. Returns soon."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How the audit stream ends: its last entry, the highest number it ever had, its memory."""
+
+    last: Head
+    top: int
+    signed: SignedHead | None
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Entries to be appended to a stream that ends with `after`; then `signed` is its head.
+
+    Entries below number `keep` are removed. `aside`: what stands in the stream cannot be
+    continued, and is set aside.
+    """
+
+    epoch: int
+    after: Head
+    entries: tuple[Entry, ...]
+    signed: SignedHead
+    keep: int = 0
+    aside: bool = False
+
+
+class Trail(Protocol):
+    """The stream of the audit chain. All raise StoreError."""
+
+    async def ending(self) -> Ending:
+        """How the stream ends."""
+
+    async def lines(self, after: int, limit: int) -> Sequence[tuple[int, str]]:
+        """At most `limit` entries above number `after`, each with its number, unread."""
+
+    async def append(self, batch: Batch) -> bool:
+        """Append a batch; once, however often it is sent. False: the stream ends elsewhere.
+
+        Raises EpochStale if a newer leader has written.
+        """
+
+
+class Anchor(Protocol):
+    """Where the newest signed head is kept outside Redis. May raise ClusterError."""
+
+    async def anchored(self) -> SignedHead | None:
+        """The newest head that was anchored; None if there is none, or it is not legible."""
+
+    async def anchor(self, epoch: int, signed: SignedHead) -> None:
+        """Keep this head, as leader of `epoch`. Raises EpochStale if a newer one has claimed."""
+
+
+class Signing(Protocol):
+    """A key that signs heads."""
+
+    @property
+    def public_key(self) -> str: ...
+    def sign(self, head: SignedHead, /) -> SignedHead:
+        """Return the head with key and signature."""
+
+
+class Outlet(Protocol):
+    """Where copies of the chain's lines go. Never blocks, never raises."""
+
+    def put(self, line: str, number: int, epoch: int) -> None:
+        """Write a line about entry `number`, in its turn; `epoch` is the leader's."""
 
 
 class Announcer(Protocol):
@@ -128,11 +227,17 @@ class StatusWriter(Protocol):
 class Leadership(Protocol):
     """One lease, one leader."""
 
-    async def acquire(self) -> int:
-        """Wait until this replica leads; return `leaseTransitions` of the lease it took."""
+    async def acquire(self, fit: Callable[[], Awaitable[bool]] | None = None) -> int:
+        """Wait until this replica leads; return `leaseTransitions` of the lease it took.
 
-    def is_valid(self) -> bool:
-        """Tell whether this replica may still act, judged by the monotonic clock."""
+        `fit` is asked whenever the lease can be had: who could not lead now leaves it to others.
+        """
+
+    def left(self) -> float:
+        """Return for how many seconds this replica may still act, by the monotonic clock.
+
+        0 or less: not at all. Nothing may be sent that could take longer.
+        """
 
     async def lost(self) -> None:
         """Wait until leadership has ended."""

@@ -66,6 +66,9 @@ class Settings:
     drain_seconds: int
     release_concurrency: int
     evict_bypassed: bool
+    audit_folder: Path | None
+    audit_days: int
+    audit_megabytes: int
     log_level: str
     identity: str
 
@@ -206,6 +209,20 @@ FIELDS: tuple[Field, ...] = (
         text.switch,
         "false",
         "Whether pods that got round the gate are evicted (true or false); reported they are.",
+    ),
+    Field(
+        "audit_folder",
+        text.folder,
+        "",
+        "A folder to which the audit chain is copied, as files that are only appended to. "
+        "Absent: standard output alone.",
+    ),
+    Field("audit_days", text.whole(1, 36500), "90", "How long Redis keeps audit entries."),
+    Field(
+        "audit_megabytes",
+        text.whole(1, 1_000_000),
+        "256",
+        "How much memory of Redis audit entries may take; the oldest go first.",
     ),
     Field("log_level", text.choice(LEVELS), "info", "debug, info, warning or error."),
     Field(

@@ -114,6 +114,14 @@ def file(written: str) -> Path:
     return path
 
 
+def folder(written: str) -> Path:
+    """Read the path of a folder, which may come later: a volume that is not there yet."""
+    path = Path(written).expanduser()
+    if path.exists() and not path.is_dir():
+        raise InvalidInput(f"{path} is not a folder; write the path of a folder.")
+    return path
+
+
 def label(written: str) -> str:
     """Read a name of the kind that namespaces have."""
     if not _LABEL.fullmatch(written):

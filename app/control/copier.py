@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from app.control.inbox import Inbox
 from app.core.effects import Charge, Dequeue, Enqueue, Intend, Refund, StoreWrite
@@ -25,6 +25,9 @@ PROBE_SECONDS = 1.0
 RETRY_SECONDS = 0.5
 
 log = logging.getLogger("fairgate.control")
+
+_Due = tuple[Sequence[StoreWrite], asyncio.Future[bool] | None]
+"""Writes that stand or fall together, and who waits for them."""
 
 
 class Copier:
@@ -47,7 +50,7 @@ class Copier:
         self._depose = depose
         self._epoch: int | None = None
         self._stands = False
-        self._due: deque[tuple[StoreWrite, asyncio.Future[bool] | None]] = deque()
+        self._due: deque[_Due] = deque()
         self._wake = asyncio.Event()
 
     def lead(self, epoch: int) -> None:
@@ -64,15 +67,15 @@ class Copier:
     def copy(self, write: Enqueue | Dequeue | Charge | Refund) -> None:
         """Write this, after everything before it. What a rebuild will write is dropped."""
         if self._stands:
-            self._due.append((write, None))
+            self._due.append(((write,), None))
             self._wake.set()
 
-    async def intend(self, intent: Intend) -> bool:
-        """Write an intent and wait for it; False: it was not written, so nothing may be tried."""
+    async def intend(self, intents: Sequence[Intend]) -> bool:
+        """Write all of these, or none, and wait for it; False: none, so nothing may be tried."""
         if not self._stands:
             return False
         written = asyncio.get_running_loop().create_future()
-        self._due.append((intent, written))
+        self._due.append((intents, written))
         self._wake.set()
         return bool(await written)
 
@@ -115,13 +118,22 @@ class Copier:
                 await self._store.write(epoch, [])
             self._wake.clear()
             return
-        batch = [self._due.popleft() for _ in range(min(BATCH, len(self._due)))]
+        batch = self._take()
         try:
-            await self._store.write(epoch, [write for write, _ in batch])
+            await self._store.write(epoch, [write for writes, _ in batch for write in writes])
         except BaseException:
             self._settle(batch, False)
             raise
         self._settle(batch, True)
+
+    def _take(self) -> list[_Due]:
+        """Return what is written next; what belongs together is never parted."""
+        batch = [self._due.popleft()]
+        size = len(batch[0][0])
+        while self._due and size + len(self._due[0][0]) <= BATCH:
+            size += len(self._due[0][0])
+            batch.append(self._due.popleft())
+        return batch
 
     async def _lose(self, error: StoreError) -> None:
         facts = {"why": str(error)}
@@ -136,9 +148,7 @@ class Copier:
         due, self._due = list(self._due), deque()
         self._settle(due, False)
 
-    def _settle(
-        self, batch: list[tuple[StoreWrite, asyncio.Future[bool] | None]], written: bool
-    ) -> None:
+    def _settle(self, batch: list[_Due], written: bool) -> None:
         for _, waiting in batch:
             if waiting is not None and not waiting.done():
                 waiting.set_result(written)

@@ -81,7 +81,7 @@ class Corrections:
 
     async def _carry_out(self, order: Adopt | Expel) -> None:
         async with self._slots:
-            if not self._leadership.is_valid():
+            if self._leadership.left() <= 0:
                 return
             try:
                 await self._attempt(order)

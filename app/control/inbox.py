@@ -17,17 +17,33 @@ class Inbox:
 
     def __init__(self) -> None:
         self._queue: asyncio.Queue[NewsEvent] = asyncio.Queue(CAPACITY)
+        self._arrived = self._taken = self._handled = 0
+        self._progress = asyncio.Event()
 
     async def put(self, event: NewsEvent, /) -> None:
         """Add an event; waits while the engine is behind."""
         await self._queue.put(event)
+        self._arrived += 1
+
+    async def handled(self) -> None:
+        """Return once the engine was told of everything that was put before."""
+        mark = self._arrived
+        while self._handled < mark:
+            self._progress.clear()
+            await self._progress.wait()
 
     async def take(self, seconds: float) -> list[NewsEvent]:
-        """Return what has arrived, at most a batch; nothing if nothing comes for so long."""
+        """Return what has arrived, at most a batch; nothing if nothing comes for so long.
+
+        Whoever takes more has handled what it took before.
+        """
+        self._handled = self._taken
+        self._progress.set()
         batch: list[NewsEvent] = []
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 batch.append(await self._queue.get())
         while len(batch) < BATCH and not self._queue.empty():
             batch.append(self._queue.get_nowait())
+        self._taken += len(batch)
         return batch

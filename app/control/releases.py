@@ -1,5 +1,7 @@
 """Carries out releases: intent, patch, answer. Many at a time, each in this order.
 
+The intents of a gang are written together, before the first of its patches leaves.
+
 A release whose outcome is unknown stays unanswered, and so counted as used, until the pod itself
 has told what became of it.
 """
@@ -44,16 +46,26 @@ class Releases:
         self._clock = clock
         self._slots = asyncio.Semaphore(concurrency)
         self._depose = depose
+        self._gathered: list[Release] = []
         self._under_way: set[asyncio.Task[None]] = set()
         self._closing = False
 
     def begin(self, order: Release) -> None:
-        """Start one release; its answer comes through the inbox. Nothing more after `drain`."""
+        """Start one release; its answer comes through the inbox. Nothing more after `drain`.
+
+        The releases of one gang come one after another, and start with the last of them.
+        """
         if self._closing:
             return
-        task = asyncio.create_task(self._carry_out(order))
-        self._under_way.add(task)
-        task.add_done_callback(self._end)
+        self._gathered.append(order)
+        if len(self._gathered) < order.together:
+            return
+        orders, self._gathered = self._gathered, []
+        intended = asyncio.ensure_future(self._copier.intend([each.intent for each in orders]))
+        for each in orders:
+            task = asyncio.create_task(self._carry_out(each, intended))
+            self._under_way.add(task)
+            task.add_done_callback(self._end)
 
     def _end(self, task: asyncio.Task[None]) -> None:
         self._under_way.discard(task)
@@ -64,6 +76,7 @@ class Releases:
 
     async def stop(self) -> None:
         """Abandon what is under way. The pods themselves tell the next leader what happened."""
+        self._gathered = []
         tasks = list(self._under_way)
         for task in tasks:
             task.cancel()
@@ -75,10 +88,10 @@ class Releases:
         if self._under_way:
             await asyncio.wait(list(self._under_way), timeout=seconds)
 
-    async def _carry_out(self, order: Release) -> None:
+    async def _carry_out(self, order: Release, intended: asyncio.Future[bool]) -> None:
         began = self._clock()
         intent = order.intent
-        answer = await self._attempt(order)
+        answer = await self._attempt(order, intended)
         now = self._clock()
         waited = (now - order.since) / 1000 if answer is Answer.RELEASED else None
         if answer is Answer.RELEASED and order.decision is not None:
@@ -87,11 +100,11 @@ class Releases:
         self._meters.released(intent.tenant, intent.pool, answer, (now - began) / 1000, waited)
         await self._inbox.put(ReleaseAnswered(self._clock(), intent.ref.uid, answer))
 
-    async def _attempt(self, order: Release) -> Answer:
-        if not await self._copier.intend(order.intent):
+    async def _attempt(self, order: Release, intended: asyncio.Future[bool]) -> Answer:
+        if not await asyncio.shield(intended):
             return Answer.UNSENT
         async with self._slots:
-            if not self._leadership.is_valid():
+            if self._leadership.left() <= 0:
                 return Answer.HELD
             answer = await self._releaser.release(order)
         tries = 0

@@ -10,6 +10,8 @@ from collections.abc import Iterator, Mapping
 from app.core.durations import duration
 from app.core.errors import InvalidInput
 from app.core.model import (
+    ANNOTATION_GANG,
+    ANNOTATION_GANG_SIZE,
     ANNOTATION_MAX_RUNTIME,
     ANNOTATION_POOLS,
     ANNOTATION_PREEMPTIBLE,
@@ -17,6 +19,13 @@ from app.core.model import (
 )
 
 Annotations = Mapping[str, str]
+
+LARGEST_GANG = 10_000
+
+OF_THE_JOB = "job"
+"""Names no gang of its own: it stands for the Job that a pod belongs to."""
+
+ALONE = ("", 1)
 
 
 def named_pools(annotations: Annotations) -> tuple[str, ...]:
@@ -39,6 +48,19 @@ def may_be_evicted(annotations: Annotations) -> bool:
     return annotations.get(ANNOTATION_PREEMPTIBLE) != "false"
 
 
+def named_gang(annotations: Annotations) -> tuple[str, int]:
+    """Return the gang that a pod is one of, and how many pods that has; `ALONE` for none.
+
+    Without a legible size nobody could tell when it is complete, so its pods go each alone.
+    """
+    name = annotations.get(ANNOTATION_GANG, "").strip()
+    size = annotations.get(ANNOTATION_GANG_SIZE, "").strip()
+    if not name or name == OF_THE_JOB or not (size.isascii() and size.isdecimal()):
+        return ALONE
+    count = int(size) if len(size) < 9 else 0
+    return (name, count) if 1 < count <= LARGEST_GANG else ALONE
+
+
 def misread(annotations: Annotations) -> Iterator[str]:
     """Return a warning for every annotation whose author probably meant something else."""
     runtime = annotations.get(ANNOTATION_MAX_RUNTIME)
@@ -46,6 +68,13 @@ def misread(annotations: Annotations) -> Iterator[str]:
         yield (
             f"Fairgate: {ANNOTATION_MAX_RUNTIME}: {runtime[:40]!r} is not a run time such as "
             "90s, 5m or 1h30m, so none is assumed; correct it."
+        )
+    gang, size = annotations.get(ANNOTATION_GANG), annotations.get(ANNOTATION_GANG_SIZE, "")
+    if gang is not None and named_gang(annotations) == ALONE and size.strip() != "1":
+        yield (
+            f"Fairgate: {ANNOTATION_GANG_SIZE}: {size[:40]!r} is not a whole number from 1 to "
+            f"{LARGEST_GANG}, so this pod waits alone and not with gang {gang[:40]!r}; create it "
+            "again with the number of its pods."
         )
     preemptible = annotations.get(ANNOTATION_PREEMPTIBLE, "true")
     if preemptible not in ("true", "false"):

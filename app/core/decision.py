@@ -40,7 +40,8 @@ class Decision(NamedTuple):
     """One release: whose, where to, and why it was its turn.
 
     `backfilled`: the next in order did not fit, and this delays nothing that is reserved.
-    `levels` are the comparisons from the top of the tree down.
+    `levels` are the comparisons from the top of the tree down. `completes`: none of that mattered,
+    because it is the rest of a gang of which some run already.
     """
 
     at: Millis
@@ -49,10 +50,13 @@ class Decision(NamedTuple):
     pool: PoolName
     backfilled: bool
     levels: tuple[Level, ...]
+    completes: bool = False
 
     @property
     def reason(self) -> str:
         """Return what decided, for people, from the top of the tree down."""
+        if self.completes:
+            return "the rest of a gang of which some run already"
         steps = "; ".join(f"{level.winner}: {level.rule}" for level in self.levels)
         return f"backfilled past the next in order; {steps}" if self.backfilled else steps
 

@@ -93,6 +93,8 @@ class Release:
     """Where the engine sees room for it; the scheduler may choose another node of the pool."""
     decision: Decision | None = None
     """Why it was its turn."""
+    together: int = 1
+    """How many releases of one gang are ordered one after another, this one among them."""
 
     @property
     def stamp(self) -> str:

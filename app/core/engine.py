@@ -111,10 +111,14 @@ class Engine:
         """Return the pods that are behind the gate as far as is known."""
         return (t.pod for t in self._roster.pods.values() if t.life is not Life.USING)
 
-    def highest_stamp(self) -> int:
-        """Return the highest epoch found in the release annotations of all pods."""
-        stamps = (t.stamp[0] for t in self._roster.pods.values())
-        return max((epoch for epoch in stamps if epoch < LIKELY), default=0)
+    def highest_stamp(self, *, fences: bool = True) -> int:
+        """Return the highest epoch found in the release annotations of all pods.
+
+        Without `fences`: of those alone that were released.
+        """
+        stamps = (t.stamp for t in self._roster.pods.values())
+        epochs = (epoch for epoch, sequence in stamps if fences or sequence > 0)
+        return max((epoch for epoch in epochs if epoch < LIKELY), default=0)
 
     def why(self, uid: Uid) -> Why | None:
         """Return why a held pod waits; None for any other. Ask after a pass."""

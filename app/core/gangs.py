@@ -2,6 +2,9 @@
 
 A gang is complete when as many of its pods are held or run as it has members. The pods of it that
 still wait are then one workload; so a replacement takes the place of a member that is gone.
+
+A gang of which some were released while the release of others was begun in vain, because the
+leader died or the API server refused, is half: the rest waits for no replacement, and goes first.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ class Gangs:
 
     def __init__(self, usage: Usage, shapes: Shapes) -> None:
         self.waiting: dict[Uid, Gang] = {}
+        self.half: dict[Uid, Gang] = {}
         self._known: dict[tuple[str, str], Gang] = {}
         self._usage = usage
         self._shapes = shapes
@@ -58,18 +62,22 @@ class Gangs:
         if gang.shape is not None and gang.leaf is not None and gang.turn is not None:
             self._usage.tree.dequeue(gang.leaf, gang.turn, gang.shape)
             del self.waiting[gang.turn.uid]
-            for member in gang.members:
+            self.half.pop(gang.turn.uid, None)
+            for member in gang.starting:
                 if member.life is Life.HELD:
                     member.wait = Wait.GANG_INCOMPLETE
         gang.shape = gang.leaf = gang.turn = None
+        gang.starting, gang.half = (), False
         self._loose[gang.key] = gang
 
     def clear(self) -> None:
         """The tree is new: every gang waits anew."""
         self.waiting.clear()
+        self.half.clear()
         self._ready.clear()
         for key, gang in self._known.items():
             gang.shape = gang.leaf = gang.turn = None
+            gang.starting, gang.half = (), False
             self._loose[key] = gang
 
     def settle(self) -> list[Tracked]:
@@ -80,16 +88,27 @@ class Gangs:
         return [m for gang in loose for m in gang.members if m.life is Life.HELD]
 
     def _gather(self, gang: Gang) -> None:
-        held = [m for m in gang.members if m.life is Life.HELD]
-        ready = [m for m in held if m.wait is Wait.GANG_INCOMPLETE and m.leaf is not None]
-        for uid in [m.pod.uid for m in gang.members if m not in ready]:
-            self._ready.pop(uid, None)
-        there = sum(not m.pod.terminating for m in gang.members)
-        if not held or len(ready) < len(held) or there < gang.size:
+        members = gang.members
+        held = [m for m in members if m.life is Life.HELD]
+        ready = {m: None for m in held if m.wait is Wait.GANG_INCOMPLETE and m.leaf is not None}
+        for member in members:
+            if member not in ready:
+                self._ready.pop(member.pod.uid, None)
+        used = {m.pool for m in members if m.uses}
+        rest = [m for m in ready if m.begun] if used else []
+        if rest:
+            self._join_queue(gang, rest, used)
             return
+        there = sum(not m.pod.terminating for m in members)
+        if held and len(ready) == len(held) and there >= gang.size:
+            self._join_queue(gang, list(ready), set())
+
+    def _join_queue(self, gang: Gang, ready: list[Tracked], used: set[PoolName | None]) -> None:
+        """Let these wait as one workload; `used`: the pools where the others are already."""
         pools = self._ready[ready[0].pod.uid]
         for member in ready[1:]:
             pools = tuple(pool for pool in pools if pool in self._ready[member.pod.uid])
+        pools = tuple(pool for pool in pools if pool in used) or pools
         if not pools:
             for member in ready:
                 member.wait = Wait.NO_POOL
@@ -101,7 +120,10 @@ class Gangs:
         gang.turn = Turn(turn.precedence, oldest, turn.uid)
         gang.leaf = leaf
         gang.shape = self._shapes.of([member.pod for member in ready], pools)
+        gang.starting, gang.half = tuple(ready), bool(used)
         self.waiting[turn.uid] = gang
+        if gang.half:
+            self.half[turn.uid] = gang
         for member in ready:
             member.wait = Wait.TURN
         self._usage.tree.enqueue(leaf, gang.turn, gang.shape)

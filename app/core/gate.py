@@ -235,7 +235,7 @@ def release_patch(order: Release) -> Patch:
 
 def stamp_patch(order: Release) -> Patch:
     """Return the patch that writes the release annotation again where somebody took it away."""
-    wanted = {ANNOTATION_RELEASE: fenced(order.intent.epoch)}
+    wanted = {ANNOTATION_RELEASE: written_again(order)}
     patch: Patch = [
         {"op": "test", "path": "/metadata/uid", "value": order.intent.ref.uid},
         {"op": "test", "path": "/spec/schedulingGates", "value": [{"name": GATE}]},
@@ -248,13 +248,26 @@ def fenced(epoch: int) -> str:
     return f"{HELD}@{epoch}"
 
 
-def fence_patch(uid: str, tested: str, epoch: int) -> Patch:
+def fence_of(order: Release) -> str:
+    """Return the release annotation after which one release of this leader cannot succeed.
+
+    No other release of it was, or will be, tested against that.
+    """
+    return f"{fenced(order.intent.epoch)}.{order.intent.sequence}"
+
+
+def written_again(order: Release) -> str:
+    """Return what a release writes first, and tests, where the annotation is missing."""
+    return f"{fence_of(order)}.0"
+
+
+def fence_patch(uid: str, tested: str, fence: str) -> Patch:
     """Return the patch after which a release tested against `tested` can no longer succeed."""
     release_at = _at("/metadata/annotations", ANNOTATION_RELEASE)
     return [
         {"op": "test", "path": "/metadata/uid", "value": uid},
         {"op": "test", "path": release_at, "value": tested},
-        {"op": "replace", "path": release_at, "value": fenced(epoch)},
+        {"op": "replace", "path": release_at, "value": fence},
     ]
 
 

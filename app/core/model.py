@@ -36,6 +36,8 @@ ANNOTATION_RELEASE = "fairgate.io/release"
 ANNOTATION_POOLS = "fairgate.io/pools"
 ANNOTATION_PREEMPTIBLE = "fairgate.io/preemptible"
 ANNOTATION_MAX_RUNTIME = "fairgate.io/max-runtime"
+ANNOTATION_GANG = "fairgate.io/gang"
+ANNOTATION_GANG_SIZE = "fairgate.io/gang-size"
 ANNOTATION_MIRROR = "kubernetes.io/config.mirror"
 
 HELD = "0"

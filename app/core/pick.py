@@ -61,6 +61,10 @@ class Picker:
             return None
         return choice
 
+    def fit(self, leaf: Leaf, turn: Turn, shape: Shape) -> Choice | None:
+        """Return a workload, wherever it stands in the order, if it may start and fits now."""
+        return self._try(leaf, turn, shape)
+
     def _stands_worse(self, choice: Choice) -> bool:
         """Tell whether a workload would come later in the order for the pool it can have."""
         return any(

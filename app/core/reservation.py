@@ -6,7 +6,7 @@ for by evictions holds it back from everybody. It decides nothing about who is n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from app.core.backlog import Shape, Turn
@@ -20,6 +20,10 @@ NEVER_MS = Millis(2**62)
 
 START = Millis(0)
 
+Rooms = Mapping[NodeName, Amounts]
+
+NOBODY: Rooms = {}
+
 FIRM = 48
 """Times `reserveAfter` that a reservation stands before it yields to nobody: four hours, usually.
 Sooner, it cost others more on real logs than it gained; it is there so that nothing starves."""
@@ -30,7 +34,8 @@ FEW = 64
 
 @dataclass(slots=True, eq=False)
 class Reservation:
-    """Room on nodes for one workload. `strict`: others' work was evicted for it.
+    """Room on nodes for one workload. `strict`: others' work was evicted for it, or it
+    `completes` a gang of which some run already.
 
     `victims` are the pods that are being evicted for it, of the tenants `taken_from`; `since` is
     when it began to stand.
@@ -43,6 +48,7 @@ class Reservation:
     rooms: dict[NodeName, Amounts]
     laid_out: tuple[int, int]
     strict: bool = False
+    completes: bool = False
     victims: set[Uid] = field(default_factory=set)
     since: Millis = START
     taken_from: frozenset[TenantName] = frozenset()
@@ -110,6 +116,26 @@ class Reservations:
             self._plans[owner.uid] = plan
         self.standing[pool] = plan
         return True
+
+    def complete(self, owner: Turn, leaf: Leaf, shape: Shape, mates: Rooms) -> None:
+        """Hold back room from everybody for the rest of a gang, in a pool that could hold it.
+
+        `mates`: what those of it that run hold, and are to keep.
+        """
+        seen = self._placement.laid_out
+        for pool in shape.pools:
+            known = self.strict.get(pool)
+            if known is not None and (not known.completes or known.owner.uid != owner.uid):
+                continue
+            if known is None or known.laid_out != seen or known.shape is not shape:
+                rooms = self._soonest(shape, pool, mates)
+                if rooms is None:
+                    self.strict.pop(pool, None)
+                    continue
+                self.strict[pool] = Reservation(
+                    owner, leaf, shape, pool, rooms, seen, strict=True, completes=True
+                )
+            return
 
     def harden(self, now: Millis, after: Millis, uses_least: Callable[[Reservation], bool]) -> None:
         """Let reservations that have stood too long in vain be withheld from everybody.
@@ -183,9 +209,14 @@ class Reservations:
             latest = max(latest, at)
         return latest
 
-    def _soonest(self, shape: Shape, pool: PoolName) -> dict[NodeName, Amounts] | None:
-        """Choose the nodes that can be free soonest: by declared ends, then by what is in use."""
-        rooms: dict[NodeName, dict[Resource, int]] = {}
+    def _soonest(
+        self, shape: Shape, pool: PoolName, beside: Rooms = NOBODY
+    ) -> dict[NodeName, Amounts] | None:
+        """Choose the nodes that can be free soonest: by declared ends, then by what is in use.
+
+        Room that is needed `beside` stays as it is.
+        """
+        rooms = {node: dict(amounts) for node, amounts in beside.items()}
         pins = shape.pins or (None,) * len(shape.parts)
         parts = zip(shape.parts, pins, strict=True)
         for (demand, count), pin in sorted(parts, key=lambda part: part[1] is None):
@@ -203,7 +234,9 @@ class Reservations:
                 return None
             for _, _, node in sorted(chances)[:count]:
                 add_to(rooms.setdefault(node, {}), demand, 1)
-        return dict(rooms)
+        for node, amounts in beside.items():
+            add_to(rooms[node], amounts, -1)
+        return {node: amounts for node, amounts in rooms.items() if any(amounts.values())}
 
     def _could_carry(self, pool: PoolName, node: NodeName, wanted: Amounts) -> bool:
         room = dict(self._placement.free_on(pool, node))

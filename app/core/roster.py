@@ -31,7 +31,7 @@ from app.core.pools import Pools
 from app.core.scale import Scale
 from app.core.shapes import Shapes
 from app.core.tenancy import Tenancy
-from app.core.tracked import Kind, Tracked, Workload, kind_of, stamp_of
+from app.core.tracked import Gang, Kind, Tracked, Workload, kind_of, stamp_of
 from app.core.usage import Usage
 
 
@@ -153,6 +153,11 @@ class Roster:
             return gang
         tracked = self.pods.get(uid)
         return tracked if tracked is not None and tracked.shape is not None else None
+
+    def half_gangs(self) -> list[Gang]:
+        """Return the gangs whose rest is to be released, the first in turn first."""
+        half = self._gangs.half
+        return [half[uid] for uid in sorted(half, key=lambda uid: (half[uid].turn, uid))]
 
     def settle(self) -> None:
         """Bring every place up to date.

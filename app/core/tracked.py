@@ -26,7 +26,13 @@ from app.core.model import (
 from app.core.order import NEVER, Served
 from app.core.placement import Stay
 
-_STAMP = re.compile(r"0@(?P<fence>\d{1,12})|(?P<epoch>\d{1,12})\.(?P<sequence>\d{1,15})", re.ASCII)
+_STAMP = re.compile(
+    r"0@(?P<fence>\d{1,12})(?:\.\d{1,15}){0,2}|(?P<epoch>\d{1,12})\.(?P<sequence>\d{1,15})",
+    re.ASCII,
+)
+
+FENCE = "0@"
+"""What the release annotation of a pod begins with whose release was begun, and fenced off."""
 
 Queueing = tuple[TenantName, UserName]
 """The queue in which the store shows a pod."""
@@ -74,6 +80,19 @@ class Tracked:
         return (self,)
 
     @property
+    def starting(self) -> tuple[Tracked, ...]:
+        """Return who is released when its turn comes: itself."""
+        return (self,)
+
+    @property
+    def begun(self) -> bool:
+        """Tell whether its release was begun before, by this leader or an earlier one, in vain.
+
+        The fence tells, which nobody but Fairgate can write, and no new pod carries.
+        """
+        return self.refusals > 0 or self.pod.release.startswith(FENCE)
+
+    @property
     def uses(self) -> bool:
         """Tell whether it may run, and so counts as used."""
         return self.life is not Life.HELD
@@ -88,7 +107,8 @@ class Tracked:
 class Gang:
     """Pods that are useless without each other: (namespace, name), and how many there must be.
 
-    The size is read once. `turn`, `leaf` and `shape` are set while its held pods wait as one.
+    The size is read once. `turn`, `leaf` and `shape` are set while held pods of it wait as one,
+    those that are `starting`. `half`: these are the rest of it, the others were released already.
     """
 
     key: tuple[str, str]
@@ -97,6 +117,8 @@ class Gang:
     turn: Turn | None = None
     leaf: Leaf | None = None
     shape: Shape | None = None
+    starting: tuple[Tracked, ...] = ()
+    half: bool = False
 
     @property
     def members(self) -> tuple[Tracked, ...]:
@@ -113,7 +135,9 @@ def kind_of(leaf: Leaf, pod: Pod) -> Kind:
 
 
 def stamp_of(release: str) -> Served:
-    """Return (epoch, sequence) of a release annotation; `0@7` is (7, 0), anything else NEVER.
+    """Return (epoch, sequence) of a release annotation; `0@7`, `0@7.3` are (7, 0).
+
+    Anything else is NEVER.
 
     Whoever may edit the pod may have written it, so nothing is believed that we would not write.
     """

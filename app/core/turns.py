@@ -5,21 +5,23 @@ It turns choices into intents and effects; the rules of a pick are in `pick` and
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from app.core.branch import Branch, Leaf
 from app.core.decision import Choice, Decision, Level
 from app.core.drift import Drift
 from app.core.effects import Effect, Evict, Intend, Release
 from app.core.gate import release_labels
-from app.core.model import LABEL_POOL, Millis, NodeName, Pod, PoolName, Uid
+from app.core.model import LABEL_POOL, Millis, NodeName, Pod, PoolName, Resource, Uid
 from app.core.pick import Picker
 from app.core.placement import Placement
 from app.core.policy import Reclaim, WithinQueue
-from app.core.pools import Pools
+from app.core.pools import Pools, add_to
 from app.core.reclaim import Reclaimer, Verdict
 from app.core.reservation import Reservation, Reservations
 from app.core.roster import Roster
 from app.core.shapes import in_order
-from app.core.tracked import Tracked
+from app.core.tracked import Gang, Tracked
 
 NOWHERE = PoolName("")
 """Where a pod goes that uses no pool."""
@@ -71,7 +73,9 @@ class Turns:
         self._reclaimer.again_at = None
         while len(self.in_flight) < self._window:
             leaf = self.picker.next()
-            choice = self.picker.start(leaf) if leaf is not None else None
+            choice = self._rest_of_a_gang()
+            if choice is None and leaf is not None:
+                choice = self.picker.start(leaf)
             backfilled = choice is None
             if choice is None:
                 for waiting in self.picker.waiting():
@@ -117,13 +121,34 @@ class Turns:
             self.reservations.drop(tracked.pod.uid)
         return effects
 
+    def _rest_of_a_gang(self) -> Choice | None:
+        """Return what completes a gang, before anything else: what runs of it is of no use yet.
+
+        Room is kept free, from everybody, for what does not fit; if it ever can.
+        """
+        for gang in self._roster.half_gangs():
+            assert gang.leaf is not None
+            assert gang.turn is not None
+            assert gang.shape is not None
+            choice = self.picker.fit(gang.leaf, gang.turn, gang.shape)
+            if choice is not None:
+                return choice
+            mates: dict[NodeName, dict[Resource, int]] = {}
+            for mate in gang.members:
+                if mate.stay is not None and mate.stay.node is not None:
+                    add_to(mates.setdefault(mate.stay.node, {}), mate.pod.demand, 1)
+            self.reservations.complete(gang.turn, gang.leaf, gang.shape, mates)
+        return None
+
     def _release(self, choice: Choice, backfilled: bool, epoch: int) -> list[Effect]:
         tree, uid = self._roster.usage.tree, choice.turn.uid
         workload = self._roster.workload(uid)
         assert workload is not None
-        self._drift.measure(tree, choice, self.picker.could_start)
-        decision = self._decide(choice, backfilled)
-        waiting = [t for t in workload.members if not t.uses]
+        half = isinstance(workload, Gang) and workload.half
+        if not half:
+            self._drift.measure(tree, choice, self.picker.could_start)
+        decision = self._decide(choice, backfilled, half)
+        waiting = list(workload.starting)
         paid = self.reservations.payment(uid)
         if paid is not None:
             for tracked in waiting:
@@ -134,7 +159,8 @@ class Turns:
         pairs = sorted(zip(pods, choice.plan.nodes, strict=True), key=lambda each: _shares(each[0]))
         effects: list[Effect] = []
         for pod, node in pairs:
-            effects.append(self._open(by_uid[pod.uid], choice.pool, node, epoch, decision))
+            one = self._open(by_uid[pod.uid], choice.pool, node, epoch, decision)
+            effects.append(replace(one, together=len(pairs)))
         tree.serve(choice.leaf, (epoch, self._sequence))
         self.reservations.drop(uid)
         return effects
@@ -172,7 +198,7 @@ class Turns:
             decision=decision,
         )
 
-    def _decide(self, choice: Choice, backfilled: bool) -> Decision:
+    def _decide(self, choice: Choice, backfilled: bool, half: bool) -> Decision:
         """Keep what was compared, before the release changes it."""
         levels = []
         branch: Branch = choice.leaf
@@ -188,7 +214,8 @@ class Turns:
             )
             branch = branch.parent
         usage, leaf = self._roster.usage, choice.leaf
-        return Decision(usage.now, *leaf.account, choice.pool, backfilled, tuple(reversed(levels)))
+        whose = (usage.now, *leaf.account, choice.pool)
+        return Decision(*whose, backfilled, tuple(reversed(levels)), half)
 
     def _reclaim(self, leaf: Leaf) -> list[Effect]:
         policy = self._roster.usage.policy
@@ -201,7 +228,7 @@ class Turns:
         workload = self._roster.workload(turn.uid)
         if workload is None or self.reservations.paid_for(turn.uid):
             return []
-        if any(t.refusals for t in workload.members):
+        if any(t.refusals for t in workload.starting):
             return []  # the API server refused it before; nobody is evicted for it in vain
         for pool in shape.pools:
             if pool not in self.reservations.strict:
@@ -216,7 +243,7 @@ class Turns:
         turn, shape, _ = leaf.head
         workload = self._roster.workload(turn.uid)
         assert workload is not None
-        beneficiary = workload.members[0].ref
+        beneficiary = workload.starting[0].ref
         judged = zip(verdict.victims, verdict.compared, strict=True)
         victims = [(t, v.cause, compared) for v, compared in judged for t in v.pods]
         self.reservations.strict[pool] = Reservation(
@@ -242,6 +269,8 @@ class Turns:
     def _give_up(self) -> None:
         """Drop reservations whose victims are gone, but whose room somebody else has."""
         for pool, reservation in list(self.reservations.strict.items()):
+            if reservation.completes:
+                continue
             if not reservation.victims and not self._placement.plan(reservation.shape, pool):
                 del self.reservations.strict[pool]
 

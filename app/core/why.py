@@ -92,6 +92,8 @@ def explain(tracked: Tracked, roster: Roster) -> str:
             return "not queued: no pool can serve its node selector, tenant and pools"
         case Wait.TENANT_PAUSED:
             return "not queued: its tenant is paused"
+        case Wait.GANG_INCOMPLETE if tracked.gang is not None and tracked.gang.half:
+            return f"not queued: the rest of its gang {tracked.gang.key[1]} is released first"
         case Wait.GANG_INCOMPLETE if tracked.gang is not None:
             there = f"{len(tracked.gang.pods)} of {tracked.gang.size} pods are there"
             return f"not queued: its gang {tracked.gang.key[1]} is not complete, {there}"
@@ -125,8 +127,17 @@ def explain(tracked: Tracked, roster: Roster) -> str:
     return (
         f"queued: {position} of {length} in {leaf.tenant}/{leaf.name}; "
         f"waits for {wanted} {where}"
-        f"{_closed(leaf, shape, roster.usage.tree)}"
+        f"{_closed(leaf, shape, roster.usage.tree)}{_rest(tracked)}"
     )
+
+
+def _rest(tracked: Tracked) -> str:
+    """Return the end of the sentence for the rest of a gang."""
+    gang = tracked.gang
+    if gang is None or not gang.half:
+        return ""
+    run = sum(member.uses for member in gang.members)
+    return f"; {run} of gang {gang.key[1]} run already, so it goes before all others once it fits"
 
 
 def _nodes(only: tuple[NodeName, ...]) -> str:

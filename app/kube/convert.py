@@ -14,7 +14,7 @@ from datetime import datetime
 from app import wire
 from app.core import claims as devices
 from app.core import events, model
-from app.core.annotations import declared_runtime, may_be_evicted, named_pools
+from app.core.annotations import declared_runtime, may_be_evicted, named_gang, named_pools
 from app.core.errors import InvalidInput
 from app.core.resources import ManagedResources, amounts
 from app.kube.sharing import Shared, name
@@ -67,6 +67,7 @@ class Pods:
         # Only its node speaks for a static pod, and it speaks for nobody.
         submitter = None if is_mirror else written.get(model.ANNOTATION_SUBMITTER)
         pool = labels.get(model.LABEL_POOL)
+        gang, size = named_gang(written)
         started = pod.status.start_time
         return model.Pod(
             uid=model.Uid(meta.uid),
@@ -87,6 +88,8 @@ class Pods:
             terminating=meta.deletion_timestamp is not None,
             has_labels=meta.labels is not None,
             has_annotations=meta.annotations is not None,
+            gang=name(gang),
+            gang_size=size,
             started=read_time("startTime", started) if started else None,
             max_runtime=shared.value(_longest_life(written, spec.active_deadline_seconds)),
             preemptible=may_be_evicted(written),

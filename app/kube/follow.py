@@ -15,11 +15,14 @@ import msgspec
 from app import wire
 from app.core.errors import ClusterError
 from app.kube.client import Client
-from app.kube.watch import NORMAL, Timing
+from app.kube.kind import Timing
 
 log = logging.getLogger("fairgate.kube")
 
 _page = msgspec.json.Decoder(wire.Bare)
+CALM = Timing(follow=(240.0, 300.0), silence=150.0)
+"""Whoever hears that anything may have changed reads it all: no more often than need be."""
+
 _change = msgspec.json.Decoder(wire.Change[wire.Bare])
 
 
@@ -29,7 +32,7 @@ async def follow(
     hear: Callable[[str | None], None],
     *,
     only: str = "",
-    timing: Timing = NORMAL,
+    timing: Timing = CALM,
 ) -> None:
     """Call `hear` with the name of each object that came, changed or went; None: any may have.
 

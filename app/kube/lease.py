@@ -11,7 +11,7 @@ import contextlib
 import logging
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Protocol
@@ -27,6 +27,9 @@ log = logging.getLogger("fairgate.kube")
 _lease = msgspec.json.Decoder(wire.Lease)
 
 NAME = "fairgate-controller"
+
+LOOK_SECONDS = 0.5
+"""How often a candidate reads the lease, one small object. A polite hand-over waits so long."""
 
 
 def uptime() -> float:
@@ -92,16 +95,19 @@ class LeaseLeadership:
         self._ended.set()
         self._renewing: asyncio.Task[None] | None = None
 
-    def is_valid(self) -> bool:
-        """Tell whether this replica may still act."""
-        return not self._ended.is_set() and self._clock() < self._valid_until
+    def left(self) -> float:
+        """Return for how many seconds this replica may still act; 0 or less: not at all."""
+        return 0.0 if self._ended.is_set() else self._valid_until - self._clock()
 
-    async def acquire(self) -> int:
-        """Wait until this replica leads; return `leaseTransitions` of the lease it took."""
+    async def acquire(self, fit: Callable[[], Awaitable[bool]] | None = None) -> int:
+        """Wait until this replica leads; return `leaseTransitions` of the lease it took.
+
+        `fit` is asked when the lease can be had: who could not lead now leaves it to others.
+        """
         await self._stop_renewing()
         while True:
             try:
-                transitions = await self._try_to_take()
+                transitions = await self._try_to_take(fit)
             except ClusterError as error:
                 log.warning("lease not readable", extra={"lease": self._name, "why": str(error)})
                 transitions = None
@@ -109,7 +115,8 @@ class LeaseLeadership:
                 log.info("lease taken", extra={"lease": self._name, "transitions": transitions})
                 self._renewing = asyncio.create_task(self._renew(), name="lease-renewal")
                 return transitions
-            await asyncio.sleep(self._duration / 8 * random.uniform(0.8, 1.2))  # noqa: S311  (jitter)
+            pause = min(LOOK_SECONDS, self._duration / 8)
+            await asyncio.sleep(pause * random.uniform(0.8, 1.2))  # noqa: S311  (jitter)
 
     async def lost(self) -> None:
         """Wait until leadership has ended."""
@@ -124,10 +131,10 @@ class LeaseLeadership:
             with contextlib.suppress(ClusterError):  # it lapses by itself
                 await self._patch({"holderIdentity": "", "renewTime": _now()}, self._every)
 
-    async def _try_to_take(self) -> int | None:
+    async def _try_to_take(self, fit: Callable[[], Awaitable[bool]] | None) -> int | None:
         """Take the lease if nobody holds it (any more); None: not yet."""
         lease = await self._read()
-        if not self._is_free(lease):
+        if not self._is_free(lease) or (fit is not None and not await fit()):
             return None
         started = self._clock()
         spec = {

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from urllib.parse import quote
@@ -20,7 +19,7 @@ from app import wire
 from app.core import gate
 from app.core.effects import PodRef, Release
 from app.core.errors import ClusterRefused, ClusterUnavailable
-from app.core.model import ANNOTATION_RELEASE, GATE, Answer, Uid
+from app.core.model import ANNOTATION_RELEASE, GATE, Answer
 from app.kube.client import JSON_PATCH, Client
 
 log = logging.getLogger("fairgate.kube")
@@ -28,10 +27,12 @@ log = logging.getLogger("fairgate.kube")
 _pod = msgspec.json.Decoder(wire.Pod)
 
 TRIES = 4
-SERVER_SECONDS = 5
-"""What the API server may spend on one patch; it gives up on it afterwards."""
-SETTLED_SECONDS = 60.0
-"""Only for a pod that this leader has fenced before: its patch is given up for lost after this."""
+SERVER_SECONDS = 5.0
+"""What the API server may spend on one patch at most; it gives up on it afterwards."""
+REPLY_SECONDS = 1.0
+"""So much longer its answer is waited for."""
+LEAST_SECONDS = 0.05
+"""A patch that may not take even so long is not sent."""
 
 _WHAT_TO_DO = {
     401: "Fairgate's token is not accepted: check its service account.",
@@ -43,31 +44,27 @@ _WHAT_TO_DO = {
 class PodReleaser:
     """`ports.Releaser` on the API server.
 
-    `may_act` is asked right before each patch, also a repeated one: leadership may have ended.
+    `left` tells for how many seconds this process may act. It is asked right before each patch,
+    also a repeated one, and no patch may take longer, neither there nor here.
     """
 
     def __init__(
         self,
         client: Client,
         *,
-        may_act: Callable[[], bool] = lambda: True,
-        clock: Callable[[], float] = time.monotonic,
+        left: Callable[[], float] = lambda: float("inf"),
     ) -> None:
         self._client = client
-        self._may_act = may_act
-        self._clock = clock
-        self._unsettled: dict[Uid, float] = {}
+        self._left = left
 
     async def release(self, order: Release) -> Answer | None:
         """Send the release patch; None if nobody can tell yet what became of it."""
-        uid = order.intent.ref.uid
         try:
             if not order.tested:
                 await self._patch(order.intent.ref, gate.stamp_patch(order))
-                order = replace(order, tested=gate.fenced(order.intent.epoch))
+                order = replace(order, tested=gate.written_again(order))
             await self._patch(order.intent.ref, gate.release_patch(order))
         except ClusterUnavailable as error:
-            self._unsettled[uid] = self._clock()
             log.warning("release unanswered", extra=_facts(order.intent.ref, error))
             return None
         except ClusterRefused as error:
@@ -86,9 +83,9 @@ class PodReleaser:
             pod = await self._read(ref)
             answer = _judge(pod, ref)
             if pod is None or answer is not Answer.HELD:
-                return self._settle(ref.uid, answer)
+                return answer
             if await self._cannot_arrive(order, pod):
-                return self._settle(ref.uid, Answer.HELD)
+                return Answer.HELD
         except (ClusterUnavailable, ClusterRefused) as error:
             log.warning("pod not readable", extra=_facts(ref, error))
         except _NotOursToAct:
@@ -108,7 +105,7 @@ class PodReleaser:
             if found is None or found == gate.fenced(epoch):
                 return  # without the annotation no release patch passes its test
             try:
-                await self._patch(ref, gate.fence_patch(ref.uid, found, epoch))
+                await self._patch(ref, gate.fence_patch(ref.uid, found, gate.fenced(epoch)))
                 return
             except ClusterRefused as error:
                 if error.status not in (404, 422):  # 422: changed since we read it
@@ -146,37 +143,32 @@ class PodReleaser:
 
     async def _cannot_arrive(self, order: Release, pod: wire.Pod) -> bool:
         """Make sure that the release can no longer happen; False if that is not certain yet."""
-        ref, epoch = order.intent.ref, order.intent.epoch
-        if _stamp(pod) != order.tested:
+        ref, found = order.intent.ref, _stamp(pod)
+        if found is None or found not in (order.tested, gate.written_again(order)):
             return True
-        if order.tested == gate.fenced(epoch):
-            sent = self._unsettled.setdefault(ref.uid, self._clock())
-            return self._clock() - sent > SETTLED_SECONDS
         try:
-            await self._patch(ref, gate.fence_patch(ref.uid, order.tested, epoch))
+            await self._patch(ref, gate.fence_patch(ref.uid, found, gate.fence_of(order)))
         except ClusterRefused as error:
             if error.status in (404, 422):  # it changed this instant: look again
                 return False
             raise
         return True
 
-    def _settle(self, uid: Uid, answer: Answer) -> Answer:
-        self._unsettled.pop(uid, None)
-        return answer
-
     async def _patch(self, ref: PodRef, patch: gate.Patch) -> None:
         """Send a patch; a refusal that only asks for patience is repeated a few times."""
         for attempt in range(1, TRIES + 1):
-            if not self._may_act():
+            # Short of the end, so that the answer is here by then.
+            seconds = min(SERVER_SECONDS, 0.8 * self._left())
+            if seconds < LEAST_SECONDS:
                 raise _NotOursToAct
             try:
                 await self._client.request(
                     "PATCH",
                     _path(ref),
-                    query=[("timeout", f"{SERVER_SECONDS}s")],
+                    query=[("timeout", f"{round(1000 * seconds)}ms")],
                     body=patch,
                     content_type=JSON_PATCH,
-                    timeout=SERVER_SECONDS + 1.0,
+                    timeout=min(seconds + REPLY_SECONDS, seconds / 0.8),
                 )
                 return
             except ClusterRefused as error:
@@ -188,7 +180,7 @@ class PodReleaser:
     async def _read(self, ref: PodRef) -> wire.Pod | None:
         """Read a pod as it is now (no resourceVersion: a quorum read); None if there is none."""
         try:
-            return _pod.decode(await self._client.request("GET", _path(ref), timeout=5.0))
+            return _pod.decode(await self._client.request("GET", _path(ref), timeout=3.0))
         except msgspec.DecodeError as error:
             raise ClusterUnavailable(f"{_path(ref)}: garbled ({error}).") from error
         except ClusterRefused as error:

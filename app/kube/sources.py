@@ -5,6 +5,7 @@ Which process watches which of them is for the caller to say.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -26,7 +27,8 @@ from app.core.events import (
 from app.core.resources import ManagedResources
 from app.kube import convert, custom, twins
 from app.kube.client import Client
-from app.kube.watch import NORMAL, Kind, Timing, Watch
+from app.kube.kind import NORMAL, Kind, Timing
+from app.kube.watch import Watch
 from app.ports import EventSink
 
 GROUP = "/apis/fairgate.io/v1alpha1"
@@ -126,6 +128,17 @@ CLASSES = Kind(
     gone=lambda name, at: ClassGone(at, name),
     optional=True,
 )
+
+
+class Watched:
+    """`ports.Sight` by watches that run."""
+
+    def __init__(self, watches: Iterable[Watch[Any]]) -> None:
+        self._watches = tuple(watches)
+
+    async def catch_up(self) -> None:
+        """Return once each of them told its sink of all that was so when this was called."""
+        await asyncio.gather(*(each.catch_up() for each in self._watches))
 
 
 def watches(

@@ -7,81 +7,30 @@ gap in the history) it lists again: only a whole list makes a source fresh.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from collections.abc import Callable, Coroutine
+from typing import Any, Generic
 
 import msgspec
 
 from app import wire
 from app.core.errors import ClusterError, ClusterRefused, ClusterUnavailable, InvalidInput
-from app.core.events import ClusterEvent, Source
 from app.core.model import Millis
 from app.kube.client import Client
 from app.kube.freshness import Freshness
+from app.kube.kind import NORMAL, Kind, T, Timing
 from app.ports import EventSink
 
 log = logging.getLogger("fairgate.kube")
 
 
-class Named(Protocol):
-    """Any object of the API."""
-
-    @property
-    def metadata(self) -> wire.Metadata: ...
-
-
-T = TypeVar("T", bound=Named)
-
 _raw_page = msgspec.json.Decoder(wire.Page[msgspec.Raw])
 _raw_change = msgspec.json.Decoder(wire.Change[msgspec.Raw])
 _bare = msgspec.json.Decoder(wire.Bare)
 _status = msgspec.json.Decoder(wire.Status)
-
-
-@dataclass(frozen=True, slots=True)
-class Kind(Generic[T]):
-    """What there is to know of one kind of object.
-
-    `key` tells its objects apart as the core does. `read` returns None for an object that does
-    not concern us, and raises InvalidInput for one it cannot understand.
-    """
-
-    source: Source
-    path: str
-    page: msgspec.json.Decoder[wire.Page[T]]
-    change: msgspec.json.Decoder[wire.Change[T]]
-    item: msgspec.json.Decoder[T]
-    key: Callable[[wire.Metadata], str]
-    read: Callable[[T, Millis], ClusterEvent | None]
-    gone: Callable[[str, Millis], ClusterEvent]
-    optional: bool = False
-    """A server may lack this kind: there is none of it then."""
-
-
-@dataclass(frozen=True, slots=True)
-class Timing:
-    """Seconds, but for `page`: the number of objects in one page of a list."""
-
-    page: int = 500
-    page_timeout: float = 15.0
-    follow: tuple[float, float] = (240.0, 300.0)
-    """How long a watch is asked to last; at random in between."""
-    silence: float = 150.0
-    """Without a word on a watch. The API server says something once a minute."""
-    outage: float = 10.0
-    """Without a connection."""
-    backoff: tuple[float, float] = (0.1, 3.0)
-    absent: float = 60.0
-    """Before a kind that the server lacks is looked for again. Shorter than `silence`."""
-    longest_wait: float = 30.0
-    """The most that a Retry-After of the server is honoured."""
-
-
-NORMAL = Timing()
 
 
 class _GapError(Exception):
@@ -111,6 +60,9 @@ class Watch(Generic[T]):
         )
         self._known: set[str] = set()
         self._version = ""
+        self._asked: list[asyncio.Future[None]] = []
+        self._asking = asyncio.Event()
+        self._streaming: asyncio.Task[None] | None = None
         self._failures = 0
 
     @property
@@ -123,6 +75,25 @@ class Watch(Generic[T]):
         async with asyncio.TaskGroup() as group:
             group.create_task(self._freshness.guard())
             group.create_task(self._work())
+
+    async def catch_up(self) -> None:
+        """Return once the sink was told of all that was so when this was called.
+
+        Proven against a read of a quorum that begins afterwards, whatever the watch believes.
+        """
+        asked = asyncio.get_running_loop().create_future()
+        self._asked.append(asked)
+        self._asking.set()
+        if self._streaming is not None:
+            self._streaming.cancel()  # a dead connection would keep us waiting
+        await asked
+
+    def _told(self, asked: list[asyncio.Future[None]]) -> None:
+        """These were told of everything they asked for."""
+        for each in asked:
+            self._asked.remove(each)
+            if not each.done():
+                each.set_result(None)
 
     async def _work(self) -> None:
         while True:
@@ -148,19 +119,20 @@ class Watch(Generic[T]):
             await self._gone(key)
         self._failures = 0
         await self._freshness.complete()
-        await asyncio.sleep(self._timing.absent)
+        self._told(list(self._asked))
+        self._asking.clear()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._timing.absent):
+                await self._asking.wait()
 
-    async def _list(self) -> None:
-        """Deliver all there is, then what is gone since the last list."""
+    async def _list(self, first: bytes = b"") -> None:
+        """Deliver all there is, then what is gone since the last list. `first`: its first page."""
+        asked = [] if first else list(self._asked)
         seen: set[str] = set()
         token = ""
         while True:
-            query = [("limit", str(self._timing.page))]
-            query += [("continue", token)] if token else []
-            answer = await self._client.request(
-                "GET", self.kind.path, query=query, timeout=self._timing.page_timeout
-            )
-            about = await self._take_page(answer, seen)
+            about = await self._take_page(first or await self._page(token), seen)
+            first = b""
             self._failures = 0
             token = about.continue_
             if not token:
@@ -170,6 +142,43 @@ class Watch(Generic[T]):
         self._version = about.resource_version
         self.lists += 1
         await self._freshness.complete()
+        self._told(asked)
+
+    async def _page(self, token: str = "") -> bytes:
+        query = [("limit", str(self._timing.page))]
+        query += [("continue", token)] if token else []
+        return await self._client.request(
+            "GET", self.kind.path, query=query, timeout=self._timing.page_timeout
+        )
+
+    async def _prove(self) -> None:
+        """Show whoever asked that the sink was told of everything, at the least cost.
+
+        What fits on one page is simply listed again. Of more than that, a page tells how far the
+        cluster is, and the watch goes on until it is there too; a bookmark says so if nothing
+        else does. Where none comes, as from old servers, the list is read whole.
+        """
+        asked = list(self._asked)
+        first = await self._page()
+        try:
+            about = _raw_page.decode(first).metadata
+        except msgspec.DecodeError as error:
+            raise ClusterUnavailable(f"GET {self.kind.path}: garbled ({error}).") from error
+        if not about.continue_:
+            await self._list(first)
+            self._told(asked)
+            return
+        goal, deadline = int(about.resource_version), time.monotonic() + self._timing.catch_up
+        while int(self._version) < goal:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                log.info("watch is behind; listing", extra={"source": self.kind.source.value})
+                await self._list()
+                return
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(left):
+                    await self._stream(self._timing.glance, goal)
+        self._told(asked)
 
     async def _take_page(self, answer: bytes, seen: set[str]) -> wire.ListMeta:
         try:
@@ -203,7 +212,11 @@ class Watch(Generic[T]):
         while self._freshness.fresh:
             begun = time.monotonic()
             try:
-                await self._stream()
+                if self._asked:
+                    await self._prove()
+                    continue
+                if not await self._interruptible(self._stream(_between(*self._timing.follow))):
+                    continue
             except ClusterError as error:
                 if isinstance(error, ClusterRefused) and error.status == 410:
                     raise _GapError(str(error)) from error
@@ -214,12 +227,26 @@ class Watch(Generic[T]):
                 if time.monotonic() - begun < 1.0:  # a server that hangs up on us at once
                     await self._pause(None)
 
-    async def _stream(self) -> None:
+    async def _interruptible(self, stream: Coroutine[Any, Any, None]) -> bool:
+        """Follow; False if `catch_up` broke it off. What was not delivered comes again."""
+        task = self._streaming = asyncio.create_task(stream)
+        try:
+            await asyncio.wait({task})
+        finally:
+            self._streaming = None
+            task.cancel()
+        if task.cancelled():
+            return False
+        await task
+        return True
+
+    async def _stream(self, seconds: float, goal: int | None = None) -> None:
+        """Follow for so long at most, or until the version is at least the goal."""
         query = [
             ("watch", "1"),
             ("allowWatchBookmarks", "true"),
             ("resourceVersion", self._version),
-            ("timeoutSeconds", str(int(_between(*self._timing.follow)))),
+            ("timeoutSeconds", str(max(1, int(seconds)))),
         ]
         # One second more, so that it is the guard of the freshness that notices first.
         patience = self._timing.silence + 1.0
@@ -229,7 +256,7 @@ class Watch(Generic[T]):
                 await self._take_line(line)
                 self._freshness.heard()
                 self._failures = 0
-                if not self._freshness.fresh:
+                if not self._freshness.fresh or (goal is not None and int(self._version) >= goal):
                     return
 
     async def _take_line(self, line: bytes) -> None:
@@ -278,8 +305,8 @@ class Watch(Generic[T]):
 
     async def _gone(self, key: str) -> None:
         if key in self._known:
-            self._known.discard(key)
             await self._sink.put(self.kind.gone(key, self._clock()))
+            self._known.discard(key)  # only now: if it was broken off, it is told again
 
     def _unreadable(self, meta: wire.Metadata, error: Exception | None) -> None:
         facts = {

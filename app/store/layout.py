@@ -10,6 +10,9 @@
         held                      hash    uid -> Held
         intents, charges          hash    uid -> Open, Taken; a uid is in one of them at most
         used                      hash    TENANT:USER:POOL:RESOURCE -> sum of both, never 0
+    fairgate:{CLUSTER}:audit      stream  id NUMBER-0, field entry: a line of the audit chain
+    fairgate:{CLUSTER}:audit-head hash    signed: the newest signed head; epoch: who sealed it
+    fairgate:{CLUSTER}:audit-aside        a stream that could not be continued
 
 Parts in capitals are percent-encoded. The braces keep all keys of a cluster in one slot.
 """

@@ -16,7 +16,9 @@ from app.core.errors import EpochStale, StoreEmptied, StoreForeign
 from app.store import layout
 from app.store.connection import Server
 
-NAMES = ("apply", "begin", "finish", "floor", "place", "queue", "table")
+NAMES = (
+    "apply", "begin", "entries", "finish", "floor", "place", "queue", "seal", "table", "trail",
+)  # fmt: skip
 
 
 class Scripts:

@@ -63,6 +63,15 @@ class RedisStore(RedisReader):
                 found.append(layout.intent(uid, record))
         return tuple(found)
 
+    async def claim(self, epoch: int) -> None:
+        """Raise the floor: no older epoch writes from now on. What it wrote stays readable.
+
+        Raises EpochStale if a newer leader has written; StoreForeign as `rebuild` does.
+        """
+        self._generation = NO_GENERATION
+        _, begun = await self._scripts.run("floor")
+        await self._scripts.run("begin", epoch, f"{epoch}.{secrets.token_hex(4)}", begun)
+
     async def rebuild(self, epoch: int, writes: Iterable[StoreWrite]) -> None:
         """Take the store over for `epoch` and replace all of its contents.
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+from app.control.auditor import Auditor
+from app.control.chain import Chain, Retention
 from app.control.copier import Copier
 from app.control.corrections import Corrections
 from app.control.inbox import Inbox
@@ -13,16 +15,25 @@ from app.control.publisher import Publisher
 from app.control.releases import Releases
 from app.core.engine import Engine
 from app.core.events import NEEDED
-from app.core.model import Resource
+from app.core.model import Millis, Resource
 from app.core.resources import ManagedResources
+from app.kube.anchor import KeptAnchor
 from app.kube.announce import PodAnnouncer
+from app.kube.bundle import Bundle
 from app.kube.corrections import PodAdopter, PodEvictor
 from app.kube.installation import KeptInstallation
 from app.kube.lease import LeaseLeadership
 from app.kube.release import PodReleaser
 from app.kube.status import ResourceStatus
+from app.store.audit import RedisTrail
+from app.store.outlet import Backlog, Folder, output
+from app.tls.signing import KeptKey, holds
 from app.web.metrics import Leading
 from app.wiring.process import Process, now, redis_of, watch
+
+DAY = 24 * 3600 * 1000
+FLUSH_SECONDS = 1.0
+"""How long a process that ends waits for a sink of the audit chain."""
 
 
 async def controller(process: Process) -> None:
@@ -42,8 +53,24 @@ async def controller(process: Process) -> None:
     leadership = LeaseLeadership(
         client, settings.namespace, settings.identity, duration=settings.lease_seconds
     )
-    releaser = PodReleaser(process.adapters.patches(client), may_act=leadership.is_valid)
+    releaser = PodReleaser(process.adapters.patches(client), left=leadership.left)
+    sight = watch(process, inbox, sorted(NEEDED, key=lambda source: source.value))
     copier = Copier(store, engine, inbox, meters, now, lambda: leader.depose())  # noqa: PLW0108
+    anchor = KeptAnchor(client, settings.namespace)
+    outlets = [Backlog("standard output", output())]
+    if settings.audit_folder:
+        outlets.append(Backlog(str(settings.audit_folder), Folder(settings.audit_folder)))
+    chain = Chain(
+        RedisTrail(server, settings.cluster),
+        anchor,
+        KeptKey(Bundle(client), settings.namespace).load,
+        holds,
+        outlets,
+        settings.cluster,
+        Retention(Millis(settings.audit_days * DAY), settings.audit_megabytes * 2**20),
+        now,
+    )
+    auditor = Auditor(chain, settings.identity, now, lambda: leader.depose())  # noqa: PLW0108
     releases = Releases(
         releaser,
         copier,
@@ -63,9 +90,12 @@ async def controller(process: Process) -> None:
         releaser,
         leadership,
         KeptInstallation(client, settings.namespace),
+        sight,
         meters,
         now,
         heard,
+        anchor,
+        auditor,
     )
     corrections = Corrections(
         PodAdopter(client), PodEvictor(client), leadership, inbox, meters, now
@@ -73,14 +103,17 @@ async def controller(process: Process) -> None:
     announcer = PodAnnouncer(client)
     publisher = Publisher(engine, ResourceStatus(client), meters, lambda: leader.leads, now)
     loop = Loop(engine, inbox, copier, releases, corrections, announcer, now, heard)
-    watch(process, inbox, sorted(NEEDED, key=lambda source: source.value))
     process.tasks += [part.run for part in (loop, copier, leader, announcer, publisher)]
+    process.tasks += [auditor.run, *(outlet.run for outlet in outlets)]
     process.checks["cluster heard"] = heard.is_set
 
     async def hand_over() -> None:
         leader.leave()
         await releases.drain(settings.drain_seconds)
         await corrections.stop()
+        await auditor.end()
         await leadership.give_up()
+        for outlet in outlets:
+            await outlet.flush(FLUSH_SECONDS)
 
     process.before_end.append(hand_over)

@@ -12,7 +12,7 @@ from app.core.events import Source
 from app.core.model import Millis
 from app.kube import canary
 from app.kube.client import Client
-from app.kube.sources import watches
+from app.kube.sources import Watched, watches
 from app.ports import EventSink, Store
 from app.settings import Settings
 from app.store.connection import Server
@@ -53,21 +53,20 @@ class Process:
     certificate: Renewal | None = None
 
 
-def watch(process: Process, sink: EventSink, sources: list[Source]) -> None:
-    """Let a sink hear of these sources."""
+def watch(process: Process, sink: EventSink, sources: list[Source]) -> Watched:
+    """Let a sink hear of these sources; return what it sees of them."""
     settings = process.settings
-    process.tasks += [
-        each.run
-        for each in watches(
-            process.client,
-            sink,
-            now,
-            sources=sources,
-            managed=settings.managed_resources,
-            # What is tried there waits for ever: nobody's work, and nobody's numbers.
-            exempt=(*settings.exempt_namespaces, canary.NAMESPACE),
-        )
-    ]
+    heard = watches(
+        process.client,
+        sink,
+        now,
+        sources=sources,
+        managed=settings.managed_resources,
+        # What is tried there waits for ever: nobody's work, and nobody's numbers.
+        exempt=(*settings.exempt_namespaces, canary.NAMESPACE),
+    )
+    process.tasks += [each.run for each in heard]
+    return Watched(heard)
 
 
 def redis_of(process: Process) -> Server:

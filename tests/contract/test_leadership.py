@@ -79,9 +79,9 @@ async def world(request: pytest.FixtureRequest) -> AsyncIterator[World]:
 
 async def test_first_to_come_leads(world: World) -> None:
     first = world.candidate("first")
-    assert not first.is_valid()
+    assert first.left() <= 0
     assert await first.acquire() == 0
-    assert first.is_valid()
+    assert first.left() > 0
     await first.give_up()
 
 
@@ -91,11 +91,11 @@ async def test_second_waits_for_the_first(world: World) -> None:
     waiting = asyncio.create_task(second.acquire())
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(asyncio.shield(waiting), DURATION * 2)
-    assert first.is_valid()
-    assert not second.is_valid()
+    assert first.left() > 0
+    assert second.left() <= 0
     await first.give_up()
     assert await asyncio.wait_for(waiting, DURATION) == 1
-    assert second.is_valid()
+    assert second.left() > 0
     await second.give_up()
 
 
@@ -104,7 +104,7 @@ async def test_giving_up_ends_leadership_at_once(world: World) -> None:
     await first.acquire()
     lost = asyncio.create_task(first.lost())
     await first.give_up()
-    assert not first.is_valid()
+    assert first.left() <= 0
     await asyncio.wait_for(lost, 1)
 
 
@@ -123,7 +123,7 @@ async def test_silent_leader_has_ended_before_the_next_begins(world: World) -> N
     waiting = asyncio.create_task(second.acquire())
     await world.silence(first)
     assert await asyncio.wait_for(waiting, DURATION * 4) == 1
-    assert not first.is_valid()
+    assert first.left() <= 0
     await asyncio.wait_for(first.lost(), 1)
     await second.give_up()
 
@@ -134,6 +134,6 @@ async def test_candidate_may_stop_waiting(world: World) -> None:
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(second.acquire(), DURATION / 4)
     await second.give_up()
-    assert first.is_valid()
-    assert not second.is_valid()
+    assert first.left() > 0
+    assert second.left() <= 0
     await first.give_up()

@@ -124,6 +124,8 @@ class Trickster:
         self.silent = self.deaf = self.delayed = False
         self.refusals: list[ClusterRefused] = []
         self.sent = 0
+        self.pass_first = 0
+        self.limits: list[tuple[str, float]] = []
         self._late: list[tuple[Any, Any]] = []
 
     async def request(self, *args: Any, **kwargs: Any) -> bytes:
@@ -131,9 +133,13 @@ class Trickster:
             raise ClusterUnavailable("no answer")
         patch = args[0] == "PATCH"
         self.sent += patch
+        if patch:
+            self.limits.append((dict(kwargs["query"])["timeout"], kwargs["timeout"]))
         if patch and self.refusals:
             raise self.refusals.pop(0)
-        if patch and self.delayed:
+        if patch and self.pass_first:
+            self.pass_first -= 1
+        elif patch and self.delayed:
             self.delayed = False
             self._late.append((args, kwargs))
             raise ClusterUnavailable("no answer")
@@ -152,8 +158,12 @@ class RealWorld:
     def __init__(self, client: Client) -> None:
         self._client = client
         self.may_act = True
+        self.remaining = 60.0
         self.trickster = Trickster(client)
-        self.releaser: Releaser = PodReleaser(self.trickster, may_act=lambda: self.may_act)
+        self.releaser: Releaser = PodReleaser(
+            self.trickster,  # type: ignore[arg-type]
+            left=lambda: self.remaining if self.may_act else 0.0,
+        )
 
     async def _create(self, name: str) -> str:
         body = {
@@ -322,7 +332,7 @@ async def test_patch_that_arrives_after_the_look_does_nothing(world: World) -> N
     assert await world.releaser.release(order) is None
     assert await world.releaser.look(order) is Answer.HELD
     await world.deliver()
-    assert await world.state(order) == (True, "0@7", None)
+    assert await world.state(order) == (True, "0@7.3", None)
 
 
 async def test_who_may_not_act_sends_nothing(world: World) -> None:
@@ -377,9 +387,36 @@ async def test_missing_right_is_told_and_changes_nothing(
     assert [record.getMessage() for record in caplog.records] == ["release refused"]
 
 
-async def test_pod_that_was_fenced_before_is_not_given_up_early(real: RealWorld) -> None:
-    order = replace(await real.hold(), tested="0@7")
-    await real.stamp(order, "0@7")
+async def test_every_lost_patch_of_one_leader_is_fenced_off_on_its_own(world: World) -> None:
+    order = await world.hold()
+    for sequence, tested in ((3, HELD), (4, "0@7.3"), (5, "0@7.4")):
+        order = replace(order, tested=tested, intent=replace(order.intent, sequence=sequence))
+        world.delay()
+        assert await world.releaser.release(order) is None
+        assert await world.releaser.look(order) is Answer.HELD
+    await world.deliver()
+    assert await world.state(order) == (True, "0@7.5", None)
+
+
+async def test_lost_patch_of_a_pod_whose_annotation_was_written_again_is_fenced(
+    real: RealWorld,
+) -> None:
+    order = replace(await real.hold(), tested="", has_annotations=True)
+    real.trickster.pass_first = 1  # the stamp arrives, the release is on its way
     real.delay()
     assert await real.releaser.release(order) is None
-    assert await real.releaser.look(order) is None
+    assert await real.releaser.look(order) is Answer.HELD
+    await real.deliver()
+    assert await real.state(order) == (True, "0@7.3", None)
+
+
+async def test_no_patch_may_take_longer_than_the_lease(real: RealWorld) -> None:
+    real.remaining = 2.0
+    assert await real.releaser.release(await real.hold()) is Answer.RELEASED
+    assert real.trickster.limits == [("1600ms", 2.0)]
+    real.remaining = 60.0
+    assert await real.releaser.release(await real.hold()) is Answer.RELEASED
+    assert real.trickster.limits[1:] == [("5000ms", 6.0)]
+    real.remaining = 0.01
+    assert await real.releaser.release(await real.hold()) is Answer.HELD
+    assert len(real.trickster.limits) == 2

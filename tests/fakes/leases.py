@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from app.core.errors import ClusterRefused, ClusterUnavailable
@@ -86,7 +87,9 @@ class FakeLeadership:
         self.ended.set()
         self._election = election
 
-    async def acquire(self) -> int:
+    async def acquire(self, fit: Callable[[], Awaitable[bool]] | None = None) -> int:
+        while fit is not None and not await fit():
+            await asyncio.sleep(0.01)
         if self._election.holder is self:
             await self._election.lapse()
         async with self._election.free:
@@ -96,8 +99,8 @@ class FakeLeadership:
         self.ended.clear()
         return self._election.transitions
 
-    def is_valid(self) -> bool:
-        return not self.ended.is_set()
+    def left(self) -> float:
+        return 0.0 if self.ended.is_set() else 60.0
 
     async def lost(self) -> None:
         await self.ended.wait()

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from app.core.effects import PodRef, Release
 from app.core.errors import ClusterUnavailable
+from app.core.gate import fence_of
 from app.core.model import HELD, Answer
 
 
@@ -53,7 +54,7 @@ class FakeReleaser:
         if answer is Answer.HELD:
             pod = self.pods[_key(order.intent.ref)]
             if pod.stamp == order.tested:
-                pod.stamp = f"{HELD}@{order.intent.epoch}"
+                pod.stamp = fence_of(order)
         return answer
 
     async def fence(self, ref: PodRef, epoch: int) -> None:

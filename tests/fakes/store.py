@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import assert_never
 
@@ -73,12 +73,15 @@ def _meant(intent: Intend) -> Intend:
 
 @dataclass(slots=True)
 class Memory:
-    """The server. `down`: it does not answer."""
+    """The server. `down`: it does not answer; `refuse`: nor to a batch with such a write."""
 
     floor: int = 0
     contents: Contents | None = None
     owner: FakeStore | None = None
     down: bool = False
+    refuse: Callable[[StoreWrite], bool] = lambda write: False
+    batches: list[tuple[StoreWrite, ...]] = field(default_factory=list)
+    """What was written together."""
 
     def flush(self) -> None:
         """Lose everything."""
@@ -96,6 +99,12 @@ class FakeStore:
         self._answer()
         return self.memory.floor
 
+    async def claim(self, epoch: int) -> None:
+        self._answer()
+        if self.memory.floor > epoch:
+            raise EpochStale(f"a leader with epoch {self.memory.floor} has written")
+        self.memory.floor = epoch
+
     async def rebuild(self, epoch: int, writes: Iterable[StoreWrite]) -> None:
         self._answer()
         if self.memory.floor > epoch:
@@ -109,6 +118,9 @@ class FakeStore:
             raise EpochStale(f"a leader with epoch {self.memory.floor} has written")
         if self.memory.floor < epoch or self.memory.owner is not self or self._epoch != epoch:
             raise StoreEmptied("the store must be rebuilt")
+        if any(map(self.memory.refuse, writes)):
+            raise StoreUnavailable("the store does not answer")
+        self.memory.batches.append(tuple(writes))
         for write in writes:
             self._contents().apply(write)
 

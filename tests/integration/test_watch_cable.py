@@ -19,7 +19,8 @@ from app.core.events import ClusterEvent, PodGone, PodObserved, Source, SourceFr
 from app.core.model import GATE, Millis
 from app.kube import sources
 from app.kube.client import Client
-from app.kube.watch import Timing, Watch
+from app.kube.kind import Timing
+from app.kube.watch import Watch
 from tests.fakes.sink import Heard
 from tests.faults.cable import Cable
 
@@ -169,3 +170,51 @@ async def test_watch_goes_on_when_the_server_ends_it(bench: Bench) -> None:
             await asyncio.sleep(1.0)  # the server's own time limit
         assert watch.lists == 1
         assert not any(map(stale, bench.heard.events))
+
+
+async def test_catching_up_shows_what_a_dead_connection_kept_back(bench: Bench) -> None:
+    async with bench.watching(replace(QUICK, outage=30.0)) as watch:
+        bench.cable.freeze()
+        await bench.make("a")
+        asked = asyncio.create_task(watch.catch_up())
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(asyncio.shield(asked), 1.0)
+        assert not any(map(pod("a"), bench.heard.events))
+        assert watch.fresh  # it believes so
+        bench.cable.thaw()
+        await asked
+        assert any(map(pod("a"), bench.heard.events))
+        assert not any(map(stale, bench.heard.events))
+
+
+async def test_catching_up_finds_what_is_gone(bench: Bench) -> None:
+    async with bench.watching(replace(QUICK, outage=30.0)) as watch:
+        await bench.make("a")
+        await bench.heard.until(pod("a"))
+        bench.cable.freeze()
+        await bench.delete("a")
+        bench.cable.drop()
+        bench.cable.thaw()
+        await watch.catch_up()
+        assert sum(map(gone, bench.heard.events)) == 1
+
+
+async def test_a_long_list_is_not_read_whole_to_catch_up(bench: Bench) -> None:
+    for n in range(5):
+        await bench.make(f"p{n}")
+    async with bench.watching() as watch:
+        await bench.make("late")
+        await watch.catch_up()
+        assert any(map(pod("late"), bench.heard.events))
+        await watch.catch_up()  # nothing happened since: a bookmark says so
+        assert watch.lists == 1
+
+
+async def test_a_watch_that_gets_nowhere_lists_to_catch_up(bench: Bench) -> None:
+    for n in range(5):
+        await bench.make(f"p{n}")
+    async with bench.watching(replace(QUICK, catch_up=0.0)) as watch:
+        await bench.make("late")
+        await watch.catch_up()
+        assert any(map(pod("late"), bench.heard.events))
+        assert watch.lists <= 2

@@ -149,6 +149,20 @@ def test_strays_are_evicted_only_if_so_chosen(chart: Chart, inside: list[Object]
         assert settings.load(environment).evict_bypassed is chosen
 
 
+def test_audit_files_go_to_a_volume_of_ones_own(chart: Chart, inside: list[Object]) -> None:
+    assert "volumes" not in pod_of(inside, "controller")
+    documents = chart.render("audit.existingClaim=records", "audit.megabytes=1000000")
+    environment = {
+        each["name"]: each.get("value", "") for each in container_of(documents, "controller")["env"]
+    }
+    told = settings.load(environment)
+    (mount,) = container_of(documents, "controller")["volumeMounts"]
+    (volume,) = pod_of(documents, "controller")["volumes"]
+    assert mount["mountPath"] == str(told.audit_folder)
+    assert volume["persistentVolumeClaim"] == {"claimName": "records"}
+    assert told.audit_megabytes == 1_000_000
+
+
 @pytest.mark.parametrize("role", ["controller", "api"])
 def test_url_of_redis_may_stay_in_a_secret(chart: Chart, role: str) -> None:
     documents = chart.render("redis.existingSecret=redis-url", "redis.secretKey=address")
@@ -168,6 +182,8 @@ def test_defaults_are_those_of_the_programs() -> None:
     defaults = {field.name: field.default for field in settings.FIELDS}
     assert str(values["tls"]["days"]) == defaults["tls_days"]
     assert str(values["tls"]["settleSeconds"]) == defaults["tls_settle_seconds"]
+    assert str(values["audit"]["days"]) == defaults["audit_days"]
+    assert str(values["audit"]["megabytes"]) == defaults["audit_megabytes"]
     classes = {each.name: each.resource for each in settings.CLASSES}
     assert values["deviceClasses"] == classes
 
@@ -378,6 +394,8 @@ def test_tenant_admins_may_touch_their_own_tenant_alone(chart: Chart) -> None:
         ("logLevel=loud", "logLevel"),
         ("preemption.twins=maybe", "preemption"),
         ("tls.days=0", "days"),
+        ("audit.days=0", "days"),
+        ("audit.existingClaim=No_Name", "existingClaim"),
         ("tls.settleSeconds=soon", "settleSeconds"),
         ("tls.existingSecret=No_Name", "existingSecret"),
         ("tls.clientCa.key=x", "clientCa"),

@@ -100,7 +100,7 @@ def test_help_lists_every_command() -> None:
     done = fairgate("--help")
 
     assert done.returncode == 0
-    for command in ("serve", "simulate", "replay", "release", "dev"):
+    for command in ("serve", "simulate", "replay", "release", "audit", "dev"):
         assert command in done.stdout
 
 

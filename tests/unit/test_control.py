@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from dataclasses import replace as changed
@@ -41,6 +41,7 @@ from app.core.views import View
 from app.sim.world import held_pod
 from tests.fakes.corrections import FakeCorrector, FakeInstallation, FreePod
 from tests.fakes.pods import FakeReleaser, StoredPod
+from tests.fakes.sight import FakeEpochs, FakeSight
 from tests.fakes.store import Contents, FakeStore, Memory
 
 GPU = Resource("nvidia.com/gpu")
@@ -54,14 +55,20 @@ class FakeLead:
     free: asyncio.Event = field(default_factory=asyncio.Event)
     over: asyncio.Event = field(default_factory=asyncio.Event)
     transitions: int = 4
+    declined: int = 0
+    taken: int = 0
 
-    async def acquire(self) -> int:
+    async def acquire(self, fit: Callable[[], Awaitable[bool]] | None = None) -> int:
         await self.free.wait()
+        while fit is not None and not await fit():
+            self.declined += 1
+            await asyncio.sleep(0.01)
+        self.taken += 1
         self.over.clear()
         return self.transitions
 
-    def is_valid(self) -> bool:
-        return not self.over.is_set()
+    def left(self) -> float:
+        return 0.0 if self.over.is_set() else 60.0
 
     async def lost(self) -> None:
         await self.over.wait()
@@ -151,8 +158,9 @@ class Rig:
         self.corrector, self.installation = FakeCorrector(), FakeInstallation(Millis(30_000))
         self.inbox, self.lead, self.meters = Listening(), FakeLead(), FakeMeters()
         self.told, self.written = Told(), Written()
+        self.sight, self.anchor = FakeSight(), FakeEpochs()
         self.parts: dict[str, asyncio.Task[None]] = {}
-        self.releaser = FakeReleaser(self.lead.is_valid)
+        self.releaser = FakeReleaser(lambda: self.lead.left() > 0)
         self.now = Millis(60_000)
         clock: Callable[[], Millis] = lambda: self.now  # noqa: E731
         heard = asyncio.Event()
@@ -162,7 +170,8 @@ class Rig:
         )
         self.leader = Leader(
             self.engine, self.inbox, self.copier, self.releases, self.store, self.releaser,
-            self.lead, self.installation, self.meters, clock, heard,
+            self.lead, self.installation, self.sight, self.meters, clock, heard,
+            self.anchor, self.anchor,
         )  # fmt: skip
         self.corrections = Corrections(
             self.corrector, self.corrector, self.lead, self.inbox, self.meters, clock
@@ -488,7 +497,7 @@ async def test_nothing_is_corrected_after_the_lease_is_over() -> None:
         rig.lead.free.set()
         await until(lambda: rig.leader.leads)
         rig.lead.free.clear()
-        rig.lead.is_valid = lambda: False  # type: ignore[method-assign]
+        rig.lead.left = lambda: 0.0  # type: ignore[method-assign]
         await rig.hear(ev.PodObserved(rig.now, running_pod("new", 31_000)))
         await until(lambda: rig.meters.strays == 1)
         before = rig.inbox.waits

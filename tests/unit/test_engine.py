@@ -456,6 +456,8 @@ def test_what_is_refused_again_and_again_lets_others_go_first() -> None:
     [
         ("7.12", (7, 12)),
         ("0@7", (7, 0)),
+        ("0@7.12", (7, 0)),
+        ("0@7.12.0", (7, 0)),
         ("0", NEVER),
         ("", NEVER),
         ("adopted", NEVER),

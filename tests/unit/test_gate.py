@@ -272,9 +272,9 @@ def test_an_annotation_that_was_taken_away_is_written_again(
 
     assert stamped["metadata"]["annotations"] == {
         **(annotations or {}),
-        "fairgate.io/release": "0@7",
+        "fairgate.io/release": "0@7.42.0",
     }
-    apply(stamped, release_patch(replace(order, tested="0@7")))
+    apply(stamped, release_patch(replace(order, tested="0@7.42.0")))
 
 
 def test_another_pod_of_that_name_is_not_released() -> None:
@@ -294,7 +294,7 @@ def test_a_pod_with_another_gate_is_not_released() -> None:
 
 
 def test_an_old_leader_cannot_release_what_a_new_one_has_fenced() -> None:
-    fenced = apply(stored(), fence_patch("u-1", "0", 8))
+    fenced = apply(stored(), fence_patch("u-1", "0", "0@8"))
 
     with pytest.raises(PatchFailed):
         apply(fenced, release_patch(ORDER))

@@ -26,7 +26,7 @@ from app.core.events import (
 from app.core.model import Millis
 from app.core.policy import Policy
 from app.kube import sources
-from app.kube.watch import Timing
+from app.kube.kind import Timing
 from tests.fakes.sink import Heard
 
 QUICK = Timing(backoff=(0.001, 0.01), outage=5.0, absent=0.01)

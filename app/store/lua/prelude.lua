@@ -62,3 +62,31 @@ local function drop(generation)
   end
 end
 
+
+-- The audit chain stands next to the generations: an emptied copy does not touch it.
+local AUDIT, AUDIT_HEAD = ARGV[2] .. 'audit', ARGV[2] .. 'audit-head'
+
+-- Return the epoch of whoever sealed last; nil if nobody did, or nobody can have.
+local function audit_epoch()
+  local epoch = redis.call('HGET', AUDIT_HEAD, 'epoch')
+  if epoch and #epoch <= 12 and string.find(epoch, '^%d+$') and tonumber(epoch) <= MOST then
+    return tonumber(epoch)
+  end
+end
+
+-- Return number and hash of the last entry, as text, and the highest number the stream ever had.
+local function audit_tail()
+  local top = 0
+  local info = redis.call('EXISTS', AUDIT) == 1 and redis.call('XINFO', 'STREAM', AUDIT) or {}
+  for i = 1, #info, 2 do
+    if info[i] == 'last-generated-id' then
+      top = tonumber(string.match(info[i + 1], '^%d+'))
+    end
+  end
+  local last = redis.call('XREVRANGE', AUDIT, '+', '-', 'COUNT', 1)[1]
+  if not last then
+    return '0', string.rep('0', 64), top
+  end
+  local hash = string.match(last[2][2] or '', '"hash":"(%x+)"}$')
+  return string.match(last[1], '^%d+'), hash or '', top
+end

@@ -1,0 +1,147 @@
+"""The arguments of `fairgate audit`; what it does is in wiring/audit."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+audit_app = typer.Typer(
+    no_args_is_help=True,
+    help="The record of what Fairgate did: whether it is whole, and all of it as text.",
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+class Output(StrEnum):
+    """How a result is printed."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+Redis = Annotated[
+    str | None,
+    typer.Option(
+        "--redis-url",
+        envvar="FAIRGATE_REDIS_URL",
+        help="Where the entries are, as Fairgate is told.",
+        show_default=False,
+        show_envvar=True,
+    ),
+]
+Cluster = Annotated[
+    str, typer.Option(envvar="FAIRGATE_CLUSTER", help="Name of the cluster in the keys of Redis.")
+]
+Namespace = Annotated[
+    str, typer.Option("--namespace", "-n", envvar="FAIRGATE_NAMESPACE", help="Fairgate's own.")
+]
+Kubeconfig = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Whose credentials are used. [dim]\\[default: KUBECONFIG, ~/.kube/config][/dim]",
+        show_default=False,
+    ),
+]
+
+
+@audit_app.command(
+    epilog="Examples: [bold]fairgate audit verify --redis-url redis://localhost:6379/0[/bold], "
+    "[bold]fairgate audit verify /var/lib/fairgate/audit --public-key audit.pub[/bold], "
+    "[bold]kubectl logs POD -n fairgate-system | fairgate audit verify -[/bold]"
+)
+def verify(
+    files: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="[FILE|FOLDER]...",
+            allow_dash=True,
+            help="Copies of the entries instead of Redis; - is standard input.",
+            show_default=False,
+        ),
+    ] = None,
+    redis_url: Redis = None,
+    cluster: Cluster = "default",
+    namespace: Namespace = "fairgate-system",
+    kubeconfig: Kubeconfig = None,
+    head: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            dir_okay=False,
+            help="A signed head that must be among the entries, as JSON: that of the REST API, or "
+            "of kubectl get configmap fairgate-audit -o json.",
+            show_default=False,
+        ),
+    ] = None,
+    public_key: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            dir_okay=False,
+            help="The key that must have signed the newest head, PEM. Keep it where nobody who "
+            "can change the cluster can change it.",
+            show_default=False,
+        ),
+    ] = None,
+    output: Annotated[
+        Output, typer.Option("--output", "-o", help="text, or json which is stable.")
+    ] = Output.TEXT,
+) -> None:
+    """Tell whether the audit chain is whole: nothing changed, nothing missing, signed.
+
+    Exit code 1 and the first entry that does not fit, if it is not. Entries in Redis are held
+    against the signed head in the ConfigMap fairgate-audit of the cluster, or against --head.
+    """
+    from app.wiring import audit
+
+    source = audit.Source(redis_url, cluster, namespace, kubeconfig)
+    audit.verify(source, tuple(files or ()), head, public_key, as_json=output is Output.JSON)
+
+
+@audit_app.command(
+    epilog="Examples: [bold]fairgate audit export --since 24h --tenant team-a | jq .facts[/bold], "
+    "[bold]fairgate audit export --output audit.ndjson[/bold]"
+)
+def export(
+    redis_url: Redis = None,
+    cluster: Cluster = "default",
+    since: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="From this time on: 2026-01-31T08:00:00Z, or 2h, which is two hours ago.",
+            show_default=False,
+        ),
+    ] = None,
+    until: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="Before this time, written alike.", show_default=False),
+    ] = None,
+    tenant: Annotated[
+        str | None, typer.Option(help="Only what names this tenant.", show_default=False)
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FILE",
+            dir_okay=False,
+            help="Where to write. [dim]\\[default: standard output][/dim]",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
+    """Print the entries in Redis, a line of JSON each.
+
+    A whole export ends with the signed head, so that it can be verified by itself.
+    """
+    from app.wiring import audit
+
+    source = audit.Source(redis_url, cluster, "", None)
+    audit.export(source, since, until, tenant, output)

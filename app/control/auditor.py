@@ -1,0 +1,205 @@
+"""Writes down what an auditor must know: takes records, and seals them while this replica leads.
+
+Records wait while Redis is away, up to a bound; what was beyond it is named by a gap.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import deque
+from collections.abc import Callable
+
+from app.control.chain import Chain
+from app.core.audit import Deed, Fact, Record
+from app.core.audit_lines import plain
+from app.core.errors import ClusterError, EpochStale, StoreError
+from app.core.model import Millis
+
+MOST = 10_000
+"""Records that may wait."""
+
+BATCH = 256
+ANCHOR_SECONDS = 10.0
+PROBE_SECONDS = 2.0
+"""How often a quiet auditor looks whether Redis still has the chain."""
+
+PRUNE_SECONDS = 30.0
+RETRY_SECONDS = 0.5
+LEAVE_SECONDS = 1.0
+"""How long the end of a term waits for what is still to be written."""
+
+log = logging.getLogger("fairgate.audit")
+
+
+class _Term:
+    """What is to be written in one term."""
+
+    def __init__(self, epoch: int) -> None:
+        self.epoch = epoch
+        self.waiting: deque[Record] = deque()
+        self.dropped: list[Millis] = []
+        self.lost = 0
+        self.is_open = False
+        self.anchor_at = 0.0
+        self.prune_at = 0.0
+        self.probe_at = 0.0
+        self.ends = False
+        self.done = asyncio.Event()
+
+
+class Auditor:
+    """`ports.Recorder`. `begin` and `end` frame a term; outside of one, records are not kept."""
+
+    def __init__(
+        self, chain: Chain, who: str, clock: Callable[[], Millis], depose: Callable[[], None]
+    ) -> None:
+        self._chain = chain
+        self._who = who
+        self._clock = clock
+        self._depose = depose
+        self._term: _Term | None = None
+        self._wake = asyncio.Event()
+        self._failing = False
+
+    def record(self, record: Record, /) -> None:
+        """Write this down, if this replica leads."""
+        term = self._term
+        if term is None:
+            return
+        if len(term.waiting) >= MOST:
+            if not term.lost:
+                log.error("audit records are dropped: too many wait", extra={"waiting": MOST})
+            term.lost += 1
+            term.dropped = [*term.dropped[:1], record.at]
+            return
+        term.waiting.append(Record(record.at, record.deed, plain(record.facts)))
+        self._wake.set()
+
+    def begin(self, epoch: int) -> None:
+        """A term of this replica begins."""
+        self._term = _Term(epoch)
+        self._note("began")
+
+    async def end(self) -> None:
+        """The term is over: write what still waits, if that can be done soon."""
+        term = self._term
+        if term is None:
+            return
+        self._note("ended")
+        term.ends = True
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LEAVE_SECONDS):
+                await term.done.wait()
+        if term.waiting or term.lost:
+            facts = {"epoch": term.epoch, "records": len(term.waiting) + term.lost}
+            log.error("audit records were not written before the term ended", extra=facts)
+        if self._term is term:
+            self._term = None
+
+    async def run(self) -> None:
+        """Write until cancelled."""
+        while True:
+            term = self._term
+            if term is None or term.done.is_set():
+                await self._wake.wait()
+                self._wake.clear()
+                continue
+            try:
+                await self._step(term)
+                self._tell(None)
+            except EpochStale as error:
+                self._give_up(term, error)
+            except (StoreError, ClusterError) as error:
+                self._tell(error)
+                await asyncio.sleep(RETRY_SECONDS)
+
+    async def _step(self, term: _Term) -> None:
+        chain = self._chain
+        now = asyncio.get_running_loop().time()
+        if not term.is_open:
+            await chain.open(term.epoch)
+            term.is_open = True
+        if term.waiting or chain.has_own:
+            await self._seal(term)
+        if not chain.is_anchored and (now >= term.anchor_at or term.ends):
+            await self._anchor(term, now)
+        if term.waiting:
+            return
+        if term.ends:
+            term.done.set()
+            return
+        if now >= term.prune_at:
+            term.prune_at = now if await chain.prune() else now + PRUNE_SECONDS
+        if now >= term.probe_at:
+            term.probe_at = now + PROBE_SECONDS
+            term.is_open = await chain.stands()
+        await self._pause(term)
+
+    async def _seal(self, term: _Term) -> None:
+        records = [term.waiting[i] for i in range(min(BATCH, len(term.waiting)))]
+        if term.lost and len(records) == len(term.waiting):
+            term.waiting.append(self._overflow(term))
+            records.append(term.waiting[-1])
+            term.lost = 0
+        sealed = await self._chain.seal(records)
+        if sealed is None:
+            term.is_open = False
+            return
+        for _ in range(sealed):
+            term.waiting.popleft()
+
+    async def _anchor(self, term: _Term, now: float) -> None:
+        """Keep the head outside Redis; an API server that is away stops nothing else."""
+        term.anchor_at = now + ANCHOR_SECONDS
+        try:
+            await self._chain.anchor()
+        except ClusterError as error:
+            term.anchor_at = now + PROBE_SECONDS
+            facts = {"why": str(error)}
+            log.warning("the head of the audit chain is not anchored yet", extra=facts)
+
+    async def _pause(self, term: _Term) -> None:
+        due = [term.probe_at, term.prune_at]
+        if not self._chain.is_anchored:
+            due.append(term.anchor_at)
+        seconds = max(0.0, min(due) - asyncio.get_running_loop().time())
+        if not term.is_open:
+            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._wake.wait()
+        self._wake.clear()
+
+    def _overflow(self, term: _Term) -> Record:
+        facts: dict[str, Fact] = {
+            "dropped": term.lost,
+            "from": term.dropped[0],
+            "to": term.dropped[-1],
+            "why": "more happened than could be written down",
+        }
+        return Record(self._clock(), Deed.GAP, facts)
+
+    def _note(self, phase: str) -> None:
+        assert self._term is not None
+        epoch = self._term.epoch
+        facts: dict[str, Fact] = {"leader": self._who, "epoch": epoch, "term": phase}
+        self.record(Record(self._clock(), Deed.LEADING, facts))
+        self._wake.set()
+
+    def _give_up(self, term: _Term, error: EpochStale) -> None:
+        log.error("a newer leader keeps the audit chain", extra={"why": str(error)})
+        term.waiting.clear()
+        term.lost = 0
+        term.done.set()
+        if self._term is term:
+            self._term = None
+            self._depose()
+
+    def _tell(self, error: StoreError | ClusterError | None) -> None:
+        if error is not None and not self._failing:
+            log.warning("the audit chain cannot be written", extra={"why": str(error)})
+        elif error is None and self._failing:
+            log.info("the audit chain is written again")
+        self._failing = error is not None

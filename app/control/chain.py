@@ -1,0 +1,245 @@
+"""One leader's hand on the audit chain: where it ended, what is sealed next, what is removed.
+
+Goes on only from an end that a signature vouches for; whatever else it finds becomes a gap that
+is named. One caller at a time; keeps no queue and no time-table.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+from app.core.audit import Deed, Entry, Head, Record, is_intact, seal
+from app.core.audit_lines import SignedHead, head_line, line, read
+from app.core.audit_proof import Gap, ahead, gap, pruned
+from app.core.errors import InvalidInput
+from app.core.model import Millis
+from app.ports import Anchor, Batch, Ending, Outlet, Signing, Trail
+
+MOST = 10**12
+"""No chain has so many entries: a stream with a higher number is not ours."""
+
+REFILL = 5_000
+"""Entries of the term before that a new leader copies again: its leader may have died over it."""
+
+STEP = 500
+"""Entries looked at, and removed, at once."""
+
+log = logging.getLogger("fairgate.audit")
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """How long entries stay, in milliseconds, and how many bytes of them."""
+
+    age: Millis
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Due:
+    """A batch that was sent; sent again as it is until its fate is known."""
+
+    batch: Batch
+    records: int
+
+
+class Chain:
+    """See the module. `open` first; all raise StoreError and ClusterError."""
+
+    def __init__(
+        self,
+        trail: Trail,
+        anchor: Anchor,
+        load: Callable[[], Awaitable[Signing]],
+        holds: Callable[[SignedHead], bool],
+        outlets: Sequence[Outlet],
+        cluster: str,
+        retention: Retention,
+        clock: Callable[[], Millis],
+    ) -> None:
+        self._trail = trail
+        self._anchor = anchor
+        self._load = load
+        self._holds = holds
+        self._outlets = outlets
+        self._cluster = cluster
+        self._retention = retention
+        self._clock = clock
+        self._epoch = 0
+        self._signer: Signing | None = None
+        self._sealed: SignedHead | None = None
+        self._anchored: SignedHead | None = None
+        self._head = Head()
+        self._after = Head()
+        self._aside = False
+        self._own: list[Record] = []
+        self._due: _Due | None = None
+
+    @property
+    def has_own(self) -> bool:
+        """Tell whether it has something to record by itself."""
+        return bool(self._own)
+
+    @property
+    def is_anchored(self) -> bool:
+        """Tell whether the newest head is kept outside Redis."""
+        sealed = self._sealed
+        return sealed is None or sealed.epoch < self._epoch or sealed == self._anchored
+
+    async def open(self, epoch: int) -> None:
+        """Find where the chain ends, and what was lost of it."""
+        signer = await self._load()
+        self._anchored = await self._anchor.anchored()
+        ending = await self._trail.ending()
+        self._epoch, self._signer, self._due, self._own = epoch, signer, None, []
+        self._after, self._aside = ending.last, False
+        trusted = self._trusted(signer, ending)
+        best = max(trusted, key=lambda each: (each.epoch, each.head.number), default=None)
+        known = best.head if best else Head()
+        if ending.last == known and ending.top == known.number:
+            self._head = known
+            await self._refill()
+        else:
+            self._branch(known, ending, trusted, exact=best is not None and best == self._sealed)
+        if self._anchored is None or self._anchored.key != signer.public_key:
+            former = self._anchored.key if self._anchored else None
+            facts = {"publicKey": signer.public_key, "before": former}
+            self._own.append(Record(self._clock(), Deed.KEY, facts))
+
+    async def stands(self) -> bool:
+        """Tell whether Redis still ends where this chain does."""
+        return (await self._trail.ending()).last == self._after
+
+    async def seal(self, records: Sequence[Record]) -> int | None:
+        """Append records, its own first; return how many of `records` were.
+
+        None: Redis ends elsewhere; `open` again. After an error the same records go first again.
+        """
+        due = self._due = self._due or self._batch((*self._own, *records), len(records))
+        if not await self._trail.append(due.batch):
+            self._due = None
+            return None
+        self._settle(due.batch)
+        self._own = []
+        return due.records
+
+    async def anchor(self) -> None:
+        """Keep the newest head outside Redis."""
+        signed = self._sealed
+        if self.is_anchored or signed is None:
+            return
+        await self._anchor.anchor(self._epoch, signed)
+        self._anchored = signed
+        self._copy(head_line(signed), signed.head.number)
+
+    async def prune(self) -> bool:
+        """Remove a step of what retention gives up; tell whether there may be more."""
+        if self._due or self._own or self._anchored is None:
+            return False
+        ending = await self._trail.ending()
+        over = ending.size - self._retention.size
+        rows = await self._trail.lines(0, STEP + 1)
+        cut = self._cut(rows, over, self._anchored.head.number)
+        if cut is None:
+            return False
+        count, first = cut
+        why = "more bytes than are kept" if over > 0 else "older than is kept"
+        record = pruned(self._clock(), ahead(first), count, why)
+        self._due = self._batch((record,), 0, first.number)
+        await self.seal(())
+        return count == STEP
+
+    def _cut(
+        self, rows: Sequence[tuple[int, str]], over: int, anchored: int
+    ) -> tuple[int, Entry] | None:
+        """Return how many of the first rows go, and the entry that is first then.
+
+        What somebody changed is evidence: it goes for its size alone, never for the age it claims.
+        """
+        oldest = self._clock() - self._retention.age
+        found: tuple[int, Entry] | None = None
+        last: Entry | None = None
+        freed = 0
+        for count, (number, text) in enumerate(rows):
+            entry = _entry(text)
+            sound = entry is not None and (last is None or ahead(entry) == last.head)
+            if count and entry is not None and sound and number <= anchored:
+                found = count, entry
+            is_old = sound and entry is not None and entry.record.at < oldest
+            if number >= anchored or not (is_old or freed < over):
+                break
+            freed += len(text.encode())
+            last = entry
+        return found
+
+    def _trusted(self, signer: Signing, ending: Ending) -> list[SignedHead]:
+        """Return the heads that bear a signature of ours."""
+        keys = {signer.public_key}
+        if self._anchored is not None and not self._holds(self._anchored):
+            log.error("the anchored head of the audit chain bears no valid signature: ignored")
+            self._anchored = None
+        if self._anchored is not None:
+            keys.add(self._anchored.key)
+        found = [each for each in (self._sealed, self._anchored) if each is not None]
+        if (signed := ending.signed) and signed.key in keys and self._holds(signed):
+            found.append(signed)
+        return [each for each in found if each.cluster == self._cluster]
+
+    def _branch(
+        self, known: Head, ending: Ending, trusted: Sequence[SignedHead], *, exact: bool
+    ) -> None:
+        """Go on after a loss, by an entry that names it."""
+        vouched = ending.last == Head() or any(each.head == ending.last for each in trusted)
+        self._aside = not vouched or ending.top > MOST
+        if self._aside:
+            after, top, why = Head(), 0, "Redis held what was never signed; it was set aside"
+        elif ending.last == Head():
+            after, top, why = ending.last, ending.top, "Redis lost all entries"
+        else:
+            after, top, why = ending.last, ending.top, "Redis lost its newest entries"
+        # Numbers of the stream only rise; the hash is that of the newest entry that is known.
+        self._head = Head(max(top, after.number, known.number), known.hash)
+        named = Gap(after, known)
+        self._own.append(gap(self._clock(), named, exact=exact, why=why))
+        facts = {"why": why, "after": after.number, "upTo": known.number}
+        log.error("entries of the audit chain are lost; a gap is recorded", extra=facts)
+
+    async def _refill(self) -> None:
+        """Copy again what the leader before may not have copied; readers know it comes twice."""
+        if self._anchored is None or (self._sealed and self._sealed.head == self._head):
+            return
+        rows = await self._trail.lines(self._anchored.head.number, REFILL)
+        for number, text in rows:
+            self._copy(text, number)
+
+    def _batch(self, records: Sequence[Record], count: int, keep: int = 0) -> _Due:
+        assert self._signer is not None
+        head, entries = self._head, []
+        for record in records:
+            entry = seal(head, self._epoch, record)
+            entries.append(entry)
+            head = entry.head
+        signed = self._signer.sign(SignedHead(self._cluster, head, self._epoch, self._clock()))
+        batch = Batch(self._epoch, self._after, tuple(entries), signed, keep, self._aside)
+        return _Due(batch, count)
+
+    def _settle(self, batch: Batch) -> None:
+        self._due, self._aside = None, False
+        self._sealed = batch.signed
+        self._head = self._after = batch.signed.head
+        for entry in batch.entries:
+            self._copy(line(entry), entry.number)
+
+    def _copy(self, text: str, number: int) -> None:
+        for outlet in self._outlets:
+            outlet.put(text, number, self._epoch)
+
+
+def _entry(text: str) -> Entry | None:
+    try:
+        found = read(text)
+    except InvalidInput:
+        return None
+    return found if isinstance(found, Entry) and is_intact(found) else None

@@ -1,0 +1,45 @@
+-- seal: append entries to the audit stream and name its new head; all or none, and once, however
+-- often it is sent. Needs no generation: the chain outlives what the leader copies.
+--
+-- ARGV[3]  epoch of the leader
+-- ARGV[4]  number, ARGV[5] hash of the last entry that the stream must have
+-- ARGV[6]  the new head: number, ARGV[7] hash, ARGV[8] signed head as JSON
+-- ARGV[9]  entries below this number are removed; '0': none
+-- ARGV[10] '1': what stands in the stream cannot be continued and is set aside
+-- ARGV[11] number, text; and so on
+-- returns  {'OK', '1'} | {'OK', '0', number, hash: what the stream ends with instead}
+--          | STALE | FOREIGN
+
+local FIRST = 11
+local epoch = ARGV[3]
+if state.epoch and is_old(epoch) then
+  return {'STALE', state.epoch}
+end
+local sealed = audit_epoch()
+if sealed and sealed > tonumber(epoch) then
+  return {'STALE', string.format('%d', sealed)}
+end
+
+local number, hash, top = audit_tail()
+if number == ARGV[6] and hash == ARGV[7] then
+  return {'OK', '1'}
+end
+if number ~= ARGV[4] or hash ~= ARGV[5] then
+  return {'OK', '0', number, hash}
+end
+if ARGV[10] ~= '1' and ARGV[FIRST] and tonumber(ARGV[FIRST]) <= top then
+  return {'OK', '0', number, hash}
+end
+
+if ARGV[10] == '1' and redis.call('EXISTS', AUDIT) == 1 then
+  redis.call('RENAME', AUDIT, AUDIT .. '-aside')
+  redis.call('DEL', AUDIT_HEAD)
+end
+for i = FIRST, #ARGV, 2 do
+  redis.call('XADD', AUDIT, ARGV[i] .. '-0', 'entry', ARGV[i + 1])
+end
+redis.call('HSET', AUDIT_HEAD, 'epoch', epoch, 'signed', ARGV[8])
+if ARGV[9] ~= '0' then
+  redis.call('XTRIM', AUDIT, 'MINID', ARGV[9] .. '-0')
+end
+return {'OK', '1'}

@@ -1,0 +1,177 @@
+"""Copies of the audit chain's lines: on standard output, and in a folder that is only appended to.
+
+A sink that fails is told of once and tried again each second; meanwhile lines wait, up to a bound.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+from collections import deque
+from dataclasses import dataclass
+from itertools import islice, takewhile
+from pathlib import Path
+from typing import Protocol
+
+from app.core.audit_lines import missed_line
+
+MOST = 50_000
+"""Lines that may wait for a sink."""
+
+AT_ONCE = 256
+RETRY_SECONDS = 1.0
+FILE_BYTES = 64 * 2**20
+
+log = logging.getLogger("fairgate.audit")
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line, and the term and entry it is of."""
+
+    text: str
+    number: int
+    epoch: int
+
+
+class Sink(Protocol):
+    """Where lines end up."""
+
+    def write(self, waiting: deque[Line]) -> None:
+        """Write up to AT_ONCE lines and take each away once it is written. Raises OSError."""
+
+
+class Backlog:
+    """`ports.Outlet`: lines that wait for one sink."""
+
+    def __init__(self, name: str, sink: Sink) -> None:
+        self._name = name
+        self._sink = sink
+        self._waiting: deque[Line] = deque()
+        self._missed: list[Line] = []
+        self._count = 0
+        self._wake = asyncio.Event()
+        self._empty = asyncio.Event()
+        self._empty.set()
+        self._failing = False
+
+    def put(self, line: str, number: int, epoch: int) -> None:
+        """Write a line in its turn; beyond the bound it is counted, and named by another line."""
+        new = Line(line, number, epoch)
+        if len(self._waiting) >= MOST:
+            if not self._count:
+                log.error("lines of the audit chain are left out", extra={"sink": self._name})
+            self._missed = [*self._missed[:1], new]
+            self._count += 1
+            return
+        self._name_missed()
+        self._waiting.append(new)
+        self._empty.clear()
+        self._wake.set()
+
+    async def flush(self, seconds: float) -> None:
+        """Wait until nothing waits, so long at most."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._empty.wait()
+
+    async def run(self) -> None:
+        """Write until cancelled."""
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            while self._waiting:
+                try:
+                    await asyncio.to_thread(self._sink.write, self._waiting)
+                    self._tell(None)
+                except OSError as error:
+                    self._tell(error)
+                    await asyncio.sleep(RETRY_SECONDS)
+                self._name_missed()
+            self._empty.set()
+
+    def _name_missed(self) -> None:
+        if self._count and len(self._waiting) < MOST:
+            first, last = self._missed[0], self._missed[-1]
+            text = missed_line(self._count, first.number, last.number)
+            self._waiting.append(Line(text, first.number, last.epoch))
+            self._missed, self._count = [], 0
+
+    def _tell(self, error: OSError | None) -> None:
+        if error is not None and not self._failing:
+            facts = {"sink": self._name, "why": str(error)}
+            log.error("the audit chain cannot be copied; it is tried again", extra=facts)
+        elif error is None and self._failing:
+            log.info("the audit chain is copied again", extra={"sink": self._name})
+        self._failing = error is not None
+
+
+class Descriptor:
+    """An open file that lines are written to. What is left of a line is written first."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._rest = b""
+
+    def write(self, waiting: deque[Line]) -> None:
+        """Write up to AT_ONCE lines and take each away once it is written. Raises OSError."""
+        for _ in range(min(AT_ONCE, len(waiting))):
+            self._begin(waiting[0])
+            while self._rest:
+                self._rest = self._rest[os.write(self._descriptor, self._rest) :]
+            waiting.popleft()
+
+    def _begin(self, line: Line) -> None:
+        if not self._rest:
+            self._rest = line.text.encode() + b"\n"
+
+
+class Folder:
+    """Files in one folder, a new one for every term and every FILE_BYTES, in the order of names."""
+
+    def __init__(self, folder: Path, most: int = FILE_BYTES) -> None:
+        self._folder = folder
+        self._most = most
+        self._descriptor: int | None = None
+        self._file = Descriptor(-1)
+        self._epoch = -1
+
+    def write(self, waiting: deque[Line]) -> None:
+        """Write up to AT_ONCE lines of one term, and wait until they are on disk."""
+        first = waiting[0]
+        if first.epoch != self._epoch or self._descriptor is None or self._is_full():
+            self._open(first)
+        assert self._descriptor is not None
+        some = islice(waiting, AT_ONCE)
+        turn = deque(takewhile(lambda line: line.epoch == first.epoch, some))
+        before = len(turn)
+        try:
+            self._file.write(turn)
+        finally:
+            for _ in range(before - len(turn)):
+                waiting.popleft()
+        os.fsync(self._descriptor)
+
+    def _is_full(self) -> bool:
+        assert self._descriptor is not None
+        return os.fstat(self._descriptor).st_size >= self._most
+
+    def _open(self, line: Line) -> None:
+        path = self._folder / f"audit-{line.epoch:010}-{line.number:016}.ndjson"
+        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+        self._descriptor, self._epoch = descriptor, line.epoch
+        self._file = Descriptor(descriptor)
+        folder = os.open(self._folder, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
+def output() -> Sink:
+    """Return standard output."""
+    return Descriptor(1)

@@ -1,0 +1,202 @@
+"""Gangs: released all or none, and completed first when a leader died in between."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from app.core import events as ev
+from app.core.effects import Notice, Release, Tell
+from app.core.engine import Engine
+from app.core.model import Answer, Millis, Node, NodeName, Pod, Resource, Uid
+from app.core.resources import PODS, ManagedResources
+from app.core.why import Rule
+from app.sim.world import held_pod
+
+GPU = Resource("nvidia.com/gpu")
+EPOCH = 8
+
+
+def member(number: int, size: int = 4, release: str = "0", **more: object) -> Pod:
+    pod = held_pod(f"g{number}", "a", **more)  # type: ignore[arg-type]
+    return replace(pod, gang="train", gang_size=size, release=release)
+
+
+def running(pod: Pod, release: str) -> Pod:
+    return replace(pod, gates=(), release=release, node=NodeName("n0"))
+
+
+class Term:
+    """An engine that leads under epoch 8, after what others left."""
+
+    def __init__(self, *found: Pod, gpus: int = 8, lead: bool = True) -> None:
+        self.engine = Engine(ManagedResources([GPU]))
+        self.released: list[Release] = []
+        self.told: list[Tell] = []
+        self.node(gpus)
+        for pod in found:
+            self.hear(ev.PodObserved(Millis(1000), pod))
+        for source in ev.Source:
+            self.hear(ev.SourceFresh(Millis(1000), source))
+        if lead:
+            self.hear(ev.LeadershipGained(Millis(1000), EPOCH))
+            self.hear(ev.StoreReady(Millis(1000)))
+
+    def node(self, gpus: int) -> None:
+        node = Node(NodeName("n0"), {}, {GPU: gpus, PODS: 110}, True)
+        self.hear(ev.NodeObserved(Millis(1000), node))
+
+    def hear(self, *events: ev.Event, at: int = 1000) -> list[str]:
+        """Tell the engine; return whom it releases thereupon."""
+        effects = [effect for event in events for effect in self.engine.handle(event)]
+        effects += self.engine.handle(ev.Pass(Millis(at)))
+        now = [effect for effect in effects if isinstance(effect, Release)]
+        self.released += now
+        self.told += [effect for effect in effects if isinstance(effect, Tell)]
+        return [order.intent.ref.name for order in now]
+
+    def names(self) -> list[str]:
+        return [order.intent.ref.name for order in self.released]
+
+    def text(self, pod: Pod) -> str:
+        why = self.engine.why(pod.uid)
+        assert why is not None
+        return why.text
+
+
+def half(size: int = 4, done: int = 2) -> list[Pod]:
+    """A gang of which some were released by a leader that died; its next fenced the others."""
+    old = [running(member(n, size), f"7.{n + 1}") for n in range(done)]
+    return old + [member(n, size, release=f"0@{EPOCH}") for n in range(done, size)]
+
+
+def test_an_incomplete_gang_is_held() -> None:
+    term = Term(member(0), member(1), member(2))
+    assert term.names() == []
+    assert "3 of 4 pods are there" in term.text(member(0))
+
+
+def test_a_complete_gang_is_released_together() -> None:
+    term = Term(*map(member, range(4)))
+    assert sorted(term.names()) == ["g0", "g1", "g2", "g3"]
+    assert {order.together for order in term.released} == {4}
+
+
+def test_a_gang_that_does_not_fit_releases_nothing() -> None:
+    assert Term(*map(member, range(4)), gpus=3).names() == []
+
+
+def test_the_rest_of_a_half_released_gang_goes_before_everybody() -> None:
+    urgent = [held_pod(f"u{n}", "b", priority=1000) for n in range(3)]
+    term = Term(*urgent, *half(), gpus=4)
+    assert term.names() == ["g2", "g3"]
+    assert term.released[0].decision is not None
+    assert "the rest of a gang" in term.released[0].decision.reason
+
+
+def test_what_a_crash_left_whole_waits_its_turn() -> None:
+    fenced = [member(n, release=f"0@{EPOCH}", since=500) for n in range(4)]
+    older = [held_pod(f"u{n}", "a", since=0) for n in range(4)]
+    term = Term(*fenced, *older, gpus=4)
+    assert sorted(term.names()) == ["u0", "u1", "u2", "u3"]
+
+
+def test_a_replacement_does_not_jump_the_queue() -> None:
+    gang = [running(member(n), f"7.{n + 1}") for n in range(3)]
+    replacement = member(9, since=500)
+    older = held_pod("u", "a", since=0)
+    term = Term(*gang, replacement, older, gpus=4)
+    assert term.names() == ["u"]
+
+
+def test_a_replacement_that_came_meanwhile_waits_until_the_rest_is_released() -> None:
+    gang = half(4, 2)[:3]  # the last was deleted
+    replacement = member(9, since=900)
+    term = Term(*gang, replacement, gpus=3)
+    assert term.names() == ["g2"]
+    term.hear(ev.ReleaseAnswered(Millis(1000), Uid("a/g2"), Answer.RELEASED))
+    assert term.names() == ["g2"]
+    term.node(4)
+    assert term.names() == ["g2", "g9"]
+
+
+def test_a_gang_whose_member_was_deleted_half_way_is_not_left_half() -> None:
+    gang = half(64, 20)
+    del gang[40]
+    term = Term(*gang, gpus=64)
+    assert len(term.names()) == 43
+    for order in term.released:
+        term.hear(ev.ReleaseAnswered(Millis(1000), order.intent.ref.uid, Answer.RELEASED))
+    assert term.hear(ev.PodObserved(Millis(2000), member(99, 64))) == ["g99"]
+
+
+def test_a_member_deleted_while_the_gang_is_released_holds_nobody_up() -> None:
+    term = Term(*map(member, range(4)), gpus=4)
+    term.hear(ev.ReleaseAnswered(Millis(1000), Uid("a/g1"), Answer.GONE))
+    for n in (0, 2, 3):
+        term.hear(ev.ReleaseAnswered(Millis(1000), Uid(f"a/g{n}"), Answer.RELEASED))
+    assert term.hear(ev.PodObserved(Millis(2000), member(9))) == ["g9"]
+
+
+def test_a_member_that_was_refused_is_tried_again_before_others() -> None:
+    term = Term(*map(member, range(4)), gpus=4)
+    for n in (0, 1, 2):
+        term.hear(ev.ReleaseAnswered(Millis(1000), Uid(f"a/g{n}"), Answer.RELEASED))
+    urgent = [held_pod(f"u{n}", "b", priority=1000) for n in range(2)]
+    term.hear(*(ev.PodObserved(Millis(1000), pod) for pod in urgent))
+    term.released.clear()
+    term.node(3)
+    term.hear(ev.ReleaseAnswered(Millis(1000), Uid("a/g3"), Answer.HELD))
+    term.node(4)
+    assert term.names() == ["u0"]  # while it rests, others go on
+    term.hear(at=5000)
+    term.node(5)
+    assert term.names() == ["u0", "g3"]
+
+
+def test_the_rest_that_does_not_fit_says_so_and_is_kept_room() -> None:
+    gang = half(4, 2)
+    other = running(held_pod("b", "b"), "7.9")
+    small = held_pod("u", "b", priority=1000)
+    term = Term(*gang, other, small, gpus=4)
+    assert term.names() == []  # one is free, and kept
+    assert "2 of gang train run already" in term.text(gang[3])
+    why = term.engine.why(gang[3].uid)
+    assert why is not None
+    assert why.rule is Rule.CAPACITY
+    assert term.hear(ev.PodGone(Millis(2000), other.uid)) == ["g2", "g3"]
+
+
+def test_a_rest_that_can_never_fit_keeps_nobody_waiting() -> None:
+    term = Term(*half(4, 2), held_pod("u", "b"), gpus=3)
+    assert term.names() == ["u"]
+
+
+def test_a_rest_goes_where_the_others_are() -> None:
+    term = Term(*half())
+    assert {order.intent.pool for order in term.released} == {"default"}
+    assert {order.together for order in term.released} == {2}
+
+
+@pytest.mark.parametrize("stays", range(4))
+def test_a_standby_answers_why_as_the_leader_does(stays: int) -> None:
+    """What is next differs for nobody; only the leader has reservations."""
+    full = running(held_pod("full", "b"), "7.1")
+    pods = [*(held_pod(f"p{n}", "ab"[n % 2], since=n) for n in range(4)), *map(member, range(3))]
+    leader, standby = Term(full, *pods, gpus=1), Term(full, *pods, gpus=1, lead=False)
+    for pod in pods:
+        assert standby.engine.why(pod.uid) == leader.engine.why(pod.uid)
+    gone = ev.PodGone(Millis(2000), pods[stays].uid)
+    leader.hear(gone)
+    standby.hear(gone)
+    for pod in pods:
+        assert standby.engine.why(pod.uid) == leader.engine.why(pod.uid)
+    assert standby.engine.view() == leader.engine.view()
+
+
+def test_nobody_is_told_twice_that_the_gang_is_not_complete() -> None:
+    term = Term(gpus=4)
+    for n in range(3):
+        term.hear(ev.PodObserved(Millis(1000), member(n)))
+    assert [tell.notice for tell in term.told] == [Notice.HELD] * 3
