@@ -127,7 +127,7 @@ def test_f05_what_slips_through_without_both_layers_is_what_we_report(rig: Rig) 
 
     rig.until("all of it is reported", lambda: reported() == slipped)
     assert controller.metric("fairgate_bypassed_pods_total") == len(slipped)
-    with pytest.raises(AssertionError, match="past the gate|not released"):
+    with pytest.raises(AssertionError, match=r"past the gate|not released"):
         rig.verdict()
     assert rig.report is not None
     assert {each["invariant"] for each in rig.report["violations"]} <= {"I1", "I4"}
