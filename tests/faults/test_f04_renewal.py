@@ -26,7 +26,8 @@ UNTIL_DUE = timedelta(seconds=20)
 
 CREATORS = 4
 HOOKS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/fairgate"
-PODS = "/api/v1/namespaces/default/pods"
+NAMESPACE = "f04-renewal"
+PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
 
 
 @dataclass(frozen=True)
@@ -109,6 +110,7 @@ def count(bundle: str | bytes) -> int:
 
 async def test_f04_certificate_and_ca_change_and_no_create_is_refused(aged: Aged) -> None:
     rig = aged.rig
+    rig.stage.namespace(NAMESPACE)
     async with admin(rig) as client, asyncio.timeout(PATIENCE):
         before = await kept(rig)
         assert "next.crt" not in before.data, "the change began before the load"
