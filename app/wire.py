@@ -157,8 +157,29 @@ class TenantSpec(Wire, frozen=True):
     paused: bool = False
 
 
+class KeptUser(Wire, frozen=True):
+    """`spent`: resource-seconds by pool, as decimal text."""
+
+    name: str = ""
+    served: str = ""
+    history: dict[str, str] | None = None
+    spent: dict[str, dict[str, str]] | None = None
+
+
+class Checkpoint(Wire, frozen=True):
+    """`others`: what was spent by users who are not named one by one."""
+
+    time: str = ""
+    epoch: int = 0
+    served: str = ""
+    history: dict[str, str] | None = None
+    users: list[KeptUser] | None = None
+    others: dict[str, dict[str, str]] | None = None
+
+
 class TenantStatus(Wire, frozen=True):
     pending: int = 0
+    checkpoint: Checkpoint | None = None
 
 
 class Tenant(Wire, frozen=True):
@@ -273,6 +294,7 @@ class AdmissionRequest(Wire, Generic[T], frozen=True):
     name: str = ""
     namespace: str = ""
     user_info: UserInfo = UserInfo()
+    dry_run: bool = False
     object: T | None = None
     old_object: T | None = None
 

@@ -5,11 +5,13 @@ Workloads of one shape fit the same places, so only the first of each shape need
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections.abc import Iterable
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import NamedTuple
 
-from sortedcontainers import SortedDict, SortedList
+from sortedcontainers import SortedList
 
 from app.core.model import Amounts, Millis, Pin, PoolName, Uid
 
@@ -62,7 +64,7 @@ class Queue:
 
     def __init__(self) -> None:
         self._lines: dict[Shape, SortedList[Turn]] = {}
-        self._heads: SortedDict[Turn, Shape] = SortedDict()
+        self._heads: list[tuple[Turn, Shape]] = []  # a SortedDict would weigh more than the rest
         self._length = 0
 
     def __len__(self) -> int:
@@ -73,34 +75,39 @@ class Queue:
         line = self._lines.get(shape)
         if line is None:
             line = self._lines[shape] = SortedList()
+            insort(self._heads, (turn, shape))
         elif turn < line[0]:
-            del self._heads[line[0]]
+            self._strike(line[0])
+            insort(self._heads, (turn, shape))
         line.add(turn)
-        self._heads[line[0]] = shape
         self._length += 1
 
     def remove(self, turn: Turn, shape: Shape) -> None:
         """Take a workload out. It must be there."""
         line = self._lines[shape]
-        self._heads.pop(turn, None)
+        was_head = turn == line[0]
         line.remove(turn)
-        if line:
-            self._heads[line[0]] = shape
-        else:
-            del self._lines[shape]
+        if was_head:
+            self._strike(turn)
+            if line:
+                insort(self._heads, (line[0], shape))
+            else:
+                del self._lines[shape]
         self._length -= 1
 
     def head(self) -> tuple[Turn, Shape] | None:
         """Return who is first, or None."""
         if not self._heads:
             return None
-        first: tuple[Turn, Shape] = self._heads.peekitem(0)
-        return first
+        return self._heads[0]
 
     def heads(self) -> Iterable[tuple[Turn, Shape]]:
         """Return the first workload of every shape, in queue order. Do not change the queue."""
-        heads: Iterable[tuple[Turn, Shape]] = self._heads.items()
-        return heads
+        return self._heads
+
+    def _strike(self, turn: Turn) -> None:
+        """Take the head of a shape out of the heads. No two workloads have one turn."""
+        del self._heads[bisect_left(self._heads, turn, key=itemgetter(0))]
 
     def position(self, turn: Turn) -> int:
         """Return how many stand before this place, plus one."""

@@ -16,6 +16,9 @@ from app.core.scale import Cost, Scale
 
 Used = dict[Resource, int]
 
+_NOBODY: SortedDict[Key, Branch] = SortedDict()
+"""Who waits below a user: never anybody."""
+
 
 class Branch:
     """A tenant, or the root: children that use and wait.
@@ -95,6 +98,13 @@ class Branch:
         for r, amount, _ in cost:
             lingering[r] = lingering.get(r, 0) + sign * amount
 
+    def recall(self, served: Served, history: Mapping[Resource, float], at: Millis) -> None:
+        """Remember this, as of a time, in place of what was remembered."""
+        self.served = max(self.served, served)
+        self.history, self.remembered = dict(history), at
+        for resource in history:
+            self.over.setdefault(resource, 0)
+
     def measure(self, scale: Scale) -> None:
         """Count anew what is borrowed, in the grains of another scale."""
         self.over = dict.fromkeys(self.over, 0)
@@ -162,6 +172,7 @@ class Leaf(Branch):
         super().__init__(name, parent, weight, {})
         self.tenant = tenant
         self.source = self
+        self.waiting = _NOBODY  # one each would weigh as much as all the rest
         self.account = (tenant, name)
         self.queue = Queue()
 

@@ -18,12 +18,15 @@ from app.core.drift import Drift
 from app.core.effects import Effect, Notice, Rebuild, Refund, StoreWrite, Tell, WakeAt
 from app.core.ledger import Owner
 from app.core.life import LIVES, Life, Sight, sight
-from app.core.model import Answer, Millis, Pod, Resource, Uid
+from app.core.memory import Memory
+from app.core.model import Answer, Millis, Pod, Pool, Resource, Tenant, Uid
+from app.core.order import likely
 from app.core.oversight import Oversight, Right
 from app.core.overview import overview
 from app.core.placement import Placement
 from app.core.policy import Policy
 from app.core.pools import Pools
+from app.core.records import Records
 from app.core.resources import ManagedResources
 from app.core.roster import Roster
 from app.core.tenancy import Tenancy
@@ -42,9 +45,6 @@ WITNESSES = 1
 """With how many siblings the live leader compares each release, to measure the drift. The
 first that could start is, as a rule, the one that comes closest to the bound."""
 
-LIKELY = 10**11
-"""No leader ever had such an epoch, whatever a pod says: an epoch has twelve digits at most."""
-
 FIRST_REST = 1_000
 LONGEST_REST = 64_000
 """Milliseconds before a pod whose release was refused is tried again."""
@@ -61,6 +61,7 @@ class Engine:
         evicts: bool = True,
         evicts_bypassed: bool = False,
         classes: Mapping[str, Resource] | None = None,
+        records: bool = True,
     ) -> None:
         self.drift = Drift(witnesses)
         self._managed = managed
@@ -70,12 +71,14 @@ class Engine:
         self._usage = Usage(self._tenancy, self._placement)
         self._claimants = Claimants(managed, classes)
         self._roster = Roster(self._tenancy, self._pools, self._usage, self._claimants)
+        self.memory = Memory(self._roster, self._tenancy, managed)
         self._copies = Copies(self._roster)
         self._turns = Turns(
             self._roster, self._pools, self._placement, self.drift, window=window, evicts=evicts
         )
         self._oversight = Oversight(self._roster, evicts_bypassed)
         self._unbound = Unbound(self._roster)
+        self._records = Records(self._roster, self._tenancy, self._oversight, silent=not records)
         self._fresh: set[ev.Source] = set()
         self._epoch: int | None = None
         self._store_ready = False
@@ -101,24 +104,29 @@ class Engine:
         elif self.ready:
             self._wake(event.at)
             self._act()
+        self._effects += self._records.take()
         return tuple(self._effects) if self._epoch is not None else ()
 
     def writes(self) -> Iterator[StoreWrite]:
         """Return everything a store must hold to equal this engine."""
         return self._copies.whole()
 
+    def notes(self) -> Iterator[tuple[str, str]]:
+        """Return what the audit chain was last told of everything that is there."""
+        return self._records.notes()
+
     def held(self) -> Iterator[Pod]:
         """Return the pods that are behind the gate as far as is known."""
         return (t.pod for t in self._roster.pods.values() if t.life is not Life.USING)
 
     def highest_stamp(self, *, fences: bool = True) -> int:
-        """Return the highest epoch found in the release annotations of all pods.
+        """Return the highest epoch found in release annotations of pods, and in checkpoints.
 
         Without `fences`: of those alone that were released.
         """
         stamps = (t.stamp for t in self._roster.pods.values())
         epochs = (epoch for epoch, sequence in stamps if fences or sequence > 0)
-        return max((epoch for epoch in epochs if epoch < LIKELY), default=0)
+        return max(likely(epochs), likely(self.memory.epochs()))
 
     def why(self, uid: Uid) -> Why | None:
         """Return why a held pod waits; None for any other. Ask after a pass."""
@@ -134,14 +142,17 @@ class Engine:
     def _act(self) -> None:
         self._roster.reckon()
         self._roster.settle()
+        self.memory.restore()
         if self._epoch is not None and self._oversight.since is not None:
-            self._effects += self._oversight.run(self._usage.now)
-            self._effects += self._unbound.run()
+            found = [*self._oversight.run(self._usage.now), *self._unbound.run()]
+            self._records.ordered(found)
+            self._effects += found
             self._roster.settle()
         self._effects += self._copies.changes()
         if self._epoch is not None and self._store_ready:
             releases = self._turns.run(self._epoch)
             self._oversight.order(releases)
+            self._records.ordered(releases)
             self._effects += releases
             self._roster.settle()
             self._effects += self._copies.changes()
@@ -164,6 +175,7 @@ class Engine:
                 self._observe(pod)
             case ev.PodGone(_, uid):
                 self._pools.drop_bystander(uid)
+                self._records.vanished(uid)
                 self._forget(uid)
             case ev.ReleaseAnswered(at, uid, answer):
                 self._answer(at, uid, answer)
@@ -174,18 +186,31 @@ class Engine:
                 self._pools.put_node(node)
             case ev.NodeGone(_, name):
                 self._pools.drop_node(name)
-            case ev.TenantObserved(_, tenant, _):
+            case ev.TenantObserved(_, tenant, _, checkpoint):
                 self._roster.put_tenant(tenant)
+                if checkpoint is not None:
+                    live = ev.Source.TENANTS in self._fresh
+                    self.memory.hear(tenant.name, checkpoint, live=live)
+                self._records.configured(tenant, event.by)
             case ev.TenantGone(_, name):
                 self._roster.drop_tenant(name)
+                self.memory.forget(name)
+                self._records.dropped(Tenant, name)
+            case ev.CheckpointsRead(_, checkpoints):
+                for name, checkpoint in checkpoints.items():
+                    self.memory.hear(name, checkpoint, live=False)
             case ev.PoolObserved(_, pool):
                 self._pools.put_pool(pool)
+                self._records.configured(pool, event.by)
             case ev.PoolGone(_, name):
                 self._pools.drop_pool(name)
+                self._records.dropped(Pool, name)
             case ev.PolicyObserved(_, policy):
                 self._rule(policy)
+                self._records.configured(policy, event.by)
             case ev.PolicyGone():
                 self._rule(Policy())
+                self._records.dropped(Policy)
             case ev.PriorityObserved() | ev.PriorityGone():
                 pass  # for the webhook: pods carry their priority as a number
             case ev.ClaimObserved(_, claim):
@@ -208,8 +233,8 @@ class Engine:
                 self._store_ready = True
             case ev.StoreLost():
                 self._store_ready = False
-            case ev.LeadershipGained(_, epoch):
-                self._lead(epoch)
+            case ev.LeadershipGained():
+                self._lead(event)
             case ev.LeadershipLost():
                 self._follow()
             case _:
@@ -224,6 +249,7 @@ class Engine:
         if life is Life.USING and seen is Sight.GATED:
             return  # a sighting from before the release
         if life is None:
+            self._records.over(pod, live=ev.Source.PODS in self._fresh)
             self._forget(pod.uid)
         elif known is None:
             tracked = self._roster.add(pod, life)
@@ -236,16 +262,22 @@ class Engine:
 
     def _oversee(self, tracked: Tracked, new: bool) -> None:
         """A pod was seen: if it is past the gate, is that right, and does a node take it?"""
-        if tracked.life is Life.USING:
-            live = ev.Source.PODS in self._fresh
-            if self._oversight.see(tracked, new=new, live=live) is Right.RELEASED:
-                self._unbound.see(tracked)
+        if tracked.life is not Life.USING:
+            self._records.seen(tracked)
+            return
+        live = ev.Source.PODS in self._fresh
+        right = self._oversight.see(tracked, new=new, live=live)
+        if right is Right.RELEASED:
+            self._unbound.see(tracked)
+        if right is not None:
+            self._records.passed(tracked, right)
 
     def _forget(self, uid: Uid) -> None:
         known = self._roster.pods.get(uid)
         if known is None:
             return
         self._effects += self._copies.gone(known)
+        self._records.gone(known)
         stay, leaf = known.stay, known.leaf
         if leaf is not None and stay is not None and stay.overstayed(self._usage.now):
             self._turns.picker.bar(leaf, self._usage.now)
@@ -273,6 +305,7 @@ class Engine:
 
     def _answer(self, at: Millis, uid: Uid, answer: Answer) -> None:
         self._turns.in_flight.discard(uid)
+        self._records.answered(uid, answer)
         known = self._roster.pods.get(uid)
         if known is None or known.intent is None:
             return
@@ -311,19 +344,23 @@ class Engine:
             if uid in self._roster.pods:
                 self._roster.rest(self._roster.pods[uid], False)
 
-    def _lead(self, epoch: int) -> None:
-        self._epoch = epoch
+    def _lead(self, gained: ev.LeadershipGained) -> None:
+        self._epoch = gained.epoch
         self._woken = None
         self._turns.begin()
-        self._oversight.begin(epoch)
+        self._oversight.begin(gained.epoch)
+        self._records.begin(gained.notes, gained.intents)
+        self.memory.lead(gained.epoch)
         self._store_ready = False
-        self._effects.append(Rebuild(epoch))
+        self._effects.append(Rebuild(gained.epoch))
 
     def _follow(self) -> None:
         """Stop deciding. What was in flight shows in the pods themselves, sooner or later."""
+        self.memory.follow()
         self._epoch = None
         self._turns.end()
         self._oversight.end()
+        self._records.end()
         for tracked in self._roster.pods.values():
             if tracked.life is Life.RELEASING:
                 self._roster.change(tracked, tracked.pod, Life.HELD)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import Enum
 
+from app.core.checkpoint import Checkpoint
 from app.core.claims import ResourceClaim
+from app.core.effects import Intend
 from app.core.model import (
     Answer,
     Bystander,
@@ -83,11 +86,16 @@ class NodeGone:
 
 @dataclass(frozen=True, slots=True)
 class TenantObserved:
-    """A Tenant resource exists in this state. `pending` is what its status published."""
+    """A Tenant resource exists in this state. `pending`, `checkpoint`: what its status says.
+
+    `by` made it so, as far as the API server told: "" if nobody can tell. The same below.
+    """
 
     at: Millis
     tenant: Tenant
     pending: int = 0
+    checkpoint: Checkpoint | None = None
+    by: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +112,7 @@ class PoolObserved:
 
     at: Millis
     pool: Pool
+    by: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +129,7 @@ class PolicyObserved:
 
     at: Millis
     policy: Policy
+    by: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,11 +248,25 @@ class Installed:
 
 
 @dataclass(frozen=True, slots=True)
+class CheckpointsRead:
+    """What was kept of tenants without a Tenant resource. Heard before a term begins."""
+
+    at: Millis
+    checkpoints: Mapping[TenantName, Checkpoint]
+
+
+@dataclass(frozen=True, slots=True)
 class LeadershipGained:
-    """This engine decides from now on, under this epoch."""
+    """This engine decides from now on, under this epoch.
+
+    `notes` are what the audit chain last told of what is there, None if nobody knows any more;
+    `intents` the releases that the last leader began and never settled.
+    """
 
     at: Millis
     epoch: int
+    notes: Mapping[str, str] | None = field(default_factory=dict)
+    intents: tuple[Intend, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,6 +313,7 @@ NewsEvent = (
     | StoreReady
     | StoreLost
     | Installed
+    | CheckpointsRead
     | LeadershipGained
     | LeadershipLost
 )

@@ -5,7 +5,7 @@ An account grows with time at the rate of what is used. Nothing here decides any
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from app.core.model import Amounts, Millis, PoolName, Resource, TenantName, UserName
 
@@ -36,25 +36,49 @@ class Ledger:
     """All accounts. They outlive a recount: only the rates start anew."""
 
     def __init__(self) -> None:
-        self._accounts: dict[Owner, Account] = {}
+        self._accounts: dict[TenantName, dict[tuple[UserName, PoolName], Account]] = {}
 
     def use(self, now: Millis, owner: Owner, demand: Amounts, sign: int = 1) -> None:
         """An owner uses more, or with sign -1 less, from now on."""
-        account = self._accounts.get(owner)
-        if account is None:
-            account = self._accounts[owner] = Account(now)
-        account.settle(now)
+        account = self._account(now, owner)
         for resource, value in demand.items():
             account.rate[resource] = account.rate.get(resource, 0) + sign * value
 
     def forget_rates(self, now: Millis) -> None:
         """Start counting anew who uses what; what was spent stays."""
-        for account in self._accounts.values():
+        for accounts in self._accounts.values():
+            for account in accounts.values():
+                account.settle(now)
+                account.rate.clear()
+
+    def restore(self, now: Millis, owner: Owner, spent: Amounts) -> None:
+        """An owner has spent this by now, of the resources that are named."""
+        self._account(now, owner).spent.update(spent)
+
+    def tenants(self) -> Iterable[TenantName]:
+        """Return every tenant that ever used anything."""
+        return self._accounts
+
+    def of(
+        self, tenant: TenantName, now: Millis
+    ) -> Iterator[tuple[tuple[UserName, PoolName], Mapping[Resource, int]]]:
+        """Return resource-milliseconds of a tenant's users, per pool, up to now."""
+        for owner, account in self._accounts.get(tenant, {}).items():
             account.settle(now)
-            account.rate.clear()
+            yield owner, account.spent
 
     def spent(self, now: Millis) -> Iterator[tuple[Owner, Mapping[Resource, int]]]:
         """Return resource-milliseconds of every owner up to now."""
-        for owner, account in self._accounts.items():
-            account.settle(now)
-            yield owner, dict(account.spent)
+        for tenant in self._accounts:
+            for owner, amounts in self.of(tenant, now):
+                yield (tenant, *owner), dict(amounts)
+
+    def _account(self, now: Millis, owner: Owner) -> Account:
+        """Return an account, settled; opened on first use."""
+        tenant, user, pool = owner
+        accounts = self._accounts.setdefault(tenant, {})
+        account = accounts.get((user, pool))
+        if account is None:
+            account = accounts[user, pool] = Account(now)
+        account.settle(now)
+        return account

@@ -5,7 +5,7 @@ A key says nothing about what was compared; the tree computes it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from sortedcontainers import SortedDict
@@ -19,6 +19,9 @@ Served = tuple[int, int]
 """Epoch and sequence of the last release; NEVER sorts first."""
 
 NEVER: Served = (0, 0)
+
+LIKELY = 10**11
+"""No leader ever had such an epoch, whatever a pod says: an epoch has twelve digits at most."""
 
 TIE = 1e-9
 """With history, scores that differ by less than this part of themselves are equal."""
@@ -47,6 +50,11 @@ class Key(NamedTuple):
     served: Served
     since: Millis
     uid: str
+
+
+def likely(epochs: Iterable[int]) -> int:
+    """Return the highest of these epochs that a leader can have had; 0 if there is none."""
+    return max((epoch for epoch in epochs if epoch < LIKELY), default=0)
 
 
 def tied(waiting: SortedDict[Key, Branch]) -> Iterator[Branch]:

@@ -137,7 +137,7 @@ class Tree:
         if self._undecided:
             self._touch_undecided(leaf)
 
-    def serve(self, leaf: Leaf, served: Served) -> None:
+    def serve(self, leaf: Branch, served: Served) -> None:
         """Note when a user and all tenants above it were last served. Never goes back."""
         for branch in path(leaf):
             branch.served = max(branch.served, served)
@@ -261,9 +261,10 @@ class Tree:
         dominant = self.dominant(branch, self.doubled(branch, pool, cost, times))
         return dominant * per / (self.unit * (owed or 1))
 
-    def history(self, branch: Branch) -> dict[Resource, float]:
-        """Return the decayed average of what was borrowed, as parts of the cluster, as of now."""
-        span, past = self.now - branch.remembered, branch.history
+    def history(self, branch: Branch, at: Millis | None = None) -> dict[Resource, float]:
+        """Return the decayed average of what was borrowed, as parts of the cluster; now or then."""
+        now = self.now if at is None else at
+        span, past = now - branch.remembered, branch.history
         if span <= 0:
             return past
         faded: float = 0.5 ** (span / self._half_life)

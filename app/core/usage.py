@@ -6,6 +6,7 @@ Counts only. Which pod has which place is the roster's business.
 from __future__ import annotations
 
 import heapq
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 
@@ -35,7 +36,8 @@ _PLAIN = Tenant(TenantName(""), Millis(0))
 """What holds for a tenant without a Tenant resource."""
 
 
-_Name = tuple[tuple[str, str], ...]
+_ITSELF = UserName("")
+"""Stands for a tenant itself among its users. The API server names nobody so."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -52,11 +54,16 @@ class Lingering:
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """What a branch remembered at a time when the tree was made anew. It may come back late."""
+    """What a branch remembered at some time. It may come back late."""
 
     served: Served
-    history: dict[Resource, float]
+    history: Mapping[Resource, float]
     at: Millis
+
+    def faded(self, now: Millis, half_life: Millis) -> dict[Resource, float]:
+        """Return the history as of now, of a branch that has borrowed nothing since."""
+        part: float = 0.5 ** (max(0, now - self.at) / half_life)
+        return {resource: value * part for resource, value in self.history.items()}
 
 
 class Usage:
@@ -68,11 +75,12 @@ class Usage:
         self.ledger = Ledger()
         self.used: dict[tuple[TenantName, PoolName], dict[Resource, int]] = {}
         self.now = Millis(0)
+        self.past: dict[TenantName, dict[UserName, Past]] = {}
+        """What branches remembered before the tree was made anew; of a tenant itself as ""."""
         self._tenancy = tenancy
         self._placement = placement
         self._lingering: list[Lingering] = []
         self._ended = 0
-        self._past: dict[_Name, Past] = {}
 
     def advance(self, now: Millis) -> None:
         """Let time pass; it never goes back."""
@@ -123,13 +131,27 @@ class Usage:
         tenant = self._tenancy.tenants.get(name, _PLAIN)
         weight = tenant.user_weights.get(user, Fraction(1))
         leaf = self.tree.leaf(self._branch(name), user, weight.as_integer_ratio())
-        self._remind(leaf, (("tenant", name), ("user", user)))
+        self._remind(leaf, name, user)
         return leaf
+
+    def recall(self, name: TenantName, user: UserName, past: Past) -> None:
+        """A user of a tenant remembers this; no user: the tenant itself does."""
+        self.past.setdefault(name, {})[user] = past
+        tenant = self.tree.tenants.get(name)
+        branch = self.tree.find(name, user) if user else tenant
+        if branch is not None:
+            branch.recall(past.served, past.history, past.at)
+            self.tree.serve(branch, past.served)
 
     def replant(self, scale: Scale) -> None:
         """Make the tree anew and empty, with what tenants are now; the past is remembered later."""
-        for name, branch in _branches(self.tree.root, ()):
-            self._past[name] = Past(branch.served, self.tree.history(branch), self.now)
+        for name, branch in self.tree.tenants.items():
+            past = self.past.setdefault(name, {})
+            past[_ITSELF] = Past(branch.served, self.tree.history(branch), self.now)
+            for child in branch.children.values():
+                if isinstance(child, Leaf):
+                    remembered = self.tree.history(child)
+                    past[UserName(child.name)] = Past(child.served, remembered, self.now)
         self.ledger.forget_rates(self.now)
         self._placement.forget()
         self.used.clear()
@@ -174,20 +196,11 @@ class Usage:
         parent = self._branch(above) if above is not None else None
         quotas: dict[PoolName, Quota] = dict(tenant.quotas)
         branch = self.tree.tenant(name, parent, tenant.weight.as_integer_ratio(), quotas)
-        self._remind(branch, (("tenant", name),))
+        self._remind(branch, name)
         return branch
 
-    def _remind(self, branch: Branch, name: _Name) -> None:
+    def _remind(self, branch: Branch, name: TenantName, user: UserName = _ITSELF) -> None:
         """Give a new branch what it remembers from before the tree was made anew."""
-        past = self._past.get(name)
+        past = self.past.get(name, {}).get(user)
         if past is not None:
-            branch.served, branch.history, branch.remembered = past.served, past.history, past.at
-            for resource in past.history:
-                branch.over.setdefault(resource, 0)
-
-
-def _branches(branch: Branch, name: _Name) -> list[tuple[_Name, Branch]]:
-    found = [(name, branch)]
-    for key, child in branch.children.items():
-        found += _branches(child, (*name, key) if key[0] == "user" else (key,))
-    return found
+            branch.recall(past.served, past.history, past.at)

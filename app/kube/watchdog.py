@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
 
+from app.core.audit import Deed, Fact
 from app.core.errors import ClusterError, ClusterRefused, FairgateError, InvalidInput
 from app.kube.alarm import Alarm
 from app.kube.client import Client
@@ -35,12 +36,14 @@ from app.kube.enforcement import (
 )
 from app.kube.follow import follow
 from app.kube.restore import OURS, Restorer
-from app.ports import EnforcementMeters
+from app.ports import EnforcementMeters, Reporter
 
 log = logging.getLogger("fairgate.kube")
 
 TRIES = 5
 DELETED = "deleted"
+LONGEST_TOLD = 300
+"""Characters that the audit chain is told of what was touched."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +89,7 @@ class Watchdog:
         is_ours: Callable[[bytes], Awaitable[bool]] = nobodys,
         then: Callable[[], None] = lambda: None,
         pace: Pace = NORMAL,
+        reporter: Reporter | None = None,
     ) -> None:
         """`observing` is None while the mode is not known yet. `then` is called whenever something
         that somebody touched was put back.
@@ -101,6 +105,7 @@ class Watchdog:
         self._meters = meters
         self._alarm = alarm
         self._pace = pace
+        self._reporter = reporter
         self._restorer = Restorer(client)
         self._lock = asyncio.Lock()
         self._stirred = asyncio.Event()
@@ -362,6 +367,10 @@ class Watchdog:
         log.warning("enforcement was touched, and put back", extra=facts)
         self._meters.restored(ref.kind)
         self._then()
+        if self._reporter is not None:
+            done: dict[str, Fact] = {"kind": ref.kind, "name": ref.name, "by": who}
+            done["what"] = ", ".join(what)[:LONGEST_TOLD]
+            self._reporter.report(Deed.RESTORED, done)
         told = f"{ref}: {', '.join(what)}"
         self._alarms[told] = f"Somebody touched {told} ({who}); it has been put back."
 

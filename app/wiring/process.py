@@ -21,9 +21,23 @@ from app.tls.renewal import Renewal
 from app.web.serve import Listener
 
 
-def now() -> Millis:
-    """Return the time that events carry."""
-    return Millis(time.time_ns() // 1_000_000)
+def steady(
+    wall: Callable[[], int] = time.time_ns,
+    elapsed: Callable[[], int] = lambda: time.clock_gettime_ns(
+        getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+    ),
+) -> Callable[[], Millis]:
+    """Return a clock that shows the wall's time as of now, and goes on evenly from there.
+
+    Steps of the wall clock are not seen: they would charge everybody for time that did not pass,
+    or stop all that is due by time. Both clocks in nanoseconds.
+    """
+    offset = wall() - elapsed()
+    return lambda: Millis((elapsed() + offset) // 1_000_000)
+
+
+now = steady()
+"""The time that events carry."""
 
 
 @dataclass(frozen=True, slots=True)

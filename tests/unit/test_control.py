@@ -40,7 +40,9 @@ from app.core.resources import PODS, ManagedResources
 from app.core.views import View
 from app.sim.world import held_pod
 from tests.fakes.corrections import FakeCorrector, FakeInstallation, FreePod
+from tests.fakes.keeper import FakeKeeper
 from tests.fakes.pods import FakeReleaser, StoredPod
+from tests.fakes.recorder import FakeRecorder
 from tests.fakes.sight import FakeEpochs, FakeSight
 from tests.fakes.store import Contents, FakeStore, Memory
 
@@ -156,6 +158,7 @@ class Rig:
         self.store = FakeStore(self.memory)
         self.engine = Engine(ManagedResources([GPU]), evicts_bypassed=True)
         self.corrector, self.installation = FakeCorrector(), FakeInstallation(Millis(30_000))
+        self.keeper = FakeKeeper()
         self.inbox, self.lead, self.meters = Listening(), FakeLead(), FakeMeters()
         self.told, self.written = Told(), Written()
         self.sight, self.anchor = FakeSight(), FakeEpochs()
@@ -168,9 +171,10 @@ class Rig:
         self.releases = Releases(
             self.releaser, self.copier, self.lead, self.inbox, self.meters, clock, 4, self.depose
         )
+        self.recorder = FakeRecorder()
         self.leader = Leader(
             self.engine, self.inbox, self.copier, self.releases, self.store, self.releaser,
-            self.lead, self.installation, self.sight, self.meters, clock, heard,
+            self.lead, self.installation, self.sight, self.keeper, self.meters, clock, heard,
             self.anchor, self.anchor,
         )  # fmt: skip
         self.corrections = Corrections(
@@ -178,7 +182,7 @@ class Rig:
         )
         self.loop = Loop(
             self.engine, self.inbox, self.copier, self.releases, self.corrections, self.told,
-            clock, heard,
+            self.recorder, clock, heard,
         )  # fmt: skip
         self.publisher = Publisher(
             self.engine, self.written, self.meters, lambda: self.leader.leads, clock

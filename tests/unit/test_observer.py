@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from tests.faults.observer.amounts import amount, reserved
-from tests.faults.observer.follow import Sighting
 from tests.faults.observer.judge import Allowed, Judge, Release
 from tests.faults.observer.objects import Managed
 from tests.faults.observer.redis_copy import Copy, compare, recount
+from tests.faults.observer.stream import Sighting
 from tests.faults.observer.writers import WRITER, Write
 from tests.faults.observer.writers import judge as judge_writers
 
@@ -367,6 +367,8 @@ def test_an_epoch_that_goes_back_is_found_in_whatever_order_it_is_seen() -> None
 def test_a_fence_that_goes_back_is_found() -> None:
     stream = Stream()
     item = stream.changed(stream.held(), stamp="0@3")
+    item = stream.changed(stream.changed(item, stamp="0@3.7"), stamp="0@4.1.0")
+    assert stream.found == []
     stream.changed(item, stamp="0@2")
     assert stream.found == ["I5"]
 

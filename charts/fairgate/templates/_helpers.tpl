@@ -140,6 +140,34 @@ app.kubernetes.io/component: {{ .component }}
 {{- end }}
 {{- end }}
 
+{{/* Files that the URL of Redis may name. */}}
+{{- define "fairgate.redisMounts" -}}
+{{- if .Values.redis.filesSecret }}
+- {name: redis, mountPath: /run/fairgate/redis, readOnly: true}
+{{- end }}
+{{- end }}
+
+{{- define "fairgate.redisVolumes" -}}
+{{- with .Values.redis.filesSecret }}
+- name: redis
+  secret: {secretName: {{ . }}, defaultMode: 0400}
+{{- end }}
+{{- end }}
+
+{{/* The folder that the audit chain is also written to, if there is one. */}}
+{{- define "fairgate.auditMounts" -}}
+{{- if .Values.audit.existingClaim }}
+- {name: audit, mountPath: /var/lib/fairgate/audit}
+{{- end }}
+{{- end }}
+
+{{- define "fairgate.auditVolumes" -}}
+{{- with .Values.audit.existingClaim }}
+- name: audit
+  persistentVolumeClaim: {claimName: {{ . }}}
+{{- end }}
+{{- end }}
+
 {{/* What every pod of Fairgate has in common, but its containers. */}}
 {{- define "fairgate.pod" -}}
 securityContext:
@@ -207,6 +235,22 @@ maxLength: 16
 x-kubernetes-validations:
   - rule: "self.matches('^(0|[1-9][0-9]{0,8})([.][0-9]{1,6})?$')"
     message: "must be a decimal number of 0 or more, such as 2 or 0.5; at most six decimals"
+{{- end }}
+
+{{/* Schema of parts of the cluster, by resource. */}}
+{{- define "fairgate.parts" -}}
+type: object
+description: Decayed average of what was borrowed, by resource, as parts of the cluster.
+additionalProperties: {type: string, maxLength: 50, pattern: '^[0-9]+([.][0-9]+)?$'}
+{{- end }}
+
+{{/* Schema of resource-seconds, by pool and resource. */}}
+{{- define "fairgate.totals" -}}
+type: object
+description: Resource-seconds used so far, by pool and resource.
+additionalProperties:
+  type: object
+  additionalProperties: {type: string, maxLength: 50, pattern: '^[0-9]+([.][0-9]+)?$'}
 {{- end }}
 
 {{/* Schema of a decimal above 0. */}}

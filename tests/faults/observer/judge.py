@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from tests.faults.observer import objects
 from tests.faults.observer.books import Books
 from tests.faults.observer.cluster import Object
-from tests.faults.observer.follow import Sighting
 from tests.faults.observer.objects import ADOPTED, Layout, Managed, Node, Pod, Pool, Tenant
+from tests.faults.observer.stream import Sighting
 
 OBSERVE_SECONDS = 10.0
 """So long after mode Observe pods may still come that no webhook held."""
@@ -185,7 +185,7 @@ class Judge:
         if new.gated:
             if not old.gated:
                 self.blame("I2", f"{new} has its gate back", seen.version)
-            if new.fence < old.fence:
+            if 0 < new.fence < old.fence:
                 what = f"{new}: fence of epoch {new.fence} after one of {old.fence}"
                 self.blame("I5", what, seen.version)
             self._check_held(new, seen)

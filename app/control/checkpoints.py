@@ -1,0 +1,143 @@
+"""Writes the checkpoints of a leader: each tenant's once a minute, spread over it.
+
+A few writes a second at most, and only what does not follow from the last one by time alone. A
+slow or refusing API server makes checkpoints rarer, never more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from zlib import crc32
+
+from app.core.checkpoint import ELSEWHERE, Checkpoint, fitting
+from app.core.errors import ClusterError, ClusterRefused
+from app.core.memory import Memory
+from app.core.model import Millis, TenantName
+from app.ports import Keeper
+
+PERIOD = 55_000
+"""Milliseconds between two checkpoints of a tenant: with the time of the write it is a minute."""
+
+WRITE_SECONDS = 0.1
+"""Between two writes."""
+
+TICK_SECONDS = 1.0
+LONGEST_PAUSE = 30.0
+
+ROOM = 700_000
+"""Bytes for all tenants that share one ConfigMap, which may have a MiB."""
+
+AT_ONCE = 20
+"""Checkpoints of tenants without a Tenant taken without letting anybody else run."""
+
+log = logging.getLogger("fairgate.control")
+
+
+class Checkpoints:
+    """Keeps them while `leads()` says so."""
+
+    def __init__(
+        self,
+        memory: Memory,
+        keeper: Keeper,
+        leads: Callable[[], bool],
+        clock: Callable[[], Millis],
+        *,
+        tick: float = TICK_SECONDS,
+        gap: float = WRITE_SECONDS,
+    ) -> None:
+        self._memory = memory
+        self._keeper = keeper
+        self._leads = leads
+        self._clock = clock
+        self._tick = tick
+        self._gap = gap
+        self._due: dict[TenantName, int] = {}
+        self._kept: dict[TenantName, Checkpoint] = {}
+        self._others: dict[TenantName, Checkpoint] = {}
+        self._failures = 0
+
+    async def run(self) -> None:
+        """Keep them until cancelled."""
+        while True:
+            await asyncio.sleep(self._tick)
+            if self._may_write():
+                await self._write_due()
+            else:
+                self._due.clear()
+                self._kept.clear()
+                self._others.clear()
+
+    async def _write_due(self) -> None:
+        """Write what is due, the longest due first; stop at the first failure, and wait."""
+        now = self._clock()
+        named = {*filter(self._memory.has_object, self._memory.names()), ELSEWHERE}
+        self._due = {name: self._due.get(name, now + _offset(name)) for name in named}
+        self._kept = {name: each for name, each in self._kept.items() if name in named}
+        due = [name for name, at in self._due.items() if at <= now]
+        for name in sorted(due, key=self._due.__getitem__):
+            if not self._may_write():
+                return
+            try:
+                wrote = await (self._write(name) if name else self._write_others())
+            except ClusterError as error:
+                await self._pause(name, error)
+                return
+            self._failures = 0
+            self._due[name] = max(self._due[name], now - PERIOD) + PERIOD
+            if wrote:
+                await asyncio.sleep(self._gap)
+
+    def _may_write(self) -> bool:
+        """Tell whether the engine decides, and the lease is ours."""
+        return self._memory.leads and self._leads()
+
+    async def _write(self, name: TenantName) -> bool:
+        """Keep the checkpoint of one Tenant; tell whether that took a write."""
+        checkpoint = self._memory.take(name)
+        if self._is_known(name, checkpoint):
+            return False
+        await self._keeper.keep(name, checkpoint)
+        self._kept[name] = checkpoint
+        return True
+
+    async def _write_others(self) -> bool:
+        """Keep those of all tenants without a Tenant together."""
+        found: dict[TenantName, Checkpoint] = {}
+        without = [n for n in self._memory.names() if not self._memory.has_object(n)]
+        for number, name in enumerate(without):
+            if number % AT_ONCE == AT_ONCE - 1:
+                await asyncio.sleep(0)
+                if not self._may_write():
+                    return False
+            checkpoint = self._memory.take(name)
+            if not checkpoint.is_empty:
+                found[name] = checkpoint
+        if found.keys() == self._others.keys() and all(map(self._is_known, found, found.values())):
+            return False
+        await self._keeper.keep_others(fitting(found, ROOM))
+        self._others = found
+        return True
+
+    def _is_known(self, name: TenantName, checkpoint: Checkpoint) -> bool:
+        before = self._kept.get(name, self._others.get(name))
+        if before is None:
+            return checkpoint.is_empty
+        return self._memory.follows(checkpoint, before)
+
+    async def _pause(self, name: TenantName, error: ClusterError) -> None:
+        """Wait as long as the server asks, and longer after each failure in a row."""
+        self._failures += 1
+        wait = min(LONGEST_PAUSE, TICK_SECONDS * 2 ** min(self._failures, 10))
+        if isinstance(error, ClusterRefused) and error.retry_after:
+            wait = max(wait, min(error.retry_after, LONGEST_PAUSE))
+        facts = {"tenant": name, "why": str(error), "failures": self._failures}
+        log.warning("checkpoint not written; tried again later", extra=facts)
+        await asyncio.sleep(wait)
+
+
+def _offset(name: TenantName) -> int:
+    """Return when within the minute a tenant has its turn."""
+    return crc32(name.encode()) % PERIOD

@@ -1,0 +1,106 @@
+"""Where checkpoints are kept: the same rules for the fake and for a real API server."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import msgspec
+import pytest
+
+from app import wire
+from app.core.checkpoint import Checkpoint, Kept
+from app.core.model import DEFAULT_POOL, Millis, Resource, TenantName, UserName
+from app.core.resources import CPU
+from app.kube.checkpoint import NAME, KeptCheckpoints, read_checkpoint
+from app.kube.client import Client
+from app.ports import Keeper
+from tests.fakes.keeper import FakeKeeper
+
+GPU = Resource("nvidia.com/gpu")
+TENANTS = "/apis/fairgate.io/v1alpha1/tenants"
+MAPS = "/api/v1/namespaces/default/configmaps"
+KEPT = Kept((7, 12), {GPU: 0.125}, {DEFAULT_POOL: {GPU: 10**15 + 1, CPU: 123_456}})
+CHECKPOINT = Checkpoint(Millis(1_700_000_000_123), 7, KEPT, {UserName("ä@example.com"): KEPT})
+
+
+class Place(Protocol):
+    """A keeper, and what can be seen from outside of what it kept."""
+
+    keeper: Keeper
+
+    async def make(self, name: TenantName) -> None: ...
+    async def found(self, name: TenantName) -> Checkpoint | None: ...
+
+
+@dataclass
+class Fake:
+    keeper: FakeKeeper
+
+    async def make(self, name: TenantName) -> None:
+        self.keeper.tenants.add(name)
+
+    async def found(self, name: TenantName) -> Checkpoint | None:
+        return self.keeper.kept.get(name)
+
+
+@dataclass
+class Real:
+    client: Client
+    keeper: KeptCheckpoints
+
+    async def make(self, name: TenantName) -> None:
+        body = {
+            "apiVersion": "fairgate.io/v1alpha1",
+            "kind": "Tenant",
+            "metadata": {"name": name},
+            "spec": {},
+        }
+        await self.client.request("POST", TENANTS, body=body)
+
+    async def found(self, name: TenantName) -> Checkpoint | None:
+        answer = await self.client.request("GET", f"{TENANTS}/{name}")
+        return read_checkpoint(msgspec.json.decode(answer, type=wire.Tenant).status.checkpoint)
+
+
+@pytest.fixture(params=["fake", "real"])
+async def place(request: pytest.FixtureRequest) -> AsyncIterator[Place]:
+    if request.param == "fake":
+        yield Fake(FakeKeeper())
+        return
+    cluster = request.getfixturevalue("cluster")
+    await asyncio.to_thread(cluster.install)
+    client = await Client.connect(cluster.kubeconfig)
+    yield Real(client, KeptCheckpoints(client, "default"))
+    if await KeptCheckpoints(client, "default").read_others():
+        await client.request("DELETE", f"{MAPS}/{NAME}")
+    await client.close()
+
+
+@pytest.fixture
+def name() -> TenantName:
+    return TenantName(f"team-{uuid.uuid4().hex[:8]}")
+
+
+async def test_a_tenant_holds_its_last_checkpoint_whole(place: Place, name: TenantName) -> None:
+    await place.make(name)
+    await place.keeper.keep(name, CHECKPOINT)
+    assert await place.found(name) == CHECKPOINT
+    later = replace(CHECKPOINT, at=Millis(CHECKPOINT.at + 60_000), users={UserName("b"): KEPT})
+    await place.keeper.keep(name, later)
+    assert await place.found(name) == later
+
+
+async def test_a_tenant_that_is_gone_is_no_error(place: Place, name: TenantName) -> None:
+    await place.keeper.keep(name, CHECKPOINT)
+
+
+async def test_those_of_all_others_are_kept_together(place: Place) -> None:
+    assert await place.keeper.read_others() == {}
+    for names in (["ns.a", "ns.b"], ["ns.b", ""]):
+        kept = {TenantName(each): CHECKPOINT for each in names}
+        await place.keeper.keep_others(kept)
+        assert await place.keeper.read_others() == kept

@@ -1,0 +1,320 @@
+"""History and totals survive the loss of every engine, but for what one minute can charge."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app.core import events as ev
+from app.core.checkpoint import Checkpoint
+from app.core.effects import Release
+from app.core.engine import Engine
+from app.core.model import (
+    DEFAULT_POOL,
+    GATE,
+    HELD,
+    Answer,
+    Millis,
+    Node,
+    NodeName,
+    Phase,
+    Pod,
+    Quota,
+    Resource,
+    Tenant,
+    TenantName,
+    Uid,
+    UserName,
+)
+from app.core.policy import Policy
+from app.core.resources import PODS, ManagedResources
+
+GPU = Resource("nvidia.com/gpu")
+GPUS = 12
+MINUTE = 60_000
+HALF_LIFE = 20 * MINUTE
+EXACT = 1e-6
+KEPT = Policy(history=Fraction(1), half_life=Millis(HALF_LIFE), reserve_after=Millis(10**12))
+TENANTS = (
+    Tenant(TenantName("a"), Millis(0), namespaces=("a",), quotas={}),
+    Tenant(TenantName("b"), Millis(0), Fraction(2), TenantName("a"), namespaces=("b",)),
+)
+NAMESPACES = ("a", "b", "free")
+
+
+@dataclass
+class Cluster:
+    """What is really there, whoever looks: pods, and the checkpoints that were kept."""
+
+    now: int
+    pods: dict[Uid, Pod] = field(default_factory=dict)
+    kept: dict[TenantName, Checkpoint] = field(default_factory=dict)
+
+    def opening(self, policy: Policy) -> Iterator[ev.NewsEvent]:
+        """Return what an engine hears that starts now."""
+        at = Millis(self.now)
+        room = {GPU: GPUS, PODS: 1000}
+        yield ev.PolicyObserved(at, policy)
+        yield ev.NodeObserved(at, Node(NodeName("n"), {}, room, True))
+        objects = {tenant.name for tenant in TENANTS}
+        for tenant in TENANTS:
+            yield ev.TenantObserved(at, tenant, 0, self.kept.get(tenant.name))
+        for pod in self.pods.values():
+            yield ev.PodObserved(at, pod)
+        for source in ev.Source:
+            yield ev.SourceFresh(at, source)
+        others = {name: each for name, each in self.kept.items() if name not in objects}
+        yield ev.CheckpointsRead(at, others)
+
+
+class Controller:
+    """An engine that hears what happens in a cluster, and what it released, in order."""
+
+    def __init__(self, cluster: Cluster, policy: Policy) -> None:
+        self.cluster = cluster
+        self.engine = Engine(ManagedResources([GPU]), witnesses=None)
+        self.released: list[Uid] = []
+        for event in cluster.opening(policy):
+            self.engine.handle(event)
+        self.act()
+
+    def lead(self, epoch: int) -> None:
+        self.hear(ev.LeadershipGained(Millis(self.cluster.now), epoch))
+        self.hear(ev.StoreReady(Millis(self.cluster.now)))
+
+    def hear(self, event: ev.NewsEvent) -> None:
+        self.engine.handle(event)
+        self.act()
+
+    def act(self) -> None:
+        """Pass, and play the API server that carries every release out."""
+        at = Millis(self.cluster.now)
+        effects = self.engine.handle(ev.Pass(at))
+        while orders := [each for each in effects if isinstance(each, Release)]:
+            for order in orders:
+                uid = order.intent.ref.uid
+                pod = replace(
+                    self.cluster.pods[uid], gates=(), release=order.stamp, pool=order.intent.pool,
+                    node=NodeName("n"), phase=Phase.RUNNING, started=at,
+                )  # fmt: skip
+                self.released.append(uid)
+                self.cluster.pods[uid] = pod
+                self.engine.handle(ev.ReleaseAnswered(at, uid, Answer.RELEASED))
+                self.engine.handle(ev.PodObserved(at, pod))
+            effects = self.engine.handle(ev.Pass(at))
+
+    def keep(self) -> None:
+        """Take every checkpoint."""
+        memory = self.engine.memory
+        self.cluster.kept = {name: memory.take(name) for name in sorted(memory.names())}
+
+
+class Life:
+    """Random work under one leader, which keeps a checkpoint every minute."""
+
+    def __init__(self, seed: int, policy: Policy) -> None:
+        self.random = random.Random(seed)
+        self.policy = policy
+        self.cluster = Cluster(1_700_000_000_000)
+        self.leader = Controller(self.cluster, policy)
+        self.leader.lead(1)
+        self._kept = self.cluster.now
+        self._made = 0
+
+    def go_on(self, seconds: int) -> None:
+        """Let pods come and end for so long."""
+        until = self.cluster.now + seconds * 1000
+        while self.cluster.now < until:
+            step = self.random.randint(1, 20_000)
+            due = self._kept + MINUTE
+            self.cluster.now = min(self.cluster.now + step, until, due)
+            self.leader.act()
+            if self.cluster.now == due:
+                self._kept = due
+                self.leader.keep()
+            elif self.random.random() < 0.6:
+                self.leader.hear(self.submit())
+            elif ended := [uid for uid, pod in self.cluster.pods.items() if not pod.gates]:
+                uid = self.random.choice(ended)
+                del self.cluster.pods[uid]
+                self.leader.hear(ev.PodGone(Millis(self.cluster.now), uid))
+
+    def submit(self) -> ev.PodObserved:
+        """A pod is created."""
+        self._made += 1
+        uid, at = Uid(f"{self._made:06}"), Millis(self.cluster.now)
+        user = UserName(self.random.choice("xyz"))
+        asks = {GPU: self.random.randint(1, 4), PODS: 1}
+        namespace = self.random.choice(NAMESPACES)
+        pod = Pod(uid, namespace, f"p{uid}", user, 0, at, asks, (GATE,), HELD)
+        self.cluster.pods[uid] = pod
+        return ev.PodObserved(at, pod)
+
+    def crash(self, seconds: int) -> tuple[Controller, Controller]:
+        """Nobody leads for so long; return who saw it all, and who began anew after it."""
+        self.leader.hear(ev.LeadershipLost(Millis(self.cluster.now)))
+        self.cluster.now += seconds * 1000
+        self.leader.act()
+        return self.leader, Controller(self.cluster, self.policy)
+
+
+Facts = Mapping[tuple[str, str], float]
+
+
+def histories(one: Controller) -> Facts:
+    """Return what every tenant (user "") and user is remembered to have borrowed."""
+    return {
+        (name, user): kept.history.get(GPU, 0.0)
+        for name, each in one.cluster.kept.items()
+        for user, kept in {"": each.own, **each.users}.items()
+    }
+
+
+def totals(one: Controller) -> Facts:
+    """Return the GPU-seconds of every user."""
+    return {
+        (name, user): sum(amounts.get(GPU, 0) for amounts in kept.spent.values()) / 1000
+        for name, each in one.cluster.kept.items()
+        for user, kept in each.users.items()
+    }
+
+
+def knowledge(one: Controller, epoch: int) -> tuple[Facts, Facts]:
+    """Return what an engine knows now; it leads, without a store, so that it releases nothing."""
+    one.hear(ev.LeadershipGained(Millis(one.cluster.now), epoch))
+    one.keep()
+    return histories(one), totals(one)
+
+
+def furthest(one: Facts, other: Facts) -> float:
+    return max((abs(one.get(k, 0) - other.get(k, 0)) for k in {*one, *other}), default=0)
+
+
+@given(st.integers(0, 10**6), st.integers(1, 900), st.sampled_from([0, 5, 60, 1200, 7200]))
+@settings(max_examples=60, deadline=None)
+def test_after_total_loss_the_error_is_what_one_minute_can_charge(
+    seed: int, before: int, nobody: int
+) -> None:
+    life = Life(seed, KEPT)
+    life.go_on(before)
+    seen, anew = life.crash(nobody)
+    (true_history, true_totals), (history, spent) = knowledge(seen, 2), knowledge(anew, 2)
+    assert furthest(true_history, history) <= 1 - 0.5 ** (MINUTE / HALF_LIFE) + EXACT
+    assert furthest(true_totals, spent) <= GPUS * 60
+    assert min([*history.values(), *spent.values()], default=0) >= 0
+
+
+@given(st.integers(0, 10**6), st.integers(1, 10), st.sampled_from([0, 30, 7200]))
+@settings(max_examples=60, deadline=None)
+def test_what_ran_on_while_nobody_led_is_charged_to_the_second(
+    seed: int, minutes: int, nobody: int
+) -> None:
+    """Nothing came or ended between the last checkpoint and the start of the next leader."""
+    life = Life(seed, KEPT)
+    life.go_on(minutes * 60)
+    life.leader.keep()
+    seen, anew = life.crash(nobody)
+    (true_history, true_totals), (history, spent) = knowledge(seen, 2), knowledge(anew, 2)
+    assert furthest(true_history, history) <= EXACT
+    assert spent == true_totals
+
+
+@given(st.integers(0, 10**6), st.integers(1, 900), st.booleans())
+@settings(max_examples=60, deadline=None)
+def test_after_a_crash_turns_are_as_if_there_had_been_none(
+    seed: int, before: int, remembers: bool
+) -> None:
+    """With and without history, if the checkpoint was fresh."""
+    life = Life(seed, KEPT if remembers else replace(KEPT, history=Fraction(0)))
+    life.go_on(before)
+    life.leader.keep()
+    seen, anew = life.crash(0)
+    seen.released.clear()
+    news = [life.submit() for _ in range(30)]
+    now = Millis(life.cluster.now)
+    ends = [ev.PodGone(now, uid) for uid, pod in life.cluster.pods.items() if not pod.gates]
+    pods = dict(life.cluster.pods)
+    for one in (seen, anew):
+        one.cluster = replace(life.cluster, pods=dict(pods))
+        for event in news:
+            one.engine.handle(event)
+        for end in ends:
+            one.engine.handle(end)
+        one.lead(2)
+    assert anew.released == seen.released
+    assert seen.released
+
+
+@given(st.integers(0, 10**6), st.integers(1, 900), st.integers(-3600, 3600))
+@settings(max_examples=40, deadline=None)
+def test_a_standby_knows_what_the_leader_knows_whatever_its_clock_says(
+    seed: int, before: int, skew: int
+) -> None:
+    """It has begun late, and hears each checkpoint as it is written."""
+    life = Life(seed, KEPT)
+    life.go_on(before)
+    late = replace(life.cluster, now=life.cluster.now + skew * 1000, kept={})
+    standby = Controller(late, KEPT)
+    life.leader.keep()
+    for member in TENANTS:
+        checkpoint = life.cluster.kept.get(member.name)
+        standby.hear(ev.TenantObserved(Millis(late.now), member, 0, checkpoint))
+    true_history, true_totals = histories(life.leader), totals(life.leader)
+    history, spent = knowledge(standby, 2)
+    for name in [member.name for member in TENANTS]:
+        assert furthest(of(true_history, name), of(history, name)) <= EXACT
+        assert of(true_totals, name) == of(spent, name)
+
+
+def of(facts: Facts, name: str) -> Facts:
+    return {key: value for key, value in facts.items() if key[0] == name}
+
+
+def test_a_leader_never_takes_back_its_own_checkpoint() -> None:
+    life = Life(1, KEPT)
+    life.go_on(300)
+    life.leader.keep()
+    old = dict(life.cluster.kept)
+    life.go_on(30)
+    life.leader.keep()
+    before = totals(life.leader)
+    for leads in (True, False):
+        for member in TENANTS:
+            now = Millis(life.cluster.now)
+            life.leader.hear(ev.TenantObserved(now, member, 0, old[member.name]))
+        if leads:
+            life.leader.hear(ev.LeadershipLost(Millis(life.cluster.now)))
+    _, after = knowledge(life.leader, 2)
+    assert after == before != {}
+
+
+def test_a_guarantee_in_use_leaves_no_history_behind() -> None:
+    life = Life(1, KEPT)
+    quota = {DEFAULT_POOL: Quota(guarantee={GPU: GPUS})}
+    now = Millis(life.cluster.now)
+    life.leader.hear(ev.TenantObserved(now, replace(TENANTS[0], quotas=quota)))
+    life.go_on(300)
+    life.leader.keep()
+    assert histories(life.leader)["a", ""] == 0.0
+
+
+def test_an_old_checkpoint_charges_nobody_for_what_came_later() -> None:
+    """A tenant that rested for days is not written anew; then it begins, and all crashes."""
+    life = Life(1, KEPT)
+    life.go_on(300)
+    for uid in list(life.cluster.pods):
+        del life.cluster.pods[uid]
+        life.leader.hear(ev.PodGone(Millis(life.cluster.now), uid))
+    life.leader.keep()
+    life.cluster.now += 10 * 24 * 60 * MINUTE
+    life.leader.hear(life.submit())
+    life.cluster.now += 30_000
+    seen, anew = life.crash(600)
+    (true_history, true_totals), (history, spent) = knowledge(seen, 2), knowledge(anew, 2)
+    assert furthest(true_history, history) <= EXACT
+    assert spent == true_totals
