@@ -366,11 +366,11 @@ class Watchdog:
         facts = {"kind": ref.kind, "object": ref.name, "what": what, "who": who}
         log.warning("enforcement was touched, and put back", extra=facts)
         self._meters.restored(ref.kind)
-        self._then()
         if self._reporter is not None:
             done: dict[str, Fact] = {"kind": ref.kind, "name": ref.name, "by": who}
             done["what"] = ", ".join(what)[:LONGEST_TOLD]
             self._reporter.report(Deed.RESTORED, done)
+        self._then()
         told = f"{ref}: {', '.join(what)}"
         self._alarms[told] = f"Somebody touched {told} ({who}); it has been put back."
 
