@@ -19,13 +19,23 @@ from rich.console import Console
 from app.core.errors import FairgateError, InvalidInput
 from app.dev.interrupt import orderly
 from app.dev.progress import Told
-from loadtest import creations, decisions, latency, machine, packing, philly, releases, windows
+from loadtest import (
+    creations,
+    decisions,
+    latency,
+    machine,
+    packing,
+    philly,
+    releases,
+    startup,
+    windows,
+)
 from loadtest.figures import Measure
 from loadtest.ground import Ground, ground
 from loadtest.load import BenchFailed
 from loadtest.report import Report, show
 
-MEASURES = {part.NAME: part for part in (creations, releases, latency)}
+MEASURES = {part.NAME: part for part in (creations, releases, latency, startup)}
 OFFLINE = {part.NAME: part for part in (decisions, philly, packing)}
 """Those that need no cluster."""
 ON_LOGS = (philly.NAME, windows.NAME, packing.NAME)
@@ -42,6 +52,7 @@ class Only(Enum):
     CREATIONS = creations.NAME
     RELEASES = releases.NAME
     LATENCY = latency.NAME
+    STARTUP = startup.NAME
 
 
 class Output(Enum):
@@ -73,7 +84,7 @@ def bench(
     ] = None,
     output: Annotated[Output, typer.Option(help="text: tables; json: all figures.")] = Output.TEXT,
 ) -> None:
-    """Measure Fairgate against what the same box does without it; about 20 minutes.
+    """Measure Fairgate against what the same box does without it; about half an hour.
 
     Brings up a local cluster of its own and takes it down again, whatever happens. Standard
     output gets the report, standard error what is being done.
