@@ -1,5 +1,5 @@
 # One word a target. `make run` and `make test` set up all they need; the second time is quick.
-.PHONY: run test check setup tools bench clean lock help
+.PHONY: run test check setup tools bench soak clean lock help
 .DEFAULT_GOAL := help
 SHELL := bash
 
@@ -14,6 +14,7 @@ help:
 	@echo "make test    run every test, those on a real API server included"
 	@echo "make check   ruff, mypy, import contracts"
 	@echo "make bench   print the measures of loadtest/"
+	@echo "make soak    play random faults on a real cluster: MINUTES=30, SEED=... to play one again"
 	@echo "make setup   only set up: afterwards $(BIN)/fairgate works"
 	@echo "make tools   only build what the local cluster needs, into the cache"
 	@echo "make clean   remove the virtual environment and caches of this folder"
@@ -50,6 +51,10 @@ check: setup
 bench: setup
 	@$(BIN)/fairgate dev tools
 	@$(BIN)/python -m loadtest
+
+soak: setup
+	@$(BIN)/fairgate dev tools
+	@$(BIN)/python -m tests.faults.soak --minutes $(or $(MINUTES),30) $(if $(SEED),--seed $(SEED))
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis build dist *.egg-info

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from app.core.audit import Entry, Head, Record
+from app.core.audit import Deed, Entry, Fact, Head, Record
 from app.core.audit_lines import SignedHead
 from app.core.checkpoint import Checkpoint
 from app.core.effects import Adopt, Intend, PodRef, Release, StoreWrite, Tell
@@ -21,7 +21,17 @@ class EventSink(Protocol):
     async def put(self, event: ClusterEvent, /) -> None: ...
 
 
-class Store(Protocol):
+class Notes(Protocol):
+    """What the audit chain last told of what is there, kept with it. All raise StoreError."""
+
+    async def noted(self) -> Mapping[str, str] | None:
+        """Return the notes; None: they were lost. After `claim` nobody else adds to them."""
+
+    async def remember(self, epoch: int, notes: Callable[[], Iterable[tuple[str, str]]]) -> None:
+        """If the notes were lost, keep these; what was noted since then stands."""
+
+
+class Store(Notes, Protocol):
     """The leader's copy of its state, in Redis. One caller at a time; all raise StoreError."""
 
     async def floor(self) -> int:
@@ -134,7 +144,39 @@ class Sight(Protocol):
 class Recorder(Protocol):
     """Where what an auditor must know is written down. Never blocks, never raises."""
 
-    def record(self, record: Record, /) -> None: ...
+    def record(self, record: Record, /) -> None:
+        """Write this down, after all before it, and keep its notes in the same step."""
+
+    def forget(self, key: str, /) -> None:
+        """Keep no note under this key any more, once all before it is written down."""
+
+
+class Reporter(Protocol):
+    """Where a process that does not lead says what an auditor must know. Never blocks or raises."""
+
+    def report(self, deed: Deed, facts: Mapping[str, Fact], example: str = "") -> None:
+        """Report this; of what has the same facts within a second, one with a count is told."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A record on its way to the leader; its id makes it one, however often it is delivered."""
+
+    id: str
+    record: Record
+
+
+class Reports(Protocol):
+    """Reports that wait for the leader. All raise StoreError."""
+
+    async def push(self, reports: Sequence[Report]) -> int:
+        """Keep these, each once; return how many there was no room for."""
+
+    async def waiting(self, limit: int) -> Sequence[Report]:
+        """Return some that were not told yet, by id. Sealing the record removes its report."""
+
+    async def drop(self, report: str) -> None:
+        """Remove one that was told."""
 
 
 class Epochs(Protocol):
@@ -171,6 +213,7 @@ class Ending:
 class Batch:
     """Entries to be appended to a stream that ends with `after`; then `signed` is its head.
 
+    The notes of their records are kept in the same step.
     Entries below number `keep` are removed. `aside`: what stands in the stream cannot be
     continued, and is set aside.
     """
@@ -197,6 +240,9 @@ class Trail(Protocol):
 
         Raises EpochStale if a newer leader has written.
         """
+
+    async def forget(self, epoch: int, keys: Sequence[str]) -> None:
+        """Keep no notes under these keys. Raises EpochStale."""
 
 
 class Anchor(Protocol):

@@ -294,6 +294,7 @@ class AdmissionRequest(Wire, Generic[T], frozen=True):
     name: str = ""
     namespace: str = ""
     user_info: UserInfo = UserInfo()
+    dry_run: bool = False
     object: T | None = None
     old_object: T | None = None
 

@@ -10,6 +10,7 @@ import contextlib
 import logging
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 
 from app.control.chain import Chain
 from app.core.audit import Deed, Fact, Record
@@ -19,6 +20,9 @@ from app.core.model import Millis
 
 MOST = 10_000
 """Records that may wait."""
+
+MOST_FORGOTTEN = 200_000
+"""Keys to be forgotten that may wait."""
 
 BATCH = 256
 ANCHOR_SECONDS = 10.0
@@ -39,6 +43,9 @@ class _Term:
     def __init__(self, epoch: int) -> None:
         self.epoch = epoch
         self.waiting: deque[Record] = deque()
+        self.taken = self.sealed = 0
+        self.forgotten: deque[tuple[int, str]] = deque()
+        """Keys, each with how many records must be sealed before."""
         self.dropped: list[Millis] = []
         self.lost = 0
         self.is_open = False
@@ -74,8 +81,19 @@ class Auditor:
             term.lost += 1
             term.dropped = [*term.dropped[:1], record.at]
             return
-        term.waiting.append(Record(record.at, record.deed, plain(record.facts)))
+        term.waiting.append(replace(record, facts=plain(record.facts)))
+        term.taken += 1
         self._wake.set()
+
+    def forget(self, key: str, /) -> None:
+        """Keep no note under this key any more, once all before it is written down.
+
+        Of too many some are left: the next leader finds that nothing is there under that name.
+        """
+        term = self._term
+        if term is not None and len(term.forgotten) < MOST_FORGOTTEN:
+            term.forgotten.append((term.taken, key))
+            self._wake.set()
 
     def begin(self, epoch: int) -> None:
         """A term of this replica begins."""
@@ -123,9 +141,10 @@ class Auditor:
             term.is_open = True
         if term.waiting or chain.has_own:
             await self._seal(term)
+        await self._forget(term)
         if not chain.is_anchored and (now >= term.anchor_at or term.ends):
             await self._anchor(term, now)
-        if term.waiting:
+        if term.waiting or (term.forgotten and not term.ends):
             return
         if term.ends:
             term.done.set()
@@ -141,6 +160,7 @@ class Auditor:
         records = [term.waiting[i] for i in range(min(BATCH, len(term.waiting)))]
         if term.lost and len(records) == len(term.waiting):
             term.waiting.append(self._overflow(term))
+            term.taken += 1
             records.append(term.waiting[-1])
             term.lost = 0
         sealed = await self._chain.seal(records)
@@ -149,6 +169,18 @@ class Auditor:
             return
         for _ in range(sealed):
             term.waiting.popleft()
+        term.sealed += sealed
+
+    async def _forget(self, term: _Term) -> None:
+        keys: list[str] = []
+        for sealed, key in term.forgotten:
+            if sealed > term.sealed or len(keys) == BATCH:
+                break
+            keys.append(key)
+        if keys:
+            await self._chain.forget(keys)
+            for _ in keys:
+                term.forgotten.popleft()
 
     async def _anchor(self, term: _Term, now: float) -> None:
         """Keep the head outside Redis; an API server that is away stops nothing else."""

@@ -79,8 +79,8 @@ class Chain:
 
     @property
     def has_own(self) -> bool:
-        """Tell whether it has something to record by itself."""
-        return bool(self._own)
+        """Tell whether it has something to write by itself."""
+        return bool(self._own or self._due)
 
     @property
     def is_anchored(self) -> bool:
@@ -101,6 +101,8 @@ class Chain:
         if ending.last == known and ending.top == known.number:
             self._head = known
             await self._refill()
+            if best is not None and ending.signed != best:
+                self._due = _Due(Batch(epoch, known, (), best), 0)  # the head alone was lost
         else:
             self._branch(known, ending, trusted, exact=best is not None and best == self._sealed)
         if self._anchored is None or self._anchored.key != signer.public_key:
@@ -110,7 +112,8 @@ class Chain:
 
     async def stands(self) -> bool:
         """Tell whether Redis still ends where this chain does."""
-        return (await self._trail.ending()).last == self._after
+        ending = await self._trail.ending()
+        return ending.last == self._after and ending.signed == self._sealed
 
     async def seal(self, records: Sequence[Record]) -> int | None:
         """Append records, its own first; return how many of `records` were.
@@ -124,6 +127,10 @@ class Chain:
         self._settle(due.batch)
         self._own = []
         return due.records
+
+    async def forget(self, keys: Sequence[str]) -> None:
+        """Keep no notes under these keys any more."""
+        await self._trail.forget(self._epoch, keys)
 
     async def anchor(self) -> None:
         """Keep the newest head outside Redis."""

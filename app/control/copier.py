@@ -103,6 +103,7 @@ class Copier:
         contents = list(self._engine.writes())
         self._stands = True  # what changes from here on is written after these
         await self._store.rebuild(epoch, contents)
+        await self._store.remember(epoch, lambda: list(self._engine.notes()))
         if self._epoch == epoch:
             log.info("redis rebuilt", extra={"writes": len(contents), "epoch": epoch})
             await self._inbox.put(StoreReady(self._clock()))

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from app.control.copier import Copier
 from app.control.inbox import Inbox
 from app.control.releases import Releases
-from app.core.effects import PodRef
+from app.core.effects import Intend, PodRef
 from app.core.engine import Engine
 from app.core.errors import ClusterError, StoreError
 from app.core.events import CheckpointsRead, Installed, LeadershipGained, LeadershipLost
@@ -82,6 +83,7 @@ class Leader:
         self._aside = 0.0
         self._acquiring: asyncio.Task[int] | None = None
         self.leads = False
+        self.epoch: int | None = None
 
     def leave(self) -> None:
         """Never lead again. A term under way goes on until the lease is given up."""
@@ -138,16 +140,16 @@ class Leader:
                 self._aside = time.monotonic() + ASIDE_SECONDS
                 self.depose()
             return
-        epoch = opening.result()
-        log.info("leading", extra={"epoch": epoch})
-        self.leads = True
-        self._meters.leading(epoch)
-        self._terms.begin(epoch)
-        await self._inbox.put(LeadershipGained(self._clock(), epoch))
+        gained = opening.result()
+        log.info("leading", extra={"epoch": gained.epoch})
+        self.leads, self.epoch = True, gained.epoch
+        self._meters.leading(gained.epoch)
+        self._terms.begin(gained.epoch)
+        await self._inbox.put(replace(gained, at=self._clock()))
         await ended
 
-    async def _open(self, transitions: int) -> int:
-        """Choose the epoch and make releases of older epochs impossible; return the epoch.
+    async def _open(self, transitions: int) -> LeadershipGained:
+        """Choose the epoch and make releases of older epochs impossible; return how things stand.
 
         In this order: no older leader can write an intent, none of its patches can succeed any
         more, and all that did is known. Who is to be adopted is known before anybody past the
@@ -159,13 +161,13 @@ class Leader:
                 await self._heard.wait()
                 await self._recall()
                 highest = max(transitions, await self._floor(), self._engine.highest_stamp())
-                if highest != claimed:  # another's; or a claim of ours whose answer was lost
+                if highest > claimed:  # another's; or a claim of ours whose answer was lost
                     epoch = highest + 1
                 await self._store.claim(epoch)
                 if epoch != claimed:
                     await self._epochs.claim(epoch)  # so that no later leader goes below it
                     claimed = epoch
-                await self._fence(epoch)
+                begun = await self._fence(epoch)
                 await self._sight.catch_up()
                 await self._inbox.handled()
                 if self._engine.highest_stamp(fences=False) >= epoch:
@@ -173,10 +175,19 @@ class Leader:
                     continue
                 since = await self._installation.since(self._clock())
                 await self._inbox.put(Installed(self._clock(), since))
-                return epoch
+                notes = await self._notes(epoch)
+                return LeadershipGained(self._clock(), epoch, notes, begun)
             except (StoreError, ClusterError) as error:
                 log.warning("cannot begin to lead yet", extra={"why": str(error)})
                 await asyncio.sleep(RETRY_SECONDS)
+
+    async def _notes(self, epoch: int) -> Mapping[str, str] | None:
+        """Return what the audit chain told of what is there; None: nobody knows any more."""
+        notes = await self._store.noted()
+        if notes is None and epoch == 1:  # nobody ever led: nothing was told
+            await self._store.remember(epoch, tuple)
+            return {}
+        return notes
 
     async def _floor(self) -> int:
         """Return the highest epoch that is kept anywhere but in the lease and on pods."""
@@ -188,7 +199,7 @@ class Leader:
         await self._inbox.put(CheckpointsRead(self._clock(), kept))
         await self._inbox.handled()
 
-    async def _fence(self, epoch: int) -> None:
+    async def _fence(self, epoch: int) -> tuple[Intend, ...]:
         """Settle what the last leader left open: from now on only the pods themselves tell."""
         slots = asyncio.Semaphore(FENCES)
 
@@ -203,6 +214,7 @@ class Leader:
                 raise outcome
         if open_:
             log.info("settled what was under way", extra={"pods": len(open_), "epoch": epoch})
+        return open_
 
     async def _ended(self) -> None:
         lost = asyncio.create_task(self._leadership.lost())
@@ -214,7 +226,7 @@ class Leader:
             deposed.cancel()
 
     async def _step_down(self) -> None:
-        self.leads = False
+        self.leads, self.epoch = False, None
         self._copier.follow()
         await self._releases.stop()
         self._meters.leading(None)

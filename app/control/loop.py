@@ -12,6 +12,7 @@ from app.control.copier import Copier
 from app.control.corrections import Corrections
 from app.control.inbox import Inbox
 from app.control.releases import Releases
+from app.core.audit import Record
 from app.core.effects import (
     Adopt,
     Bypassed,
@@ -21,6 +22,7 @@ from app.core.effects import (
     Enqueue,
     Evict,
     Expel,
+    Forget,
     Rebuild,
     Refund,
     Release,
@@ -30,7 +32,7 @@ from app.core.effects import (
 from app.core.engine import Engine
 from app.core.events import EvictionRefused, Pass
 from app.core.model import Millis, Uid
-from app.ports import Announcer
+from app.ports import Announcer, Recorder
 
 TICK_SECONDS = 1.0
 """A quiet engine is asked so often: some of what waits is due by time alone."""
@@ -55,6 +57,7 @@ class Loop:
         releases: Releases,
         corrections: Corrections,
         announcer: Announcer,
+        recorder: Recorder,
         clock: Callable[[], Millis],
         heard: asyncio.Event,
     ) -> None:
@@ -64,6 +67,7 @@ class Loop:
         self._releases = releases
         self._corrections = corrections
         self._announcer = announcer
+        self._recorder = recorder
         self._clock = clock
         self._heard = heard
         self._due: Millis | None = None
@@ -104,6 +108,10 @@ class Loop:
                     self._corrections.report(effect)
                 case Tell():
                     self._announcer.tell(effect)
+                case Record():
+                    self._recorder.record(effect)
+                case Forget(key):
+                    self._recorder.forget(key)
                 case WakeAt(at):
                     self._due = at
                 case Evict():

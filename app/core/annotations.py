@@ -69,8 +69,10 @@ def misread(annotations: Annotations) -> Iterator[str]:
             f"Fairgate: {ANNOTATION_MAX_RUNTIME}: {runtime[:40]!r} is not a run time such as "
             "90s, 5m or 1h30m, so none is assumed; correct it."
         )
-    gang, size = annotations.get(ANNOTATION_GANG), annotations.get(ANNOTATION_GANG_SIZE, "")
-    if gang is not None and named_gang(annotations) == ALONE and size.strip() != "1":
+    gang = annotations.get(ANNOTATION_GANG, "").strip()
+    size = annotations.get(ANNOTATION_GANG_SIZE, "")
+    is_named = gang not in ("", OF_THE_JOB) and size.strip() != "1"
+    if is_named and named_gang(annotations) == ALONE:
         yield (
             f"Fairgate: {ANNOTATION_GANG_SIZE}: {size[:40]!r} is not a whole number from 1 to "
             f"{LARGEST_GANG}, so this pod waits alone and not with gang {gang[:40]!r}; create it "

@@ -13,6 +13,9 @@ from hashlib import sha256
 
 from app.core.model import Millis
 
+Notes = tuple[tuple[str, str], ...]
+"""Keys and texts: the uid of a pod, or KIND/NAME of a resource, and what was last told of it."""
+
 Fact = str | int | bool | None | Mapping[str, "Fact"] | tuple["Fact", ...]
 
 
@@ -48,11 +51,15 @@ class Record:
     """Something to be written down: the engine emits it, and others report it.
 
     `facts` hold what an auditor asks for, under the names of the REST API; amounts as text.
+    `notes` are no part of the entry, but kept beside the chain in the same step: what it last said
+    of something that is still there, by key; "" forgets the key. By them the next leader knows
+    what was written down, so that nothing is twice or never.
     """
 
     at: Millis
     deed: Deed
     facts: Mapping[str, Fact] = field(default_factory=dict)
+    notes: Notes = field(default=(), compare=False)
 
 
 GENESIS = "0" * 64

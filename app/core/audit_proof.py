@@ -81,9 +81,10 @@ def ahead(entry: Entry) -> Head:
 
 
 class Proof:
-    """Checks one chain. `in_files`: entries may come again, and what was not anchored may be left.
+    """Checks one chain. `heads` are those that must be found on the way, the last at the end.
 
-    `heads` are those that must be found on the way.
+    `in_files`: the newest may be unsigned, entries may come again, what was not anchored may be
+    left for a branch, and the front may be elsewhere.
     """
 
     def __init__(self, heads: Iterable[SignedHead] = (), *, in_files: bool = False) -> None:
@@ -140,6 +141,9 @@ class Proof:
         if lost:
             head = min(lost, key=lambda each: each.number)
             raise BrokenChain(head.number, self._unfound(head))
+        if self._since_signed and not self._in_files:
+            assert self._last is not None
+            raise BrokenChain(self._last.number, "it is the last, and no signed head covers it")
         absent = ahead(self._first) if self._first else Head()
         if absent != Head() and not self._in_files and absent not in self._removals():
             assert self._first is not None

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
+from app.core.audit import Record
 from app.core.decision import Decision
 from app.core.model import Amounts, Millis, NodeName, PoolName, TenantName, Uid, UserName
 
@@ -167,6 +168,13 @@ class Adopt:
 
 
 @dataclass(frozen=True, slots=True)
+class Forget:
+    """What the audit chain told of this key need not be known any more: see `Record.notes`."""
+
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
 class Bypassed:
     """Report that this pod got past the gate without a release. It counts as used all the same.
 
@@ -224,4 +232,6 @@ Effect = (
     | Expel
     | WakeAt
     | Tell
+    | Record
+    | Forget
 )

@@ -19,13 +19,14 @@ from app.core.effects import Effect, Notice, Rebuild, Refund, StoreWrite, Tell, 
 from app.core.ledger import Owner
 from app.core.life import LIVES, Life, Sight, sight
 from app.core.memory import Memory
-from app.core.model import Answer, Millis, Pod, Resource, Uid
+from app.core.model import Answer, Millis, Pod, Pool, Resource, Tenant, Uid
 from app.core.order import likely
 from app.core.oversight import Oversight, Right
 from app.core.overview import overview
 from app.core.placement import Placement
 from app.core.policy import Policy
 from app.core.pools import Pools
+from app.core.records import Records
 from app.core.resources import ManagedResources
 from app.core.roster import Roster
 from app.core.tenancy import Tenancy
@@ -60,6 +61,7 @@ class Engine:
         evicts: bool = True,
         evicts_bypassed: bool = False,
         classes: Mapping[str, Resource] | None = None,
+        records: bool = True,
     ) -> None:
         self.drift = Drift(witnesses)
         self._managed = managed
@@ -76,6 +78,7 @@ class Engine:
         )
         self._oversight = Oversight(self._roster, evicts_bypassed)
         self._unbound = Unbound(self._roster)
+        self._records = Records(self._roster, self._tenancy, self._oversight, silent=not records)
         self._fresh: set[ev.Source] = set()
         self._epoch: int | None = None
         self._store_ready = False
@@ -101,11 +104,16 @@ class Engine:
         elif self.ready:
             self._wake(event.at)
             self._act()
+        self._effects += self._records.take()
         return tuple(self._effects) if self._epoch is not None else ()
 
     def writes(self) -> Iterator[StoreWrite]:
         """Return everything a store must hold to equal this engine."""
         return self._copies.whole()
+
+    def notes(self) -> Iterator[tuple[str, str]]:
+        """Return what the audit chain was last told of everything that is there."""
+        return self._records.notes()
 
     def held(self) -> Iterator[Pod]:
         """Return the pods that are behind the gate as far as is known."""
@@ -136,13 +144,15 @@ class Engine:
         self._roster.settle()
         self.memory.restore()
         if self._epoch is not None and self._oversight.since is not None:
-            self._effects += self._oversight.run(self._usage.now)
-            self._effects += self._unbound.run()
+            found = [*self._oversight.run(self._usage.now), *self._unbound.run()]
+            self._records.ordered(found)
+            self._effects += found
             self._roster.settle()
         self._effects += self._copies.changes()
         if self._epoch is not None and self._store_ready:
             releases = self._turns.run(self._epoch)
             self._oversight.order(releases)
+            self._records.ordered(releases)
             self._effects += releases
             self._roster.settle()
             self._effects += self._copies.changes()
@@ -165,6 +175,7 @@ class Engine:
                 self._observe(pod)
             case ev.PodGone(_, uid):
                 self._pools.drop_bystander(uid)
+                self._records.vanished(uid)
                 self._forget(uid)
             case ev.ReleaseAnswered(at, uid, answer):
                 self._answer(at, uid, answer)
@@ -180,20 +191,26 @@ class Engine:
                 if checkpoint is not None:
                     live = ev.Source.TENANTS in self._fresh
                     self.memory.hear(tenant.name, checkpoint, live=live)
+                self._records.configured(tenant, event.by)
             case ev.TenantGone(_, name):
                 self._roster.drop_tenant(name)
                 self.memory.forget(name)
+                self._records.dropped(Tenant, name)
             case ev.CheckpointsRead(_, checkpoints):
                 for name, checkpoint in checkpoints.items():
                     self.memory.hear(name, checkpoint, live=False)
             case ev.PoolObserved(_, pool):
                 self._pools.put_pool(pool)
+                self._records.configured(pool, event.by)
             case ev.PoolGone(_, name):
                 self._pools.drop_pool(name)
+                self._records.dropped(Pool, name)
             case ev.PolicyObserved(_, policy):
                 self._rule(policy)
+                self._records.configured(policy, event.by)
             case ev.PolicyGone():
                 self._rule(Policy())
+                self._records.dropped(Policy)
             case ev.PriorityObserved() | ev.PriorityGone():
                 pass  # for the webhook: pods carry their priority as a number
             case ev.ClaimObserved(_, claim):
@@ -216,8 +233,8 @@ class Engine:
                 self._store_ready = True
             case ev.StoreLost():
                 self._store_ready = False
-            case ev.LeadershipGained(_, epoch):
-                self._lead(epoch)
+            case ev.LeadershipGained():
+                self._lead(event)
             case ev.LeadershipLost():
                 self._follow()
             case _:
@@ -232,6 +249,7 @@ class Engine:
         if life is Life.USING and seen is Sight.GATED:
             return  # a sighting from before the release
         if life is None:
+            self._records.over(pod, live=ev.Source.PODS in self._fresh)
             self._forget(pod.uid)
         elif known is None:
             tracked = self._roster.add(pod, life)
@@ -244,16 +262,22 @@ class Engine:
 
     def _oversee(self, tracked: Tracked, new: bool) -> None:
         """A pod was seen: if it is past the gate, is that right, and does a node take it?"""
-        if tracked.life is Life.USING:
-            live = ev.Source.PODS in self._fresh
-            if self._oversight.see(tracked, new=new, live=live) is Right.RELEASED:
-                self._unbound.see(tracked)
+        if tracked.life is not Life.USING:
+            self._records.seen(tracked)
+            return
+        live = ev.Source.PODS in self._fresh
+        right = self._oversight.see(tracked, new=new, live=live)
+        if right is Right.RELEASED:
+            self._unbound.see(tracked)
+        if right is not None:
+            self._records.passed(tracked, right)
 
     def _forget(self, uid: Uid) -> None:
         known = self._roster.pods.get(uid)
         if known is None:
             return
         self._effects += self._copies.gone(known)
+        self._records.gone(known)
         stay, leaf = known.stay, known.leaf
         if leaf is not None and stay is not None and stay.overstayed(self._usage.now):
             self._turns.picker.bar(leaf, self._usage.now)
@@ -281,6 +305,7 @@ class Engine:
 
     def _answer(self, at: Millis, uid: Uid, answer: Answer) -> None:
         self._turns.in_flight.discard(uid)
+        self._records.answered(uid, answer)
         known = self._roster.pods.get(uid)
         if known is None or known.intent is None:
             return
@@ -319,14 +344,15 @@ class Engine:
             if uid in self._roster.pods:
                 self._roster.rest(self._roster.pods[uid], False)
 
-    def _lead(self, epoch: int) -> None:
-        self._epoch = epoch
+    def _lead(self, gained: ev.LeadershipGained) -> None:
+        self._epoch = gained.epoch
         self._woken = None
         self._turns.begin()
-        self._oversight.begin(epoch)
-        self.memory.lead(epoch)
+        self._oversight.begin(gained.epoch)
+        self._records.begin(gained.notes, gained.intents)
+        self.memory.lead(gained.epoch)
         self._store_ready = False
-        self._effects.append(Rebuild(epoch))
+        self._effects.append(Rebuild(gained.epoch))
 
     def _follow(self) -> None:
         """Stop deciding. What was in flight shows in the pods themselves, sooner or later."""
@@ -334,6 +360,7 @@ class Engine:
         self._epoch = None
         self._turns.end()
         self._oversight.end()
+        self._records.end()
         for tracked in self._roster.pods.values():
             if tracked.life is Life.RELEASING:
                 self._roster.change(tracked, tracked.pod, Life.HELD)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 from app.core.checkpoint import Checkpoint
 from app.core.claims import ResourceClaim
+from app.core.effects import Intend
 from app.core.model import (
     Answer,
     Bystander,
@@ -85,12 +86,16 @@ class NodeGone:
 
 @dataclass(frozen=True, slots=True)
 class TenantObserved:
-    """A Tenant resource exists in this state. `pending`, `checkpoint`: what its status says."""
+    """A Tenant resource exists in this state. `pending`, `checkpoint`: what its status says.
+
+    `by` made it so, as far as the API server told: "" if nobody can tell. The same below.
+    """
 
     at: Millis
     tenant: Tenant
     pending: int = 0
     checkpoint: Checkpoint | None = None
+    by: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +112,7 @@ class PoolObserved:
 
     at: Millis
     pool: Pool
+    by: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +129,7 @@ class PolicyObserved:
 
     at: Millis
     policy: Policy
+    by: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,10 +257,16 @@ class CheckpointsRead:
 
 @dataclass(frozen=True, slots=True)
 class LeadershipGained:
-    """This engine decides from now on, under this epoch."""
+    """This engine decides from now on, under this epoch.
+
+    `notes` are what the audit chain last told of what is there, None if nobody knows any more;
+    `intents` the releases that the last leader began and never settled.
+    """
 
     at: Millis
     epoch: int
+    notes: Mapping[str, str] | None = field(default_factory=dict)
+    intents: tuple[Intend, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,6 +36,8 @@ ANNOTATION_RELEASE = "fairgate.io/release"
 ANNOTATION_POOLS = "fairgate.io/pools"
 ANNOTATION_PREEMPTIBLE = "fairgate.io/preemptible"
 ANNOTATION_MAX_RUNTIME = "fairgate.io/max-runtime"
+ANNOTATION_CHANGED_BY = "fairgate.io/changed-by"
+ANNOTATION_CHANGED = "fairgate.io/changed"
 ANNOTATION_GANG = "fairgate.io/gang"
 ANNOTATION_GANG_SIZE = "fairgate.io/gang-size"
 ANNOTATION_MIRROR = "kubernetes.io/config.mirror"
@@ -103,6 +105,7 @@ class Pod:
     `gang` names the gang within the namespace ("": none), `gang_size` how many pods it has.
     `started` is when its node took it up, `max_runtime` what its owner declared.
     `mirror`: it stands for a static pod, which its node runs whatever becomes of this one.
+    `freed_by`: who, other than the leader, took our gate away; "" if that was not told.
 
     A pod with `claims` for devices has in `plain` what its containers ask for (else None). From
     that follow its demand, the claims it `awaits`, the pool it is `tied` to by a claim that others
@@ -134,6 +137,7 @@ class Pod:
     preemptible: bool = True
     quality: Quality = Quality.BURSTABLE
     mirror: bool = False
+    freed_by: str = ""
     claims: tuple[ClaimRef, ...] = ()
     plain: Amounts | None = None
     awaits: tuple[str, ...] = ()

@@ -12,7 +12,7 @@ from enum import Enum
 
 from app.core.effects import Adopt, Bypassed, Effect, Expel, Notice, Release, Tell
 from app.core.gate import release_labels
-from app.core.model import ADOPTED, LABEL_POOL, Millis, Uid
+from app.core.model import ADOPTED, LABEL_POOL, Millis, Pod, Uid
 from app.core.policy import Mode
 from app.core.repeats import Repeats
 from app.core.roster import Roster
@@ -112,6 +112,14 @@ class Oversight:
         elif uid not in self._strays:
             self._strays[uid] = self._unjudged[uid] = tracked
         return right
+
+    def judge(self, pod: Pod, *, live: bool) -> Right | None:
+        """Return by what right a pod is, or was, past the gate. Changes nothing."""
+        return self._rights.get(pod.uid) or self._right(pod.uid, pod.release, live)
+
+    def right_of(self, uid: Uid) -> Right | None:
+        """Return by what right a pod was found past the gate; None: by none, or not found there."""
+        return self._rights.get(uid)
 
     def forget(self, uid: Uid) -> None:
         """A pod is gone."""

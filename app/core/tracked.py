@@ -45,7 +45,8 @@ Kind = tuple[TenantName, UserName, frozenset[tuple[Resource, int]]]
 class Tracked:
     """One managed pod and its place. `pool` and `stay` are set while it uses capacity.
 
-    `written` is what the store holds of it, `released` when its use began, `told` the reason of
+    `written` is what the store holds of it, `noted` what the audit chain last told of it,
+    `released` when its use began, `told` the reason of
     its waiting that its owner knows, `evicted` why it is being evicted, `spared` for whose sake
     it may not be, and until when.
     """
@@ -68,6 +69,7 @@ class Tracked:
     spared: tuple[frozenset[TenantName], Millis] | None = None
     intent: Intend | None = None
     written: Queueing | Charge | None = None
+    noted: str = ""
 
     @property
     def ref(self) -> PodRef:

@@ -173,7 +173,7 @@ class Cluster:
         self._clean()
         try:
             with told.step("Starting Kubernetes"):
-                control_plane = ControlPlane.prepare(self.folder, self.processes)
+                control_plane = ControlPlane.prepare(self.folder, self.processes, options.bodies)
                 redis = given_redis() or start_redis(self.folder, self.processes, options.durable)
                 control_plane.start(tools, options.node_groups(), options.durable)
             state = State(options, str(tools.kubectl), str(tools.helm), redis, ready=False)

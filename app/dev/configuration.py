@@ -34,13 +34,22 @@ GUARDED = [
 ]
 
 
-def audit_policy() -> dict[str, Any]:
-    """Every write to what Fairgate guards or lives by, without bodies; nothing else."""
+TOLD = [{"group": "", "resources": ["pods"]}, {"group": "fairgate.io"}]
+
+
+def audit_policy(bodies: bool = False) -> dict[str, Any]:
+    """Every write to what Fairgate guards or lives by; nothing else.
+
+    `bodies`: with what was sent and answered about pods and Fairgate's own resources.
+    """
+    whole = {"level": "RequestResponse", "verbs": WRITES, "resources": TOLD}
     return {
         "apiVersion": "audit.k8s.io/v1",
         "kind": "Policy",
         "omitStages": ["RequestReceived"],
+        "omitManagedFields": True,
         "rules": [
+            *([whole] if bodies else ()),
             {"level": "Metadata", "verbs": WRITES, "resources": GUARDED},
             {"level": "None"},
         ],

@@ -38,7 +38,7 @@ class ControlPlane:
         self._processes = processes
 
     @classmethod
-    def prepare(cls, folder: Path, processes: Processes) -> ControlPlane:
+    def prepare(cls, folder: Path, processes: Processes, bodies: bool = False) -> ControlPlane:
         """Choose ports, and write certificates, kubeconfigs and configuration."""
         plan = Plan(folder, Ports(*free_ports(5)), Certificates(folder / "pki"))
         for name in ("config", "logs"):
@@ -46,7 +46,7 @@ class ControlPlane:
         _write(plan.file("ports.json"), plan.ports)
         plan.certificates.create()
         _write_clients(plan)
-        _write(plan.file("audit-policy.json"), configuration.audit_policy())
+        _write(plan.file("audit-policy.json"), configuration.audit_policy(bodies))
         _write(plan.file("admission.json"), configuration.admission(plan.kubeconfig("webhooks")))
         scheduler = configuration.scheduler(plan.kubeconfig("kube-scheduler"), flags.QPS)
         _write(plan.file("scheduler.json"), scheduler)

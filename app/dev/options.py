@@ -13,7 +13,8 @@ class Options(msgspec.Struct, frozen=True):
     `groups`: its nodes, in place of `nodes` nodes with `gpus` GPUs each. `fairgate`: install and
     start Fairgate too. `durable`: etcd and Redis keep what they acknowledged, at the price of
     speed. `exempt`: namespaces Fairgate leaves alone besides those of the chart. `environment`:
-    more settings for the processes of Fairgate.
+    more settings for the processes of Fairgate. `bodies`: the API server's audit log tells what was
+    sent and answered.
     """
 
     nodes: int = 8
@@ -23,6 +24,7 @@ class Options(msgspec.Struct, frozen=True):
     durable: bool = False
     exempt: tuple[str, ...] = ()
     environment: dict[str, str] = {}
+    bodies: bool = False
 
     def node_groups(self) -> tuple[NodeGroup, ...]:
         """Return the groups of nodes that are meant."""

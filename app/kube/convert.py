@@ -95,6 +95,7 @@ class Pods:
             preemptible=may_be_evicted(written),
             quality=_QUALITIES.get(pod.status.qos_class or "", model.Quality.BURSTABLE),
             mirror=is_mirror,
+            freed_by=name(written.get(model.ANNOTATION_CHANGED_BY, "")),
             claims=_claims(pod),
             plain=shared.mapping(demand) if has_devices else None,
         )

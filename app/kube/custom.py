@@ -57,6 +57,7 @@ def read_tenant(tenant: wire.Tenant, at: model.Millis) -> events.TenantObserved:
         ),
         tenant.status.pending,
         read_checkpoint(tenant.status.checkpoint),
+        by=changed_by(tenant.metadata),
     )
 
 
@@ -74,6 +75,7 @@ def read_pool(pool: wire.Pool, at: model.Millis) -> events.PoolObserved:
             paused=spec.paused,
             generation=pool.metadata.generation,
         ),
+        by=changed_by(pool.metadata),
     )
 
 
@@ -102,7 +104,19 @@ def read_policy(policy: wire.Policy, at: model.Millis) -> events.PolicyObserved 
             ),
             mode=_read("mode", _word(Mode), spec.mode, default.mode),
         ),
+        by=changed_by(policy.metadata),
     )
+
+
+def changed_by(meta: wire.Metadata) -> str:
+    """Return who made an object what it is; "" if nobody can tell.
+
+    The stamp names the generation that it was written with: an older one tells of another change.
+    """
+    written = meta.annotations or {}
+    if written.get(model.ANNOTATION_CHANGED) != str(meta.generation):
+        return ""
+    return written.get(model.ANNOTATION_CHANGED_BY, "")
 
 
 def _quota(quota: wire.Quota) -> model.Quota:

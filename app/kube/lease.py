@@ -28,6 +28,9 @@ _lease = msgspec.json.Decoder(wire.Lease)
 
 NAME = "fairgate-controller"
 
+LAPSED = 0.9
+"""Of the duration: a silent holder has stopped at 0.8, and the next is to lead by 1.0."""
+
 LOOK_SECONDS = 0.5
 """How often a candidate reads the lease, one small object. A polite hand-over waits so long."""
 
@@ -60,12 +63,17 @@ class _Sighting:
     holder: str
     lasts: float
 
+    @property
+    def lapses(self) -> float:
+        """Return when its holder, if it is silent, has stopped; half its margin is left."""
+        return self.at + LAPSED * self.lasts
+
 
 class LeaseLeadership:
     """`ports.Leadership` on a Lease.
 
-    `duration` in seconds: how long others leave a silent holder alone. The holder stops `margin`
-    seconds earlier, for clocks that run unevenly and for a patch on its way.
+    `duration` in seconds: within this another leads after a holder fell silent. The holder stops
+    `margin` seconds earlier, for clocks that run unevenly and for a patch on its way.
     """
 
     def __init__(
@@ -115,8 +123,9 @@ class LeaseLeadership:
                 log.info("lease taken", extra={"lease": self._name, "transitions": transitions})
                 self._renewing = asyncio.create_task(self._renew(), name="lease-renewal")
                 return transitions
-            pause = min(LOOK_SECONDS, self._duration / 8)
-            await asyncio.sleep(pause * random.uniform(0.8, 1.2))  # noqa: S311  (jitter)
+            pause = min(LOOK_SECONDS, self._duration / 8) * random.uniform(0.8, 1.2)  # noqa: S311
+            lapses = self._seen.lapses - self._clock() if self._seen else 0.0
+            await asyncio.sleep(min(pause, lapses) if lapses > 0 else pause)
 
     async def lost(self) -> None:
         """Wait until leadership has ended."""
@@ -162,7 +171,7 @@ class LeaseLeadership:
         now, seen = self._clock(), self._seen
         if lease is None:
             # Deleted under its holder, perhaps, who learns of it only at its next renewal.
-            return seen is None or not seen.holder or now - seen.at > seen.lasts
+            return seen is None or not seen.holder or now > seen.lapses
         holder = lease.spec.holder_identity or ""
         if seen is None or seen.version != lease.metadata.resource_version:
             # An edited record may not make its holder's time shorter than ours would be.
@@ -170,7 +179,7 @@ class LeaseLeadership:
             seen = _Sighting(lease.metadata.resource_version, now, holder, lasts)
             self._seen = seen
         self._version = lease.metadata.resource_version
-        return holder in ("", self._identity) or now - seen.at > seen.lasts
+        return holder in ("", self._identity) or now > seen.lapses
 
     def _begin(self, started: float, transitions: int) -> int:
         self._valid_until = started + self._term

@@ -72,7 +72,7 @@ class World:
         window: int = 256,
     ) -> None:
         self.now = Millis(0)
-        self.engine = Engine(managed, window, witnesses=None)
+        self.engine = Engine(managed, window, witnesses=None, records=False)
         self.started: list[Started] = []
         self.using: dict[Uid, Pod] = {}
         self.timeline: list[Moment] = []

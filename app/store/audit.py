@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+from collections.abc import Sequence
 
 from app.core.audit import Entry, Head
 from app.core.audit_lines import SignedHead, line, read, read_head
@@ -50,6 +51,7 @@ class RedisTrail(AuditReader):
     async def append(self, batch: Batch) -> bool:
         """Append a batch, or tell that the stream ends elsewhere. Raises EpochStale."""
         head = batch.signed.head
+        notes = [text for each in batch.entries for note in each.record.notes for text in note]
         flat = [text for each in batch.entries for text in (each.number, line(each))]
         written, *_ = await self._scripts.run(
             "seal",
@@ -61,6 +63,12 @@ class RedisTrail(AuditReader):
             json.dumps(batch.signed.fields()),
             batch.keep,
             int(batch.aside),
+            len(notes) // 2,
+            *notes,
             *flat,
         )
         return bool(written == b"1")
+
+    async def forget(self, epoch: int, keys: Sequence[str]) -> None:
+        """Keep no notes under these keys. Raises EpochStale."""
+        await self._scripts.run("forget", epoch, *keys)

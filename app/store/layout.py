@@ -3,6 +3,9 @@
     fairgate:{CLUSTER}:layout     string  VERSION
     fairgate:{CLUSTER}:state      hash    epoch: the floor; generation: the contents that are
                                           valid; building: those a rebuild is still filling
+    fairgate:{CLUSTER}:notes      hash    uid or KIND/NAME -> what the audit chain last told of it
+    fairgate:{CLUSTER}:reports    hash    id -> what another process reported for the audit chain
+    fairgate:{CLUSTER}:notes-whole  string  there while no note was lost
     fairgate:{CLUSTER}:GEN:...    the contents of one generation:
         sequence                  string  number of the last write
         waiting                   hash    TENANT:USER -> how many wait; also the index of queues

@@ -16,8 +16,10 @@ from __future__ import annotations
 
 import contextlib
 import secrets
-from collections.abc import Iterable, Iterator, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
+from typing import TypeVar
 
 import msgspec
 
@@ -32,12 +34,14 @@ CHUNK = 500
 
 NO_GENERATION = "-"
 
+T = TypeVar("T")
+
 
 class RedisStore(RedisReader):
     """`ports.Store` on Redis, and all that `RedisReader` reads. One caller at a time."""
 
-    def __init__(self, server: Server, cluster: str) -> None:
-        super().__init__(server, cluster)
+    def __init__(self, server: Server, cluster: str, version: str = layout.VERSION) -> None:
+        super().__init__(server, cluster, version)
         self._server = server
         self._generation = NO_GENERATION
         self._sequence = 0
@@ -91,6 +95,23 @@ class RedisStore(RedisReader):
         await self._scripts.run("finish", epoch, generation, sequence)
         self._generation, self._sequence = generation, sequence
 
+    async def noted(self) -> Mapping[str, str] | None:
+        """Return what was noted with the audit chain; None: it was lost."""
+        whole, flat = await self._scripts.run("noted")
+        if not int(whole):
+            return None
+        pairs = zip(flat[::2], flat[1::2], strict=True)
+        return {key.decode(): sys.intern(text.decode()) for key, text in pairs}
+
+    async def remember(self, epoch: int, notes: Callable[[], Iterable[tuple[str, str]]]) -> None:
+        """If the notes were lost, keep these; what was noted since then stands."""
+        (whole,) = await self._scripts.run("remember", epoch, "0")
+        if int(whole):
+            return
+        for chunk in _chunks(notes()):
+            await self._scripts.run("remember", epoch, "0", *chain.from_iterable(chunk))
+        await self._scripts.run("remember", epoch, "1")
+
     async def write(self, epoch: int, writes: Sequence[StoreWrite]) -> None:
         """Apply all writes or none, in order; no writes at all: tell whether Redis still stands.
 
@@ -110,7 +131,7 @@ class RedisStore(RedisReader):
         await self._scripts.run("apply", epoch, generation, sequence, slot, *flat)
 
 
-def _chunks(writes: Iterable[StoreWrite]) -> Iterator[list[StoreWrite]]:
-    rest = iter(writes)
+def _chunks(items: Iterable[T]) -> Iterator[list[T]]:
+    rest = iter(items)
     while chunk := list(islice(rest, CHUNK)):
         yield chunk

@@ -18,12 +18,14 @@ from starlette.types import Receive, Scope, Send
 
 from app import wire
 from app.core import gate
+from app.core.audit import Deed, Fact
 from app.core.guard import Guard, Rules
 from app.core.resources import ManagedResources
 from app.core.templates import BUILT_IN, Kind
+from app.ports import Reporter
 from app.web import review
 from app.web.body import BodyTooLarge, BodyTooSlow, Disconnected, read_body
-from app.web.judges import Ground, Holding, Stamping, Validation
+from app.web.judges import Authorship, Ground, Holding, Stamping, Validation
 from app.web.metrics import ADMISSION_DURATION, ADMISSION_REQUESTS
 from app.web.review import Answer, Request, Unreadable
 from app.web.view import View
@@ -37,34 +39,46 @@ BODY_LIMIT = 8 * 1024 * 1024
 
 DECISIONS = ("ignore", "hold", "mend", "refuse", "error", "would-hold", "would-refuse")
 
+LONGEST_NAME = 253
+"""Characters of what a caller wrote, in a report."""
+
 DEFECT = "Fairgate could not judge this request; it was refused."
 TOO_LARGE = f"Fairgate reads reviews of at most {BODY_LIMIT >> 20} MiB; make this object smaller."
 
 
 @dataclass(frozen=True, slots=True)
 class Enforced:
-    """What the webhook is told of the cluster. `releasers`: users that take gates away."""
+    """What the webhook is told of the cluster. `releasers`: users that take gates away.
+
+    `speakers`: users that change our resources for others, and say for whom.
+    """
 
     managed: ManagedResources
     exempt: frozenset[str]
     rules: Rules = field(default_factory=Rules)
     templates: tuple[Kind, ...] = BUILT_IN
     releasers: frozenset[str] = frozenset()
+    speakers: frozenset[str] = frozenset()
 
 
-def admission_app(view: View, enforced: Enforced, ready: Callable[[], bool]) -> FastAPI:
-    """Return the app that answers `POST` to /admit, /stamp and /validate.
+def admission_app(
+    view: View, enforced: Enforced, ready: Callable[[], bool], reporter: Reporter | None = None
+) -> FastAPI:
+    """Return the app that answers `POST` to /admit, /stamp, /sign and /validate.
 
     `ready` tells whether the view is complete. It is not the readiness of the process: a webhook
-    that drains still judges.
+    that drains still judges. The `reporter` hears what was refused.
     """
     kinds = {(kind.group, kind.resource): kind for kind in enforced.templates}
     ground = Ground(view, enforced.managed, enforced.exempt, Guard(enforced.rules), kinds, ready)
     validation = Validation(ground, enforced.releasers)
     routes = {
-        "/admit": Admission(review.reader(wire.Pod), Holding(ground).judge),
+        "/admit": Admission(review.reader(wire.Pod), Holding(ground).judge, reporter),
         "/stamp": Admission(review.reader(dict[str, Any]), Stamping(ground).judge),
-        "/validate": Admission(review.reader(dict[str, Any]), validation.judge),
+        "/sign": Admission(
+            review.reader(dict[str, Any]), Authorship(ground, enforced.speakers).judge
+        ),
+        "/validate": Admission(review.reader(dict[str, Any]), validation.judge, reporter),
     }
     # Plain ASGI endpoints, not FastAPI handlers: those would decode the body a second time.
     return FastAPI(
@@ -83,9 +97,11 @@ class Admission(Generic[T]):
         self,
         read: Callable[[bytes | bytearray], Request[T]],
         judge: Callable[[Request[T]], gate.Verdict],
+        reporter: Reporter | None = None,
     ) -> None:
         self._read = read
         self._judge = judge
+        self._reporter = reporter
         self._count = {decision: ADMISSION_REQUESTS.labels(decision) for decision in DECISIONS}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -116,6 +132,7 @@ class Admission(Generic[T]):
             answer = review.encode(uid, verdict)
             if isinstance(verdict, gate.Refuse):
                 _log_refusal(request, verdict)
+                self._report(request, verdict)
         except Unreadable as error:
             answer = review.refuse(error.uid, 422 if error.uid else 400, str(error))
         except Exception:
@@ -124,6 +141,19 @@ class Admission(Generic[T]):
             answer = review.refuse(uid, 500 if uid else 400, DEFECT)
         ADMISSION_DURATION.observe(perf_counter() - began)
         return answer
+
+    def _report(self, request: Request[T], verdict: gate.Refuse) -> None:
+        """Tell the auditor; of a dry run nothing would have come."""
+        if self._reporter is None or request.dry_run or verdict.code >= 500:
+            return
+        what = request.resource.resource + (f"/{request.sub_resource}" * bool(request.sub_resource))
+        facts: dict[str, Fact] = {
+            "user": request.user_info.username[:LONGEST_NAME],
+            "namespace": request.namespace,
+            "what": f"{request.operation} {what}",
+            "why": verdict.message[:LONGEST_NAME],
+        }
+        self._reporter.report(Deed.REFUSED, facts, request.name[:LONGEST_NAME])
 
 
 def _too_large(beginning: bytes) -> Answer:

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from app import wire
-from app.core import gate
+from app.core import authors, gate
 from app.core.errors import InvalidQuantity
 from app.core.gate import Hold, Ignore, Refuse, Verdict
 from app.core.guard import BIND, Guard, governed
@@ -139,6 +139,29 @@ class Stamping:
             return sheet.asks(spec, self._ground.managed)
         except (msgspec.ValidationError, InvalidQuantity):
             return False
+
+
+class Authorship:
+    """Judges changes of our resources, and gates taken off by hand: signs them for the caller."""
+
+    def __init__(self, ground: Ground, speakers: frozenset[str]) -> None:
+        self._ground = ground
+        self._speakers = speakers
+
+    def judge(self, request: Request[Any]) -> Verdict:
+        """Write the caller's name, or leave alone."""
+        caller = UserName(request.user_info.username)
+        if request.sub_resource or request.object is None:
+            return Ignore()
+        before = request.old_object if request.operation == "UPDATE" else None
+        match request.resource.group, request.resource.resource:
+            case "fairgate.io", "tenants" | "pools" | "policies":
+                speaks = caller in self._speakers
+                return gate.Mend(authors.authored(before, request.object, caller, speaks))
+            case "", "pods" if request.namespace not in self._ground.exempt:
+                return gate.Mend(authors.freed(before, request.object, caller))
+            case _:
+                return Ignore()
 
 
 class Validation:

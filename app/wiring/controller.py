@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from app.control.auditor import Auditor
 from app.control.chain import Chain, Retention
@@ -14,6 +15,7 @@ from app.control.leader import Leader
 from app.control.loop import Loop
 from app.control.publisher import Publisher
 from app.control.releases import Releases
+from app.control.reporting import Collecting
 from app.core.engine import Engine
 from app.core.events import NEEDED
 from app.core.model import Millis, Resource
@@ -28,12 +30,17 @@ from app.kube.lease import LeaseLeadership
 from app.kube.release import PodReleaser
 from app.kube.status import ResourceStatus
 from app.store.audit import RedisTrail
+from app.store.connection import Server
 from app.store.outlet import Backlog, Folder, output
+from app.store.reports import RedisReports
 from app.tls.signing import KeptKey, holds
 from app.web.metrics import Leading
 from app.wiring.process import Process, now, redis_of, watch
 
 DAY = 24 * 3600 * 1000
+HAND_OVER_SECONDS = 1.0
+"""How long a leader that stops waits for answers. What has none by then, the next one settles."""
+
 FLUSH_SECONDS = 1.0
 """How long a process that ends waits for a sink of the audit chain."""
 
@@ -60,20 +67,7 @@ async def controller(process: Process) -> None:
     keeper = KeptCheckpoints(client, settings.namespace)
     copier = Copier(store, engine, inbox, meters, now, lambda: leader.depose())  # noqa: PLW0108
     anchor = KeptAnchor(client, settings.namespace)
-    outlets = [Backlog("standard output", output())]
-    if settings.audit_folder:
-        outlets.append(Backlog(str(settings.audit_folder), Folder(settings.audit_folder)))
-    chain = Chain(
-        RedisTrail(server, settings.cluster),
-        anchor,
-        KeptKey(Bundle(client), settings.namespace).load,
-        holds,
-        outlets,
-        settings.cluster,
-        Retention(Millis(settings.audit_days * DAY), settings.audit_megabytes * 2**20),
-        now,
-    )
-    auditor = Auditor(chain, settings.identity, now, lambda: leader.depose())  # noqa: PLW0108
+    auditor, outlets = _auditing(process, server, anchor, lambda: leader.depose())  # noqa: PLW0108
     releases = Releases(
         releaser,
         copier,
@@ -107,14 +101,18 @@ async def controller(process: Process) -> None:
     announcer = PodAnnouncer(client)
     checkpoints = Checkpoints(engine.memory, keeper, lambda: leadership.left() > 0, now)
     publisher = Publisher(engine, ResourceStatus(client), meters, lambda: leader.leads, now)
-    loop = Loop(engine, inbox, copier, releases, corrections, announcer, now, heard)
+    loop = Loop(engine, inbox, copier, releases, corrections, announcer, auditor, now, heard)
     process.tasks += [part.run for part in (loop, copier, leader, announcer, publisher)]
-    process.tasks += [checkpoints.run, auditor.run, *(outlet.run for outlet in outlets)]
+    collecting = Collecting(
+        RedisReports(server, settings.cluster), auditor.record, lambda: leader.epoch
+    )
+    process.tasks += [checkpoints.run, auditor.run, collecting.run]
+    process.tasks += [outlet.run for outlet in outlets]
     process.checks["cluster heard"] = heard.is_set
 
     async def hand_over() -> None:
         leader.leave()
-        await releases.drain(settings.drain_seconds)
+        await releases.drain(min(settings.drain_seconds, HAND_OVER_SECONDS))
         await corrections.stop()
         await auditor.end()
         await leadership.give_up()
@@ -122,3 +120,17 @@ async def controller(process: Process) -> None:
             await outlet.flush(FLUSH_SECONDS)
 
     process.before_end.append(hand_over)
+
+
+def _auditing(
+    process: Process, server: Server, anchor: KeptAnchor, depose: Callable[[], None]
+) -> tuple[Auditor, list[Backlog]]:
+    """Return who writes the audit chain, and where it is copied to."""
+    settings, key = process.settings, KeptKey(Bundle(process.client), process.settings.namespace)
+    outlets = [Backlog("standard output", output())]
+    if settings.audit_folder:
+        outlets.append(Backlog(str(settings.audit_folder), Folder(settings.audit_folder)))
+    retention = Retention(Millis(settings.audit_days * DAY), settings.audit_megabytes * 2**20)
+    trail = RedisTrail(server, settings.cluster)
+    chain = Chain(trail, anchor, key.load, holds, outlets, settings.cluster, retention, now)
+    return Auditor(chain, settings.identity, now, depose), outlets

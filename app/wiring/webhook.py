@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from app.control.reporting import Reporting
 from app.core.claims import IMPLICIT
 from app.core.events import Source
 from app.core.resources import ManagedResources
@@ -9,12 +10,13 @@ from app.kube import canary
 from app.kube.alarm import Alarm
 from app.kube.twins import Twins
 from app.kube.watchdog import Watchdog
+from app.store.reports import RedisReports
 from app.tls.renewal import Renewal
 from app.web.admission import Enforced, admission_app
 from app.web.metrics import Enforcing
 from app.web.view import View
 from app.wiring.certificate import certificate_of, tls_listener
-from app.wiring.process import Process, watch
+from app.wiring.process import Process, now, redis_of, watch
 
 
 async def webhook(process: Process) -> None:
@@ -37,19 +39,40 @@ async def webhook(process: Process) -> None:
         settings.rules,
         settings.templates,
         frozenset([f"system:serviceaccount:{settings.namespace}:fairgate-controller"]),
+        frozenset([f"system:serviceaccount:{settings.namespace}:fairgate-api"]),
     )
-    app = admission_app(view, enforced, lambda: view.ready)
+    reporting = _reporting(process)
+    app = admission_app(view, enforced, lambda: view.ready, reporting)
     process.listeners.append(tls_listener(process, "webhook", app, settings.webhook_listen))
     process.checks["tenants known"] = lambda: view.ready
-    _guard(process, certificate, view)
+    _guard(process, certificate, view, reporting)
 
 
-def _guard(process: Process, certificate: Renewal, view: View) -> None:
+def _reporting(process: Process) -> Reporting | None:
+    """Return where refusals and restorations are reported; without Redis the log alone tells."""
+    settings = process.settings
+    if settings.redis_url is None:
+        return None
+    reporting = Reporting(RedisReports(redis_of(process), settings.cluster), now)
+    process.tasks.append(reporting.run)
+    process.before_end.append(reporting.flush)
+    return reporting
+
+
+def _guard(process: Process, certificate: Renewal, view: View, reporting: Reporting | None) -> None:
     """Keep in force what makes the API server ask us, and try whether it does."""
     settings, client = process.settings, process.client
     meters, alarm = Enforcing(), Alarm(client, settings.namespace)
     latest = certificate.serving.ca
 
+    trials = canary.Canary(
+        client,
+        settings.managed_resources,
+        seconds=settings.canary_seconds,
+        observing=lambda: view.observing,
+        meters=meters,
+        alarm=alarm,
+    )
     watchdog = Watchdog(
         client,
         settings.namespace,
@@ -58,6 +81,8 @@ def _guard(process: Process, certificate: Renewal, view: View) -> None:
         meters=meters,
         alarm=alarm,
         is_ours=certificate.knows,
+        reporter=reporting,
+        then=trials.hurry,
     )
 
     async def publish(ca_pem: bytes) -> None:
@@ -67,13 +92,6 @@ def _guard(process: Process, certificate: Renewal, view: View) -> None:
 
     certificate.publish = publish
     process.tasks.append(watchdog.run)
+    process.checks["enforcement seen"] = lambda: watchdog.has_looked
     if settings.canary_seconds:
-        trials = canary.Canary(
-            client,
-            settings.managed_resources,
-            seconds=settings.canary_seconds,
-            observing=lambda: view.observing,
-            meters=meters,
-            alarm=alarm,
-        )
         process.tasks.append(trials.run)

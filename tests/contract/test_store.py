@@ -66,6 +66,22 @@ async def test_a_reader_is_never_told_nothing_waits_before_the_first_rebuild(wor
         await world.store().counts()
 
 
+async def test_a_claim_stops_older_leaders_and_keeps_what_they_left(
+    world: World, store: AnyStore
+) -> None:
+    await store.write(7, [intend("a", 4)])
+    new = world.store()
+    await new.claim(8)
+    with pytest.raises(EpochStale):
+        await store.write(7, [intend("b", 4)])
+    assert await new.floor() == 8
+    assert await new.intents() == (intend("a", 4),)
+    with pytest.raises(EpochStale):
+        await world.store().claim(7)
+    await new.rebuild(8, [])
+    await new.write(8, [intend("c", 1)])
+
+
 async def test_a_queue_is_in_the_order_of_ranks(store: AnyStore) -> None:
     await store.write(7, [enqueue("c", "2"), enqueue("a", "3"), enqueue("b", "1")])
     assert await store.queue(TEAM, ALICE, 10) == (ref("b"), ref("c"), ref("a"))

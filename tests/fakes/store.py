@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import assert_never
 
@@ -79,6 +79,8 @@ class Memory:
     contents: Contents | None = None
     owner: FakeStore | None = None
     down: bool = False
+    notes: dict[str, str] = field(default_factory=dict)
+    whole: bool = False
     refuse: Callable[[StoreWrite], bool] = lambda write: False
     batches: list[tuple[StoreWrite, ...]] = field(default_factory=list)
     """What was written together."""
@@ -86,6 +88,7 @@ class Memory:
     def flush(self) -> None:
         """Lose everything."""
         self.floor, self.contents, self.owner = 0, None, None
+        self.notes, self.whole = {}, False
 
 
 class FakeStore:
@@ -127,6 +130,20 @@ class FakeStore:
     async def intents(self) -> tuple[Intend, ...]:
         self._answer()
         return self.memory.contents.intents() if self.memory.contents else ()
+
+    async def noted(self) -> Mapping[str, str] | None:
+        self._answer()
+        return dict(self.memory.notes) if self.memory.whole else None
+
+    async def remember(self, epoch: int, notes: Callable[[], Iterable[tuple[str, str]]]) -> None:
+        self._answer()
+        if self.memory.floor > epoch:
+            raise EpochStale(f"a leader with epoch {self.memory.floor} has written")
+        if self.memory.floor < epoch:
+            raise StoreEmptied("the store must be rebuilt")
+        if not self.memory.whole:
+            self.memory.notes = dict(notes()) | self.memory.notes
+            self.memory.whole = True
 
     async def place(self, uid: Uid) -> Place | None:
         contents = self._contents()

@@ -14,11 +14,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from app.core.errors import ClusterError, ClusterRefused
+from app.core.model import ANNOTATION_GANG, ANNOTATION_GANG_SIZE
 from app.dev.api import Api
 from tests.e2e.stage import Object, pod
 
 RUNTIME = "kwok.fairgate.dev/runtime"
 TIDY_EVERY = 40
+GANG = 4
 END_SECONDS = 30.0
 
 
@@ -33,6 +35,8 @@ class Shape:
     namespaces: Sequence[str] = ("load-a", "load-b", "load-c")
     seed: int = 0
     tidy: bool = True
+    gang_every: int = 0
+    """Of so many pods the first `GANG` are a gang; 0: none are."""
 
 
 class Load:
@@ -68,22 +72,30 @@ class Load:
         assert not self._thread.is_alive(), "a creation hangs in the API server"
 
     def _run(self) -> None:
-        begun = time.monotonic()
+        begun, namespace = time.monotonic(), self.shape.namespaces[0]
         for number in range(self.shape.pods):
             due = begun + number / self.shape.rate
             if self._ending.wait(max(0.0, due - time.monotonic())):
                 break
-            namespace = self._random.choice(self.shape.namespaces)
-            self._create(namespace, self._pod(number))
+            gang = self._gang(number)
+            if gang is None or number % self.shape.gang_every == 0:
+                namespace = self._random.choice(self.shape.namespaces)
+            self._create(namespace, self._pod(number, gang))
             if self.shape.tidy and number % TIDY_EVERY == TIDY_EVERY - 1:
                 self._tidy(namespace)
         for api in self._apis.values():
             api.__exit__()
 
-    def _pod(self, number: int) -> Object:
+    def _gang(self, number: int) -> str | None:
+        every = self.shape.gang_every
+        return f"{self._name}-{number // every}" if every and number % every < GANG else None
+
+    def _pod(self, number: int, gang: str | None) -> Object:
         made = pod(f"{self._name}-{number}", self._random.choice(self.shape.gpus))
-        if self.shape.runtime:
-            made["metadata"]["annotations"] = {RUNTIME: self.shape.runtime}
+        notes = {RUNTIME: self.shape.runtime} if self.shape.runtime else {}
+        if gang is not None:
+            notes |= {ANNOTATION_GANG: gang, ANNOTATION_GANG_SIZE: str(GANG)}
+        made["metadata"]["annotations"] = notes
         return made
 
     def _create(self, namespace: str, made: Object) -> None:

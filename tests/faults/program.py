@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import urllib.error
 import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from app.dev.fairgate import ops_url
 from app.dev.processes import Process, Processes, is_alive
 from app.dev.readiness import answers_ready
 from tests.faults.cable import Cable
+from tests.faults.clock import VARIABLE as CLOCK
 
 ANSWER_SECONDS = 2.0
 
@@ -77,6 +77,13 @@ class Program:
     def cont(self) -> None:
         """Let it go on."""
         self.send(signal.SIGCONT)
+
+    def set_clock(self, shift: float) -> None:
+        """Set its time of day, in seconds from the right one; for a program with a `clock`."""
+        file = Path(self.process.environment[CLOCK])
+        draft = file.with_suffix(".new")
+        draft.write_text(str(shift))
+        draft.rename(file)
 
     def ready(self) -> bool:
         """Tell whether it calls itself ready."""

@@ -6,15 +6,10 @@ and waits.
 
 from __future__ import annotations
 
-import json
-import signal
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from redis.exceptions import RedisError
 
@@ -25,18 +20,18 @@ from app.dev.control_plane import ControlPlane
 from app.dev.options import Options
 from app.dev.processes import last_lines
 from app.dev.readiness import has_ca, holds
-from app.dev.ready import free_ports, until
+from app.dev.ready import until
 from app.dev.redis_server import start_redis
 from app.kube.canary import NAMESPACE as CANARY
 from tests.e2e.stage import GPU, Object, Stage, gates
+from tests.faults import starting
 from tests.faults.cable import Cable
-from tests.faults.clock import VARIABLE as CLOCK
 from tests.faults.daemon import Daemon, RedisDaemon
 from tests.faults.load import Load, Shape
+from tests.faults.points import LAYOUT
 from tests.faults.program import Program
 from tests.faults.watching import Watching
 
-LEASE_SECONDS = 3
 PATIENCE = 90.0
 POLL = 0.1
 QUIET_SECONDS = 1.5
@@ -56,7 +51,6 @@ class Rig:
         self.observer: Watching | None = None
         self._numbers = iter(range(1, 10_000))
         self._control_plane = ControlPlane.load(cluster.folder, cluster.processes)
-        self._clock = folder / "clock"
         if any(child.name == "redis" for child in cluster.processes.alive()):
             url = cluster.details().redis
         else:  # one was given to us, which is not ours to break
@@ -70,13 +64,14 @@ class Rig:
         self._installation = installation
         self.front = Cable("127.0.0.1", 1, at=installation.webhook_port)
         """Between the API server and all webhooks, which it calls in turn."""
+        self.routes = True
+        """Whether a webhook that is started is put behind the front; else the test does that."""
         self.front.__enter__()
         self.stage = Stage(cluster, folder=folder)
 
     def begin(self, folder: Path) -> None:
         """Start a new test: the observer watches, a webhook is ready, nothing else is there."""
         self.folder, self.stage = folder, Stage(self.cluster, folder=folder)
-        self._clock = folder / "clock"
         self.times, self.report, self.loads = {}, None, []
         self.observe()
         if not self.of("webhook"):
@@ -100,41 +95,22 @@ class Rig:
         crash_at: str | None = None,
         stop_at: str | None = None,
         clock: bool = False,
+        layout: str | None = None,
         **settings: object,
     ) -> Program:
         """Start a process of a role; without `wait` return before it is ready.
 
         `crash_at` and `stop_at`: a point of `points.POINTS`, perhaps with `:N`. `clock`: its time
-        of day obeys `set_clock`. `settings`: any of Fairgate, by their names.
+        of day obeys its `set_clock`. `layout`: it is a build of another version, which writes Redis
+        in this layout. `settings`: any of Fairgate, by their names.
         """
-        number = next(self._numbers)
-        api, redis = self._cable(self._control_plane.plan.server), self._cable(self.redis_url)
-        listens, ops = free_ports(2)
+        to = {"api": self._control_plane.plan.server, "redis": self.redis_url}
         breaks = {"FAIRGATE_CRASH_AT": crash_at, "FAIRGATE_STOP_AT": stop_at}
-        breaks[CLOCK] = str(self._clock) if clock else None
-        mine: dict[str, object] = {
-            "redis_url": f"redis://127.0.0.1:{redis.port}/0",
-            "ops_listen": f"127.0.0.1:{ops}",
-            f"{role}_listen": f"127.0.0.1:{listens}",
-            "identity": f"{role}-{number}",
-            **({"lease_seconds": LEASE_SECONDS} if role == "controller" else {}),
-            **settings,
-        }
-        mine.pop("controller_listen", None)
-        more = {f"FAIRGATE_{name.upper()}": str(value) for name, value in mine.items()}
-        more |= {name: value for name, value in breaks.items() if value}
-        usual = self.cluster.fairgate().program(role, self.redis_url, more)
-        environment = dict(usual.environment)
-        environment["FAIRGATE_KUBECONFIG"] = self._through(
-            api, environment["FAIRGATE_KUBECONFIG"], number
-        )
-        module = "tests.faults.fairgate" if any(breaks.values()) else "app"
-        argv = tuple(module if part == "app" else part for part in usual.argv)
-        ours = replace(usual, name=f"{usual.name}-{number}", argv=argv, environment=environment)
-        processes = self.cluster.processes
-        program = Program(role, processes.start(ours), processes, api, redis, listens)
+        breaks[LAYOUT] = layout
+        number = next(self._numbers)
+        program = starting.start(self.cluster, role, number, to, breaks, clock, settings)
         self.programs.append(program)
-        if role == "webhook":
+        if role == "webhook" and self.routes:
             self.front.route(*(("127.0.0.1", each.listens) for each in self.of("webhook")))
         if wait:
             self.await_ready(program)
@@ -201,10 +177,6 @@ class Rig:
         self.loads.append(load)
         return load
 
-    def set_clock(self, shift: float) -> None:
-        """Set the time of day of programs started with `clock`, in seconds from the right one."""
-        self._clock.write_text(str(shift))
-
     def admin(self) -> Api:
         """Return a direct connection to the API server, as who may do anything; use by `with`."""
         return self._control_plane.api()
@@ -234,154 +206,3 @@ class Rig:
 
     def heal(self) -> None:
         """Undo every fault: all goes on, all cables are whole, one of each needed role lives."""
-        self.front.mend()
-        for daemon in (self.etcd, self.api_server, self.redis_server):
-            daemon.cont()
-            daemon.start()
-        for program in self.programs:
-            program.api.mend()
-            program.redis.mend()
-            program.cont()
-        with self.admin() as api:
-            ready = lambda: api.call("GET", "/readyz") is None  # noqa: E731
-            self.until("the API server is ready", ready)
-        for role in ("webhook", "controller"):
-            if not self.of(role):
-                self.start(role)
-            for program in self.of(role):
-                self.await_ready(program)
-
-    def settle(self) -> None:
-        """End all load, heal, and wait until nothing changes any more."""
-        for load in self.loads:
-            load.stop()
-        self.heal()
-        self.leader()
-        last: list[object] = [None, time.monotonic()]
-
-        def is_quiet() -> bool:
-            pods = self.pods()
-            now = sorted((p["metadata"]["uid"], p["metadata"]["resourceVersion"]) for p in pods)
-            if now != last[0]:
-                last[:] = [now, time.monotonic()]
-            busy = any(
-                "deletionTimestamp" in p["metadata"]
-                or (not gates(p) and p["status"].get("phase") == "Running" and _ends(p))
-                for p in pods
-            )
-            return not busy and time.monotonic() - float(str(last[1])) > QUIET_SECONDS
-
-        self.until("the cluster is quiet", is_quiet, 2 * PATIENCE)
-
-    def verdict(self) -> dict[str, Any]:
-        """Settle, and return the observer's report. Raises AssertionError with all violations."""
-        if self.report is not None:
-            return self.report
-        self.settle()
-        assert self.observer is not None, "a test begins with an observer"
-        self.report, self.observer = self.observer.verdict(), None
-        (self.folder / "took.json").write_text(json.dumps(self.times))
-        violations = self.report["violations"]
-        assert not violations, "\n".join(
-            f"{each['invariant']} at {each.get('at')}: {each['what']}" for each in violations
-        )
-        return self.report
-
-    def clear(self) -> None:
-        """End the controllers and remove every pod and tenant of the test."""
-        for load in self.loads:
-            load.stop()
-        if self.observer is not None:
-            self.observer.verdict()
-            self.observer = None
-        others = self.of("controller") + self.of("api")
-        for program in others:
-            program.cont()
-            program.send(signal.SIGTERM)  # politely: the lease is free at once
-        for program in others:
-            program.kill(signal.SIGTERM)
-        with self.admin() as api:
-            self._empty(api)
-        for kind, name in self.stage.objects:
-            self.cluster.kubectl("delete", kind, name, "--ignore-not-found")
-        self._forget(lambda program: not program.alive)
-
-    def _empty(self, api: Api) -> None:
-        """Delete all work in the test's namespaces, and wait until nothing of it is left."""
-        kinds = (
-            "apis/apps/v1/%s/deployments",
-            "apis/apps/v1/%s/statefulsets",
-            "apis/batch/v1/%s/jobs",
-            "api/v1/%s/pods",
-        )
-        paths = [
-            f"/{kind % f'namespaces/{name}'}?gracePeriodSeconds=0&propagationPolicy=Background"
-            for kind in kinds
-            for name in self.stage.namespaces
-        ]
-
-        def is_empty() -> bool:
-            for path in paths:
-                api.call("DELETE", path)
-            return not self.pods()
-
-        self.until("nothing of the test is left", is_empty)
-
-    def close(self) -> None:
-        """End everything of ours; the cluster is another's to take down."""
-        for load in self.loads:
-            load.stop()
-        for program in self.programs:
-            program.kill()
-        self._forget(lambda program: True)
-        self.front.__exit__()
-
-    def _forget(self, gone: Callable[[Program], bool]) -> None:
-        for program in [each for each in self.programs if gone(each)]:
-            self.programs.remove(program)
-            program.api.__exit__()
-            program.redis.__exit__()
-
-    def _cable(self, url: str) -> Cable:
-        to = urlsplit(url)
-        return Cable(to.hostname or "", to.port or 0).__enter__()
-
-    def _through(self, cable: Cable, kubeconfig: str, number: int) -> str:
-        document = json.loads(Path(kubeconfig).read_text())
-        document["clusters"][0]["cluster"]["server"] = f"https://127.0.0.1:{cable.port}"
-        path = self.cluster.folder / "fairgate" / f"{number}.kubeconfig"
-        path.touch(0o600)
-        path.write_text(json.dumps(document))
-        return str(path)
-
-    def _person(self, namespace: str) -> Api:
-        """Make a namespace, and somebody who may create pods there; return their connection."""
-        plan, person = self._control_plane.plan, f"user-of-{namespace}"
-        pem = plan.certificates
-        if namespace not in self.stage.namespaces:
-            self.stage.namespace(namespace)
-        if not pem.certificate(person).exists():
-            pem.create_person(person, [])
-            binding = ("create", "rolebinding", "load", "--clusterrole=edit", f"--user={person}")
-            self.cluster.kubectl(*binding, "-n", namespace)
-        return Api(
-            plan.server, pem.certificate("cluster-ca"), pem.certificate(person), pem.key(person)
-        )
-
-
-@contextmanager
-def open_rig(cluster: Cluster, folder: Path, options: Options = SMALL) -> Iterator[Rig]:
-    """Bring a cluster up for a rig, and take both down."""
-    try:
-        cluster.up(options)
-        rig = Rig(cluster, folder)
-        try:
-            yield rig
-        finally:
-            rig.close()
-    finally:
-        cluster.down()
-
-
-def _ends(item: Object) -> bool:
-    return "kwok.fairgate.dev/runtime" in item["metadata"].get("annotations", {})

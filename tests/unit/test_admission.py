@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 import pytest
 from starlette.types import ASGIApp
 
+from app.core.audit import Deed, Fact
 from app.core.events import PriorityObserved, Source, SourceFresh, TenantGone, TenantObserved
 from app.core.gate import Owner
 from app.core.model import GATE, Millis, Tenant, TenantName
@@ -371,3 +373,70 @@ async def test_an_update_that_is_not_ours_is_not_mended(
     body = review(of_class(ORIGINAL), operation="UPDATE", oldObject=of_class(TWIN), **where)
 
     assert "patch" not in await answer(app, body)
+
+
+class Heard:
+    """A `Reporter` that remembers."""
+
+    def __init__(self) -> None:
+        self.reports: list[tuple[Deed, dict[str, Fact], str]] = []
+
+    def report(self, deed: Deed, facts: Mapping[str, Fact], example: str = "") -> None:
+        self.reports.append((deed, dict(facts), example))
+
+
+def bound() -> dict[str, Any]:
+    """Return a pod that would be refused."""
+    pod = gpu_pod()
+    return {**pod, "spec": {**pod["spec"], "nodeName": "n1"}}
+
+
+async def reporting() -> tuple[ASGIApp, Heard]:
+    view, heard = await ready_view(), Heard()
+    enforced = Enforced(ManagedResources(["nvidia.com/gpu"]), frozenset(["kube-system"]))
+    return admission_app(view, enforced, lambda: view.ready, heard), heard
+
+
+async def test_a_refusal_is_reported_with_who_where_what_and_why() -> None:
+    app, heard = await reporting()
+    await answer(app, review(bound(), name="p", resource={"resource": "pods"}))
+    [(deed, facts, example)] = heard.reports
+    assert (deed, example) == (Deed.REFUSED, "p")
+    assert (facts["user"], facts["namespace"]) == ("alice", "team-a")
+    assert facts["what"] == "CREATE pods"
+    assert "spec.nodeName" in str(facts["why"])
+
+
+async def test_what_passes_or_is_only_tried_is_not_reported() -> None:
+    app, heard = await reporting()
+    await answer(app, review(gpu_pod()))
+    await answer(app, review(bound(), dryRun=True))
+    assert heard.reports == []
+
+
+async def signed(caller: str, old: Any, new: Any, **resource: str) -> Any:
+    app, _ = await reporting()
+    body = review(new, oldObject=old, operation="UPDATE" if old else "CREATE", resource=resource)
+    body["request"]["userInfo"]["username"] = caller
+    reply = await call(app, "POST", "/sign", msgspec.json.encode(body), JSON)
+    response = reply.json["response"]
+    assert response["allowed"] is True
+    return apply(new, msgspec.json.decode(base64.b64decode(response.get("patch", "W10="))))
+
+
+async def test_a_change_of_our_resources_is_signed() -> None:
+    old: Any = {"metadata": {"generation": 4}, "spec": {"weight": "1"}}
+    new: Any = {"metadata": {"generation": 4}, "spec": {"weight": "2"}}
+    for kind in ("tenants", "pools", "policies"):
+        found = await signed("bob", old, new, group="fairgate.io", resource=kind)
+        written = {"fairgate.io/changed-by": "bob", "fairgate.io/changed": "5"}
+        assert found["metadata"]["annotations"] == written
+    assert await signed("bob", old, new, group="other.io", resource="tenants") == new
+
+
+async def test_a_gate_taken_off_by_hand_is_signed() -> None:
+    held: Any = {"metadata": {}, "spec": {"schedulingGates": [{"name": GATE}]}}
+    free: Any = {"metadata": {}, "spec": {}}
+    found = await signed("olga", held, free, group="", resource="pods")
+    assert found["metadata"]["annotations"] == {"fairgate.io/changed-by": "olga"}
+    assert await signed("olga", held, held, group="", resource="pods") == held

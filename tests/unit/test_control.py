@@ -42,6 +42,7 @@ from app.sim.world import held_pod
 from tests.fakes.corrections import FakeCorrector, FakeInstallation, FreePod
 from tests.fakes.keeper import FakeKeeper
 from tests.fakes.pods import FakeReleaser, StoredPod
+from tests.fakes.recorder import FakeRecorder
 from tests.fakes.sight import FakeEpochs, FakeSight
 from tests.fakes.store import Contents, FakeStore, Memory
 
@@ -170,6 +171,7 @@ class Rig:
         self.releases = Releases(
             self.releaser, self.copier, self.lead, self.inbox, self.meters, clock, 4, self.depose
         )
+        self.recorder = FakeRecorder()
         self.leader = Leader(
             self.engine, self.inbox, self.copier, self.releases, self.store, self.releaser,
             self.lead, self.installation, self.sight, self.keeper, self.meters, clock, heard,
@@ -180,7 +182,7 @@ class Rig:
         )
         self.loop = Loop(
             self.engine, self.inbox, self.copier, self.releases, self.corrections, self.told,
-            clock, heard,
+            self.recorder, clock, heard,
         )  # fmt: skip
         self.publisher = Publisher(
             self.engine, self.written, self.meters, lambda: self.leader.leads, clock

@@ -9,6 +9,7 @@ import pytest
 
 from app import wire
 from app.core import events, model
+from app.core.annotations import misread, named_gang
 from app.core.claims import DeviceAsk, ResourceClaim
 from app.core.errors import InvalidInput
 from app.core.resources import ManagedResources
@@ -388,3 +389,34 @@ def test_a_device_class_may_name_a_resource() -> None:
     document = {"metadata": {"name": "g"}, "spec": {"extendedResourceName": "nvidia.com/gpu"}}
     event = convert.read_class(msgspec.convert(document, wire.DeviceClass), AT)
     assert (event.name, event.stated) == ("g", "nvidia.com/gpu")
+
+
+@pytest.mark.parametrize(
+    ("annotations", "gang"),
+    [
+        ({"fairgate.io/gang": "train", "fairgate.io/gang-size": "4"}, ("train", 4)),
+        ({"fairgate.io/gang": " train ", "fairgate.io/gang-size": " 10000 "}, ("train", 10_000)),
+        ({"fairgate.io/gang": "train", "fairgate.io/gang-size": "1"}, ("", 1)),
+        ({"fairgate.io/gang": "train"}, ("", 1)),
+        ({"fairgate.io/gang-size": "4"}, ("", 1)),
+        ({"fairgate.io/gang": "", "fairgate.io/gang-size": "4"}, ("", 1)),
+        ({"fairgate.io/gang": "job", "fairgate.io/gang-size": "4"}, ("", 1)),
+        *(
+            ({"fairgate.io/gang": "train", "fairgate.io/gang-size": size}, ("", 1))
+            for size in ("0", "-4", "4.0", "four", "10001", "9" * 5000, "\uff14", "")
+        ),
+    ],
+)
+def test_a_gang_is_read_with_a_legible_size_only(
+    annotations: dict[str, str], gang: tuple[str, int]
+) -> None:
+    assert named_gang(annotations) == gang
+    warned = any("waits alone" in each for each in misread(annotations))
+    size, named = annotations.get("fairgate.io/gang-size"), annotations.get("fairgate.io/gang")
+    assert warned == (gang == ("", 1) and named == "train" and size != "1")
+
+
+def test_a_pod_is_read_as_one_of_its_gang() -> None:
+    document = pod(ONE_GPU, annotations={"fairgate.io/gang": "train", "fairgate.io/gang-size": "4"})
+    read = managed(document)
+    assert (read.gang, read.gang_size) == ("train", 4)

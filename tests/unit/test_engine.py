@@ -77,7 +77,7 @@ class Bench:
     """An engine that leads, with what it answered."""
 
     def __init__(self, *cluster: Node, lead: bool = True) -> None:
-        self.engine = Engine(MANAGED)
+        self.engine = Engine(MANAGED, records=False)
         self.sequence: list[object] = []
         for item in cluster:
             self.hear(ev.NodeObserved(Millis(0), item))

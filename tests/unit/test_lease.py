@@ -128,7 +128,7 @@ async def test_shortened_record_does_not_hurry_a_candidate(
     leases.edit(PATH, holderIdentity="gone", leaseDurationSeconds=0, renewTime="1999")
     begun = asyncio.get_running_loop().time()
     assert await asyncio.wait_for(watching.acquire(), DURATION * 3) == 1
-    assert asyncio.get_running_loop().time() - begun >= DURATION
+    assert asyncio.get_running_loop().time() - begun >= 0.9 * DURATION
     await watching.give_up()
 
 

@@ -24,6 +24,12 @@ if state.epoch and (#state.epoch > 12 or not string.find(state.epoch, '^%d+$')) 
   state.epoch = nil
 end
 
+-- What the audit chain last told of what is there; a key of its own says that none of it is lost.
+local NOTES, WHOLE = ARGV[2] .. 'notes', ARGV[2] .. 'notes-whole'
+
+-- What other processes reported, and is not in the chain yet.
+local REPORTS = ARGV[2] .. 'reports'
+
 local EMPTY = {'EMPTIED', 'no complete state'}
 
 -- Return a text that every begin and every finish changes.

@@ -6,11 +6,14 @@
 -- ARGV[6]  the new head: number, ARGV[7] hash, ARGV[8] signed head as JSON
 -- ARGV[9]  entries below this number are removed; '0': none
 -- ARGV[10] '1': what stands in the stream cannot be continued and is set aside
--- ARGV[11] number, text; and so on
+-- ARGV[11] how many notes are kept in the same step
+-- ARGV[12] key, text ('' forgets the key, or a report that is told now); and so on
+-- then     number, text of every entry
 -- returns  {'OK', '1'} | {'OK', '0', number, hash: what the stream ends with instead}
 --          | STALE | FOREIGN
 
-local FIRST = 11
+local NOTED = 12
+local FIRST = NOTED + 2 * tonumber(ARGV[11])
 local epoch = ARGV[3]
 if state.epoch and is_old(epoch) then
   return {'STALE', state.epoch}
@@ -22,6 +25,8 @@ end
 
 local number, hash, top = audit_tail()
 if number == ARGV[6] and hash == ARGV[7] then
+  -- A repeat; or there is nothing to append, and only the head was lost.
+  redis.call('HSET', AUDIT_HEAD, 'epoch', epoch, 'signed', ARGV[8])
   return {'OK', '1'}
 end
 if number ~= ARGV[4] or hash ~= ARGV[5] then
@@ -37,6 +42,16 @@ if ARGV[10] == '1' and redis.call('EXISTS', AUDIT) == 1 then
 end
 for i = FIRST, #ARGV, 2 do
   redis.call('XADD', AUDIT, ARGV[i] .. '-0', 'entry', ARGV[i + 1])
+end
+for i = NOTED, FIRST - 1, 2 do
+  local name, text = ARGV[i], ARGV[i + 1]
+  if string.sub(name, 1, 7) == 'report/' then
+    redis.call('HDEL', REPORTS, string.sub(name, 8))
+  elseif text == '' then
+    redis.call('HDEL', NOTES, name)
+  else
+    redis.call('HSET', NOTES, name, text)
+  end
 end
 redis.call('HSET', AUDIT_HEAD, 'epoch', epoch, 'signed', ARGV[8])
 if ARGV[9] ~= '0' then

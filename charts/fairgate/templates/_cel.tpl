@@ -268,3 +268,17 @@ before and after. (dict "root" $ "before" .. "after" ..)
  dyn(object.spec).?users.orValue([]) == dyn(oldObject.spec).?users.orValue([]) ||
  authorizer.group('fairgate.io').resource('tenants').subresource('users').name(oldObject.metadata.name).check('update').allowed())
 {{- end }}
+
+{{/* Whether the stamps on a resource of ours, which name who changed it, are as they were. */}}
+{{- define "fairgate.keepsAuthor" -}}
+(object.metadata.?annotations[?'fairgate.io/changed-by'] == oldObject.metadata.?annotations[?'fairgate.io/changed-by'] &&
+ object.metadata.?annotations[?'fairgate.io/changed'] == oldObject.metadata.?annotations[?'fairgate.io/changed'])
+{{- end }}
+
+{{/* Whether they name nobody, the caller, or whom they named before; Fairgate's API names others. */}}
+{{- define "fairgate.authorIsTrue" -}}
+((!('fairgate.io/changed-by' in object.metadata.?annotations.orValue({})) && !('fairgate.io/changed' in object.metadata.?annotations.orValue({}))) ||
+ object.metadata.?annotations[?'fairgate.io/changed-by'].orValue('') == request.userInfo.username ||
+ request.userInfo.username == 'system:serviceaccount:{{ .Release.Namespace }}:fairgate-api' ||
+ (request.operation == 'UPDATE' && {{ include "fairgate.keepsAuthor" . }}))
+{{- end }}

@@ -146,7 +146,23 @@ spec:
         {{- include "fairgate.weighsUsers" . | nindent 8 }}
       message: {{ include "fairgate.say.users" . }}
       reason: Forbidden
-{{- range list "create" "update" "bind" "templates" "tenants" }}
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicy
+metadata:
+  name: fairgate-authors
+  labels: {{- $labels }}
+spec:
+  failurePolicy: Fail
+  matchConstraints:
+    resourceRules:
+      - {apiGroups: [fairgate.io], apiVersions: ["*"], resources: [tenants, pools, policies], operations: [CREATE, UPDATE], scope: Cluster}
+  validations:
+    - expression: |-
+        {{- include "fairgate.authorIsTrue" . | nindent 8 }}
+      message: {{ include "fairgate.say.author" . }}
+      reason: Forbidden
+{{- range list "create" "update" "bind" "templates" "tenants" "authors" }}
 ---
 apiVersion: admissionregistration.k8s.io/v1
 kind: ValidatingAdmissionPolicyBinding
@@ -156,7 +172,7 @@ metadata:
 spec:
   policyName: fairgate-{{ . }}
   validationActions: [Deny]
-  {{- if ne . "tenants" }}
+  {{- if not (has . (list "tenants" "authors")) }}
   matchResources:
     namespaceSelector:
       matchExpressions:
@@ -221,4 +237,7 @@ spec:
 {{- end }}
 {{- define "fairgate.say.users" -}}
 "Fairgate: to weigh the users of this tenant you need the right to update tenants/users of it; ask who runs this cluster."
+{{- end }}
+{{- define "fairgate.say.author" -}}
+"Fairgate: fairgate.io/changed-by is written by Fairgate, and names whoever makes the change; leave it as it was, or out."
 {{- end }}

@@ -44,6 +44,29 @@ webhooks:
       - name: asks-for-managed-resource
         expression: |-
           {{- include "fairgate.isToBeStamped" . | nindent 10 }}
+  # The API server tells a watcher what changed, and not who changed it: the name is written on it.
+  # Without an answer the change goes on, unsigned, and counts as made by nobody known.
+  - name: sign.fairgate.io
+    {{- include "fairgate.webhook" (dict "root" . "path" "/sign" "everywhere" true "failurePolicy" "Ignore") | nindent 4 }}
+    reinvocationPolicy: IfNeeded
+    rules:
+      - {apiGroups: [fairgate.io], apiVersions: ["*"], resources: [tenants, pools, policies], operations: [CREATE, UPDATE], scope: Cluster}
+    matchConditions:
+      - name: changes-what-is-recorded
+        expression: |-
+          request.operation == 'CREATE' || object.?spec != oldObject.?spec || !{{ include "fairgate.keepsAuthor" . | replace "\n" " " }}
+  - name: sign-by-hand.fairgate.io
+    {{- include "fairgate.webhook" (dict "root" . "path" "/sign" "failurePolicy" "Ignore") | nindent 4 }}
+    reinvocationPolicy: IfNeeded
+    rules:
+      - {apiGroups: [""], apiVersions: [v1], resources: [pods], operations: [UPDATE], scope: Namespaced}
+    matchConditions:
+      - name: takes-our-gate-off
+        expression: |-
+          {{ include "fairgate.isHeld" "oldObject" | replace "\n" " " }} && !{{ include "fairgate.isHeld" "object" | replace "\n" " " }}
+      - name: is-not-the-leader
+        expression: >-
+          request.userInfo.username != 'system:serviceaccount:{{ .Release.Namespace }}:fairgate-controller'
 ---
 # Asked only where a policy would refuse, so that releases and the work of nodes go on without us.
 apiVersion: admissionregistration.k8s.io/v1

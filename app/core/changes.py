@@ -1,0 +1,212 @@
+"""What the audit chain is told of configuration: which Tenant, Pool or Policy changed, and by whom.
+
+A resource is kept as text by field, as it was last told; the next leader compares. Decides nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import fields
+from enum import Enum
+from fractions import Fraction
+
+from app.core.audit import Deed, Fact, Record
+from app.core.model import Amounts, Millis, Pool, Resource, Tenant
+from app.core.policy import Policy
+from app.core.resources import render
+
+Configured = Tenant | Pool | Policy
+
+Spec = Mapping[str, str]
+"""The fields of a resource as text; what is as by default is left out."""
+
+UNKNOWN = "unknown"
+LONGEST = 120
+"""Characters of a value, and of a field, as an entry shows them."""
+ROOM = 600
+"""Characters of all changed fields together; the others are counted."""
+
+_PREFIXES = tuple(f"{kind.__name__}/" for kind in (Tenant, Pool, Policy))
+
+
+class Changes:
+    """The resources as they are, and as they were last told."""
+
+    def __init__(self) -> None:
+        self._specs: dict[str, tuple[Spec, str]] = {}
+        self._told: dict[str, str] | None = None
+
+    def begin(self, at: Millis, notes: Mapping[str, str] | None) -> Iterator[Record]:
+        """A term begins: tell what changed while nobody led. None: nobody knows what was told."""
+        told = {key: text for key, text in (notes or {}).items() if is_resource(key)}
+        if notes is None:
+            told = {key: _text(spec) for key, (spec, _) in self._specs.items()}
+        self._told = told
+        for key in sorted(told.keys() - self._specs.keys()):
+            yield self._gone(at, key, told)
+        for key, (spec, by) in sorted(self._specs.items()):
+            yield from self._compare(at, key, spec, by, told)
+
+    def end(self) -> None:
+        """A term is over."""
+        self._told = None
+
+    def put(self, at: Millis, key: str, spec: Spec, by: str) -> Iterator[Record]:
+        """A resource exists in this state, made so by this user; "": nobody can tell."""
+        self._specs[key] = (spec, by)
+        if self._told is not None:
+            yield from self._compare(at, key, spec, by, self._told)
+
+    def drop(self, at: Millis, key: str) -> Iterator[Record]:
+        """A resource exists no more. Who deleted it only the API server's audit log tells."""
+        self._specs.pop(key, None)
+        if self._told is not None and key in self._told:
+            yield self._gone(at, key, self._told)
+
+    def notes(self) -> Iterator[tuple[str, str]]:
+        """Return what was told of every resource."""
+        yield from (self._told or {}).items()
+
+    @staticmethod
+    def _compare(
+        at: Millis, key: str, spec: Spec, by: str, told: dict[str, str]
+    ) -> Iterator[Record]:
+        text, known = _text(spec), told.get(key)
+        if text == known:
+            return
+        told[key] = text
+        before = _read(known) if known else {}
+        facts = _facts(key, "changed" if known else "made", by)
+        yield Record(at, Deed.CHANGED, facts | _differences(before, spec), ((key, text),))
+
+    @staticmethod
+    def _gone(at: Millis, key: str, told: dict[str, str]) -> Record:
+        before = _read(told.pop(key))
+        facts = _facts(key, "deleted", "") | _differences(before, {})
+        return Record(at, Deed.CHANGED, facts, ((key, ""),))
+
+
+def key_of(kind: type[Configured], name: str = "default") -> str:
+    """Return under which key a resource is kept."""
+    return f"{kind.__name__}/{name}"
+
+
+def is_resource(key: str) -> bool:
+    """Tell whether a note is about a resource, and not about a pod."""
+    return key.startswith(_PREFIXES)
+
+
+def spec_of(what: Configured) -> Spec:
+    """Return the fields of a resource, named as in its manifest."""
+    match what:
+        case Tenant():
+            found = _tenant(what)
+        case Pool():
+            found = _pool(what)
+        case Policy():
+            default = Policy()
+            names = [f.name for f in fields(Policy)]
+            found = {n: getattr(what, n) for n in names if getattr(what, n) != getattr(default, n)}
+            return {_camel(name): _setting(value) for name, value in found.items()}
+    return {_camel(name): text for name, value in found.items() if (text := _shown(value))}
+
+
+def _tenant(tenant: Tenant) -> dict[str, object]:
+    spec: dict[str, object] = {
+        "parent": tenant.parent,
+        "weight": tenant.weight,
+        "namespaces": tenant.namespaces,
+        "pools": tenant.pools,
+        "maxPending": tenant.max_pending,
+        "paused": tenant.paused,
+    }
+    spec |= {f"users.{name}": weight for name, weight in tenant.user_weights.items()}
+    for pool, quota in tenant.quotas.items():
+        spec |= _amounts(f"quotas.{pool}.guarantee", quota.guarantee)
+        spec |= _amounts(f"quotas.{pool}.limit", quota.limit)
+    return spec
+
+
+def _pool(pool: Pool) -> dict[str, object]:
+    spec: dict[str, object] = {"placement": pool.placement, "paused": pool.paused}
+    for name, mapping in (
+        ("nodeSelector", pool.selector),
+        ("weights", pool.weights),
+        ("overcommit", pool.overcommit),
+    ):
+        spec |= {f"{name}.{key}": value for key, value in mapping.items()}
+    return spec
+
+
+def _amounts(name: str, amounts: Amounts) -> dict[str, object]:
+    return {f"{name}.{r}": render(Resource(r), value) for r, value in amounts.items()}
+
+
+def _camel(name: str) -> str:
+    if "." in name:
+        return name
+    first, *others = name.split("_")
+    return first + "".join(each.capitalize() for each in others)
+
+
+def _setting(value: object) -> str:
+    """Return a field of the Policy: its whole numbers are milliseconds."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value / 1000:.15g}s" if isinstance(value, int) else _shown(value)
+
+
+def _shown(value: object) -> str:
+    """Return a value as it would be written; "" if it is absent."""
+    match value:
+        case None | False | ():
+            return ""
+        case True:
+            return "true"
+        case Enum():
+            return str(value.value)
+        case Fraction():
+            return f"{float(value):.15g}"
+        case tuple():
+            return ", ".join(map(str, value))
+        case _:
+            return str(value)
+
+
+def _text(spec: Spec) -> str:
+    return json.dumps(dict(spec), sort_keys=True, separators=(",", ":"))
+
+
+def _read(text: str) -> Spec:
+    """Return what `_text` was made from; nothing of what nobody of ours can have written."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return {str(k): str(v) for k, v in found.items()} if isinstance(found, dict) else {}
+
+
+def _facts(key: str, did: str, by: str) -> dict[str, Fact]:
+    kind, _, name = key.partition("/")
+    return {"kind": kind, "name": name, "did": did, "by": by or UNKNOWN}
+
+
+def _differences(before: Spec, after: Spec) -> dict[str, Fact]:
+    changed: dict[str, Fact] = {}
+    left, more = ROOM, 0
+    for name in sorted(before.keys() | after.keys()):
+        pair = {"before": before.get(name), "after": after.get(name)}
+        if pair["before"] == pair["after"]:
+            continue
+        shown = {when: _cut(text) for when, text in pair.items() if text is not None}
+        left -= len(name) + sum(map(len, shown.values()))
+        if left < 0 and changed:
+            more += 1
+        else:
+            changed[_cut(name)] = shown
+    return {"fields": changed} | ({"more": more} if more else {})
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"

@@ -1,0 +1,14 @@
+-- forget: keep no notes any more under these keys.
+--
+-- ARGV[3]  epoch of the leader
+-- ARGV[4]  key, and so on
+-- returns  {'OK'} | STALE | FOREIGN
+
+local FIRST = 4
+if state.epoch and is_old(ARGV[3]) then
+  return {'STALE', state.epoch}
+end
+for i = FIRST, #ARGV do
+  redis.call('HDEL', NOTES, ARGV[i])
+end
+return {'OK'}

@@ -1,0 +1,96 @@
+"""What the anchor of the audit chain promises, on the fake and on a real API server alike."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncIterator
+from dataclasses import replace
+
+import pytest
+
+from app.core.audit import Head
+from app.core.audit_lines import SignedHead
+from app.core.errors import EpochStale
+from app.core.model import Millis
+from app.dev.cluster import Cluster
+from app.kube.anchor import NAME, KeptAnchor
+from app.kube.client import Client
+from tests.fakes.trail import FakeAnchor
+
+SIGNED = SignedHead("default", Head(4, "ab" * 32), 7, Millis(5), "c2lnbmF0dXJl", "a2V5")
+
+
+@pytest.fixture(params=["fake", "real"])
+async def anchor(request: pytest.FixtureRequest) -> AsyncIterator[FakeAnchor | KeptAnchor]:
+    if request.param == "fake":
+        yield FakeAnchor()
+        return
+    cluster: Cluster = request.getfixturevalue("cluster")
+    namespace = f"anchor-{uuid.uuid4().hex[:8]}"
+    cluster.kubectl("create", "namespace", namespace)
+    client = await Client.connect(cluster.kubeconfig)
+    yield KeptAnchor(client, namespace)
+    await client.close()
+    cluster.kubectl("delete", "namespace", namespace, "--wait=false")
+
+
+async def test_where_nothing_is_kept_the_floor_is_none(anchor: FakeAnchor | KeptAnchor) -> None:
+    assert await anchor.floor() == 0
+    assert await anchor.anchored() is None
+
+
+async def test_an_epoch_is_claimed_once(anchor: FakeAnchor | KeptAnchor) -> None:
+    await anchor.claim(7)
+    assert await anchor.floor() == 7
+    for epoch in (6, 7):
+        with pytest.raises(EpochStale, match="7"):
+            await anchor.claim(epoch)
+    await anchor.claim(8)
+    assert await anchor.floor() == 8
+
+
+async def test_a_head_comes_back_as_it_was(anchor: FakeAnchor | KeptAnchor) -> None:
+    await anchor.anchor(7, SIGNED)
+    assert await anchor.anchored() == SIGNED
+    later = replace(SIGNED, head=Head(9, "cd" * 32), at=Millis(6))
+    await anchor.anchor(7, later)
+    assert await anchor.anchored() == later
+    assert await anchor.floor() == 7
+
+
+async def test_a_claim_keeps_the_head(anchor: FakeAnchor | KeptAnchor) -> None:
+    await anchor.anchor(7, SIGNED)
+    await anchor.claim(8)
+    assert await anchor.anchored() == SIGNED
+
+
+async def test_an_old_leader_cannot_anchor(anchor: FakeAnchor | KeptAnchor) -> None:
+    await anchor.claim(8)
+    with pytest.raises(EpochStale):
+        await anchor.anchor(7, SIGNED)
+    assert await anchor.anchored() is None
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "floor"),
+    [("floor", "many", 0), ("floor", "99999999999", 0), ("floor", "-3", 0), ("epoch", "x", 7)],
+)
+async def test_what_is_not_legible_counts_as_nothing(
+    cluster: Cluster, key: str, value: str, floor: int
+) -> None:
+    namespace = f"anchor-{uuid.uuid4().hex[:8]}"
+    cluster.kubectl("create", "namespace", namespace)
+    data = {"floor": "7", **{name: str(v) for name, v in SIGNED.fields().items()}}
+    if key == "floor":
+        data = {}
+    data[key] = value
+    literals = [f"--from-literal={name}={text}" for name, text in data.items()]
+    cluster.kubectl("create", "configmap", NAME, "-n", namespace, *literals)
+    client = await Client.connect(cluster.kubeconfig)
+    try:
+        kept = KeptAnchor(client, namespace)
+        assert await kept.floor() == floor
+        assert await kept.anchored() is None
+    finally:
+        await client.close()
+        cluster.kubectl("delete", "namespace", namespace, "--wait=false")

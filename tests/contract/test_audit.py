@@ -1,0 +1,181 @@
+"""What the stream of the audit chain promises, on the fake and on a real Redis alike."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from app.core.audit import Deed, Entry, Head, Record, seal
+from app.core.audit_lines import SignedHead
+from app.core.errors import EpochStale
+from app.core.model import Millis
+from app.ports import Batch, Trail
+from app.store.audit import RedisTrail
+from app.store.writer import RedisStore
+from tests.fakes.stores import Reals, real
+from tests.fakes.trail import FakeTrail, Stream
+
+
+@dataclass
+class Fakes:
+    stream: Stream = field(default_factory=Stream)
+
+    def trail(self) -> Trail:
+        return FakeTrail(self.stream)
+
+    async def flush(self) -> None:
+        self.stream.flush()
+
+
+@dataclass
+class OnRedis:
+    world: Reals
+
+    def trail(self) -> Trail:
+        return RedisTrail(self.world.server, self.world.cluster)
+
+    async def flush(self) -> None:
+        await self.world.flush()
+
+
+@pytest.fixture(params=["fake", "redis"])
+async def world(request: pytest.FixtureRequest) -> AsyncIterator[Fakes | OnRedis]:
+    async with AsyncExitStack() as stack:
+        if request.param == "fake":
+            yield Fakes()
+        else:
+            url = request.getfixturevalue("store_url")
+            yield OnRedis(await stack.enter_async_context(real(url)))
+
+
+@pytest.fixture
+def trail(world: Fakes | OnRedis) -> Trail:
+    return world.trail()
+
+
+def chain(count: int, *, after: Head | None = None, epoch: int = 7) -> tuple[Entry, ...]:
+    head, entries = after or Head(), []
+    for number in range(count):
+        record = Record(Millis(number), Deed.HELD, {"pod": f"p{number}", "odd": '\ud800"hash"'})
+        entries.append(seal(head, epoch, record))
+        head = entries[-1].head
+    return tuple(entries)
+
+
+def batch(entries: tuple[Entry, ...], *, epoch: int = 7, after: Head | None = None) -> Batch:
+    signed = SignedHead("c", entries[-1].head, epoch, Millis(5), "signature", "key")
+    return Batch(epoch, after or Head(), entries, signed)
+
+
+async def test_an_empty_stream_ends_with_nothing(trail: Trail) -> None:
+    ending = await trail.ending()
+    assert (ending.last, ending.top, ending.signed) == (Head(), 0, None)
+    assert await trail.lines(0, 10) == ()
+
+
+async def test_what_is_appended_comes_back_in_order(trail: Trail) -> None:
+    first = chain(3)
+    assert await trail.append(batch(first))
+    more = chain(2, after=first[-1].head)
+    assert await trail.append(batch(more, after=first[-1].head))
+    ending = await trail.ending()
+    assert (ending.last, ending.top) == (more[-1].head, 5)
+    assert ending.signed == batch(more).signed
+    assert [number for number, _ in await trail.lines(1, 3)] == [2, 3, 4]
+
+
+async def test_a_repeat_changes_nothing(trail: Trail) -> None:
+    for _ in range(2):
+        assert await trail.append(batch(chain(3)))
+    assert len(await trail.lines(0, 10)) == 3
+
+
+async def test_a_stream_that_ends_elsewhere_is_left_alone(
+    world: Fakes | OnRedis, trail: Trail
+) -> None:
+    first = chain(3)
+    await trail.append(batch(first))
+    other = chain(1, after=first[0].head)
+    assert not await trail.append(batch(other, after=first[0].head))
+    assert (await trail.ending()).last == first[-1].head
+    await world.flush()
+    assert not await trail.append(batch(chain(1, after=first[-1].head), after=first[-1].head))
+    assert (await trail.ending()).last == Head()
+
+
+async def test_a_number_never_comes_again(trail: Trail) -> None:
+    first = chain(3)
+    await trail.append(batch(first))
+    again = chain(1, after=Head(2, first[-1].hash))
+    assert not await trail.append(batch(again, after=first[-1].head))
+
+
+async def test_an_old_leader_cannot_append(world: Fakes | OnRedis, trail: Trail) -> None:
+    first = chain(1, epoch=8)
+    await world.trail().append(batch(first, epoch=8))
+    with pytest.raises(EpochStale, match="8"):
+        await trail.append(batch(chain(1, after=first[-1].head), after=first[-1].head))
+
+
+async def test_what_is_not_kept_goes_with_the_entry_that_says_so(trail: Trail) -> None:
+    first = chain(5)
+    await trail.append(batch(first))
+    more = batch(chain(1, after=first[-1].head), after=first[-1].head)
+    assert await trail.append(replace(more, keep=4))
+    assert [number for number, _ in await trail.lines(0, 10)] == [4, 5, 6]
+
+
+async def test_a_stream_set_aside_makes_room_for_any_number(trail: Trail) -> None:
+    first = chain(3)
+    await trail.append(batch(first))
+    anew = batch(chain(1), after=first[-1].head)
+    assert await trail.append(replace(anew, aside=True))
+    assert (await trail.ending()).last == Head(1, anew.signed.head.hash)
+
+
+async def test_a_lost_head_is_written_again(world: Fakes | OnRedis, trail: Trail) -> None:
+    first = chain(2)
+    await trail.append(batch(first))
+    signed = replace(batch(first).signed, at=Millis(9))
+    assert await trail.append(Batch(7, first[-1].head, (), signed))
+    assert (await trail.ending()).signed == signed
+
+
+async def test_the_floor_is_above_whoever_sealed(store_url: str) -> None:
+    async with real(store_url) as world:
+        store = RedisStore(world.server, world.cluster)
+        await RedisTrail(world.server, world.cluster).append(batch(chain(1, epoch=9), epoch=9))
+        assert await store.floor() == 9
+        await store.rebuild(9, [])
+        await store.rebuild(12, [])
+        assert await store.floor() == 12
+
+
+async def test_a_rebuild_leaves_the_chain_alone(store_url: str) -> None:
+    async with real(store_url) as world:
+        trail = RedisTrail(world.server, world.cluster)
+        await trail.append(batch(chain(2)))
+        store = RedisStore(world.server, world.cluster)
+        await store.rebuild(7, [])
+        await store.rebuild(7, [])
+        assert [each.number for each in await trail.entries(0, 10)] == [1, 2]
+
+
+@pytest.mark.parametrize("at", ["4-0", "18446744073709551615-0", "3-7"])
+async def test_whatever_somebody_appends_is_seen(store_url: str, at: str) -> None:
+    async with real(store_url) as world:
+        trail = RedisTrail(world.server, world.cluster)
+        entries = chain(3)
+        await trail.append(batch(entries))
+        await world.server.call(
+            "XADD", f"fairgate:{{{world.cluster}}}:audit", at, "entry", "forged"
+        )
+        assert (await trail.ending()).last != entries[-1].head
+        more = batch(chain(1, after=entries[-1].head), after=entries[-1].head)
+        assert not await trail.append(more)
+        ending = await trail.ending()
+        assert await trail.append(replace(more, after=ending.last, aside=True))
+        assert (await trail.ending()).last == more.signed.head

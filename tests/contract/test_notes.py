@@ -1,0 +1,168 @@
+"""What is kept with the audit chain: notes of what was told, and reports that wait to be told."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from app.core.audit import Deed, Entry, Head, Record, seal
+from app.core.audit_lines import SignedHead
+from app.core.errors import EpochStale
+from app.core.model import Millis
+from app.ports import Batch, Report, Reports
+from app.store.audit import RedisTrail
+from app.store.reports import RedisReports
+from tests.contract.test_store import world as world  # the fixture
+from tests.fakes.reports import FakeReports
+from tests.fakes.stores import Reals, World, real
+
+AT = Millis(1000)
+
+
+async def test_nothing_is_known_before_notes_were_kept(world: World) -> None:
+    assert await world.store().noted() is None
+
+
+async def test_notes_are_kept_where_there_were_none(world: World) -> None:
+    store = world.store()
+    await store.claim(7)
+    await store.remember(7, lambda: [("a", "held"), ("Tenant/x", "{}")])
+    assert await store.noted() == {"a": "held", "Tenant/x": "{}"}
+
+
+async def test_notes_that_are_whole_are_left_alone(world: World) -> None:
+    store = world.store()
+    await store.claim(7)
+    await store.remember(7, lambda: [("a", "held")])
+    await world.store().claim(8)
+    await world.store().remember(8, lambda: [("b", "held")])
+    assert await store.noted() == {"a": "held"}
+
+
+async def test_many_notes_are_kept(world: World) -> None:
+    many = {f"uid-{number}": "held" for number in range(1234)}
+    await world.store().claim(7)
+    await world.store().remember(7, lambda: iter(many.items()))
+    assert await world.store().noted() == many
+
+
+async def test_an_old_leader_remembers_nothing(world: World) -> None:
+    await world.store().claim(8)
+    with pytest.raises(EpochStale):
+        await world.store().remember(7, lambda: [("a", "held")])
+    assert await world.store().noted() is None
+
+
+async def test_a_flushed_store_says_that_notes_were_lost(world: World) -> None:
+    await world.store().claim(7)
+    await world.store().remember(7, lambda: [("a", "held")])
+    await world.flush()
+    assert await world.store().noted() is None
+
+
+@pytest.fixture
+async def redis(store_url: str) -> AsyncIterator[Reals]:
+    async with real(store_url) as reals:
+        store = reals.store()
+        await store.claim(7)
+        await store.remember(7, tuple)
+        yield reals
+
+
+def batch(after: Head, *notes: tuple[str, str], epoch: int = 7) -> Batch:
+    """Return a batch of one entry for each note."""
+    entries: list[Entry] = []
+    head = after
+    for note in notes:
+        entries.append(seal(head, epoch, Record(AT, Deed.HELD, {"uid": note[0]}, (note,))))
+        head = entries[-1].head
+    return Batch(epoch, after, tuple(entries), SignedHead("c", head, epoch, AT))
+
+
+async def test_a_note_is_kept_in_the_step_that_seals_its_entry(redis: Reals) -> None:
+    trail, store = RedisTrail(redis.server, redis.cluster), redis.store()
+    first = batch(Head(), ("a", "held"), ("b", "held"))
+    assert await trail.append(first)
+    assert await trail.append(first), "sent again"
+    assert await store.noted() == {"a": "held", "b": "held"}
+    elsewhere = batch(Head(), ("c", "held"))
+    assert not await trail.append(elsewhere)
+    assert await trail.append(batch(first.signed.head, ("a", "released"), ("b", "")))
+    assert await store.noted() == {"a": "released"}
+
+
+async def test_an_old_leader_notes_and_forgets_nothing(redis: Reals) -> None:
+    trail = RedisTrail(redis.server, redis.cluster)
+    assert await trail.append(batch(Head(), ("a", "held")))
+    await redis.store().claim(8)
+    with pytest.raises(EpochStale):
+        await trail.append(batch(Head(), ("b", "held")))
+    with pytest.raises(EpochStale):
+        await trail.forget(7, ["a"])
+    assert await redis.store().noted() == {"a": "held"}
+
+
+async def test_what_is_forgotten_is_not_noted(redis: Reals) -> None:
+    trail = RedisTrail(redis.server, redis.cluster)
+    await trail.append(batch(Head(), ("a", "held"), ("b", "held")))
+    await trail.forget(7, ["a", "never seen"])
+    assert await redis.store().noted() == {"b": "held"}
+
+
+async def test_notes_made_after_a_loss_are_not_undone_by_older_ones(redis: Reals) -> None:
+    await redis.flush()
+    store, trail = redis.store(), RedisTrail(redis.server, redis.cluster)
+    await store.claim(7)
+    await trail.append(batch(Head(), ("a", "released")))
+    assert await store.noted() is None
+    await store.remember(7, lambda: [("a", "held"), ("b", "held")])
+    assert await store.noted() == {"a": "released", "b": "held"}
+
+
+def report(name: str, **facts: str) -> Report:
+    return Report(name, Record(AT, Deed.REFUSED, facts))
+
+
+@pytest.fixture(params=["fake", "redis"])
+async def waiting(request: pytest.FixtureRequest) -> AsyncIterator[Reports]:
+    if request.param == "fake":
+        yield FakeReports()
+        return
+    async with real(request.getfixturevalue("store_url")) as reals:
+        yield RedisReports(reals.server, reals.cluster)
+
+
+async def test_reports_come_back_as_they_were(waiting: Reports) -> None:
+    assert await waiting.push([report("2", why="b"), report("1", why="a")]) == 0
+    assert list(await waiting.waiting(9)) == [report("1", why="a"), report("2", why="b")]
+    assert len(await waiting.waiting(1)) == 1
+
+
+async def test_a_report_delivered_twice_is_one(waiting: Reports) -> None:
+    for _ in range(2):
+        await waiting.push([report("1", why="a")])
+    assert list(await waiting.waiting(9)) == [report("1", why="a")]
+    await waiting.drop("1")
+    assert list(await waiting.waiting(9)) == []
+
+
+async def test_reports_beyond_the_bound_are_counted(redis: Reals) -> None:
+    kept = RedisReports(redis.server, redis.cluster, most=3)
+    assert await kept.push([report(str(number)) for number in range(5)]) == 2
+    assert len(await kept.waiting(9)) == 3
+
+
+async def test_a_report_goes_in_the_step_that_seals_its_entry(redis: Reals) -> None:
+    kept = RedisReports(redis.server, redis.cluster)
+    await kept.push([report("1"), report("2")])
+    trail = RedisTrail(redis.server, redis.cluster)
+    assert await trail.append(batch(Head(), ("report/1", "")))
+    assert [each.id for each in await kept.waiting(9)] == ["2"]
+    assert await redis.store().noted() == {}
+
+
+async def test_a_report_that_is_not_legible_is_told_as_that(redis: Reals) -> None:
+    await redis.server.call("HSET", f"fairgate:{{{redis.cluster}}}:reports", "x", "{broken")
+    [found] = await RedisReports(redis.server, redis.cluster).waiting(9)
+    assert found.record.facts == {"why": "a report that cannot be read"}

@@ -1,0 +1,172 @@
+"""The audit chain and the API server's own audit log tell the same, whoever is killed meanwhile."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.core.errors import ClusterError
+from app.dev import folder as folders
+from app.dev.cluster import Cluster
+from app.dev.options import Options
+from app.dev.tools import Tools
+from tests.e2e.stage import Stage, pod, until
+from tests.e2e.test_break_glass import bind, release
+from tests.faults.audit_log import compare
+
+UNGATE = '[{"op": "remove", "path": "/spec/schedulingGates"}]'
+DEVICES = 16
+ADMIN = "fairgate-dev-admin"
+
+Entry = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def watched(cluster_tools: Tools) -> Iterator[Cluster]:
+    """A cluster whose API server writes down what it was sent and what it answered."""
+    cluster = Cluster(folders.own_folder("audited"))
+    try:
+        cluster.up(Options(nodes=2, bodies=True, environment={"FAIRGATE_LEASE_SECONDS": "3"}))
+        yield cluster
+    finally:
+        cluster.down()
+
+
+@pytest.fixture
+def stage(watched: Cluster, tmp_path: Path) -> Iterator[Stage]:
+    stage = Stage(watched, folder=tmp_path)
+    try:
+        yield stage
+    finally:
+        stage.clear()
+
+
+def entries(cluster: Cluster) -> list[Entry]:
+    """Return what the controllers wrote on standard output; a new leader repeats the last few."""
+    found: dict[tuple[int, int], Entry] = {}
+    for log in sorted((cluster.folder / "logs").glob("fairgate-controller*")):
+        for line in log.read_text(errors="replace").splitlines():
+            if line.startswith('{"audit":true,"number"') and line.endswith("}"):
+                entry = json.loads(line)
+                found[entry["epoch"], entry["number"]] = entry
+    return [found[key] for key in sorted(found)]
+
+
+def told(cluster: Cluster, deed: str, **facts: object) -> list[Entry]:
+    """Return the entries of a deed with these facts."""
+    return [
+        entry
+        for entry in entries(cluster)
+        if entry["deed"] == deed and facts.items() <= entry["facts"].items()
+    ]
+
+
+def disagreements(cluster: Cluster) -> list[str]:
+    return compare(cluster.folder / "logs" / "audit.log", entries(cluster))
+
+
+def agree(cluster: Cluster) -> None:
+    """The last entries are sealed a moment after what they tell of."""
+    until("the chain and the log agree", lambda: not disagreements(cluster), seconds=20)
+
+
+def test_the_chain_and_the_api_servers_audit_log_agree(stage: Stage) -> None:
+    cluster, ours = stage.cluster, stage.namespace("audited")
+    alice = stage.as_user("alice", ours)
+    stage.tenant("team", "2", ours, maxPending=6)
+    held = [f"p{number}" for number in range(DEVICES + 4)]
+    for name in held:
+        alice.run("apply", "-n", ours, "-f", "-", stdin=json.dumps(pod(name)))
+    until("what fits is released", lambda: len(stage.using(ours)) == DEVICES)
+    waiting = stage.held(ours)
+
+    bind(cluster, "olga")
+    stage.objects.append(("clusterrolebinding", "operator-olga"))
+    assert release(cluster, "olga", stage.folder, waiting[0], "-n", ours, "--yes").returncode == 0
+    cluster.kubectl("patch", "pod", waiting[1], "-n", ours, "--type=json", "-p", UNGATE)
+    bound = pod("bound", nodeName="gpu-node-0")
+    with pytest.raises(ClusterError, match=r"spec\.nodeName"):
+        alice.run("apply", "-n", ours, "-f", "-", stdin=json.dumps(bound))
+    cluster.kubectl("patch", "tenant", "team", "--type=merge", "-p", '{"spec": {"weight": "5"}}')
+
+    until("all is told", lambda: bool(told(cluster, "refused", user="alice")))
+    agree(cluster)
+    uids = {p["metadata"]["name"]: p["metadata"]["uid"] for p in stage.pods(ours)}
+    [by_hand] = told(cluster, "released", byHand=True)
+    assert (by_hand["facts"]["uid"], by_hand["facts"]["by"]) == (uids[waiting[0]], "olga")
+    [bypassed] = told(cluster, "bypassed")
+    assert (bypassed["facts"]["uid"], bypassed["facts"]["by"]) == (uids[waiting[1]], ADMIN)
+    [refused] = told(cluster, "refused", user="alice")
+    assert (refused["facts"]["namespace"], refused["facts"]["count"]) == (ours, 1)
+    assert "spec.nodeName" in refused["facts"]["why"]
+    changed = told(cluster, "changed", name="team", did="changed")[-1]["facts"]
+    assert changed["by"] == ADMIN
+    assert changed["fields"] == {"weight": {"before": "2", "after": "5"}}
+    assert len(told(cluster, "held", user="alice")) == len(held)
+
+
+def test_a_killed_leader_leaves_no_release_untold_and_none_told_twice(stage: Stage) -> None:
+    cluster, ours = stage.cluster, stage.namespace("killed")
+    for turn in range(3):
+        names = [f"p{turn}-{number}" for number in range(DEVICES)]
+        stage.apply(ours, *(pod(name) for name in names))
+        until("some are released", lambda: bool(stage.using(ours)))
+        cluster.stop_fairgate("controller", signal.SIGKILL)
+        late = f"late-{turn}"
+        stage.apply(ours, pod(late, 2))
+        patch = json.dumps({"spec": {"minRuntime": f"{turn + 1}m"}})
+        kind = {"apiVersion": "fairgate.io/v1alpha1", "kind": "Policy"}
+        stage.apply("default", {**kind, "metadata": {"name": "default"}, **json.loads(patch)})
+        cluster.start_fairgate("controller")
+        until("all is released", lambda: len(stage.using(ours)) == DEVICES)
+        agree(cluster)
+        until("it is told", lambda name=late: bool(told(cluster, "held", pod=name)))  # type: ignore[misc]
+        last = told(cluster, "changed", kind="Policy")[-1]["facts"]
+        assert (last["by"], last["fields"]["minRuntime"]["after"]) == (ADMIN, f"{60 * (turn + 1)}s")
+        stage.delete(ours, *(p["metadata"]["name"] for p in stage.pods(ours)))
+        until("it is empty", lambda: not stage.pods(ours))
+    cluster.kubectl("delete", "policy", "default")
+    for name in {entry["facts"].get("uid") for entry in told(cluster, "held")}:
+        assert len(told(cluster, "held", uid=name)) == 1
+    agree(cluster)
+
+
+def test_without_the_webhook_a_change_is_nobodys_and_no_name_can_be_forged(stage: Stage) -> None:
+    cluster = stage.cluster
+    stage.tenant("signed", "1")
+    until("it is told", lambda: bool(told(cluster, "changed", name="signed", by=ADMIN)))
+    cluster.stop_fairgate("webhook", signal.SIGKILL)
+    try:
+        stage.tenant("signed", "7")
+        until("it is told", lambda: bool(told(cluster, "changed", name="signed", did="changed")))
+        last = told(cluster, "changed", name="signed")[-1]["facts"]
+        assert (last["by"], last["fields"]["weight"]["after"]) == ("unknown", "7")
+        forged = {"metadata": {"annotations": {"fairgate.io/changed-by": "mallory"}}}
+        with pytest.raises(ClusterError, match="names whoever makes the change"):
+            cluster.kubectl("patch", "tenant", "signed", "--type=merge", "-p", json.dumps(forged))
+    finally:
+        cluster.start_fairgate("webhook")
+
+
+def test_where_a_name_is_lacking_the_comparison_says_so(stage: Stage) -> None:
+    """The comparison itself: with an entry taken away, changed or repeated it finds just that."""
+    cluster, ours = stage.cluster, stage.namespace("lacking")
+    stage.apply(ours, pod("p"))
+    until("it is released", lambda: bool(stage.using(ours)))
+    agree(cluster)
+    known, log = entries(cluster), cluster.folder / "logs" / "audit.log"
+    one = next(entry for entry in reversed(known) if entry["deed"] == "released")
+    others = [entry for entry in known if entry is not one]
+    uid = one["facts"]["uid"]
+    for false in (
+        others,
+        [*known, one],
+        [*others, {**one, "facts": {**one["facts"], "stamp": "9.9"}}],
+        [*others, {**one, "facts": {**one["facts"], "byHand": True, "by": "mallory"}}],
+    ):
+        assert [said for said in compare(log, false) if uid in said]

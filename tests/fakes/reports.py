@@ -1,0 +1,49 @@
+"""A `Reports` in memory: the same answers as Redis, by the plainest means."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from app.core.errors import StoreUnavailable
+from app.ports import Report
+
+
+class FakeReports:
+    """`kept` by id, at most `most`. `down`: it does not answer; `deaf`: it does, and is not heard.
+
+    `delivered` counts calls.
+    """
+
+    def __init__(self, most: int = 10_000) -> None:
+        self.kept: dict[str, Report] = {}
+        self.most = most
+        self.down = False
+        self.deaf = False
+        self.delivered = 0
+
+    async def push(self, reports: Sequence[Report]) -> int:
+        self._answer()
+        self.delivered += 1
+        dropped = 0
+        for report in reports:
+            if report.id in self.kept:
+                continue
+            if len(self.kept) < self.most:
+                self.kept[report.id] = report
+            else:
+                dropped += 1
+        if self.deaf:
+            raise StoreUnavailable("the answer was lost")
+        return dropped
+
+    async def waiting(self, limit: int) -> Sequence[Report]:
+        self._answer()
+        return [self.kept[name] for name in sorted(self.kept)[:limit]]
+
+    async def drop(self, report: str) -> None:
+        self._answer()
+        self.kept.pop(report, None)
+
+    def _answer(self) -> None:
+        if self.down:
+            raise StoreUnavailable("it does not answer")

@@ -1,0 +1,136 @@
+"""The copies of the audit chain: files and standard output, whatever becomes of the disk."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from app.store import outlet
+from app.store.outlet import Backlog, Descriptor, Folder, Line, Sink
+
+
+@asynccontextmanager
+async def running(sink: Sink) -> AsyncIterator[Backlog]:
+    backlog = Backlog("here", sink)
+    task = asyncio.create_task(backlog.run())
+    try:
+        yield backlog
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def until(true: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not true():
+            await asyncio.sleep(0.005)
+
+
+class Disk:
+    """A sink that is full until told otherwise."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.full = True
+        self.tries = 0
+
+    def write(self, waiting: deque[Line]) -> None:
+        self.tries += 1
+        if self.full:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        while waiting:
+            self.lines.append(waiting.popleft().text)
+
+
+def files(folder: Path) -> list[str]:
+    return sorted(each.name for each in folder.iterdir())
+
+
+async def test_a_term_has_files_of_its_own_in_the_order_of_names(tmp_path: Path) -> None:
+    async with running(Folder(tmp_path)) as backlog:
+        for number, epoch in ((1, 9), (2, 9), (2, 10), (3, 10)):
+            backlog.put(f"{epoch}.{number}", number, epoch)
+        await backlog.flush(20)
+    first, second = sorted(tmp_path.iterdir())
+    assert first.name == "audit-0000000009-0000000000000001.ndjson"
+    assert first.read_text() == "9.1\n9.2\n"
+    assert second.read_text() == "10.2\n10.3\n"
+
+
+async def test_a_file_that_is_large_enough_is_left_for_another(tmp_path: Path) -> None:
+    async with running(Folder(tmp_path, most=10)) as backlog:
+        for number in range(3):
+            backlog.put("x" * 10, number, 1)
+            await backlog.flush(20)
+    assert len(files(tmp_path)) == 3
+
+
+async def test_a_file_is_only_appended_to(tmp_path: Path) -> None:
+    for text in ("one", "two"):
+        async with running(Folder(tmp_path)) as backlog:
+            backlog.put(text, 1, 1)
+            await backlog.flush(20)
+    (path,) = tmp_path.iterdir()
+    assert path.read_text() == "one\ntwo\n"
+
+
+async def test_lines_wait_for_a_folder_that_is_missing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "later"
+    async with running(Folder(folder)) as backlog:
+        backlog.put("one", 1, 1)
+        await until(lambda: bool(caplog.records))
+        folder.mkdir()
+        await backlog.flush(20)
+    assert [each.read_text() for each in folder.iterdir()] == ["one\n"]
+
+
+async def test_a_full_disk_is_told_of_once_and_tried_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    disk = Disk()
+    async with running(disk) as backlog:
+        backlog.put("one", 1, 1)
+        await until(lambda: disk.tries >= 3)
+        disk.full = False
+        backlog.put("two", 2, 1)
+        await backlog.flush(20)
+    assert disk.lines == ["one", "two"]
+    assert [each.levelname for each in caplog.records if "copied" in each.message] == ["ERROR"]
+
+
+async def test_lines_beyond_the_bound_are_named_by_a_line(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    disk = Disk()
+    async with running(disk) as backlog:
+        for number in range(outlet.MOST + 5):
+            backlog.put("x", number + 1, 1)
+        disk.full = False
+        await backlog.flush(20)
+        backlog.put("y", outlet.MOST + 6, 1)
+        await backlog.flush(20)
+    missed = f'{{"entries":5,"from":{outlet.MOST + 1},"to":{outlet.MOST + 5}}}'
+    assert disk.lines[outlet.MOST :] == [f'{{"audit":true,"missed":{missed}}}', "y"]
+
+
+def test_what_is_left_of_a_line_is_written_before_the_next() -> None:
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    file, waiting = Descriptor(writing), deque([Line("a" * 70_000, 1, 1), Line("b", 2, 1)])
+    with pytest.raises(BlockingIOError):
+        file.write(waiting)
+    assert len(waiting) == 2
+    read = os.read(reading, 100_000)
+    file.write(waiting)
+    assert (read + os.read(reading, 100_000)).decode() == "a" * 70_000 + "\nb\n"
+    os.close(reading)
+    os.close(writing)

@@ -1,0 +1,114 @@
+"""What a process without the lead saw reaches the chain once, and is in nobody's way."""
+
+from __future__ import annotations
+
+from app.control.reporting import MOST, Collecting, Reporting
+from app.core.audit import Deed, Fact
+from app.core.model import Millis
+from tests.fakes.recorder import FakeRecorder
+from tests.fakes.reports import FakeReports
+
+FACTS: dict[str, Fact] = {"user": "alice", "namespace": "a", "what": "CREATE pods", "why": "no"}
+
+
+class Line:
+    """A reporter, Redis, and a leader that collects."""
+
+    def __init__(self) -> None:
+        self.reports = FakeReports()
+        self.now = Millis(5)
+        self.reporting = Reporting(self.reports, lambda: self.now)
+        self.recorder = FakeRecorder()
+        self.epoch: int | None = 1
+        self.collecting = Collecting(self.reports, self.recorder.record, lambda: self.epoch)
+
+    def seal(self) -> None:
+        """What was recorded is in the chain now, and its reports are gone."""
+        for record in self.recorder.records:
+            for key, _ in record.notes:
+                self.reports.kept.pop(key.removeprefix("report/"), None)
+
+
+async def test_what_repeats_is_one_report_with_a_count() -> None:
+    line = Line()
+    for name in ("x", "y", "z"):
+        line.reporting.report(Deed.REFUSED, FACTS, name)
+    line.reporting.report(Deed.REFUSED, {**FACTS, "user": "bob"}, "w")
+    await line.reporting.flush()
+    facts = [dict(each.record.facts) for each in line.reports.kept.values()]
+    assert facts == [
+        {**FACTS, "object": "x", "count": 3},
+        {**FACTS, "user": "bob", "object": "w", "count": 1},
+    ]
+
+
+async def test_reports_wait_while_redis_is_away() -> None:
+    line = Line()
+    line.reporting.report(Deed.REFUSED, FACTS)
+    line.reports.down = True
+    await line.reporting.flush()
+    await line.reporting.flush()
+    assert not line.reports.kept
+    line.reports.down = False
+    await line.reporting.flush()
+    assert len(line.reports.kept) == 1
+
+
+async def test_what_there_is_no_room_for_is_counted() -> None:
+    line = Line()
+    line.reports.down = True
+    for number in range(MOST + 7):
+        line.reporting.report(Deed.REFUSED, {**FACTS, "user": str(number)})
+    await line.reporting.flush()
+    line.reports.down = False
+    for _ in range(2):
+        await line.reporting.flush()
+    counts = [each.record.facts.get("dropped") for each in line.reports.kept.values()]
+    assert [count for count in counts if count] == [7]
+
+
+async def test_a_report_is_told_once_however_often_it_is_collected() -> None:
+    line = Line()
+    line.reporting.report(Deed.REFUSED, FACTS, "x")
+    await line.reporting.flush()
+    for _ in range(3):
+        await line.collecting.collect()
+    assert len(line.recorder.records) == 1
+    line.seal()
+    assert not line.reports.kept
+
+
+async def test_a_report_delivered_again_after_it_was_told_is_not_told_again() -> None:
+    line = Line()
+    line.reporting.report(Deed.REFUSED, FACTS, "x")
+    line.reports.deaf = True
+    await line.reporting.flush()
+    await line.collecting.collect()
+    line.seal()
+    await line.collecting.collect()
+    line.reports.deaf = False
+    await line.reporting.flush()
+    assert len(line.reports.kept) == 1
+    await line.collecting.collect()
+    assert len(line.recorder.records) == 1
+    assert not line.reports.kept
+
+
+async def test_the_next_leader_tells_what_the_last_one_did_not_seal() -> None:
+    line = Line()
+    line.reporting.report(Deed.RESTORED, FACTS)
+    await line.reporting.flush()
+    await line.collecting.collect()
+    line.epoch = 2
+    await line.collecting.collect()
+    assert len(line.recorder.told(Deed.RESTORED)) == 2, "the first was never sealed"
+
+
+async def test_who_does_not_lead_collects_nothing() -> None:
+    line = Line()
+    line.epoch = None
+    line.reporting.report(Deed.REFUSED, FACTS)
+    await line.reporting.flush()
+    await line.collecting.collect()
+    assert not line.recorder.records
+    assert line.reports.kept
