@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 from app.dev.nodes import GPU, create_nodes
 from tests.e2e.stage import Object, name_of, pod, tenant
-from tests.faults.kubelet import finish
+from tests.faults.crowd import finish
 from tests.faults.rig import GPUS, SMALL, Rig
 
 LEASE_SECONDS = 15
