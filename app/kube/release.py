@@ -27,6 +27,11 @@ log = logging.getLogger("fairgate.kube")
 _pod = msgspec.json.Decoder(wire.Pod)
 
 TRIES = 4
+PUT_OFF_TRIES = 8
+"""A patch that 409 or 429 puts off is sent so often, over some ten seconds. Meanwhile the pod
+keeps its place and what it takes; given up sooner, a storm would let others go before it."""
+LONGEST_PAUSE = 2.0
+"""Seconds between two tries, unless the server asks for more."""
 SERVER_SECONDS = 5.0
 """What the API server may spend on one patch at most; it gives up on it afterwards."""
 REPLY_SECONDS = 1.0
@@ -156,7 +161,7 @@ class PodReleaser:
 
     async def _patch(self, ref: PodRef, patch: gate.Patch) -> None:
         """Send a patch; a refusal that only asks for patience is repeated a few times."""
-        for attempt in range(1, TRIES + 1):
+        for attempt in range(1, PUT_OFF_TRIES + 1):
             # Short of the end, so that the answer is here by then.
             seconds = min(SERVER_SECONDS, 0.8 * self._left())
             if seconds < LEAST_SECONDS:
@@ -172,10 +177,11 @@ class PodReleaser:
                 )
                 return
             except ClusterRefused as error:
-                if error.status not in (409, 429) or attempt == TRIES:
+                if error.status not in (409, 429) or attempt == PUT_OFF_TRIES:
                     raise
                 asked = min(error.retry_after or 0.0, 10.0)
-                await asyncio.sleep(max(asked, random.uniform(0.05, 0.1) * 2**attempt))  # noqa: S311
+                pause = min(LONGEST_PAUSE, random.uniform(0.05, 0.1) * 2**attempt)  # noqa: S311
+                await asyncio.sleep(max(asked, pause))
 
     async def _read(self, ref: PodRef) -> wire.Pod | None:
         """Read a pod as it is now (no resourceVersion: a quorum read); None if there is none."""

@@ -87,10 +87,12 @@ class Watchdog:
         meters: EnforcementMeters,
         alarm: Alarm,
         is_ours: Callable[[bytes], Awaitable[bool]] = nobodys,
+        then: Callable[[], None] = lambda: None,
         pace: Pace = NORMAL,
         reporter: Reporter | None = None,
     ) -> None:
-        """`observing` is None while the mode is not known yet.
+        """`observing` is None while the mode is not known yet. `then` is called whenever something
+        that somebody touched was put back.
 
         `is_ours` tells whether other CAs than `ca` may be what another replica has published.
         """
@@ -99,6 +101,7 @@ class Watchdog:
         self._ca = ca
         self._mode_now = observing
         self._is_ours = is_ours
+        self._then = then
         self._meters = meters
         self._alarm = alarm
         self._pace = pace
@@ -119,6 +122,10 @@ class Watchdog:
         """Documents whose object was never seen, and since when they are known."""
         self._other_ca: dict[Ref, float] = {}
         """Where another replica's CA is, and since when."""
+        self.has_looked = False
+        """Whether it has seen everything once: what goes from then on was deleted."""
+        self._alarms: dict[str, str] = {}
+        """What operators are still to be told, by what it is about."""
         self._agreed: dict[Ref, Object] = {}
         """What each live object was when we last found it as wanted."""
 
@@ -132,6 +139,7 @@ class Watchdog:
             while True:
                 await self._rest()
                 await self._round()
+                self.has_looked = True
                 for kind in sorted({ref.kind for ref in self._documents} - followed):
                     heard = partial(self._heard, kind)
                     group.create_task(follow(self._client, PATHS[kind], heard))
@@ -148,6 +156,7 @@ class Watchdog:
             for ref in sorted(self._documents):
                 if ref.kind in WEBHOOKS:
                     await self._mend(ref, ca_pem, is_newest=True)
+        await self._sound()
 
     def _heard(self, kind: str | None, name: str | None) -> None:
         """Something changed. No kind: the ConfigMap; no name: any object of the kind."""
@@ -191,6 +200,7 @@ class Watchdog:
                 failed = await self._tried(f"ConfigMap {CONFIG_MAP}", self._read_map)
             for ref in sorted(self._documents if everything else dirty & self._documents.keys()):
                 failed |= await self._tried(str(ref), partial(self._mend, ref, ca))
+        await self._sound()
         if failed:
             least, most = self._pace.again
             self._look_again(min(most, least * 2 ** min(self._failures, 10)))
@@ -259,7 +269,7 @@ class Watchdog:
             "data": self._map["data"],
         }
         await self._restorer.put_back(path, found, wanted)
-        await self._tell(Ref("ConfigMap", CONFIG_MAP), found, [why] if found else [DELETED])
+        self._tell(Ref("ConfigMap", CONFIG_MAP), found, [why] if found else [DELETED])
 
     async def _mend(self, ref: Ref, ca: bytes, *, is_newest: bool = False) -> None:
         """Make one object as wanted. Raises ClusterError.
@@ -270,6 +280,7 @@ class Watchdog:
             try:
                 await self._compare(ref, ca, is_newest)
             except ClusterRefused as error:
+                self._normal.pop(ref, None)  # it may be what is not right any more
                 if error.status != 409 or attempt + 1 == TRIES:  # changed since we read it
                     raise
             else:
@@ -286,8 +297,10 @@ class Watchdog:
         elif observing or self._is_helms(ref):
             return
         # The API server may have learned new defaults, and the chart may have been upgraded.
-        marks = helm_marks(self._map) if self._map else {}
-        self._normal[ref] = await self._restorer.normal(self._documents[ref], marks)
+        # Both can wait where there is nothing: what we know is put there at once.
+        if live is not None or ref not in self._normal:
+            marks = helm_marks(self._map) if self._map else {}
+            self._normal[ref] = await self._restorer.normal(self._documents[ref], marks)
         wanted = in_force(self._normal[ref], ca, observing)
         if live is not None and self._agrees(ref, live, wanted):
             return
@@ -304,7 +317,7 @@ class Watchdog:
         if by_us:
             log.info("enforcement written", extra={"kind": ref.kind, "object": ref.name})
         else:
-            await self._tell(ref, live, differences(live, wanted) if live else [DELETED])
+            self._tell(ref, live, differences(live, wanted) if live else [DELETED])
 
     def _agrees(self, ref: Ref, live: Object, wanted: Object) -> bool:
         if differences(live, wanted):
@@ -347,7 +360,7 @@ class Watchdog:
             self._look_again(left)
         return left > 0
 
-    async def _tell(self, ref: Ref, live: Object | None, what: list[str]) -> None:
+    def _tell(self, ref: Ref, live: Object | None, what: list[str]) -> None:
         """Report that an object was touched by somebody, and put back."""
         who = last_writer(live, OURS) if live is not None else "the audit log tells who"
         facts = {"kind": ref.kind, "object": ref.name, "what": what, "who": who}
@@ -357,7 +370,14 @@ class Watchdog:
             done: dict[str, Fact] = {"kind": ref.kind, "name": ref.name, "by": who}
             done["what"] = ", ".join(what)[:LONGEST_TOLD]
             self._reporter.report(Deed.RESTORED, done)
+        self._then()
         told = f"{ref}: {', '.join(what)}"
-        message = f"Somebody touched {told} ({who}); it has been put back."
-        await self._alarm.tell("EnforcementRestored", told, message)
-        await asyncio.sleep(self._pace.breath)
+        self._alarms[told] = f"Somebody touched {told} ({who}); it has been put back."
+
+    async def _sound(self) -> None:
+        """Tell operators, now that everything is back, and pause, in case somebody insists."""
+        alarms, self._alarms = self._alarms, {}
+        for told, message in alarms.items():
+            await self._alarm.tell("EnforcementRestored", told, message)
+        if alarms:
+            await asyncio.sleep(self._pace.breath)

@@ -8,19 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
 from redis import exceptions as redis_errors
 from redis.asyncio import Redis
-from redis.asyncio.retry import Retry
-from redis.asyncio.sentinel import Sentinel, SentinelConnectionPool
-from redis.backoff import NoBackoff
+from redis.asyncio.sentinel import SentinelConnectionPool
 
 from app.core.errors import StoreError, StoreForeign, StoreUnavailable
-
-CONNECT_SECONDS = 1.0
-ANSWER_SECONDS = 2.0
-SENTINEL_PORT = 26379
+from app.store import address
 
 _LOST = (redis_errors.ConnectionError, redis_errors.TimeoutError, OSError)
 
@@ -38,16 +32,8 @@ class Server:
 
     @classmethod
     def connect(cls, url: str) -> Server:
-        """Return a server for `redis://`, `rediss://` or `redis+sentinel://`. Talks to nobody yet.
-
-        The last is `redis+sentinel://[USER:PASSWORD@]HOST:PORT,HOST:PORT/MASTER/DB`; name and
-        password are those of the servers behind the sentinels.
-        """
-        parts = urlsplit(url)
-        name = parts.netloc.rpartition("@")[2]
-        if parts.scheme == "redis+sentinel":
-            return cls(_behind_sentinels(url), name)
-        return cls(Redis.from_url(url, **_options()), name)
+        """Return the server, or the primary behind sentinels, of a URL. Talks to nobody yet."""
+        return cls(address.client(url), address.hosts(url))
 
     async def call(self, *command: str | bytes | int) -> Any:
         """Send one command and return its answer; strings in it are bytes.
@@ -63,11 +49,10 @@ class Server:
         except redis_errors.NoScriptError:
             raise
         except (redis_errors.RedisError, OSError) as error:
+            if _is_read_only(error):
+                # A primary that was demoted: the name may lead to another server by now.
+                await self._client.connection_pool.disconnect(inuse_connections=False)
             raise self._translated(error) from error
-
-    async def ping(self) -> None:
-        """Return if the server answers. Raises StoreUnavailable."""
-        await self.call("PING")
 
     async def check(self) -> None:
         """Return if the server keeps what is written to it. Raises StoreForeign.
@@ -93,16 +78,34 @@ class Server:
     def _translated(self, error: Exception) -> StoreError:
         told = f"Redis at {self._name}"
         match error:
+            case redis_errors.NoPermissionError():
+                return _forbidden(told, error)
             case redis_errors.AuthenticationError() | redis_errors.AuthorizationError():
                 return StoreUnavailable(f"{told} does not let us in: {error}; check the redis URL.")
             case redis_errors.BusyLoadingError():
                 return StoreUnavailable(f"{told} is still loading its data: wait for it.")
             case redis_errors.TimeoutError():
-                return StoreUnavailable(f"{told} did not answer in {ANSWER_SECONDS:g} s.")
+                return StoreUnavailable(f"{told} did not answer in {address.ANSWER_SECONDS:g} s.")
             case redis_errors.ResponseError():
                 return _refusal(told, error)
+            case _ if "CERTIFICATE_VERIFY_FAILED" in str(error):
+                why = str(error).rpartition("verify failed: ")[2].partition(" (_ssl")[0]
+                return StoreUnavailable(
+                    f"{told} shows a certificate that is not trusted ({why}): name its CA in the "
+                    "redis URL (?ssl_ca_certs=FILE)."
+                )
             case _:
                 return StoreUnavailable(f"{told} cannot be reached: {error}.")
+
+
+def _is_read_only(error: Exception) -> bool:
+    return isinstance(error, redis_errors.ReadOnlyError) or "READONLY" in str(error)
+
+
+def _forbidden(told: str, error: Exception) -> StoreError:
+    return StoreUnavailable(
+        f"{told} denies its user a command: {error}; give it the rights that the manual lists."
+    )
 
 
 def _refusal(told: str, error: redis_errors.ResponseError) -> StoreError:
@@ -110,39 +113,10 @@ def _refusal(told: str, error: redis_errors.ResponseError) -> StoreError:
     said = f"{type(error).__name__} {error}"
     if "OutOfMemory" in said or "OOM " in said:
         return StoreUnavailable(f"{told} is out of memory: raise its maxmemory.")
-    if "ReadOnly" in said or "READONLY" in said:
+    if _is_read_only(error):
         return StoreUnavailable(f"{told} is a read-only replica: name the primary instead.")
+    if "can't run this command" in said or "ACL failure in script" in said:
+        return _forbidden(told, error)
     if "WRONGTYPE" in said:
         return StoreForeign(f"{told} holds something that is not Fairgate's: {error}.")
     return StoreUnavailable(f"{told} refuses the command: {error}.")
-
-
-def _options() -> dict[str, Any]:
-    return {
-        "socket_connect_timeout": CONNECT_SECONDS,
-        "socket_timeout": ANSWER_SECONDS,
-        # Said aloud: left to itself the library sends a command up to ten times.
-        "retry": Retry(NoBackoff(), 0),
-    }
-
-
-def _behind_sentinels(url: str) -> Redis:
-    parts = urlsplit(url)
-    login, _, hosts = parts.netloc.rpartition("@")
-    user, _, password = login.partition(":")
-    master, _, database = parts.path.strip("/").partition("/")
-    build: Callable[..., Sentinel] = Sentinel  # the library does not say its types
-    sentinel = build([_address(host) for host in hosts.split(",")], sentinel_kwargs=_options())
-    client: Redis = sentinel.master_for(
-        unquote(master) or "mymaster",
-        db=int(database or 0),
-        username=unquote(user) or None,
-        password=unquote(password) or None,
-        **_options(),
-    )
-    return client
-
-
-def _address(written: str) -> tuple[str, int]:
-    parts = urlsplit(f"//{written}")
-    return parts.hostname or "localhost", parts.port or SENTINEL_PORT

@@ -25,11 +25,12 @@ NAMES = (
 class Scripts:
     """The scripts, for one cluster's keys on one server."""
 
-    def __init__(self, server: Server, cluster: str) -> None:
+    def __init__(self, server: Server, cluster: str, version: str = layout.VERSION) -> None:
         self._server = server
         self._cluster = cluster
+        self._version = version
         domain = layout.domain(cluster)
-        self._frame = (2, f"{domain}layout", f"{domain}state", layout.VERSION, domain)
+        self._frame = (2, f"{domain}layout", f"{domain}state", version, domain)
 
     async def run(self, name: str, *arguments: str | bytes | int) -> list[Any]:
         """Run one script and return what it answered after OK.
@@ -60,10 +61,11 @@ class Scripts:
                     f"({rest[0].decode()}): the leader must rebuild it."
                 )
             case _:
+                domain = layout.domain(self._cluster)
                 raise StoreForeign(
                     f"Redis holds layout {rest[0].decode(errors='replace')} for cluster "
-                    f"{self._cluster}, this version knows layout {layout.VERSION}: finish the "
-                    f"upgrade, or delete the keys {layout.domain(self._cluster)}* and let the "
+                    f"{self._cluster}, this version knows layout {self._version}: finish the "
+                    f"upgrade, or delete the keys {domain}* except {domain}audit* and let the "
                     "leader rebuild them."
                 )
 

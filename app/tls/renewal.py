@@ -104,7 +104,7 @@ class Renewal:
     async def run(self) -> None:
         """Look every few seconds, for ever. What fails is tried again, and told once."""
         # Several looks fit into the time in which all replicas must have followed.
-        pause = min(LOOK_SECONDS, self._settle.total_seconds() / 4)
+        usual = min(LOOK_SECONDS, self._settle.total_seconds() / 4)
         while True:
             try:
                 await self.look()
@@ -113,7 +113,8 @@ class Renewal:
                 if str(error) != self._complaint:
                     log.warning("the certificate cannot be renewed yet", extra={"why": str(error)})
                 self._complaint = str(error)
-            await asyncio.sleep(pause)
+            # With a certificate that has ended nobody is served: then every second counts.
+            await asyncio.sleep(usual if self.seconds_left() > 0 else min(usual, RETRY_SECONDS))
 
     async def look(self) -> None:
         """Look once, and do what is due. Raises FairgateError; what was in use then stays so."""

@@ -121,7 +121,8 @@ RESTORED = Counter(
 )
 CANARY_FAILURES = Counter(
     "fairgate_canary_failures_total",
-    "Trials that showed a hole: hold, a pod was not held; release, a gate could be taken off.",
+    "Trials that showed a hole: hold, a pod was not held; create, one that may not be made was "
+    "not refused; release, a gate could be taken off.",
     ["check"],
     registry=REGISTRY,
 )

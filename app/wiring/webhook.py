@@ -65,6 +65,14 @@ def _guard(process: Process, certificate: Renewal, view: View, reporting: Report
     meters, alarm = Enforcing(), Alarm(client, settings.namespace)
     latest = certificate.serving.ca
 
+    trials = canary.Canary(
+        client,
+        settings.managed_resources,
+        seconds=settings.canary_seconds,
+        observing=lambda: view.observing,
+        meters=meters,
+        alarm=alarm,
+    )
     watchdog = Watchdog(
         client,
         settings.namespace,
@@ -73,6 +81,7 @@ def _guard(process: Process, certificate: Renewal, view: View, reporting: Report
         meters=meters,
         alarm=alarm,
         is_ours=certificate.knows,
+        then=trials.hurry,
         reporter=reporting,
     )
 
@@ -83,13 +92,6 @@ def _guard(process: Process, certificate: Renewal, view: View, reporting: Report
 
     certificate.publish = publish
     process.tasks.append(watchdog.run)
+    process.checks["enforcement seen"] = lambda: watchdog.has_looked
     if settings.canary_seconds:
-        trials = canary.Canary(
-            client,
-            settings.managed_resources,
-            seconds=settings.canary_seconds,
-            observing=lambda: view.observing,
-            meters=meters,
-            alarm=alarm,
-        )
         process.tasks.append(trials.run)

@@ -54,8 +54,8 @@ class Stream:
         return [each for each in found if isinstance(each, Entry)]
 
     def last(self) -> Head:
-        entries = self.entries()
-        return entries[-1].head if entries else Head()
+        found = read(self.rows[-1][1]) if self.rows else None
+        return found.head if isinstance(found, Entry) else Head()
 
 
 class FakeTrail:

@@ -32,6 +32,7 @@ class Cable:
         self._whole = True
         self._delay = 0.0
         self._to_lose = 0
+        self._stranded: set[asyncio.Task[None]] = set()
         self._writers: set[asyncio.StreamWriter] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop = asyncio.new_event_loop()
@@ -89,6 +90,10 @@ class Cable:
 
         self._do(freeze)
 
+    def strand(self) -> None:
+        """Let the connections that stand carry nothing more, without a sign; new ones pass."""
+        self._do(lambda: self._stranded.update(self._tasks))
+
     def thaw(self) -> None:
         """Carry again, also what was sent meanwhile."""
         self._do(self._thaw)
@@ -106,6 +111,8 @@ class Cable:
         def mend() -> None:
             self._whole, self._delay, self._to_lose = True, 0.0, 0
             self._thaw()
+            for task in self._stranded:
+                task.cancel()
 
         self._do(mend)
 
@@ -157,15 +164,17 @@ class Cable:
             writer.transport.abort()
         finally:
             self._tasks.discard(task)
+            self._stranded.discard(task)
             self._writers.discard(writer)
             writer.close()
 
     async def _join(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        me = asyncio.current_task()
         far_reader, far_writer = await self._dial()
         self._writers.add(far_writer)
         ways = [
-            asyncio.ensure_future(self._carry(reader, far_writer, self._there)),
-            asyncio.ensure_future(self._carry(far_reader, writer, self._back)),
+            asyncio.ensure_future(self._carry(reader, far_writer, self._there, me)),
+            asyncio.ensure_future(self._carry(far_reader, writer, self._back, me)),
         ]
         try:
             await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
@@ -186,13 +195,19 @@ class Cable:
         raise ConnectionError("nobody answers at the other end")
 
     async def _carry(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, flowing: asyncio.Event
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        flowing: asyncio.Event,
+        joint: asyncio.Task[None] | None,
     ) -> None:
         while True:
             data = await reader.read(CHUNK)
             if self._delay:
                 await asyncio.sleep(self._delay)
             await flowing.wait()
+            if joint in self._stranded:
+                await asyncio.Event().wait()
             if not data:
                 return
             if flowing is self._back and self._to_lose:

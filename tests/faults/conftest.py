@@ -14,7 +14,7 @@ import pytest
 from app.dev import folder as folders
 from app.dev.cluster import Cluster
 from app.dev.tools import Tools
-from tests.faults.rig import Rig, open_rig
+from tests.faults.rig import SMALL, Rig, open_rig
 
 _passed = pytest.StashKey[bool]()
 
@@ -30,9 +30,13 @@ def pytest_runtest_makereport(
 
 
 @pytest.fixture(scope="module")
-def module_rig(cluster_tools: Tools, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
+def module_rig(
+    cluster_tools: Tools, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Rig]:
+    """`OPTIONS` of a module are those of its cluster."""
     folder = tmp_path_factory.mktemp("rig")
-    with open_rig(Cluster(folders.own_folder("rig")), folder) as rig:
+    options = getattr(request.module, "OPTIONS", SMALL)
+    with open_rig(Cluster(folders.own_folder("rig")), folder, options) as rig:
         yield rig
 
 

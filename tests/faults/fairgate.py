@@ -1,7 +1,7 @@
 """Fairgate as it is, but able to break at named points, and to be told a wrong time of day.
 
 `python -m tests.faults.fairgate serve`, settings by variables. The product itself knows none of
-FAIRGATE_CRASH_AT, FAIRGATE_STOP_AT and FAIRGATE_TEST_CLOCK.
+FAIRGATE_CRASH_AT, FAIRGATE_STOP_AT, FAIRGATE_TEST_CLOCK and FAIRGATE_TEST_LAYOUT.
 """
 
 from __future__ import annotations
@@ -16,15 +16,18 @@ if written := os.environ.get(clock.VARIABLE):
     clock.shift_by(Path(written))  # before anything of the product learns where the clock is
 
 from app import settings, wiring
+from app.store import layout
 from app.wiring.process import Adapters
-from tests.faults.points import BreakingClient, BreakingStore, Points
+from tests.faults.points import LAYOUT, BreakingClient, BreakingStore, Points
 
 
 def main() -> None:
     """Serve as `fairgate serve` does."""
     points = Points(os.environ)
     adapters = Adapters(
-        store=partial(BreakingStore, points=points),
+        store=partial(
+            BreakingStore, points=points, version=os.environ.get(LAYOUT) or layout.VERSION
+        ),
         patches=partial(BreakingClient, points=points),
     )
     wiring.serve(settings.load(os.environ), adapters)

@@ -17,6 +17,8 @@ from app.store.connection import Server
 from app.store.writer import RedisStore
 
 POINTS = ("after_intent", "before_patch", "after_patch", "before_confirm")
+LAYOUT = "FAIRGATE_TEST_LAYOUT"
+"""The layout of Redis that this build knows, in place of its own."""
 SIGNALS = {"FAIRGATE_CRASH_AT": signal.SIGKILL, "FAIRGATE_STOP_AT": signal.SIGSTOP}
 
 
@@ -43,8 +45,8 @@ class Points:
 class BreakingStore(RedisStore):
     """The real store; knows when an intent stands and when a release is about to be confirmed."""
 
-    def __init__(self, server: Server, cluster: str, points: Points) -> None:
-        super().__init__(server, cluster)
+    def __init__(self, server: Server, cluster: str, points: Points, version: str) -> None:
+        super().__init__(server, cluster, version)
         self._points = points
         self._intended: set[Uid] = set()
 

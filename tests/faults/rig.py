@@ -11,10 +11,8 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from redis.exceptions import RedisError
 
@@ -25,19 +23,17 @@ from app.dev.control_plane import ControlPlane
 from app.dev.options import Options
 from app.dev.processes import last_lines
 from app.dev.readiness import has_ca, holds
-from app.dev.ready import free_ports, until
+from app.dev.ready import until
 from app.dev.redis_server import start_redis
 from app.kube.canary import NAMESPACE as CANARY
 from tests.e2e.stage import GPU, Object, Stage, gates
+from tests.faults import starting
 from tests.faults.cable import Cable
-from tests.faults.clock import VARIABLE as CLOCK
 from tests.faults.daemon import Daemon, RedisDaemon
 from tests.faults.load import Load, Shape
+from tests.faults.points import LAYOUT
 from tests.faults.program import Program
 from tests.faults.watching import Watching
-
-LEASE_SECONDS = 5
-"""The shortest is 3, at which a machine short of breath changes its leader by itself."""
 
 PATIENCE = 90.0
 POLL = 0.1
@@ -71,6 +67,8 @@ class Rig:
         self._installation = installation
         self.front = Cable("127.0.0.1", 1, at=installation.webhook_port)
         """Between the API server and all webhooks, which it calls in turn."""
+        self.routes = True
+        """Whether a webhook that is started is put behind the front; else the test does that."""
         self.front.__enter__()
         self.stage = Stage(cluster, folder=folder)
 
@@ -100,41 +98,22 @@ class Rig:
         crash_at: str | None = None,
         stop_at: str | None = None,
         clock: bool = False,
+        layout: str | None = None,
         **settings: object,
     ) -> Program:
         """Start a process of a role; without `wait` return before it is ready.
 
         `crash_at` and `stop_at`: a point of `points.POINTS`, perhaps with `:N`. `clock`: its time
-        of day obeys its `set_clock`. `settings`: any of Fairgate, by their names.
+        of day obeys its `set_clock`. `layout`: it is a build of another version, which writes Redis
+        in this layout. `settings`: any of Fairgate, by their names.
         """
-        number = next(self._numbers)
-        api, redis = self._cable(self._control_plane.plan.server), self._cable(self.redis_url)
-        listens, ops = free_ports(2)
+        to = {"api": self._control_plane.plan.server, "redis": self.redis_url}
         breaks = {"FAIRGATE_CRASH_AT": crash_at, "FAIRGATE_STOP_AT": stop_at}
-        breaks[CLOCK] = str(self.cluster.folder / f"clock-{number}") if clock else None
-        mine: dict[str, object] = {
-            "redis_url": f"redis://127.0.0.1:{redis.port}/0",
-            "ops_listen": f"127.0.0.1:{ops}",
-            f"{role}_listen": f"127.0.0.1:{listens}",
-            "identity": f"{role}-{number}",
-            **({"lease_seconds": LEASE_SECONDS} if role == "controller" else {}),
-            **settings,
-        }
-        mine.pop("controller_listen", None)
-        more = {f"FAIRGATE_{name.upper()}": str(value) for name, value in mine.items()}
-        more |= {name: value for name, value in breaks.items() if value}
-        usual = self.cluster.fairgate().program(role, self.redis_url, more)
-        environment = dict(usual.environment)
-        environment["FAIRGATE_KUBECONFIG"] = self._through(
-            api, environment["FAIRGATE_KUBECONFIG"], number
-        )
-        module = "tests.faults.fairgate" if any(breaks.values()) else "app"
-        argv = tuple(module if part == "app" else part for part in usual.argv)
-        ours = replace(usual, name=f"{usual.name}-{number}", argv=argv, environment=environment)
-        processes = self.cluster.processes
-        program = Program(role, processes.start(ours), processes, api, redis, listens)
+        breaks[LAYOUT] = layout
+        number = next(self._numbers)
+        program = starting.start(self.cluster, role, number, to, breaks, clock, settings)
         self.programs.append(program)
-        if role == "webhook":
+        if role == "webhook" and self.routes:
             self.front.route(*(("127.0.0.1", each.listens) for each in self.of("webhook")))
         if wait:
             self.await_ready(program)
@@ -230,6 +209,15 @@ class Rig:
 
     def heal(self) -> None:
         """Undo every fault: all goes on, all cables are whole, one of each needed role lives."""
+        self._mend()
+        self.until("the API server is ready", self.api_ready)
+        for role in ("webhook", "controller"):
+            if not self.of(role):
+                self.start(role)
+            for program in self.of(role):
+                self.await_ready(program)
+
+    def _mend(self) -> None:
         self.front.mend()
         for daemon in (self.etcd, self.api_server, self.redis_server):
             daemon.cont()
@@ -238,12 +226,6 @@ class Rig:
             program.api.mend()
             program.redis.mend()
             program.cont()
-        self.until("the API server is ready", self.api_ready)
-        for role in ("webhook", "controller"):
-            if not self.of(role):
-                self.start(role)
-            for program in self.of(role):
-                self.await_ready(program)
 
     def api_ready(self) -> bool:
         """Tell whether the API server calls itself ready."""
@@ -288,6 +270,7 @@ class Rig:
 
     def clear(self) -> None:
         """End the controllers and remove every pod and tenant of the test."""
+        self._mend()  # a test that failed leaves its fault
         for load in self.loads:
             load.stop()
         if self.observer is not None:
@@ -340,18 +323,6 @@ class Rig:
             self.programs.remove(program)
             program.api.__exit__()
             program.redis.__exit__()
-
-    def _cable(self, url: str) -> Cable:
-        to = urlsplit(url)
-        return Cable(to.hostname or "", to.port or 0).__enter__()
-
-    def _through(self, cable: Cable, kubeconfig: str, number: int) -> str:
-        document = json.loads(Path(kubeconfig).read_text())
-        document["clusters"][0]["cluster"]["server"] = f"https://127.0.0.1:{cable.port}"
-        path = self.cluster.folder / "fairgate" / f"{number}.kubeconfig"
-        path.touch(0o600)
-        path.write_text(json.dumps(document))
-        return str(path)
 
     def _person(self, namespace: str) -> Api:
         """Make a namespace, and somebody who may create pods there; return their connection."""

@@ -1,30 +1,27 @@
-"""F14: a thousand pods finish at once, or are deleted while they are held, or by force."""
+"""F14: many pods finish at once, or are deleted while they are held, or by force."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from app.dev import folder as folders
 from app.dev.cluster import Cluster
-from app.dev.control_plane import ControlPlane
-from app.dev.nodes import GPU, KWOK_USER, NodeGroup
+from app.dev.nodes import GPU, NodeGroup
 from app.dev.options import Options
 from app.dev.tools import Tools
 from tests.e2e.stage import Object, template
 from tests.faults.conftest import judged
+from tests.faults.kubelet import finish
 from tests.faults.rig import Rig, open_rig
-from tests.people import Person
 
 MANY = 500
 """Pods that run. Ten times as many take two cores many minutes, and show nothing more."""
 HELD = 1000
 BIG = NodeGroup("big", 4, {"cpu": "2000", "memory": "4Ti", "pods": "400", GPU: str(MANY // 4)})
-AT_ONCE = 8
 LONG = 240.0
 LEASE_SECONDS = 15
 """As in production: a short lease ends by itself on a machine this busy."""
@@ -52,7 +49,37 @@ def big(
     yield from judged(big_rig, request, tmp_path, record_property)
 
 
-def test_f14_a_thousand_finish_at_once_and_are_never_queued_again(big: Rig) -> None:
+def test_f14_a_namespace_with_a_thousand_held_pods_is_deleted(big: Rig) -> None:
+    big.start("controller", lease_seconds=LEASE_SECONDS)
+    big.leader()
+    big.stage.tenant("f14-none", "1", "f14-held", quotas=[{"pool": "default", "limit": {GPU: 0}}])
+    namespace = big.stage.namespace("f14-held")
+    job(big, namespace, "held", HELD)
+    took = big.until("all are held", lambda: waiting(big) == HELD, LONG)
+    big.took(f"{HELD} pods are held", took)
+    big.cluster.kubectl("delete", "namespace", namespace, "--wait=false")
+    big.stage.namespaces.remove(namespace)
+    took = big.until("Redis has forgotten them", lambda: waiting(big) == 0, LONG)
+    big.took("their queue is empty", took)
+    assert used(big) == 0
+
+
+def test_f14_force_deletes_give_back_what_was_used(big: Rig) -> None:
+    big.start("controller", lease_seconds=LEASE_SECONDS)
+    big.leader()
+    namespace = big.stage.namespace("f14-force")
+    job(big, namespace, "forced", 80, gpus=25)
+    full = MANY // 25
+    big.until("the pool is full", lambda: len(of(big, running)) == full)
+    for _ in range(2):
+        names = [p["metadata"]["name"] for p in of(big, running)]
+        big.stage.delete(namespace, *names)
+        anew = lambda gone=names: runs_anew(big, gone, full)  # noqa: E731
+        big.until("others run", glance(anew))
+    big.until("usage is exact", lambda: used(big) == full * 25)
+
+
+def test_f14_many_finish_at_once_and_are_never_queued_again(big: Rig) -> None:
     first = big.start("controller", lease_seconds=LEASE_SECONDS)
     big.leader()
     namespace = big.stage.namespace("f14-finish")
@@ -73,36 +100,7 @@ def test_f14_a_thousand_finish_at_once_and_are_never_queued_again(big: Rig) -> N
     big.until("Redis is rebuilt", lambda: waiting(big) == 0 and used(big) == 50)
     over = [p for p in big.pods() if p["metadata"]["uid"] in uids(finished)]
     assert [p["metadata"]["name"] for p in over if p["status"]["phase"] != "Succeeded"] == []
-
-
-def test_f14_a_namespace_with_a_thousand_held_pods_is_deleted(big: Rig) -> None:
-    big.start("controller", lease_seconds=LEASE_SECONDS)
-    big.leader()
-    big.stage.tenant("f14-none", "1", "f14-held", quotas=[{"pool": "default", "limit": {GPU: 0}}])
-    namespace = big.stage.namespace("f14-held")
-    job(big, namespace, "held", HELD)
-    took = big.until("all are held", lambda: waiting(big) == HELD, LONG)
-    big.took(f"{HELD} pods are held", took)
-    big.cluster.kubectl("delete", "namespace", namespace, "--wait=false")
-    big.stage.namespaces.remove(namespace)
-    took = big.until("Redis has forgotten them", lambda: waiting(big) == 0, LONG)
-    big.took("their queue is empty", took)
-    assert used(big) == 0
-
-
-def test_f14_force_deletes_give_back_what_was_used(big: Rig) -> None:
-    big.start("controller", lease_seconds=LEASE_SECONDS)
-    big.leader()
-    namespace = big.stage.namespace("f14-force")
-    job(big, namespace, "forced", 60, gpus=50)
-    full = MANY // 50
-    big.until("the pool is full", lambda: len(of(big, running)) == full)
-    for _ in range(2):
-        names = [p["metadata"]["name"] for p in of(big, running)]
-        big.stage.delete(namespace, *names)
-        anew = lambda gone=names: runs_anew(big, gone, full)  # noqa: E731
-        big.until("others run", glance(anew))
-    big.until("usage is exact", lambda: used(big) == full * 50)
+    big.stage.namespaces.remove(namespace)  # it goes with the cluster, after this last test
 
 
 def job(rig: Rig, namespace: str, name: str, pods: int, gpus: int = 1) -> None:
@@ -113,22 +111,6 @@ def job(rig: Rig, namespace: str, name: str, pods: int, gpus: int = 1) -> None:
     rig.stage.apply(
         namespace, {"apiVersion": "batch/v1", "kind": "Job", "metadata": meta, "spec": spec}
     )
-
-
-def finish(rig: Rig, pods: list[Object]) -> float:
-    """Let pods succeed, as their nodes would say it, as fast as can be; return the seconds."""
-    plan = ControlPlane.load(rig.cluster.folder, rig.cluster.processes).plan
-    kwok = Person(plan.kubeconfig(KWOK_USER))
-
-    def end(pod: Object) -> None:
-        meta = pod["metadata"]
-        path = f"/api/v1/namespaces/{meta['namespace']}/pods/{meta['name']}/status"
-        kwok.call("PATCH", path, {"status": {"phase": "Succeeded"}})
-
-    began = time.monotonic()
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        list(pool.map(end, pods))
-    return time.monotonic() - began
 
 
 def glance(true: Callable[[], bool]) -> Callable[[], bool]:

@@ -280,6 +280,21 @@ async def test_what_is_edited_is_put_back(kept: Kept, name: str) -> None:
         await restored(kept, kind, before)
 
 
+async def test_whoever_proves_is_told_that_something_was_put_back(kept: Kept) -> None:
+    told: list[bool] = []
+    async with kept.keeping(then=lambda: told.append(True)) as watchdog:
+        before = (await kept.settle())[POLICY]
+
+        async def has_looked() -> bool:
+            return watchdog.has_looked
+
+        await until(has_looked)
+        assert not told
+        await kept.client.request("DELETE", kept.path(POLICY))
+        await restored(kept, POLICY, before)
+    assert told == [True]
+
+
 async def test_an_overwritten_ca_is_put_back(kept: Kept) -> None:
     forged = base64.b64encode(kept.ca + kept.ca).decode()
     async with kept.keeping():

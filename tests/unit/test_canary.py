@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
@@ -10,7 +11,8 @@ import pytest
 from app.core.errors import ClusterError, ClusterRefused, ClusterUnavailable
 from app.core.model import GATE
 from app.kube.alarm import Alarm
-from app.kube.canary import HOLD, OWN_GATE, RELEASE, Canary, resource
+from app.kube.canary import CREATE, HOLD, OWN_GATE, RELEASE, Canary, Haste
+from app.kube.trials import SCHEDULER, resource
 from tests.fakes.guard import Guarded
 
 DENIED = ClusterRefused(
@@ -18,6 +20,8 @@ DENIED = ClusterRefused(
     "only Fairgate releases",
     422,
 )
+BY_WEBHOOK = ClusterRefused('403 admission webhook "x.fairgate.io" denied the request: no', 403)
+FORBIDDEN = ClusterRefused('403 pods is forbidden: User "x" cannot create resource "pods"', 403)
 NOT_FOUND = ClusterRefused("GET: 404", 404)
 CONFLICT = ClusterRefused("POST: 409", 409)
 OUTAGE = ClusterUnavailable("no answer")
@@ -26,10 +30,12 @@ Answer = list[str] | ClusterError
 
 
 class Server:
-    """Answers each method with a pod of these gates, or an error."""
+    """Answers each method with a pod of these gates, or an error; OTHER: pods for a scheduler."""
 
     def __init__(self, **answers: Answer) -> None:
-        self.answers: dict[str, Answer] = {"POST": [GATE], "PATCH": DENIED, "GET": [OWN_GATE, GATE]}
+        self.answers: dict[str, Answer] = {
+            "POST": [GATE], "OTHER": DENIED, "PATCH": DENIED, "GET": [OWN_GATE, GATE],
+        }  # fmt: skip
         self.answers |= answers
         self.asked: list[str] = []
         self.bodies: dict[str, Any] = {}
@@ -43,7 +49,8 @@ class Server:
             return b"{}"
         self.asked.append(method + (" dry" if ("dryRun", "All") in query else ""))
         self.bodies[self.asked[-1]] = body
-        answer = self.answers.get(method, [])
+        other = method == "POST" and body["spec"].get("schedulerName") == SCHEDULER
+        answer = self.answers.get("OTHER" if other else method, [])
         if isinstance(answer, ClusterError):
             raise answer
         gates = [{"name": name} for name in answer]
@@ -59,11 +66,12 @@ class Tried:
         self.canary = Canary(
             server,  # type: ignore[arg-type]
             ["nvidia.com/gpu"],
-            seconds=10,
+            seconds=3600,
             observing=lambda: self.observes,
             meters=self.guarded,
             alarm=Alarm(server, "fairgate-system", clock=iter(range(0, 10**6, 100)).__next__),  # type: ignore[arg-type]
-            checks=checks or (HOLD, RELEASE),
+            checks=checks or (HOLD, CREATE, RELEASE),
+            haste=Haste(0, 0, tries=3),
         )
 
     async def look(self) -> dict[str, list[bool | None]]:
@@ -73,8 +81,8 @@ class Tried:
 
 async def test_all_is_well() -> None:
     server = Server()
-    assert await Tried(server).look() == {HOLD: [True], RELEASE: [True]}
-    assert server.asked == ["POST dry", "GET", "PATCH dry"]
+    assert await Tried(server).look() == {HOLD: [True], CREATE: [True], RELEASE: [True]}
+    assert server.asked == ["POST dry", "POST dry", "GET", "PATCH dry"]
     assert server.bodies["PATCH dry"][-1] == {"op": "remove", "path": "/spec/schedulingGates/1"}
     assert server.events == []
 
@@ -108,11 +116,11 @@ async def test_lack_of_rights_proves_nothing() -> None:
     assert (await Tried(Server(PATCH=said), RELEASE).look())[RELEASE] == [False]
 
 
-@pytest.mark.parametrize("method", ["POST", "GET", "PATCH"])
+@pytest.mark.parametrize("method", ["POST", "OTHER", "GET", "PATCH"])
 async def test_an_outage_says_nothing(method: str) -> None:
     trials = await Tried(Server(**{method: OUTAGE})).look()
     assert False not in [each for results in trials.values() for each in results]
-    assert sum(map(len, trials.values())) == 1
+    assert sum(map(len, trials.values())) == 2
 
 
 async def test_the_pod_is_made_if_it_is_not_there() -> None:
@@ -148,8 +156,70 @@ async def test_nothing_is_tried_while_observing() -> None:
     server = Server(POST=[])
     tried = Tried(server)
     tried.observes = True
-    assert await tried.look() == {HOLD: [None], RELEASE: [None]}
+    assert await tried.look() == {HOLD: [None], CREATE: [None], RELEASE: [None]}
     assert server.asked == []
+
+
+async def test_a_pod_for_another_scheduler_that_can_be_made_is_told() -> None:
+    assert (await Tried(Server(OTHER=[GATE]), CREATE).look())[CREATE] == [False]
+    assert (await Tried(Server(OTHER=FORBIDDEN), CREATE).look())[CREATE] == [False]
+
+
+# --- soon after something was put back ---
+
+
+class Layered(Server):
+    """The rule that refuses a release is the policy, but from the second to the n-th time."""
+
+    def __init__(self, webhook_until: int) -> None:
+        super().__init__()
+        self._until = webhook_until
+        self._times = 0
+
+    async def request(self, method: str, path: str, **more: Any) -> bytes:
+        if method == "PATCH":
+            self._times += 1
+            stands_in = 1 < self._times <= self._until
+            self.answers["PATCH"] = BY_WEBHOOK if stands_in else DENIED
+        return await super().request(method, path, **more)
+
+
+async def test_the_second_layer_does_not_prove_the_first() -> None:
+    server = Layered(webhook_until=3)
+    tried = Tried(server, RELEASE)
+    assert await tried.canary.prove()  # the first time whatever refuses is usual
+    assert len(server.asked) == 2
+    assert await tried.canary.prove()
+    assert len(server.asked) == 2 + 2 * 3
+    assert tried.guarded.trials[RELEASE] == [True] * 4
+
+
+async def test_what_is_not_proven_in_time_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    tried = Tried(Layered(webhook_until=9), RELEASE)
+    assert await tried.canary.prove()
+    assert not await tried.canary.prove()
+    assert [each.message for each in caplog.records] == ["enforcement is not proven"]
+
+
+async def test_a_hole_is_no_proof() -> None:
+    server = Server(POST=[])
+    tried = Tried(server)
+    assert not await tried.canary.prove()
+    server.answers["POST"] = [GATE]
+    assert await tried.canary.prove()
+
+
+async def test_a_canary_that_is_hurried_does_not_wait_for_its_turn() -> None:
+    server = Server()
+    tried = Tried(server)
+    running = asyncio.create_task(tried.canary.run())
+    tried.canary.hurry()
+    async with asyncio.timeout(30):
+        while not server.asked:
+            await asyncio.sleep(0)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
 
 
 @pytest.mark.parametrize(

@@ -137,6 +137,17 @@ def test_programs_understand_what_the_chart_tells_them(inside: list[Object], rol
     assert pod_of(inside, role)["terminationGracePeriodSeconds"] > told.drain_seconds
 
 
+def test_a_webhook_that_stops_serves_until_everybody_knows(inside: list[Object]) -> None:
+    """Its probe fails at once; that it did is known after as many periods as failures count."""
+    container = container_of(inside, "webhook")
+    probe = container["readinessProbe"]
+    known_after = probe["periodSeconds"] * probe.get("failureThreshold", 3)
+    told = settings.load({each["name"]: each.get("value", "") for each in container["env"]})
+    assert told.drain_seconds >= 2 * known_after
+    strategy = of_kind(inside, "Deployment")["fairgate-webhook"]["spec"]["strategy"]
+    assert strategy["rollingUpdate"]["maxUnavailable"] == 0
+
+
 def test_strays_are_evicted_only_if_so_chosen(chart: Chart, inside: list[Object]) -> None:
     for documents, chosen in (
         (inside, False),
@@ -171,6 +182,20 @@ def test_url_of_redis_may_stay_in_a_secret(chart: Chart, role: str) -> None:
         "name": "FAIRGATE_REDIS_URL",
         "valueFrom": {"secretKeyRef": {"name": "redis-url", "key": "address"}},
     }
+
+
+def test_files_of_redis_are_seen_by_those_who_speak_to_it(chart: Chart) -> None:
+    plain = chart.render("certManager.enabled=true", "certManager.issuerRef.name=ca")
+    documents = chart.render(
+        "redis.filesSecret=redis-tls", "certManager.enabled=true", "certManager.issuerRef.name=ca"
+    )
+    for role, more in (("webhook", []), ("controller", ["redis"]), ("api", ["redis"])):
+        before = container_of(plain, role).get("volumeMounts", [])
+        mounts = container_of(documents, role).get("volumeMounts", [])
+        added = [each for each in mounts if each not in before]
+        assert [each["name"] for each in added] == more
+        assert all(each["mountPath"] == "/run/fairgate/redis" for each in added)
+    assert documents != plain
 
 
 def test_defaults_are_those_of_the_programs() -> None:

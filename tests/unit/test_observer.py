@@ -367,6 +367,8 @@ def test_an_epoch_that_goes_back_is_found_in_whatever_order_it_is_seen() -> None
 def test_a_fence_that_goes_back_is_found() -> None:
     stream = Stream()
     item = stream.changed(stream.held(), stamp="0@3")
+    item = stream.changed(stream.changed(item, stamp="0@3.7"), stamp="0@4.1.0")
+    assert stream.found == []
     stream.changed(item, stamp="0@2")
     assert stream.found == ["I5"]
 

@@ -174,7 +174,7 @@ def test_two_listeners_cannot_have_one_address() -> None:
     "url",
     [
         "redis://:s3cret@redis:6379/0",
-        "rediss://user:s3cret@redis:6379/0?password=s3cret",
+        f"rediss://user:s3cret@redis:6379/0?ssl_ca_certs={__file__}",
         "redis+sentinel://:s3cret@a:26379,b:26379/master/0",
     ],
 )
@@ -186,11 +186,34 @@ def test_a_password_is_never_shown(url: str) -> None:
     assert "s3cret" not in repr(chosen)
 
 
-def test_a_password_in_a_broken_url_is_never_shown() -> None:
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgres://:s3cret@redis:6379/0",
+        "rediss://:s3cret@redis:6379/0?password=s3cret",
+        "rediss://:s3cret@redis:6379/0?s3cret",
+    ],
+)
+def test_a_password_in_a_broken_url_is_never_shown(url: str) -> None:
     with pytest.raises(InvalidSettings) as raised:
-        settings.load({"FAIRGATE_REDIS_URL": "postgres://:s3cret@redis:6379/0"})
+        settings.load({"FAIRGATE_REDIS_URL": url})
 
     assert "s3cret" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("rediss://redis:6379/0?ssl_cert_reqs=none", "only files"),
+        ("rediss://redis:6379/0?ssl_check_hostname=no", "only files"),
+        ("redis://redis:6379/0?socket_timeout=600", "only files"),
+        (f"redis+sentinel://redis:26379/m/0?ssl_ca_certs={__file__}", "only a rediss://"),
+        ("rediss://redis:6379/0?ssl_ca_certs=/no/such/file", "there is no file"),
+    ],
+)
+def test_the_url_of_redis_can_name_files_of_tls_and_nothing_else(url: str, words: str) -> None:
+    with pytest.raises(InvalidSettings, match=words):
+        settings.load({"FAIRGATE_REDIS_URL": url})
 
 
 @pytest.mark.parametrize(("written", "meant"), [("true", True), ("False", False), ("", True)])

@@ -140,6 +140,34 @@ app.kubernetes.io/component: {{ .component }}
 {{- end }}
 {{- end }}
 
+{{/* Files that the URL of Redis may name. */}}
+{{- define "fairgate.redisMounts" -}}
+{{- if .Values.redis.filesSecret }}
+- {name: redis, mountPath: /run/fairgate/redis, readOnly: true}
+{{- end }}
+{{- end }}
+
+{{- define "fairgate.redisVolumes" -}}
+{{- with .Values.redis.filesSecret }}
+- name: redis
+  secret: {secretName: {{ . }}, defaultMode: 0400}
+{{- end }}
+{{- end }}
+
+{{/* The folder that the audit chain is also written to, if there is one. */}}
+{{- define "fairgate.auditMounts" -}}
+{{- if .Values.audit.existingClaim }}
+- {name: audit, mountPath: /var/lib/fairgate/audit}
+{{- end }}
+{{- end }}
+
+{{- define "fairgate.auditVolumes" -}}
+{{- with .Values.audit.existingClaim }}
+- name: audit
+  persistentVolumeClaim: {claimName: {{ . }}}
+{{- end }}
+{{- end }}
+
 {{/* What every pod of Fairgate has in common, but its containers. */}}
 {{- define "fairgate.pod" -}}
 securityContext:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import redis
 
-from tests.faults.observer import redis_copy, writers
+from tests.faults.observer import chain, redis_copy, writers
 from tests.faults.observer.cluster import Refused
 from tests.faults.observer.follow import Follower
 from tests.faults.observer.judge import Allowed, Judge
@@ -61,7 +61,8 @@ class Observer:
         version = self._catch_up()
         self._judge.finish(version)
         if self._told.redis:
-            self._compare()
+            self._compare("I8", self._copy_differs)
+            self._compare("I7", self._chain_is_wrong)
         if self._told.audit_log:
             log = writers.read(self._told.audit_log)
             cuts = self._follower.cuts
@@ -97,24 +98,34 @@ class Observer:
             self._judge.blame("observer", "could not catch up with the API server", newest)
         return newest
 
-    def _compare(self) -> None:
-        """Compare Redis with a recount, again and again until they are equal."""
+    def _compare(self, invariant: str, differences: Callable[[], list[str]]) -> None:
+        """Compare Redis with what was seen, again and again until nothing differs."""
         found: list[str] = []
 
         def is_equal() -> bool:
             nonlocal found
             try:
-                copy = redis_copy.read(self._told.redis, self._told.cluster)
-            except (redis.RedisError, ValueError) as error:
-                found = [f"not readable: {error}"]
-                return False
-            wanted = redis_copy.recount(self._judge.layout, self._judge.pods.values())
-            found = redis_copy.compare(wanted, copy)
+                found = differences()
+            except (redis.RedisError, OSError, Refused, ValueError, KeyError) as error:
+                found = [f"not readable: {error!r}"]
             return not found
 
         if not self._until(is_equal):
             for what in found:
-                self._judge.blame("I8", f"Redis: {what}", self._follower.settled)
+                self._judge.blame(invariant, f"Redis: {what}", self._follower.settled)
+
+    def _copy_differs(self) -> list[str]:
+        found = redis_copy.read(self._told.redis, self._told.cluster)
+        wanted = redis_copy.recount(self._judge.layout, self._judge.pods.values())
+        return redis_copy.compare(wanted, found)
+
+    def _chain_is_wrong(self) -> list[str]:
+        anchor = self._follower.find(chain.ANCHOR)
+        found = chain.read(self._told.redis, self._told.cluster, (anchor or {}).get("data"))
+        self._judge.counts["audit entries"] = len(found.entries)
+        if not found.present:
+            return []
+        return chain.verify(found) + chain.agree(found, self._judge.releases)
 
     def _until(self, true: Callable[[], bool]) -> bool:
         deadline = time.monotonic() + self._told.settle

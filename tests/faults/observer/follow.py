@@ -12,7 +12,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.faults.observer.cluster import Api, Refused
+from tests.faults.observer.cluster import Api, Object, Refused
 from tests.faults.observer.stream import KINDS, Hole, Sighting, Stream
 
 PROBE_SECONDS = 0.5
@@ -123,6 +123,15 @@ class Follower:
     def newest(self) -> int:
         """Return the newest version there is. Raises OSError, Refused."""
         return int(self._asking.get(KINDS["leases"], limit="1")["metadata"]["resourceVersion"])
+
+    def find(self, path: str) -> Object | None:
+        """Return an object, None if there is none. Raises OSError, Refused."""
+        try:
+            return self._asking.get(path)
+        except Refused as error:
+            if error.status != 404:
+                raise
+            return None
 
     def end(self) -> None:
         """Stop following."""

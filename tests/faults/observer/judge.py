@@ -185,7 +185,7 @@ class Judge:
         if new.gated:
             if not old.gated:
                 self.blame("I2", f"{new} has its gate back", seen.version)
-            if new.fence < old.fence:
+            if 0 < new.fence < old.fence:
                 what = f"{new}: fence of epoch {new.fence} after one of {old.fence}"
                 self.blame("I5", what, seen.version)
             self._check_held(new, seen)

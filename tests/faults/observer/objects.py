@@ -16,7 +16,7 @@ GATE = "fairgate.io/queue"
 OURS = "fairgate.io/"
 ADOPTED = "adopted"
 RELEASE = re.compile(r"([1-9]\d{0,11})\.([1-9]\d{0,14})", re.ASCII)
-FENCE = re.compile(r"0@([1-9]\d{0,11})", re.ASCII)
+FENCE = re.compile(r"0@([1-9]\d{0,11})(\.\d{1,15}){0,2}", re.ASCII)
 MIRROR = "kubernetes.io/config.mirror"
 NS = "ns."
 

@@ -1,80 +1,60 @@
-"""Certificate and CA change under a load of creates, and no create is refused."""
+"""F4: certificate and CA change under a load of creates, and no create is refused."""
 
 from __future__ import annotations
 
 import asyncio
 import base64
-import contextlib
 import ssl
-from collections.abc import AsyncIterator, Iterator
-from datetime import UTC, datetime, timedelta
-from pathlib import Path
-from urllib.parse import urlsplit
+from dataclasses import dataclass
+from datetime import timedelta
 
 import msgspec
 import pytest
 
 from app.core.errors import ClusterError
-from app.dev import folder as folders
-from app.dev.cluster import Cluster
-from app.dev.fairgate import NAMESPACE, SECRET
-from app.dev.options import Options
-from app.dev.tools import Tools
-from app.kube.bundle import Bundle
 from app.kube.client import Client
 from app.ports import Secret
-from app.tls.rotation import new_content
-from tests.e2e.stage import PATIENCE, Stage, gates, pod
+from tests.e2e.stage import gates, pod
+from tests.faults.keeping import LIFE, admin, keep, kept
+from tests.faults.program import Program
+from tests.faults.rig import Rig
 
 SETTLE = 5
-LIFE = timedelta(days=90)
+PATIENCE = 200.0
 UNTIL_DUE = timedelta(seconds=20)
 """From the making of the certificate: until Fairgate serves, and creates are under way."""
 
 CREATORS = 4
 HOOKS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/fairgate"
-PODS = "/api/v1/namespaces/default/pods"
+NAMESPACE = "f04-renewal"
+PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
+
+
+@dataclass(frozen=True)
+class Aged:
+    rig: Rig
+    api: Program
+    webhook: Program
 
 
 @pytest.fixture
-def aged(cluster_tools: Tools) -> Iterator[Cluster]:
-    """A cluster whose Fairgate serves with a certificate of which two thirds have nearly passed."""
-    cluster = Cluster(folders.own_folder("renewal"))
-    environment = {"FAIRGATE_TLS_SETTLE_SECONDS": str(SETTLE), "FAIRGATE_TLS_DAYS": str(LIFE.days)}
-    try:
-        cluster.up(Options(nodes=1, fairgate=False, environment=environment))
-        cluster.install()
-        asyncio.run(keep_aged(cluster))
-        cluster.start_fairgate("api")
-        cluster.start_fairgate("webhook")
-        yield cluster
-    finally:
-        cluster.down()
-
-
-@contextlib.asynccontextmanager
-async def admin(cluster: Cluster) -> AsyncIterator[Client]:
-    client = await Client.connect(cluster.kubeconfig, pool_size=CREATORS + 4)
-    try:
-        yield client
-    finally:
-        await client.close()
-
-
-async def keep_aged(cluster: Cluster) -> None:
-    made = datetime.now(UTC) - LIFE * 2 / 3 + UNTIL_DUE
-    content = new_content(["127.0.0.1", "localhost"], made, LIFE.days)
-    async with admin(cluster) as client:
-        await Bundle(client).create_secret(NAMESPACE, SECRET, content, "kubernetes.io/tls")
+def aged(rig: Rig) -> Aged:
+    """Fairgate serves with a certificate of which two thirds have nearly passed."""
+    for webhook in rig.of("webhook"):
+        webhook.kill()
+    asyncio.run(keep(rig, LIFE / 3 + UNTIL_DUE))
+    young = {"tls_settle_seconds": SETTLE, "tls_days": LIFE.days}
+    rig.start("controller")
+    return Aged(rig, rig.start("api", **young), rig.start("webhook", **young))
 
 
 class Load:
     """Creates GPU pods without a pause, and shakes hands as an API server that is a bit late."""
 
-    def __init__(self, cluster: Cluster, client: Client) -> None:
+    def __init__(self, rig: Rig, client: Client) -> None:
         self._client = client
-        self._webhook = urlsplit(cluster.details().webhook or "")
-        self._pki = cluster.folder / "pki"
+        self._port = rig.front.port
+        self._pki = rig.cluster.folder / "pki"
         self.created = 0
         self.greeted = 0
         self.failures: list[str] = []
@@ -116,18 +96,11 @@ class Load:
         context = ssl.create_default_context(cadata=trusted)
         own = self._pki / "kube-apiserver-webhook-client"
         context.load_cert_chain(f"{own}.crt", f"{own}.key")
-        at = self._webhook
-        _, writer = await asyncio.open_connection(at.hostname, at.port, ssl=context)
+        _, writer = await asyncio.open_connection("127.0.0.1", self._port, ssl=context)
         shown = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
         writer.close()
         await writer.wait_closed()
         return ssl.DER_cert_to_PEM_cert(shown)
-
-
-async def kept(client: Client) -> Secret:
-    found = await Bundle(client).read_secret(NAMESPACE, SECRET)
-    assert found is not None
-    return found
 
 
 def count(bundle: str | bytes) -> int:
@@ -135,22 +108,22 @@ def count(bundle: str | bytes) -> int:
     return text.count("BEGIN CERTIFICATE")
 
 
-async def test_certificate_and_ca_change_and_no_create_is_refused(
-    aged: Cluster, tmp_path: Path
-) -> None:
-    async with admin(aged) as client, asyncio.timeout(PATIENCE):
-        before = await kept(client)
+async def test_f04_certificate_and_ca_change_and_no_create_is_refused(aged: Aged) -> None:
+    rig = aged.rig
+    rig.stage.namespace(NAMESPACE)
+    async with admin(rig) as client, asyncio.timeout(PATIENCE):
+        before = await kept(rig)
         assert "next.crt" not in before.data, "the change began before the load"
-        load = Load(aged, client)
+        load = Load(rig, client)
         works = [load.create(f"load-{number}") for number in range(CREATORS)]
         tasks = [asyncio.create_task(work) for work in (*works, load.greet())]
         try:
-            seen = await watch_the_change(client, load, before)
+            seen = await watch_the_change(rig, load, before)
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-        after = await kept(client)
+        after = await kept(rig)
         trusted = await load.published()
         shown = await load.served(trusted)
 
@@ -160,18 +133,18 @@ async def test_certificate_and_ca_change_and_no_create_is_refused(
     assert before.data["ca.crt"].decode() not in trusted
     assert shown.encode().strip() == after.data["tls.crt"].strip()
     assert shown.encode().strip() != before.data["tls.crt"].strip()
-    api = urlsplit(aged.details().api or "")
-    assert ssl.get_server_certificate((str(api.hostname), api.port or 443)) == shown
-    left = Stage(aged, folder=tmp_path).metric("webhook", "fairgate_certificate_expiry_seconds")
+    assert ssl.get_server_certificate(("127.0.0.1", aged.api.listens)) == shown
+    left = aged.webhook.metric("fairgate_certificate_expiry_seconds")
+    assert left is not None
     assert LIFE.total_seconds() - 600 < left <= LIFE.total_seconds()
 
 
-async def watch_the_change(client: Client, load: Load, before: Secret) -> list[str]:
+async def watch_the_change(rig: Rig, load: Load, before: Secret) -> list[str]:
     """Return the stages the Secret went through, once the old CA is published no more."""
     seen: list[str] = []
     done_at = 0
     while not done_at or load.created < done_at:
-        data = (await kept(client)).data
+        data = (await kept(rig)).data
         if "next.crt" in data:
             stage = "staged"
         elif data["tls.crt"] == before.data["tls.crt"]:

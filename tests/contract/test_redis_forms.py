@@ -1,0 +1,375 @@
+"""Redis in all its forms: with TLS, with a user of few rights, behind sentinels that fail over."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from urllib.parse import urlencode
+
+import pytest
+
+from app.core.audit import Deed, Head, Record, seal
+from app.core.audit_lines import SignedHead
+from app.core.effects import Refund, StoreWrite
+from app.core.errors import StoreError, StoreUnavailable
+from app.core.model import Millis, Uid
+from app.ports import Batch
+from app.store.audit import RedisTrail
+from app.store.connection import Server
+from app.tls.issue import Authority, new_authority
+from tests.fakes.stores import AnyStore, Reals, real
+from tests.fakes.writes import ALICE, TEAM, charge, enqueue, intend
+from tests.recount import compare
+from tests.redis_process import RIGHTS, RedisProcess
+
+CONTENTS: list[StoreWrite] = [charge("a", 4), intend("i", 1), enqueue("q", "1")]
+
+
+class Relay:
+    """A port of the loopback in front of another one; speaks TLS if given a context.
+
+    The server of the tests is built without TLS. `target` holds for new connections, as a name
+    does that leads to whoever is the primary now; `rewrite` changes what comes back.
+    """
+
+    def __init__(self, target: int, context: ssl.SSLContext | None = None) -> None:
+        self.target = target
+        self.rewrite = (b"", b"")
+        self.port = 0
+        self._context = context
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[Relay]:
+        server = await asyncio.start_server(self._serve, "127.0.0.1", 0, ssl=self._context)
+        self.port = int(server.sockets[0].getsockname()[1])
+        try:
+            yield self
+        finally:
+            server.close()
+            for task in list(self._tasks):
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self.target)
+        for way in (
+            _carry(reader, far_writer, (b"", b"")),
+            _carry(far_reader, writer, self.rewrite),
+        ):
+            task = asyncio.create_task(way)
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+
+async def _carry(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, rewrite: tuple[bytes, bytes]
+) -> None:
+    try:
+        while data := await reader.read(1 << 16):
+            writer.write(data.replace(*rewrite) if rewrite[0] else data)
+            await writer.drain()
+    except OSError:
+        pass
+    finally:
+        writer.close()
+
+
+class Papers:
+    """Certificates of one authority, in files."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._authority: Authority = new_authority("redis", datetime.now(UTC), 2)
+        self.ca = folder / "ca.crt"
+        self.ca.write_bytes(self._authority.certificate_pem)
+
+    def issue(self, name: str, names: Sequence[str] = ()) -> tuple[str, str]:
+        issued = self._authority.issue(
+            name, names=names, server=bool(names), client=not names, now=datetime.now(UTC), days=2
+        )
+        files = self._folder / f"{name}.crt", self._folder / f"{name}.key"
+        files[0].write_bytes(issued.certificate_pem)
+        files[1].write_bytes(issued.key_pem)
+        return str(files[0]), str(files[1])
+
+    def serving(self, names: Sequence[str] = ("127.0.0.1",)) -> ssl.SSLContext:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(*self.issue("server", names))
+        return context
+
+
+@pytest.fixture
+def papers(tmp_path: Path) -> Papers:
+    return Papers(tmp_path)
+
+
+def port_of(url: str) -> int:
+    return int(url.rsplit(":", 1)[1].split("/")[0])
+
+
+async def test_tls_with_a_ca_of_ones_own_works(store_url: str, papers: Papers) -> None:
+    async with Relay(port_of(store_url), papers.serving()).running() as tls:
+        url = f"rediss://127.0.0.1:{tls.port}/0?{urlencode({'ssl_ca_certs': papers.ca})}"
+        async with real(url) as world:
+            await world.store().rebuild(7, CONTENTS)
+            assert await compare(world.store(), CONTENTS) == []
+
+
+async def test_a_certificate_of_an_unknown_ca_is_refused(store_url: str, papers: Papers) -> None:
+    async with (
+        Relay(port_of(store_url), papers.serving()).running() as tls,
+        real(f"rediss://127.0.0.1:{tls.port}/0") as world,
+    ):
+        with pytest.raises(StoreUnavailable, match=r"not trusted.*name its CA"):
+            await world.store().floor()
+
+
+async def test_a_certificate_of_another_server_is_refused(store_url: str, papers: Papers) -> None:
+    serving = papers.serving(["redis.example"])
+    async with Relay(port_of(store_url), serving).running() as tls:
+        url = f"rediss://127.0.0.1:{tls.port}/0?{urlencode({'ssl_ca_certs': papers.ca})}"
+        async with real(url) as world:
+            with pytest.raises(StoreUnavailable, match=r"not trusted.*127\.0\.0\.1"):
+                await world.store().floor()
+
+
+async def test_a_server_may_demand_a_certificate_of_us(store_url: str, papers: Papers) -> None:
+    serving = papers.serving()
+    serving.verify_mode = ssl.CERT_REQUIRED
+    serving.load_verify_locations(papers.ca)
+    certificate, key = papers.issue("fairgate")
+    files = {"ssl_ca_certs": papers.ca, "ssl_certfile": certificate, "ssl_keyfile": key}
+    async with Relay(port_of(store_url), serving).running() as tls:
+        url = f"rediss://127.0.0.1:{tls.port}/0"
+        async with real(f"{url}?{urlencode(files)}") as world:
+            assert await world.store().floor() == 0
+        async with real(f"{url}?{urlencode({'ssl_ca_certs': papers.ca})}") as stranger:
+            with pytest.raises(StoreUnavailable):
+                await stranger.store().floor()
+
+
+@pytest.fixture
+def limited(own_redis: RedisProcess) -> Iterator[str]:
+    """The URL of a user with the rights that the manual lists, and no more."""
+    own_redis.tell("ACL", "SETUSER", "fairgate", *RIGHTS.split(), ">s3cret")
+    return own_redis.url.replace("//", "//fairgate:s3cret@")
+
+
+NEEDED = [right for right in RIGHTS.split() if right[0] == "+" and right != "+memory|usage"]
+"""Without the last one the audit chain is not bounded by size, and nothing fails."""
+
+
+async def everything(world: Reals) -> None:
+    """Do all that Fairgate does to Redis."""
+    store = world.store()
+    await world.server.check()
+    for _ in range(2):  # the second drops what the first made
+        await store.rebuild(7, CONTENTS)
+    await store.write(7, [charge("b", 1), enqueue("q", "2"), Refund(Uid("a")), Refund(Uid("b"))])
+    await store.claim(8)
+    await store.rebuild(8, [intend("i", 1), enqueue("q", "2")])
+    await store.intents()
+    await store.place(Uid("q"))
+    await store.queue(TEAM, ALICE, 5)
+    assert await compare(store, [intend("i", 1), enqueue("q", "2")]) == []
+    await written_down(RedisTrail(world.server, world.cluster))
+
+
+async def written_down(trail: RedisTrail) -> None:
+    """Append to the audit chain, remove its beginning, and begin it anew."""
+    head = Head()
+    for keep, aside in ((0, False), (2, False), (0, True)):
+        entry = seal(head, 8, Record(Millis(1), Deed.LEADING))
+        after, head = head, Head(entry.number, entry.hash)
+        signed = SignedHead("c", head, 8, Millis(2))
+        assert await trail.append(Batch(8, after, (entry,), signed, keep, aside))
+    assert [entry.number for entry in await trail.entries(0, 10)] == [3]
+    assert (await trail.ending()).last == head
+
+
+async def test_the_rights_that_the_manual_lists_suffice(limited: str) -> None:
+    async with real(limited) as world:
+        await everything(world)
+
+
+@pytest.mark.parametrize("right", NEEDED)
+async def test_with_a_right_less_it_says_so(
+    own_redis: RedisProcess, limited: str, right: str
+) -> None:
+    own_redis.tell("ACL", "SETUSER", "fairgate", "-" + right[1:])
+    async with real(limited) as world:
+        with pytest.raises(StoreUnavailable, match=r"denies its user.*rights") as told:
+            await everything(world)
+    assert "s3cret" not in str(told.value)
+
+
+async def test_keys_of_others_are_out_of_reach(limited: str) -> None:
+    server = Server.connect(limited)
+    for command in (("GET", "other"), ("FLUSHALL",), ("CONFIG", "GET", "*"), ("KEYS", "*")):
+        with pytest.raises(StoreUnavailable, match="denies its user"):
+            await server.call(*command)
+    await server.close()
+
+
+async def test_without_a_command_that_scripts_use_nothing_becomes_valid(
+    own_redis: RedisProcess, limited: str
+) -> None:
+    async with real(limited) as world:
+        await world.store().rebuild(7, CONTENTS)
+        own_redis.tell("ACL", "SETUSER", "fairgate", "-zadd")
+        with pytest.raises(StoreUnavailable, match="denies"):
+            await world.store().rebuild(7, [enqueue("z", "1")])
+        assert await compare(world.store(), CONTENTS) == []
+
+
+class Watched:
+    """A primary, a replica and a sentinel that fails over at once."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.primary = RedisProcess(self._own("primary"))
+        self.replica = RedisProcess(
+            self._own("replica"), "--replicaof", "127.0.0.1", str(self.primary.port)
+        )
+        file = self._own("sentinel") / "sentinel.conf"
+        file.write_text(
+            f"sentinel monitor main 127.0.0.1 {self.primary.port} 1\n"
+            "sentinel down-after-milliseconds main 500\n"
+            "sentinel failover-timeout main 3000\n"
+        )
+        self.sentinel = RedisProcess(file.parent, str(file), "--sentinel")
+        self.url = f"redis+sentinel://127.0.0.1:{self.sentinel.port}/main/0"
+
+    async def replicating(self) -> None:
+        """Wait until a failover is possible."""
+        asked = Server.connect(f"redis://127.0.0.1:{self.sentinel.port}/0")
+        try:
+            while not any(
+                b"ok" in dict(zip(each[::2], each[1::2], strict=True))[b"master-link-status"]
+                for each in await self._replicas(asked)
+            ):
+                await asyncio.sleep(0.1)
+        finally:
+            await asked.close()
+
+    async def _replicas(self, asked: Server) -> list[list[bytes]]:
+        answer = await asked.call("SENTINEL", "REPLICAS", "main")
+        return [
+            list(sum(each.items(), ())) if isinstance(each, dict) else list(each) for each in answer
+        ]
+
+    def _own(self, name: str) -> Path:
+        folder = self._folder / name
+        folder.mkdir()
+        return folder
+
+    def kill(self) -> None:
+        for process in (self.sentinel, self.replica, self.primary):
+            process.kill()
+
+
+@pytest.fixture
+def watched(tmp_path: Path) -> Iterator[Watched]:
+    found = Watched(tmp_path)
+    yield found
+    found.kill()
+
+
+async def lead(store: AnyStore, writes: list[StoreWrite]) -> None:
+    """Do as the leader does after a loss: rebuild from the truth until that succeeds."""
+    while True:
+        try:
+            await store.rebuild(7, writes)
+            await store.write(7, [])
+        except StoreError:
+            await asyncio.sleep(0.1)
+        else:
+            return
+
+
+@pytest.mark.parametrize("fault", ["kill", "freeze"])
+async def test_a_failover_costs_a_pause_and_nothing_else(watched: Watched, fault: str) -> None:
+    async with asyncio.timeout(90), real(watched.url) as world:
+        await watched.replicating()
+        store = world.store()
+        await store.rebuild(7, [])
+        truth: list[StoreWrite] = []
+        for number in range(200):
+            if number == 100:
+                getattr(watched.primary, fault)()
+            write = charge(str(number), 1)
+            truth.append(write)
+            try:
+                await store.write(7, [write])
+            except StoreError:
+                await lead(store, truth)
+        assert await compare(world.store(), truth) == []
+        async with real(watched.replica.url) as promoted:
+            promoted.cluster = world.cluster
+            assert (await promoted.server.call("ROLE"))[0] == b"master"
+            assert await compare(promoted.store(), truth) == []
+
+
+async def test_a_primary_that_comes_back_as_a_replica_gets_no_more_writes(
+    watched: Watched,
+) -> None:
+    async with asyncio.timeout(90), real(watched.url) as world:
+        await watched.replicating()
+        await world.store().rebuild(7, [charge("a", 1)])
+        watched.primary.freeze()
+        await lead(world.store(), [charge("a", 1), charge("b", 1)])
+        watched.primary.thaw()
+        async with real(watched.primary.url) as demoted:
+            while (await demoted.server.call("ROLE"))[0] != b"slave":
+                await asyncio.sleep(0.1)
+        await lead(world.store(), [charge("c", 1)])
+        assert await compare(world.store(), [charge("c", 1)]) == []
+
+
+async def test_a_name_that_leads_to_another_server_by_now_is_followed(
+    own_redis: RedisProcess, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    other = RedisProcess(tmp_path_factory.mktemp("other"))
+    relay = Relay(own_redis.port)
+    try:
+        async with relay.running(), real(f"redis://127.0.0.1:{relay.port}/0") as world:
+            store = world.store()
+            await store.rebuild(7, CONTENTS)
+            own_redis.tell("REPLICAOF", "127.0.0.1", str(other.port))
+            relay.target = other.port
+            with pytest.raises(StoreUnavailable, match="read-only"):
+                await store.write(7, [])
+            await store.rebuild(7, CONTENTS)
+            assert await compare(store, CONTENTS) == []
+    finally:
+        other.kill()
+
+
+async def test_sentinels_and_their_servers_may_both_speak_tls(
+    own_redis: RedisProcess, tmp_path_factory: pytest.TempPathFactory, papers: Papers
+) -> None:
+    folder = tmp_path_factory.mktemp("sentinel")
+    file = folder / "sentinel.conf"
+    file.write_text(f"sentinel monitor main 127.0.0.1 {own_redis.port} 1\n")
+    sentinel = RedisProcess(folder, str(file), "--sentinel")
+    try:
+        async with (
+            Relay(own_redis.port, papers.serving()).running() as tls,
+            Relay(sentinel.port, papers.serving()).running() as asked,
+        ):
+            # The sentinel knows the plain port only; both are of five digits.
+            asked.rewrite = (str(own_redis.port).encode(), str(tls.port).encode())
+            files = urlencode({"ssl_ca_certs": papers.ca})
+            async with real(f"rediss+sentinel://127.0.0.1:{asked.port}/main/0?{files}") as world:
+                await world.store().rebuild(7, CONTENTS)
+                assert await compare(world.store(), CONTENTS) == []
+            async with real(f"rediss+sentinel://127.0.0.1:{asked.port}/main/0") as stranger:
+                with pytest.raises(StoreUnavailable):
+                    await stranger.store().floor()
+    finally:
+        sentinel.kill()

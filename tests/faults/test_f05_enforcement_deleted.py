@@ -1,0 +1,138 @@
+"""F5: what makes the API server ask us, or refuse without us, is deleted under load."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from app.core.errors import ClusterError
+from app.dev.kubectl import Kubectl
+from app.kube.enforcement import Ref
+from tests.e2e.stage import GATE, gates, name_of, pod
+from tests.faults.creators import Creators
+from tests.faults.rig import Rig
+
+WORKERS = 2
+PACE = 0.1
+KINDS = ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
+HOOKS = ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
+EITHER = [
+    *(Ref(kind, "fairgate") for kind in HOOKS),
+    *(Ref(kind, name) for kind in KINDS for name in ("fairgate-create", "fairgate-update")),
+]
+BOTH = [
+    *(Ref(kind, "fairgate") for kind in HOOKS),
+    *(Ref(KINDS[1], name) for name in ("fairgate-create", "fairgate-update")),
+]
+PROVEN = "enforcement is proven"
+PAST = "a pod got past the gate without a release"
+PREY = "prey"
+"""A pod that is held for good, whose gate somebody tries to take off meanwhile."""
+
+
+def is_there(rig: Rig, ref: Ref) -> bool:
+    with rig.admin() as api:
+        return api.find(ref.path) is not None
+
+
+def delete(rig: Rig, *refs: Ref) -> float:
+    """Delete all of these at the same time; return when they were gone."""
+
+    def one(ref: Ref) -> None:
+        with rig.admin() as api:
+            api.call("DELETE", ref.path)
+
+    with ThreadPoolExecutor(len(refs)) as pool:
+        list(pool.map(one, refs))
+    return time.monotonic()
+
+
+def proofs(rig: Rig) -> int:
+    """Return how often the canaries have proven enforcement."""
+    return sum(len(each.lines(PROVEN)) for each in rig.of("webhook"))
+
+
+def steal(thief: Kubectl, namespace: str) -> str:
+    """Try to take the gate off; return what came of it."""
+    patch = json.dumps([{"op": "remove", "path": "/spec/schedulingGates"}])
+    try:
+        return thief.run("patch", "pod", PREY, "-n", namespace, "--type=json", "-p", patch)
+    except ClusterError as error:
+        return str(error)
+
+
+def test_f05_with_either_layer_deleted_the_other_holds(rig: Rig) -> None:
+    namespace = rig.stage.namespace("f05-either")
+    rig.start("controller")
+    rig.stage.apply(namespace, pod(PREY, 999))
+    thief = rig.stage.as_user("thief", namespace)
+    stolen: list[str] = []
+    with Creators(rig.cluster.kubeconfig, namespace, workers=WORKERS, pace=PACE) as load:
+        for ref in EITHER:
+            before = proofs(rig)
+            gone_at = delete(rig, ref)
+            rig.until(f"{ref} is back", lambda r=ref: is_there(rig, r))  # type: ignore[misc]
+            back = time.monotonic() - gone_at
+
+            def proven(ref: Ref = ref, before: int = before) -> bool:
+                said = steal(thief, namespace)
+                if "Fairgate: only Fairgate takes the gate" not in said:
+                    stolen.append(f"{ref}: {said}")
+                return proofs(rig) > before
+
+            rig.until(f"the effect of {ref} is proven", proven)
+            rig.took(f"{ref} back", back)
+            rig.took(f"{ref} proven", time.monotonic() - gone_at)
+    rig.took("creates", len(load.tally.created))
+    rig.took("creates refused", len(load.tally.refused))
+    assert load.tally.ungated == []
+    assert stolen == []
+    assert {each.said for each in load.tally.refused if "Fairgate" not in each.said} == set()
+    [prey] = [each for each in rig.stage.pods(namespace) if name_of(each) == PREY]
+    assert GATE in gates(prey)
+
+
+def test_f05_what_slips_through_without_both_layers_is_what_we_report(rig: Rig) -> None:
+    """The second time nobody puts anything back for a while, so that something does slip."""
+    namespace = rig.stage.namespace("f05-both")
+    controller = rig.start("controller")
+    [webhook] = rig.of("webhook")
+    with Creators(rig.cluster.kubeconfig, namespace, workers=WORKERS, pace=PACE, keep=True) as load:
+        tally = load.tally
+        rig.until("pods are held", lambda: len(tally.created) > 5)
+        before = proofs(rig)
+        delete(rig, *BOTH)
+        rig.until("all is proven", lambda: proofs(rig) > before)
+        rig.took("slipped through while we looked", len(tally.ungated))
+        webhook.stop()
+        gone_at = delete(rig, *BOTH)
+        enough = len(tally.ungated) + 3
+        rig.until("pods slip through", lambda: len(tally.ungated) >= enough)
+        before = len(webhook.lines(PROVEN))
+        webhook.cont()
+        began = time.monotonic()
+        rig.until("all is back", lambda: all(is_there(rig, ref) for ref in BOTH))
+        rig.took("all back", time.monotonic() - began)
+        rig.until("all is proven", lambda: len(webhook.lines(PROVEN)) > before)
+        rig.took("all proven", time.monotonic() - began)
+    rig.took("slipped through in all", len(tally.ungated))
+    assert gone_at < began
+    slipped = sorted(tally.ungated)
+
+    def reported() -> list[str]:
+        return sorted(line["facts"]["pod"] for line in controller.lines(PAST))
+
+    with contextlib.suppress(AssertionError):  # the next line says what is missing
+        rig.until("all of it is reported", lambda: reported() == slipped)
+    assert reported() == slipped
+    assert controller.metric("fairgate_bypassed_pods_total") == len(slipped)
+    with pytest.raises(AssertionError, match=r"past the gate|not released"):
+        rig.verdict()
+    assert rig.report is not None
+    assert {each["invariant"] for each in rig.report["violations"]} <= {"I1", "I4"}
+    assert rig.report["counts"] is not None
+    assert sorted(rig.report["bypassed"]) == [f"{namespace}/{name}" for name in slipped]

@@ -1,0 +1,79 @@
+"""F8: the leader is cut off, from Redis or from the API server, or hears no replies any more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.faults.cable import Cable
+from tests.faults.crowd import Crowd
+from tests.faults.program import Program
+from tests.faults.rig import Rig
+
+ROOM = 4
+REDIS_AWAY = "redis cannot be written; nothing is released until it can"
+
+FAULTS: dict[str, Callable[[Cable], None]] = {
+    "cut": lambda cable: cable.cut(),
+    "hung": lambda cable: cable.freeze(),
+    "deaf": lambda cable: cable.freeze(replies_only=True),
+}
+
+
+def test_f08_without_redis_nothing_is_released_and_it_resumes(rig: Rig) -> None:
+    leader = rig.start("controller")
+    crowd = Crowd(rig, "f08-redis", 60)
+    rig.took("full at first", crowd.until_full())
+    for name, fault in FAULTS.items():
+        waiting, warnings = crowd.held(), len(leader.lines(REDIS_AWAY))
+        fault(leader.redis)
+        crowd.leave(ROOM)
+        noticed = rig.until("it knows", lambda: len(leader.lines(REDIS_AWAY)) > warnings)  # noqa: B023
+        assert crowd.held() == waiting, f"{name}: released without an intent that stands"
+        assert leader.metric("fairgate_leader") == 1
+        leader.redis.mend()
+        resumed = rig.until("it resumes", lambda: crowd.held() < waiting)  # noqa: B023
+        crowd.until_full()
+        rig.took(f"{name}: noticed after", noticed)
+        rig.took(f"{name}: resumed after healing", resumed)
+
+
+def test_f08_without_the_api_server_it_stops_leading_and_resumes(rig: Rig) -> None:
+    leader = rig.start("controller")
+    crowd = Crowd(rig, "f08-api", 60)
+    crowd.until_full()
+    for name, fault in FAULTS.items():
+        waiting = crowd.held()
+        fault(leader.api)
+        crowd.leave(ROOM)
+        lost = rig.until("it stops leading", lambda: leads(leader) is False)
+        assert crowd.held() == waiting, f"{name}: released by nobody we know of"
+        leader.api.mend()
+        resumed = rig.until("it resumes", lambda: crowd.held() < waiting)  # noqa: B023
+        crowd.until_full()
+        rig.took(f"{name}: stopped leading after", lost)
+        rig.took(f"{name}: resumed after healing", resumed)
+
+
+@pytest.mark.parametrize("lost", [False, True], ids=["late", "lost"])
+def test_f08_a_reply_that_does_not_come_is_no_answer(rig: Rig, lost: bool) -> None:
+    """Patches arrive, replies do not: what they released counts, until the pods have told."""
+    leader = rig.start("controller", release_concurrency=4)
+    leader.api.delay(0.2)
+    crowd = Crowd(rig, "f08-replies", 40)
+    rig.until("the first are released", lambda: len(crowd.stamps()) > 1)
+    leader.api.freeze(replies_only=True)
+    heard = leader.metric("fairgate_release_total", 'result="released"') or 0
+    rig.until("it stops leading", lambda: leads(leader) is False)
+    rig.took("releases that it was not told of (pods)", len(crowd.stamps()) - heard)
+    if lost:
+        leader.api.drop()
+    leader.api.mend()
+    rig.took("full after healing", crowd.until_full())
+    assert len(crowd.stamps()) == len(crowd.released())
+
+
+def leads(program: Program) -> bool | None:
+    value = program.metric("fairgate_leader")
+    return None if value is None else value == 1

@@ -1,0 +1,146 @@
+"""F10: whatever befalls Redis costs a pause; then it equals a recount, and nothing counts twice."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Iterator
+
+from tests.e2e.test_faults import differences
+from tests.faults.crowd import Crowd
+from tests.faults.program import Program
+from tests.faults.rig import Rig
+
+ROOM = 2
+REDIS_AWAY = "redis cannot be written; nothing is released until it can"
+REBUILT = "redis rebuilt"
+
+
+def test_f10_a_redis_that_is_killed_emptied_or_set_back_is_rebuilt(rig: Rig) -> None:
+    leader, crowd = full(rig, "f10-lost")
+    server = rig.redis_server
+
+    def killed() -> None:
+        server.kill()
+        crowd.leave(ROOM)
+        pauses(rig, leader, crowd)
+        server.start(empty=True)
+
+    def set_back() -> None:
+        server.save()
+        crowd.leave(ROOM)  # writes that the snapshot does not hold
+        crowd.until_full()
+        server.kill()
+        crowd.leave(ROOM)
+        pauses(rig, leader, crowd)
+        server.start()
+
+    def emptied() -> None:
+        server.flush()
+        crowd.leave(ROOM)
+
+    def emptied_at_once() -> None:
+        crowd.leave(ROOM)
+        for _ in range(5):
+            server.flush()
+
+    for fault in (killed, set_back, emptied, emptied_at_once):
+        rebuilt = len(leader.lines(REBUILT))
+        fault()
+        rig.until("it is rebuilt", lambda: len(leader.lines(REBUILT)) > rebuilt)  # noqa: B023
+        heals(rig, crowd, fault.__name__)
+
+
+def test_f10_a_redis_that_refuses_writes_pauses_releases(rig: Rig) -> None:
+    leader, crowd = full(rig, "f10-refusing")
+    for name, refusing, words in (
+        ("out of memory", out_of_memory, "out of memory: raise its maxmemory"),
+        ("read-only", read_only, "read-only replica: name the primary instead"),
+        ("evicting", evicting, "set it to noeviction"),
+    ):
+        with refusing(rig):
+            if name == "evicting":  # looked at where it matters: before anything relies on it
+                rig.redis_server.flush()
+            crowd.leave(ROOM)
+            pauses(rig, leader, crowd, words)
+        heals(rig, crowd, name)
+
+
+def test_f10_flushed_scripts_and_swallowed_replies_are_not_noticed_by_anybody(rig: Rig) -> None:
+    leader, crowd = full(rig, "f10-replies")
+    with rig.redis_server.client() as server:
+        server.script_flush()
+    crowd.leave(ROOM)
+    heals(rig, crowd, "scripts flushed")
+    for replies in (1, 2, 3, 5):
+        lost = leader.redis.lost
+        leader.redis.lose(replies)
+        crowd.leave(ROOM)
+        rig.until("they are swallowed", lambda: leader.redis.lost == lost + replies)  # noqa: B023
+        heals(rig, crowd, f"{replies} replies swallowed")
+
+
+def full(rig: Rig, team: str) -> tuple[Program, Crowd]:
+    leader = rig.start("controller")
+    crowd = Crowd(rig, team, 60)
+    crowd.until_full()
+    return leader, crowd
+
+
+def pauses(rig: Rig, leader: Program, crowd: Crowd, words: str = "") -> None:
+    """Wait until the leader says why it pauses; it still leads, and releases nothing."""
+    waiting = crowd.held()
+
+    def said() -> bool:
+        lines = leader.lines(REDIS_AWAY)
+        return bool(lines) and words in lines[-1]["facts"]["why"]
+
+    rig.until("it says what is wrong with Redis", said)
+    assert leader.metric("fairgate_leader") == 1
+    assert crowd.held() == waiting
+
+
+def heals(rig: Rig, crowd: Crowd, fault: str) -> None:
+    """Wait until the pool is full again and Redis equals a recount."""
+    took = crowd.until_full()
+    took += rig.until("Redis equals a recount", lambda: not asyncio.run(recount(rig)))
+    rig.took(f"{fault}: whole again after", took)
+
+
+async def recount(rig: Rig) -> list[str]:
+    return await differences(rig.cluster, rig.redis_url)
+
+
+@contextlib.contextmanager
+def out_of_memory(rig: Rig) -> Iterator[None]:
+    with configured(rig, "maxmemory", "1", "0"):
+        yield
+
+
+@contextlib.contextmanager
+def read_only(rig: Rig) -> Iterator[None]:
+    with rig.redis_server.client() as server:
+        server.slaveof("127.0.0.1", 1)
+        try:
+            yield
+        finally:
+            server.slaveof()
+
+
+@contextlib.contextmanager
+def evicting(rig: Rig) -> Iterator[None]:
+    with (
+        configured(rig, "maxmemory-policy", "allkeys-lru", "noeviction"),
+        configured(rig, "maxmemory", "100mb", "0"),
+    ):
+        yield
+
+
+@contextlib.contextmanager
+def configured(rig: Rig, name: str, value: str, usual: str) -> Iterator[None]:
+    with rig.redis_server.client() as server:
+        server.config_set(name, value)
+        try:
+            yield
+        finally:
+            server.config_set(name, usual)

@@ -1,0 +1,98 @@
+"""F11: the API server and its etcd die, stand still, forget; a watch goes dead without a sign."""
+
+from __future__ import annotations
+
+import base64
+import time
+
+from app.dev.api import Api
+from app.dev.control_plane import ControlPlane
+from app.dev.flags import HOST
+from tests.faults.crowd import FITTING, Crowd
+from tests.faults.program import Program
+from tests.faults.rig import Rig
+
+ROOM = 4
+STOPPED_SECONDS = 30.0
+
+
+def test_f11_a_killed_api_server_or_etcd_costs_a_pause(rig: Rig) -> None:
+    leader = rig.start("controller")
+    crowd = Crowd(rig, "f11-killed", 60)
+    crowd.until_full()
+    for name, daemon in (("API server", rig.api_server), ("etcd", rig.etcd)):
+        daemon.kill()
+        rig.until("it stops leading", lambda: not leads(leader))
+        daemon.start()
+        back = rig.until("the API server is back", lambda: len(crowd.held()) > 0)
+        before = crowd.held()
+        crowd.leave(ROOM)
+        resumed = rig.until("it resumes", lambda: crowd.held() < before)  # noqa: B023
+        crowd.until_full()
+        rig.took(f"{name}: started again", back)
+        rig.took(f"{name}: resumed after that", resumed)
+
+
+def test_f11_what_a_stopped_api_server_commits_late_is_found(rig: Rig) -> None:
+    leader = rig.start("controller", release_concurrency=4)
+    leader.api.delay(0.1)
+    crowd = Crowd(rig, "f11-stopped", 40)
+    rig.until("the first are released", lambda: len(crowd.stamps()) > 1)
+    rig.api_server.stop()
+    began = time.monotonic()
+    heard = leader.metric("fairgate_release_total", 'result="released"') or 0
+    stopped = lambda: time.monotonic() - began > STOPPED_SECONDS  # noqa: E731
+    rig.until("it stood still, and the leader gave up", lambda: stopped() and not leads(leader))
+    rig.api_server.cont()
+    leader.api.mend()
+    rig.took("full after it goes on", crowd.until_full())
+    rig.took("releases heard of before (pods)", heard)
+    assert len(crowd.stamps()) == FITTING
+
+
+def test_f11_a_history_that_was_compacted_is_listed_again(rig: Rig) -> None:
+    leader = rig.start("controller")
+    crowd = Crowd(rig, "f11-compacted", 40)
+    crowd.until_full()
+    known = len(leader.lines("source is fresh"))
+    leader.api.cut()
+    crowd.leave(ROOM)
+    crowd.join(8, prefix="q")
+    forget(rig)
+    rig.api_server.kill()  # its own memory of the history goes with it
+    rig.api_server.start()
+    rig.until("the API server is back", lambda: len(crowd.held()) > 0)
+    leader.api.mend()
+    healed = time.monotonic()
+    rig.until("it lists again", lambda: len(leader.lines("source is fresh")) > known)
+    crowd.until_full()
+    rig.took("full after healing", time.monotonic() - healed)
+
+
+def test_f11_a_watch_that_is_dead_without_a_sign_is_noticed(rig: Rig) -> None:
+    leader = rig.start("controller", lease_seconds=15)
+    crowd = Crowd(rig, "f11-half-open", 40)
+    crowd.until_full()
+    leader.api.strand()
+    crowd.leave(ROOM)
+    crowd.join(8, prefix="q")
+    rig.took("noticed and full", crowd.until_full(seconds=200))
+
+
+def leads(program: Program) -> bool:
+    return program.metric("fairgate_leader") != 0
+
+
+def forget(rig: Rig) -> None:
+    """Let etcd drop all of its history."""
+    plan = ControlPlane.load(rig.cluster.folder, rig.cluster.processes).plan
+    pem = plan.certificates
+    with Api(
+        f"https://{HOST}:{plan.ports.etcd}",
+        pem.certificate("etcd-ca"),
+        pem.certificate("etcd-client"),
+        pem.key("etcd-client"),
+    ) as etcd:
+        found = etcd.call("POST", "/v3/kv/range", {"key": base64.b64encode(b"x").decode()})
+        revision = int(found["header"]["revision"])
+        etcd.call("POST", "/v3/kv/compaction", {"revision": revision, "physical": True})

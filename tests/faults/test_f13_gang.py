@@ -1,0 +1,64 @@
+"""F13: the leader dies in the middle of a gang; the gang is completed, and never left half."""
+
+from __future__ import annotations
+
+from app.core.model import ANNOTATION_GANG, ANNOTATION_GANG_SIZE
+from app.dev.options import Options
+from tests.e2e.stage import Object, pod
+from tests.faults.rig import Rig
+
+OPTIONS = Options(nodes=4, gpus=16, fairgate=False)
+SIZE = 64
+PATCHES = 20
+
+
+def member(name: str) -> Object:
+    made = pod(name)
+    made["metadata"]["annotations"] = {ANNOTATION_GANG: "train", ANNOTATION_GANG_SIZE: str(SIZE)}
+    return made
+
+
+def die_half_way(rig: Rig, ours: str) -> int:
+    """Let a leader die in the middle of a gang; return how much of it was released."""
+    leader = rig.start("controller", crash_at=f"after_patch:{PATCHES}")
+    rig.until("it leads", lambda: rig.leader() is leader)
+    rig.stage.apply(ours, *(member(f"m-{number}") for number in range(SIZE)))
+    rig.until("it has killed itself", lambda: not leader.alive)
+    half = rig.used(ours)
+    assert PATCHES <= half < SIZE
+    return half
+
+
+def test_f13_gang_is_completed_before_anybody_else_is_released(rig: Rig) -> None:
+    ours, others = rig.stage.namespace("f13-gang"), rig.stage.namespace("f13-others")
+    die_half_way(rig, ours)
+    rig.stage.apply(others, *(pod(f"other-{number}") for number in range(SIZE)))
+    rig.start("controller")
+    took = rig.until("the gang is whole", lambda: rig.used(ours) == SIZE)
+    rig.took("the gang is whole", took)
+    assert rig.used(others) == 0
+
+
+def test_f13_gang_with_a_member_deleted_half_way_is_completed(rig: Rig) -> None:
+    """What was held goes where the others run, and the replacement of the lost member too."""
+    ours = rig.stage.namespace("f13-deleted")
+    half = die_half_way(rig, ours)
+    rig.stage.delete(ours, rig.stage.held(ours)[0])
+    rig.start("controller")
+    rest = rig.until("all others run", lambda: rig.used(ours) == SIZE - 1)
+    rig.took(f"the rest of {half} released", rest)
+    rig.stage.apply(ours, member("replacement"))
+    rig.took("replaced", rig.until("the gang is whole", lambda: rig.used(ours) == SIZE))
+
+
+def test_f13_gang_whose_members_all_fit_no_more_is_not_begun(rig: Rig) -> None:
+    """Half of a gang is never released, however much room there is for half of it."""
+    ours, others = rig.stage.namespace("f13-large"), rig.stage.namespace("f13-small")
+    leader = rig.start("controller")
+    rig.until("it leads", lambda: rig.leader() is leader)
+    rig.stage.apply(others, pod("one"))
+    rig.until("one runs", lambda: rig.used(others) == 1)
+    rig.stage.apply(ours, *(member(f"m-{number}") for number in range(SIZE)))
+    rig.until("all wait", lambda: len(rig.stage.held(ours)) == SIZE)
+    rig.stage.delete(others, "one")
+    rig.took("begun", rig.until("the gang is whole", lambda: rig.used(ours) == SIZE))

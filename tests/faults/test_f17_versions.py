@@ -1,0 +1,112 @@
+"""F17: an upgrade to a version with another layout of Redis, and back; never two writers."""
+
+from __future__ import annotations
+
+import re
+import signal
+
+from redis import Redis
+
+from tests.faults.crowd import Crowd
+from tests.faults.program import Program
+from tests.faults.rig import Rig
+
+ROOM = 2
+NEW = "2"
+KEYS = "fairgate:{default}:*"
+AUDIT = b"fairgate:{default}:audit"
+LAYOUT = "fairgate:{default}:layout"
+NOT_STANDING = "not standing for leader: no Redis"
+
+
+def test_f17_a_foreign_layout_is_refused_and_left_alone_both_ways(rig: Rig) -> None:
+    old = rig.start("controller")
+    crowd = Crowd(rig, "f17-upgrade", 40)
+    crowd.until_full()
+    new = rig.start("controller", layout=NEW)
+    with rig.redis_server.client() as redis:
+        old.kill(signal.SIGTERM)
+        rig.took("the new one refuses", refuses(rig, new, "layout 1 .* layout 2"))
+        left_alone(redis, crowd, "1")
+
+        back = rig.start("controller")
+        new.kill(signal.SIGTERM)
+        rig.took("rolled back", resumes(rig, crowd))
+        assert redis.get(LAYOUT) == b"1"
+        assert back.metric("fairgate_leader") == 1
+
+        again = rig.start("controller", layout=NEW)
+        back.kill(signal.SIGTERM)
+        refuses(rig, again, "layout 1 .* layout 2")
+        forget(redis)  # as the sentence says
+        rig.took("after the keys are deleted", resumes(rig, crowd))
+        assert redis.get(LAYOUT) == b"2"
+
+        older = rig.start("controller")
+        again.kill(signal.SIGTERM)
+        rig.took("the old one refuses", refuses(rig, older, "layout 2 .* layout 1"))
+        left_alone(redis, crowd, "2")
+        forget(redis)
+        resumes(rig, crowd)
+        assert redis.get(LAYOUT) == b"1"
+
+
+def test_f17_a_leader_that_slept_through_an_upgrade_writes_nothing(rig: Rig) -> None:
+    old = rig.start("controller")
+    crowd = Crowd(rig, "f17-asleep", 40)
+    crowd.until_full()
+    old.stop()
+    new = rig.start("controller", layout=NEW)
+    refuses(rig, new, "layout 1 .* layout 2")
+    with rig.redis_server.client() as redis:
+        forget(redis)
+        resumes(rig, crowd)
+        epoch = new.metric("fairgate_leader_epoch")
+        old.cont()
+        rig.until("the old one is awake", lambda: old.metric("fairgate_leader") == 0)
+        resumes(rig, crowd)
+        assert redis.get(LAYOUT) == b"2"
+        assert new.metric("fairgate_leader") == 1
+        assert new.metric("fairgate_leader_epoch") == epoch
+        new.kill(signal.SIGTERM)
+        refuses(rig, old, "layout 2 .* layout 1")
+        forget(redis)
+        resumes(rig, crowd)
+
+
+def refuses(rig: Rig, program: Program, words: str) -> float:
+    """Wait until it says that it does not lead, and why."""
+
+    def says() -> bool:
+        lines = program.lines(NOT_STANDING)
+        return bool(lines) and re.search(words, lines[-1]["facts"]["why"]) is not None
+
+    took = rig.until("it refuses the layout", says)
+    assert "delete the keys" in program.lines(NOT_STANDING)[-1]["facts"]["why"]
+    assert program.metric("fairgate_leader") == 0
+    return took
+
+
+def left_alone(redis: Redis, crowd: Crowd, version: str) -> None:
+    """See that room is not used, and that nobody has touched what Redis holds."""
+    contents, waiting = dump(redis), crowd.held()
+    crowd.leave(ROOM)
+    assert crowd.held() == waiting
+    assert dump(redis) == contents
+    assert redis.get(LAYOUT) == version.encode()
+
+
+def resumes(rig: Rig, crowd: Crowd) -> float:
+    """Make room, if there is none, and wait until it is used."""
+    if crowd.fills():
+        crowd.leave(ROOM)
+    return crowd.until_full()
+
+
+def dump(redis: Redis) -> dict[bytes, bytes | None]:
+    return {key: redis.dump(key) for key in sorted(redis.scan_iter(KEYS))}
+
+
+def forget(redis: Redis) -> None:
+    """Delete the keys that the sentence names, in one step, so that nobody sees a part of them."""
+    redis.delete(*(key for key in redis.scan_iter(KEYS) if not key.startswith(AUDIT)))
