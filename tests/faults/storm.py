@@ -73,6 +73,10 @@ class Storm:
             transport.abort()  # type: ignore[attr-defined]
         await self._runner.cleanup()
         await self._session.close()
+        rest = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in rest:
+            task.cancel()
+        await asyncio.gather(*rest, return_exceptions=True)
         for _ in range(5):
             await asyncio.sleep(0)  # sockets are closed in the loop's next rounds
 

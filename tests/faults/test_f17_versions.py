@@ -16,7 +16,7 @@ NEW = "2"
 KEYS = "fairgate:{default}:*"
 AUDIT = b"fairgate:{default}:audit"
 LAYOUT = "fairgate:{default}:layout"
-CANNOT_LEAD = "cannot begin to lead yet"
+NOT_STANDING = "not standing for leader: no Redis"
 
 
 def test_f17_a_foreign_layout_is_refused_and_left_alone_both_ways(rig: Rig) -> None:
@@ -75,14 +75,14 @@ def test_f17_a_leader_that_slept_through_an_upgrade_writes_nothing(rig: Rig) -> 
 
 
 def refuses(rig: Rig, program: Program, words: str) -> float:
-    """Wait until it has the lease and says that it may not use what it found."""
+    """Wait until it says that it does not lead, and why."""
 
     def says() -> bool:
-        lines = program.lines(CANNOT_LEAD)
+        lines = program.lines(NOT_STANDING)
         return bool(lines) and re.search(words, lines[-1]["facts"]["why"]) is not None
 
     took = rig.until("it refuses the layout", says)
-    assert "delete the keys" in program.lines(CANNOT_LEAD)[-1]["facts"]["why"]
+    assert "delete the keys" in program.lines(NOT_STANDING)[-1]["facts"]["why"]
     assert program.metric("fairgate_leader") == 0
     return took
 
