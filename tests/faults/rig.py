@@ -6,8 +6,11 @@ and waits.
 
 from __future__ import annotations
 
+import json
+import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -206,3 +209,149 @@ class Rig:
 
     def heal(self) -> None:
         """Undo every fault: all goes on, all cables are whole, one of each needed role lives."""
+        self._mend()
+        self.until("the API server is ready", self.api_ready)
+        for role in ("webhook", "controller"):
+            if not self.of(role):
+                self.start(role)
+            for program in self.of(role):
+                self.await_ready(program)
+
+    def _mend(self) -> None:
+        self.front.mend()
+        for daemon in (self.etcd, self.api_server, self.redis_server):
+            daemon.cont()
+            daemon.start()
+        for program in self.programs:
+            program.api.mend()
+            program.redis.mend()
+            program.cont()
+
+    def api_ready(self) -> bool:
+        """Tell whether the API server calls itself ready."""
+        with self.admin() as api:
+            return api.call("GET", "/readyz") is None
+
+    def settle(self) -> None:
+        """End all load, heal, and wait until nothing changes any more."""
+        for load in self.loads:
+            load.stop()
+        self.heal()
+        self.leader()
+        last: list[object] = [None, time.monotonic()]
+
+        def is_quiet() -> bool:
+            pods = self.pods()
+            now = sorted((p["metadata"]["uid"], p["metadata"]["resourceVersion"]) for p in pods)
+            if now != last[0]:
+                last[:] = [now, time.monotonic()]
+            busy = any(
+                "deletionTimestamp" in p["metadata"]
+                or (not gates(p) and p["status"].get("phase") == "Running" and _ends(p))
+                for p in pods
+            )
+            return not busy and time.monotonic() - float(str(last[1])) > QUIET_SECONDS
+
+        self.until("the cluster is quiet", is_quiet, 2 * PATIENCE)
+
+    def verdict(self) -> dict[str, Any]:
+        """Settle, and return the observer's report. Raises AssertionError with all violations."""
+        if self.report is not None:
+            return self.report
+        self.settle()
+        assert self.observer is not None, "a test begins with an observer"
+        self.report, self.observer = self.observer.verdict(), None
+        (self.folder / "took.json").write_text(json.dumps(self.times))
+        violations = self.report["violations"]
+        assert not violations, "\n".join(
+            f"{each['invariant']} at {each.get('at')}: {each['what']}" for each in violations
+        )
+        return self.report
+
+    def clear(self) -> None:
+        """End the controllers and remove every pod and tenant of the test."""
+        self._mend()  # a test that failed leaves its fault
+        for load in self.loads:
+            load.stop()
+        if self.observer is not None:
+            self.observer.verdict()
+            self.observer = None
+        others = self.of("controller") + self.of("api")
+        for program in others:
+            program.cont()
+            program.send(signal.SIGTERM)  # politely: the lease is free at once
+        for program in others:
+            program.kill(signal.SIGTERM)
+        with self.admin() as api:
+            self._empty(api)
+        for kind, name in self.stage.objects:
+            self.cluster.kubectl("delete", kind, name, "--ignore-not-found")
+        self._forget(lambda program: not program.alive)
+
+    def _empty(self, api: Api) -> None:
+        """Delete all work in the test's namespaces, and wait until nothing of it is left."""
+        kinds = (
+            "apis/apps/v1/%s/deployments",
+            "apis/apps/v1/%s/statefulsets",
+            "apis/batch/v1/%s/jobs",
+            "api/v1/%s/pods",
+        )
+        paths = [
+            f"/{kind % f'namespaces/{name}'}?gracePeriodSeconds=0&propagationPolicy=Background"
+            for kind in kinds
+            for name in self.stage.namespaces
+        ]
+
+        def is_empty() -> bool:
+            for path in paths:
+                api.call("DELETE", path)
+            return not self.pods()
+
+        self.until("nothing of the test is left", is_empty)
+
+    def close(self) -> None:
+        """End everything of ours; the cluster is another's to take down."""
+        for load in self.loads:
+            load.stop()
+        for program in self.programs:
+            program.kill()
+        self._forget(lambda program: True)
+        self.front.__exit__()
+
+    def _forget(self, gone: Callable[[Program], bool]) -> None:
+        for program in [each for each in self.programs if gone(each)]:
+            self.programs.remove(program)
+            program.api.__exit__()
+            program.redis.__exit__()
+
+    def _person(self, namespace: str) -> Api:
+        """Make a namespace, and somebody who may create pods there; return their connection."""
+        plan, person = self._control_plane.plan, f"user-of-{namespace}"
+        pem = plan.certificates
+        if namespace not in self.stage.namespaces:
+            self.stage.namespace(namespace)
+        if not pem.certificate(person).exists():
+            pem.create_person(person, [])
+            binding = ("create", "rolebinding", "load", "--clusterrole=edit", f"--user={person}")
+            self.cluster.kubectl(*binding, "-n", namespace)
+        return Api(
+            plan.server, pem.certificate("cluster-ca"), pem.certificate(person), pem.key(person)
+        )
+
+
+@contextmanager
+def open_rig(cluster: Cluster, folder: Path, options: Options = SMALL) -> Iterator[Rig]:
+    """Bring a cluster up for a rig, and take both down."""
+    try:
+        cluster.up(options)
+        rig = Rig(cluster, folder)
+        try:
+            yield rig
+        finally:
+            rig.close()
+    finally:
+        cluster.down()
+
+
+def _ends(item: Object) -> bool:
+    return "kwok.fairgate.dev/runtime" in item["metadata"].get("annotations", {})
