@@ -35,9 +35,9 @@ from loadtest.ground import Ground, ground
 from loadtest.load import BenchFailed
 from loadtest.report import Report, show
 
-MEASURES = {part.NAME: part for part in (creations, releases, latency, startup)}
-OFFLINE = {part.NAME: part for part in (decisions, philly, packing)}
-"""Those that need no cluster."""
+MEASURES = {part.NAME: part for part in (creations, releases, latency)}
+OFFLINE = {part.NAME: part for part in (decisions, philly, packing, startup)}
+"""Those that need no cluster, or bring their own."""
 ON_LOGS = (philly.NAME, windows.NAME, packing.NAME)
 WRONG_INPUT, UNREACHABLE, DEFECT, INTERRUPTED = 2, 3, 4, 130
 

@@ -1,7 +1,7 @@
 """Start with a full cluster: seconds to the first release and to a hand-over, and memory.
 
-Thousands of pods run and many more are held when the controllers are stopped, some room is made,
-and one is started again.
+A cluster of its own, filled before Fairgate comes into it: the pods are written as Fairgate would
+have left them, so that a hundred thousand of them take minutes and not an hour.
 """
 
 from __future__ import annotations
@@ -9,24 +9,37 @@ from __future__ import annotations
 import asyncio
 import time
 import urllib.request
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import msgspec
+import uvloop
 
 from app import wire
+from app.core.model import GATE
+from app.dev import folder as folders
+from app.dev.cluster import Cluster
 from app.dev.fairgate import ops_url
+from app.dev.interrupt import orderly
+from app.dev.nodes import GPU, NodeGroup
+from app.dev.options import Options
 from app.dev.processes import Process
+from app.dev.progress import Told
+from app.kube.client import Client
 from loadtest import load
 from loadtest.figures import Compared, Measure, Series, Target
-from loadtest.ground import GPUS, Ground
 
 NAME = "startup"
-HELD = 100_000
+HELD, USING, USERS = 100_000, 5_000, 2_000
 ROUNDS = 2
 ROOM = 100
 """Pods that end while nobody leads, so that there is something to release."""
 
+GPUS = 256
+ROOM_OF_NODE = {"cpu": "256", "memory": "1024Gi", "pods": "1000", GPU: str(GPUS)}
 NAMESPACES = tuple(f"bench-start-{number:02}" for number in range(50))
 LIMIT = 600.0
 FIRST_RELEASE, MEMORY, HAND_OVER = Target(most=30), Target(most=400), Target(most=2)
@@ -45,24 +58,25 @@ class _Start:
     hand_over: float
 
 
-async def measure(ground: Ground, pods: int | None, rounds: int | None) -> Measure:
+def measure(progress: Told, pods: int | None, rounds: int | None) -> Measure:
     """Start a controller with `pods` held pods, `rounds` times; None: as many as usual."""
     pods, rounds = pods or HELD, rounds or ROUNDS
-    await _fill(ground, GPUS + pods)
-    starts = []
-    for number in range(1, rounds + 1):
-        with ground.step(f"startup, round {number} of {rounds}"):
-            starts.append(await _start(ground))
-    with ground.step("startup: clearing"):
-        await load.clear(ground.client, NAMESPACES)
-        await load.until(ground.is_empty, "the leader still counts pods that are gone", LIMIT)
+    cluster = Cluster(folders.own_folder("bench"))
+    with orderly():
+        try:
+            group = NodeGroup("bench-node", USING // GPUS + 1, ROOM_OF_NODE)
+            cluster.up(Options(groups=(group,), fairgate=False), progress)
+            starts = uvloop.run(_measure(cluster, group, pods, rounds, progress))
+        finally:
+            with progress.step("Taking the cluster down"):
+                cluster.down()
     return Measure(
         NAME,
         "Start-up of a controller",
         (
-            f"{pods:,} held pods in {len(NAMESPACES)} queues and {GPUS:,} that use a GPU each; "
-            f"{ROOM} end while nobody leads. {rounds} starts; scheduler, nodes, webhook and API "
-            "server run on the same box.",
+            f"{pods:,} held pods in {USERS:,} queues and {USING:,} that use a GPU each; {ROOM} "
+            f"end while nobody leads. {rounds} starts; scheduler, nodes, webhook and API server "
+            "run on the same box.",
             "From the start of the process until a watch sees the first gate gone; memory is the "
             "leader's resident set; a hand-over is from SIGTERM until a standby leads.",
         ),
@@ -80,59 +94,97 @@ def _figure(title: str, unit: str, values: list[float], target: Target) -> Compa
     return Compared(Series(title, unit, tuple(values)), target)
 
 
-async def _fill(ground: Ground, pods: int) -> None:
-    """Create the pods, and wait until as many as there is room for are released."""
+async def _measure(
+    cluster: Cluster, group: NodeGroup, pods: int, rounds: int, progress: Told
+) -> list[_Start]:
+    async with _client(cluster) as client:
+        await _fill(client, group, pods, progress)
+        with progress.step("startup: installing Fairgate"):
+            await asyncio.to_thread(cluster.start_fairgate, "webhook")
+        starts = []
+        for number in range(1, rounds + 1):
+            with progress.step(f"startup, round {number} of {rounds}"):
+                starts.append(await _start(cluster, client))
+        return starts
+
+
+@asynccontextmanager
+async def _client(cluster: Cluster) -> AsyncIterator[Client]:
+    client = await Client.connect(cluster.kubeconfig, pool_size=load.CONNECTIONS + 1)
+    try:
+        yield client
+    finally:
+        await client.close()
+
+
+async def _fill(client: Client, group: NodeGroup, held: int, progress: Told) -> None:
+    """Create the pods: those that use a node first."""
     for namespace in NAMESPACES:
-        await load.create_namespace(ground.client, namespace)
-    bodies = [
-        (NAMESPACES[i % len(NAMESPACES)], load.pod(f"pod-{i:06}", gated=False)) for i in range(pods)
-    ]
+        await load.create_namespace(client, namespace)
 
     async def create(item: tuple[str, bytes]) -> None:
-        await load.create_pod(ground.client, *item)
+        await load.create_pod(client, *item)
 
-    for first in range(0, pods, 10_000):
-        part = bodies[first : first + 10_000]
-        with ground.step(f"startup: creating pods, {first + len(part):,} of {pods:,}"):
-            await load.over(part, create, 60 + len(part) / 20)
-    with ground.step("startup: filling the cluster"):
-        await load.until(ground.is_full, "the leader has not filled the cluster", LIMIT)
+    pods, waiting = _pods(group, held), USING + held
+    for first in range(0, waiting, 10_000):
+        part = [pod for pod, _ in zip(pods, range(10_000), strict=False)]
+        with progress.step(f"startup: creating pods, {first + len(part):,} of {waiting:,}"):
+            await load.over(part, create, 60 + len(part) / 10)
 
 
-async def _start(ground: Ground) -> _Start:
-    await ground.stop_controller()
-    await _make_room(ground)
-    version = _page.decode(
-        await ground.client.request("GET", "/api/v1/pods", query=[("limit", "1")])
-    ).metadata.resource_version
+def _pods(group: NodeGroup, held: int) -> Iterator[tuple[str, bytes]]:
+    """Return the namespace and the JSON of each pod, as Fairgate would have left it."""
+    nodes = group.names()
+    for i in range(USING + held):
+        uses = i < USING
+        namespace = NAMESPACES[i % len(NAMESPACES)]
+        pod: dict[str, Any] = msgspec.json.decode(load.pod(f"pod-{i:06}", gated=False))
+        pod["metadata"]["annotations"] = {
+            "fairgate.io/submitter": f"user-{i % USERS:04}@example.com",
+            "fairgate.io/release": f"1.{i + 1}" if uses else "0",
+        }
+        if uses:
+            pod["metadata"]["labels"] = {"fairgate.io/pool": "default"}
+            pod["spec"]["nodeName"] = nodes[i // GPUS]
+        else:
+            pod["spec"]["schedulingGates"] = [{"name": GATE}]
+        yield namespace, msgspec.json.encode(pod)
+
+
+async def _start(cluster: Cluster, client: Client) -> _Start:
+    await asyncio.to_thread(cluster.stop_fairgate, "controller")
+    await _make_room(client)
+    answer = await client.request("GET", "/api/v1/pods", query=[("limit", "1")])
+    version = _page.decode(answer).metadata.resource_version
     began = time.monotonic()
-    leader = await ground.start_one(wait=False)
-    released = await _first_release(ground, version)
-    standby = await ground.start_one(wait=True)
+    leader = await asyncio.to_thread(cluster.start_fairgate, "controller", wait=False)
+    released = await _first_release(client, version)
+    standby = await asyncio.to_thread(cluster.start_fairgate, "controller", wait=True)
     steady, peak = _memory(leader, "VmRSS"), _memory(leader, "VmHWM")
     left = time.monotonic()
-    stopping = asyncio.create_task(ground.stop_one(leader))
+    stop = asyncio.to_thread(cluster.stop_fairgate, "controller", pid=leader.pid)
+    stopping = asyncio.create_task(stop)
     await load.until(lambda: _leads(standby), "the standby does not lead", LIMIT)
     hand_over = time.monotonic() - left
     await stopping
     return _Start(released - began, peak, steady, hand_over)
 
 
-async def _make_room(ground: Ground) -> None:
+async def _make_room(client: Client) -> None:
     """Delete some of the pods that run."""
     running = [("fieldSelector", "status.phase=Running"), ("limit", str(ROOM))]
-    page = _page.decode(await ground.client.request("GET", "/api/v1/pods", query=running))
+    page = _page.decode(await client.request("GET", "/api/v1/pods", query=running))
     for item in page.items or ():
         path = load.pods_path(item.metadata.namespace, item.metadata.name)
-        await ground.client.request("DELETE", path, query=[("gracePeriodSeconds", "0")])
+        await client.request("DELETE", path, query=[("gracePeriodSeconds", "0")])
 
 
-async def _first_release(ground: Ground, version: str) -> float:
+async def _first_release(client: Client, version: str) -> float:
     """Return when a watch saw the first pod without a gate that no node has yet."""
     query = [("watch", "true"), ("resourceVersion", version)]
     async with (
         asyncio.timeout(LIMIT),
-        ground.client.stream("/api/v1/pods", query, read_timeout=LIMIT) as lines,
+        client.stream("/api/v1/pods", query, read_timeout=LIMIT) as lines,
     ):
         async for line in lines:
             change = _change.decode(line)

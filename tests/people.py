@@ -43,14 +43,14 @@ class Person:
         cluster, user = document["clusters"][0]["cluster"], document["users"][0]["user"]
         self.server: str = cluster["server"]
         ca = base64.b64decode(cluster["certificate-authority-data"]).decode()
-        self._context = ssl.create_default_context(cadata=ca)
+        self.context = ssl.create_default_context(cadata=ca)
         self._token: str | None = user.get("token")
         if "client-certificate-data" in user:
             with tempfile.NamedTemporaryFile() as pem:  # made with mode 0600
                 for part in ("client-certificate-data", "client-key-data"):
                     pem.write(base64.b64decode(user[part]))
                 pem.flush()
-                self._context.load_cert_chain(pem.name)
+                self.context.load_cert_chain(pem.name)
 
     def call(self, method: str, path: str, body: object = None, kind: str = "merge") -> Any:
         """Send a request; a PATCH is of a kind of `PATCHES`. Raises Refused."""
@@ -62,7 +62,7 @@ class Person:
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self.server + path, data, headers, method=method)
         try:
-            with urllib.request.urlopen(request, timeout=30, context=self._context) as answer:
+            with urllib.request.urlopen(request, timeout=30, context=self.context) as answer:
                 return json.loads(answer.read())
         except HTTPError as error:
             text = error.read().decode(errors="replace")

@@ -41,8 +41,8 @@ class Copies:
     def gone(self, tracked: Tracked) -> Iterator[Copy]:
         """Return what the store must forget of a pod that is dropped."""
         yield from _turn_into(tracked, None)
-        if tracked.life is Life.RELEASING:
-            yield Refund(tracked.pod.uid)
+        if tracked.life is not Life.HELD and not isinstance(tracked.written, Charge):
+            yield Refund(tracked.pod.uid)  # its intent, which no charge has taken the place of
 
 
 def _copy_of(tracked: Tracked) -> Queueing | Charge | None:

@@ -81,8 +81,8 @@ def _guard(process: Process, certificate: Renewal, view: View, reporting: Report
         meters=meters,
         alarm=alarm,
         is_ours=certificate.knows,
-        reporter=reporting,
         then=trials.hurry,
+        reporter=reporting,
     )
 
     async def publish(ca_pem: bytes) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.client
 import json
-import ssl
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +13,7 @@ from app.dev.control_plane import ControlPlane
 from app.dev.nodes import KWOK_USER
 from tests.e2e.stage import Object
 from tests.faults.rig import Rig
+from tests.people import Person
 
 AT_ONCE = 8
 SUCCEEDED = json.dumps({"status": {"phase": "Succeeded"}})
@@ -23,9 +23,7 @@ HEADERS = {"Content-Type": "application/merge-patch+json"}
 def finish(rig: Rig, pods: Sequence[Object]) -> float:
     """Let pods succeed, as fast as can be; return the seconds it took."""
     plan = ControlPlane.load(rig.cluster.folder, rig.cluster.processes).plan
-    pem, server = plan.certificates, urlsplit(plan.server)
-    context = ssl.create_default_context(cafile=str(pem.certificate("cluster-ca")))
-    context.load_cert_chain(str(pem.certificate(KWOK_USER)), str(pem.key(KWOK_USER)))
+    server, context = urlsplit(plan.server), Person(plan.kubeconfig(KWOK_USER)).context
 
     def end(share: Sequence[Object]) -> None:
         connection = http.client.HTTPSConnection(

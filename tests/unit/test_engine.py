@@ -524,6 +524,16 @@ def test_a_pod_deleted_while_releasing_gives_everything_back() -> None:
     assert releases(bench.see(held_pod("p1", "a")))
 
 
+def test_a_pod_deleted_right_after_its_release_gives_everything_back() -> None:
+    """Both are heard between two passes, so nothing was charged yet but by the intent."""
+    bench = Bench(node("n0", 1))
+    pod = held_pod("p0", "a")
+    bench.see(pod)
+    bench.engine.handle(ev.PodObserved(Millis(1000), replace(pod, gates=(), release="7.1")))
+    effects = bench.hear(ev.PodGone(Millis(1000), pod.uid))
+    assert [type(e) for e in effects] == [Dequeue, Refund]
+
+
 def test_running_pods_are_adopted_as_used() -> None:
     bench = Bench(node("n0", 2))
     old = replace(
