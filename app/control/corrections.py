@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable
 
 from app.control.inbox import Inbox
+from app.control.patience import Patience
 from app.core.effects import Adopt, Bypassed, Expel
 from app.core.errors import ClusterError, ClusterRefused
 from app.core.events import EvictionRefused
@@ -41,16 +43,22 @@ class Corrections:
         self._inbox = inbox
         self._meters = meters
         self._clock = clock
-        self._slots = asyncio.Semaphore(CONCURRENCY)
-        self._under_way: dict[Uid, asyncio.Task[None]] = {}
+        self._orders: dict[Uid, Adopt | Expel] = {}
+        """What waits, or is under way: one for a pod."""
+        self._waiting: deque[Uid] = deque()
+        self._workers: set[asyncio.Task[None]] = set()
 
     def begin(self, order: Adopt | Expel) -> None:
         """Start to carry this out, unless something is under way for that pod already."""
         uid = order.ref.uid
-        if uid in self._under_way:
+        if uid in self._orders:
             return
-        task = self._under_way[uid] = asyncio.create_task(self._carry_out(order))
-        task.add_done_callback(lambda done: self._end(uid, done))
+        self._orders[uid] = order
+        self._waiting.append(uid)
+        if sum(not worker.done() for worker in self._workers) < CONCURRENCY:
+            worker = asyncio.create_task(self._work())
+            self._workers.add(worker)
+            worker.add_done_callback(self._end)
 
     def report(self, found: Bypassed) -> None:
         """Count and log a pod that got round the gate."""
@@ -69,28 +77,43 @@ class Corrections:
 
     async def stop(self) -> None:
         """Abandon what is under way. The next leader finds out what happened."""
-        tasks = list(self._under_way.values())
+        self._waiting.clear()
+        tasks = list(self._workers)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        self._orders.clear()
 
-    def _end(self, uid: Uid, task: asyncio.Task[None]) -> None:
-        del self._under_way[uid]
+    async def _work(self) -> None:
+        """Carry out what waits, one after the other."""
+        patience = Patience()
+        while self._waiting:
+            order = self._orders[self._waiting.popleft()]
+            try:
+                await self._carry_out(order, patience)
+            finally:
+                self._orders.pop(order.ref.uid, None)
+
+    def _end(self, task: asyncio.Task[None]) -> None:
+        self._workers.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("a correction failed unexpectedly", exc_info=error)
 
-    async def _carry_out(self, order: Adopt | Expel) -> None:
-        async with self._slots:
-            if self._leadership.left() <= 0:
-                return
-            try:
-                await self._attempt(order)
-            except ClusterError as error:
-                what = "adopt" if isinstance(order, Adopt) else "evict"
-                facts = {**_facts(order, error), "tried": what}
-                log.warning("a pod could not be put right; tried again later", extra=facts)
-                if isinstance(order, Expel) and isinstance(error, ClusterRefused):
-                    await self._inbox.put(EvictionRefused(self._clock(), order.ref.uid))
+    async def _carry_out(self, order: Adopt | Expel, patience: Patience) -> None:
+        if self._leadership.left() <= 0:
+            return
+        try:
+            await self._attempt(order)
+        except ClusterError as error:
+            what = "adopt" if isinstance(order, Adopt) else "evict"
+            facts = {**_facts(order, error), "tried": what}
+            log.warning("a pod could not be put right; tried again later", extra=facts)
+            if isinstance(order, Expel) and isinstance(error, ClusterRefused):
+                await self._inbox.put(EvictionRefused(self._clock(), order.ref.uid))
+            if not isinstance(error, ClusterRefused) or error.status in (409, 429):
+                await asyncio.sleep(patience.after(error))
+        else:
+            patience.fulfilled()
 
     async def _attempt(self, order: Adopt | Expel) -> None:
         if isinstance(order, Adopt):

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from app.control.patience import Patience
 from app.core.engine import Engine
 from app.core.errors import ClusterError
 from app.core.model import Amounts, Millis, PoolName, Resource
@@ -65,6 +66,7 @@ class Publisher:
         self._clock = clock
         self._published: dict[tuple[str, str], Status] = {}
         self._turned: dict[tuple[str, str], Millis] = {}
+        self._patience = Patience()
 
     async def run(self) -> None:
         """Publish until cancelled."""
@@ -78,19 +80,24 @@ class Publisher:
             self._meters.drifted(self._engine.drift.ratio)
             statuses = self._statuses(view)
             self._published = {k: s for k, s in self._published.items() if k in statuses}
-            for key, status in statuses.items():
-                if self._published.get(key) != status:
-                    await self._publish(key, status)
+            self._turned = {k: at for k, at in self._turned.items() if k in statuses}
+            await self._publish({k: s for k, s in statuses.items() if self._published.get(k) != s})
 
-    async def _publish(self, key: tuple[str, str], status: Status) -> None:
-        kind, name = key
-        try:
-            await self._writer.write_status(kind, name, self._stamped(key, status))
-        except ClusterError as error:
-            log.warning(
-                "status not published", extra={"kind": kind, "object": name}, exc_info=error
-            )
-        else:
+    async def _publish(self, statuses: Mapping[tuple[str, str], Status]) -> None:
+        """Write these; at the first failure leave the server alone for a while."""
+        for key, status in statuses.items():
+            if not self._leads():
+                return
+            kind, name = key
+            try:
+                await self._writer.write_status(kind, name, self._stamped(key, status))
+            except ClusterError as error:
+                wait = self._patience.after(error)
+                facts = {"kind": kind, "object": name, "why": str(error), "seconds": wait}
+                log.warning("status not published; tried again later", extra=facts)
+                await asyncio.sleep(wait)
+                return
+            self._patience.fulfilled()
             self._published[key] = status
 
     def _statuses(self, view: View) -> dict[tuple[str, str], Status]:

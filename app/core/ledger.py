@@ -5,8 +5,9 @@ An account grows with time at the rate of what is used. Nothing here decides any
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 
+from app.core.checkpoint import OTHERS
 from app.core.model import Amounts, Millis, PoolName, Resource, TenantName, UserName
 
 Owner = tuple[TenantName, UserName, PoolName]
@@ -54,6 +55,21 @@ class Ledger:
     def restore(self, now: Millis, owner: Owner, spent: Amounts) -> None:
         """An owner has spent this by now, of the resources that are named."""
         self._account(now, owner).spent.update(spent)
+
+    def fold(self, now: Millis, tenant: TenantName, users: Container[UserName]) -> None:
+        """Sum up accounts of users who use nothing now as that of OTHERS."""
+        accounts = self._accounts.get(tenant, {})
+        idle = [
+            (user, pool)
+            for (user, pool), account in accounts.items()
+            if user != OTHERS
+            and (users is None or user in users)
+            and not any(account.rate.values())
+        ]
+        for user, pool in idle:
+            spent = self._account(now, (tenant, OTHERS, pool)).spent
+            for resource, value in accounts.pop((user, pool)).spent.items():
+                spent[resource] = spent.get(resource, 0) + value
 
     def tenants(self) -> Iterable[TenantName]:
         """Return every tenant that ever used anything."""

@@ -123,7 +123,19 @@ class Memory:
             users[user] = Kept(seen.served, seen.history, spent.get(user, {}))
         own = users.pop(OTHERS, Kept())
         worthy = {u: k for u, k in users.items() if k.history or k.spent or k.served > NEVER}
-        return bounded(usage.now, self._epoch, own, worthy)
+        checkpoint = bounded(usage.now, self._epoch, own, worthy)
+        self._forget(name, {user for user in worthy if user not in checkpoint.users})
+        return checkpoint
+
+    def _forget(self, name: TenantName, users: set[UserName]) -> None:
+        """Let those go whom the checkpoint does not name: the next leader would not know them."""
+        if not users:
+            return
+        usage = self._usage
+        usage.ledger.fold(usage.now, name, users)
+        for user in users & usage.past.get(name, {}).keys():
+            if usage.tree.find(name, user) is None:
+                del usage.past[name][user]
 
     def _of_past(self, past: Past) -> Kept:
         faded = past.faded(self._usage.now, self._usage.policy.half_life)

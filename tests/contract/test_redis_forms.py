@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import ssl
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
+from importlib.resources import files
 from pathlib import Path
 from urllib.parse import urlencode
 
@@ -17,9 +19,10 @@ from app.core.audit_lines import SignedHead
 from app.core.effects import Refund, StoreWrite
 from app.core.errors import StoreError, StoreUnavailable
 from app.core.model import Millis, Uid
-from app.ports import Batch
+from app.ports import Batch, Report
 from app.store.audit import RedisTrail
 from app.store.connection import Server
+from app.store.reports import RedisReports
 from app.tls.issue import Authority, new_authority
 from tests.fakes.stores import AnyStore, Reals, real
 from tests.fakes.writes import ALICE, TEAM, charge, enqueue, intend
@@ -177,7 +180,10 @@ async def everything(world: Reals) -> None:
     await store.place(Uid("q"))
     await store.queue(TEAM, ALICE, 5)
     assert await compare(store, [intend("i", 1), enqueue("q", "2")]) == []
+    await store.remember(8, lambda: [("uid", "note")])
+    assert await store.noted() == {"uid": "note"}
     await written_down(RedisTrail(world.server, world.cluster))
+    await reported(RedisReports(world.server, world.cluster))
 
 
 async def written_down(trail: RedisTrail) -> None:
@@ -190,6 +196,21 @@ async def written_down(trail: RedisTrail) -> None:
         assert await trail.append(Batch(8, after, (entry,), signed, keep, aside))
     assert [entry.number for entry in await trail.entries(0, 10)] == [3]
     assert (await trail.ending()).last == head
+    await trail.forget(8, ["uid"])
+
+
+async def reported(reports: RedisReports) -> None:
+    """Report something for the audit chain, from another process."""
+    assert await reports.push([Report("id", Record(Millis(1), Deed.REFUSED))]) == 0
+    assert [each.id for each in await reports.waiting(5)] == ["id"]
+    await reports.drop("id")
+
+
+def test_the_rights_name_each_command_of_the_scripts_and_no_other() -> None:
+    scripts = (files("app.store") / "lua").iterdir()
+    called = set(re.findall(r"call\('(\w+)'", "".join(each.read_text() for each in scripts)))
+    named = {right[1:].partition("|")[0].upper() for right in RIGHTS.split() if right[0] == "+"}
+    assert named == called | {"INFO", "EVAL", "EVALSHA"}
 
 
 async def test_the_rights_that_the_manual_lists_suffice(limited: str) -> None:

@@ -49,15 +49,22 @@ class Log:
 
 
 def compare(
-    audit_log_path: str | Path, entries: Iterable[Entry], *, lossy: bool = False
+    audit_log_path: str | Path,
+    entries: Iterable[Entry],
+    *,
+    lossy: bool = False,
+    unsigned: bool = False,
 ) -> list[str]:
     """Return where the log and the chain disagree; nothing if they tell the same.
 
-    `lossy`: the API server was killed meanwhile, so its log may lack what it did last.
+    `lossy`: the API server was killed meanwhile, so its log may lack what it did last. `unsigned`:
+    the webhook was away meanwhile, so entries may say that nobody knows who it was.
     """
     known, log = list(entries), read(audit_log_path)
     if log.bodiless:
         return [f"the audit log lacks the bodies of {log.bodiless} writes of pods"]
+    if unsigned:
+        known = [_signed(entry, log) for entry in known]
     return [*_gates(log, known, lossy), *_refusals(log, known), *_changes(log, known, lossy)]
 
 
@@ -87,6 +94,16 @@ def _configures(event: Mapping[str, Any]) -> bool:
     target, code = event.get("objectRef", {}), event.get("responseStatus", {}).get("code", 0)
     ours = target.get("apiGroup") == "fairgate.io" and target.get("resource") in KINDS
     return ours and 200 <= code < 300 and "subresource" not in target
+
+
+def _signed(entry: Entry, log: Log) -> Entry:
+    """Return an entry with the name that the log gives, where it names nobody."""
+    facts = entry["facts"]
+    if facts.get("by") != UNKNOWN:
+        return entry
+    users = log.changes.get((facts.get("kind", ""), facts.get("name", "")), [])
+    users = users or [each.user for each in log.removals if each.uid == facts.get("uid")]
+    return {**entry, "facts": {**facts, "by": users[-1]}} if users else entry
 
 
 def _events(path: Path) -> Iterator[dict[str, Any]]:

@@ -5,6 +5,7 @@ A name may end in `:N`, for the N-th time it is reached. Knows when to act, and 
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 from collections.abc import Iterable, Mapping, Sequence
@@ -71,16 +72,26 @@ class BreakingClient(Client):
 
     def __init__(self, real: Client, points: Points) -> None:
         self._real = real
+        self._sent: set[asyncio.Task[bytes]] = set()
         self._points = points
 
     async def request(self, method: str, path: str, **options: Any) -> bytes:
         releases = options.get("content_type") == JSON_PATCH and _opens_the_gate(options["body"])
-        if releases:
-            self._points.reached("before_patch")
-        answer = await self._real.request(method, path, **options)
-        if releases:
-            self._points.reached("after_patch")
+        if not releases:
+            return await self._real.request(method, path, **options)
+        self._points.reached("before_patch")
+        # What has left cannot be called back, whatever becomes of who sent it.
+        sent = asyncio.create_task(self._real.request(method, path, **options))
+        self._sent.add(sent)
+        sent.add_done_callback(self._settled)
+        answer = await asyncio.shield(sent)
+        self._points.reached("after_patch")
         return answer
+
+    def _settled(self, sent: asyncio.Task[bytes]) -> None:
+        self._sent.discard(sent)
+        if not sent.cancelled():
+            sent.exception()  # told to who waits for it, if anybody still does
 
 
 def _opens_the_gate(patch: list[dict[str, Any]]) -> bool:

@@ -21,7 +21,7 @@ from tests.faults.rig import Rig
 
 SETTLE = 5
 PATIENCE = 200.0
-UNTIL_DUE = timedelta(seconds=20)
+UNTIL_DUE = timedelta(seconds=30)
 """From the making of the certificate: until Fairgate serves, and creates are under way."""
 
 CREATORS = 4
@@ -40,12 +40,12 @@ class Aged:
 @pytest.fixture
 def aged(rig: Rig) -> Aged:
     """Fairgate serves with a certificate of which two thirds have nearly passed."""
+    settings = {"tls_settle_seconds": SETTLE, "tls_days": LIFE.days}
     for webhook in rig.of("webhook"):
         webhook.kill()
     asyncio.run(keep(rig, LIFE / 3 + UNTIL_DUE))
-    young = {"tls_settle_seconds": SETTLE, "tls_days": LIFE.days}
-    rig.start("controller")
-    return Aged(rig, rig.start("api", **young), rig.start("webhook", **young))
+    webhook = rig.start("webhook", **settings)
+    return Aged(rig, rig.start("api", wait=False, **settings), webhook)
 
 
 class Load:
@@ -133,6 +133,7 @@ async def test_f04_certificate_and_ca_change_and_no_create_is_refused(aged: Aged
     assert before.data["ca.crt"].decode() not in trusted
     assert shown.encode().strip() == after.data["tls.crt"].strip()
     assert shown.encode().strip() != before.data["tls.crt"].strip()
+    assert aged.api.ready()
     assert ssl.get_server_certificate(("127.0.0.1", aged.api.listens)) == shown
     left = aged.webhook.metric("fairgate_certificate_expiry_seconds")
     assert left is not None

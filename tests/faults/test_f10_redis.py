@@ -10,8 +10,10 @@ from tests.e2e.test_faults import differences
 from tests.faults.crowd import Crowd
 from tests.faults.program import Program
 from tests.faults.rig import Rig
+from tests.redis_process import RIGHTS
 
 ROOM = 2
+PASSWORD = "s3cret-of-redis"
 REDIS_AWAY = "redis cannot be written; nothing is released until it can"
 REBUILT = "redis rebuilt"
 
@@ -80,8 +82,24 @@ def test_f10_flushed_scripts_and_swallowed_replies_are_not_noticed_by_anybody(ri
         heals(rig, crowd, f"{replies} replies swallowed")
 
 
-def full(rig: Rig, team: str) -> tuple[Program, Crowd]:
-    leader = rig.start("controller")
+def test_f10_a_user_of_few_rights_suffices_and_its_password_is_not_told(rig: Rig) -> None:
+    def allow() -> None:
+        with rig.redis_server.client() as server:
+            server.execute_command("ACL", "SETUSER", "fairgate", *RIGHTS.split(), f">{PASSWORD}")
+
+    allow()
+    url = rig.redis_url.replace("//", f"//fairgate:{PASSWORD}@")
+    leader, crowd = full(rig, "f10-rights", redis_url=url, log_level="debug")
+    rig.redis_server.restart()  # it knows no such user now
+    crowd.leave(ROOM)
+    pauses(rig, leader, crowd, "does not let us in")
+    allow()
+    heals(rig, crowd, "user unknown")
+    assert PASSWORD not in leader.log.read_text()
+
+
+def full(rig: Rig, team: str, **settings: object) -> tuple[Program, Crowd]:
+    leader = rig.start("controller", **settings)
     crowd = Crowd(rig, team, 60)
     crowd.until_full()
     return leader, crowd

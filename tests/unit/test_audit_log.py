@@ -130,6 +130,13 @@ def test_what_a_killed_server_did_not_write_down_is_no_disagreement(tmp_path: Pa
     assert said(tmp_path, [CREATED, RELEASED], lossy=True)
 
 
+def test_who_is_not_known_is_a_disagreement_unless_the_webhook_was_away(tmp_path: Path) -> None:
+    events = [CREATED, BY_HAND, CONFIGURED]
+    nobody = [{**each, "facts": {**each["facts"], "by": "unknown"}} for each in (HAND, CHANGED)]
+    assert len(said(tmp_path, events, *nobody)) == 2
+    assert compare(tmp_path / "audit.log", nobody, unsigned=True) == []
+
+
 def test_the_comparison_shares_no_code_with_the_product() -> None:
     tree = ast.parse(Path(audit_log.__file__).read_text())
     names = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import)

@@ -10,16 +10,18 @@ from dataclasses import replace as changed
 
 import pytest
 
-from app.control.copier import Copier
+from app.control.copier import MOST_DUE, Copier
 from app.control.corrections import Corrections
 from app.control.inbox import Inbox
 from app.control.leader import Leader
 from app.control.loop import TICK_SECONDS, Loop
+from app.control.opening import Opening
 from app.control.publisher import Publisher
 from app.control.releases import Releases
 from app.core import events as ev
-from app.core.effects import Notice, Tell
+from app.core.effects import Dequeue, Notice, Tell
 from app.core.engine import Engine
+from app.core.errors import ClusterError, ClusterRefused
 from app.core.model import (
     DEFAULT_POOL,
     HELD,
@@ -132,8 +134,13 @@ class Written:
 
     statuses: dict[tuple[str, str], dict[str, object]] = field(default_factory=dict)
     writes: int = 0
+    refusal: ClusterError | None = None
+    """Raised once."""
 
     async def write_status(self, kind: str, name: str, status: dict[str, object]) -> None:
+        if self.refusal is not None:
+            refusal, self.refusal = self.refusal, None
+            raise refusal
         self.statuses[kind, name] = status
         self.writes += 1
 
@@ -172,10 +179,13 @@ class Rig:
             self.releaser, self.copier, self.lead, self.inbox, self.meters, clock, 4, self.depose
         )
         self.recorder = FakeRecorder()
+        opening = Opening(
+            self.engine, self.inbox, self.store, self.releaser, self.installation, self.sight,
+            self.keeper, self.anchor, clock, heard,
+        )  # fmt: skip
         self.leader = Leader(
-            self.engine, self.inbox, self.copier, self.releases, self.store, self.releaser,
-            self.lead, self.installation, self.sight, self.keeper, self.meters, clock, heard,
-            self.anchor, self.anchor,
+            opening, self.lead, self.inbox, self.copier, self.releases, self.anchor, self.meters,
+            clock,
         )  # fmt: skip
         self.corrections = Corrections(
             self.corrector, self.corrector, self.lead, self.inbox, self.meters, clock
@@ -296,6 +306,27 @@ async def test_flushed_redis_costs_a_pause_only() -> None:
             await rig.create(held_pod(f"p{i}", "a"))
         await until(lambda: rig.released() == 2 and rig.is_copy())
         assert rig.meters.failures
+
+
+async def test_a_store_that_falls_too_far_behind_is_written_anew() -> None:
+    async with running(Rig()) as rig:
+        rig.lead.free.set()
+        await until(lambda: rig.leader.leads and rig.is_copy())
+        for _ in range(MOST_DUE + 1):
+            rig.copier.copy(Dequeue(Uid("x")))
+        await until(lambda: rig.meters.failures == ["write"])
+        await rig.create(held_pod("p", "a"))
+        await until(lambda: rig.released() == 1 and rig.is_copy())
+
+
+async def test_a_status_that_was_refused_is_published_later() -> None:
+    async with running(Rig()) as rig:
+        rig.written.refusal = ClusterRefused("busy", 429, 1.0)
+        await rig.hear(ev.TenantObserved(Millis(0), Tenant(TenantName("t"), Millis(0))))
+        rig.lead.free.set()
+        await until(lambda: rig.written.refusal is None)
+        assert not rig.written.statuses
+        await until(lambda: ("tenants", "t") in rig.written.statuses)
 
 
 async def test_nothing_is_released_while_redis_is_away() -> None:

@@ -1,0 +1,86 @@
+"""A server that is slow, or asks for patience, is asked less often; what waits is bounded."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+
+import pytest
+
+from app.control.corrections import CONCURRENCY, Corrections
+from app.control.inbox import Inbox
+from app.control.patience import LONGEST_SECONDS, Patience
+from app.core.effects import Adopt, PodRef
+from app.core.errors import ClusterError, ClusterRefused, ClusterUnavailable
+from app.core.ledger import Ledger
+from app.core.model import DEFAULT_POOL, Millis, Resource, TenantName, Uid, UserName
+from tests.unit.test_control import FakeLead, FakeMeters
+
+GPU = Resource("nvidia.com/gpu")
+
+
+@pytest.mark.parametrize(
+    ("errors", "seconds"),
+    [
+        ([ClusterUnavailable("")] * 4, [1, 2, 4, 8]),
+        ([ClusterRefused("", 429, 7.0)] * 4, [7, 7, 7, 8]),
+        ([ClusterRefused("", 429, 10_000.0)], [LONGEST_SECONDS]),
+        ([ClusterUnavailable("")] * 2000, [1, 2, 4, 8, 16] + [LONGEST_SECONDS] * 1995),
+    ],
+)
+def test_each_failure_in_a_row_is_waited_for_longer_and_as_long_as_asked(
+    errors: list[ClusterError], seconds: list[float]
+) -> None:
+    patience = Patience()
+    assert [patience.after(error) for error in errors] == seconds
+    patience.fulfilled()
+    assert patience.after(ClusterUnavailable("")) == 1
+
+
+@dataclass
+class SlowPort:
+    """`ports.Adopter` and `ports.Evictor` that hold every request until let go."""
+
+    open: asyncio.Event = field(default_factory=asyncio.Event)
+    begun: list[Uid] = field(default_factory=list)
+
+    async def adopt(self, order: Adopt) -> None:
+        self.begun.append(order.ref.uid)
+        await self.open.wait()
+
+    async def evict(self, ref: PodRef) -> bool:
+        raise AssertionError(ref)
+
+
+async def test_a_slow_server_is_asked_a_few_things_at_a_time_and_each_once() -> None:
+    port = SlowPort()
+    clock = lambda: Millis(0)  # noqa: E731
+    corrections = Corrections(port, port, FakeLead(), Inbox(), FakeMeters(), clock)
+    orders = [Adopt(PodRef(Uid(f"{i}"), "space", f"p{i}"), {}) for i in range(500)]
+    for order in [*orders, *orders]:
+        corrections.begin(order)
+    async with asyncio.timeout(20):
+        while len(port.begun) < CONCURRENCY:
+            await asyncio.sleep(0)
+        assert len(asyncio.all_tasks()) == 1 + CONCURRENCY
+        port.open.set()
+        while len(port.begun) < len(orders):
+            await asyncio.sleep(0)
+    assert port.begun == [order.ref.uid for order in orders]
+    corrections.begin(orders[0])  # it is asked again
+    async with asyncio.timeout(20):
+        while len(port.begun) == len(orders):
+            await asyncio.sleep(0)
+    await corrections.stop()
+
+
+def test_accounts_of_idle_users_are_summed_and_nothing_is_lost() -> None:
+    ledger, team = Ledger(), TenantName("a")
+    users = [UserName(f"u{i}") for i in range(5)]
+    for user in users:
+        ledger.use(Millis(0), (team, user, DEFAULT_POOL), {GPU: 1})
+    for user in users[:4]:
+        ledger.use(Millis(1000), (team, user, DEFAULT_POOL), {GPU: 1}, -1)
+    ledger.fold(Millis(2000), team, set(users[1:]))
+    spent = {owner[1]: amounts[GPU] for owner, amounts in ledger.spent(Millis(3000))}
+    assert spent == {"u0": 1000, "": 3000, "u4": 3000}
