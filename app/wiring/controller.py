@@ -13,6 +13,7 @@ from app.control.corrections import Corrections
 from app.control.inbox import Inbox
 from app.control.leader import Leader
 from app.control.loop import Loop
+from app.control.opening import Opening
 from app.control.publisher import Publisher
 from app.control.releases import Releases
 from app.control.reporting import Collecting
@@ -78,23 +79,11 @@ async def controller(process: Process) -> None:
         settings.release_concurrency,
         lambda: leader.depose(),  # noqa: PLW0108
     )
-    leader = Leader(
-        engine,
-        inbox,
-        copier,
-        releases,
-        store,
-        releaser,
-        leadership,
-        KeptInstallation(client, settings.namespace),
-        sight,
-        keeper,
-        meters,
-        now,
-        heard,
-        anchor,
-        auditor,
+    installation = KeptInstallation(client, settings.namespace)
+    opening = Opening(
+        engine, inbox, store, releaser, installation, sight, keeper, anchor, now, heard
     )
+    leader = Leader(opening, leadership, inbox, copier, releases, auditor, meters, now)
     corrections = Corrections(
         PodAdopter(client), PodEvictor(client), leadership, inbox, meters, now
     )

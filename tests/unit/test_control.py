@@ -15,6 +15,7 @@ from app.control.corrections import Corrections
 from app.control.inbox import Inbox
 from app.control.leader import Leader
 from app.control.loop import TICK_SECONDS, Loop
+from app.control.opening import Opening
 from app.control.publisher import Publisher
 from app.control.releases import Releases
 from app.core import events as ev
@@ -178,10 +179,13 @@ class Rig:
             self.releaser, self.copier, self.lead, self.inbox, self.meters, clock, 4, self.depose
         )
         self.recorder = FakeRecorder()
+        opening = Opening(
+            self.engine, self.inbox, self.store, self.releaser, self.installation, self.sight,
+            self.keeper, self.anchor, clock, heard,
+        )  # fmt: skip
         self.leader = Leader(
-            self.engine, self.inbox, self.copier, self.releases, self.store, self.releaser,
-            self.lead, self.installation, self.sight, self.keeper, self.meters, clock, heard,
-            self.anchor, self.anchor,
+            opening, self.lead, self.inbox, self.copier, self.releases, self.anchor, self.meters,
+            clock,
         )  # fmt: skip
         self.corrections = Corrections(
             self.corrector, self.corrector, self.lead, self.inbox, self.meters, clock
