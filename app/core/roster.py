@@ -176,6 +176,8 @@ class Roster:
                 self._recount(scale)
             elif scale != self.usage.tree.scale:
                 self.usage.tree.rescale(scale)
+        for name in pools.take_squeezed():
+            self.usage.reconsider(name)
         for name in pools.take_moved():
             for tracked in list(self._pinned.get(name, {}).values()):
                 self.rest(tracked, tracked.rests)  # in a queue of its node's pool from now on
