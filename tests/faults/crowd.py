@@ -1,63 +1,50 @@
-"""Much at once: pods that are created, and nodes that say that theirs have finished.
-
-Nodes are played by KWOK, so that is who says it.
-"""
+"""More pods than the pool takes: what is released and what waits, read past every cable."""
 
 from __future__ import annotations
 
-import http.client
-import json
-import time
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from urllib.parse import urlsplit
+from tests.e2e.stage import Object, gates, name_of, pod, stamp
+from tests.faults.rig import GPUS, Rig
 
-from app.dev.control_plane import ControlPlane
-from app.dev.nodes import KWOK_USER
-from tests.e2e.stage import Object
-from tests.faults.rig import Rig
-from tests.people import Person
-
-AT_ONCE = 8
-SUCCEEDED = {"status": {"phase": "Succeeded"}}
-
-Call = tuple[str, str, object]
-"""Method, path and body of a request."""
+GPUS_EACH = 2
+FITTING = GPUS // GPUS_EACH
 
 
-def create(rig: Rig, namespace: str, pods: Sequence[Object]) -> float:
-    """Create pods as who may do anything, as fast as can be; return the seconds it took."""
-    path = f"/api/v1/namespaces/{namespace}/pods"
-    return _send(rig, rig.cluster.kubeconfig, [("POST", path, pod) for pod in pods])
+class Crowd:
+    """Pods of one team, of 2 GPUs each unless told otherwise; the pool is filled by them."""
 
+    def __init__(self, rig: Rig, team: str, pods: int = 2 * FITTING) -> None:
+        self._rig = rig
+        self.team = rig.stage.namespace(team)
+        self.join(pods)
 
-def finish(rig: Rig, pods: Sequence[Object]) -> float:
-    """Let pods succeed, as fast as can be; return the seconds it took."""
-    plan = ControlPlane.load(rig.cluster.folder, rig.cluster.processes).plan
-    metas = [pod["metadata"] for pod in pods]
-    paths = [f"/api/v1/namespaces/{m['namespace']}/pods/{m['name']}/status" for m in metas]
-    return _send(rig, plan.kubeconfig(KWOK_USER), [("PATCH", path, SUCCEEDED) for path in paths])
+    def join(self, pods: int, prefix: str = "p") -> None:
+        """Let more come."""
+        made = (pod(f"{prefix}-{number:03}", GPUS_EACH) for number in range(pods))
+        self._rig.stage.apply(self.team, *made)
 
+    def released(self) -> list[Object]:
+        """Return the pods past the gate, in the order of their names."""
+        return sorted((p for p in self._own() if not gates(p)), key=name_of)
 
-def _send(rig: Rig, kubeconfig: Path, calls: Sequence[Call]) -> float:
-    plan = ControlPlane.load(rig.cluster.folder, rig.cluster.processes).plan
-    server, context = urlsplit(plan.server), Person(kubeconfig).context
+    def held(self) -> set[str]:
+        """Return the names of those that wait."""
+        return {name_of(p) for p in self._own() if gates(p)}
 
-    def work(share: Sequence[Call]) -> None:
-        connection = http.client.HTTPSConnection(
-            server.hostname or "", server.port, timeout=60, context=context
-        )
-        for method, path, body in share:
-            kind = "merge-patch+json" if method == "PATCH" else "json"
-            headers = {"Content-Type": f"application/{kind}"}
-            connection.request(method, path, json.dumps(body), headers)
-            answer = connection.getresponse()
-            text = answer.read()
-            assert answer.status < 300, text
-        connection.close()
+    def stamps(self) -> set[str]:
+        """Return the stamps of the releases so far, of pods that are still there."""
+        return {stamp(p) for p in self.released()}
 
-    began = time.monotonic()
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        list(pool.map(work, [calls[nth::AT_ONCE] for nth in range(min(AT_ONCE, len(calls)))]))
-    return time.monotonic() - began
+    def fills(self) -> bool:
+        """Tell whether all that fit are released, each once."""
+        return len(self.stamps()) == len(self.released()) == FITTING
+
+    def until_full(self, seconds: float = 90.0) -> float:
+        """Wait until the pool is full; return the seconds it took."""
+        return self._rig.until("the pool is full", self.fills, seconds)
+
+    def leave(self, pods: int) -> None:
+        """Delete released pods at once: room for as many others."""
+        self._rig.stage.delete(self.team, *(name_of(p) for p in self.released()[:pods]))
+
+    def _own(self) -> list[Object]:
+        return [p for p in self._rig.pods() if p["metadata"]["namespace"] == self.team]

@@ -15,8 +15,8 @@ from app.dev.options import Options
 from app.dev.tools import Tools
 from tests.e2e.stage import Object, pod
 from tests.faults.conftest import judged
-from tests.faults.crowd import create, finish
 from tests.faults.rig import Rig, open_rig
+from tests.faults.rush import create, finish
 
 MANY = 500
 """Pods that run. Ten times as many take two cores many minutes, and show nothing more."""

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 
 from app.dev.nodes import GPU, create_nodes
 from tests.e2e.stage import Object, name_of, pod, tenant
-from tests.faults.crowd import finish
 from tests.faults.rig import GPUS, SMALL, Rig
+from tests.faults.rush import finish
 
 LEASE_SECONDS = 15
 LEFT, RIGHT = ("gpu-node-0", "gpu-node-1"), ("gpu-node-2", "gpu-node-3")
