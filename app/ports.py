@@ -169,14 +169,14 @@ class Report:
 class Reports(Protocol):
     """Reports that wait for the leader. All raise StoreError."""
 
-    async def push(self, reports: Sequence[Report]) -> int:
-        """Keep these, each once; return how many there was no room for."""
+    async def push(self, reports: Sequence[Report]) -> Mapping[Deed, int]:
+        """Keep these, each once; return of which deeds there was no room for how many."""
 
     async def waiting(self, limit: int) -> Sequence[Report]:
-        """Return some that were not told yet, by id. Sealing the record removes its report."""
+        """Return some that were not told yet, by id.
 
-    async def drop(self, report: str) -> None:
-        """Remove one that was told."""
+        Sealing a record with the note `report/ID` removes its report; so does `Trail.forget`.
+        """
 
 
 class Epochs(Protocol):

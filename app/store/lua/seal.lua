@@ -45,10 +45,8 @@ for i = FIRST, #ARGV, 2 do
 end
 for i = NOTED, FIRST - 1, 2 do
   local name, text = ARGV[i], ARGV[i + 1]
-  if string.sub(name, 1, 7) == 'report/' then
-    redis.call('HDEL', REPORTS, string.sub(name, 8))
-  elseif text == '' then
-    redis.call('HDEL', NOTES, name)
+  if text == '' then
+    forget(name)
   else
     redis.call('HSET', NOTES, name, text)
   end
