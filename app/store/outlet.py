@@ -144,7 +144,7 @@ class Folder:
         if first.epoch != self._epoch or self._descriptor is None or self._is_full():
             self._open(first)
         assert self._descriptor is not None
-        some = islice(waiting, AT_ONCE)
+        some = list(islice(waiting, AT_ONCE))  # in one go: the loop appends meanwhile
         turn = deque(takewhile(lambda line: line.epoch == first.epoch, some))
         before = len(turn)
         try:

@@ -47,6 +47,12 @@ async def test_many_notes_are_kept(world: World) -> None:
     assert await world.store().noted() == many
 
 
+async def test_notes_that_are_no_text_hinder_nobody(redis: Reals) -> None:
+    key = f"fairgate:{{{redis.cluster}}}:notes"
+    await redis.server.call("HSET", key, "a", "held", b"\xff", "held", "b", b"\xff")
+    assert await redis.store().noted() == {"a": "held"}
+
+
 async def test_an_old_leader_remembers_nothing(world: World) -> None:
     await world.store().claim(8)
     with pytest.raises(EpochStale):

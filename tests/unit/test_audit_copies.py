@@ -72,6 +72,23 @@ async def test_a_file_that_is_large_enough_is_left_for_another(tmp_path: Path) -
     assert len(files(tmp_path)) == 3
 
 
+def test_lines_may_come_while_a_folder_is_written(tmp_path: Path) -> None:
+    waiting: deque[Line] = deque()
+
+    class Restless(Line):
+        """A line during whose turn another comes."""
+
+        def __getattribute__(self, name: str) -> object:
+            if name == "epoch":
+                waiting.append(Line("later", 9, 1))
+            return super().__getattribute__(name)
+
+    waiting += [Restless("one", 1, 1), Restless("two", 2, 1)]
+    Folder(tmp_path).write(waiting)
+    (path,) = tmp_path.iterdir()
+    assert path.read_text().splitlines()[:2] == ["one", "two"]
+
+
 async def test_a_file_is_only_appended_to(tmp_path: Path) -> None:
     for text in ("one", "two"):
         async with running(Folder(tmp_path)) as backlog:
