@@ -238,8 +238,12 @@ class Trail(Protocol):
     async def append(self, batch: Batch) -> bool:
         """Append a batch; once, however often it is sent. False: the stream ends elsewhere.
 
-        Raises EpochStale if a newer leader has written.
+        Raises EpochStale if a newer leader has written. StoreFull: no memory is left, so nothing
+        was; a batch that removes entries needs none.
         """
+
+    async def room(self) -> int:
+        """How many bytes the server may hold; 0: no bound is known."""
 
     async def forget(self, epoch: int, keys: Sequence[str]) -> None:
         """Keep no notes under these keys. Raises EpochStale."""

@@ -141,12 +141,17 @@ class Chain:
         self._anchored = signed
         self._copy(head_line(signed), signed.head.number)
 
-    async def prune(self) -> bool:
-        """Remove a step of what retention gives up; tell whether there may be more."""
-        if self._due or self._own or self._anchored is None:
+    async def prune(self, *, urgent: bool = False) -> bool:
+        """Remove a step of what retention gives up; tell whether there may be more.
+
+        `urgent`: what was to be sealed was refused for want of memory, and waits for this.
+        """
+        if self._anchored is None or self._aside or (self.has_own and not urgent):
             return False
         ending = await self._trail.ending()
-        over = ending.size - self._retention.size
+        if urgent and ending.last != self._after:
+            return False  # it was written after all
+        over = ending.size - await self._most()
         rows = await self._trail.lines(0, STEP + 1)
         cut = self._cut(rows, over, self._anchored.head.number)
         if cut is None:
@@ -154,9 +159,13 @@ class Chain:
         count, first = cut
         why = "more bytes than are kept" if over > 0 else "older than is kept"
         record = pruned(self._clock(), ahead(first), count, why)
-        self._due = self._batch((record,), 0, first.number)
-        await self.seal(())
-        return count == STEP
+        self._due = self._batch((*self._own, record), 0, first.number)
+        return await self.seal(()) is not None and count == STEP
+
+    async def _most(self) -> int:
+        """Return how many bytes of entries are kept: the rest of Redis needs room too."""
+        room = await self._trail.room()
+        return min(self._retention.size, room // 2) if room else self._retention.size
 
     def _cut(
         self, rows: Sequence[tuple[int, str]], over: int, anchored: int
