@@ -269,10 +269,16 @@ class Signing(Protocol):
 
 
 class Outlet(Protocol):
-    """Where copies of the chain's lines go. Never blocks, never raises."""
+    """Where copies of the chain's lines go. Never in anybody's way, never raises."""
 
     def put(self, line: str, number: int, epoch: int) -> None:
         """Write a line about entry `number`, in its turn; `epoch` is the leader's."""
+
+    async def copied(self) -> int | None:
+        """The last entry that is there, or on its way, from whatever process; None: who knows.
+
+        0: none is. Returns soon.
+        """
 
 
 class Announcer(Protocol):

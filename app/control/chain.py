@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from app.core.audit import Deed, Entry, Head, Record, is_intact, seal
-from app.core.audit_lines import SignedHead, head_line, line, read
+from app.core.audit_lines import SignedHead, head_line, line, missed_line, read
 from app.core.audit_proof import Gap, ahead, gap, pruned
 from app.core.errors import InvalidInput
 from app.core.model import Millis
@@ -20,8 +20,8 @@ from app.ports import Anchor, Batch, Ending, Outlet, Signing, Trail
 MOST = 10**12
 """No chain has so many entries: a stream with a higher number is not ours."""
 
-REFILL = 5_000
-"""Entries of the term before that a new leader copies again: its leader may have died over it."""
+REFILL = 20_000
+"""Anchored entries that a new leader copies where they are missing; a line names the others."""
 
 STEP = 500
 """Entries looked at, and removed, at once."""
@@ -223,12 +223,29 @@ class Chain:
         log.error("entries of the audit chain are lost; a gap is recorded", extra=facts)
 
     async def _refill(self) -> None:
-        """Copy again what the leader before may not have copied; readers know it comes twice."""
+        """Copy what the leader before may not have copied; readers know it when it comes twice."""
         if self._anchored is None or (self._sealed and self._sealed.head == self._head):
             return
-        rows = await self._trail.lines(self._anchored.head.number, REFILL)
-        for number, text in rows:
-            self._copy(text, number)
+        first = next((number for number, _ in await self._trail.lines(0, 1)), 1)
+        starts = [(each, await self._start(each, first)) for each in self._outlets]
+        after = min((start for _, start in starts), default=self._head.number)
+        while rows := await self._trail.lines(after, STEP):
+            for number, text in rows:
+                for outlet, start in starts:
+                    if number > start:
+                        outlet.put(text, number, self._epoch)
+            after = rows[-1][0]
+
+    async def _start(self, outlet: Outlet, first: int) -> int:
+        """Return after which entry an outlet is to be given all, once it knows what it missed."""
+        assert self._anchored is not None
+        anchored, copied = self._anchored.head.number, await outlet.copied()
+        if copied is None or copied >= anchored:
+            return anchored
+        start = max(copied, anchored - REFILL, first - 1)
+        if 0 < copied < start:
+            outlet.put(missed_line(start - copied, copied + 1, start), start, self._epoch)
+        return start
 
     def _batch(self, records: Sequence[Record], count: int, keep: int = 0) -> _Due:
         assert self._signer is not None

@@ -151,9 +151,15 @@ class FakeKey:
 
 @dataclass
 class Copies:
-    """`ports.Outlet` that remembers."""
+    """`ports.Outlet` that remembers. `knows`: it can tell what it has."""
 
     lines: list[str] = field(default_factory=list)
+    knows: bool = False
+
+    async def copied(self) -> int | None:
+        if not self.knows:
+            return None
+        return max((each.number for each in self.entries()), default=0)
 
     def put(self, line: str, number: int, epoch: int) -> None:
         self.lines.append(line)

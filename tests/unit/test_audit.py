@@ -64,6 +64,14 @@ class World:
         return [each for each in self.stream.entries() if each.record.deed is Deed.GAP]
 
 
+def whole(copies: Copies) -> int:
+    """Return how many entries the copies hold, if they hold together."""
+    proof = Proof(in_files=True)
+    for entry in copies.entries():
+        proof.take(entry)
+    return proof.verdict().entries
+
+
 def held(number: int, at: int = 10) -> Record:
     return Record(Millis(at), Deed.HELD, {"pod": f"p{number}"})
 
@@ -329,6 +337,43 @@ async def test_the_next_leader_copies_again_what_was_not_anchored(world: World) 
     for entry in world.copies.entries():
         proof.take(entry)
     assert proof.verdict().entries == 6
+
+
+async def test_however_much_was_not_anchored_is_copied_to_its_end(world: World) -> None:
+    world.retention = Retention(Millis(10**12), 10**12)
+    chain = await world.term(3, 2)
+    for _ in range(24):
+        await chain.seal([held(number) for number in range(256)])
+    world.copies.lines = world.copies.lines[:-300]  # the process died over it
+    await world.term(4, 1)
+    assert whole(world.copies) == len(world.stream.rows)
+
+
+async def test_what_was_anchored_and_never_copied_is_copied_by_the_next_leader(
+    world: World,
+) -> None:
+    world.copies.knows = True
+    chain = await world.term(3, 2)
+    kept = list(world.copies.lines)
+    await chain.seal([held(number) for number in range(100)])
+    await chain.anchor()
+    world.copies.lines = kept  # the disk was full
+    await world.term(4, 1)
+    assert whole(world.copies) == len(world.stream.rows)
+
+
+async def test_what_cannot_be_copied_any_more_is_named_by_a_line(world: World) -> None:
+    world.copies.knows = True
+    chain = await world.term(3, 2)
+    kept = list(world.copies.lines)
+    await chain.seal([held(number) for number in range(100)])
+    await chain.anchor()
+    world.copies.lines = kept
+    world.stream.rows = [row for row in world.stream.rows if row[0] > 50]
+    await world.term(4, 1)
+    missed = [text for text in world.copies.lines if "missed" in text]
+    assert missed == ['{"audit":true,"missed":{"entries":47,"from":4,"to":50}}']
+    assert world.copies.entries()[3:][0].number == 51
 
 
 async def test_copies_bridge_what_redis_lost(world: World) -> None:
