@@ -169,14 +169,14 @@ class Report:
 class Reports(Protocol):
     """Reports that wait for the leader. All raise StoreError."""
 
-    async def push(self, reports: Sequence[Report]) -> int:
-        """Keep these, each once; return how many there was no room for."""
+    async def push(self, reports: Sequence[Report]) -> Mapping[Deed, int]:
+        """Keep these, each once; return of which deeds there was no room for how many."""
 
     async def waiting(self, limit: int) -> Sequence[Report]:
-        """Return some that were not told yet, by id. Sealing the record removes its report."""
+        """Return some that were not told yet, by id.
 
-    async def drop(self, report: str) -> None:
-        """Remove one that was told."""
+        Sealing a record with the note `report/ID` removes its report; so does `Trail.forget`.
+        """
 
 
 class Epochs(Protocol):
@@ -238,8 +238,12 @@ class Trail(Protocol):
     async def append(self, batch: Batch) -> bool:
         """Append a batch; once, however often it is sent. False: the stream ends elsewhere.
 
-        Raises EpochStale if a newer leader has written.
+        Raises EpochStale if a newer leader has written. StoreFull: no memory is left, so nothing
+        was; a batch that removes entries needs none.
         """
+
+    async def room(self) -> int:
+        """How many bytes the server may hold; 0: no bound is known."""
 
     async def forget(self, epoch: int, keys: Sequence[str]) -> None:
         """Keep no notes under these keys. Raises EpochStale."""
@@ -265,10 +269,16 @@ class Signing(Protocol):
 
 
 class Outlet(Protocol):
-    """Where copies of the chain's lines go. Never blocks, never raises."""
+    """Where copies of the chain's lines go. Never in anybody's way, never raises."""
 
     def put(self, line: str, number: int, epoch: int) -> None:
         """Write a line about entry `number`, in its turn; `epoch` is the leader's."""
+
+    async def copied(self) -> int | None:
+        """The last entry that is there, or on its way, from whatever process; None: who knows.
+
+        0: none is. Returns soon.
+        """
 
 
 class Announcer(Protocol):

@@ -15,7 +15,7 @@ from dataclasses import replace
 from app.control.chain import Chain
 from app.core.audit import Deed, Fact, Record
 from app.core.audit_lines import plain
-from app.core.errors import ClusterError, EpochStale, StoreError
+from app.core.errors import ClusterError, EpochStale, StoreError, StoreFull
 from app.core.model import Millis
 
 MOST = 10_000
@@ -144,13 +144,13 @@ class Auditor:
         await self._forget(term)
         if not chain.is_anchored and (now >= term.anchor_at or term.ends):
             await self._anchor(term, now)
+        if now >= term.prune_at and not term.ends:
+            term.prune_at = now if await chain.prune() else now + PRUNE_SECONDS
         if term.waiting or (term.forgotten and not term.ends):
             return
         if term.ends:
             term.done.set()
             return
-        if now >= term.prune_at:
-            term.prune_at = now if await chain.prune() else now + PRUNE_SECONDS
         if now >= term.probe_at:
             term.probe_at = now + PROBE_SECONDS
             term.is_open = await chain.stands()
@@ -163,7 +163,12 @@ class Auditor:
             term.taken += 1
             records.append(term.waiting[-1])
             term.lost = 0
-        sealed = await self._chain.seal(records)
+        try:
+            sealed = await self._chain.seal(records)
+        except StoreFull:
+            if not await self._chain.prune(urgent=True):
+                raise
+            return
         if sealed is None:
             term.is_open = False
             return

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from app.core.audit import Deed, Entry, Head, Record, is_intact, seal
-from app.core.audit_lines import SignedHead, head_line, line, read
+from app.core.audit_lines import SignedHead, head_line, line, missed_line, read
 from app.core.audit_proof import Gap, ahead, gap, pruned
 from app.core.errors import InvalidInput
 from app.core.model import Millis
@@ -20,8 +20,8 @@ from app.ports import Anchor, Batch, Ending, Outlet, Signing, Trail
 MOST = 10**12
 """No chain has so many entries: a stream with a higher number is not ours."""
 
-REFILL = 5_000
-"""Entries of the term before that a new leader copies again: its leader may have died over it."""
+REFILL = 20_000
+"""Anchored entries that a new leader copies where they are missing; a line names the others."""
 
 STEP = 500
 """Entries looked at, and removed, at once."""
@@ -141,12 +141,17 @@ class Chain:
         self._anchored = signed
         self._copy(head_line(signed), signed.head.number)
 
-    async def prune(self) -> bool:
-        """Remove a step of what retention gives up; tell whether there may be more."""
-        if self._due or self._own or self._anchored is None:
+    async def prune(self, *, urgent: bool = False) -> bool:
+        """Remove a step of what retention gives up; tell whether there may be more.
+
+        `urgent`: what was to be sealed was refused for want of memory, and waits for this.
+        """
+        if self._anchored is None or self._aside or (self.has_own and not urgent):
             return False
         ending = await self._trail.ending()
-        over = ending.size - self._retention.size
+        if urgent and ending.last != self._after:
+            return False  # it was written after all
+        over = ending.size - await self._most()
         rows = await self._trail.lines(0, STEP + 1)
         cut = self._cut(rows, over, self._anchored.head.number)
         if cut is None:
@@ -154,9 +159,13 @@ class Chain:
         count, first = cut
         why = "more bytes than are kept" if over > 0 else "older than is kept"
         record = pruned(self._clock(), ahead(first), count, why)
-        self._due = self._batch((record,), 0, first.number)
-        await self.seal(())
-        return count == STEP
+        self._due = self._batch((*self._own, record), 0, first.number)
+        return await self.seal(()) is not None and count == STEP
+
+    async def _most(self) -> int:
+        """Return how many bytes of entries are kept: the rest of Redis needs room too."""
+        room = await self._trail.room()
+        return min(self._retention.size, room // 2) if room else self._retention.size
 
     def _cut(
         self, rows: Sequence[tuple[int, str]], over: int, anchored: int
@@ -214,12 +223,29 @@ class Chain:
         log.error("entries of the audit chain are lost; a gap is recorded", extra=facts)
 
     async def _refill(self) -> None:
-        """Copy again what the leader before may not have copied; readers know it comes twice."""
+        """Copy what the leader before may not have copied; readers know it when it comes twice."""
         if self._anchored is None or (self._sealed and self._sealed.head == self._head):
             return
-        rows = await self._trail.lines(self._anchored.head.number, REFILL)
-        for number, text in rows:
-            self._copy(text, number)
+        first = next((number for number, _ in await self._trail.lines(0, 1)), 1)
+        starts = [(each, await self._start(each, first)) for each in self._outlets]
+        after = min((start for _, start in starts), default=self._head.number)
+        while rows := await self._trail.lines(after, STEP):
+            for number, text in rows:
+                for outlet, start in starts:
+                    if number > start:
+                        outlet.put(text, number, self._epoch)
+            after = rows[-1][0]
+
+    async def _start(self, outlet: Outlet, first: int) -> int:
+        """Return after which entry an outlet is to be given all, once it knows what it missed."""
+        assert self._anchored is not None
+        anchored, copied = self._anchored.head.number, await outlet.copied()
+        if copied is None or copied >= anchored:
+            return anchored
+        start = max(copied, anchored - REFILL, first - 1)
+        if 0 < copied < start:
+            outlet.put(missed_line(start - copied, copied + 1, start), start, self._epoch)
+        return start
 
     def _batch(self, records: Sequence[Record], count: int, keep: int = 0) -> _Due:
         assert self._signer is not None

@@ -15,7 +15,7 @@ from app.control.inbox import Inbox
 from app.control.patience import Patience
 from app.core.effects import Adopt, Bypassed, Expel
 from app.core.errors import ClusterError, ClusterRefused
-from app.core.events import EvictionRefused
+from app.core.events import EvictionAccepted, EvictionRefused
 from app.core.model import Millis, Uid
 from app.ports import Adopter, Evictor, Leadership, Meters
 
@@ -121,6 +121,7 @@ class Corrections:
             return
         if await self._evictor.evict(order.ref):
             log.info("pod evicted", extra=_facts(order, order.why))
+            await self._inbox.put(EvictionAccepted(self._clock(), order.ref.uid))
         else:
             await self._inbox.put(EvictionRefused(self._clock(), order.ref.uid))
 

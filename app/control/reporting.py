@@ -16,10 +16,16 @@ from dataclasses import dataclass, replace
 from app.core.audit import Deed, Fact, Record
 from app.core.errors import StoreError
 from app.core.model import Millis
-from app.ports import Report, Reports
+from app.ports import Recorder, Report, Reports
 
 MOST = 1_000
 """Different reports that may wait here."""
+
+SPARE = 100
+"""Room beyond that for what is restored: a flood of refusals must not hide it."""
+
+DAY = 24 * 3600 * 1000
+"""A report that claims to be older, in milliseconds, is told as of then; none is of the future."""
 
 SECONDS = 1.0
 """Between two deliveries: what repeats meanwhile is one report."""
@@ -57,8 +63,8 @@ class Reporting:
         seen = self._seen.get(key)
         if seen is not None:
             seen.count += 1
-        elif len(self._seen) + len(self._due) >= MOST:
-            self._dropped[deed] = self._dropped.get(deed, 0) + 1
+        elif len(self._seen) + len(self._due) >= MOST + SPARE * (deed is Deed.RESTORED):
+            self._drop(deed, 1)
         else:
             named: Mapping[str, Fact] = {"object": example} if example else {}
             self._seen[key] = _Seen(Record(self._clock(), deed, {**facts, **named}))
@@ -91,8 +97,12 @@ class Reporting:
             self._number += 1
             self._due.append(Report(f"{record.at:015d}-{self._name}-{self._number}", record))
 
+    def _drop(self, deed: Deed, count: int) -> None:
+        """Count what is lost: the next report that finds room says so."""
+        self._dropped[deed] = self._dropped.get(deed, 0) + count
+
     async def _deliver(self) -> None:
-        due = self._due[:MOST]
+        due = self._due[: MOST + SPARE]
         try:
             dropped = await self._reports.push(due)
         except StoreError as error:
@@ -103,8 +113,10 @@ class Reporting:
             return
         self._failing = False
         del self._due[: len(due)]
+        for deed, count in dropped.items():
+            self._drop(deed, count)
         if dropped:
-            facts = {"dropped": str(dropped), "why": "no leader has told the earlier ones yet"}
+            facts = {"dropped": sum(dropped.values()), "why": "no leader told the earlier ones yet"}
             log.error("reports for the audit chain were dropped", extra=facts)
 
 
@@ -114,18 +126,20 @@ class Collecting:
     def __init__(
         self,
         reports: Reports,
-        record: Callable[[Record], None],
+        recorder: Recorder,
         epoch: Callable[[], int | None],
+        clock: Callable[[], Millis],
         *,
         seconds: float = SECONDS,
     ) -> None:
         self._reports = reports
-        self._record = record
+        self._recorder = recorder
         self._epoch = epoch
+        self._clock = clock
         self._seconds = seconds
         self._term: int | None = None
-        self._handed: dict[str, bool] = {}
-        """Ids handed on in this term; True once they were gone, and so told."""
+        self._handed: dict[str, None] = {}
+        """Ids handed on in this term, in that order."""
 
     async def run(self) -> None:
         """Collect until cancelled."""
@@ -147,16 +161,18 @@ class Collecting:
         waiting = await self._reports.waiting(MOST)
         if self._epoch() != epoch:
             return
-        there = {report.id for report in waiting}
-        for known in self._handed:
-            self._handed[known] = self._handed[known] or (known not in there and len(there) < MOST)
         for report in waiting:
-            told = self._handed.get(report.id)
-            if told is None:
-                notes = ((f"report/{report.id}", ""),)
-                self._record(replace(report.record, notes=notes))
-                self._handed[report.id] = False
-            elif told:  # delivered again, because an answer got lost
-                await self._reports.drop(report.id)
+            key = f"report/{report.id}"
+            if report.id in self._handed:
+                # Not sealed yet, or delivered again because an answer got lost: gone once it is.
+                self._recorder.forget(key)
+                continue
+            self._handed[report.id] = None
+            at = self._then(report.record.at)
+            self._recorder.record(replace(report.record, at=at, notes=((key, ""),)))
         while len(self._handed) > 10 * MOST:
             del self._handed[next(iter(self._handed))]
+
+    def _then(self, told: Millis) -> Millis:
+        now = self._clock()
+        return Millis(max(now - DAY, min(told, now)))

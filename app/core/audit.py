@@ -46,6 +46,10 @@ class Deed(Enum):
     """Heads are signed by another key from now on."""
 
 
+REPORTED = frozenset((Deed.REFUSED, Deed.RESTORED))
+"""What is seen by processes that do not lead. All else only the leader itself may tell."""
+
+
 @dataclass(frozen=True, slots=True)
 class Record:
     """Something to be written down: the engine emits it, and others report it.

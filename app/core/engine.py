@@ -101,9 +101,11 @@ class Engine:
         self._usage.advance(event.at)
         if not isinstance(event, ev.Pass):
             self._note(event)
-        elif self.ready:
-            self._wake(event.at)
-            self._act()
+        else:
+            self._records.remind()
+            if self.ready:
+                self._wake(event.at)
+                self._act()
         self._effects += self._records.take()
         return tuple(self._effects) if self._epoch is not None else ()
 
@@ -225,6 +227,8 @@ class Engine:
                 self._fresh.add(source)
             case ev.SourceStale(_, source):
                 self._fresh.discard(source)
+            case ev.EvictionAccepted(_, uid):
+                self._records.evicted(uid)
             case ev.EvictionRefused(_, uid):
                 self._spare(uid)
             case ev.Installed(_, since):

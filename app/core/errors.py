@@ -10,6 +10,7 @@ FairgateError                the message is one sentence for the reader: what, w
 │   └── ClusterRefused       it answered no; carries the HTTP status
 └── StoreError               Redis                                                 exit 3
     ├── StoreUnavailable     no answer: what happened is unknown
+    │   └── StoreFull        it has no memory left: nothing was written
     ├── StoreEmptied         it lost its contents and must be rebuilt
     ├── StoreForeign         another layout version, or unsafe server settings
     └── EpochStale           a newer leader has written: this one must stop
@@ -61,6 +62,10 @@ class StoreError(FairgateError):
 
 class StoreUnavailable(StoreError):
     """No answer came; the write may or may not have taken effect."""
+
+
+class StoreFull(StoreUnavailable):
+    """Redis has no memory left, and wrote nothing."""
 
 
 class StoreEmptied(StoreError):

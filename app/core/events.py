@@ -215,6 +215,14 @@ class ReleaseAnswered:
 
 
 @dataclass(frozen=True, slots=True)
+class EvictionAccepted:
+    """A pod that was to be evicted is on its way out."""
+
+    at: Millis
+    uid: Uid
+
+
+@dataclass(frozen=True, slots=True)
 class EvictionRefused:
     """A pod that was to be evicted stays: a disruption budget forbids it, or nobody may ask."""
 
@@ -309,6 +317,7 @@ ClusterEvent = (
 NewsEvent = (
     ClusterEvent
     | ReleaseAnswered
+    | EvictionAccepted
     | EvictionRefused
     | StoreReady
     | StoreLost

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 
 from app.core.audit import Deed, Fact, Record
 from app.core.changes import Changes, Configured, is_resource, key_of, spec_of
@@ -28,6 +29,11 @@ PAST = frozenset((RELEASED, Deed.ADOPTED.value))
 UNKNOWN = "unknown"
 MOST_ENDED = 4096
 """Pods that ended while this replica followed, and that it may yet have to tell of."""
+
+AT_ONCE = 1000
+"""Pods that a new leader tells of at once, and that nobody has told of ..."""
+PACE_MS = 1000
+"""... and how long until the next: what writes them down has room for ten times as many."""
 
 UNREMEMBERED = (
     "Redis had lost what was recorded of the pods that are there: what happened to them since the "
@@ -57,6 +63,9 @@ class Records:
         """Pods that are finished, past the gate, and not deleted yet: their notes stay."""
         self._noted: set[Uid] = set()
         self._ended: dict[Uid, Pod] = {}
+        self._untold: dict[Uid, tuple[Tracked, bool]] = {}
+        """Pods that were there when the term began, and are to be told of; did they wait then?"""
+        self._remind_at = Millis(0)
 
     @property
     def _now(self) -> Millis:
@@ -72,19 +81,26 @@ class Records:
         else:
             self._recall(notes, {intent.ref.uid: intent for intent in intents})
         self._ended.clear()
-        for tracked in self._roster.pods.values():
-            right = self._oversight.right_of(tracked.pod.uid)
-            if tracked.life is not Life.USING:
-                self.seen(tracked)
-            elif right is not None:
-                self.passed(tracked, right)
         self._out += self._changes.begin(self._now, notes)
+        for uid, tracked in self._roster.pods.items():
+            waits = tracked.life is not Life.USING
+            if tracked.noted not in PAST and not (waits and tracked.noted):
+                self._untold[uid] = tracked, waits
+        self._remind_at = self._now
+
+    def remind(self) -> None:
+        """Tell some of what nobody has told of the pods that were there when the term began."""
+        if self._untold and self._now >= self._remind_at:
+            self._remind_at = Millis(self._now + PACE_MS)
+            for uid in list(islice(self._untold, AT_ONCE)):
+                self._catch_up(uid)
 
     def end(self) -> None:
         """A term is over: what was not answered shows in the pods themselves."""
         self._leads = False
         self._changes.end()
         self._noted.clear()
+        self._untold.clear()
         self._orders.clear()
         self._evictions.clear()
         for tracked in self._roster.pods.values():
@@ -124,12 +140,12 @@ class Records:
 
     def passed(self, tracked: Tracked, right: Right) -> None:
         """A pod is past the gate, and rightly so."""
+        self._catch_up(tracked.pod.uid)
         if not self._leads or tracked.noted in PAST:
             return
-        pod, by_hand = tracked.pod, pod_by_hand(tracked.pod, tracked.noted)
-        if right is Right.ADOPTED and not by_hand:
-            facts = self._who(tracked.ref, str(pod.user)) | {"pool": tracked.pool or ""}
-            self._note(tracked, Deed.ADOPTED, facts | {"amounts": texts(pod.demand)})
+        pod = tracked.pod
+        if right is Right.ADOPTED and not is_by_hand(pod, tracked.noted):
+            self._note(tracked, Deed.ADOPTED, self._adopted(pod, tracked.pool))
         else:
             order = self._orders.pop(pod.uid, None)
             self._note(tracked, Deed.RELEASED, self._release(pod, order))
@@ -139,6 +155,7 @@ class Records:
         order = self._orders.get(uid)
         if order is None or (answer is Answer.GONE and uid in self._roster.pods):
             return  # gone may be finished: its last sighting tells
+        self._catch_up(uid)
         del self._orders[uid]
         if answer is Answer.RELEASED:
             tracked = self._roster.pods.get(uid)
@@ -148,8 +165,15 @@ class Records:
             else:
                 self._say(Deed.RELEASED, facts)  # nothing is there that a note could be about
 
+    def evicted(self, uid: Uid) -> None:
+        """An eviction was accepted."""
+        eviction, tracked = self._evictions.pop(uid, None), self._roster.pods.get(uid)
+        if self._leads and eviction is not None and tracked is not None:
+            self._reclaimed(tracked, eviction)
+
     def over(self, pod: Pod, *, live: bool) -> None:
         """A pod is finished, or about to be deleted; its last sightings tell how it got here."""
+        self._catch_up(pod.uid)
         if GATE in pod.gates:
             return
         known, tracked = pod.uid in self._over, self._roster.pods.get(pod.uid)
@@ -163,7 +187,7 @@ class Records:
             order = self._orders.pop(pod.uid, None)
             ordered = order is not None and order.stamp == pod.release
             if ordered or self._oversight.judge(pod, live=live) is not None:
-                self._say_over(pod, self._release(pod, order))
+                self._say_over(pod, noted, order)
                 return
             if tracked is None:
                 return
@@ -178,14 +202,14 @@ class Records:
         if not self._leads:
             return
         if eviction is not None and tracked.evicted:
-            facts = self._who(tracked.ref, str(tracked.pod.user)) | reason(eviction)
-            self._say(Deed.RECLAIMED, facts)
+            self._reclaimed(tracked, eviction)
         if tracked.noted:
             tracked.noted = ""
             self._out.append(Forget(tracked.pod.uid))
 
     def vanished(self, uid: Uid) -> None:
         """There is no pod of this uid any more. Say so before it is dropped."""
+        self._catch_up(uid)
         pod, tracked = self._over.pop(uid, None), self._roster.pods.get(uid)
         if self._leads:
             if uid in self._noted:
@@ -217,7 +241,23 @@ class Records:
         for uid in self._noted:
             yield uid, RELEASED
 
+    def _catch_up(self, uid: Uid) -> None:
+        """Tell of a pod what it was when the term began, before anything else is told of it."""
+        tracked, waited = self._untold.pop(uid, (None, False))
+        if tracked is None:
+            return
+        right = self._oversight.right_of(uid)
+        if waited:
+            self.seen(tracked)
+        elif right is not None:
+            self.passed(tracked, right)
+
+    def _reclaimed(self, tracked: Tracked, eviction: Evict | Expel) -> None:
+        facts = self._who(tracked.ref, str(tracked.pod.user)) | reason(eviction)
+        self._say(Deed.RECLAIMED, facts)
+
     def _bypassed(self, found: Bypassed) -> None:
+        self._catch_up(found.ref.uid)
         tracked = self._roster.pods.get(found.ref.uid)
         if tracked is None or tracked.noted == BYPASSED:
             return
@@ -243,10 +283,11 @@ class Records:
         for tracked in self._roster.pods.values():
             tracked.noted = notes.get(tracked.pod.uid, "")
         for uid, pod in self._over.items():
-            if notes.get(uid, HELD) != HELD:
+            noted = notes.get(uid, "")
+            if noted and noted != HELD:
                 self._noted.add(uid)
             elif _is_stamped(pod):
-                self._say_over(pod, self._release(pod, None))
+                self._say_over(pod, noted, None)
         for key, text in notes.items():
             uid = Uid(key)
             if is_resource(key) or uid in self._roster.pods or uid in self._noted:
@@ -284,6 +325,11 @@ class Records:
             return facts | because(order, self._now)
         return facts | {"settled": True}
 
+    def _adopted(self, pod: Pod, pool: str | None) -> dict[str, Fact]:
+        ref = PodRef(pod.uid, pod.namespace, pod.name)
+        facts = self._who(ref, str(pod.user)) | {"pool": pool or ""}
+        return facts | {"amounts": texts(pod.demand)}
+
     def _told(self, intent: Intend) -> dict[str, Fact]:
         return self._who(intent.ref, str(intent.user)) | {
             "tenant": intent.tenant,
@@ -301,9 +347,12 @@ class Records:
             "user": user,
         }
 
-    def _say_over(self, pod: Pod, facts: Mapping[str, Fact]) -> None:
+    def _say_over(self, pod: Pod, noted: str, order: Release | None) -> None:
         self._noted.add(pod.uid)
-        self._say(Deed.RELEASED, facts, ((pod.uid, RELEASED),))
+        deed, facts = Deed.RELEASED, self._release(pod, order)
+        if pod.release == ADOPTED and not is_by_hand(pod, noted):
+            deed, facts = Deed.ADOPTED, self._adopted(pod, pod.pool)
+        self._say(deed, facts, ((pod.uid, deed.value),))
 
     def _note(self, tracked: Tracked, deed: Deed, facts: Mapping[str, Fact]) -> None:
         tracked.noted = deed.value
@@ -315,9 +364,12 @@ class Records:
         self._out.append(Record(self._now, deed, facts, notes))
 
 
-def pod_by_hand(pod: Pod, noted: str) -> bool:
-    """Tell whether a person took the gate off a pod that was held, and said so."""
-    return pod.release == ADOPTED and (noted == HELD or bool(pod.freed_by))
+def is_by_hand(pod: Pod, noted: str) -> bool:
+    """Tell whether a person took the gate off a pod that was held.
+
+    What a pod says of itself does not show it: where nothing is enforced, anybody may write that.
+    """
+    return pod.release == ADOPTED and noted == HELD
 
 
 def _is_stamped(pod: Pod) -> bool:

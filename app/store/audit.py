@@ -48,8 +48,16 @@ class AuditReader:
 class RedisTrail(AuditReader):
     """`ports.Trail` on Redis."""
 
+    def __init__(self, server: Server, cluster: str) -> None:
+        super().__init__(server, cluster)
+        self._server = server
+
+    async def room(self) -> int:
+        """Return how many bytes the server may hold; 0: no bound is known."""
+        return await self._server.room()
+
     async def append(self, batch: Batch) -> bool:
-        """Append a batch, or tell that the stream ends elsewhere. Raises EpochStale."""
+        """Append a batch, or tell that the stream ends elsewhere. Raises EpochStale, StoreFull."""
         head = batch.signed.head
         notes = [text for each in batch.entries for note in each.record.notes for text in note]
         flat = [text for each in batch.entries for text in (each.number, line(each))]

@@ -13,7 +13,7 @@ from redis import exceptions as redis_errors
 from redis.asyncio import Redis
 from redis.asyncio.sentinel import SentinelConnectionPool
 
-from app.core.errors import StoreError, StoreForeign, StoreUnavailable
+from app.core.errors import StoreError, StoreForeign, StoreFull, StoreUnavailable
 from app.store import address
 
 _LOST = (redis_errors.ConnectionError, redis_errors.TimeoutError, OSError)
@@ -68,6 +68,10 @@ class Server:
                 f"(maxmemory-policy {policy}): set it to noeviction."
             )
 
+    async def room(self) -> int:
+        """Return how many bytes the server may hold; 0: it has no bound, or does not tell."""
+        return int((await self.call("INFO", "memory")).get("maxmemory", 0))
+
     async def close(self) -> None:
         """Close all connections."""
         pool = self._client.connection_pool
@@ -112,7 +116,7 @@ def _refusal(told: str, error: redis_errors.ResponseError) -> StoreError:
     # By the words, not the type: what a script ran into is told inside a longer message.
     said = f"{type(error).__name__} {error}"
     if "OutOfMemory" in said or "OOM " in said:
-        return StoreUnavailable(f"{told} is out of memory: raise its maxmemory.")
+        return StoreFull(f"{told} is out of memory: raise its maxmemory.")
     if _is_read_only(error):
         return StoreUnavailable(f"{told} is a read-only replica: name the primary instead.")
     if "can't run this command" in said or "ACL failure in script" in said:

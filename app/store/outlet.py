@@ -15,13 +15,19 @@ from itertools import islice, takewhile
 from pathlib import Path
 from typing import Protocol
 
-from app.core.audit_lines import missed_line
+from app.core.audit import Entry
+from app.core.audit_lines import missed_line, read
+from app.core.errors import InvalidInput
 
 MOST = 50_000
 """Lines that may wait for a sink."""
 
 AT_ONCE = 256
 RETRY_SECONDS = 1.0
+READ_SECONDS = 5.0
+TAIL = 256 * 1024
+"""Bytes at the end of a file in which its last entry is looked for."""
+
 FILE_BYTES = 64 * 2**20
 
 log = logging.getLogger("fairgate.audit")
@@ -42,6 +48,9 @@ class Sink(Protocol):
     def write(self, waiting: deque[Line]) -> None:
         """Write up to AT_ONCE lines and take each away once it is written. Raises OSError."""
 
+    def last(self) -> int | None:
+        """Return the last entry that is there; 0: none; None: who knows. Raises OSError."""
+
 
 class Backlog:
     """`ports.Outlet`: lines that wait for one sink."""
@@ -52,6 +61,7 @@ class Backlog:
         self._waiting: deque[Line] = deque()
         self._missed: list[Line] = []
         self._count = 0
+        self._newest = 0
         self._wake = asyncio.Event()
         self._empty = asyncio.Event()
         self._empty.set()
@@ -60,6 +70,7 @@ class Backlog:
     def put(self, line: str, number: int, epoch: int) -> None:
         """Write a line in its turn; beyond the bound it is counted, and named by another line."""
         new = Line(line, number, epoch)
+        self._newest = number
         if len(self._waiting) >= MOST:
             if not self._count:
                 log.error("lines of the audit chain are left out", extra={"sink": self._name})
@@ -70,6 +81,15 @@ class Backlog:
         self._waiting.append(new)
         self._empty.clear()
         self._wake.set()
+
+    async def copied(self) -> int | None:
+        """Return the last entry that is there, or waits; 0: none, or it cannot be read now."""
+        try:
+            async with asyncio.timeout(READ_SECONDS):
+                last = await asyncio.to_thread(self._sink.last)
+        except OSError:  # the time-out is one
+            last = 0
+        return None if last is None else max(last, self._newest)
 
     async def flush(self, seconds: float) -> None:
         """Wait until nothing waits, so long at most."""
@@ -123,6 +143,9 @@ class Descriptor:
                 self._rest = self._rest[os.write(self._descriptor, self._rest) :]
             waiting.popleft()
 
+    def last(self) -> None:
+        """Tell that nobody knows what became of lines that were written."""
+
     def _begin(self, line: Line) -> None:
         if not self._rest:
             self._rest = line.text.encode() + b"\n"
@@ -144,7 +167,7 @@ class Folder:
         if first.epoch != self._epoch or self._descriptor is None or self._is_full():
             self._open(first)
         assert self._descriptor is not None
-        some = islice(waiting, AT_ONCE)
+        some = list(islice(waiting, AT_ONCE))  # in one go: the loop appends meanwhile
         turn = deque(takewhile(lambda line: line.epoch == first.epoch, some))
         before = len(turn)
         try:
@@ -153,6 +176,15 @@ class Folder:
             for _ in range(before - len(turn)):
                 waiting.popleft()
         os.fsync(self._descriptor)
+
+    def last(self) -> int:
+        """Return the last entry in the newest file that has one; 0: none has. Raises OSError."""
+        for path in sorted(self._folder.glob("audit-*.ndjson"), reverse=True):
+            for text in reversed(_tail(path)):
+                with contextlib.suppress(InvalidInput):
+                    if isinstance(found := read(text), Entry):
+                        return found.number
+        return 0
 
     def _is_full(self) -> bool:
         assert self._descriptor is not None
@@ -170,6 +202,12 @@ class Folder:
             os.fsync(folder)
         finally:
             os.close(folder)
+
+
+def _tail(path: Path) -> list[str]:
+    with path.open("rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL))
+        return file.read().decode(errors="replace").splitlines()
 
 
 def output() -> Sink:

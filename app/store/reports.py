@@ -1,15 +1,17 @@
 """What other processes report for the audit chain, kept in Redis until the leader has told it.
 
-The step that seals an entry removes its report, so that each is told once.
+The step that seals an entry removes its report, so that each is told once. Whoever can write Redis
+can write here, so what is read is nothing but what one of ours could have reported.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from itertools import chain
 
-from app.core.audit import Deed, Record
+from app.core.audit import REPORTED, Deed, Record
 from app.core.audit_lines import plain
 from app.core.model import Millis
 from app.ports import Report
@@ -19,32 +21,51 @@ from app.store.scripts import Scripts
 MOST = 10_000
 """Reports that may wait for a leader; later ones are dropped, and counted."""
 
+SPARE = 1_000
+"""Room beyond that for what is restored: a flood of refusals must not hide it."""
+
+LONGEST = 16 * 1024
+"""Bytes of a report."""
+LONGEST_FACT = 1024
+LONGEST_NAME = 64
+MOST_FACTS = 16
+
+log = logging.getLogger("fairgate.audit")
+
 
 class RedisReports:
     """`ports.Reports` on Redis."""
 
     def __init__(self, server: Server, cluster: str, *, most: int = MOST) -> None:
         self._scripts = Scripts(server, cluster)
-        self._most = most
+        self._most = {Deed.REFUSED: most, Deed.RESTORED: most + SPARE}
 
-    async def push(self, reports: Sequence[Report]) -> int:
-        """Keep these, each once; return how many there was no room for."""
-        flat = chain.from_iterable((each.id, _text(each.record)) for each in reports)
-        (dropped,) = await self._scripts.run("report", self._most, *flat)
-        return int(dropped)
+    async def push(self, reports: Sequence[Report]) -> Mapping[Deed, int]:
+        """Keep these, each once; return of which deeds there was no room for how many."""
+        dropped = {}
+        for deed, most in self._most.items():
+            some = [each for each in reports if each.record.deed is deed]
+            flat = chain.from_iterable((each.id, _text(each.record)) for each in some)
+            count = int((await self._scripts.run("report", most, *flat))[0]) if some else 0
+            if count:
+                dropped[deed] = count
+        return dropped
 
     async def waiting(self, limit: int) -> Sequence[Report]:
-        """Return some that were not told yet, by id; what cannot be read says so."""
+        """Return some that were not told yet, by id; what is none of ours is removed."""
         flat = await self._scripts.run("reports", limit)
-        found = [
-            Report(name.decode(errors="replace"), _record(text))
-            for name, text in zip(flat[::2], flat[1::2], strict=True)
-        ]
+        found, odd = [], []
+        for name, text in zip(flat[::2], flat[1::2], strict=True):
+            report = _report(name, text)
+            if report is None:
+                odd.append(name)
+            else:
+                found.append(report)
+        if odd:
+            await self._scripts.run("drop", *odd)
+            facts = {"dropped": len(odd)}
+            log.error("Redis held reports that Fairgate cannot have written: dropped", extra=facts)
         return sorted(found, key=lambda each: each.id)
-
-    async def drop(self, report: str) -> None:
-        """Remove one that was told."""
-        await self._scripts.run("drop", report)
 
 
 def _text(record: Record) -> str:
@@ -52,12 +73,28 @@ def _text(record: Record) -> str:
     return json.dumps(fields, separators=(",", ":"))
 
 
-def _record(text: bytes) -> Record:
+def _report(name: bytes, text: bytes) -> Report | None:
+    """Return what stands there, if one of ours can have reported it."""
+    if len(name) > LONGEST_NAME or len(text) > LONGEST:
+        return None
     try:
         fields = json.loads(text)
-        facts = fields["facts"]
-        if isinstance(facts, Mapping):
-            return Record(Millis(int(fields["at"])), Deed(fields["deed"]), plain(facts))
+        at, deed, facts = fields["at"], Deed(fields["deed"]), fields["facts"]
+        report = Report(name.decode(), Record(Millis(at), deed, facts))
     except (ValueError, TypeError, KeyError, RecursionError):
-        pass
-    return Record(Millis(0), Deed.REFUSED, {"why": "a report that cannot be read"})
+        return None
+    return report if deed in REPORTED and _is_whole(at) and _is_flat(facts) else None
+
+
+def _is_flat(facts: object) -> bool:
+    if not isinstance(facts, dict) or len(facts) > MOST_FACTS:
+        return False
+    short = all(len(each) <= LONGEST_NAME for each in facts)
+    return short and all(
+        _is_whole(each) or (isinstance(each, str) and len(each) <= LONGEST_FACT)
+        for each in facts.values()
+    )
+
+
+def _is_whole(value: object) -> bool:
+    return type(value) is int and 0 <= value < 2**53

@@ -63,7 +63,7 @@ class RedisStore(RedisReader):
             return ()
         found = []
         for uid, record in sorted(entries):
-            with contextlib.suppress(msgspec.DecodeError, ValueError):
+            with contextlib.suppress(msgspec.DecodeError, ValueError, TypeError):
                 found.append(layout.intent(uid, record))
         return tuple(found)
 
@@ -96,12 +96,16 @@ class RedisStore(RedisReader):
         self._generation, self._sequence = generation, sequence
 
     async def noted(self) -> Mapping[str, str] | None:
-        """Return what was noted with the audit chain; None: it was lost."""
+        """Return what was noted with the audit chain; None: it was lost. What is no text is not."""
         whole, flat = await self._scripts.run("noted")
         if not int(whole):
             return None
         pairs = zip(flat[::2], flat[1::2], strict=True)
-        return {key.decode(): sys.intern(text.decode()) for key, text in pairs}
+        notes = {}
+        for key, text in pairs:
+            with contextlib.suppress(UnicodeDecodeError):
+                notes[key.decode()] = sys.intern(text.decode())
+        return notes
 
     async def remember(self, epoch: int, notes: Callable[[], Iterable[tuple[str, str]]]) -> None:
         """If the notes were lost, keep these; what was noted since then stands."""

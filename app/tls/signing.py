@@ -6,10 +6,9 @@ Whoever holds it can make a false chain look true, so it is read by the controll
 from __future__ import annotations
 
 import base64
-import binascii
 from dataclasses import replace
 
-from cryptography.exceptions import InvalidSignature
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
@@ -27,6 +26,9 @@ from app.ports import Secrets
 SECRET = "fairgate-audit"  # noqa: S105 (a name)
 KEY = "audit.key"
 ARMOUR = ("-----BEGIN PUBLIC KEY-----", "-----END PUBLIC KEY-----")
+
+_ILLEGIBLE = (ValueError, TypeError, UnsupportedAlgorithm)
+"""What is raised for what is no key, or no base64."""
 
 
 class Signer:
@@ -74,7 +76,7 @@ class KeptKey:
         why = "it is of another kind"
         try:
             key = load_pem_private_key(pem, password=None)
-        except (ValueError, TypeError) as error:
+        except _ILLEGIBLE as error:
             why = str(error)
         else:
             if isinstance(key, Ed25519PrivateKey):
@@ -93,7 +95,7 @@ def holds(signed: SignedHead) -> bool:
         if not isinstance(key, Ed25519PublicKey):
             return False
         key.verify(base64.b64decode(signed.signature, validate=True), signed.signed)
-    except (InvalidSignature, ValueError, TypeError, binascii.Error):
+    except (InvalidSignature, *_ILLEGIBLE):
         return False
     return True
 
@@ -107,7 +109,7 @@ def public_key(text: str) -> str:
     bare = "".join(bare.split())
     try:
         key = load_der_public_key(base64.b64decode(bare, validate=True))
-    except (ValueError, TypeError, binascii.Error) as error:
+    except _ILLEGIBLE as error:
         raise InvalidInput(f"This is no public key ({error}); give PEM.") from error
     if not isinstance(key, Ed25519PublicKey):
         raise InvalidInput("The public key must be an Ed25519 key.")

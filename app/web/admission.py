@@ -7,6 +7,7 @@ judged is refused, with a sentence. Who judges is in `judges`.
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from time import perf_counter
@@ -38,6 +39,8 @@ BODY_LIMIT = 8 * 1024 * 1024
 """An API server takes objects of 3 MiB; a review holds at most two of them."""
 
 DECISIONS = ("ignore", "hold", "mend", "refuse", "error", "would-hold", "would-refuse")
+
+NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 LONGEST_NAME = 253
 """Characters of what a caller wrote, in a report."""
@@ -143,14 +146,19 @@ class Admission(Generic[T]):
         return answer
 
     def _report(self, request: Request[T], verdict: gate.Refuse) -> None:
-        """Tell the auditor; of a dry run nothing would have come."""
+        """Tell the auditor; of a dry run nothing would have come.
+
+        What no API server sends, it did not send: whoever reaches this port can write anything.
+        """
         if self._reporter is None or request.dry_run or verdict.code >= 500:
+            return
+        if request.namespace and not NAMESPACE.fullmatch(request.namespace):
             return
         what = request.resource.resource + (f"/{request.sub_resource}" * bool(request.sub_resource))
         facts: dict[str, Fact] = {
             "user": request.user_info.username[:LONGEST_NAME],
             "namespace": request.namespace,
-            "what": f"{request.operation} {what}",
+            "what": f"{request.operation} {what}"[:LONGEST_NAME],
             "why": verdict.message[:LONGEST_NAME],
         }
         self._reporter.report(Deed.REFUSED, facts, request.name[:LONGEST_NAME])

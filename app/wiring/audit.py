@@ -10,12 +10,12 @@ import json
 import os
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import TextIO
+from typing import Protocol, TextIO
 
 from app import settings_text
 from app.core.audit import Entry
@@ -27,6 +27,7 @@ from app.core.model import Millis
 from app.kube import caller
 from app.kube.anchor import NAME, KeptAnchor
 from app.kube.client import Client
+from app.ports import Ending
 from app.store.audit import AuditReader
 from app.store.connection import Server
 from app.tls.signing import holds
@@ -35,6 +36,9 @@ from app.wiring.audit_words import facts, sentence
 
 NO = 1
 PAGE = 1000
+TRIES = 5
+"""Walks over a chain that changes meanwhile."""
+
 PATIENCE = 2.0
 """Seconds before, and between, words about how far it is."""
 
@@ -51,6 +55,16 @@ class Source:
     cluster: str
     namespace: str
     kubeconfig: Path | None
+
+
+class Readable(Protocol):
+    """Where a chain can be read."""
+
+    async def ending(self) -> Ending:
+        """Return how it ends."""
+
+    async def lines(self, after: int, limit: int) -> Sequence[tuple[int, str]]:
+        """Return some entries above a number, each with its own."""
 
 
 class Progress:
@@ -135,27 +149,34 @@ async def _export(
 
 
 async def _in_redis(source: Source, given: SignedHead | None) -> Verdict:
+    async def anchored() -> SignedHead:
+        return given or await _anchored(source)
+
     async with _reader(source) as reader:
-        while True:
-            anchored = given or await _anchored(source)
-            ending = await reader.ending()
-            signed = ending.signed
-            last = ending.last
-            try:
-                heads = [anchored] if signed is None else [anchored, signed]
-                if signed is not None and not holds(signed):
-                    raise BrokenChain(last.number, "the signature of the head does not hold")
-                if signed is not None and signed.key != anchored.key:
-                    raise No(
-                        "the head in Redis is signed by another key than the one in the cluster"
-                    )
-                return await _walk(reader, Proof(heads), last.number)
-            except BrokenChain:
-                if (await reader.ending()).last == last:
-                    raise  # else retention, or a leader, changed it under our eyes
+        return await prove(reader, anchored)
 
 
-async def _walk(reader: AuditReader, proof: Proof, last: int) -> Verdict:
+async def prove(reader: Readable, anchored: Callable[[], Awaitable[SignedHead]]) -> Verdict:
+    """Return the verdict on a chain that may grow meanwhile. Raises BrokenChain and No."""
+    seen: tuple[int, str] | None = None
+    for left in reversed(range(TRIES)):
+        head, ending = await anchored(), await reader.ending()
+        heads = [head] if ending.signed is None else [head, ending.signed]
+        if not holds(heads[-1]):
+            raise BrokenChain(ending.last.number, "the signature of the head does not hold")
+        if heads[-1].key != head.key:
+            raise No("the head in Redis is signed by another key than the one in the cluster")
+        try:
+            return await _walk(reader, Proof(heads), ending.last.number)
+        except BrokenChain as error:
+            found = (error.number, error.why)
+            if not left or found == seen or (await reader.ending()).last == ending.last:
+                raise  # else retention, or a leader, may have changed it under our eyes
+            seen = found
+    raise AssertionError("the last try returns, or raises")
+
+
+async def _walk(reader: Readable, proof: Proof, last: int) -> Verdict:
     progress = Progress()
     async for number, text in _pages(reader, last):
         progress.count()
@@ -169,7 +190,7 @@ async def _walk(reader: AuditReader, proof: Proof, last: int) -> Verdict:
     return proof.verdict()
 
 
-async def _pages(reader: AuditReader, last: int) -> AsyncIterator[tuple[int, str]]:
+async def _pages(reader: Readable, last: int) -> AsyncIterator[tuple[int, str]]:
     after = 0
     while after < last:
         rows = await reader.lines(after, PAGE)

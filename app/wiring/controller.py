@@ -93,7 +93,7 @@ async def controller(process: Process) -> None:
     loop = Loop(engine, inbox, copier, releases, corrections, announcer, auditor, now, heard)
     process.tasks += [part.run for part in (loop, copier, leader, announcer, publisher)]
     collecting = Collecting(
-        RedisReports(server, settings.cluster), auditor.record, lambda: leader.epoch
+        RedisReports(server, settings.cluster), auditor, lambda: leader.epoch, now
     )
     process.tasks += [checkpoints.run, auditor.run, collecting.run]
     process.tasks += [outlet.run for outlet in outlets]

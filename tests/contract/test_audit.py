@@ -10,13 +10,14 @@ import pytest
 
 from app.core.audit import Deed, Entry, Head, Record, seal
 from app.core.audit_lines import SignedHead
-from app.core.errors import EpochStale
+from app.core.errors import EpochStale, StoreFull
 from app.core.model import Millis
 from app.ports import Batch, Trail
 from app.store.audit import RedisTrail
 from app.store.writer import RedisStore
 from tests.fakes.stores import Reals, real
 from tests.fakes.trail import FakeTrail, Stream
+from tests.redis_process import RedisProcess
 
 
 @dataclass
@@ -179,3 +180,21 @@ async def test_whatever_somebody_appends_is_seen(store_url: str, at: str) -> Non
         ending = await trail.ending()
         assert await trail.append(replace(more, after=ending.last, aside=True))
         assert (await trail.ending()).last == more.signed.head
+
+
+async def test_a_full_server_still_removes_what_is_old(own_redis: RedisProcess) -> None:
+    async with real(own_redis.url) as world:
+        trail = RedisTrail(world.server, world.cluster)
+        entries = chain(1000)
+        await trail.append(batch(entries))
+        before = (await trail.ending()).size
+        await world.server.call("CONFIG", "SET", "maxmemory", "1000000")
+        assert await trail.room() == 1_000_000
+        await world.server.call("CONFIG", "SET", "maxmemory", "1")
+        more = chain(1, after=entries[-1].head)
+        with pytest.raises(StoreFull):
+            await trail.append(batch(more, after=entries[-1].head))
+        assert (await trail.ending()).last == entries[-1].head
+        assert await trail.append(replace(batch(more, after=entries[-1].head), keep=900))
+        assert (await trail.ending()).size < before / 4
+        assert [number for number, _ in await trail.lines(0, 1)] == [900]

@@ -47,6 +47,12 @@ async def test_many_notes_are_kept(world: World) -> None:
     assert await world.store().noted() == many
 
 
+async def test_notes_that_are_no_text_hinder_nobody(redis: Reals) -> None:
+    key = f"fairgate:{{{redis.cluster}}}:notes"
+    await redis.server.call("HSET", key, "a", "held", b"\xff", "held", "b", b"\xff")
+    assert await redis.store().noted() == {"a": "held"}
+
+
 async def test_an_old_leader_remembers_nothing(world: World) -> None:
     await world.store().claim(8)
     with pytest.raises(EpochStale):
@@ -134,7 +140,7 @@ async def waiting(request: pytest.FixtureRequest) -> AsyncIterator[Reports]:
 
 
 async def test_reports_come_back_as_they_were(waiting: Reports) -> None:
-    assert await waiting.push([report("2", why="b"), report("1", why="a")]) == 0
+    assert await waiting.push([report("2", why="b"), report("1", why="a")]) == {}
     assert list(await waiting.waiting(9)) == [report("1", why="a"), report("2", why="b")]
     assert len(await waiting.waiting(1)) == 1
 
@@ -143,14 +149,16 @@ async def test_a_report_delivered_twice_is_one(waiting: Reports) -> None:
     for _ in range(2):
         await waiting.push([report("1", why="a")])
     assert list(await waiting.waiting(9)) == [report("1", why="a")]
-    await waiting.drop("1")
-    assert list(await waiting.waiting(9)) == []
 
 
 async def test_reports_beyond_the_bound_are_counted(redis: Reals) -> None:
     kept = RedisReports(redis.server, redis.cluster, most=3)
-    assert await kept.push([report(str(number)) for number in range(5)]) == 2
+    many = [report(str(number)) for number in range(5)]
+    assert await kept.push(many) == {Deed.REFUSED: 2}
     assert len(await kept.waiting(9)) == 3
+    restored = Report("9", Record(AT, Deed.RESTORED))
+    assert await kept.push([*many, restored]) == {Deed.REFUSED: 2}
+    assert restored in await kept.waiting(9)
 
 
 async def test_a_report_goes_in_the_step_that_seals_its_entry(redis: Reals) -> None:
@@ -162,7 +170,38 @@ async def test_a_report_goes_in_the_step_that_seals_its_entry(redis: Reals) -> N
     assert await redis.store().noted() == {}
 
 
-async def test_a_report_that_is_not_legible_is_told_as_that(redis: Reals) -> None:
-    await redis.server.call("HSET", f"fairgate:{{{redis.cluster}}}:reports", "x", "{broken")
-    [found] = await RedisReports(redis.server, redis.cluster).waiting(9)
-    assert found.record.facts == {"why": "a report that cannot be read"}
+async def test_a_report_that_was_told_goes_when_it_is_forgotten(redis: Reals) -> None:
+    kept = RedisReports(redis.server, redis.cluster)
+    await kept.push([report("1"), report("2")])
+    await RedisTrail(redis.server, redis.cluster).forget(7, ["report/1"])
+    assert [each.id for each in await kept.waiting(9)] == ["2"]
+
+
+FORGED = {
+    "no JSON": b"{broken",
+    "a deed of the leader alone": b'{"at":1,"deed":"pruned","facts":{"entries":15}}',
+    "another": b'{"at":1,"deed":"gap","facts":{"why":"x"}}',
+    "a key": b'{"at":1,"deed":"key","facts":{"publicKey":"x"}}',
+    "facts that are no mapping": b'{"at":1,"deed":"refused","facts":[]}',
+    "facts in facts": b'{"at":1,"deed":"refused","facts":{"last":{"number":1}}}',
+    "a fraction": b'{"at":1,"deed":"refused","facts":{"count":1.5}}',
+    "a long fact": b'{"at":1,"deed":"refused","facts":{"why":"%s"}}' % (b"x" * 2000),
+    "a long report": b'{"at":1,"deed":"refused","facts":{},"x":"%s"}' % (b"x" * 20_000),
+    "a time without end": b'{"at":1e999,"deed":"refused","facts":{}}',
+    "a time before time": b'{"at":-1,"deed":"refused","facts":{}}',
+    "a deep one": b'{"at":1,"deed":"refused","facts":{"a":%s}}' % (b"[" * 8000),
+}
+
+
+@pytest.mark.parametrize("forged", FORGED.values(), ids=FORGED.keys())
+async def test_a_report_that_is_none_of_ours_is_dropped(
+    redis: Reals, forged: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    kept, key = RedisReports(redis.server, redis.cluster), f"fairgate:{{{redis.cluster}}}:reports"
+    await redis.server.call(
+        "HSET", key, "x", forged, b"\xff", '{"at":1,"deed":"refused","facts":{}}'
+    )
+    await kept.push([report("1", why="a")])
+    assert list(await kept.waiting(9)) == [report("1", why="a")]
+    assert await redis.server.call("HLEN", key) == 1
+    assert [each.__dict__["dropped"] for each in caplog.records] == [2]

@@ -370,3 +370,15 @@ async def test_the_primary_is_found_through_a_sentinel(
                 await world.store().floor()
     finally:
         sentinel.kill()
+
+
+async def test_intents_that_nobody_of_ours_wrote_hinder_nobody(store_url: str) -> None:
+    async with real(store_url) as world:
+        store = world.store()
+        await store.rebuild(7, [intend("a", 4)])
+        [key] = await world.server.call("KEYS", f"fairgate:{{{world.cluster}}}:*:intents")
+        good = await world.server.call("HGET", key, "a")
+        odd = good.replace(b'"nvidia', b'"a:nvidia')
+        assert odd != good
+        await world.server.call("HSET", key, "b", odd, "c", "{}", b"\xff", good)
+        assert await store.intents() == (intend("a", 4),)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 
+from app.core.audit import Deed
 from app.core.errors import StoreUnavailable
 from app.ports import Report
+from app.store.reports import SPARE
 
 
 class FakeReports:
@@ -21,17 +24,18 @@ class FakeReports:
         self.deaf = False
         self.delivered = 0
 
-    async def push(self, reports: Sequence[Report]) -> int:
+    async def push(self, reports: Sequence[Report]) -> Mapping[Deed, int]:
         self._answer()
         self.delivered += 1
-        dropped = 0
+        dropped: Counter[Deed] = Counter()
         for report in reports:
             if report.id in self.kept:
                 continue
-            if len(self.kept) < self.most:
+            spare = SPARE if report.record.deed is Deed.RESTORED else 0
+            if len(self.kept) < self.most + spare:
                 self.kept[report.id] = report
             else:
-                dropped += 1
+                dropped[report.record.deed] += 1
         if self.deaf:
             raise StoreUnavailable("the answer was lost")
         return dropped
@@ -39,10 +43,6 @@ class FakeReports:
     async def waiting(self, limit: int) -> Sequence[Report]:
         self._answer()
         return [self.kept[name] for name in sorted(self.kept)[:limit]]
-
-    async def drop(self, report: str) -> None:
-        self._answer()
-        self.kept.pop(report, None)
 
     def _answer(self) -> None:
         if self.down:

@@ -9,7 +9,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from app.core.audit import Entry, Head
 from app.core.audit_lines import SignedHead, line, read
-from app.core.errors import EpochStale, StoreUnavailable
+from app.core.errors import EpochStale, StoreFull, StoreUnavailable
 from app.ports import Batch, Ending
 from app.tls.signing import Signer
 from tests.fakes.sight import FakeEpochs
@@ -17,12 +17,16 @@ from tests.fakes.sight import FakeEpochs
 
 @dataclass(slots=True)
 class Stream:
-    """The server. `down`: it does not answer; `deaf`: it does what it is told, in silence."""
+    """The server. `down`: it does not answer; `deaf`: it does what it is told, in silence.
+
+    `most`: bytes of entries that there is memory for; 0: any.
+    """
 
     rows: list[tuple[int, str]] = field(default_factory=list)
     signed: SignedHead | None = None
     epoch: int = 0
     top: int = 0
+    most: int = 0
     down: bool = False
     deaf: bool = False
     aside: list[tuple[int, str]] = field(default_factory=list)
@@ -49,6 +53,10 @@ class Stream:
         self.rows, self.signed = list(old.rows), old.signed
         self.epoch, self.top = old.epoch, old.top
 
+    @property
+    def size(self) -> int:
+        return sum(len(text) for _, text in self.rows)
+
     def entries(self) -> list[Entry]:
         found = [read(text) for _, text in self.rows]
         return [each for each in found if isinstance(each, Entry)]
@@ -66,8 +74,10 @@ class FakeTrail:
 
     async def ending(self) -> Ending:
         stream = self._answering()
-        size = sum(len(text) for _, text in stream.rows)
-        return Ending(stream.last(), stream.top, stream.signed, size)
+        return Ending(stream.last(), stream.top, stream.signed, stream.size)
+
+    async def room(self) -> int:
+        return self._answering().most
 
     async def lines(self, after: int, limit: int) -> tuple[tuple[int, str], ...]:
         return tuple(row for row in self._answering().rows if row[0] > after)[:limit]
@@ -82,6 +92,8 @@ class FakeTrail:
             return True
         if last != batch.after:
             return False
+        if stream.most and not batch.keep and stream.size >= stream.most:
+            raise StoreFull("the store is out of memory")
         if batch.aside:
             stream.aside, stream.rows = stream.rows, []
         elif batch.entries and batch.entries[0].number <= stream.top:
@@ -139,9 +151,15 @@ class FakeKey:
 
 @dataclass
 class Copies:
-    """`ports.Outlet` that remembers."""
+    """`ports.Outlet` that remembers. `knows`: it can tell what it has."""
 
     lines: list[str] = field(default_factory=list)
+    knows: bool = False
+
+    async def copied(self) -> int | None:
+        if not self.knows:
+            return None
+        return max((each.number for each in self.entries()), default=0)
 
     def put(self, line: str, number: int, epoch: int) -> None:
         self.lines.append(line)

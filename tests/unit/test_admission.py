@@ -16,7 +16,7 @@ from app.core.gate import Owner
 from app.core.model import GATE, Millis, Tenant, TenantName
 from app.core.priorities import PriorityClass
 from app.core.resources import ManagedResources
-from app.web.admission import BODY_LIMIT, Enforced, admission_app
+from app.web.admission import BODY_LIMIT, LONGEST_NAME, Enforced, admission_app
 from app.web.metrics import REGISTRY
 from app.web.view import View
 from tests.fakes.asgi import Reply, call
@@ -412,6 +412,18 @@ async def test_what_passes_or_is_only_tried_is_not_reported() -> None:
     await answer(app, review(gpu_pod()))
     await answer(app, review(bound(), dryRun=True))
     assert heard.reports == []
+
+
+async def test_a_report_is_short_and_of_a_namespace_that_can_be() -> None:
+    app, heard = await reporting()
+    long, resource = "x" * 10_000, {"resource": "y" * 10_000}
+    user = {"username": long}
+    for namespace in ("n" * 64, "N", "a/b", "team-a\n"):
+        await answer(app, review(bound(), namespace=namespace))
+    assert heard.reports == []
+    await answer(app, review(bound(), name=long, resource=resource, userInfo=user))
+    [(_, facts, example)] = heard.reports
+    assert max(map(len, (example, *map(str, facts.values())))) == LONGEST_NAME
 
 
 async def signed(caller: str, old: Any, new: Any, **resource: str) -> Any:

@@ -14,6 +14,7 @@ from app.control.chain import Chain, Retention
 from app.core.audit import Deed, Entry, Head, Record, seal
 from app.core.audit_lines import line, read
 from app.core.audit_proof import BrokenChain, Proof, Verdict
+from app.core.errors import StoreFull
 from app.core.model import Millis
 from app.tls.signing import holds
 from tests.fakes.trail import Copies, FakeAnchor, FakeKey, FakeTrail, Stream
@@ -61,6 +62,14 @@ class World:
 
     def gaps(self) -> list[Entry]:
         return [each for each in self.stream.entries() if each.record.deed is Deed.GAP]
+
+
+def whole(copies: Copies) -> int:
+    """Return how many entries the copies hold, if they hold together."""
+    proof = Proof(in_files=True)
+    for entry in copies.entries():
+        proof.take(entry)
+    return proof.verdict().entries
 
 
 def held(number: int, at: int = 10) -> Record:
@@ -330,6 +339,43 @@ async def test_the_next_leader_copies_again_what_was_not_anchored(world: World) 
     assert proof.verdict().entries == 6
 
 
+async def test_however_much_was_not_anchored_is_copied_to_its_end(world: World) -> None:
+    world.retention = Retention(Millis(10**12), 10**12)
+    chain = await world.term(3, 2)
+    for _ in range(24):
+        await chain.seal([held(number) for number in range(256)])
+    world.copies.lines = world.copies.lines[:-300]  # the process died over it
+    await world.term(4, 1)
+    assert whole(world.copies) == len(world.stream.rows)
+
+
+async def test_what_was_anchored_and_never_copied_is_copied_by_the_next_leader(
+    world: World,
+) -> None:
+    world.copies.knows = True
+    chain = await world.term(3, 2)
+    kept = list(world.copies.lines)
+    await chain.seal([held(number) for number in range(100)])
+    await chain.anchor()
+    world.copies.lines = kept  # the disk was full
+    await world.term(4, 1)
+    assert whole(world.copies) == len(world.stream.rows)
+
+
+async def test_what_cannot_be_copied_any_more_is_named_by_a_line(world: World) -> None:
+    world.copies.knows = True
+    chain = await world.term(3, 2)
+    kept = list(world.copies.lines)
+    await chain.seal([held(number) for number in range(100)])
+    await chain.anchor()
+    world.copies.lines = kept
+    world.stream.rows = [row for row in world.stream.rows if row[0] > 50]
+    await world.term(4, 1)
+    missed = [text for text in world.copies.lines if "missed" in text]
+    assert missed == ['{"audit":true,"missed":{"entries":47,"from":4,"to":50}}']
+    assert world.copies.entries()[3:][0].number == 51
+
+
 async def test_copies_bridge_what_redis_lost(world: World) -> None:
     chain = await world.term(3, 2)
     await chain.seal([held(9)])
@@ -370,6 +416,52 @@ async def test_what_takes_too_much_memory_goes_oldest_first(world: World) -> Non
     await chain.prune()
     assert sum(len(text) for _, text in world.stream.rows) < 6600
     assert world.verify().last == world.stream.entries()[-1]
+
+
+async def test_at_most_half_of_what_redis_may_hold_is_kept(world: World) -> None:
+    chain = await world.term(3, 50)
+    world.stream.most = world.stream.size * 2 - 4000
+    await chain.prune()
+    assert world.stream.size < world.stream.most / 2 + 600
+    assert world.verify().last == world.stream.entries()[-1]
+
+
+async def test_a_redis_without_memory_is_given_some_and_all_is_sealed(world: World) -> None:
+    await world.term(2, 100)
+    async with running(world.auditor()) as auditor:
+        auditor.begin(3)
+        await until(lambda: len(world.stream.rows) == 102)
+        world.stream.most = world.stream.size
+        auditor.record(held(555))
+        await auditor.end()
+    deeds = [each.record.deed for each in world.stream.entries()]
+    assert deeds[-3:] == [Deed.PRUNED, Deed.HELD, Deed.LEADING]
+    assert world.stream.size < world.stream.most
+    assert world.verify().gaps == 0
+
+
+async def test_what_waits_is_sealed_once_though_memory_ran_out(world: World) -> None:
+    chain = await world.term(3, 100)
+    world.stream.most = world.stream.size
+    with pytest.raises(StoreFull):
+        await chain.seal([held(555)])
+    await chain.prune(urgent=True)
+    assert await chain.seal([held(555)]) == 1
+    assert [each.record.facts.get("pod") for each in world.stream.entries()].count("p555") == 1
+    assert world.verify().gaps == 0
+
+
+async def test_a_long_queue_of_records_hinders_no_retention(world: World) -> None:
+    await world.term(2, 100)
+    world.now = Millis(10 + AGE + 1)
+    async with running(world.auditor()) as auditor:
+        auditor.begin(3)
+        for number in range(5000):
+            auditor.record(held(number, at=world.now))
+        await until(lambda: world.stream.rows[0][0] > 1)
+        await auditor.end()
+    deeds = [each.record.deed for each in world.stream.entries()]
+    assert deeds.index(Deed.PRUNED) < 2000
 
 
 async def test_what_is_not_anchored_yet_stays(world: World) -> None:

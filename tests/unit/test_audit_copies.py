@@ -12,6 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from app.core.audit import Deed, Head, Record, seal
+from app.core.audit_lines import line
+from app.core.model import Millis
 from app.store import outlet
 from app.store.outlet import Backlog, Descriptor, Folder, Line, Sink
 
@@ -40,6 +43,11 @@ class Disk:
         self.lines: list[str] = []
         self.full = True
         self.tries = 0
+
+    def last(self) -> int | None:
+        if self.full:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return len(self.lines)
 
     def write(self, waiting: deque[Line]) -> None:
         self.tries += 1
@@ -70,6 +78,23 @@ async def test_a_file_that_is_large_enough_is_left_for_another(tmp_path: Path) -
             backlog.put("x" * 10, number, 1)
             await backlog.flush(20)
     assert len(files(tmp_path)) == 3
+
+
+def test_lines_may_come_while_a_folder_is_written(tmp_path: Path) -> None:
+    waiting: deque[Line] = deque()
+
+    class Restless(Line):
+        """A line during whose turn another comes."""
+
+        def __getattribute__(self, name: str) -> object:
+            if name == "epoch":
+                waiting.append(Line("later", 9, 1))
+            return super().__getattribute__(name)
+
+    waiting += [Restless("one", 1, 1), Restless("two", 2, 1)]
+    Folder(tmp_path).write(waiting)
+    (path,) = tmp_path.iterdir()
+    assert path.read_text().splitlines()[:2] == ["one", "two"]
 
 
 async def test_a_file_is_only_appended_to(tmp_path: Path) -> None:
@@ -120,6 +145,27 @@ async def test_lines_beyond_the_bound_are_named_by_a_line(
         await backlog.flush(20)
     missed = f'{{"entries":5,"from":{outlet.MOST + 1},"to":{outlet.MOST + 5}}}'
     assert disk.lines[outlet.MOST :] == [f'{{"audit":true,"missed":{missed}}}', "y"]
+
+
+async def test_a_folder_knows_its_last_entry_and_what_waits(tmp_path: Path) -> None:
+    async with running(Folder(tmp_path)) as backlog:
+        assert await backlog.copied() == 0
+        for number, epoch in ((8, 9), (9, 9), (7, 10)):
+            entry = seal(Head(number - 1), epoch, Record(Millis(1), Deed.HELD))
+            backlog.put(line(entry), number, epoch)
+        await backlog.flush(20)
+        for path in tmp_path.iterdir():
+            with path.open("a") as file:
+                file.write('{"audit":true,"number":99')
+        (tmp_path / "audit-0000000011-0000000000000100.ndjson").write_text('{"audit":tr')
+        assert await Backlog("another process", Folder(tmp_path)).copied() == 7
+        backlog.put("more", 12, 10)
+        assert await backlog.copied() == 12
+
+
+async def test_a_sink_that_cannot_be_asked_or_read_says_so() -> None:
+    assert await Backlog("standard output", outlet.output()).copied() is None
+    assert await Backlog("a disk that is ill", Disk()).copied() == 0
 
 
 def test_what_is_left_of_a_line_is_written_before_the_next() -> None:

@@ -32,7 +32,8 @@ from app.core.model import (
     Uid,
     UserName,
 )
-from app.core.policy import Policy
+from app.core.policy import Mode, Policy
+from app.core.records import AT_ONCE
 from app.core.resources import PODS, ManagedResources
 from app.sim.world import held_pod
 from tests.fakes.recorder import FakeRecorder
@@ -285,6 +286,78 @@ def test_where_the_notes_were_lost_one_entry_says_so() -> None:
     assert len(bench.told(Deed.HELD)) == 2
 
 
+def test_a_new_leader_tells_of_many_by_and_by_and_of_what_changed_first() -> None:
+    many = [held_pod(f"p{number:04}", "team", 99) for number in range(2 * AT_ONCE + 1)]
+    bench = Bench(8, *many, lead=False)
+    bench.hear(ev.TenantObserved(bench.at, tenant()))
+    bench.lead(1)
+    told = [record.deed for record in bench.recorder.records]
+    assert told == [Deed.CHANGED] * 2 + [Deed.HELD] * AT_ONCE
+    for _ in range(3):
+        bench.at = Millis(bench.at + 1000)
+        bench.hear()
+    assert len({facts["pod"] for facts in bench.told(Deed.HELD)}) == len(many)
+    assert len(bench.told(Deed.HELD)) == len(many)
+
+
+def test_what_becomes_of_a_pod_is_told_after_that_it_was_held() -> None:
+    many = [held_pod(f"p{number:04}", "team", 99) for number in range(AT_ONCE + 4)]
+    bench = Bench(8, *many, lead=False)
+    bench.lead(1)
+    by_hand, ended, deleted, bypassed = many[-4:]
+    past = replace(by_hand, gates=(), release=ADOPTED, freed_by="root")
+    bench.see(past, released(bypassed, ""))
+    bench.see(released(ended, "", phase=Phase.FINISHED))
+    bench.gone(deleted)
+    deeds = {
+        pod.name: [r.deed for r in bench.recorder.records if r.facts.get("pod") == pod.name]
+        for pod in many[-4:]
+    }
+    assert deeds[by_hand.name] == [Deed.HELD, Deed.RELEASED]
+    assert deeds[bypassed.name] == deeds[ended.name] == [Deed.HELD, Deed.BYPASSED]
+    assert deeds[deleted.name] == [Deed.HELD]
+    assert bench.told(Deed.RELEASED)[0]["by"] == "root"
+
+
+def evicting() -> tuple[Bench, Pod]:
+    """Return a leader that has ordered a pod away that got past the gate."""
+    bench = Bench(lead=False)
+    bench.engine = Engine(ManagedResources([GPU]), evicts_bypassed=True)
+    for source in ev.Source:
+        bench.hear(ev.SourceFresh(bench.at, source))
+    bench.hear(ev.Installed(bench.at, Millis(-1)))
+    bench.lead(1)
+    pod = replace(held_pod("p", "team"), gates=(), node=NodeName("n"), phase=Phase.RUNNING)
+    bench.see(pod)
+    bench.at = Millis(20_000)
+    bench.hear()
+    return bench, pod
+
+
+def test_an_eviction_is_told_when_it_is_accepted_and_once() -> None:
+    bench, pod = evicting()
+    assert not bench.told(Deed.RECLAIMED)
+    bench.hear(ev.EvictionAccepted(bench.at, pod.uid))
+    assert [facts["pod"] for facts in bench.told(Deed.RECLAIMED)] == ["p"]
+    bench.see(replace(pod, terminating=True))
+    bench.gone(pod)
+    assert len(bench.told(Deed.RECLAIMED)) == 1
+
+
+def test_an_eviction_whose_pod_is_gone_before_the_answer_is_told_once() -> None:
+    bench, pod = evicting()
+    bench.gone(pod)
+    bench.hear(ev.EvictionAccepted(bench.at, pod.uid))
+    assert len(bench.told(Deed.RECLAIMED)) == 1
+
+
+def test_an_eviction_that_was_refused_is_not_told() -> None:
+    bench, pod = evicting()
+    bench.hear(ev.EvictionRefused(bench.at, pod.uid))
+    bench.gone(pod)
+    assert not bench.told(Deed.RECLAIMED)
+
+
 def test_a_follower_tells_nothing() -> None:
     bench = Bench(lead=False)
     bench.see(held_pod("p", "team"), released(held_pod("q", "team"), "1.1"))
@@ -315,6 +388,29 @@ def test_who_was_there_before_us_is_told_as_adopted() -> None:
     bench = Bench(8, pod, lead=False)
     bench.lead(1)
     assert [facts["pod"] for facts in bench.told(Deed.ADOPTED)] == ["p"]
+
+
+def test_what_a_pod_says_of_itself_is_no_release_by_hand() -> None:
+    """Where nothing is enforced, anybody may write the annotations."""
+    bench = Bench(lead=False)
+    bench.hear(ev.PolicyObserved(bench.at, Policy(mode=Mode.OBSERVE)))
+    bench.lead(1)
+    for name, phase in (("running", Phase.RUNNING), ("over", Phase.FINISHED)):
+        pod = held_pod(name, "team", since=10_001)
+        pod = replace(pod, gates=(), release=ADOPTED, freed_by="olga", node=NodeName("n"))
+        bench.see(pod)
+        bench.see(replace(pod, phase=phase))
+        other = next_leader(bench, replace(pod, phase=phase))
+        assert not other.told(Deed.RELEASED)
+    assert not bench.told(Deed.RELEASED)
+    assert "running" in [facts["pod"] for facts in bench.told(Deed.ADOPTED)]
+
+
+def test_a_pod_that_nobody_noted_and_that_ended_is_no_release_by_hand() -> None:
+    pod = replace(held_pod("p", "team"), gates=(), release=ADOPTED, freed_by="olga")
+    bench = Bench(8, replace(pod, phase=Phase.FINISHED), lead=False)
+    bench.lead(1)
+    assert not bench.told(Deed.RELEASED)
 
 
 def test_a_bypass_is_told_once_over_all_terms() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from app.control.reporting import MOST, Collecting, Reporting
+import pytest
+
+from app.control.reporting import DAY, MOST, Collecting, Reporting
 from app.core.audit import Deed, Fact
 from app.core.model import Millis
 from tests.fakes.recorder import FakeRecorder
@@ -18,15 +20,32 @@ class Line:
         self.reports = FakeReports()
         self.now = Millis(5)
         self.reporting = Reporting(self.reports, lambda: self.now)
-        self.recorder = FakeRecorder()
+        self.recorder = Sealing(self.reports)
         self.epoch: int | None = 1
-        self.collecting = Collecting(self.reports, self.recorder.record, lambda: self.epoch)
+        self.collecting = Collecting(
+            self.reports, self.recorder, lambda: self.epoch, lambda: self.now
+        )
 
     def seal(self) -> None:
-        """What was recorded is in the chain now, and its reports are gone."""
-        for record in self.recorder.records:
-            for key, _ in record.notes:
-                self.reports.kept.pop(key.removeprefix("report/"), None)
+        """What was recorded is in the chain now, and what was to be forgotten is gone."""
+        self.recorder.seal()
+
+
+class Sealing(FakeRecorder):
+    """Drops a report once its record is sealed, or after that when it is to be forgotten."""
+
+    def __init__(self, reports: FakeReports) -> None:
+        super().__init__()
+        self._reports = reports
+        self._due: list[str] = []
+
+    def note(self, key: str, text: str) -> None:
+        self._due.append(key.removeprefix("report/"))
+
+    def seal(self) -> None:
+        for name in self._due:
+            self._reports.kept.pop(name, None)
+        self._due.clear()
 
 
 async def test_what_repeats_is_one_report_with_a_count() -> None:
@@ -78,20 +97,63 @@ async def test_a_report_is_told_once_however_often_it_is_collected() -> None:
     assert not line.reports.kept
 
 
-async def test_a_report_delivered_again_after_it_was_told_is_not_told_again() -> None:
+@pytest.mark.parametrize("looks", [True, False])
+async def test_a_report_delivered_again_after_it_was_told_is_not_told_again(looks: bool) -> None:
     line = Line()
     line.reporting.report(Deed.REFUSED, FACTS, "x")
     line.reports.deaf = True
     await line.reporting.flush()
     await line.collecting.collect()
     line.seal()
-    await line.collecting.collect()
+    if looks:
+        await line.collecting.collect()
     line.reports.deaf = False
     await line.reporting.flush()
     assert len(line.reports.kept) == 1
     await line.collecting.collect()
+    line.seal()
+    line.epoch = 2
+    await line.collecting.collect()
     assert len(line.recorder.records) == 1
     assert not line.reports.kept
+
+
+async def test_what_redis_had_no_room_for_is_told_by_the_next_report() -> None:
+    line = Line()
+    line.reports.most = 3
+    for number in range(8):
+        line.reporting.report(Deed.REFUSED, {**FACTS, "user": str(number)})
+    line.reporting.report(Deed.RESTORED, {"kind": "Policy"})
+    await line.reporting.flush()
+    await line.collecting.collect()
+    line.seal()
+    await line.reporting.flush()
+    await line.collecting.collect()
+    told = line.recorder.told(Deed.REFUSED)
+    assert [each.facts.get("dropped") for each in told] == [None, None, None, 5]
+    assert len(line.recorder.told(Deed.RESTORED)) == 1
+
+
+async def test_a_flood_of_refusals_leaves_room_for_what_is_restored() -> None:
+    line = Line()
+    for number in range(MOST + 7):
+        line.reporting.report(Deed.REFUSED, {**FACTS, "user": str(number)})
+    line.reporting.report(Deed.RESTORED, {"kind": "Policy"})
+    await line.reporting.flush()
+    assert Deed.RESTORED in [each.record.deed for each in line.reports.kept.values()]
+
+
+@pytest.mark.parametrize(
+    ("claimed", "told"), [(10**15, 10**12), (0, 10**12 - DAY), (10**12, 10**12)]
+)
+async def test_a_report_is_of_the_last_day(claimed: int, told: int) -> None:
+    line = Line()
+    line.now = Millis(claimed)
+    line.reporting.report(Deed.REFUSED, FACTS, "x")
+    await line.reporting.flush()
+    line.now = Millis(10**12)
+    await line.collecting.collect()
+    assert [each.at for each in line.recorder.records] == [told]
 
 
 async def test_the_next_leader_tells_what_the_last_one_did_not_seal() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
 from dataclasses import replace
 
 import pytest
@@ -14,6 +15,9 @@ from app.core.errors import ClusterError, InvalidInput
 from app.core.model import Millis
 from app.tls.signing import KEY, SECRET, KeptKey, holds, public_key
 from tests.fakes.secrets import FakeSecrets
+
+UNKNOWN = b64encode(bytes.fromhex("302a300506032b657f032100") + bytes(32)).decode()
+"""A public key of a kind that nobody knows."""
 
 HEAD = SignedHead("c", Head(4, "ab" * 32), 7, Millis(5))
 
@@ -58,6 +62,7 @@ async def test_a_signature_covers_everything_in_a_head() -> None:
         replace(signed, signature=""),
         replace(signed, signature="!"),
         replace(signed, key=""),
+        replace(signed, key=UNKNOWN),
         replace(signed, key=(await KeptKey(FakeSecrets(), "ns").load()).public_key),
     ):
         assert not holds(other)
@@ -67,6 +72,6 @@ async def test_a_public_key_is_read_with_armour_and_without() -> None:
     key = (await KeptKey(FakeSecrets(), "ns").load()).public_key
     pem = f"-----BEGIN PUBLIC KEY-----\n{key}\n-----END PUBLIC KEY-----\n"
     assert public_key(pem) == public_key(key + "\n") == key
-    for other in ("", "x", pem[:60]):
+    for other in ("", "x", UNKNOWN, pem[:60]):
         with pytest.raises(InvalidInput):
             public_key(other)

@@ -1,7 +1,10 @@
--- drop: remove a report that was told.
+-- drop: remove reports.
 --
--- ARGV[3]  id
+-- ARGV[3]  id, and so on
 -- returns  {'OK'} | FOREIGN
 
-redis.call('HDEL', REPORTS, ARGV[3])
+local FIRST = 3
+for i = FIRST, #ARGV do
+  redis.call('HDEL', REPORTS, ARGV[i])
+end
 return {'OK'}

@@ -1,4 +1,4 @@
--- forget: keep no notes any more under these keys.
+-- forget: keep no notes any more under these keys; of 'report/ID', no report.
 --
 -- ARGV[3]  epoch of the leader
 -- ARGV[4]  key, and so on
@@ -9,6 +9,6 @@ if state.epoch and is_old(ARGV[3]) then
   return {'STALE', state.epoch}
 end
 for i = FIRST, #ARGV do
-  redis.call('HDEL', NOTES, ARGV[i])
+  forget(ARGV[i])
 end
 return {'OK'}

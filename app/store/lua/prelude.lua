@@ -30,6 +30,15 @@ local NOTES, WHOLE = ARGV[2] .. 'notes', ARGV[2] .. 'notes-whole'
 -- What other processes reported, and is not in the chain yet.
 local REPORTS = ARGV[2] .. 'reports'
 
+-- Drop a note; or, under 'report/ID', a report that was told.
+local function forget(name)
+  if string.sub(name, 1, 7) == 'report/' then
+    redis.call('HDEL', REPORTS, string.sub(name, 8))
+  else
+    redis.call('HDEL', NOTES, name)
+  end
+end
+
 local EMPTY = {'EMPTIED', 'no complete state'}
 
 -- Return a text that every begin and every finish changes.

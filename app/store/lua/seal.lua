@@ -40,21 +40,20 @@ if ARGV[10] == '1' and redis.call('EXISTS', AUDIT) == 1 then
   redis.call('RENAME', AUDIT, AUDIT .. '-aside')
   redis.call('DEL', AUDIT_HEAD)
 end
+if ARGV[9] ~= '0' then
+  -- First: a server without memory refuses what needs more, but nothing after a first write.
+  redis.call('XTRIM', AUDIT, 'MINID', ARGV[9] .. '-0')
+end
 for i = FIRST, #ARGV, 2 do
   redis.call('XADD', AUDIT, ARGV[i] .. '-0', 'entry', ARGV[i + 1])
 end
 for i = NOTED, FIRST - 1, 2 do
   local name, text = ARGV[i], ARGV[i + 1]
-  if string.sub(name, 1, 7) == 'report/' then
-    redis.call('HDEL', REPORTS, string.sub(name, 8))
-  elseif text == '' then
-    redis.call('HDEL', NOTES, name)
+  if text == '' then
+    forget(name)
   else
     redis.call('HSET', NOTES, name, text)
   end
 end
 redis.call('HSET', AUDIT_HEAD, 'epoch', epoch, 'signed', ARGV[8])
-if ARGV[9] ~= '0' then
-  redis.call('XTRIM', AUDIT, 'MINID', ARGV[9] .. '-0')
-end
 return {'OK', '1'}
