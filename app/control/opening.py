@@ -16,6 +16,7 @@ from app.core.engine import Engine
 from app.core.errors import ClusterError, PodUnyielding, StoreError
 from app.core.events import CheckpointsRead, Installed, LeadershipGained
 from app.core.model import Millis
+from app.core.order import likely
 from app.ports import Epochs, Installation, Keeper, Releaser, Sight, Store
 
 RETRY_SECONDS = 0.5
@@ -79,7 +80,9 @@ class Opening:
             try:
                 await self._heard.wait()
                 await self._recall()
-                highest = max(transitions, await self._floor(), self._engine.highest_stamp())
+                # Whoever may edit pods, or the lease, may write any number there.
+                claims = likely([transitions]), self._engine.highest_stamp()
+                highest = max(await self._floor(), *claims)
                 if highest > claimed:  # another's; or a claim of ours whose answer was lost
                     epoch = highest + 1
                 await self._store.claim(epoch)
