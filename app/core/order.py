@@ -20,8 +20,12 @@ Served = tuple[int, int]
 
 NEVER: Served = (0, 0)
 
-LIKELY = 10**11
-"""No leader ever had such an epoch, whatever a pod says: an epoch has twelve digits at most."""
+LIKELY = 10**8
+"""No leader ever had such an epoch, whatever a pod says: a term takes seconds."""
+
+MOST = 10**9
+"""No epoch that is kept anywhere is above this. Much more than LIKELY: after a forged stamp there
+is still room for the terms of a century. The same stands in store/lua/prelude.lua."""
 
 TIE = 1e-9
 """With history, scores that differ by less than this part of themselves are equal."""

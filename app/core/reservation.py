@@ -117,13 +117,15 @@ class Reservations:
         self.standing[pool] = plan
         return True
 
-    def complete(self, owner: Turn, leaf: Leaf, shape: Shape, mates: Rooms) -> None:
+    def complete(
+        self, owner: Turn, leaf: Leaf, shape: Shape, allowed: Iterable[PoolName], mates: Rooms
+    ) -> None:
         """Hold back room from everybody for the rest of a gang, in a pool that could hold it.
 
-        `mates`: what those of it that run hold, and are to keep.
+        `allowed`: where it may start; `mates`: what those of it that run hold, and are to keep.
         """
         seen = self._placement.laid_out
-        for pool in shape.pools:
+        for pool in allowed:
             known = self.strict.get(pool)
             if known is not None and (not known.completes or known.owner.uid != owner.uid):
                 continue

@@ -279,8 +279,7 @@ class Roster:
             self.pending[leaf.tenant] -= 1
         if tracked.life is Life.HELD:
             self._unpin(tracked.pod)
-        if tracked.gang is not None:
-            self._gangs.loosen(tracked.gang)
+        self._gangs.unready(tracked)
         if tracked.shape is not None:
             self.usage.tree.dequeue(leaf, tracked.turn, tracked.shape)
             tracked.shape = None

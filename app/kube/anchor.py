@@ -15,6 +15,7 @@ import msgspec
 from app import wire
 from app.core.audit_lines import SignedHead, read_head
 from app.core.errors import ClusterRefused, ClusterUnavailable, EpochStale, InvalidInput
+from app.core.order import MOST
 from app.kube.client import MERGE_PATCH, Client
 
 log = logging.getLogger("fairgate.kube")
@@ -22,9 +23,6 @@ log = logging.getLogger("fairgate.kube")
 NAME = "fairgate-audit"
 FLOOR = "floor"
 HEAD = ("cluster", "number", "hash", "epoch", "at", "signature", "publicKey")
-MOST = 10**9
-"""A term takes seconds, so no epoch gets there."""
-
 TRIES = 4
 SECONDS = 5.0
 

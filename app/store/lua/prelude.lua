@@ -18,7 +18,7 @@ local state = {
   building = redis.call('HGET', KEYS[2], 'building'),
 }
 
--- What no leader can have written counts as not written: a term takes seconds, so none gets to MOST.
+-- What no leader can have written counts as not written. The same MOST stands in core/order.py.
 local MOST = 1000000000
 if state.epoch and (#state.epoch > 12 or not string.find(state.epoch, '^%d+$')) then
   state.epoch = nil
