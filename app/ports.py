@@ -34,8 +34,11 @@ class Notes(Protocol):
 class Store(Notes, Protocol):
     """The leader's copy of its state, in Redis. One caller at a time; all raise StoreError."""
 
-    async def floor(self) -> int:
-        """The highest epoch that ever wrote; 0 for an empty store."""
+    async def floor(self, known: int = 0) -> int:
+        """The highest epoch that ever wrote; 0 for an empty store.
+
+        An epoch too far beyond what is `known` from elsewhere is none: no leader wrote it.
+        """
 
     async def claim(self, epoch: int) -> None:
         """Raise the floor: no older epoch writes from now on. What it wrote stays readable."""

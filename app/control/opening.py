@@ -80,9 +80,7 @@ class Opening:
             try:
                 await self._heard.wait()
                 await self._recall()
-                # Whoever may edit pods, or the lease, may write any number there.
-                claims = likely([transitions]), self._engine.highest_stamp()
-                highest = max(await self._floor(), *claims)
+                highest = await self._highest(transitions)
                 if highest > claimed:  # another's; or a claim of ours whose answer was lost
                     epoch = highest + 1
                 await self._store.claim(epoch)
@@ -111,9 +109,12 @@ class Opening:
             return {}
         return notes
 
-    async def _floor(self) -> int:
-        """Return the highest epoch that is kept anywhere but in the lease and on pods."""
-        return max(await self._store.floor(), await self._epochs.floor())
+    async def _highest(self, transitions: int) -> int:
+        """Return the highest epoch of all the places where one is kept."""
+        # Whoever may edit pods, or the lease, may write any number there.
+        claims = likely([transitions]), self._engine.highest_stamp()
+        known = max(await self._epochs.floor(), *claims)
+        return max(known, await self._store.floor(known))
 
     async def _recall(self) -> None:
         """Let the engine hear what was kept of those who have no Tenant, and take it in."""

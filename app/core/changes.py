@@ -6,10 +6,12 @@ A resource is kept as text by field, as it was last told; the next leader compar
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from enum import Enum
 from fractions import Fraction
+from hashlib import sha256
 
 from app.core.audit import Deed, Fact, Record
 from app.core.model import Amounts, Millis, Pool, Resource, Tenant
@@ -26,6 +28,18 @@ LONGEST = 120
 """Characters of a value, and of a field, as an entry shows them."""
 ROOM = 600
 """Characters of all changed fields together; the others are counted."""
+
+LISTS = ("namespaces", "pools")
+"""Fields that hold several names: what came and what went is shown."""
+
+_FIRST = (
+    re.compile(r"parent|weight|mode"),
+    re.compile(r"quotas\..*\.guarantee\..*"),
+    re.compile(r"quotas\..*\.limit\..*"),
+    re.compile(r"paused|namespaces|pools|nodeSelector\..*"),
+    re.compile(r"(?!users\.).*"),
+)
+"""What is shown first: no crowd of small changes may hide a large one."""
 
 _PREFIXES = tuple(f"{kind.__name__}/" for kind in (Tenant, Pool, Policy))
 
@@ -184,7 +198,11 @@ def _read(text: str) -> Spec:
         found = json.loads(text)
     except (ValueError, RecursionError):
         return {}
-    return {str(k): str(v) for k, v in found.items()} if isinstance(found, dict) else {}
+    return found if _is_spec(found) else {}
+
+
+def _is_spec(found: object) -> bool:
+    return isinstance(found, dict) and all(isinstance(text, str) for text in found.values())
 
 
 def _facts(key: str, did: str, by: str) -> dict[str, Fact]:
@@ -193,19 +211,42 @@ def _facts(key: str, did: str, by: str) -> dict[str, Fact]:
 
 
 def _differences(before: Spec, after: Spec) -> dict[str, Fact]:
+    """Return what is otherwise now, the weightiest first, and a digest of the whole of each."""
     changed: dict[str, Fact] = {}
     left, more = ROOM, 0
-    for name in sorted(before.keys() | after.keys()):
-        pair = {"before": before.get(name), "after": after.get(name)}
-        if pair["before"] == pair["after"]:
+    for name in sorted(before.keys() | after.keys(), key=lambda name: (_place(name), name)):
+        if before.get(name) == after.get(name):
             continue
-        shown = {when: _cut(text) for when, text in pair.items() if text is not None}
+        shown = _shown_change(name, before.get(name), after.get(name))
         left -= len(name) + sum(map(len, shown.values()))
         if left < 0 and changed:
             more += 1
         else:
             changed[_cut(name)] = shown
-    return {"fields": changed} | ({"more": more} if more else {})
+    facts: dict[str, Fact] = {"fields": changed} | ({"more": more} if more else {})
+    digests = {"digestBefore": _digest(before), "digestAfter": _digest(after)}
+    return facts | {name: digest for name, digest in digests.items() if digest}
+
+
+def _place(name: str) -> int:
+    found = (place for place, like in enumerate(_FIRST) if like.fullmatch(name))
+    return next(found, len(_FIRST))
+
+
+def _shown_change(name: str, before: str | None, after: str | None) -> dict[str, str]:
+    if name in LISTS and before is not None and after is not None:
+        then, now = set(before.split(", ")), set(after.split(", "))
+        lists = {"added": now - then, "removed": then - now}
+        found = {what: _cut(", ".join(sorted(names))) for what, names in lists.items() if names}
+        if found:
+            return found
+    pair = {"before": before, "after": after}
+    return {when: _cut(text) for when, text in pair.items() if text is not None}
+
+
+def _digest(spec: Spec) -> str:
+    """Return by what a whole can be known again; "" for one that is not there."""
+    return sha256(_text(spec).encode()).hexdigest() if spec else ""
 
 
 def _cut(text: str) -> str:

@@ -140,5 +140,5 @@ def _signed(data: dict[str, str]) -> SignedHead | None:
 
 def _epoch(text: str) -> int:
     """Return an epoch; what no leader can have written counts as none."""
-    legible = text.isascii() and text.isdigit() and len(text) <= 10 and int(text) <= MOST
+    legible = text.isascii() and text.isdigit() and len(text) <= 12 and int(text) <= MOST
     return int(text) if legible else 0

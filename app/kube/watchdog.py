@@ -367,7 +367,7 @@ class Watchdog:
         log.warning("enforcement was touched, and put back", extra=facts)
         self._meters.restored(ref.kind)
         if self._reporter is not None:
-            done: dict[str, Fact] = {"kind": ref.kind, "name": ref.name, "by": who}
+            done: dict[str, Fact] = {"kind": ref.kind, "name": ref.name, "manager": who}
             done["what"] = ", ".join(what)[:LONGEST_TOLD]
             self._reporter.report(Deed.RESTORED, done)
         self._then()

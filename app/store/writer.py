@@ -46,9 +46,12 @@ class RedisStore(RedisReader):
         self._generation = NO_GENERATION
         self._sequence = 0
 
-    async def floor(self) -> int:
-        """The highest epoch that ever wrote; 0 for an empty store."""
-        epoch, _ = await self._scripts.run("floor")
+    async def floor(self, known: int = 0) -> int:
+        """The highest epoch that ever wrote; 0 for an empty store.
+
+        An epoch too far beyond what is `known` from elsewhere is none: no leader wrote it.
+        """
+        epoch, _ = await self._scripts.run("floor", known)
         return int(epoch)
 
     async def intents(self) -> tuple[Intend, ...]:
@@ -73,7 +76,7 @@ class RedisStore(RedisReader):
         Raises EpochStale if a newer leader has written; StoreForeign as `rebuild` does.
         """
         self._generation = NO_GENERATION
-        _, begun = await self._scripts.run("floor")
+        _, begun = await self._scripts.run("floor", epoch)
         await self._scripts.run("begin", epoch, f"{epoch}.{secrets.token_hex(4)}", begun)
 
     async def rebuild(self, epoch: int, writes: Iterable[StoreWrite]) -> None:
@@ -86,7 +89,7 @@ class RedisStore(RedisReader):
         self._generation = NO_GENERATION
         await self._server.check()
         generation = f"{epoch}.{secrets.token_hex(4)}"
-        _, begun = await self._scripts.run("floor")
+        _, begun = await self._scripts.run("floor", epoch)
         await self._scripts.run("begin", epoch, generation, begun)
         sequence = 0
         for chunk in _chunks(writes):

@@ -73,7 +73,13 @@ async def test_an_old_leader_cannot_anchor(anchor: FakeAnchor | KeptAnchor) -> N
 
 @pytest.mark.parametrize(
     ("key", "value", "floor"),
-    [("floor", "many", 0), ("floor", "99999999999", 0), ("floor", "-3", 0), ("epoch", "x", 7)],
+    [
+        ("floor", "many", 0),
+        ("floor", "100000000001", 0),
+        ("floor", "-3", 0),
+        ("floor", "5000000001", 5_000_000_001),
+        ("epoch", "x", 7),
+    ],
 )
 async def test_what_is_not_legible_counts_as_nothing(
     cluster: Cluster, key: str, value: str, floor: int

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from app.core.effects import Refund, StoreWrite
-from app.core.errors import StoreEmptied, StoreForeign, StoreUnavailable
+from app.core.errors import EpochStale, StoreEmptied, StoreForeign, StoreUnavailable
 from app.core.model import Uid
 from app.store import layout
 from app.store.connection import Server
@@ -382,3 +382,25 @@ async def test_intents_that_nobody_of_ours_wrote_hinder_nobody(store_url: str) -
         assert odd != good
         await world.server.call("HSET", key, "b", odd, "c", "{}", b"\xff", good)
         assert await store.intents() == (intend("a", 4),)
+
+
+@pytest.mark.parametrize("where", ["state", "audit-head"])
+async def test_no_epoch_that_redis_names_stops_leaders_or_turns_them_back(
+    store_url: str, where: str
+) -> None:
+    """Whoever can write Redis can depose a leader; the next one leads, under a higher epoch."""
+    async with real(store_url) as world:
+        key, known = f"fairgate:{{{world.cluster}}}:{where}", 7
+        await world.store().rebuild(known, [])
+        for forged in (10**9, 10**9 + 6, 5 * 10**9, 10**11, 2 * 10**9, 10**12 - 1):
+            await world.server.call("HSET", key, "epoch", str(forged))
+            epoch = max(known, await world.store().floor(known)) + 1
+            assert known < epoch <= known + 10**9 + 2
+            store = world.store()
+            await store.claim(epoch)
+            await store.rebuild(epoch, [])
+            await store.write(epoch, [])
+            with pytest.raises(EpochStale):
+                await world.store().claim(known)
+            known = epoch
+        assert known > 10**9

@@ -98,7 +98,7 @@ class FakeStore:
         self.memory = memory or Memory()
         self._epoch = 0
 
-    async def floor(self) -> int:
+    async def floor(self, known: int = 0) -> int:
         self._answer()
         return self.memory.floor
 

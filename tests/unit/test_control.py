@@ -19,6 +19,7 @@ from app.control.opening import Opening
 from app.control.publisher import Publisher
 from app.control.releases import Releases
 from app.core import events as ev
+from app.core.audit import Deed
 from app.core.effects import Dequeue, Notice, Tell
 from app.core.engine import Engine
 from app.core.errors import ClusterError, ClusterRefused
@@ -524,6 +525,7 @@ async def test_who_got_round_the_gate_is_counted_logged_told_and_evicted(
         rig.corrector.pods["a", "new"].guarded = False
         rig.now = Millis(rig.now + 5_000)
         await until(lambda: not rig.corrector.pods)
+        await until(lambda: len(rig.recorder.told(Deed.RECLAIMED)) == 1)
         assert rig.meters.strays == 1
 
 

@@ -450,8 +450,10 @@ def test_a_changed_tenant_is_told_with_before_and_after() -> None:
     second = replace(first, weight=Fraction(5, 2), user_weights={}, quotas=quotas, generation=2)
     bench.hear(ev.TenantObserved(bench.at, second, by="alice"))
     bench.hear(ev.TenantGone(bench.at, first.name))
-    made, changed, deleted = bench.told(Deed.CHANGED)[1:]
+    made, changed, deleted = map(dict, bench.told(Deed.CHANGED)[1:])
     assert (made["did"], made["by"]) == ("made", "root")
+    assert made["digestAfter"] == changed.pop("digestBefore")
+    assert changed.pop("digestAfter") == deleted["digestBefore"] != made["digestAfter"]
     assert changed == {
         "kind": "Tenant",
         "name": "a",
@@ -494,6 +496,47 @@ def test_a_long_change_is_cut_and_counted() -> None:
     assert isinstance(facts["fields"], dict)
     assert facts["more"] == 1001 - len(facts["fields"])
     assert len(json.dumps(facts)) < 3000
+
+
+def test_a_crowd_of_small_changes_hides_no_large_one() -> None:
+    bench = Bench()
+    users = {UserName(f"user-{i:03}@a-long-company.example"): Fraction(1) for i in range(25)}
+    bench.hear(ev.TenantObserved(bench.at, tenant(user_weights=users)))
+    after = tenant(
+        user_weights=dict.fromkeys(users, Fraction(2)),
+        weight=Fraction(1000),
+        quotas={POOL: Quota({GPU: 8}, {GPU: 9})},
+    )
+    bench.hear(ev.TenantObserved(bench.at, after))
+    facts = bench.told(Deed.CHANGED)[-1]
+    assert isinstance(facts["fields"], dict)
+    guarantee, limit = (f"quotas.h100.{each}.nvidia.com/gpu" for each in ("guarantee", "limit"))
+    assert list(facts["fields"])[:3] == ["weight", guarantee, limit]
+    assert facts["more"]
+
+
+def test_one_name_more_in_a_long_list_shows() -> None:
+    bench = Bench()
+    many = tuple(f"namespace-{number:03}" for number in range(20))
+    bench.hear(ev.TenantObserved(bench.at, tenant(namespaces=many)))
+    bench.hear(ev.TenantObserved(bench.at, tenant(namespaces=(*many[1:], "stolen"))))
+    bench.hear(ev.TenantObserved(bench.at, tenant(namespaces=("stolen", *many[1:]))))
+    first, second = (facts["fields"] for facts in bench.told(Deed.CHANGED)[-2:])
+    assert first == {"namespaces": {"added": "stolen", "removed": "namespace-000"}}
+    assert isinstance(second, dict)
+    assert set(second["namespaces"]) == {"before", "after"}
+
+
+def test_a_change_beyond_what_is_shown_has_another_digest() -> None:
+    bench = Bench()
+    users = {UserName(f"user-{i:03}"): Fraction(1) for i in range(100)}
+    for last in (1, 2):
+        users[UserName("zoe")] = Fraction(last)
+        more = {UserName(f"user-{i:03}"): Fraction(1 + last) for i in range(100)}
+        bench.hear(ev.TenantObserved(bench.at, tenant(user_weights={**users, **more})))
+    made, changed = bench.told(Deed.CHANGED)[-2:]
+    assert "zoe" not in str(changed["fields"])
+    assert changed["digestBefore"] == made["digestAfter"] != changed["digestAfter"]
 
 
 def test_a_pod_seen_behind_the_gate_again_by_an_old_sighting_is_not_told_again() -> None:

@@ -18,9 +18,19 @@ local state = {
   building = redis.call('HGET', KEYS[2], 'building'),
 }
 
--- What no leader can have written counts as not written. The same MOST stands in core/order.py.
-local MOST = 1000000000
-if state.epoch and (#state.epoch > 12 or not string.find(state.epoch, '^%d+$')) then
+-- What no leader can have written counts as not written: a term takes seconds, so none gets so far
+-- beyond another. Nobody can raise epochs by more through Redis alone, and what it raised them to is
+-- kept outside of it, where numbers a hundred times as high are read (MOST in core/order.py).
+local FAR = 1000000000
+
+-- Return an epoch that is written here, if whoever would lead under `epoch` may believe it.
+local function believed(written, epoch)
+  if written and #written <= 12 and string.find(written, '^%d+$') then
+    local number = tonumber(written)
+    return number <= tonumber(epoch) + FAR and number or nil
+  end
+end
+if not believed(state.epoch, 1e12) then
   state.epoch = nil
 end
 
@@ -52,8 +62,8 @@ end
 
 -- Tell whether a leader of a later epoch has written.
 local function is_old(epoch)
-  local written = tonumber(state.epoch)
-  return written > tonumber(epoch) and (written <= MOST or tonumber(epoch) > MOST)
+  local written = believed(state.epoch, epoch)
+  return written ~= nil and written > tonumber(epoch)
 end
 
 -- Return nil if a leader of this epoch may write, or why not.
@@ -81,12 +91,9 @@ end
 -- The audit chain stands next to the generations: an emptied copy does not touch it.
 local AUDIT, AUDIT_HEAD = ARGV[2] .. 'audit', ARGV[2] .. 'audit-head'
 
--- Return the epoch of whoever sealed last; nil if nobody did, or nobody can have.
-local function audit_epoch()
-  local epoch = redis.call('HGET', AUDIT_HEAD, 'epoch')
-  if epoch and #epoch <= 12 and string.find(epoch, '^%d+$') and tonumber(epoch) <= MOST then
-    return tonumber(epoch)
-  end
+-- Return the epoch of whoever sealed last; nil if nobody did whom `epoch` may believe.
+local function audit_epoch(epoch)
+  return believed(redis.call('HGET', AUDIT_HEAD, 'epoch') or nil, epoch)
 end
 
 -- Return number and hash of the last entry, as text, and the highest number the stream ever had.

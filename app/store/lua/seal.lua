@@ -18,7 +18,7 @@ local epoch = ARGV[3]
 if state.epoch and is_old(epoch) then
   return {'STALE', state.epoch}
 end
-local sealed = audit_epoch()
+local sealed = audit_epoch(epoch)
 if sealed and sealed > tonumber(epoch) then
   return {'STALE', string.format('%d', sealed)}
 end
