@@ -86,6 +86,8 @@ class Reservations:
         self.standing.clear()
         self.firm.clear()
         self._plans.clear()
+        self._possible.clear()
+        self._withheld.clear()
 
     def keep_strict(self, is_due: Callable[[Reservation], bool]) -> None:
         """Let go of what was paid for, for an owner that does not wait for it any more."""

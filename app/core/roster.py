@@ -34,6 +34,9 @@ from app.core.tenancy import Tenancy
 from app.core.tracked import Gang, Kind, Tracked, Workload, kind_of, stamp_of
 from app.core.usage import Usage
 
+MOST_SHAPES = 10_000
+"""Shapes remembered of pods that are gone."""
+
 
 class Roster:
     """Keeps every managed pod in its place. See the module."""
@@ -166,6 +169,8 @@ class Roster:
         """
         pools = self._pools
         pools.settle()
+        if len(self._shapes) > 2 * len(self.pods) + MOST_SHAPES:
+            self._dirty = True  # only a recount tells which of them are still in use
         # Counting anew may itself show another capacity, hence a loop; its second turn is cheap.
         while self._dirty or self._seen != (pools.version, pools.resized):
             scale = pools.scale()
