@@ -10,12 +10,12 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
+from app.audit_ports import Anchor, Batch, Ending, Outlet, Signing, Trail
 from app.core.audit import Deed, Entry, Head, Record, is_intact, seal
 from app.core.audit_lines import SignedHead, head_line, line, missed_line, read
 from app.core.audit_proof import Gap, ahead, gap, pruned
 from app.core.errors import InvalidInput
 from app.core.model import Millis
-from app.ports import Anchor, Batch, Ending, Outlet, Signing, Trail
 
 MOST = 10**12
 """No chain has so many entries: a stream with a higher number is not ours."""

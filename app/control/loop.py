@@ -8,6 +8,7 @@ import logging
 from collections.abc import Callable
 from typing import assert_never
 
+from app.audit_ports import Recorder
 from app.control.copier import Copier
 from app.control.corrections import Corrections
 from app.control.inbox import Inbox
@@ -32,7 +33,7 @@ from app.core.effects import (
 from app.core.engine import Engine
 from app.core.events import EvictionRefused, Pass
 from app.core.model import Millis, Uid
-from app.ports import Announcer, Recorder
+from app.ports import Announcer
 
 TICK_SECONDS = 1.0
 """A quiet engine is asked so often: some of what waits is due by time alone."""

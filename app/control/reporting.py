@@ -13,10 +13,10 @@ import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
+from app.audit_ports import Recorder, Report, Reports
 from app.core.audit import Deed, Fact, Record
 from app.core.errors import StoreError
 from app.core.model import Millis
-from app.ports import Recorder, Report, Reports
 
 MOST = 1_000
 """Different reports that may wait here."""

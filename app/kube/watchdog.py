@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
 
+from app.audit_ports import Reporter
 from app.core.audit import Deed, Fact
 from app.core.errors import ClusterError, ClusterRefused, FairgateError, InvalidInput
 from app.kube.alarm import Alarm
@@ -36,7 +37,7 @@ from app.kube.enforcement import (
 )
 from app.kube.follow import follow
 from app.kube.restore import OURS, Restorer
-from app.ports import EnforcementMeters, Reporter
+from app.ports import EnforcementMeters
 
 log = logging.getLogger("fairgate.kube")
 

@@ -11,10 +11,10 @@ import logging
 from collections.abc import Mapping, Sequence
 from itertools import chain
 
+from app.audit_ports import Report
 from app.core.audit import REPORTED, Deed, Record
 from app.core.audit_lines import plain
 from app.core.model import Millis
-from app.ports import Report
 from app.store.connection import Server
 from app.store.scripts import Scripts
 

@@ -18,12 +18,12 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from app import wire
+from app.audit_ports import Reporter
 from app.core import gate
 from app.core.audit import Deed, Fact
 from app.core.guard import Guard, Rules
 from app.core.resources import ManagedResources
 from app.core.templates import BUILT_IN, Kind
-from app.ports import Reporter
 from app.web import review
 from app.web.body import BodyTooLarge, BodyTooSlow, Disconnected, read_body
 from app.web.judges import Authorship, Ground, Holding, Stamping, Validation

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Protocol, TextIO
 
 from app import settings_text
+from app.audit_ports import Ending
 from app.core.audit import Entry
 from app.core.audit_lines import NotOurs, SignedHead, head_line, read, read_head
 from app.core.audit_proof import BrokenChain, Proof, Verdict
@@ -27,7 +28,6 @@ from app.core.model import Millis
 from app.kube import caller
 from app.kube.anchor import NAME, KeptAnchor
 from app.kube.client import Client
-from app.ports import Ending
 from app.store.audit import AuditReader
 from app.store.connection import Server
 from app.tls.signing import holds

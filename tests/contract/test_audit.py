@@ -8,11 +8,11 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
+from app.audit_ports import Batch, Trail
 from app.core.audit import Deed, Entry, Head, Record, seal
 from app.core.audit_lines import SignedHead
 from app.core.errors import EpochStale, StoreFull
 from app.core.model import Millis
-from app.ports import Batch, Trail
 from app.store.audit import RedisTrail
 from app.store.writer import RedisStore
 from tests.fakes.stores import Reals, real

@@ -6,11 +6,11 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from app.audit_ports import Batch, Report, Reports
 from app.core.audit import Deed, Entry, Head, Record, seal
 from app.core.audit_lines import SignedHead
 from app.core.errors import EpochStale
 from app.core.model import Millis
-from app.ports import Batch, Report, Reports
 from app.store.audit import RedisTrail
 from app.store.reports import RedisReports
 from tests.contract.test_store import world as world  # the fixture

@@ -14,12 +14,12 @@ from urllib.parse import urlencode
 
 import pytest
 
+from app.audit_ports import Batch, Report
 from app.core.audit import Deed, Head, Record, seal
 from app.core.audit_lines import SignedHead
 from app.core.effects import Refund, StoreWrite
 from app.core.errors import StoreError, StoreUnavailable
 from app.core.model import Millis, Uid
-from app.ports import Batch, Report
 from app.store.audit import RedisTrail
 from app.store.connection import Server
 from app.store.reports import RedisReports

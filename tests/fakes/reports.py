@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+from app.audit_ports import Report
 from app.core.audit import Deed
 from app.core.errors import StoreUnavailable
-from app.ports import Report
 from app.store.reports import SPARE
 
 

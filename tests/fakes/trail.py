@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from app.audit_ports import Batch, Ending
 from app.core.audit import Entry, Head
 from app.core.audit_lines import SignedHead, line, read
 from app.core.errors import EpochStale, StoreFull, StoreUnavailable
-from app.ports import Batch, Ending
 from app.tls.signing import Signer
 from tests.fakes.sight import FakeEpochs
 

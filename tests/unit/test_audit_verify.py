@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
+from app.audit_ports import Ending
 from app.core.audit_lines import SignedHead
 from app.core.audit_proof import BrokenChain
 from app.core.model import Millis
-from app.ports import Ending
 from app.wiring.audit import prove
 from tests.fakes.trail import FakeTrail
 from tests.unit.test_audit import World, held
