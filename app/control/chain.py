@@ -125,7 +125,8 @@ class Chain:
             self._due = None
             return None
         self._settle(due.batch)
-        self._own = []
+        if due.batch.entries:  # else only the head was lost, and its own are still to come
+            self._own = []
         return due.records
 
     async def forget(self, keys: Sequence[str]) -> None:

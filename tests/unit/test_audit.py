@@ -328,6 +328,16 @@ async def test_a_new_key_is_recorded_and_the_chain_goes_on(world: World) -> None
     assert world.verify().entries == 5
 
 
+async def test_a_new_key_is_recorded_though_the_head_was_lost_too(world: World) -> None:
+    await world.term(3, 2)
+    world.key, world.stream.signed = FakeKey(), None
+    async with running(world.auditor()) as auditor:
+        auditor.begin(4)
+        await auditor.end()
+    assert Deed.KEY in [each.record.deed for each in world.stream.entries()[3:]]
+    assert world.verify().gaps == 0
+
+
 async def test_the_next_leader_copies_again_what_was_not_anchored(world: World) -> None:
     chain = await world.term(3, 2)
     await chain.seal([held(8), held(9)])
