@@ -73,8 +73,8 @@ def verify(
         typer.Option(
             metavar="FILE",
             dir_okay=False,
-            help="A signed head that must be among the entries, as JSON: that of the REST API, or "
-            "of kubectl get configmap fairgate-audit -o json.",
+            help="A signed head that must be among the entries, as JSON: what "
+            "kubectl get configmap fairgate-audit -o json prints.",
             show_default=False,
         ),
     ] = None,

@@ -97,10 +97,16 @@ class Releaser(Protocol):
         """
 
     async def look(self, order: Release) -> Answer | None:
-        """Read the pod and tell what became of an earlier release of it; None: no answer came."""
+        """Read the pod and tell what became of an earlier release of it; None: no answer came.
 
-    async def fence(self, ref: PodRef, epoch: int) -> None:
-        """Make every release patch of an older epoch fail on this pod, if it is still held."""
+        Raises PodUnyielding if that could only be told by a change that does not get through.
+        """
+
+    async def fence(self, ref: PodRef, epoch: int) -> Answer:
+        """Make every release patch of an older epoch fail on this pod, if it is still held.
+
+        Returns what became of them. Raises PodUnyielding as `look` does, or another ClusterError.
+        """
 
 
 class Adopter(Protocol):

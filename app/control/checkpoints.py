@@ -76,6 +76,9 @@ class Checkpoints:
         named = {*filter(self._memory.has_object, self._memory.names()), ELSEWHERE}
         self._due = {name: self._due.get(name, now + _offset(name)) for name in named}
         self._kept = {name: each for name, each in self._kept.items() if name in named}
+        for name in self._memory.take_overwritten():
+            if self._kept.pop(name, None) is not None:
+                self._due[name] = now
         due = [name for name, at in self._due.items() if at <= now]
         for name in sorted(due, key=self._due.__getitem__):
             if not self._may_write():

@@ -111,6 +111,7 @@ class Leader:
         self._meters.leading(gained.epoch)
         self._terms.begin(gained.epoch)
         await self._inbox.put(replace(gained, at=self._clock()))
+        self._releases.resume(gained.unsettled, gained.epoch)
         await ended
 
     async def _ended(self) -> None:

@@ -10,17 +10,22 @@ import logging
 from collections.abc import Callable, Mapping
 
 from app.control.inbox import Inbox
+from app.control.releases import complain
 from app.core.effects import Intend, PodRef
 from app.core.engine import Engine
-from app.core.errors import ClusterError, StoreError
+from app.core.errors import ClusterError, PodUnyielding, StoreError
 from app.core.events import CheckpointsRead, Installed, LeadershipGained
 from app.core.model import Millis
+from app.core.order import likely
 from app.ports import Epochs, Installation, Keeper, Releaser, Sight, Store
 
 RETRY_SECONDS = 0.5
 
 FENCES = 16
 """Pods fenced at once."""
+
+FENCE_SECONDS = 20.0
+"""What is not fenced by then is fenced while leading."""
 
 log = logging.getLogger("fairgate.control")
 
@@ -82,7 +87,7 @@ class Opening:
                 if epoch != claimed:
                     await self._epochs.claim(epoch)  # so that no later leader goes below it
                     claimed = epoch
-                begun = await self._fence(epoch)
+                begun, unsettled = await self._fence(epoch)
                 await self._sight.catch_up()
                 await self._inbox.handled()
                 if self._engine.highest_stamp(fences=False) >= epoch:
@@ -91,7 +96,7 @@ class Opening:
                 since = await self._installation.since(self._clock())
                 await self._inbox.put(Installed(self._clock(), since))
                 notes = await self._notes(epoch)
-                return LeadershipGained(self._clock(), epoch, notes, begun)
+                return LeadershipGained(self._clock(), epoch, notes, begun, unsettled)
             except (StoreError, ClusterError) as error:
                 log.warning("cannot begin to lead yet", extra={"why": str(error)})
                 await asyncio.sleep(RETRY_SECONDS)
@@ -106,7 +111,9 @@ class Opening:
 
     async def _highest(self, transitions: int) -> int:
         """Return the highest epoch of all the places where one is kept."""
-        known = max(transitions, await self._epochs.floor(), self._engine.highest_stamp())
+        # Whoever may edit pods, or the lease, may write any number there.
+        claims = likely([transitions]), self._engine.highest_stamp()
+        known = max(await self._epochs.floor(), *claims)
         return max(known, await self._store.floor(known))
 
     async def _recall(self) -> None:
@@ -115,19 +122,36 @@ class Opening:
         await self._inbox.put(CheckpointsRead(self._clock(), kept))
         await self._inbox.handled()
 
-    async def _fence(self, epoch: int) -> tuple[Intend, ...]:
-        """Settle what the last leader left open: from now on only the pods themselves tell."""
+    async def _fence(self, epoch: int) -> tuple[tuple[Intend, ...], tuple[Intend, ...]]:
+        """Settle what the last leader left open: from now on only the pods themselves tell.
+
+        Returns all of it, and what of it is not settled: one pod that nobody can change, or many
+        slow ones, must not keep everybody from leading. It counts as used, so nothing can be
+        released twice or beyond what there is.
+        """
         slots = asyncio.Semaphore(FENCES)
 
-        async def fence(ref: PodRef) -> None:
+        async def fence(ref: PodRef) -> bool:
             async with slots:
-                await self._releaser.fence(ref, epoch)
+                try:
+                    await self._releaser.fence(ref, epoch)
+                except PodUnyielding as error:
+                    complain(ref, error)
+                    return False
+                return True
 
         open_ = await self._store.intents()
-        outcomes = await asyncio.gather(*(fence(i.ref) for i in open_), return_exceptions=True)
-        for outcome in outcomes:
-            if isinstance(outcome, BaseException):
-                raise outcome
-        if open_:
-            log.info("settled what was under way", extra={"pods": len(open_), "epoch": epoch})
-        return open_
+        if not open_:
+            return (), ()
+        tasks = [asyncio.create_task(fence(intent.ref)) for intent in open_]
+        try:
+            await asyncio.wait(tasks, timeout=FENCE_SECONDS)
+        finally:
+            for task in tasks:
+                task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        settled = [not task.cancelled() and task.result() for task in tasks]
+        unsettled = tuple(i for i, is_settled in zip(open_, settled, strict=True) if not is_settled)
+        facts = {"pods": len(open_), "unsettled": len(unsettled), "epoch": epoch}
+        log.info("settled what was under way", extra=facts)
+        return open_, unsettled

@@ -3,23 +3,32 @@
 The intents of a gang are written together, before the first of its patches leaves.
 
 A release whose outcome is unknown stays unanswered, and so counted as used, until the pod itself
-has told what became of it.
+has told what became of it. One whose pod cannot be changed is looked at ever more rarely, and
+leaves its place among those under way to others.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Iterable
 
 from app.control.copier import Copier
 from app.control.inbox import Inbox
-from app.core.effects import Release
-from app.core.events import ReleaseAnswered
+from app.core.effects import Intend, PodRef, Release
+from app.core.errors import ClusterError, PodUnyielding
+from app.core.events import ReleaseAnswered, ReleaseStuck
 from app.core.model import Answer, Millis
 from app.ports import Leadership, Meters, Releaser
 
 LOOK_SECONDS = (0.1, 0.2, 0.5, 1.0, 2.0)
+"""Pauses before each look at a release whose outcome is unknown; the last is repeated."""
+
+STUCK_AFTER = 5
+"""Looks at a pod that cannot be changed before its release counts as stuck."""
+
+STUCK_SECONDS = (2.0, 5.0, 10.0, 20.0, 40.0, 60.0)
+"""Pauses from then on."""
 
 log = logging.getLogger("fairgate.control")
 
@@ -67,6 +76,13 @@ class Releases:
             self._under_way.add(task)
             task.add_done_callback(self._end)
 
+    def resume(self, intents: Iterable[Intend], epoch: int) -> None:
+        """Find out what became of releases of older leaders that could not be settled yet."""
+        for intent in intents:
+            task = asyncio.create_task(self._settle(intent.ref, epoch))
+            self._under_way.add(task)
+            task.add_done_callback(self._end)
+
     def _end(self, task: asyncio.Task[None]) -> None:
         self._under_way.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
@@ -107,9 +123,49 @@ class Releases:
             if self._leadership.left() <= 0:
                 return Answer.HELD
             answer = await self._releaser.release(order)
+        if answer is not None:
+            return answer
+        return await self._find_out(order.intent.ref, lambda: self._releaser.look(order))
+
+    async def _settle(self, ref: PodRef, epoch: int) -> None:
+        async def fence() -> Answer | None:
+            try:
+                return await self._releaser.fence(ref, epoch)
+            except PodUnyielding:
+                raise
+            except ClusterError:
+                return None
+
+        answer = await self._find_out(ref, fence, STUCK_AFTER)
+        await self._inbox.put(ReleaseAnswered(self._clock(), ref.uid, answer))
+
+    async def _find_out(
+        self, ref: PodRef, look: Callable[[], Awaitable[Answer | None]], failures: int = 0
+    ) -> Answer:
+        """Look until the pod tells what became of its release, however long that takes."""
         tries = 0
-        while answer is None:
-            await asyncio.sleep(LOOK_SECONDS[min(tries, len(LOOK_SECONDS) - 1)])
+        while True:
+            await asyncio.sleep(_pause(tries, failures))
             tries += 1
-            answer = await self._releaser.look(order)
-        return answer
+            try:
+                answer = await look()
+            except PodUnyielding as error:
+                failures += 1
+                if failures == STUCK_AFTER:
+                    complain(ref, error)
+                    await self._inbox.put(ReleaseStuck(self._clock(), ref.uid))
+            else:
+                if answer is not None:
+                    return answer
+
+
+def complain(ref: PodRef, error: PodUnyielding) -> None:
+    """Tell the operator of a pod that nobody can settle; it counts as used meanwhile."""
+    facts = {"namespace": ref.namespace, "pod": ref.name, "uid": ref.uid, "why": str(error)}
+    log.error("release not settled: the pod cannot be changed, and counts as used", extra=facts)
+
+
+def _pause(tries: int, failures: int) -> float:
+    if failures < STUCK_AFTER:
+        return LOOK_SECONDS[min(tries, len(LOOK_SECONDS) - 1)]
+    return STUCK_SECONDS[min(failures - STUCK_AFTER, len(STUCK_SECONDS) - 1)]

@@ -120,7 +120,7 @@ class Claimants:
         if pod.plain is None:
             return pod
         keys = dict.fromkeys((pod.namespace, ref.name) for ref in pod.claims if ref.name)
-        group = (pod.namespace, pod.gang) if pod.gang else (pod.uid,)
+        group = (pod.namespace, pod.user, pod.gang) if pod.gang else (pod.uid,)
         standing = _Standing(tuple(keys), group, use)
         known = self._standings.get(pod.uid)
         if known != standing:

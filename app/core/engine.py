@@ -15,7 +15,7 @@ from app.core import events as ev
 from app.core.claimants import Claimants
 from app.core.copies import Copies
 from app.core.drift import Drift
-from app.core.effects import Effect, Notice, Rebuild, Refund, StoreWrite, Tell, WakeAt
+from app.core.effects import Effect, Intend, Notice, Rebuild, Refund, StoreWrite, Tell, WakeAt
 from app.core.ledger import Owner
 from app.core.life import LIVES, Life, Sight, sight
 from app.core.memory import Memory
@@ -181,6 +181,8 @@ class Engine:
                 self._forget(uid)
             case ev.ReleaseAnswered(at, uid, answer):
                 self._answer(at, uid, answer)
+            case ev.ReleaseStuck(_, uid):
+                self._turns.in_flight.discard(uid)  # others may take its place
             case ev.BystanderObserved(_, bystander):
                 self._pools.put_bystander(bystander)
                 self._forget(bystander.uid)
@@ -356,7 +358,16 @@ class Engine:
         self._records.begin(gained.notes, gained.intents)
         self.memory.lead(gained.epoch)
         self._store_ready = False
+        for intent in gained.unsettled:
+            self._resume(intent)
         self._effects.append(Rebuild(gained.epoch))
+
+    def _resume(self, intent: Intend) -> None:
+        """A release of an older leader may still happen: it counts as used until it is answered."""
+        known = self._roster.pods.get(intent.ref.uid)
+        if known is not None and known.life is Life.HELD:
+            known.intent = intent
+            self._roster.release(known, None)
 
     def _follow(self) -> None:
         """Stop deciding. What was in flight shows in the pods themselves, sooner or later."""

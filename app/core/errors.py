@@ -7,7 +7,8 @@ FairgateError                the message is one sentence for the reader: what, w
 ├── ToolMissing              the machine lacks a program we need                   exit 3
 ├── ClusterError             the API server                                        exit 3
 │   ├── ClusterUnavailable   no answer, or a 5xx: what happened is unknown
-│   └── ClusterRefused       it answered no; carries the HTTP status
+│   ├── ClusterRefused       it answered no; carries the HTTP status
+│   └── PodUnyielding        one pod can be read, but no change of it gets through
 └── StoreError               Redis                                                 exit 3
     ├── StoreUnavailable     no answer: what happened is unknown
     │   └── StoreFull        it has no memory left: nothing was written
@@ -54,6 +55,10 @@ class ClusterRefused(ClusterError):
         super().__init__(message)
         self.status = status
         self.retry_after = retry_after
+
+
+class PodUnyielding(ClusterError):
+    """One pod can be read, but no change of it gets through; a change sent before still may."""
 
 
 class StoreError(FairgateError):

@@ -223,6 +223,14 @@ class EvictionAccepted:
 
 
 @dataclass(frozen=True, slots=True)
+class ReleaseStuck:
+    """What became of a release cannot be told for long. It counts as used until it is answered."""
+
+    at: Millis
+    uid: Uid
+
+
+@dataclass(frozen=True, slots=True)
 class EvictionRefused:
     """A pod that was to be evicted stays: a disruption budget forbids it, or nobody may ask."""
 
@@ -268,13 +276,15 @@ class LeadershipGained:
     """This engine decides from now on, under this epoch.
 
     `notes` are what the audit chain last told of what is there, None if nobody knows any more;
-    `intents` the releases that the last leader began and never settled.
+    `intents` the releases that the last leader began and never settled; those of them in
+    `unsettled` may still happen, and are answered later.
     """
 
     at: Millis
     epoch: int
     notes: Mapping[str, str] | None = field(default_factory=dict)
     intents: tuple[Intend, ...] = ()
+    unsettled: tuple[Intend, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,6 +328,7 @@ NewsEvent = (
     ClusterEvent
     | ReleaseAnswered
     | EvictionAccepted
+    | ReleaseStuck
     | EvictionRefused
     | StoreReady
     | StoreLost

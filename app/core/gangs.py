@@ -4,7 +4,7 @@ A gang is complete when as many of its pods are held or run as it has members. T
 still wait are then one workload; so a replacement takes the place of a member that is gone.
 
 A gang of which some were released while the release of others was begun in vain, because the
-leader died or the API server refused, is half: the rest waits for no replacement, and goes first.
+leader died or its answer was lost, is half: the rest waits for no replacement, and goes first.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from app.core.branch import Leaf
 from app.core.life import Life
 from app.core.model import PoolName, Uid, Wait
 from app.core.shapes import Shapes
-from app.core.tracked import Gang, Tracked
+from app.core.tracked import Gang, GangKey, Tracked
 from app.core.usage import Usage
 
 
@@ -24,15 +24,15 @@ class Gangs:
     def __init__(self, usage: Usage, shapes: Shapes) -> None:
         self.waiting: dict[Uid, Gang] = {}
         self.half: dict[Uid, Gang] = {}
-        self._known: dict[tuple[str, str], Gang] = {}
+        self._known: dict[GangKey, Gang] = {}
         self._usage = usage
         self._shapes = shapes
         self._ready: dict[Uid, tuple[PoolName, ...]] = {}
-        self._loose: dict[tuple[str, str], Gang] = {}
+        self._loose: dict[GangKey, Gang] = {}
 
     def join(self, tracked: Tracked) -> None:
         """A pod names its gang. The size that its first pod tells holds for all."""
-        key = (tracked.pod.namespace, tracked.pod.gang)
+        key = (tracked.pod.namespace, tracked.pod.user, tracked.pod.gang)
         gang = self._known.setdefault(key, Gang(key, tracked.pod.gang_size))
         gang.pods[tracked.pod.uid] = tracked
         tracked.gang = gang
@@ -43,8 +43,7 @@ class Gangs:
         gang = tracked.gang
         if gang is None:
             return
-        self.loosen(gang)
-        self._ready.pop(tracked.pod.uid, None)
+        self.unready(tracked)
         del gang.pods[tracked.pod.uid]
         tracked.gang = None
         if not gang.pods:
@@ -57,15 +56,18 @@ class Gangs:
         self._ready[tracked.pod.uid] = pools
         self.loosen(tracked.gang)
 
+    def unready(self, tracked: Tracked) -> None:
+        """A pod leaves its place: it may wait for something else from now on, or not at all."""
+        if tracked.gang is not None:
+            self.loosen(tracked.gang)
+            self._ready.pop(tracked.pod.uid, None)
+
     def loosen(self, gang: Gang) -> None:
         """Something about a gang changes: it leaves its queue until `settle`."""
         if gang.shape is not None and gang.leaf is not None and gang.turn is not None:
             self._usage.tree.dequeue(gang.leaf, gang.turn, gang.shape)
             del self.waiting[gang.turn.uid]
             self.half.pop(gang.turn.uid, None)
-            for member in gang.starting:
-                if member.life is Life.HELD:
-                    member.wait = Wait.GANG_INCOMPLETE
         gang.shape = gang.leaf = gang.turn = None
         gang.starting, gang.half = (), False
         self._loose[gang.key] = gang
@@ -90,10 +92,9 @@ class Gangs:
     def _gather(self, gang: Gang) -> None:
         members = gang.members
         held = [m for m in members if m.life is Life.HELD]
-        ready = {m: None for m in held if m.wait is Wait.GANG_INCOMPLETE and m.leaf is not None}
-        for member in members:
-            if member not in ready:
-                self._ready.pop(member.pod.uid, None)
+        ready = [m for m in held if m.pod.uid in self._ready]
+        for member in ready:
+            member.wait = Wait.GANG_INCOMPLETE
         used = {m.pool for m in members if m.uses}
         rest = [m for m in ready if m.begun] if used else []
         if rest:
@@ -101,7 +102,7 @@ class Gangs:
             return
         there = sum(not m.pod.terminating for m in members)
         if held and len(ready) == len(held) and there >= gang.size:
-            self._join_queue(gang, list(ready), set())
+            self._join_queue(gang, ready, set())
 
     def _join_queue(self, gang: Gang, ready: list[Tracked], used: set[PoolName | None]) -> None:
         """Let these wait as one workload; `used`: the pools where the others are already."""

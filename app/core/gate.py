@@ -75,13 +75,9 @@ class Owner:
 
 @dataclass(frozen=True, slots=True)
 class Ignore:
-    """Let it pass untouched. `warnings` are shown to whoever asked.
-
-    `observed`: what would have become of it if the policy did not only observe.
-    """
+    """Let it pass untouched. `warnings` are shown to whoever asked."""
 
     warnings: tuple[str, ...] = field(default=())
-    observed: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,10 +90,14 @@ class Hold:
 
 @dataclass(frozen=True, slots=True)
 class Mend:
-    """Let it pass, but put right what is Fairgate's. `warnings` are shown to whoever asked."""
+    """Let it pass, but put right what is Fairgate's. `warnings` are shown to whoever asked.
+
+    `observed`: what would have become of it if the policy did not only observe.
+    """
 
     patch: Patch
     warnings: tuple[str, ...] = field(default=())
+    observed: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +155,20 @@ def judge_change(old: Priority, new: Priority) -> Verdict:
     """Decide about a change of a pod's class: `kubectl apply` names the original again."""
     patch = kept_patch(old, new)
     return Mend(patch) if patch else Ignore()
+
+
+def forged(candidate: Candidate) -> Patch:
+    """Return the patch that takes annotations away that only Fairgate writes.
+
+    For pods that are not held, and so not stamped: what is forged now would be believed later.
+    Labels stay: a controller may select its pods by them, and they decide nothing.
+    """
+    true = {ANNOTATION_SUBMITTER} if candidate.believed else set()
+    return [
+        {"op": "remove", "path": _at("/metadata/annotations", key)}
+        for key in sorted(candidate.annotations or {})
+        if key.startswith(OURS) and key not in FOR_USERS and key not in true
+    ]
 
 
 def submitter(candidate: Candidate) -> UserName:

@@ -56,6 +56,13 @@ class Ledger:
         """An owner has spent this by now, of the resources that are named."""
         self._account(now, owner).spent.update(spent)
 
+    def forget_spent(self, now: Millis, tenant: TenantName, but: Container[UserName]) -> None:
+        """Nobody of a tenant but these has spent anything by now, as far as is known here."""
+        for (user, _), account in self._accounts.get(tenant, {}).items():
+            if user not in but:
+                account.settle(now)
+                account.spent.clear()
+
     def fold(self, now: Millis, tenant: TenantName, users: Container[UserName]) -> None:
         """Sum up accounts of users who use nothing now as that of OTHERS."""
         accounts = self._accounts.get(tenant, {})

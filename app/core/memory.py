@@ -6,7 +6,7 @@ what has ended meanwhile counts no longer than until then.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 from operator import itemgetter
 
 from app.core.branch import Branch, Leaf, leaves
@@ -41,6 +41,7 @@ class Memory:
         self._floor = _NO_VERSION
         self._taken: dict[TenantName, _Version] = {}
         self._due: dict[TenantName, tuple[Checkpoint, Millis]] = {}
+        self._overwritten: set[TenantName] = set()
 
     @property
     def leads(self) -> bool:
@@ -54,9 +55,11 @@ class Memory:
     def hear(self, name: TenantName, checkpoint: Checkpoint, *, live: bool) -> None:
         """A checkpoint was found. `live`: it was written just now, whatever the clocks say.
 
-        A leader knows better, and takes up none.
+        A leader knows better, and takes up none; but if an older one has written, it notes that.
         """
         version = (checkpoint.epoch, checkpoint.at)
+        if self._epoch is not None and checkpoint.epoch < self._epoch:
+            self._overwritten.add(name)
         if self._epoch is not None or version <= self._taken.get(name, self._floor):
             return
         self._taken[name] = version
@@ -66,6 +69,12 @@ class Memory:
     def lead(self, epoch: int) -> None:
         """What this engine knows counts from now on."""
         self._epoch = epoch
+        self._overwritten.clear()
+
+    def take_overwritten(self) -> set[TenantName]:
+        """Return, once, the tenants that hold a checkpoint of a leader before this one."""
+        found, self._overwritten = self._overwritten, set()
+        return found
 
     def follow(self) -> None:
         """Another leader's word counts from now on; nothing as old as the own term is news."""
@@ -84,6 +93,11 @@ class Memory:
         if first:
             for name in self._usage.tree.tenants:
                 self._due.setdefault(name, _UNKNOWN)
+        if not first and ELSEWHERE in self._due:
+            _, since = self._due[ELSEWHERE]
+            for name in self.names() - self._due.keys():
+                if not self.has_object(name):
+                    self._forget_spent(name, frozenset(), since)
         for name, (checkpoint, since) in self._due.items():
             self._restore(name, checkpoint, since, first)
         self._due.clear()
@@ -157,6 +171,20 @@ class Memory:
             leaf = usage.tree.find(name, user)
             usage.recall(name, user, self._brought_up(leaf, kept, since))
             self._spend(name, user, kept, leaf, since)
+        if not first:
+            self._forget_spent(name, {OTHERS, *named}, since)
+
+    def _forget_spent(self, name: TenantName, named: Set[UserName], since: Millis) -> None:
+        """Whom a checkpoint does not name, it has summed up: what was known here counts there.
+
+        What their pods use since then is not in it.
+        """
+        usage, branch = self._usage, self._usage.tree.tenants.get(name)
+        others = {UserName(each.name): each for each in branch.children.values()} if branch else {}
+        usage.ledger.forget_spent(usage.now, name, named)
+        for user, leaf in others.items():
+            if isinstance(leaf, Leaf) and user not in named:
+                self._spend(name, user, Kept(), leaf, since)
 
     def _spend(
         self, name: TenantName, user: UserName, kept: Kept, leaf: Leaf | None, since: Millis

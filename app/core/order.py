@@ -20,8 +20,12 @@ Served = tuple[int, int]
 
 NEVER: Served = (0, 0)
 
-LIKELY = 10**11
-"""No leader ever had such an epoch, whatever a pod says: an epoch has twelve digits at most."""
+LIKELY = 10**8
+"""No leader ever had such an epoch, whatever a pod says: a term takes seconds."""
+
+MOST = 10**11
+"""No epoch that is kept is above this: room for the terms of a century after any forged stamp, and
+for what Redis, believed to a distance only (store/lua/prelude.lua), can raise them to."""
 
 TIE = 1e-9
 """With history, scores that differ by less than this part of themselves are equal."""

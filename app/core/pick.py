@@ -18,6 +18,7 @@ from app.core.placement import NOTHING, Placement, Withheld
 from app.core.reservation import Reservation, Reservations
 from app.core.roster import Roster
 from app.core.shares import Tree
+from app.core.tracked import Gang
 
 BARRED_MS = 3_600_000
 """Whoever overstayed a declared run time is not believed for so long."""
@@ -64,6 +65,10 @@ class Picker:
     def fit(self, leaf: Leaf, turn: Turn, shape: Shape) -> Choice | None:
         """Return a workload, wherever it stands in the order, if it may start and fits now."""
         return self._try(leaf, turn, shape)
+
+    def allowed(self, leaf: Leaf, shape: Shape) -> tuple[PoolName, ...]:
+        """Return the pools where the limits of a workload's tenants let it start."""
+        return tuple(pool for pool in shape.pools if self._tree.allows(leaf, shape, pool))
 
     def _stands_worse(self, choice: Choice) -> bool:
         """Tell whether a workload would come later in the order for the pool it can have."""
@@ -295,6 +300,8 @@ class Picker:
         workload = self._roster.workload(reservation.owner.uid)
         if workload is None or workload.leaf is None or workload.shape is None:
             return False
+        if reservation.completes and not (isinstance(workload, Gang) and workload.half):
+            return False  # its mates have ended: a whole gang waits like any other
         leaf, shape, pool = workload.leaf, workload.shape, reservation.pool
         if pool not in shape.pools or not self._tree.allows(leaf, shape, pool):
             return False

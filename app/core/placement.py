@@ -82,6 +82,15 @@ class Placement:
             self._send_on(pool, node)
         return stay
 
+    def reconsider(self, node: NodeName) -> None:
+        """A node is gone, or has less room: expect elsewhere whom it cannot take any more."""
+        home = self._pools.home_of(node)
+        for stay in list(self.stays.get(node, ())):
+            if not stay.bound and stay.pool != home and not _settled(stay):
+                self._expect_anew(stay)
+        if home is not None:
+            self._send_on(home, node)
+
     def _send_on(self, pool: PoolName, node: NodeName) -> None:
         """Expect elsewhere those for whom a node has no room any more, the last come first."""
         floor = self._pools.floors.get(pool)
@@ -91,10 +100,13 @@ class Placement:
             ]
             if not expected:
                 return
-            stay = expected[-1]
-            self.leave(stay)
-            stay.node = _expected(floor, stay.demand, stay.only)
-            self.resume(stay)
+            self._expect_anew(expected[-1])
+
+    def _expect_anew(self, stay: Stay) -> None:
+        self.leave(stay)
+        floor = self._pools.floors.get(stay.pool)
+        stay.node = _expected(floor, stay.demand, stay.only) if floor is not None else None
+        self.resume(stay)
 
     def resume(self, stay: Stay) -> None:
         """Take a stay up again that was left."""

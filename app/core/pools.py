@@ -54,6 +54,7 @@ class Pools:
         self._taken: dict[NodeName, dict[Resource, int]] = {}
         self._home: dict[NodeName, PoolName] = {}
         self._moved: set[NodeName] = set()
+        self._squeezed: set[NodeName] = set()
         self._room: dict[NodeName, Amounts] = {}
         self._capacity: dict[PoolName, dict[Resource, int]] = {DEFAULT_POOL: {}}
         self._overlapping: frozenset[PoolName] = frozenset()
@@ -132,6 +133,15 @@ class Pools:
         """Return, once, the nodes that came to another pool, or to none, one by one."""
         moved, self._moved = sorted(self._moved), set()
         return moved
+
+    def take_squeezed(self) -> list[NodeName]:
+        """Return, once, the nodes that may have less room than is expected to be taken there."""
+        squeezed, self._squeezed = sorted(self._squeezed), set()
+        return squeezed
+
+    def home_of(self, node: NodeName) -> PoolName | None:
+        """Return the pool that a node belongs to."""
+        return self._home.get(node)
 
     def scale(self) -> Scale:
         """Return the size of the cluster that shares are measured against."""
@@ -213,6 +223,7 @@ class Pools:
         self.settled = True
         self.version += 1
         self._moved.clear()
+        self._squeezed |= self._home.keys() | self._nodes.keys()
         self._serving.clear()
         self._home.clear()
         self._room.clear()
@@ -232,7 +243,8 @@ class Pools:
         if not self.settled:
             return
         before, claims = self._claims.pop(name, ()), self._claims_on(name)
-        if before:
+        moved = before[:1] != claims[:1]
+        if moved and before:  # else its floor must not forget what is taken there
             home = self._home.pop(name)
             add_to(self._capacity[home], self._room.pop(name, {}), -1)
             self.floors[home].drop(name)
@@ -242,9 +254,9 @@ class Pools:
             self._home[name] = claims[0]
             self._recount(name)
         self.resized += 1
-        moved = before[:1] != claims[:1]
         if moved:
             self._moved.add(name)
+            self._squeezed.add(name)
         if (
             (moved and any(self._taken.get(name, {}).values()))
             or self._overlaps() != self._overlapping
@@ -274,6 +286,8 @@ class Pools:
         room = self._offer(node, self.pools[home])
         self.floors[home].put(name, room, node.fractions, node.ready)
         before, total = self._room.get(name, {}), self._capacity[home]
+        if not node.ready or any(v > room.get(r, 0) for r, v in before.items()):
+            self._squeezed.add(name)
         if before == room:
             return
         self.resized += 1

@@ -86,6 +86,8 @@ class Reservations:
         self.standing.clear()
         self.firm.clear()
         self._plans.clear()
+        self._possible.clear()
+        self._withheld.clear()
 
     def keep_strict(self, is_due: Callable[[Reservation], bool]) -> None:
         """Let go of what was paid for, for an owner that does not wait for it any more."""
@@ -117,13 +119,15 @@ class Reservations:
         self.standing[pool] = plan
         return True
 
-    def complete(self, owner: Turn, leaf: Leaf, shape: Shape, mates: Rooms) -> None:
+    def complete(
+        self, owner: Turn, leaf: Leaf, shape: Shape, allowed: Iterable[PoolName], mates: Rooms
+    ) -> None:
         """Hold back room from everybody for the rest of a gang, in a pool that could hold it.
 
-        `mates`: what those of it that run hold, and are to keep.
+        `allowed`: where it may start; `mates`: what those of it that run hold, and are to keep.
         """
         seen = self._placement.laid_out
-        for pool in shape.pools:
+        for pool in allowed:
             known = self.strict.get(pool)
             if known is not None and (not known.completes or known.owner.uid != owner.uid):
                 continue

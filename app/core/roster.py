@@ -34,6 +34,9 @@ from app.core.tenancy import Tenancy
 from app.core.tracked import Gang, Kind, Tracked, Workload, kind_of, stamp_of
 from app.core.usage import Usage
 
+MOST_SHAPES = 10_000
+"""Shapes remembered of pods that are gone."""
+
 
 class Roster:
     """Keeps every managed pod in its place. See the module."""
@@ -166,6 +169,8 @@ class Roster:
         """
         pools = self._pools
         pools.settle()
+        if len(self._shapes) > 2 * len(self.pods) + MOST_SHAPES:
+            self._dirty = True  # only a recount tells which of them are still in use
         # Counting anew may itself show another capacity, hence a loop; its second turn is cheap.
         while self._dirty or self._seen != (pools.version, pools.resized):
             scale = pools.scale()
@@ -176,6 +181,8 @@ class Roster:
                 self._recount(scale)
             elif scale != self.usage.tree.scale:
                 self.usage.tree.rescale(scale)
+        for name in pools.take_squeezed():
+            self.usage.reconsider(name)
         for name in pools.take_moved():
             for tracked in list(self._pinned.get(name, {}).values()):
                 self.rest(tracked, tracked.rests)  # in a queue of its node's pool from now on
@@ -277,8 +284,7 @@ class Roster:
             self.pending[leaf.tenant] -= 1
         if tracked.life is Life.HELD:
             self._unpin(tracked.pod)
-        if tracked.gang is not None:
-            self._gangs.loosen(tracked.gang)
+        self._gangs.unready(tracked)
         if tracked.shape is not None:
             self.usage.tree.dequeue(leaf, tracked.turn, tracked.shape)
             tracked.shape = None

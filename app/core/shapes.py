@@ -15,11 +15,15 @@ _Kind = tuple[frozenset[tuple[Resource, int]], Pin]
 
 
 class Shapes:
-    """All shapes in use."""
+    """All shapes in use, and those that were since `clear`."""
 
     def __init__(self) -> None:
         self._known: dict[_Key, Shape] = {}
         self._alone: dict[_Key, Shape] = {}
+
+    def __len__(self) -> int:
+        """Return how many are remembered; a pod alone takes two at most."""
+        return len(self._known) + len(self._alone)
 
     def clear(self) -> None:
         """Forget all of them."""

@@ -37,6 +37,9 @@ FENCE = "0@"
 Queueing = tuple[TenantName, UserName]
 """The queue in which the store shows a pod."""
 
+GangKey = tuple[str, UserName, str]
+"""Namespace, user and name: nobody can join, swell or block a gang of somebody else's."""
+
 Kind = tuple[TenantName, UserName, frozenset[tuple[Resource, int]]]
 """What makes pods alike to whoever judges them by what became of others: whose, and how much."""
 
@@ -90,9 +93,10 @@ class Tracked:
     def begun(self) -> bool:
         """Tell whether its release was begun before, by this leader or an earlier one, in vain.
 
-        The fence tells, which nobody but Fairgate can write, and no new pod carries.
+        The fence tells, which nobody but Fairgate can write, and no new pod carries. A refusal
+        does not: whoever may edit a pod can bring one about, as often as they like.
         """
-        return self.refusals > 0 or self.pod.release.startswith(FENCE)
+        return self.pod.release.startswith(FENCE)
 
     @property
     def uses(self) -> bool:
@@ -107,13 +111,13 @@ class Tracked:
 
 @dataclass(slots=True, eq=False)
 class Gang:
-    """Pods that are useless without each other: (namespace, name), and how many there must be.
+    """Pods of one user that are useless without each other, and how many there must be.
 
     The size is read once. `turn`, `leaf` and `shape` are set while held pods of it wait as one,
     those that are `starting`. `half`: these are the rest of it, the others were released already.
     """
 
-    key: tuple[str, str]
+    key: GangKey
     size: int
     pods: dict[Uid, Tracked] = field(default_factory=dict)
     turn: Turn | None = None
@@ -121,6 +125,11 @@ class Gang:
     shape: Shape | None = None
     starting: tuple[Tracked, ...] = ()
     half: bool = False
+
+    @property
+    def name(self) -> str:
+        """Return what its pods call it."""
+        return self.key[2]
 
     @property
     def members(self) -> tuple[Tracked, ...]:

@@ -133,11 +133,12 @@ class Turns:
             choice = self.picker.fit(gang.leaf, gang.turn, gang.shape)
             if choice is not None:
                 return choice
+            allowed = self.picker.allowed(gang.leaf, gang.shape)
             mates: dict[NodeName, dict[Resource, int]] = {}
             for mate in gang.members:
                 if mate.stay is not None and mate.stay.node is not None:
                     add_to(mates.setdefault(mate.stay.node, {}), mate.pod.demand, 1)
-            self.reservations.complete(gang.turn, gang.leaf, gang.shape, mates)
+            self.reservations.complete(gang.turn, gang.leaf, gang.shape, allowed, mates)
         return None
 
     def _release(self, choice: Choice, backfilled: bool, epoch: int) -> list[Effect]:

@@ -112,6 +112,10 @@ class Usage:
         self.ledger.use(self.now, (*leaf.account, pool), demand)
         return stay
 
+    def reconsider(self, node: NodeName) -> None:
+        """A node is gone, or has less room: expect elsewhere whom it cannot take any more."""
+        self._placement.reconsider(node)
+
     def leave(self, leaf: Leaf, stay: Stay, *, charged_until: Millis | None = None) -> None:
         """A pod uses it no more; for the score it may count until a later time."""
         self._placement.leave(stay)

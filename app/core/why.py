@@ -93,10 +93,10 @@ def explain(tracked: Tracked, roster: Roster) -> str:
         case Wait.TENANT_PAUSED:
             return "not queued: its tenant is paused"
         case Wait.GANG_INCOMPLETE if tracked.gang is not None and tracked.gang.half:
-            return f"not queued: the rest of its gang {tracked.gang.key[1]} is released first"
+            return f"not queued: the rest of its gang {tracked.gang.name} is released first"
         case Wait.GANG_INCOMPLETE if tracked.gang is not None:
             there = f"{len(tracked.gang.pods)} of {tracked.gang.size} pods are there"
-            return f"not queued: its gang {tracked.gang.key[1]} is not complete, {there}"
+            return f"not queued: its gang {tracked.gang.name} is not complete, {there}"
         case Wait.REFUSED:
             return (
                 f"tried again later: the API server refused its release {tracked.refusals} "
@@ -137,7 +137,7 @@ def _rest(tracked: Tracked) -> str:
     if gang is None or not gang.half:
         return ""
     run = sum(member.uses for member in gang.members)
-    return f"; {run} of gang {gang.key[1]} run already, so it goes before all others once it fits"
+    return f"; {run} of gang {gang.name} run already, so it goes before all others once it fits"
 
 
 def _nodes(only: tuple[NodeName, ...]) -> str:

@@ -15,7 +15,7 @@ import msgspec
 from app import wire
 from app.core.audit_lines import SignedHead, read_head
 from app.core.errors import ClusterRefused, ClusterUnavailable, EpochStale, InvalidInput
-from app.core.order import likely
+from app.core.order import MOST
 from app.kube.client import MERGE_PATCH, Client
 
 log = logging.getLogger("fairgate.kube")
@@ -140,5 +140,5 @@ def _signed(data: dict[str, str]) -> SignedHead | None:
 
 def _epoch(text: str) -> int:
     """Return an epoch; what no leader can have written counts as none."""
-    legible = text.isascii() and text.isdigit() and len(text) <= 12
-    return likely([int(text)]) if legible else 0
+    legible = text.isascii() and text.isdigit() and len(text) <= 12 and int(text) <= MOST
+    return int(text) if legible else 0

@@ -31,6 +31,7 @@ _DECIMAL = re.compile(r"\d{1,40}(\.\d{1,9})?", re.ASCII)
 
 
 class _Record(wire.Wire, frozen=True):
+    metadata: wire.Metadata = wire.Metadata()
     data: dict[str, str] | None = None
 
 
@@ -44,6 +45,8 @@ class KeptCheckpoints:
     def __init__(self, client: Client, namespace: str) -> None:
         self._client = client
         self._maps = f"/api/v1/namespaces/{quote(namespace, safe='')}/configmaps"
+        self._version: str | None = None
+        """Of the ConfigMap, as it was last read or written here."""
 
     async def keep(self, name: TenantName, checkpoint: Checkpoint) -> None:
         """Keep it in the status of the Tenant; no error if that is gone. Raises ClusterError."""
@@ -52,21 +55,32 @@ class KeptCheckpoints:
         await self._patch(path, body)
 
     async def keep_others(self, checkpoints: Mapping[TenantName, Checkpoint]) -> None:
-        """Keep them in the ConfigMap, which is made if need be. Raises ClusterError."""
+        """Keep them in the ConfigMap, which is made if need be. Raises ClusterError.
+
+        In place of what was last read or written here alone: a write that comes late, after that
+        of a later leader, is refused.
+        """
+        if self._version is None:
+            await self.read_others()
+        version, self._version = self._version, None
         text = msgspec.json.encode({str(n): written(c) for n, c in checkpoints.items()}).decode()
-        body = {"data": {KEY: text}}
-        if await self._patch(f"{self._maps}/{NAME}", body):
-            return
-        new = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": NAME}, **body}
-        await self._client.request("POST", self._maps, body=new, timeout=SECONDS)
+        body: dict[str, Any] = {"metadata": {"resourceVersion": version}, "data": {KEY: text}}
+        answer = await self._patch(f"{self._maps}/{NAME}", body) if version else None
+        if answer is None:
+            body["metadata"] = {"name": NAME}
+            new = {"apiVersion": "v1", "kind": "ConfigMap", **body}
+            answer = await self._client.request("POST", self._maps, body=new, timeout=SECONDS)
+        self._version = _version_of(answer)
 
     async def read_others(self) -> Mapping[TenantName, Checkpoint]:
         """Return what the ConfigMap holds. Raises ClusterError if that cannot be told."""
         try:
             answer = await self._client.request("GET", f"{self._maps}/{NAME}", timeout=SECONDS)
             text = (_record.decode(answer).data or {}).get(KEY, "{}")
+            self._version = _version_of(answer)
         except ClusterRefused as error:
             if error.status == 404:
+                self._version = None
                 return {}
             raise
         except msgspec.DecodeError as error:
@@ -78,17 +92,23 @@ class KeptCheckpoints:
         read = {TenantName(name): read_checkpoint(each) for name, each in found.items()}
         return {name: each for name, each in read.items() if each is not None}
 
-    async def _patch(self, path: str, body: dict[str, Any]) -> bool:
-        """Merge this into an object; tell whether it is there."""
+    async def _patch(self, path: str, body: dict[str, Any]) -> bytes | None:
+        """Merge this into an object, and return it; None if it is not there."""
         try:
-            await self._client.request(
+            return await self._client.request(
                 "PATCH", path, body=body, content_type=MERGE_PATCH, timeout=SECONDS
             )
         except ClusterRefused as error:
             if error.status == 404:
-                return False
+                return None
             raise
-        return True
+
+
+def _version_of(answer: bytes) -> str | None:
+    try:
+        return _record.decode(answer).metadata.resource_version or None
+    except msgspec.DecodeError:
+        return None
 
 
 def written(checkpoint: Checkpoint) -> dict[str, object]:

@@ -27,6 +27,9 @@ APPLY = "application/apply-patch+yaml"
 
 CONNECT_SECONDS = 3.0
 
+TOO_LARGE = "etcdserver: request is too large"
+"""Comes as a 500, yet is certain: nothing so large is ever stored."""
+
 Query = Iterable[tuple[str, str]]
 
 
@@ -84,7 +87,7 @@ class Client:
 
         `path` is percent-encoded by the caller; `timeout` in seconds, for the whole of it.
         Raises ClusterRefused for an answer of 3xx or 4xx: it certainly did not take effect.
-        Raises ClusterUnavailable for a 5xx or no answer: it may have.
+        Raises ClusterUnavailable for a 5xx or no answer: it may have. What is too large is refused.
         """
         data = _encode(body, content_type)
         limits = aiohttp.ClientTimeout(total=timeout, sock_connect=min(CONNECT_SECONDS, timeout))
@@ -171,6 +174,8 @@ def _refusal(
     except msgspec.DecodeError:
         said = answer[:200].decode("utf-8", "replace")
     message = f"{method} {path}: {response.status} {said or response.reason}"
+    if TOO_LARGE in message:
+        return ClusterRefused(message, 413)
     if response.status >= 500:
         return ClusterUnavailable(message)
     return ClusterRefused(message, response.status, _seconds(response.headers.get("Retry-After")))

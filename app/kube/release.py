@@ -18,7 +18,7 @@ import msgspec
 from app import wire
 from app.core import gate
 from app.core.effects import PodRef, Release
-from app.core.errors import ClusterRefused, ClusterUnavailable
+from app.core.errors import ClusterError, ClusterRefused, ClusterUnavailable, PodUnyielding
 from app.core.model import ANNOTATION_RELEASE, GATE, Answer
 from app.kube.client import JSON_PATCH, Client
 
@@ -27,6 +27,8 @@ log = logging.getLogger("fairgate.kube")
 _pod = msgspec.json.Decoder(wire.Pod)
 
 TRIES = 4
+FEW_TRIES = 2
+"""A fence that is refused, or not answered, is tried so often: a new leader is waiting."""
 PUT_OFF_TRIES = 8
 """A patch that 409 or 429 puts off is sent so often, over some ten seconds. Meanwhile the pod
 keeps its place and what it takes; given up sooner, a storm would let others go before it."""
@@ -81,44 +83,52 @@ class PodReleaser:
     async def look(self, order: Release) -> Answer | None:
         """Read the pod and tell what became of an earlier release of it; None: no answer came.
 
-        A pod that is still held is fenced first, so that the patch cannot arrive late.
+        A pod that is still held is fenced first, so that the patch cannot arrive late. Raises
+        PodUnyielding if that fails, though the pod can be read.
         """
         ref = order.intent.ref
         try:
             pod = await self._read(ref)
+        except (ClusterUnavailable, ClusterRefused) as error:
+            log.warning("pod not readable", extra=_facts(ref, error))
+            return None
+        answer = _judge(pod, ref)
+        if pod is None or answer is not Answer.HELD:
+            return answer
+        try:
+            await self._fence_off(order, pod)
+        except ClusterError as error:  # if it changed this instant, the next look tells
+            raise _unyielding(ref, error) from error
+        except _NotOursToAct:
+            return None
+        return Answer.HELD
+
+    async def fence(self, ref: PodRef, epoch: int) -> Answer:
+        """Make every release patch of an older epoch fail on this pod, if it is still held.
+
+        Returns what the pod then tells. Raises PodUnyielding if it can be read, but not fenced,
+        ClusterError if nothing is certain.
+        """
+        for attempt in range(1, TRIES + 1):
+            pod = await self._read(ref)
             answer = _judge(pod, ref)
             if pod is None or answer is not Answer.HELD:
                 return answer
-            if await self._cannot_arrive(order, pod):
-                return Answer.HELD
-        except (ClusterUnavailable, ClusterRefused) as error:
-            log.warning("pod not readable", extra=_facts(ref, error))
-        except _NotOursToAct:
-            pass
-        return None
-
-    async def fence(self, ref: PodRef, epoch: int) -> None:
-        """Make every release patch of an older epoch fail on this pod, if it is still held.
-
-        Raises ClusterError if that could not be made certain.
-        """
-        for _ in range(TRIES):
-            pod = await self._read(ref)
-            if pod is None or _judge(pod, ref) is not Answer.HELD:
-                return
             found = _stamp(pod)
             if found is None or found == gate.fenced(epoch):
-                return  # without the annotation no release patch passes its test
+                return answer  # without the annotation no release patch passes its test
             try:
                 await self._patch(ref, gate.fence_patch(ref.uid, found, gate.fenced(epoch)))
-                return
-            except ClusterRefused as error:
-                if error.status not in (404, 422):  # 422: changed since we read it
-                    raise
+                return answer
             except _NotOursToAct as error:
                 name = f"{ref.namespace}/{ref.name}"
                 raise ClusterUnavailable(f"the lease ended before {name} was fenced.") from error
-        raise ClusterUnavailable(f"pod {ref.namespace}/{ref.name} changes too often to be fenced.")
+            except ClusterError as error:
+                # 404, 422: it may have changed since we read it.
+                changed = isinstance(error, ClusterRefused) and error.status in (404, 422)
+                if attempt >= (TRIES if changed else FEW_TRIES):
+                    raise _unyielding(ref, error) from error
+        raise AssertionError("unreachable")
 
     async def _refused(self, order: Release, error: ClusterRefused) -> Answer | None:
         ref = order.intent.ref
@@ -146,18 +156,12 @@ class PodReleaser:
             log.warning("release did not apply", extra=_facts(ref, refusal))
         return answer
 
-    async def _cannot_arrive(self, order: Release, pod: wire.Pod) -> bool:
-        """Make sure that the release can no longer happen; False if that is not certain yet."""
+    async def _fence_off(self, order: Release, pod: wire.Pod) -> None:
+        """Make sure that the release can no longer happen. Raises ClusterError."""
         ref, found = order.intent.ref, _stamp(pod)
         if found is None or found not in (order.tested, gate.written_again(order)):
-            return True
-        try:
-            await self._patch(ref, gate.fence_patch(ref.uid, found, gate.fence_of(order)))
-        except ClusterRefused as error:
-            if error.status in (404, 422):  # it changed this instant: look again
-                return False
-            raise
-        return True
+            return
+        await self._patch(ref, gate.fence_patch(ref.uid, found, gate.fence_of(order)))
 
     async def _patch(self, ref: PodRef, patch: gate.Patch) -> None:
         """Send a patch; a refusal that only asks for patience is repeated a few times."""
@@ -206,6 +210,13 @@ def _judge(pod: wire.Pod | None, ref: PodRef) -> Answer:
     if any(each.name == GATE for each in pod.spec.scheduling_gates or ()):
         return Answer.HELD
     return Answer.GONE if pod.status.phase in ("Succeeded", "Failed") else Answer.RELEASED
+
+
+def _unyielding(ref: PodRef, error: ClusterError) -> PodUnyielding:
+    return PodUnyielding(
+        f"pod {ref.namespace}/{ref.name} can be read, but not changed ({error}): delete it, or "
+        "mend the webhook or policy that refuses the change."
+    )
 
 
 def _stamp(pod: wire.Pod) -> str | None:

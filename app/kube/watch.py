@@ -26,11 +26,12 @@ from app.ports import EventSink
 
 log = logging.getLogger("fairgate.kube")
 
-
 _raw_page = msgspec.json.Decoder(wire.Page[msgspec.Raw])
 _raw_change = msgspec.json.Decoder(wire.Change[msgspec.Raw])
 _bare = msgspec.json.Decoder(wire.Bare)
 _status = msgspec.json.Decoder(wire.Status)
+
+BEHIND = "listed, to be sure that nothing is missing"
 
 
 class _GapError(Exception):
@@ -156,7 +157,8 @@ class Watch(Generic[T]):
 
         What fits on one page is simply listed again. Of more than that, a page tells how far the
         cluster is, and the watch goes on until it is there too; a bookmark says so if nothing
-        else does. Where none comes, as from old servers, the list is read whole.
+        else does. Where none comes, as from old servers, the list is read whole. A list tells
+        nobody what came before what, so the source is not fresh until it is complete.
         """
         asked = list(self._asked)
         first = await self._page()
@@ -165,6 +167,7 @@ class Watch(Generic[T]):
         except msgspec.DecodeError as error:
             raise ClusterUnavailable(f"GET {self.kind.path}: garbled ({error}).") from error
         if not about.continue_:
+            await self._freshness.doubt(BEHIND)
             await self._list(first)
             self._told(asked)
             return
@@ -172,7 +175,7 @@ class Watch(Generic[T]):
         while int(self._version) < goal:
             left = deadline - time.monotonic()
             if left <= 0:
-                log.info("watch is behind; listing", extra={"source": self.kind.source.value})
+                await self._freshness.doubt(BEHIND)
                 await self._list()
                 return
             with contextlib.suppress(TimeoutError):

@@ -37,13 +37,10 @@ class Used:
 
 
 class RedisReader:
-    """`ports.QueueReader` on Redis. All raise StoreEmptied, StoreForeign, StoreUnavailable.
+    """`ports.QueueReader` on Redis. All raise StoreEmptied, StoreForeign, StoreUnavailable."""
 
-    `version` is the layout that is read and written; any other is refused.
-    """
-
-    def __init__(self, server: Server, cluster: str, version: str = layout.VERSION) -> None:
-        self._scripts = Scripts(server, cluster, version)
+    def __init__(self, server: Server, cluster: str) -> None:
+        self._scripts = Scripts(server, cluster)
 
     async def place(self, uid: Uid) -> Place | None:
         """Position of a held pod; None if it does not wait."""

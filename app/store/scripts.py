@@ -25,12 +25,11 @@ NAMES = (
 class Scripts:
     """The scripts, for one cluster's keys on one server."""
 
-    def __init__(self, server: Server, cluster: str, version: str = layout.VERSION) -> None:
+    def __init__(self, server: Server, cluster: str) -> None:
         self._server = server
         self._cluster = cluster
-        self._version = version
         domain = layout.domain(cluster)
-        self._frame = (2, f"{domain}layout", f"{domain}state", version, domain)
+        self._frame = (2, f"{domain}layout", f"{domain}state", layout.VERSION, domain)
 
     async def run(self, name: str, *arguments: str | bytes | int) -> list[Any]:
         """Run one script and return what it answered after OK.
@@ -64,7 +63,7 @@ class Scripts:
                 domain = layout.domain(self._cluster)
                 raise StoreForeign(
                     f"Redis holds layout {rest[0].decode(errors='replace')} for cluster "
-                    f"{self._cluster}, this version knows layout {self._version}: finish the "
+                    f"{self._cluster}, this version knows layout {layout.VERSION}: finish the "
                     f"upgrade, or delete the keys {domain}* except {domain}audit* and let the "
                     "leader rebuild them."
                 )

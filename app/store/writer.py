@@ -40,8 +40,8 @@ T = TypeVar("T")
 class RedisStore(RedisReader):
     """`ports.Store` on Redis, and all that `RedisReader` reads. One caller at a time."""
 
-    def __init__(self, server: Server, cluster: str, version: str = layout.VERSION) -> None:
-        super().__init__(server, cluster, version)
+    def __init__(self, server: Server, cluster: str) -> None:
+        super().__init__(server, cluster)
         self._server = server
         self._generation = NO_GENERATION
         self._sequence = 0

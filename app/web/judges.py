@@ -15,7 +15,7 @@ import msgspec
 from app import wire
 from app.core import authors, gate
 from app.core.errors import InvalidQuantity
-from app.core.gate import Hold, Ignore, Refuse, Verdict
+from app.core.gate import Hold, Ignore, Mend, Patch, Refuse, Verdict
 from app.core.guard import BIND, Guard, governed
 from app.core.model import Resource, UserName
 from app.core.resources import ManagedResources
@@ -46,15 +46,19 @@ class Ground:
     kinds: dict[tuple[str, str], Kind]
     ready: Callable[[], bool]
 
-    def observed(self, verdict: Verdict) -> Verdict:
-        """Return a verdict as the mode of the policy has it: who only observes changes nothing."""
+    def observed(self, verdict: Verdict, forged: Patch | None = None) -> Verdict:
+        """Return a verdict as the mode of the policy has it.
+
+        Who only observes changes nothing, but that what is `forged` goes all the same.
+        """
         if not self.view.observing:
             return verdict
         match verdict:
             case Hold():
-                return Ignore(observed="would-hold")
+                return Mend(forged or [], observed="would-hold")
             case Refuse(_, message):
-                return Ignore((f"Not refused, only observed: {message}",), "would-refuse")
+                warning = f"Not refused, only observed: {message}"
+                return Mend(forged or [], (warning,), "would-refuse")
             case _:
                 return verdict
 
@@ -87,7 +91,8 @@ class Holding:
             return Refuse(503, NOT_READY)
         candidate = self._candidate(request, pod, demand)
         owner, classes = ground.view.owner_of(request.namespace), ground.view.classes
-        return ground.observed(gate.judge(candidate, owner, ground.managed, classes))
+        verdict = gate.judge(candidate, owner, ground.managed, classes)
+        return ground.observed(verdict, gate.forged(candidate))
 
     def _candidate(
         self, request: Request[wire.Pod], pod: wire.Pod, demand: dict[Resource, int]

@@ -107,12 +107,12 @@ def uid_of(body: bytes | bytearray) -> str:
 def encode(uid: str, verdict: gate.Verdict) -> Answer:
     """Return the answer that carries a verdict."""
     match verdict:
-        case gate.Ignore(warnings, observed):
-            return _answer(_pass(uid, [], warnings), observed or "ignore")
+        case gate.Ignore(warnings):
+            return _answer(_pass(uid, [], warnings), "ignore")
         case gate.Hold(patch, warnings):
             return _answer(_pass(uid, patch, warnings), "hold")
-        case gate.Mend(patch, warnings):
-            return _answer(_pass(uid, patch, warnings), "mend" if patch else "ignore")
+        case gate.Mend(patch, warnings, observed):
+            return _answer(_pass(uid, patch, warnings), observed or ("mend" if patch else "ignore"))
         case gate.Refuse(code, message):
             return refuse(uid, code, message)
     assert_never(verdict)

@@ -75,7 +75,7 @@ async def test_an_old_leader_cannot_anchor(anchor: FakeAnchor | KeptAnchor) -> N
     ("key", "value", "floor"),
     [
         ("floor", "many", 0),
-        ("floor", "100000000000", 0),
+        ("floor", "100000000001", 0),
         ("floor", "-3", 0),
         ("floor", "5000000001", 5_000_000_001),
         ("epoch", "x", 7),

@@ -13,6 +13,7 @@ import pytest
 
 from app import wire
 from app.core.checkpoint import Checkpoint, Kept
+from app.core.errors import ClusterRefused
 from app.core.model import DEFAULT_POOL, Millis, Resource, TenantName, UserName
 from app.core.resources import CPU
 from app.kube.checkpoint import NAME, KeptCheckpoints, read_checkpoint
@@ -34,6 +35,8 @@ class Place(Protocol):
 
     async def make(self, name: TenantName) -> None: ...
     async def found(self, name: TenantName) -> Checkpoint | None: ...
+    async def another(self) -> Keeper:
+        """Return the keeper of another process."""
 
 
 @dataclass
@@ -45,6 +48,9 @@ class Fake:
 
     async def found(self, name: TenantName) -> Checkpoint | None:
         return self.keeper.kept.get(name)
+
+    async def another(self) -> Keeper:
+        return FakeKeeper(self.keeper.map)
 
 
 @dataclass
@@ -64,6 +70,9 @@ class Real:
     async def found(self, name: TenantName) -> Checkpoint | None:
         answer = await self.client.request("GET", f"{TENANTS}/{name}")
         return read_checkpoint(msgspec.json.decode(answer, type=wire.Tenant).status.checkpoint)
+
+    async def another(self) -> Keeper:
+        return KeptCheckpoints(self.client, "default")
 
 
 @pytest.fixture(params=["fake", "real"])
@@ -104,3 +113,16 @@ async def test_those_of_all_others_are_kept_together(place: Place) -> None:
         kept = {TenantName(each): CHECKPOINT for each in names}
         await place.keeper.keep_others(kept)
         assert await place.keeper.read_others() == kept
+
+
+async def test_a_write_that_comes_after_that_of_a_later_leader_is_refused(place: Place) -> None:
+    first = place.keeper
+    await first.keep_others({TenantName("ns.a"): CHECKPOINT})
+    later = await place.another()
+    assert await later.read_others() == {TenantName("ns.a"): CHECKPOINT}
+    newer = {TenantName("ns.a"): replace(CHECKPOINT, epoch=8)}
+    await later.keep_others(newer)
+    with pytest.raises(ClusterRefused):
+        await first.keep_others({TenantName("ns.a"): CHECKPOINT})
+    assert await later.read_others() == newer
+    await first.keep_others(newer)  # by now it has read what is there

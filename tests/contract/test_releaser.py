@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import pytest
 
 from app.core.effects import Intend, PodRef, Release
-from app.core.errors import ClusterRefused, ClusterUnavailable
+from app.core.errors import ClusterRefused, ClusterUnavailable, PodUnyielding
 from app.core.gate import release_labels
 from app.core.model import (
     ANNOTATION_RELEASE,
@@ -67,6 +67,7 @@ class World(Protocol):
     async def finish(self, order: Release) -> None: ...
     def be_silent(self, silent: bool) -> None: ...
     def be_deaf(self) -> None: ...
+    def be_stubborn(self, order: Release) -> None: ...
     def delay(self) -> None: ...
     async def deliver(self) -> None: ...
 
@@ -107,6 +108,9 @@ class FakeWorld:
 
     def be_deaf(self) -> None:
         self.fake.deaf = True
+
+    def be_stubborn(self, order: Release) -> None:
+        self.fake.stubborn.add(order.intent.ref.name)
 
     def delay(self) -> None:
         self.fake.late = []
@@ -222,6 +226,9 @@ class RealWorld:
     def be_deaf(self) -> None:
         self.trickster.deaf = True
 
+    def be_stubborn(self, order: Release) -> None:
+        self.trickster.refusals = [ClusterRefused("not by you", 403)] * 9
+
     def delay(self) -> None:
         self.trickster.delayed = True
 
@@ -308,6 +315,17 @@ async def test_fence_that_cannot_be_set_raises(world: World) -> None:
     world.be_silent(True)
     with pytest.raises(ClusterUnavailable):
         await world.releaser.fence(order.intent.ref, 9)
+
+
+async def test_a_pod_that_cannot_be_changed_is_told_from_a_silent_server(world: World) -> None:
+    order = await world.hold()
+    world.be_stubborn(order)
+    with pytest.raises(PodUnyielding):
+        await world.releaser.fence(order.intent.ref, 9)
+    with pytest.raises(PodUnyielding):
+        await world.releaser.look(order)
+    await world.delete(order)
+    assert await world.releaser.fence(order.intent.ref, 9) is Answer.GONE
 
 
 async def test_lost_reply_is_unknown_until_looked_at(world: World) -> None:

@@ -4,19 +4,29 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from app.core.checkpoint import Checkpoint
-from app.core.errors import ClusterError
+from app.core.errors import ClusterError, ClusterRefused
 from app.core.model import TenantName
+
+
+@dataclass
+class Map:
+    """What all processes see of the checkpoints that are kept together."""
+
+    kept: Mapping[TenantName, Checkpoint] = field(default_factory=dict)
+    version: int = 0
 
 
 class FakeKeeper:
     """Implements `ports.Keeper`. `open` lets writes through; `refusal` is raised by each."""
 
-    def __init__(self) -> None:
+    def __init__(self, shared: Map | None = None) -> None:
+        self.map = shared or Map()
+        self._version: int | None = None
         self.tenants: set[TenantName] = set()
         self.kept: dict[TenantName, Checkpoint] = {}
-        self.others: Mapping[TenantName, Checkpoint] = {}
         self.tries = 0
         self.refusal: ClusterError | None = None
         self.open = asyncio.Event()
@@ -29,10 +39,20 @@ class FakeKeeper:
 
     async def keep_others(self, checkpoints: Mapping[TenantName, Checkpoint]) -> None:
         await self._answer()
-        self.others = dict(checkpoints)
+        version, self._version = self._version, None
+        if version not in (None, self.map.version):
+            raise ClusterRefused("another has written", 409)
+        self._version = self.map.version = self.map.version + 1
+        self.map.kept = dict(checkpoints)
 
     async def read_others(self) -> Mapping[TenantName, Checkpoint]:
-        return self.others
+        self._version = self.map.version
+        return self.map.kept
+
+    @property
+    def others(self) -> Mapping[TenantName, Checkpoint]:
+        """Return what is kept of tenants without a Tenant."""
+        return self.map.kept
 
     async def _answer(self) -> None:
         self.tries += 1

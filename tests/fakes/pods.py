@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from app.core.effects import PodRef, Release
-from app.core.errors import ClusterUnavailable
+from app.core.errors import ClusterUnavailable, PodUnyielding
 from app.core.gate import fence_of
 from app.core.model import HELD, Answer
 
@@ -31,6 +31,8 @@ class FakeReleaser:
         """No request gets through."""
         self.deaf = False
         """Patches take effect, but no reply comes back."""
+        self.stubborn: set[str] = set()
+        """Names of pods of which no change gets through."""
         self.late: list[Release] | None = None
         """A list: patches wait here unanswered until the test delivers them."""
         self._may_act = may_act
@@ -41,7 +43,7 @@ class FakeReleaser:
         if self.late is not None:
             self.late.append(order)
             return None
-        if self.silent:
+        if self.silent or order.intent.ref.name in self.stubborn:
             return None
         if self.apply(order):
             return None if self.deaf else Answer.RELEASED
@@ -52,16 +54,24 @@ class FakeReleaser:
             return None
         answer = self._judge(order.intent.ref)
         if answer is Answer.HELD:
+            self._change(order.intent.ref)
             pod = self.pods[_key(order.intent.ref)]
             if pod.stamp == order.tested:
                 pod.stamp = fence_of(order)
         return answer
 
-    async def fence(self, ref: PodRef, epoch: int) -> None:
+    async def fence(self, ref: PodRef, epoch: int) -> Answer:
         if self.silent:
             raise ClusterUnavailable("no answer")
-        if self._judge(ref) is Answer.HELD:
+        answer = self._judge(ref)
+        if answer is Answer.HELD:
+            self._change(ref)
             self.pods[_key(ref)].stamp = f"{HELD}@{epoch}"
+        return answer
+
+    def _change(self, ref: PodRef) -> None:
+        if ref.name in self.stubborn:
+            raise PodUnyielding(f"pod {ref.name} cannot be changed")
 
     def apply(self, order: Release) -> bool:
         """Do what the API server does with a release patch; False if one of its tests fails."""

@@ -23,11 +23,11 @@ from tests.faults.points import LAYOUT, BreakingClient, BreakingStore, Points
 
 def main() -> None:
     """Serve as `fairgate serve` does."""
+    # What another version would have written here.
+    layout.VERSION = os.environ.get(LAYOUT) or layout.VERSION
     points = Points(os.environ)
     adapters = Adapters(
-        store=partial(
-            BreakingStore, points=points, version=os.environ.get(LAYOUT) or layout.VERSION
-        ),
+        store=partial(BreakingStore, points=points),
         patches=partial(BreakingClient, points=points),
     )
     wiring.serve(settings.load(os.environ), adapters)

@@ -46,8 +46,8 @@ class Points:
 class BreakingStore(RedisStore):
     """The real store; knows when an intent stands and when a release is about to be confirmed."""
 
-    def __init__(self, server: Server, cluster: str, points: Points, version: str) -> None:
-        super().__init__(server, cluster, version)
+    def __init__(self, server: Server, cluster: str, points: Points) -> None:
+        super().__init__(server, cluster)
         self._points = points
         self._intended: set[Uid] = set()
 

@@ -13,10 +13,10 @@ from app.dev.cluster import Cluster
 from app.dev.nodes import GPU, NodeGroup
 from app.dev.options import Options
 from app.dev.tools import Tools
-from tests.e2e.stage import Object, template
+from tests.e2e.stage import Object, pod
 from tests.faults.conftest import judged
-from tests.faults.kubelet import finish
 from tests.faults.rig import Rig, open_rig
+from tests.faults.rush import create, finish
 
 MANY = 500
 """Pods that run. Ten times as many take two cores many minutes, and show nothing more."""
@@ -54,7 +54,7 @@ def test_f14_a_namespace_with_a_thousand_held_pods_is_deleted(big: Rig) -> None:
     big.leader()
     big.stage.tenant("f14-none", "1", "f14-held", quotas=[{"pool": "default", "limit": {GPU: 0}}])
     namespace = big.stage.namespace("f14-held")
-    job(big, namespace, "held", HELD)
+    work(big, namespace, "held", HELD)
     took = big.until("all are held", lambda: waiting(big) == HELD, LONG)
     big.took(f"{HELD} pods are held", took)
     big.cluster.kubectl("delete", "namespace", namespace, "--wait=false")
@@ -68,7 +68,7 @@ def test_f14_force_deletes_give_back_what_was_used(big: Rig) -> None:
     big.start("controller", lease_seconds=LEASE_SECONDS)
     big.leader()
     namespace = big.stage.namespace("f14-force")
-    job(big, namespace, "forced", 80, gpus=25)
+    work(big, namespace, "forced", 80, gpus=25)
     full = MANY // 25
     big.until("the pool is full", lambda: len(of(big, running)) == full)
     for _ in range(2):
@@ -83,10 +83,10 @@ def test_f14_many_finish_at_once_and_are_never_queued_again(big: Rig) -> None:
     first = big.start("controller", lease_seconds=LEASE_SECONDS)
     big.leader()
     namespace = big.stage.namespace("f14-finish")
-    job(big, namespace, "first", MANY)
+    work(big, namespace, "first", MANY)
     took = big.until("all run", glance(lambda: len(of(big, running)) == MANY), LONG)
     big.took(f"{MANY} pods run", took)
-    job(big, namespace, "second", 50)
+    work(big, namespace, "second", 50)
     big.until("more are held", lambda: waiting(big) == 50)
     finished = of(big, running)
     big.took(f"{MANY} pods were finished", finish(big, finished))
@@ -100,17 +100,11 @@ def test_f14_many_finish_at_once_and_are_never_queued_again(big: Rig) -> None:
     big.until("Redis is rebuilt", lambda: waiting(big) == 0 and used(big) == 50)
     over = [p for p in big.pods() if p["metadata"]["uid"] in uids(finished)]
     assert [p["metadata"]["name"] for p in over if p["status"]["phase"] != "Succeeded"] == []
-    big.stage.namespaces.remove(namespace)  # it goes with the cluster, after this last test
 
 
-def job(rig: Rig, namespace: str, name: str, pods: int, gpus: int = 1) -> None:
-    """Let the job controller create so many pods."""
-    spec = {"parallelism": pods, "completions": pods, "template": template(gpus)}
-    spec["backoffLimit"] = 10_000
-    meta = {"name": name}
-    rig.stage.apply(
-        namespace, {"apiVersion": "batch/v1", "kind": "Job", "metadata": meta, "spec": spec}
-    )
+def work(rig: Rig, namespace: str, name: str, count: int, gpus: int = 1) -> float:
+    """Create so many pods; return the seconds it took."""
+    return create(rig, namespace, [pod(f"{name}-{number}", gpus) for number in range(count)])
 
 
 def glance(true: Callable[[], bool]) -> Callable[[], bool]:

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 
 from app.dev.nodes import GPU, create_nodes
 from tests.e2e.stage import Object, name_of, pod, tenant
-from tests.faults.kubelet import finish
 from tests.faults.rig import GPUS, SMALL, Rig
+from tests.faults.rush import finish
 
 LEASE_SECONDS = 15
 LEFT, RIGHT = ("gpu-node-0", "gpu-node-1"), ("gpu-node-2", "gpu-node-3")
@@ -95,7 +95,7 @@ def test_f15_tenants_go_pause_and_come_back(rig: Rig) -> None:
 
     rig.cluster.kubectl("delete", "tenant", "a")
     scene.finish(scene.running("b")[:4])
-    scene.until("the namespace without a tenant is served again", a=17, b=15)
+    scene.until("the namespace without a tenant is served again", a=16, b=16)
 
     rig.stage.apply("default", tenant("b", "1", "a", "b"))
     scene.known("tenant", "b")

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.core import events as ev
-from app.core.checkpoint import Checkpoint
+from app.core.checkpoint import ELSEWHERE, MOST_USERS, Checkpoint, fitting
 from app.core.effects import Release
 from app.core.engine import Engine
 from app.core.model import (
@@ -33,6 +33,7 @@ from app.core.model import (
 )
 from app.core.policy import Policy
 from app.core.resources import PODS, ManagedResources
+from app.sim.world import held_pod
 
 GPU = Resource("nvidia.com/gpu")
 GPUS = 12
@@ -318,3 +319,58 @@ def test_an_old_checkpoint_charges_nobody_for_what_came_later() -> None:
     (true_history, true_totals), (history, spent) = knowledge(seen, 2), knowledge(anew, 2)
     assert furthest(true_history, history) <= EXACT
     assert spent == true_totals
+
+
+def test_totals_stay_what_they_are_however_often_standbys_take_over() -> None:
+    """More users than are kept one by one: the others are summed up, and counted once."""
+    cluster = Cluster(1_700_000_000_000)
+    leader, standby = Controller(cluster, KEPT), Controller(cluster, KEPT)
+    leader.lead(1)
+    users = MOST_USERS + 20
+    for number in range(users):
+        pod = replace(held_pod(f"p{number}", "a"), user=UserName(f"u{number}"))
+        cluster.pods[pod.uid] = pod
+        leader.hear(ev.PodObserved(Millis(cluster.now), pod))
+        standby.hear(ev.PodObserved(Millis(cluster.now), cluster.pods[pod.uid]))
+        cluster.now += MINUTE
+        del cluster.pods[pod.uid]
+        for one in (leader, standby):
+            one.hear(ev.PodGone(Millis(cluster.now), pod.uid))
+    for epoch in range(2, 5):
+        leader.keep()
+        assert summed(cluster.kept[TENANTS[0].name]) == users * MINUTE
+        leader.hear(ev.LeadershipLost(Millis(cluster.now)))
+        kept = cluster.kept[TENANTS[0].name]
+        standby.hear(ev.TenantObserved(Millis(cluster.now), TENANTS[0], 0, kept))
+        leader, standby = standby, leader
+        cluster.now += 1
+        leader.lead(epoch)
+
+
+def test_tenants_that_are_kept_together_are_counted_once_by_whoever_takes_over() -> None:
+    cluster = Cluster(1_700_000_000_000)
+    leader, standby = Controller(cluster, KEPT), Controller(cluster, KEPT)
+    leader.lead(1)
+    for number in range(9):
+        pod = held_pod(f"p{number}", f"free-{number}")
+        cluster.pods[pod.uid] = pod
+        leader.hear(ev.PodObserved(Millis(cluster.now), pod))
+        standby.hear(ev.PodObserved(Millis(cluster.now), cluster.pods[pod.uid]))
+    cluster.now += MINUTE
+    leader.act()
+    standby.act()
+    for epoch in range(2, 5):
+        leader.keep()
+        cluster.kept = fitting(cluster.kept, 1000)
+        assert ELSEWHERE in cluster.kept
+        assert sum(map(summed, cluster.kept.values())) == 9 * MINUTE
+        now = Millis(cluster.now)
+        leader.hear(ev.LeadershipLost(now))
+        standby.hear(ev.CheckpointsRead(now, cluster.kept))
+        leader, standby = standby, leader
+        leader.lead(epoch)
+
+
+def summed(checkpoint: Checkpoint) -> int:
+    kept = (checkpoint.own, *checkpoint.users.values())
+    return sum(amounts.get(GPU, 0) for each in kept for amounts in each.spent.values())

@@ -11,9 +11,17 @@ import pytest
 from starlette.types import ASGIApp
 
 from app.core.audit import Deed, Fact
-from app.core.events import PriorityObserved, Source, SourceFresh, TenantGone, TenantObserved
+from app.core.events import (
+    PolicyObserved,
+    PriorityObserved,
+    Source,
+    SourceFresh,
+    TenantGone,
+    TenantObserved,
+)
 from app.core.gate import Owner
 from app.core.model import GATE, Millis, Tenant, TenantName
+from app.core.policy import Mode, Policy
 from app.core.priorities import PriorityClass
 from app.core.resources import ManagedResources
 from app.web.admission import BODY_LIMIT, LONGEST_NAME, Enforced, admission_app
@@ -25,6 +33,7 @@ from tests.fakes.json_patch import apply
 NOW = Millis(0)
 UID = "705ab4f5-6393-11e8-b7cc-42010a800002"
 JSON = {"content-type": "application/json"}
+REPLICATION = "system:serviceaccount:kube-system:replicaset-controller"
 
 
 def gpu_pod(count: Any = "1", **metadata: Any) -> dict[str, Any]:
@@ -93,6 +102,30 @@ async def test_a_gpu_pod_is_held(app: ASGIApp) -> None:
     assert held["spec"]["schedulingGates"] == [{"name": GATE}]
     assert held["metadata"]["labels"]["fairgate.io/tenant"] == "ns.team-a"
     assert held["metadata"]["annotations"]["fairgate.io/submitter"] == "alice"
+
+
+@pytest.mark.parametrize(("caller", "submitter"), [("alice", False), (REPLICATION, True)])
+async def test_who_only_observes_lets_pods_pass_but_not_what_is_forged_for_later(
+    caller: str, submitter: bool
+) -> None:
+    view = await ready_view()
+    await view.put(PolicyObserved(NOW, Policy(mode=Mode.OBSERVE)))
+    annotations = {
+        "fairgate.io/release": "99999999.1",
+        "fairgate.io/submitter": "bob",
+        "fairgate.io/gang": "g",
+        "other": "o",
+    }
+    pod = gpu_pod(annotations=annotations)
+
+    response = await answer(app_of(view), review(pod, userInfo={"username": caller}))
+
+    passed = apply(pod, msgspec.json.decode(base64.b64decode(response["patch"])))
+    kept = {"fairgate.io/gang": "g", "other": "o"}
+    assert passed["metadata"]["annotations"] == kept | (
+        {"fairgate.io/submitter": "bob"} if submitter else {}
+    )
+    assert passed["spec"] == pod["spec"]
 
 
 async def test_a_body_may_arrive_in_parts(app: ASGIApp) -> None:

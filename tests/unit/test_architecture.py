@@ -59,7 +59,7 @@ def test_a_forbidden_import_fails(tmp_path: Path, module: str, line: str, contra
 
 ALLOWED = {
     "__future__", "app", "bisect", "collections", "dataclasses", "enum", "fractions",
-    "functools", "heapq", "math", "operator",
+    "functools", "heapq", "itertools", "math", "operator",
     "hashlib", "json", "re",
     "sortedcontainers", "types", "typing",
 }  # fmt: skip

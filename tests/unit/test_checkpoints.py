@@ -251,3 +251,21 @@ async def test_without_the_lease_nothing_is_written() -> None:
         stage.hear(ev.LeadershipLost(stage.now))
         await rounds(stage)
         assert not stage.keeper.kept
+
+
+async def test_a_checkpoint_that_an_older_leader_overwrote_is_written_again() -> None:
+    """Its write was on its way while it slept, and came after that of its successor."""
+    stage = Stage()
+    stage.lead("a")
+    async with stage.running():
+        await rounds(stage)
+        stage.wait(PERIOD)
+        await until(lambda: A in stage.keeper.kept)
+        stage.hear(ev.PodGone(stage.now, Uid(f"a/{10**12}")))
+        stage.wait(PERIOD)
+        await rounds(stage)  # nothing new to say from now on
+        whole = spent(stage.keeper.kept[A])
+        old = stage.keeper.kept[A] = Checkpoint(stage.now, 6)
+        tenant = Tenant(A, Millis(0), namespaces=(A,))
+        stage.hear(ev.TenantObserved(stage.now, tenant, 0, old))
+        await until(lambda: spent(stage.keeper.kept[A]) == whole)

@@ -9,7 +9,22 @@ import pytest
 from app.core import events as ev
 from app.core.effects import Notice, Release, Tell
 from app.core.engine import Engine
-from app.core.model import Answer, Millis, Node, NodeName, Pod, Resource, Uid
+from app.core.model import (
+    DEFAULT_POOL,
+    Answer,
+    Millis,
+    Node,
+    NodeName,
+    Pod,
+    Pool,
+    PoolName,
+    Quota,
+    Resource,
+    Tenant,
+    TenantName,
+    Uid,
+    UserName,
+)
 from app.core.resources import PODS, ManagedResources
 from app.core.why import Rule
 from app.sim.world import held_pod
@@ -139,7 +154,8 @@ def test_a_member_deleted_while_the_gang_is_released_holds_nobody_up() -> None:
     assert term.hear(ev.PodObserved(Millis(2000), member(9))) == ["g9"]
 
 
-def test_a_member_that_was_refused_is_tried_again_before_others() -> None:
+def test_a_member_that_was_refused_waits_its_turn_like_everybody() -> None:
+    """Whoever may edit a pod can have it refused, and mend it later."""
     term = Term(*map(member, range(4)), gpus=4)
     for n in (0, 1, 2):
         term.hear(ev.ReleaseAnswered(Millis(1000), Uid(f"a/g{n}"), Answer.RELEASED))
@@ -152,7 +168,9 @@ def test_a_member_that_was_refused_is_tried_again_before_others() -> None:
     assert term.names() == ["u0"]  # while it rests, others go on
     term.hear(at=5000)
     term.node(5)
-    assert term.names() == ["u0", "g3"]
+    assert term.names() == ["u0", "u1"]
+    term.node(6)
+    assert term.names() == ["u0", "u1", "g3"]
 
 
 def test_the_rest_that_does_not_fit_says_so_and_is_kept_room() -> None:
@@ -200,3 +218,75 @@ def test_nobody_is_told_twice_that_the_gang_is_not_complete() -> None:
     for n in range(3):
         term.hear(ev.PodObserved(Millis(1000), member(n)))
     assert [tell.notice for tell in term.told] == [Notice.HELD] * 3
+
+
+def tenant(limit: int) -> Tenant:
+    quotas = {DEFAULT_POOL: Quota(limit={GPU: limit})}
+    return Tenant(TenantName("ten"), Millis(0), namespaces=("a",), quotas=quotas)
+
+
+def test_a_rest_that_a_limit_forbids_keeps_nobody_waiting() -> None:
+    a = running(member(0, 2), "7.1")
+    rest = replace(member(1, 2, release="0@8"), demand={GPU: 4})
+    others = [held_pod(f"u{n}", "b") for n in range(8)]
+    term = Term(a, rest, *others, gpus=8, lead=False)
+    term.hear(ev.TenantObserved(Millis(1000), tenant(limit=2)))
+    term.hear(ev.LeadershipGained(Millis(1000), EPOCH))
+    assert len(term.hear(ev.StoreReady(Millis(1000)))) == 7
+    assert "limit" in term.text(rest)
+
+
+def test_a_gang_whose_mates_have_ended_keeps_no_room_of_others_any_more() -> None:
+    a = running(member(0, 2), "7.1")
+    rest = replace(member(1, 2, release="0@8", since=100), demand={GPU: 4})
+    busy = running(replace(held_pod("busy", "b"), demand={GPU: 4}), "7.9")
+    term = Term(a, rest, busy, gpus=8)
+    others = [held_pod(f"s{n}", "c", since=2500) for n in range(4)]
+    assert term.hear(*(ev.PodObserved(Millis(1500), pod) for pod in others)) == []
+    again = replace(member(7, 2, since=2000), demand={GPU: 6})  # never fits together with the rest
+    freed = term.hear(ev.PodGone(Millis(2000), a.uid), ev.PodObserved(Millis(2000), again), at=2000)
+    assert freed == ["s0", "s1", "s2", "s3"]
+
+
+def test_nobody_joins_swells_or_blocks_a_gang_of_another_user() -> None:
+    gang = [replace(member(n, 2), user=UserName("alice")) for n in range(2)]
+    blocks = replace(member(7, 2), user=UserName("eve"), pools=(PoolName("nowhere"),))
+    swells = replace(member(8, 9999), user=UserName("eve"))
+    assert Term(blocks, *gang, gpus=8).names() == ["g0", "g1"]
+    term = Term(swells, *gang, gpus=8)
+    assert term.names() == ["g0", "g1"]
+    assert "1 of 9999 pods are there" in term.text(swells)
+
+
+def test_a_gang_whose_pods_named_different_pools_starts_once_they_are_mended() -> None:
+    term = Term(gpus=0)
+    for name in ("x", "y"):
+        pool = Pool(PoolName(name), selector={"kind": name})
+        node = Node(NodeName(f"n-{name}"), {"kind": name}, {GPU: 8, PODS: 110}, True)
+        term.hear(ev.PoolObserved(Millis(1000), pool), ev.NodeObserved(Millis(1000), node))
+    first, second = (replace(member(n, 2), pools=(PoolName("xy"[n]),)) for n in range(2))
+    assert term.hear(*(ev.PodObserved(Millis(1000), pod) for pod in (first, second))) == []
+    mended = replace(second, pools=(PoolName("x"),))
+    assert term.hear(ev.PodObserved(Millis(2000), mended), at=2000) == ["g0", "g1"]
+
+
+def test_refused_members_are_no_tickets_past_the_fair_order() -> None:
+    term, refused, pods = Term(gpus=18), [], []
+    for n in range(2):
+        small = replace(held_pod(f"a{n}", "a"), gang=f"g{n}", gang_size=2)
+        large = replace(held_pod(f"b{n}", "a"), gang=f"g{n}", gang_size=2, demand={GPU: 8})
+        pods += [small, large]
+        refused.append(large.uid)
+    term.hear(*(ev.PodObserved(Millis(1000), pod) for pod in pods))
+    for order in list(term.released):
+        uid = order.intent.ref.uid
+        answer = Answer.HELD if uid in refused else Answer.RELEASED
+        term.hear(ev.ReleaseAnswered(Millis(1000), uid, answer))
+    others = [replace(held_pod(f"o{n}", "b"), demand={GPU: 8}) for n in range(4)]
+    term.hear(*(ev.PodObserved(Millis(1100), pod) for pod in others), at=1100)
+    for order in list(term.released[4:]):
+        term.hear(ev.ReleaseAnswered(Millis(1100), order.intent.ref.uid, Answer.RELEASED))
+    term.hear(at=200_000)
+    # Each has half of it by now, but for what the gangs were given at once.
+    assert term.hear(ev.PodGone(Millis(201_000), others[0].uid), at=201_000) == ["b0"]
+    assert term.hear(ev.PodGone(Millis(202_000), others[1].uid), at=202_000) == ["o2"]

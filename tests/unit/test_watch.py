@@ -7,6 +7,7 @@ import contextlib
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -27,6 +28,7 @@ from app.core.model import Millis
 from app.core.policy import Policy
 from app.kube import sources
 from app.kube.kind import Timing
+from app.kube.watch import Watch
 from tests.fakes.sink import Heard
 
 QUICK = Timing(backoff=(0.001, 0.01), outage=5.0, absent=0.01)
@@ -86,6 +88,14 @@ class Script:
 async def heard(
     script: Script, timing: Timing = QUICK, source: Source = Source.TENANTS
 ) -> AsyncIterator[Heard]:
+    async with following(script, timing, source) as (_, sink):
+        yield sink
+
+
+@asynccontextmanager
+async def following(
+    script: Script, timing: Timing = QUICK, source: Source = Source.TENANTS
+) -> AsyncIterator[tuple[Watch[Any], Heard]]:
     sink = Heard()
     [watch] = sources.watches(
         script,  # type: ignore[arg-type]
@@ -96,7 +106,7 @@ async def heard(
     )
     running = asyncio.create_task(watch.run())
     try:
-        yield sink
+        yield watch, sink
     finally:
         running.cancel()
         with contextlib.suppress(asyncio.CancelledError):
@@ -271,6 +281,22 @@ async def test_defect_in_the_sink_does_not_end_the_watch() -> None:
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
+
+
+@pytest.mark.parametrize("more", ["", "x"])
+async def test_what_a_list_shows_while_catching_up_is_not_taken_for_having_been_followed(
+    more: str,
+) -> None:
+    """Who was created and released meanwhile is seen first as past the gate."""
+    late = [page(tenant("a"), tenant("b"), version=2, more=more)]
+    script = Script([page(tenant("a")), *late], [])
+    if more:  # the watch gets nowhere, so the list is read whole
+        script.lists.append(page(tenant("a"), tenant("b"), version=2))
+    timing = replace(QUICK, catch_up=0.0)
+    async with following(script, timing) as (watch, sink):
+        await sink.until(lambda _: story(sink)[-1:] == ["fresh"], seconds=5)
+        await watch.catch_up()
+        assert story(sink) == ["+a", "fresh", "stale", "+a", "+b", "fresh"]
 
 
 async def test_stream_that_ends_at_once_is_not_asked_in_a_loop() -> None:

@@ -20,7 +20,6 @@ from app.dev.redis_server import start_redis
 from app.store.connection import Server
 from app.store.writer import RedisStore
 from tests.e2e.attacks.ground import (
-    OPEN,
     RED,
     Ground,
     path,
@@ -28,7 +27,10 @@ from tests.e2e.attacks.ground import (
 from tests.e2e.attacks.outcomes import Outcomes
 from tests.e2e.attacks.rest import asked, token_of
 from tests.e2e.attacks.yard import only, yard
+from tests.e2e.auditing import anchor, audit
 from tests.e2e.stage import GATE, Object, Stage, gates, until
+
+ANCHOR = "/api/v1/namespaces/fairgate-system/configmaps/fairgate-audit"
 
 # --- row 29 ---
 
@@ -212,22 +214,30 @@ def tried(url: str, *commands: str) -> list[str]:
 # --- row 31 ---
 
 
-def test_31_the_audit_log_of_the_api_server_names_who_tried(
-    ground: Ground, stage: Stage, outcomes: Outcomes
+def test_31_a_chain_that_was_cut_or_edited_does_not_verify(
+    ground: Ground, tmp_path: Path, outcomes: Outcomes
 ) -> None:
-    name = ground.held()
-    assert ground.mallory.refused("PATCH", path(RED, name), [OPEN], "json") is not None
+    assert ground.mallory.refused("GET", ANCHOR, None) is not None
+    assert ground.mallory.refused("PATCH", ANCHOR, {"data": {"number": "1"}}) is not None
+    head = tmp_path / "head.json"
+    head.write_text(anchor(ground.cluster))
+    lines = audit(ground.cluster, "export").stdout.splitlines(keepends=True)
+    signed = int(json.loads(head.read_text())["data"]["number"])
+    told = [json.loads(line) for line in lines]
+    edited = [
+        line
+        if entry.get("number") != signed
+        else json.dumps(entry | {"at": entry["at"] + 1}) + "\n"
+        for line, entry in zip(lines, told, strict=True)
+    ]
 
-    def logged(who: str) -> list[int]:
-        return [
-            entry["responseStatus"]["code"]
-            for entry in map(json.loads, ground.cluster.audit_log.read_text().splitlines())
-            if entry["user"]["username"] == who
-            and entry["verb"] == "patch"
-            and entry["objectRef"].get("name") == name
-        ]
+    def verdict(copy: list[str]) -> int:
+        done = audit(ground.cluster, "verify", "-", "--head", str(head), stdin="".join(copy))
+        return done.returncode
 
-    until("it is written", lambda: bool(logged("mallory")))
-    assert logged("mallory") == [403] or ground.mode == "killed"
-    saw = "no chain of Fairgate's own yet; the API server's audit log names who tried"
+    assert edited != lines
+    assert verdict(lines) == 0
+    assert [verdict(lines[: signed // 2]), verdict(edited)] == [1, 1]
+    assert audit(ground.cluster, "verify").returncode == 0
+    saw = "`fairgate audit verify` names it; the signed head is out of reach"
     outcomes(31, ground.mode, "cut or edit the audit log", "-", saw)

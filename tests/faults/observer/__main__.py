@@ -124,7 +124,7 @@ class Observer:
         found = chain.read(self._told.redis, self._told.cluster, (anchor or {}).get("data"))
         self._judge.counts["audit entries"] = len(found.entries)
         if not found.present:
-            return []
+            return ["pods were released, and there is no chain"] if self._judge.releases else []
         return chain.verify(found) + chain.agree(found, self._judge.releases)
 
     def _until(self, true: Callable[[], bool]) -> bool:

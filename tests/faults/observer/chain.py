@@ -88,8 +88,7 @@ def agree(chain: Chain, releases: Iterable[Release]) -> list[str]:
         if entry["deed"] == "released":
             told[str(entry["facts"].get("uid"))].append(entry)
     deeds = {entry["deed"] for entry in chain.entries}
-    # A chain that tells of no pod at all is that of a leader without a recorder of pods.
-    is_whole = bool(deeds & {"held", "released"}) and not deeds & {"gap", "pruned"}
+    is_whole = not deeds & {"gap", "pruned"}
     found = []
     for release in releases:
         entries = told.get(release.pod.uid, [])
