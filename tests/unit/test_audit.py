@@ -30,7 +30,7 @@ class World:
         self.copies = Copies()
         self.now = Millis(10)
         self.deposed = 0
-        self.retention = Retention(Millis(AGE), SIZE)
+        self.retention = Retention(Millis(AGE), SIZE, least=0)
 
     def chain(self) -> Chain:
         return Chain(
@@ -434,6 +434,15 @@ async def test_at_most_half_of_what_redis_may_hold_is_kept(world: World) -> None
     await chain.prune()
     assert world.stream.size < world.stream.most / 2 + 600
     assert world.verify().last == world.stream.entries()[-1]
+
+
+async def test_however_little_memory_redis_is_given_the_newest_entries_stay(world: World) -> None:
+    world.retention = Retention(Millis(AGE), SIZE, least=6000)
+    chain = await world.term(3, 50)
+    world.stream.most = 1
+    for _ in range(3):
+        await chain.prune(urgent=True)
+    assert 5000 < world.stream.size < 7000
 
 
 async def test_a_redis_without_memory_is_given_some_and_all_is_sealed(world: World) -> None:
