@@ -31,10 +31,14 @@ log = logging.getLogger("fairgate.audit")
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """How long entries stay, in milliseconds, and how many bytes of them."""
+    """How long entries stay, in milliseconds, and how many bytes of them.
+
+    At most half of what Redis may hold; but `least` stay however little that is.
+    """
 
     age: Millis
     size: int
+    least: int = 16 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +129,8 @@ class Chain:
             self._due = None
             return None
         self._settle(due.batch)
-        self._own = []
+        if due.batch.entries:  # else only the head was lost, and its own are still to come
+            self._own = []
         return due.records
 
     async def forget(self, keys: Sequence[str]) -> None:
@@ -164,8 +169,8 @@ class Chain:
 
     async def _most(self) -> int:
         """Return how many bytes of entries are kept: the rest of Redis needs room too."""
-        room = await self._trail.room()
-        return min(self._retention.size, room // 2) if room else self._retention.size
+        kept, room = self._retention, await self._trail.room()
+        return min(kept.size, max(room // 2, kept.least)) if room else kept.size
 
     def _cut(
         self, rows: Sequence[tuple[int, str]], over: int, anchored: int

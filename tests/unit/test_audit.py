@@ -30,7 +30,7 @@ class World:
         self.copies = Copies()
         self.now = Millis(10)
         self.deposed = 0
-        self.retention = Retention(Millis(AGE), SIZE)
+        self.retention = Retention(Millis(AGE), SIZE, least=0)
 
     def chain(self) -> Chain:
         return Chain(
@@ -328,6 +328,16 @@ async def test_a_new_key_is_recorded_and_the_chain_goes_on(world: World) -> None
     assert world.verify().entries == 5
 
 
+async def test_a_new_key_is_recorded_though_the_head_was_lost_too(world: World) -> None:
+    await world.term(3, 2)
+    world.key, world.stream.signed = FakeKey(), None
+    async with running(world.auditor()) as auditor:
+        auditor.begin(4)
+        await auditor.end()
+    assert Deed.KEY in [each.record.deed for each in world.stream.entries()[3:]]
+    assert world.verify().gaps == 0
+
+
 async def test_the_next_leader_copies_again_what_was_not_anchored(world: World) -> None:
     chain = await world.term(3, 2)
     await chain.seal([held(8), held(9)])
@@ -424,6 +434,15 @@ async def test_at_most_half_of_what_redis_may_hold_is_kept(world: World) -> None
     await chain.prune()
     assert world.stream.size < world.stream.most / 2 + 600
     assert world.verify().last == world.stream.entries()[-1]
+
+
+async def test_however_little_memory_redis_is_given_the_newest_entries_stay(world: World) -> None:
+    world.retention = Retention(Millis(AGE), SIZE, least=6000)
+    chain = await world.term(3, 50)
+    world.stream.most = 1
+    for _ in range(3):
+        await chain.prune(urgent=True)
+    assert 5000 < world.stream.size < 7000
 
 
 async def test_a_redis_without_memory_is_given_some_and_all_is_sealed(world: World) -> None:
