@@ -111,7 +111,7 @@ class Memory:
         """Tell whether there is a Tenant resource of that name."""
         return name in self._tenancy.tenants
 
-    def follows(self, checkpoint: Checkpoint, before: Checkpoint) -> bool:
+    def repeats(self, checkpoint: Checkpoint, before: Checkpoint) -> bool:
         """Tell whether a checkpoint follows from an earlier one by time alone."""
         return checkpoint.repeats(before, self._usage.policy.half_life)
 
@@ -138,10 +138,10 @@ class Memory:
         own = users.pop(OTHERS, Kept())
         worthy = {u: k for u, k in users.items() if k.history or k.spent or k.served > NEVER}
         checkpoint = bounded(usage.now, self._epoch, own, worthy)
-        self._forget(name, {user for user in worthy if user not in checkpoint.users})
+        self._fold(name, {user for user in worthy if user not in checkpoint.users})
         return checkpoint
 
-    def _forget(self, name: TenantName, users: set[UserName]) -> None:
+    def _fold(self, name: TenantName, users: set[UserName]) -> None:
         """Let those go whom the checkpoint does not name: the next leader would not know them."""
         if not users:
             return
