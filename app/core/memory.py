@@ -16,7 +16,7 @@ from app.core.order import NEVER
 from app.core.resources import ManagedResources
 from app.core.roster import Roster
 from app.core.tenancy import Tenancy
-from app.core.usage import Past
+from app.core.usage import ITSELF, Past
 
 _Version = tuple[int, Millis]
 """Epoch and time of a checkpoint: of two, the higher knows more."""
@@ -122,7 +122,7 @@ class Memory:
         found = {user: self._of_past(past) for user, past in usage.past.get(name, {}).items()}
         branch = usage.tree.tenants.get(name)
         if branch is not None:
-            found[OTHERS] = Kept(branch.served, _worthy(usage.tree.history(branch)))
+            found[ITSELF] = Kept(branch.served, _worthy(usage.tree.history(branch)))
             for leaf in branch.children.values():
                 if isinstance(leaf, Leaf):
                     past = _worthy(usage.tree.history(leaf))
@@ -135,7 +135,7 @@ class Memory:
         for user in {*found, *spent}:
             seen = found.get(user, Kept())
             users[user] = Kept(seen.served, seen.history, spent.get(user, {}))
-        own = users.pop(OTHERS, Kept())
+        own = users.pop(ITSELF, Kept())  # with the totals of OTHERS, which is the same name
         worthy = {u: k for u, k in users.items() if k.history or k.spent or k.served > NEVER}
         checkpoint = bounded(usage.now, self._epoch, own, worthy)
         self._fold(name, {user for user in worthy if user not in checkpoint.users})
@@ -165,7 +165,7 @@ class Memory:
             new = {UserName(each.name) for each in branch.children.values() if _is_user(each)}
             named |= dict.fromkeys(new - named.keys(), Kept())
         if name != ELSEWHERE:
-            usage.recall(name, OTHERS, self._brought_up(branch, checkpoint.own, since))
+            usage.recall(name, ITSELF, self._brought_up(branch, checkpoint.own, since))
         self._spend(name, OTHERS, checkpoint.own, None, since)
         for user, kept in named.items():
             leaf = usage.tree.find(name, user)
