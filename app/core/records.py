@@ -335,7 +335,7 @@ class Records:
             "tenant": intent.tenant,
             "pool": intent.pool,
             "amounts": texts(intent.demand),
-            "stamp": f"{intent.epoch}.{intent.sequence}",
+            "stamp": intent.stamp,
         }
 
     def _who(self, ref: PodRef, user: str) -> dict[str, Fact]:
