@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 
-from app.core.audit import Deed, Fact, Record
+from app.core.audit import UNKNOWN, Deed, Fact, Record
 from app.core.changes import Changes, Configured, is_resource, key_of, spec_of
 from app.core.effects import Bypassed, Effect, Evict, Expel, Forget, Intend, PodRef, Release
 from app.core.facts import because, reason, texts
@@ -26,7 +26,6 @@ HELD, RELEASED, BYPASSED = Deed.HELD.value, Deed.RELEASED.value, Deed.BYPASSED.v
 PAST = frozenset((RELEASED, Deed.ADOPTED.value))
 """Notes of pods that are rightly past the gate."""
 
-UNKNOWN = "unknown"
 MOST_ENDED = 4096
 """Pods that ended while this replica followed, and that it may yet have to tell of."""
 
