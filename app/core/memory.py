@@ -23,9 +23,9 @@ _Version = tuple[int, Millis]
 
 _NO_VERSION: _Version = (0, Millis(-1))
 
-NEVER_KEPT = Millis(-1)
+_NEVER_KEPT = Millis(-1)
 
-_UNKNOWN = Checkpoint(NEVER_KEPT, 0), NEVER_KEPT
+_UNKNOWN = Checkpoint(_NEVER_KEPT, 0), _NEVER_KEPT
 
 
 class Memory:
@@ -218,7 +218,7 @@ class Memory:
         now = self._usage.now
         for tracked in self._roster.running.get(leaf, {}).values():
             start = tracked.pod.started or tracked.released or now
-            if since == NEVER_KEPT and tracked.stamp == NEVER:
+            if since == _NEVER_KEPT and tracked.stamp == NEVER:
                 start = now  # it was there before us: what it used then is nobody's business
             if tracked.pool is not None:
                 yield Millis(max(since, min(start, now))), tracked.pool, tracked.pod.demand
