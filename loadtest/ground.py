@@ -19,7 +19,6 @@ from app.dev.cluster import Cluster
 from app.dev.fairgate import NAMESPACE
 from app.dev.nodes import GPU, NodeGroup
 from app.dev.options import Options
-from app.dev.processes import Process
 from app.dev.progress import Progress
 from app.kube.client import MERGE_PATCH, Client
 from loadtest import load
@@ -102,15 +101,6 @@ class Ground:
         """Start a controller; it need not lead yet."""
         await asyncio.to_thread(self._cluster.start_fairgate, "controller")
 
-    async def start_one(self, *, wait: bool) -> Process:
-        """Start one more controller; with `wait` return once it has heard all."""
-        return await asyncio.to_thread(self._cluster.start_fairgate, "controller", wait=wait)
-
-    async def stop_one(self, controller: Process) -> None:
-        """Stop one controller politely."""
-        stop = self._cluster.stop_fairgate
-        await asyncio.to_thread(stop, "controller", pid=controller.pid)
-
     async def lift_policies(self) -> None:
         """Take the policies off the one namespace; the watchdog carries it out."""
         written = (await load.read(self.client, RULES))["data"]
@@ -148,16 +138,9 @@ class Ground:
 
     async def is_empty(self) -> bool:
         """Tell whether the leader has published that all GPUs are free."""
-        return await self._has_free(GPUS)
-
-    async def is_full(self) -> bool:
-        """Tell whether the leader has published that no GPU is free."""
-        return await self._has_free(0)
-
-    async def _has_free(self, gpus: int) -> bool:
         found = await load.read(self.client, f"{API}/pools/{POOL}")
         free = found.get("status", {}).get("free", {})
-        return bool(free.get(GPU) == str(gpus))
+        return bool(free.get(GPU) == str(GPUS))
 
     async def _pause(self, tenant: str, paused: bool) -> None:
         await self.client.request(

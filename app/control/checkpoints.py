@@ -128,7 +128,7 @@ class Checkpoints:
         before = self._kept.get(name, self._others.get(name))
         if before is None:
             return checkpoint.is_empty
-        return self._memory.follows(checkpoint, before)
+        return self._memory.repeats(checkpoint, before)
 
     async def _pause(self, name: TenantName, error: ClusterError) -> None:
         wait = self._patience.after(error)

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 
 from app.audit_ports import Recorder, Report, Reports
 from app.core.audit import Deed, Fact, Record
+from app.core.durations import DAY
 from app.core.errors import StoreError
 from app.core.model import Millis
 
@@ -23,9 +24,6 @@ MOST = 1_000
 
 SPARE = 100
 """Room beyond that for what is restored: a flood of refusals must not hide it."""
-
-DAY = 24 * 3600 * 1000
-"""A report that claims to be older, in milliseconds, is told as of then; none is of the future."""
 
 SECONDS = 1.0
 """Between two deliveries: what repeats meanwhile is one report."""
@@ -174,5 +172,6 @@ class Collecting:
             del self._handed[next(iter(self._handed))]
 
     def _then(self, told: Millis) -> Millis:
+        """Return when to tell that it was: within the last day, whatever the report claims."""
         now = self._clock()
         return Millis(max(now - DAY, min(told, now)))

@@ -18,6 +18,9 @@ Notes = tuple[tuple[str, str], ...]
 
 Fact = str | int | bool | None | Mapping[str, "Fact"] | tuple["Fact", ...]
 
+UNKNOWN = "unknown"
+"""Who did it, where nobody can tell."""
+
 
 class Deed(Enum):
     """What happened."""

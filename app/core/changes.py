@@ -13,7 +13,7 @@ from enum import Enum
 from fractions import Fraction
 from hashlib import sha256
 
-from app.core.audit import Deed, Fact, Record
+from app.core.audit import UNKNOWN, Deed, Fact, Record
 from app.core.model import Amounts, Millis, Pool, Resource, Tenant
 from app.core.policy import Policy
 from app.core.resources import render
@@ -23,7 +23,6 @@ Configured = Tenant | Pool | Policy
 Spec = Mapping[str, str]
 """The fields of a resource as text; what is as by default is left out."""
 
-UNKNOWN = "unknown"
 LONGEST = 120
 """Characters of a value, and of a field, as an entry shows them."""
 ROOM = 600

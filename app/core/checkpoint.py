@@ -69,8 +69,8 @@ class Checkpoint:
         if self.users.keys() != before.users.keys():
             return False
         faded = 0.5 ** (max(0, self.at - before.at) / half_life)
-        return _follows(self.own, before.own, faded) and all(
-            _follows(kept, before.users[user], faded) for user, kept in self.users.items()
+        return _repeats(self.own, before.own, faded) and all(
+            _repeats(kept, before.users[user], faded) for user, kept in self.users.items()
         )
 
 
@@ -124,7 +124,7 @@ def _size(kept: Kept, name: str = "") -> int:
     return 90 + 2 * len(name.encode()) + entries
 
 
-def _follows(now: Kept, before: Kept, faded: float) -> bool:
+def _repeats(now: Kept, before: Kept, faded: float) -> bool:
     if (now.served, now.spent) != (before.served, before.spent):
         return False
     resources = {*now.history, *before.history}

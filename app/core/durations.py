@@ -7,6 +7,8 @@ import re
 from app.core.errors import InvalidInput
 from app.core.model import Millis
 
+DAY = Millis(24 * 3600 * 1000)
+
 _GRAMMAR = re.compile(
     r"(?=.)((?P<h>\d{1,6})h)?((?P<m>\d{1,6})m)?((?P<s>\d{1,6})s)?", re.ASCII | re.DOTALL
 )

@@ -49,6 +49,11 @@ class Intend:
     epoch: int
     sequence: int
 
+    @property
+    def stamp(self) -> str:
+        """The release annotation after the patch: which leader, which of its releases."""
+        return f"{self.epoch}.{self.sequence}"
+
 
 @dataclass(frozen=True, slots=True)
 class Charge:
@@ -99,8 +104,8 @@ class Release:
 
     @property
     def stamp(self) -> str:
-        """The release annotation after the patch: which leader, which of its releases."""
-        return f"{self.intent.epoch}.{self.intent.sequence}"
+        """The stamp of its intent."""
+        return self.intent.stamp
 
 
 @dataclass(frozen=True, slots=True)

@@ -318,8 +318,7 @@ class Engine:
         intent = known.intent
         match answer:
             case Answer.RELEASED:
-                stamp = f"{intent.epoch}.{intent.sequence}"
-                pod = replace(known.pod, gates=(), release=stamp, pool=intent.pool)
+                pod = replace(known.pod, gates=(), release=intent.stamp, pool=intent.pool)
                 self._roster.change(known, pod, Life.USING)
                 waited = max(0, at - known.pod.since) // 1000
                 where = f"to pool {intent.pool}" if intent.pool else "to any node"

@@ -2,16 +2,52 @@
 
 from __future__ import annotations
 
-from app.core.audit import Fact
+from app.core.audit import UNKNOWN, Fact
 from app.core.decision import Decision, Level
-from app.core.effects import Evict, Expel, Release
-from app.core.model import Amounts, Millis
+from app.core.effects import Evict, Expel, Intend, PodRef, Release
+from app.core.model import ADOPTED, Amounts, Millis, Pod, TenantName, UserName
 from app.core.resources import PODS, render
 
 LONGEST = 300
 """Characters of a sentence."""
 LONGEST_NAME = 64
 MOST_LEVELS = 4
+
+
+def who(pod: Pod | PodRef, user: UserName, tenant: TenantName) -> dict[str, Fact]:
+    """Return which pod it is about, and whose it is."""
+    return {
+        "uid": pod.uid,
+        "namespace": pod.namespace,
+        "pod": pod.name,
+        "tenant": tenant,
+        "user": user,
+    }
+
+
+def adopted(pod: Pod, tenant: TenantName, pool: str | None) -> dict[str, Fact]:
+    """Return what is told of a pod that ran without us."""
+    facts = who(pod, pod.user, tenant) | {"pool": pool or ""}
+    return facts | {"amounts": texts(pod.demand)}
+
+
+def released(pod: Pod, tenant: TenantName, order: Release | None, at: Millis) -> dict[str, Fact]:
+    """Return what is told of a release that shows in the pod itself; `order`: what asked for it."""
+    facts = adopted(pod, tenant, pod.pool) | {"stamp": pod.release}
+    if pod.release == ADOPTED:
+        return facts | {"byHand": True, "by": pod.freed_by or UNKNOWN}
+    if order is not None and order.stamp == pod.release:
+        return facts | because(order, at)
+    return facts | {"settled": True}
+
+
+def intended(intent: Intend) -> dict[str, Fact]:
+    """Return what is told of a release that only its intent shows."""
+    return who(intent.ref, intent.user, intent.tenant) | {
+        "pool": intent.pool,
+        "amounts": texts(intent.demand),
+        "stamp": intent.stamp,
+    }
 
 
 def because(order: Release, at: Millis) -> dict[str, Fact]:

@@ -69,9 +69,7 @@ class Ledger:
         idle = [
             (user, pool)
             for (user, pool), account in accounts.items()
-            if user != OTHERS
-            and (users is None or user in users)
-            and not any(account.rate.values())
+            if user != OTHERS and user in users and not any(account.rate.values())
         ]
         for user, pool in idle:
             spent = self._account(now, (tenant, OTHERS, pool)).spent

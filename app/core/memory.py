@@ -16,16 +16,16 @@ from app.core.order import NEVER
 from app.core.resources import ManagedResources
 from app.core.roster import Roster
 from app.core.tenancy import Tenancy
-from app.core.usage import Past
+from app.core.usage import ITSELF, Past
 
 _Version = tuple[int, Millis]
 """Epoch and time of a checkpoint: of two, the higher knows more."""
 
 _NO_VERSION: _Version = (0, Millis(-1))
 
-NEVER_KEPT = Millis(-1)
+_NEVER_KEPT = Millis(-1)
 
-_UNKNOWN = Checkpoint(NEVER_KEPT, 0), NEVER_KEPT
+_UNKNOWN = Checkpoint(_NEVER_KEPT, 0), _NEVER_KEPT
 
 
 class Memory:
@@ -111,7 +111,7 @@ class Memory:
         """Tell whether there is a Tenant resource of that name."""
         return name in self._tenancy.tenants
 
-    def follows(self, checkpoint: Checkpoint, before: Checkpoint) -> bool:
+    def repeats(self, checkpoint: Checkpoint, before: Checkpoint) -> bool:
         """Tell whether a checkpoint follows from an earlier one by time alone."""
         return checkpoint.repeats(before, self._usage.policy.half_life)
 
@@ -122,7 +122,7 @@ class Memory:
         found = {user: self._of_past(past) for user, past in usage.past.get(name, {}).items()}
         branch = usage.tree.tenants.get(name)
         if branch is not None:
-            found[OTHERS] = Kept(branch.served, _worthy(usage.tree.history(branch)))
+            found[ITSELF] = Kept(branch.served, _worthy(usage.tree.history(branch)))
             for leaf in branch.children.values():
                 if isinstance(leaf, Leaf):
                     past = _worthy(usage.tree.history(leaf))
@@ -135,13 +135,13 @@ class Memory:
         for user in {*found, *spent}:
             seen = found.get(user, Kept())
             users[user] = Kept(seen.served, seen.history, spent.get(user, {}))
-        own = users.pop(OTHERS, Kept())
+        own = users.pop(ITSELF, Kept())  # with the totals of OTHERS, which is the same name
         worthy = {u: k for u, k in users.items() if k.history or k.spent or k.served > NEVER}
         checkpoint = bounded(usage.now, self._epoch, own, worthy)
-        self._forget(name, {user for user in worthy if user not in checkpoint.users})
+        self._fold(name, {user for user in worthy if user not in checkpoint.users})
         return checkpoint
 
-    def _forget(self, name: TenantName, users: set[UserName]) -> None:
+    def _fold(self, name: TenantName, users: set[UserName]) -> None:
         """Let those go whom the checkpoint does not name: the next leader would not know them."""
         if not users:
             return
@@ -165,7 +165,7 @@ class Memory:
             new = {UserName(each.name) for each in branch.children.values() if _is_user(each)}
             named |= dict.fromkeys(new - named.keys(), Kept())
         if name != ELSEWHERE:
-            usage.recall(name, OTHERS, self._brought_up(branch, checkpoint.own, since))
+            usage.recall(name, ITSELF, self._brought_up(branch, checkpoint.own, since))
         self._spend(name, OTHERS, checkpoint.own, None, since)
         for user, kept in named.items():
             leaf = usage.tree.find(name, user)
@@ -218,7 +218,7 @@ class Memory:
         now = self._usage.now
         for tracked in self._roster.running.get(leaf, {}).values():
             start = tracked.pod.started or tracked.released or now
-            if since == NEVER_KEPT and tracked.stamp == NEVER:
+            if since == _NEVER_KEPT and tracked.stamp == NEVER:
                 start = now  # it was there before us: what it used then is nobody's business
             if tracked.pool is not None:
                 yield Millis(max(since, min(start, now))), tracked.pool, tracked.pod.demand

@@ -10,12 +10,12 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 
-from app.core.audit import Deed, Fact, Record
+from app.core.audit import UNKNOWN, Deed, Fact, Record
 from app.core.changes import Changes, Configured, is_resource, key_of, spec_of
 from app.core.effects import Bypassed, Effect, Evict, Expel, Forget, Intend, PodRef, Release
-from app.core.facts import because, reason, texts
+from app.core.facts import adopted, because, intended, reason, released, texts, who
 from app.core.life import Life
-from app.core.model import ADOPTED, GATE, Answer, Millis, Pod, Uid
+from app.core.model import ADOPTED, GATE, Answer, Millis, Pod, TenantName, Uid
 from app.core.oversight import Oversight, Right
 from app.core.policy import Policy
 from app.core.roster import Roster
@@ -26,7 +26,6 @@ HELD, RELEASED, BYPASSED = Deed.HELD.value, Deed.RELEASED.value, Deed.BYPASSED.v
 PAST = frozenset((RELEASED, Deed.ADOPTED.value))
 """Notes of pods that are rightly past the gate."""
 
-UNKNOWN = "unknown"
 MOST_ENDED = 4096
 """Pods that ended while this replica followed, and that it may yet have to tell of."""
 
@@ -116,7 +115,7 @@ class Records:
         if not self._leads or tracked.noted:
             return
         pod = tracked.pod
-        facts = self._who(tracked.ref, str(pod.user)) | {
+        facts = who(pod, pod.user, self._tenant(pod)) | {
             "amounts": texts(pod.demand),
             "priority": pod.priority,
             "since": pod.since,
@@ -145,10 +144,10 @@ class Records:
             return
         pod = tracked.pod
         if right is Right.ADOPTED and not is_by_hand(pod, tracked.noted):
-            self._note(tracked, Deed.ADOPTED, self._adopted(pod, tracked.pool))
+            self._note(tracked, Deed.ADOPTED, adopted(pod, self._tenant(pod), tracked.pool))
         else:
             order = self._orders.pop(pod.uid, None)
-            self._note(tracked, Deed.RELEASED, self._release(pod, order))
+            self._note(tracked, Deed.RELEASED, released(pod, self._tenant(pod), order, self._now))
 
     def answered(self, uid: Uid, answer: Answer) -> None:
         """A release was answered. The pod may have shown what became of it before, or be gone."""
@@ -159,7 +158,7 @@ class Records:
         del self._orders[uid]
         if answer is Answer.RELEASED:
             tracked = self._roster.pods.get(uid)
-            facts = self._told(order.intent) | because(order, self._now)
+            facts = intended(order.intent) | because(order, self._now)
             if tracked is not None:
                 self._note(tracked, Deed.RELEASED, facts)
             else:
@@ -191,7 +190,7 @@ class Records:
                 return
             if tracked is None:
                 return
-            facts = self._who(tracked.ref, str(pod.user))
+            facts = who(pod, pod.user, self._tenant(pod))
             facts |= {"stamp": pod.release, "by": pod.freed_by or UNKNOWN}
             self._say(Deed.BYPASSED, facts, ((pod.uid, BYPASSED),))
         self._noted.add(pod.uid)
@@ -253,7 +252,8 @@ class Records:
             self.passed(tracked, right)
 
     def _reclaimed(self, tracked: Tracked, eviction: Evict | Expel) -> None:
-        facts = self._who(tracked.ref, str(tracked.pod.user)) | reason(eviction)
+        pod = tracked.pod
+        facts = who(pod, pod.user, self._tenant(pod)) | reason(eviction)
         self._say(Deed.RECLAIMED, facts)
 
     def _bypassed(self, found: Bypassed) -> None:
@@ -261,7 +261,7 @@ class Records:
         tracked = self._roster.pods.get(found.ref.uid)
         if tracked is None or tracked.noted == BYPASSED:
             return
-        facts = self._who(found.ref, str(found.user)) | {
+        facts = who(found.ref, found.user, self._tenant(found.ref)) | {
             "stamp": found.stamp,
             "node": found.node or "",
             "by": tracked.pod.freed_by or UNKNOWN,
@@ -300,9 +300,9 @@ class Records:
         """A pod came to its end while nobody led: was it released before?"""
         pod = self._ended.get(uid)
         if pod is not None:
-            self._say(Deed.RELEASED, self._release(pod, None))
+            self._say(Deed.RELEASED, released(pod, self._tenant(pod), None, self._now))
         elif intent is not None:
-            self._say(Deed.RELEASED, self._told(intent) | {"settled": True, "certain": False})
+            self._say(Deed.RELEASED, intended(intent) | {"settled": True, "certain": False})
 
     def _keep(self, pod: Pod) -> None:
         if not _is_stamped(pod):
@@ -311,47 +311,14 @@ class Records:
             del self._ended[next(iter(self._ended))]
         self._ended[pod.uid] = pod
 
-    def _release(self, pod: Pod, order: Release | None) -> dict[str, Fact]:
-        """Return what is told of a release that shows in the pod itself."""
-        ref = PodRef(pod.uid, pod.namespace, pod.name)
-        facts = self._who(ref, str(pod.user)) | {
-            "pool": pod.pool or "",
-            "amounts": texts(pod.demand),
-            "stamp": pod.release,
-        }
-        if pod.release == ADOPTED:
-            return facts | {"byHand": True, "by": pod.freed_by or UNKNOWN}
-        if order is not None and order.stamp == pod.release:
-            return facts | because(order, self._now)
-        return facts | {"settled": True}
-
-    def _adopted(self, pod: Pod, pool: str | None) -> dict[str, Fact]:
-        ref = PodRef(pod.uid, pod.namespace, pod.name)
-        facts = self._who(ref, str(pod.user)) | {"pool": pool or ""}
-        return facts | {"amounts": texts(pod.demand)}
-
-    def _told(self, intent: Intend) -> dict[str, Fact]:
-        return self._who(intent.ref, str(intent.user)) | {
-            "tenant": intent.tenant,
-            "pool": intent.pool,
-            "amounts": texts(intent.demand),
-            "stamp": f"{intent.epoch}.{intent.sequence}",
-        }
-
-    def _who(self, ref: PodRef, user: str) -> dict[str, Fact]:
-        return {
-            "uid": ref.uid,
-            "namespace": ref.namespace,
-            "pod": ref.name,
-            "tenant": self._tenancy.tenant_of(ref.namespace),
-            "user": user,
-        }
+    def _tenant(self, pod: Pod | PodRef) -> TenantName:
+        return self._tenancy.tenant_of(pod.namespace)
 
     def _say_over(self, pod: Pod, noted: str, order: Release | None) -> None:
         self._noted.add(pod.uid)
-        deed, facts = Deed.RELEASED, self._release(pod, order)
+        deed, facts = Deed.RELEASED, released(pod, self._tenant(pod), order, self._now)
         if pod.release == ADOPTED and not is_by_hand(pod, noted):
-            deed, facts = Deed.ADOPTED, self._adopted(pod, pod.pool)
+            deed, facts = Deed.ADOPTED, adopted(pod, self._tenant(pod), pod.pool)
         self._say(deed, facts, ((pod.uid, deed.value),))
 
     def _note(self, tracked: Tracked, deed: Deed, facts: Mapping[str, Fact]) -> None:

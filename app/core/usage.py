@@ -36,7 +36,7 @@ _PLAIN = Tenant(TenantName(""), Millis(0))
 """What holds for a tenant without a Tenant resource."""
 
 
-_ITSELF = UserName("")
+ITSELF = UserName("")
 """Stands for a tenant itself among its users. The API server names nobody so."""
 
 
@@ -76,7 +76,7 @@ class Usage:
         self.used: dict[tuple[TenantName, PoolName], dict[Resource, int]] = {}
         self.now = Millis(0)
         self.past: dict[TenantName, dict[UserName, Past]] = {}
-        """What branches remembered before the tree was made anew; of a tenant itself as ""."""
+        """What branches remembered before the tree was made anew; tenants as ITSELF."""
         self._tenancy = tenancy
         self._placement = placement
         self._lingering: list[Lingering] = []
@@ -139,10 +139,10 @@ class Usage:
         return leaf
 
     def recall(self, name: TenantName, user: UserName, past: Past) -> None:
-        """A user of a tenant remembers this; no user: the tenant itself does."""
+        """A user of a tenant remembers this, or ITSELF does."""
         self.past.setdefault(name, {})[user] = past
         tenant = self.tree.tenants.get(name)
-        branch = self.tree.find(name, user) if user else tenant
+        branch = tenant if user == ITSELF else self.tree.find(name, user)
         if branch is not None:
             branch.recall(past.served, past.history, past.at)
             self.tree.serve(branch, past.served)
@@ -151,7 +151,7 @@ class Usage:
         """Make the tree anew and empty, with what tenants are now; the past is remembered later."""
         for name, branch in self.tree.tenants.items():
             past = self.past.setdefault(name, {})
-            past[_ITSELF] = Past(branch.served, self.tree.history(branch), self.now)
+            past[ITSELF] = Past(branch.served, self.tree.history(branch), self.now)
             for child in branch.children.values():
                 if isinstance(child, Leaf):
                     remembered = self.tree.history(child)
@@ -203,7 +203,7 @@ class Usage:
         self._remind(branch, name)
         return branch
 
-    def _remind(self, branch: Branch, name: TenantName, user: UserName = _ITSELF) -> None:
+    def _remind(self, branch: Branch, name: TenantName, user: UserName = ITSELF) -> None:
         """Give a new branch what it remembers from before the tree was made anew."""
         past = self.past.get(name, {}).get(user)
         if past is not None:

@@ -22,9 +22,9 @@ from app.core.gate import Patch
 from app.core.keys import OURS
 from app.core.model import ADOPTED, ANNOTATION_RELEASE, GATE, Uid
 from app.kube.announce import event
-from app.kube.canary import OWN_GATE
 from app.kube.client import JSON_PATCH, MERGE_PATCH, Client
 from app.kube.custom import POLICY
+from app.kube.trials import OWN_GATE
 
 PAGE = 500
 TRIES = 5

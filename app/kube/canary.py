@@ -14,10 +14,8 @@ from dataclasses import dataclass
 from app.core.errors import ClusterError
 from app.kube.alarm import Alarm
 from app.kube.client import Client
-from app.kube.trials import ACCOUNT, NAMESPACE, OWN_GATE, HoleFound, Layer, Stop, Trials
+from app.kube.trials import HoleFound, Layer, Stop, Trials
 from app.ports import EnforcementMeters
-
-__all__ = ["ACCOUNT", "CREATE", "HOLD", "NAMESPACE", "OWN_GATE", "RELEASE", "Canary", "Haste"]
 
 log = logging.getLogger("fairgate.kube")
 

@@ -102,7 +102,7 @@ def verify(
     if as_json:
         print(json.dumps(facts(verdict), indent=2))
     else:
-        print(sentence(verdict, is_pinned=pinned is not None or not files))
+        print(sentence(verdict, is_pinned=pinned is not None))
 
 
 def export(

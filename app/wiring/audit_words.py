@@ -29,7 +29,7 @@ def _brief(entry: Entry | None) -> dict[str, Any] | None:
 
 
 def sentence(verdict: Verdict, *, is_pinned: bool) -> str:
-    """Return what was found, for a person. `is_pinned`: the key is known from elsewhere."""
+    """Return what was found, for a person. `is_pinned`: the key was given."""
     first, last, signed = verdict.first, verdict.last, verdict.signed
     if first is None or last is None:
         return "There are no entries yet."

@@ -17,6 +17,7 @@ from app.control.opening import Opening
 from app.control.publisher import Publisher
 from app.control.releases import Releases
 from app.control.reporting import Collecting
+from app.core.durations import DAY
 from app.core.engine import Engine
 from app.core.events import NEEDED
 from app.core.model import Millis, Resource
@@ -38,7 +39,6 @@ from app.tls.signing import KeptKey, holds
 from app.web.metrics import Leading
 from app.wiring.process import Process, now, redis_of, watch
 
-DAY = 24 * 3600 * 1000
 HAND_OVER_SECONDS = 1.0
 """How long a leader that stops waits for answers. What has none by then, the next one settles."""
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from app.core.events import Source
 from app.core.model import Millis
-from app.kube import canary
+from app.kube import trials
 from app.kube.client import Client
 from app.kube.sources import Watched, watches
 from app.ports import EventSink, Store
@@ -77,7 +77,7 @@ def watch(process: Process, sink: EventSink, sources: list[Source]) -> Watched:
         sources=sources,
         managed=settings.managed_resources,
         # What is tried there waits for ever: nobody's work, and nobody's numbers.
-        exempt=(*settings.exempt_namespaces, canary.NAMESPACE),
+        exempt=(*settings.exempt_namespaces, trials.NAMESPACE),
     )
     process.tasks += [each.run for each in heard]
     return Watched(heard)

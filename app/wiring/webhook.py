@@ -6,8 +6,8 @@ from app.control.reporting import Reporting
 from app.core.claims import IMPLICIT
 from app.core.events import Source
 from app.core.resources import ManagedResources
-from app.kube import canary
 from app.kube.alarm import Alarm
+from app.kube.canary import Canary
 from app.kube.twins import Twins
 from app.kube.watchdog import Watchdog
 from app.store.reports import RedisReports
@@ -65,7 +65,7 @@ def _guard(process: Process, certificate: Renewal, view: View, reporting: Report
     meters, alarm = Enforcing(), Alarm(client, settings.namespace)
     latest = certificate.serving.ca
 
-    trials = canary.Canary(
+    tried = Canary(
         client,
         settings.managed_resources,
         seconds=settings.canary_seconds,
@@ -81,7 +81,7 @@ def _guard(process: Process, certificate: Renewal, view: View, reporting: Report
         meters=meters,
         alarm=alarm,
         is_ours=certificate.knows,
-        then=trials.hurry,
+        then=tried.hurry,
         reporter=reporting,
     )
 
@@ -94,4 +94,4 @@ def _guard(process: Process, certificate: Renewal, view: View, reporting: Report
     process.tasks.append(watchdog.run)
     process.checks["enforcement seen"] = lambda: watchdog.has_looked
     if settings.canary_seconds:
-        process.tasks.append(trials.run)
+        process.tasks.append(tried.run)

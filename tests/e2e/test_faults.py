@@ -19,9 +19,9 @@ from app.dev.cluster import Cluster
 from app.dev.fairgate import UNFAIR
 from app.dev.options import Options
 from app.dev.tools import Tools
-from app.kube.canary import NAMESPACE as CANARY
 from app.kube.client import Client
 from app.kube.sources import watches
+from app.kube.trials import NAMESPACE as CANARY
 from app.settings import EXEMPT, MANAGED
 from app.store.connection import Server
 from app.store.reader import RedisReader

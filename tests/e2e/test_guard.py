@@ -9,7 +9,7 @@ import pytest
 
 from app.core.errors import ClusterError
 from app.dev.cluster import Cluster
-from app.kube import canary
+from app.kube import canary, trials
 from app.kube.alarm import Alarm
 from app.kube.client import Client
 from tests.e2e.stage import GATE, NeverTrueError, Object, Stage, gates, pod, until
@@ -92,18 +92,18 @@ def test_the_canary_waits_and_counts_for_nobody(stage: Stage) -> None:
 
     def is_there() -> bool:
         nonlocal found
-        pods = stage.pods(canary.NAMESPACE)
+        pods = stage.pods(trials.NAMESPACE)
         found = pods[0] if pods else {}
         return bool(found)
 
     until("its pod is there", is_there)
-    assert gates(found) == [canary.OWN_GATE, GATE]
+    assert gates(found) == [trials.OWN_GATE, GATE]
     # Some other pod waits, so that the leader has counted.
     waiting = stage.namespace("waiting")
     stage.apply(waiting, pod("waits", 999))
     pending = "fairgate_pending_workloads"
     until("it counts", lambda: stage.metric("controller", pending, f'"ns.{waiting}"') == 1)
-    assert stage.metric("controller", pending, f'"ns.{canary.NAMESPACE}"') == 0
+    assert stage.metric("controller", pending, f'"ns.{trials.NAMESPACE}"') == 0
 
 
 # --- the trials, against a real server ---
@@ -149,7 +149,7 @@ def forbidden(fairgate_cluster: Cluster) -> Iterator[None]:
         "spec": {
             "matchConstraints": {
                 "namespaceSelector": {
-                    "matchLabels": {"kubernetes.io/metadata.name": canary.NAMESPACE}
+                    "matchLabels": {"kubernetes.io/metadata.name": trials.NAMESPACE}
                 },
                 "resourceRules": [
                     {

@@ -25,7 +25,7 @@ from app.dev.processes import last_lines
 from app.dev.readiness import has_ca, holds
 from app.dev.ready import until
 from app.dev.redis_server import start_redis
-from app.kube.canary import NAMESPACE as CANARY
+from app.kube.trials import NAMESPACE as CANARY
 from tests.e2e.stage import GPU, Object, Stage, gates
 from tests.faults import starting
 from tests.faults.cable import Cable

@@ -7,12 +7,12 @@ import json
 import pytest
 
 from app.dev.cluster import Cluster
-from app.kube import canary, enforcement, restore
+from app.kube import enforcement, restore, trials
 from tests.chart import ROLES, Object
 
 OURS = "fairgate-system"
 OTHER = "default"
-CANARY = canary.NAMESPACE
+CANARY = trials.NAMESPACE
 TRIED = restore.NORMAL_FORM
 """A name under which documents are tried, and nothing is stored."""
 

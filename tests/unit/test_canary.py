@@ -11,8 +11,8 @@ import pytest
 from app.core.errors import ClusterError, ClusterRefused, ClusterUnavailable
 from app.core.model import GATE
 from app.kube.alarm import Alarm
-from app.kube.canary import CREATE, HOLD, OWN_GATE, RELEASE, Canary, Haste
-from app.kube.trials import SCHEDULER, resource
+from app.kube.canary import CREATE, HOLD, RELEASE, Canary, Haste
+from app.kube.trials import OWN_GATE, SCHEDULER, resource
 from tests.fakes.guard import Guarded
 
 DENIED = ClusterRefused(

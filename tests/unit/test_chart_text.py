@@ -11,7 +11,7 @@ import yaml
 from app import settings
 from app.dev.fairgate import CHART
 from app.dev.tools import Tools
-from app.kube import canary, enforcement, restore
+from app.kube import enforcement, restore, trials
 from tests.chart import ROLES, Chart, Object, of_kind, the_webhook, webhooks_of
 
 OUTSIDE = "external.webhookUrl=https://127.0.0.1:9443/admit"
@@ -299,14 +299,14 @@ def test_the_webhook_may_write_exactly_what_it_keeps(inside: list[Object]) -> No
 
 
 def test_the_canary_lives_where_the_chart_lets_it(inside: list[Object]) -> None:
-    assert canary.NAMESPACE in of_kind(inside, "Namespace")
-    assert canary.NAMESPACE not in settings.EXEMPT
+    assert trials.NAMESPACE in of_kind(inside, "Namespace")
+    assert trials.NAMESPACE not in settings.EXEMPT
     [account] = [
         each
         for each in inside
-        if each["kind"] == "ServiceAccount" and each["metadata"]["namespace"] == canary.NAMESPACE
+        if each["kind"] == "ServiceAccount" and each["metadata"]["namespace"] == trials.NAMESPACE
     ]
-    assert account["metadata"]["name"] == canary.ACCOUNT
+    assert account["metadata"]["name"] == trials.ACCOUNT
 
 
 # --- TLS ---
@@ -450,7 +450,7 @@ def test_fairgate_cannot_be_made_to_wait_for_itself(
 def test_fairgate_may_live_in_a_namespace_of_another_name(chart: Chart) -> None:
     documents = chart.render("--namespace=elsewhere", "exemptNamespaces={kube-system,elsewhere}")
     homes = {each["metadata"].get("namespace", "elsewhere") for each in documents}
-    assert homes == {"elsewhere", canary.NAMESPACE}
+    assert homes == {"elsewhere", trials.NAMESPACE}
     assert the_webhook(documents)["clientConfig"]["service"]["namespace"] == "elsewhere"
     for kind in ("RoleBinding", "ClusterRoleBinding"):
         for binding in of_kind(documents, kind).values():

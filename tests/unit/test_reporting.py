@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from app.control.reporting import DAY, MOST, Collecting, Reporting
+from app.control.reporting import MOST, Collecting, Reporting
 from app.core.audit import Deed, Fact
+from app.core.durations import DAY
 from app.core.model import Millis
 from tests.fakes.recorder import FakeRecorder
 from tests.fakes.reports import FakeReports

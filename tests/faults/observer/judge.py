@@ -80,7 +80,6 @@ class Judge:
         self._stamps: dict[str, str] = {}
         self._terms: dict[int, Term] = {}
         self._strays: dict[str, float] = {}
-        self._old: set[str] = set()
         self._observing = False
         self._enforced = float("-inf")
         self._holder = ""
