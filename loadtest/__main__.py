@@ -26,6 +26,7 @@ from loadtest import (
     machine,
     packing,
     philly,
+    recovery,
     releases,
     startup,
     windows,
@@ -36,7 +37,7 @@ from loadtest.load import BenchFailed
 from loadtest.report import Report, show
 
 MEASURES = {part.NAME: part for part in (creations, releases, latency)}
-OFFLINE = {part.NAME: part for part in (decisions, philly, packing, startup)}
+OFFLINE = {part.NAME: part for part in (decisions, philly, packing, startup, recovery)}
 """Those that need no cluster, or bring their own."""
 ON_LOGS = (philly.NAME, windows.NAME, packing.NAME)
 WRONG_INPUT, UNREACHABLE, DEFECT, INTERRUPTED = 2, 3, 4, 130
@@ -53,6 +54,7 @@ class Only(Enum):
     RELEASES = releases.NAME
     LATENCY = latency.NAME
     STARTUP = startup.NAME
+    RECOVERY = recovery.NAME
 
 
 class Output(Enum):

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import re
 
 import msgspec
 import pytest
 from rich.console import Console
 
 from app.core.errors import ClusterUnavailable
-from loadtest import load, report
+from loadtest import load, recovery, report
 from loadtest.figures import (
     Measure,
     Series,
@@ -198,3 +199,11 @@ async def test_load_raises_the_first_failure_as_it_is() -> None:
 
     with pytest.raises(ClusterUnavailable, match="no answer"):
         await load.over(range(100), send, limit=5)
+
+
+@pytest.mark.parametrize("promise", recovery.PROMISES, ids=lambda promise: promise.title)
+def test_every_promise_of_a_time_is_noted_by_a_fault_test(promise: recovery.Promise) -> None:
+    text = (recovery.ROOT / "tests" / "faults" / f"test_{promise.file}.py").read_text()
+    assert f"def {promise.test.partition('[')[0]}" in text
+    noted = re.findall(r'took\(\s*f?"([^"]+)"', text)
+    assert any(promise.is_in(promise.test, re.sub(r"{[^}]*}", "it", each)) for each in noted)
