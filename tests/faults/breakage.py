@@ -179,7 +179,8 @@ def tenant_changed(rig: Rig, random: Random) -> Mend:
     namespace = random.choice(("load-a", "load-b", "load-c"))
     spec: dict[str, Any] = {"paused": random.random() < 0.2}
     if random.random() < 0.5:
-        spec["limits"] = {GPU: str(random.choice((4, 8, 16)))}
+        limit = {GPU: random.choice((4, 8, 16))}
+        spec["quotas"] = [{"pool": "default", "limit": limit}]
     weight = str(random.choice((1, 2, 5)))
     rig.stage.apply("default", tenant(f"t-{namespace}", weight, namespace, **spec))
     return lambda: rig.stage.apply("default", tenant(f"t-{namespace}", "1", namespace))
