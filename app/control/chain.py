@@ -71,6 +71,9 @@ class Chain:
         self._cluster = cluster
         self._retention = retention
         self._clock = clock
+        # `_sealed`: what we wrote into Redis last; `_anchored`: the newest kept outside Redis;
+        # `_after`: where Redis ends; `_head`: what the next entry is bound to. The last two differ
+        # after a loss, until the entry that names the gap is in.
         self._epoch = 0
         self._signer: Signing | None = None
         self._sealed: SignedHead | None = None

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 
 from app.control.auditor import Auditor
 from app.control.chain import Chain, Retention
@@ -30,7 +32,9 @@ from app.kube.corrections import PodAdopter, PodEvictor
 from app.kube.installation import KeptInstallation
 from app.kube.lease import LeaseLeadership
 from app.kube.release import PodReleaser
+from app.kube.sources import Watched
 from app.kube.status import ResourceStatus
+from app.ports import Store
 from app.store.audit import RedisTrail
 from app.store.connection import Server
 from app.store.outlet import Backlog, Folder, output
@@ -46,69 +50,118 @@ FLUSH_SECONDS = 1.0
 """How long a process that ends waits for a sink of the audit chain."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Ground:
+    """What all parts of a controller share."""
+
+    engine: Engine
+    inbox: Inbox
+    meters: Leading
+    heard: asyncio.Event
+    server: Server
+    store: Store
+    leadership: LeaseLeadership
+    keeper: KeptCheckpoints
+
+
+@dataclass(frozen=True, slots=True)
+class _Lead:
+    """What works only, or otherwise, while this replica leads."""
+
+    leader: Leader
+    copier: Copier
+    releases: Releases
+    auditor: Auditor
+    outlets: list[Backlog]
+
+
 async def controller(process: Process) -> None:
     """Put together what a leader, or its standby, needs."""
     settings, client = process.settings, process.client
-    server = redis_of(process)
-    store = process.adapters.store(server, settings.cluster)
-    process.after_start.append(server.check)
-    managed = ManagedResources(settings.managed_resources)
-    classes = {each.name: Resource(each.resource) for each in settings.device_classes}
-    engine, inbox, meters, heard = (
-        Engine(managed, evicts=False, evicts_bypassed=settings.evict_bypassed, classes=classes),
-        Inbox(),
-        Leading(),
-        asyncio.Event(),
-    )
-    leadership = LeaseLeadership(
-        client, settings.namespace, settings.identity, duration=settings.lease_seconds
-    )
-    releaser = PodReleaser(process.adapters.patches(client), left=leadership.left)
+    ground = _ground(process)
+    engine, inbox, meters, heard = ground.engine, ground.inbox, ground.meters, ground.heard
     sight = watch(process, inbox, sorted(NEEDED, key=lambda source: source.value))
-    keeper = KeptCheckpoints(client, settings.namespace)
-    copier = Copier(store, engine, inbox, meters, now, lambda: leader.depose())  # noqa: PLW0108
-    anchor = KeptAnchor(client, settings.namespace)
-    auditor, outlets = _auditing(process, server, anchor, lambda: leader.depose())  # noqa: PLW0108
-    releases = Releases(
-        releaser,
-        copier,
-        leadership,
-        inbox,
-        meters,
-        now,
-        settings.release_concurrency,
-        lambda: leader.depose(),  # noqa: PLW0108
-    )
-    installation = KeptInstallation(client, settings.namespace)
-    opening = Opening(
-        engine, inbox, store, releaser, installation, sight, keeper, anchor, now, heard
-    )
-    leader = Leader(opening, leadership, inbox, copier, releases, auditor, meters, now)
+    lead = _lead(process, ground, sight)
+    leader, copier, auditor, leadership = lead.leader, lead.copier, lead.auditor, ground.leadership
     corrections = Corrections(
         PodAdopter(client), PodEvictor(client), leadership, inbox, meters, now
     )
     announcer = PodAnnouncer(client)
-    checkpoints = Checkpoints(engine.memory, keeper, lambda: leadership.left() > 0, now)
+    checkpoints = Checkpoints(engine.memory, ground.keeper, lambda: leadership.left() > 0, now)
     publisher = Publisher(engine, ResourceStatus(client), meters, lambda: leader.leads, now)
-    loop = Loop(engine, inbox, copier, releases, corrections, announcer, auditor, now, heard)
+    loop = Loop(engine, inbox, copier, lead.releases, corrections, announcer, auditor, now, heard)
     process.tasks += [part.run for part in (loop, copier, leader, announcer, publisher)]
-    collecting = Collecting(
-        RedisReports(server, settings.cluster), auditor, lambda: leader.epoch, now
-    )
+    reports = RedisReports(ground.server, settings.cluster)
+    collecting = Collecting(reports, auditor, lambda: leader.epoch, now)
     process.tasks += [checkpoints.run, auditor.run, collecting.run]
-    process.tasks += [outlet.run for outlet in outlets]
+    process.tasks += [outlet.run for outlet in lead.outlets]
     process.checks["cluster heard"] = heard.is_set
+    process.before_end.append(
+        partial(_hand_over, lead, corrections, leadership, settings.drain_seconds)
+    )
 
-    async def hand_over() -> None:
-        leader.leave()
-        await releases.drain(min(settings.drain_seconds, HAND_OVER_SECONDS))
-        await corrections.stop()
-        await auditor.end()
-        await leadership.give_up()
-        for outlet in outlets:
-            await outlet.flush(FLUSH_SECONDS)
 
-    process.before_end.append(hand_over)
+def _ground(process: Process) -> _Ground:
+    settings, client, server = process.settings, process.client, redis_of(process)
+    process.after_start.append(server.check)
+    managed = ManagedResources(settings.managed_resources)
+    classes = {each.name: Resource(each.resource) for each in settings.device_classes}
+    return _Ground(
+        Engine(managed, evicts=False, evicts_bypassed=settings.evict_bypassed, classes=classes),
+        Inbox(),
+        Leading(),
+        asyncio.Event(),
+        server,
+        process.adapters.store(server, settings.cluster),
+        LeaseLeadership(
+            client, settings.namespace, settings.identity, duration=settings.lease_seconds
+        ),
+        KeptCheckpoints(client, settings.namespace),
+    )
+
+
+def _lead(process: Process, ground: _Ground, sight: Watched) -> _Lead:
+    """Return the leader, and whoever can depose it: each knows of the other."""
+    settings, client, leadership = process.settings, process.client, ground.leadership
+    engine, inbox, meters, store = ground.engine, ground.inbox, ground.meters, ground.store
+
+    def depose() -> None:
+        leader.depose()
+
+    releaser = PodReleaser(process.adapters.patches(client), left=leadership.left)
+    copier = Copier(store, engine, inbox, meters, now, depose)
+    concurrency = settings.release_concurrency
+    releases = Releases(releaser, copier, leadership, inbox, meters, now, concurrency, depose)
+    anchor = KeptAnchor(client, settings.namespace)
+    auditor, outlets = _auditing(process, ground.server, anchor, depose)
+    installation = KeptInstallation(client, settings.namespace)
+    opening = Opening(
+        engine,
+        inbox,
+        store,
+        releaser,
+        installation,
+        sight,
+        ground.keeper,
+        anchor,
+        now,
+        ground.heard,
+    )
+    leader = Leader(opening, leadership, inbox, copier, releases, auditor, meters, now)
+    return _Lead(leader, copier, releases, auditor, outlets)
+
+
+async def _hand_over(
+    lead: _Lead, corrections: Corrections, leadership: LeaseLeadership, drain: float
+) -> None:
+    """Leave the lead in order: what has no answer within `drain` seconds the next one settles."""
+    lead.leader.leave()
+    await lead.releases.drain(min(drain, HAND_OVER_SECONDS))
+    await corrections.stop()
+    await lead.auditor.end()
+    await leadership.give_up()
+    for outlet in lead.outlets:
+        await outlet.flush(FLUSH_SECONDS)
 
 
 def _auditing(

@@ -1,4 +1,4 @@
-"""Bugs of a peer that must never be ours, each with a cluster that outlives its leaders."""
+"""What another project got wrong and we must not, each with a cluster that outlives its leaders."""
 
 from __future__ import annotations
 
