@@ -177,7 +177,8 @@ class Watchdog:
         """Wait until there may be something to do."""
         while not self._is_due():
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._stirred.wait(), self._pace.look)
+                async with asyncio.timeout(self._pace.look):  # wait_for can swallow a cancellation
+                    await self._stirred.wait()
         self._stirred.clear()
 
     def _is_due(self) -> bool:

@@ -102,8 +102,8 @@ async def test_an_upgrade_ends_with_the_new_objects(release: Release) -> None:
         made = await kept.get(ref(second).path)
         assert made is not None
         assert made["metadata"]["labels"]["app.kubernetes.io/managed-by"] == "Helm"
-        await kept.client.request("DELETE", ref(second).path)
-    assert not kept.guarded.restores
+        assert not kept.guarded.restores
+    await kept.client.request("DELETE", ref(second).path)
 
 
 async def test_an_upgrade_never_takes_the_ca_away(release: Release) -> None:

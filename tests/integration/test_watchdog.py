@@ -516,3 +516,10 @@ async def test_an_edit_is_undone_while_observing(kept: Kept) -> None:
         before = await kept.find(BINDING)
         await kept.edit(BINDING, lambda live: live["spec"].update(policyName="another"))
         await restored(kept, BINDING, before)
+
+
+async def test_it_ends_when_told_though_something_has_just_changed(kept: Kept) -> None:
+    for _ in range(5):
+        async with asyncio.timeout(60), kept.keeping():
+            await kept.settle()
+            await kept.client.request("DELETE", kept.path(POLICY))
