@@ -523,4 +523,4 @@ async def test_it_ends_when_told_though_something_has_just_changed(kept: Kept) -
     for _ in range(5):
         async with asyncio.timeout(60), kept.keeping():
             await kept.settle()
-            await kept.client.request("DELETE", kept.path(POLICY))
+            await kept.edit(POLICY, lambda policy: policy["spec"].update(failurePolicy="Ignore"))
