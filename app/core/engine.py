@@ -28,6 +28,7 @@ from app.core.policy import Policy
 from app.core.pools import Pools
 from app.core.records import Records
 from app.core.resources import ManagedResources
+from app.core.resting import Resting
 from app.core.roster import Roster
 from app.core.tenancy import Tenancy
 from app.core.tracked import Tracked
@@ -44,10 +45,6 @@ of order takes effect at once."""
 WITNESSES = 1
 """With how many siblings the live leader compares each release, to measure the drift. The
 first that could start is, as a rule, the one that comes closest to the bound."""
-
-FIRST_REST = 1_000
-LONGEST_REST = 64_000
-"""Milliseconds before a pod whose release was refused is tried again."""
 
 
 class Engine:
@@ -82,7 +79,7 @@ class Engine:
         self._fresh: set[ev.Source] = set()
         self._epoch: int | None = None
         self._store_ready = False
-        self._resting: dict[Uid, Millis] = {}
+        self._resting = Resting(self._roster)
         self._news: list[Tracked] = []
         self._effects: list[Effect] = []
         self._woken: Millis | None = None
@@ -104,7 +101,7 @@ class Engine:
         else:
             self._records.remind()
             if self.ready:
-                self._wake(event.at)
+                self._resting.wake(event.at)
                 self._act()
         self._effects += self._records.take()
         return tuple(self._effects) if self._epoch is not None else ()
@@ -163,7 +160,7 @@ class Engine:
 
     def _set_alarm(self) -> None:
         """Ask to be woken when something is due by time alone, unless that was asked already."""
-        due = [*self._resting.values(), self._usage.due(), self._turns.wake_at()]
+        due = [self._resting.due(), self._usage.due(), self._turns.wake_at()]
         if self._oversight.since is not None:
             due += (self._oversight.due(), self._unbound.due())
         at = min((each for each in due if each is not None), default=None)
@@ -173,16 +170,37 @@ class Engine:
 
     def _note(self, event: ev.NewsEvent) -> None:
         match event:
+            case ev.ReleaseAnswered(at, uid, answer):
+                self._answer(at, uid, answer)
+            case ev.ReleaseStuck(_, uid):
+                self._turns.in_flight.discard(uid)  # others may take its place
+            case ev.EvictionAccepted(_, uid):
+                self._records.evicted(uid)
+            case ev.EvictionRefused(_, uid):
+                self._spare(uid)
+            case ev.Installed(_, since):
+                self._oversight.since = since
+            case ev.CheckpointsRead(_, checkpoints):
+                for name, checkpoint in checkpoints.items():
+                    self.memory.hear(name, checkpoint, live=False)
+            case ev.StoreReady() | ev.StoreLost():
+                self._store_ready = isinstance(event, ev.StoreReady)
+            case ev.LeadershipGained():
+                self._lead(event)
+            case ev.LeadershipLost():
+                self._follow()
+            case _:
+                self._hear(event)
+
+    def _hear(self, event: ev.ClusterEvent) -> None:
+        """Take in what a watch saw."""
+        match event:
             case ev.PodObserved(_, pod):
                 self._observe(pod)
             case ev.PodGone(_, uid):
                 self._pools.drop_bystander(uid)
                 self._records.vanished(uid)
                 self._forget(uid)
-            case ev.ReleaseAnswered(at, uid, answer):
-                self._answer(at, uid, answer)
-            case ev.ReleaseStuck(_, uid):
-                self._turns.in_flight.discard(uid)  # others may take its place
             case ev.BystanderObserved(_, bystander):
                 self._pools.put_bystander(bystander)
                 self._forget(bystander.uid)
@@ -193,16 +211,12 @@ class Engine:
             case ev.TenantObserved(_, tenant, _, checkpoint):
                 self._roster.put_tenant(tenant)
                 if checkpoint is not None:
-                    live = ev.Source.TENANTS in self._fresh
-                    self.memory.hear(tenant.name, checkpoint, live=live)
+                    self.memory.hear(tenant.name, checkpoint, live=ev.Source.TENANTS in self._fresh)
                 self._records.configured(tenant, event.by)
             case ev.TenantGone(_, name):
                 self._roster.drop_tenant(name)
                 self.memory.forget(name)
                 self._records.dropped(Tenant, name)
-            case ev.CheckpointsRead(_, checkpoints):
-                for name, checkpoint in checkpoints.items():
-                    self.memory.hear(name, checkpoint, live=False)
             case ev.PoolObserved(_, pool):
                 self._pools.put_pool(pool)
                 self._records.configured(pool, event.by)
@@ -229,20 +243,6 @@ class Engine:
                 self._fresh.add(source)
             case ev.SourceStale(_, source):
                 self._fresh.discard(source)
-            case ev.EvictionAccepted(_, uid):
-                self._records.evicted(uid)
-            case ev.EvictionRefused(_, uid):
-                self._spare(uid)
-            case ev.Installed(_, since):
-                self._oversight.since = since
-            case ev.StoreReady():
-                self._store_ready = True
-            case ev.StoreLost():
-                self._store_ready = False
-            case ev.LeadershipGained():
-                self._lead(event)
-            case ev.LeadershipLost():
-                self._follow()
             case _:
                 assert_never(event)
 
@@ -293,7 +293,7 @@ class Engine:
         self._turns.forget(uid)
         self._oversight.forget(uid)
         self._unbound.forget(uid)
-        self._resting.pop(uid, None)
+        self._resting.forget(uid)
 
     def _rule(self, policy: Policy) -> None:
         self._roster.put_policy(policy)
@@ -331,23 +331,10 @@ class Engine:
                     self._effects.append(Refund(uid))
                     self._oversight.withdraw(uid)
                     if answer is Answer.HELD:
-                        self._rest(at, known)
+                        self._resting.begin(at, known)
             case _:
                 assert_never(answer)
         known.intent = None
-
-    def _rest(self, at: Millis, known: Tracked) -> None:
-        """Let others go first for a while, twice as long after each refusal."""
-        pause = min(FIRST_REST << known.refusals, LONGEST_REST)
-        known.refusals += 1
-        self._resting[known.pod.uid] = Millis(at + pause)
-        self._roster.rest(known, True)
-
-    def _wake(self, at: Millis) -> None:
-        for uid in [uid for uid, until in self._resting.items() if until <= at]:
-            del self._resting[uid]
-            if uid in self._roster.pods:
-                self._roster.rest(self._roster.pods[uid], False)
 
     def _lead(self, gained: ev.LeadershipGained) -> None:
         self._epoch = gained.epoch
