@@ -10,6 +10,7 @@ import pytest
 from starlette.types import ASGIApp
 
 from app.core.effects import PodRef
+from app.core.engine import Engine
 from app.core.errors import ClusterUnavailable, StoreUnavailable
 from app.core.events import PoolObserved, Source, SourceFresh, TenantObserved
 from app.core.model import (
@@ -23,8 +24,11 @@ from app.core.model import (
     Uid,
     UserName,
 )
+from app.core.resources import ManagedResources
 from app.ports import Identity, Place
-from app.web.api import api_app
+from app.web.access import Access
+from app.web.api.app import api_app
+from app.web.api.ground import Ground
 from app.web.view import View
 from tests.fakes.asgi import Reply, call
 
@@ -122,9 +126,14 @@ async def view() -> View:
     return view
 
 
+def ground(view: View, rights: Rights, queues: Queues) -> Ground:
+    engine = Engine(ManagedResources(("nvidia.com/gpu",)), records=False)
+    return Ground(Access(rights), engine, lambda: view.ready, lambda: 0, lambda: NOW, view, queues)
+
+
 @pytest.fixture
 def app(view: View, rights: Rights, queues: Queues) -> ASGIApp:
-    return api_app(view, rights, queues, {"redis": lambda: True})
+    return api_app(ground(view, rights, queues), {"redis": lambda: True})
 
 
 async def get(app: ASGIApp, path: str, token: str = "alices") -> Reply:
@@ -247,7 +256,7 @@ async def test_a_store_that_does_not_answer_is_503(
 async def test_a_view_that_is_not_whole_is_503(rights: Rights, queues: Queues) -> None:
     rights.granted = {("list", "tenants")}
 
-    reply = await get(api_app(View(NEEDS), rights, queues, {}), "/v1/tenants")
+    reply = await get(api_app(ground(View(NEEDS), rights, queues), {}), "/v1/tenants")
 
     assert reply.status == 503
     assert problem(reply)
@@ -271,7 +280,8 @@ async def test_the_description_names_routes_and_how_to_log_in(app: ASGIApp) -> N
 
 
 async def test_readiness_lists_what_is_missing(view: View, rights: Rights, queues: Queues) -> None:
-    app = api_app(view, rights, queues, {"redis": lambda: False, "view": lambda: view.ready})
+    checks = {"redis": lambda: False, "view": lambda: view.ready}
+    app = api_app(ground(view, rights, queues), checks)
 
     assert (await call(app, "GET", "/livez")).status == 200
     reply = await call(app, "GET", "/readyz")

@@ -1,0 +1,44 @@
+"""Lets an engine see what the leader sees, and decide nothing: what a replica answers from."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import Callable
+
+from app.control.inbox import Inbox
+from app.core.engine import Engine
+from app.core.events import Pass
+from app.core.model import Millis
+
+TICK_SECONDS = 1.0
+
+
+class Mirror:
+    """Feeds an engine that never leads; `heard` once it saw every source whole.
+
+    `age` is how long ago, in milliseconds, it last took in what there was.
+    """
+
+    def __init__(self, engine: Engine, inbox: Inbox, clock: Callable[[], Millis]) -> None:
+        self.heard = False
+        self._engine = engine
+        self._inbox = inbox
+        self._clock = clock
+        self._passed = clock()
+
+    def age(self) -> int:
+        """Return how old what the engine knows is, in milliseconds, the watches' delay aside."""
+        return max(0, self._clock() - self._passed)
+
+    async def run(self) -> None:
+        """Carry events until cancelled."""
+        while True:
+            for event in await self._inbox.take(TICK_SECONDS):
+                self._engine.handle(event)
+            self._passed = self._clock()
+            self._engine.handle(Pass(self._passed))
+            if self._engine.ready and not self.heard:
+                gc.freeze()  # what was heard at the start mostly stays: never look through it again
+                self.heard = True
+            await asyncio.sleep(0)

@@ -1,0 +1,34 @@
+"""The REST API as one app: every route, the health checks, and how a no is told."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, FastAPI
+
+from app.web import problems
+from app.web.api.ground import Ground
+from app.web.api.pools import pool_routes
+from app.web.api.tenants import tenant_routes
+from app.web.ops import Checks, ops_routes
+from app.web.problems import Problem
+
+
+def api_app(ground: Ground, checks: Checks) -> FastAPI:
+    """Return the app with `/v1`, the health routes and `/openapi.json`."""
+    app = FastAPI(
+        title="Fairgate",
+        summary="Who waits for GPUs, in which order.",
+        version="v1",
+        docs_url=None,
+        redoc_url=None,
+        responses={
+            status: {"model": Problem, "content": {problems.MEDIA_TYPE: {}}}
+            for status in (400, 401, 403, 404, 503)
+        },
+    )
+    problems.install(app)
+    v1 = APIRouter(prefix="/v1", tags=["v1"])
+    for routes in (tenant_routes(ground), pool_routes(ground)):
+        v1.include_router(routes)
+    app.include_router(v1)
+    app.include_router(ops_routes(checks))
+    return app
