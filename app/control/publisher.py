@@ -75,7 +75,7 @@ class Publisher:
             if not self._leads():
                 self._published.clear()
                 continue
-            view = self._engine.view()
+            view = self._engine.outlook.view()
             self._meters.shares(view)
             self._meters.drifted(self._engine.drift.ratio)
             statuses = self._statuses(view)

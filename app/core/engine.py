@@ -16,13 +16,12 @@ from app.core.claimants import Claimants
 from app.core.copies import Copies
 from app.core.drift import Drift
 from app.core.effects import Effect, Intend, Notice, Rebuild, Refund, StoreWrite, Tell, WakeAt
-from app.core.ledger import Owner
 from app.core.life import LIVES, Life, Sight, sight
 from app.core.memory import Memory
 from app.core.model import Answer, Millis, Pod, Pool, Resource, Tenant, Uid
 from app.core.order import likely
+from app.core.outlook import Outlook
 from app.core.oversight import Oversight, Right
-from app.core.overview import overview
 from app.core.placement import Placement
 from app.core.policy import Policy
 from app.core.pools import Pools
@@ -35,8 +34,7 @@ from app.core.tracked import Tracked
 from app.core.turns import Turns
 from app.core.unbound import Unbound
 from app.core.usage import Usage
-from app.core.views import View
-from app.core.why import Why, explain, why
+from app.core.why import explain
 
 WINDOW = 256
 """Most releases in flight at once: enough to keep the API server busy, few enough that a change
@@ -61,7 +59,6 @@ class Engine:
         records: bool = True,
     ) -> None:
         self.drift = Drift(witnesses)
-        self._managed = managed
         self._tenancy = Tenancy()
         self._pools = Pools(managed)
         self._placement = Placement(self._pools)
@@ -72,6 +69,14 @@ class Engine:
         self._copies = Copies(self._roster)
         self._turns = Turns(
             self._roster, self._pools, self._placement, self.drift, window=window, evicts=evicts
+        )
+        self.outlook = Outlook(
+            self._roster,
+            self._tenancy,
+            self._pools,
+            self._placement,
+            self._turns.reservations,
+            managed,
         )
         self._oversight = Oversight(self._roster, evicts_bypassed)
         self._unbound = Unbound(self._roster)
@@ -126,17 +131,6 @@ class Engine:
         stamps = (t.stamp for t in self._roster.pods.values())
         epochs = (epoch for epoch, sequence in stamps if fences or sequence > 0)
         return max(likely(epochs), likely(self.memory.epochs()))
-
-    def why(self, uid: Uid) -> Why | None:
-        """Return why a held pod waits; None for any other. Ask after a pass."""
-        tracked = self._roster.pods.get(uid)
-        if tracked is None or tracked.uses:
-            return None
-        return why(tracked, self._roster, self._placement, self._turns.reservations)
-
-    def spent(self, at: Millis) -> Mapping[Owner, Mapping[Resource, int]]:
-        """Return resource-milliseconds of every tenant, user and pool, as fairness counts them."""
-        return dict(self._usage.ledger.spent(max(at, self._usage.now)))
 
     def _act(self) -> None:
         self._roster.reckon()
@@ -379,7 +373,3 @@ class Engine:
 
     def _say(self, tracked: Tracked, notice: Notice, message: str) -> None:
         self._effects.append(Tell(tracked.ref, notice, message))
-
-    def view(self) -> View:
-        """Return what the status of tenants and pools should say now."""
-        return overview(self._roster, self._tenancy, self._pools, self._placement, self._managed)

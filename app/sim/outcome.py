@@ -134,7 +134,7 @@ def _tenants(
 
 def _waiting(queued: Iterable[tuple[Work, Pod]], world: World) -> Iterator[Waiting]:
     for work, pod in queued:
-        why = world.engine.why(pod.uid)
+        why = world.engine.outlook.why(pod.uid)
         if why is not None:
             yield Waiting(work, pod.since, why)
 
@@ -160,7 +160,7 @@ def _users(scenario: Scenario, world: World) -> Users:
         account.used = add(account.used, pod.demand)
     for pod in world.waiting():
         found[TenantName(pod.namespace)][pod.user].pending += 1
-    for (tenant, user, _), spent in world.engine.spent(scenario.until).items():
+    for (tenant, user, _), spent in world.engine.outlook.spent(scenario.until).items():
         account = found[tenant][user]
         account.charged = add(account.charged, spent)
     return found

@@ -149,7 +149,7 @@ class World:
 
     def view(self) -> View:
         """Return the engine's own view."""
-        return self.engine.view()
+        return self.engine.outlook.view()
 
     def _play(self, effect: Effect) -> Sequence[ev.Event]:
         match effect:

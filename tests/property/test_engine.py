@@ -194,7 +194,7 @@ def without_history(view: View) -> View:
 def test_what_is_counted_equals_a_recount(script: list[tuple[object, ...]]) -> None:
     for life in play(script):
         other = life.recount()
-        assert without_history(life.engine.view()) == without_history(other.view())
+        assert without_history(life.engine.outlook.view()) == without_history(other.view())
         assert sorted(map(repr, life.engine.writes())) == sorted(map(repr, other.writes()))
 
 
@@ -204,7 +204,7 @@ def test_releases_stay_within_capacity_and_leave_nothing_that_fits(
     script: list[tuple[object, ...]],
 ) -> None:
     for life in play(script):
-        pool = life.engine.view().pools[PoolName("default")]
+        pool = life.engine.outlook.view().pools[PoolName("default")]
         free = pool.capacity.get(GPU, 0) - pool.used.get(GPU, 0)
         assert free >= 0 or life.shrunk
         waiting = [p.demand[GPU] for p in life.pods.values() if p.gates]

@@ -220,7 +220,7 @@ class Machine(RuleBasedStateMachine):
 
     @invariant()
     def what_is_counted_is_what_runs(self) -> None:
-        view = self.drive.engine.view()
+        view = self.drive.engine.outlook.view()
         for team, shown in view.tenants.items():
             for pool in self.judge.worth:
                 used = shown.used.get(PoolName(pool), {}).get(GPU, 0)

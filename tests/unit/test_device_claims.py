@@ -162,7 +162,7 @@ class Bench:
 
     @property
     def used(self) -> Amounts:
-        used = self.engine.view().pools[PoolName("default")].used
+        used = self.engine.outlook.view().pools[PoolName("default")].used
         return {r: v for r, v in used.items() if v}
 
     def charged(self) -> dict[str, int]:
@@ -176,7 +176,7 @@ class Bench:
         return found
 
     def rule(self, name: str) -> Rule:
-        found = self.engine.why(Uid(f"a/{name}"))
+        found = self.engine.outlook.why(Uid(f"a/{name}"))
         assert found is not None
         return found.rule
 

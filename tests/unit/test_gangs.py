@@ -75,7 +75,7 @@ class Term:
         return [order.intent.ref.name for order in self.released]
 
     def text(self, pod: Pod) -> str:
-        why = self.engine.why(pod.uid)
+        why = self.engine.outlook.why(pod.uid)
         assert why is not None
         return why.text
 
@@ -180,7 +180,7 @@ def test_the_rest_that_does_not_fit_says_so_and_is_kept_room() -> None:
     term = Term(*gang, other, small, gpus=4)
     assert term.names() == []  # one is free, and kept
     assert "2 of gang train run already" in term.text(gang[3])
-    why = term.engine.why(gang[3].uid)
+    why = term.engine.outlook.why(gang[3].uid)
     assert why is not None
     assert why.rule is Rule.CAPACITY
     assert term.hear(ev.PodGone(Millis(2000), other.uid)) == ["g2", "g3"]
@@ -204,13 +204,13 @@ def test_a_standby_answers_why_as_the_leader_does(stays: int) -> None:
     pods = [*(held_pod(f"p{n}", "ab"[n % 2], since=n) for n in range(4)), *map(member, range(3))]
     leader, standby = Term(full, *pods, gpus=1), Term(full, *pods, gpus=1, lead=False)
     for pod in pods:
-        assert standby.engine.why(pod.uid) == leader.engine.why(pod.uid)
+        assert standby.engine.outlook.why(pod.uid) == leader.engine.outlook.why(pod.uid)
     gone = ev.PodGone(Millis(2000), pods[stays].uid)
     leader.hear(gone)
     standby.hear(gone)
     for pod in pods:
-        assert standby.engine.why(pod.uid) == leader.engine.why(pod.uid)
-    assert standby.engine.view() == leader.engine.view()
+        assert standby.engine.outlook.why(pod.uid) == leader.engine.outlook.why(pod.uid)
+    assert standby.engine.outlook.view() == leader.engine.outlook.view()
 
 
 def test_nobody_is_told_twice_that_the_gang_is_not_complete() -> None:

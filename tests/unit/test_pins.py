@@ -83,7 +83,7 @@ class Bench:
         self.hear(ev.PodGone(Millis(2), uid))
 
     def text(self, pod: Pod) -> str:
-        why = self.engine.why(pod.uid)
+        why = self.engine.outlook.why(pod.uid)
         assert why is not None
         return why.text
 
@@ -170,7 +170,7 @@ def test_what_is_lacking_is_told_of_its_own_node() -> None:
     bench.runs("other", "b")
     agent = pinned("agent", "b")
     bench.see(agent)
-    why = bench.engine.why(agent.uid)
+    why = bench.engine.outlook.why(agent.uid)
     assert why is not None
     assert why.rule is Rule.CAPACITY
     assert why.numbers[f"{GPU} free on b"] == "0"

@@ -60,7 +60,7 @@ def test_who_is_at_the_limit_is_told_the_numbers() -> None:
         "queued: 1 of 1 in team/u; waits for 2 nvidia.com/gpu of pool default; tenant team is at "
         "its limit: 2 nvidia.com/gpu used, 2 nvidia.com/gpu asked, 3 nvidia.com/gpu limit"
     ]
-    reason = engine.why(second.uid)
+    reason = engine.outlook.why(second.uid)
     assert reason is not None
     assert reason.rule is Rule.LIMIT
 
