@@ -6,13 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from app.core.ledger import Owner
-from app.core.model import Millis, Resource, Uid
+from app.core.model import Millis, Resource, TenantName, Uid
 from app.core.overview import overview
+from app.core.owed import Owed, owed
 from app.core.placement import Placement
 from app.core.pools import Pools
 from app.core.reservation import Reservations
 from app.core.resources import ManagedResources
 from app.core.roster import Roster
+from app.core.sums import QueueName, sums
 from app.core.tenancy import Tenancy
 from app.core.views import View
 from app.core.why import Why, why
@@ -44,3 +46,16 @@ class Outlook:
         """Return resource-milliseconds of every tenant, user and pool, as fairness counts them."""
         usage = self._roster.usage
         return dict(usage.ledger.spent(max(at, usage.now)))
+
+    def owed(self) -> Mapping[TenantName, Owed]:
+        """Return what every tenant and user holds of the cluster, and what they are owed."""
+        return owed(self._roster, self._tenancy, self._pools)
+
+    def sums(self) -> Mapping[QueueName, Mapping[str, int]]:
+        """Return how many pods wait in each queue, by the word of the rule that holds them."""
+
+        def rule(uid: Uid) -> str | None:
+            answer = self.why(uid)
+            return answer.rule.value if answer is not None else None
+
+        return sums(self._roster, rule)

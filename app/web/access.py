@@ -39,8 +39,14 @@ class Access:
         self, identity: Identity, verb: str, resource: str, subresource: str = "", name: str = ""
     ) -> None:
         """Raise Refused (403), naming the right that is missing, unless RBAC grants it."""
-        if await self._authority.allows(identity, verb, resource, subresource, name):
+        if await self.may(identity, verb, resource, subresource, name):
             return
         what = f"{resource}/{subresource}" if subresource else resource
         of = f" {name}" if name else ""
         raise Refused(403, f"{identity.name} may not {verb} {what}.fairgate.io{of}; ask for it.")
+
+    async def may(
+        self, identity: Identity, verb: str, resource: str, subresource: str = "", name: str = ""
+    ) -> bool:
+        """Tell whether RBAC grants this; for what is left out where it does not."""
+        return await self._authority.allows(identity, verb, resource, subresource, name)

@@ -203,7 +203,7 @@ class Leading:
         for gauge, values in ((PENDING, pending), (USED, used), (SHARE, shares)):
             _replace(gauge, values)
         _replace(CAPACITY, capacity)
-        JAIN.set(_jain(view))
+        JAIN.set(jain(view))
 
     def drifted(self, ratio: float) -> None:
         """How much of the published bound the largest drift between siblings has used."""
@@ -240,7 +240,7 @@ def _replace(gauge: Gauge, values: Mapping[tuple[str, ...], float]) -> None:
         gauge.labels(*labels).set(value)
 
 
-def _jain(view: View) -> float:
+def jain(view: View) -> float:
     """Return Jain's index; nobody, or nobody with anything, is fair: 1."""
     shares = [
         float(tenant.share / tenant.weight)

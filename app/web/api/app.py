@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import time
+
 from fastapi import APIRouter, FastAPI
 
 from app.web import problems
 from app.web.api.ground import Ground
+from app.web.api.page import page_routes
 from app.web.api.pools import pool_routes
+from app.web.api.stream import stream_routes
 from app.web.api.tenants import tenant_routes
-from app.web.ops import Checks, ops_routes
+from app.web.ops import SERVES, Checks, ops_routes
 from app.web.problems import Problem
 
 
@@ -27,8 +31,16 @@ def api_app(ground: Ground, checks: Checks) -> FastAPI:
     )
     problems.install(app)
     v1 = APIRouter(prefix="/v1", tags=["v1"])
-    for routes in (tenant_routes(ground), pool_routes(ground)):
+    stream = stream_routes(ground, time.monotonic, lambda: not _drains(checks))
+    for routes in (tenant_routes(ground), pool_routes(ground), stream):
         v1.include_router(routes)
     app.include_router(v1)
     app.include_router(ops_routes(checks))
+    app.router.routes.extend(page_routes())
     return app
+
+
+def _drains(checks: Checks) -> bool:
+    # Looked up late: that check comes when the servers do.
+    serves = checks.get(SERVES)
+    return serves is not None and not serves()
