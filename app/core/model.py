@@ -27,6 +27,9 @@ Amounts = Mapping[Resource, int]
 Pin = tuple[NodeName, ...] | None
 """The only nodes that a pod may go to, sorted; None: any."""
 
+Kind = tuple[TenantName, UserName, frozenset[tuple[Resource, int]]]
+"""What makes pods alike to whoever judges them by what became of others: whose, and how much."""
+
 GATE = "fairgate.io/queue"
 LABEL_TENANT = "fairgate.io/tenant"
 LABEL_POOL = "fairgate.io/pool"

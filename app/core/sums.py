@@ -11,6 +11,7 @@ from app.core.backlog import Shape
 from app.core.branch import Leaf
 from app.core.model import TenantName, Uid, UserName, Wait
 from app.core.roster import Roster
+from app.core.scene import workload_of
 from app.core.tracked import Tracked
 
 QueueName = tuple[TenantName, UserName]
@@ -21,12 +22,11 @@ def sums(
 ) -> Mapping[QueueName, Mapping[str, int]]:
     """Return how many pods each queue holds, by `rule` of what holds them back."""
     groups: dict[tuple[Leaf, Wait | None, Shape | None], list[Tracked]] = {}
-    for tracked in roster.pods.values():
-        if tracked.uses or tracked.leaf is None:
-            continue
-        gang = tracked.gang
-        shape = gang.shape if gang is not None and gang.shape is not None else tracked.shape
-        groups.setdefault((tracked.leaf, tracked.wait, shape), []).append(tracked)
+    for leaf, waiting in roster.waiting.items():
+        for tracked in waiting.values():
+            if not tracked.uses:
+                shape = workload_of(tracked).shape
+                groups.setdefault((leaf, tracked.wait, shape), []).append(tracked)
     found: dict[QueueName, dict[str, int]] = {}
     for (leaf, _, _), members in groups.items():
         first = min(members, key=lambda each: each.turn)

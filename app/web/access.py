@@ -50,3 +50,15 @@ class Access:
     ) -> bool:
         """Tell whether RBAC grants this; for what is left out where it does not."""
         return await self._authority.allows(identity, verb, resource, subresource, name)
+
+    async def need_pod(self, identity: Identity, namespace: str, name: str) -> None:
+        """Raise Refused (403) unless RBAC lets the caller `get` this pod, or what has its name."""
+        if await self._authority.allows(
+            identity, "get", "pods", name=name, group="", namespace=namespace
+        ):
+            return
+        raise Refused(
+            403,
+            f"{identity.name} may not get pods {name} in namespace {namespace}; why a pod waits "
+            "is told to whoever may get it.",
+        )

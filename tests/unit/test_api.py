@@ -52,9 +52,17 @@ class Rights:
         return ALICE if token == "alices" else None
 
     async def allows(
-        self, identity: Identity, verb: str, resource: str, subresource: str = "", name: str = ""
+        self,
+        identity: Identity,
+        verb: str,
+        resource: str,
+        subresource: str = "",
+        name: str = "",
+        *,
+        group: str = "fairgate.io",
+        namespace: str = "",
     ) -> bool:
-        what = "/".join(filter(None, (resource, subresource, name)))
+        what = "/".join(filter(None, (resource, subresource, namespace, name)))
         return identity == ALICE and (verb, what) in self.granted
 
 

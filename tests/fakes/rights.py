@@ -1,0 +1,77 @@
+"""Who may do what, and what waits, without an API server and without Redis."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from app.core.effects import PodRef
+from app.core.errors import ClusterUnavailable
+from app.core.model import TenantName, Uid, UserName
+from app.ports import Identity, Place
+
+
+@dataclass
+class Rights:
+    """An authority that knows one token, `alices`, and a set of rights.
+
+    A right is a verb and a resource, with its subresource and name if it has those. `granted` on
+    all of them covers each.
+    """
+
+    granted: set[tuple[str, str]] = field(default_factory=set)
+    token: str = "alices"
+    name: str = "alice@example.com"
+    fails: bool = False
+    asked: int = 0
+
+    async def authenticate(self, token: str) -> Identity | None:
+        """Return whose token it is."""
+        self.asked += 1
+        if self.fails:
+            raise ClusterUnavailable("no answer from https://10.0.0.1.")
+        return Identity(self.name) if token == self.token else None
+
+    async def allows(
+        self,
+        identity: Identity,
+        verb: str,
+        resource: str,
+        subresource: str = "",
+        name: str = "",
+        **_: str,
+    ) -> bool:
+        """Tell whether the right was granted, on this one or on all."""
+        whole = "/".join(filter(None, (resource, subresource)))
+        return bool({(verb, whole), (verb, f"{whole}/{name}")} & self.granted)
+
+
+@dataclass(frozen=True)
+class Length:
+    """How long a queue is."""
+
+    tenant: TenantName
+    user: UserName
+    pods: int
+
+
+@dataclass
+class Queues:
+    """Queues in memory."""
+
+    waiting: dict[tuple[str, str], list[PodRef]] = field(default_factory=dict)
+
+    async def place(self, uid: Uid) -> Place | None:
+        """Nobody asks."""
+        return None
+
+    async def queue(self, tenant: TenantName, user: UserName, limit: int) -> tuple[PodRef, ...]:
+        """Return the first of a queue."""
+        return tuple(self.waiting.get((tenant, user), ())[:limit])
+
+    async def counts(self) -> Sequence[Length]:
+        """Return how long each is."""
+        return [
+            Length(TenantName(tenant), UserName(user), len(pods))
+            for (tenant, user), pods in sorted(self.waiting.items())
+        ]
