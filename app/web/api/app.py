@@ -10,13 +10,13 @@ from app.web import problems
 from app.web.api.ground import Ground
 from app.web.api.page import page_routes
 from app.web.api.pools import pool_routes
-from app.web.api.stream import stream_routes
+from app.web.api.stream import Pace, stream_routes
 from app.web.api.tenants import tenant_routes
 from app.web.ops import SERVES, Checks, ops_routes
 from app.web.problems import Problem
 
 
-def api_app(ground: Ground, checks: Checks) -> FastAPI:
+def api_app(ground: Ground, checks: Checks, pace: Pace | None = None) -> FastAPI:
     """Return the app with `/v1`, the health routes and `/openapi.json`."""
     app = FastAPI(
         title="Fairgate",
@@ -31,7 +31,7 @@ def api_app(ground: Ground, checks: Checks) -> FastAPI:
     )
     problems.install(app)
     v1 = APIRouter(prefix="/v1", tags=["v1"])
-    stream = stream_routes(ground, time.monotonic, lambda: not _drains(checks))
+    stream = stream_routes(ground, time.monotonic, lambda: not _drains(checks), pace)
     for routes in (tenant_routes(ground), pool_routes(ground), stream):
         v1.include_router(routes)
     app.include_router(v1)

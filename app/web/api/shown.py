@@ -332,6 +332,14 @@ class Hello(Shown):
     pools: bool
 
 
+class LeftOut(Shown):
+    """How many there are beyond those shown."""
+
+    users: int
+    queues: int
+    nodes: int
+
+
 class State(Shown):
     """All that the page at / shows, as the caller may see it: the event `state` of the stream.
 
@@ -348,3 +356,4 @@ class State(Shown):
     owed: dict[str, OwedShown]
     queues: list[QueueSum]
     pools: list[PoolWhole]
+    left_out: LeftOut

@@ -9,12 +9,14 @@ from dataclasses import dataclass
 from app.core.model import Millis, Pool, PoolName, Tenant, TenantName
 from app.core.owed import Owed
 from app.core.sums import QueueName
-from app.core.views import PoolView, TenantView, View
+from app.core.views import NodeView, PoolView, TenantView, UserView, View
 from app.ports import Identity
 from app.web.access import Access
 from app.web.api.ground import Ground
 from app.web.api.shown import (
     Hello,
+    LeftOut,
+    NodeShown,
     OwedShown,
     PartShown,
     PoolWhole,
@@ -22,6 +24,7 @@ from app.web.api.shown import (
     QuotaSpec,
     State,
     TenantShown,
+    UserShown,
 )
 from app.web.api.texts import decimal, decimals, in_pools, moment, quantities
 from app.web.metrics import jain
@@ -31,6 +34,13 @@ MOST_ASKED = 500
 more of them is better given the right on all."""
 
 AT_ONCE = 16
+
+MOST_USERS = 100
+"""Shown of one tenant: those who hold and wait most."""
+
+MOST_QUEUES = 1000
+MOST_NODES = 500
+"""Shown of one pool."""
 
 ROUND = 4
 """Decimals of shares: a change nobody can see is none."""
@@ -90,38 +100,74 @@ class Facts:
     at: Millis
     view: View
     owed: Mapping[TenantName, Owed]
+    people: Mapping[TenantName, tuple[UserView, ...]]
+    nodes: Mapping[PoolName, tuple[NodeView, ...]]
     sums: Mapping[QueueName, Mapping[str, int]]
 
 
 def facts(ground: Ground) -> Facts:
     """Return how things stand."""
     outlook = ground.engine.outlook
-    return Facts(ground.now(), outlook.view(), outlook.owed(), outlook.sums())
+    view = outlook.view()
+    return Facts(
+        at=ground.now(),
+        view=view,
+        owed=outlook.owed(),
+        people={name: outlook.people(name) for name in view.tenants},
+        nodes={name: outlook.nodes(name) for name in view.pools},
+        sums=outlook.sums(),
+    )
 
 
 def state(known: Facts, ground: Ground, sight: Sight) -> State:
     """Return what somebody with this sight is shown."""
     tenants = {name: seen for name, seen in known.view.tenants.items() if sight.tenant(name)}
+    people = {name: known.people[name] for name in tenants if sight.queue(name)}
+    queues = [
+        QueueSum(tenant=tenant, user=user, pending=sum(rules.values()), rules=dict(rules))
+        for (tenant, user), rules in known.sums.items()
+        if sight.queue(tenant)
+    ]
+    pools = known.view.pools if sight.pools else {}
     return State(
         at=moment(known.at),
         epoch=None,
         drift=None,
         jain=round(jain(known.view), ROUND),
         tenants=[_tenant(name, seen, ground) for name, seen in tenants.items()],
-        users={},
+        users={name: [_user(user) for user in _busiest(known, name)] for name in people},
         owed={
             name: _owed(known.owed[name], sight.queue(name))
             for name in tenants
             if name in known.owed
         },
-        queues=[
-            QueueSum(tenant=tenant, user=user, pending=sum(rules.values()), rules=dict(rules))
-            for (tenant, user), rules in known.sums.items()
-            if sight.queue(tenant)
-        ],
-        pools=[_pool(name, seen, ground) for name, seen in known.view.pools.items()]
-        if sight.pools
-        else [],
+        queues=queues[:MOST_QUEUES],
+        pools=[_pool(name, seen, known.nodes[name], ground) for name, seen in pools.items()],
+        left_out=LeftOut(
+            users=sum(max(0, len(users) - MOST_USERS) for users in people.values()),
+            queues=max(0, len(queues) - MOST_QUEUES),
+            nodes=sum(max(0, len(known.nodes[name]) - MOST_NODES) for name in pools),
+        ),
+    )
+
+
+def _busiest(known: Facts, name: TenantName) -> list[UserView]:
+    """Return the users of a tenant who hold and wait most, no more than are shown, by name."""
+    users = known.people[name]
+    if len(users) <= MOST_USERS:
+        return list(users)
+    parts = known.owed[name].users if name in known.owed else {}
+    held = {user: part.held for user, part in parts.items()}
+    first = sorted(users, key=lambda u: (-held.get(u.name, 0.0), -u.pending, u.name))
+    return sorted(first[:MOST_USERS], key=lambda user: user.name)
+
+
+def _user(user: UserView) -> UserShown:
+    return UserShown(
+        name=user.name,
+        weight=decimal(user.weight),
+        used=in_pools(user.used),
+        pending=user.pending,
     )
 
 
@@ -164,7 +210,7 @@ def _tenant(name: TenantName, seen: TenantView, ground: Ground) -> TenantShown:
     )
 
 
-def _pool(name: PoolName, seen: PoolView, ground: Ground) -> PoolWhole:
+def _pool(name: PoolName, seen: PoolView, nodes: tuple[NodeView, ...], ground: Ground) -> PoolWhole:
     pool = ground.view.pools.get(name, Pool(name))
     free = {r: max(0, v - seen.used.get(r, 0)) for r, v in seen.capacity.items()}
     return PoolWhole(
@@ -179,5 +225,13 @@ def _pool(name: PoolName, seen: PoolView, ground: Ground) -> PoolWhole:
         used=quantities(seen.used),
         free=quantities(free),
         nodes=seen.nodes,
-        members=[],
+        members=[
+            NodeShown(
+                name=node.name,
+                ready=node.ready,
+                capacity=quantities(node.capacity),
+                used=quantities(node.used),
+            )
+            for node in nodes[:MOST_NODES]
+        ],
     )

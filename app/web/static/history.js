@@ -5,7 +5,12 @@ import { number, percent, time } from "./words.js";
 import uPlot from "/static/vendor/uplot/uPlot.esm.js";
 
 const LIVE = "live";
-const RANGES = { [LIVE]: "Since you came", 3600: "1 hour", 86400: "1 day", 604800: "7 days" };
+const RANGES = [
+  [LIVE, "Since you came"],
+  ["3600", "1 hour"],
+  ["86400", "1 day"],
+  ["604800", "7 days"],
+];
 const STEPS = 120;
 const MOST_POINTS = 3600;
 const MOST_LINES = 8;
@@ -48,7 +53,7 @@ export class History {
 
   greet() {
     if (this.place.firstChild) return;
-    this.buttons = Object.entries(RANGES).map(([range, name]) =>
+    this.buttons = RANGES.map(([range, name]) =>
       make("button", { type: "button", "aria-pressed": "false", onclick: () => this.choose(range) }, name),
     );
     this.canvas = make("div", { class: "chart", "aria-hidden": "true" });
@@ -90,8 +95,8 @@ export class History {
   }
 
   mark() {
-    Object.keys(RANGES).forEach((range, index) =>
-      this.buttons[index].setAttribute("aria-pressed", String(range === String(this.range))),
+    RANGES.forEach(([range], index) =>
+      this.buttons[index].setAttribute("aria-pressed", String(range === this.range)),
     );
   }
 
@@ -155,6 +160,8 @@ export class History {
   draw(points, note) {
     say(this.note, points.length ? note : note || "Nothing was used in this time.");
     const names = foremost(points);
+    // Of a single point no line can be drawn.
+    if (points.length === 1) points = [{ ...points[0], at: points[0].at - 1 }, points[0]];
     const columns = [
       points.map((point) => point.at),
       ...names.map((name) => points.map((point) => point.shares[name] ?? 0)),
@@ -179,7 +186,11 @@ export class History {
         height: HEIGHT,
         cursor: { show: false },
         legend: { show: false },
-        scales: { x: { time: true }, y: { range: (_, low, high) => [0, Math.min(1, Math.max(0.05, high * 1.1))] } },
+        // Never less than a minute, or the first seconds would look like years.
+        scales: {
+          x: { time: true, range: (_, first, last) => [first, Math.max(last, first + 60)] },
+          y: { range: (_, low, high) => [0, Math.min(1, Math.max(0.05, high * 1.1))] },
+        },
         axes: [axis, { ...axis, size: 52, values: (_, marks) => marks.map(percent) }],
         series: [
           {},

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import TypeVar
+
+from starlette.types import ASGIApp
 
 from app.core import events as ev
 from app.core.engine import Engine
@@ -36,13 +37,15 @@ from app.sim.world import held_pod
 from app.web.access import Access
 from app.web.api.app import api_app
 from app.web.api.ground import Ground
+from app.web.api.stream import Pace
+from app.web.ops import SERVES
 from app.web.serve import Listener, Servers
 from app.web.view import View
 from tests.fakes.rights import Queues, Rights
 
 GPU = Resource("nvidia.com/gpu")
+LOOPBACK = HostPort("127.0.0.1", 0)
 NOW = Millis(1_790_000_000_000)
-T = TypeVar("T")
 
 EVERYTHING = {
     ("get", "stream"),
@@ -80,7 +83,6 @@ class Town:
     def __post_init__(self) -> None:
         self.engine = Engine(ManagedResources([GPU]), records=False)
         self.view = View((ev.Source.TENANTS, ev.Source.POOLS))
-        self._later: list[Callable[[], object]] = []
 
     async def open(self) -> None:
         """Every list was seen whole."""
@@ -93,9 +95,13 @@ class Town:
             self.engine.handle(event)
         self.engine.handle(ev.Pass(self.now))
 
-    def app(self) -> Callable[..., object]:
+    def app(self, pace: Pace | None = None) -> ASGIApp:
         """Return the API over it."""
-        ground = Ground(
+        return api_app(self.ground(), {SERVES: lambda: self.stays}, pace)
+
+    def ground(self) -> Ground:
+        """Return what its routes answer from."""
+        return Ground(
             Access(self.rights),
             self.engine,
             lambda: self.view.ready,
@@ -104,7 +110,6 @@ class Town:
             self.view,
             self.queues,
         )
-        return api_app(ground, {"not draining": lambda: self.stays})
 
 
 def tenant(
@@ -205,7 +210,7 @@ class Served:
 
 
 @contextmanager
-def served(town: Town, at: HostPort = HostPort("127.0.0.1", 0)) -> Iterator[Served]:
+def served(town: Town, pace: Pace | None = None, at: HostPort = LOOPBACK) -> Iterator[Served]:
     """Serve a town until the end of the block."""
     loop, stop = asyncio.new_event_loop(), asyncio.Event()
     found: list[int] = []
@@ -213,7 +218,7 @@ def served(town: Town, at: HostPort = HostPort("127.0.0.1", 0)) -> Iterator[Serv
 
     async def run() -> None:
         await town.open()
-        servers = Servers([Listener("api", town.app(), at)])  # type: ignore[arg-type]
+        servers = Servers([Listener("api", town.app(pace), at)])
 
         async def told() -> None:
             await servers.started.wait()
