@@ -260,7 +260,7 @@ def test_everything_has_a_name_for_who_cannot_see_it(opens: Opens, place: Served
         expect(page.get_by_role("table", name=name)).to_be_visible()
     nameless = page.evaluate(
         """[...document.querySelectorAll('button, input, summary, a')].filter(
-            (one) => !(one.textContent.trim() || one.getAttribute('aria-label') || one.labels?.length)
+            (one) => !(one.textContent.trim() || one.ariaLabel || one.labels?.length)
         ).length"""
     )
     assert nameless == 0
