@@ -185,7 +185,10 @@ class Quota:
 
 @dataclass(frozen=True, slots=True)
 class Tenant:
-    """A Tenant resource. `created` decides who keeps a namespace that two of them name."""
+    """A Tenant resource. `created` decides who keeps a namespace that two of them name.
+
+    `uid` tells it from another of its name, `generation` what is configured from what was before.
+    """
 
     name: TenantName
     created: Millis
@@ -198,6 +201,7 @@ class Tenant:
     max_pending: int | None = None
     paused: bool = False
     generation: int = 0
+    uid: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +215,7 @@ class Pool:
     placement: Style = Style.PACK
     paused: bool = False
     generation: int = 0
+    uid: str = ""
 
 
 class Wait(Enum):

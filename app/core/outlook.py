@@ -8,7 +8,16 @@ from app.core import overview, queues
 from app.core.backlog import Turn
 from app.core.hearsay import Hearsay, bulletin
 from app.core.ledger import Owner
-from app.core.model import Millis, PoolName, Resource, TenantName, Uid, UserName
+from app.core.model import (
+    DEFAULT_TENANT,
+    UNMAPPED_PREFIX,
+    Millis,
+    PoolName,
+    Resource,
+    TenantName,
+    Uid,
+    UserName,
+)
 from app.core.owed import Owed, owed
 from app.core.placement import Placement, Withheld
 from app.core.pools import Pools
@@ -22,7 +31,7 @@ from app.core.scene import Scene
 from app.core.sums import QueueName, sums
 from app.core.tenancy import Tenancy
 from app.core.tracked import Tracked
-from app.core.views import Bulletin, HeldView, NodeView, UserView, View
+from app.core.views import Bulletin, HeldView, NodeView, ReleasedView, UserView, View
 from app.core.why import why
 
 
@@ -108,19 +117,30 @@ class Outlook:
         """Return the nodes of a pool, by name."""
         return overview.nodes(pool, self._pools, self._placement, self._managed)
 
+    def ready_nodes(self, pool: PoolName) -> int:
+        """Return how many nodes of a pool are ready."""
+        return len(self._placement.open_nodes(pool))
+
     def find(self, namespace: str, name: str) -> Uid | None:
         """Return the managed pod of this name that waits or runs, if there is one."""
         tracked = self._roster.find(namespace, name)
         return tracked.pod.uid if tracked is not None else None
 
-    def pod(self, uid: Uid) -> Tracked | None:
-        """Return what is known of a managed pod that waits or runs. Do not change it."""
-        return self._roster.pods.get(uid)
+    def released(self, uid: Uid) -> ReleasedView | None:
+        """Return where a pod runs, or will, that is past the gate; None for any other."""
+        tracked = self._roster.pods.get(uid)
+        return queues.released(tracked) if tracked is not None and tracked.uses else None
 
     def tenant_of(self, uid: Uid) -> TenantName | None:
         """Return whose a managed pod is; None: it is not known."""
         tracked = self._roster.pods.get(uid)
         return self._tenancy.tenant_of(tracked.pod.namespace) if tracked is not None else None
+
+    def exists(self, tenant: TenantName) -> bool:
+        """Tell whether there is a tenant: as a resource, or for a namespace that nobody mapped."""
+        if tenant.startswith(UNMAPPED_PREFIX):
+            return self._tenancy.tenant_of(tenant.removeprefix(UNMAPPED_PREFIX)) == tenant
+        return tenant in self._tenancy.tenants or tenant == DEFAULT_TENANT
 
     def bulletin(self, at: Millis, epoch: int, drift: float) -> Bulletin:
         """Return what only this engine knows, if it leads: see `Engine.hear`."""

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 
 from app.core.backlog import Turn
 from app.core.branch import Leaf
-from app.core.model import Resource, TenantName, UserName
+from app.core.model import ADOPTED, Resource, TenantName, UserName
 from app.core.pools import add_to
 from app.core.resources import PODS
 from app.core.scene import Scene, place_of, workload_of
 from app.core.tracked import Tracked
-from app.core.views import HeldView
+from app.core.views import HeldView, ReleasedView
 from app.core.why import why
 
 
@@ -95,4 +95,23 @@ def held(tracked: Tracked, scene: Scene) -> HeldView:
         length=reason.length,
         rule=reason.rule,
         reason=reason.text,
+    )
+
+
+def released(tracked: Tracked) -> ReleasedView:
+    """Return a pod that is past the gate as it is shown."""
+    pod, leaf = tracked.pod, tracked.leaf
+    assert leaf is not None, "what is settled has a place"
+    return ReleasedView(
+        ref=tracked.ref,
+        tenant=leaf.tenant,
+        gang=pod.gang,
+        user=pod.user,
+        priority=pod.priority,
+        since=pod.since,
+        request={r: v for r, v in pod.demand.items() if r != PODS},
+        released=tracked.released,
+        pool=tracked.pool,
+        node=pod.node or tracked.node,
+        adopted=pod.release == ADOPTED,
     )

@@ -100,6 +100,27 @@ class HeldView:
 
 
 @dataclass(frozen=True, slots=True)
+class ReleasedView:
+    """A pod past the gate that has not finished. `released` is when its use began, if known.
+
+    `pool` is None outside all pools, `node` where it runs or is expected; `adopted`: it was there
+    before Fairgate, or was released by hand.
+    """
+
+    ref: PodRef
+    tenant: TenantName
+    gang: str
+    user: UserName
+    priority: int
+    since: Millis
+    request: Amounts
+    released: Millis | None
+    pool: PoolName | None
+    node: NodeName | None
+    adopted: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Reserved:
     """Room that a leader keeps free on nodes of a pool, for work of a tenant."""
 

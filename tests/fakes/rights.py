@@ -1,14 +1,11 @@
-"""Who may do what, and what waits, without an API server and without Redis."""
+"""Who may do what, without an API server."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from app.core.effects import PodRef
 from app.core.errors import ClusterUnavailable
-from app.core.model import TenantName, Uid, UserName
-from app.ports import Identity, Place
+from app.ports import Identity
 
 
 @dataclass
@@ -44,34 +41,3 @@ class Rights:
         """Tell whether the right was granted, on this one or on all."""
         whole = "/".join(filter(None, (resource, subresource)))
         return bool({(verb, whole), (verb, f"{whole}/{name}")} & self.granted)
-
-
-@dataclass(frozen=True)
-class Length:
-    """How long a queue is."""
-
-    tenant: TenantName
-    user: UserName
-    pods: int
-
-
-@dataclass
-class Queues:
-    """Queues in memory."""
-
-    waiting: dict[tuple[str, str], list[PodRef]] = field(default_factory=dict)
-
-    async def place(self, uid: Uid) -> Place | None:
-        """Nobody asks."""
-        return None
-
-    async def queue(self, tenant: TenantName, user: UserName, limit: int) -> tuple[PodRef, ...]:
-        """Return the first of a queue."""
-        return tuple(self.waiting.get((tenant, user), ())[:limit])
-
-    async def counts(self) -> Sequence[Length]:
-        """Return how long each is."""
-        return [
-            Length(TenantName(tenant), UserName(user), len(pods))
-            for (tenant, user), pods in sorted(self.waiting.items())
-        ]

@@ -32,6 +32,7 @@ from app.core.model import (
     UserName,
 )
 from app.core.resources import PODS, ManagedResources
+from app.core.views import Bulletin
 from app.settings import HostPort
 from app.sim.world import held_pod
 from app.web.access import Access
@@ -41,7 +42,7 @@ from app.web.api.stream import Pace
 from app.web.ops import SERVES
 from app.web.serve import Listener, Servers
 from app.web.view import View
-from tests.fakes.rights import Queues, Rights
+from tests.fakes.rights import Rights
 
 GPU = Resource("nvidia.com/gpu")
 LOOPBACK = HostPort("127.0.0.1", 0)
@@ -76,7 +77,7 @@ class Town:
     """What is there, and who may see what of it."""
 
     rights: Rights = field(default_factory=lambda: Rights(granted=set(EVERYTHING)))
-    queues: Queues = field(default_factory=Queues)
+    bulletin: Bulletin | None = None
     now: Millis = NOW
     stays: bool = True
 
@@ -108,7 +109,7 @@ class Town:
             lambda: 0,
             lambda: self.now,
             self.view,
-            self.queues,
+            bulletin=lambda: self.bulletin,
         )
 
 

@@ -7,11 +7,15 @@ import time
 from fastapi import APIRouter, FastAPI
 
 from app.web import problems
+from app.web.aged import Aged
 from app.web.api.ground import Ground
 from app.web.api.page import page_routes
 from app.web.api.pools import pool_routes
+from app.web.api.queues import queue_routes
+from app.web.api.quotas import quota_routes
 from app.web.api.stream import Pace, stream_routes
 from app.web.api.tenants import tenant_routes
+from app.web.api.workloads import workload_routes
 from app.web.ops import SERVES, Checks, ops_routes
 from app.web.problems import Problem
 
@@ -30,9 +34,16 @@ def api_app(ground: Ground, checks: Checks, pace: Pace | None = None) -> FastAPI
         },
     )
     problems.install(app)
+    app.add_middleware(Aged, age=ground.age, below="/v1/")
     v1 = APIRouter(prefix="/v1", tags=["v1"])
-    stream = stream_routes(ground, time.monotonic, lambda: not _drains(checks), pace)
-    for routes in (tenant_routes(ground), pool_routes(ground), stream):
+    for routes in (
+        tenant_routes(ground),
+        queue_routes(ground),
+        pool_routes(ground),
+        quota_routes(ground),
+        workload_routes(ground),
+        stream_routes(ground, time.monotonic, lambda: not _drains(checks), pace),
+    ):
         v1.include_router(routes)
     app.include_router(v1)
     app.include_router(ops_routes(checks))

@@ -6,27 +6,26 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from app.core.model import Millis, Pool, PoolName, Tenant, TenantName
+from app.core.model import Millis, PoolName, TenantName
 from app.core.owed import Owed
 from app.core.sums import QueueName
-from app.core.views import NodeView, PoolView, TenantView, UserView, View
+from app.core.views import Bulletin, UserView, View
 from app.ports import Identity
 from app.web.access import Access
 from app.web.api.ground import Ground
+from app.web.api.pools import pool_whole
 from app.web.api.shown import (
     Hello,
     LeftOut,
-    NodeShown,
     OwedShown,
     PartShown,
     PoolWhole,
     QueueSum,
-    QuotaSpec,
     State,
     TenantShown,
-    UserShown,
 )
-from app.web.api.texts import decimal, decimals, in_pools, moment, quantities
+from app.web.api.tenants import tenant_shown, user_shown
+from app.web.api.texts import moment
 from app.web.metrics import jain
 
 MOST_ASKED = 500
@@ -41,6 +40,9 @@ MOST_USERS = 100
 MOST_QUEUES = 1000
 MOST_NODES = 500
 """Shown of one pool."""
+
+OLD_MS = 60_000
+"""What a leader told longer ago than this is not shown: nobody leads, or Redis is away."""
 
 ROUND = 4
 """Decimals of shares: a change nobody can see is none."""
@@ -101,21 +103,21 @@ class Facts:
     view: View
     owed: Mapping[TenantName, Owed]
     people: Mapping[TenantName, tuple[UserView, ...]]
-    nodes: Mapping[PoolName, tuple[NodeView, ...]]
     sums: Mapping[QueueName, Mapping[str, int]]
+    bulletin: Bulletin | None
 
 
 def facts(ground: Ground) -> Facts:
     """Return how things stand."""
-    outlook = ground.engine.outlook
+    outlook = ground.outlook
     view = outlook.view()
     return Facts(
         at=ground.now(),
         view=view,
         owed=outlook.owed(),
         people={name: outlook.people(name) for name in view.tenants},
-        nodes={name: outlook.nodes(name) for name in view.pools},
         sums=outlook.sums(),
+        bulletin=ground.bulletin(),
     )
 
 
@@ -129,24 +131,27 @@ def state(known: Facts, ground: Ground, sight: Sight) -> State:
         if sight.queue(tenant)
     ]
     pools = known.view.pools if sight.pools else {}
+    told = known.bulletin
+    if told is not None and known.at - told.at > OLD_MS:
+        told = None
     return State(
         at=moment(known.at),
-        epoch=None,
-        drift=None,
+        epoch=told.epoch if told is not None else None,
+        drift=round(told.drift, ROUND) if told is not None else None,
         jain=round(jain(known.view), ROUND),
-        tenants=[_tenant(name, seen, ground) for name, seen in tenants.items()],
-        users={name: [_user(user) for user in _busiest(known, name)] for name in people},
+        tenants=[_tenant(name, ground, sight) for name in tenants],
+        users={name: [user_shown(user) for user in _busiest(known, name)] for name in people},
         owed={
             name: _owed(known.owed[name], sight.queue(name))
             for name in tenants
             if name in known.owed
         },
         queues=queues[:MOST_QUEUES],
-        pools=[_pool(name, seen, known.nodes[name], ground) for name, seen in pools.items()],
+        pools=[_pool(name, ground) for name in pools],
         left_out=LeftOut(
             users=sum(max(0, len(users) - MOST_USERS) for users in people.values()),
             queues=max(0, len(queues) - MOST_QUEUES),
-            nodes=sum(max(0, len(known.nodes[name]) - MOST_NODES) for name in pools),
+            nodes=sum(max(0, seen.nodes - MOST_NODES) for seen in pools.values()),
         ),
     )
 
@@ -160,15 +165,6 @@ def _busiest(known: Facts, name: TenantName) -> list[UserView]:
     held = {user: part.held for user, part in parts.items()}
     first = sorted(users, key=lambda u: (-held.get(u.name, 0.0), -u.pending, u.name))
     return sorted(first[:MOST_USERS], key=lambda user: user.name)
-
-
-def _user(user: UserView) -> UserShown:
-    return UserShown(
-        name=user.name,
-        weight=decimal(user.weight),
-        used=in_pools(user.used),
-        pending=user.pending,
-    )
 
 
 def _owed(owed: Owed, with_users: bool) -> OwedShown:
@@ -185,53 +181,11 @@ def _owed(owed: Owed, with_users: bool) -> OwedShown:
     )
 
 
-def _tenant(name: TenantName, seen: TenantView, ground: Ground) -> TenantShown:
-    tenant = ground.view.tenancy.tenants.get(name, Tenant(name, Millis(0)))
-    return TenantShown(
-        name=name,
-        parent=seen.parent,
-        weight=decimal(seen.weight),
-        namespaces=list(tenant.namespaces),
-        quotas=[
-            QuotaSpec(
-                pool=pool, guarantee=quantities(quota.guarantee), limit=quantities(quota.limit)
-            )
-            for pool, quota in sorted(tenant.quotas.items())
-        ],
-        pools=list(tenant.pools),
-        max_pending=tenant.max_pending,
-        paused=seen.paused,
-        exists=seen.exists,
-        share=decimal(seen.share),
-        weighted_share=decimal(seen.share / seen.weight) if seen.weight else "0",
-        used=in_pools(seen.used),
-        borrowed=in_pools(seen.borrowed),
-        pending=seen.pending,
-    )
+def _tenant(name: TenantName, ground: Ground, sight: Sight) -> TenantShown:
+    shown = tenant_shown(ground, name)
+    return shown if sight.queue(name) else shown.model_copy(update={"users": []})
 
 
-def _pool(name: PoolName, seen: PoolView, nodes: tuple[NodeView, ...], ground: Ground) -> PoolWhole:
-    pool = ground.view.pools.get(name, Pool(name))
-    free = {r: max(0, v - seen.used.get(r, 0)) for r, v in seen.capacity.items()}
-    return PoolWhole(
-        name=name,
-        node_selector=dict(pool.selector),
-        weights=decimals(pool.weights),
-        overcommit=decimals(pool.overcommit),
-        placement=pool.placement.value,
-        paused=seen.paused,
-        exists=seen.exists,
-        capacity=quantities(seen.capacity),
-        used=quantities(seen.used),
-        free=quantities(free),
-        nodes=seen.nodes,
-        members=[
-            NodeShown(
-                name=node.name,
-                ready=node.ready,
-                capacity=quantities(node.capacity),
-                used=quantities(node.used),
-            )
-            for node in nodes[:MOST_NODES]
-        ],
-    )
+def _pool(name: PoolName, ground: Ground) -> PoolWhole:
+    shown = pool_whole(ground, name)
+    return shown.model_copy(update={"members": shown.members[:MOST_NODES]})

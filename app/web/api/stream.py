@@ -190,7 +190,7 @@ def stream_routes(
     )
 
     def names() -> list[TenantName]:
-        tenants = ground.engine.outlook.view().tenants
+        tenants = ground.outlook.view().tenants
         # Those that somebody made come first: their admins are asked about by name.
         return sorted(tenants, key=lambda name: (not tenants[name].exists, name))
 
