@@ -21,6 +21,7 @@ from app.core.model import (
 from app.core.owed import Owed, owed
 from app.core.placement import Placement, Withheld
 from app.core.pools import Pools
+from app.core.pressure import Pressure, pressure
 from app.core.queues import Mark
 from app.core.reasons import Why
 from app.core.reservation import Reservations
@@ -87,6 +88,15 @@ class Outlook:
             return answer.rule.value if answer is not None else None
 
         return sums(self._roster, rule)
+
+    def pressure(self) -> Mapping[TenantName, Pressure]:
+        """Return how much each tenant has queued, and for how long."""
+        return pressure(self._roster)
+
+    def fragmentation(self) -> Mapping[PoolName, float]:
+        """Return the part of what is free in each pool that pods like the latest could not use."""
+        parts = {name: floor.fragmentation() for name, floor in self._pools.floors.items()}
+        return {name: part for name, part in parts.items() if part is not None}
 
     def why(self, uid: Uid) -> Why | None:
         """Return why a held pod waits; None for any other."""
