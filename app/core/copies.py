@@ -7,17 +7,20 @@ from collections.abc import Iterator
 from app.core.effects import Charge, Dequeue, Enqueue, Refund, StoreWrite
 from app.core.life import Life
 from app.core.roster import Roster
+from app.core.running import Running
+from app.core.runs import Begun, Ran
 from app.core.tracked import Queueing, Tracked
 
-Copy = Enqueue | Dequeue | Charge | Refund
-"""The store writes that follow from a pod's place alone."""
+Copy = Enqueue | Dequeue | Charge | Refund | Begun | Ran
+"""The store writes that follow from a pod's place, and from how long it has it."""
 
 
 class Copies:
     """The difference between what the store was told and what is so."""
 
-    def __init__(self, roster: Roster) -> None:
+    def __init__(self, roster: Roster, running: Running) -> None:
         self._roster = roster
+        self._running = running
 
     def changes(self) -> Iterator[Copy]:
         """Return, once, the writes that bring the store up to date. Only after `settle`."""
@@ -28,6 +31,7 @@ class Copies:
                 if wanted is None and tracked.life is Life.USING:
                     yield Refund(tracked.pod.uid)  # its intent, if it was just released
                 tracked.written = wanted
+            yield from self._running.follow(tracked)
         self._roster.touched.clear()
 
     def whole(self) -> Iterator[StoreWrite]:
@@ -35,6 +39,8 @@ class Copies:
         for tracked in self._roster.pods.values():
             if tracked.written is not None:
                 yield _write(tracked, tracked.written)
+            if tracked.run is not None:
+                yield Begun(tracked.run)
             if tracked.life is Life.RELEASING and tracked.intent is not None:
                 yield tracked.intent
 
@@ -43,6 +49,7 @@ class Copies:
         yield from _turn_into(tracked, None)
         if tracked.life is not Life.HELD and not isinstance(tracked.written, Charge):
             yield Refund(tracked.pod.uid)  # its intent, which no charge has taken the place of
+        yield from self._running.gone(tracked)
 
 
 def _copy_of(tracked: Tracked) -> Queueing | Charge | None:

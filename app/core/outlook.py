@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from app.core.ledger import Owner
@@ -13,6 +13,8 @@ from app.core.pools import Pools
 from app.core.reservation import Reservations
 from app.core.resources import ManagedResources
 from app.core.roster import Roster
+from app.core.running import Running
+from app.core.runs import Run
 from app.core.tenancy import Tenancy
 from app.core.views import View
 from app.core.why import Why, why
@@ -28,6 +30,7 @@ class Outlook:
     _placement: Placement
     _reservations: Reservations
     _managed: ManagedResources
+    _running: Running
 
     def view(self) -> View:
         """Return what the status of tenants and pools should say now."""
@@ -39,6 +42,10 @@ class Outlook:
         if tracked is None or tracked.uses:
             return None
         return why(tracked, self._roster, self._placement, self._reservations)
+
+    def running(self) -> Iterator[Run]:
+        """Return the runs that go on. Who does not lead may not know when they really began."""
+        return self._running.runs()
 
     def spent(self, at: Millis) -> Mapping[Owner, Mapping[Resource, int]]:
         """Return resource-milliseconds of every tenant, user and pool, as fairness counts them."""

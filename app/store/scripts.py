@@ -18,7 +18,7 @@ from app.store.connection import Server
 
 NAMES = (
     "apply", "begin", "drop", "entries", "finish", "floor", "forget", "noted", "place", "queue",
-    "remember", "report", "reports", "seal", "table", "trail",
+    "ran", "remember", "report", "reports", "running", "seal", "since", "table", "trail", "trim",
 )  # fmt: skip
 
 
