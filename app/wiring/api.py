@@ -12,6 +12,7 @@ from app.core.model import Resource
 from app.core.resources import ManagedResources
 from app.kube.review import Reviews
 from app.store.reader import RedisReader
+from app.store.runs import RedisRuns
 from app.web.access import Access
 from app.web.api.app import api_app
 from app.web.api.ground import Ground
@@ -39,10 +40,11 @@ async def api(process: Process) -> None:
 
     watch(process, Both(), sorted(NEEDED, key=lambda source: source.value))
     process.tasks.append(mirror.run)
-    reader = RedisReader(redis_of(process), settings.cluster)
+    server = redis_of(process)
+    reader, runs = RedisReader(server, settings.cluster), RedisRuns(server, settings.cluster)
     process.checks["cluster heard"] = lambda: mirror.heard
     access = Access(Reviews(process.client, time.monotonic))
-    ground = Ground(access, engine, lambda: mirror.heard, mirror.age, now, view, reader)
+    ground = Ground(access, engine, lambda: mirror.heard, mirror.age, now, view, reader, runs)
     app = api_app(ground, process.checks)
     await certificate_of(process)
     process.listeners.append(tls_listener(process, "api", app, settings.api_listen))

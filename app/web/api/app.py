@@ -8,6 +8,7 @@ from app.web import problems
 from app.web.api.ground import Ground
 from app.web.api.pools import pool_routes
 from app.web.api.tenants import tenant_routes
+from app.web.api.usage import usage_routes
 from app.web.ops import Checks, ops_routes
 from app.web.problems import Problem
 
@@ -27,7 +28,7 @@ def api_app(ground: Ground, checks: Checks) -> FastAPI:
     )
     problems.install(app)
     v1 = APIRouter(prefix="/v1", tags=["v1"])
-    for routes in (tenant_routes(ground), pool_routes(ground)):
+    for routes in (tenant_routes(ground), pool_routes(ground), usage_routes(ground)):
         v1.include_router(routes)
     app.include_router(v1)
     app.include_router(ops_routes(checks))
