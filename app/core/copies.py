@@ -25,31 +25,32 @@ class Copies:
     def changes(self) -> Iterator[Copy]:
         """Return, once, the writes that bring the store up to date. Only after `settle`."""
         for tracked in self._roster.touched.values():
+            # First, for only its intent tells since when it counts, and a charge takes its place.
+            yield from self._running.follow(tracked)
             wanted = _copy_of(tracked)
             if wanted != tracked.written:
                 yield from _turn_into(tracked, wanted)
                 if wanted is None and tracked.life is Life.USING:
                     yield Refund(tracked.pod.uid)  # its intent, if it was just released
                 tracked.written = wanted
-            yield from self._running.follow(tracked)
         self._roster.touched.clear()
 
     def whole(self) -> Iterator[StoreWrite]:
         """Return all that the store must hold. Only after `settle`."""
         for tracked in self._roster.pods.values():
-            if tracked.written is not None:
-                yield _write(tracked, tracked.written)
             if tracked.run is not None:
                 yield Begun(tracked.run)
+            if tracked.written is not None:
+                yield _write(tracked, tracked.written)
             if tracked.life is Life.RELEASING and tracked.intent is not None:
                 yield tracked.intent
 
     def gone(self, tracked: Tracked) -> Iterator[Copy]:
         """Return what the store must forget of a pod that is dropped."""
+        yield from self._running.gone(tracked)
         yield from _turn_into(tracked, None)
         if tracked.life is not Life.HELD and not isinstance(tracked.written, Charge):
             yield Refund(tracked.pod.uid)  # its intent, which no charge has taken the place of
-        yield from self._running.gone(tracked)
 
 
 def _copy_of(tracked: Tracked) -> Queueing | Charge | None:
