@@ -26,6 +26,8 @@ from app.core.reservation import Reservations
 from app.core.resources import ManagedResources
 from app.core.resting import Resting
 from app.core.roster import Roster
+from app.core.running import Running
+from app.core.runs import Run
 from app.core.scene import Scene
 from app.core.tenancy import Tenancy
 from app.core.tracked import Tracked
@@ -49,6 +51,7 @@ class Outlook:
         managed: ManagedResources,
         hearsay: Hearsay,
         resting: Resting,
+        running: Running,
     ) -> None:
         self._roster = roster
         self._tenancy = tenancy
@@ -58,6 +61,7 @@ class Outlook:
         self._managed = managed
         self._hearsay = hearsay
         self._resting = resting
+        self._running = running
         self._view: View | None = None
         self._known: Scene | None = None
 
@@ -130,6 +134,10 @@ class Outlook:
     def bulletin(self, at: Millis, epoch: int, drift: float) -> Bulletin:
         """Return what only this engine knows, if it leads: see `Engine.hear`."""
         return bulletin(at, epoch, drift, self._roster, self._reservations, self._resting)
+
+    def running(self) -> Iterator[Run]:
+        """Return the runs that go on. Who does not lead may not know when they really began."""
+        return self._running.runs()
 
     def spent(self, at: Millis) -> Mapping[Owner, Mapping[Resource, int]]:
         """Return resource-milliseconds of every tenant, user and pool, as fairness counts them."""

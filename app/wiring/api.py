@@ -13,6 +13,7 @@ from app.core.model import Resource
 from app.core.resources import ManagedResources
 from app.kube.review import Reviews
 from app.store.bulletins import RedisBulletins
+from app.store.runs import RedisRuns
 from app.web.access import Access
 from app.web.api.app import api_app
 from app.web.api.ground import Ground
@@ -40,7 +41,8 @@ async def api(process: Process) -> None:
 
     watch(process, Both(), sorted(NEEDED, key=lambda source: source.value))
     process.tasks.append(mirror.run)
-    hearing = Hearing(RedisBulletins(redis_of(process), settings.cluster), mirror.hear)
+    server = redis_of(process)
+    hearing = Hearing(RedisBulletins(server, settings.cluster), mirror.hear)
     process.tasks.append(hearing.run)
     process.checks["cluster heard"] = lambda: mirror.heard
     access = Access(Reviews(process.client, time.monotonic))
@@ -51,6 +53,7 @@ async def api(process: Process) -> None:
         mirror.age,
         now,
         view,
+        RedisRuns(server, settings.cluster),
         bulletin=lambda: mirror.bulletin,
     )
     app = api_app(ground, process.checks)

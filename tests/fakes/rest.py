@@ -31,6 +31,7 @@ from app.web.api.ground import Ground
 from app.web.ops import Checks
 from app.web.view import View
 from tests.fakes.asgi import Reply, call
+from tests.fakes.runs import FakeRuns
 
 GPU = Resource("nvidia.com/gpu")
 ALICE = Identity("alice", groups=("team-a",))
@@ -79,6 +80,7 @@ class Both:
             lambda: 412,
             lambda: NOW,
             self.view,
+            FakeRuns(),
         )
         self.checks: Checks = {"redis": lambda: True}
         self._made: tuple[Ground, Checks, ASGIApp] | None = None

@@ -207,6 +207,8 @@ def test_defaults_are_those_of_the_programs() -> None:
     assert str(values["tls"]["settleSeconds"]) == defaults["tls_settle_seconds"]
     assert str(values["audit"]["days"]) == defaults["audit_days"]
     assert str(values["audit"]["megabytes"]) == defaults["audit_megabytes"]
+    assert str(values["usage"]["days"]) == defaults["usage_days"]
+    assert str(values["usage"]["runs"]) == defaults["usage_runs"]
     classes = {each.name: each.resource for each in settings.CLASSES}
     assert values["deviceClasses"] == classes
 
@@ -419,6 +421,7 @@ def test_tenant_admins_may_touch_their_own_tenant_alone(chart: Chart) -> None:
         ("preemption.twins=maybe", "preemption"),
         ("tls.days=0", "days"),
         ("audit.days=0", "days"),
+        ("usage.days=0", "days"),
         ("audit.existingClaim=No_Name", "existingClaim"),
         ("tls.settleSeconds=soon", "settleSeconds"),
         ("tls.existingSecret=No_Name", "existingSecret"),

@@ -11,6 +11,7 @@ from app.web.api.pools import pool_routes
 from app.web.api.queues import queue_routes
 from app.web.api.quotas import quota_routes
 from app.web.api.tenants import tenant_routes
+from app.web.api.usage import usage_routes
 from app.web.api.workloads import workload_routes
 from app.web.ops import Checks, ops_routes
 from app.web.problems import Problem
@@ -37,6 +38,7 @@ def api_app(ground: Ground, checks: Checks) -> FastAPI:
         queue_routes(ground),
         pool_routes(ground),
         quota_routes(ground),
+        usage_routes(ground),
         workload_routes(ground),
     ):
         v1.include_router(routes)

@@ -10,6 +10,7 @@ from app.core.engine import Engine
 from app.core.model import Millis, TenantName
 from app.core.outlook import Outlook
 from app.core.views import Bulletin
+from app.ports import RunReader
 from app.web.access import Access
 from app.web.problems import Refused
 from app.web.view import View
@@ -28,6 +29,7 @@ class Ground:
     age: Callable[[], int]
     now: Callable[[], Millis]
     view: View
+    runs: RunReader
     forecasts: Forecasts = field(default_factory=NoForecasts)
     past: PastQuotas | None = None
     bulletin: Callable[[], Bulletin | None] = lambda: None
