@@ -13,7 +13,7 @@ from app.core.pools import Pools
 from app.core.reservation import Reservations
 from app.core.resources import ManagedResources
 from app.core.roster import Roster
-from app.core.scene import Scene, scene
+from app.core.snapshot import Snapshot, snapshot
 from app.core.tenancy import Tenancy
 from app.core.views import View
 from app.core.why import Why, why
@@ -34,9 +34,9 @@ class Outlook:
         """Return what the status of tenants and pools should say now."""
         return overview(self._roster, self._tenancy, self._pools, self._placement, self._managed)
 
-    def scene(self) -> Scene:
-        """Return all that a forecast needs to know."""
-        return scene(self._roster, self._tenancy, self._pools, self._managed)
+    def snapshot(self, at: Millis) -> Snapshot:
+        """Return all that a forecast needs to know, as of a time not before the last event."""
+        return snapshot(at, self._roster, self._tenancy, self._pools, self._managed)
 
     def why(self, uid: Uid) -> Why | None:
         """Return why a held pod waits; None for any other."""

@@ -1,4 +1,4 @@
-"""What will become of a live cluster: its scene, run forward in virtual time.
+"""What will become of a live cluster: its snapshot, run forward in virtual time.
 
 The World drives the same engine as the leader does, so what it releases is what the leader would.
 How long work runs, and who comes meanwhile, is told by the caller.
@@ -12,7 +12,7 @@ from typing import Protocol
 
 from app.core import events as ev
 from app.core.model import Millis, Pod, Tenant, Uid
-from app.core.scene import Scene
+from app.core.snapshot import Snapshot
 from app.sim.world import World
 
 
@@ -40,51 +40,52 @@ class Foresight:
 
 
 def stage(
-    scene: Scene,
+    snapshot: Snapshot,
     lasting: Lasting,
     arrivals: Iterable[Arrival] = (),
     tenants: Iterable[Tenant] | None = None,
     *,
     evicts: bool = False,
 ) -> World:
-    """Return a World that stands as the scene does, before anything happens.
+    """Return a World that stands as the snapshot does, before anything happens.
 
-    `tenants` in place of those of the scene.
+    `tenants` in place of those of the snapshot.
     """
     world = World(
-        scene.managed,
-        scene.nodes,
-        scene.tenants if tenants is None else tenants,
-        scene.pools,
-        scene.policy,
-        start=scene.at,
-        epoch=scene.epoch + 1,
+        snapshot.managed,
+        snapshot.nodes,
+        snapshot.tenants if tenants is None else tenants,
+        snapshot.pools,
+        snapshot.policy,
+        start=snapshot.at,
+        epoch=snapshot.epoch + 1,
         evicts=evicts,
+        witnesses=0,
     )
     world.hear(
-        ev.CheckpointsRead(scene.at, scene.turns),
-        *(ev.BystanderObserved(scene.at, each) for each in scene.bystanders),
+        ev.CheckpointsRead(snapshot.at, snapshot.turns),
+        *(ev.BystanderObserved(snapshot.at, each) for each in snapshot.bystanders),
     )
-    for pod in scene.running:
-        ran = Millis(scene.at - (pod.started or scene.at))
+    for pod in snapshot.running:
+        ran = Millis(snapshot.at - (pod.started or snapshot.at))
         left = Millis(0) if pod.terminating else lasting.left(pod, ran)
-        world.adopt(pod, None if left is None else Millis(scene.at + left))
-    for pod in scene.held:
-        world.submit(pod, scene.at, lasting.left(pod, Millis(0)))
+        world.adopt(pod, None if left is None else Millis(snapshot.at + left))
+    for pod in snapshot.held:
+        world.submit(pod, snapshot.at, lasting.left(pod, Millis(0)))
     for arrival in arrivals:
         world.submit(arrival.pod, arrival.pod.since, arrival.lasts)
     return world
 
 
 def foresee(
-    scene: Scene,
+    snapshot: Snapshot,
     lasting: Lasting,
     until: Millis,
     arrivals: Iterable[Arrival] = (),
 ) -> Foresight:
-    """Run a scene forward until every pod that is held now has started, or until that time."""
-    world = stage(scene, lasting, arrivals)
-    waiting = {pod.uid for pod in scene.held}
+    """Run a snapshot forward until every pod that is held now has started, or until that time."""
+    world = stage(snapshot, lasting, arrivals)
+    waiting = {pod.uid for pod in snapshot.held}
     starts: dict[Uid, Millis] = {}
     seen = 0
     while len(starts) < len(waiting) and world.next_due is not None and world.next_due <= until:

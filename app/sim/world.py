@@ -76,10 +76,11 @@ class World:
         start: Millis = START,
         epoch: int = EPOCH,
         evicts: bool = True,
+        witnesses: int | None = None,
     ) -> None:
         self.now = start
         self._epoch = epoch
-        self.engine = Engine(managed, window, witnesses=None, evicts=evicts, records=False)
+        self.engine = Engine(managed, window, witnesses, evicts, records=False)
         self.started: list[Started] = []
         self.using: dict[Uid, Pod] = {}
         self.timeline: list[Moment] = []

@@ -32,8 +32,9 @@ from app.core.tenancy import Tenancy
 from app.core.tracked import Tracked
 from app.core.usage import ITSELF
 
+
 @dataclass(frozen=True, slots=True)
-class Scene:
+class Snapshot:
     """How things stand at a time. No pool at all: every node is in the one pool there is.
 
     Pods are charged as they are now, their claims counted. `held` are those behind the gate,
@@ -54,16 +55,21 @@ class Scene:
     turns: Mapping[TenantName, Checkpoint]
 
 
-def scene(roster: Roster, tenancy: Tenancy, pools: Pools, managed: ManagedResources) -> Scene:
-    """Return how things stand as of the last event."""
+def snapshot(
+    at: Millis, roster: Roster, tenancy: Tenancy, pools: Pools, managed: ManagedResources
+) -> Snapshot:
+    """Return how things stand, if nothing happened from the last event until then."""
     usage = roster.usage
-    turns = _turns(roster)
-    served = [kept.served[0] for each in turns.values() for kept in (each.own, *each.users.values())]
+    now = max(at, usage.now)
+    turns = _turns(roster, now)
+    served = [
+        kept.served[0] for each in turns.values() for kept in (each.own, *each.users.values())
+    ]
     nodes, bystanders = pools.site()
     written = tuple(pool for name, pool in sorted(pools.pools.items()) if pools.is_written(name))
     asking = [t for t in roster.pods.values() if t.pod.asks]
-    return Scene(
-        at=usage.now,
+    return Snapshot(
+        at=now,
         epoch=max(likely([*served, *(t.stamp[0] for t in roster.pods.values())]), 0),
         managed=managed,
         policy=usage.policy,
@@ -72,7 +78,7 @@ def scene(roster: Roster, tenancy: Tenancy, pools: Pools, managed: ManagedResour
         pools=written,
         tenants=tuple(tenancy.tenants[name] for name in sorted(tenancy.tenants)),
         held=tuple(_held(t) for t in asking if t.life is Life.HELD),
-        running=tuple(_running(t, usage.now) for t in asking if t.life is not Life.HELD),
+        running=tuple(_running(t, now) for t in asking if t.life is not Life.HELD),
         turns=turns,
     )
 
@@ -100,10 +106,10 @@ def _running(tracked: Tracked, now: Millis) -> Pod:
     )
 
 
-def _turns(roster: Roster) -> dict[TenantName, Checkpoint]:
-    """Return when everybody was last served, and what they remember."""
+def _turns(roster: Roster, now: Millis) -> dict[TenantName, Checkpoint]:
+    """Return when everybody was last served, and what they remember by now."""
     usage = roster.usage
-    now, half_life, tree = usage.now, usage.policy.half_life, usage.tree
+    half_life, tree = usage.policy.half_life, usage.tree
     found: dict[TenantName, dict[UserName, Kept]] = {
         name: {
             user: Kept(past.served, _worthy(past.faded(now, half_life)))
@@ -113,9 +119,9 @@ def _turns(roster: Roster) -> dict[TenantName, Checkpoint]:
     }
     for name, branch in tree.tenants.items():
         users = found.setdefault(name, {})
-        users[ITSELF] = Kept(branch.served, _worthy(tree.history(branch)))
+        users[ITSELF] = Kept(branch.served, _worthy(tree.history(branch, now)))
         for leaf in _users(branch):
-            users[UserName(leaf.name)] = Kept(leaf.served, _worthy(tree.history(leaf)))
+            users[UserName(leaf.name)] = Kept(leaf.served, _worthy(tree.history(leaf, now)))
     return {
         name: Checkpoint(now, 0, users.pop(ITSELF, Kept()), users) for name, users in found.items()
     }
