@@ -13,6 +13,7 @@ from app.core.pools import Pools
 from app.core.reservation import Reservations
 from app.core.resources import ManagedResources
 from app.core.roster import Roster
+from app.core.scale import Scale
 from app.core.snapshot import Snapshot, snapshot
 from app.core.tenancy import Tenancy
 from app.core.views import View
@@ -37,6 +38,10 @@ class Outlook:
     def snapshot(self, at: Millis) -> Snapshot:
         """Return all that a forecast needs to know, as of a time not before the last event."""
         return snapshot(at, self._roster, self._tenancy, self._pools, self._managed)
+
+    def scale(self) -> Scale:
+        """Return what shares are measured against."""
+        return self._roster.usage.tree.scale
 
     def why(self, uid: Uid) -> Why | None:
         """Return why a held pod waits; None for any other."""

@@ -85,25 +85,23 @@ def snapshot(
 
 def _held(tracked: Tracked) -> Pod:
     """Return a pod that waits, with its claims counted."""
-    return replace(tracked.pod, claims=(), plain=None)
+    pod = tracked.pod
+    return pod if pod.plain is None else replace(pod, claims=(), plain=None)
 
 
 def _running(tracked: Tracked, now: Millis) -> Pod:
     """Return a pod that counts as used, as if its release had been answered and it were bound."""
-    epoch, sequence = tracked.stamp
-    if tracked.intent is not None:
-        epoch, sequence = tracked.intent.epoch, tracked.intent.sequence
-    return replace(
-        tracked.pod,
+    pod, intent = _held(tracked), tracked.intent
+    running = replace(
+        pod,
         gates=(),
-        claims=(),
-        plain=None,
-        release=f"{epoch}.{sequence}",
-        node=tracked.node or tracked.pod.node,
-        pool=tracked.pool or tracked.pod.pool,
+        release=pod.release if intent is None else f"{intent.epoch}.{intent.sequence}",
+        node=tracked.node or pod.node,
+        pool=tracked.pool or pod.pool,
         phase=Phase.RUNNING,
-        started=tracked.released if tracked.released is not None else now,
+        started=now if tracked.released is None else tracked.released,
     )
+    return pod if running == pod else running
 
 
 def _turns(roster: Roster, now: Millis) -> dict[TenantName, Checkpoint]:

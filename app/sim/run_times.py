@@ -12,7 +12,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from random import Random
 
-from app.core.model import Millis, TenantName, UserName
+from app.core.model import Millis, Pod, TenantName, UserName
+from app.core.resources import ManagedResources
+from app.core.snapshot import Snapshot
+from app.core.tenancy import Tenancy
 
 KEPT = 200
 """Runs of one kind that count, the latest: people change what they do."""
@@ -43,6 +46,12 @@ class Kind:
         )
 
 
+def kind_of(pod: Pod, tenancy: Tenancy, managed: ManagedResources) -> Kind:
+    """Return the kind of a pod's workload."""
+    units = sum(value for resource, value in pod.demand.items() if resource in managed)
+    return Kind(tenancy.tenant_of(pod.namespace), pod.user, size_class(units * pod.gang_size))
+
+
 def size_class(units: int) -> int:
     """Return the class of work that asks for so many units of what is managed."""
     return units.bit_length()
@@ -65,6 +74,10 @@ class RunTimes:
         self._sorted: dict[tuple[object, ...], list[tuple[Millis, bool]]] = {}
         for run in runs:
             self.learn(run)
+
+    def __len__(self) -> int:
+        """Return how many runs count in all."""
+        return len(self._known.get((), ()))
 
     def learn(self, run: Run) -> None:
         """A workload ended, or has run so long by now. The latest come last."""
@@ -108,3 +121,14 @@ class RunTimes:
                 if dice.random() * (longer + TRUST) < longer:
                     return last
         return last
+
+
+def observe(runs: RunTimes, snapshot: Snapshot, tenancy: Tenancy) -> None:
+    """Let what runs now count as having run at least so long, a gang once."""
+    seen: set[tuple[str, str, str]] = set()
+    for pod in snapshot.running:
+        name = (pod.namespace, pod.user, pod.gang or pod.uid)
+        if name not in seen:
+            seen.add(name)
+            lasted = Millis(snapshot.at - (pod.started or snapshot.at))
+            runs.learn(Run(kind_of(pod, tenancy, snapshot.managed), lasted, ended=False))
