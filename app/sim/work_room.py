@@ -14,14 +14,13 @@ from typing import BinaryIO
 from app.sim.frames import HEAD, length, packed, unpacked
 
 DONE, BROKE = "done", "broke"
-NICE = 10
 
 
 def main() -> None:
-    """Serve one call after another. Arguments: bytes of memory, seconds of one call."""
-    memory, seconds = int(sys.argv[1]), int(sys.argv[2])
+    """Serve one call after another. Arguments: bytes of memory, seconds of one call, niceness."""
+    memory, seconds, nice = map(int, sys.argv[1:])
     resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
-    os.nice(NICE)
+    os.nice(nice)
     gc.disable()  # all that a call makes is let go of at its end, together
     calls, answers = sys.stdin.buffer, sys.stdout.buffer
     sys.stdout = sys.stderr

@@ -31,7 +31,8 @@ class Worker:
     ended; the next call starts afresh.
     """
 
-    def __init__(self, seconds: float, memory: int = 2 * GIB) -> None:
+    def __init__(self, seconds: float, memory: int = 2 * GIB, nice: int = 0) -> None:
+        self._nice = nice
         self._seconds = seconds
         self._memory = memory
         self._process: Process | None = None
@@ -94,7 +95,7 @@ class Worker:
         # No more of the environment than it takes to start: it may hold secrets.
         known = {name: os.environ[name] for name in NEEDED if name in os.environ}
         paths = [str(Path(app.__file__).parents[1]), known.get("PYTHONPATH", "")]
-        limits = (str(self._memory), str(int(self._seconds)))
+        limits = (str(self._memory), str(int(self._seconds)), str(self._nice))
         return await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",

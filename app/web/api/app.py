@@ -7,6 +7,7 @@ from fastapi import APIRouter, FastAPI
 from app.web import problems
 from app.web.api.ground import Ground
 from app.web.api.pools import pool_routes
+from app.web.api.simulations import simulation_routes
 from app.web.api.tenants import tenant_routes
 from app.web.ops import Checks, ops_routes
 from app.web.problems import Problem
@@ -22,12 +23,12 @@ def api_app(ground: Ground, checks: Checks) -> FastAPI:
         redoc_url=None,
         responses={
             status: {"model": Problem, "content": {problems.MEDIA_TYPE: {}}}
-            for status in (400, 401, 403, 404, 503)
+            for status in (400, 401, 403, 404, 422, 429, 503)
         },
     )
     problems.install(app)
     v1 = APIRouter(prefix="/v1", tags=["v1"])
-    for routes in (tenant_routes(ground), pool_routes(ground)):
+    for routes in (tenant_routes(ground), pool_routes(ground), simulation_routes(ground)):
         v1.include_router(routes)
     app.include_router(v1)
     app.include_router(ops_routes(checks))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from app.core.engine import Engine
 from app.core.model import Millis
+from app.foresight_ports import Simulations
 from app.ports import QueueReader
 from app.web.access import Access
 from app.web.problems import Refused
@@ -26,6 +27,7 @@ class Ground:
     now: Callable[[], Millis]
     view: View
     queues: QueueReader
+    simulations: Simulations | None = None
 
     def need_sight(self) -> None:
         """Raise Refused (503) until the cluster was seen whole."""
