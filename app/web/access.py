@@ -35,6 +35,12 @@ class Access:
             )
         return identity
 
+    async def may(
+        self, identity: Identity, verb: str, resource: str, subresource: str = "", name: str = ""
+    ) -> bool:
+        """Tell whether RBAC on group `fairgate.io` grants this; no `name`: on all of them."""
+        return await self._authority.allows(identity, verb, resource, subresource, name)
+
     async def need(
         self, identity: Identity, verb: str, resource: str, subresource: str = "", name: str = ""
     ) -> None:

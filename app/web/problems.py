@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from http import HTTPStatus
 
 from fastapi import FastAPI, Request
@@ -31,17 +32,20 @@ class Problem(BaseModel):
 class Refused(Exception):
     """The answer is no; `detail` is one sentence for the caller."""
 
-    def __init__(self, status: int, detail: str) -> None:
+    def __init__(self, status: int, detail: str, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(detail)
         self.status = status
         self.detail = detail
+        self.headers = dict(headers or {})
 
 
-def answer(status: int, detail: str) -> JSONResponse:
+def answer(status: int, detail: str, headers: Mapping[str, str] | None = None) -> JSONResponse:
     """Return a problem as an HTTP answer."""
     problem = Problem(title=HTTPStatus(status).phrase, status=status, detail=detail)
-    headers = {"WWW-Authenticate": "Bearer"} if status == HTTPStatus.UNAUTHORIZED else None
-    return JSONResponse(problem.model_dump(), status, headers, media_type=MEDIA_TYPE)
+    more = {"WWW-Authenticate": "Bearer"} if status == HTTPStatus.UNAUTHORIZED else {}
+    return JSONResponse(
+        problem.model_dump(), status, {**more, **(headers or {})}, media_type=MEDIA_TYPE
+    )
 
 
 def install(app: FastAPI) -> None:
@@ -49,7 +53,7 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(Refused)
     async def refused(_: Request, error: Refused) -> JSONResponse:
-        return answer(error.status, error.detail)
+        return answer(error.status, error.detail, error.headers)
 
     @app.exception_handler(HTTPException)
     async def unrouted(_: Request, error: HTTPException) -> JSONResponse:

@@ -10,6 +10,7 @@ from app.web.api.ground import Ground
 from app.web.api.pools import pool_routes
 from app.web.api.queues import queue_routes
 from app.web.api.quotas import quota_routes
+from app.web.api.simulations import simulation_routes
 from app.web.api.tenants import tenant_routes
 from app.web.api.usage import usage_routes
 from app.web.api.workloads import workload_routes
@@ -27,7 +28,7 @@ def api_app(ground: Ground, checks: Checks) -> FastAPI:
         redoc_url=None,
         responses={
             status: {"model": Problem, "content": {problems.MEDIA_TYPE: {}}}
-            for status in (400, 401, 403, 404, 503)
+            for status in (400, 401, 403, 404, 422, 429, 503)
         },
     )
     problems.install(app)
@@ -40,6 +41,7 @@ def api_app(ground: Ground, checks: Checks) -> FastAPI:
         quota_routes(ground),
         usage_routes(ground),
         workload_routes(ground),
+        simulation_routes(ground),
     ):
         v1.include_router(routes)
     app.include_router(v1)

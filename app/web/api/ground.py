@@ -10,6 +10,7 @@ from app.core.engine import Engine
 from app.core.model import Millis, TenantName
 from app.core.outlook import Outlook
 from app.core.views import Bulletin
+from app.foresight_ports import Simulations
 from app.ports import RunReader
 from app.web.access import Access
 from app.web.problems import Refused
@@ -33,6 +34,7 @@ class Ground:
     forecasts: Forecasts = field(default_factory=NoForecasts)
     past: PastQuotas | None = None
     bulletin: Callable[[], Bulletin | None] = lambda: None
+    simulations: Simulations | None = None
 
     @property
     def outlook(self) -> Outlook:
