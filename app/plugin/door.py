@@ -53,7 +53,7 @@ class Door:
         pool: urllib3.PoolManager,
         host: str,
         root: str,
-        headers: Callable[[], Mapping[str, str]],
+        headers: Callable[[], list[tuple[str, str]]],
         namespace: str,
     ) -> None:
         self._pool = pool

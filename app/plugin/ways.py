@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import yaml
 
@@ -59,7 +59,7 @@ def _direct(server: str, token: str | None, authority: Path | None) -> Door:
         proxy = urllib.request.getproxies().get(url.scheme)
     trust = {"cert_reqs": "CERT_REQUIRED", "ca_certs": str(authority) if authority else None}
     pool = urllib3.ProxyManager(proxy, **trust) if proxy else urllib3.PoolManager(**trust)
-    headers = {"Authorization": f"Bearer {token.strip()}"}
+    headers = [("Authorization", f"Bearer {token.strip()}")]
     return Door(pool, f"{url.scheme}://{url.netloc}", DIRECT, lambda: headers, "default")
 
 
@@ -93,9 +93,9 @@ def _through(kubeconfig: Path | None, context: str | None) -> Door:
     pool = rest.RESTClientObject(configuration).pool_manager
     deputy = _deputy(user)
 
-    def headers() -> Mapping[str, str]:
+    def headers() -> list[tuple[str, str]]:
         token = configuration.get_api_key_with_prefix("BearerToken", "authorization")
-        return deputy | ({"Authorization": token} if token else {})
+        return [*deputy, ("Authorization", token)] if token else deputy
 
     return Door(pool, configuration.host.rstrip("/"), AGGREGATED, headers, namespace)
 
@@ -129,15 +129,16 @@ def _check(user: Mapping[str, Any], configuration: Any, said: _Said) -> None:
         )
 
 
-def _deputy(user: Mapping[str, Any]) -> dict[str, str]:
-    """Return the headers by which the user of a kubeconfig acts as somebody else."""
-    for key in ("as-groups", "as-uid", "as-user-extra"):
-        if user.get(key):
-            raise InvalidInput(
-                f"Your kubeconfig impersonates by {key}, which Fairgate's plugin cannot; it knows "
-                "`as` alone."
-            )
-    return {"Impersonate-User": str(user["as"])} if user.get("as") else {}
+def _deputy(user: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return the headers by which the user of a kubeconfig acts as somebody else.
+
+    The library does not know them, and would act as the user.
+    """
+    headers = [("Impersonate-User", user.get("as")), ("Impersonate-Uid", user.get("as-uid"))]
+    headers += [("Impersonate-Group", group) for group in user.get("as-groups") or ()]
+    for name, values in (user.get("as-user-extra") or {}).items():
+        headers += [(f"Impersonate-Extra-{quote(name, safe='')}", value) for value in values]
+    return [(name, str(value)) for name, value in headers if value]
 
 
 class _Said(logging.Handler):

@@ -6,6 +6,7 @@ It serves both ways in, pages lists, and remembers what it was asked.
 from __future__ import annotations
 
 import json
+import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -31,6 +32,8 @@ class Asked:
     query: dict[str, str]
     headers: dict[str, str]
     body: Any
+    person: str = ""
+    """Whose client certificate it came with."""
 
 
 @dataclass
@@ -82,7 +85,7 @@ class Reply:
 
 
 @contextmanager
-def serving(rest: Rest) -> Iterator[Rest]:
+def serving(rest: Rest, tls: ssl.SSLContext | None = None) -> Iterator[Rest]:
     """Serve on a port of the loopback."""
 
     class Handler(BaseHTTPRequestHandler):
@@ -94,8 +97,9 @@ def serving(rest: Rest) -> Iterator[Rest]:
                 self.command,
                 unquote(url.path),
                 dict(parse_qsl(url.query)),
-                {key.lower(): value for key, value in self.headers.items()},
+                {key.lower(): ",".join(self.headers.get_all(key, ())) for key in self.headers},
                 body,
+                _person(self.connection),
             )
             rest.asked.append(asked)
             reply = rest.answer(asked)
@@ -115,12 +119,21 @@ def serving(rest: Rest) -> Iterator[Rest]:
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
+    if tls is not None:
+        server.socket = tls.wrap_socket(server.socket, server_side=True)
     thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
     thread.start()
-    rest.url = f"http://127.0.0.1:{server.server_port}"
+    rest.url = f"{'https' if tls else 'http'}://127.0.0.1:{server.server_port}"
     try:
         yield rest
     finally:
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+def _person(connection: Any) -> str:
+    if not isinstance(connection, ssl.SSLSocket):
+        return ""
+    subject = (connection.getpeercert() or {}).get("subject", ())
+    return ",".join(value for part in subject for key, value in part if key == "commonName")
