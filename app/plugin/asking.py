@@ -11,7 +11,9 @@ from typing import Any
 from app.core.errors import ClusterRefused, InvalidInput
 from app.plugin import asked, story, tables
 from app.plugin.door import Answer, Door, segment
-from app.plugin.show import CSV, JSON, YAML, Look, as_text, console, show
+from app.plugin.show import CSV, JSON, YAML, Look, as_text, console, show, tell
+
+FORBIDDEN, GONE = 403, 404
 
 
 def look(form: StrEnum | None, watch: bool) -> Look:
@@ -22,33 +24,49 @@ def look(form: StrEnum | None, watch: bool) -> Look:
 def queue(door: Door, how: Look, tenant: str | None, user: str | None, limit: int | None) -> None:
     """Show one queue, or all."""
     query = [("user", user)] if user is not None else []
-
-    def one() -> tuple[Any, Answer]:
-        assert tenant is not None
-        return door.pages(f"/tenants/{segment(tenant)}/queue", query, limit)
-
-    def every() -> tuple[Any, Answer]:
-        try:
-            known, answer = door.pages("/tenants")
-        except ClusterRefused as error:
-            if error.status != 403:
-                raise
-            sentence = f"{error} Or name one tenant: kubectl fairgate queue TENANT."
-            raise ClusterRefused(sentence, error.status) from error
-        found: list[Any] = []
-        left = limit
-        for each in known["items"]:
-            if each["pending"] and left != 0:
-                path = f"/tenants/{segment(each['name'])}/queue"
-                waiting, answer = door.pages(path, query, left)
-                found.append(waiting)
-                left = None if left is None else left - len(waiting["items"])
-        return {"items": found}, answer
-
     if tenant is not None:
-        show(how, one, lambda f, now: tables.queues([f], how.wide, now, several=False))
-    else:
-        show(how, every, lambda f, now: tables.queues(f["items"], how.wide, now, several=True))
+        path = f"/tenants/{segment(tenant)}/queue"
+        show(
+            how,
+            lambda: door.pages(path, query, limit),
+            lambda found, now: tables.queues([found], how.wide, now, several=False),
+        )
+        return
+    show(
+        how,
+        lambda: _queues(door, query, limit),
+        lambda found, now: tables.queues(found["items"], how.wide, now, several=True),
+    )
+
+
+def _queues(door: Door, query: Sequence[tuple[str, str]], limit: int | None) -> tuple[Any, Answer]:
+    """Return the queue of every tenant with pending pods whose queue the caller may see."""
+    try:
+        known, answer = door.pages("/tenants")
+    except ClusterRefused as error:
+        if error.status != FORBIDDEN:
+            raise
+        sentence = f"{error} Or name one tenant: kubectl fairgate queue TENANT."
+        raise ClusterRefused(sentence, error.status) from error
+    found: list[Any] = []
+    hidden: list[str] = []
+    left = limit
+    for name in [each["name"] for each in known["items"] if each["pending"]]:
+        if left is not None and left <= 0:
+            break
+        try:
+            waiting, answer = door.pages(f"/tenants/{segment(name)}/queue", query, left)
+        except ClusterRefused as error:
+            if error.status == FORBIDDEN:
+                hidden.append(name)
+            elif error.status != GONE:
+                raise
+            continue
+        found.append(waiting)
+        left = None if left is None else left - len(waiting["items"])
+    if hidden:
+        tell(f"you may not see the queue of {', '.join(hidden)}; others are shown.")
+    return {"items": found}, answer
 
 
 def why(door: Door, how: Look, namespace: str | None, pod: str) -> None:

@@ -16,7 +16,7 @@ import typer
 
 from app.core.errors import ClusterRefused, FairgateError, InvalidInput
 from app.plugin.flags import Form, Limit, Output, Sheet, Watch, reaching, way_of
-from app.plugin.ways import Way
+from app.plugin.way import Way
 
 NO, WRONG_INPUT, UNREACHABLE, DEFECT, INTERRUPTED = 1, 2, 3, 4, 130
 COMPLETE = "_KUBECTL_FAIRGATE_COMPLETE"

@@ -10,10 +10,10 @@ import contextlib
 import os
 import shlex
 import sys
+from urllib.parse import quote
 
 from app.core.errors import FairgateError
-from app.plugin.door import segment
-from app.plugin.ways import Way
+from app.plugin.way import Way
 
 NO_FILES, FILES = 4, 0
 """Cobra's words for the shell."""
@@ -35,7 +35,7 @@ def pods(way: Way, namespace: str | None, incomplete: str) -> list[str]:
         door = way.open()
         if not door.aggregated:
             return []
-        path = f"/api/v1/namespaces/{segment(namespace or door.namespace)}/pods"
+        path = f"/api/v1/namespaces/{quote(namespace or door.namespace, safe='')}/pods"
         query = [("fieldSelector", "spec.nodeName=,status.phase=Pending"), ("limit", "500")]
         names = [each["metadata"]["name"] for each in door.kubernetes(path, query).read()["items"]]
         return [each for each in names if each.startswith(incomplete)]

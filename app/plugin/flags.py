@@ -10,7 +10,7 @@ from typing import Annotated, Any, cast
 
 import typer
 
-from app.plugin.ways import Way
+from app.plugin.way import Way
 
 
 class Form(StrEnum):

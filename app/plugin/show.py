@@ -15,7 +15,7 @@ from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from app.core.errors import ClusterUnavailable
+from app.core.errors import ClusterRefused, ClusterUnavailable
 from app.plugin.door import Answer
 
 LOOK_SECONDS = 2.0
@@ -26,6 +26,8 @@ OLD_SECONDS = 15.0
 
 WITHOUT_END = 1000
 """The width of what is no terminal: whoever reads it wants whole lines."""
+
+TOO_MANY = 429
 
 JSON, YAML, WIDE, CSV = "json", "yaml", "wide", "csv"
 
@@ -111,8 +113,9 @@ def _watch(look: Look, fetch: Fetch, draw: Draw) -> None:
         while True:
             try:
                 found, answer = fetch()
-            except ClusterUnavailable as error:
-                if last is None:
+            except (ClusterUnavailable, ClusterRefused) as error:
+                busy = isinstance(error, ClusterUnavailable) or error.status == TOO_MANY
+                if last is None or not busy:
                     raise
                 if live:
                     live.update(Text(f"{error} Trying again; Ctrl-C ends it."), refresh=True)

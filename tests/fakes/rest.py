@@ -41,6 +41,8 @@ class Rest:
     """What is answered, by method and route; a model, a problem as its status, or a Reply."""
 
     answers: dict[str, Any] = field(default_factory=dict)
+    raw: dict[str, Any] = field(default_factory=dict)
+    """What the API server itself answers."""
     asked: list[Asked] = field(default_factory=list)
     headers: dict[str, str] = field(default_factory=dict)
     page: int = 500
@@ -56,6 +58,9 @@ class Rest:
         route = next(
             (asked.path.removeprefix(r) for r in ROOTS if asked.path.startswith(r)), asked.path
         )
+        if f"{asked.method} {asked.path}" in self.raw:
+            body = json.dumps(self.raw[f"{asked.method} {asked.path}"])
+            return Reply(200, body, "application/json")
         found = self.answers.get(f"{asked.method} {route}")
         if isinstance(found, list):  # one after the other, the last for ever
             found = found.pop(0) if len(found) > 1 else found[0]

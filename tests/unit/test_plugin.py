@@ -287,6 +287,13 @@ def test_who_may_not_list_tenants_is_told_to_name_one(rest: Rest, run: Run) -> N
     hold("queues-refused", run("queue"))
 
 
+def test_queues_that_one_may_not_see_are_named_and_the_others_shown(rest: Rest, run: Run) -> None:
+    rest.refuse("GET /tenants/research/queue", 403, "alice may not get tenants/queue.")
+    code, out, err = run("queue")
+    assert (code, out.count("team-a/train")) == (0, 3)
+    assert err == "fairgate: you may not see the queue of research; others are shown.\n"
+
+
 def test_what_is_not_fairgate_is_told_so(rest: Rest, run: Run) -> None:
     rest.answers["GET /pools"] = Reply(200, "<html>", "text/html")
     hold("not-json", run("pools"))

@@ -1,4 +1,4 @@
-"""Which way a command reaches Fairgate, and as whom: a kubeconfig, or a URL with a token.
+"""Makes the door that a command goes through: by a kubeconfig, or by a URL and a token.
 
 The kubeconfig is read by the `kubernetes` library, so all that kubectl takes is understood;
 imported only here and when needed, because that takes a third of a second.
@@ -11,38 +11,23 @@ import logging
 import os
 import urllib.request
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
 
+import urllib3
 import yaml
 
 from app.core.errors import InvalidInput
 from app.plugin.door import AGGREGATED, DIRECT, Door
 
 LOCAL = ("localhost", "127.0.0.1", "::1")
+_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 MALFORMED = (ValueError, TypeError, KeyError, AttributeError, OSError, yaml.YAMLError)
 
 
-@dataclass(frozen=True, slots=True)
-class Way:
-    """What was said of the way: a kubeconfig and its context, or a server."""
-
-    kubeconfig: Path | None = None
-    context: str | None = None
-    server: str | None = None
-    token: str | None = None
-    authority: Path | None = None
-
-    def open(self) -> Door:
-        """Return the door; nobody is asked yet. Raises InvalidInput."""
-        if self.server is not None:
-            return _direct(self.server, self.token, self.authority)
-        return _through(self.kubeconfig, self.context)
-
-
-def _direct(server: str, token: str | None, authority: Path | None) -> Door:
+def direct(server: str, token: str | None, authority: Path | None) -> Door:
+    """Return the door to a URL, for whoever has the token. Raises InvalidInput."""
     url = urlsplit(server)
     if url.scheme not in ("https", "http") or not url.hostname or url.path.rstrip("/"):
         raise InvalidInput(f"--server {server} is not a URL such as https://fairgate.example:8443.")
@@ -53,7 +38,6 @@ def _direct(server: str, token: str | None, authority: Path | None) -> Door:
             "With --server a token is needed: set FAIRGATE_TOKEN to what kubectl create token "
             "NAME --audience fairgate prints, or give it by --token."
         )
-    urllib3 = importlib.import_module("urllib3")
     proxy = None
     if not urllib.request.proxy_bypass(url.netloc):
         proxy = urllib.request.getproxies().get(url.scheme)
@@ -63,33 +47,19 @@ def _direct(server: str, token: str | None, authority: Path | None) -> Door:
     return Door(pool, f"{url.scheme}://{url.netloc}", DIRECT, lambda: headers, "default")
 
 
-def _through(kubeconfig: Path | None, context: str | None) -> Door:
-    library = importlib.import_module("kubernetes.config.kube_config")
-    rest = importlib.import_module("kubernetes.client.rest")
+def through(kubeconfig: Path | None, context: str | None) -> Door:
+    """Return the door through the API server, as a kubeconfig has it. Raises InvalidInput."""
     configuration = importlib.import_module("kubernetes.client.configuration").Configuration()
-    said = _Said()
+    paths, said = _paths(kubeconfig), _Said()
     logging.getLogger().addHandler(said)
-    paths = _paths(kubeconfig)
     try:
-        if paths is None:
-            importlib.import_module("kubernetes.config").load_incluster_config(configuration)
-            user, namespace = {}, "default"
-        else:
-            merged = library.KubeConfigMerger(paths).config
-            if merged is None:
-                raise InvalidInput(
-                    f"There is no kubeconfig {paths}; name one by --kubeconfig or KUBECONFIG, "
-                    "or Fairgate's URL by --server."
-                )
-            loader = library.KubeConfigLoader(merged, active_context=context, config_base_path=None)
-            loader.load_and_set(configuration)
-            chosen = loader.current_context["context"]
-            user, namespace = _user(merged, chosen), chosen.get("namespace") or "default"
-    except (library.ConfigException, *MALFORMED) as error:
-        raise InvalidInput(f"The kubeconfig cannot be used: {error}. See {paths}.") from error
+        user, namespace = _load(configuration, paths, context)
+    except (_refused(), *MALFORMED) as error:
+        raise InvalidInput(f"The kubeconfig {paths} cannot be used: {error}.") from error
     finally:
         logging.getLogger().removeHandler(said)
     _check(user, configuration, said)
+    rest = importlib.import_module("kubernetes.client.rest")
     pool = rest.RESTClientObject(configuration).pool_manager
     deputy = _deputy(user)
 
@@ -98,6 +68,30 @@ def _through(kubeconfig: Path | None, context: str | None) -> Door:
         return [*deputy, ("Authorization", token)] if token else deputy
 
     return Door(pool, configuration.host.rstrip("/"), AGGREGATED, headers, namespace)
+
+
+def _load(configuration: Any, paths: str | None, context: str | None) -> tuple[dict[str, Any], str]:
+    """Fill in the configuration. Return the user as written, and the namespace that is meant."""
+    library = importlib.import_module("kubernetes.config.kube_config")
+    if paths is None:
+        importlib.import_module("kubernetes.config").load_incluster_config(configuration)
+        return {}, _ACCOUNT.read_text(encoding="utf-8").strip()
+    merged = library.KubeConfigMerger(paths).config
+    if merged is None:
+        raise InvalidInput(
+            f"There is no kubeconfig {paths}; name one by --kubeconfig or KUBECONFIG, "
+            "or Fairgate's URL by --server."
+        )
+    loader = library.KubeConfigLoader(merged, active_context=context, config_base_path=None)
+    loader.load_and_set(configuration)
+    chosen = loader.current_context["context"]
+    return _user(merged, chosen), chosen.get("namespace") or "default"
+
+
+def _refused() -> type[Exception]:
+    """Return what the library raises for a kubeconfig that it does not understand."""
+    kind: type[Exception] = importlib.import_module("kubernetes.config").ConfigException
+    return kind
 
 
 def _paths(kubeconfig: Path | None) -> str | None:

@@ -14,7 +14,7 @@ import pytest
 
 from app.core.errors import ClusterRefused, ClusterUnavailable, InvalidInput
 from app.plugin.door import AGGREGATED
-from app.plugin.ways import Way
+from app.plugin.way import Way
 from app.tls.issue import Authority, Credential, new_authority
 from tests.fakes.rest import Asked, Reply, Rest, serving
 from tests.unit import plugin_answers as answers
