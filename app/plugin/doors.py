@@ -41,7 +41,10 @@ def direct(server: str, token: str | None, authority: Path | None) -> Door:
     proxy = None
     if not urllib.request.proxy_bypass(url.netloc):
         proxy = urllib.request.getproxies().get(url.scheme)
-    trust = {"cert_reqs": "CERT_REQUIRED", "ca_certs": str(authority) if authority else None}
+    trust: dict[str, Any] = {
+        "cert_reqs": "CERT_REQUIRED",
+        "ca_certs": str(authority) if authority else None,
+    }
     pool = urllib3.ProxyManager(proxy, **trust) if proxy else urllib3.PoolManager(**trust)
     headers = [("Authorization", f"Bearer {token.strip()}")]
     return Door(pool, f"{url.scheme}://{url.netloc}", DIRECT, lambda: headers, "default")
