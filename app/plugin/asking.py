@@ -177,8 +177,7 @@ def set_weight(
         print(as_text(how.form, found))
         return
     who = f"User {user} of tenant {tenant}" if user is not None else f"Tenant {tenant}"
-    console().print(
-        f"{who} would weigh {weight}; nothing was changed."
-        if dry_run
-        else f"{who} weighs {weight} from now on."
-    )
+    if dry_run:
+        console().print(story.change(who, weight, found))
+    else:
+        console().print(f"{who} weighs {weight} from now on.")

@@ -1,12 +1,13 @@
 """The way to Fairgate's routes, as one caller: requests, pages, and how a no is told.
 
-Nothing is repeated, no redirect is followed. Knows nothing of what the answers mean.
+No write is repeated, no redirect is followed. Knows nothing of what the answers mean.
 """
 
 from __future__ import annotations
 
 import json
 import ssl
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -20,6 +21,10 @@ from app.core.errors import ClusterRefused, ClusterUnavailable
 
 CONNECT_SECONDS, READ_SECONDS = 5.0, 60.0
 LARGEST_PAGE = 500
+
+TOO_MANY = 429
+PATIENCE, LONGEST_WAIT = 5, 5.0
+"""How often, and how many seconds, a read waits when it is told to ask less often."""
 
 AGGREGATED = "/apis/api.fairgate.io/v1"
 DIRECT = "/v1"
@@ -68,7 +73,14 @@ class Door:
         return self._root == AGGREGATED
 
     def get(self, path: str, query: Query = ()) -> Answer:
-        """Read a route. Raises ClusterRefused, ClusterUnavailable."""
+        """Read a route; if told to ask less often, wait a little. Raises ClusterError."""
+        for _ in range(PATIENCE):
+            try:
+                return self._ask("GET", f"{self._root}{path}", query, None)
+            except ClusterRefused as error:
+                if error.status != TOO_MANY or not 0 < (error.retry_after or 0) <= LONGEST_WAIT:
+                    raise
+                time.sleep(error.retry_after or 0)
         return self._ask("GET", f"{self._root}{path}", query, None)
 
     def send(self, method: str, path: str, body: Any, query: Query = ()) -> Answer:
@@ -78,25 +90,20 @@ class Door:
     def pages(self, path: str, query: Query = (), limit: int | None = None) -> tuple[Any, Answer]:
         """Read a list, page by page, up to `limit` items. Return it as one, and the last answer.
 
-        It keeps `continue` only if there is more than was asked for.
+        Its `continue` is that of the last page: there is more than was asked for.
         """
         whole: Any = None
-        token = ""
         while True:
-            left = LARGEST_PAGE if limit is None else limit - len(whole["items"] if whole else ())
-            asked = [*query, ("limit", str(min(left, LARGEST_PAGE)))]
-            answer = self.get(path, [*asked, ("continue", token)] if token else asked)
+            token = (whole.get("continue") or "") if whole else ""
+            had = len(whole["items"]) if whole else 0
+            size = LARGEST_PAGE if limit is None else min(limit - had, LARGEST_PAGE)
+            asked = [*query, ("limit", str(size)), *([("continue", token)] if token else [])]
+            answer = self.get(path, asked)
             page = answer.read()
-            if whole is None:
-                whole = page
-            else:
-                whole["items"] += page["items"]
-            token = page.get("continue") or ""
-            if not token or (limit is not None and len(whole["items"]) >= limit):
-                if token:
-                    whole["continue"] = token
-                else:
-                    whole.pop("continue", None)
+            if whole is not None:
+                page["items"] = whole["items"] + page["items"]
+            whole = page
+            if not whole.get("continue") or (limit is not None and len(whole["items"]) >= limit):
                 return whole, answer
 
     def kubernetes(self, path: str, query: Query = ()) -> Answer:

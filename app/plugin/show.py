@@ -16,7 +16,7 @@ from rich.live import Live
 from rich.text import Text
 
 from app.core.errors import ClusterRefused, ClusterUnavailable
-from app.plugin.door import Answer
+from app.plugin.door import TOO_MANY, Answer
 
 LOOK_SECONDS = 2.0
 """Between two looks of --watch."""
@@ -26,8 +26,6 @@ OLD_SECONDS = 15.0
 
 WITHOUT_END = 1000
 """The width of what is no terminal: whoever reads it wants whole lines."""
-
-TOO_MANY = 429
 
 JSON, YAML, WIDE, CSV = "json", "yaml", "wide", "csv"
 

@@ -124,5 +124,21 @@ def _foreseen(item: Item, wide: bool) -> tuple[str, ...]:
     )
 
 
+def change(who: str, weight: str, answer: Item) -> RenderableType:
+    """Tell what a weight would change; nothing was written."""
+    head = Text(f"{who} would weigh {weight}; nothing was changed.")
+    if not answer["shares"]:
+        return Group(head, "Nobody would be owed more or less.")
+    table = new_table("WHO", "OWED OF THE CLUSTER", left=("WHO",))
+    rows = (
+        (
+            each["tenant"] + (f"/{each['user']}" if each["user"] is not None else ""),
+            _both(words.percent(each["before"]), words.percent(each["after"])),
+        )
+        for each in answer["shares"]
+    )
+    return Group(head, "", fill(table, rows))
+
+
 def _both(before: str, after: str) -> str:
     return before if before == after else f"{before} -> {after}"
