@@ -45,7 +45,8 @@ def _facts(item: Item, wide: bool, now: datetime) -> RenderableType:
     pools = " or ".join(item["pools"])
     asks = words.amounts(item["request"]) + (f" of pool {pools}" if pools else "")
     rows = [
-        ("held back by", f"{item['rule']}: {item['reason']}"),
+        ("held back by", item["rule"]),
+        ("reason", item["reason"]),
         ("asks for", asks),
         ("waits for", f"{words.age(item['since'], now)} so far"),
         ("starts", _estimate(item, now)),
