@@ -41,13 +41,16 @@ class Answer:
     age: float
 
     def read(self) -> Any:
-        """Return the JSON of the body. Raises ClusterUnavailable if it is none."""
+        """Return the JSON object that the body is. Raises ClusterUnavailable if it is none."""
         try:
-            return json.loads(self.body)
-        except ValueError as error:
+            found = json.loads(self.body)
+        except ValueError:
+            found = None
+        if not isinstance(found, dict):
             raise ClusterUnavailable(
                 "What answered is not Fairgate's API; see whether the address is the right one."
-            ) from error
+            )
+        return found
 
 
 class Door:
