@@ -20,7 +20,7 @@ def why(item: Item, wide: bool, now: datetime) -> RenderableType:
     """Tell why a pod waits, until when, and what would change it; or that it does not wait."""
     full = f"{item['namespace']}/{item['name']}"
     if item["state"] != "held":
-        return f"Pod {full} is {item['state']}: {item['reason']}."
+        return f"Pod {full} waits no longer: {item['reason']}."
     lines: list[RenderableType] = [
         Text(_opening(item, full), style="bold"),
         _facts(item, wide, now),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+from app.control.bulletins import Hearing
 from app.control.inbox import Inbox
 from app.control.mirror import Mirror
 from app.core.engine import Engine
@@ -11,7 +12,7 @@ from app.core.events import NEEDED, ClusterEvent
 from app.core.model import Resource
 from app.core.resources import ManagedResources
 from app.kube.review import Reviews
-from app.store.reader import RedisReader
+from app.store.bulletins import RedisBulletins
 from app.web.access import Access
 from app.web.api.app import api_app
 from app.web.api.ground import Ground
@@ -39,10 +40,19 @@ async def api(process: Process) -> None:
 
     watch(process, Both(), sorted(NEEDED, key=lambda source: source.value))
     process.tasks.append(mirror.run)
-    reader = RedisReader(redis_of(process), settings.cluster)
+    hearing = Hearing(RedisBulletins(redis_of(process), settings.cluster), mirror.hear)
+    process.tasks.append(hearing.run)
     process.checks["cluster heard"] = lambda: mirror.heard
     access = Access(Reviews(process.client, time.monotonic))
-    ground = Ground(access, engine, lambda: mirror.heard, mirror.age, now, view, reader)
+    ground = Ground(
+        access,
+        engine,
+        lambda: mirror.heard,
+        mirror.age,
+        now,
+        view,
+        bulletin=lambda: mirror.bulletin,
+    )
     app = api_app(ground, process.checks)
     await certificate_of(process)
     process.listeners.append(tls_listener(process, "api", app, settings.api_listen))

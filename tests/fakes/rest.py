@@ -1,144 +1,153 @@
-"""Fairgate's REST API as a small HTTP server: answers made of the models that the real one shows.
-
-It serves both ways in, pages lists, and remembers what it was asked.
-"""
+"""The REST API over an engine in memory: what a role api puts together, without a cluster."""
 
 from __future__ import annotations
 
-import json
-import ssl
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
-from typing import Any
-from urllib.parse import parse_qsl, unquote, urlsplit
+from fractions import Fraction
 
-from pydantic import BaseModel
+from starlette.types import ASGIApp
 
-from app.web.problems import Problem
+from app.core import events as ev
+from app.core.engine import Engine
+from app.core.errors import ClusterUnavailable
+from app.core.model import (
+    Millis,
+    Node,
+    NodeName,
+    Pod,
+    Pool,
+    PoolName,
+    Quota,
+    Resource,
+    Tenant,
+    TenantName,
+    UserName,
+)
+from app.core.resources import PODS, ManagedResources
+from app.ports import Identity
+from app.web.access import Access
+from app.web.api.app import api_app
+from app.web.api.ground import Ground
+from app.web.ops import Checks
+from app.web.view import View
+from tests.fakes.asgi import Reply, call
 
-ROOTS = ("/apis/api.fairgate.io/v1", "/v1")
-DATE = "Sun, 01 Mar 2026 12:00:00 GMT"
-
-
-@dataclass(frozen=True)
-class Asked:
-    """One request."""
-
-    method: str
-    path: str
-    query: dict[str, str]
-    headers: dict[str, str]
-    body: Any
-    person: str = ""
-    """Whose client certificate it came with."""
+GPU = Resource("nvidia.com/gpu")
+ALICE = Identity("alice", groups=("team-a",))
+NOW = Millis(1_700_000_000_000)
 
 
 @dataclass
-class Rest:
-    """What is answered, by method and route; a model, a problem as its status, or a Reply."""
+class Rights:
+    """An authority that knows one token and a set of rights."""
 
-    answers: dict[str, Any] = field(default_factory=dict)
-    raw: dict[str, Any] = field(default_factory=dict)
-    """What the API server itself answers."""
-    asked: list[Asked] = field(default_factory=list)
-    headers: dict[str, str] = field(default_factory=dict)
-    page: int = 500
-    url: str = ""
+    granted: set[tuple[str, str]] = field(default_factory=set)
+    everything: bool = False
+    fails: bool = False
 
-    def refuse(self, route: str, status: int, detail: str) -> None:
-        """Answer a route with a problem."""
-        problem = Problem(title="No", status=status, detail=detail)
-        self.answers[route] = Reply(status, problem.model_dump_json(), "application/problem+json")
+    async def authenticate(self, token: str) -> Identity | None:
+        if self.fails:
+            raise ClusterUnavailable("no answer from https://10.0.0.1.")
+        return ALICE if token == "alices" else None
 
-    def answer(self, asked: Asked) -> Reply:
-        """Return the answer to a request."""
-        route = next(
-            (asked.path.removeprefix(r) for r in ROOTS if asked.path.startswith(r)), asked.path
+    async def allows(
+        self,
+        identity: Identity,
+        verb: str,
+        resource: str,
+        subresource: str = "",
+        name: str = "",
+        *,
+        group: str = "fairgate.io",
+        namespace: str = "",
+    ) -> bool:
+        what = "/".join(filter(None, (resource, subresource, namespace, name)))
+        return identity == ALICE and (self.everything or (verb, what) in self.granted)
+
+
+class Both:
+    """An engine that follows, and the view beside it; `app` answers from both."""
+
+    def __init__(self) -> None:
+        self.rights = Rights()
+        self.engine = Engine(ManagedResources((GPU,)), evicts=False, records=False)
+        self.view = View((ev.Source.TENANTS, ev.Source.POOLS))
+        self.ground = Ground(
+            Access(self.rights),
+            self.engine,
+            lambda: self.engine.ready,
+            lambda: 412,
+            lambda: NOW,
+            self.view,
         )
-        if f"{asked.method} {asked.path}" in self.raw:
-            body = json.dumps(self.raw[f"{asked.method} {asked.path}"])
-            return Reply(200, body, "application/json")
-        found = self.answers.get(f"{asked.method} {route}")
-        if isinstance(found, list):  # one after the other, the last for ever
-            found = found.pop(0) if len(found) > 1 else found[0]
-        if found is None:
-            return Reply(404, "404 page not found", "text/plain")
-        if isinstance(found, Reply):
-            return found
-        return Reply(200, json.dumps(self._paged(found, asked.query)), "application/json")
+        self.checks: Checks = {"redis": lambda: True}
+        self._made: tuple[Ground, Checks, ASGIApp] | None = None
 
-    def _paged(self, model: BaseModel, query: dict[str, str]) -> Any:
-        shown = model.model_dump(mode="json", by_alias=True)
-        if "items" not in shown:
-            return shown
-        begin = int(query.get("continue", "0"))
-        end = begin + min(int(query.get("limit", self.page)), self.page)
-        more = str(end) if end < len(shown["items"]) else None
-        return shown | {"items": shown["items"][begin:end], "continue": more}
+    @property
+    def app(self) -> ASGIApp:
+        if self._made is None or self._made[:2] != (self.ground, self.checks):
+            self._made = self.ground, self.checks, api_app(self.ground, self.checks)
+        return self._made[2]
 
+    async def hear(self, *events: ev.ClusterEvent) -> None:
+        """Hear of these, and take them in."""
+        for event in events:
+            await self.view.put(event)
+            self.engine.handle(event)
+        self.engine.handle(ev.Pass(NOW))
 
-@dataclass(frozen=True)
-class Reply:
-    """An answer as it goes out."""
+    async def open(self) -> None:
+        """Hear that all lists were seen whole."""
+        await self.hear(*(ev.SourceFresh(NOW, source) for source in ev.Source))
 
-    status: int
-    body: str
-    kind: str
+    async def see(self, *pods: Pod) -> None:
+        """Hear of pods."""
+        await self.hear(*(ev.PodObserved(NOW, pod) for pod in pods))
+
+    async def get(self, path: str, token: str = "alices") -> Reply:
+        """Ask, as whoever has this token."""
+        return await call(self.app, "GET", path, b"", {"authorization": f"Bearer {token}"})
 
 
-@contextmanager
-def serving(rest: Rest, tls: ssl.SSLContext | None = None) -> Iterator[Rest]:
-    """Serve on a port of the loopback."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def _do(self) -> None:
-            url = urlsplit(self.path)
-            size = int(self.headers.get("Content-Length") or 0)
-            body = json.loads(self.rfile.read(size)) if size else None
-            asked = Asked(
-                self.command,
-                unquote(url.path),
-                dict(parse_qsl(url.query)),
-                {key.lower(): ",".join(self.headers.get_all(key, ())) for key in self.headers},
-                body,
-                _person(self.connection),
-            )
-            rest.asked.append(asked)
-            reply = rest.answer(asked)
-            self.send_response_only(reply.status)
-            self.send_header("Date", DATE)
-            self.send_header("Content-Type", reply.kind)
-            self.send_header("Content-Length", str(len(reply.body.encode())))
-            for name, value in rest.headers.items():
-                self.send_header(name, value)
-            self.end_headers()
-            self.wfile.write(reply.body.encode())
-
-        do_GET = do_PUT = do_POST = _do
-
-        def log_message(self, format: str, *args: Any) -> None:
-            """Say nothing."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    if tls is not None:
-        server.socket = tls.wrap_socket(server.socket, server_side=True)
-    thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
-    thread.start()
-    rest.url = f"{'https' if tls else 'http'}://127.0.0.1:{server.server_port}"
-    try:
-        yield rest
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+def node(name: str, gpus: int, **labels: str) -> ev.NodeObserved:
+    """Return the sighting of a node."""
+    room = {GPU: gpus, PODS: 110}
+    return ev.NodeObserved(NOW, Node(NodeName(name), labels, room, True))
 
 
-def _person(connection: Any) -> str:
-    if not isinstance(connection, ssl.SSLSocket):
-        return ""
-    subject = (connection.getpeercert() or {}).get("subject", ())
-    return ",".join(value for part in subject for key, value in part if key == "commonName")
+def pool(name: str, **labels: str) -> ev.PoolObserved:
+    """Return the sighting of a pool."""
+    return ev.PoolObserved(NOW, Pool(PoolName(name), labels, uid=f"u-{name}", generation=1))
+
+
+def tenant(
+    name: str,
+    weight: int = 1,
+    parent: str | None = None,
+    users: dict[str, Fraction] | None = None,
+    quotas: dict[str, Quota] | None = None,
+    **more: object,
+) -> ev.TenantObserved:
+    """Return the sighting of a tenant that has the namespace of its name."""
+    found = Tenant(
+        TenantName(name),
+        Millis(0),
+        Fraction(weight),
+        TenantName(parent) if parent else None,
+        (name,),
+        {UserName(user): each for user, each in (users or {}).items()},
+        quotas={PoolName(where): quota for where, quota in (quotas or {}).items()},
+        uid=f"u-{name}",
+        generation=3,
+        **more,  # type: ignore[arg-type]
+    )
+    return ev.TenantObserved(NOW, found)
+
+
+def problem(reply: Reply) -> str:
+    """Return the detail of a problem, after checking its form."""
+    assert reply.headers["content-type"] == "application/problem+json"
+    assert reply.json.keys() == {"type", "title", "status", "detail"}
+    assert reply.json["status"] == reply.status
+    detail: str = reply.json["detail"]
+    return detail

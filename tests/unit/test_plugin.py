@@ -16,7 +16,7 @@ from pydantic import BaseModel
 
 from app.plugin.command import COMPLETE, cli, outcome
 from app.web.api import shown
-from tests.fakes.rest import Reply, Rest, serving
+from tests.fakes.rest_server import Reply, Rest, serving
 from tests.unit import plugin_answers as answers
 
 GOLDEN = Path(__file__).parent / "golden" / "plugin"
@@ -158,7 +158,7 @@ def test_a_gang_and_a_released_pod_are_told_as_such(rest: Rest, run: Run) -> Non
     rest.answers[route] = answers.workload(gang="train", pods=4)
     hold("why-gang", run(*LINES["why"]))
     rest.answers[route] = answers.workload(
-        state="released", reason="released at 11:48 to pool h100, node h100-3"
+        state="released", reason="released to pool h100, on node h100-3 since 2026-03-01T11:48:00Z"
     )
     hold("why-released", run(*LINES["why"]))
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fakes.rest import Rest, serving
+from tests.fakes.rest_server import Rest, serving
 from tests.unit import plugin_answers as answers
 
 ROOT = Path(__file__).parents[2]

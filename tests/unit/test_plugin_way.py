@@ -16,7 +16,7 @@ from app.core.errors import ClusterRefused, ClusterUnavailable, InvalidInput
 from app.plugin.door import AGGREGATED
 from app.plugin.way import Way
 from app.tls.issue import Authority, Credential, new_authority
-from tests.fakes.rest import Asked, Reply, Rest, serving
+from tests.fakes.rest_server import Asked, Reply, Rest, serving
 from tests.unit import plugin_answers as answers
 
 NAME = "fairgate.test"

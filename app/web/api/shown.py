@@ -32,10 +32,10 @@ class Taken(Shown):
 
 
 class Page(Shown, Generic[T]):
-    """Part of a list; `continue` asks for the next part, and is absent on the last one."""
+    """Part of a list; `continue` asks for the next part, and is null on the last one."""
 
     items: list[T]
-    more: str | None = Field(None, alias="continue")
+    more: str | None = Field(None, serialization_alias="continue")
 
 
 class Weight(Taken):
