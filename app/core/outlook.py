@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 
+from app.core.branch import leaves
 from app.core.ledger import Owner
-from app.core.model import Millis, Resource, Uid
+from app.core.model import Millis, Resource, TenantName, Uid, UserName
 from app.core.overview import overview
 from app.core.placement import Placement
 from app.core.pools import Pools
@@ -44,3 +46,16 @@ class Outlook:
         """Return resource-milliseconds of every tenant, user and pool, as fairness counts them."""
         usage = self._roster.usage
         return dict(usage.ledger.spent(max(at, usage.now)))
+
+    def busy(self) -> Mapping[TenantName, frozenset[UserName]]:
+        """Return the users of each tenant who use or wait for something now."""
+        found: dict[TenantName, set[UserName]] = {}
+        for leaf in leaves(self._roster.usage.tree.root):
+            if leaf.shapes or any(any(held.values()) for held in leaf.uses.values()):
+                found.setdefault(leaf.tenant, set()).add(leaf.account[1])
+        return {tenant: frozenset(users) for tenant, users in found.items()}
+
+    def user_weights(self, name: TenantName) -> Mapping[UserName, Fraction]:
+        """Return the users of a tenant that are weighed by name."""
+        tenant = self._tenancy.tenants.get(name)
+        return tenant.user_weights if tenant else {}

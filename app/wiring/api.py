@@ -10,6 +10,7 @@ from app.core.engine import Engine
 from app.core.events import NEEDED, ClusterEvent
 from app.core.model import Resource
 from app.core.resources import ManagedResources
+from app.kube.resources import KubeResources
 from app.kube.review import Reviews
 from app.store.reader import RedisReader
 from app.web.access import Access
@@ -42,7 +43,16 @@ async def api(process: Process) -> None:
     reader = RedisReader(redis_of(process), settings.cluster)
     process.checks["cluster heard"] = lambda: mirror.heard
     access = Access(Reviews(process.client, time.monotonic))
-    ground = Ground(access, engine, lambda: mirror.heard, mirror.age, now, view, reader)
+    ground = Ground(
+        access,
+        engine,
+        lambda: mirror.heard,
+        mirror.age,
+        now,
+        view,
+        reader,
+        KubeResources(process.client),
+    )
     app = api_app(ground, process.checks)
     await certificate_of(process)
     process.listeners.append(tls_listener(process, "api", app, settings.api_listen))

@@ -31,6 +31,7 @@ from app.web.api.app import api_app
 from app.web.api.ground import Ground
 from app.web.view import View
 from tests.fakes.asgi import Reply, call
+from tests.fakes.resources import FakeResources
 
 NOW = Millis(0)
 GPU = Resource("nvidia.com/gpu")
@@ -128,7 +129,16 @@ async def view() -> View:
 
 def ground(view: View, rights: Rights, queues: Queues) -> Ground:
     engine = Engine(ManagedResources(("nvidia.com/gpu",)), records=False)
-    return Ground(Access(rights), engine, lambda: view.ready, lambda: 0, lambda: NOW, view, queues)
+    return Ground(
+        Access(rights),
+        engine,
+        lambda: view.ready,
+        lambda: 0,
+        lambda: NOW,
+        view,
+        queues,
+        FakeResources(),
+    )
 
 
 @pytest.fixture

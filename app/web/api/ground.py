@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from app.core.engine import Engine
 from app.core.model import Millis
-from app.ports import QueueReader
+from app.ports import QueueReader, Resources
 from app.web.access import Access
 from app.web.problems import Refused
 from app.web.view import View
@@ -26,6 +26,7 @@ class Ground:
     now: Callable[[], Millis]
     view: View
     queues: QueueReader
+    resources: Resources
 
     def need_sight(self) -> None:
         """Raise Refused (503) until the cluster was seen whole."""
