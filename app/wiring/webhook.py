@@ -15,7 +15,7 @@ from app.tls.renewal import Renewal
 from app.web.admission import Enforced, admission_app
 from app.web.metrics import Enforcing
 from app.web.view import View
-from app.wiring.certificate import certificate_of, tls_listener
+from app.wiring.certificate import certificate_of, publish_also, tls_listener
 from app.wiring.process import Process, now, redis_of, watch
 
 
@@ -90,7 +90,7 @@ def _guard(process: Process, certificate: Renewal, view: View, reporting: Report
         latest = ca_pem
         await watchdog.publish(ca_pem)
 
-    certificate.publish = publish
+    publish_also(certificate, publish)
     process.tasks.append(watchdog.run)
     process.checks["enforcement seen"] = lambda: watchdog.has_looked
     if settings.canary_seconds:

@@ -393,3 +393,19 @@ async def test_a_refused_read_is_no_absence(app: ASGIApp, resources: FakeResourc
     resources.read = fail  # type: ignore[method-assign,assignment]
     reply = await ask(app, "operator", "PUT", "/v1/tenants/team-a/weight", WEIGHT)
     assert reply.status == 503
+
+
+async def test_headers_of_the_front_proxy_mean_nothing_at_the_direct_door(
+    app: ASGIApp, resources: FakeResources
+) -> None:
+    forged = {"x-remote-user": "operator", "x-remote-group": "system:masters"}
+    path = "/v1/tenants/team-a/weight"
+    assert (await ask(app, "nobody", "PUT", path, WEIGHT, **forged)).status == 403
+    body, head = b'{"weight": "4"}', {"content-type": "application/json", **forged}
+    assert (await call(app, "PUT", path, body, head)).status == 401
+    assert resources.spec("tenants", "team-a") == {"paused": False, **TEAM_A}
+
+
+async def test_the_aggregated_path_is_none_of_the_direct_door(app: ASGIApp) -> None:
+    path = "/apis/api.fairgate.io/v1/tenants/team-a/weight"
+    assert (await ask(app, "operator", "PUT", path, WEIGHT)).status == 404
