@@ -29,7 +29,7 @@ from app.web.pace import Pace
 from app.web.serve import Listener
 from app.web.view import View
 from app.wiring.certificate import certificate_of, publish_also, tls_listener
-from app.wiring.process import Process, now, redis_of, watch
+from app.wiring.process import Process, now, redis_of, reporting_of, watch
 
 STRANGERS = 10
 """Bad tokens a second from one address."""
@@ -67,6 +67,7 @@ async def api(process: Process) -> None:
         view,
         reader,
         KubeResources(process.client),
+        reporting_of(process),
     )
     app = api_app(ground, process.checks)
     certificate = await certificate_of(process)

@@ -31,6 +31,7 @@ from app.web.api.app import api_app
 from app.web.api.ground import Ground
 from app.web.view import View
 from tests.fakes.asgi import Reply, call
+from tests.fakes.reports import FakeReporter
 from tests.fakes.resources import FakeResources
 
 NOW = Millis(0)
@@ -138,6 +139,7 @@ def ground(view: View, rights: Rights, queues: Queues) -> Ground:
         view,
         queues,
         FakeResources(),
+        FakeReporter(),
     )
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from starlette.types import ASGIApp
 
+from app.core.audit import Deed
 from app.core.engine import Engine
 from app.core.errors import ClusterUnavailable
 from app.core.model import Millis
@@ -18,6 +19,7 @@ from app.web.api.app import api_app
 from app.web.api.ground import Ground
 from app.web.view import View
 from tests.fakes.asgi import Reply, call
+from tests.fakes.reports import FakeReporter
 from tests.fakes.resources import FakeResources
 from tests.fakes.rights import People, Right
 from tests.unit.test_api import Queues, problem
@@ -58,11 +60,16 @@ def people() -> People:
 
 
 @pytest.fixture
-def app(resources: FakeResources, people: People) -> ASGIApp:
+def reporter() -> FakeReporter:
+    return FakeReporter()
+
+
+@pytest.fixture
+def app(resources: FakeResources, people: People, reporter: FakeReporter) -> ASGIApp:
     engine = Engine(ManagedResources(("nvidia.com/gpu",)), records=False)
     ground = Ground(
         Access(people), engine, lambda: True, lambda: 0, lambda: Millis(0), View(()), Queues(),
-        resources,
+        resources, reporter,
     )  # fmt: skip
     return api_app(ground, {})
 
@@ -169,6 +176,24 @@ async def test_a_write_is_its_callers_deed(app: ASGIApp, resources: FakeResource
     spec = resources.spec("tenants", "team-a")
     assert spec is not None
     assert spec["quotas"] == TEAM_A["quotas"]
+
+
+async def test_a_deletion_is_told_with_its_callers_name(
+    app: ASGIApp, reporter: FakeReporter
+) -> None:
+    for who, path in [
+        ("admin", "/v1/tenants/team-a"),  # may not
+        ("operator", "/v1/tenants/team-a?dryRun=true"),
+        ("operator", "/v1/tenants/nowhere"),
+    ]:
+        await ask(app, who, "DELETE", path)
+    assert reporter.told == []
+    await ask(app, "governor", "DELETE", "/v1/tenants/team-a")
+    await ask(app, "operator", "DELETE", "/v1/pools/h100")
+    assert reporter.told == [
+        (Deed.DELETED, {"kind": "Tenant", "name": "team-a", "by": "governor"}),
+        (Deed.DELETED, {"kind": "Pool", "name": "h100", "by": "operator"}),
+    ]
 
 
 async def test_names_of_users_may_hold_anything(app: ASGIApp, resources: FakeResources) -> None:

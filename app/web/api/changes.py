@@ -9,6 +9,8 @@ import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
+from app.audit_ports import Reporter
+from app.core.audit import Deed
 from app.core.errors import ClusterUnavailable
 from app.core.grants import Grant, Spec, above, grants, meaning
 from app.ports import Identity, Resources, Stored
@@ -16,6 +18,7 @@ from app.web.access import Access
 from app.web.editions import Conditions
 from app.web.problems import Refused
 
+KINDS = {"tenants": "Tenant", "pools": "Pool"}
 TRIES = 5
 """How often a write is tried, if others write at the same time."""
 
@@ -53,9 +56,10 @@ class Outcome:
 class Changes:
     """Writes for callers. Each raises Refused, or ClusterError. See the module."""
 
-    def __init__(self, access: Access, resources: Resources) -> None:
+    def __init__(self, access: Access, resources: Resources, reporter: Reporter) -> None:
         self._access = access
         self._resources = resources
+        self._reporter = reporter
 
     async def replace(self, wish: Wish, spec: Spec) -> Outcome:
         """Put a spec in place of what there is, or make it."""
@@ -86,8 +90,15 @@ class Changes:
             if before is None:
                 raise _absent(wish)
             if await self._delete(wish, before):
+                if not wish.dry_run:
+                    self._tell(wish, before)
                 return Outcome(before, None)
         raise _contended(wish)
+
+    def _tell(self, wish: Wish, before: Stored) -> None:
+        """Have the audit chain name the caller: what is gone carries no name."""
+        facts = {"kind": KINDS[wish.kind], "name": before.name, "by": wish.caller.name}
+        self._reporter.report(Deed.DELETED, facts)
 
     async def _write(self, wish: Wish, edit: Edit, permit: Permit) -> Outcome:
         """Store what `edit` makes of what there is, once it may be; None: there is nothing to edit.

@@ -34,7 +34,7 @@ Wanted = Annotated[Conditions, Depends(conditions_of)]
 def write_routes(ground: Ground) -> APIRouter:
     """Return the routes under /tenants and /pools that write."""
     routes = APIRouter()
-    changes = Changes(ground.access, ground.resources)
+    changes = Changes(ground.access, ground.resources, ground.reporter)
     _tenants(routes, ground, changes)
     _weights(routes, ground, changes)
     _pools(routes, ground, changes)
