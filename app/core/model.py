@@ -27,6 +27,9 @@ Amounts = Mapping[Resource, int]
 Pin = tuple[NodeName, ...] | None
 """The only nodes that a pod may go to, sorted; None: any."""
 
+Kind = tuple[TenantName, UserName, frozenset[tuple[Resource, int]]]
+"""What makes pods alike to whoever judges them by what became of others: whose, and how much."""
+
 GATE = "fairgate.io/queue"
 LABEL_TENANT = "fairgate.io/tenant"
 LABEL_POOL = "fairgate.io/pool"
@@ -182,7 +185,10 @@ class Quota:
 
 @dataclass(frozen=True, slots=True)
 class Tenant:
-    """A Tenant resource. `created` decides who keeps a namespace that two of them name."""
+    """A Tenant resource. `created` decides who keeps a namespace that two of them name.
+
+    `uid` tells it from another of its name, `generation` what is configured from what was before.
+    """
 
     name: TenantName
     created: Millis
@@ -195,6 +201,7 @@ class Tenant:
     max_pending: int | None = None
     paused: bool = False
     generation: int = 0
+    uid: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,6 +215,7 @@ class Pool:
     placement: Style = Style.PACK
     paused: bool = False
     generation: int = 0
+    uid: str = ""
 
 
 class Wait(Enum):

@@ -6,6 +6,7 @@ import time
 
 from fastapi import FastAPI
 
+from app.control.bulletins import Hearing
 from app.control.inbox import Inbox
 from app.control.mirror import Mirror
 from app.core.engine import Engine
@@ -17,7 +18,7 @@ from app.kube.front_proxy import FrontProxy
 from app.kube.resources import KubeResources
 from app.kube.review import Reviews
 from app.settings import HostPort
-from app.store.reader import RedisReader
+from app.store.bulletins import RedisBulletins
 from app.tls.renewal import Renewal
 from app.tls.trust import is_within
 from app.web.access import Access
@@ -54,7 +55,8 @@ async def api(process: Process) -> None:
 
     watch(process, Both(), sorted(NEEDED, key=lambda source: source.value))
     process.tasks.append(mirror.run)
-    reader = RedisReader(redis_of(process), settings.cluster)
+    hearing = Hearing(RedisBulletins(redis_of(process), settings.cluster), mirror.hear)
+    process.tasks.append(hearing.run)
     process.checks["cluster heard"] = lambda: mirror.heard
     callers, strangers = (Pace(rate, time.monotonic) for rate in (settings.api_rate, STRANGERS))
     access = Access(Reviews(process.client, time.monotonic), callers, strangers)
@@ -65,9 +67,9 @@ async def api(process: Process) -> None:
         mirror.age,
         now,
         view,
-        reader,
         KubeResources(process.client),
         reporting_of(process),
+        bulletin=lambda: mirror.bulletin,
     )
     app = api_app(ground, process.checks)
     certificate = await certificate_of(process)

@@ -21,8 +21,8 @@ from app.web.view import View
 from tests.fakes.asgi import Reply, call
 from tests.fakes.reports import FakeReporter
 from tests.fakes.resources import FakeResources
+from tests.fakes.rest import problem
 from tests.fakes.rights import People, Right
-from tests.unit.test_api import Queues, problem
 
 USERS: set[Right] = {("update", "tenants/users", "team-a")}
 PEOPLE: dict[str, set[Right]] = {
@@ -68,7 +68,7 @@ def reporter() -> FakeReporter:
 def app(resources: FakeResources, people: People, reporter: FakeReporter) -> ASGIApp:
     engine = Engine(ManagedResources(("nvidia.com/gpu",)), records=False)
     ground = Ground(
-        Access(people), engine, lambda: True, lambda: 0, lambda: Millis(0), View(()), Queues(),
+        Access(people), engine, lambda: True, lambda: 0, lambda: Millis(0), View(()),
         resources, reporter,
     )  # fmt: skip
     return api_app(ground, {})

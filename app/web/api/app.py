@@ -5,9 +5,13 @@ from __future__ import annotations
 from fastapi import APIRouter, FastAPI
 
 from app.web import problems
+from app.web.aged import Aged
 from app.web.api.ground import Ground
 from app.web.api.pools import pool_routes
+from app.web.api.queues import queue_routes
+from app.web.api.quotas import quota_routes
 from app.web.api.tenants import tenant_routes
+from app.web.api.workloads import workload_routes
 from app.web.api.writes import write_routes
 from app.web.bounded import Bounded
 from app.web.ops import Checks, ops_routes
@@ -30,8 +34,16 @@ def api_app(ground: Ground, checks: Checks) -> FastAPI:
     )
     problems.install(app)
     app.add_middleware(Bounded)
+    app.add_middleware(Aged, age=ground.age, below="/v1/")
     v1 = APIRouter(prefix="/v1", tags=["v1"])
-    for routes in (tenant_routes(ground), pool_routes(ground), write_routes(ground)):
+    for routes in (
+        tenant_routes(ground),
+        queue_routes(ground),
+        pool_routes(ground),
+        quota_routes(ground),
+        workload_routes(ground),
+        write_routes(ground),
+    ):
         v1.include_router(routes)
     app.include_router(v1)
     app.include_router(ops_routes(checks))

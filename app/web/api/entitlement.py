@@ -2,30 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from fractions import Fraction
 
-from app.core.engine import Engine
 from app.core.entitled import WHOLE, Standing, entitled
 from app.core.model import TenantName, UserName
-from app.web.api.shown import ShareChange, TenantSpec, TenantWritten
+from app.core.outlook import Outlook
+from app.web.api.shown import TenantSpec
 from app.web.api.texts import decimal
+from app.web.api.written import ShareChange, TenantWritten
 
 MOST_SHOWN = 500
 _ONE = Fraction(1)
 
 
 def shares(
-    engine: Engine, before: TenantWritten | None, after: TenantWritten | None
+    outlook: Outlook, before: TenantWritten | None, after: TenantWritten | None
 ) -> list[ShareChange]:
     """Return whose part of the cluster changes, and how: by weight, as if everybody asked.
 
     Users count who are weighed by name, or use or wait for something now.
     """
-    now = _standings(engine)
+    now = _standings(outlook)
     named = before or after
     assert named is not None, "a change of nothing"
     name = TenantName(named.name)
-    busy = engine.outlook.busy().get(name, frozenset())
+    busy = [each.name for each in outlook.people(name) if each.pending or each.used]
     known = now.pop(name, None)
     old, new = dict(now), dict(now)
     if before is not None:
@@ -47,23 +49,17 @@ def shares(
     ]
 
 
-def _standings(engine: Engine) -> dict[TenantName, Standing]:
+def _standings(outlook: Outlook) -> dict[TenantName, Standing]:
     """Return all tenants as they are; a parent that has no Tenant of its own is one of weight 1."""
-    view, busy = engine.outlook.view(), engine.outlook.busy()
     found = {
-        name: Standing(each.parent, each.weight, _users(engine, name, busy.get(name, frozenset())))
-        for name, each in view.tenants.items()
+        name: Standing(each.parent, each.weight, {u.name: u.weight for u in outlook.people(name)})
+        for name, each in outlook.view().tenants.items()
     }
     parents = {each.parent for each in found.values() if each.parent is not None}
     return {name: Standing(None, _ONE) for name in parents if name not in found} | found
 
 
-def _users(engine: Engine, name: TenantName, busy: frozenset[UserName]) -> dict[UserName, Fraction]:
-    named = engine.outlook.user_weights(name)
-    return {user: named.get(user, _ONE) for user in (*named, *busy)}
-
-
-def _standing(spec: TenantSpec, busy: frozenset[UserName]) -> Standing:
+def _standing(spec: TenantSpec, busy: Iterable[UserName]) -> Standing:
     users = dict.fromkeys(busy, _ONE)
     users |= {UserName(each.name): Fraction(each.weight) for each in spec.users}
     parent = TenantName(spec.parent) if spec.parent else None

@@ -32,10 +32,10 @@ class Taken(Shown):
 
 
 class Page(Shown, Generic[T]):
-    """Part of a list; `continue` asks for the next part, and is absent on the last one."""
+    """Part of a list; `continue` asks for the next part, and is null on the last one."""
 
     items: list[T]
-    more: str | None = Field(None, alias="continue")
+    more: str | None = Field(None, serialization_alias="continue")
 
 
 class Weight(Taken):
@@ -107,68 +107,6 @@ class PoolSpec(Taken):
     overcommit: dict[str, str] = {}
     placement: str = Field("pack", pattern="^(pack|spread)$")
     paused: bool = False
-
-
-class Toleration(Taken):
-    """A toleration that a pod gets at release, as on a pod."""
-
-    key: str | None = None
-    operator: str | None = Field(None, pattern="^(Exists|Equal)$")
-    value: str | None = None
-    effect: str | None = Field(None, pattern="^(NoSchedule|PreferNoSchedule|NoExecute)$")
-    toleration_seconds: int | None = None
-
-
-class PoolConfig(PoolSpec):
-    """All that may be written of a pool."""
-
-    topology: list[str] = []
-    gpu_memory: str | None = None
-    tolerations: list[Toleration] = []
-    max_capacity: Quantities = {}
-
-
-class TenantWritten(TenantSpec):
-    """A tenant as the API server has it now; how it stands follows a moment later."""
-
-    model_config = ConfigDict(extra="ignore")
-
-    name: str
-
-
-class PoolWritten(PoolConfig):
-    """A pool as the API server has it now; how it stands follows a moment later."""
-
-    model_config = ConfigDict(extra="ignore")
-
-    name: str
-
-
-class ShareChange(Shown):
-    """What part of the cluster a tenant, or a user of it, is owed if everybody asks: 0 to 1.
-
-    `before` null: it is new; `after` null: it is gone.
-    """
-
-    tenant: str
-    user: str | None
-    before: str | None
-    after: str | None
-
-
-class TenantChange(Shown):
-    """What a write would do; nothing was written. `before` null: new; `after` null: deleted."""
-
-    before: TenantWritten | None
-    after: TenantWritten | None
-    shares: list[ShareChange]
-
-
-class PoolChange(Shown):
-    """What a write would do; nothing was written. `before` null: new; `after` null: deleted."""
-
-    before: PoolWritten | None
-    after: PoolWritten | None
 
 
 class NodeShown(Shown):

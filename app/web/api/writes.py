@@ -13,15 +13,8 @@ from app.ports import Identity, Stored
 from app.web.api.changes import Changes, Outcome, Wish
 from app.web.api.entitlement import shares
 from app.web.api.ground import Ground
-from app.web.api.shown import (
-    PoolChange,
-    PoolConfig,
-    PoolWritten,
-    TenantChange,
-    TenantSpec,
-    TenantWritten,
-    Weight,
-)
+from app.web.api.shown import TenantSpec, Weight
+from app.web.api.written import PoolChange, PoolConfig, PoolWritten, TenantChange, TenantWritten
 from app.web.editions import Conditions, conditions_of, etag
 
 DryRun = Annotated[
@@ -178,7 +171,7 @@ def _tenant_change(ground: Ground, outcome: Outcome) -> TenantChange:
     before, after = (
         TenantWritten(**_fields(each)) if each else None for each in (outcome.before, outcome.after)
     )
-    return TenantChange(before=before, after=after, shares=shares(ground.engine, before, after))
+    return TenantChange(before=before, after=after, shares=shares(ground.outlook, before, after))
 
 
 def _pool_change(outcome: Outcome) -> PoolChange:
