@@ -28,7 +28,7 @@ class Shown(BaseModel):
 class Taken(Shown):
     """Base of what callers send: a field that is not known is an error, not a silence."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", coerce_numbers_to_str=True)
 
 
 class Page(Shown, Generic[T]):
