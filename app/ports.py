@@ -9,7 +9,8 @@ from typing import Any, Protocol
 from app.core.checkpoint import Checkpoint
 from app.core.effects import Adopt, Intend, PodRef, Release, StoreWrite, Tell
 from app.core.events import ClusterEvent
-from app.core.model import Answer, Millis, PoolName, TenantName, Uid, UserName
+from app.core.model import Answer, Millis, PoolName, Resource, TenantName, Uid, UserName
+from app.core.pressure import Pressure
 from app.core.runs import Run
 from app.core.views import View
 
@@ -241,6 +242,17 @@ class Meters(Protocol):
 
     def shares(self, view: View) -> None:
         """What every tenant and pool holds now; replaces what was shown before."""
+
+    def pressing(
+        self,
+        view: View,
+        pressure: Mapping[TenantName, Pressure],
+        fragmentation: Mapping[PoolName, float],
+    ) -> None:
+        """What waits of whom, since when, and how much of what is free is of no use."""
+
+    def evicted(self, tenant: TenantName, cause: str, lost: Mapping[Resource, float]) -> None:
+        """A pod was evicted; `lost` are the resource-seconds that it had used, in base units."""
 
     def drifted(self, ratio: float) -> None:
         """How much of the published bound the largest drift between siblings has used."""
