@@ -10,7 +10,7 @@ import asyncio
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
 from starlette.types import ASGIApp
@@ -35,18 +35,20 @@ from app.core.resources import PODS, ManagedResources
 from app.core.views import Bulletin
 from app.settings import HostPort
 from app.sim.world import held_pod
-from app.web.access import Access
 from app.web.api.app import api_app
 from app.web.api.ground import Ground
 from app.web.api.stream import Pace
 from app.web.ops import SERVES
 from app.web.serve import Listener, Servers
 from app.web.view import View
+from tests.fakes.rest import ground
 from tests.fakes.rights import Rights
 
 GPU = Resource("nvidia.com/gpu")
 LOOPBACK = HostPort("127.0.0.1", 0)
 NOW = Millis(1_790_000_000_000)
+
+ALICE = "alice@example.com"
 
 EVERYTHING = {
     ("get", "stream"),
@@ -76,7 +78,9 @@ def running(name: str, namespace: str, user: str, pool: str, node: str, devices:
 class Town:
     """What is there, and who may see what of it."""
 
-    rights: Rights = field(default_factory=lambda: Rights(granted=set(EVERYTHING)))
+    rights: Rights = field(
+        default_factory=lambda: Rights(set(EVERYTHING), name="alice@example.com")
+    )
     bulletin: Bulletin | None = None
     now: Millis = NOW
     stays: bool = True
@@ -102,13 +106,12 @@ class Town:
 
     def ground(self) -> Ground:
         """Return what its routes answer from."""
-        return Ground(
-            Access(self.rights),
-            self.engine,
-            lambda: self.view.ready,
-            lambda: 0,
-            lambda: self.now,
-            self.view,
+        return replace(
+            ground(self.rights),
+            engine=self.engine,
+            heard=lambda: self.view.ready,
+            now=lambda: self.now,
+            view=self.view,
             bulletin=lambda: self.bulletin,
         )
 

@@ -11,7 +11,7 @@ from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 
-from fastapi import APIRouter, Depends
+from fastapi import APIRouter, Depends, Request
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel
 from starlette.types import Message, Receive, Scope, Send
@@ -200,9 +200,11 @@ def stream_routes(
         response_class=StreamingResponse,
         responses={200: {"content": {MEDIA_TYPE: {}}, "description": "Server-sent events."}},
     )
-    async def stream(bearer: Bearer, identity: Identity = caller) -> StreamingResponse:
+    async def stream(
+        request: Request, bearer: Bearer, identity: Identity = caller
+    ) -> StreamingResponse:
         async def look() -> tuple[Identity, Sight]:
-            known = await access.caller(bearer)
+            known = await access.caller(request, bearer)
             return known, await sight_of(access, known, names())
 
         ground.need_sight()
