@@ -13,6 +13,7 @@ from typing import assert_never
 from app.core.effects import Charge, Dequeue, Enqueue, Intend, PodRef, Refund, StoreWrite
 from app.core.errors import EpochStale, StoreEmptied, StoreUnavailable
 from app.core.model import PoolName, Resource, TenantName, Uid, UserName
+from app.core.views import Bulletin
 from app.ports import Place
 from app.store.reader import Used, Waiting
 
@@ -81,6 +82,7 @@ class Memory:
     down: bool = False
     notes: dict[str, str] = field(default_factory=dict)
     whole: bool = False
+    bulletin: Bulletin | None = None
     refuse: Callable[[StoreWrite], bool] = lambda write: False
     batches: list[tuple[StoreWrite, ...]] = field(default_factory=list)
     """What was written together."""
@@ -88,7 +90,7 @@ class Memory:
     def flush(self) -> None:
         """Lose everything."""
         self.floor, self.contents, self.owner = 0, None, None
-        self.notes, self.whole = {}, False
+        self.notes, self.whole, self.bulletin = {}, False, None
 
 
 class FakeStore:
