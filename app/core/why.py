@@ -40,7 +40,8 @@ def why(tracked: Tracked, scene: Scene) -> Why:
     half = isinstance(workload, Gang) and workload.half
     verdict = _verdict(place, scene, half=half)
     backfill = scene.roster.usage.policy.backfill
-    if verdict.rule is Rule.CAPACITY and not half and is_behind_own(place, backfill=backfill):
+    next_of_all = verdict.rule in (Rule.CAPACITY, Rule.ORDER) and not verdict.ahead
+    if next_of_all and not half and is_behind_own(place, scene.tree, backfill=backfill):
         verdict = _behind_own(verdict, place)
     return Why(
         verdict.rule,
