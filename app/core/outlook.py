@@ -26,7 +26,11 @@ from app.core.reservation import Reservations
 from app.core.resources import ManagedResources
 from app.core.resting import Resting
 from app.core.roster import Roster
+from app.core.running import Running
+from app.core.runs import Run
+from app.core.scale import Scale
 from app.core.scene import Scene
+from app.core.snapshot import Snapshot, snapshot
 from app.core.tenancy import Tenancy
 from app.core.tracked import Tracked
 from app.core.views import Bulletin, HeldView, NodeView, ReleasedView, UserView, View
@@ -49,6 +53,7 @@ class Outlook:
         managed: ManagedResources,
         hearsay: Hearsay,
         resting: Resting,
+        running: Running,
     ) -> None:
         self._roster = roster
         self._tenancy = tenancy
@@ -58,6 +63,7 @@ class Outlook:
         self._managed = managed
         self._hearsay = hearsay
         self._resting = resting
+        self._running = running
         self._view: View | None = None
         self._known: Scene | None = None
 
@@ -72,6 +78,14 @@ class Outlook:
                 self._roster, self._tenancy, self._pools, self._placement, self._managed
             )
         return self._view
+
+    def snapshot(self, at: Millis) -> Snapshot:
+        """Return all that a forecast needs to know, as of a time not before the last event."""
+        return snapshot(at, self._roster, self._tenancy, self._pools, self._managed)
+
+    def scale(self) -> Scale:
+        """Return what shares are measured against."""
+        return self._roster.usage.tree.scale
 
     def why(self, uid: Uid) -> Why | None:
         """Return why a held pod waits; None for any other."""
@@ -130,6 +144,10 @@ class Outlook:
     def bulletin(self, at: Millis, epoch: int, drift: float) -> Bulletin:
         """Return what only this engine knows, if it leads: see `Engine.hear`."""
         return bulletin(at, epoch, drift, self._roster, self._reservations, self._resting)
+
+    def running(self) -> Iterator[Run]:
+        """Return the runs that go on. Who does not lead may not know when they really began."""
+        return self._running.runs()
 
     def spent(self, at: Millis) -> Mapping[Owner, Mapping[Resource, int]]:
         """Return resource-milliseconds of every tenant, user and pool, as fairness counts them."""

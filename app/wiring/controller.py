@@ -21,6 +21,7 @@ from app.control.opening import Opening
 from app.control.publisher import Publisher
 from app.control.releases import Releases
 from app.control.reporting import Collecting
+from app.control.trimming import Keeping, Trimming
 from app.core.durations import DAY
 from app.core.engine import Engine
 from app.core.events import NEEDED
@@ -42,6 +43,7 @@ from app.store.bulletins import RedisBulletins
 from app.store.connection import Server
 from app.store.outlet import Backlog, Folder, output
 from app.store.reports import RedisReports
+from app.store.runs import RedisRuns
 from app.tls.signing import KeptKey, holds
 from app.web.metrics import Leading
 from app.wiring.process import Process, now, redis_of, watch
@@ -99,7 +101,10 @@ async def controller(process: Process) -> None:
     collecting = Collecting(reports, auditor, lambda: leader.epoch, now)
     bulletins = RedisBulletins(ground.server, settings.cluster)
     process.tasks.append(Posting(engine, bulletins, lambda: leader.epoch, now).run)
-    process.tasks += [checkpoints.run, auditor.run, collecting.run]
+    keeping = Keeping(Millis(settings.usage_days * DAY), settings.usage_runs)
+    runs = RedisRuns(ground.server, settings.cluster)
+    trimming = Trimming(runs, keeping, lambda: leader.epoch, now)
+    process.tasks += [checkpoints.run, auditor.run, collecting.run, trimming.run]
     process.tasks += [outlet.run for outlet in lead.outlets]
     process.checks["cluster heard"] = heard.is_set
     process.before_end.append(

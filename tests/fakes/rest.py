@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
 from starlette.types import ASGIApp
@@ -24,13 +24,16 @@ from app.core.model import (
     UserName,
 )
 from app.core.resources import PODS, ManagedResources
-from app.ports import Identity
+from app.ports import Authority, Identity
 from app.web.access import Access
 from app.web.api.app import api_app
 from app.web.api.ground import Ground
 from app.web.ops import Checks
 from app.web.view import View
 from tests.fakes.asgi import Reply, call
+from tests.fakes.reports import FakeReporter
+from tests.fakes.resources import FakeResources
+from tests.fakes.runs import FakeRuns
 
 GPU = Resource("nvidia.com/gpu")
 ALICE = Identity("alice", groups=("team-a",))
@@ -65,20 +68,37 @@ class Rights:
         return identity == ALICE and (self.everything or (verb, what) in self.granted)
 
 
+def ground(authority: Authority) -> Ground:
+    """Return what routes share, on fakes: an empty cluster, seen whole."""
+    return Ground(
+        access=Access(authority),
+        engine=Engine(ManagedResources((GPU,)), evicts=False, records=False),
+        heard=lambda: True,
+        age=lambda: 0,
+        now=lambda: NOW,
+        view=View(()),
+        runs=FakeRuns(),
+        resources=FakeResources(),
+        reporter=FakeReporter(),
+    )
+
+
 class Both:
     """An engine that follows, and the view beside it; `app` answers from both."""
 
     def __init__(self) -> None:
         self.rights = Rights()
+        self.resources, self.reporter = FakeResources(), FakeReporter()
         self.engine = Engine(ManagedResources((GPU,)), evicts=False, records=False)
         self.view = View((ev.Source.TENANTS, ev.Source.POOLS))
-        self.ground = Ground(
-            Access(self.rights),
-            self.engine,
-            lambda: self.engine.ready,
-            lambda: 412,
-            lambda: NOW,
-            self.view,
+        self.ground = replace(
+            ground(self.rights),
+            engine=self.engine,
+            heard=lambda: self.engine.ready,
+            age=lambda: 412,
+            view=self.view,
+            resources=self.resources,
+            reporter=self.reporter,
         )
         self.checks: Checks = {"redis": lambda: True}
         self._made: tuple[Ground, Checks, ASGIApp] | None = None
