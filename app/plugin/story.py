@@ -120,7 +120,7 @@ def _foreseen(item: Item, wide: bool) -> tuple[str, ...]:
         return row
     return (
         *row,
-        _both(str(now["started"]), str(then["started"])),
+        _both(*(f"{each['started']}/{each['pending']}" for each in (now, then))),
         _both(words.span(now["waitP90Seconds"]), words.span(then["waitP90Seconds"])),
     )
 

@@ -178,7 +178,11 @@ def simulation() -> shown.Simulation:
 
     def foreseen(share: str, started: int, mean: float) -> shown.Foreseen:
         return shown.Foreseen(
-            share=share, started=started, wait_mean_seconds=mean, wait_p90_seconds=3 * mean
+            share=share,
+            pending=240,
+            started=started,
+            wait_mean_seconds=mean,
+            wait_p90_seconds=3 * mean,
         )
 
     return shown.Simulation(
