@@ -64,7 +64,7 @@ def _waiting(item: Item, wide: bool, now: datetime) -> tuple[str, ...]:
         item["user"],
         place,
         pod(item),
-        words.amounts(item["request"]),
+        words.amounts(item["request"]) if wide else words.devices(item["request"]),
         words.age(item["since"], now),
         item["rule"],
         words.estimate(item["estimate"], now),
