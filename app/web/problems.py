@@ -12,11 +12,12 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
-from app.core.errors import ClusterError, StoreError
+from app.core.errors import ClusterError, StoreError, WriteRefused
 
 log = logging.getLogger("fairgate.web")
 
 MEDIA_TYPE = "application/problem+json"
+NO_CLUSTER = "The API server could not be asked who you are; try again in a moment."
 DEFECT = "Fairgate failed at this request through a defect of its own; its log says more."
 
 
@@ -39,13 +40,16 @@ class Refused(Exception):
         self.headers = dict(headers or {})
 
 
+def problem(status: int, detail: str) -> Problem:
+    """Return a problem."""
+    return Problem(title=HTTPStatus(status).phrase, status=status, detail=detail)
+
+
 def answer(status: int, detail: str, headers: Mapping[str, str] | None = None) -> JSONResponse:
     """Return a problem as an HTTP answer."""
-    problem = Problem(title=HTTPStatus(status).phrase, status=status, detail=detail)
     more = {"WWW-Authenticate": "Bearer"} if status == HTTPStatus.UNAUTHORIZED else {}
-    return JSONResponse(
-        problem.model_dump(), status, {**more, **(headers or {})}, media_type=MEDIA_TYPE
-    )
+    body = problem(status, detail).model_dump()
+    return JSONResponse(body, status, {**more, **(headers or {})}, media_type=MEDIA_TYPE)
 
 
 def install(app: FastAPI) -> None:
@@ -57,18 +61,25 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(HTTPException)
     async def unrouted(_: Request, error: HTTPException) -> JSONResponse:
-        return answer(error.status_code, f"{error.detail}; the routes are listed at /openapi.json.")
+        told = f"{error.detail}; the routes are listed at /openapi.json."
+        return answer(error.status_code, told, error.headers)
 
     @app.exception_handler(RequestValidationError)
     async def invalid(_: Request, error: RequestValidationError) -> JSONResponse:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"][1:])
-        return answer(400, f"{where}: {first['msg']}.")
+        # A body that is JSON but not what it should be was understood, all but its contents.
+        in_body = first["loc"][0] == "body" and first["type"] != "json_invalid"
+        return answer(422 if in_body else 400, f"{where or 'The body'}: {first['msg']}.")
+
+    @app.exception_handler(WriteRefused)
+    async def judged(_: Request, error: WriteRefused) -> JSONResponse:
+        return answer(422 if error.status == 400 else error.status, str(error))
 
     @app.exception_handler(ClusterError)
     async def no_cluster(_: Request, error: ClusterError) -> JSONResponse:
         log.warning("could not ask the API server", extra={"why": str(error)})
-        return answer(503, "The API server could not be asked who you are; try again in a moment.")
+        return answer(503, NO_CLUSTER)
 
     @app.exception_handler(StoreError)
     async def no_store(_: Request, error: StoreError) -> JSONResponse:

@@ -9,16 +9,11 @@ from dataclasses import replace
 import pytest
 from starlette.types import ASGIApp
 
-from app.core.engine import Engine
 from app.core.model import Millis, NodeName, PoolName, Resource, TenantName, Uid, UserName
-from app.core.resources import ManagedResources
 from app.core.runs import Run
-from app.web.access import Access
 from app.web.api.app import api_app
-from app.web.api.ground import Ground
-from app.web.view import View
 from tests.fakes.asgi import Reply, call
-from tests.fakes.rest import Rights
+from tests.fakes.rest import Rights, ground
 from tests.fakes.runs import FakeRuns
 
 GPU = Resource("nvidia.com/gpu")
@@ -54,9 +49,7 @@ def runs() -> FakeRuns:
 
 @pytest.fixture
 def app(rights: Rights, runs: FakeRuns) -> ASGIApp:
-    engine = Engine(ManagedResources(("nvidia.com/gpu",)), records=False)
-    ground = Ground(Access(rights), engine, lambda: True, lambda: 0, lambda: NOW, View(()), runs)
-    return api_app(ground, {})
+    return api_app(replace(ground(rights), now=lambda: NOW, runs=runs), {})
 
 
 async def get(app: ASGIApp, query: str, accept: str = "*/*") -> Reply:

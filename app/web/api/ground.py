@@ -6,12 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from app.api_ports import Forecasts, NoForecasts, PastQuotas
+from app.audit_ports import Reporter
 from app.core.engine import Engine
 from app.core.model import Millis, TenantName
 from app.core.outlook import Outlook
 from app.core.views import Bulletin
 from app.foresight_ports import Simulations
-from app.ports import RunReader
+from app.ports import Resources, RunReader
 from app.web.access import Access
 from app.web.problems import Refused
 from app.web.view import View
@@ -31,6 +32,8 @@ class Ground:
     now: Callable[[], Millis]
     view: View
     runs: RunReader
+    resources: Resources
+    reporter: Reporter
     forecasts: Forecasts = field(default_factory=NoForecasts)
     past: PastQuotas | None = None
     bulletin: Callable[[], Bulletin | None] = lambda: None
