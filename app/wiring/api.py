@@ -11,6 +11,7 @@ from app.core.events import NEEDED, ClusterEvent
 from app.core.model import Resource
 from app.core.resources import ManagedResources
 from app.kube.review import Reviews
+from app.store.audit import AuditReader
 from app.store.reader import RedisReader
 from app.store.runs import RedisRuns
 from app.web.access import Access
@@ -42,9 +43,12 @@ async def api(process: Process) -> None:
     process.tasks.append(mirror.run)
     server = redis_of(process)
     reader, runs = RedisReader(server, settings.cluster), RedisRuns(server, settings.cluster)
+    chain = AuditReader(server, settings.cluster)
     process.checks["cluster heard"] = lambda: mirror.heard
     access = Access(Reviews(process.client, time.monotonic))
-    ground = Ground(access, engine, lambda: mirror.heard, mirror.age, now, view, reader, runs)
+    ground = Ground(
+        access, engine, lambda: mirror.heard, mirror.age, now, view, reader, runs, chain
+    )
     app = api_app(ground, process.checks)
     await certificate_of(process)
     process.listeners.append(tls_listener(process, "api", app, settings.api_listen))

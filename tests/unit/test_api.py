@@ -32,6 +32,7 @@ from app.web.api.ground import Ground
 from app.web.view import View
 from tests.fakes.asgi import Reply, call
 from tests.fakes.runs import FakeRuns
+from tests.fakes.trail import FakeTrail
 
 NOW = Millis(0)
 GPU = Resource("nvidia.com/gpu")
@@ -130,7 +131,15 @@ async def view() -> View:
 def ground(view: View, rights: Rights, queues: Queues) -> Ground:
     engine = Engine(ManagedResources(("nvidia.com/gpu",)), records=False)
     return Ground(
-        Access(rights), engine, lambda: view.ready, lambda: 0, lambda: NOW, view, queues, FakeRuns()
+        Access(rights),
+        engine,
+        lambda: view.ready,
+        lambda: 0,
+        lambda: NOW,
+        view,
+        queues,
+        FakeRuns(),
+        FakeTrail(),
     )
 
 

@@ -19,6 +19,7 @@ from app.web.api.ground import Ground
 from app.web.view import View
 from tests.fakes.asgi import Reply, call
 from tests.fakes.runs import FakeRuns
+from tests.fakes.trail import FakeTrail
 from tests.unit.test_api import Queues, Rights
 
 GPU = Resource("nvidia.com/gpu")
@@ -56,7 +57,15 @@ def runs() -> FakeRuns:
 def app(rights: Rights, runs: FakeRuns) -> ASGIApp:
     engine = Engine(ManagedResources(("nvidia.com/gpu",)), records=False)
     ground = Ground(
-        Access(rights), engine, lambda: True, lambda: 0, lambda: NOW, View(()), Queues(), runs
+        Access(rights),
+        engine,
+        lambda: True,
+        lambda: 0,
+        lambda: NOW,
+        View(()),
+        Queues(),
+        runs,
+        FakeTrail(),
     )
     return api_app(ground, {})
 

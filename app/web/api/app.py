@@ -5,6 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter, FastAPI
 
 from app.web import problems
+from app.web.api.audit import audit_routes
 from app.web.api.ground import Ground
 from app.web.api.pools import pool_routes
 from app.web.api.tenants import tenant_routes
@@ -28,7 +29,12 @@ def api_app(ground: Ground, checks: Checks) -> FastAPI:
     )
     problems.install(app)
     v1 = APIRouter(prefix="/v1", tags=["v1"])
-    for routes in (tenant_routes(ground), pool_routes(ground), usage_routes(ground)):
+    for routes in (
+        tenant_routes(ground),
+        pool_routes(ground),
+        usage_routes(ground),
+        audit_routes(ground),
+    ):
         v1.include_router(routes)
     app.include_router(v1)
     app.include_router(ops_routes(checks))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from app.audit_ports import Lines
 from app.core.engine import Engine
 from app.core.model import Millis
 from app.ports import QueueReader, RunReader
@@ -27,6 +28,7 @@ class Ground:
     view: View
     queues: QueueReader
     runs: RunReader
+    chain: Lines
 
     def need_sight(self) -> None:
         """Raise Refused (503) until the cluster was seen whole."""
