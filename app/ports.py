@@ -289,9 +289,17 @@ class Authority(Protocol):
         """Return whose token this is; None if it is not valid for Fairgate."""
 
     async def allows(
-        self, identity: Identity, verb: str, resource: str, subresource: str = "", name: str = ""
+        self,
+        identity: Identity,
+        verb: str,
+        resource: str,
+        subresource: str = "",
+        name: str = "",
+        *,
+        group: str = "fairgate.io",
+        namespace: str = "",
     ) -> bool:
-        """Tell whether RBAC on group `fairgate.io` grants this; no `name`: on all of them."""
+        """Tell whether RBAC grants this; no `name`: on all of them. Group "" is that of pods."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -27,6 +27,9 @@ Amounts = Mapping[Resource, int]
 Pin = tuple[NodeName, ...] | None
 """The only nodes that a pod may go to, sorted; None: any."""
 
+Kind = tuple[TenantName, UserName, frozenset[tuple[Resource, int]]]
+"""What makes pods alike to whoever judges them by what became of others: whose, and how much."""
+
 GATE = "fairgate.io/queue"
 LABEL_TENANT = "fairgate.io/tenant"
 LABEL_POOL = "fairgate.io/pool"
@@ -184,7 +187,10 @@ class Quota:
 
 @dataclass(frozen=True, slots=True)
 class Tenant:
-    """A Tenant resource. `created` decides who keeps a namespace that two of them name."""
+    """A Tenant resource. `created` decides who keeps a namespace that two of them name.
+
+    `uid` tells it from another of its name, `generation` what is configured from what was before.
+    """
 
     name: TenantName
     created: Millis
@@ -197,6 +203,7 @@ class Tenant:
     max_pending: int | None = None
     paused: bool = False
     generation: int = 0
+    uid: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +217,7 @@ class Pool:
     placement: Style = Style.PACK
     paused: bool = False
     generation: int = 0
+    uid: str = ""
 
 
 class Wait(Enum):

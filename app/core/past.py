@@ -52,8 +52,7 @@ class Past:
             return
         if record.deed is Deed.GAP or facts.get("why") == UNREMEMBERED:
             raise InvalidInput(
-                f"What was in force then cannot be told: entry {entry.number} of the audit chain "
-                "names a gap since."
+                "it names a gap, in which quotas may have changed; ask for a later time."
             )
         if record.deed is not Deed.CHANGED or facts.get("kind") != "Tenant":
             return
@@ -62,8 +61,8 @@ class Past:
         told = shown | _mapping(rest)
         if rest is None and ("more" in facts or any(_is_cut(*each) for each in shown.items())):
             raise InvalidInput(
-                f"What was in force then cannot be told: entry {entry.number} of the audit chain "
-                f"does not tell all of what changed of tenant {facts.get('name')}."
+                f"it does not tell all of what changed of tenant {facts.get('name')}; "
+                "ask for a later time."
             )
         for name, change in told.items():
             is_whole = QUOTAS.fullmatch(name) and not name.endswith(CUT)

@@ -13,11 +13,11 @@ from app.core.branch import Leaf
 from app.core.effects import Charge, Intend, PodRef
 from app.core.life import Life
 from app.core.model import (
+    Kind,
     Millis,
     NodeName,
     Pod,
     PoolName,
-    Resource,
     TenantName,
     Uid,
     UserName,
@@ -40,9 +40,6 @@ Queueing = tuple[TenantName, UserName]
 
 GangKey = tuple[str, UserName, str]
 """Namespace, user and name: nobody can join, swell or block a gang of somebody else's."""
-
-Kind = tuple[TenantName, UserName, frozenset[tuple[Resource, int]]]
-"""What makes pods alike to whoever judges them by what became of others: whose, and how much."""
 
 
 @dataclass(slots=True, eq=False)

@@ -5,6 +5,7 @@
                                           valid; building: those a rebuild is still filling
     fairgate:{CLUSTER}:notes      hash    uid or KIND/NAME -> what the audit chain last told of it
     fairgate:{CLUSTER}:reports    hash    id -> what another process reported for the audit chain
+    fairgate:{CLUSTER}:bulletin   string  what only the leader knows, for those who answer people
     fairgate:{CLUSTER}:notes-whole  string  there while no note was lost
     fairgate:{CLUSTER}:running    hash    uid -> Going: what a pod uses, and since when
     fairgate:{CLUSTER}:run        hash    uid/BEGIN -> Gone: what a pod used, and until when

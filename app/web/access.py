@@ -44,3 +44,15 @@ class Access:
         what = f"{resource}/{subresource}" if subresource else resource
         of = f" {name}" if name else ""
         raise Refused(403, f"{identity.name} may not {verb} {what}.fairgate.io{of}; ask for it.")
+
+    async def need_pod(self, identity: Identity, namespace: str, name: str) -> None:
+        """Raise Refused (403) unless RBAC lets the caller `get` this pod, or what has its name."""
+        if await self._authority.allows(
+            identity, "get", "pods", name=name, group="", namespace=namespace
+        ):
+            return
+        raise Refused(
+            403,
+            f"{identity.name} may not get pods {name} in namespace {namespace}; why a pod waits "
+            "is told to whoever may get it.",
+        )

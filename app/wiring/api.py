@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+from app.control.bulletins import Hearing
 from app.control.inbox import Inbox
 from app.control.mirror import Mirror
 from app.core.engine import Engine
@@ -12,11 +13,12 @@ from app.core.model import Resource
 from app.core.resources import ManagedResources
 from app.kube.review import Reviews
 from app.store.audit import AuditReader
-from app.store.reader import RedisReader
+from app.store.bulletins import RedisBulletins
 from app.store.runs import RedisRuns
 from app.web.access import Access
 from app.web.api.app import api_app
 from app.web.api.ground import Ground
+from app.web.api.then import ToldQuotas
 from app.web.view import View
 from app.wiring.certificate import certificate_of, tls_listener
 from app.wiring.process import Process, now, redis_of, watch
@@ -42,12 +44,22 @@ async def api(process: Process) -> None:
     watch(process, Both(), sorted(NEEDED, key=lambda source: source.value))
     process.tasks.append(mirror.run)
     server = redis_of(process)
-    reader, runs = RedisReader(server, settings.cluster), RedisRuns(server, settings.cluster)
     chain = AuditReader(server, settings.cluster)
+    hearing = Hearing(RedisBulletins(server, settings.cluster), mirror.hear)
+    process.tasks.append(hearing.run)
     process.checks["cluster heard"] = lambda: mirror.heard
     access = Access(Reviews(process.client, time.monotonic))
     ground = Ground(
-        access, engine, lambda: mirror.heard, mirror.age, now, view, reader, runs, chain
+        access,
+        engine,
+        lambda: mirror.heard,
+        mirror.age,
+        now,
+        view,
+        RedisRuns(server, settings.cluster),
+        chain,
+        past=ToldQuotas(chain, view),
+        bulletin=lambda: mirror.bulletin,
     )
     app = api_app(ground, process.checks)
     await certificate_of(process)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from app.control.auditor import Auditor
+from app.control.bulletins import Posting
 from app.control.chain import Chain, Retention
 from app.control.checkpoints import Checkpoints
 from app.control.copier import Copier
@@ -37,6 +38,7 @@ from app.kube.sources import Watched
 from app.kube.status import ResourceStatus
 from app.ports import Store
 from app.store.audit import RedisTrail
+from app.store.bulletins import RedisBulletins
 from app.store.connection import Server
 from app.store.outlet import Backlog, Folder, output
 from app.store.reports import RedisReports
@@ -95,6 +97,8 @@ async def controller(process: Process) -> None:
     process.tasks += [part.run for part in (loop, copier, leader, announcer, publisher)]
     reports = RedisReports(ground.server, settings.cluster)
     collecting = Collecting(reports, auditor, lambda: leader.epoch, now)
+    bulletins = RedisBulletins(ground.server, settings.cluster)
+    process.tasks.append(Posting(engine, bulletins, lambda: leader.epoch, now).run)
     keeping = Keeping(Millis(settings.usage_days * DAY), settings.usage_runs)
     runs = RedisRuns(ground.server, settings.cluster)
     trimming = Trimming(runs, keeping, lambda: leader.epoch, now)

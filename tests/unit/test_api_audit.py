@@ -11,43 +11,39 @@ from starlette.types import ASGIApp
 
 from app.core.audit import GENESIS, Deed, Entry, Head, Record, seal
 from app.core.audit_lines import SignedHead, line, read
-from app.core.engine import Engine
-from app.core.model import Millis
-from app.core.resources import ManagedResources
-from app.web.access import Access
+from app.core.changes import Changes, key_of, spec_of
+from app.core.model import Millis, Quota, Tenant
 from app.web.api import entries
-from app.web.api.app import api_app
 from app.web.api.audit import LONGEST_CHUNK
-from app.web.api.ground import Ground
-from app.web.view import View
+from app.web.api.texts import moment
 from app.wiring import audit as command
 from tests.fakes.asgi import Reply, call
-from tests.fakes.runs import FakeRuns
-from tests.fakes.trail import FakeKey, FakeTrail, Stream
-from tests.unit.test_api import Queues, Rights
+from tests.fakes.rest import GPU, NOW, Both, Rights, problem, tenant
+from tests.fakes.trail import FakeKey, Stream
 
-NOW = Millis(1_800_000_000_000)
 ALL = ("get", "audit")
 
 
 @pytest.fixture
-def rights() -> Rights:
-    return Rights({ALL})
+def both() -> Both:
+    both = Both()
+    both.rights.granted = {ALL}
+    return both
 
 
 @pytest.fixture
-def stream() -> Stream:
-    return Stream()
+def rights(both: Both) -> Rights:
+    return both.rights
 
 
 @pytest.fixture
-def app(rights: Rights, stream: Stream) -> ASGIApp:
-    engine = Engine(ManagedResources(("nvidia.com/gpu",)), records=False)
-    access, chain = Access(rights), FakeTrail(stream)
-    ground = Ground(
-        access, engine, lambda: True, lambda: 0, lambda: NOW, View(()), Queues(), FakeRuns(), chain
-    )
-    return api_app(ground, {})
+def stream(both: Both) -> Stream:
+    return both.stream
+
+
+@pytest.fixture
+def app(both: Both) -> ASGIApp:
+    return both.app
 
 
 async def write(stream: Stream, *records: Record) -> None:
@@ -188,5 +184,65 @@ async def test_without_redis_there_is_no_answer(app: ASGIApp, stream: Stream) ->
 
 
 async def test_a_time_must_be_legible(app: ASGIApp) -> None:
-    assert (await get(app, "?since=soon")).status == 422
+    assert (await get(app, "?since=soon")).status == 400
     assert Head().hash == GENESIS
+
+
+def changed(tenant: Tenant | str, at: int, before: Tenant | None = None) -> Record:
+    """Return what the chain is told when a tenant becomes this; a name: when it goes."""
+    changes = Changes()
+    if before is not None:
+        list(changes.put(Millis(at), key_of(Tenant, before.name), spec_of(before), "root"))
+    list(changes.begin(Millis(at), None if before else {}))
+    if isinstance(tenant, str):
+        (record,) = changes.drop(Millis(at), key_of(Tenant, tenant))
+    else:
+        key = key_of(Tenant, tenant.name)
+        (record,) = changes.put(Millis(at), key, spec_of(tenant), "root")
+    return record
+
+
+async def test_quotas_in_force_at_a_time_are_told_from_the_chain(
+    both: Both, stream: Stream
+) -> None:
+    both.rights.granted = {("get", "quotas")}
+    first = tenant("a", 2, quotas={"h100": Quota({GPU: 4}, {GPU: 8})})
+    second = tenant("a", 5, quotas={"h100": Quota({GPU: 1})})
+    gone = tenant("b", 1).tenant
+    await both.hear(second)
+    await both.open()
+    await write(
+        stream,
+        changed(gone, NOW - 9000),
+        changed(first.tenant, NOW - 8000),
+        *(held("a", NOW - 7000) for _ in range(700)),
+        changed(second.tenant, NOW - 3000, first.tenant),
+        changed("b", NOW - 2000, gone),
+    )
+
+    async def rows(ago: int) -> list[tuple[str, str, str, dict[str, str], dict[str, str]]]:
+        at = moment(Millis(NOW - ago)).isoformat().replace("+00:00", "Z")
+        reply = await both.get(f"/v1/quotas?at={at}")
+        assert reply.status == 200, reply.body
+        names = ("tenant", "pool", "weight", "guarantee", "limit")
+        return [tuple(row[name] for name in names) for row in reply.json["items"]]
+
+    gpus = lambda number: {"nvidia.com/gpu": str(number)}  # noqa: E731
+    b = ("b", "", "1", {}, {})
+    assert await rows(8500) == [b]
+    assert await rows(5000) == [("a", "h100", "2", gpus(4), gpus(8)), b]
+    assert await rows(2500) == [("a", "h100", "5", gpus(1), {}), b]
+    assert await rows(1000) == [("a", "h100", "5", gpus(1), {})]
+
+
+async def test_of_what_was_before_the_chain_nothing_is_told(both: Both, stream: Stream) -> None:
+    both.rights.granted = {("get", "quotas")}
+    await both.open()
+    reply = await both.get("/v1/quotas?at=2023-11-14T22:13:00Z")
+    assert (reply.status, "is empty" in problem(reply)) == (422, True)
+    await write(stream, held("a", NOW - 3000), Record(Millis(NOW - 1000), Deed.GAP, {}))
+    reply = await both.get("/v1/quotas?at=2023-11-14T22:13:00Z")
+    assert (reply.status, "begins at 2023-11-14T22:13:17" in problem(reply)) == (422, True)
+    reply = await both.get("/v1/quotas?at=2023-11-14T22:13:18Z")
+    assert (reply.status, "names a gap" in problem(reply)) == (422, True)
+    assert (await both.get("/v1/quotas?at=2023-11-14T22:13:19.5Z")).status == 200

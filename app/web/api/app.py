@@ -5,11 +5,15 @@ from __future__ import annotations
 from fastapi import APIRouter, FastAPI
 
 from app.web import problems
+from app.web.aged import Aged
 from app.web.api.audit import audit_routes
 from app.web.api.ground import Ground
 from app.web.api.pools import pool_routes
+from app.web.api.queues import queue_routes
+from app.web.api.quotas import quota_routes
 from app.web.api.tenants import tenant_routes
 from app.web.api.usage import usage_routes
+from app.web.api.workloads import workload_routes
 from app.web.ops import Checks, ops_routes
 from app.web.problems import Problem
 
@@ -28,10 +32,14 @@ def api_app(ground: Ground, checks: Checks) -> FastAPI:
         },
     )
     problems.install(app)
+    app.add_middleware(Aged, age=ground.age, below="/v1/")
     v1 = APIRouter(prefix="/v1", tags=["v1"])
     for routes in (
         tenant_routes(ground),
+        queue_routes(ground),
         pool_routes(ground),
+        quota_routes(ground),
+        workload_routes(ground),
         usage_routes(ground),
         audit_routes(ground),
     ):

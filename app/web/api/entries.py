@@ -57,7 +57,7 @@ async def _time_after(chain: Lines, number: int) -> int | None:
     return None
 
 
-def time_of(text: str) -> int | None:
+def time_of(text: str) -> Millis | None:
     """Return when what a line tells happened; None: it is not legible."""
     found = _HEADING.match(text)
-    return int(found[1]) if found else None
+    return Millis(int(found[1])) if found else None

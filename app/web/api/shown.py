@@ -32,10 +32,10 @@ class Taken(Shown):
 
 
 class Page(Shown, Generic[T]):
-    """Part of a list; `continue` asks for the next part, and is absent on the last one."""
+    """Part of a list; `continue` asks for the next part, and is null on the last one."""
 
     items: list[T]
-    more: str | None = Field(None, alias="continue")
+    more: str | None = Field(None, serialization_alias="continue")
 
 
 class Weight(Taken):
@@ -229,7 +229,9 @@ class Usage(Page[UsageRow]):
 
 
 class QuotaRow(Shown):
-    """A tenant in a pool. With `?at=` the last four are null: only what was in force is kept."""
+    """A tenant in a pool. With `?at=` the last four are null: only what was in force is kept; and
+    the pool is "" of a tenant that had no quota in any.
+    """
 
     tenant: str
     parent: str | None
