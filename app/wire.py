@@ -351,6 +351,19 @@ class Secret(Wire, frozen=True):
     data: dict[str, str] | None = None
 
 
+class ConfigMap(Wire, frozen=True):
+    metadata: Metadata = Metadata()
+    data: dict[str, str] | None = None
+
+
+class ApiServiceSpec(Wire, frozen=True):
+    ca_bundle: str | None = None
+
+
+class ApiService(Wire, frozen=True):
+    spec: ApiServiceSpec = ApiServiceSpec()
+
+
 class Status(Wire, frozen=True):
     """What the API server answers when it says no."""
 

@@ -8,7 +8,11 @@ FairgateError                the message is one sentence for the reader: what, w
 ├── ClusterError             the API server                                        exit 3
 │   ├── ClusterUnavailable   no answer, or a 5xx: what happened is unknown
 │   ├── ClusterRefused       it answered no; carries the HTTP status
+│   │   └── WriteRefused     to a write of a resource; the message is for whoever wanted it
 │   └── PodUnyielding        one pod can be read, but no change of it gets through
+├── ForecastError            looking ahead                                         exit 4
+│   ├── ForecastFailed       it took too long or too much memory, or broke
+│   └── ForecastBusy         too many wait for one already; says when to try again
 └── StoreError               Redis                                                 exit 3
     ├── StoreUnavailable     no answer: what happened is unknown
     │   └── StoreFull        it has no memory left: nothing was written
@@ -57,8 +61,28 @@ class ClusterRefused(ClusterError):
         self.retry_after = retry_after
 
 
+class WriteRefused(ClusterRefused):
+    """The API server judged a write of a resource, and answered no; the message is its own."""
+
+
 class PodUnyielding(ClusterError):
     """One pod can be read, but no change of it gets through; a change sent before still may."""
+
+
+class ForecastError(FairgateError):
+    """Nobody could look ahead."""
+
+
+class ForecastFailed(ForecastError):
+    """A forecast took too long or too much memory, or broke; the next one starts afresh."""
+
+
+class ForecastBusy(ForecastError):
+    """Too many callers wait for a forecast already."""
+
+    def __init__(self, message: str, retry_after: float) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
 
 
 class StoreError(FairgateError):

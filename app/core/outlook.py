@@ -28,7 +28,9 @@ from app.core.resting import Resting
 from app.core.roster import Roster
 from app.core.running import Running
 from app.core.runs import Run
+from app.core.scale import Scale
 from app.core.scene import Scene
+from app.core.snapshot import Snapshot, snapshot
 from app.core.tenancy import Tenancy
 from app.core.tracked import Tracked
 from app.core.views import Bulletin, HeldView, NodeView, ReleasedView, UserView, View
@@ -76,6 +78,14 @@ class Outlook:
                 self._roster, self._tenancy, self._pools, self._placement, self._managed
             )
         return self._view
+
+    def snapshot(self, at: Millis) -> Snapshot:
+        """Return all that a forecast needs to know, as of a time not before the last event."""
+        return snapshot(at, self._roster, self._tenancy, self._pools, self._managed)
+
+    def scale(self) -> Scale:
+        """Return what shares are measured against."""
+        return self._roster.usage.tree.scale
 
     def why(self, uid: Uid) -> Why | None:
         """Return why a held pod waits; None for any other."""

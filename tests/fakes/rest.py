@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
 from starlette.types import ASGIApp
@@ -24,7 +24,7 @@ from app.core.model import (
     UserName,
 )
 from app.core.resources import PODS, ManagedResources
-from app.ports import Identity
+from app.ports import Authority, Identity
 from app.web.access import Access
 from app.web.api.app import api_app
 from app.web.api.ground import Ground
@@ -32,6 +32,8 @@ from app.web.api.then import ToldQuotas
 from app.web.ops import Checks
 from app.web.view import View
 from tests.fakes.asgi import Reply, call
+from tests.fakes.reports import FakeReporter
+from tests.fakes.resources import FakeResources
 from tests.fakes.runs import FakeRuns
 from tests.fakes.trail import FakeTrail, Stream
 
@@ -68,24 +70,43 @@ class Rights:
         return identity == ALICE and (self.everything or (verb, what) in self.granted)
 
 
+def ground(authority: Authority) -> Ground:
+    """Return what routes share, on fakes: an empty cluster, seen whole."""
+    return Ground(
+        access=Access(authority),
+        engine=Engine(ManagedResources((GPU,)), evicts=False, records=False),
+        heard=lambda: True,
+        age=lambda: 0,
+        now=lambda: NOW,
+        view=View(()),
+        runs=FakeRuns(),
+        chain=FakeTrail(),
+        resources=FakeResources(),
+        reporter=FakeReporter(),
+    )
+
+
 class Both:
     """An engine that follows, and the view beside it; `app` answers from both."""
 
     def __init__(self) -> None:
         self.rights = Rights()
+        self.resources, self.reporter = FakeResources(), FakeReporter()
         self.engine = Engine(ManagedResources((GPU,)), evicts=False, records=False)
         self.view = View((ev.Source.TENANTS, ev.Source.POOLS))
         self.runs, self.stream = FakeRuns(), Stream()
-        self.ground = Ground(
-            Access(self.rights),
-            self.engine,
-            lambda: self.engine.ready,
-            lambda: 412,
-            lambda: NOW,
-            self.view,
-            self.runs,
-            FakeTrail(self.stream),
-            past=ToldQuotas(FakeTrail(self.stream), self.view),
+        chain = FakeTrail(self.stream)
+        self.ground = replace(
+            ground(self.rights),
+            engine=self.engine,
+            heard=lambda: self.engine.ready,
+            age=lambda: 412,
+            view=self.view,
+            runs=self.runs,
+            chain=chain,
+            resources=self.resources,
+            reporter=self.reporter,
+            past=ToldQuotas(chain, self.view),
         )
         self.checks: Checks = {"redis": lambda: True}
         self._made: tuple[Ground, Checks, ASGIApp] | None = None

@@ -14,7 +14,6 @@ from app.audit_ports import Ending, Lines
 from app.core.audit_lines import head_line
 from app.core.model import Millis
 from app.ports import Identity
-from app.web.access import Access
 from app.web.api.entries import beginning, time_of, walk
 from app.web.api.ground import Ground
 from app.web.api.shown import AuditHead
@@ -97,7 +96,7 @@ def audit_routes(ground: Ground) -> APIRouter:
             None if since is None else read_moment("since", since),
             None if until is None else read_moment("until", until),
             tenant,
-            tenant is not None and not await _may_see_all(access, identity),
+            tenant is not None and not await access.may(identity, "get", "audit"),
         )
         ending = await ground.chain.ending()
         return StreamingResponse(_export(ground.chain, ending, excerpt), media_type=NDJSON)
@@ -116,14 +115,6 @@ def audit_routes(ground: Ground) -> APIRouter:
         )
 
     return routes
-
-
-async def _may_see_all(access: Access, identity: Identity) -> bool:
-    try:
-        await access.need(identity, "get", "audit")
-    except Refused:
-        return False
-    return True
 
 
 async def _export(chain: Lines, ending: Ending, excerpt: Excerpt) -> AsyncIterator[str]:

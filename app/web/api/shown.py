@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Generic, TypeVar
+from typing import Annotated, Generic, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
@@ -28,7 +28,7 @@ class Shown(BaseModel):
 class Taken(Shown):
     """Base of what callers send: a field that is not known is an error, not a silence."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", coerce_numbers_to_str=True)
 
 
 class Page(Shown, Generic[T]):
@@ -260,18 +260,27 @@ class AuditHead(Shown):
     signed: str
 
 
+WeightText = Annotated[str, Field(pattern=DECIMAL)]
+
+
 class WhatIf(Taken):
     """What to change before time is let run: weights of tenants, and of users by tenant."""
 
-    weights: dict[str, str] = Field(default={}, examples=[{"team-a": "3"}])
-    users: dict[str, dict[str, str]] = Field(default={}, examples=[{"team-a": {"alice": "2"}}])
+    weights: dict[str, WeightText] = Field(default={}, max_length=1000, examples=[{"team-a": "3"}])
+    users: dict[str, dict[str, WeightText]] = Field(
+        default={}, max_length=1000, examples=[{"team-a": {"alice": "2"}}]
+    )
     hours: float = Field(4.0, gt=0, le=48)
 
 
 class Foreseen(Shown):
-    """How a tenant fares until the end: its mean share, and waits of what it has pending now."""
+    """How a tenant fares until the end: its mean share, and waits of what it has pending now.
+
+    Waits count from now on; a pod that is not released by then counts with all of the time.
+    """
 
     share: str
+    pending: int
     started: int
     wait_mean_seconds: float
     wait_p90_seconds: float
@@ -288,7 +297,10 @@ class TenantForeseen(Shown):
 
 
 class Simulation(Shown):
-    """What a change would do to today's backlog; `assumed` says what run times were taken."""
+    """What a change would do to today's backlog; `assumed` says what run times were taken.
+
+    All `pods` that wait took part. Only tenants that the caller may see are shown.
+    """
 
     pods: int
     hours: float
