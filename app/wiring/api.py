@@ -18,6 +18,7 @@ from app.kube.front_proxy import FrontProxy
 from app.kube.resources import KubeResources
 from app.kube.review import Reviews
 from app.settings import HostPort
+from app.store.audit import AuditReader
 from app.store.bulletins import RedisBulletins
 from app.store.runs import RedisRuns
 from app.tls.renewal import Renewal
@@ -26,6 +27,7 @@ from app.web.access import Access
 from app.web.aggregated import Aggregated
 from app.web.api.app import api_app
 from app.web.api.ground import Ground
+from app.web.api.then import ToldQuotas
 from app.web.front import FrontDoor
 from app.web.pace import Pace
 from app.web.serve import Listener
@@ -57,6 +59,7 @@ async def api(process: Process) -> None:
     watch(process, Both(), sorted(NEEDED, key=lambda source: source.value))
     process.tasks.append(mirror.run)
     server = redis_of(process)
+    chain = AuditReader(server, settings.cluster)
     hearing = Hearing(RedisBulletins(server, settings.cluster), mirror.hear)
     process.tasks.append(hearing.run)
     process.checks["cluster heard"] = lambda: mirror.heard
@@ -70,8 +73,10 @@ async def api(process: Process) -> None:
         now,
         view,
         RedisRuns(server, settings.cluster),
+        chain,
         KubeResources(process.client),
         reporting_of(process),
+        past=ToldQuotas(chain, view),
         bulletin=lambda: mirror.bulletin,
     )
     app = api_app(ground, process.checks)
