@@ -79,6 +79,13 @@ class RunTimes:
         """Return how many runs count in all."""
         return len(self._known.get((), ()))
 
+    def copy(self) -> RunTimes:
+        """Return the same runs, to add others to."""
+        other = RunTimes()
+        other._known = {level: known.copy() for level, known in self._known.items()}
+        other._sorted = {level: runs.copy() for level, runs in self._sorted.items()}
+        return other
+
     def learn(self, run: Run) -> None:
         """A workload ended, or has run so long by now. The latest come last."""
         seen = (run.lasted, not run.ended)
@@ -123,12 +130,14 @@ class RunTimes:
         return last
 
 
-def observe(runs: RunTimes, snapshot: Snapshot, tenancy: Tenancy) -> None:
-    """Let what runs now count as having run at least so long, a gang once."""
+def observed(runs: RunTimes, snapshot: Snapshot, tenancy: Tenancy) -> RunTimes:
+    """Return the runs that are known, and what runs now as having run at least so long."""
+    more = runs.copy()
     seen: set[tuple[str, str, str]] = set()
     for pod in snapshot.running:
         name = (pod.namespace, pod.user, pod.gang or pod.uid)
         if name not in seen:
             seen.add(name)
             lasted = Millis(snapshot.at - (pod.started or snapshot.at))
-            runs.learn(Run(kind_of(pod, tenancy, snapshot.managed), lasted, ended=False))
+            more.learn(Run(kind_of(pod, tenancy, snapshot.managed), lasted, ended=False))
+    return more
