@@ -52,6 +52,8 @@ class Settings:
     templates: tuple[Kind, ...]
     webhook_listen: HostPort
     api_listen: HostPort
+    aggregated_listen: HostPort | None
+    api_rate: int
     ops_listen: HostPort
     tls_names: tuple[str, ...]
     tls_cert_file: Path | None
@@ -69,6 +71,8 @@ class Settings:
     audit_folder: Path | None
     audit_days: int
     audit_megabytes: int
+    usage_days: int
+    usage_runs: int
     log_level: str
     identity: str
 
@@ -150,6 +154,19 @@ FIELDS: tuple[Field, ...] = (
     Field("webhook_listen", text.address, "0.0.0.0:8443", "Where the webhook listens, with TLS."),
     Field("api_listen", text.address, "0.0.0.0:8444", "Where the REST API listens, with TLS."),
     Field(
+        "aggregated_listen",
+        text.address,
+        "",
+        "Where the REST API listens for the API server alone, which asks there for its own users "
+        "(0.0.0.0:8445, say). Absent: nowhere.",
+    ),
+    Field(
+        "api_rate",
+        text.whole(0, 1_000_000),
+        "200",
+        "Most requests a second that the REST API takes from one caller; 0: no limit.",
+    ),
+    Field(
         "ops_listen", text.address, "0.0.0.0:8080", "Plain HTTP for /livez, /readyz and /metrics."
     ),
     Field(
@@ -225,6 +242,13 @@ FIELDS: tuple[Field, ...] = (
         "256",
         "How much memory of Redis audit entries may take; the oldest go first.",
     ),
+    Field("usage_days", text.whole(1, 3660), "31", "How long Redis keeps what pods used."),
+    Field(
+        "usage_runs",
+        text.whole(1000, 100_000_000),
+        "250000",
+        "Of how many pods Redis keeps at most what they used; the oldest go first.",
+    ),
     Field("log_level", text.choice(LEVELS), "info", "debug, info, warning or error."),
     Field(
         "identity",
@@ -281,7 +305,8 @@ def _contradictions(values: Mapping[str, Any], broken: set[str]) -> list[str]:
 
 
 def _clashes(values: Mapping[str, Any], roles: tuple[str, ...]) -> list[str]:
-    used = [f"{role}_listen" for role in roles if role != "controller"] + ["ops_listen"]
+    used = [f"{role}_listen" for role in roles if role != "controller"]
+    used += ["ops_listen", *(["aggregated_listen"] if "api" in roles else [])]
     mistakes: list[str] = []
     seen: dict[HostPort, Field] = {}
     for entry in (_FIELD[name] for name in used):

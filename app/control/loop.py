@@ -33,6 +33,7 @@ from app.core.effects import (
 from app.core.engine import Engine
 from app.core.events import EvictionRefused, Pass
 from app.core.model import Millis, Uid
+from app.core.runs import Begun, Ran
 from app.ports import Announcer
 
 TICK_SECONDS = 1.0
@@ -97,7 +98,7 @@ class Loop:
     def _carry(self, effects: tuple[Effect, ...]) -> None:
         for effect in effects:
             match effect:
-                case Enqueue() | Dequeue() | Charge() | Refund():
+                case Enqueue() | Dequeue() | Charge() | Refund() | Begun() | Ran():
                     self._copier.copy(effect)
                 case Rebuild(epoch):
                     self._copier.lead(epoch)

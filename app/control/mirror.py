@@ -10,6 +10,7 @@ from app.control.inbox import Inbox
 from app.core.engine import Engine
 from app.core.events import Pass
 from app.core.model import Millis
+from app.core.views import Bulletin
 
 TICK_SECONDS = 1.0
 
@@ -17,11 +18,13 @@ TICK_SECONDS = 1.0
 class Mirror:
     """Feeds an engine that never leads; `heard` once it saw every source whole.
 
-    `age` is how long ago, in milliseconds, it last took in what there was.
+    `bulletin` is what a leader told last, `age` how long ago, in milliseconds, it last took in what
+    there was.
     """
 
     def __init__(self, engine: Engine, inbox: Inbox, clock: Callable[[], Millis]) -> None:
         self.heard = False
+        self.bulletin: Bulletin | None = None
         self._engine = engine
         self._inbox = inbox
         self._clock = clock
@@ -31,12 +34,18 @@ class Mirror:
         """Return how old what the engine knows is, in milliseconds, the watches' delay aside."""
         return max(0, self._clock() - self._passed)
 
+    def hear(self, bulletin: Bulletin) -> None:
+        """A leader told this of itself; it counts from the next pass on."""
+        self.bulletin = bulletin
+
     async def run(self) -> None:
         """Carry events until cancelled."""
         while True:
             for event in await self._inbox.take(TICK_SECONDS):
                 self._engine.handle(event)
             self._passed = self._clock()
+            if self.bulletin is not None:
+                self._engine.hear(self.bulletin)
             self._engine.handle(Pass(self._passed))
             if self._engine.ready and not self.heard:
                 gc.freeze()  # what was heard at the start mostly stays: never look through it again

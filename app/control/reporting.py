@@ -23,7 +23,7 @@ MOST = 1_000
 """Different reports that may wait here."""
 
 SPARE = 100
-"""Room beyond that for what is restored: a flood of refusals must not hide it."""
+"""Room beyond that for what is no refusal: a flood of those must not hide it."""
 
 SECONDS = 1.0
 """Between two deliveries: what repeats meanwhile is one report."""
@@ -61,7 +61,7 @@ class Reporting:
         seen = self._seen.get(key)
         if seen is not None:
             seen.count += 1
-        elif len(self._seen) + len(self._due) >= MOST + SPARE * (deed is Deed.RESTORED):
+        elif len(self._seen) + len(self._due) >= MOST + SPARE * (deed is not Deed.REFUSED):
             self._drop(deed, 1)
         else:
             named: Mapping[str, Fact] = {"object": example} if example else {}

@@ -39,6 +39,8 @@ class Deed(Enum):
     """A term began or ended."""
     RESTORED = "restored"
     """A webhook configuration or policy was touched, and put back."""
+    DELETED = "deleted"
+    """A Tenant or Pool was deleted over REST, and by whom: what is gone carries no name."""
     BYPASSED = "bypassed"
     """A pod was found past the gate that was never released."""
     GAP = "gap"
@@ -49,7 +51,7 @@ class Deed(Enum):
     """Heads are signed by another key from now on."""
 
 
-REPORTED = frozenset((Deed.REFUSED, Deed.RESTORED))
+REPORTED = frozenset((Deed.REFUSED, Deed.RESTORED, Deed.DELETED))
 """What is seen by processes that do not lead. All else only the leader itself may tell."""
 
 

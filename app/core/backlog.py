@@ -6,8 +6,9 @@ Workloads of one shape fit the same places, so only the first of each shape need
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from heapq import merge
 from operator import itemgetter
 from typing import NamedTuple
 
@@ -94,6 +95,11 @@ class Queue:
             else:
                 del self._lines[shape]
         self._length -= 1
+
+    def after(self, turn: Turn | None) -> Iterator[Turn]:
+        """Return who stands behind a place, or everybody, in order. Do not change the queue."""
+        lines = (line.irange(turn, inclusive=(False, True)) for line in self._lines.values())
+        return merge(*lines)
 
     def head(self) -> tuple[Turn, Shape] | None:
         """Return who is first, or None."""

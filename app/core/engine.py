@@ -16,6 +16,7 @@ from app.core.claimants import Claimants
 from app.core.copies import Copies
 from app.core.drift import Drift
 from app.core.effects import Effect, Intend, Notice, Rebuild, Refund, StoreWrite, Tell, WakeAt
+from app.core.hearsay import Hearsay
 from app.core.life import LIVES, Life, Sight, sight
 from app.core.memory import Memory
 from app.core.model import Answer, Millis, Pod, Pool, Resource, Tenant, Uid
@@ -29,12 +30,14 @@ from app.core.records import Records
 from app.core.resources import ManagedResources
 from app.core.resting import Resting
 from app.core.roster import Roster
+from app.core.running import Running
+from app.core.sentences import explain
 from app.core.tenancy import Tenancy
 from app.core.tracked import Tracked
 from app.core.turns import Turns
 from app.core.unbound import Unbound
 from app.core.usage import Usage
-from app.core.why import explain
+from app.core.views import Bulletin
 
 WINDOW = 256
 """Most releases in flight at once: enough to keep the API server busy, few enough that a change
@@ -66,10 +69,13 @@ class Engine:
         self._claimants = Claimants(managed, classes)
         self._roster = Roster(self._tenancy, self._pools, self._usage, self._claimants)
         self.memory = Memory(self._roster, self._tenancy, managed)
-        self._copies = Copies(self._roster)
+        self._running = Running(self._roster, managed)
+        self._copies = Copies(self._roster, self._running)
         self._turns = Turns(
             self._roster, self._pools, self._placement, self.drift, window=window, evicts=evicts
         )
+        self._resting = Resting(self._roster)
+        self._hearsay = Hearsay(self._roster)
         self.outlook = Outlook(
             self._roster,
             self._tenancy,
@@ -77,6 +83,9 @@ class Engine:
             self._placement,
             self._turns.reservations,
             managed,
+            self._hearsay,
+            self._resting,
+            self._running,
         )
         self._oversight = Oversight(self._roster, evicts_bypassed)
         self._unbound = Unbound(self._roster)
@@ -84,7 +93,6 @@ class Engine:
         self._fresh: set[ev.Source] = set()
         self._epoch: int | None = None
         self._store_ready = False
-        self._resting = Resting(self._roster)
         self._news: list[Tracked] = []
         self._effects: list[Effect] = []
         self._woken: Millis | None = None
@@ -100,6 +108,7 @@ class Engine:
         Releases come with `Pass` only, so that what arrived together is ordered together.
         """
         self._effects = []
+        self.outlook.stale()
         self._usage.advance(event.at)
         if not isinstance(event, ev.Pass):
             self._note(event)
@@ -110,6 +119,11 @@ class Engine:
                 self._act()
         self._effects += self._records.take()
         return tuple(self._effects) if self._epoch is not None else ()
+
+    def hear(self, bulletin: Bulletin) -> None:
+        """Take what the engine that leads says of itself; this one does not lead."""
+        self._hearsay.hear(bulletin)
+        self.outlook.stale()
 
     def writes(self) -> Iterator[StoreWrite]:
         """Return everything a store must hold to equal this engine."""
@@ -341,12 +355,13 @@ class Engine:
         for intent in gained.unsettled:
             self._resume(intent)
         self._effects.append(Rebuild(gained.epoch))
+        self._effects += self._running.take_up(gained.running, gained.intents)
 
     def _resume(self, intent: Intend) -> None:
         """A release of an older leader may still happen: it counts as used until it is answered."""
         known = self._roster.pods.get(intent.ref.uid)
         if known is not None and known.life is Life.HELD:
-            known.intent = intent
+            known.intent, known.entered = intent, intent.begin or None
             self._roster.release(known, None)
 
     def _follow(self) -> None:

@@ -8,6 +8,7 @@ FairgateError                the message is one sentence for the reader: what, w
 ├── ClusterError             the API server                                        exit 3
 │   ├── ClusterUnavailable   no answer, or a 5xx: what happened is unknown
 │   ├── ClusterRefused       it answered no; carries the HTTP status
+│   │   └── WriteRefused     to a write of a resource; the message is for whoever wanted it
 │   └── PodUnyielding        one pod can be read, but no change of it gets through
 ├── ForecastError            looking ahead                                         exit 4
 │   ├── ForecastFailed       it took too long or too much memory, or broke
@@ -58,6 +59,10 @@ class ClusterRefused(ClusterError):
         super().__init__(message)
         self.status = status
         self.retry_after = retry_after
+
+
+class WriteRefused(ClusterRefused):
+    """The API server judged a write of a resource, and answered no; the message is its own."""
 
 
 class PodUnyielding(ClusterError):

@@ -27,6 +27,9 @@ Amounts = Mapping[Resource, int]
 Pin = tuple[NodeName, ...] | None
 """The only nodes that a pod may go to, sorted; None: any."""
 
+Kind = tuple[TenantName, UserName, frozenset[tuple[Resource, int]]]
+"""What makes pods alike to whoever judges them by what became of others: whose, and how much."""
+
 GATE = "fairgate.io/queue"
 LABEL_TENANT = "fairgate.io/tenant"
 LABEL_POOL = "fairgate.io/pool"
@@ -103,6 +106,7 @@ class Pod:
     `since` its creation time, `pools` what the user's pools annotation names (empty: any),
     `only` the nodes that its affinity names, as that of a DaemonSet's pod does.
     `gang` names the gang within the namespace ("": none), `gang_size` how many pods it has.
+    `owner` names the controller at the top, as far as the pod tells ("": none).
     `started` is when its node took it up, `max_runtime` what its owner declared.
     `mirror`: it stands for a static pod, which its node runs whatever becomes of this one.
     `freed_by`: who, other than the leader, took our gate away; "" if that was not told.
@@ -132,6 +136,7 @@ class Pod:
     has_annotations: bool = True
     gang: str = ""
     gang_size: int = 1
+    owner: str = ""
     started: Millis | None = None
     max_runtime: Millis | None = None
     preemptible: bool = True
@@ -182,7 +187,10 @@ class Quota:
 
 @dataclass(frozen=True, slots=True)
 class Tenant:
-    """A Tenant resource. `created` decides who keeps a namespace that two of them name."""
+    """A Tenant resource. `created` decides who keeps a namespace that two of them name.
+
+    `uid` tells it from another of its name, `generation` what is configured from what was before.
+    """
 
     name: TenantName
     created: Millis
@@ -195,6 +203,7 @@ class Tenant:
     max_pending: int | None = None
     paused: bool = False
     generation: int = 0
+    uid: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,6 +217,7 @@ class Pool:
     placement: Style = Style.PACK
     paused: bool = False
     generation: int = 0
+    uid: str = ""
 
 
 class Wait(Enum):

@@ -2,38 +2,82 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 
+from app.core import overview, queues
+from app.core.backlog import Turn
+from app.core.hearsay import Hearsay, bulletin
 from app.core.ledger import Owner
-from app.core.model import Millis, Resource, Uid
-from app.core.overview import overview
-from app.core.placement import Placement
+from app.core.model import (
+    DEFAULT_TENANT,
+    UNMAPPED_PREFIX,
+    Millis,
+    PoolName,
+    Resource,
+    TenantName,
+    Uid,
+    UserName,
+)
+from app.core.placement import Placement, Withheld
 from app.core.pools import Pools
+from app.core.queues import Mark
+from app.core.reasons import Why
 from app.core.reservation import Reservations
 from app.core.resources import ManagedResources
+from app.core.resting import Resting
 from app.core.roster import Roster
+from app.core.running import Running
+from app.core.runs import Run
 from app.core.scale import Scale
+from app.core.scene import Scene
 from app.core.snapshot import Snapshot, snapshot
 from app.core.tenancy import Tenancy
-from app.core.views import View
-from app.core.why import Why, why
+from app.core.tracked import Tracked
+from app.core.views import Bulletin, HeldView, NodeView, ReleasedView, UserView, View
+from app.core.why import why
 
 
-@dataclass(frozen=True, slots=True)
 class Outlook:
-    """Answers as of the last event; ask after a pass."""
+    """Answers as of the last event; ask after a pass.
 
-    _roster: Roster
-    _tenancy: Tenancy
-    _pools: Pools
-    _placement: Placement
-    _reservations: Reservations
-    _managed: ManagedResources
+    What was answered is kept until `stale` says that something may have changed.
+    """
+
+    def __init__(
+        self,
+        roster: Roster,
+        tenancy: Tenancy,
+        pools: Pools,
+        placement: Placement,
+        reservations: Reservations,
+        managed: ManagedResources,
+        hearsay: Hearsay,
+        resting: Resting,
+        running: Running,
+    ) -> None:
+        self._roster = roster
+        self._tenancy = tenancy
+        self._pools = pools
+        self._placement = placement
+        self._reservations = reservations
+        self._managed = managed
+        self._hearsay = hearsay
+        self._resting = resting
+        self._running = running
+        self._view: View | None = None
+        self._known: Scene | None = None
+
+    def stale(self) -> None:
+        """Something may have changed: think again."""
+        self._view = self._known = None
 
     def view(self) -> View:
         """Return what the status of tenants and pools should say now."""
-        return overview(self._roster, self._tenancy, self._pools, self._placement, self._managed)
+        if self._view is None:
+            self._view = overview.overview(
+                self._roster, self._tenancy, self._pools, self._placement, self._managed
+            )
+        return self._view
 
     def snapshot(self, at: Millis) -> Snapshot:
         """Return all that a forecast needs to know, as of a time not before the last event."""
@@ -45,12 +89,95 @@ class Outlook:
 
     def why(self, uid: Uid) -> Why | None:
         """Return why a held pod waits; None for any other."""
+        tracked = self._held(uid)
+        return why(tracked, self._scene()) if tracked is not None else None
+
+    def held(self, uid: Uid) -> HeldView | None:
+        """Return how a held pod waits, as part of its gang if it has one; None for any other."""
+        tracked = self._held(uid)
+        return queues.held(tracked, self._scene()) if tracked is not None else None
+
+    def queue(
+        self, tenant: TenantName, user: UserName | None = None, after: Mark | None = None
+    ) -> Iterator[tuple[Mark, HeldView]]:
+        """Return what a tenant's users wait for, in order, from the start or after a mark."""
+        return queues.queue(tenant, user, after, self._scene())
+
+    def pending(self, tenant: TenantName, user: UserName | None = None) -> int:
+        """Return how many pods of a tenant's users, or of one of them, are not released."""
+        leaves = queues.users(tenant, user, self._scene())
+        return sum(len(self._roster.waiting.get(leaf, ())) for leaf in leaves)
+
+    def people(self, tenant: TenantName) -> tuple[UserView, ...]:
+        """Return the users of a tenant that are weighed, use or wait, by name."""
+        return overview.people(tenant, self._roster, self._tenancy, self._managed)
+
+    def nodes(self, pool: PoolName) -> tuple[NodeView, ...]:
+        """Return the nodes of a pool, by name."""
+        return overview.nodes(pool, self._pools, self._placement, self._managed)
+
+    def ready_nodes(self, pool: PoolName) -> int:
+        """Return how many nodes of a pool are ready."""
+        return len(self._placement.open_nodes(pool))
+
+    def find(self, namespace: str, name: str) -> Uid | None:
+        """Return the managed pod of this name that waits or runs, if there is one."""
+        tracked = self._roster.find(namespace, name)
+        return tracked.pod.uid if tracked is not None else None
+
+    def released(self, uid: Uid) -> ReleasedView | None:
+        """Return where a pod runs, or will, that is past the gate; None for any other."""
         tracked = self._roster.pods.get(uid)
-        if tracked is None or tracked.uses:
-            return None
-        return why(tracked, self._roster, self._placement, self._reservations)
+        return queues.released(tracked) if tracked is not None and tracked.uses else None
+
+    def tenant_of(self, uid: Uid) -> TenantName | None:
+        """Return whose a managed pod is; None: it is not known."""
+        tracked = self._roster.pods.get(uid)
+        return self._tenancy.tenant_of(tracked.pod.namespace) if tracked is not None else None
+
+    def exists(self, tenant: TenantName) -> bool:
+        """Tell whether there is a tenant: as a resource, or for a namespace that nobody mapped."""
+        if tenant.startswith(UNMAPPED_PREFIX):
+            return self._tenancy.tenant_of(tenant.removeprefix(UNMAPPED_PREFIX)) == tenant
+        return tenant in self._tenancy.tenants or tenant == DEFAULT_TENANT
+
+    def bulletin(self, at: Millis, epoch: int, drift: float) -> Bulletin:
+        """Return what only this engine knows, if it leads: see `Engine.hear`."""
+        return bulletin(at, epoch, drift, self._roster, self._reservations, self._resting)
+
+    def running(self) -> Iterator[Run]:
+        """Return the runs that go on. Who does not lead may not know when they really began."""
+        return self._running.runs()
 
     def spent(self, at: Millis) -> Mapping[Owner, Mapping[Resource, int]]:
         """Return resource-milliseconds of every tenant, user and pool, as fairness counts them."""
         usage = self._roster.usage
         return dict(usage.ledger.spent(max(at, usage.now)))
+
+    def _held(self, uid: Uid) -> Tracked | None:
+        tracked = self._roster.pods.get(uid)
+        return tracked if tracked is not None and not tracked.uses else None
+
+    def _scene(self) -> Scene:
+        if self._known is None:
+            # Whoever does not lead never picks, so nothing else puts its tree in order.
+            self._roster.usage.tree.settle()
+            own = (each.owner.uid for each in self._reservations.owners())
+            self._known = Scene(
+                self._roster,
+                self._tenancy,
+                self._pools,
+                self._placement,
+                self._reservations,
+                self._kept,
+                frozenset(own) | self._hearsay.owners,
+            )
+        return self._known
+
+    def _kept(self, pool: PoolName, turn: Turn) -> tuple[TenantName, Withheld] | None:
+        """Return whom room of a pool is kept free for: by this engine, or by the one that leads."""
+        owners = [r for r in self._reservations.owners() if r.pool == pool]
+        owners = [r for r in owners if r.owner.uid != turn.uid]
+        if owners:
+            return owners[0].leaf.tenant, self._reservations.withheld(owners)
+        return self._hearsay.kept(pool, turn.uid)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from app.core.branch import Branch, share
-from app.core.model import Amounts, PoolName, Resource, TenantName
+from app.core.branch import Branch, Leaf, share
+from app.core.model import Amounts, PoolName, Resource, TenantName, UserName
 from app.core.placement import Placement
-from app.core.pools import Pools
+from app.core.pools import Pools, add_to
 from app.core.resources import ManagedResources, add
 from app.core.roster import Roster
 from app.core.tenancy import Tenancy
-from app.core.views import PoolView, TenantView, View
+from app.core.views import NodeView, PoolView, TenantView, UserView, View
 
 
 def overview(
@@ -99,3 +99,46 @@ def _borrowed(branch: Branch) -> dict[PoolName, dict[Resource, int]]:
         for p, held in borrowed.items()
         if any(held.values())
     }
+
+
+def people(
+    name: TenantName, roster: Roster, tenancy: Tenancy, managed: ManagedResources
+) -> tuple[UserView, ...]:
+    """Return the users of a tenant that are weighed, use or wait, by name."""
+    tenant, branch = tenancy.tenants.get(name), roster.usage.tree.tenants.get(name)
+    weights = tenant.user_weights if tenant is not None else {}
+    children = branch.children.values() if branch is not None else ()
+    leaves = {UserName(each.name): each for each in children if isinstance(each, Leaf)}
+    views = [
+        UserView(
+            user,
+            weights.get(user, Fraction(1)),
+            _used_by(leaves[user], managed) if user in leaves else {},
+            len(roster.waiting.get(leaves[user], ())) if user in leaves else 0,
+        )
+        for user in sorted({*weights, *leaves})
+    ]
+    return tuple(each for each in views if each.name in weights or each.used or each.pending)
+
+
+def _used_by(leaf: Leaf, managed: ManagedResources) -> dict[PoolName, dict[Resource, int]]:
+    """Return what a user's pods use now; what ended early, and is charged on, is left out."""
+    found = {}
+    for pool, held in leaf.uses.items():
+        gone = leaf.lingering.get(pool, {})
+        found[pool] = _managed({r: v - gone.get(r, 0) for r, v in held.items()}, managed)
+    return {pool: amounts for pool, amounts in found.items() if amounts}
+
+
+def nodes(
+    pool: PoolName, pools: Pools, placement: Placement, managed: ManagedResources
+) -> tuple[NodeView, ...]:
+    """Return the nodes of a pool, by name."""
+    found = []
+    for node in pools.members(pool):
+        used: dict[Resource, int] = {}
+        for stay in placement.stays.get(node.name, ()):
+            add_to(used, stay.demand, 1)
+        capacity = _managed(node.allocatable, managed)
+        found.append(NodeView(node.name, node.ready, capacity, _managed(used, managed)))
+    return tuple(found)

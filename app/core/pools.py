@@ -143,6 +143,18 @@ class Pools:
         squeezed, self._squeezed = sorted(self._squeezed), set()
         return squeezed
 
+    def members(self, pool: PoolName) -> list[Node]:
+        """Return the nodes of a pool, by name."""
+        return [self._nodes[name] for name in sorted(self._home) if self._home[name] == pool]
+
+    def offer(self, node: NodeName) -> Amounts:
+        """Return what a node of a pool offers to all that Fairgate releases."""
+        return self._room.get(node, {})
+
+    def whole(self, name: NodeName) -> Amounts:
+        """Return what a node of a pool would offer if nothing else ran there."""
+        return _sold(self._nodes[name], self.pools[self._home[name]])
+
     def home_of(self, node: NodeName) -> PoolName | None:
         """Return the pool that a node belongs to."""
         return self._home.get(node)
@@ -304,14 +316,19 @@ class Pools:
         if not node.ready:
             # Nothing more fits there, and what still runs there takes nothing from the others.
             return dict(self._taken.get(node.name, {}))
-        offer = {
-            resource: int(value * pool.overcommit.get(resource, 1))
-            for resource, value in node.allocatable.items()
-        }
+        offer = _sold(node, pool)
         for demand in self._guests.get(node.name, {}).values():
             for resource, value in demand.items():
                 offer[resource] = offer.get(resource, 0) - value
         return offer
+
+
+def _sold(node: Node, pool: Pool) -> dict[Resource, int]:
+    """Return what a node would offer if nothing ran there that Fairgate does not release."""
+    return {
+        resource: int(value * pool.overcommit.get(resource, 1))
+        for resource, value in node.allocatable.items()
+    }
 
 
 def _matches(labels: Mapping[str, str], selector: Mapping[str, str]) -> bool:

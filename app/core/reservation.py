@@ -166,6 +166,11 @@ class Reservations:
             else:
                 self.firm[pool] = standing
 
+    def owners(self) -> Iterator[Reservation]:
+        """Return every reservation that is withheld from anybody."""
+        yield from self.strict.values()
+        yield from self.standing.values()
+
     def could_hold(self, shape: Shape, pool: PoolName) -> bool:
         """Tell whether a pool could hold a workload if nothing else ran there."""
         seen = self._placement.laid_out

@@ -32,6 +32,10 @@ class Resting:
             if uid in self._roster.pods:
                 self._roster.rest(self._roster.pods[uid], False)
 
+    def resting(self) -> list[Uid]:
+        """Return who rests now."""
+        return list(self._until)
+
     def due(self) -> Millis | None:
         """Return when the next rest is over."""
         return min(self._until.values(), default=None)

@@ -16,6 +16,7 @@ from app.core.life import Life
 from app.core.model import (
     GATE,
     Bystander,
+    Kind,
     Millis,
     NodeName,
     Pod,
@@ -31,7 +32,7 @@ from app.core.pools import Pools
 from app.core.scale import Scale
 from app.core.shapes import Shapes
 from app.core.tenancy import Tenancy
-from app.core.tracked import Gang, Kind, Tracked, Workload, kind_of, stamp_of
+from app.core.tracked import Gang, Tracked, Workload, kind_of, stamp_of
 from app.core.usage import Usage
 
 MOST_SHAPES = 10_000
@@ -46,6 +47,8 @@ class Roster:
         self.idle: dict[Uid, Tracked] = {}
         """Held pods that ask for nothing managed, as their claims have shown."""
         self.pending: Counter[TenantName] = Counter()
+        self.waiting: dict[Leaf, dict[Uid, Tracked]] = {}
+        """Pods that are not released for certain, by user: those that `pending` counts."""
         self.running: dict[Leaf, dict[Uid, Tracked]] = {}
         self.touched: dict[Uid, Tracked] = {}
         self.usage = usage
@@ -57,6 +60,7 @@ class Roster:
         self._banned: frozenset[Kind] = frozenset()
         self._changed: list[Tracked] = []
         self._pinned: dict[NodeName, dict[Uid, Tracked]] = {}
+        self._names: dict[tuple[str, str], Uid] = {}
         self._seen: tuple[int, int] = (-1, -1)
         self._dirty = True
 
@@ -78,13 +82,21 @@ class Roster:
             self.usage.policy = policy
             self._dirty = True
 
+    def find(self, namespace: str, name: str) -> Tracked | None:
+        """Return the pod of this name, the newest if an older one has not gone yet; or None."""
+        uid = self._names.get((namespace, name))
+        return self.pods.get(uid) if uid is not None else None
+
     def add(self, pod: Pod, life: Life) -> Tracked:
         """Take up a pod."""
         turn = turn_of(pod.priority, pod.since, pod.uid)
         tracked = self.pods[pod.uid] = Tracked(pod, life, stamp_of(pod.release), turn)
         if life is Life.USING:
             tracked.released = pod.started
+            if pod.started is not None and tracked.stamp > NEVER:
+                tracked.entered = min(pod.started, self.usage.now)
         tracked.pod = self._reckoned(tracked, pod, life)
+        self._names[pod.namespace, pod.name] = pod.uid
         self._place(tracked)
         return tracked
 
@@ -97,7 +109,7 @@ class Roster:
         if not stays:
             self._unplace(tracked)
         elif tracked.life is not Life.USING and tracked.leaf is not None:
-            self.pending[tracked.leaf.tenant] -= 1
+            self._pend(tracked, tracked.leaf, -1)
             self.touched[pod.uid] = tracked
         tracked.pod, tracked.life = pod, life
         tracked.stamp = max(tracked.stamp, stamp_of(pod.release))
@@ -147,7 +159,14 @@ class Roster:
         self._gangs.leave(tracked)
         self._claimants.leave(tracked.pod.uid)
         del self.pods[tracked.pod.uid]
+        if self._names.get((tracked.pod.namespace, tracked.pod.name)) == tracked.pod.uid:
+            del self._names[tracked.pod.namespace, tracked.pod.name]
         self.touched.pop(tracked.pod.uid, None)
+
+    @property
+    def banned(self) -> frozenset[Kind]:
+        """The kinds of pods that are kept out of the order."""
+        return self._banned
 
     def workload(self, uid: Uid) -> Workload | None:
         """Return what waits under this uid as one, or None."""
@@ -202,6 +221,7 @@ class Roster:
         nodes = {t.pod.uid: t.node for t in self.pods.values() if t.stay is not None}
         self.usage.replant(scale)
         self.pending.clear()
+        self.waiting.clear()
         self.running.clear()
         self._shapes.clear()
         self._gangs.clear()
@@ -239,7 +259,7 @@ class Roster:
             if tracked.stamp > NEVER:
                 self.usage.tree.serve(leaf, tracked.stamp)
         if tracked.life is not Life.USING:
-            self.pending[name] += 1
+            self._pend(tracked, leaf, 1)
 
     def _enter(
         self, tracked: Tracked, leaf: Leaf, pool: PoolName, expected: NodeName | None
@@ -247,6 +267,8 @@ class Roster:
         pod, ends = tracked.pod, None
         if pod.max_runtime is not None and tracked.released is not None:
             ends = Millis(tracked.released + pod.max_runtime)
+        if tracked.entered is None:
+            tracked.entered = self.usage.now
         tracked.stay = self.usage.enter(
             leaf,
             pool,
@@ -281,7 +303,7 @@ class Roster:
         if self._dirty or leaf is None:
             return  # a recount is due, or it has no place
         if tracked.life is not Life.USING:
-            self.pending[leaf.tenant] -= 1
+            self._pend(tracked, leaf, -1)
         if tracked.life is Life.HELD:
             self._unpin(tracked.pod)
         self._gangs.unready(tracked)
@@ -292,6 +314,17 @@ class Roster:
             self.usage.leave(leaf, tracked.stay, charged_until=charged_until)
             del self.running[leaf][tracked.pod.uid]
             tracked.pool = tracked.stay = None
+
+    def _pend(self, tracked: Tracked, leaf: Leaf, sign: int) -> None:
+        """Count a pod among those that are not released, or with sign -1 no more."""
+        self.pending[leaf.tenant] += sign
+        if sign > 0:
+            self.waiting.setdefault(leaf, {})[tracked.pod.uid] = tracked
+            return
+        waiting = self.waiting[leaf]
+        del waiting[tracked.pod.uid]
+        if not waiting:
+            del self.waiting[leaf]
 
     def _unpin(self, pod: Pod) -> None:
         for name in pod.only or ():

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 
 from app.core.effects import Effect, Expel
 from app.core.life import Life
-from app.core.model import Millis, Uid
+from app.core.model import Kind, Millis, Uid
 from app.core.policy import Mode, Policy
 from app.core.repeats import Repeats
 from app.core.roster import Roster
-from app.core.tracked import Kind, Tracked, kind_of
+from app.core.tracked import Tracked, kind_of
 
 MOST_DOUBLINGS = 6
 

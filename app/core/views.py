@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 
-from app.core.model import Amounts, PoolName, TenantName
+from app.core.effects import PodRef
+from app.core.model import Amounts, Kind, Millis, NodeName, PoolName, TenantName, Uid, UserName
+from app.core.reasons import Rule
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,3 +54,94 @@ class View:
 
     tenants: Mapping[TenantName, TenantView]
     pools: Mapping[PoolName, PoolView]
+
+
+@dataclass(frozen=True, slots=True)
+class UserView:
+    """A user of a tenant: their weight, managed resources used per pool, and pods that wait."""
+
+    name: UserName
+    weight: Fraction
+    used: Mapping[PoolName, Amounts]
+    pending: int
+
+
+@dataclass(frozen=True, slots=True)
+class NodeView:
+    """A node of a pool: managed resources that it offers, and what released pods use of them."""
+
+    name: NodeName
+    ready: bool
+    capacity: Amounts
+    used: Amounts
+
+
+@dataclass(frozen=True, slots=True)
+class HeldView:
+    """A workload that waits: a pod, or the held pods of a gang, of which `ref` is the first.
+
+    `position` counts from 1 of `length` in its user's queue; 0: it is not queued. `request` is
+    what all of its pods ask for together.
+    """
+
+    ref: PodRef
+    tenant: TenantName
+    gang: str
+    pods: int
+    user: UserName
+    priority: int
+    since: Millis
+    request: Amounts
+    pools: tuple[PoolName, ...]
+    position: int
+    length: int
+    rule: Rule
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReleasedView:
+    """A pod past the gate that has not finished. `released` is when its use began, if known.
+
+    `pool` is None outside all pools, `node` where it runs or is expected; `adopted`: it was there
+    before Fairgate, or was released by hand.
+    """
+
+    ref: PodRef
+    tenant: TenantName
+    gang: str
+    user: UserName
+    priority: int
+    since: Millis
+    request: Amounts
+    released: Millis | None
+    pool: PoolName | None
+    node: NodeName | None
+    adopted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Reserved:
+    """Room that a leader keeps free on nodes of a pool, for work of a tenant."""
+
+    pool: PoolName
+    uid: Uid
+    tenant: TenantName
+    rooms: Mapping[NodeName, Amounts]
+
+
+@dataclass(frozen=True, slots=True)
+class Bulletin:
+    """What only a leader knows, as of `at`.
+
+    `drift` is the largest drift between siblings as part of its bound, `refused` how often the
+    API server refused to release each pod that rests for that, `banned` the kinds of pods that
+    wait because some of theirs were released and found no node.
+    """
+
+    at: Millis
+    epoch: int
+    drift: float
+    reserved: tuple[Reserved, ...] = ()
+    refused: Mapping[Uid, int] = field(default_factory=dict)
+    banned: frozenset[Kind] = frozenset()

@@ -5,209 +5,138 @@ Reads only. Others are named by their tenants, never by their users or pods.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from enum import Enum
-
-from app.core.backlog import Shape, Turn
-from app.core.branch import Branch, Leaf, path
-from app.core.model import GATE, NodeName, PoolName, Resource, Wait
-from app.core.order import GUARANTEED
+from app.core.backlog import Shape
+from app.core.exclusion import excluded, too_small
+from app.core.model import PoolName, Uid, Wait
 from app.core.placement import Placement
-from app.core.reservation import Reservations
+from app.core.reasons import RULES, Rule, Verdict, Why
+from app.core.remedies import (
+    remedies_aside,
+    remedies_of_capacity,
+    remedies_of_limit,
+    remedies_of_order,
+    remedies_of_own,
+    remedies_of_reservation,
+)
 from app.core.resources import render
-from app.core.roster import Roster
-from app.core.shares import Tree
-from app.core.tracked import Tracked, Workload
+from app.core.rivals import ANOTHER, Rivals, ahead, is_behind_own, rivals
+from app.core.scene import Place, Scene, place_of, workload_of
+from app.core.sentences import closed, explain, limits, queued
+from app.core.tracked import Gang, Tracked
+
+MOST_POOLS = 4
+"""Pools that a sentence names; the numbers name all."""
 
 
-class Rule(Enum):
-    """What holds a pod back; the first that applies."""
-
-    OTHER_GATE = "another gate"
-    GANG = "gang incomplete"
-    CLAIM = "resource claim"
-    PAUSED = "tenant paused"
-    NO_POOL = "no pool"
-    REFUSED = "release refused"
-    NO_NODE = "found no node"
-    LIMIT = "limit"
-    PREEMPTIBLE = "not preemptible"
-    CAPACITY = "capacity"
-    RESERVATION = "reservation"
-    ORDER = "fair order"
-
-
-_RULES = {
-    Wait.OTHER_GATE: Rule.OTHER_GATE,
-    Wait.GANG_INCOMPLETE: Rule.GANG,
-    Wait.CLAIM: Rule.CLAIM,
-    Wait.TENANT_PAUSED: Rule.PAUSED,
-    Wait.NO_POOL: Rule.NO_POOL,
-    Wait.REFUSED: Rule.REFUSED,
-    Wait.NO_NODE: Rule.NO_NODE,
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Why:
-    """The rule, a sentence, the place in the own queue, and the numbers compared."""
-
-    rule: Rule
-    text: str
-    position: int = 0
-    length: int = 0
-    numbers: Mapping[str, str] = field(default_factory=dict)
-
-
-def why(tracked: Tracked, roster: Roster, placement: Placement, reservations: Reservations) -> Why:
+def why(tracked: Tracked, scene: Scene) -> Why:
     """Return why a held pod waits, as things stand after a pass."""
-    workload: Workload = tracked
-    if tracked.gang is not None and tracked.gang.shape is not None:
-        workload = tracked.gang
-    leaf, turn, shape = workload.leaf, workload.turn, workload.shape
-    text = explain(tracked, roster)
-    if tracked.wait is not Wait.TURN or leaf is None or turn is None or shape is None:
-        return Why(_RULES.get(tracked.wait or Wait.REFUSED, Rule.REFUSED), text)
-    rule, numbers = _held_back(leaf, turn, shape, roster.usage.tree, placement, reservations)
-    return Why(rule, text, leaf.queue.position(turn), len(leaf.queue), numbers)
-
-
-def explain(tracked: Tracked, roster: Roster) -> str:
-    """Return, for people, what a held pod waits for."""
-    workload: Workload = tracked
-    match tracked.wait:
-        case Wait.OTHER_GATE:
-            others = ", ".join(g for g in tracked.pod.gates if g != GATE)
-            return f"not queued: scheduling gate {others} must be removed first, by its owner"
-        case Wait.NO_POOL if tracked.pod.only is not None:
-            where = _nodes(tracked.pod.only)
-            return f"not queued: it may go to {where} only, and no pool that can serve it has that"
-        case Wait.CLAIM:
-            return (
-                f"not queued: there is no resource claim for {', '.join(tracked.pod.awaits)} yet; "
-                "create the claim, or its template, that spec.resourceClaims names"
-            )
-        case Wait.NO_POOL:
-            return "not queued: no pool can serve its node selector, tenant and pools"
-        case Wait.TENANT_PAUSED:
-            return "not queued: its tenant is paused"
-        case Wait.GANG_INCOMPLETE if tracked.gang is not None and tracked.gang.half:
-            return f"not queued: the rest of its gang {tracked.gang.name} is released first"
-        case Wait.GANG_INCOMPLETE if tracked.gang is not None:
-            there = f"{len(tracked.gang.pods)} of {tracked.gang.size} pods are there"
-            return f"not queued: its gang {tracked.gang.name} is not complete, {there}"
-        case Wait.REFUSED:
-            return (
-                f"tried again later: the API server refused its release {tracked.refusals} "
-                "times; another admission webhook or policy, or an edit of its annotation "
-                "fairgate.io/release, may be the cause"
-            )
-        case Wait.NO_NODE:
-            return (
-                "tried again later: a pod of this user that asks for the same was released and no "
-                "node took it; see what these pods ask of nodes besides devices (affinity, "
-                "tolerations, volumes)"
-            )
-    if tracked.gang is not None and tracked.gang.shape is not None:
-        workload = tracked.gang
-    leaf, turn, shape = workload.leaf, workload.turn, workload.shape
-    if leaf is None or turn is None or shape is None:
-        return "queued"
-    size = roster.usage.tree.scale.size
-    devices = [r for r in shape.total if "/" in r]  # extended resources
-    wanted = ", ".join(f"{render(r, shape.total[r])} {r}" for r in devices) or "room"
-    lacking = [r for r in devices if r not in size]
-    if lacking:
-        wanted += f" (no ready node offers {', '.join(lacking)})"
-    where = f"of pool {' or '.join(shape.pools)}"
-    if tracked.pod.only is not None:
-        where = f"on {_nodes(tracked.pod.only)} {where}"
-    position, length = leaf.queue.position(turn), len(leaf.queue)
-    return (
-        f"queued: {position} of {length} in {leaf.tenant}/{leaf.name}; "
-        f"waits for {wanted} {where}"
-        f"{_closed(leaf, shape, roster.usage.tree)}{_rest(tracked)}"
+    workload = workload_of(tracked)
+    place = place_of(workload)
+    if tracked.wait is not Wait.TURN or place is None:
+        return _aside(tracked, scene)
+    half = isinstance(workload, Gang) and workload.half
+    verdict = _verdict(place, scene, half=half)
+    backfill = scene.roster.usage.policy.backfill
+    if verdict.rule is Rule.CAPACITY and not half and is_behind_own(place, backfill=backfill):
+        verdict = _behind_own(verdict, place)
+    return Why(
+        verdict.rule,
+        queued(tracked, place, scene.tree) + verdict.text,
+        place.leaf.queue.position(place.turn),
+        len(place.leaf.queue),
+        verdict.numbers,
+        verdict.ahead,
+        verdict.remedies,
     )
 
 
-def _rest(tracked: Tracked) -> str:
-    """Return the end of the sentence for the rest of a gang."""
-    gang = tracked.gang
-    if gang is None or not gang.half:
-        return ""
-    run = sum(member.uses for member in gang.members)
-    return f"; {run} of gang {gang.name} run already, so it goes before all others once it fits"
+def _aside(tracked: Tracked, scene: Scene) -> Why:
+    rule, text = RULES.get(tracked.wait or Wait.TURN, Rule.ORDER), explain(tracked, scene.roster)
+    pools = excluded(tracked, scene) if rule is Rule.NO_POOL else {}
+    return Why(
+        rule,
+        text + _each(pools),
+        numbers={f"pool {pool}": reason for pool, reason in pools.items()},
+        remedies=remedies_aside(tracked, scene),
+    )
 
 
-def _nodes(only: tuple[NodeName, ...]) -> str:
-    if len(only) == 1:
-        return f"node {only[0]}"
-    return f"one of {len(only)} nodes" if only else "no node"
+def _each(pools: dict[PoolName, str]) -> str:
+    """Return the end of a sentence that says why each pool is none."""
+    named = [f"; pool {pool}: {reason}" for pool, reason in pools.items()]
+    more = len(named) - MOST_POOLS
+    return "".join(named[:MOST_POOLS]) + (f"; and {more} more" if more > 0 else "")
 
 
-def _closed(leaf: Leaf, shape: Shape, tree: Tree) -> str:
-    """Return the end of the sentence if it may start in no pool, however much is free."""
-    if any(tree.allows(leaf, shape, pool) for pool in shape.pools):
-        return ""
-    rule, numbers = _limits(leaf, shape, tree)
-    facts = ", ".join(f"{v} {k}" for k, v in numbers.items() if k not in ("tenant", "pool"))
-    who = f"tenant {numbers.get('tenant', leaf.tenant)}"
-    if rule is Rule.PREEMPTIBLE:
-        return f"; it must not be evicted, so it starts only within the guarantee of {who}: {facts}"
-    return f"; {who} is at its limit: {facts}"
+def _verdict(place: Place, scene: Scene, *, half: bool) -> Verdict:
+    """Return what holds back a workload, were it the first of its user's; known ones again."""
+    own = place.turn.uid if half or place.turn.uid in scene.owners else Uid("")
+    key = (place.leaf, place.shape, own)
+    if key not in scene.verdicts:
+        scene.verdicts[key] = _judge(place, scene, half=half)
+    return scene.verdicts[key]
 
 
-def _held_back(
-    leaf: Leaf,
-    turn: Turn,
-    shape: Shape,
-    tree: Tree,
-    placement: Placement,
-    reservations: Reservations,
-) -> tuple[Rule, dict[str, str]]:
-    allowed = [pool for pool in shape.pools if tree.allows(leaf, shape, pool)]
+def _judge(place: Place, scene: Scene, *, half: bool) -> Verdict:
+    leaf, shape, tree = place.leaf, place.shape, scene.tree
+    small = {pool: too_small(shape, pool, scene) for pool in shape.pools}
+    if all(small.values()):
+        return _never(small, place, scene)
+    allowed = [p for p in shape.pools if not small[p] and tree.allows(leaf, shape, p)]
     if not allowed:
-        return _limits(leaf, shape, tree)
-    fitting = [pool for pool in allowed if placement.plan(shape, pool)]
-    if not fitting:
-        return Rule.CAPACITY, _lacking(shape, allowed, placement)
+        rule, numbers = limits(place, tree)
+        helps = remedies_of_limit(rule, numbers, place, scene)
+        return Verdict(rule, closed(place, tree), numbers, remedies=helps)
+    fitting = [pool for pool in allowed if scene.placement.plan(shape, pool)]
     for pool in fitting:
-        owners = [
-            r
-            for held in (reservations.strict, reservations.standing)
-            for r in [held.get(pool)]
-            if r is not None and r.owner.uid != turn.uid
-        ]
-        if owners and placement.plan(shape, pool, reservations.withheld(owners)) is None:
-            return Rule.RESERVATION, {"pool": pool, "held for tenant": owners[0].leaf.tenant}
-    return Rule.ORDER, _order(leaf, tree)
+        kept = scene.kept(pool, place.turn)
+        if kept is not None and scene.placement.plan(shape, pool, kept[1]) is None:
+            tenant = str(kept[0])
+            text = f"; room of pool {pool} is kept free for work of tenant {tenant}"
+            numbers = {"pool": str(pool), "held for tenant": tenant}
+            helps = remedies_of_reservation(tenant, pool)
+            return Verdict(Rule.RESERVATION, text, numbers, remedies=helps)
+    numbers = {} if fitting else _lacking(shape, allowed, scene.placement)
+    backfill = scene.roster.usage.policy.backfill
+    found = None if half else rivals(place, tree, backfill=backfill)
+    if found is not None:
+        return _after(found, numbers, scene)
+    if fitting:
+        return Verdict(Rule.ORDER, "; it is next", numbers)
+    helps = remedies_of_capacity(shape, allowed, scene.placement)
+    return Verdict(Rule.CAPACITY, "", numbers, remedies=helps)
 
 
-def _limits(leaf: Leaf, shape: Shape, tree: Tree) -> tuple[Rule, dict[str, str]]:
-    for pool in shape.pools:
-        for branch in path(leaf):
-            if not branch.allows(pool, tree.cost(shape, pool)):
-                return Rule.LIMIT, _against(branch, shape, pool, branch.limits[pool], "limit")
-    for pool in shape.pools:
-        for branch in path(leaf):
-            within = tree.rank(branch, shape, pool).band == GUARANTEED
-            if branch.parent is not None and not isinstance(branch, Leaf) and not within:
-                guarantee = branch.guarantees.get(pool, {})
-                return Rule.PREEMPTIBLE, _against(branch, shape, pool, guarantee, "guarantee")
-    return Rule.LIMIT, {}
+def _never(small: dict[PoolName, str], place: Place, scene: Scene) -> Verdict:
+    """Return the verdict on what no pool can carry as its nodes are now."""
+    numbers = {f"pool {pool}": reason for pool, reason in small.items()}
+    helps = ("less asked for by each pod", f"larger nodes in pool {' or '.join(place.shape.pools)}")
+    return Verdict(Rule.NO_POOL, _each(small), numbers, remedies=helps)
 
 
-def _against(
-    branch: Branch, shape: Shape, pool: PoolName, most: Mapping[Resource, int], word: str
-) -> dict[str, str]:
-    numbers = {"tenant": str(branch.name), "pool": str(pool)}
-    used, gone = branch.uses.get(pool, {}), branch.lingering.get(pool, {})
-    for r in [r for r in shape.total if r in most] or [r for r in shape.total if r in used]:
-        numbers[f"{r} used"] = render(r, used.get(r, 0) - gone.get(r, 0))
-        numbers[f"{r} asked"] = render(r, shape.total[r])
-        numbers[f"{r} {word}"] = render(r, most.get(r, 0))
-    return numbers
+def _after(found: Rivals, lacking: dict[str, str], scene: Scene) -> Verdict:
+    """Return the verdict on whoever comes after others, at the highest level."""
+    those = ahead(found, scene.tree)
+    first = those[0]
+    who = first.tenant if first.tenant == ANOTHER else f"tenant {first.tenant}"
+    rule = Rule.GUARANTEE if found.guaranteed else Rule.ORDER
+    how = ", within its guarantee" if found.guaranteed else ""
+    numbers = {
+        "first": first.tenant,
+        "its score": first.score,
+        "own score": first.own_score,
+        **lacking,
+    }
+    helps = remedies_of_order(found, who)
+    return Verdict(rule, f"; {who} comes first{how}", numbers, those, helps)
+
+
+def _behind_own(verdict: Verdict, place: Place) -> Verdict:
+    """Return the verdict on what comes after other work of the same user."""
+    before = place.leaf.queue.position(place.turn) - 1
+    text = f"; {before} of this user's own {'goes' if before == 1 else 'go'} first"
+    numbers = {"own before it": str(before), **verdict.numbers}
+    return Verdict(Rule.ORDER, text, numbers, remedies=remedies_of_own(place, verdict.remedies))
 
 
 def _lacking(shape: Shape, pools: list[PoolName], placement: Placement) -> dict[str, str]:
@@ -232,26 +161,3 @@ def _lacking_on(shape: Shape, pool: PoolName, placement: Placement) -> dict[str,
     free = placement.free_on(pool, node)
     short = [r for r, asked in shape.total.items() if asked > free.get(r, 0)]
     return {f"{r} free on {node}": render(r, max(0, free.get(r, 0))) for r in short}
-
-
-def _order(leaf: Leaf, tree: Tree) -> dict[str, str]:
-    """Return the scores at the highest level at which somebody else comes first."""
-    for branch in reversed(list(path(leaf))):
-        if branch.parent is None:
-            continue
-        first = next(tree.children(branch.parent), None)
-        if first is not None and first is not branch and branch.head is not None:
-            own = "another user" if isinstance(first, Leaf) else str(first.name)
-            return {
-                "first": own,
-                "its score": _score(first, tree),
-                "own score": _score(branch, tree),
-            }
-    return {}
-
-
-def _score(branch: Branch, tree: Tree) -> str:
-    if branch.head is None:
-        return "0"
-    _, shape, pool = branch.head
-    return f"{tree.standing(branch, pool, tree.cost(shape, pool), 1):.4f}"

@@ -23,7 +23,7 @@ from app.dev.control_plane import ControlPlane
 from app.dev.kubectl import Kubectl
 from app.dev.nodes import KWOK_USER
 from app.dev.processes import Process, Processes, Program
-from app.dev.readiness import answers_ready, has_ca, holds
+from app.dev.readiness import answers_ready, has_ca, holds, is_aggregated
 from app.dev.ready import Condition, free_ports, until
 from app.tls.issue import write_private
 
@@ -35,6 +35,9 @@ ROLES = ("webhook", "controller", "api")
 UNFAIR = ("unfair-greedy", "unfair-modest")
 """Namespaces left alone in every local cluster: the demo plays its first round in them."""
 
+TLS_NAMES = ("127.0.0.1", "localhost", f"fairgate-api.{NAMESPACE}.svc")
+"""By the last the API server calls the REST API behind it."""
+
 READY_SECONDS = 60.0
 TOKEN_SECONDS = 24 * 3600
 
@@ -44,8 +47,13 @@ class Installation(msgspec.Struct, frozen=True):
 
     webhook_port: int
     api_port: int
+    aggregated_port: int
     managed: tuple[str, ...]
     exempt: tuple[str, ...]
+
+    @property
+    def ports(self) -> tuple[int, int, int]:
+        return (self.webhook_port, self.api_port, self.aggregated_port)
 
     @property
     def webhook(self) -> str:
@@ -86,10 +94,9 @@ class Fairgate:
         defaults = _chart_values()
         left_alone = dict.fromkeys([*defaults["exemptNamespaces"], *UNFAIR, *exempt])
         before = self.installation()
-        ports = (before.webhook_port, before.api_port) if before else tuple(free_ports(2))
-        wanted = Installation(
-            ports[0], ports[1], tuple(defaults["managedResources"]), tuple(left_alone)
-        )
+        webhook, rest, aggregated = before.ports if before else free_ports(3)
+        managed = tuple(defaults["managedResources"])
+        wanted = Installation(webhook, rest, aggregated, managed, tuple(left_alone))
         namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
         with self._control_plane.api() as api:
             api.create("/api/v1/namespaces", namespace)
@@ -120,8 +127,9 @@ class Fairgate:
             "FAIRGATE_REDIS_URL": redis,
             "FAIRGATE_WEBHOOK_LISTEN": f"127.0.0.1:{installation.webhook_port}",
             "FAIRGATE_API_LISTEN": f"127.0.0.1:{installation.api_port}",
+            "FAIRGATE_AGGREGATED_LISTEN": f"127.0.0.1:{installation.aggregated_port}",
             "FAIRGATE_OPS_LISTEN": f"127.0.0.1:{free_ports(1)[0]}",
-            "FAIRGATE_TLS_NAMES": "127.0.0.1,localhost",
+            "FAIRGATE_TLS_NAMES": ",".join(TLS_NAMES),
             "FAIRGATE_MANAGED_RESOURCES": ",".join(installation.managed),
             "FAIRGATE_EXEMPT_NAMESPACES": ",".join(installation.exempt),
             "FAIRGATE_RULES": json.dumps({"phase_writers": [KWOK_USER]}),
@@ -144,6 +152,8 @@ class Fairgate:
                 conditions["a pod held by the webhook"] = lambda: holds(
                     api, installation.managed, installation.exempt
                 )
+            if any(child.name == process_name("api") for child in children):
+                conditions["the API behind the API server"] = lambda: is_aggregated(api)
             until(
                 conditions,
                 seconds=READY_SECONDS,
@@ -176,7 +186,10 @@ class Fairgate:
     def _rendered(self, wanted: Installation) -> str:
         values = self._folder / "values.json"
         document = {
-            "external": {"webhookUrl": wanted.webhook},
+            "external": {
+                "webhookUrl": wanted.webhook,
+                "aggregatedPort": wanted.aggregated_port,
+            },
             "exemptNamespaces": list(wanted.exempt),
             "phaseWriters": [KWOK_USER],
         }

@@ -11,6 +11,9 @@ from app.core.errors import ClusterError
 
 TIMEOUT_SECONDS = 120
 
+LONGEST_SAID = 2000
+"""Bytes of what it said that are told of a kubectl that did not end."""
+
 
 @dataclass(frozen=True, slots=True)
 class Kubectl:
@@ -32,8 +35,14 @@ class Kubectl:
                 timeout=TIMEOUT_SECONDS,
                 check=False,
             )
-        except (OSError, subprocess.TimeoutExpired) as error:
-            raise ClusterError(f"kubectl {args[0]} did not end: {error}.") from error
+        except subprocess.TimeoutExpired as error:
+            said = ((error.stdout or b"") + (error.stderr or b""))[-LONGEST_SAID:]
+            raise ClusterError(
+                f"kubectl {args[0]} did not end within {TIMEOUT_SECONDS} s; it had said "
+                f"{said.decode(errors='replace').strip() or 'nothing'}."
+            ) from error
+        except OSError as error:
+            raise ClusterError(f"kubectl {args[0]} did not start: {error}.") from error
         if done.returncode:
             raise ClusterError(f"kubectl {' '.join(args)}: {done.stderr.strip()}")
         return done.stdout

@@ -9,6 +9,7 @@ from app.dev.api import Api
 from app.dev.ready import Condition
 
 WEBHOOKS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/fairgate"
+API_SERVICE = "/apis/apiregistration.k8s.io/v1/apiservices/v1.api.fairgate.io"
 NAMESPACE = "default"
 ANSWER_SECONDS = 2
 
@@ -31,6 +32,12 @@ def has_ca(api: Api) -> bool:
     """Tell whether the webhook has written its CA into its configuration."""
     webhooks = (api.find(WEBHOOKS) or {}).get("webhooks") or ()
     return bool(webhooks) and all(w["clientConfig"].get("caBundle") for w in webhooks)
+
+
+def is_aggregated(api: Api) -> bool:
+    """Tell whether the API server reaches the REST API behind it."""
+    conditions = (api.find(API_SERVICE) or {}).get("status", {}).get("conditions") or ()
+    return any(c["type"] == "Available" and c["status"] == "True" for c in conditions)
 
 
 def holds(api: Api, managed: Sequence[str], exempt: Sequence[str]) -> bool:

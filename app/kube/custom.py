@@ -54,6 +54,7 @@ def read_tenant(tenant: wire.Tenant, at: model.Millis) -> events.TenantObserved:
             max_pending=spec.max_pending,
             paused=spec.paused,
             generation=tenant.metadata.generation,
+            uid=tenant.metadata.uid,
         ),
         tenant.status.pending,
         read_checkpoint(tenant.status.checkpoint),
@@ -74,6 +75,7 @@ def read_pool(pool: wire.Pool, at: model.Millis) -> events.PoolObserved:
             placement=_read("placement", _word(model.Style), spec.placement, model.Style.PACK),
             paused=spec.paused,
             generation=pool.metadata.generation,
+            uid=pool.metadata.uid,
         ),
         by=changed_by(pool.metadata),
     )

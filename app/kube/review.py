@@ -82,13 +82,23 @@ class Reviews:
         return identity
 
     async def allows(
-        self, identity: Identity, verb: str, resource: str, subresource: str = "", name: str = ""
+        self,
+        identity: Identity,
+        verb: str,
+        resource: str,
+        subresource: str = "",
+        name: str = "",
+        *,
+        group: str = GROUP,
+        namespace: str = "",
     ) -> bool:
-        """Tell whether RBAC on group `fairgate.io` grants this; no `name`: on all of them."""
-        key = (identity, verb, resource, subresource, name)
+        """Tell whether RBAC grants this; no `name`: on all of them. Group "" is that of pods."""
+        key = (identity, verb, group, resource, subresource, namespace, name)
         if self._rights.get(key):
             return True
-        attributes = {"group": GROUP, "verb": verb, "resource": resource}
+        attributes = {"group": group, "verb": verb, "resource": resource}
+        if namespace:
+            attributes["namespace"] = namespace
         if subresource:
             attributes["subresource"] = subresource
         if name:

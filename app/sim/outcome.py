@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 
 from app.core.model import Amounts, Millis, Pod, Tenant, TenantName, UserName
+from app.core.reasons import Why
 from app.core.resources import add
-from app.core.why import Why
 from app.sim.family import Family
 from app.sim.measures import Measures, measure
 from app.sim.scenario import Scenario

@@ -22,7 +22,7 @@ MOST = 10_000
 """Reports that may wait for a leader; later ones are dropped, and counted."""
 
 SPARE = 1_000
-"""Room beyond that for what is restored: a flood of refusals must not hide it."""
+"""Room beyond that for what is no refusal: a flood of those must not hide it."""
 
 LONGEST = 16 * 1024
 """Bytes of a report."""
@@ -38,7 +38,7 @@ class RedisReports:
 
     def __init__(self, server: Server, cluster: str, *, most: int = MOST) -> None:
         self._scripts = Scripts(server, cluster)
-        self._most = {Deed.REFUSED: most, Deed.RESTORED: most + SPARE}
+        self._most = {deed: most + SPARE * (deed is not Deed.REFUSED) for deed in REPORTED}
 
     async def push(self, reports: Sequence[Report]) -> Mapping[Deed, int]:
         """Keep these, each once; return of which deeds there was no room for how many."""

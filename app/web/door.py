@@ -32,11 +32,13 @@ class Door:
         self,
         listening: socket.socket,
         new_protocol: Callable[[], asyncio.Protocol],
-        tls: ssl.SSLContext | None,
+        tls: Callable[[], ssl.SSLContext | None],
         handshakes: int,
         handshake_seconds: float,
     ) -> None:
-        """At most so many handshakes are under way: beyond it the oldest is dropped. An API server
+        """`tls` is asked for each connection; None: it is in the clear.
+
+        At most so many handshakes are under way: beyond it the oldest is dropped. An API server
         needs milliseconds for one, so who has been at it for longest is not an API server.
         """
         self._listening = listening
@@ -79,15 +81,15 @@ class Door:
             await asyncio.sleep(0)
 
     async def _greet(self, taken: socket.socket) -> None:
-        loop = asyncio.get_running_loop()
+        loop, tls = asyncio.get_running_loop(), self._tls()
         # Whatever goes wrong here is the client's affair, and there may be many such clients.
         with contextlib.suppress(OSError, ValueError):
             await loop.connect_accepted_socket(
                 self._new_protocol,
                 taken,
-                ssl=self._tls,
-                ssl_handshake_timeout=self._seconds if self._tls else None,
-                ssl_shutdown_timeout=GOODBYE_SECONDS if self._tls else None,
+                ssl=tls,
+                ssl_handshake_timeout=self._seconds if tls else None,
+                ssl_shutdown_timeout=GOODBYE_SECONDS if tls else None,
             )
 
     def _drop_oldest(self) -> None:

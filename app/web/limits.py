@@ -39,6 +39,9 @@ class Limits:
 
 DEFAULTS = Limits()
 
+TLS = "fairgate.tls"
+"""Where in the state of a request its connection's TLS is. uvicorn tells apps nothing of it."""
+
 TOO_LARGE = (
     b"HTTP/1.1 431 Request Header Fields Too Large\r\n"
     b"content-type: text/plain; charset=utf-8\r\ncontent-length: 32\r\nconnection: close\r\n\r\n"
@@ -110,6 +113,7 @@ class Protocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
+        self.scope["state"][TLS] = self.transport.get_extra_info("ssl_object")
         self._end_heading()
         self._overdue = self.loop.call_later(
             self._limits.header_seconds, self.timeout_keep_alive_handler

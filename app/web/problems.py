@@ -12,7 +12,7 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
-from app.core.errors import ClusterError, StoreError
+from app.core.errors import ClusterError, StoreError, WriteRefused
 
 log = logging.getLogger("fairgate.web")
 
@@ -57,18 +57,25 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(HTTPException)
     async def unrouted(_: Request, error: HTTPException) -> JSONResponse:
-        return answer(error.status_code, f"{error.detail}; the routes are listed at /openapi.json.")
+        told = f"{error.detail}; the routes are listed at /openapi.json."
+        return answer(error.status_code, told, error.headers)
 
     @app.exception_handler(RequestValidationError)
     async def invalid(_: Request, error: RequestValidationError) -> JSONResponse:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"][1:])
-        return answer(400, f"{where}: {first['msg']}.")
+        # A body that is JSON but not what it should be was understood, all but its contents.
+        in_body = first["loc"][0] == "body" and first["type"] != "json_invalid"
+        return answer(422 if in_body else 400, f"{where or 'The body'}: {first['msg']}.")
+
+    @app.exception_handler(WriteRefused)
+    async def judged(_: Request, error: WriteRefused) -> JSONResponse:
+        return answer(422 if error.status == 400 else error.status, str(error))
 
     @app.exception_handler(ClusterError)
     async def no_cluster(_: Request, error: ClusterError) -> JSONResponse:
         log.warning("could not ask the API server", extra={"why": str(error)})
-        return answer(503, "The API server could not be asked who you are; try again in a moment.")
+        return answer(503, "The API server could not be asked; try again in a moment.")
 
     @app.exception_handler(StoreError)
     async def no_store(_: Request, error: StoreError) -> JSONResponse:

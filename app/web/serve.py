@@ -13,7 +13,7 @@ import os
 import resource
 import socket
 import ssl
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -40,12 +40,12 @@ FINISH_SECONDS = 5
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """One app at one address. Without `tls` it is plain HTTP."""
+    """One app at one address. Without `tls` it is plain HTTP; a function is asked each time."""
 
     name: str
     app: ASGIApp
     at: HostPort
-    tls: ssl.SSLContext | None = None
+    tls: ssl.SSLContext | Callable[[], ssl.SSLContext] | None = None
     limits: Limits = DEFAULTS
 
 
@@ -162,11 +162,14 @@ class _Server(uvicorn.Server):
         # ours has a lifespan.
         tls, limits = self._listener.tls, self._listener.limits
 
+        def tls_now() -> ssl.SSLContext | None:
+            return tls() if callable(tls) else tls
+
         def new_protocol() -> asyncio.Protocol:
             return Protocol(self.config, self.server_state, limits)
 
         doors = [
-            Door(each, new_protocol, tls, limits.handshakes, limits.handshake_seconds)
+            Door(each, new_protocol, tls_now, limits.handshakes, limits.handshake_seconds)
             for each in sockets or ()
         ]
         # uvicorn closes them and waits for that; it asks nothing else of them.

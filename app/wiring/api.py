@@ -4,20 +4,37 @@ from __future__ import annotations
 
 import time
 
+from fastapi import FastAPI
+
+from app.control.bulletins import Hearing
 from app.control.inbox import Inbox
 from app.control.mirror import Mirror
 from app.core.engine import Engine
 from app.core.events import NEEDED, ClusterEvent
 from app.core.model import Resource
 from app.core.resources import ManagedResources
+from app.kube.api_service import ApiService
+from app.kube.front_proxy import FrontProxy
+from app.kube.resources import KubeResources
 from app.kube.review import Reviews
-from app.store.reader import RedisReader
+from app.settings import HostPort
+from app.store.bulletins import RedisBulletins
+from app.store.runs import RedisRuns
+from app.tls.renewal import Renewal
+from app.tls.trust import is_within
 from app.web.access import Access
+from app.web.aggregated import Aggregated
 from app.web.api.app import api_app
 from app.web.api.ground import Ground
+from app.web.front import FrontDoor
+from app.web.pace import Pace
+from app.web.serve import Listener
 from app.web.view import View
-from app.wiring.certificate import certificate_of, tls_listener
-from app.wiring.process import Process, now, redis_of, watch
+from app.wiring.certificate import certificate_of, publish_also, tls_listener
+from app.wiring.process import Process, now, redis_of, reporting_of, watch
+
+STRANGERS = 10
+"""Bad tokens a second from one address."""
 
 
 async def api(process: Process) -> None:
@@ -39,10 +56,38 @@ async def api(process: Process) -> None:
 
     watch(process, Both(), sorted(NEEDED, key=lambda source: source.value))
     process.tasks.append(mirror.run)
-    reader = RedisReader(redis_of(process), settings.cluster)
+    server = redis_of(process)
+    hearing = Hearing(RedisBulletins(server, settings.cluster), mirror.hear)
+    process.tasks.append(hearing.run)
     process.checks["cluster heard"] = lambda: mirror.heard
-    access = Access(Reviews(process.client, time.monotonic))
-    ground = Ground(access, engine, lambda: mirror.heard, mirror.age, now, view, reader)
+    callers, strangers = (Pace(rate, time.monotonic) for rate in (settings.api_rate, STRANGERS))
+    access = Access(Reviews(process.client, time.monotonic), callers, strangers)
+    ground = Ground(
+        access,
+        engine,
+        lambda: mirror.heard,
+        mirror.age,
+        now,
+        view,
+        RedisRuns(server, settings.cluster),
+        KubeResources(process.client),
+        reporting_of(process),
+        bulletin=lambda: mirror.bulletin,
+    )
     app = api_app(ground, process.checks)
-    await certificate_of(process)
+    certificate = await certificate_of(process)
     process.listeners.append(tls_listener(process, "api", app, settings.api_listen))
+    if settings.aggregated_listen is not None:
+        _aggregate(process, app, settings.aggregated_listen, certificate)
+
+
+def _aggregate(process: Process, app: FastAPI, at: HostPort, certificate: Renewal) -> None:
+    """Serve the API server too, which asks for its own users."""
+    serving = certificate.serving
+    door = FrontDoor(serving.certificate, serving.key)
+    certificate.attach(lambda new: door.renew(new.certificate, new.key))
+    proxy, service = FrontProxy(process.client, door.trust), ApiService(process.client, is_within)
+    publish_also(certificate, service.publish)
+    process.tasks += [proxy.run, service.run]
+    process.checks["front proxy known"] = lambda: proxy.known
+    process.listeners.append(Listener("aggregated", Aggregated(app, door), at, door.tls))

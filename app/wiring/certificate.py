@@ -10,7 +10,7 @@ from fastapi import FastAPI
 from app.kube.bundle import Bundle
 from app.settings import HostPort
 from app.tls.client_ca import ClientCa
-from app.tls.renewal import Renewal, Source, first
+from app.tls.renewal import PublishCa, Renewal, Source, first
 from app.tls.serving import Brought, Kept
 from app.web.metrics import CERTIFICATE_EXPIRY
 from app.web.serve import Listener, renew, require_client, tls_context
@@ -63,6 +63,17 @@ def tls_listener(process: Process, name: str, app: FastAPI, at: HostPort) -> Lis
     if name == "webhook" and client_ca:
         process.tasks.append(ClientCa(client_ca, lambda ca: require_client(context, ca)).run)
     return Listener(name, app, at, context)
+
+
+def publish_also(certificate: Renewal, publish: PublishCa) -> None:
+    """Have the CAs of a certificate published here too."""
+    earlier = certificate.publish
+
+    async def both(ca_pem: bytes) -> None:
+        await earlier(ca_pem)
+        await publish(ca_pem)
+
+    certificate.publish = both
 
 
 def _utc() -> datetime:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from app.control.auditor import Auditor
+from app.control.bulletins import Posting
 from app.control.chain import Chain, Retention
 from app.control.checkpoints import Checkpoints
 from app.control.copier import Copier
@@ -19,6 +20,7 @@ from app.control.opening import Opening
 from app.control.publisher import Publisher
 from app.control.releases import Releases
 from app.control.reporting import Collecting
+from app.control.trimming import Keeping, Trimming
 from app.core.durations import DAY
 from app.core.engine import Engine
 from app.core.events import NEEDED
@@ -36,9 +38,11 @@ from app.kube.sources import Watched
 from app.kube.status import ResourceStatus
 from app.ports import Store
 from app.store.audit import RedisTrail
+from app.store.bulletins import RedisBulletins
 from app.store.connection import Server
 from app.store.outlet import Backlog, Folder, output
 from app.store.reports import RedisReports
+from app.store.runs import RedisRuns
 from app.tls.signing import KeptKey, holds
 from app.web.metrics import Leading
 from app.wiring.process import Process, now, redis_of, watch
@@ -93,7 +97,12 @@ async def controller(process: Process) -> None:
     process.tasks += [part.run for part in (loop, copier, leader, announcer, publisher)]
     reports = RedisReports(ground.server, settings.cluster)
     collecting = Collecting(reports, auditor, lambda: leader.epoch, now)
-    process.tasks += [checkpoints.run, auditor.run, collecting.run]
+    bulletins = RedisBulletins(ground.server, settings.cluster)
+    process.tasks.append(Posting(engine, bulletins, lambda: leader.epoch, now).run)
+    keeping = Keeping(Millis(settings.usage_days * DAY), settings.usage_runs)
+    runs = RedisRuns(ground.server, settings.cluster)
+    trimming = Trimming(runs, keeping, lambda: leader.epoch, now)
+    process.tasks += [checkpoints.run, auditor.run, collecting.run, trimming.run]
     process.tasks += [outlet.run for outlet in lead.outlets]
     process.checks["cluster heard"] = heard.is_set
     process.before_end.append(

@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
+from app.control.reporting import Reporting
 from app.core.events import Source
 from app.core.model import Millis
 from app.kube import trials
@@ -16,6 +17,7 @@ from app.kube.sources import Watched, watches
 from app.ports import EventSink, Store
 from app.settings import Settings
 from app.store.connection import Server
+from app.store.reports import RedisReports
 from app.store.writer import RedisStore
 from app.tls.renewal import Renewal
 from app.web.serve import Listener
@@ -90,3 +92,11 @@ def redis_of(process: Process) -> Server:
     server = Server.connect(url)
     process.stack.push_async_callback(server.close)
     return server
+
+
+def reporting_of(process: Process) -> Reporting:
+    """Return where a role that does not lead reports what an auditor must know."""
+    reporting = Reporting(RedisReports(redis_of(process), process.settings.cluster), now)
+    process.tasks.append(reporting.run)
+    process.before_end.append(reporting.flush)
+    return reporting

@@ -10,13 +10,12 @@ from app.kube.alarm import Alarm
 from app.kube.canary import Canary
 from app.kube.twins import Twins
 from app.kube.watchdog import Watchdog
-from app.store.reports import RedisReports
 from app.tls.renewal import Renewal
 from app.web.admission import Enforced, admission_app
 from app.web.metrics import Enforcing
 from app.web.view import View
-from app.wiring.certificate import certificate_of, tls_listener
-from app.wiring.process import Process, now, redis_of, watch
+from app.wiring.certificate import certificate_of, publish_also, tls_listener
+from app.wiring.process import Process, reporting_of, watch
 
 
 async def webhook(process: Process) -> None:
@@ -50,13 +49,7 @@ async def webhook(process: Process) -> None:
 
 def _reporting(process: Process) -> Reporting | None:
     """Return where refusals and restorations are reported; without Redis the log alone tells."""
-    settings = process.settings
-    if settings.redis_url is None:
-        return None
-    reporting = Reporting(RedisReports(redis_of(process), settings.cluster), now)
-    process.tasks.append(reporting.run)
-    process.before_end.append(reporting.flush)
-    return reporting
+    return None if process.settings.redis_url is None else reporting_of(process)
 
 
 def _guard(process: Process, certificate: Renewal, view: View, reporting: Reporting | None) -> None:
@@ -90,7 +83,7 @@ def _guard(process: Process, certificate: Renewal, view: View, reporting: Report
         latest = ca_pem
         await watchdog.publish(ca_pem)
 
-    certificate.publish = publish
+    publish_also(certificate, publish)
     process.tasks.append(watchdog.run)
     process.checks["enforcement seen"] = lambda: watchdog.has_looked
     if settings.canary_seconds:

@@ -84,6 +84,9 @@ class Stage:
         """Create a namespace that is emptied when the test ends."""
         self.apply("default", {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
         self.namespaces.append(name)
+        # Pods need it, and the controller that makes it may still be recovering from a fault.
+        account = ("--for=create", "serviceaccount/default", "-n", name, "--timeout=90s")
+        self.cluster.kubectl("wait", *account)
         return name
 
     def tenant(self, name: str, weight: str = "1", *namespaces: str, **spec: Any) -> None:

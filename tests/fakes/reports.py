@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from app.audit_ports import Report
-from app.core.audit import Deed
+from app.core.audit import Deed, Fact
 from app.core.errors import StoreUnavailable
 from app.store.reports import SPARE
 
@@ -31,7 +31,7 @@ class FakeReports:
         for report in reports:
             if report.id in self.kept:
                 continue
-            spare = SPARE if report.record.deed is Deed.RESTORED else 0
+            spare = SPARE if report.record.deed is not Deed.REFUSED else 0
             if len(self.kept) < self.most + spare:
                 self.kept[report.id] = report
             else:
@@ -47,3 +47,13 @@ class FakeReports:
     def _answer(self) -> None:
         if self.down:
             raise StoreUnavailable("it does not answer")
+
+
+class FakeReporter:
+    """A `Reporter` that remembers what it was told."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[Deed, Mapping[str, Fact]]] = []
+
+    def report(self, deed: Deed, facts: Mapping[str, Fact], example: str = "") -> None:
+        self.told.append((deed, dict(facts)))

@@ -59,8 +59,9 @@ def test_f08_without_the_api_server_it_stops_leading_and_resumes(rig: Rig) -> No
 @pytest.mark.parametrize("lost", [False, True], ids=["late", "lost"])
 def test_f08_a_reply_that_does_not_come_is_no_answer(rig: Rig, lost: bool) -> None:
     """Patches arrive, replies do not: what they released counts, until the pods have told."""
-    leader = rig.start("controller", release_concurrency=4)
-    leader.api.delay(0.2)
+    # A lease long enough that a slow machine can take it over this cable: four round trips.
+    leader = rig.start("controller", release_concurrency=4, lease_seconds=15)
+    leader.api.delay(0.1)
     crowd = Crowd(rig, "f08-replies", 40)
     rig.until("the first are released", lambda: len(crowd.stamps()) > 1)
     leader.api.freeze(replies_only=True)

@@ -35,7 +35,7 @@ def test_f11_a_killed_api_server_or_etcd_costs_a_pause(rig: Rig) -> None:
 
 
 def test_f11_what_a_stopped_api_server_commits_late_is_found(rig: Rig) -> None:
-    leader = rig.start("controller", release_concurrency=4)
+    leader = rig.start("controller", release_concurrency=4, lease_seconds=15)
     leader.api.delay(0.1)
     crowd = Crowd(rig, "f11-stopped", 40)
     rig.until("the first are released", lambda: len(crowd.stamps()) > 1)

@@ -81,6 +81,14 @@ ALLOWED: list[Right] = [
     ("api", "create", "tokenreviews.authentication.k8s.io", ANY, ""),
     ("api", "create", "subjectaccessreviews.authorization.k8s.io", ANY, ""),
     ("api", "get", "secrets", OURS, "fairgate-webhook-tls"),
+    *(
+        ("api", verb, f"{kind}.fairgate.io", ANY, "some")
+        for verb in ("create", "update", "patch", "delete")
+        for kind in ("tenants", "pools")
+    ),
+    ("api", "update", "tenants/users.fairgate.io", ANY, "team-a"),
+    ("api", "patch", "apiservices.apiregistration.k8s.io", ANY, "v1.api.fairgate.io"),
+    ("api", "watch", "configmaps", "kube-system", "extension-apiserver-authentication"),
 ]
 
 DENIED: list[Right] = [
@@ -150,7 +158,12 @@ DENIED: list[Right] = [
     ),
     ("controller", "patch", "leases.coordination.k8s.io", OURS, "other"),
     ("controller", "create", "leases.coordination.k8s.io", "kube-system", ""),
-    ("api", "patch", "tenants.fairgate.io", ANY, "team-a"),
+    ("api", "patch", "policies.fairgate.io", ANY, "default"),
+    ("api", "deletecollection", "tenants.fairgate.io", ANY, ""),
+    ("api", "create", "apiservices.apiregistration.k8s.io", ANY, "v1.api.fairgate.io"),
+    ("api", "patch", "apiservices.apiregistration.k8s.io", ANY, "v1beta1.metrics.k8s.io"),
+    ("api", "get", "configmaps", "kube-system", "other"),
+    ("api", "patch", "configmaps", "kube-system", "extension-apiserver-authentication"),
     ("api", "patch", "tenants/status.fairgate.io", ANY, "team-a"),
     ("api", "list", "pods", ANY, ""),
     ("api", "patch", "pods", OTHER, "some"),
@@ -215,11 +228,12 @@ def test_no_account_has_a_wildcard(installed: Cluster) -> None:
     assert not [rule for rule in rules_of(installed, *ROLES) if "*" in str(rule)]
 
 
-def test_api_writes_nothing_but_questions(installed: Cluster) -> None:
+def test_api_writes_nothing_but_questions_and_what_rest_is_for(installed: Cluster) -> None:
     written = {
         resource
         for rule in rules_of(installed, "api")
         if set(rule["verbs"]) - {"get", "list", "watch"}
         for resource in rule["resources"]
     }
-    assert written == {"tokenreviews", "subjectaccessreviews"}
+    asks = {"tokenreviews", "subjectaccessreviews"}
+    assert written == asks | {"tenants", "tenants/users", "pools", "apiservices"}

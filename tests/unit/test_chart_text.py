@@ -59,7 +59,7 @@ def test_inside_the_cluster_everything_runs(inside: list[Object]) -> None:
 
 
 def test_outside_the_cluster_the_webhook_is_a_url_and_nothing_runs(chart: Chart) -> None:
-    inside, outside = chart.render(), chart.render(OUTSIDE, NETWORK)
+    inside, outside = chart.render("api.aggregated=false"), chart.render(OUTSIDE, NETWORK)
     assert the_webhook(outside)["clientConfig"] == {"url": "https://127.0.0.1:9443/admit"}
     rest = [each for each in inside if each["kind"] not in WORKLOADS]
     for documents in (rest, outside):
@@ -87,8 +87,44 @@ def test_service_leads_to_its_own_pods(inside: list[Object], role: str) -> None:
     for other in others:
         labels = of_kind(inside, "Deployment")[f"fairgate-{other}"]["spec"]["template"]
         assert not service["selector"].items() <= labels["metadata"]["labels"].items()
-    [port] = service["ports"]
-    assert port["targetPort"] in {each["name"] for each in container_of(inside, role)["ports"]}
+    opened = {each["name"] for each in container_of(inside, role)["ports"]}
+    assert {port["targetPort"] for port in service["ports"]} <= opened
+
+
+def test_the_api_server_is_led_to_the_port_that_asks_for_its_certificate(
+    chart: Chart, inside: list[Object]
+) -> None:
+    service = of_kind(inside, "Service")["fairgate-api"]["spec"]
+    leads = of_kind(inside, "APIService")["v1.api.fairgate.io"]["spec"]
+    assert "caBundle" not in leads
+    assert "insecureSkipTLSVerify" not in leads
+    [port] = [each for each in service["ports"] if each["port"] == leads["service"]["port"]]
+    container = container_of(inside, "api")
+    [opened] = [each for each in container["ports"] if each["name"] == port["targetPort"]]
+    listens = {each["name"]: each.get("value") for each in container["env"]}
+    assert listens["FAIRGATE_AGGREGATED_LISTEN"] == f"0.0.0.0:{opened['containerPort']}"
+    outside = chart.render(OUTSIDE, "external.aggregatedPort=7443")
+    assert of_kind(outside, "Service")["fairgate-api"]["spec"]["type"] == "ExternalName"
+    assert of_kind(outside, "APIService")["v1.api.fairgate.io"]["spec"]["service"]["port"] == 7443
+
+
+@pytest.mark.parametrize("value", ["api.aggregated=false", "api.replicas=0"])
+def test_nothing_is_left_of_the_aggregated_api_where_it_is_off(chart: Chart, value: str) -> None:
+    text = chart.template(value).stdout
+    assert "fairgate-webhook" in text
+    for trace in ("APIService", "AGGREGATED", "fairgate-door", "namespace: kube-system", "8445"):
+        assert trace not in text
+
+
+def test_the_door_for_everybody_opens_nothing_but_the_door(inside: list[Object]) -> None:
+    [rule] = of_kind(inside, "ClusterRole")["fairgate-door"]["rules"]
+    assert rule["apiGroups"] == ["api.fairgate.io"]
+    bound = [
+        each
+        for each in of_kind(inside, "ClusterRoleBinding").values()
+        if any(subject["kind"] == "Group" for subject in each["subjects"])
+    ]
+    assert [each["roleRef"]["name"] for each in bound] == ["fairgate-door"]
 
 
 # --- each program ---
@@ -207,6 +243,8 @@ def test_defaults_are_those_of_the_programs() -> None:
     assert str(values["tls"]["settleSeconds"]) == defaults["tls_settle_seconds"]
     assert str(values["audit"]["days"]) == defaults["audit_days"]
     assert str(values["audit"]["megabytes"]) == defaults["audit_megabytes"]
+    assert str(values["usage"]["days"]) == defaults["usage_days"]
+    assert str(values["usage"]["runs"]) == defaults["usage_runs"]
     classes = {each.name: each.resource for each in settings.CLASSES}
     assert values["deviceClasses"] == classes
 
@@ -419,6 +457,7 @@ def test_tenant_admins_may_touch_their_own_tenant_alone(chart: Chart) -> None:
         ("preemption.twins=maybe", "preemption"),
         ("tls.days=0", "days"),
         ("audit.days=0", "days"),
+        ("usage.days=0", "days"),
         ("audit.existingClaim=No_Name", "existingClaim"),
         ("tls.settleSeconds=soon", "settleSeconds"),
         ("tls.existingSecret=No_Name", "existingSecret"),
@@ -450,7 +489,9 @@ def test_fairgate_cannot_be_made_to_wait_for_itself(
 def test_fairgate_may_live_in_a_namespace_of_another_name(chart: Chart) -> None:
     documents = chart.render("--namespace=elsewhere", "exemptNamespaces={kube-system,elsewhere}")
     homes = {each["metadata"].get("namespace", "elsewhere") for each in documents}
-    assert homes == {"elsewhere", trials.NAMESPACE}
+    assert homes == {"elsewhere", trials.NAMESPACE, "kube-system"}
+    there = [each for each in documents if each["metadata"].get("namespace") == "kube-system"]
+    assert [each["metadata"]["name"] for each in there] == ["fairgate-api-front-proxy"]
     assert the_webhook(documents)["clientConfig"]["service"]["namespace"] == "elsewhere"
     for kind in ("RoleBinding", "ClusterRoleBinding"):
         for binding in of_kind(documents, kind).values():

@@ -25,8 +25,8 @@ from app.core.model import (
     Resource,
     Uid,
 )
+from app.core.reasons import Rule
 from app.core.resources import CPU, PODS, ManagedResources
-from app.core.why import Rule
 from app.sim.world import held_pod
 
 GPU = Resource("nvidia.com/gpu")
@@ -361,7 +361,7 @@ def test_two_workloads_that_share_a_claim_each_expect_to_pay_while_nobody_uses_i
     bench.put(claim("big", gpus(8)), claim("c", gpus(6)))
     bench.see(pod("wall", "big"))
     assert bench.see(pod("p", "c"), pod("q", "c")) == []
-    assert {bench.rule("p"), bench.rule("q")} == {Rule.CAPACITY}
+    assert [bench.rule("p"), bench.rule("q")] == [Rule.CAPACITY, Rule.ORDER]
     assert bench.end("wall") == ["p", "q"]
     assert bench.used == {GPU: 6}
 

@@ -25,8 +25,8 @@ from app.core.model import (
     Uid,
     UserName,
 )
+from app.core.reasons import Rule
 from app.core.resources import PODS, ManagedResources
-from app.core.why import Rule
 from app.sim.world import held_pod
 
 GPU = Resource("nvidia.com/gpu")

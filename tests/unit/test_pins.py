@@ -24,8 +24,8 @@ from app.core.model import (
     TenantName,
 )
 from app.core.nodes import Nodes
+from app.core.reasons import Rule
 from app.core.resources import CPU, PODS, ManagedResources
-from app.core.why import Rule
 from app.sim.world import held_pod
 
 GPU = Resource("nvidia.com/gpu")

@@ -144,3 +144,16 @@ async def test_an_answer_that_is_no_review_is_no_yes(reviews: Reviews, server: A
 
     with pytest.raises(ClusterUnavailable):
         await reviews.allows(ALICE, "list", "pools")
+
+
+async def test_a_right_on_a_pod_is_asked_in_its_namespace(
+    reviews: Reviews, server: ApiServer
+) -> None:
+    server.status = {"allowed": True}
+    assert await reviews.allows(ALICE, "get", "pods", name="p", group="", namespace="a")
+    asked = server.asked[0][1]["resourceAttributes"]
+    assert asked == {"group": "", "verb": "get", "resource": "pods", "namespace": "a", "name": "p"}
+
+    server.status = {"allowed": False}
+    assert not await reviews.allows(ALICE, "get", "pods", name="p", group="", namespace="b")
+    assert not await reviews.allows(ALICE, "get", "pods", name="p", namespace="a")

@@ -19,8 +19,8 @@ from app.core.model import (
     Tenant,
     TenantName,
 )
+from app.core.reasons import Rule
 from app.core.resources import PODS, ManagedResources
-from app.core.why import Rule
 from app.sim.world import held_pod
 
 GPU = Resource("nvidia.com/gpu")

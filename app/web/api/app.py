@@ -5,10 +5,17 @@ from __future__ import annotations
 from fastapi import APIRouter, FastAPI
 
 from app.web import problems
+from app.web.aged import Aged
 from app.web.api.ground import Ground
 from app.web.api.pools import pool_routes
+from app.web.api.queues import queue_routes
+from app.web.api.quotas import quota_routes
 from app.web.api.simulations import simulation_routes
 from app.web.api.tenants import tenant_routes
+from app.web.api.usage import usage_routes
+from app.web.api.workloads import workload_routes
+from app.web.api.writes import write_routes
+from app.web.bounded import Bounded
 from app.web.ops import Checks, ops_routes
 from app.web.problems import Problem
 
@@ -21,14 +28,26 @@ def api_app(ground: Ground, checks: Checks) -> FastAPI:
         version="v1",
         docs_url=None,
         redoc_url=None,
+        redirect_slashes=False,
         responses={
             status: {"model": Problem, "content": {problems.MEDIA_TYPE: {}}}
-            for status in (400, 401, 403, 404, 422, 429, 503)
+            for status in (400, 401, 403, 404, 409, 412, 413, 422, 429, 503)
         },
     )
     problems.install(app)
+    app.add_middleware(Bounded)
+    app.add_middleware(Aged, age=ground.age, below="/v1/")
     v1 = APIRouter(prefix="/v1", tags=["v1"])
-    for routes in (tenant_routes(ground), pool_routes(ground), simulation_routes(ground)):
+    for routes in (
+        tenant_routes(ground),
+        queue_routes(ground),
+        pool_routes(ground),
+        quota_routes(ground),
+        usage_routes(ground),
+        workload_routes(ground),
+        simulation_routes(ground),
+        write_routes(ground),
+    ):
         v1.include_router(routes)
     app.include_router(v1)
     app.include_router(ops_routes(checks))

@@ -1,55 +1,88 @@
-"""Pools, as they are configured and as they stand."""
+"""Pools and their nodes, as they are configured and as they stand."""
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Depends
+from typing import Any
 
-from app.core.model import Pool
+from fastapi import APIRouter, Depends, Response
+
+from app.core.model import Pool, PoolName
+from app.core.views import NodeView, PoolView
 from app.ports import Identity
 from app.web.api.ground import Ground
-from app.web.api.shown import Shown
-from app.web.api.texts import decimals
-
-
-class PoolShown(Shown):
-    """A Pool resource."""
-
-    name: str
-    node_selector: dict[str, str]
-    weights: dict[str, str]
-    overcommit: dict[str, str]
-    placement: str
-    paused: bool
-
-
-class Pools(Shown):
-    """Pools, by name."""
-
-    items: list[PoolShown]
+from app.web.api.paging import Limit, More, part
+from app.web.api.shown import NodeShown, Page, PoolShown, PoolWhole
+from app.web.api.tenants import tag
+from app.web.api.texts import decimals, quantities
+from app.web.problems import Refused
 
 
 def pool_routes(ground: Ground) -> APIRouter:
     """Return the routes under /pools that read."""
     routes = APIRouter()
-    access, view = ground.access, ground.view
+    access = ground.access
     caller = Depends(access.caller)
 
-    @routes.get("/pools", summary="Every pool")
-    async def pools(identity: Identity = caller) -> Pools:
+    @routes.get("/pools", summary="Every pool, by name")
+    async def pools(
+        limit: Limit = 100, more: More = None, identity: Identity = caller
+    ) -> Page[PoolShown]:
         await access.need(identity, "list", "pools")
         ground.need_sight()
-        known = sorted(view.pools.values(), key=lambda pool: pool.name)
-        return Pools(items=[_pool(each) for each in known])
+        stands = ground.outlook.view().pools
+        names, rest = part(sorted(stands), limit, more, lambda name: (str(name),))
+        return Page[PoolShown](items=[pool_shown(ground, each) for each in names], more=rest)
+
+    @routes.get("/pools/{pool}", summary="One pool, and each of its nodes")
+    async def one(pool: str, response: Response, identity: Identity = caller) -> PoolWhole:
+        await access.need(identity, "get", "pools", name=pool)
+        ground.need_sight()
+        name = PoolName(pool)
+        if name not in ground.outlook.view().pools:
+            raise Refused(404, f"There is no pool {pool}; GET /v1/pools lists them.")
+        tag(response, ground.view.pools.get(name))
+        return pool_whole(ground, name)
 
     return routes
 
 
-def _pool(pool: Pool) -> PoolShown:
-    return PoolShown(
-        name=pool.name,
-        node_selector=dict(pool.selector),
-        weights=decimals(pool.weights),
-        overcommit=decimals(pool.overcommit),
-        placement=pool.placement.value,
-        paused=pool.paused,
+def pool_shown(ground: Ground, name: PoolName) -> PoolShown:
+    """Return a pool as the API shows it."""
+    return PoolShown(**_fields(ground, name))
+
+
+def pool_whole(ground: Ground, name: PoolName) -> PoolWhole:
+    """Return a pool and its nodes as the API shows them."""
+    members = [_node(each) for each in ground.outlook.nodes(name)]
+    return PoolWhole(**_fields(ground, name), members=members)
+
+
+def _fields(ground: Ground, name: PoolName) -> dict[str, Any]:
+    stands = ground.outlook.view().pools[name]
+    pool = ground.view.pools.get(name, Pool(name))
+    return {
+        "name": name,
+        "exists": stands.exists,
+        "node_selector": dict(pool.selector),
+        "weights": decimals(pool.weights),
+        "overcommit": decimals(pool.overcommit),
+        "placement": pool.placement.value,
+        "paused": pool.paused,
+        "capacity": quantities(stands.capacity),
+        "used": quantities({r: stands.used.get(r, 0) for r in {**stands.capacity, **stands.used}}),
+        "free": quantities(_free(stands)),
+        "nodes": ground.outlook.ready_nodes(name),
+    }
+
+
+def _free(stands: PoolView) -> dict[Any, int]:
+    return {r: max(0, v - stands.used.get(r, 0)) for r, v in stands.capacity.items()}
+
+
+def _node(node: NodeView) -> NodeShown:
+    return NodeShown(
+        name=node.name,
+        ready=node.ready,
+        capacity=quantities(node.capacity),
+        used=quantities({r: node.used.get(r, 0) for r in {**node.capacity, **node.used}}),
     )

@@ -28,14 +28,14 @@ class Shown(BaseModel):
 class Taken(Shown):
     """Base of what callers send: a field that is not known is an error, not a silence."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", coerce_numbers_to_str=True)
 
 
 class Page(Shown, Generic[T]):
-    """Part of a list; `continue` asks for the next part, and is absent on the last one."""
+    """Part of a list; `continue` asks for the next part, and is null on the last one."""
 
     items: list[T]
-    more: str | None = Field(None, alias="continue")
+    more: str | None = Field(None, serialization_alias="continue")
 
 
 class Weight(Taken):

@@ -2,141 +2,119 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from fractions import Fraction
 
-from fastapi import APIRouter, Depends, Query
+from fastapi import APIRouter, Depends, Response
 
-from app.core.effects import PodRef
-from app.core.model import UNMAPPED_PREFIX, PoolName, Quota, Tenant, TenantName
-from app.ports import Identity, QueueReader
-from app.web.api.ground import LONGEST_PAGE, Ground
-from app.web.api.shown import Shown
-from app.web.api.texts import decimal, quantities
-from app.web.problems import Refused
+from app.core.model import Millis, Pool, Tenant, TenantName
+from app.core.views import TenantView, UserView
+from app.ports import Identity
+from app.web.api.ground import Ground
+from app.web.api.paging import Limit, More, part
+from app.web.api.shown import Page, QuotaSpec, TenantShown, UserShown, UserWeight
+from app.web.api.texts import decimal, in_pools, parts_of_one, quantities
 
-
-class UserShown(Shown):
-    """A user and what they are owed next to the tenant's other users."""
-
-    name: str
-    weight: str
-
-
-class QuotaShown(Shown):
-    """What a tenant may always have of a pool, and what it may never exceed there."""
-
-    pool: str
-    guarantee: dict[str, str]
-    limit: dict[str, str]
-
-
-class TenantShown(Shown):
-    """A Tenant resource, and how many of its pods wait."""
-
-    name: str
-    parent: str | None
-    weight: str
-    namespaces: list[str]
-    users: list[UserShown]
-    quotas: list[QuotaShown]
-    pools: list[str]
-    max_pending: int | None
-    paused: bool
-    pending: int
-
-
-class WaitingShown(Shown):
-    """A held pod; `position` counts from 1 in its user's queue."""
-
-    namespace: str
-    name: str
-    uid: str
-    user: str
-    position: int
-
-
-class Tenants(Shown):
-    """Tenants, by name."""
-
-    items: list[TenantShown]
-
-
-class Queue(Shown):
-    """What a tenant waits for: user by user, each in their own order. `pending` counts all."""
-
-    tenant: str
-    pending: int
-    items: list[WaitingShown]
+NOTHING = TenantView(
+    parent=None,
+    weight=Fraction(1),
+    share=Fraction(0),
+    used={},
+    borrowed={},
+    history=0.0,
+    pending=0,
+    generation=0,
+    disputed=(),
+    orphan=False,
+    paused=False,
+    exists=False,
+)
+"""A tenant that has nothing, and no Tenant resource."""
 
 
 def tenant_routes(ground: Ground) -> APIRouter:
-    """Return the routes under /tenants that read."""
+    """Return the routes under /tenants that read, queues aside."""
     routes = APIRouter()
-    access, view, queues = ground.access, ground.view, ground.queues
+    access = ground.access
     # FastAPI reads annotations by evaluating them, which finds no local names: hence no alias.
     caller = Depends(access.caller)
 
-    @routes.get("/tenants", summary="Every tenant")
-    async def tenants(identity: Identity = caller) -> Tenants:
+    @routes.get("/tenants", summary="Every tenant, by name")
+    async def tenants(
+        limit: Limit = 100, more: More = None, identity: Identity = caller
+    ) -> Page[TenantShown]:
         await access.need(identity, "list", "tenants")
         ground.need_sight()
-        known = sorted(view.tenancy.tenants.values(), key=lambda tenant: tenant.name)
-        return Tenants(items=[_tenant(each, view.pending.get(each.name, 0)) for each in known])
+        known = {**ground.view.tenancy.tenants, **ground.outlook.view().tenants}
+        names, rest = part(sorted(known), limit, more, lambda name: (str(name),))
+        return Page[TenantShown](items=[tenant_shown(ground, each) for each in names], more=rest)
 
-    @routes.get("/tenants/{tenant}/queue", summary="Who waits, and in which place")
-    async def queue(
-        tenant: str,
-        user: Annotated[str | None, Query(description="Only what this user submitted.")] = None,
-        limit: Annotated[int, Query(ge=1, le=LONGEST_PAGE)] = 100,
-        identity: Identity = caller,
-    ) -> Queue:
+    @routes.get("/tenants/{tenant}", summary="One tenant: what is configured, and how it stands")
+    async def one(tenant: str, response: Response, identity: Identity = caller) -> TenantShown:
+        await access.need(identity, "get", "tenants", name=tenant)
+        name = ground.need_tenant(tenant)
+        tag(response, ground.view.tenancy.tenants.get(name))
+        return tenant_shown(ground, name)
+
+    @routes.get("/tenants/{tenant}/users", summary="A tenant's users: weights, use and pending")
+    async def users(
+        tenant: str, limit: Limit = 100, more: More = None, identity: Identity = caller
+    ) -> Page[UserShown]:
         await access.need(identity, "get", "tenants", "queue", tenant)
-        ground.need_sight()
-        if tenant not in view.tenancy.tenants and not tenant.startswith(UNMAPPED_PREFIX):
-            raise Refused(404, f"There is no tenant {tenant}; GET /v1/tenants lists them.")
-        return await _queue(queues, TenantName(tenant), user, limit)
+        people = ground.outlook.people(ground.need_tenant(tenant))
+        those, rest = part(people, limit, more, lambda each: (str(each.name),))
+        return Page[UserShown](items=[user_shown(each) for each in those], more=rest)
 
     return routes
 
 
-async def _queue(queues: QueueReader, tenant: TenantName, user: str | None, limit: int) -> Queue:
-    lengths = [
-        each
-        for each in await queues.counts()
-        if each.tenant == tenant and user in (None, str(each.user))
-    ]
-    items: list[WaitingShown] = []
-    for each in lengths:
-        if len(items) >= limit:
-            break
-        waiting = await queues.queue(tenant, each.user, limit - len(items))
-        items += [_waiting(ref, each.user, i) for i, ref in enumerate(waiting, start=1)]
-    return Queue(tenant=tenant, pending=sum(each.pods for each in lengths), items=items)
+def tag(response: Response, found: Tenant | Pool | None) -> None:
+    """Tell the edition of a resource, for If-Match."""
+    if found is not None:
+        response.headers["ETag"] = f'"{found.uid}-{found.generation}"'
 
 
-def _waiting(ref: PodRef, user: str, position: int) -> WaitingShown:
-    return WaitingShown(
-        namespace=ref.namespace, name=ref.name, uid=ref.uid, user=user, position=position
-    )
-
-
-def _tenant(tenant: Tenant, pending: int) -> TenantShown:
-    users = sorted(tenant.user_weights.items())
+def tenant_shown(ground: Ground, name: TenantName) -> TenantShown:
+    """Return a tenant as the API shows it."""
+    tenant = ground.view.tenancy.tenants.get(name)
+    spec = tenant or Tenant(name, Millis(0), parent=ground.view.tenancy.parent_of(name))
+    stands = ground.outlook.view().tenants.get(name, NOTHING)
     return TenantShown(
-        name=tenant.name,
-        parent=tenant.parent,
-        weight=decimal(tenant.weight),
-        namespaces=list(tenant.namespaces),
-        users=[UserShown(name=name, weight=decimal(weight)) for name, weight in users],
-        quotas=[_quota(pool, quota) for pool, quota in sorted(tenant.quotas.items())],
-        pools=list(tenant.pools),
-        max_pending=tenant.max_pending,
-        paused=tenant.paused,
-        pending=pending,
+        name=name,
+        exists=tenant is not None,
+        parent=spec.parent,
+        weight=decimal(spec.weight),
+        namespaces=list(spec.namespaces),
+        users=[
+            UserWeight(name=user, weight=decimal(weight))
+            for user, weight in sorted(spec.user_weights.items())
+        ],
+        quotas=[
+            QuotaSpec(
+                pool=pool, guarantee=quantities(quota.guarantee), limit=quantities(quota.limit)
+            )
+            for pool, quota in sorted(spec.quotas.items())
+        ],
+        pools=list(spec.pools),
+        max_pending=spec.max_pending,
+        paused=spec.paused,
+        share=parts_of_one(stands.share),
+        weighted_share=weighted(stands),
+        used=in_pools(stands.used),
+        borrowed=in_pools(stands.borrowed),
+        pending=stands.pending,
     )
 
 
-def _quota(pool: PoolName, quota: Quota) -> QuotaShown:
-    return QuotaShown(
-        pool=pool, guarantee=quantities(quota.guarantee), limit=quantities(quota.limit)
+def weighted(stands: TenantView) -> str:
+    """Return the share over the weight; over weight 0, of which nothing is owed, the share."""
+    return parts_of_one(stands.share / (stands.weight or 1))
+
+
+def user_shown(user: UserView) -> UserShown:
+    """Return a user as the API shows it."""
+    return UserShown(
+        name=user.name,
+        weight=decimal(user.weight),
+        used=in_pools(user.used),
+        pending=user.pending,
     )

@@ -30,6 +30,16 @@ def decimal(value: Fraction) -> str:
     return f"{float(value):.6f}".rstrip("0").rstrip(".")
 
 
+def parts_of_one(value: Fraction) -> str:
+    """Return a share."""
+    return f"{float(value):.4f}"
+
+
+def millis(at: datetime) -> Millis:
+    """Return a time as the core counts it; without a zone it is UTC."""
+    return Millis(int((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1000))
+
+
 def moment(at: Millis) -> datetime:
     """Return a time as people write it."""
     return datetime.fromtimestamp(at / 1000, UTC)

@@ -61,6 +61,15 @@ app.kubernetes.io/component: {{ .component }}
   value: {{ .Values.webhook.drainSeconds | quote }}
 {{- end }}
 
+{{/* At which port the API server reaches the REST API behind it; empty: it does not. */}}
+{{- define "fairgate.aggregatedPort" -}}
+{{- if .Values.api.aggregated -}}
+{{- if .Values.external.webhookUrl -}}
+{{- if .Values.external.aggregatedPort }}{{ .Values.external.aggregatedPort }}{{ end -}}
+{{- else if .Values.api.replicas }}8445{{ end -}}
+{{- end -}}
+{{- end }}
+
 {{/* The names of the Services, which the one certificate of webhook and API must carry. */}}
 {{- define "fairgate.tlsNames" -}}
 {{- $names := list -}}

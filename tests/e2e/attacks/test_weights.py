@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import redis
 
 from app.core import guard
@@ -30,8 +32,17 @@ def test_23_weights_are_not_for_everybody(ground: Ground, stage: Stage, outcomes
     assert 'cannot create resource "tenants"' in said
     token = token_of(ground.mallory, ours.namespace)
     code, answer = asked(ground, "PUT", "/v1/tenants/ours/weight", token, {"weight": "9"})
-    assert code == 404, answer
-    outcomes(23, ground.mode, "weights over REST", "D", "404: REST has no route that writes")
+    assert code == 403, answer
+    outcomes(23, ground.mode, "weights over REST", "R", json.loads(answer)["detail"])
+    behind = "/apis/api.fairgate.io/v1/tenants/ours"
+    for method, at, sent in [
+        ("PUT", f"{behind}/weight", {"weight": "9"}),
+        ("DELETE", behind, None),
+    ]:
+        said = ground.mallory.refused(method, at, sent)
+        assert said is not None
+        assert "mallory may not update tenants.fairgate.io" in said
+    outcomes(23, ground.mode, "weights through the API server", "R", "the same sentence")
     assert stage.get("tenant", "ours")["spec"]["weight"] == "1"
 
 

@@ -1,0 +1,112 @@
+"""What the leader tells the other replicas, in one key of Redis.
+
+Whoever can write Redis can write here, so nothing follows from it but answers to people.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from app.core.model import Millis, NodeName, PoolName, Resource, TenantName, Uid, UserName
+from app.core.views import Bulletin, Reserved
+from app.store import layout
+from app.store.connection import Server
+from app.store.scripts import Scripts
+
+LONGEST = 4 * 1024 * 1024
+"""Bytes of a bulletin: room is kept free on some thousand nodes at most."""
+
+
+class _Reserved(msgspec.Struct, frozen=True):
+    pool: str
+    uid: str
+    tenant: str
+    rooms: dict[str, dict[str, int]]
+
+
+class _Kind(msgspec.Struct, frozen=True):
+    queue: str
+    amounts: dict[str, int]
+
+
+class _Bulletin(msgspec.Struct, frozen=True):
+    at: int
+    epoch: int
+    drift: float
+    reserved: list[_Reserved]
+    refused: dict[str, int]
+    banned: list[_Kind]
+
+
+_decode = msgspec.json.Decoder(_Bulletin).decode
+
+
+class RedisBulletins:
+    """`ports.Bulletins` on Redis."""
+
+    def __init__(self, server: Server, cluster: str) -> None:
+        self._server = server
+        self._scripts = Scripts(server, cluster)
+        self._key = f"{layout.domain(cluster)}bulletin"
+
+    async def post(self, bulletin: Bulletin) -> None:
+        """Put this in place of the last one. Raises EpochStale if a later leader has written."""
+        await self._scripts.run("post", bulletin.epoch, msgspec.json.encode(_written(bulletin)))
+
+    async def read(self) -> Bulletin | None:
+        """Return the last one; None: there is none, or none of ours can have written it."""
+        text = await self._server.call("GET", self._key)
+        if text is None or len(text) > LONGEST:
+            return None
+        try:
+            return _read(_decode(text))
+        except (msgspec.DecodeError, ValueError):
+            return None
+
+
+def _written(bulletin: Bulletin) -> _Bulletin:
+    return _Bulletin(
+        bulletin.at,
+        bulletin.epoch,
+        bulletin.drift,
+        [_Reserved(each.pool, each.uid, each.tenant, _texts(each)) for each in bulletin.reserved],
+        {str(uid): times for uid, times in bulletin.refused.items()},
+        [
+            _Kind(layout.join(tenant, user), {str(r): v for r, v in amounts})
+            for tenant, user, amounts in sorted(bulletin.banned, key=lambda kind: kind[:2])
+        ],
+    )
+
+
+def _texts(reserved: Reserved) -> dict[str, dict[str, int]]:
+    return {
+        str(node): {str(r): v for r, v in amounts.items()}
+        for node, amounts in reserved.rooms.items()
+    }
+
+
+def _read(written: _Bulletin) -> Bulletin:
+    return Bulletin(
+        Millis(written.at),
+        written.epoch,
+        written.drift,
+        tuple(
+            Reserved(
+                PoolName(each.pool),
+                Uid(each.uid),
+                TenantName(each.tenant),
+                {
+                    NodeName(node): {Resource(r): v for r, v in amounts.items()}
+                    for node, amounts in each.rooms.items()
+                },
+            )
+            for each in written.reserved
+        ),
+        {Uid(uid): times for uid, times in written.refused.items()},
+        frozenset(
+            (TenantName(tenant), UserName(user), frozenset(amounts.items()))
+            for each in written.banned
+            for tenant, user in [layout.split(each.queue)]
+            for amounts in [{Resource(r): v for r, v in each.amounts.items()}]
+        ),
+    )

@@ -1,0 +1,70 @@
+"""What a change of a tenant does to what everybody is owed, as the REST API shows it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from fractions import Fraction
+
+from app.core.entitled import WHOLE, Standing, entitled
+from app.core.model import TenantName, UserName
+from app.core.outlook import Outlook
+from app.web.api.shown import TenantSpec
+from app.web.api.texts import decimal
+from app.web.api.written import ShareChange, TenantWritten
+
+MOST_SHOWN = 500
+_ONE = Fraction(1)
+
+
+def shares(
+    outlook: Outlook, before: TenantWritten | None, after: TenantWritten | None
+) -> list[ShareChange]:
+    """Return whose part of the cluster changes, and how: by weight, as if everybody asked.
+
+    Users count who are weighed by name, or use or wait for something now.
+    """
+    now = _standings(outlook)
+    named = before or after
+    assert named is not None, "a change of nothing"
+    name = TenantName(named.name)
+    busy = [each.name for each in outlook.people(name) if each.pending or each.used]
+    known = now.pop(name, None)
+    old, new = dict(now), dict(now)
+    if before is not None:
+        old[name] = _standing(before, busy)
+    elif known is not None:
+        old[name] = known  # a namespace that nobody mapped
+    if after is not None:
+        new[name] = _standing(after, busy)
+    was, will_be = entitled(old), entitled(new)
+    changed = sorted(key for key in was.keys() | will_be.keys() if was.get(key) != will_be.get(key))
+    return [
+        ShareChange(
+            tenant=tenant,
+            user=None if user == WHOLE else user,
+            before=_text(was.get((tenant, user))),
+            after=_text(will_be.get((tenant, user))),
+        )
+        for tenant, user in changed[:MOST_SHOWN]
+    ]
+
+
+def _standings(outlook: Outlook) -> dict[TenantName, Standing]:
+    """Return all tenants as they are; a parent that has no Tenant of its own is one of weight 1."""
+    found = {
+        name: Standing(each.parent, each.weight, {u.name: u.weight for u in outlook.people(name)})
+        for name, each in outlook.view().tenants.items()
+    }
+    parents = {each.parent for each in found.values() if each.parent is not None}
+    return {name: Standing(None, _ONE) for name in parents if name not in found} | found
+
+
+def _standing(spec: TenantSpec, busy: Iterable[UserName]) -> Standing:
+    users = dict.fromkeys(busy, _ONE)
+    users |= {UserName(each.name): Fraction(each.weight) for each in spec.users}
+    parent = TenantName(spec.parent) if spec.parent else None
+    return Standing(parent, Fraction(spec.weight), users)
+
+
+def _text(part: Fraction | None) -> str | None:
+    return None if part is None else decimal(part)

@@ -1,0 +1,92 @@
+"""What a tenant waits for: every held workload, its place and what holds it back."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Query
+
+from app.api_ports import Estimate
+from app.core.backlog import Turn
+from app.core.model import Millis, Uid, UserName
+from app.core.queues import Mark
+from app.core.views import HeldView
+from app.ports import Identity
+from app.web.api.ground import Ground
+from app.web.api.paging import Limit, More, key_of, token
+from app.web.api.shown import EstimateShown, Queue, Waiting
+from app.web.api.texts import moment, quantities
+
+
+def queue_routes(ground: Ground) -> APIRouter:
+    """Return the routes that read queues."""
+    routes = APIRouter()
+    access = ground.access
+    caller = Depends(access.caller)
+
+    @routes.get("/tenants/{tenant}/queue", summary="What waits, in which place, and why")
+    async def queue(
+        tenant: str,
+        user: Annotated[
+            str | None, Query(max_length=512, description="Only what this user submitted.")
+        ] = None,
+        limit: Limit = 100,
+        more: More = None,
+        identity: Identity = caller,
+    ) -> Queue:
+        await access.need(identity, "get", "tenants", "queue", tenant)
+        name = ground.need_tenant(tenant)
+        only = UserName(user) if user is not None else None
+        items: list[Waiting] = []
+        last, rest = _mark(more), None
+        for mark, view in ground.outlook.queue(name, only, last):
+            if len(items) == limit:
+                rest = _token(last)
+                break
+            items.append(waiting(view, ground))
+            last = mark
+        pending = ground.outlook.pending(name, only)
+        return Queue(tenant=tenant, pending=pending, items=items, more=rest)
+
+    return routes
+
+
+def waiting(view: HeldView, ground: Ground) -> Waiting:
+    """Return a held workload as the API shows it."""
+    return Waiting(
+        namespace=view.ref.namespace,
+        name=view.ref.name,
+        uid=view.ref.uid,
+        gang=view.gang or None,
+        pods=view.pods,
+        user=view.user,
+        priority=view.priority,
+        since=moment(view.since),
+        request=quantities(view.request),
+        pools=list(view.pools),
+        position=view.position,
+        length=view.length,
+        rule=view.rule.value,
+        reason=view.reason,
+        estimate=estimate_shown(ground.forecasts.estimate(view.ref.uid)),
+    )
+
+
+def estimate_shown(estimate: Estimate | None) -> EstimateShown | None:
+    """Return an estimate as the API shows it."""
+    if estimate is None:
+        return None
+    return EstimateShown(p50=estimate.p50, p90=estimate.p90, at=moment(estimate.at))
+
+
+def _token(mark: Mark | None) -> str | None:
+    return token(mark.user, mark.queued, *mark.turn) if mark is not None else None
+
+
+def _mark(more: str | None) -> Mark | None:
+    key = key_of(more, (str, bool, int, int, str))
+    if key is None:
+        return None
+    user, queued, precedence, since, uid = key
+    turn = Turn(int(precedence), Millis(int(since)), Uid(str(uid)))
+    return Mark(UserName(str(user)), bool(queued), turn)

@@ -1,0 +1,97 @@
+"""Quotas: what each tenant is guaranteed and limited to in each pool, and holds of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Query
+
+from app.api_ports import PastQuotas, QuotaThen
+from app.core.model import Millis, PoolName, Quota, Tenant, TenantName
+from app.ports import Identity
+from app.web.api.ground import Ground
+from app.web.api.paging import Limit, More, part
+from app.web.api.shown import QuotaRow, Quotas
+from app.web.api.tenants import NOTHING, weighted
+from app.web.api.texts import decimal, millis, moment, quantities
+from app.web.problems import Refused
+
+At = Annotated[
+    datetime | None,
+    Query(
+        description="In force at this time, RFC 3339; absent: now.",
+        examples=["2026-01-31T12:00:00Z"],
+    ),
+]
+
+
+def quota_routes(ground: Ground) -> APIRouter:
+    """Return the routes that read quotas."""
+    routes = APIRouter()
+    access = ground.access
+    caller = Depends(access.caller)
+
+    @routes.get("/quotas", summary="Guarantee, limit and use of each tenant in each pool")
+    async def quotas(
+        at: At = None, limit: Limit = 100, more: More = None, identity: Identity = caller
+    ) -> Quotas:
+        await access.need(identity, "get", "quotas")
+        ground.need_sight()
+        when = millis(at) if at is not None else ground.now()
+        if when > ground.now():
+            raise Refused(400, "at: this time has not come yet; leave it out for now.")
+        rows = _now(ground) if at is None else await _then(ground.past, when)
+        items, rest = part(rows, limit, more, lambda row: (row.tenant, row.pool), 2)
+        return Quotas(at=moment(when), items=items, more=rest)
+
+    return routes
+
+
+def _now(ground: Ground) -> Iterator[QuotaRow]:
+    tenancy, view = ground.view.tenancy, ground.outlook.view()
+    for name in sorted({*tenancy.tenants, *view.tenants}):
+        tenant = tenancy.tenants.get(name, Tenant(name, Millis(0), parent=tenancy.parent_of(name)))
+        used = view.tenants.get(name, NOTHING).used
+        for pool in sorted({*(tenant.pools or view.pools), *tenant.quotas, *used}):
+            yield _row(ground, tenant, pool)
+
+
+def _row(ground: Ground, tenant: Tenant, pool: PoolName) -> QuotaRow:
+    stands = ground.outlook.view().tenants.get(TenantName(tenant.name), NOTHING)
+    quota = tenant.quotas.get(pool, Quota())
+    return QuotaRow(
+        tenant=tenant.name,
+        parent=tenant.parent,
+        weight=decimal(tenant.weight),
+        pool=pool,
+        guarantee=quantities(quota.guarantee),
+        limit=quantities(quota.limit),
+        used=quantities(stands.used.get(pool, {})),
+        borrowed=quantities(stands.borrowed.get(pool, {})),
+        pending=stands.pending,
+        weighted_share=weighted(stands),
+    )
+
+
+async def _then(past: PastQuotas | None, at: Millis) -> list[QuotaRow]:
+    rows = await past.quotas_at(at) if past is not None else None
+    if rows is None:
+        raise Refused(404, "at: what was in force then is not kept any more, or was not yet.")
+    return [_row_then(each) for each in rows]
+
+
+def _row_then(then: QuotaThen) -> QuotaRow:
+    return QuotaRow(
+        tenant=then.tenant,
+        parent=then.parent,
+        weight=then.weight,
+        pool=then.pool,
+        guarantee=dict(then.guarantee),
+        limit=dict(then.limit),
+        used=None,
+        borrowed=None,
+        pending=None,
+        weighted_share=None,
+    )

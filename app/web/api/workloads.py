@@ -1,0 +1,93 @@
+"""Why a pod waits, or where it was released to."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Depends
+
+from app.core.model import Uid
+from app.core.views import ReleasedView
+from app.ports import Identity
+from app.web.api.ground import Ground
+from app.web.api.queues import waiting
+from app.web.api.shown import Ahead, Workload
+from app.web.api.texts import moment, quantities
+from app.web.problems import Refused
+
+
+def workload_routes(ground: Ground) -> APIRouter:
+    """Return the route that tells why."""
+    routes = APIRouter()
+    access = ground.access
+    caller = Depends(access.caller)
+
+    @routes.get(
+        "/workloads/{namespace}/{pod}",
+        summary="Why a pod waits: its place, what holds it back, what would change it",
+    )
+    async def workload(namespace: str, pod: str, identity: Identity = caller) -> Workload:
+        await access.need_pod(identity, namespace, pod)
+        ground.need_sight()
+        uid = ground.outlook.find(namespace, pod)
+        found = _told(uid, ground) if uid is not None else None
+        if found is None:
+            raise Refused(
+                404,
+                f"No pod {pod} of namespace {namespace} waits or runs under Fairgate: it has "
+                "finished, asks for nothing that is managed, or does not exist.",
+            )
+        return found
+
+    return routes
+
+
+def _told(uid: Uid, ground: Ground) -> Workload | None:
+    held, why = ground.outlook.held(uid), ground.outlook.why(uid)
+    if held is None or why is None:
+        released = ground.outlook.released(uid)
+        return _released(released) if released is not None else None
+    shown = waiting(held, ground)
+    withheld = ground.forecasts.withheld(uid) if shown.estimate is None else None
+    return Workload(
+        **shown.model_dump(),
+        tenant=held.tenant,
+        state="held",
+        numbers=dict(why.numbers),
+        ahead=[
+            Ahead(tenant=a.tenant, score=a.score, own=a.own, own_score=a.own_score)
+            for a in why.ahead
+        ],
+        remedies=list(why.remedies),
+        estimate_withheld=withheld,
+    )
+
+
+def _released(view: ReleasedView) -> Workload:
+    where = f" to pool {view.pool}" if view.pool else ""
+    where += f", on node {view.node}" if view.node else ""
+    when = f" since {moment(view.released):%Y-%m-%dT%H:%M:%SZ}" if view.released else ""
+    reason = f"released{where}{when}"
+    if view.adopted:
+        reason = f"not by its turn: it was there before Fairgate, or was let go by hand{when}"
+    return Workload(
+        namespace=view.ref.namespace,
+        name=view.ref.name,
+        uid=view.ref.uid,
+        gang=view.gang or None,
+        pods=1,
+        user=view.user,
+        priority=view.priority,
+        since=moment(view.since),
+        request=quantities(view.request),
+        pools=[view.pool] if view.pool else [],
+        position=0,
+        length=0,
+        rule="released",
+        reason=reason,
+        estimate=None,
+        tenant=view.tenant,
+        state="released",
+        numbers={},
+        ahead=[],
+        remedies=[],
+        estimate_withheld=None,
+    )

@@ -1,0 +1,187 @@
+"""The routes that write tenants and pools, and show one with the tag of its edition."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Query, Response
+from pydantic import BaseModel
+
+from app.core.grants import Spec
+from app.ports import Identity, Stored
+from app.web.api.changes import Changes, Outcome, Wish
+from app.web.api.entitlement import shares
+from app.web.api.ground import Ground
+from app.web.api.shown import TenantSpec, Weight
+from app.web.api.written import PoolChange, PoolConfig, PoolWritten, TenantChange, TenantWritten
+from app.web.editions import Conditions, conditions_of, etag
+
+DryRun = Annotated[
+    bool,
+    Query(alias="dryRun", description="Judge it, and tell what it would change; write nothing."),
+]
+Wanted = Annotated[Conditions, Depends(conditions_of)]
+
+
+def write_routes(ground: Ground) -> APIRouter:
+    """Return the routes under /tenants and /pools that write."""
+    routes = APIRouter()
+    changes = Changes(ground.access, ground.resources, ground.reporter)
+    _tenants(routes, ground, changes)
+    _weights(routes, ground, changes)
+    _pools(routes, ground, changes)
+    return routes
+
+
+def _tenants(routes: APIRouter, ground: Ground, changes: Changes) -> None:
+    caller = Depends(ground.access.caller)
+
+    @routes.put("/tenants/{tenant}", summary="Make a tenant, or put another in its place")
+    async def put_tenant(
+        tenant: str,
+        spec: TenantSpec,
+        response: Response,
+        wanted: Wanted,
+        dry_run: DryRun = False,
+        identity: Identity = caller,
+    ) -> TenantWritten | TenantChange:
+        wish = Wish(identity, "tenants", tenant, wanted, dry_run)
+        outcome = await changes.replace(wish, plain(spec))
+        return _tenant(ground, outcome, dry_run, response)
+
+    @routes.delete(
+        "/tenants/{tenant}",
+        summary="Delete a tenant; its namespaces and children become their own",
+        status_code=204,
+        response_model=None,
+        responses={200: {"model": TenantChange, "description": "With dryRun: what would change"}},
+    )
+    async def delete_tenant(
+        tenant: str, wanted: Wanted, dry_run: DryRun = False, identity: Identity = caller
+    ) -> Response:
+        outcome = await changes.delete(Wish(identity, "tenants", tenant, wanted, dry_run))
+        return _gone(dry_run, lambda: _tenant_change(ground, outcome))
+
+
+def _weights(routes: APIRouter, ground: Ground, changes: Changes) -> None:
+    caller = Depends(ground.access.caller)
+
+    @routes.put("/tenants/{tenant}/weight", summary="Weigh a tenant against its siblings")
+    async def put_weight(
+        tenant: str,
+        weight: Weight,
+        response: Response,
+        wanted: Wanted,
+        dry_run: DryRun = False,
+        identity: Identity = caller,
+    ) -> TenantWritten | TenantChange:
+        wish = Wish(identity, "tenants", tenant, wanted, dry_run)
+        outcome = await changes.reweigh(wish, weight.weight)
+        return _tenant(ground, outcome, dry_run, response)
+
+    # Names of users may hold slashes, those of OIDC issuers for one.
+    @routes.put(
+        "/tenants/{tenant}/users/{user:path}/weight",
+        summary="Weigh a user against the tenant's other users",
+    )
+    async def put_user_weight(
+        tenant: str,
+        user: str,
+        weight: Weight,
+        response: Response,
+        wanted: Wanted,
+        dry_run: DryRun = False,
+        identity: Identity = caller,
+    ) -> TenantWritten | TenantChange:
+        wish = Wish(identity, "tenants", tenant, wanted, dry_run)
+        outcome = await changes.weigh_user(wish, user, weight.weight)
+        return _tenant(ground, outcome, dry_run, response)
+
+
+def _pools(routes: APIRouter, ground: Ground, changes: Changes) -> None:
+    caller = Depends(ground.access.caller)
+
+    @routes.put("/pools/{pool}", summary="Make a pool, or put another in its place")
+    async def put_pool(
+        pool: str,
+        spec: PoolConfig,
+        response: Response,
+        wanted: Wanted,
+        dry_run: DryRun = False,
+        identity: Identity = caller,
+    ) -> PoolWritten | PoolChange:
+        outcome = await changes.replace(Wish(identity, "pools", pool, wanted, dry_run), plain(spec))
+        if dry_run:
+            return _pool_change(outcome)
+        return PoolWritten(**_written(outcome, response))
+
+    @routes.delete(
+        "/pools/{pool}",
+        summary="Delete a pool; nothing more is released into it",
+        status_code=204,
+        response_model=None,
+        responses={200: {"model": PoolChange, "description": "With dryRun: what would change"}},
+    )
+    async def delete_pool(
+        pool: str, wanted: Wanted, dry_run: DryRun = False, identity: Identity = caller
+    ) -> Response:
+        outcome = await changes.delete(Wish(identity, "pools", pool, wanted, dry_run))
+        return _gone(dry_run, lambda: _pool_change(outcome))
+
+
+def plain(model: BaseModel) -> Spec:
+    """Return what callers sent as the spec of a resource; what is empty is left out."""
+    written = model.model_dump(mode="json", by_alias=True, exclude_none=True)
+    return {key: _trimmed(value) for key, value in written.items() if value not in ([], {})}
+
+
+def _trimmed(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_trimmed(each) for each in value]
+    if isinstance(value, dict):
+        return {key: each for key, each in value.items() if each not in ([], {})}
+    return value
+
+
+def _written(outcome: Outcome, response: Response) -> Mapping[str, Any]:
+    """Return the fields of what was stored, and say in the head what it is."""
+    stored = outcome.after
+    assert stored is not None, "only a delete leaves nothing"
+    response.headers["ETag"] = etag(stored)
+    if outcome.before is None:
+        response.status_code = 201
+    return _fields(stored)
+
+
+def _fields(stored: Stored) -> Mapping[str, Any]:
+    return {**stored.spec, "name": stored.name}
+
+
+def _tenant(
+    ground: Ground, outcome: Outcome, dry_run: bool, response: Response
+) -> TenantWritten | TenantChange:
+    if dry_run:
+        return _tenant_change(ground, outcome)
+    return TenantWritten(**_written(outcome, response))
+
+
+def _tenant_change(ground: Ground, outcome: Outcome) -> TenantChange:
+    ground.need_sight()
+    before, after = (
+        TenantWritten(**_fields(each)) if each else None for each in (outcome.before, outcome.after)
+    )
+    return TenantChange(before=before, after=after, shares=shares(ground.outlook, before, after))
+
+
+def _pool_change(outcome: Outcome) -> PoolChange:
+    before, after = (
+        PoolWritten(**_fields(each)) if each else None for each in (outcome.before, outcome.after)
+    )
+    return PoolChange(before=before, after=after)
+
+
+def _gone(dry_run: bool, change: Callable[[], BaseModel]) -> Response:
+    if not dry_run:
+        return Response(status_code=204)
+    return Response(change().model_dump_json(by_alias=True), media_type="application/json")

@@ -1,0 +1,59 @@
+"""ETag and If-Match: who writes may say which edition of a resource they mean to change."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from fastapi import Request
+
+from app.ports import Stored
+from app.web.problems import Refused
+
+_TAG = re.compile(r'(W/)?"([^"]*)"')
+
+
+def etag(stored: Stored) -> str:
+    """Return the tag of an edition. It changes with what is configured, not with the status."""
+    return f'"{stored.edition}"'
+
+
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """What a caller wants to be so, or else nothing is written. None: whatever is so."""
+
+    match: frozenset[str] | None = None
+    unless: frozenset[str] | None = None
+
+    def check(self, name: str, found: Stored | None) -> None:
+        """Raise Refused (412) if it is not so."""
+        if self.match is not None and not _is_one(found, self.match):
+            raise Refused(
+                412,
+                f"{name} has changed since you read it; read it again, and decide anew."
+                if found
+                else f"There is no {name} any more; leave out If-Match to make it.",
+            )
+        if self.unless is not None and _is_one(found, self.unless):
+            raise Refused(412, f"There is a {name} already; leave out If-None-Match to change it.")
+
+
+def conditions_of(request: Request) -> Conditions:
+    """Return what If-Match and If-None-Match say. Meant as a FastAPI dependency."""
+    return Conditions(
+        _tags(request.headers.getlist("if-match")), _tags(request.headers.getlist("if-none-match"))
+    )
+
+
+def _tags(values: list[str]) -> frozenset[str] | None:
+    """Return the strong tags of a header, `*` as itself; None: it is absent."""
+    if not values:
+        return None
+    text = ",".join(values)
+    if text.strip() == "*":
+        return frozenset("*")
+    return frozenset(tag for weak, tag in _TAG.findall(text) if not weak)
+
+
+def _is_one(found: Stored | None, tags: frozenset[str]) -> bool:
+    return found is not None and ("*" in tags or found.edition in tags)

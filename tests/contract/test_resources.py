@@ -1,0 +1,150 @@
+"""Tenants and Pools, read and written: the same rules for the fake and for a real API server."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import pytest
+
+from app.core.errors import WriteRefused
+from app.kube.client import MERGE_PATCH, Client
+from app.kube.resources import KubeResources
+from app.ports import Resources, Stored
+from tests.fakes.resources import FakeResources
+
+TENANTS = "/apis/fairgate.io/v1alpha1/tenants"
+
+
+class Place(Protocol):
+    """Resources, and a leader that publishes a status beside them."""
+
+    resources: Resources
+
+    async def publish(self, name: str, pending: int) -> None: ...
+
+
+@dataclass
+class Fake:
+    resources: FakeResources
+
+    async def publish(self, name: str, pending: int) -> None:
+        self.resources.touch("tenants", name)
+
+
+@dataclass
+class Real:
+    client: Client
+    resources: KubeResources
+
+    async def publish(self, name: str, pending: int) -> None:
+        body: dict[str, Any] = {"status": {"pending": pending}}
+        path = f"{TENANTS}/{name}/status"
+        await self.client.request("PATCH", path, body=body, content_type=MERGE_PATCH)
+
+
+@pytest.fixture(params=["fake", "real"])
+async def place(request: pytest.FixtureRequest) -> AsyncIterator[Place]:
+    if request.param == "fake":
+        yield Fake(FakeResources())
+        return
+    cluster = request.getfixturevalue("cluster")
+    await asyncio.to_thread(cluster.install)
+    client = await Client.connect(cluster.kubeconfig)
+    yield Real(client, KubeResources(client))
+    await client.close()
+
+
+@pytest.fixture
+def name() -> str:
+    return f"team-{uuid.uuid4().hex[:8]}"
+
+
+async def made(place: Place, name: str) -> Stored:
+    stored = await place.resources.write("tenants", name, {"weight": "2"}, "alice", None)
+    assert stored is not None
+    return stored
+
+
+def author(stored: Stored) -> str:
+    return str(stored.document["metadata"]["annotations"]["fairgate.io/changed-by"])
+
+
+async def test_what_is_made_is_found_with_its_author(place: Place, name: str) -> None:
+    assert await place.resources.read("tenants", name) is None
+    await made(place, name)
+    found = await place.resources.read("tenants", name)
+    assert found is not None
+    assert (found.name, author(found)) == (name, "alice")
+    assert found.spec == {"weight": "2", "paused": False}
+
+
+async def test_what_is_there_cannot_be_made_anew(place: Place, name: str) -> None:
+    await made(place, name)
+    assert await place.resources.write("tenants", name, {}, "bob", None) is None
+    found = await place.resources.read("tenants", name)
+    assert found is not None
+    assert author(found) == "alice"
+
+
+async def test_a_change_replaces_the_spec_and_makes_another_edition(
+    place: Place, name: str
+) -> None:
+    before = await made(place, name)
+    after = await place.resources.write("tenants", name, {"maxPending": 3}, "bob", before)
+    assert after is not None
+    assert after.spec == {"weight": "1", "paused": False, "maxPending": 3}
+    assert (author(after), after.edition != before.edition) == ("bob", True)
+
+
+async def test_the_status_makes_another_version_and_no_other_edition(
+    place: Place, name: str
+) -> None:
+    before = await made(place, name)
+    await place.publish(name, 7)
+    after = await place.resources.read("tenants", name)
+    assert after is not None
+    assert (after.edition, after.version != before.version) == (before.edition, True)
+
+
+async def test_what_was_read_before_others_wrote_changes_nothing(place: Place, name: str) -> None:
+    before = await made(place, name)
+    await place.publish(name, 7)
+    assert await place.resources.write("tenants", name, {"weight": "9"}, "bob", before) is None
+    assert not await place.resources.delete("tenants", before, "bob")
+    found = await place.resources.read("tenants", name)
+    assert found is not None
+    assert found.spec["weight"] == "2"
+
+
+async def test_what_is_deleted_is_gone_and_cannot_be_changed(place: Place, name: str) -> None:
+    before = await made(place, name)
+    assert await place.resources.delete("tenants", before, "bob")
+    assert await place.resources.read("tenants", name) is None
+    assert await place.resources.write("tenants", name, {}, "bob", before) is None
+    assert not await place.resources.delete("tenants", before, "bob")
+    again = await made(place, name)
+    assert again.edition != before.edition
+
+
+async def test_a_dry_run_stores_nothing(place: Place, name: str) -> None:
+    tried = await place.resources.write("tenants", name, {}, "bob", None, dry_run=True)
+    assert tried is not None
+    assert tried.spec == {"weight": "1", "paused": False}
+    assert await place.resources.read("tenants", name) is None
+    before = await made(place, name)
+    await place.resources.write("tenants", name, {"weight": "9"}, "bob", before, dry_run=True)
+    assert await place.resources.delete("tenants", before, "bob", dry_run=True)
+    assert await place.resources.read("tenants", name) == before
+
+
+async def test_what_may_not_be_is_refused_with_a_sentence(place: Place, name: str) -> None:
+    before = await made(place, name)
+    for dry_run in (True, False):
+        with pytest.raises(WriteRefused) as caught:
+            await place.resources.write("tenants", name, {"weight": "0007"}, "bob", before, dry_run)
+        assert caught.value.status == 422
+        assert str(caught.value).startswith("spec.weight: must be a decimal number")
