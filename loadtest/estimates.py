@@ -18,7 +18,7 @@ from app.sim.calibration import Range
 from app.sim.drain import drain
 from app.sim.fleet import one_pool
 from app.sim.foretelling import Foretelling, Name, name_of
-from app.sim.run_times import Kind, Run, size_class
+from app.sim.run_times import Kind, Lasted, size_of
 from app.sim.traces import DEVICE, read_log, tenants_of
 from app.sim.work import Moment, Step, Work
 from app.sim.world import World
@@ -26,6 +26,7 @@ from loadtest.figures import Compared, Measure, Series, Target
 from loadtest.philly import GPUS, log
 
 NAME = "estimates"
+MANAGED = ManagedResources([DEVICE])
 HOUR = Millis(3_600_000)
 LEAST_GIVEN = Target(least=60)
 HELD = Target(least=85, most=95)
@@ -82,8 +83,8 @@ class Playback:
             if work in self._names:
                 self.foretelling.started(self._names[work], at)
         elif moment.step is Step.ENDED:
-            kind = Kind(work.tenant, work.user, size_class(work.demand[DEVICE] * work.pods))
-            self.foretelling.ended(Run(kind, Millis(at - self.starts[work])))
+            kind = Kind(work.tenant, work.user, size_of(work.demand, MANAGED))
+            self.foretelling.ended(Lasted(kind, Millis(at - self.starts[work])))
 
 
 def measure(progress: Told, decisions: int | None, rounds: int | None) -> list[Measure]:
@@ -121,7 +122,7 @@ def play(flat: bool, every: Millis = HOUR) -> Playback:
     found = read_log(log(), flat=flat)
     fleet = one_pool(GPUS)
     world = World(
-        ManagedResources([DEVICE]),
+        MANAGED,
         fleet.nodes(found.scale),
         tenants_of(found.works).values(),
         fleet.pools,

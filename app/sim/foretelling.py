@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from app.core.model import Millis, Pod, Uid
 from app.core.snapshot import Snapshot
 from app.sim.calibration import Calibration, Forecast, Range
-from app.sim.run_times import Run, RunTimes
+from app.sim.run_times import Lasted, RunTimes
 
 NOTED_EVERY = Millis(3_600_000)
 """So often what was said of one workload is kept, to be judged later."""
@@ -32,7 +32,7 @@ class Foretelling:
         self._calibration = Calibration()
         self._noted: dict[Name, Millis] = {}
 
-    def ended(self, run: Run) -> None:
+    def ended(self, run: Lasted) -> None:
         """A workload ended."""
         self.runs.learn(run)
 
