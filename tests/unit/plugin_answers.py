@@ -99,7 +99,7 @@ def waiting(
         user=user,
         priority=10,
         since=NOW - timedelta(minutes=12),
-        request=gpus(4 * pods),
+        request={"cpu": str(pods)} | gpus(4 * pods),
         pools=["h100"],
         position=position,
         length=41 if position else 0,
@@ -131,7 +131,13 @@ def workload(**changes: object) -> shown.Workload:
     fields = waiting(estimate=estimate()).model_dump() | {
         "tenant": "team-a",
         "state": "held",
-        "numbers": {f"{GPU} used": "48", f"{GPU} asked": "4", f"{GPU} limit": "48"},
+        "numbers": {
+            "tenant": "team-a",
+            "pool": "h100",
+            f"{GPU} used": "48",
+            f"{GPU} asked": "4",
+            f"{GPU} limit": "48",
+        },
         "ahead": [
             shown.Ahead(tenant="team-b", score="0.125", own="team-a", own_score="0.3125001"),
         ],
@@ -178,7 +184,11 @@ def simulation() -> shown.Simulation:
 
     def foreseen(share: str, started: int, mean: float) -> shown.Foreseen:
         return shown.Foreseen(
-            share=share, started=started, wait_mean_seconds=mean, wait_p90_seconds=3 * mean
+            share=share,
+            pending=240,
+            started=started,
+            wait_mean_seconds=mean,
+            wait_p90_seconds=3 * mean,
         )
 
     return shown.Simulation(
