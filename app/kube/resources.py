@@ -72,6 +72,8 @@ class KubeResources:
             "apiVersion": "v1",
             "kind": "DeleteOptions",
             "preconditions": {"uid": meta["uid"], "resourceVersion": before.version},
+            # Where there is a body, the API server reads nothing of this in the query.
+            "dryRun": ["All"] * dry_run,
         }
         path = _path(kind, before.name)
         return await self._judged("DELETE", path, body, JSON, dry_run, (404, 409)) is not None
@@ -148,7 +150,7 @@ def _stored(answer: bytes) -> Stored:
         return Stored(
             name=meta["name"],
             edition=f"{meta['uid']}-{meta['generation']}",
-            version=meta["resourceVersion"],
+            version=meta.get("resourceVersion", ""),  # what a dry run makes has none
             spec=document.get("spec") or {},
             document=document,
         )

@@ -96,6 +96,10 @@ async def test_a_deletion_is_of_what_was_read_and_nothing_newer() -> None:
     client = Wire([{"kind": "Status"}])
     assert await KubeResources(client).delete("tenants", await stored(), "alice")
     assert client.sent[0]["body"]["preconditions"] == {"uid": "u-1", "resourceVersion": "77"}
+    assert client.sent[0]["body"]["dryRun"] == []
+    tried = Wire([{"kind": "Status"}])
+    assert await KubeResources(tried).delete("tenants", await stored(), "alice", dry_run=True)
+    assert tried.sent[0]["body"]["dryRun"] == ["All"]
 
 
 @pytest.mark.parametrize("status", [404, 409])
