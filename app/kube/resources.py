@@ -25,7 +25,7 @@ JUDGED = (400, 403, 413, 422)
 
 _STRICT = [("fieldManager", "fairgate-api"), ("fieldValidation", "Strict")]
 _OF_WHAT = re.compile(r'^\S+ "[^"]*" is (invalid|forbidden): ')
-_VALUE = re.compile(r'Invalid value: ("(string|object|array|integer|number)"|\{.*?\}): ')
+_VALUE = re.compile(r'Invalid value: (("(string|object|array|integer|number)"|\{.*?\}): )?')
 
 
 class KubeResources:

@@ -147,7 +147,11 @@ async def test_what_is_no_object_is_no_answer() -> None:
         ),
         (
             'Tenant.fairgate.io "a" is invalid: spec.maxPending: Invalid value: -1: in body should',
-            "spec.maxPending: Invalid value: -1: in body should.",
+            "spec.maxPending: -1: in body should.",
+        ),
+        (
+            'Tenant.fairgate.io "ns.a" is invalid: metadata.name: Invalid value: names that',
+            "metadata.name: names that.",
         ),
         ('tenants.fairgate.io "a" is forbidden: because.', "because."),
         ("anything else", "anything else."),
