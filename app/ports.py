@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from app.core.checkpoint import Checkpoint
 from app.core.effects import Adopt, Intend, PodRef, Release, StoreWrite, Tell
 from app.core.events import ClusterEvent
-from app.core.model import Answer, Millis, PoolName, TenantName, Uid, UserName
+from app.core.model import Answer, Millis, PoolName, Resource, TenantName, Uid, UserName
+from app.core.pressure import Pressure
+from app.core.runs import Run
 from app.core.views import View
 
 
@@ -49,6 +51,35 @@ class Store(Notes, Protocol):
 
     async def intents(self) -> tuple[Intend, ...]:
         """The releases that were begun and not settled."""
+
+    async def running(self) -> tuple[Run, ...]:
+        """The runs that were begun and have not ended. After `claim` nobody else adds to them."""
+
+
+class RunReader(Protocol):
+    """What every replica may read of the runs. All raise StoreError."""
+
+    async def running(self) -> tuple[Run, ...]:
+        """The runs that go on."""
+
+    def ran(self, after: Millis) -> AsyncIterator[Run]:
+        """The runs that ended after this time, by their end; read bit by bit.
+
+        Who reads `running` before it misses none, and may see one in both.
+        """
+
+    async def complete_since(self) -> Millis | None:
+        """From when on no run is missing; None: nobody can tell yet."""
+
+
+class RunKeeper(Protocol):
+    """Keeps the runs within bounds. May raise StoreError."""
+
+    async def trim(self, epoch: int, now: Millis, before: Millis, most: int) -> bool:
+        """Remove some of the runs that ended before, or are too many; True: there may be more.
+
+        The first call notes that runs are complete from `now` on. Raises EpochStale.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +242,17 @@ class Meters(Protocol):
 
     def shares(self, view: View) -> None:
         """What every tenant and pool holds now; replaces what was shown before."""
+
+    def pressing(
+        self,
+        view: View,
+        pressure: Mapping[TenantName, Pressure],
+        fragmentation: Mapping[PoolName, float],
+    ) -> None:
+        """What waits of whom, since when, and how much of what is free is of no use."""
+
+    def evicted(self, tenant: TenantName, cause: str, lost: Mapping[Resource, float]) -> None:
+        """A pod was evicted; `lost` are the resource-seconds that it had used, in base units."""
 
     def drifted(self, ratio: float) -> None:
         """How much of the published bound the largest drift between siblings has used."""

@@ -71,6 +71,8 @@ class Settings:
     audit_folder: Path | None
     audit_days: int
     audit_megabytes: int
+    usage_days: int
+    usage_runs: int
     log_level: str
     identity: str
 
@@ -239,6 +241,13 @@ FIELDS: tuple[Field, ...] = (
         text.whole(1, 1_000_000),
         "256",
         "How much memory of Redis audit entries may take; the oldest go first.",
+    ),
+    Field("usage_days", text.whole(1, 3660), "31", "How long Redis keeps what pods used."),
+    Field(
+        "usage_runs",
+        text.whole(1000, 100_000_000),
+        "250000",
+        "Of how many pods Redis keeps at most what they used; the oldest go first.",
     ),
     Field("log_level", text.choice(LEVELS), "info", "debug, info, warning or error."),
     Field(

@@ -102,6 +102,17 @@ class Metadata(Wire, frozen=True):
     annotations: dict[str, str] | None = None
 
 
+class OwnerReference(Wire, frozen=True):
+    kind: str = ""
+    name: str = ""
+    uid: str = ""
+    controller: bool = False
+
+
+class OwnedMetadata(Metadata, frozen=True):
+    owner_references: list[OwnerReference] | None = None
+
+
 class PodStatus(Wire, frozen=True):
     phase: str | None = None
     start_time: str | None = None
@@ -110,7 +121,7 @@ class PodStatus(Wire, frozen=True):
 
 
 class Pod(Wire, frozen=True):
-    metadata: Metadata = Metadata()
+    metadata: OwnedMetadata = OwnedMetadata()
     spec: PodSpec = PodSpec()
     status: PodStatus = PodStatus()
 
@@ -250,18 +261,8 @@ class ResourceClaimSpec(Wire, frozen=True):
     devices: DeviceClaim = DeviceClaim()
 
 
-class OwnerReference(Wire, frozen=True):
-    kind: str = ""
-    uid: str = ""
-    controller: bool = False
-
-
-class ClaimMetadata(Metadata, frozen=True):
-    owner_references: list[OwnerReference] | None = None
-
-
 class ResourceClaim(Wire, frozen=True):
-    metadata: ClaimMetadata = ClaimMetadata()
+    metadata: OwnedMetadata = OwnedMetadata()
     spec: ResourceClaimSpec = ResourceClaimSpec()
 
 

@@ -16,6 +16,7 @@ from app.core.engine import Engine
 from app.core.errors import EpochStale, StoreError, StoreForeign, StoreUnavailable
 from app.core.events import StoreLost, StoreReady
 from app.core.model import Millis
+from app.core.runs import Begun, Ran
 from app.ports import Meters, Store
 
 BATCH = 256
@@ -24,6 +25,10 @@ PROBE_SECONDS = 1.0
 
 MOST_DUE = 100_000
 """Beyond so many writes that wait, a rebuild is the shorter way."""
+
+RECENT = 2000
+"""Changes of runs that a rebuild writes again, which does no harm: Redis may lose what it answered
+for. While it is away nothing is released, so no more wait to be written than pods run."""
 
 RETRY_SECONDS = 0.5
 
@@ -54,11 +59,16 @@ class Copier:
         self._epoch: int | None = None
         self._stands = False
         self._due: deque[_Due] = deque()
+        self._runs: deque[Begun | Ran] = deque()
+        """Those that are not written, and before them the newest that are."""
+        self._unwritten = 0
         self._wake = asyncio.Event()
 
     def lead(self, epoch: int) -> None:
         """Take the store over: it is rebuilt, then kept up to date, under this epoch."""
         self._abandon()
+        self._runs.clear()
+        self._unwritten = 0
         self._epoch = epoch
         self._wake.set()
 
@@ -67,8 +77,14 @@ class Copier:
         self._abandon()
         self._epoch = None
 
-    def copy(self, write: Enqueue | Dequeue | Charge | Refund) -> None:
-        """Write this, after everything before it. What a rebuild will write is dropped."""
+    def copy(self, write: Enqueue | Dequeue | Charge | Refund | Begun | Ran) -> None:
+        """Write this, after everything before it. What a rebuild will write is dropped.
+
+        Runs are kept until they are written: a rebuild only knows those that go on.
+        """
+        if isinstance(write, Begun | Ran):
+            self._runs.append(write)
+            self._unwritten += 1
         if self._stands:
             self._due.append(((write,), None))
             self._wake.set()
@@ -103,9 +119,10 @@ class Copier:
     async def _rebuild(self) -> None:
         epoch = self._epoch
         assert epoch is not None
-        contents = list(self._engine.writes())
+        contents, runs = [*self._runs, *self._engine.writes()], self._unwritten
         self._stands = True  # what changes from here on is written after these
         await self._store.rebuild(epoch, contents)
+        self._wrote(runs)
         await self._store.remember(epoch, lambda: list(self._engine.notes()))
         if self._epoch == epoch:
             log.info("redis rebuilt", extra={"writes": len(contents), "epoch": epoch})
@@ -131,6 +148,13 @@ class Copier:
             self._settle(batch, False)
             raise
         self._settle(batch, True)
+        self._wrote(sum(isinstance(each, Begun | Ran) for writes, _ in batch for each in writes))
+
+    def _wrote(self, runs: int) -> None:
+        """So many more changes of runs were written; the newest of them are kept all the same."""
+        self._unwritten -= runs
+        while len(self._runs) > max(self._unwritten, RECENT):
+            self._runs.popleft()
 
     def _take(self) -> list[_Due]:
         """Return what is written next; what belongs together is never parted."""

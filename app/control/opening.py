@@ -95,8 +95,8 @@ class Opening:
                     continue
                 since = await self._installation.since(self._clock())
                 await self._inbox.put(Installed(self._clock(), since))
-                notes = await self._notes(epoch)
-                return LeadershipGained(self._clock(), epoch, notes, begun, unsettled)
+                notes, running = await self._notes(epoch), await self._store.running()
+                return LeadershipGained(self._clock(), epoch, notes, begun, unsettled, running)
             except (StoreError, ClusterError) as error:
                 log.warning("cannot begin to lead yet", extra={"why": str(error)})
                 await asyncio.sleep(RETRY_SECONDS)

@@ -7,21 +7,26 @@ from collections.abc import Iterator
 from app.core.effects import Charge, Dequeue, Enqueue, Refund, StoreWrite
 from app.core.life import Life
 from app.core.roster import Roster
+from app.core.running import Running
+from app.core.runs import Begun, Ran
 from app.core.tracked import Queueing, Tracked
 
-Copy = Enqueue | Dequeue | Charge | Refund
-"""The store writes that follow from a pod's place alone."""
+Copy = Enqueue | Dequeue | Charge | Refund | Begun | Ran
+"""The store writes that follow from a pod's place, and from how long it has it."""
 
 
 class Copies:
     """The difference between what the store was told and what is so."""
 
-    def __init__(self, roster: Roster) -> None:
+    def __init__(self, roster: Roster, running: Running) -> None:
         self._roster = roster
+        self._running = running
 
     def changes(self) -> Iterator[Copy]:
         """Return, once, the writes that bring the store up to date. Only after `settle`."""
         for tracked in self._roster.touched.values():
+            # First, for only its intent tells since when it counts, and a charge takes its place.
+            yield from self._running.follow(tracked)
             wanted = _copy_of(tracked)
             if wanted != tracked.written:
                 yield from _turn_into(tracked, wanted)
@@ -33,6 +38,8 @@ class Copies:
     def whole(self) -> Iterator[StoreWrite]:
         """Return all that the store must hold. Only after `settle`."""
         for tracked in self._roster.pods.values():
+            if tracked.run is not None:
+                yield Begun(tracked.run)
             if tracked.written is not None:
                 yield _write(tracked, tracked.written)
             if tracked.life is Life.RELEASING and tracked.intent is not None:
@@ -40,6 +47,7 @@ class Copies:
 
     def gone(self, tracked: Tracked) -> Iterator[Copy]:
         """Return what the store must forget of a pod that is dropped."""
+        yield from self._running.gone(tracked)
         yield from _turn_into(tracked, None)
         if tracked.life is not Life.HELD and not isinstance(tracked.written, Charge):
             yield Refund(tracked.pod.uid)  # its intent, which no charge has taken the place of

@@ -9,6 +9,7 @@ from enum import Enum
 from app.core.audit import Record
 from app.core.decision import Decision
 from app.core.model import Amounts, Millis, NodeName, PoolName, TenantName, Uid, UserName
+from app.core.runs import Begun, Ran
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +38,15 @@ class Dequeue:
     uid: Uid
 
 
+UNTOLD = Millis(0)
+
+
 @dataclass(frozen=True, slots=True)
 class Intend:
-    """Copy to the store, before the patch: this pod may have been released."""
+    """Copy to the store, before the patch: this pod may have been released.
+
+    `begin`: since when it counts as used; 0: that is not told.
+    """
 
     ref: PodRef
     tenant: TenantName
@@ -48,6 +55,7 @@ class Intend:
     demand: Amounts
     epoch: int
     sequence: int
+    begin: Millis = UNTOLD
 
     @property
     def stamp(self) -> str:
@@ -73,8 +81,11 @@ class Refund:
     uid: Uid
 
 
-StoreWrite = Enqueue | Dequeue | Intend | Charge | Refund
-"""Everything the leader copies to the store. Each is idempotent: keyed by the pod's uid."""
+StoreWrite = Enqueue | Dequeue | Intend | Charge | Refund | Begun | Ran
+"""Everything the leader copies to the store. Each is idempotent: keyed by the pod's uid.
+
+Runs outlast a rebuild: they are no copy of what is so, but the only record of what was.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,11 +209,13 @@ class Bypassed:
 class Expel:
     """Evict this pod for its own sake, not for another's. Asked again until it is gone.
 
-    `EvictionRefused` says that it stays for now.
+    `EvictionRefused` says that it stays for now. `why` is a sentence, `cause` one of a few fixed
+    words: `unbound`, no node took it; `bypass`, it was never released.
     """
 
     ref: PodRef
     why: str
+    cause: str = "unbound"
 
 
 class Notice(Enum):
@@ -229,6 +242,8 @@ Effect = (
     | Dequeue
     | Charge
     | Refund
+    | Begun
+    | Ran
     | Rebuild
     | Release
     | Evict

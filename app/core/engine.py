@@ -30,6 +30,7 @@ from app.core.records import Records
 from app.core.resources import ManagedResources
 from app.core.resting import Resting
 from app.core.roster import Roster
+from app.core.running import Running
 from app.core.sentences import explain
 from app.core.tenancy import Tenancy
 from app.core.tracked import Tracked
@@ -68,7 +69,8 @@ class Engine:
         self._claimants = Claimants(managed, classes)
         self._roster = Roster(self._tenancy, self._pools, self._usage, self._claimants)
         self.memory = Memory(self._roster, self._tenancy, managed)
-        self._copies = Copies(self._roster)
+        self._running = Running(self._roster, managed)
+        self._copies = Copies(self._roster, self._running)
         self._turns = Turns(
             self._roster, self._pools, self._placement, self.drift, window=window, evicts=evicts
         )
@@ -83,6 +85,7 @@ class Engine:
             managed,
             self._hearsay,
             self._resting,
+            self._running,
         )
         self._oversight = Oversight(self._roster, evicts_bypassed)
         self._unbound = Unbound(self._roster)
@@ -352,12 +355,13 @@ class Engine:
         for intent in gained.unsettled:
             self._resume(intent)
         self._effects.append(Rebuild(gained.epoch))
+        self._effects += self._running.take_up(gained.running, gained.intents)
 
     def _resume(self, intent: Intend) -> None:
         """A release of an older leader may still happen: it counts as used until it is answered."""
         known = self._roster.pods.get(intent.ref.uid)
         if known is not None and known.life is Life.HELD:
-            known.intent = intent
+            known.intent, known.entered = intent, intent.begin or None
             self._roster.release(known, None)
 
     def _follow(self) -> None:

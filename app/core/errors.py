@@ -10,6 +10,9 @@ FairgateError                the message is one sentence for the reader: what, w
 │   ├── ClusterRefused       it answered no; carries the HTTP status
 │   │   └── WriteRefused     to a write of a resource; the message is for whoever wanted it
 │   └── PodUnyielding        one pod can be read, but no change of it gets through
+├── ForecastError            looking ahead                                         exit 4
+│   ├── ForecastFailed       it took too long or too much memory, or broke
+│   └── ForecastBusy         too many wait for one already; says when to try again
 └── StoreError               Redis                                                 exit 3
     ├── StoreUnavailable     no answer: what happened is unknown
     │   └── StoreFull        it has no memory left: nothing was written
@@ -64,6 +67,22 @@ class WriteRefused(ClusterRefused):
 
 class PodUnyielding(ClusterError):
     """One pod can be read, but no change of it gets through; a change sent before still may."""
+
+
+class ForecastError(FairgateError):
+    """Nobody could look ahead."""
+
+
+class ForecastFailed(ForecastError):
+    """A forecast took too long or too much memory, or broke; the next one starts afresh."""
+
+
+class ForecastBusy(ForecastError):
+    """Too many callers wait for a forecast already."""
+
+    def __init__(self, message: str, retry_after: float) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
 
 
 class StoreError(FairgateError):

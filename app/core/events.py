@@ -25,6 +25,7 @@ from app.core.model import (
 )
 from app.core.policy import Policy
 from app.core.priorities import PriorityClass
+from app.core.runs import Run
 
 
 class Source(Enum):
@@ -277,7 +278,8 @@ class LeadershipGained:
 
     `notes` are what the audit chain last told of what is there, None if nobody knows any more;
     `intents` the releases that the last leader began and never settled; those of them in
-    `unsettled` may still happen, and are answered later.
+    `unsettled` may still happen, and are answered later. `running` are the runs that were kept and
+    have not ended, as far as that was kept.
     """
 
     at: Millis
@@ -285,6 +287,7 @@ class LeadershipGained:
     notes: Mapping[str, str] | None = field(default_factory=dict)
     intents: tuple[Intend, ...] = ()
     unsettled: tuple[Intend, ...] = ()
+    running: tuple[Run, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -106,6 +106,7 @@ class Pod:
     `since` its creation time, `pools` what the user's pools annotation names (empty: any),
     `only` the nodes that its affinity names, as that of a DaemonSet's pod does.
     `gang` names the gang within the namespace ("": none), `gang_size` how many pods it has.
+    `owner` names the controller at the top, as far as the pod tells ("": none).
     `started` is when its node took it up, `max_runtime` what its owner declared.
     `mirror`: it stands for a static pod, which its node runs whatever becomes of this one.
     `freed_by`: who, other than the leader, took our gate away; "" if that was not told.
@@ -135,6 +136,7 @@ class Pod:
     has_annotations: bool = True
     gang: str = ""
     gang_size: int = 1
+    owner: str = ""
     started: Millis | None = None
     max_runtime: Millis | None = None
     preemptible: bool = True

@@ -18,15 +18,22 @@ from app.core.model import (
     Uid,
     UserName,
 )
+from app.core.owed import Owed, owed
 from app.core.placement import Placement, Withheld
 from app.core.pools import Pools
+from app.core.pressure import Pressure, pressure
 from app.core.queues import Mark
 from app.core.reasons import Why
 from app.core.reservation import Reservations
 from app.core.resources import ManagedResources
 from app.core.resting import Resting
 from app.core.roster import Roster
+from app.core.running import Running
+from app.core.runs import Run
+from app.core.scale import Scale
 from app.core.scene import Scene
+from app.core.snapshot import Snapshot, snapshot
+from app.core.sums import QueueName, sums
 from app.core.tenancy import Tenancy
 from app.core.tracked import Tracked
 from app.core.views import Bulletin, HeldView, NodeView, ReleasedView, UserView, View
@@ -49,6 +56,7 @@ class Outlook:
         managed: ManagedResources,
         hearsay: Hearsay,
         resting: Resting,
+        running: Running,
     ) -> None:
         self._roster = roster
         self._tenancy = tenancy
@@ -58,6 +66,7 @@ class Outlook:
         self._managed = managed
         self._hearsay = hearsay
         self._resting = resting
+        self._running = running
         self._view: View | None = None
         self._known: Scene | None = None
 
@@ -72,6 +81,36 @@ class Outlook:
                 self._roster, self._tenancy, self._pools, self._placement, self._managed
             )
         return self._view
+
+    def snapshot(self, at: Millis) -> Snapshot:
+        """Return all that a forecast needs to know, as of a time not before the last event."""
+        return snapshot(at, self._roster, self._tenancy, self._pools, self._managed)
+
+    def scale(self) -> Scale:
+        """Return what shares are measured against."""
+        return self._roster.usage.tree.scale
+
+    def owed(self) -> Mapping[TenantName, Owed]:
+        """Return what every tenant and user holds of the cluster, and what they are owed."""
+        return owed(self._roster, self._tenancy, self._pools)
+
+    def sums(self) -> Mapping[QueueName, Mapping[str, int]]:
+        """Return how many pods wait in each queue, by the word of the rule that holds them."""
+
+        def rule(uid: Uid) -> str | None:
+            answer = self.why(uid)
+            return answer.rule.value if answer is not None else None
+
+        return sums(self._roster, rule)
+
+    def pressure(self) -> Mapping[TenantName, Pressure]:
+        """Return how much each tenant has queued, and for how long."""
+        return pressure(self._roster)
+
+    def fragmentation(self) -> Mapping[PoolName, float]:
+        """Return the part of what is free in each pool that pods like the latest could not use."""
+        parts = {name: floor.fragmentation() for name, floor in self._pools.floors.items()}
+        return {name: part for name, part in parts.items() if part is not None}
 
     def why(self, uid: Uid) -> Why | None:
         """Return why a held pod waits; None for any other."""
@@ -131,6 +170,10 @@ class Outlook:
         """Return what only this engine knows, if it leads: see `Engine.hear`."""
         return bulletin(at, epoch, drift, self._roster, self._reservations, self._resting)
 
+    def running(self) -> Iterator[Run]:
+        """Return the runs that go on. Who does not lead may not know when they really began."""
+        return self._running.runs()
+
     def spent(self, at: Millis) -> Mapping[Owner, Mapping[Resource, int]]:
         """Return resource-milliseconds of every tenant, user and pool, as fairness counts them."""
         usage = self._roster.usage
@@ -144,6 +187,7 @@ class Outlook:
         if self._known is None:
             # Whoever does not lead never picks, so nothing else puts its tree in order.
             self._roster.usage.tree.settle()
+            heard = self._hearsay.heard
             own = (each.owner.uid for each in self._reservations.owners())
             self._known = Scene(
                 self._roster,
@@ -153,6 +197,7 @@ class Outlook:
                 self._reservations,
                 self._kept,
                 frozenset(own) | self._hearsay.owners,
+                heard.at if heard is not None else None,
             )
         return self._known
 

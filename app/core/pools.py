@@ -116,6 +116,10 @@ class Pools:
             del self._guests[known.node][uid]
             self._recount(known.node)
 
+    def site(self) -> tuple[tuple[Node, ...], tuple[Bystander, ...]]:
+        """Return every node, and who takes room there without being managed."""
+        return tuple(self._nodes.values()), tuple(self._bystanders.values())
+
     def capacity(self, pool: PoolName) -> Amounts:
         """Return what a pool can carry: its ready nodes, and what still runs on the others."""
         return self._capacity.get(pool, {})

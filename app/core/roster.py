@@ -93,6 +93,8 @@ class Roster:
         tracked = self.pods[pod.uid] = Tracked(pod, life, stamp_of(pod.release), turn)
         if life is Life.USING:
             tracked.released = pod.started
+            if pod.started is not None and tracked.stamp > NEVER:
+                tracked.entered = min(pod.started, self.usage.now)
         tracked.pod = self._reckoned(tracked, pod, life)
         self._names[pod.namespace, pod.name] = pod.uid
         self._place(tracked)
@@ -265,6 +267,8 @@ class Roster:
         pod, ends = tracked.pod, None
         if pod.max_runtime is not None and tracked.released is not None:
             ends = Millis(tracked.released + pod.max_runtime)
+        if tracked.entered is None:
+            tracked.entered = self.usage.now
         tracked.stay = self.usage.enter(
             leaf,
             pool,

@@ -25,6 +25,7 @@ from app.core.model import (
 )
 from app.core.order import NEVER, Served
 from app.core.placement import Stay
+from app.core.runs import Run
 
 _STAMP = re.compile(
     r"0@(?P<fence>\d{1,12})(?:\.\d{1,15}){0,2}|(?P<epoch>\d{1,12})\.(?P<sequence>\d{1,15})",
@@ -46,9 +47,9 @@ class Tracked:
     """One managed pod and its place. `pool` and `stay` are set while it uses capacity.
 
     `written` is what the store holds of it, `noted` what the audit chain last told of it,
-    `released` when its use began, `told` the reason of
-    its waiting that its owner knows, `evicted` why it is being evicted, `spared` for whose sake
-    it may not be, and until when.
+    `released` when its use began, `entered` since when it counts as used here, `run` what is kept
+    of that, `told` the reason of its waiting that its owner knows, `evicted` why it is being
+    evicted, `spared` for whose sake it may not be, and until when.
     """
 
     pod: Pod
@@ -61,6 +62,8 @@ class Tracked:
     pool: PoolName | None = None
     stay: Stay | None = None
     released: Millis | None = None
+    entered: Millis | None = None
+    run: Run | None = None
     wait: Wait | None = None
     told: Wait | None = None
     refusals: int = 0

@@ -180,7 +180,14 @@ class Turns:
         assert leaf is not None
         demand = pod.demand if pool else {}
         tracked.intent = Intend(
-            tracked.ref, leaf.tenant, pod.user, pool, demand, epoch, self._sequence
+            tracked.ref,
+            leaf.tenant,
+            pod.user,
+            pool,
+            demand,
+            epoch,
+            self._sequence,
+            self._roster.usage.now,
         )
         self._roster.release(tracked, node)
         self.in_flight.add(pod.uid)

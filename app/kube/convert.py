@@ -33,6 +33,10 @@ _QUALITIES = {
 }
 
 
+LABEL_TEMPLATE = "pod-template-hash"
+"""What the Deployment controller appends to its own name, for each version of the template."""
+
+
 class Pods:
     """Reads pods: managed ones whole, others only for the room they take on a node."""
 
@@ -90,6 +94,7 @@ class Pods:
             has_annotations=meta.annotations is not None,
             gang=name(gang),
             gang_size=size,
+            owner=shared.value(_owner(meta)),
             started=read_time("startTime", started) if started else None,
             max_runtime=shared.value(_longest_life(written, spec.active_deadline_seconds)),
             preemptible=may_be_evicted(written),
@@ -99,6 +104,17 @@ class Pods:
             claims=_claims(pod),
             plain=shared.mapping(demand) if has_devices else None,
         )
+
+
+def _owner(meta: wire.OwnedMetadata) -> str:
+    """Return the name of who controls a pod; of a Deployment's pod, that of the Deployment."""
+    for each in meta.owner_references or ():
+        if each.controller:
+            ending = "-" + (meta.labels or {}).get(LABEL_TEMPLATE, "")
+            whole = name(each.name)
+            made = each.kind == "ReplicaSet" and len(ending) > 1 and whole.endswith(ending)
+            return whole.removesuffix(ending) if made else whole
+    return ""
 
 
 def _has_devices(pod: wire.Pod, demand: model.Amounts) -> bool:

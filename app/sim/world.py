@@ -41,6 +41,8 @@ from app.sim.work import Moment, Step, Work
 EPOCH = 2
 """Of the only leader. What was in place before the start was released by an earlier one."""
 
+START = Millis(0)
+
 Tell = Callable[[Millis], None]
 """Called with the time, after every instant at which something happened."""
 
@@ -70,9 +72,15 @@ class World:
         pools: Iterable[Pool] = (),
         policy: Policy | None = None,
         window: int = 256,
+        *,
+        start: Millis = START,
+        epoch: int = EPOCH,
+        evicts: bool = True,
+        witnesses: int | None = None,
     ) -> None:
-        self.now = Millis(0)
-        self.engine = Engine(managed, window, witnesses=None, records=False)
+        self.now = start
+        self._epoch = epoch
+        self.engine = Engine(managed, window, witnesses, evicts, records=False)
         self.started: list[Started] = []
         self.using: dict[Uid, Pod] = {}
         self.timeline: list[Moment] = []
@@ -86,13 +94,20 @@ class World:
         self._count = 0
         cluster, members, kinds = tuple(nodes), tuple(tenants), tuple(pools)
         self._opening = Opening(cluster, kinds, members)
-        self.hear(*_first_news(cluster, members, kinds, policy))
+        self.hear(*self._first_news(cluster, members, kinds, policy))
         self.events = 0
 
     def submit(self, pod: Pod, at: Millis, duration: int | None) -> None:
         """Create a pod at a time; once released it runs for `duration` ms, or for ever."""
         self._runs[pod.uid] = (pod, duration)
         self._schedule(at, lambda: (ev.PodObserved(at, pod),))
+
+    def adopt(self, pod: Pod, ends: Millis | None) -> None:
+        """Let a pod be there from now on that was released before; it ends then, or never."""
+        self.using[pod.uid] = pod
+        self._schedule(self.now, lambda: (ev.PodObserved(self.now, pod),))
+        if ends is not None:
+            self._schedule(max(ends, self.now), partial(self._vanish, pod.uid))
 
     def add(self, work: Work) -> None:
         """Let a workload arrive in its time; what is to be in place before the start comes first.
@@ -263,7 +278,8 @@ class World:
         return [ev.PodGone(self.now, uid) for uid in gone]
 
     def _vanish(self, uid: Uid) -> Sequence[ev.Event]:
-        self.using.pop(uid, None)
+        if self.using.pop(uid, None) is None:
+            return ()
         return (ev.PodGone(self.now, uid),)
 
     def _tell(
@@ -271,26 +287,26 @@ class World:
     ) -> None:
         self.timeline.append(Moment(self.now, step, job.work, pool, nodes))
 
+    def _first_news(
+        self,
+        nodes: Iterable[Node],
+        tenants: Iterable[Tenant],
+        pools: Iterable[Pool],
+        policy: Policy | None,
+    ) -> Iterator[ev.Event]:
+        start = self.now
+        yield from (ev.NodeObserved(start, node) for node in nodes)
+        yield from (ev.TenantObserved(start, tenant) for tenant in tenants)
+        yield from (ev.PoolObserved(start, pool) for pool in pools)
+        if policy is not None:
+            yield ev.PolicyObserved(start, policy)
+        yield from (ev.SourceFresh(start, source) for source in ev.Source)
+        yield ev.LeadershipGained(start, self._epoch)
+        yield ev.StoreReady(start)
+
     def _schedule(self, at: Millis, happens: Callable[[], Sequence[ev.Event]]) -> None:
         self._order += 1
         heapq.heappush(self._due, (at, self._order, happens))
-
-
-def _first_news(
-    nodes: Iterable[Node],
-    tenants: Iterable[Tenant],
-    pools: Iterable[Pool],
-    policy: Policy | None,
-) -> Iterator[ev.Event]:
-    start = Millis(0)
-    yield from (ev.NodeObserved(start, node) for node in nodes)
-    yield from (ev.TenantObserved(start, tenant) for tenant in tenants)
-    yield from (ev.PoolObserved(start, pool) for pool in pools)
-    if policy is not None:
-        yield ev.PolicyObserved(start, policy)
-    yield from (ev.SourceFresh(start, source) for source in ev.Source)
-    yield ev.LeadershipGained(start, EPOCH)
-    yield ev.StoreReady(start)
 
 
 def held_pod(

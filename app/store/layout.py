@@ -7,6 +7,10 @@
     fairgate:{CLUSTER}:reports    hash    id -> what another process reported for the audit chain
     fairgate:{CLUSTER}:bulletin   string  what only the leader knows, for those who answer people
     fairgate:{CLUSTER}:notes-whole  string  there while no note was lost
+    fairgate:{CLUSTER}:running    hash    uid -> Going: what a pod uses, and since when
+    fairgate:{CLUSTER}:run        hash    uid/BEGIN -> Gone: what a pod used, and until when
+    fairgate:{CLUSTER}:runs       zset    score end, member uid/BEGIN: every field of `run`
+    fairgate:{CLUSTER}:runs-since string  from when on (ms) no run is missing
     fairgate:{CLUSTER}:GEN:...    the contents of one generation:
         sequence                  string  number of the last write
         waiting                   hash    TENANT:USER -> how many wait; also the index of queues
@@ -23,6 +27,7 @@ Parts in capitals are percent-encoded. The braces keep all keys of a cluster in 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 from typing import assert_never
 from urllib.parse import quote, unquote
@@ -30,7 +35,8 @@ from urllib.parse import quote, unquote
 import msgspec
 
 from app.core.effects import Charge, Dequeue, Enqueue, Intend, PodRef, Refund, StoreWrite
-from app.core.model import Amounts, PoolName, Resource, TenantName, Uid, UserName
+from app.core.model import Amounts, Millis, NodeName, PoolName, Resource, TenantName, Uid, UserName
+from app.core.runs import Begun, Ran, Run
 
 VERSION = "1"
 
@@ -66,10 +72,29 @@ class Open(Taken, frozen=True):
     name: str
     epoch: int
     sequence: int
+    begin: int = 0
+
+
+class Going(msgspec.Struct, frozen=True, array_like=True):
+    """A run that goes on. Times in ms; `bound` 0: on no node yet. Written as an array: many."""
+
+    begin: int
+    bound: int
+    at: str
+    amounts: dict[str, str]
+
+
+class Gone(Going, frozen=True, array_like=True):
+    """A run that has ended; the script makes one of a Going by appending these two."""
+
+    end: int
+    assumed: int
 
 
 _to_json = msgspec.json.Encoder().encode
 _to_held = msgspec.json.Decoder(Held).decode
+_to_going = msgspec.json.Decoder(Going).decode
+_to_gone = msgspec.json.Decoder(Gone).decode
 _to_open = msgspec.json.Decoder(Open).decode
 
 
@@ -98,14 +123,19 @@ def arguments(write: StoreWrite) -> tuple[str | bytes, ...]:
             return "enqueue", ref.uid, _to_json(held)
         case Dequeue(uid):
             return "dequeue", uid, b""
-        case Intend(ref, tenant, user, pool, demand, epoch, sequence):
+        case Intend(ref, tenant, user, pool, demand, epoch, sequence, begin):
             at = join(tenant, user, pool)
-            begun = Open(at, _as_text(demand), ref.namespace, ref.name, epoch, sequence)
-            return "intend", ref.uid, _to_json(begun)
+            record = Open(at, _as_text(demand), ref.namespace, ref.name, epoch, sequence, begin)
+            return "intend", ref.uid, _to_json(record)
         case Charge(uid, tenant, user, pool, demand):
             return "charge", uid, _to_json(Taken(join(tenant, user, pool), _as_text(demand)))
         case Refund(uid):
             return "refund", uid, b""
+        case Begun(run):
+            return "begun", run.uid, _to_json(Going(*_going(run)))
+        case Ran(run):
+            assert run.end is not None
+            return "ran", run.uid, _to_json(Gone(*_going(run), run.end, int(run.assumed)))
         case _:
             assert_never(write)
 
@@ -122,7 +152,42 @@ def intent(uid: bytes, record: bytes) -> Intend:
         {Resource(*split(name)): int(amount) for name, amount in begun.amounts.items()},
         begun.epoch,
         begun.sequence,
+        Millis(begun.begin),
     )
+
+
+def running(uid: bytes, record: bytes) -> Run:
+    """Return the run that an entry of `running` was made from."""
+    return _run(uid.decode(), _to_going(record))
+
+
+def ran(key: bytes, record: bytes) -> Run:
+    """Return the run that an entry of `run` was made from."""
+    gone = _to_gone(record)
+    run = _run(key.decode().rpartition("/")[0], gone)
+    return replace(run, end=Millis(gone.end), assumed=bool(gone.assumed))
+
+
+def _run(uid: str, kept: Going) -> Run:
+    namespace, pod, workload, tenant, user, pool, node = split(kept.at)
+    return Run(
+        Uid(uid),
+        namespace,
+        pod,
+        workload,
+        TenantName(tenant),
+        UserName(user),
+        PoolName(pool),
+        {Resource(_name(name)): int(amount) for name, amount in kept.amounts.items()},
+        Millis(kept.begin),
+        NodeName(node),
+        Millis(kept.bound) if kept.bound else None,
+    )
+
+
+def _going(run: Run) -> tuple[int, int, str, dict[str, str]]:
+    whose = run.namespace, run.pod, run.workload, run.tenant, run.user, run.pool, run.node
+    return run.begin, run.bound or 0, join(*whose), _as_text(run.amounts)
 
 
 def held(record: bytes) -> tuple[PodRef, TenantName, UserName]:

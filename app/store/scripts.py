@@ -18,7 +18,8 @@ from app.store.connection import Server
 
 NAMES = (
     "apply", "begin", "drop", "entries", "finish", "floor", "forget", "noted", "place", "post",
-    "queue", "remember", "report", "reports", "seal", "table", "trail",
+    "queue", "ran", "remember", "report", "reports", "running", "seal", "since", "table", "trail",
+    "trim",
 )  # fmt: skip
 
 

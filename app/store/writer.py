@@ -25,9 +25,11 @@ import msgspec
 
 from app.core.effects import Intend, StoreWrite
 from app.core.errors import StoreEmptied
+from app.core.runs import Run
 from app.store import layout
 from app.store.connection import Server
 from app.store.reader import RedisReader
+from app.store.runs import running
 
 CHUNK = 500
 """Writes a step of a rebuild: Redis serves nobody else during one, for a few milliseconds."""
@@ -69,6 +71,10 @@ class RedisStore(RedisReader):
             with contextlib.suppress(msgspec.DecodeError, ValueError, TypeError):
                 found.append(layout.intent(uid, record))
         return tuple(found)
+
+    async def running(self) -> tuple[Run, ...]:
+        """The runs that were begun and have not ended, by pod; what is not legible is left out."""
+        return await running(self._scripts)
 
     async def claim(self, epoch: int) -> None:
         """Raise the floor: no older epoch writes from now on. What it wrote stays readable.

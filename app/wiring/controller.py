@@ -16,10 +16,12 @@ from app.control.corrections import Corrections
 from app.control.inbox import Inbox
 from app.control.leader import Leader
 from app.control.loop import Loop
+from app.control.narrator import Narrator
 from app.control.opening import Opening
 from app.control.publisher import Publisher
 from app.control.releases import Releases
 from app.control.reporting import Collecting
+from app.control.trimming import Keeping, Trimming
 from app.core.durations import DAY
 from app.core.engine import Engine
 from app.core.events import NEEDED
@@ -41,8 +43,9 @@ from app.store.bulletins import RedisBulletins
 from app.store.connection import Server
 from app.store.outlet import Backlog, Folder, output
 from app.store.reports import RedisReports
+from app.store.runs import RedisRuns
 from app.tls.signing import KeptKey, holds
-from app.web.metrics import Leading
+from app.web.metrics import ENGINE_SECONDS, Leading
 from app.wiring.process import Process, now, redis_of, watch
 
 HAND_OVER_SECONDS = 1.0
@@ -86,18 +89,39 @@ async def controller(process: Process) -> None:
     lead = _lead(process, ground, sight)
     leader, copier, auditor, leadership = lead.leader, lead.copier, lead.auditor, ground.leadership
     corrections = Corrections(
-        PodAdopter(client), PodEvictor(client), leadership, inbox, meters, now
+        PodAdopter(client),
+        PodEvictor(client),
+        leadership,
+        inbox,
+        meters,
+        now,
+        engine.outlook.released,
     )
     announcer = PodAnnouncer(client)
     checkpoints = Checkpoints(engine.memory, ground.keeper, lambda: leadership.left() > 0, now)
     publisher = Publisher(engine, ResourceStatus(client), meters, lambda: leader.leads, now)
-    loop = Loop(engine, inbox, copier, lead.releases, corrections, announcer, auditor, now, heard)
-    process.tasks += [part.run for part in (loop, copier, leader, announcer, publisher)]
+    narrator = Narrator(engine, announcer, lambda: leader.leads, now)
+    loop = Loop(
+        engine,
+        inbox,
+        copier,
+        lead.releases,
+        corrections,
+        announcer,
+        auditor,
+        now,
+        heard,
+        ENGINE_SECONDS.observe,
+    )
+    process.tasks += [part.run for part in (loop, copier, leader, announcer, publisher, narrator)]
     reports = RedisReports(ground.server, settings.cluster)
     collecting = Collecting(reports, auditor, lambda: leader.epoch, now)
     bulletins = RedisBulletins(ground.server, settings.cluster)
     process.tasks.append(Posting(engine, bulletins, lambda: leader.epoch, now).run)
-    process.tasks += [checkpoints.run, auditor.run, collecting.run]
+    keeping = Keeping(Millis(settings.usage_days * DAY), settings.usage_runs)
+    runs = RedisRuns(ground.server, settings.cluster)
+    trimming = Trimming(runs, keeping, lambda: leader.epoch, now)
+    process.tasks += [checkpoints.run, auditor.run, collecting.run, trimming.run]
     process.tasks += [outlet.run for outlet in lead.outlets]
     process.checks["cluster heard"] = heard.is_set
     process.before_end.append(

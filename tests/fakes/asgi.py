@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -32,6 +33,7 @@ async def call(
 ) -> Reply:
     """Send one request and return the answer; a list of bytes arrives in that many parts."""
     parts = [body] if isinstance(body, bytes) else list(body)
+    sending = bool(parts)
     path, _, query = path.partition("?")
     scope = {
         "type": "http",
@@ -51,6 +53,8 @@ async def call(
     sent: list[Message] = []
 
     async def receive() -> Message:
+        if not parts and sending:
+            await asyncio.Event().wait()  # the client stays until it is answered
         if not parts:
             return {"type": "http.disconnect"}
         part = parts.pop(0)

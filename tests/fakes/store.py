@@ -13,8 +13,11 @@ from typing import assert_never
 from app.core.effects import Charge, Dequeue, Enqueue, Intend, PodRef, Refund, StoreWrite
 from app.core.errors import EpochStale, StoreEmptied, StoreUnavailable
 from app.core.model import PoolName, Resource, TenantName, Uid, UserName
+from app.core.runs import Begun, Ran, Run
+from app.core.views import Bulletin
 from app.ports import Place
 from app.store.reader import Used, Waiting
+from tests.fakes.runs import Runs
 
 
 @dataclass(slots=True)
@@ -43,6 +46,8 @@ class Contents:
                 self.taken[write.uid] = write
             case Refund(uid):
                 self.taken.pop(uid, None)
+            case Begun() | Ran():
+                pass  # not of what is so: see Runs
             case _:
                 assert_never(write)
 
@@ -81,14 +86,18 @@ class Memory:
     down: bool = False
     notes: dict[str, str] = field(default_factory=dict)
     whole: bool = False
+    bulletin: Bulletin | None = None
     refuse: Callable[[StoreWrite], bool] = lambda write: False
     batches: list[tuple[StoreWrite, ...]] = field(default_factory=list)
     """What was written together."""
 
+    runs: Runs = field(default_factory=Runs)
+
     def flush(self) -> None:
         """Lose everything."""
+        self.runs = Runs()
         self.floor, self.contents, self.owner = 0, None, None
-        self.notes, self.whole = {}, False
+        self.notes, self.whole, self.bulletin = {}, False, None
 
 
 class FakeStore:
@@ -113,7 +122,11 @@ class FakeStore:
         if self.memory.floor > epoch:
             raise EpochStale(f"a leader with epoch {self.memory.floor} has written")
         self.memory.floor = self._epoch = epoch
-        self.memory.contents, self.memory.owner = Contents.of(writes), self
+        contents = Contents()
+        for write in writes:
+            contents.apply(write)
+            self.memory.runs.apply(write)
+        self.memory.contents, self.memory.owner = contents, self
 
     async def write(self, epoch: int, writes: Sequence[StoreWrite]) -> None:
         self._answer()
@@ -126,10 +139,15 @@ class FakeStore:
         self.memory.batches.append(tuple(writes))
         for write in writes:
             self._contents().apply(write)
+            self.memory.runs.apply(write)
 
     async def intents(self) -> tuple[Intend, ...]:
         self._answer()
         return self.memory.contents.intents() if self.memory.contents else ()
+
+    async def running(self) -> tuple[Run, ...]:
+        self._answer()
+        return self.memory.runs.running()
 
     async def noted(self) -> Mapping[str, str] | None:
         self._answer()

@@ -45,6 +45,7 @@ def test_the_contracts_hold(tmp_path: Path) -> None:
         ("web/ops.py", "import app.control.loop", "Rooms"),
         ("store/__init__.py", "import app.wiring", "Rooms"),
         ("ports.py", "import app.web", "Rooms"),
+        ("plugin/door.py", "import app.web.problems", "The plugin"),
     ],
 )
 def test_a_forbidden_import_fails(tmp_path: Path, module: str, line: str, contract: str) -> None:

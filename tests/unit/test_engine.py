@@ -40,6 +40,7 @@ from app.core.model import (
 )
 from app.core.order import NEVER
 from app.core.resources import CPU, PODS, ManagedResources
+from app.core.runs import Begun, Ran
 from app.core.tracked import stamp_of
 from app.sim.world import World, held_pod
 
@@ -374,9 +375,9 @@ def test_the_store_hears_of_queue_charge_and_refund() -> None:
     assert [type(e) for e in effects] == [Enqueue, Release]
     assert [type(e) for e in bench.see(second)] == [Enqueue, Tell]
     effects = bench.answer(first, Answer.RELEASED)
-    assert [type(e) for e in effects] == [Tell, Dequeue, Charge]
+    assert [type(e) for e in effects] == [Tell, Begun, Dequeue, Charge]
     effects = bench.hear(ev.PodGone(Millis(3000), first.uid))
-    assert [type(e) for e in effects] == [Refund, Release]
+    assert [type(e) for e in effects] == [Ran, Refund, Release]
 
 
 def test_the_held_notice_says_position_queue_and_what_it_waits_for() -> None:
@@ -540,7 +541,7 @@ def test_running_pods_are_adopted_as_used() -> None:
         held_pod("old", "a"), gates=(), release="", node=NodeName("n0"), phase=Phase.RUNNING
     )
     effects = bench.see(old)
-    assert [type(e) for e in effects] == [Charge]
+    assert [type(e) for e in effects] == [Begun, Charge]
     assert bench.engine.outlook.view().tenants[TenantName("ns.a")].used == {"default": {GPU: 1}}
 
 

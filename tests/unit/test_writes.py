@@ -4,24 +4,19 @@ from __future__ import annotations
 
 import itertools
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from starlette.types import ASGIApp
 
 from app.core.audit import Deed
-from app.core.engine import Engine
 from app.core.errors import ClusterUnavailable
-from app.core.model import Millis
-from app.core.resources import ManagedResources
-from app.web.access import Access
 from app.web.api.app import api_app
-from app.web.api.ground import Ground
-from app.web.view import View
 from tests.fakes.asgi import Reply, call
 from tests.fakes.reports import FakeReporter
 from tests.fakes.resources import FakeResources
-from tests.fakes.rest import problem
+from tests.fakes.rest import ground, problem
 from tests.fakes.rights import People, Right
 
 USERS: set[Right] = {("update", "tenants/users", "team-a")}
@@ -66,12 +61,7 @@ def reporter() -> FakeReporter:
 
 @pytest.fixture
 def app(resources: FakeResources, people: People, reporter: FakeReporter) -> ASGIApp:
-    engine = Engine(ManagedResources(("nvidia.com/gpu",)), records=False)
-    ground = Ground(
-        Access(people), engine, lambda: True, lambda: 0, lambda: Millis(0), View(()),
-        resources, reporter,
-    )  # fmt: skip
-    return api_app(ground, {})
+    return api_app(replace(ground(people), resources=resources, reporter=reporter), {})
 
 
 async def ask(

@@ -22,6 +22,7 @@ local ahead = tonumber(ARGV[5]) - tonumber(last)
 if ahead <= 0 then
   return {'OK'}
 elseif ahead > 1 then
+  redis.call('DEL', RUNS_SINCE)  -- what else was lost with it, nobody can tell
   return {'EMPTIED', 'an earlier write is missing'}
 end
 
@@ -77,7 +78,55 @@ local function take(records, uid, text, record)
   count('', record)
 end
 
+-- Return what is kept of a run that goes on, and its text; nothing of what is none of ours.
+local function going(uid)
+  local text = redis.call('HGET', RUNNING, uid)
+  local legible, record = pcall(cjson.decode, text or '')
+  if legible and type(record) == 'table' and type(record[1]) == 'number' then
+    return record, text
+  end
+end
+
+local function keep(uid, begin, text, at)
+  local name = uid .. '/' .. string.format('%.0f', begin)
+  if redis.call('HSETNX', RUN, name, text) == 1 then
+    redis.call('ZADD', RUNS, string.format('%.0f', at), name)
+  end
+end
+
+-- A pod has one run at a time: what it used before ends where the next begins.
+local function succeed(uid, begin)
+  local before, text = going(uid)
+  if before and before[1] < begin then
+    local ending = string.format(',%.0f,0]', begin)
+    keep(uid, before[1], string.sub(text, 1, -2) .. ending, begin)
+    redis.call('HDEL', RUNNING, uid)
+  end
+end
+
+-- These two may come again, and out of order: what tells less than is known changes nothing.
+local function begun(uid, text, record)
+  succeed(uid, record[1])
+  local known = going(uid)
+  local older = known and (known[1] > record[1] or known[2] ~= 0 and record[2] == 0)
+  local name = uid .. '/' .. string.format('%.0f', record[1])
+  if not older and redis.call('HEXISTS', RUN, name) == 0 then
+    redis.call('HSET', RUNNING, uid, text)
+  end
+end
+
+local function ran(uid, text, record)
+  succeed(uid, record[1])
+  local known = going(uid)
+  if known and known[1] == record[1] then
+    redis.call('HDEL', RUNNING, uid)
+  end
+  keep(uid, record[1], text, record[5])
+end
+
 local operations = {
+  begun = begun,
+  ran = ran,
   enqueue = enter,
   dequeue = leave,
   intend = function(...) take(INTENTS, ...) end,

@@ -49,6 +49,10 @@ local function forget(name)
   end
 end
 
+-- What pods use now, and used: the only record of it, so it stands next to the generations.
+local RUNNING, RUN = ARGV[2] .. 'running', ARGV[2] .. 'run'
+local RUNS, RUNS_SINCE = ARGV[2] .. 'runs', ARGV[2] .. 'runs-since'
+
 local EMPTY = {'EMPTIED', 'no complete state'}
 
 -- Return a text that every begin and every finish changes.

@@ -6,12 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from app.api_ports import Forecasts, NoForecasts, PastQuotas
-from app.audit_ports import Reporter
+from app.audit_ports import Lines, Reporter
 from app.core.engine import Engine
 from app.core.model import Millis, TenantName
 from app.core.outlook import Outlook
 from app.core.views import Bulletin
-from app.ports import Resources
+from app.foresight_ports import Simulations
+from app.ports import Resources, RunReader
 from app.web.access import Access
 from app.web.problems import Refused
 from app.web.view import View
@@ -30,11 +31,14 @@ class Ground:
     age: Callable[[], int]
     now: Callable[[], Millis]
     view: View
+    runs: RunReader
+    chain: Lines
     resources: Resources
     reporter: Reporter
     forecasts: Forecasts = field(default_factory=NoForecasts)
     past: PastQuotas | None = None
     bulletin: Callable[[], Bulletin | None] = lambda: None
+    simulations: Simulations | None = None
 
     @property
     def outlook(self) -> Outlook:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Generic, TypeVar
+from typing import Annotated, Generic, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
@@ -229,7 +229,9 @@ class Usage(Page[UsageRow]):
 
 
 class QuotaRow(Shown):
-    """A tenant in a pool. With `?at=` the last four are null: only what was in force is kept."""
+    """A tenant in a pool. With `?at=` the last four are null: only what was in force is kept; and
+    the pool is "" of a tenant that had no quota in any.
+    """
 
     tenant: str
     parent: str | None
@@ -258,18 +260,27 @@ class AuditHead(Shown):
     signed: str
 
 
+WeightText = Annotated[str, Field(pattern=DECIMAL)]
+
+
 class WhatIf(Taken):
     """What to change before time is let run: weights of tenants, and of users by tenant."""
 
-    weights: dict[str, str] = Field(default={}, examples=[{"team-a": "3"}])
-    users: dict[str, dict[str, str]] = Field(default={}, examples=[{"team-a": {"alice": "2"}}])
+    weights: dict[str, WeightText] = Field(default={}, max_length=1000, examples=[{"team-a": "3"}])
+    users: dict[str, dict[str, WeightText]] = Field(
+        default={}, max_length=1000, examples=[{"team-a": {"alice": "2"}}]
+    )
     hours: float = Field(4.0, gt=0, le=48)
 
 
 class Foreseen(Shown):
-    """How a tenant fares until the end: its mean share, and waits of what it has pending now."""
+    """How a tenant fares until the end: its mean share, and waits of what it has pending now.
+
+    Waits count from now on; a pod that is not released by then counts with all of the time.
+    """
 
     share: str
+    pending: int
     started: int
     wait_mean_seconds: float
     wait_p90_seconds: float
@@ -286,7 +297,10 @@ class TenantForeseen(Shown):
 
 
 class Simulation(Shown):
-    """What a change would do to today's backlog; `assumed` says what run times were taken."""
+    """What a change would do to today's backlog; `assumed` says what run times were taken.
+
+    All `pods` that wait took part. Only tenants that the caller may see are shown.
+    """
 
     pods: int
     hours: float
@@ -304,11 +318,47 @@ class QueueSum(Shown):
     rules: dict[str, int]
 
 
+class PartShown(Shown):
+    """Parts of the cluster, 0 to 1: what is held of it, and what is owed among those with work."""
+
+    held: float
+    owed: float
+
+
+class OwedShown(PartShown):
+    """Those of a tenant and of its users; `limit` null: there is none, or it does not bind."""
+
+    guarantee: float
+    limit: float | None
+    users: dict[str, PartShown]
+
+
+class Hello(Shown):
+    """Who listens and what they may see: the event `hello`, first, and when that changes.
+
+    `everyTenant`: all of them; else those whose queue they may get, `queues`.
+    """
+
+    caller: str
+    every_tenant: bool
+    every_queue: bool
+    queues: list[str]
+    pools: bool
+
+
+class LeftOut(Shown):
+    """How many there are beyond those shown."""
+
+    users: int
+    queues: int
+    nodes: int
+
+
 class State(Shown):
     """All that the page at / shows, as the caller may see it: the event `state` of the stream.
 
     `drift` is the largest drift as part of its bound, and `jain` the index; null if no leader
-    tells. `epoch` is the leader's.
+    tells. `epoch` is the leader's. `owed` is by tenant.
     """
 
     at: datetime
@@ -317,5 +367,7 @@ class State(Shown):
     jain: float | None
     tenants: list[TenantShown]
     users: dict[str, list[UserShown]]
+    owed: dict[str, OwedShown]
     queues: list[QueueSum]
     pools: list[PoolWhole]
+    left_out: LeftOut

@@ -1,0 +1,141 @@
+"""What if weights were others: the live backlog, run forward by the production engine.
+
+Both runs know the same run times and nothing of who comes later, so what differs between them is
+the change alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from fractions import Fraction
+
+from app.core.errors import InvalidInput
+from app.core.model import (
+    UNMAPPED_PREFIX,
+    Millis,
+    Resource,
+    Tenant,
+    TenantName,
+    Uid,
+)
+from app.core.scale import Scale
+from app.core.snapshot import Snapshot
+from app.core.tenancy import Tenancy
+from app.foresight_ports import Changes, Fared
+from app.sim.draws import Drawn
+from app.sim.foresight import stage
+from app.sim.run_times import RunTimes
+from app.sim.waits import nearest_rank
+from app.sim.world import World
+
+SEED = 7
+
+
+def changed(snapshot: Snapshot, changes: Changes) -> tuple[Tenant, ...]:
+    """Return the tenants with changed weights. Raises InvalidInput, naming one that is unknown."""
+    tenants = {tenant.name: tenant for tenant in snapshot.tenants}
+    for name in {**changes.weights, **changes.users}:
+        if name.startswith(UNMAPPED_PREFIX):
+            raise InvalidInput(
+                f"{name} has no Tenant of its own, so it has no weight to change; make one first."
+            )
+        if name not in tenants:
+            raise InvalidInput(f"There is no tenant {name}; GET /v1/tenants lists them.")
+    for name, weight in changes.weights.items():
+        tenants[name] = replace(tenants[name], weight=weight)
+    for name, users in changes.users.items():
+        known = tenants[name].user_weights
+        tenants[name] = replace(tenants[name], user_weights={**known, **users})
+    return tuple(tenants.values())
+
+
+def fare(
+    snapshot: Snapshot, runs: RunTimes, tenants: Sequence[Tenant], hours: float
+) -> dict[TenantName, Fared]:
+    """Return how everybody fares who uses, waits or exists, with these tenants."""
+    tenancy = Tenancy()
+    for tenant in tenants:
+        tenancy.put(tenant)
+    span = int(hours * 3_600_000)
+    world = stage(snapshot, Drawn(snapshot, runs, tenancy, SEED), tenants=tenants)
+    world.run(Millis(snapshot.at + span))
+    shares = _shares(world, tenancy, span)
+    waits = _waits(snapshot, world, tenancy, span)
+    names = sorted({*shares, *waits, *tenancy.tenants})
+    weights = {tenant.name: tenant.weight for tenant in tenants}
+    return {
+        name: _fared(
+            weights.get(name, Fraction(1)), shares.get(name, 0.0), waits.get(name, []), span
+        )
+        for name in names
+    }
+
+
+def _fared(weight: Fraction, share: float, waits: Sequence[int], span: int) -> Fared:
+    ordered = sorted(min(wait, span) / 1000 for wait in waits)
+    return Fared(
+        weight=weight,
+        share=share,
+        pending=len(ordered),
+        started=sum(wait <= span for wait in waits),
+        mean_wait=math.fsum(ordered) / len(ordered) if ordered else 0.0,
+        p90_wait=nearest_rank(ordered, 0.9) if ordered else 0.0,
+    )
+
+
+def _waits(
+    snapshot: Snapshot, world: World, tenancy: Tenancy, span: int
+) -> dict[TenantName, list[int]]:
+    """Return the milliseconds that every held pod goes on waiting; beyond the span: it waits on."""
+    starts: dict[Uid, Millis] = {started.pod.uid: started.at for started in world.started}
+    waits: dict[TenantName, list[int]] = {}
+    for pod in snapshot.held:
+        wait = starts.get(pod.uid, snapshot.at + span + 1) - snapshot.at
+        for name in lineage(tenancy, tenancy.tenant_of(pod.namespace)):
+            waits.setdefault(name, []).append(wait)
+    return waits
+
+
+def _shares(world: World, tenancy: Tenancy, span: int) -> dict[TenantName, float]:
+    """Return everybody's dominant share of what was used in all of the time."""
+    outlook = world.engine.outlook
+    scale = outlook.scale()
+    spent: dict[TenantName, dict[Resource, Fraction]] = {}
+    for (tenant, _, pool), amounts in outlook.spent(world.now).items():
+        counted = {
+            r: scale.worth.get(pool, {}).get(r, Fraction(1)) * value
+            for r, value in amounts.items()
+            if r in scale.size
+        }
+        for name in lineage(tenancy, tenant):
+            sums = spent.setdefault(name, {})
+            for resource, value in counted.items():
+                sums[resource] = sums.get(resource, Fraction(0)) + value
+    return {name: _dominant(sums, scale, span) for name, sums in spent.items()}
+
+
+def _dominant(spent: Mapping[Resource, Fraction], scale: Scale, span: int) -> float:
+    return max((float(v / (scale.size[r] * span)) for r, v in spent.items()), default=0.0)
+
+
+def lineage(tenancy: Tenancy, name: TenantName) -> list[TenantName]:
+    """Return a tenant and all above it."""
+    path = [name]
+    while (above := tenancy.parent_of(path[-1])) is not None:
+        path.append(above)
+    return path
+
+
+def assumed(runs: RunTimes) -> str:
+    """Say what run times a simulation takes, and what it leaves out."""
+    if not runs:
+        return (
+            "No pod was seen to end yet: each runs for what it declares, or else for one hour "
+            "more. Nobody new comes."
+        )
+    return (
+        f"Each pod runs as long as one of the last {len(runs)} that ended did, of the same user "
+        "and size where enough are known, and no longer than it declares. Nobody new comes."
+    )

@@ -1,0 +1,109 @@
+"""What if weights were others: asked of the simulator, shown as far as the caller may see."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Collection, Mapping
+from fractions import Fraction
+
+from fastapi import APIRouter, Depends
+
+from app.core.errors import ForecastBusy, ForecastFailed, InvalidInput
+from app.core.model import TenantName, UserName
+from app.foresight_ports import Changes, Comparison, Fared
+from app.ports import Identity
+from app.web.api.ground import Ground
+from app.web.api.shown import Foreseen, Simulation, TenantForeseen, WhatIf
+from app.web.api.texts import decimal
+from app.web.problems import Refused
+
+MOST_ASKED = 200
+"""Tenants that are asked about one by one, for a caller who may not list them all."""
+
+TOO_MANY_REQUESTS, UNPROCESSABLE, UNAVAILABLE = 429, 422, 503
+
+
+def simulation_routes(ground: Ground) -> APIRouter:
+    """Return the route under /simulations."""
+    routes = APIRouter()
+    access = ground.access
+    caller = Depends(access.caller)
+
+    @routes.post("/simulations", summary="What would other weights change?")
+    async def simulate(asked: WhatIf, identity: Identity = caller) -> Simulation:
+        await access.need(identity, "create", "simulations")
+        ground.need_sight()
+        found = await _compare(ground, _changes(asked), asked.hours)
+        named = [*asked.weights, *asked.users]
+        seen = await _visible(ground, identity, named, found.tenants)
+        return Simulation(
+            pods=found.pods,
+            hours=asked.hours,
+            seconds=round(found.seconds, 3),
+            assumed=found.assumed,
+            tenants=[_tenant(name, *found.tenants[name]) for name in sorted(seen)],
+        )
+
+    return routes
+
+
+async def _compare(ground: Ground, changes: Changes, hours: float) -> Comparison:
+    if ground.simulations is None:
+        raise Refused(UNAVAILABLE, "This replica runs no simulations.")
+    try:
+        return await ground.simulations.compare(changes, hours)
+    except InvalidInput as error:
+        raise Refused(UNPROCESSABLE, str(error)) from error
+    except ForecastBusy as error:
+        after = {"Retry-After": str(math.ceil(error.retry_after))}
+        raise Refused(TOO_MANY_REQUESTS, str(error), after) from error
+    except ForecastFailed as error:
+        raise Refused(UNAVAILABLE, str(error)) from error
+
+
+async def _visible(
+    ground: Ground,
+    identity: Identity,
+    named: Collection[str],
+    tenants: Mapping[TenantName, tuple[Fared, Fared]],
+) -> list[TenantName]:
+    """Return the tenants that a caller may see: all, or those of a right by name."""
+    if await ground.access.may(identity, "list", "tenants"):
+        return list(tenants)
+    order = sorted(tenants, key=lambda name: (name not in named, -tenants[name][0].pending, name))
+    asked = order[:MOST_ASKED]
+    rights = await asyncio.gather(
+        *(ground.access.may(identity, "get", "tenants", name=name) for name in asked)
+    )
+    return [name for name, may in zip(asked, rights, strict=True) if may]
+
+
+def _changes(asked: WhatIf) -> Changes:
+    return Changes(
+        {TenantName(name): Fraction(weight) for name, weight in asked.weights.items()},
+        {
+            TenantName(name): {UserName(user): Fraction(w) for user, w in users.items()}
+            for name, users in asked.users.items()
+        },
+    )
+
+
+def _tenant(name: TenantName, now: Fared, then: Fared) -> TenantForeseen:
+    return TenantForeseen(
+        tenant=name,
+        weight_now=decimal(now.weight),
+        weight_then=decimal(then.weight),
+        now=_foreseen(now),
+        then=_foreseen(then),
+    )
+
+
+def _foreseen(fared: Fared) -> Foreseen:
+    return Foreseen(
+        share=f"{fared.share:.6f}",
+        pending=fared.pending,
+        started=fared.started,
+        wait_mean_seconds=round(fared.mean_wait, 1),
+        wait_p90_seconds=round(fared.p90_wait, 1),
+    )

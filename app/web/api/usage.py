@@ -1,0 +1,203 @@
+"""What was used, by whom and where, exact: from the runs, whoever led meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import csv
+import io
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Header, Query, Response
+from fastapi.responses import StreamingResponse
+
+from app.core.durations import duration
+from app.core.errors import InvalidInput
+from app.core.model import Millis
+from app.core.tally import By, Row, Tally, seconds
+from app.ports import Identity, RunReader
+from app.web.api.ground import Ground
+from app.web.api.paging import Limit, More, key_of, token
+from app.web.api.shown import Usage, UsageRow
+from app.web.api.texts import millis, moment
+from app.web.problems import Refused
+
+HOUR = Millis(3_600_000)
+MOST_STEPS = 10_000
+AT_ONCE = 2
+"""Answers that are added up at a time."""
+
+CSV = "text/csv"
+FORMULAS = ("=", "+", "-", "@", "\t", "\r", "\n", "|", "%")
+"""What a spreadsheet may take for the beginning of a formula."""
+
+
+def usage_routes(ground: Ground) -> APIRouter:
+    """Return the route /usage."""
+    routes = APIRouter()
+    access, caller = ground.access, Depends(ground.access.caller)
+    busy = asyncio.Semaphore(AT_ONCE)
+
+    @routes.get(
+        "/usage",
+        summary="Resource-seconds, exact",
+        response_model=Usage,
+        response_model_exclude_unset=True,
+        responses={200: {"content": {CSV: {}}}},
+    )
+    async def usage(
+        by: Annotated[
+            str, Query(description="What to tell apart, of: tenant,user,pool,node,workload.")
+        ] = "tenant",
+        since: Annotated[
+            str | None, Query(alias="from", description="RFC 3339; an hour before `to` if absent.")
+        ] = None,
+        until: Annotated[
+            str | None, Query(alias="to", description="RFC 3339; now if absent.")
+        ] = None,
+        tenant: Annotated[
+            list[str] | None, Query(description="Only these; their child tenants are others.")
+        ] = None,
+        step: Annotated[
+            str | None, Query(description="A row for each such time: 5m, or seconds.")
+        ] = None,
+        form: Annotated[str | None, Query(alias="format", pattern="^(json|csv)$")] = None,
+        limit: Limit = 100,
+        more: More = None,
+        accept: Annotated[str, Header()] = "",
+        identity: Identity = caller,
+    ) -> Usage | Response:
+        """What of managed resources released pods reserved, in units times seconds.
+
+        Of a pod that is not bound yet the node is "". JSON comes page by page, CSV as a whole.
+        """
+        for name in tenant or [""]:
+            await access.need(identity, "get", "tenants", "usage", name)
+        names = _names(by)
+        begin, end, first = _span(since, until, more, ground.now())
+        tally = Tally(names, begin, end, _step(step, begin, end))
+        async with busy:
+            await _add_up(ground.runs, tally, begin, end, frozenset(tenant or ()))
+        complete = await ground.runs.complete_since()
+        rows = tally.rows()
+        if form == "csv" or (form is None and CSV in accept):
+            return _as_csv(names, rows, begin, end, stepped=step is not None)
+        shown = [_shown(names, row, stepped=step is not None) for row in rows[first:][:limit]]
+        since_when = None if complete is None else moment(complete)
+        period: dict[str, Any] = {"from": moment(begin), "to": moment(end)}
+        page = Usage(items=shown, complete_since=since_when, **period)
+        if first + limit < len(rows):
+            page.more = token(begin, end, first + limit)
+        return page
+
+    return routes
+
+
+async def _add_up(
+    runs: RunReader, tally: Tally, begin: Millis, end: Millis, tenants: frozenset[str]
+) -> None:
+    """Count every run once: what ended while this was read counts as ended."""
+    going = {run.id: run for run in await runs.running()}
+    try:
+        async for run in runs.ran(begin):
+            going.pop(run.id, None)
+            if run.begin < end and (not tenants or run.tenant in tenants):
+                tally.add(run)
+        for run in going.values():
+            if not tenants or run.tenant in tenants:
+                tally.add(run)
+    except InvalidInput as error:
+        raise Refused(422, str(error)) from error
+
+
+def _names(by: str) -> tuple[By, ...]:
+    try:
+        return tuple(dict.fromkeys(By(name.strip()) for name in by.split(",")))
+    except ValueError as error:
+        known = ", ".join(each.value for each in By)
+        raise Refused(400, f"by: {by[:60]!r} names something else than {known}.") from error
+
+
+def _span(
+    since: str | None, until: str | None, more: str | None, now: Millis
+) -> tuple[Millis, Millis, int]:
+    """Return from when to when, and the first row; a later page is of the same time."""
+    key = key_of(more, (int, int, int))
+    if key is not None:
+        begin, end, first = key
+        if not (0 <= begin < end <= now and first >= 0):
+            raise Refused(
+                400, "continue: this is no token of this list; leave it out to start anew."
+            )
+        return Millis(begin), Millis(end), first
+    end = now if until is None else min(read_moment("to", until), now)
+    begin = Millis(end - HOUR) if since is None else read_moment("from", since)
+    if begin >= end:
+        raise Refused(400, "from: it must be before to, and in the past.")
+    return begin, end, 0
+
+
+def _step(written: str | None, begin: Millis, end: Millis) -> Millis | None:
+    if written is None:
+        return None
+    try:
+        plain = written.isascii() and written.isdigit() and len(written) < 10
+        step = Millis(int(written) * 1000) if plain else duration(written)
+    except InvalidInput as error:
+        raise Refused(400, f"step: {error}") from error
+    if step <= 0 or (end - begin) / step > MOST_STEPS:
+        raise Refused(400, f"step: at least a second, and at most {MOST_STEPS} steps in all.")
+    return step
+
+
+def read_moment(name: str, written: str) -> Millis:
+    """Return a time of a query. Raises Refused (400)."""
+    with contextlib.suppress(ValueError, OverflowError):
+        return Millis(max(0, millis(datetime.fromisoformat(written))))
+    # A plus in a query is a space unless it is encoded.
+    raise Refused(400, f"{name}: {written[:40]!r} is no time; write 2026-01-31T08:00:00Z.")
+
+
+def _shown(by: Sequence[By], row: Row, *, stepped: bool) -> UsageRow:
+    names = {each.value: name for each, name in zip(by, row.names, strict=True)}
+    at = {"at": moment(row.at)} if stepped else {}
+    return UsageRow(**names, **at, resource_seconds=_texts(row))  # type: ignore[arg-type]
+
+
+def _texts(row: Row) -> dict[str, str]:
+    return {str(r): seconds(r, spent) for r, spent in sorted(row.spent.items())}
+
+
+def _as_csv(
+    by: Sequence[By], rows: Sequence[Row], begin: Millis, end: Millis, *, stepped: bool
+) -> Response:
+    resources = sorted({resource for row in rows for resource in row.spent})
+    heading = [each.value for each in by] + ["at"] * stepped + [str(each) for each in resources]
+
+    def lines() -> Iterator[str]:
+        yield _line(heading)
+        for row in rows:
+            at = [_stamp(row.at)] if stepped else []
+            spent = [seconds(each, row.spent.get(each, 0)) for each in resources]
+            yield _line([*map(defused, row.names), *at, *spent])
+
+    name = f"usage-{_stamp(begin)}-{_stamp(end)}.csv".replace(":", "")
+    headers = {"Content-Disposition": f'attachment; filename="{name}"', "Vary": "Accept"}
+    return StreamingResponse(lines(), media_type=f"{CSV}; charset=utf-8", headers=headers)
+
+
+def _line(cells: Sequence[str]) -> str:
+    text = io.StringIO()
+    csv.writer(text).writerow(cells)
+    return text.getvalue()
+
+
+def _stamp(at: Millis) -> str:
+    return moment(at).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def defused(name: str) -> str:
+    """Return a name so that no spreadsheet takes it for a formula."""
+    return f"'{name}" if name.startswith(FORMULAS) else name

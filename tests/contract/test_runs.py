@@ -1,0 +1,192 @@
+"""What is kept of runs, on the fake and on a real Redis alike."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, replace
+
+import pytest
+
+from app.core.errors import EpochStale
+from app.core.model import Millis, NodeName, PoolName, Resource, TenantName, Uid, UserName
+from app.core.runs import Begun, Ran, Run
+from app.ports import RunKeeper
+from app.store import runs as store_runs
+from app.store.runs import RedisRuns
+from tests.fakes.runs import FakeRuns
+from tests.fakes.stores import AnyStore, Fakes, World, real
+
+GPU = Resource("nvidia.com/gpu")
+
+
+@dataclass
+class Kept:
+    """A store that a leader of epoch 7 took over, empty; and who reads the runs."""
+
+    world: World
+    store: AnyStore
+    runs: FakeRuns | RedisRuns
+
+    async def ended(self, after: int = 0) -> list[Run]:
+        return [run async for run in self.runs.ran(Millis(after))]
+
+
+@pytest.fixture(params=["fake", "redis"])
+async def kept(request: pytest.FixtureRequest) -> AsyncIterator[Kept]:
+    async with AsyncExitStack() as stack:
+        if request.param == "fake":
+            fakes = Fakes()
+            store, runs = fakes.store(), FakeRuns(fakes.memory.runs, floor=7)
+            await store.rebuild(7, [])
+            yield Kept(fakes, store, runs)
+        else:
+            reals = await stack.enter_async_context(real(request.getfixturevalue("store_url")))
+            store = reals.store()
+            await store.rebuild(7, [])
+            yield Kept(reals, store, RedisRuns(reals.server, reals.cluster))
+
+
+def run(name: str, begin: int = 1000, end: int | None = None) -> Run:
+    return Run(
+        Uid(f"u-{name}"), "team a", name, "train", TenantName("team/a"), UserName("system:x:y"),
+        PoolName("h100"), {GPU: 8}, Millis(begin), end=None if end is None else Millis(end),
+    )  # fmt: skip
+
+
+def bound(run: Run, at: int) -> Run:
+    return replace(run, node=NodeName("n1"), bound=Millis(at))
+
+
+async def test_runs_come_back_as_they_were_written(kept: Kept) -> None:
+    going, over = bound(run("a"), 1500), replace(bound(run("b", 1000, 9000), 1500), assumed=True)
+    await kept.store.write(7, [Begun(going), Ran(over)])
+    assert await kept.runs.running() == await kept.store.running() == (going,)
+    assert await kept.ended() == [over]
+
+
+async def test_a_run_that_ended_goes_on_no_more(kept: Kept) -> None:
+    await kept.store.write(7, [Begun(run("a")), Ran(run("a", end=5000))])
+    assert await kept.runs.running() == ()
+    assert await kept.ended() == [run("a", end=5000)]
+
+
+async def test_what_was_kept_first_of_an_end_stands(kept: Kept) -> None:
+    await kept.store.write(7, [Ran(run("a", end=5000)), Ran(run("a", end=9000))])
+    assert await kept.ended() == [run("a", end=5000)]
+
+
+async def test_a_run_that_ended_is_not_begun_again(kept: Kept) -> None:
+    await kept.store.write(7, [Ran(run("a", end=5000)), Begun(run("a"))])
+    assert await kept.runs.running() == ()
+
+
+async def test_a_run_ends_where_the_pods_next_one_begins(kept: Kept) -> None:
+    await kept.store.write(7, [Begun(run("a", 1000)), Begun(run("a", 4000))])
+    assert await kept.runs.running() == (run("a", 4000),)
+    assert await kept.ended() == [run("a", 1000, 4000)]
+    await kept.store.write(7, [Begun(run("a", 1000)), Ran(run("a", 1000, 4000))])
+    assert await kept.runs.running() == (run("a", 4000),)
+    assert await kept.ended() == [run("a", 1000, 4000)]
+
+
+async def test_an_end_that_is_told_first_ends_the_run_before_it_too(kept: Kept) -> None:
+    await kept.store.write(7, [Begun(run("a", 1000)), Ran(run("a", 4000, 6000))])
+    assert await kept.runs.running() == ()
+    assert await kept.ended() == [run("a", 1000, 4000), run("a", 4000, 6000)]
+
+
+async def test_a_node_once_known_is_not_forgotten(kept: Kept) -> None:
+    await kept.store.write(7, [Begun(bound(run("a"), 1500)), Begun(run("a"))])
+    assert await kept.runs.running() == (bound(run("a"), 1500),)
+
+
+async def test_runs_outlast_a_rebuild(kept: Kept) -> None:
+    await kept.store.write(7, [Begun(run("a")), Ran(run("b", end=5000))])
+    await kept.world.store().rebuild(8, [Ran(run("c", end=6000)), Begun(run("d"))])
+    assert await kept.runs.running() == (run("a"), run("d"))
+    assert await kept.ended() == [run("b", end=5000), run("c", end=6000)]
+
+
+async def test_an_old_leader_cannot_end_a_run(kept: Kept) -> None:
+    await kept.store.write(7, [Begun(run("a"))])
+    await kept.world.store().claim(8)
+    with pytest.raises(EpochStale):
+        await kept.store.write(7, [Ran(run("a", end=5000))])
+    assert await kept.runs.running() == (run("a"),)
+
+
+async def test_runs_are_read_by_their_end_page_by_page(
+    kept: Kept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_runs, "PAGE", 3)
+    over = [run(f"{i:02}", end=5000 + 10 * (i // 4)) for i in range(13)]
+    await kept.store.write(7, [Ran(each) for each in over])
+    assert await kept.ended(4000) == over
+    assert await kept.ended(5000) == over[4:]
+    assert await kept.ended(5030) == []
+
+
+async def test_runs_are_complete_from_the_first_trimming_on(kept: Kept) -> None:
+    assert await kept.runs.complete_since() is None
+    await trim(kept.runs, now=3000)
+    await trim(kept.runs, now=9000)
+    assert await kept.runs.complete_since() == 3000
+
+
+async def test_old_runs_go_and_that_is_told(kept: Kept) -> None:
+    await trim(kept.runs, now=1000)
+    await kept.store.write(7, [Ran(run(str(i), end=5000 + i)) for i in range(10)])
+    await trim(kept.runs, now=9000, before=5004)
+    assert [each.pod for each in await kept.ended()] == ["4", "5", "6", "7", "8", "9"]
+    assert await kept.runs.complete_since() == 5003
+
+
+async def test_the_oldest_go_when_there_are_too_many(kept: Kept) -> None:
+    await kept.store.write(7, [Ran(run(str(i), end=5000 + i)) for i in range(10)])
+    await trim(kept.runs, now=1000, most=4)
+    assert [each.pod for each in await kept.ended()] == ["6", "7", "8", "9"]
+    assert await kept.runs.complete_since() == 5005
+
+
+async def test_an_old_leader_cannot_trim(kept: Kept) -> None:
+    await kept.store.write(7, [Ran(run("a", end=5000))])
+    await kept.world.store().claim(8)
+    if isinstance(kept.runs, FakeRuns):
+        kept.runs.floor = 8
+    with pytest.raises(EpochStale):
+        await trim(kept.runs, now=9000, before=6000)
+    assert await kept.ended() == [run("a", end=5000)]
+
+
+async def test_an_emptied_store_cannot_tell_since_when_runs_are_complete(kept: Kept) -> None:
+    await trim(kept.runs, now=1000)
+    await kept.world.flush()
+    if isinstance(kept.runs, FakeRuns):
+        kept.runs.runs = kept.world.memory.runs  # type: ignore[union-attr]
+    assert await kept.runs.complete_since() is None
+    assert await kept.ended() == []
+
+
+async def test_what_nobody_of_ours_wrote_is_left_out(store_url: str) -> None:
+    async with real(store_url) as world:
+        store, runs = world.store(), RedisRuns(world.server, world.cluster)
+        await store.rebuild(7, [Begun(run("a")), Ran(run("b", end=5000))])
+        at = f"fairgate:{{{world.cluster}}}:"
+        for text in ("", "[]", "[1]", '["x",0]', "{", '{"begin":1}', "[null,null]"):
+            await world.server.call("HSET", at + "running", "odd", text)
+            await world.server.call("HSET", at + "run", "odd/1", text)
+            await world.server.call("ZADD", at + "runs", 7000, "odd/1")
+            assert await runs.running() == await store.running() == (run("a"),)
+            assert [each async for each in runs.ran(Millis(0))] == [run("b", end=5000)]
+            await store.write(7, [Begun(replace(run("odd"), uid=Uid("odd")))])
+            await store.write(7, [Ran(replace(run("odd", 1000, 2000), uid=Uid("odd")))])
+            await world.server.call("HDEL", at + "run", "odd/1000")
+            await world.server.call("ZREM", at + "runs", "odd/1000")
+        assert not await runs.trim(7, Millis(9000), Millis(8000), 10)
+        assert await runs.complete_since() == 9000
+
+
+async def trim(runs: RunKeeper, *, now: int, before: int = 0, most: int = 1000) -> None:
+    while await runs.trim(7, Millis(now), Millis(before), most):
+        pass
