@@ -1,4 +1,4 @@
-"""Tenants and Pools as the API server has them, read and written: `ports.Resources`.
+"""Tenants and Pools as the API server has them, read and written: `api_ports.Resources`.
 
 Writes as Fairgate's own account and names whoever wants it: the rights of that person are the
 business of whoever calls. Decides nothing, repeats nothing.
@@ -13,10 +13,10 @@ from urllib.parse import quote
 
 import msgspec
 
+from app.api_ports import Stored
 from app.core.errors import ClusterRefused, ClusterUnavailable, WriteRefused
 from app.core.model import ANNOTATION_CHANGED, ANNOTATION_CHANGED_BY
 from app.kube.client import JSON, JSON_PATCH, Client
-from app.ports import Stored
 
 VERSION = "fairgate.io/v1alpha1"
 KINDS = {"tenants": "Tenant", "pools": "Pool"}
@@ -29,7 +29,7 @@ _VALUE = re.compile(r'Invalid value: (("(string|object|array|integer|number)"|\{
 
 
 class KubeResources:
-    """Implements `ports.Resources`."""
+    """Implements `api_ports.Resources`."""
 
     def __init__(self, client: Client) -> None:
         self._client = client

@@ -12,11 +12,11 @@ from typing import Any, Protocol
 import pytest
 import yaml
 
+from app.api_ports import Resources, Stored
 from app.core.errors import WriteRefused
 from app.dev.cluster import Cluster
 from app.kube.client import MERGE_PATCH, Client
 from app.kube.resources import KubeResources
-from app.ports import Resources, Stored
 from tests.fakes.resources import FakeResources
 
 TENANTS = "/apis/fairgate.io/v1alpha1/tenants"

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from app.api_ports import Stored
 from app.core.errors import ClusterRefused, ClusterUnavailable, WriteRefused
 from app.kube.client import Client
 from app.kube.resources import KubeResources, sentence
-from app.ports import Stored
 
 TENANTS = "/apis/fairgate.io/v1alpha1/tenants"
 FOUND = {
