@@ -159,6 +159,25 @@ def users() -> shown.Page[shown.UserShown]:
     return shown.Page(items=[alice, bob])
 
 
+def written(weight: str = "2") -> shown.TenantWritten:
+    """The tenant team-a as it was stored."""
+    return shown.TenantWritten(name="team-a", parent="research", weight=weight)
+
+
+def change(*, to_nobody: bool = False) -> shown.TenantChange:
+    """What doubling bob's weight would do."""
+    shares = [("alice@example.com", "0.5", "0.4"), ("bob", "0.166667", "0.266667")]
+    return shown.TenantChange(
+        before=written(),
+        after=written(),
+        shares=[
+            shown.ShareChange(tenant="team-a", user=user, before=before, after=after)
+            for user, before, after in shares
+            if not to_nobody
+        ],
+    )
+
+
 def usage(*, lost: bool = False) -> shown.Usage:
     """What two tenants used of two kinds of GPU, in the last hour."""
     rows = [
