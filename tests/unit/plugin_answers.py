@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from app.web.api import shown
+from app.web.api import shown, written
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 GPU = "nvidia.com/gpu"
@@ -159,19 +159,19 @@ def users() -> shown.Page[shown.UserShown]:
     return shown.Page(items=[alice, bob])
 
 
-def written(weight: str = "2") -> shown.TenantWritten:
+def stored(weight: str = "2") -> written.TenantWritten:
     """The tenant team-a as it was stored."""
-    return shown.TenantWritten(name="team-a", parent="research", weight=weight)
+    return written.TenantWritten(name="team-a", parent="research", weight=weight)
 
 
-def change(*, to_nobody: bool = False) -> shown.TenantChange:
+def change(*, to_nobody: bool = False) -> written.TenantChange:
     """What doubling bob's weight would do."""
     shares = [("alice@example.com", "0.5", "0.4"), ("bob", "0.166667", "0.266667")]
-    return shown.TenantChange(
-        before=written(),
-        after=written(),
+    return written.TenantChange(
+        before=stored(),
+        after=stored(),
         shares=[
-            shown.ShareChange(tenant="team-a", user=user, before=before, after=after)
+            written.ShareChange(tenant="team-a", user=user, before=before, after=after)
             for user, before, after in shares
             if not to_nobody
         ],

@@ -218,7 +218,7 @@ def test_the_token_is_sent_and_nothing_else(rest: Rest, run: Run) -> None:
 
 def test_names_are_one_segment_of_the_path(rest: Rest, run: Run) -> None:
     name = "ci/bot?x=1"
-    rest.answers[f"PUT /tenants/team-a/users/{name}/weight"] = answers.written()
+    rest.answers[f"PUT /tenants/team-a/users/{name}/weight"] = answers.stored()
     code, out, _ = run("weights", "set", "team-a", "--user", name, "2")
     assert (code, out) == (0, f"User {name} of tenant team-a weighs 2 from now on.\n")
     assert rest.asked[-1].body == {"weight": "2"}
@@ -226,12 +226,12 @@ def test_names_are_one_segment_of_the_path(rest: Rest, run: Run) -> None:
 
 
 def test_a_tenant_is_weighed(rest: Rest, run: Run) -> None:
-    rest.answers["PUT /tenants/team-a/weight"] = answers.written("3")
+    rest.answers["PUT /tenants/team-a/weight"] = answers.stored("3")
     told = run("weights", "set", "team-a", "3")
     assert told == (0, "Tenant team-a weighs 3 from now on.\n", "")
     assert rest.asked[-1].query == {}
     as_json = json.loads(run("weights", "set", "team-a", "3", "-o", "json")[1])
-    assert as_json == answers.written("3").model_dump(mode="json", by_alias=True)
+    assert as_json == answers.stored("3").model_dump(mode="json", by_alias=True)
 
 
 def test_a_dry_run_tells_whose_share_would_change(rest: Rest, run: Run) -> None:
