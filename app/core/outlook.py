@@ -187,6 +187,7 @@ class Outlook:
         if self._known is None:
             # Whoever does not lead never picks, so nothing else puts its tree in order.
             self._roster.usage.tree.settle()
+            heard = self._hearsay.heard
             own = (each.owner.uid for each in self._reservations.owners())
             self._known = Scene(
                 self._roster,
@@ -196,6 +197,7 @@ class Outlook:
                 self._reservations,
                 self._kept,
                 frozenset(own) | self._hearsay.owners,
+                heard.at if heard is not None else None,
             )
         return self._known
 

@@ -75,6 +75,12 @@ SHARE = Gauge(
     ["tenant"],
     registry=REGISTRY,
 )
+POOL_USED = Gauge(
+    "fairgate_pool_used",
+    "What released, unfinished pods reserve of a pool, whoever they belong to.",
+    ["pool", "resource"],
+    registry=REGISTRY,
+)
 DRIFT = Gauge(
     "fairgate_fairness_drift_ratio",
     "Largest drift between siblings that this process measured, over the published bound; "
@@ -225,7 +231,7 @@ class Leading:
         if epoch is not None:
             EPOCH.set(epoch)
             return
-        for gauge in (PENDING, OLDEST, USED, SHARE, CAPACITY, FRAGMENTATION):
+        for gauge in (PENDING, OLDEST, USED, SHARE, CAPACITY, POOL_USED, FRAGMENTATION):
             gauge.clear()
         DRIFT.set(0)
         JAIN.set(1)
@@ -242,14 +248,16 @@ class Leading:
             # Shares of unlike tenants have no meaningful sum, so the crowd has none.
             if label != OTHER and tenant.weight:
                 shares[label,] = float(tenant.share / tenant.weight)
-        capacity: dict[tuple[str, ...], float] = {
-            (str(pool), str(resource)): _unit(resource, value)
-            for pool, seen in view.pools.items()
-            for resource, value in seen.capacity.items()
-        }
+        capacity: dict[tuple[str, ...], float] = {}
+        taken: dict[tuple[str, ...], float] = {}
+        for pool, seen in view.pools.items():
+            for resource, value in seen.capacity.items():
+                capacity[str(pool), str(resource)] = _unit(resource, value)
+                taken[str(pool), str(resource)] = _unit(resource, seen.used.get(resource, 0))
         for gauge, values in ((USED, used), (SHARE, shares)):
             _replace(gauge, values)
         _replace(CAPACITY, capacity)
+        _replace(POOL_USED, taken)
         JAIN.set(jain(view))
 
     def pressing(

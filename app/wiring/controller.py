@@ -16,6 +16,7 @@ from app.control.corrections import Corrections
 from app.control.inbox import Inbox
 from app.control.leader import Leader
 from app.control.loop import Loop
+from app.control.narrator import Narrator
 from app.control.opening import Opening
 from app.control.publisher import Publisher
 from app.control.releases import Releases
@@ -99,6 +100,7 @@ async def controller(process: Process) -> None:
     announcer = PodAnnouncer(client)
     checkpoints = Checkpoints(engine.memory, ground.keeper, lambda: leadership.left() > 0, now)
     publisher = Publisher(engine, ResourceStatus(client), meters, lambda: leader.leads, now)
+    narrator = Narrator(engine, announcer, lambda: leader.leads, now)
     loop = Loop(
         engine,
         inbox,
@@ -111,7 +113,7 @@ async def controller(process: Process) -> None:
         heard,
         ENGINE_SECONDS.observe,
     )
-    process.tasks += [part.run for part in (loop, copier, leader, announcer, publisher)]
+    process.tasks += [part.run for part in (loop, copier, leader, announcer, publisher, narrator)]
     reports = RedisReports(ground.server, settings.cluster)
     collecting = Collecting(reports, auditor, lambda: leader.epoch, now)
     bulletins = RedisBulletins(ground.server, settings.cluster)

@@ -27,6 +27,7 @@ from app.ports import Authority
 from app.web.access import Access
 from app.web.api.app import api_app
 from app.web.api.ground import Ground
+from app.web.api.then import ToldQuotas
 from app.web.ops import Checks
 from app.web.view import View
 from tests.fakes.asgi import Reply, call
@@ -34,6 +35,7 @@ from tests.fakes.reports import FakeReporter
 from tests.fakes.resources import FakeResources
 from tests.fakes.rights import Rights
 from tests.fakes.runs import FakeRuns
+from tests.fakes.trail import FakeTrail, Stream
 
 GPU = Resource("nvidia.com/gpu")
 NOW = Millis(1_700_000_000_000)
@@ -49,6 +51,7 @@ def ground(authority: Authority) -> Ground:
         now=lambda: NOW,
         view=View(()),
         runs=FakeRuns(),
+        chain=FakeTrail(),
         resources=FakeResources(),
         reporter=FakeReporter(),
     )
@@ -62,14 +65,19 @@ class Both:
         self.resources, self.reporter = FakeResources(), FakeReporter()
         self.engine = Engine(ManagedResources((GPU,)), evicts=False, records=False)
         self.view = View((ev.Source.TENANTS, ev.Source.POOLS))
+        self.runs, self.stream = FakeRuns(), Stream()
+        chain = FakeTrail(self.stream)
         self.ground = replace(
             ground(self.rights),
             engine=self.engine,
             heard=lambda: self.engine.ready,
             age=lambda: 412,
             view=self.view,
+            runs=self.runs,
+            chain=chain,
             resources=self.resources,
             reporter=self.reporter,
+            past=ToldQuotas(chain, self.view),
         )
         self.checks: Checks = {"redis": lambda: True}
         self._made: tuple[Ground, Checks, ASGIApp] | None = None

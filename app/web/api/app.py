@@ -8,6 +8,7 @@ from fastapi import APIRouter, FastAPI
 
 from app.web import problems
 from app.web.aged import Aged
+from app.web.api.audit import audit_routes
 from app.web.api.ground import Ground
 from app.web.api.page import page_routes
 from app.web.api.pools import pool_routes
@@ -49,6 +50,7 @@ def api_app(ground: Ground, checks: Checks, pace: Pace | None = None) -> FastAPI
         quota_routes(ground),
         usage_routes(ground),
         workload_routes(ground),
+        audit_routes(ground),
         simulation_routes(ground),
         stream_routes(ground, time.monotonic, lambda: not _drains(checks), pace),
         write_routes(ground),

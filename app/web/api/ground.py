@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from app.api_ports import Forecasts, NoForecasts, PastQuotas
-from app.audit_ports import Reporter
+from app.audit_ports import Lines, Reporter
 from app.core.engine import Engine
 from app.core.model import Millis, TenantName
 from app.core.outlook import Outlook
@@ -32,6 +32,7 @@ class Ground:
     now: Callable[[], Millis]
     view: View
     runs: RunReader
+    chain: Lines
     resources: Resources
     reporter: Reporter
     forecasts: Forecasts = field(default_factory=NoForecasts)

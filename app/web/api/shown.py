@@ -229,7 +229,9 @@ class Usage(Page[UsageRow]):
 
 
 class QuotaRow(Shown):
-    """A tenant in a pool. With `?at=` the last four are null: only what was in force is kept."""
+    """A tenant in a pool. With `?at=` the last four are null: only what was in force is kept; and
+    the pool is "" of a tenant that had no quota in any.
+    """
 
     tenant: str
     parent: str | None
