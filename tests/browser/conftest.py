@@ -44,7 +44,13 @@ def opens(browser: Browser) -> Iterator[Opens]:
     contexts = []
     faults: list[str] = []
 
-    def open_page(served: Served, width: int = 1280, height: int = 900, **options: object) -> Page:
+    def open_page(
+        served: Served,
+        width: int = 1280,
+        height: int = 900,
+        now: int | None = None,
+        **options: object,
+    ) -> Page:
         context = browser.new_context(viewport={"width": width, "height": height}, **options)
         contexts.append(context)
         page = context.new_page()
@@ -57,6 +63,8 @@ def opens(browser: Browser) -> Iterator[Opens]:
         page.on("console", hear)
         page.on("pageerror", lambda error: faults.append(str(error)))
         page.set_default_timeout(30_000)
+        if now is not None:
+            page.clock.set_fixed_time(now / 1000)
         page.goto(served.url)
         return page
 

@@ -11,10 +11,13 @@ const RANGES = [
   ["86400", "1 day"],
   ["604800", "7 days"],
 ];
+const FIRST = "3600";
 const STEPS = 120;
 const MOST_POINTS = 3600;
 const MOST_LINES = 8;
+const PAGE = "5000";
 const MOST_PAGES = 20;
+const MOST_NAMED = 50;
 const AGAIN = 60_000;
 const HEIGHT = 240;
 
@@ -46,12 +49,14 @@ export class History {
     this.chart = this.drawn = null;
     this.seen = [];
     this.asked = null;
-    this.range = LIVE;
-    this.state = null;
+    this.range = FIRST;
+    this.chosen = false;
+    this.state = this.hello = null;
     this.place.replaceChildren();
   }
 
-  greet() {
+  greet(hello) {
+    this.hello = hello;
     if (this.place.firstChild) return;
     this.buttons = RANGES.map(([range, name]) =>
       make("button", { type: "button", "aria-pressed": "false", onclick: () => this.choose(range) }, name),
@@ -76,18 +81,19 @@ export class History {
         .filter((tenant) => tenant.parent === null || !state.owed[tenant.parent])
         .map((tenant) => [tenant.name, state.owed[tenant.name]?.held ?? 0]),
     );
-    this.seen.push({ at: Date.parse(state.at) / 1000, shares });
+    this.seen.push({ at: Date.now() / 1000, shares });
     if (this.seen.length > MOST_POINTS) this.seen.splice(0, this.seen.length - MOST_POINTS);
   }
 
   show(state) {
     this.state = state;
-    if (this.range === LIVE) this.draw(this.seen, "Of top-level tenants, as this page saw them.");
+    if (this.range === LIVE) this.draw(this.seen, "Top-level tenants, as this page saw them.");
     else this.fetch();
   }
 
   choose(range) {
     this.range = range;
+    this.chosen = true;
     this.asked = null;
     this.mark();
     say(this.note, "");
@@ -108,17 +114,31 @@ export class History {
     const step = seconds / STEPS;
     const until = Math.floor(Date.now() / 1000 / step) * step;
     const moment = (at) => new Date(at * 1000).toISOString();
-    const query = { by: "tenant,pool", from: moment(until - seconds), to: moment(until), step: String(step) };
+    const query = [
+      ["by", "tenant,pool"],
+      ["from", moment(until - seconds)],
+      ["to", moment(until)],
+      ["step", `${step}`],
+      ["limit", PAGE],
+    ];
+    // Whoever may not see the use of all may still see that of their own.
+    const own = this.hello.everyQueue ? [] : this.hello.queues.slice(0, MOST_NAMED);
+    query.push(...own.map((name) => ["tenant", name]));
     try {
       const { rows, since } = await this.pages(query);
       if (this.range !== range) return;
       const lost = since && Date.parse(since) / 1000 > until - seconds;
-      const note = "Measured against what the pools offer now.";
+      const note = "Top-level tenants, measured against what the pools offer now.";
       const gap = lost ? ` Before ${new Date(since).toLocaleString()} some use was not recorded.` : "";
       this.draw(this.points(rows, until - seconds, until, step), note + gap);
     } catch (error) {
       if (this.range !== range) return;
-      this.draw([], `The past cannot be shown: ${error.message}`);
+      if (this.chosen) this.draw([], `The past cannot be shown: ${error.message}`);
+      else {
+        this.range = LIVE;
+        this.mark();
+        this.show(this.state);
+      }
     }
   }
 
@@ -127,7 +147,7 @@ export class History {
     let since = null;
     let more;
     for (let page = 0; page < MOST_PAGES; page += 1) {
-      const asked = new URLSearchParams(more ? { ...query, continue: more } : query);
+      const asked = new URLSearchParams(more ? [...query, ["continue", more]] : query);
       const answer = await this.ask(`/v1/usage?${asked}`);
       rows.push(...answer.items);
       since = answer.completeSince;
@@ -137,14 +157,27 @@ export class History {
     return { rows, since };
   }
 
+  /** The top-level tenant that one is of, as far as it can be seen. */
+  root(name) {
+    const parents = new Map(this.state.tenants.map((tenant) => [tenant.name, tenant.parent]));
+    const seen = new Set();
+    while (parents.has(parents.get(name)) && !seen.has(name)) {
+      seen.add(name);
+      name = parents.get(name);
+    }
+    return name;
+  }
+
   points(rows, from, until, step) {
     const steps = new Map();
     for (const row of rows) {
       const at = Date.parse(row.at) / 1000;
       if (!steps.has(at)) steps.set(at, {});
-      const tenants = steps.get(at);
-      tenants[row.tenant] ??= {};
-      tenants[row.tenant][row.pool] = row.resourceSeconds;
+      const pools = (steps.get(at)[this.root(row.tenant)] ??= {});
+      const held = (pools[row.pool] ??= {});
+      for (const [resource, spent] of Object.entries(row.resourceSeconds)) {
+        held[resource] = (held[resource] ?? 0) + Number(spent);
+      }
     }
     const points = [];
     for (let at = from; at < until; at += step) {
@@ -200,6 +233,7 @@ export class History {
             width: 2,
             dash: index >= MOST_LINES / 2 ? [6, 4] : undefined,
             points: { show: false },
+            paths: uPlot.paths.stepped({ align: 1 }),
           })),
         ],
       },

@@ -56,12 +56,13 @@ async function* events(body, heard) {
 }
 
 /**
- * Listen until `stop` is called. `told` gets {kind: "live" | "lost", why?, seconds?} and each event
+ * Listen until `stop` is called. `told` gets {kind: "live"}, {kind: "lost", why, heard: Date} and each event
  * as {kind: "event", name, data}; {kind: "denied", status, why} is the last.
  */
 export function listen(token, told) {
   const stopping = new AbortController();
   let wait = SOONEST;
+  let last = null;
 
   async function once() {
     const ending = new AbortController();
@@ -69,6 +70,7 @@ export function listen(token, told) {
     stopping.signal.addEventListener("abort", end);
     let alarm = setTimeout(end, SILENT);
     const heard = () => {
+      last = new Date();
       clearTimeout(alarm);
       alarm = setTimeout(end, SILENT);
     };
@@ -113,7 +115,7 @@ export function listen(token, told) {
         }
         // A browser's own words for a broken connection help nobody.
         const why = error instanceof TypeError || error.name === "AbortError" ? "" : error.message;
-        told({ kind: "lost", why, seconds: Math.round(wait / 1000) });
+        told({ kind: "lost", why, heard: last });
         await new Promise((resume) => {
           const timer = setTimeout(resume, wait * (0.75 + Math.random() / 2));
           stopping.signal.addEventListener("abort", () => {
