@@ -98,6 +98,16 @@ class Trail(Protocol):
         """Keep no notes under these keys. Raises EpochStale."""
 
 
+class Lines(Protocol):
+    """Where the chain can be read. All raise StoreError."""
+
+    async def ending(self) -> Ending:
+        """How it ends."""
+
+    async def lines(self, after: int, limit: int) -> Sequence[tuple[int, str]]:
+        """At most `limit` entries above number `after`, each with its number, unread."""
+
+
 class Anchor(Protocol):
     """Where the newest signed head is kept outside Redis. May raise ClusterError."""
 

@@ -28,8 +28,16 @@ LONGEST = 120
 ROOM = 600
 """Characters of all changed fields together; the others are counted."""
 
+QUOTAS = re.compile(r"parent|weight|quotas\..*", re.DOTALL)
+"""Fields that are told whole, so that what was in force at a time can be known again ..."""
+REST = 8000
+"""... unless what the shown fields leave of them is longer than this."""
+
 LISTS = ("namespaces", "pools")
 """Fields that hold several names: what came and what went is shown."""
+
+MOST_PLACES = 20
+"""Of a decimal."""
 
 _FIRST = (
     re.compile(r"parent|weight|mode"),
@@ -180,15 +188,28 @@ def _shown(value: object) -> str:
         case Enum():
             return str(value.value)
         case Fraction():
-            return f"{float(value):.15g}"
+            return _decimal(value)
         case tuple():
             return ", ".join(map(str, value))
         case _:
             return str(value)
 
 
+def _decimal(value: Fraction) -> str:
+    """Return a decimal exactly; a fraction that is none, nearly."""
+    places = next((n for n in range(MOST_PLACES) if 10**n % value.denominator == 0), None)
+    if places is None or value < 0:
+        return f"{float(value):.15g}"
+    digits = str(value.numerator * 10**places // value.denominator).rjust(places + 1, "0")
+    return f"{digits[:-places]}.{digits[-places:]}" if places else digits
+
+
 def _text(spec: Spec) -> str:
-    return json.dumps(dict(spec), sort_keys=True, separators=(",", ":"))
+    return _text_of(dict(spec))
+
+
+def _text_of(value: Mapping[str, object]) -> str:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))
 
 
 def _read(text: str) -> Spec:
@@ -223,6 +244,14 @@ def _differences(before: Spec, after: Spec) -> dict[str, Fact]:
         else:
             changed[_cut(name)] = shown
     facts: dict[str, Fact] = {"fields": changed} | ({"more": more} if more else {})
+    rest = {
+        name: pair
+        for name in sorted(before.keys() | after.keys())
+        if QUOTAS.fullmatch(name) and before.get(name) != after.get(name)
+        if changed.get(name) != (pair := _pair(before.get(name), after.get(name)))
+    }
+    if (rest or more) and len(_text_of(rest)) <= REST:
+        facts["rest"] = rest
     digests = {"digestBefore": _digest(before), "digestAfter": _digest(after)}
     return facts | {name: digest for name, digest in digests.items() if digest}
 
@@ -239,8 +268,12 @@ def _shown_change(name: str, before: str | None, after: str | None) -> dict[str,
         found = {what: _cut(", ".join(sorted(names))) for what, names in lists.items() if names}
         if found:
             return found
+    return {when: _cut(text) for when, text in _pair(before, after).items()}
+
+
+def _pair(before: str | None, after: str | None) -> dict[str, str]:
     pair = {"before": before, "after": after}
-    return {when: _cut(text) for when, text in pair.items() if text is not None}
+    return {when: text for when, text in pair.items() if text is not None}
 
 
 def _digest(spec: Spec) -> str:

@@ -18,8 +18,10 @@ from app.core.model import (
     Uid,
     UserName,
 )
+from app.core.owed import Owed, owed
 from app.core.placement import Placement, Withheld
 from app.core.pools import Pools
+from app.core.pressure import Pressure, pressure
 from app.core.queues import Mark
 from app.core.reasons import Why
 from app.core.reservation import Reservations
@@ -32,6 +34,7 @@ from app.core.scale import Scale
 from app.core.scene import Scene
 from app.core.sentences import explain
 from app.core.snapshot import Snapshot, snapshot
+from app.core.sums import QueueName, sums
 from app.core.tenancy import Tenancy
 from app.core.tracked import Tracked
 from app.core.views import Bulletin, HeldView, NodeView, ReleasedView, UserView, View
@@ -93,6 +96,28 @@ class Outlook:
     def scale(self) -> Scale:
         """Return what shares are measured against."""
         return self._roster.usage.tree.scale
+
+    def owed(self) -> Mapping[TenantName, Owed]:
+        """Return what every tenant and user holds of the cluster, and what they are owed."""
+        return owed(self._roster, self._tenancy, self._pools)
+
+    def sums(self) -> Mapping[QueueName, Mapping[str, int]]:
+        """Return how many pods wait in each queue, by the word of the rule that holds them."""
+
+        def rule(uid: Uid) -> str | None:
+            answer = self.why(uid)
+            return answer.rule.value if answer is not None else None
+
+        return sums(self._roster, rule)
+
+    def pressure(self) -> Mapping[TenantName, Pressure]:
+        """Return how much each tenant has queued, and for how long."""
+        return pressure(self._roster)
+
+    def fragmentation(self) -> Mapping[PoolName, float]:
+        """Return the part of what is free in each pool that pods like the latest could not use."""
+        parts = {name: floor.fragmentation() for name, floor in self._pools.floors.items()}
+        return {name: part for name, part in parts.items() if part is not None}
 
     def why(self, uid: Uid) -> Why | None:
         """Return why a held pod waits; None for any other."""

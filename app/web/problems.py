@@ -17,6 +17,7 @@ from app.core.errors import ClusterError, StoreError, WriteRefused
 log = logging.getLogger("fairgate.web")
 
 MEDIA_TYPE = "application/problem+json"
+NO_CLUSTER = "The API server could not be asked who you are; try again in a moment."
 DEFECT = "Fairgate failed at this request through a defect of its own; its log says more."
 
 
@@ -39,13 +40,16 @@ class Refused(Exception):
         self.headers = dict(headers or {})
 
 
+def problem(status: int, detail: str) -> Problem:
+    """Return a problem."""
+    return Problem(title=HTTPStatus(status).phrase, status=status, detail=detail)
+
+
 def answer(status: int, detail: str, headers: Mapping[str, str] | None = None) -> JSONResponse:
     """Return a problem as an HTTP answer."""
-    problem = Problem(title=HTTPStatus(status).phrase, status=status, detail=detail)
     more = {"WWW-Authenticate": "Bearer"} if status == HTTPStatus.UNAUTHORIZED else {}
-    return JSONResponse(
-        problem.model_dump(), status, {**more, **(headers or {})}, media_type=MEDIA_TYPE
-    )
+    body = problem(status, detail).model_dump()
+    return JSONResponse(body, status, {**more, **(headers or {})}, media_type=MEDIA_TYPE)
 
 
 def install(app: FastAPI) -> None:
@@ -75,7 +79,7 @@ def install(app: FastAPI) -> None:
     @app.exception_handler(ClusterError)
     async def no_cluster(_: Request, error: ClusterError) -> JSONResponse:
         log.warning("could not ask the API server", extra={"why": str(error)})
-        return answer(503, "The API server could not be asked; try again in a moment.")
+        return answer(503, NO_CLUSTER)
 
     @app.exception_handler(StoreError)
     async def no_store(_: Request, error: StoreError) -> JSONResponse:

@@ -18,6 +18,9 @@ from app.kube.front_proxy import FrontProxy
 from app.kube.resources import KubeResources
 from app.kube.review import Reviews
 from app.settings import HostPort
+from app.sim.forecasts import Estimates
+from app.sim.simulations import WhatIfs
+from app.store.audit import AuditReader
 from app.store.bulletins import RedisBulletins
 from app.store.runs import RedisRuns
 from app.tls.renewal import Renewal
@@ -26,6 +29,7 @@ from app.web.access import Access
 from app.web.aggregated import Aggregated
 from app.web.api.app import api_app
 from app.web.api.ground import Ground
+from app.web.api.then import ToldQuotas
 from app.web.front import FrontDoor
 from app.web.pace import Pace
 from app.web.serve import Listener
@@ -41,9 +45,8 @@ async def api(process: Process) -> None:
     """Put together what the REST API needs."""
     settings = process.settings
     classes = {each.name: Resource(each.resource) for each in settings.device_classes}
-    engine = Engine(
-        ManagedResources(settings.managed_resources), evicts=False, classes=classes, records=False
-    )
+    managed = ManagedResources(settings.managed_resources)
+    engine = Engine(managed, evicts=False, classes=classes, records=False)
     inbox, view = Inbox(), View(())
     mirror = Mirror(engine, inbox, now)
 
@@ -57,11 +60,19 @@ async def api(process: Process) -> None:
     watch(process, Both(), sorted(NEEDED, key=lambda source: source.value))
     process.tasks.append(mirror.run)
     server = redis_of(process)
+    chain = AuditReader(server, settings.cluster)
     hearing = Hearing(RedisBulletins(server, settings.cluster), mirror.hear)
     process.tasks.append(hearing.run)
     process.checks["cluster heard"] = lambda: mirror.heard
     callers, strangers = (Pace(rate, time.monotonic) for rate in (settings.api_rate, STRANGERS))
     access = Access(Reviews(process.client, time.monotonic), callers, strangers)
+    runs = RedisRuns(server, settings.cluster)
+    estimates = Estimates(
+        lambda: engine.outlook.snapshot(now()) if mirror.heard else None, runs, managed
+    )
+    process.tasks.append(estimates.run)
+    simulations = WhatIfs(lambda: engine.outlook.snapshot(now()), lambda: estimates.runs)
+    process.stack.push_async_callback(simulations.close)
     ground = Ground(
         access,
         engine,
@@ -69,10 +80,14 @@ async def api(process: Process) -> None:
         mirror.age,
         now,
         view,
-        RedisRuns(server, settings.cluster),
+        runs,
+        chain,
         KubeResources(process.client),
         reporting_of(process),
+        forecasts=estimates,
+        past=ToldQuotas(chain, view),
         bulletin=lambda: mirror.bulletin,
+        simulations=simulations,
     )
     app = api_app(ground, process.checks)
     certificate = await certificate_of(process)

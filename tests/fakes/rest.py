@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from fractions import Fraction
 
 from starlette.types import ASGIApp
 
 from app.core import events as ev
 from app.core.engine import Engine
-from app.core.errors import ClusterUnavailable
 from app.core.model import (
     Millis,
     Node,
@@ -24,48 +23,22 @@ from app.core.model import (
     UserName,
 )
 from app.core.resources import PODS, ManagedResources
-from app.ports import Authority, Identity
+from app.ports import Authority
 from app.web.access import Access
 from app.web.api.app import api_app
 from app.web.api.ground import Ground
+from app.web.api.then import ToldQuotas
 from app.web.ops import Checks
 from app.web.view import View
 from tests.fakes.asgi import Reply, call
 from tests.fakes.reports import FakeReporter
 from tests.fakes.resources import FakeResources
+from tests.fakes.rights import Rights
 from tests.fakes.runs import FakeRuns
+from tests.fakes.trail import FakeTrail, Stream
 
 GPU = Resource("nvidia.com/gpu")
-ALICE = Identity("alice", groups=("team-a",))
 NOW = Millis(1_700_000_000_000)
-
-
-@dataclass
-class Rights:
-    """An authority that knows one token and a set of rights."""
-
-    granted: set[tuple[str, str]] = field(default_factory=set)
-    everything: bool = False
-    fails: bool = False
-
-    async def authenticate(self, token: str) -> Identity | None:
-        if self.fails:
-            raise ClusterUnavailable("no answer from https://10.0.0.1.")
-        return ALICE if token == "alices" else None
-
-    async def allows(
-        self,
-        identity: Identity,
-        verb: str,
-        resource: str,
-        subresource: str = "",
-        name: str = "",
-        *,
-        group: str = "fairgate.io",
-        namespace: str = "",
-    ) -> bool:
-        what = "/".join(filter(None, (resource, subresource, namespace, name)))
-        return identity == ALICE and (self.everything or (verb, what) in self.granted)
 
 
 def ground(authority: Authority) -> Ground:
@@ -78,6 +51,7 @@ def ground(authority: Authority) -> Ground:
         now=lambda: NOW,
         view=View(()),
         runs=FakeRuns(),
+        chain=FakeTrail(),
         resources=FakeResources(),
         reporter=FakeReporter(),
     )
@@ -91,14 +65,19 @@ class Both:
         self.resources, self.reporter = FakeResources(), FakeReporter()
         self.engine = Engine(ManagedResources((GPU,)), evicts=False, records=False)
         self.view = View((ev.Source.TENANTS, ev.Source.POOLS))
+        self.runs, self.stream = FakeRuns(), Stream()
+        chain = FakeTrail(self.stream)
         self.ground = replace(
             ground(self.rights),
             engine=self.engine,
             heard=lambda: self.engine.ready,
             age=lambda: 412,
             view=self.view,
+            runs=self.runs,
+            chain=chain,
             resources=self.resources,
             reporter=self.reporter,
+            past=ToldQuotas(chain, self.view),
         )
         self.checks: Checks = {"redis": lambda: True}
         self._made: tuple[Ground, Checks, ASGIApp] | None = None

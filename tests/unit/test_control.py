@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from dataclasses import replace as changed
@@ -39,6 +39,7 @@ from app.core.model import (
     Uid,
     UserName,
 )
+from app.core.pressure import Pressure
 from app.core.resources import PODS, ManagedResources
 from app.core.views import View
 from app.sim.world import held_pod
@@ -91,6 +92,8 @@ class FakeMeters:
     failures: list[str] = field(default_factory=list)
     views: list[View] = field(default_factory=list)
     drifts: list[float] = field(default_factory=list)
+    pressures: list[Mapping[TenantName, Pressure]] = field(default_factory=list)
+    evictions: list[tuple[TenantName, str, Mapping[Resource, float]]] = field(default_factory=list)
     strays: int = 0
 
     def leading(self, epoch: int | None) -> None:
@@ -98,6 +101,17 @@ class FakeMeters:
 
     def shares(self, view: View) -> None:
         self.views.append(view)
+
+    def pressing(
+        self,
+        view: View,
+        pressure: Mapping[TenantName, Pressure],
+        fragmentation: Mapping[PoolName, float],
+    ) -> None:
+        self.pressures.append(pressure)
+
+    def evicted(self, tenant: TenantName, cause: str, lost: Mapping[Resource, float]) -> None:
+        self.evictions.append((tenant, cause, lost))
 
     def drifted(self, ratio: float) -> None:
         self.drifts.append(ratio)
@@ -318,6 +332,59 @@ async def test_a_store_that_falls_too_far_behind_is_written_anew() -> None:
         await until(lambda: rig.meters.failures == ["write"])
         await rig.create(held_pod("p", "a"))
         await until(lambda: rig.released() == 1 and rig.is_copy())
+
+
+async def test_runs_that_end_while_redis_is_away_are_written_when_it_is_back() -> None:
+    async with running(Rig()) as rig:
+        rig.lead.free.set()
+        for name in ("p0", "p1"):
+            await rig.create(held_pod(name, "a"))
+        await until(lambda: len(rig.memory.runs.open) == 2)
+        rig.memory.down = True
+        await until(lambda: bool(rig.meters.failures))
+        rig.now = Millis(90_000)
+        await rig.hear(ev.PodGone(rig.now, held_pod("p0", "a").uid))
+        await until(lambda: len(list(rig.engine.outlook.running())) == 1)
+        rig.memory.down = False
+        await until(lambda: len(rig.memory.runs.ended) == 1)
+        (run,) = rig.memory.runs.ended.values()
+        assert (run.pod, run.begin, run.end, run.assumed) == ("p0", 60_000, 90_000, False)
+        assert [each.pod for each in rig.memory.runs.running()] == ["p1"]
+
+
+async def test_runs_that_redis_lost_again_are_written_again() -> None:
+    async with running(Rig()) as rig:
+        rig.lead.free.set()
+        for name in ("p0", "p1"):
+            await rig.create(held_pod(name, "a"))
+        await until(lambda: len(rig.memory.runs.open) == 2)
+        await rig.hear(ev.PodGone(rig.now, held_pod("p0", "a").uid))
+        await until(lambda: len(rig.memory.runs.ended) == 1)
+        before = rig.memory.runs
+        rig.memory.flush()
+        await until(lambda: rig.memory.runs == before)
+
+
+async def test_a_new_leader_goes_on_with_the_runs_of_the_last() -> None:
+    first = Rig()
+    pods = [held_pod(name, "a") for name in ("p0", "p1")]
+    async with running(first) as rig:
+        for pod in pods:
+            await rig.create(pod)
+        rig.lead.free.set()
+        await until(lambda: len(rig.memory.runs.open) == 2)
+    second = Rig(first.memory)
+    second.now = Millis(200_000)
+    seen = changed(pods[0], gates=(), release="1.1", started=Millis(170_000))
+    async with running(second) as rig:
+        await rig.create(seen)
+        rig.lead.transitions = 5
+        rig.lead.free.set()
+        await until(lambda: rig.leader.leads and len(rig.memory.runs.ended) == 1)
+        (run,) = rig.memory.runs.running()
+        assert (run.pod, run.begin) == ("p0", 60_000)
+        (ended,) = rig.memory.runs.ended.values()
+        assert (ended.pod, ended.begin, ended.end, ended.assumed) == ("p1", 60_000, 200_000, True)
 
 
 async def test_a_status_that_was_refused_is_published_later() -> None:

@@ -109,6 +109,35 @@ def test_managed_pod_is_read_whole() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("owners", "labels", "owner"),
+    [
+        ([], {}, ""),
+        ([{"kind": "Job", "name": "train", "controller": True}], {}, "train"),
+        ([{"kind": "Job", "name": "train"}], {}, ""),
+        (
+            [{"kind": "ReplicaSet", "name": "web-5f6d", "controller": True}],
+            {"pod-template-hash": "5f6d"},
+            "web",
+        ),
+        ([{"kind": "ReplicaSet", "name": "web-5f6d", "controller": True}], {}, "web-5f6d"),
+        (
+            [{"kind": "Job", "name": "web-5f6d", "controller": True}],
+            {"pod-template-hash": "5f6d"},
+            "web-5f6d",
+        ),
+    ],
+)
+def test_a_pods_owner_is_its_controller_and_of_a_replica_set_the_deployment(
+    owners: list[dict[str, object]], labels: dict[str, str], owner: str
+) -> None:
+    document = {
+        "metadata": {"ownerReferences": owners, "labels": labels},
+        "spec": {"containers": [{"resources": {"limits": {"nvidia.com/gpu": "1"}}}]},
+    }
+    assert managed(msgspec.convert(document, wire.Pod)).owner == owner
+
+
 def test_pod_without_maps_says_so() -> None:
     plain = managed(pod(ONE_GPU))
     assert (plain.has_labels, plain.has_annotations, plain.selector) == (False, False, {})

@@ -375,6 +375,20 @@ async def test_what_is_no_json_is_400(app: ASGIApp) -> None:
         assert problem(reply)
 
 
+async def test_a_body_is_json_whether_that_is_said_or_not(app: ASGIApp) -> None:
+    path, body = "/v1/tenants/team-a/weight", b'{"weight": "4"}'
+    kinds = {
+        "": 200, "application/json; charset=utf-8": 200,
+        "application/x-www-form-urlencoded": 415, "application/merge-patch+json": 415,
+    }  # fmt: skip
+    for kind, status in kinds.items():
+        head = {"authorization": "Bearer operator"} | ({"content-type": kind} if kind else {})
+        reply = await call(app, "PUT", path, body, head)
+        assert reply.status == status
+        if status == 415:
+            assert "send JSON" in problem(reply)
+
+
 async def test_a_body_is_bounded(app: ASGIApp) -> None:
     body = b'{"weight": "' + b"1" * (1024 * 1024) + b'"}'
     head = {"authorization": "Bearer operator", "content-type": "application/json"}

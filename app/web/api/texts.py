@@ -37,7 +37,7 @@ def parts_of_one(value: Fraction) -> str:
 
 def millis(at: datetime) -> Millis:
     """Return a time as the core counts it; without a zone it is UTC."""
-    return Millis(int((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1000))
+    return Millis(round((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1000))
 
 
 def moment(at: Millis) -> datetime:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import csv
 import io
 from collections.abc import Iterator, Sequence
@@ -18,13 +19,13 @@ from app.core.model import Millis
 from app.core.tally import By, Row, Tally, seconds
 from app.ports import Identity, RunReader
 from app.web.api.ground import Ground
+from app.web.api.paging import Limit, More, key_of, token
 from app.web.api.shown import Usage, UsageRow
-from app.web.api.texts import moment
+from app.web.api.texts import millis, moment
 from app.web.problems import Refused
 
 HOUR = Millis(3_600_000)
 MOST_STEPS = 10_000
-LONGEST_PAGE = 5_000
 AT_ONCE = 2
 """Answers that are added up at a time."""
 
@@ -63,8 +64,8 @@ def usage_routes(ground: Ground) -> APIRouter:
             str | None, Query(description="A row for each such time: 5m, or seconds.")
         ] = None,
         form: Annotated[str | None, Query(alias="format", pattern="^(json|csv)$")] = None,
-        limit: Annotated[int, Query(ge=1, le=LONGEST_PAGE)] = 500,
-        more: Annotated[str | None, Query(alias="continue", max_length=100)] = None,
+        limit: Limit = 100,
+        more: More = None,
         accept: Annotated[str, Header()] = "",
         identity: Identity = caller,
     ) -> Usage | Response:
@@ -88,7 +89,7 @@ def usage_routes(ground: Ground) -> APIRouter:
         period: dict[str, Any] = {"from": moment(begin), "to": moment(end)}
         page = Usage(items=shown, complete_since=since_when, **period)
         if first + limit < len(rows):
-            page.more = f"{begin}.{end}.{first + limit}"
+            page.more = token(begin, end, first + limit)
         return page
 
     return routes
@@ -116,24 +117,26 @@ def _names(by: str) -> tuple[By, ...]:
         return tuple(dict.fromkeys(By(name.strip()) for name in by.split(",")))
     except ValueError as error:
         known = ", ".join(each.value for each in By)
-        raise Refused(422, f"by: {by[:60]!r} names something else than {known}.") from error
+        raise Refused(400, f"by: {by[:60]!r} names something else than {known}.") from error
 
 
 def _span(
     since: str | None, until: str | None, more: str | None, now: Millis
 ) -> tuple[Millis, Millis, int]:
     """Return from when to when, and the first row; a later page is of the same time."""
-    if more is not None:
-        parts = more.split(".")
-        if len(parts) != 3 or not all(p.isascii() and p.isdigit() and len(p) < 16 for p in parts):
-            raise Refused(422, "continue: this is no text that an answer gave; leave it out.")
-        begin, end, first = (int(part) for part in parts)
-        return Millis(begin), Millis(min(end, now)), first
+    key = key_of(more, (int, int, int))
+    if key is not None:
+        begin, end, first = key
+        if not (0 <= begin < end <= now and first >= 0):
+            raise Refused(
+                400, "continue: this is no token of this list; leave it out to start anew."
+            )
+        return Millis(begin), Millis(end), first
     end = now if until is None else min(read_moment("to", until), now)
     begin = Millis(end - HOUR) if since is None else read_moment("from", since)
     if begin >= end:
-        raise Refused(422, "from must be before to, and in the past.")
-    return Millis(max(0, begin)), end, 0
+        raise Refused(400, "from: it must be before to, and in the past.")
+    return begin, end, 0
 
 
 def _step(written: str | None, begin: Millis, end: Millis) -> Millis | None:
@@ -143,22 +146,18 @@ def _step(written: str | None, begin: Millis, end: Millis) -> Millis | None:
         plain = written.isascii() and written.isdigit() and len(written) < 10
         step = Millis(int(written) * 1000) if plain else duration(written)
     except InvalidInput as error:
-        raise Refused(422, f"step: {error}") from error
+        raise Refused(400, f"step: {error}") from error
     if step <= 0 or (end - begin) / step > MOST_STEPS:
-        raise Refused(422, f"step: at least a second, and at most {MOST_STEPS} steps in all.")
+        raise Refused(400, f"step: at least a second, and at most {MOST_STEPS} steps in all.")
     return step
 
 
 def read_moment(name: str, written: str) -> Millis:
-    """Return a time of a query. Raises Refused (422)."""
-    try:
-        found = datetime.fromisoformat(written)
-        if found.tzinfo is not None:
-            return Millis(round(found.timestamp() * 1000))
-    except (ValueError, OverflowError):
-        pass
+    """Return a time of a query. Raises Refused (400)."""
+    with contextlib.suppress(ValueError, OverflowError):
+        return Millis(max(0, millis(datetime.fromisoformat(written))))
     # A plus in a query is a space unless it is encoded.
-    raise Refused(422, f"{name}: {written[:40]!r} is no time; write 2026-01-31T08:00:00Z.")
+    raise Refused(400, f"{name}: {written[:40]!r} is no time; write 2026-01-31T08:00:00Z.")
 
 
 def _shown(by: Sequence[By], row: Row, *, stepped: bool) -> UsageRow:

@@ -1,0 +1,143 @@
+"""The audit chain tells what every tenant was owed at any time that it reaches back to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from fractions import Fraction
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app.core.audit import Deed, Entry, Head, Record, seal
+from app.core.audit_lines import line, read
+from app.core.changes import Changes, key_of, spec_of
+from app.core.errors import InvalidInput
+from app.core.model import Millis, PoolName, Quota, Resource, Tenant, TenantName, UserName
+from app.core.past import Owed, Past
+
+GPU, CPU = Resource("nvidia.com/gpu"), Resource("cpu")
+LONG = PoolName("p" * 130)
+"""A name that no entry shows whole among the fields that changed."""
+
+names = st.sampled_from([TenantName("a"), TenantName("b.c"), TenantName("limit")])
+pools = st.sampled_from([PoolName("h100"), PoolName("a.limit.b"), LONG])
+decimals = st.builds(lambda n: Fraction(n, 10**6), st.integers(0, 10**18))
+amounts = st.dictionaries(st.sampled_from([GPU, CPU]), st.integers(0, 10**9), max_size=2)
+quotas = st.dictionaries(
+    pools, st.builds(Quota, amounts, amounts).filter(lambda q: q.guarantee or q.limit), max_size=3
+)
+users = st.dictionaries(
+    st.builds(lambda n: UserName(f"{n}" * 90), st.integers(0, 99)), decimals, max_size=9
+)
+tenants = st.builds(
+    Tenant, names, st.just(Millis(0)), decimals, st.one_of(st.none(), names), quotas=quotas,
+    user_weights=users,
+)  # fmt: skip
+steps = st.lists(
+    st.one_of(tenants, names, st.just("new leader")), max_size=25
+)  # a Tenant is put, a name is dropped
+
+
+class Chain:
+    """What a leader's changes become, and what was so at each time."""
+
+    def __init__(self) -> None:
+        self.changes, self.head = Changes(), Head()
+        self.now, self.notes = 1000, dict[str, str]()
+        self.entries: list[Entry] = []
+        self.tenants: dict[TenantName, Tenant] = {}
+        self.then: list[tuple[int, dict[TenantName, Tenant]]] = []
+        self.say(*self.changes.begin(Millis(self.now), {}))
+
+    def say(self, *records: Record) -> None:
+        for record in records:
+            entry = seal(self.head, 1, record)
+            self.head = entry.head
+            found = read(line(entry))  # as it comes back from Redis
+            assert isinstance(found, Entry)
+            self.entries.append(found)
+            self.notes |= dict(record.notes)
+
+    def step(self, step: Tenant | str) -> None:
+        self.then.append((self.now, dict(self.tenants)))
+        self.now += 10
+        at = Millis(self.now)
+        if isinstance(step, Tenant):
+            self.tenants[step.name] = step
+            self.say(*self.changes.put(at, key_of(Tenant, step.name), spec_of(step), "root"))
+        elif step == "new leader":
+            self.changes.end()
+            self.say(*self.changes.begin(at, {k: v for k, v in self.notes.items() if v}))
+        elif step in self.tenants:
+            del self.tenants[TenantName(step)]
+            self.say(*self.changes.drop(at, key_of(Tenant, step)))
+
+    def owed_at(self, at: int) -> list[Owed]:
+        past = Past(Millis(at))
+        for entry in self.entries:
+            past.see(entry)
+        return past.owed(self.tenants)
+
+
+def owed(tenants: Mapping[TenantName, Tenant]) -> list[Owed]:
+    return [
+        Owed(t.name, t.parent, t.weight, dict(sorted(t.quotas.items())))
+        for _, t in sorted(tenants.items())
+    ]
+
+
+@settings(max_examples=200, deadline=None)
+@given(steps=steps)
+def test_what_was_in_force_is_what_the_chain_tells(steps: list[Tenant | str]) -> None:
+    chain = Chain()
+    for step in steps:
+        chain.step(step)
+    for at, then in chain.then:
+        assert chain.owed_at(at) == owed(then)
+    assert chain.owed_at(chain.now) == owed(chain.tenants)
+
+
+TENANT = Tenant(TenantName("a"), Millis(0), Fraction(2), quotas={PoolName("h100"): Quota({GPU: 8})})
+
+
+def test_an_entry_of_an_older_version_is_enough_if_it_shows_all() -> None:
+    chain = Chain()
+    chain.step(TENANT)
+    chain.step(replace(TENANT, weight=Fraction(3)))
+    assert all("rest" not in entry.record.facts for entry in chain.entries)
+    (found,) = chain.owed_at(1010)
+    assert found.weight == 2
+
+
+@pytest.mark.parametrize(
+    ("deed", "facts"),
+    [
+        (Deed.GAP, {}),
+        (Deed.CHANGED, {"kind": "Tenant", "name": "a", "fields": {}, "more": 3}),
+        (
+            Deed.CHANGED,
+            {"kind": "Tenant", "name": "a", "fields": {"quotas.ppp…": {"before": "1"}}},
+        ),
+    ],
+)
+def test_where_the_chain_does_not_tell_all_nothing_is_told(
+    deed: Deed, facts: dict[str, str]
+) -> None:
+    chain = Chain()
+    chain.step(TENANT)
+    chain.now += 10
+    chain.say(Record(Millis(chain.now), deed, facts))
+    with pytest.raises(InvalidInput, match="ask for a later time"):
+        chain.owed_at(chain.now - 5)
+    assert chain.owed_at(chain.now) == owed(chain.tenants)
+
+
+def test_a_change_too_large_to_tell_is_said_to_be_so() -> None:
+    chain = Chain()
+    huge = {PoolName(f"{i:0120}"): Quota({GPU: i}, {GPU: i}) for i in range(60)}
+    chain.step(replace(TENANT, quotas=huge))
+    chain.step(replace(TENANT, quotas={}))
+    with pytest.raises(InvalidInput, match="does not tell all of what changed of tenant a"):
+        chain.owed_at(1010)
