@@ -15,8 +15,8 @@ from app.plugin.tables import fill, new_table, pod
 
 Item = Mapping[str, Any]
 
-_SAID = ("tenant", "pool")
-"""Whose numbers they are, which the reason says."""
+_SAID = ("tenant", "pool", "first", "its score", "own score")
+"""Numbers that the reason says already, or who is ahead."""
 
 
 def why(item: Item, wide: bool, now: datetime) -> RenderableType:

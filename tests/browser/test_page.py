@@ -8,11 +8,10 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from app.core import events as ev
-from app.core.effects import PodRef
 from app.core.model import Uid
 from app.web.api.stream import Pace
 from tests.browser.conftest import Opens
-from tests.fakes.town import NOW, Served, Town, busy, held, runs, served, tenant
+from tests.fakes.town import NOW, Served, Town, busy, held, ran, runs, served, tenant
 
 QUICK = Pace(beat=0.05, quiet=0.5, trust=0.2)
 FOCUSED = "document.activeElement.textContent || document.activeElement.id"
@@ -92,7 +91,6 @@ def test_a_change_is_seen_without_reloading(opens: Opens, place: Served) -> None
 
 
 def test_names_are_shown_as_text_whatever_they_are(opens: Opens, town: Town, place: Served) -> None:
-    town.queues.waiting[("teaching", HOSTILE)] = [PodRef(Uid("u"), "teaching", HOSTILE)]
     page = live(opens, place)
     place.tell(held("p", "teaching", HOSTILE), tenant(HOSTILE), runs("q", "a", HOSTILE, "t4-03"))
     queue = page.locator("#queue-rows tr", has_text=HOSTILE)
@@ -114,6 +112,7 @@ def test_pods_of_a_queue_are_shown_on_demand(opens: Opens, town: Town, place: Se
     expect(pods).to_be_focused()
     expect(pods.get_by_role("row")).to_have_count(8)
     expect(pods).to_contain_text("robotics/wait-0")
+    expect(pods.get_by_role("row").nth(1)).to_contain_text("limit queued: 1 of 7")
     button.click()
     expect(pods).to_be_hidden()
 
@@ -203,12 +202,32 @@ def test_the_filter_narrows_tenants_and_queues(opens: Opens, place: Served) -> N
     expect(page.locator("#queues")).to_contain_text("No queue matches")
 
 
-def test_history_is_kept_as_the_page_saw_it(opens: Opens, town: Town, place: Served) -> None:
-    page = live(opens, place)
+def test_history_comes_from_the_ledger(opens: Opens, town: Town, place: Served) -> None:
+    # All of the h100s for half an hour: 64 of them, each worth 4, of 272 units in all.
+    run = ran("vision", 64, since=60, until=30)
+    town.past.runs.ended[run.id] = run
+    page = live(opens, place, now=NOW)
+    expect(page.get_by_role("button", name="1 hour")).to_have_attribute("aria-pressed", "true")
     expect(page.locator("#history canvas")).to_be_visible()
+    page.get_by_text("Shares as a table").click()
+    shares = page.get_by_role("table", name="Shares of the cluster over time")
+    expect(shares.get_by_role("columnheader")).to_have_text(["Time", "research"])
+    expect(shares.get_by_role("cell").first).to_have_text("0 %")
+    expect(shares.get_by_role("cell").last).to_have_text("94 %")
+
+
+def test_without_the_ledger_history_is_what_the_page_saw(
+    opens: Opens, town: Town, place: Served
+) -> None:
+    town.rights.granted -= {("get", "tenants/usage")}
+    page = live(opens, place)
+    came = page.get_by_role("button", name="Since you came")
+    expect(came).to_have_attribute("aria-pressed", "true")
     page.get_by_text("Shares as a table").click()
     expect(page.locator("#history table")).to_contain_text("robotics")
     expect(page.locator("#history table")).to_contain_text("29 %")
+    page.get_by_role("button", name="7 days").click()
+    expect(page.locator("#history")).to_contain_text("may not get tenants/usage.fairgate.io")
 
 
 def test_no_page_is_wider_than_a_phone(opens: Opens, place: Served) -> None:

@@ -30,9 +30,11 @@ from app.core.model import (
     Resource,
     Tenant,
     TenantName,
+    Uid,
     UserName,
 )
 from app.core.resources import PODS, ManagedResources
+from app.core.runs import Run
 from app.core.views import Bulletin
 from app.settings import HostPort
 from app.sim.world import held_pod
@@ -44,6 +46,7 @@ from app.web.serve import Listener, Servers
 from app.web.view import View
 from tests.fakes.rest import ground
 from tests.fakes.rights import Rights
+from tests.fakes.runs import FakeRuns
 
 GPU = Resource("nvidia.com/gpu")
 LOOPBACK = HostPort("127.0.0.1", 0)
@@ -83,6 +86,7 @@ class Town:
         default_factory=lambda: Rights(set(EVERYTHING), name="alice@example.com")
     )
     bulletin: Bulletin | None = None
+    past: FakeRuns = field(default_factory=FakeRuns)
     now: Millis = NOW
     stays: bool = True
 
@@ -114,6 +118,7 @@ class Town:
             now=lambda: self.now,
             view=self.view,
             bulletin=lambda: self.bulletin,
+            runs=self.past,
         )
 
 
@@ -199,6 +204,14 @@ def busy() -> list[ev.ClusterEvent]:
     for namespace, user, count, devices in waiting:
         news += [held(f"wait-{n}", namespace, user, devices) for n in range(count)]
     return news
+
+
+def ran(tenant: str, devices: int, since: int, until: int, pool: str = "h100") -> Run:
+    """Return a run of a tenant, from and to so many minutes ago."""
+    uid = Uid(f"{tenant}-{pool}-{since}-{until}")
+    name, user = TenantName(tenant), UserName("u")
+    begin, end = Millis(NOW - since * 60_000), Millis(NOW - until * 60_000)
+    return Run(uid, tenant, uid, uid, name, user, PoolName(pool), {GPU: devices}, begin, end=end)
 
 
 class Served:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from app.web.api import shown
+from app.web.api import shown, written
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 GPU = "nvidia.com/gpu"
@@ -157,6 +157,25 @@ def users() -> shown.Page[shown.UserShown]:
     )
     bob = shown.UserShown(name="bob", weight="1", used={"h100": gpus(4)}, pending=1)
     return shown.Page(items=[alice, bob])
+
+
+def stored(weight: str = "2") -> written.TenantWritten:
+    """The tenant team-a as it was stored."""
+    return written.TenantWritten(name="team-a", parent="research", weight=weight)
+
+
+def change(*, to_nobody: bool = False) -> written.TenantChange:
+    """What doubling bob's weight would do."""
+    shares = [("alice@example.com", "0.5", "0.4"), ("bob", "0.166667", "0.266667")]
+    return written.TenantChange(
+        before=stored(),
+        after=stored(),
+        shares=[
+            written.ShareChange(tenant="team-a", user=user, before=before, after=after)
+            for user, before, after in shares
+            if not to_nobody
+        ],
+    )
 
 
 def usage(*, lost: bool = False) -> shown.Usage:

@@ -16,8 +16,9 @@ import pytest
 from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 
+from app.api_ports import Front
 from app.kube.front_proxy import read_front
-from app.ports import Front, Identity
+from app.ports import Identity
 from app.settings import HostPort
 from app.tls.issue import Authority, new_authority, write_private
 from app.web.access import CALLER

@@ -17,7 +17,6 @@ const the = (id) => document.getElementById(id);
 let stop = null;
 let state = null;
 let hello = null;
-let seen = null;
 
 const asks = (path, signal) => ask(path, sessionStorage.getItem(TOKEN), signal);
 const history = new History(the("history"), asks);
@@ -61,7 +60,7 @@ function hear(news) {
     status("live", "Live");
     complain("");
   } else if (news.kind === "lost") {
-    const shown = seen ? ` What you see is of ${time(seen)}.` : "";
+    const shown = state ? ` What you see is of ${time(news.heard)}.` : "";
     status("lost", "Connection lost, retrying");
     complain(`The connection was lost and is tried again.${news.why ? ` ${news.why}` : ""}${shown}`);
   } else if (news.kind === "denied") {
@@ -72,7 +71,6 @@ function hear(news) {
     greet();
   } else if (news.name === "state") {
     state = news.data;
-    seen = new Date(state.at);
     history.add(state);
     show();
   }

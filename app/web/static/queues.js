@@ -153,7 +153,7 @@ function list(queue, tenant, user) {
         make("th", { scope: "row", role: "rowheader", class: "name" }, `${pod.namespace}/${name}`),
         cell("used", "Asks for", amounts(pod.request ?? {})),
         cell("used", "Waits since", waited),
-        cell("reason", "Reason", pod.reason ?? ""),
+        cell("reason", "Reason", make("span", { class: "chip" }, pod.rule), ` ${pod.reason}`),
         cell("used", "Likely start in", estimateOf(pod.estimate)),
       ),
     );

@@ -21,14 +21,15 @@ async function problemOf(answer) {
   }
 }
 
-/** Ask a route for JSON. Throws Denied for 401 and 403, Error for anything else but 200. */
+/** Ask a route; return its JSON, or its text if it is none. Throws Denied for 401 and 403, Error for anything else but 200. */
 export async function ask(path, token, signal) {
   const answer = await fetch(path, {
     headers: { authorization: `Bearer ${token}`, accept: "application/json" },
     cache: "no-store",
     signal,
   });
-  if (answer.ok) return answer.json();
+  const isJson = answer.headers.get("content-type")?.includes("json");
+  if (answer.ok) return isJson ? answer.json() : answer.text();
   const detail = await problemOf(answer);
   if (answer.status === 401 || answer.status === 403) throw new Denied(answer.status, detail);
   throw new Error(detail);
@@ -56,12 +57,13 @@ async function* events(body, heard) {
 }
 
 /**
- * Listen until `stop` is called. `told` gets {kind: "live" | "lost", why?, seconds?} and each event
+ * Listen until `stop` is called. `told` gets {kind: "live"}, {kind: "lost", why, heard: Date} and each event
  * as {kind: "event", name, data}; {kind: "denied", status, why} is the last.
  */
 export function listen(token, told) {
   const stopping = new AbortController();
   let wait = SOONEST;
+  let last = null;
 
   async function once() {
     const ending = new AbortController();
@@ -69,6 +71,7 @@ export function listen(token, told) {
     stopping.signal.addEventListener("abort", end);
     let alarm = setTimeout(end, SILENT);
     const heard = () => {
+      last = new Date();
       clearTimeout(alarm);
       alarm = setTimeout(end, SILENT);
     };
@@ -113,7 +116,7 @@ export function listen(token, told) {
         }
         // A browser's own words for a broken connection help nobody.
         const why = error instanceof TypeError || error.name === "AbortError" ? "" : error.message;
-        told({ kind: "lost", why, seconds: Math.round(wait / 1000) });
+        told({ kind: "lost", why, heard: last });
         await new Promise((resume) => {
           const timer = setTimeout(resume, wait * (0.75 + Math.random() / 2));
           stopping.signal.addEventListener("abort", () => {

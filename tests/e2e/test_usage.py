@@ -1,0 +1,198 @@
+"""What was used on a real cluster: exact over a restart, and told over REST; so is the chain."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import signal
+import ssl
+import time
+import urllib.error
+import urllib.request
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from tests.e2e.auditing import audit
+from tests.e2e.stage import GPU, Object, Stage, name_of, pod, until
+
+SLACK = 2.0
+"""Seconds by which a watch may be late, and times of whole seconds may be off."""
+
+ROLE = {
+    "apiVersion": "rbac.authorization.k8s.io/v1",
+    "kind": "ClusterRole",
+    "metadata": {"name": "e2e-auditor"},
+    "rules": [
+        {"apiGroups": ["fairgate.io"], "resources": ["tenants/usage"], "verbs": ["get"]},
+        {"apiGroups": ["fairgate.io"], "resources": ["audit", "quotas"], "verbs": ["get"]},
+    ],
+}
+
+
+@dataclass
+class Reader:
+    """Somebody with the rights of an auditor."""
+
+    stage: Stage
+    token: str
+
+    def read(self, path: str) -> str:
+        details = self.stage.cluster.details()
+        request = urllib.request.Request(
+            f"{details.api}{path}", headers={"Authorization": f"Bearer {self.token}"}
+        )
+        context = ssl.create_default_context(cafile=details.ca)
+        with urllib.request.urlopen(request, context=context, timeout=30) as answer:
+            return str(answer.read().decode())
+
+    def seconds(self, query: str) -> dict[tuple[str, ...], float]:
+        """GPU-seconds by the names of each row."""
+        found = json.loads(self.read(f"/v1/usage?limit=500&{query}"))
+        return {
+            tuple(v for k, v in row.items() if k != "resourceSeconds"): float(
+                row["resourceSeconds"][GPU]
+            )
+            for row in found["items"]
+        }
+
+
+def auditor(stage: Stage, namespace: str) -> Reader:
+    stage.apply("default", ROLE)
+    account = f"--serviceaccount={namespace}:default"
+    kubectl = stage.cluster.kubectl
+    kubectl("create", "clusterrolebinding", "e2e-auditor", "--clusterrole=e2e-auditor", account)
+    stage.objects += [("clusterrole", "e2e-auditor"), ("clusterrolebinding", "e2e-auditor")]
+    token = kubectl("create", "token", "default", "-n", namespace, "--audience=fairgate").strip()
+    reader = Reader(stage, token)
+
+    def is_let_in() -> bool:
+        try:
+            reader.read("/v1/usage")
+        except urllib.error.HTTPError as error:
+            error.close()
+            return False
+        return True
+
+    until("RBAC lets it in", is_let_in)
+    return reader
+
+
+@dataclass
+class Life:
+    """When a pod began and ceased to use what it has: not before, and not after."""
+
+    began: tuple[float, float]
+    ended: tuple[float, float] = (0.0, 0.0)
+
+    def span(self) -> tuple[float, float]:
+        return self.ended[0] - self.began[1], self.ended[1] - self.began[0]
+
+
+def time_of(text: str) -> float:
+    return datetime.fromisoformat(text).timestamp()
+
+
+def lives(pods: list[Object]) -> dict[str, Life]:
+    return {
+        name_of(each): Life(
+            (
+                time_of(each["metadata"]["creationTimestamp"]) - SLACK,
+                time_of(each["status"]["startTime"]) + SLACK,
+            )
+        )
+        for each in pods
+    }
+
+
+def test_usage_is_what_pods_used_though_the_controller_was_killed(
+    stage: Stage, tmp_path: Path
+) -> None:
+    ours, others = stage.namespace("billed"), stage.namespace("others")
+    stage.tenant("billed", "1", ours)
+    reader = auditor(stage, others)
+    began = datetime.now().astimezone().isoformat(timespec="seconds").replace("+", "%2B")
+    gpus = 2
+    stage.apply(ours, *(pod(f"p{number}", gpus) for number in range(4)))
+    stage.apply(others, *(pod(f"q{number}", gpus) for number in range(2)))
+    until("all run", lambda: len(stage.running(ours) + stage.running(others)) == 6)
+    known = {**lives(stage.pods(ours)), **lives(stage.pods(others))}
+    until("it is told", lambda: len(reader.seconds(f"by=workload&from={began}")) == 6)
+
+    def delete(namespace: str, name: str) -> None:
+        before = time.time()
+        stage.delete(namespace, name)
+        known[name].ended = (before - SLACK, time.time() + SLACK)
+
+    delete(ours, "p0")
+    stage.cluster.stop_fairgate("controller", signal.SIGKILL)
+    delete(ours, "p1")
+    stage.cluster.start_fairgate("controller")
+    stage.apply(ours, pod("p4", gpus))
+    until("the next one leads", lambda: "p4" in stage.running(ours))
+    known["p1"].ended = (known["p1"].ended[0], time.time() + SLACK)  # nobody saw it
+    known |= lives([each for each in stage.pods(ours) if name_of(each) == "p4"])
+    for name in ("p2", "p3", "p4"):
+        delete(ours, name)
+    for name in ("q0", "q1"):
+        delete(others, name)
+    until("nothing goes on", lambda: not running(stage))
+
+    found = reader.seconds(f"by=workload&from={began}")
+    for name, life in known.items():
+        namespace = ours if name.startswith("p") else others
+        least, most = life.span()
+        used = found[(f"{namespace}/{name}",)]
+        print(f"{name}: {used:.3f} GPU-seconds, from {gpus * least:.1f} to {gpus * most:.1f}")
+        assert gpus * least <= used <= gpus * most
+
+    total = round(sum(found.values()), 3)
+    for by in ("tenant", "user", "pool", "node", "tenant,node"):
+        sums = reader.seconds(f"by={by}&from={began}")
+        assert round(sum(sums.values()), 3) == total, by
+    table = reader.read(f"/v1/usage?by=tenant,node&from={began}&format=csv")
+    rows = list(csv.DictReader(io.StringIO(table)))
+    assert round(sum(float(row[GPU]) for row in rows), 3) == total
+    mine = [row for row in rows if row["tenant"] == "billed"]
+    theirs = json.loads(reader.read(f"/v1/usage?tenant=billed&from={began}"))["items"]
+    assert [row["tenant"] for row in theirs] == ["billed"]
+    mine_in_all = round(sum(float(row[GPU]) for row in mine), 3)
+    assert float(theirs[0]["resourceSeconds"][GPU]) == mine_in_all
+
+
+def running(stage: Stage) -> bool:
+    return any(stage.using(namespace) for namespace in stage.namespaces)
+
+
+def test_an_auditor_verifies_what_rest_gave_and_sees_quotas_of_before(
+    stage: Stage, tmp_path: Path
+) -> None:
+    ours = stage.namespace("judged")
+    quotas = [{"pool": "default", "guarantee": {GPU: 4}, "limit": {GPU: 8}}]
+    stage.tenant("judged", "2", ours, quotas=quotas)
+    reader = auditor(stage, ours)
+    stage.apply(ours, pod("p"))
+    until("it runs", lambda: stage.running(ours) == ["p"])
+    until("its release is told", lambda: '"deed":"released"' in reader.read("/v1/audit"))
+    before = datetime.now().astimezone().isoformat().replace("+", "%2B")
+    stage.tenant("judged", "3", ours)
+
+    def weight(query: str) -> list[tuple[str, object]]:
+        rows = json.loads(reader.read(f"/v1/quotas?limit=500{query}"))["items"]
+        return [(row["weight"], row["guarantee"]) for row in rows if row["tenant"] == "judged"]
+
+    until("it is three", lambda: weight("")[0][0] == "3")
+    until("the chain tells", lambda: weight(f"&at={before}") == [("2", {GPU: "4"})])
+
+    (tmp_path / "audit.ndjson").write_text(reader.read("/v1/audit"))
+    head = json.loads(reader.read("/v1/audit/head"))
+    (tmp_path / "head.json").write_text(head["signed"])
+    files = (str(tmp_path / "audit.ndjson"), "--head", str(tmp_path / "head.json"))
+    assert audit(stage.cluster, "verify", *files[:1]).returncode == 0
+    done = audit(stage.cluster, "verify", *files)
+    # The head is newer than the export: what came between is missing, if anything did.
+    exported = json.loads((tmp_path / "audit.ndjson").read_text().splitlines()[-1])["head"]
+    assert (done.returncode == 0) == (exported["number"] >= head["number"]), done.stderr
+    mine = reader.read("/v1/audit?tenant=judged").splitlines()
+    assert {json.loads(text)["deed"] for text in mine} >= {"held", "released", "changed"}
