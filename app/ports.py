@@ -9,7 +9,7 @@ from typing import Protocol
 from app.core.checkpoint import Checkpoint
 from app.core.effects import Adopt, Intend, PodRef, Release, StoreWrite, Tell
 from app.core.events import ClusterEvent
-from app.core.model import Answer, Millis, PoolName, Resource, TenantName, Uid, UserName
+from app.core.model import Answer, Millis, PoolName, Resource, TenantName, UserName
 from app.core.pressure import Pressure
 from app.core.runs import Run
 from app.core.views import View
@@ -90,30 +90,6 @@ class Place:
     user: UserName
     position: int
     length: int
-
-
-class QueueLength(Protocol):
-    """How many pods wait in one queue."""
-
-    @property
-    def tenant(self) -> TenantName: ...
-    @property
-    def user(self) -> UserName: ...
-    @property
-    def pods(self) -> int: ...
-
-
-class QueueReader(Protocol):
-    """What every replica may read of the queues."""
-
-    async def place(self, uid: Uid) -> Place | None:
-        """Position of a held pod; None if it does not wait."""
-
-    async def queue(self, tenant: TenantName, user: UserName, limit: int) -> tuple[PodRef, ...]:
-        """The first `limit` pods of one queue, in order."""
-
-    async def counts(self) -> Sequence[QueueLength]:
-        """How many pods wait, queue by queue, sorted; empty queues are left out."""
 
 
 class Releaser(Protocol):

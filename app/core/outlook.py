@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from app.core import overview, queues
 from app.core.backlog import Turn
@@ -32,12 +32,16 @@ from app.core.running import Running
 from app.core.runs import Run
 from app.core.scale import Scale
 from app.core.scene import Scene
+from app.core.sentences import explain
 from app.core.snapshot import Snapshot, snapshot
 from app.core.sums import QueueName, sums
 from app.core.tenancy import Tenancy
 from app.core.tracked import Tracked
 from app.core.views import Bulletin, HeldView, NodeView, ReleasedView, UserView, View
 from app.core.why import why
+
+IN_FULL = 100
+"""Pods of a crowd whose owners are told in full: more are not told in time, or at all."""
 
 
 class Outlook:
@@ -67,15 +71,18 @@ class Outlook:
         self._hearsay = hearsay
         self._resting = resting
         self._running = running
+        self._settled = False
         self._view: View | None = None
         self._known: Scene | None = None
 
     def stale(self) -> None:
         """Something may have changed: think again."""
+        self._settled = False
         self._view = self._known = None
 
     def view(self) -> View:
         """Return what the status of tenants and pools should say now."""
+        self._settle()
         if self._view is None:
             self._view = overview.overview(
                 self._roster, self._tenancy, self._pools, self._placement, self._managed
@@ -117,6 +124,14 @@ class Outlook:
         tracked = self._held(uid)
         return why(tracked, self._scene()) if tracked is not None else None
 
+    def texts(self, held: Iterable[Tracked]) -> Iterator[tuple[Tracked, str]]:
+        """Return, for their owners, what held pods wait for; of a crowd the first in full."""
+        for number, tracked in enumerate(held):
+            if number < IN_FULL:
+                yield tracked, why(tracked, self._scene()).text
+            else:
+                yield tracked, explain(tracked, self._roster)
+
     def held(self, uid: Uid) -> HeldView | None:
         """Return how a held pod waits, as part of its gang if it has one; None for any other."""
         tracked = self._held(uid)
@@ -135,14 +150,17 @@ class Outlook:
 
     def people(self, tenant: TenantName) -> tuple[UserView, ...]:
         """Return the users of a tenant that are weighed, use or wait, by name."""
+        self._settle()
         return overview.people(tenant, self._roster, self._tenancy, self._managed)
 
     def nodes(self, pool: PoolName) -> tuple[NodeView, ...]:
         """Return the nodes of a pool, by name."""
+        self._settle()
         return overview.nodes(pool, self._pools, self._placement, self._managed)
 
     def ready_nodes(self, pool: PoolName) -> int:
         """Return how many nodes of a pool are ready."""
+        self._settle()
         return len(self._placement.open_nodes(pool))
 
     def find(self, namespace: str, name: str) -> Uid | None:
@@ -152,6 +170,7 @@ class Outlook:
 
     def released(self, uid: Uid) -> ReleasedView | None:
         """Return where a pod runs, or will, that is past the gate; None for any other."""
+        self._settle()
         tracked = self._roster.pods.get(uid)
         return queues.released(tracked) if tracked is not None and tracked.uses else None
 
@@ -183,10 +202,19 @@ class Outlook:
         tracked = self._roster.pods.get(uid)
         return tracked if tracked is not None and not tracked.uses else None
 
-    def _scene(self) -> Scene:
-        if self._known is None:
-            # Whoever does not lead never picks, so nothing else puts its tree in order.
+    def _settle(self) -> None:
+        """Put all in its place: who does not lead never picks, and while a watch is silent no
+        pass does it either.
+        """
+        if not self._settled:
+            self._settled = True
+            self._roster.reckon()
+            self._roster.settle()
             self._roster.usage.tree.settle()
+
+    def _scene(self) -> Scene:
+        self._settle()
+        if self._known is None:
             heard = self._hearsay.heard
             own = (each.owner.uid for each in self._reservations.owners())
             self._known = Scene(

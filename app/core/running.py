@@ -35,16 +35,21 @@ class Running:
 
     def follow(self, tracked: Tracked) -> Iterator[Begun | Ran]:
         """A pod may have another place than before: return what is to be kept of it."""
-        old, wanted = tracked.run, self._wanted(tracked)
-        if wanted is None and tracked.life is not Life.RELEASING:
-            tracked.entered = None
-        if wanted == old:
+        old = tracked.run
+        if old is None and tracked.life is not Life.USING:
+            if tracked.life is Life.HELD:
+                tracked.entered = None
+            return
+        wanted = self._wanted(tracked)
+        if wanted is old:
             return
         tracked.run = wanted
-        if wanted is not None:
+        if wanted is None:
+            tracked.entered = None
+        else:
             yield Begun(wanted)
         if old is not None and (wanted is None or wanted.begin != old.begin):
-            yield self._end(old, wanted.begin if wanted is not None else self._now)
+            yield self._end(old, self._now)
 
     def gone(self, tracked: Tracked) -> Iterator[Ran]:
         """A pod is dropped."""
@@ -90,27 +95,27 @@ class Running:
         self._roster.touched[tracked.pod.uid] = tracked
 
     def _wanted(self, tracked: Tracked) -> Run | None:
+        """Return what a pod's run is now: the one it was, if nothing is otherwise."""
         if tracked.life is not Life.USING or tracked.pool is None or tracked.leaf is None:
             return None
-        pod, old = tracked.pod, tracked.run
-        now = self._now
-        run = Run(
-            pod.uid,
-            pod.namespace,
-            pod.name,
-            pod.gang or pod.owner or pod.name,
-            tracked.leaf.tenant,
-            pod.user,
-            tracked.pool,
-            self._managed_of(pod.demand),
-            (now if tracked.entered is None else tracked.entered) if old is None else old.begin,
-        )
-        if old is not None and not old.alike(run):
-            run = replace(run, begin=max(old.begin, now))
+        pod, old, now = tracked.pod, tracked.run, self._now
+        whose = tracked.leaf.tenant, pod.user, tracked.pool, pod.gang or pod.owner or pod.name
+        amounts = self._managed_of(pod.demand)
+        begin = now if tracked.entered is None else tracked.entered
+        bound = pod.started
+        if old is not None:
+            goes_on = old.whose == whose and old.amounts == amounts
+            if goes_on and old.node == (pod.node or NO_NODE):
+                return old
+            begin = old.begin if goes_on else max(old.begin, now)
+            bound = old.bound if old.node == pod.node else None
+        tenant, user, pool, workload = whose
         if pod.node is not None:
-            bound = pod.started if old is None else old.bound if old.node == pod.node else None
-            run = replace(run, node=pod.node, bound=max(run.begin, now if bound is None else bound))
-        return run
+            bound = max(begin, now if bound is None else bound)
+        return Run(
+            pod.uid, pod.namespace, pod.name, workload, tenant, user, pool, amounts, begin,
+            pod.node or NO_NODE, bound if pod.node is not None else None,
+        )  # fmt: skip
 
     def _managed_of(self, demand: Amounts) -> Amounts:
         """Return what of a demand is managed: the one copy of it, for many pods ask alike."""

@@ -40,11 +40,10 @@ class Run:
         """Return what no other run has."""
         return self.uid, self.begin
 
-    def alike(self, other: Run) -> bool:
-        """Tell whether another run of this pod is of the same use, by the same user."""
-        return (self.tenant, self.user, self.pool, self.workload, self.amounts) == (
-            other.tenant, other.user, other.pool, other.workload, other.amounts
-        )  # fmt: skip
+    @property
+    def whose(self) -> tuple[TenantName, UserName, PoolName, str]:
+        """Return to whose account it is, and for which workload."""
+        return self.tenant, self.user, self.pool, self.workload
 
 
 @dataclass(frozen=True, slots=True)

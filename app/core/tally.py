@@ -5,7 +5,7 @@ Amounts are base units times milliseconds, whole numbers, until they are written
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -47,7 +47,8 @@ class Tally:
         step: Millis | None = None,
         most: int = MOST_ROWS,
     ) -> None:
-        self._by = tuple(by)
+        self._names = [_NAMES[each] for each in by]
+        self._stays = _stays if By.NODE in by else _whole
         self._begin = begin
         self._end = end
         self._step = step or Millis(max(1, end - begin))
@@ -59,8 +60,8 @@ class Tally:
         until = self._end if run.end is None else min(run.end, self._end)
         if until <= max(run.begin, self._begin):
             return
-        for node, begin, end in _stays(run, until):
-            names = self._names(run, node)
+        for node, begin, end in self._stays(run, until):
+            names = tuple([name(run, node) for name in self._names])
             for at, span in self._spans(begin, end):
                 self._count(names, at, run, span)
 
@@ -89,16 +90,6 @@ class Tally:
             yield Millis(at), following - begin
             begin = Millis(following)
 
-    def _names(self, run: Run, node: NodeName) -> tuple[str, ...]:
-        names = {
-            By.TENANT: run.tenant,
-            By.USER: run.user,
-            By.POOL: run.pool,
-            By.NODE: node,
-            By.WORKLOAD: f"{run.namespace}/{run.workload}",
-        }
-        return tuple([names[by] for by in self._by])
-
 
 def seconds(resource: Resource, spent: int) -> str:
     """Return resource-seconds as an exact decimal, in the unit in which people count it."""
@@ -108,7 +99,23 @@ def seconds(resource: Resource, spent: int) -> str:
     return f"-{text}" if spent < 0 else text
 
 
-def _stays(run: Run, until: Millis) -> Iterator[tuple[NodeName, Millis, Millis]]:
+_NAMES: Mapping[By, Callable[[Run, NodeName], str]] = {
+    By.TENANT: lambda run, node: run.tenant,
+    By.USER: lambda run, node: run.user,
+    By.POOL: lambda run, node: run.pool,
+    By.NODE: lambda run, node: node,
+    By.WORKLOAD: lambda run, node: f"{run.namespace}/{run.workload}",
+}
+
+Stays = Iterator[tuple[NodeName, Millis, Millis]]
+
+
+def _whole(run: Run, until: Millis) -> Stays:
+    """Return a run as one, wherever it was."""
+    yield NO_NODE, run.begin, until
+
+
+def _stays(run: Run, until: Millis) -> Stays:
     """Return where a run was, from when to when: on no node until it was bound."""
     bound = until if run.bound is None else max(run.begin, min(run.bound, until))
     yield NO_NODE, run.begin, bound

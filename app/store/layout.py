@@ -27,7 +27,6 @@ Parts in capitals are percent-encoded. The braces keep all keys of a cluster in 
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import lru_cache
 from typing import assert_never
 from urllib.parse import quote, unquote
@@ -164,11 +163,11 @@ def running(uid: bytes, record: bytes) -> Run:
 def ran(key: bytes, record: bytes) -> Run:
     """Return the run that an entry of `run` was made from."""
     gone = _to_gone(record)
-    run = _run(key.decode().rpartition("/")[0], gone)
-    return replace(run, end=Millis(gone.end), assumed=bool(gone.assumed))
+    uid = key.decode().rpartition("/")[0]
+    return _run(uid, gone, Millis(gone.end), assumed=bool(gone.assumed))
 
 
-def _run(uid: str, kept: Going) -> Run:
+def _run(uid: str, kept: Going, end: Millis | None = None, *, assumed: bool = False) -> Run:
     namespace, pod, workload, tenant, user, pool, node = split(kept.at)
     return Run(
         Uid(uid),
@@ -182,6 +181,8 @@ def _run(uid: str, kept: Going) -> Run:
         Millis(kept.begin),
         NodeName(node),
         Millis(kept.bound) if kept.bound else None,
+        end,
+        assumed,
     )
 
 

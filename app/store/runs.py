@@ -16,7 +16,8 @@ from app.store import layout
 from app.store.connection import Server
 from app.store.scripts import Scripts
 
-PAGE = 1000
+PAGE = 250
+"""Runs read at once: who reads many lets others have their turn in between."""
 STEP = 500
 """Runs removed at once: Redis serves nobody else meanwhile, for some milliseconds."""
 

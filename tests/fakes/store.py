@@ -101,7 +101,7 @@ class Memory:
 
 
 class FakeStore:
-    """`ports.Store` and `ports.QueueReader`. Those that share a Memory share a server."""
+    """`ports.Store`, and what may be read of it. Those that share a Memory share a server."""
 
     def __init__(self, memory: Memory | None = None) -> None:
         self.memory = memory or Memory()

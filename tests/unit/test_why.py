@@ -161,3 +161,33 @@ def test_without_backfill_the_next_keeps_the_small_waiting() -> None:
 
     assert found.rule is Rule.ORDER
     assert found.numbers["own before it"] == "1"
+
+
+def test_the_owner_is_told_who_comes_first_and_what_excludes_a_pool() -> None:
+    engine = leader(Quota())
+    engine.handle(ev.PodObserved(NOW, held_pod("wall", "a", 8)))
+    engine.handle(ev.Pass(NOW))
+    engine.handle(ev.PodObserved(NOW, held_pod("theirs", "b", 2)))
+    engine.handle(ev.Pass(NOW))
+
+    (first,) = told(engine, held_pod("p", "a", 2, since=5))
+    (other,) = told(engine, replace(held_pod("q", "a", 2), selector={"gpu": "a100"}))
+
+    assert first.endswith("; tenant default comes first")
+    assert other.endswith(
+        "; pool default: no node of it has the labels of its node selector, gpu=a100"
+    )
+
+
+def test_since_when_a_pod_runs_is_known_to_who_did_not_release_it() -> None:
+    follower = Engine(ManagedResources([GPU]))
+    pod = held_pod("p", "a", 2)
+    follower.handle(ev.PodObserved(NOW, pod))
+    follower.handle(ev.Pass(NOW))
+    released = replace(pod, gates=(), release="1.1", node=NodeName("n"))
+    follower.handle(ev.PodObserved(Millis(7000), released))
+    follower.handle(ev.Pass(Millis(7000)))
+
+    found = follower.outlook.released(pod.uid)
+    assert found is not None
+    assert (found.released, found.node) == (7000, "n")

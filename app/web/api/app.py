@@ -14,6 +14,7 @@ from app.web.api.page import page_routes
 from app.web.api.pools import pool_routes
 from app.web.api.queues import queue_routes
 from app.web.api.quotas import quota_routes
+from app.web.api.shown import DECIMAL
 from app.web.api.simulations import simulation_routes
 from app.web.api.stream import Pace, stream_routes
 from app.web.api.tenants import tenant_routes
@@ -39,7 +40,7 @@ def api_app(ground: Ground, checks: Checks, pace: Pace | None = None) -> FastAPI
             for status in (400, 401, 403, 404, 409, 412, 413, 422, 429, 503)
         },
     )
-    problems.install(app)
+    problems.install(app, {DECIMAL: "must be a decimal number of 0 or more, such as 2 or 0.5"})
     app.add_middleware(Bounded)
     app.add_middleware(Aged, age=ground.age, below="/v1/")
     v1 = APIRouter(prefix="/v1", tags=["v1"])

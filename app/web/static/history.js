@@ -1,7 +1,7 @@
 // Shares over time: from the ledger for a chosen range, or as this page saw them go by.
 
 import { cell, make, say, table } from "./dom.js";
-import { number, percent, time } from "./words.js";
+import { day, number, percent, time } from "./words.js";
 import uPlot from "/static/vendor/uplot/uPlot.esm.js";
 
 const LIVE = "live";
@@ -15,8 +15,6 @@ const FIRST = "3600";
 const STEPS = 120;
 const MOST_POINTS = 3600;
 const MOST_LINES = 8;
-const PAGE = "5000";
-const MOST_PAGES = 20;
 const MOST_NAMED = 50;
 const AGAIN = 60_000;
 const HEIGHT = 240;
@@ -119,13 +117,12 @@ export class History {
       ["from", moment(until - seconds)],
       ["to", moment(until)],
       ["step", `${step}`],
-      ["limit", PAGE],
     ];
     // Whoever may not see the use of all may still see that of their own.
     const own = this.hello.everyQueue ? [] : this.hello.queues.slice(0, MOST_NAMED);
     query.push(...own.map((name) => ["tenant", name]));
     try {
-      const { rows, since } = await this.pages(query);
+      const { rows, since } = await this.usage(query);
       if (this.range !== range) return;
       const lost = since && Date.parse(since) / 1000 > until - seconds;
       const note = "Top-level tenants, measured against what the pools offer now.";
@@ -142,19 +139,21 @@ export class History {
     }
   }
 
-  async pages(query) {
-    const rows = [];
-    let since = null;
-    let more;
-    for (let page = 0; page < MOST_PAGES; page += 1) {
-      const asked = new URLSearchParams(more ? [...query, ["continue", more]] : query);
-      const answer = await this.ask(`/v1/usage?${asked}`);
-      rows.push(...answer.items);
-      since = answer.completeSince;
-      more = answer.continue;
-      if (!more) break;
-    }
-    return { rows, since };
+  /** Return the rows, as CSV because that comes as a whole, and since when they are complete. */
+  async usage(query) {
+    const path = `/v1/usage?${new URLSearchParams([...query, ["format", "csv"]])}`;
+    const about = new URLSearchParams([...query.filter(([key]) => key !== "step"), ["limit", "1"]]);
+    const [text, { completeSince }] = await Promise.all([
+      this.ask(path),
+      this.ask(`/v1/usage?${about}`),
+    ]);
+    const [heading, ...lines] = parse(text);
+    const rows = lines.map((line) => {
+      const named = Object.fromEntries(heading.map((name, index) => [name, line[index]]));
+      const { tenant, pool, at, ...resourceSeconds } = named;
+      return { tenant, pool, at, resourceSeconds };
+    });
+    return { rows, since: completeSince };
   }
 
   /** The top-level tenant that one is of, as far as it can be seen. */
@@ -224,7 +223,7 @@ export class History {
           x: { time: true, range: (_, first, last) => [first, Math.max(last, first + 60)] },
           y: { range: (_, low, high) => [0, Math.min(1, Math.max(0.05, high * 1.1))] },
         },
-        axes: [axis, { ...axis, size: 52, values: (_, marks) => marks.map(percent) }],
+        axes: [{ ...axis, space: 70, values: (_, marks) => marks.map((at) => this.moment(at)) }, { ...axis, size: 52, values: (_, marks) => marks.map(percent) }],
         series: [
           {},
           ...this.names.map((name, index) => ({
@@ -255,17 +254,23 @@ export class History {
     const { whole, body } = table("Shares of the cluster over time", columns);
     for (let index = times.length - 1; index >= 0; index -= every) {
       const at = new Date(times[index] * 1000);
-      const day = Number(this.range) > 3600 ? `${at.toLocaleDateString()} ` : "";
+      const on = Number(this.range) > 3600 ? `${day(at)} ` : "";
       body.append(
         make(
           "tr",
           { role: "row" },
-          make("th", { scope: "row", role: "rowheader", class: "name" }, day + time(at)),
+          make("th", { scope: "row", role: "rowheader", class: "name" }, on + time(at)),
           ...this.names.map((name, line) => cell("number", name, percent(this.columns[line + 1][index]))),
         ),
       );
     }
     this.numbers.replaceChildren(whole);
+  }
+
+  /** A time as the axis shows it: of the day, or the day too if there are several. */
+  moment(at) {
+    const date = new Date(at * 1000);
+    return this.range === "604800" ? day(date) : time(date).slice(0, 5);
   }
 
   fit() {
@@ -275,6 +280,19 @@ export class History {
   repaint() {
     if (this.chart) this.plot();
   }
+}
+
+/** Return the cells of each line of a text of comma separated values. */
+export function parse(text) {
+  const lines = [];
+  let line = [];
+  for (const [, quoted, plain, end] of text.matchAll(/(?:"((?:[^"]|"")*)"|([^",\r\n]*))(,|\r?\n|$)/g)) {
+    line.push(quoted === undefined ? plain : quoted.replaceAll('""', '"'));
+    if (end === ",") continue;
+    if (line.length > 1 || line[0]) lines.push(line);
+    line = [];
+  }
+  return lines;
 }
 
 /** Return the tenants with the largest shares, by name. */

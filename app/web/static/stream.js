@@ -21,14 +21,15 @@ async function problemOf(answer) {
   }
 }
 
-/** Ask a route for JSON. Throws Denied for 401 and 403, Error for anything else but 200. */
+/** Ask a route; return its JSON, or its text if it is none. Throws Denied for 401 and 403, Error for anything else but 200. */
 export async function ask(path, token, signal) {
   const answer = await fetch(path, {
     headers: { authorization: `Bearer ${token}`, accept: "application/json" },
     cache: "no-store",
     signal,
   });
-  if (answer.ok) return answer.json();
+  const isJson = answer.headers.get("content-type")?.includes("json");
+  if (answer.ok) return isJson ? answer.json() : answer.text();
   const detail = await problemOf(answer);
   if (answer.status === 401 || answer.status === 403) throw new Denied(answer.status, detail);
   throw new Error(detail);

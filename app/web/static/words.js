@@ -8,6 +8,8 @@ const clock = new Intl.DateTimeFormat("en-GB", {
   second: "2-digit",
 });
 
+const days = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short" });
+
 /** A part of the cluster, 0 to 1. */
 export function percent(part) {
   const value = part * 100;
@@ -24,6 +26,10 @@ export function lasting(seconds) {
   if (seconds < 90 * 60) return `${Math.round(seconds / 60)} min`;
   if (seconds < 36 * 3600) return `${fine.format(seconds / 3600)} h`;
   return `${fine.format(seconds / 86400)} days`;
+}
+
+export function day(date) {
+  return days.format(date);
 }
 
 export function time(date) {
