@@ -6,6 +6,7 @@ early: `calibration` says by how much, from experience.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Mapping
 from statistics import median_low
 
@@ -34,6 +35,7 @@ def drain(snapshot: Snapshot, runs: RunTimes, seed: int) -> Mapping[Uid, float]:
     for number in range(SAMPLES):
         lasting = Drawn(snapshot, runs, tenancy, seed * SAMPLES + number)
         found.append(foresee(snapshot, lasting, until).starts)
+        gc.collect()  # a World refers to itself: several at once would take memory for nothing
     waits: dict[Uid, float] = {}
     for pod in snapshot.held:
         start = median_low([starts.get(pod.uid, snapshot.at + LATER) for starts in found])

@@ -31,7 +31,7 @@ PAUSES = 4.0
 
 SECONDS = 120.0
 NICE = 10
-MOST_PODS = 50_000
+MOST_PODS = 30_000
 LEARNED = Millis(7 * 24 * 3_600_000)
 """Runs that ended so long ago are learned from at the start."""
 

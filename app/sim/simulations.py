@@ -16,7 +16,7 @@ from app.sim.worker import Worker
 MOST_WAITING = 2
 """Callers who wait beside the one who is served."""
 
-MOST_PODS = 50_000
+MOST_PODS = 30_000
 """Pods of a backlog that is simulated: all of them, or none."""
 
 SECONDS = 20.0

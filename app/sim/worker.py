@@ -31,7 +31,7 @@ class Worker:
     ended; the next call starts afresh.
     """
 
-    def __init__(self, seconds: float, memory: int = 2 * GIB, nice: int = 0) -> None:
+    def __init__(self, seconds: float, memory: int = 3 * GIB // 4, nice: int = 0) -> None:
         self._nice = nice
         self._seconds = seconds
         self._memory = memory
