@@ -1,5 +1,5 @@
 # One word a target. `make run` and `make test` set up all they need; the second time is quick.
-.PHONY: run test check setup tools bench soak clean lock help
+.PHONY: run test check setup tools browser bench soak clean lock help
 .DEFAULT_GOAL := help
 SHELL := bash
 
@@ -17,6 +17,7 @@ help:
 	@echo "make soak    play random faults on a real cluster: MINUTES=30, SEED=... to play one again"
 	@echo "make setup   only set up: afterwards $(BIN)/fairgate works"
 	@echo "make tools   only build what the local cluster needs, into the cache"
+	@echo "make browser install chromium (Debian, as root) for the tests of the page; make test does it"
 	@echo "make clean   remove the virtual environment and caches of this folder"
 
 setup: $(READY)
@@ -38,9 +39,19 @@ run: setup
 	@$(BIN)/fairgate dev demo --stay
 
 # Without Go the tests that need a cluster are skipped, loudly; with REQUIRE_CLUSTER=1 they fail.
-test: setup
+test: setup browser
 	@$(BIN)/fairgate dev tools || [ -z "$(REQUIRE_CLUSTER)" ]
 	@$(BIN)/python -m pytest
+
+# Debian's package: Playwright's own download would come from a host of its own. Without a browser
+# the tests of the page are skipped; with REQUIRE_CLUSTER=1 they fail.
+browser:
+	@command -v chromium >/dev/null || { \
+	  echo "Installing chromium for the tests of the page (once) ..." && [ "$$(id -u)" = 0 ] && \
+	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive \
+	  apt-get install -qq -y --no-install-recommends chromium fonts-dejavu-core >/dev/null; } || { \
+	  echo "There is no chromium; on Debian, as root: apt-get install chromium." >&2; \
+	  [ -z "$(REQUIRE_CLUSTER)" ]; }
 
 check: setup
 	$(BIN)/ruff check .

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from app.core.checkpoint import Checkpoint
 from app.core.effects import Adopt, Intend, PodRef, Release, StoreWrite, Tell
 from app.core.events import ClusterEvent
-from app.core.model import Answer, Millis, PoolName, TenantName, Uid, UserName
+from app.core.model import Answer, Millis, PoolName, Resource, TenantName, UserName
+from app.core.pressure import Pressure
 from app.core.runs import Run
 from app.core.views import View
 
@@ -89,30 +90,6 @@ class Place:
     user: UserName
     position: int
     length: int
-
-
-class QueueLength(Protocol):
-    """How many pods wait in one queue."""
-
-    @property
-    def tenant(self) -> TenantName: ...
-    @property
-    def user(self) -> UserName: ...
-    @property
-    def pods(self) -> int: ...
-
-
-class QueueReader(Protocol):
-    """What every replica may read of the queues."""
-
-    async def place(self, uid: Uid) -> Place | None:
-        """Position of a held pod; None if it does not wait."""
-
-    async def queue(self, tenant: TenantName, user: UserName, limit: int) -> tuple[PodRef, ...]:
-        """The first `limit` pods of one queue, in order."""
-
-    async def counts(self) -> Sequence[QueueLength]:
-        """How many pods wait, queue by queue, sorted; empty queues are left out."""
 
 
 class Releaser(Protocol):
@@ -242,6 +219,17 @@ class Meters(Protocol):
     def shares(self, view: View) -> None:
         """What every tenant and pool holds now; replaces what was shown before."""
 
+    def pressing(
+        self,
+        view: View,
+        pressure: Mapping[TenantName, Pressure],
+        fragmentation: Mapping[PoolName, float],
+    ) -> None:
+        """What waits of whom, since when, and how much of what is free is of no use."""
+
+    def evicted(self, tenant: TenantName, cause: str, lost: Mapping[Resource, float]) -> None:
+        """A pod was evicted; `lost` are the resource-seconds that it had used, in base units."""
+
     def drifted(self, ratio: float) -> None:
         """How much of the published bound the largest drift between siblings has used."""
 
@@ -300,66 +288,6 @@ class Authority(Protocol):
         namespace: str = "",
     ) -> bool:
         """Tell whether RBAC grants this; no `name`: on all of them. Group "" is that of pods."""
-
-
-@dataclass(frozen=True, slots=True)
-class Stored:
-    """A Tenant or Pool as the API server has it; `spec` is its JSON.
-
-    `edition` is another whenever the spec is: a change of status leaves it. `version` is the
-    resource version, `document` the whole object.
-    """
-
-    name: str
-    edition: str
-    version: str
-    spec: Mapping[str, Any]
-    document: Mapping[str, Any]
-
-
-class Resources(Protocol):
-    """Tenants and Pools, read from the API server and written to it in somebody's name.
-
-    `kind` is `tenants` or `pools`. May raise ClusterError; WriteRefused if what is written may not
-    be. With `dry_run` all is judged and nothing is stored.
-    """
-
-    async def read(self, kind: str, name: str) -> Stored | None:
-        """Return it as it is now; None if there is none."""
-
-    async def write(
-        self,
-        kind: str,
-        name: str,
-        spec: Mapping[str, Any],
-        by: str,
-        before: Stored | None,
-        dry_run: bool = False,
-    ) -> Stored | None:
-        """Put this spec in place of that `before`, or make it anew; return what was stored.
-
-        None: it is no longer what it was before, or not there, and nothing was written. `by` is
-        who wants it.
-        """
-
-    async def delete(self, kind: str, before: Stored, by: str, dry_run: bool = False) -> bool:
-        """Delete it; False if it is no longer what it was before."""
-
-
-@dataclass(frozen=True, slots=True)
-class Front:
-    """How the API server shows itself, and whom it speaks for, when it asks us for somebody.
-
-    `ca` (PEM) signs its client certificate, `names` are the common names that may be on it; none:
-    any. The others are names of headers, and beginnings of such.
-    """
-
-    ca: bytes = b""
-    names: tuple[str, ...] = ()
-    users: tuple[str, ...] = ()
-    uids: tuple[str, ...] = ()
-    groups: tuple[str, ...] = ()
-    extras: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -22,6 +22,7 @@ from app.dev.progress import Told
 from loadtest import (
     creations,
     decisions,
+    estimates,
     latency,
     machine,
     packing,
@@ -39,7 +40,9 @@ from loadtest.report import Report, show
 MEASURES = {part.NAME: part for part in (creations, releases, latency)}
 OFFLINE = {part.NAME: part for part in (decisions, philly, packing, startup, recovery)}
 """Those that need no cluster, or bring their own."""
-ON_LOGS = (philly.NAME, windows.NAME, packing.NAME)
+ON_LOGS = (philly.NAME, windows.NAME, packing.NAME, estimates.NAME)
+SEVERAL = {part.NAME: part for part in (windows, estimates)}
+"""Those that give more than one table."""
 WRONG_INPUT, UNREACHABLE, DEFECT, INTERRUPTED = 2, 3, 4, 130
 
 
@@ -55,6 +58,7 @@ class Only(Enum):
     LATENCY = latency.NAME
     STARTUP = startup.NAME
     RECOVERY = recovery.NAME
+    ESTIMATES = estimates.NAME
 
 
 class Output(Enum):
@@ -110,8 +114,9 @@ def take(chosen: list[str], pods: int | None, rounds: int | None, progress: Told
     """Take these measures, on a cluster of their own if need be. Raises FairgateError."""
     began, box = time.monotonic(), machine.machine()
     measures = [OFFLINE[n].measure(progress, pods, rounds) for n in chosen if n in OFFLINE]
-    if windows.NAME in chosen:
-        measures += windows.measure(progress, pods, rounds)
+    for name in chosen:
+        if name in SEVERAL:
+            measures += SEVERAL[name].measure(progress, pods, rounds)
     versions = machine.versions({})
     on_cluster = [name for name in chosen if name in MEASURES]
     if on_cluster:

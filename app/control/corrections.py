@@ -17,6 +17,7 @@ from app.core.effects import Adopt, Bypassed, Expel
 from app.core.errors import ClusterError, ClusterRefused
 from app.core.events import EvictionAccepted, EvictionRefused
 from app.core.model import Millis, Uid
+from app.core.views import ReleasedView
 from app.ports import Adopter, Evictor, Leadership, Meters
 
 CONCURRENCY = 8
@@ -36,13 +37,16 @@ class Corrections:
         inbox: Inbox,
         meters: Meters,
         clock: Callable[[], Millis],
+        released: Callable[[Uid], ReleasedView | None] = lambda _: None,
     ) -> None:
+        """`released` tells what a pod uses, and since when."""
         self._adopter = adopter
         self._evictor = evictor
         self._leadership = leadership
         self._inbox = inbox
         self._meters = meters
         self._clock = clock
+        self._released = released
         self._orders: dict[Uid, Adopt | Expel] = {}
         """What waits, or is under way: one for a pod."""
         self._waiting: deque[Uid] = deque()
@@ -119,11 +123,21 @@ class Corrections:
         if isinstance(order, Adopt):
             await self._adopter.adopt(order)
             return
+        used = self._released(order.ref.uid)
         if await self._evictor.evict(order.ref):
+            if used is not None:
+                self._count(used, order.cause)
             log.info("pod evicted", extra=_facts(order, order.why))
             await self._inbox.put(EvictionAccepted(self._clock(), order.ref.uid))
         else:
             await self._inbox.put(EvictionRefused(self._clock(), order.ref.uid))
+
+    def _count(self, used: ReleasedView, cause: str) -> None:
+        held = 0.0
+        if used.released is not None:
+            held = max(0, self._clock() - used.released) / 1000
+        lost = {resource: amount * held for resource, amount in used.request.items()}
+        self._meters.evicted(used.tenant, cause, lost)
 
 
 def _facts(order: Adopt | Expel, why: object) -> dict[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import time
 from collections.abc import Callable
 from typing import assert_never
 
@@ -62,7 +63,9 @@ class Loop:
         recorder: Recorder,
         clock: Callable[[], Millis],
         heard: asyncio.Event,
+        timed: Callable[[float], None] = lambda _: None,
     ) -> None:
+        """`timed` is told how many seconds the engine was at it, pass by pass."""
         self._engine = engine
         self._inbox = inbox
         self._copier = copier
@@ -72,18 +75,22 @@ class Loop:
         self._recorder = recorder
         self._clock = clock
         self._heard = heard
+        self._timed = timed
         self._due: Millis | None = None
         self._named: set[Uid] = set()
 
     async def run(self) -> None:
         """Carry events and effects until cancelled."""
         while True:
-            for event in await self._inbox.take(self._pause()):
+            events = await self._inbox.take(self._pause())
+            began = time.perf_counter()
+            for event in events:
                 self._carry(self._engine.handle(event))
             now = self._clock()
             if self._due is not None and self._due <= now:
                 self._due = None
             self._carry(self._engine.handle(Pass(now)))
+            self._timed(time.perf_counter() - began)
             if self._engine.ready and not self._heard.is_set():
                 gc.freeze()  # what was heard at the start mostly stays: never look through it again
                 self._heard.set()

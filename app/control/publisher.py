@@ -76,7 +76,9 @@ class Publisher:
                 self._published.clear()
                 continue
             view = self._engine.outlook.view()
+            outlook = self._engine.outlook
             self._meters.shares(view)
+            self._meters.pressing(view, outlook.pressure(), outlook.fragmentation())
             self._meters.drifted(self._engine.drift.ratio)
             statuses = self._statuses(view)
             self._published = {k: s for k, s in self._published.items() if k in statuses}

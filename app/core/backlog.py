@@ -101,6 +101,17 @@ class Queue:
         lines = (line.irange(turn, inclusive=(False, True)) for line in self._lines.values())
         return merge(*lines)
 
+    def oldest(self) -> Millis | None:
+        """Return since when the oldest workload waits; None: nothing does."""
+        found: list[Millis] = []
+        for line in self._lines.values():
+            place = 0
+            while place < len(line):  # the first of each priority is the oldest of it
+                turn = line[place]
+                found.append(turn.since)
+                place = line.bisect_left((turn.precedence + 1,))
+        return min(found, default=None)
+
     def head(self) -> tuple[Turn, Shape] | None:
         """Return who is first, or None."""
         if not self._heads:

@@ -209,11 +209,13 @@ class Bypassed:
 class Expel:
     """Evict this pod for its own sake, not for another's. Asked again until it is gone.
 
-    `EvictionRefused` says that it stays for now.
+    `EvictionRefused` says that it stays for now. `why` is a sentence, `cause` one of a few fixed
+    words: `unbound`, no node took it; `bypass`, it was never released.
     """
 
     ref: PodRef
     why: str
+    cause: str = "unbound"
 
 
 class Notice(Enum):

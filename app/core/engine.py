@@ -31,7 +31,6 @@ from app.core.resources import ManagedResources
 from app.core.resting import Resting
 from app.core.roster import Roster
 from app.core.running import Running
-from app.core.sentences import explain
 from app.core.tenancy import Tenancy
 from app.core.tracked import Tracked
 from app.core.turns import Turns
@@ -379,12 +378,12 @@ class Engine:
 
     def _tell_news(self) -> None:
         """Tell the owners of pods that came and were not released at once, and why they wait."""
-        for tracked in self._news:
-            if tracked.life is Life.HELD and self._roster.pods.get(tracked.pod.uid) is tracked:
-                self._say(tracked, Notice.HELD, explain(tracked, self._roster))
-        self._news.clear()
-        for tracked in self._roster.take_changed():
-            self._say(tracked, Notice.WAITING, explain(tracked, self._roster))
+        pods, news, self._news = self._roster.pods, self._news, []
+        held = [t for t in news if t.life is Life.HELD and pods.get(t.pod.uid) is t]
+        for tracked, text in self.outlook.texts(held):
+            self._say(tracked, Notice.HELD, text)
+        for tracked, text in self.outlook.texts(self._roster.take_changed()):
+            self._say(tracked, Notice.WAITING, text)
 
     def _say(self, tracked: Tracked, notice: Notice, message: str) -> None:
         self._effects.append(Tell(tracked.ref, notice, message))

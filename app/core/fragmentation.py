@@ -185,6 +185,15 @@ class Gauge:
         sizes = {one.row: one.size for one in devices}
         return sum(max(0, free[i]) * 1000 // sizes.get(i, 1) for i in self.devices)
 
+    def wanted(self, room: Room) -> int:
+        """Return what `usable` would be if any part of what is free could be used."""
+        free, devices = room
+        sizes = {one.row: one.size for one in devices}
+        return sum(
+            max(0, free[index]) * 1000 // sizes.get(index, 1) * count
+            for (index, _), count in self._rows
+        )
+
     def _read(self, room: Room) -> int:
         free, devices = room
         state = (devices, tuple([free[i] for i in self.devices]))

@@ -98,6 +98,16 @@ class Nodes:
             return {}
         return dict(zip(self._layout.resources, site.free, strict=True))
 
+    def fragmentation(self) -> float | None:
+        """Return the part of the free devices that pods like the latest could not use.
+
+        None: nothing is free, or no such pod was seen. Changes nothing, so whoever asks, and when,
+        makes no difference to what is decided.
+        """
+        rooms = [site.room() for site in self._open.values()]
+        there = sum(self._gauge.wanted(room) for room in rooms)
+        return 1 - sum(self._gauge.usable(room) for room in rooms) / there if there else None
+
     def find(
         self, parts: Parts, withheld: Mapping[NodeName, Amounts] = _NOTHING, pins: Pins = ()
     ) -> Plan | None:

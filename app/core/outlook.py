@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from app.core import overview, queues
 from app.core.backlog import Turn
@@ -18,8 +18,10 @@ from app.core.model import (
     Uid,
     UserName,
 )
+from app.core.owed import Owed, owed
 from app.core.placement import Placement, Withheld
 from app.core.pools import Pools
+from app.core.pressure import Pressure, pressure
 from app.core.queues import Mark
 from app.core.reasons import Why
 from app.core.reservation import Reservations
@@ -30,11 +32,16 @@ from app.core.running import Running
 from app.core.runs import Run
 from app.core.scale import Scale
 from app.core.scene import Scene
+from app.core.sentences import explain
 from app.core.snapshot import Snapshot, snapshot
+from app.core.sums import Group, groups
 from app.core.tenancy import Tenancy
 from app.core.tracked import Tracked
 from app.core.views import Bulletin, HeldView, NodeView, ReleasedView, UserView, View
 from app.core.why import why
+
+IN_FULL = 100
+"""Pods of a crowd whose owners are told in full: more are not told in time, or at all."""
 
 
 class Outlook:
@@ -64,15 +71,18 @@ class Outlook:
         self._hearsay = hearsay
         self._resting = resting
         self._running = running
+        self._settled = False
         self._view: View | None = None
         self._known: Scene | None = None
 
     def stale(self) -> None:
         """Something may have changed: think again."""
+        self._settled = False
         self._view = self._known = None
 
     def view(self) -> View:
         """Return what the status of tenants and pools should say now."""
+        self._settle()
         if self._view is None:
             self._view = overview.overview(
                 self._roster, self._tenancy, self._pools, self._placement, self._managed
@@ -87,10 +97,35 @@ class Outlook:
         """Return what shares are measured against."""
         return self._roster.usage.tree.scale
 
+    def owed(self) -> Mapping[TenantName, Owed]:
+        """Return what every tenant and user holds of the cluster, and what they are owed."""
+        return owed(self._roster, self._tenancy, self._pools)
+
+    def groups(self) -> tuple[Group, ...]:
+        """Return how many pods wait in each queue, in groups that one rule holds back."""
+        return groups(self._roster)
+
+    def pressure(self) -> Mapping[TenantName, Pressure]:
+        """Return how much each tenant has queued, and for how long."""
+        return pressure(self._roster)
+
+    def fragmentation(self) -> Mapping[PoolName, float]:
+        """Return the part of what is free in each pool that pods like the latest could not use."""
+        parts = {name: floor.fragmentation() for name, floor in self._pools.floors.items()}
+        return {name: part for name, part in parts.items() if part is not None}
+
     def why(self, uid: Uid) -> Why | None:
         """Return why a held pod waits; None for any other."""
         tracked = self._held(uid)
         return why(tracked, self._scene()) if tracked is not None else None
+
+    def texts(self, held: Iterable[Tracked]) -> Iterator[tuple[Tracked, str]]:
+        """Return, for their owners, what held pods wait for; of a crowd the first in full."""
+        for number, tracked in enumerate(held):
+            if number < IN_FULL:
+                yield tracked, why(tracked, self._scene()).text
+            else:
+                yield tracked, explain(tracked, self._roster)
 
     def held(self, uid: Uid) -> HeldView | None:
         """Return how a held pod waits, as part of its gang if it has one; None for any other."""
@@ -110,14 +145,17 @@ class Outlook:
 
     def people(self, tenant: TenantName) -> tuple[UserView, ...]:
         """Return the users of a tenant that are weighed, use or wait, by name."""
+        self._settle()
         return overview.people(tenant, self._roster, self._tenancy, self._managed)
 
     def nodes(self, pool: PoolName) -> tuple[NodeView, ...]:
         """Return the nodes of a pool, by name."""
+        self._settle()
         return overview.nodes(pool, self._pools, self._placement, self._managed)
 
     def ready_nodes(self, pool: PoolName) -> int:
         """Return how many nodes of a pool are ready."""
+        self._settle()
         return len(self._placement.open_nodes(pool))
 
     def find(self, namespace: str, name: str) -> Uid | None:
@@ -127,6 +165,7 @@ class Outlook:
 
     def released(self, uid: Uid) -> ReleasedView | None:
         """Return where a pod runs, or will, that is past the gate; None for any other."""
+        self._settle()
         tracked = self._roster.pods.get(uid)
         return queues.released(tracked) if tracked is not None and tracked.uses else None
 
@@ -158,10 +197,20 @@ class Outlook:
         tracked = self._roster.pods.get(uid)
         return tracked if tracked is not None and not tracked.uses else None
 
-    def _scene(self) -> Scene:
-        if self._known is None:
-            # Whoever does not lead never picks, so nothing else puts its tree in order.
+    def _settle(self) -> None:
+        """Put all in its place: who does not lead never picks, and while a watch is silent no
+        pass does it either.
+        """
+        if not self._settled:
+            self._settled = True
+            self._roster.reckon()
+            self._roster.settle()
             self._roster.usage.tree.settle()
+
+    def _scene(self) -> Scene:
+        self._settle()
+        if self._known is None:
+            heard = self._hearsay.heard
             own = (each.owner.uid for each in self._reservations.owners())
             self._known = Scene(
                 self._roster,
@@ -171,6 +220,7 @@ class Outlook:
                 self._reservations,
                 self._kept,
                 frozenset(own) | self._hearsay.owners,
+                heard.at if heard is not None else None,
             )
         return self._known
 

@@ -157,7 +157,7 @@ class Oversight:
             tracked = self._strays[uid]
             if not tracked.pod.terminating:
                 tracked.evicted = BYPASSED
-                effects.append(Expel(tracked.ref, BYPASSED))
+                effects.append(Expel(tracked.ref, BYPASSED, "bypass"))
         return effects
 
     def _right(self, uid: Uid, stamp: str, live: bool) -> Right | None:

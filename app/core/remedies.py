@@ -64,7 +64,9 @@ def remedies_of_limit(
         over = used + asked - most
         if over <= 0:
             continue
-        if asked <= most:
+        if asked > most:
+            found.append(f"less than {render(r, most + 1)} {r} asked for")
+        else:
             found.append(
                 f"a release of {render(r, over)} {r} that tenant {name} uses in pool {pool}"
             )

@@ -13,7 +13,7 @@ from app.core.branch import Branch, Leaf, path
 from app.core.model import Amounts
 from app.core.order import GUARANTEED, LEFTOVERS
 from app.core.reasons import Ahead
-from app.core.resources import fits
+from app.core.resources import fits, largest
 from app.core.scene import Place
 from app.core.shares import Tree
 
@@ -49,18 +49,20 @@ def rivals(place: Place, tree: Tree, *, backfill: bool) -> Rivals | None:
         for sibling in tree.children(branch.parent):
             if sibling is branch or sibling.key is None or sibling.key.blocked:
                 break
-            if any(_competes(each, place.shape, backfill) for each in sibling.shapes):
+            if _has_rival(sibling, place.shape, tree, backfill):
                 before.append(sibling)
         if before:
             return Rivals(branch, before)
     return None
 
 
-def is_behind_own(place: Place, *, backfill: bool) -> bool:
+def is_behind_own(place: Place, tree: Tree, *, backfill: bool) -> bool:
     """Tell whether other work of the same user comes first."""
+    leaf, shape = place.leaf, place.shape
+    before = (other for turn, other in leaf.queue.heads() if turn < place.turn)
     return any(
-        turn < place.turn and _competes(shape, place.shape, backfill)
-        for turn, shape in place.leaf.queue.heads()
+        _competes(other, shape, backfill) and _may_start(leaf, other, shape, tree)
+        for other in before
     )
 
 
@@ -76,11 +78,40 @@ def _called(sibling: Branch) -> str:
     return ANOTHER if isinstance(sibling, Leaf) else str(sibling.name)
 
 
+def _has_rival(branch: Branch, shape: Shape, tree: Tree, backfill: bool) -> bool:
+    """Tell whether anything below a branch may take what a workload waits for."""
+    those = [each for each in branch.shapes if _competes(each, shape, backfill)]
+    if isinstance(branch, Leaf):
+        return any(_may_start(branch, other, shape, tree) for other in those)
+    return bool(those) and any(
+        _has_rival(child, shape, tree, backfill) for child in tree.children(branch)
+    )
+
+
+def _may_start(leaf: Leaf, other: Shape, shape: Shape, tree: Tree) -> bool:
+    """Tell whether limits let another workload start where this one could."""
+    return any(tree.allows(leaf, other, pool) for pool in other.pools if pool in shape.pools)
+
+
 def _competes(other: Shape, shape: Shape, backfill: bool) -> bool:
     """Tell whether a workload of another shape would take what one of this shape waits for."""
     if set(other.pools).isdisjoint(shape.pools):
         return False
-    return not backfill or other is shape or fits(_devices(other.total), _devices(shape.total))
+    if not backfill or other is shape:
+        return True
+    if other.pins and other.pins != shape.pins:
+        return False  # it takes what comes free on its own nodes alone
+    return fits(_devices(other.total), _devices(shape.total)) and fits(
+        _largest(other), _largest(shape)
+    )
+
+
+def _largest(shape: Shape) -> Amounts:
+    """Return the most that one pod of a workload asks for of anything scarce."""
+    most: Amounts = {}
+    for demand, _ in shape.parts:
+        most = largest(most, _devices(demand))
+    return most
 
 
 def _devices(total: Amounts) -> Amounts:

@@ -113,6 +113,8 @@ class Roster:
             self.touched[pod.uid] = tracked
         tracked.pod, tracked.life = pod, life
         tracked.stamp = max(tracked.stamp, stamp_of(pod.release))
+        if life is Life.USING and tracked.released is None:
+            tracked.released = pod.started or self.usage.now  # somebody else released it
         if not stays:
             tracked.turn = turn_of(pod.priority, pod.since, pod.uid)
             self._place(tracked)

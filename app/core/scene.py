@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from app.core.backlog import Shape, Turn
 from app.core.branch import Leaf
-from app.core.model import PoolName, TenantName, Uid
+from app.core.model import Millis, PoolName, TenantName, Uid
 from app.core.placement import Placement, Withheld
 from app.core.pools import Pools
 from app.core.reasons import Verdict
@@ -33,6 +33,8 @@ class Scene:
     kept: Kept
     owners: frozenset[Uid] = frozenset()
     """The workloads that room is kept free for."""
+    heard_at: Millis | None = None
+    """When a leader elsewhere told whom room is kept free for; None: nobody told that."""
     verdicts: dict[tuple[Leaf, Shape, Uid], Verdict] = field(default_factory=dict)
     """What was found out already."""
 

@@ -24,6 +24,9 @@ from app.core.scene import Place, Scene, place_of, workload_of
 from app.core.sentences import closed, explain, limits, queued
 from app.core.tracked import Gang, Tracked
 
+OLD_MS = 30_000
+"""A leader that can tell does so more often."""
+
 MOST_POOLS = 4
 """Pools that a sentence names; the numbers name all."""
 
@@ -37,7 +40,8 @@ def why(tracked: Tracked, scene: Scene) -> Why:
     half = isinstance(workload, Gang) and workload.half
     verdict = _verdict(place, scene, half=half)
     backfill = scene.roster.usage.policy.backfill
-    if verdict.rule is Rule.CAPACITY and not half and is_behind_own(place, backfill=backfill):
+    next_of_all = verdict.rule in (Rule.CAPACITY, Rule.ORDER) and not verdict.ahead
+    if next_of_all and not half and is_behind_own(place, scene.tree, backfill=backfill):
         verdict = _behind_own(verdict, place)
     return Why(
         verdict.rule,
@@ -92,7 +96,7 @@ def _judge(place: Place, scene: Scene, *, half: bool) -> Verdict:
         kept = scene.kept(pool, place.turn)
         if kept is not None and scene.placement.plan(shape, pool, kept[1]) is None:
             tenant = str(kept[0])
-            text = f"; room of pool {pool} is kept free for work of tenant {tenant}"
+            text = f"; room of pool {pool} is kept free for work of tenant {tenant}{_old(scene)}"
             numbers = {"pool": str(pool), "held for tenant": tenant}
             helps = remedies_of_reservation(tenant, pool)
             return Verdict(Rule.RESERVATION, text, numbers, remedies=helps)
@@ -105,6 +109,12 @@ def _judge(place: Place, scene: Scene, *, half: bool) -> Verdict:
         return Verdict(Rule.ORDER, "; it is next", numbers)
     helps = remedies_of_capacity(shape, allowed, scene.placement)
     return Verdict(Rule.CAPACITY, "", numbers, remedies=helps)
+
+
+def _old(scene: Scene) -> str:
+    """Return since when a leader has told nothing newer, if that is long ago."""
+    silent = 0 if scene.heard_at is None else scene.tree.now - scene.heard_at
+    return f", as the leader told {silent // 1000} s ago" if silent > OLD_MS else ""
 
 
 def _never(small: dict[PoolName, str], place: Place, scene: Scene) -> Verdict:

@@ -36,13 +36,19 @@ class Freshness:
         self._clock = clock
         self._silence = silence
         self._outage = outage
-        self._deadline = time.monotonic() + outage
+        self._heard = time.monotonic()
+        self._deadline = self._heard + outage
         self._sooner = asyncio.Event()
         self._telling = asyncio.Lock()
 
     def heard(self) -> None:
         """The server said something on a connection that lasts."""
-        self._deadline = time.monotonic() + self._silence
+        self._heard = time.monotonic()
+        self._deadline = self._heard + self._silence
+
+    def lag(self) -> float:
+        """Return for how many seconds the server said nothing; bookmarks count, each minute."""
+        return time.monotonic() - self._heard
 
     def cut(self) -> None:
         """The connection is gone."""

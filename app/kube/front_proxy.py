@@ -9,10 +9,10 @@ from collections.abc import Callable
 import msgspec
 
 from app import wire
+from app.api_ports import Front
 from app.core.errors import ClusterError, ClusterRefused
 from app.kube.client import Client
 from app.kube.follow import follow
-from app.ports import Front
 
 MAPS = "/api/v1/namespaces/kube-system/configmaps"
 NAME = "extension-apiserver-authentication"

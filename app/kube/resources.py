@@ -1,4 +1,4 @@
-"""Tenants and Pools as the API server has them, read and written: `ports.Resources`.
+"""Tenants and Pools as the API server has them, read and written: `api_ports.Resources`.
 
 Writes as Fairgate's own account and names whoever wants it: the rights of that person are the
 business of whoever calls. Decides nothing, repeats nothing.
@@ -13,10 +13,10 @@ from urllib.parse import quote
 
 import msgspec
 
+from app.api_ports import Stored
 from app.core.errors import ClusterRefused, ClusterUnavailable, WriteRefused
 from app.core.model import ANNOTATION_CHANGED, ANNOTATION_CHANGED_BY
 from app.kube.client import JSON, JSON_PATCH, Client
-from app.ports import Stored
 
 VERSION = "fairgate.io/v1alpha1"
 KINDS = {"tenants": "Tenant", "pools": "Pool"}
@@ -25,11 +25,11 @@ JUDGED = (400, 403, 413, 422)
 
 _STRICT = [("fieldManager", "fairgate-api"), ("fieldValidation", "Strict")]
 _OF_WHAT = re.compile(r'^\S+ "[^"]*" is (invalid|forbidden): ')
-_VALUE = re.compile(r'Invalid value: ("(string|object|array|integer|number)"|\{.*?\}): ')
+_VALUE = re.compile(r'Invalid value: (("(string|object|array|integer|number)"|\{.*?\}): )?')
 
 
 class KubeResources:
-    """Implements `ports.Resources`."""
+    """Implements `api_ports.Resources`."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -72,6 +72,8 @@ class KubeResources:
             "apiVersion": "v1",
             "kind": "DeleteOptions",
             "preconditions": {"uid": meta["uid"], "resourceVersion": before.version},
+            # Where there is a body, the API server reads nothing of this in the query.
+            "dryRun": ["All"] * dry_run,
         }
         path = _path(kind, before.name)
         return await self._judged("DELETE", path, body, JSON, dry_run, (404, 409)) is not None
@@ -148,7 +150,7 @@ def _stored(answer: bytes) -> Stored:
         return Stored(
             name=meta["name"],
             edition=f"{meta['uid']}-{meta['generation']}",
-            version=meta["resourceVersion"],
+            version=meta.get("resourceVersion", ""),  # what a dry run makes has none
             spec=document.get("spec") or {},
             document=document,
         )

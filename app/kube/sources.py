@@ -140,6 +140,10 @@ class Watched:
         """Return once each of them told its sink of all that was so when this was called."""
         await asyncio.gather(*(each.catch_up() for each in self._watches))
 
+    def lag(self) -> float:
+        """Return for how many seconds nothing was heard of the one that is silent for longest."""
+        return max((each.lag() for each in self._watches), default=0.0)
+
 
 def watches(
     client: Client,

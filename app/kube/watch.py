@@ -71,6 +71,10 @@ class Watch(Generic[T]):
         """Whether the list is complete and the watch alive."""
         return self._freshness.fresh
 
+    def lag(self) -> float:
+        """Return for how many seconds nothing was heard of it."""
+        return self._freshness.lag()
+
     async def run(self) -> None:
         """List and follow until cancelled."""
         async with asyncio.TaskGroup() as group:

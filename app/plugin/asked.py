@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from app.core.errors import InvalidInput
 
 _AGO = re.compile(r"(?=.)((?P<days>\d{1,4})d)?((?P<hours>\d{1,5})h)?((?P<minutes>\d{1,6})m)?")
+_DECIMAL = re.compile(r"[0-9]{1,12}(\.[0-9]{1,6})?")
 
 
 def time(text: str, now: datetime) -> str:
@@ -49,12 +50,19 @@ def user_weights(written: Sequence[str]) -> dict[str, dict[str, str]]:
     """Return weights of users by tenant: team-a/alice=2. Raises InvalidInput."""
     found: dict[str, dict[str, str]] = {}
     for each in written:
-        name, weight = _weight("--user", each, "team-a/alice=2")
+        name, number = _weight("--user", each, "team-a/alice=2")
         tenant, slash, user = name.partition("/")
         if not (tenant and slash and user):
             raise InvalidInput(f"--user {each} names no tenant; write --user team-a/alice=2.")
-        found.setdefault(tenant, {})[user] = weight
+        found.setdefault(tenant, {})[user] = number
     return found
+
+
+def weight(text: str) -> str:
+    """Return a weight. Raises InvalidInput."""
+    if not _DECIMAL.fullmatch(text):
+        raise InvalidInput(f"{text[:40]!r} is not a weight; write a decimal such as 2 or 0.5.")
+    return text
 
 
 def pod(text: str) -> str:
@@ -68,7 +76,7 @@ def pod(text: str) -> str:
 
 
 def _weight(flag: str, text: str, example: str) -> tuple[str, str]:
-    name, equals, weight = text.rpartition("=")
-    if not (equals and name and weight):
+    name, equals, number = text.rpartition("=")
+    if not (equals and name and _DECIMAL.fullmatch(number)):
         raise InvalidInput(f"{flag} {text} is not a weight; write {flag} {example}.")
-    return name, weight
+    return name, number

@@ -172,7 +172,7 @@ def set_weight(
     whom = f"/users/{segment(user)}" if user is not None else ""
     path = f"/tenants/{segment(tenant)}{whom}/weight"
     query = [("dryRun", "true")] if dry_run else []
-    found = door.send("PUT", path, {"weight": weight}, query).read()
+    found = door.send("PUT", path, {"weight": asked.weight(weight)}, query).read()
     if how.form in (JSON, YAML):
         print(as_text(how.form, found))
         return

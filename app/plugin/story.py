@@ -15,6 +15,9 @@ from app.plugin.tables import fill, new_table, pod
 
 Item = Mapping[str, Any]
 
+_SAID = ("tenant", "pool", "first", "its score", "own score")
+"""Numbers that the reason says already, or who is ahead."""
+
 
 def why(item: Item, wide: bool, now: datetime) -> RenderableType:
     """Tell why a pod waits, until when, and what would change it; or that it does not wait."""
@@ -48,7 +51,7 @@ def _facts(item: Item, wide: bool, now: datetime) -> RenderableType:
         ("held back by", item["rule"]),
         ("reason", item["reason"]),
         ("asks for", asks),
-        ("waits for", f"{words.age(item['since'], now)} so far"),
+        ("held for", words.age(item["since"], now)),
         ("starts", _estimate(item, now)),
         *(("ahead", _ahead(each)) for each in item["ahead"]),
     ]
@@ -58,15 +61,14 @@ def _facts(item: Item, wide: bool, now: datetime) -> RenderableType:
             ("first pod", pod(item)),
             ("uid", item["uid"]),
         ]
-    rows += [(name, value) for name, value in item["numbers"].items()]
+    rows += [(name, value) for name, value in item["numbers"].items() if name not in _SAID]
     return _sheet(rows)
 
 
 def _estimate(item: Item, now: datetime) -> str:
     value = item["estimate"]
     if value is None:
-        withheld = (item["estimateWithheld"] or "it would be a guess").rstrip(".")
-        return f"no estimate: {withheld}"
+        return f"not known: {item['estimateWithheld'] or 'an estimate would be a guess.'}"
     if value["p90"] <= (now - words.moment(value["at"])).total_seconds():
         return "any moment; it was likely to have started by now"
     half, most = (words.clock(value, part, now) for part in ("p50", "p90"))
@@ -105,7 +107,10 @@ def simulation(answer: Item, wide: bool) -> RenderableType:
     more = ("STARTED", "P90 WAIT") if wide else ()
     columns = ("TENANT", "WEIGHT", "SHARE", "MEAN WAIT", *more)
     table = new_table(*columns, left=("TENANT",))
-    return Group(head, "", fill(table, (_foreseen(each, wide) for each in answer["tenants"])))
+    fill(table, (_foreseen(each, wide) for each in answer["tenants"]))
+    if any(each["now"] != each["then"] for each in answer["tenants"]):
+        return Group(head, "", table)
+    return Group(head, "", table, "Between tenants nothing would change.")
 
 
 def _foreseen(item: Item, wide: bool) -> tuple[str, ...]:
@@ -120,7 +125,7 @@ def _foreseen(item: Item, wide: bool) -> tuple[str, ...]:
         return row
     return (
         *row,
-        _both(str(now["started"]), str(then["started"])),
+        _both(*(f"{each['started']}/{each['pending']}" for each in (now, then))),
         _both(words.span(now["waitP90Seconds"]), words.span(then["waitP90Seconds"])),
     )
 

@@ -64,7 +64,7 @@ def _waiting(item: Item, wide: bool, now: datetime) -> tuple[str, ...]:
         item["user"],
         place,
         pod(item),
-        words.amounts(item["request"]),
+        words.amounts(item["request"]) if wide else words.devices(item["request"]),
         words.age(item["since"], now),
         item["rule"],
         words.estimate(item["estimate"], now),
@@ -182,7 +182,7 @@ def usage(answer: Item, by: Sequence[str], wide: bool) -> RenderableType:
     lines: list[RenderableType] = [table, Text(f"From {begin} to {end}.", style="dim")]
     since = answer["completeSince"]
     if since is not None and words.moment(since) > words.moment(answer["from"]):
-        lines.append(f"Before {words.day(since)} detail was lost: the true figures may be larger.")
+        lines.append(f"What ran before {words.day(since)} may be missing.")
     return Group(*lines)
 
 

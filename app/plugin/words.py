@@ -28,6 +28,11 @@ def amounts(quantities: Mapping[str, str] | None, *, zeros: bool = False) -> str
     return ", ".join(shown) or NOTHING
 
 
+def devices(quantities: Mapping[str, str]) -> str:
+    """Return the devices of what is asked for, which are what people wait for; else all of it."""
+    return amounts({r: v for r, v in quantities.items() if "/" in r} or quantities)
+
+
 def in_pools(pools: Mapping[str, Mapping[str, str]] | None) -> str:
     """Return amounts by pool in one line: h100: 8 gpu; t4: 2 gpu."""
     parts = [(pool, amounts(each)) for pool, each in (pools or {}).items()]

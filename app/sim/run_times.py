@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from random import Random
 
-from app.core.model import Millis, Pod, TenantName, UserName
+from app.core.model import Amounts, Millis, Pod, TenantName, UserName
 from app.core.resources import ManagedResources
 from app.core.snapshot import Snapshot
 from app.core.tenancy import Tenancy
@@ -28,7 +28,7 @@ LONGEST = Millis(60 * 24 * 3_600_000)
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """Whose work it is, and how large. Work of one size class differs by less than a factor 2."""
+    """Whose pod it is, and how large. Pods of one size class differ by less than a factor 2."""
 
     tenant: TenantName
     user: UserName
@@ -47,18 +47,17 @@ class Kind:
 
 
 def kind_of(pod: Pod, tenancy: Tenancy, managed: ManagedResources) -> Kind:
-    """Return the kind of a pod's workload."""
-    units = sum(value for resource, value in pod.demand.items() if resource in managed)
-    return Kind(tenancy.tenant_of(pod.namespace), pod.user, size_class(units * pod.gang_size))
+    """Return the kind of a pod."""
+    return Kind(tenancy.tenant_of(pod.namespace), pod.user, size_of(pod.demand, managed))
 
 
-def size_class(units: int) -> int:
-    """Return the class of work that asks for so many units of what is managed."""
-    return units.bit_length()
+def size_of(demand: Amounts, managed: ManagedResources) -> int:
+    """Return the size class of a pod that asks for so much; only what is managed counts."""
+    return sum(v for r, v in demand.items() if r in managed).bit_length()
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class Lasted:
     """One workload that ran, or runs: `ended` tells."""
 
     kind: Kind
@@ -69,7 +68,7 @@ class Run:
 class RunTimes:
     """The runs that are known. `learn` what ended; then ask for draws."""
 
-    def __init__(self, runs: Iterable[Run] = ()) -> None:
+    def __init__(self, runs: Iterable[Lasted] = ()) -> None:
         self._known: dict[tuple[object, ...], deque[tuple[Millis, bool]]] = {}
         self._sorted: dict[tuple[object, ...], list[tuple[Millis, bool]]] = {}
         for run in runs:
@@ -79,7 +78,14 @@ class RunTimes:
         """Return how many runs count in all."""
         return len(self._known.get((), ()))
 
-    def learn(self, run: Run) -> None:
+    def copy(self) -> RunTimes:
+        """Return the same runs, to add others to."""
+        other = RunTimes()
+        other._known = {level: known.copy() for level, known in self._known.items()}
+        other._sorted = {level: runs.copy() for level, runs in self._sorted.items()}
+        return other
+
+    def learn(self, run: Lasted) -> None:
         """A workload ended, or has run so long by now. The latest come last."""
         seen = (run.lasted, not run.ended)
         for level in run.kind.levels:
@@ -123,12 +129,14 @@ class RunTimes:
         return last
 
 
-def observe(runs: RunTimes, snapshot: Snapshot, tenancy: Tenancy) -> None:
-    """Let what runs now count as having run at least so long, a gang once."""
+def observed(runs: RunTimes, snapshot: Snapshot, tenancy: Tenancy) -> RunTimes:
+    """Return the runs that are known, and what runs now as having run at least so long."""
+    more = runs.copy()
     seen: set[tuple[str, str, str]] = set()
     for pod in snapshot.running:
         name = (pod.namespace, pod.user, pod.gang or pod.uid)
         if name not in seen:
             seen.add(name)
             lasted = Millis(snapshot.at - (pod.started or snapshot.at))
-            runs.learn(Run(kind_of(pod, tenancy, snapshot.managed), lasted, ended=False))
+            more.learn(Lasted(kind_of(pod, tenancy, snapshot.managed), lasted, ended=False))
+    return more

@@ -38,6 +38,11 @@ class WhatIfs:
         self._turn = asyncio.Lock()
         self._callers = 0
 
+    @property
+    def pids(self) -> list[int]:
+        """The worker processes that are there."""
+        return [worker.pid for worker in self._workers if worker.pid is not None]
+
     async def compare(self, changes: Changes, hours: float) -> Comparison:
         """Let time run twice. Raises InvalidInput, ForecastBusy, ForecastFailed."""
         if self._callers > MOST_WAITING:
@@ -64,11 +69,14 @@ class WhatIfs:
                 f"{pods} pods wait, and a simulation takes {MOST_PODS} at most; it leaves none out."
             )
         workers = self._workers
-        async with asyncio.TaskGroup() as group:
-            first = group.create_task(
-                workers[0].call(fare, snapshot, runs, snapshot.tenants, hours)
-            )
-            second = group.create_task(workers[1].call(fare, snapshot, runs, then, hours))
+        try:
+            async with asyncio.TaskGroup() as group:
+                first = group.create_task(
+                    workers[0].call(fare, snapshot, runs, snapshot.tenants, hours)
+                )
+                second = group.create_task(workers[1].call(fare, snapshot, runs, then, hours))
+        except ExceptionGroup as failed:
+            raise failed.exceptions[0] from failed
         before, after = first.result(), second.result()
         return Comparison(
             pods=pods,

@@ -10,13 +10,11 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
-from random import Random
 
 from app.core.errors import InvalidInput
 from app.core.model import (
     UNMAPPED_PREFIX,
     Millis,
-    Pod,
     Resource,
     Tenant,
     TenantName,
@@ -26,38 +24,13 @@ from app.core.scale import Scale
 from app.core.snapshot import Snapshot
 from app.core.tenancy import Tenancy
 from app.foresight_ports import Changes, Fared
+from app.sim.draws import Drawn
 from app.sim.foresight import stage
-from app.sim.run_times import RunTimes, kind_of, observe
+from app.sim.run_times import RunTimes
 from app.sim.waits import nearest_rank
 from app.sim.world import World
 
-STEP = Millis(10_000)
-"""Ends of work are taken to the next full step: it saves most of the engine's passes."""
-
-UNKNOWN = Millis(3_600_000)
-"""How long work is taken to run where nothing was learned and nothing declared."""
-
 SEED = 7
-
-
-class Drawn:
-    """Run times drawn once for each pod, a gang's once for all: every run hears the same."""
-
-    def __init__(self, snapshot: Snapshot, runs: RunTimes, tenancy: Tenancy, seed: int) -> None:
-        self._snapshot = snapshot
-        self._runs = runs
-        self._tenancy = tenancy
-        self._seed = seed
-
-    def left(self, pod: Pod, ran: Millis) -> Millis:
-        """Return how much longer a pod runs; at least one step."""
-        dice = Random(f"{self._seed}/{pod.namespace}/{pod.gang or pod.uid}")  # noqa: S311
-        kind = kind_of(pod, self._tenancy, self._snapshot.managed)
-        lasts = self._runs.draw(kind, ran, dice) if self._runs else Millis(ran + UNKNOWN)
-        if pod.max_runtime is not None:
-            lasts = min(lasts, pod.max_runtime) if self._runs else pod.max_runtime
-        left = max(STEP, lasts - ran)
-        return Millis(-(-left // STEP) * STEP)
 
 
 def changed(snapshot: Snapshot, changes: Changes) -> tuple[Tenant, ...]:
@@ -86,8 +59,6 @@ def fare(
     for tenant in tenants:
         tenancy.put(tenant)
     span = int(hours * 3_600_000)
-    if runs:
-        observe(runs, snapshot, tenancy)
     world = stage(snapshot, Drawn(snapshot, runs, tenancy, SEED), tenants=tenants)
     world.run(Millis(snapshot.at + span))
     shares = _shares(world, tenancy, span)

@@ -37,7 +37,7 @@ class Used:
 
 
 class RedisReader:
-    """`ports.QueueReader` on Redis. All raise StoreEmptied, StoreForeign, StoreUnavailable."""
+    """What the leader copied. All raise StoreEmptied, StoreForeign, StoreUnavailable."""
 
     def __init__(self, server: Server, cluster: str) -> None:
         self._scripts = Scripts(server, cluster)

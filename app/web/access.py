@@ -72,7 +72,7 @@ class Access:
         self, identity: Identity, verb: str, resource: str, subresource: str = "", name: str = ""
     ) -> None:
         """Raise Refused (403), naming the right that is missing, unless RBAC grants it."""
-        if await self._authority.allows(identity, verb, resource, subresource, name):
+        if await self.may(identity, verb, resource, subresource, name):
             return
         what = f"{resource}/{subresource}" if subresource else resource
         of = f" {name}" if name else ""

@@ -30,6 +30,10 @@ DISCOVERY: dict[str, dict[str, Any]] = {
         "groupVersion": VERSION["groupVersion"],
         "resources": [],
     },
+    # The API server asks for these again and again until it gets them. The routes are described at
+    # /openapi.json of the other door, which people reach.
+    "/openapi/v2": {"swagger": "2.0", "info": {"title": "Fairgate", "version": "v1"}, "paths": {}},
+    "/openapi/v3": {"paths": {}},
 }
 
 

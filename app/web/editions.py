@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from fastapi import Request
 
-from app.ports import Stored
+from app.api_ports import Stored
 from app.web.problems import Refused
 
 _TAG = re.compile(r'(W/)?"([^"]*)"')

@@ -14,8 +14,9 @@ from urllib.parse import unquote
 
 from starlette.types import Scope
 
+from app.api_ports import Front
 from app.core.errors import InvalidSettings
-from app.ports import Front, Identity
+from app.ports import Identity
 from app.web.limits import TLS
 from app.web.problems import Refused
 from app.web.serve import renew, require_client, tls_context

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import math
+import time
 from collections import defaultdict
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
+from functools import partial
 
 from prometheus_client import (
     CollectorRegistry,
@@ -20,12 +22,16 @@ from prometheus_client import (
     ProcessCollector,
 )
 
-from app.core.model import Answer, PoolName, TenantName
+from app.core.model import Answer, Millis, PoolName, Resource, TenantName
+from app.core.pressure import Pressure
 from app.core.resources import CPU
 from app.core.views import View
 
 MOST_TENANTS = 200
+MOST_RESOURCES = 50
 OTHER = "other"
+ANY, NONE = "any", "none"
+IDLE = Pressure({}, None)
 
 REGISTRY = CollectorRegistry()
 ProcessCollector(registry=REGISTRY)
@@ -46,7 +52,14 @@ ADMISSION_DURATION = Histogram(
 )
 PENDING = Gauge(
     "fairgate_pending_workloads",
-    "Workloads that are held, child tenants included.",
+    "Held pods, child tenants included. Pool: the only one that can serve them; any: there are "
+    "several; none: they are in no queue (a gate, an incomplete gang, a pause, no pool).",
+    ["tenant", "pool"],
+    registry=REGISTRY,
+)
+OLDEST = Gauge(
+    "fairgate_oldest_pending_seconds",
+    "How long the oldest workload in the queues of a tenant has been held.",
     ["tenant"],
     registry=REGISTRY,
 )
@@ -62,6 +75,12 @@ SHARE = Gauge(
     ["tenant"],
     registry=REGISTRY,
 )
+POOL_USED = Gauge(
+    "fairgate_pool_used",
+    "What released, unfinished pods reserve of a pool, whoever they belong to.",
+    ["pool", "resource"],
+    registry=REGISTRY,
+)
 DRIFT = Gauge(
     "fairgate_fairness_drift_ratio",
     "Largest drift between siblings that this process measured, over the published bound; "
@@ -71,6 +90,12 @@ DRIFT = Gauge(
 JAIN = Gauge(
     "fairgate_jain_index",
     "Jain's index of the weighted shares of top-level tenants that have work waiting; 1: equal.",
+    registry=REGISTRY,
+)
+FRAGMENTATION = Gauge(
+    "fairgate_fragmentation_ratio",
+    "Part of the free devices of a pool that pods like the latest could not use.",
+    ["pool"],
     registry=REGISTRY,
 )
 CAPACITY = Gauge(
@@ -93,6 +118,31 @@ WAITED = Histogram(
     "How long a released pod had been held.",
     ["tenant"],
     buckets=(1, 5, 15, 60, 300, 900, 3600, 4 * 3600, 12 * 3600, 24 * 3600, 7 * 24 * 3600),
+    registry=REGISTRY,
+)
+RECLAIMED = Counter(
+    "fairgate_reclaimed_total",
+    "Pods that were evicted, by whose they were and why: unbound, no node took it; bypass, it was "
+    "never released; guarantee and the like, for the sake of somebody else's.",
+    ["tenant", "reason"],
+    registry=REGISTRY,
+)
+EVICTED_SECONDS = Counter(
+    "fairgate_evicted_resource_seconds_total",
+    "Use that was lost because its pod was evicted.",
+    ["resource"],
+    registry=REGISTRY,
+)
+ENGINE_SECONDS = Histogram(
+    "fairgate_engine_seconds",
+    "Time that the engine took for a pass and the events before it.",
+    buckets=(0.0001, 0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5),
+    registry=REGISTRY,
+)
+WATCH_LAG = Gauge(
+    "fairgate_watch_lag_seconds",
+    "Since the API server said anything on the watch that is silent for longest; it says something "
+    "each minute at least.",
     registry=REGISTRY,
 )
 BYPASSED = Counter(
@@ -167,8 +217,13 @@ class Names:
 class Leading:
     """Implements `ports.Meters` on the metrics above."""
 
-    def __init__(self, most_tenants: int = MOST_TENANTS) -> None:
+    def __init__(
+        self, most_tenants: int = MOST_TENANTS, clock: Callable[[], float] = time.time
+    ) -> None:
+        """`clock` gives seconds since the Unix epoch."""
         self._tenants = Names(most_tenants)
+        self._resources = Names(MOST_RESOURCES)
+        self._clock = clock
 
     def leading(self, epoch: int | None) -> None:
         """This replica leads under `epoch`; None: it does not lead, and shows nobody's shares."""
@@ -176,34 +231,68 @@ class Leading:
         if epoch is not None:
             EPOCH.set(epoch)
             return
-        for gauge in (PENDING, USED, SHARE, CAPACITY):
+        for gauge in (PENDING, OLDEST, USED, SHARE, CAPACITY, POOL_USED, FRAGMENTATION):
             gauge.clear()
         DRIFT.set(0)
         JAIN.set(1)
 
     def shares(self, view: View) -> None:
         """Show what every tenant and pool holds; who is gone is shown no more."""
-        pending: dict[tuple[str, ...], float] = defaultdict(float)
         used: dict[tuple[str, ...], float] = defaultdict(float)
         shares: dict[tuple[str, ...], float] = {}
         for name, tenant in view.tenants.items():
             label = self._tenants.label(name)
-            pending[label,] += tenant.pending
             for pool, amounts in tenant.used.items():
                 for resource, value in amounts.items():
                     used[label, pool, resource] += _unit(resource, value)
             # Shares of unlike tenants have no meaningful sum, so the crowd has none.
             if label != OTHER and tenant.weight:
                 shares[label,] = float(tenant.share / tenant.weight)
-        capacity: dict[tuple[str, ...], float] = {
-            (str(pool), str(resource)): _unit(resource, value)
-            for pool, seen in view.pools.items()
-            for resource, value in seen.capacity.items()
-        }
-        for gauge, values in ((PENDING, pending), (USED, used), (SHARE, shares)):
+        capacity: dict[tuple[str, ...], float] = {}
+        taken: dict[tuple[str, ...], float] = {}
+        for pool, seen in view.pools.items():
+            for resource, value in seen.capacity.items():
+                capacity[str(pool), str(resource)] = _unit(resource, value)
+                taken[str(pool), str(resource)] = _unit(resource, seen.used.get(resource, 0))
+        for gauge, values in ((USED, used), (SHARE, shares)):
             _replace(gauge, values)
         _replace(CAPACITY, capacity)
-        JAIN.set(_jain(view))
+        _replace(POOL_USED, taken)
+        JAIN.set(jain(view))
+
+    def pressing(
+        self,
+        view: View,
+        pressure: Mapping[TenantName, Pressure],
+        fragmentation: Mapping[PoolName, float],
+    ) -> None:
+        """Show what waits, and how much of what is free is of no use."""
+        pending: dict[tuple[str, ...], float] = defaultdict(float)
+        oldest: dict[str, Millis] = {}
+        for name, tenant in view.tenants.items():
+            label = self._tenants.label(name)
+            queued = pressure.get(name, IDLE)
+            for pool, count in queued.pods.items():
+                pending[label, ANY if pool is None else str(pool)] += count
+            aside = tenant.pending - sum(queued.pods.values())
+            if aside > 0 or not queued.pods:
+                pending[label, NONE] += max(0, aside)
+            if queued.oldest is not None:
+                oldest[label] = min(queued.oldest, oldest.get(label, queued.oldest))
+        _replace(PENDING, pending)
+        _replace(FRAGMENTATION, {(str(pool),): part for pool, part in fragmentation.items()})
+        OLDEST.clear()
+        for label, since in oldest.items():
+            OLDEST.labels(label).set_function(partial(self._age, since))
+
+    def _age(self, since: Millis) -> float:
+        return max(0.0, self._clock() - since / 1000)
+
+    def evicted(self, tenant: TenantName, cause: str, lost: Mapping[Resource, float]) -> None:
+        """A pod was evicted that had used so many resource-seconds."""
+        RECLAIMED.labels(self._tenants.label(tenant), cause).inc()
+        for resource, seconds in lost.items():
+            EVICTED_SECONDS.labels(self._resources.label(resource)).inc(_unit(resource, seconds))
 
     def drifted(self, ratio: float) -> None:
         """How much of the published bound the largest drift between siblings has used."""
@@ -240,7 +329,7 @@ def _replace(gauge: Gauge, values: Mapping[tuple[str, ...], float]) -> None:
         gauge.labels(*labels).set(value)
 
 
-def _jain(view: View) -> float:
+def jain(view: View) -> float:
     """Return Jain's index; nobody, or nobody with anything, is fair: 1."""
     shares = [
         float(tenant.share / tenant.weight)
@@ -251,6 +340,6 @@ def _jain(view: View) -> float:
     return sum(shares) ** 2 / (len(shares) * squares) if squares else 1.0
 
 
-def _unit(resource: Hashable, value: int) -> float:
+def _unit(resource: Hashable, value: float) -> float:
     """Return base units as Prometheus wants them: cores, not millicores."""
     return value / 1000 if resource == CPU else float(value)

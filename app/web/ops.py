@@ -12,6 +12,9 @@ from app.web.metrics import REGISTRY
 Checks = Mapping[str, Callable[[], bool]]
 """What must be true before this process is ready, by name. Read anew on every request."""
 
+SERVES = "not draining"
+"""The check that fails once a process was told to stop."""
+
 
 def ops_app(checks: Checks) -> FastAPI:
     """Return an app with `/livez`, `/readyz` and `/metrics` and nothing else."""

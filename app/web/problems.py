@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from http import HTTPStatus
+from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -17,6 +18,8 @@ from app.core.errors import ClusterError, StoreError, WriteRefused
 log = logging.getLogger("fairgate.web")
 
 MEDIA_TYPE = "application/problem+json"
+NO_CLUSTER = "The API server could not be asked who you are; try again in a moment."
+EXTRA = "extra_forbidden"
 DEFECT = "Fairgate failed at this request through a defect of its own; its log says more."
 
 
@@ -39,17 +42,23 @@ class Refused(Exception):
         self.headers = dict(headers or {})
 
 
+def problem(status: int, detail: str) -> Problem:
+    """Return a problem."""
+    return Problem(title=HTTPStatus(status).phrase, status=status, detail=detail)
+
+
 def answer(status: int, detail: str, headers: Mapping[str, str] | None = None) -> JSONResponse:
     """Return a problem as an HTTP answer."""
-    problem = Problem(title=HTTPStatus(status).phrase, status=status, detail=detail)
     more = {"WWW-Authenticate": "Bearer"} if status == HTTPStatus.UNAUTHORIZED else {}
-    return JSONResponse(
-        problem.model_dump(), status, {**more, **(headers or {})}, media_type=MEDIA_TYPE
-    )
+    body = problem(status, detail).model_dump()
+    return JSONResponse(body, status, {**more, **(headers or {})}, media_type=MEDIA_TYPE)
 
 
-def install(app: FastAPI) -> None:
-    """Turn every error that leaves a route of `app` into a problem."""
+def install(app: FastAPI, patterns: Mapping[str, str] | None = None) -> None:
+    """Turn every error that leaves a route of `app` into a problem.
+
+    `patterns`: what regular expressions say, in words.
+    """
 
     @app.exception_handler(Refused)
     async def refused(_: Request, error: Refused) -> JSONResponse:
@@ -62,11 +71,13 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(RequestValidationError)
     async def invalid(_: Request, error: RequestValidationError) -> JSONResponse:
-        first = error.errors()[0]
+        errors = error.errors()
+        # A name that is misspelt is found twice: it is there, and the right one is missing.
+        first = next((each for each in errors if each["type"] == EXTRA), errors[0])
         where = ".".join(str(part) for part in first["loc"][1:])
         # A body that is JSON but not what it should be was understood, all but its contents.
         in_body = first["loc"][0] == "body" and first["type"] != "json_invalid"
-        return answer(422 if in_body else 400, f"{where or 'The body'}: {first['msg']}.")
+        return answer(422 if in_body else 400, f"{where or 'The body'}: {_told(first, patterns)}.")
 
     @app.exception_handler(WriteRefused)
     async def judged(_: Request, error: WriteRefused) -> JSONResponse:
@@ -75,7 +86,7 @@ def install(app: FastAPI) -> None:
     @app.exception_handler(ClusterError)
     async def no_cluster(_: Request, error: ClusterError) -> JSONResponse:
         log.warning("could not ask the API server", extra={"why": str(error)})
-        return answer(503, "The API server could not be asked; try again in a moment.")
+        return answer(503, NO_CLUSTER)
 
     @app.exception_handler(StoreError)
     async def no_store(_: Request, error: StoreError) -> JSONResponse:
@@ -86,3 +97,11 @@ def install(app: FastAPI) -> None:
     async def defect(request: Request, error: Exception) -> JSONResponse:
         log.error("a request failed", exc_info=error, extra={"path": request.url.path})
         return answer(500, DEFECT)
+
+
+def _told(error: Mapping[str, Any], patterns: Mapping[str, str] | None) -> str:
+    """Return what is wrong with one field, in words for people."""
+    if error["type"] == EXTRA:
+        return "there is no such field; leave it out"
+    pattern = str(error.get("ctx", {}).get("pattern", ""))
+    return (patterns or {}).get(pattern) or str(error["msg"])

@@ -19,7 +19,7 @@ from app import logs
 from app.core.errors import ClusterUnavailable, StoreUnavailable
 from app.kube.client import Client
 from app.settings import Settings
-from app.web.ops import ops_app
+from app.web.ops import SERVES, ops_app
 from app.web.serve import Listener, Servers, allow_connections
 from app.wiring.api import api
 from app.wiring.controller import controller
@@ -81,7 +81,7 @@ async def _run(process: Process, stop: asyncio.Event) -> None:
     settings, checks = process.settings, process.checks
     process.listeners.append(Listener("ops", ops_app(checks), settings.ops_listen))
     servers = Servers(process.listeners)
-    checks["not draining"] = lambda: not servers.draining
+    checks[SERVES] = lambda: not servers.draining
     background = [asyncio.create_task(_until_ended(task(), stop)) for task in process.tasks]
     serving_all = _until_ended(servers.run(stop, settings.drain_seconds), stop)
     served = asyncio.create_task(serving_all)

@@ -18,6 +18,8 @@ from app.kube.front_proxy import FrontProxy
 from app.kube.resources import KubeResources
 from app.kube.review import Reviews
 from app.settings import HostPort
+from app.sim.forecasts import Estimates
+from app.sim.simulations import WhatIfs
 from app.store.audit import AuditReader
 from app.store.bulletins import RedisBulletins
 from app.store.runs import RedisRuns
@@ -43,9 +45,8 @@ async def api(process: Process) -> None:
     """Put together what the REST API needs."""
     settings = process.settings
     classes = {each.name: Resource(each.resource) for each in settings.device_classes}
-    engine = Engine(
-        ManagedResources(settings.managed_resources), evicts=False, classes=classes, records=False
-    )
+    managed = ManagedResources(settings.managed_resources)
+    engine = Engine(managed, evicts=False, classes=classes, records=False)
     inbox, view = Inbox(), View(())
     mirror = Mirror(engine, inbox, now)
 
@@ -65,6 +66,13 @@ async def api(process: Process) -> None:
     process.checks["cluster heard"] = lambda: mirror.heard
     callers, strangers = (Pace(rate, time.monotonic) for rate in (settings.api_rate, STRANGERS))
     access = Access(Reviews(process.client, time.monotonic), callers, strangers)
+    runs = RedisRuns(server, settings.cluster)
+    estimates = Estimates(
+        lambda: engine.outlook.snapshot(now()) if mirror.heard else None, runs, managed
+    )
+    process.tasks.append(estimates.run)
+    simulations = WhatIfs(lambda: engine.outlook.snapshot(now()), lambda: estimates.runs)
+    process.stack.push_async_callback(simulations.close)
     ground = Ground(
         access,
         engine,
@@ -72,12 +80,14 @@ async def api(process: Process) -> None:
         mirror.age,
         now,
         view,
-        RedisRuns(server, settings.cluster),
+        runs,
         chain,
         KubeResources(process.client),
         reporting_of(process),
+        forecasts=estimates,
         past=ToldQuotas(chain, view),
         bulletin=lambda: mirror.bulletin,
+        simulations=simulations,
     )
     app = api_app(ground, process.checks)
     certificate = await certificate_of(process)

@@ -16,6 +16,7 @@ from app.control.corrections import Corrections
 from app.control.inbox import Inbox
 from app.control.leader import Leader
 from app.control.loop import Loop
+from app.control.narrator import Narrator
 from app.control.opening import Opening
 from app.control.publisher import Publisher
 from app.control.releases import Releases
@@ -44,7 +45,7 @@ from app.store.outlet import Backlog, Folder, output
 from app.store.reports import RedisReports
 from app.store.runs import RedisRuns
 from app.tls.signing import KeptKey, holds
-from app.web.metrics import Leading
+from app.web.metrics import ENGINE_SECONDS, Leading
 from app.wiring.process import Process, now, redis_of, watch
 
 HAND_OVER_SECONDS = 1.0
@@ -88,13 +89,31 @@ async def controller(process: Process) -> None:
     lead = _lead(process, ground, sight)
     leader, copier, auditor, leadership = lead.leader, lead.copier, lead.auditor, ground.leadership
     corrections = Corrections(
-        PodAdopter(client), PodEvictor(client), leadership, inbox, meters, now
+        PodAdopter(client),
+        PodEvictor(client),
+        leadership,
+        inbox,
+        meters,
+        now,
+        engine.outlook.released,
     )
     announcer = PodAnnouncer(client)
     checkpoints = Checkpoints(engine.memory, ground.keeper, lambda: leadership.left() > 0, now)
     publisher = Publisher(engine, ResourceStatus(client), meters, lambda: leader.leads, now)
-    loop = Loop(engine, inbox, copier, lead.releases, corrections, announcer, auditor, now, heard)
-    process.tasks += [part.run for part in (loop, copier, leader, announcer, publisher)]
+    narrator = Narrator(engine, announcer, lambda: leader.leads, now)
+    loop = Loop(
+        engine,
+        inbox,
+        copier,
+        lead.releases,
+        corrections,
+        announcer,
+        auditor,
+        now,
+        heard,
+        ENGINE_SECONDS.observe,
+    )
+    process.tasks += [part.run for part in (loop, copier, leader, announcer, publisher, narrator)]
     reports = RedisReports(ground.server, settings.cluster)
     collecting = Collecting(reports, auditor, lambda: leader.epoch, now)
     bulletins = RedisBulletins(ground.server, settings.cluster)

@@ -20,6 +20,7 @@ from app.store.connection import Server
 from app.store.reports import RedisReports
 from app.store.writer import RedisStore
 from app.tls.renewal import Renewal
+from app.web.metrics import WATCH_LAG
 from app.web.serve import Listener
 
 
@@ -67,6 +68,7 @@ class Process:
     after_start: list[Callable[[], Awaitable[object]]] = field(default_factory=list)
     before_end: list[Callable[[], Awaitable[object]]] = field(default_factory=list)
     certificate: Renewal | None = None
+    watched: list[Watched] = field(default_factory=list)
 
 
 def watch(process: Process, sink: EventSink, sources: list[Source]) -> Watched:
@@ -82,7 +84,10 @@ def watch(process: Process, sink: EventSink, sources: list[Source]) -> Watched:
         exempt=(*settings.exempt_namespaces, trials.NAMESPACE),
     )
     process.tasks += [each.run for each in heard]
-    return Watched(heard)
+    watched = Watched(heard)
+    process.watched.append(watched)
+    WATCH_LAG.set_function(lambda: max(each.lag() for each in process.watched))
+    return watched
 
 
 def redis_of(process: Process) -> Server:

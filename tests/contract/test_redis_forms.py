@@ -20,7 +20,9 @@ from app.core.audit_lines import SignedHead
 from app.core.effects import Refund, StoreWrite
 from app.core.errors import StoreError, StoreUnavailable
 from app.core.model import Millis, Uid
+from app.core.views import Bulletin
 from app.store.audit import RedisTrail
+from app.store.bulletins import RedisBulletins
 from app.store.connection import Server
 from app.store.reports import RedisReports
 from app.tls.issue import Authority, new_authority
@@ -184,6 +186,9 @@ async def everything(world: Reals) -> None:
     assert await store.noted() == {"uid": "note"}
     await written_down(RedisTrail(world.server, world.cluster))
     await reported(RedisReports(world.server, world.cluster))
+    bulletins = RedisBulletins(world.server, world.cluster)
+    await bulletins.post(Bulletin(Millis(1), 8, 0.0))
+    assert await bulletins.read() is not None
 
 
 async def written_down(trail: RedisTrail) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,7 @@ import pytest
 from tests.e2e.stage import Stage, pod, until
 
 ROOT = Path(__file__).parents[2]
-TEAM = "plugged"
+TEAMS = itertools.count(1)
 
 Told = tuple[int, str, str]
 
@@ -62,11 +64,23 @@ class Person:
         return json.loads(out)
 
 
+@dataclass(frozen=True)
+class People:
+    """A tenant, and the namespace of that name; who leads it, and who submits there."""
+
+    team: str
+    lead: Person
+    alice: Person
+    bob: Person
+
+
 @pytest.fixture
-def people(stage: Stage) -> tuple[Person, Person, Person]:
-    """A full cluster, a lead of the tenant, and two of its users whose pods wait."""
-    wall, ours = stage.namespace("plug-wall"), stage.namespace(TEAM)
-    stage.tenant(TEAM, "1", ours)
+def people(stage: Stage) -> People:
+    """A full cluster, a lead of a tenant, and two of its users whose pods wait."""
+    # Its own in each test: what others were allowed there stays.
+    team = f"plugged-{next(TEAMS)}"
+    wall, ours = stage.namespace("plug-wall"), stage.namespace(team)
+    stage.tenant(team, "1", ours)
     stage.block(wall)
     lead, alice, bob = (Person(stage, name, ours) for name in ("plug-lead", "plug-a", "plug-b"))
     rules = {
@@ -78,7 +92,7 @@ def people(stage: Stage) -> tuple[Person, Person, Person]:
                 "apiGroups": ["fairgate.io"],
                 "resources": resources,
                 "verbs": verbs,
-                "resourceNames": [TEAM],
+                "resourceNames": [team],
             }
             for resources, verbs in (
                 (["tenants"], ["get"]),
@@ -101,54 +115,48 @@ def people(stage: Stage) -> tuple[Person, Person, Person]:
             )
         )  # fmt: skip
     until("all four wait", lambda: len(stage.held(ours)) == 4)
-    until("the lead is let in", lambda: lead.fairgate("queue", TEAM)[0] == 0)
-    until("the queue shows all", lambda: lead.fairgate("queue", TEAM)[1].count(f"{TEAM}/") == 4)
-    return lead, alice, bob
+    until("the lead is let in", lambda: lead.fairgate("queue", team)[0] == 0)
+    until("the queue shows all", lambda: lead.fairgate("queue", team)[1].count(f"{team}/") == 4)
+    return People(team, lead, alice, bob)
 
 
-def test_a_lead_sees_the_queue_and_weighs_users_and_no_more(
-    stage: Stage, people: tuple[Person, Person, Person]
-) -> None:
-    lead, _, _ = people
-    code, out, _ = lead.fairgate("queue", TEAM)
+def test_a_lead_sees_the_queue_and_weighs_users_and_no_more(stage: Stage, people: People) -> None:
+    team, lead = people.team, people.lead
+    code, out, _ = lead.fairgate("queue", team)
     assert (code, "plug-a" in out, "1/2" in out) == (0, True, True)
-    code, out, err = lead.fairgate("weights", "set", TEAM, "--user", "plug-b", "2", "--dry-run")
+    code, out, err = lead.fairgate("weights", "set", team, "--user", "plug-b", "2", "--dry-run")
     assert (code, "nothing was changed" in out) == (0, True), err
-    assert not stage.get("tenant", TEAM)["spec"].get("users")
-    code, out, err = lead.fairgate("weights", "set", TEAM, "--user", "plug-b", "2")
-    assert (code, out) == (0, f"User plug-b of tenant {TEAM} weighs 2 from now on.\n"), err
-    assert stage.get("tenant", TEAM)["spec"]["users"] == [{"name": "plug-b", "weight": "2"}]
+    assert not stage.get("tenant", team)["spec"].get("users")
+    code, out, err = lead.fairgate("weights", "set", team, "--user", "plug-b", "2")
+    assert (code, out) == (0, f"User plug-b of tenant {team} weighs 2 from now on.\n"), err
+    assert stage.get("tenant", team)["spec"]["users"] == [{"name": "plug-b", "weight": "2"}]
 
     def shown() -> bool:
-        rows = lead.fairgate("weights", "--tenant", TEAM)[1].splitlines()
+        rows = lead.fairgate("weights", "--tenant", team)[1].splitlines()
         return any(row.split()[:3] == ["plug-b", "2", "66.7"] for row in rows)
 
     until("the weight is shown", shown)
-    code, _, err = lead.fairgate("weights", "set", TEAM, "5")
+    code, _, err = lead.fairgate("weights", "set", team, "5")
     assert (code, "tenants" in err) == (1, True)
     code, _, err = lead.fairgate("queue", "ns.plug-wall")
     assert (code, err.count("\n")) == (1, 1)
 
 
-def test_a_user_learns_why_and_a_stranger_does_not(
-    stage: Stage, people: tuple[Person, Person, Person]
-) -> None:
-    _, alice, _ = people
-    told = alice.json("why", "a-1", "-n", TEAM)
+def test_a_user_learns_why_and_a_stranger_does_not(stage: Stage, people: People) -> None:
+    team, alice = people.team, people.alice
+    told = alice.json("why", "a-1", "-n", team)
     assert isinstance(told, dict)
     assert (told["position"], told["length"], told["state"]) == (2, 2, "held")
     assert "plug-b" not in json.dumps(told)
-    code, out, _ = alice.fairgate("why", "a-0", "-n", TEAM)
-    assert (code, out.startswith(f"Pod {TEAM}/a-0 waits: 1 of 2 in the queue of ")) == (0, True)
-    code, _, err = alice.fairgate("queue", TEAM)
+    code, out, _ = alice.fairgate("why", "a-0", "-n", team)
+    assert (code, out.startswith(f"Pod {team}/a-0 waits: 1 of 2 in the queue of ")) == (0, True)
+    code, _, err = alice.fairgate("queue", team)
     assert (code, "tenants/queue" in err) == (1, True)
     other = Person(stage, "plug-other", stage.namespace("plug-else"))
-    assert other.fairgate("why", "a-0", "-n", TEAM)[0] == 1
+    assert other.fairgate("why", "a-0", "-n", team)[0] == 1
 
 
-def test_kubectl_itself_completes_what_waits(
-    stage: Stage, people: tuple[Person, Person, Person]
-) -> None:
-    _, alice, _ = people
-    code, out, _ = alice.run("__complete", "fairgate", "why", "-n", TEAM, "a-")
+def test_kubectl_itself_completes_what_waits(stage: Stage, people: People) -> None:
+    team, alice = people.team, people.alice
+    code, out, _ = alice.run("__complete", "fairgate", "why", "-n", team, "a-")
     assert (code, out.splitlines()[:2]) == (0, ["a-0", "a-1"])

@@ -7,15 +7,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from app.api_ports import Stored
 from app.core.errors import ClusterUnavailable, WriteRefused
-from app.ports import Stored
 
 Object = dict[str, Any]
 
 
 @dataclass
 class FakeResources:
-    """Implements `ports.Resources`. `before_write` may change things in between, or raise."""
+    """Implements `api_ports.Resources`. `before_write` may change things in between, or raise."""
 
     objects: dict[tuple[str, str], Object] = field(default_factory=dict)
     before_write: Callable[[str], None] = lambda name: None

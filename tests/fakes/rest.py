@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from fractions import Fraction
 
 from starlette.types import ASGIApp
 
 from app.core import events as ev
 from app.core.engine import Engine
-from app.core.errors import ClusterUnavailable
 from app.core.model import (
     Millis,
     Node,
@@ -24,7 +23,7 @@ from app.core.model import (
     UserName,
 )
 from app.core.resources import PODS, ManagedResources
-from app.ports import Authority, Identity
+from app.ports import Authority
 from app.web.access import Access
 from app.web.api.app import api_app
 from app.web.api.ground import Ground
@@ -34,40 +33,12 @@ from app.web.view import View
 from tests.fakes.asgi import Reply, call
 from tests.fakes.reports import FakeReporter
 from tests.fakes.resources import FakeResources
+from tests.fakes.rights import Rights
 from tests.fakes.runs import FakeRuns
 from tests.fakes.trail import FakeTrail, Stream
 
 GPU = Resource("nvidia.com/gpu")
-ALICE = Identity("alice", groups=("team-a",))
 NOW = Millis(1_700_000_000_000)
-
-
-@dataclass
-class Rights:
-    """An authority that knows one token and a set of rights."""
-
-    granted: set[tuple[str, str]] = field(default_factory=set)
-    everything: bool = False
-    fails: bool = False
-
-    async def authenticate(self, token: str) -> Identity | None:
-        if self.fails:
-            raise ClusterUnavailable("no answer from https://10.0.0.1.")
-        return ALICE if token == "alices" else None
-
-    async def allows(
-        self,
-        identity: Identity,
-        verb: str,
-        resource: str,
-        subresource: str = "",
-        name: str = "",
-        *,
-        group: str = "fairgate.io",
-        namespace: str = "",
-    ) -> bool:
-        what = "/".join(filter(None, (resource, subresource, namespace, name)))
-        return identity == ALICE and (self.everything or (verb, what) in self.granted)
 
 
 def ground(authority: Authority) -> Ground:

@@ -8,7 +8,7 @@ from app.core.errors import ClusterUnavailable
 from app.ports import Identity
 
 Right = tuple[str, str, str]
-"""Verb (`*`: any), resource[/subresource], name ("": all of them)."""
+"""Verb (`*`: any), resource[/subresource], name ("": all of them). Of pods: `NAMESPACE:pods`."""
 
 
 @dataclass
@@ -37,6 +37,44 @@ class People:
         namespace: str = "",
     ) -> bool:
         what = f"{resource}/{subresource}" if subresource else resource
+        what = what if group == "fairgate.io" else f"{namespace}:{what}"
         granted = self.rights.get(identity.name, set())
         verbs, names = (verb, "*"), ("", name)
-        return group == "fairgate.io" and any((v, what, n) in granted for v in verbs for n in names)
+        return any((v, what, n) in granted for v in verbs for n in names)
+
+
+@dataclass
+class Rights:
+    """An authority that knows one token, `alices`, and a set of rights.
+
+    A right is a verb and a resource, with its subresource, namespace and name if it has those.
+    """
+
+    granted: set[tuple[str, str]] = field(default_factory=set)
+    everything: bool = False
+    fails: bool = False
+    token: str = "alices"
+    name: str = "alice"
+    asked: int = 0
+
+    async def authenticate(self, token: str) -> Identity | None:
+        self.asked += 1
+        if self.fails:
+            raise ClusterUnavailable("no answer from https://10.0.0.1.")
+        return Identity(self.name, groups=("team-a",)) if token == self.token else None
+
+    async def allows(
+        self,
+        identity: Identity,
+        verb: str,
+        resource: str,
+        subresource: str = "",
+        name: str = "",
+        *,
+        group: str = "fairgate.io",
+        namespace: str = "",
+    ) -> bool:
+        whole = "/".join(filter(None, (resource, subresource)))
+        what = "/".join(filter(None, (resource, subresource, namespace, name)))
+        granted = self.everything or bool({(verb, whole), (verb, what)} & self.granted)
+        return identity.name == self.name and granted

@@ -14,6 +14,7 @@ from app.core.effects import Charge, Dequeue, Enqueue, Intend, PodRef, Refund, S
 from app.core.errors import EpochStale, StoreEmptied, StoreUnavailable
 from app.core.model import PoolName, Resource, TenantName, Uid, UserName
 from app.core.runs import Begun, Ran, Run
+from app.core.views import Bulletin
 from app.ports import Place
 from app.store.reader import Used, Waiting
 from tests.fakes.runs import Runs
@@ -85,6 +86,7 @@ class Memory:
     down: bool = False
     notes: dict[str, str] = field(default_factory=dict)
     whole: bool = False
+    bulletin: Bulletin | None = None
     refuse: Callable[[StoreWrite], bool] = lambda write: False
     batches: list[tuple[StoreWrite, ...]] = field(default_factory=list)
     """What was written together."""
@@ -95,11 +97,11 @@ class Memory:
         """Lose everything."""
         self.runs = Runs()
         self.floor, self.contents, self.owner = 0, None, None
-        self.notes, self.whole = {}, False
+        self.notes, self.whole, self.bulletin = {}, False, None
 
 
 class FakeStore:
-    """`ports.Store` and `ports.QueueReader`. Those that share a Memory share a server."""
+    """`ports.Store`, and what may be read of it. Those that share a Memory share a server."""
 
     def __init__(self, memory: Memory | None = None) -> None:
         self.memory = memory or Memory()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from app.web.api import shown
+from app.web.api import shown, written
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 GPU = "nvidia.com/gpu"
@@ -99,7 +99,7 @@ def waiting(
         user=user,
         priority=10,
         since=NOW - timedelta(minutes=12),
-        request=gpus(4 * pods),
+        request={"cpu": str(pods)} | gpus(4 * pods),
         pools=["h100"],
         position=position,
         length=41 if position else 0,
@@ -131,7 +131,13 @@ def workload(**changes: object) -> shown.Workload:
     fields = waiting(estimate=estimate()).model_dump() | {
         "tenant": "team-a",
         "state": "held",
-        "numbers": {f"{GPU} used": "48", f"{GPU} asked": "4", f"{GPU} limit": "48"},
+        "numbers": {
+            "tenant": "team-a",
+            "pool": "h100",
+            f"{GPU} used": "48",
+            f"{GPU} asked": "4",
+            f"{GPU} limit": "48",
+        },
         "ahead": [
             shown.Ahead(tenant="team-b", score="0.125", own="team-a", own_score="0.3125001"),
         ],
@@ -151,6 +157,25 @@ def users() -> shown.Page[shown.UserShown]:
     )
     bob = shown.UserShown(name="bob", weight="1", used={"h100": gpus(4)}, pending=1)
     return shown.Page(items=[alice, bob])
+
+
+def stored(weight: str = "2") -> written.TenantWritten:
+    """The tenant team-a as it was stored."""
+    return written.TenantWritten(name="team-a", parent="research", weight=weight)
+
+
+def change(*, to_nobody: bool = False) -> written.TenantChange:
+    """What doubling bob's weight would do."""
+    shares = [("alice@example.com", "0.5", "0.4"), ("bob", "0.166667", "0.266667")]
+    return written.TenantChange(
+        before=stored(),
+        after=stored(),
+        shares=[
+            written.ShareChange(tenant="team-a", user=user, before=before, after=after)
+            for user, before, after in shares
+            if not to_nobody
+        ],
+    )
 
 
 def usage(*, lost: bool = False) -> shown.Usage:
@@ -178,7 +203,11 @@ def simulation() -> shown.Simulation:
 
     def foreseen(share: str, started: int, mean: float) -> shown.Foreseen:
         return shown.Foreseen(
-            share=share, started=started, wait_mean_seconds=mean, wait_p90_seconds=3 * mean
+            share=share,
+            pending=240,
+            started=started,
+            wait_mean_seconds=mean,
+            wait_p90_seconds=3 * mean,
         )
 
     return shown.Simulation(

@@ -5,6 +5,8 @@ Needs helm alone, no cluster. What an API server makes of it all is tested among
 
 from __future__ import annotations
 
+import json
+
 import pytest
 import yaml
 
@@ -67,6 +69,24 @@ def test_outside_the_cluster_the_webhook_is_a_url_and_nothing_runs(chart: Chart)
             webhook.pop("clientConfig")
         of_kind(documents, "ConfigMap")["fairgate-enforcement"].pop("data")
     assert rest == outside
+
+
+def test_alerts_and_dashboard_are_there_only_when_asked_for(
+    chart: Chart, inside: list[Object]
+) -> None:
+    assert not of_kind(inside, "PrometheusRule")
+    assert "fairgate-dashboard" not in of_kind(inside, "ConfigMap")
+
+    both = ("alerts.enabled=true", "dashboards.enabled=true")
+    asked = chart.render(*both, "alerts.labels.release=prometheus")
+
+    [rules] = of_kind(asked, "PrometheusRule").values()
+    assert rules["metadata"]["labels"]["release"] == "prometheus"
+    assert rules["spec"] == yaml.safe_load((CHART / "files" / "alerts.yaml").read_text())
+    dashboard = of_kind(asked, "ConfigMap")["fairgate-dashboard"]
+    assert dashboard["metadata"]["labels"]["grafana_dashboard"] == "1"
+    whole = (CHART / "files" / "dashboard.json").read_text()
+    assert json.loads(dashboard["data"]["fairgate.json"]) == json.loads(whole)
 
 
 def test_network_policy_is_there_only_when_asked_for(chart: Chart, inside: list[Object]) -> None:
@@ -426,7 +446,10 @@ def test_tenant_admins_may_touch_their_own_tenant_alone(chart: Chart) -> None:
     person = "tenantAdmins[0].subjects[0].kind=User,tenantAdmins[0].subjects[0].name=alice"
     documents = chart.render("tenantAdmins[0].tenant=team-a", person)
     role = of_kind(documents, "ClusterRole")["fairgate-tenant-admin-team-a"]
-    assert all(rule["resourceNames"] == ["team-a"] for rule in role["rules"])
+    # What if changes nothing, and shows them no other tenant.
+    named = [rule for rule in role["rules"] if rule["resources"] != ["simulations"]]
+    assert len(named) == len(role["rules"]) - 1
+    assert all(rule["resourceNames"] == ["team-a"] for rule in named)
     binding = of_kind(documents, "ClusterRoleBinding")["fairgate-tenant-admin-team-a"]
     assert [each["name"] for each in binding["subjects"]] == ["alice"]
 

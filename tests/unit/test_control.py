@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from dataclasses import replace as changed
@@ -39,6 +39,7 @@ from app.core.model import (
     Uid,
     UserName,
 )
+from app.core.pressure import Pressure
 from app.core.resources import PODS, ManagedResources
 from app.core.views import View
 from app.sim.world import held_pod
@@ -91,6 +92,8 @@ class FakeMeters:
     failures: list[str] = field(default_factory=list)
     views: list[View] = field(default_factory=list)
     drifts: list[float] = field(default_factory=list)
+    pressures: list[Mapping[TenantName, Pressure]] = field(default_factory=list)
+    evictions: list[tuple[TenantName, str, Mapping[Resource, float]]] = field(default_factory=list)
     strays: int = 0
 
     def leading(self, epoch: int | None) -> None:
@@ -98,6 +101,17 @@ class FakeMeters:
 
     def shares(self, view: View) -> None:
         self.views.append(view)
+
+    def pressing(
+        self,
+        view: View,
+        pressure: Mapping[TenantName, Pressure],
+        fragmentation: Mapping[PoolName, float],
+    ) -> None:
+        self.pressures.append(pressure)
+
+    def evicted(self, tenant: TenantName, cause: str, lost: Mapping[Resource, float]) -> None:
+        self.evictions.append((tenant, cause, lost))
 
     def drifted(self, ratio: float) -> None:
         self.drifts.append(ratio)

@@ -387,7 +387,8 @@ def test_the_held_notice_says_position_queue_and_what_it_waits_for() -> None:
     effects = bench.see(held_pod("p2", "team", user="alice"))
     (tell,) = [e for e in effects if isinstance(e, Tell)]
     assert tell.message == (
-        "queued: 2 of 2 in ns.team/alice; waits for 1 nvidia.com/gpu of pool default"
+        "queued: 2 of 2 in ns.team/alice; waits for 1 nvidia.com/gpu of pool default; "
+        "1 of this user's own goes first"
     )
 
 

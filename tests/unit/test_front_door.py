@@ -16,8 +16,9 @@ import pytest
 from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 
+from app.api_ports import Front
 from app.kube.front_proxy import read_front
-from app.ports import Front, Identity
+from app.ports import Identity
 from app.settings import HostPort
 from app.tls.issue import Authority, new_authority, write_private
 from app.web.access import CALLER
@@ -252,13 +253,15 @@ async def test_discovery_tells_the_group_and_holds_no_object(
     assert (await served.ask(tls, path=ROOT))[1]["resources"] == []
     groups = (await served.ask(tls, path="/apis"))[1]["groups"]
     assert [group["name"] for group in groups] == ["api.fairgate.io"]
+    for described in ("/openapi/v2", "/openapi/v3"):
+        assert (await served.ask(tls, path=described))[1]["paths"] == {}
     version = (await served.ask(tls, path="/apis/api.fairgate.io"))[1]["preferredVersion"]
     assert version["groupVersion"] == "api.fairgate.io/v1"
 
 
 async def test_nothing_else_is_behind_that_door(served: Served, authority: Authority) -> None:
     tls = served.tls(authority)
-    for path in ("/v1/tenants", "/metrics", "/openapi/v2", "/apis/other/v1/x", f"{ROOT}s/x"):
+    for path in ("/v1/tenants", "/metrics", "/openapi.json", "/apis/other/v1/x", f"{ROOT}s/x"):
         assert (await served.ask(tls, path=path))[0] == 404
 
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from app.api_ports import Stored
 from app.core.errors import ClusterRefused, ClusterUnavailable, WriteRefused
 from app.kube.client import Client
 from app.kube.resources import KubeResources, sentence
-from app.ports import Stored
 
 TENANTS = "/apis/fairgate.io/v1alpha1/tenants"
 FOUND = {
@@ -96,6 +96,10 @@ async def test_a_deletion_is_of_what_was_read_and_nothing_newer() -> None:
     client = Wire([{"kind": "Status"}])
     assert await KubeResources(client).delete("tenants", await stored(), "alice")
     assert client.sent[0]["body"]["preconditions"] == {"uid": "u-1", "resourceVersion": "77"}
+    assert client.sent[0]["body"]["dryRun"] == []
+    tried = Wire([{"kind": "Status"}])
+    assert await KubeResources(tried).delete("tenants", await stored(), "alice", dry_run=True)
+    assert tried.sent[0]["body"]["dryRun"] == ["All"]
 
 
 @pytest.mark.parametrize("status", [404, 409])
@@ -143,7 +147,11 @@ async def test_what_is_no_object_is_no_answer() -> None:
         ),
         (
             'Tenant.fairgate.io "a" is invalid: spec.maxPending: Invalid value: -1: in body should',
-            "spec.maxPending: Invalid value: -1: in body should.",
+            "spec.maxPending: -1: in body should.",
+        ),
+        (
+            'Tenant.fairgate.io "ns.a" is invalid: metadata.name: Invalid value: names that',
+            "metadata.name: names that.",
         ),
         ('tenants.fairgate.io "a" is forbidden: because.', "because."),
         ("anything else", "anything else."),

@@ -7,7 +7,8 @@ from fractions import Fraction
 
 import pytest
 
-from app.core.model import Answer, PoolName, Resource, TenantName
+from app.core.model import Answer, Millis, PoolName, Resource, TenantName
+from app.core.pressure import Pressure
 from app.core.views import PoolView, TenantView, View
 from app.web.metrics import CERTIFICATE_EXPIRY, REGISTRY, Leading
 
@@ -61,7 +62,6 @@ def test_shares_are_shown_in_units_people_use(leading: Leading) -> None:
     leading.shares(view(a=tenant(4, pending=3)))
 
     assert used("a") == 4
-    assert sample("fairgate_pending_workloads", tenant="a") == 3
     assert sample("fairgate_weighted_share", tenant="a") == 0.25
     assert sample("fairgate_capacity", pool="h100", resource="cpu") == 1.5
 
@@ -113,6 +113,57 @@ def test_the_drift_is_shown_by_a_leader_only(leading: Leading) -> None:
 
     leading.leading(None)
     assert sample("fairgate_fairness_drift_ratio") == 0
+
+
+def test_what_waits_is_shown_by_the_pool_it_waits_for(leading: Leading) -> None:
+    known = view(a=tenant(0, pending=9), b=tenant(0))
+    leading.pressing(known, {TenantName("a"): Pressure({H100: 4, None: 2}, None)}, {})
+
+    def pending(name: str, pool: str) -> float | None:
+        return sample("fairgate_pending_workloads", tenant=name, pool=pool)
+
+    assert [pending("a", pool) for pool in ("h100", "any", "none")] == [4, 2, 3]
+    assert [pending("b", pool) for pool in ("h100", "any", "none")] == [None, None, 0]
+
+    leading.pressing(view(b=tenant(0)), {}, {})
+    assert pending("a", "h100") is None
+
+
+def test_the_age_of_the_oldest_is_computed_when_it_is_read() -> None:
+    now = [100.0]
+    meters = Leading(most_tenants=1, clock=lambda: now[0])
+    known = view(a=tenant(0, pending=1), b=tenant(0, pending=1), c=tenant(0, pending=1))
+    since = {"a": 40_000, "b": 70_000, "c": 10_000}
+    waiting = {TenantName(name): Pressure({H100: 1}, Millis(at)) for name, at in since.items()}
+    meters.pressing(known, waiting, {})
+
+    def age(name: str) -> float | None:
+        return sample("fairgate_oldest_pending_seconds", tenant=name)
+
+    assert (age("a"), age("b"), age("other")) == (60, None, 90)
+    now[0] = 101
+    assert age("a") == 61
+    meters.leading(None)
+    assert age("a") is None
+
+
+def test_what_is_free_and_of_no_use_is_shown_while_anything_is_free(leading: Leading) -> None:
+    leading.pressing(view(), {}, {H100: 0.25})
+    assert sample("fairgate_fragmentation_ratio", pool="h100") == 0.25
+    leading.pressing(view(), {}, {})
+    assert sample("fairgate_fragmentation_ratio", pool="h100") is None
+
+
+def test_an_eviction_is_counted_with_what_was_lost(leading: Leading) -> None:
+    def counted() -> tuple[float, float, float]:
+        evicted = sample("fairgate_reclaimed_total", tenant="a", reason="unbound") or 0
+        name = "fairgate_evicted_resource_seconds_total"
+        return evicted, sample(name, resource=GPU) or 0, sample(name, resource="cpu") or 0
+
+    before = counted()
+    leading.evicted(TenantName("a"), "unbound", {GPU: 80.0, Resource("cpu"): 5000.0})
+
+    assert counted() == (before[0] + 1, before[1] + 80, before[2] + 5)
 
 
 def test_a_release_is_counted_by_what_became_of_it(leading: Leading) -> None:

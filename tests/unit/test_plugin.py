@@ -218,20 +218,29 @@ def test_the_token_is_sent_and_nothing_else(rest: Rest, run: Run) -> None:
 
 def test_names_are_one_segment_of_the_path(rest: Rest, run: Run) -> None:
     name = "ci/bot?x=1"
-    rest.answers[f"PUT /tenants/team-a/users/{name}/weight"] = answers.users().items[0]
+    rest.answers[f"PUT /tenants/team-a/users/{name}/weight"] = answers.stored()
     code, out, _ = run("weights", "set", "team-a", "--user", name, "2")
     assert (code, out) == (0, f"User {name} of tenant team-a weighs 2 from now on.\n")
     assert rest.asked[-1].body == {"weight": "2"}
     assert "dryRun" not in rest.asked[-1].query
 
 
-def test_a_tenant_is_weighed_and_a_dry_run_says_so(rest: Rest, run: Run) -> None:
-    rest.answers["PUT /tenants/team-a/weight"] = answers.tenants().items[1]
-    assert run("weights", "set", "team-a", "3")[:2] == (
-        0,
-        "Tenant team-a weighs 3 from now on.\n",
-    )
+def test_a_tenant_is_weighed(rest: Rest, run: Run) -> None:
+    rest.answers["PUT /tenants/team-a/weight"] = answers.stored("3")
+    told = run("weights", "set", "team-a", "3")
+    assert told == (0, "Tenant team-a weighs 3 from now on.\n", "")
     assert rest.asked[-1].query == {}
+    as_json = json.loads(run("weights", "set", "team-a", "3", "-o", "json")[1])
+    assert as_json == answers.stored("3").model_dump(mode="json", by_alias=True)
+
+
+def test_a_dry_run_tells_whose_share_would_change(rest: Rest, run: Run) -> None:
+    route, line = "PUT /tenants/team-a/users/bob/weight", ("set", "team-a", "--user", "bob", "2")
+    rest.answers[route] = answers.change()
+    hold("weights-set-dry-run", run("weights", *line, "--dry-run"))
+    assert rest.asked[-1].query == {"dryRun": "true"}
+    rest.answers[route] = answers.change(to_nobody=True)
+    hold("weights-set-dry-run-empty", run("weights", *line, "--dry-run"))
 
 
 def test_what_if_asks_for_what_was_written(rest: Rest, run: Run) -> None:
@@ -240,6 +249,13 @@ def test_what_if_asks_for_what_was_written(rest: Rest, run: Run) -> None:
     assert shown.WhatIf.model_validate(rest.asked[-1].body) == shown.WhatIf(
         weights={"team-a": "3"}, users={"team-a": {"a=b": "2", "c/d": "0.5"}}, hours=8
     )
+
+
+def test_a_change_that_moves_nothing_between_tenants_is_told_so(rest: Rest, run: Run) -> None:
+    same = answers.simulation()
+    same.tenants = [each.model_copy(update={"then": each.now}) for each in same.tenants]
+    rest.answers["POST /simulations"] = same
+    assert run(*LINES["simulate"])[1].endswith("\nBetween tenants nothing would change.\n")
 
 
 def test_usage_asks_for_what_was_written(rest: Rest, run: Run) -> None:
@@ -255,6 +271,7 @@ WRONG = {
     "no-weight": ("simulate", "--weight", "team-a"),
     "no-tenant-of-user": ("simulate", "--user", "alice=2"),
     "no-such-sum": ("usage", "--by", "colour"),
+    "no-decimal": ("weights", "set", "team-a", "twice"),
     "no-time": ("usage", "--from", "yesterday"),
     "no-pod": ("why", "job/train"),
     "options-before-set": ("weights", "--tenant", "team-a", "set", "team-a", "2"),

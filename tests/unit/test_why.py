@@ -19,7 +19,8 @@ from app.core.model import (
     Tenant,
     TenantName,
 )
-from app.core.reasons import Rule
+from app.core.policy import Policy
+from app.core.reasons import Rule, Why
 from app.core.resources import PODS, ManagedResources
 from app.sim.world import held_pod
 
@@ -83,3 +84,110 @@ def test_who_may_start_as_soon_as_there_is_room_is_told_nothing_of_limits() -> N
 
     (message,) = told(engine, held_pod("p", "a", 8, user="u"))
     assert message == "queued: 1 of 1 in team/u; waits for 8 nvidia.com/gpu of pool default"
+
+
+def asked(engine: Engine, pod: Pod) -> Why:
+    engine.handle(ev.PodObserved(NOW, pod))
+    engine.handle(ev.Pass(NOW))
+    found = engine.outlook.why(pod.uid)
+    assert found is not None
+    return found
+
+
+def test_who_is_next_is_told_what_must_come_free() -> None:
+    engine = leader(Quota())
+    engine.handle(ev.PodObserved(NOW, held_pod("wall", "b", 6)))
+    engine.handle(ev.Pass(NOW))
+
+    found = asked(engine, held_pod("p", "a", 4, user="u"))
+
+    assert found.rule is Rule.CAPACITY
+    assert found.numbers == {"nvidia.com/gpu asked": "4", "nvidia.com/gpu free in default": "2"}
+    assert found.remedies[0] == "a release of 2 nvidia.com/gpu in pool default"
+
+
+def test_who_stands_behind_his_own_is_told_how_many_they_are() -> None:
+    engine = leader(Quota())
+    for name in ("wall", "first", "second"):
+        engine.handle(ev.PodObserved(NOW, held_pod(name, "a", 8, user="u")))
+
+    found = asked(engine, held_pod("p", "a", 8, user="u", since=5))
+
+    assert (found.rule, found.position, found.length) == (Rule.ORDER, 3, 3)
+    assert found.text.endswith("; 2 of this user's own go first")
+    assert found.ahead == ()
+
+
+def test_another_user_of_the_tenant_has_no_name() -> None:
+    engine = leader(Quota())
+    wall = held_pod("wall", "a", 8, user="me")
+    engine.handle(ev.PodObserved(NOW, wall))
+    engine.handle(ev.Pass(NOW))
+    engine.handle(ev.ReleaseAnswered(NOW, wall.uid, Answer.RELEASED))
+    engine.handle(ev.PodObserved(NOW, held_pod("theirs", "a", 8, user="secret")))
+
+    found = asked(engine, held_pod("p", "a", 8, user="me"))
+
+    (first,) = found.ahead
+    assert (found.rule, first.tenant, first.own) == (Rule.ORDER, "another user", "me")
+    assert (first.score, first.own_score) == ("0.5000", "1.5000")
+    assert found.remedies[0] == (
+        "a higher weight than 1 for user me, set by an admin of tenant team"
+    )
+    assert "secret" not in repr(found)
+
+
+def test_the_guarantee_of_another_tenant_goes_first() -> None:
+    engine = leader(Quota(guarantee={GPU: 4}))
+    engine.handle(ev.PodObserved(NOW, held_pod("wall", "c", 8)))
+    engine.handle(ev.Pass(NOW))
+    engine.handle(ev.PodObserved(NOW, held_pod("theirs", "a", 2)))
+
+    found = asked(engine, held_pod("p", "b", 2))
+
+    assert found.rule is Rule.GUARANTEE
+    assert found.text.endswith("; tenant team comes first, within its guarantee")
+    assert found.ahead[0].score == "0.0000 of its guarantee"
+
+
+def test_without_backfill_the_next_keeps_the_small_waiting() -> None:
+    engine = leader(Quota())
+    engine.handle(ev.PodObserved(NOW, held_pod("wall", "c", 6)))
+    engine.handle(ev.Pass(NOW))
+    engine.handle(ev.PolicyObserved(NOW, Policy(backfill=False)))
+    engine.handle(ev.PodObserved(NOW, held_pod("large", "a", 4, user="u")))
+
+    found = asked(engine, held_pod("small", "a", 1, user="u", since=5))
+
+    assert found.rule is Rule.ORDER
+    assert found.numbers["own before it"] == "1"
+
+
+def test_the_owner_is_told_who_comes_first_and_what_excludes_a_pool() -> None:
+    engine = leader(Quota())
+    engine.handle(ev.PodObserved(NOW, held_pod("wall", "a", 8)))
+    engine.handle(ev.Pass(NOW))
+    engine.handle(ev.PodObserved(NOW, held_pod("theirs", "b", 2)))
+    engine.handle(ev.Pass(NOW))
+
+    (first,) = told(engine, held_pod("p", "a", 2, since=5))
+    (other,) = told(engine, replace(held_pod("q", "a", 2), selector={"gpu": "a100"}))
+
+    assert first.endswith("; tenant default comes first")
+    assert other.endswith(
+        "; pool default: no node of it has the labels of its node selector, gpu=a100"
+    )
+
+
+def test_since_when_a_pod_runs_is_known_to_who_did_not_release_it() -> None:
+    follower = Engine(ManagedResources([GPU]))
+    pod = held_pod("p", "a", 2)
+    follower.handle(ev.PodObserved(NOW, pod))
+    follower.handle(ev.Pass(NOW))
+    released = replace(pod, gates=(), release="1.1", node=NodeName("n"))
+    follower.handle(ev.PodObserved(Millis(7000), released))
+    follower.handle(ev.Pass(Millis(7000)))
+
+    found = follower.outlook.released(pod.uid)
+    assert found is not None
+    assert (found.released, found.node) == (7000, "n")

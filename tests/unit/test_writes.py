@@ -344,12 +344,13 @@ async def test_a_dry_run_needs_the_same_rights(app: ASGIApp) -> None:
 
 
 BAD: list[tuple[str, Any, int, str]] = [
-    ("/v1/tenants/team-a", {"wieght": "2"}, 422, "wieght"),
-    ("/v1/tenants/team-a/weight", {"weight": "-1"}, 422, "weight"),
+    ("/v1/tenants/team-a", {"wieght": "2"}, 422, "wieght: there is no such field"),
+    ("/v1/tenants/team-a/weight", {"weight": "-1"}, 422, "weight: must be a decimal"),
     ("/v1/tenants/team-a/weight", {"weight": "1e9"}, 422, "weight"),
     ("/v1/tenants/team-a/weight", {"weight": True}, 422, "weight"),
     ("/v1/tenants/team-a/weight", {"weight": "0007"}, 422, "decimal number"),
     ("/v1/tenants/team-a/weight", {}, 422, "weight"),
+    ("/v1/tenants/team-a/weight", {"wieght": "2"}, 422, "wieght: there is no such field"),
     ("/v1/tenants/team-a/weight", [], 422, "body"),
     ("/v1/tenants/team-a", {"users": [{"name": "\ud800"}]}, 422, "users"),
     ("/v1/tenants/UPPER", {}, 422, "UPPER"),
@@ -373,6 +374,20 @@ async def test_what_is_no_json_is_400(app: ASGIApp) -> None:
         reply = await call(app, "PUT", "/v1/tenants/team-a/weight", body, head)
         assert reply.status == 400
         assert problem(reply)
+
+
+async def test_a_body_is_json_whether_that_is_said_or_not(app: ASGIApp) -> None:
+    path, body = "/v1/tenants/team-a/weight", b'{"weight": "4"}'
+    kinds = {
+        "": 200, "application/json; charset=utf-8": 200,
+        "application/x-www-form-urlencoded": 415, "application/merge-patch+json": 415,
+    }  # fmt: skip
+    for kind, status in kinds.items():
+        head = {"authorization": "Bearer operator"} | ({"content-type": kind} if kind else {})
+        reply = await call(app, "PUT", path, body, head)
+        assert reply.status == status
+        if status == 415:
+            assert "send JSON" in problem(reply)
 
 
 async def test_a_body_is_bounded(app: ASGIApp) -> None:

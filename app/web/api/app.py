@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
+import time
+
 from fastapi import APIRouter, FastAPI
 
 from app.web import problems
 from app.web.aged import Aged
 from app.web.api.audit import audit_routes
 from app.web.api.ground import Ground
+from app.web.api.page import page_routes
 from app.web.api.pools import pool_routes
 from app.web.api.queues import queue_routes
 from app.web.api.quotas import quota_routes
+from app.web.api.shown import DECIMAL
 from app.web.api.simulations import simulation_routes
+from app.web.api.stream import Pace, stream_routes
 from app.web.api.tenants import tenant_routes
 from app.web.api.usage import usage_routes
 from app.web.api.workloads import workload_routes
 from app.web.api.writes import write_routes
 from app.web.bounded import Bounded
-from app.web.ops import Checks, ops_routes
+from app.web.ops import SERVES, Checks, ops_routes
 from app.web.problems import Problem
 
 
-def api_app(ground: Ground, checks: Checks) -> FastAPI:
+def api_app(ground: Ground, checks: Checks, pace: Pace | None = None) -> FastAPI:
     """Return the app with `/v1`, the health routes and `/openapi.json`."""
     app = FastAPI(
         title="Fairgate",
@@ -35,7 +40,7 @@ def api_app(ground: Ground, checks: Checks) -> FastAPI:
             for status in (400, 401, 403, 404, 409, 412, 413, 422, 429, 503)
         },
     )
-    problems.install(app)
+    problems.install(app, {DECIMAL: "must be a decimal number of 0 or more, such as 2 or 0.5"})
     app.add_middleware(Bounded)
     app.add_middleware(Aged, age=ground.age, below="/v1/")
     v1 = APIRouter(prefix="/v1", tags=["v1"])
@@ -48,9 +53,17 @@ def api_app(ground: Ground, checks: Checks) -> FastAPI:
         workload_routes(ground),
         audit_routes(ground),
         simulation_routes(ground),
+        stream_routes(ground, time.monotonic, lambda: not _drains(checks), pace),
         write_routes(ground),
     ):
         v1.include_router(routes)
     app.include_router(v1)
     app.include_router(ops_routes(checks))
+    app.router.routes.extend(page_routes())
     return app
+
+
+def _drains(checks: Checks) -> bool:
+    # Looked up late: that check comes when the servers do.
+    serves = checks.get(SERVES)
+    return serves is not None and not serves()

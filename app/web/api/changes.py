@@ -9,11 +9,12 @@ import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
+from app.api_ports import Resources, Stored
 from app.audit_ports import Reporter
 from app.core.audit import Deed
 from app.core.errors import ClusterUnavailable
 from app.core.grants import Grant, Spec, above, grants, meaning
-from app.ports import Identity, Resources, Stored
+from app.ports import Identity
 from app.web.access import Access
 from app.web.editions import Conditions
 from app.web.problems import Refused

@@ -318,11 +318,47 @@ class QueueSum(Shown):
     rules: dict[str, int]
 
 
+class PartShown(Shown):
+    """Parts of the cluster, 0 to 1: what is held of it, and what is owed among those with work."""
+
+    held: float
+    owed: float
+
+
+class OwedShown(PartShown):
+    """Those of a tenant and of its users; `limit` null: there is none, or it does not bind."""
+
+    guarantee: float
+    limit: float | None
+    users: dict[str, PartShown]
+
+
+class Hello(Shown):
+    """Who listens and what they may see: the event `hello`, first, and when that changes.
+
+    `everyTenant`: all of them; else those whose queue they may get, `queues`.
+    """
+
+    caller: str
+    every_tenant: bool
+    every_queue: bool
+    queues: list[str]
+    pools: bool
+
+
+class LeftOut(Shown):
+    """How many there are beyond those shown."""
+
+    users: int
+    queues: int
+    nodes: int
+
+
 class State(Shown):
     """All that the page at / shows, as the caller may see it: the event `state` of the stream.
 
     `drift` is the largest drift as part of its bound, and `jain` the index; null if no leader
-    tells. `epoch` is the leader's.
+    tells. `epoch` is the leader's. `owed` is by tenant.
     """
 
     at: datetime
@@ -331,5 +367,7 @@ class State(Shown):
     jain: float | None
     tenants: list[TenantShown]
     users: dict[str, list[UserShown]]
+    owed: dict[str, OwedShown]
     queues: list[QueueSum]
     pools: list[PoolWhole]
+    left_out: LeftOut

@@ -8,8 +8,9 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Query, Response
 from pydantic import BaseModel
 
+from app.api_ports import Stored
 from app.core.grants import Spec
-from app.ports import Identity, Stored
+from app.ports import Identity
 from app.web.api.changes import Changes, Outcome, Wish
 from app.web.api.entitlement import shares
 from app.web.api.ground import Ground

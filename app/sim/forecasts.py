@@ -1,0 +1,174 @@
+"""Estimates for everybody who waits: looks ahead again and again, and answers from what it saw.
+
+The work is done in a process of its own. What is learned is learned from the runs that the store
+keeps, and from what became of earlier estimates; nothing is asked of the leader.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import time
+from collections.abc import Callable, Mapping
+
+from app.api_ports import Estimate
+from app.core.errors import ForecastFailed, StoreError
+from app.core.model import Millis, Uid
+from app.core.resources import ManagedResources
+from app.core.runs import Run
+from app.core.snapshot import Snapshot
+from app.ports import RunReader
+from app.sim.calibration import Range
+from app.sim.drain import drain
+from app.sim.foretelling import Foretelling, Name, name_of
+from app.sim.run_times import Kind, Lasted, RunTimes, size_of
+from app.sim.worker import Worker
+
+EVERY_SECONDS = 15.0
+PAUSES = 4.0
+"""Times as long as it took to look ahead is the pause after it, if that is longer."""
+
+SECONDS = 120.0
+NICE = 10
+MOST_PODS = 50_000
+LEARNED = Millis(7 * 24 * 3_600_000)
+"""Runs that ended so long ago are learned from at the start."""
+
+OLD = Millis(15 * 60_000)
+"""An estimate that was not renewed for so long is none."""
+
+NOT_YET = "Nobody has looked ahead since it began to wait; ask again in a minute."
+NO_START = "As things stand it does not start within four days, or not at all."
+NO_OUTCOMES = "Too few estimates for waits like this one have come out yet: it would be a guess."
+
+log = logging.getLogger("fairgate.forecasts")
+
+
+class Estimates:
+    """Implements `Forecasts`. `run` looks ahead for ever, `look` once.
+
+    `snapshot` returns None until the cluster was seen whole.
+    """
+
+    def __init__(
+        self,
+        snapshot: Callable[[], Snapshot | None],
+        reader: RunReader,
+        managed: ManagedResources,
+        worker: Worker | None = None,
+    ) -> None:
+        self._snapshot = snapshot
+        self._reader = reader
+        self._managed = managed
+        self._worker = worker or Worker(SECONDS, nice=NICE)
+        self._foretelling = Foretelling()
+        self._at = Millis(0)
+        self._ranges: Mapping[Uid, Range] = {}
+        self._why: dict[Uid, str] = {}
+        self._failure = ""
+        self._waiting: dict[Uid, Name] = {}
+        self._learned: Millis | None = None
+        self._latest: set[tuple[Uid, Millis]] = set()
+        self._rounds = 0
+
+    @property
+    def runs(self) -> RunTimes:
+        """The run times that are known."""
+        return self._foretelling.runs
+
+    def estimate(self, uid: Uid) -> Estimate | None:
+        """When a held pod is likely to start; None: it would be a guess."""
+        found = self._ranges.get(uid)
+        if found is None:
+            return None
+        return Estimate(math.ceil(found.p50), math.ceil(found.p90), self._at)
+
+    def withheld(self, uid: Uid) -> str:
+        """Why there is no estimate, in a sentence."""
+        return self._failure or self._why.get(uid, NOT_YET)
+
+    async def run(self) -> None:
+        """Look ahead again and again, until cancelled."""
+        try:
+            while True:
+                began = time.monotonic()
+                await self.look()
+                took = time.monotonic() - began
+                await asyncio.sleep(max(EVERY_SECONDS, PAUSES * took))
+        finally:
+            await self._worker.close()
+
+    async def look(self) -> None:
+        """Learn what has happened, and look ahead once."""
+        begun = await self._learn()
+        snapshot = self._snapshot()
+        if snapshot is None:
+            return
+        self._compare(snapshot, begun)
+        try:
+            waits = await self._drain(snapshot)
+        except ForecastFailed as error:
+            log.warning("could not look ahead", extra={"why": str(error)})
+            self._failure = str(error)
+            if snapshot.at - self._at > OLD:
+                self._ranges, self._why = {}, {}
+            return
+        ranges = self._foretelling.ranges(snapshot, waits)
+        self._at, self._ranges, self._failure = snapshot.at, ranges, ""
+        self._why = {
+            pod.uid: NO_OUTCOMES if pod.uid in waits else NO_START
+            for pod in snapshot.held
+            if pod.uid not in ranges
+        }
+
+    async def _drain(self, snapshot: Snapshot) -> Mapping[Uid, float]:
+        if not snapshot.held:
+            return {}
+        if len(snapshot.held) > MOST_PODS:
+            raise ForecastFailed(
+                f"{len(snapshot.held)} pods wait; more than {MOST_PODS} are too many to look ahead."
+            )
+        self._rounds += 1
+        return await self._worker.call(drain, snapshot, self.runs, self._rounds)
+
+    async def _learn(self) -> dict[Uid, Millis]:
+        """Learn from the runs that ended; return when those of each pod began."""
+        begun: dict[Uid, Millis] = {}
+        try:
+            if self._learned is None:
+                snapshot = self._snapshot()
+                if snapshot is None:
+                    return begun
+                self._learned = Millis(max(0, snapshot.at - LEARNED))
+            async for run in self._reader.ran(Millis(self._learned - 1)):
+                self._take(run, begun)
+        except StoreError as error:
+            log.warning("could not read the runs", extra={"why": str(error)})
+        return begun
+
+    def _take(self, run: Run, begun: dict[Uid, Millis]) -> None:
+        if run.end is None or run.id in self._latest:
+            return
+        if self._learned is None or run.end > self._learned:
+            self._learned = run.end
+            self._latest.clear()
+        self._latest.add(run.id)
+        begun[run.uid] = min(run.begin, begun.get(run.uid, run.begin))
+        if not run.assumed:
+            kind = Kind(run.tenant, run.user, size_of(run.amounts, self._managed))
+            self._foretelling.ended(Lasted(kind, Millis(run.end - run.begin)))
+
+    def _compare(self, snapshot: Snapshot, begun: Mapping[Uid, Millis]) -> None:
+        """Tell what became of those who waited the last time."""
+        now = {pod.uid: name_of(pod) for pod in snapshot.held}
+        left = {uid: name for uid, name in self._waiting.items() if uid not in now}
+        if left:
+            starts = {pod.uid: pod.started or snapshot.at for pod in snapshot.running}
+            starts.update(begun)
+            for uid, name in left.items():
+                if uid in starts:
+                    self._foretelling.started(name, starts[uid])
+                else:
+                    self._foretelling.gone(name)
+        self._waiting = now

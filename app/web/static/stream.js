@@ -1,0 +1,134 @@
+// Hears the server-sent events of /v1/stream. EventSource cannot send a token, so this reads them
+// off a fetch; it tries again by itself unless the answer was no.
+
+const SOONEST = 1000;
+const LATEST = 30000;
+const SILENT = 45000;
+
+/** The answer was no: trying again would not help. */
+export class Denied extends Error {
+  constructor(status, detail) {
+    super(detail);
+    this.status = status;
+  }
+}
+
+async function problemOf(answer) {
+  try {
+    return (await answer.json()).detail;
+  } catch {
+    return `${answer.status} ${answer.statusText}`;
+  }
+}
+
+/** Ask a route; return its JSON, or its text if it is none. Throws Denied for 401 and 403, Error for anything else but 200. */
+export async function ask(path, token, signal) {
+  const answer = await fetch(path, {
+    headers: { authorization: `Bearer ${token}`, accept: "application/json" },
+    cache: "no-store",
+    signal,
+  });
+  const isJson = answer.headers.get("content-type")?.includes("json");
+  if (answer.ok) return isJson ? answer.json() : answer.text();
+  const detail = await problemOf(answer);
+  if (answer.status === 401 || answer.status === 403) throw new Denied(answer.status, detail);
+  throw new Error(detail);
+}
+
+/** Yield {name, data} of each event in a stream of text. */
+async function* events(body, heard) {
+  const reader = body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  for (;;) {
+    const { value, done } = await reader.read();
+    if (done) return;
+    heard();
+    const blocks = (rest + value).split("\n\n");
+    rest = blocks.pop();
+    for (const block of blocks) {
+      const event = { name: "message", data: "" };
+      for (const line of block.split("\n")) {
+        if (line.startsWith("event: ")) event.name = line.slice(7);
+        else if (line.startsWith("data: ")) event.data += line.slice(6);
+      }
+      if (event.data) yield event;
+    }
+  }
+}
+
+/**
+ * Listen until `stop` is called. `told` gets {kind: "live"}, {kind: "lost", why, heard: Date} and each event
+ * as {kind: "event", name, data}; {kind: "denied", status, why} is the last.
+ */
+export function listen(token, told) {
+  const stopping = new AbortController();
+  let wait = SOONEST;
+  let last = null;
+
+  async function once() {
+    const ending = new AbortController();
+    const end = () => ending.abort();
+    stopping.signal.addEventListener("abort", end);
+    let alarm = setTimeout(end, SILENT);
+    const heard = () => {
+      last = new Date();
+      clearTimeout(alarm);
+      alarm = setTimeout(end, SILENT);
+    };
+    try {
+      const answer = await fetch("/v1/stream", {
+        headers: { authorization: `Bearer ${token}`, accept: "text/event-stream" },
+        cache: "no-store",
+        signal: ending.signal,
+      });
+      if (!answer.ok) {
+        const detail = await problemOf(answer);
+        if (answer.status === 401 || answer.status === 403) throw new Denied(answer.status, detail);
+        throw new Error(detail);
+      }
+      told({ kind: "live" });
+      for await (const event of events(answer.body, heard)) {
+        const data = JSON.parse(event.data);
+        if (event.name === "end") {
+          if (data.status === 401 || data.status === 403) throw new Denied(data.status, data.detail);
+          throw new Error(data.detail);
+        }
+        wait = SOONEST;
+        told({ kind: "event", name: event.name, data });
+      }
+      throw new Error("The server ended the connection.");
+    } finally {
+      clearTimeout(alarm);
+      stopping.signal.removeEventListener("abort", end);
+      ending.abort();
+    }
+  }
+
+  async function run() {
+    while (!stopping.signal.aborted) {
+      try {
+        await once();
+      } catch (error) {
+        if (stopping.signal.aborted) return;
+        if (error instanceof Denied) {
+          told({ kind: "denied", status: error.status, why: error.message });
+          return;
+        }
+        // A browser's own words for a broken connection help nobody.
+        const why = error instanceof TypeError || error.name === "AbortError" ? "" : error.message;
+        told({ kind: "lost", why, heard: last });
+        await new Promise((resume) => {
+          const timer = setTimeout(resume, wait * (0.75 + Math.random() / 2));
+          stopping.signal.addEventListener("abort", () => {
+            clearTimeout(timer);
+            resume();
+          });
+        });
+        wait = Math.min(LATEST, wait * 2);
+      }
+    }
+  }
+
+  run();
+  return () => stopping.abort();
+}

@@ -1,0 +1,186 @@
+"""Are estimates honest? The Philly log played back, and every hour everybody who waits is told.
+
+At each time only what was known then is used: work that had ended, and earlier forecasts whose
+outcome was there. What was said is then compared with what happened.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from app.core.model import Millis
+from app.core.policy import Policy
+from app.core.resources import ManagedResources
+from app.dev.progress import Told
+from app.sim.calibration import Range
+from app.sim.drain import drain
+from app.sim.fleet import one_pool
+from app.sim.foretelling import Foretelling, Name, name_of
+from app.sim.run_times import Kind, Lasted, size_of
+from app.sim.traces import DEVICE, read_log, tenants_of
+from app.sim.work import Moment, Step, Work
+from app.sim.world import World
+from loadtest.figures import Compared, Measure, Series, Target
+from loadtest.philly import GPUS, log
+
+NAME = "estimates"
+MANAGED = ManagedResources([DEVICE])
+HOUR = Millis(3_600_000)
+LEAST_GIVEN = Target(least=60)
+HELD = Target(least=85, most=95)
+
+LENGTHS = ((0, "under half an hour"), (1800, "half an hour to six"), (21_600, "six hours and more"))
+"""Waits by their p50, for the figures that tell where estimates fail."""
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What one workload was told at a time; `first`: it had been told nothing before."""
+
+    at: Millis
+    work: Work
+    range: Range | None
+    first: bool
+
+
+@dataclass(slots=True)
+class Playback:
+    """A log played back in virtual time, with somebody who foretells."""
+
+    world: World
+    foretelling: Foretelling = field(default_factory=Foretelling)
+    starts: dict[Work, Millis] = field(default_factory=dict)
+    said: list[Said] = field(default_factory=list)
+    _names: dict[Work, Name] = field(default_factory=dict)
+    _heard: int = 0
+
+    def tell(self, at: Millis, number: int) -> None:
+        """Let time pass up to then, and tell everybody who waits."""
+        self.world.run(at)
+        self.listen()
+        snapshot = self.world.engine.outlook.snapshot(at)
+        if not snapshot.held:
+            return
+        waits = drain(snapshot, self.foretelling.runs, number)
+        ranges = self.foretelling.ranges(snapshot, waits)
+        for work, pod in self.world.queued():
+            first = work not in self._names
+            self._names[work] = name_of(pod)
+            self.said.append(Said(at, work, ranges.get(pod.uid), first))
+
+    def listen(self) -> None:
+        """Take in what has happened since the last time."""
+        for moment in self.world.timeline[self._heard :]:
+            self._hear(moment)
+        self._heard = len(self.world.timeline)
+
+    def _hear(self, moment: Moment) -> None:
+        work, at = moment.work, moment.at
+        if moment.step is Step.RELEASED:
+            self.starts[work] = at
+            if work in self._names:
+                self.foretelling.started(self._names[work], at)
+        elif moment.step is Step.ENDED:
+            kind = Kind(work.tenant, work.user, size_of(work.demand, MANAGED))
+            self.foretelling.ended(Lasted(kind, Millis(at - self.starts[work])))
+
+
+def measure(progress: Told, decisions: int | None, rounds: int | None) -> list[Measure]:
+    """Play the log with every user a tenant, and with tenants on two levels."""
+    return [
+        _measure("every user a tenant", True, progress),
+        _measure("two levels", False, progress),
+    ]
+
+
+def _measure(title: str, flat: bool, progress: Told) -> Measure:
+    with progress.step(f"estimates: the whole log, {title}"):
+        playback = play(flat)
+    said, starts = playback.said, playback.starts
+    return Measure(
+        NAME,
+        f"Estimates on the Philly log, {title}",
+        (
+            f"{GPUS} GPUs, all ten days; every hour, everybody who waits is told. Errors and "
+            "widths are medians. The p90 of waits that had not ended by the end of the log, none "
+            "here, would count as missed.",
+            "A first estimate is the one a workload gets at the first full hour that it waits.",
+        ),
+        (),
+        (
+            *_figures("", said, starts, LEAST_GIVEN, HELD),
+            *_figures("first estimates: ", [each for each in said if each.first], starts),
+            *_by_length(said, starts),
+        ),
+    )
+
+
+def play(flat: bool, every: Millis = HOUR) -> Playback:
+    """Play the whole log and its estimates, then on until everything that waits has started."""
+    found = read_log(log(), flat=flat)
+    fleet = one_pool(GPUS)
+    world = World(
+        MANAGED,
+        fleet.nodes(found.scale),
+        tenants_of(found.works).values(),
+        fleet.pools,
+        Policy(),
+        witnesses=0,
+    )
+    for work in found.works:
+        world.add(work)
+    playback = Playback(world)
+    for number, at in enumerate(_times(found.works, every)):
+        playback.tell(at, number)
+    last = found.works[-1].at
+    while world.next_due is not None and len(playback.starts) < len(found.works):
+        world.run(Millis(max(last, world.next_due) + every))
+        playback.listen()
+    return playback
+
+
+def _times(works: Sequence[Work], every: Millis) -> Iterator[Millis]:
+    busy = works[0].at
+    return (Millis(at) for at in range(busy, works[-1].at, every))
+
+
+def _figures(
+    which: str,
+    said: Sequence[Said],
+    starts: dict[Work, Millis],
+    given_least: Target | None = None,
+    held_within: Target | None = None,
+) -> Iterator[Compared]:
+    given = [(each, each.range, _waited(each, starts)) for each in said if each.range]
+    if not given:
+        return
+    yield _one(f"{which}given, of all who wait", "%", 100 * len(given) / len(said), given_least)
+    held = sum(waited <= found.p90 for _, found, waited in given)
+    yield _one(f"{which}p90 that held", "%", 100 * held / len(given), held_within)
+    early = sum(waited <= found.p50 for _, found, waited in given)
+    yield _one(f"{which}p50 that held", "%", 100 * early / len(given))
+    errors = [abs(waited - found.p50) / 60 for _, found, waited in given]
+    yield _one(f"{which}error of p50", "min", statistics.median(errors))
+    widths = [(found.p90 - found.p50) / 60 for _, found, _ in given]
+    yield _one(f"{which}width of the range", "min", statistics.median(widths))
+
+
+def _by_length(said: Sequence[Said], starts: dict[Work, Millis]) -> Iterator[Compared]:
+    bounds = [*(least for least, _ in LENGTHS), float("inf")]
+    for (least, title), most in zip(LENGTHS, bounds[1:], strict=True):
+        given = [e for e in said if e.range is not None and least <= e.range.p50 < most]
+        held = sum(_waited(e, starts) <= e.range.p90 for e in given if e.range is not None)
+        if given:
+            share = 100 * held / len(given)
+            yield _one(f"p90 that held, p50 {title} ({len(given):,} said)", "%", share)
+
+
+def _waited(said: Said, starts: dict[Work, Millis]) -> float:
+    start = starts.get(said.work)
+    return float("inf") if start is None else (start - said.at) / 1000
+
+
+def _one(title: str, unit: str, value: float, target: Target | None = None) -> Compared:
+    return Compared(Series(title, unit, (value,)), target)

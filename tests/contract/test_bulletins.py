@@ -1,0 +1,82 @@
+"""What a leader tells the other replicas, on the fake and on a real Redis alike."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from dataclasses import replace
+
+import pytest
+
+from app.core.errors import EpochStale
+from app.core.model import Millis, NodeName, PoolName, TenantName, Uid, UserName
+from app.core.views import Bulletin, Reserved
+from app.store.bulletins import RedisBulletins
+from tests.fakes.bulletins import FakeBulletins
+from tests.fakes.stores import Fakes, Reals, World, real
+from tests.fakes.writes import CPU, GPU
+
+KEPT = Reserved(PoolName("h100"), Uid("u"), TenantName("a:b"), {NodeName("n"): {GPU: 8, CPU: 500}})
+KIND = (TenantName("team"), UserName("\ud800/%"), frozenset({(GPU, 4), (CPU, 100)}))
+BULLETIN = Bulletin(Millis(5), 7, 0.25, (KEPT,), {Uid("r"): 3}, frozenset({KIND}))
+
+
+@pytest.fixture(params=["fake", "redis"])
+async def world(request: pytest.FixtureRequest) -> AsyncIterator[World]:
+    async with AsyncExitStack() as stack:
+        if request.param == "fake":
+            yield Fakes()
+        else:
+            yield await stack.enter_async_context(real(request.getfixturevalue("store_url")))
+
+
+@pytest.fixture
+def bulletins(world: World) -> RedisBulletins | FakeBulletins:
+    if isinstance(world, Reals):
+        return RedisBulletins(world.server, world.cluster)
+    return FakeBulletins(world.memory)
+
+
+async def test_nothing_is_read_before_a_leader_told_anything(
+    bulletins: RedisBulletins | FakeBulletins,
+) -> None:
+    assert await bulletins.read() is None
+
+
+async def test_what_was_told_comes_back_as_it_was(
+    bulletins: RedisBulletins | FakeBulletins,
+) -> None:
+    await bulletins.post(BULLETIN)
+    assert await bulletins.read() == BULLETIN
+    empty = Bulletin(Millis(6), 7, 0.0)
+    await bulletins.post(empty)
+    assert await bulletins.read() == empty
+
+
+async def test_an_old_leader_cannot_tell(
+    world: World, bulletins: RedisBulletins | FakeBulletins
+) -> None:
+    await bulletins.post(BULLETIN)
+    await world.store().claim(8)
+    with pytest.raises(EpochStale):
+        await bulletins.post(replace(BULLETIN, drift=1.0))
+    assert await bulletins.read() == BULLETIN
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "null",
+        '{"at": "x"}',
+        '{"at":1,"epoch":1,"drift":0,"reserved":[7]}',
+        "x" * 5_000_000,
+    ],
+)
+async def test_what_no_leader_can_have_told_is_nothing(store_url: str, text: str) -> None:
+    async with real(store_url) as world:
+        bulletins = RedisBulletins(world.server, world.cluster)
+        await bulletins.post(BULLETIN)
+        await world.server.call("SET", f"fairgate:{{{world.cluster}}}:bulletin", text)
+        assert await bulletins.read() is None

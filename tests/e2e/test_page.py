@@ -1,0 +1,51 @@
+"""The page on a real cluster: a real token, real rights, work that comes and goes."""
+
+from __future__ import annotations
+
+from playwright.sync_api import Browser, expect
+
+from tests.browsing import browser
+from tests.chart import make
+from tests.e2e.stage import Stage, pod
+
+__all__ = ["browser"]
+
+RBAC = "rbac.authorization.k8s.io/v1"
+
+
+def test_a_tenants_admin_sees_their_own_queue_live(stage: Stage, browser: Browser) -> None:
+    mine, others = stage.namespace("seen"), stage.namespace("rivals")
+    stage.tenant("seen", "1", mine)
+    stage.tenant("rivals", "1", others)
+    stage.block(others)
+    kubectl = stage.cluster.kubectl
+    rules = [
+        {"apiGroups": ["fairgate.io"], "resources": [resource], "verbs": ["get"], **only}
+        for resource, only in (
+            ("stream", {}),
+            ("tenants/queue", {"resourceNames": ["seen"]}),
+        )
+    ]
+    make(stage.cluster, RBAC, "ClusterRole", "e2e-page", {"rules": rules})
+    account = f"--serviceaccount={mine}:default"
+    kubectl("create", "clusterrolebinding", "e2e-page", "--clusterrole=e2e-page", account)
+    stage.objects += [("clusterrole", "e2e-page"), ("clusterrolebinding", "e2e-page")]
+    token = kubectl("create", "token", "default", "-n", mine, "--audience=fairgate").strip()
+
+    # The certificate is of a CA of the cluster's own, which no browser knows.
+    page = browser.new_context(ignore_https_errors=True).new_page()
+    page.set_default_timeout(60_000)
+    page.goto(stage.cluster.details().api)
+    page.get_by_label("Token of audience").fill(token)
+    page.get_by_role("button", name="Sign in").click()
+
+    expect(page.get_by_role("status")).to_have_text("Live")
+    expect(page.locator("#tenant-rows")).to_contain_text("seen")
+    expect(page.locator("#queues")).to_contain_text("Nothing waits")
+    stage.apply(mine, pod("first", 8))
+    expect(page.locator("#queue-rows")).to_contain_text("capacity 1")
+    page.get_by_role("button", name="Show the pods of seen").click()
+    expect(page.get_by_role("region", name="Pods of a queue")).to_contain_text(f"{mine}/first")
+    assert "rivals" not in page.content()
+    expect(page.locator("#pools")).to_contain_text("You may not see pools")
+    page.context.close()

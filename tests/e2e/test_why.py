@@ -1,0 +1,64 @@
+"""Why a pod waits, asked of the REST API while a real cluster is full."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from tests.e2e.rest import ask
+from tests.e2e.stage import GPU, Stage, pod, until
+
+
+def asker(stage: Stage, namespace: str) -> Callable[[str], Any]:
+    """Return what asks why, as an account that may get the pods of a namespace."""
+    kubectl = stage.cluster.kubectl
+    kubectl(
+        "create", "rolebinding", "look", "-n", namespace, "--clusterrole=view",
+        f"--serviceaccount={namespace}:default",
+    )  # fmt: skip
+    token = kubectl("create", "token", "default", "-n", namespace, "--audience=fairgate").strip()
+
+    def why(name: str) -> Any:
+        status, found = ask(stage, f"/v1/workloads/{namespace}/{name}", token)
+        return found if status == 200 else {"rule": status, **found}
+
+    return why
+
+
+def test_why_names_the_limit_the_order_and_what_is_lacking(stage: Stage) -> None:
+    wall, early, late, small = map(stage.namespace, ("why-wall", "early", "late", "small"))
+    stage.tenant("early", "1", early)
+    stage.tenant("late", "1", late)
+    stage.tenant("small", "1", small, quotas=[{"pool": "default", "limit": {GPU: 1}}])
+    stage.block(wall)
+    stage.apply(early, pod("p", 8), pod("q", 8))
+    until("the first are held", lambda: len(stage.held(early)) == 2)
+    stage.apply(late, pod("p", 8))
+    stage.apply(small, pod("p", 2))
+    of_early, of_late, of_small = (asker(stage, each) for each in (early, late, small))
+
+    until("limit", lambda: of_small("p")["rule"] == "limit")
+    assert of_small("p")["numbers"][f"{GPU} limit"] == "1"
+    assert of_small("p")["remedies"]
+
+    until("order", lambda: of_late("p")["rule"] == "fair order")
+    told = of_late("p")
+    assert (told["ahead"][0]["tenant"], told["ahead"][0]["own"]) == ("early", "late")
+    assert (told["position"], told["length"], told["state"]) == (1, 1, "held")
+
+    # Of the same second, so their uids decide which is first.
+    first, second = sorted(map(of_early, ("p", "q")), key=lambda found: found["position"])
+    assert (first["rule"], first["position"], first["length"]) == ("capacity", 1, 2)
+    assert first["numbers"][f"{GPU} free in default"] == "0"
+    assert (second["rule"], second["position"]) == ("fair order", 2)
+    assert second["numbers"]["own before it"] == "1"
+
+    status, problem = ask(stage, f"/v1/workloads/{late}/p", None)
+    assert (status, problem["status"]) == (401, 401)
+    assert of_late("nothing")["rule"] == 404
+
+    weight = json.dumps({"spec": {"weight": "4"}})
+    stage.cluster.kubectl("patch", "tenant", "late", "--type=merge", "-p", weight)
+    until("the weight counts", lambda: of_late("p")["rule"] == "capacity")
+    assert of_early(first["name"])["ahead"][0]["tenant"] == "late"
