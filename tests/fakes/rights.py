@@ -8,7 +8,7 @@ from app.core.errors import ClusterUnavailable
 from app.ports import Identity
 
 Right = tuple[str, str, str]
-"""Verb (`*`: any), resource[/subresource], name ("": all of them)."""
+"""Verb (`*`: any), resource[/subresource], name ("": all of them). Of pods: `NAMESPACE:pods`."""
 
 
 @dataclass
@@ -37,9 +37,10 @@ class People:
         namespace: str = "",
     ) -> bool:
         what = f"{resource}/{subresource}" if subresource else resource
+        what = what if group == "fairgate.io" else f"{namespace}:{what}"
         granted = self.rights.get(identity.name, set())
         verbs, names = (verb, "*"), ("", name)
-        return group == "fairgate.io" and any((v, what, n) in granted for v in verbs for n in names)
+        return any((v, what, n) in granted for v in verbs for n in names)
 
 
 @dataclass

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from typing import Any
 
-from starlette.types import ASGIApp
+from fastapi import FastAPI
 
 from app.core import events as ev
 from app.core.engine import Engine
@@ -104,7 +105,7 @@ class Town:
             self.engine.handle(event)
         self.engine.handle(ev.Pass(self.now))
 
-    def app(self, pace: Pace | None = None) -> ASGIApp:
+    def app(self, pace: Pace | None = None) -> FastAPI:
         """Return the API over it."""
         return api_app(self.ground(), {SERVES: lambda: self.stays}, pace)
 
@@ -223,7 +224,11 @@ class Served:
 
     def tell(self, *events: ev.ClusterEvent) -> None:
         """Let the replica hear this."""
-        asyncio.run_coroutine_threadsafe(self.town.tell(*events), self._loop).result(30)
+        self.do(self.town.tell(*events))
+
+    def do(self, deed: Coroutine[Any, Any, None]) -> None:
+        """Do something in the server's own loop."""
+        asyncio.run_coroutine_threadsafe(deed, self._loop).result(30)
 
 
 @contextmanager
