@@ -21,8 +21,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from typing import TypeVar
 
-import msgspec
-
 from app.core.effects import Intend, StoreWrite
 from app.core.errors import StoreEmptied
 from app.core.runs import Run

@@ -348,7 +348,7 @@ async def test_a_reader_who_takes_nothing_in_loses_the_place(town: Town) -> None
 
 @dataclass
 class Made:
-    """Counts what a board makes and cuts; `took` and `cutting`: how long each lasts on its clock."""
+    """Counts what a board makes and cuts; `took` and `cutting`: how long on its clock."""
 
     town: Town
     made: int = 0

@@ -16,7 +16,6 @@ from app.web.api.texts import decimal, moment, quantities
 from app.web.problems import Refused
 from app.web.view import View
 
-
 AT_ONCE = 2
 """Callers who are answered at a time."""
 
