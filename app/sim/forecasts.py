@@ -172,6 +172,5 @@ class Estimates:
             for uid, name in left.items():
                 if uid in starts:
                     self._foretelling.started(name, starts[uid])
-                else:
-                    self._foretelling.gone(name)
+            self._foretelling.gone({name for uid, name in left.items() if uid not in starts})
         self._waiting = now

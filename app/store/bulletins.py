@@ -60,7 +60,7 @@ class RedisBulletins:
             return None
         try:
             return _read(_decode(text))
-        except (msgspec.DecodeError, ValueError):
+        except (msgspec.DecodeError, ValueError, RecursionError):
             return None
 
 

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 from starlette.types import ASGIApp, Message
 
-from app.core.model import TenantName, UserName
+from app.core import events as ev
+from app.core.model import PoolName, TenantName, UserName
 from app.web.api.rules import QUEUED, Rules
 from app.web.api.shown import State
 from app.web.api.state import Facts, Sight, facts, state
@@ -347,13 +348,14 @@ async def test_a_reader_who_takes_nothing_in_loses_the_place(town: Town) -> None
 
 @dataclass
 class Made:
-    """Counts what a board makes; `took` is how long each making lasts on its clock."""
+    """Counts what a board makes and cuts; `took` and `cutting`: how long on its clock."""
 
     town: Town
     made: int = 0
     cut: int = 0
     now: float = 0.0
     took: float = 0.0
+    cutting: float = 0.0
 
     def board(self) -> Board:
         return Board(self.make, self.show, lambda: self.now, 1.0)
@@ -365,6 +367,7 @@ class Made:
 
     def show(self, known: Facts, sight: Sight) -> State:
         self.cut += 1
+        self.now += self.cutting
         return state(known, self.town.ground(), sight)
 
 
@@ -395,6 +398,26 @@ async def test_a_cluster_that_takes_long_to_tell_of_is_told_of_less_often(town: 
     made.now = 11.0
     board.newest(EVERY)
     assert made.made == 2
+
+
+async def test_many_sights_that_take_long_to_cut_are_told_less_often(town: Town) -> None:
+    made = Made(town, cutting=0.5)
+    board = made.board()
+    board.newest(EVERY)
+    made.now = 9.0
+    board.newest(EVERY)
+    assert made.made == 1
+    made.now = 11.0
+    board.newest(EVERY)
+    assert made.made == 2
+
+
+async def test_a_pool_that_has_just_gone_ends_nobodys_stream(town: Town) -> None:
+    board = Made(town).board()
+    pools = board.newest(EVERY).state.pools
+    await town.tell(*(ev.PoolGone(town.now, PoolName(each.name)) for each in pools))
+    newcomer = Sight(True, False, frozenset(), True)
+    assert board.newest(newcomer).state.pools == pools
 
 
 async def test_time_alone_is_no_change(town: Town) -> None:

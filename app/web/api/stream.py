@@ -76,7 +76,9 @@ class Board:
             self._due = began + max(self._beat, COST * (self._clock() - began))
         shown = self._shown.pop(sight, None)
         if shown is None or shown.made != self._made:
+            cutting = self._clock()
             fresh = self._cut(self._facts, sight)
+            self._due += (COST - 1) * (self._clock() - cutting)  # as many sights, as much work
             same = shown is not None and shown.state == fresh.model_copy(
                 update={"at": shown.state.at}
             )

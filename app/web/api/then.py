@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from app.api_ports import QuotaThen
 from app.audit_ports import Lines
 from app.core.audit import Entry
@@ -14,6 +16,9 @@ from app.web.api.texts import decimal, moment, quantities
 from app.web.problems import Refused
 from app.web.view import View
 
+AT_ONCE = 2
+"""Callers who are answered at a time."""
+
 
 class ToldQuotas:
     """`ports.PastQuotas` by what the audit chain tells."""
@@ -21,12 +26,18 @@ class ToldQuotas:
     def __init__(self, chain: Lines, view: View) -> None:
         self._chain = chain
         self._view = view
+        # It may take a walk through all of the chain, and every page is a walk of its own.
+        self._turn = asyncio.Semaphore(AT_ONCE)
 
     async def quotas_at(self, at: Millis) -> list[QuotaThen]:
         """Return the quotas that were in force, by tenant and pool.
 
         Raises Refused (422) for a time of which the chain does not tell.
         """
+        async with self._turn:
+            return await self._quotas_at(at)
+
+    async def _quotas_at(self, at: Millis) -> list[QuotaThen]:
         last = (await self._chain.ending()).last.number
         await self._need_chain(at)
         past, tenants = Past(at), dict(self._view.tenancy.tenants)
