@@ -12,7 +12,7 @@ from app.core.errors import InvalidInput
 from app.core.model import Millis, PoolName, Quota
 from app.core.past import Owed, Past
 from app.web.api.entries import beginning, time_of, walk
-from app.web.api.texts import decimal, moment, quantities
+from app.web.api.texts import decimal, quantities, stamp
 from app.web.problems import Refused
 from app.web.view import View
 
@@ -55,7 +55,7 @@ class ToldQuotas:
         first = await self._chain.lines(0, 1)
         begins = time_of(first[0][1]) if first else None
         if begins is None or at < begins:
-            since = f"begins at {moment(begins).isoformat()}" if begins else "is empty"
+            since = f"begins at {stamp(begins)}" if begins else "is empty"
             why = f"at: the audit chain {since}; what was in force before that nobody can tell."
             raise Refused(422, why)
 

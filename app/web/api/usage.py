@@ -22,7 +22,7 @@ from app.ports import Identity, RunReader
 from app.web.api.ground import Ground
 from app.web.api.paging import Limit, More, key_of, token
 from app.web.api.shown import Usage, UsageRow
-from app.web.api.texts import millis, moment
+from app.web.api.texts import millis, moment, stamp
 from app.web.problems import Refused
 
 HOUR = Millis(3_600_000)
@@ -193,11 +193,11 @@ def _as_csv(
     def lines() -> Iterator[str]:
         yield _line(heading)
         for row in rows:
-            at = [_stamp(row.at)] if stepped else []
+            at = [stamp(row.at)] if stepped else []
             spent = [seconds(each, row.spent.get(each, 0)) for each in resources]
             yield _line([*map(defused, row.names), *at, *spent])
 
-    name = f"usage-{_stamp(begin)}-{_stamp(end)}.csv".replace(":", "")
+    name = f"usage-{stamp(begin)}-{stamp(end)}.csv".replace(":", "")
     headers = {"Content-Disposition": f'attachment; filename="{name}"', "Vary": "Accept"}
     return StreamingResponse(lines(), media_type=f"{CSV}; charset=utf-8", headers=headers)
 
@@ -206,10 +206,6 @@ def _line(cells: Sequence[str]) -> str:
     text = io.StringIO()
     csv.writer(text).writerow(cells)
     return text.getvalue()
-
-
-def _stamp(at: Millis) -> str:
-    return moment(at).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def defused(name: str) -> str:
