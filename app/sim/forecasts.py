@@ -48,6 +48,9 @@ NO_OUTCOMES = (
 log = logging.getLogger("fairgate.forecasts")
 
 
+DEFECT = "Looking ahead failed through a defect of Fairgate's; its log says more."
+
+
 class Estimates:
     """Implements `Forecasts`. `run` looks ahead for ever, `look` once.
 
@@ -96,7 +99,11 @@ class Estimates:
         try:
             while True:
                 began = time.monotonic()
-                await self.look()
+                try:
+                    await self.look()
+                except Exception:  # what is only foretold must not end who answers everything else
+                    log.exception("looking ahead failed by a defect")
+                    self._failure = DEFECT
                 took = time.monotonic() - began
                 await asyncio.sleep(max(EVERY_SECONDS, PAUSES * took))
         finally:

@@ -22,7 +22,12 @@ from tests.fakes.rights import People, Right
 USERS: set[Right] = {("update", "tenants/users", "team-a")}
 PEOPLE: dict[str, set[Right]] = {
     "operator": {("*", "tenants", ""), ("*", "tenants/users", ""), ("*", "pools", "")},
-    "governor": {("update", "tenants", "research")},
+    "governor": {
+        ("update", "tenants", "research"),
+        ("update", "tenants", "team-a"),
+        ("create", "tenants", ""),
+        ("delete", "tenants", "team-a"),
+    },
     "admin": USERS | {("get", "tenants", "team-a")},
     "kubectl-admin": USERS | {("update", "tenants", "team-a")},
     "viewer": {("get", "tenants", ""), ("list", "tenants", ""), ("get", "pools", "")},
@@ -94,8 +99,7 @@ FREE: dict[str, dict[tuple[str, str], int]] = {
     "governor": {("weigh", "team-a"): 200, ("replace", "nowhere"): 201, ("delete", "team-a"): 204,
                  ("replace", "ns.some"): 201, ("replace", "team-a"): 200},
     "admin": {("weigh a user", "team-a"): 200},
-    "kubectl-admin": {("weigh a user", "team-a"): 200, ("weigh", "child"): 200,
-                      ("delete", "child"): 204},
+    "kubectl-admin": {("weigh a user", "team-a"): 200},
     "viewer": {},
     "nobody": {},
 }  # fmt: skip
