@@ -16,7 +16,7 @@ from app.web.view import View
 
 
 class ToldQuotas:
-    """`ports.PastQuotas` by what the audit chain tells."""
+    """`api_ports.PastQuotas` by what the audit chain tells."""
 
     def __init__(self, chain: Lines, view: View) -> None:
         self._chain = chain
