@@ -27,7 +27,7 @@ class Ground:
 
     access: Access
     engine: Engine
-    heard: Callable[[], bool]
+    seen_whole: Callable[[], bool]
     age: Callable[[], int]
     now: Callable[[], Millis]
     view: View
@@ -47,7 +47,7 @@ class Ground:
 
     def need_sight(self) -> None:
         """Raise Refused (503) until the cluster was seen whole."""
-        if not self.heard():
+        if not self.seen_whole():
             raise Refused(503, "Fairgate has just started and does not know the cluster yet.")
 
     def need_tenant(self, name: str) -> TenantName:
