@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from app.api_ports import Forecasts, NoForecasts, PastQuotas, Resources
+from app.api_ports import PastQuotas, Resources
 from app.audit_ports import Lines, Reporter
 from app.core.engine import Engine
 from app.core.model import Millis, TenantName
 from app.core.outlook import Outlook
 from app.core.views import Bulletin
-from app.foresight_ports import Simulations
+from app.foresight_ports import Forecasts, NoForecasts, Simulations
 from app.ports import RunReader
 from app.web.access import Access
 from app.web.problems import Refused
