@@ -17,15 +17,15 @@ from app.core.model import PoolName, TenantName, UserName
 from app.web.api.rules import QUEUED, Rules
 from app.web.api.shown import State
 from app.web.api.state import Facts, Sight, facts, state
-from app.web.api.stream import MOST_OF_ONE, Board, Pace, Room
+from app.web.api.stream import MOST_OF_ONE, Board, Rhythm, Room
 from app.web.problems import Refused
 from tests.fakes.asgi import call
 from tests.fakes.rights import Rights
 from tests.fakes.town import GPU, Town, busy, held, pool, tenant
 
 SECONDS = 30
-QUICK = Pace(beat=0.01, quiet=0.02, trust=3600, patience=3600)
-UNTRUSTING = Pace(beat=0.01, quiet=3600, trust=0.01, patience=3600)
+QUICK = Rhythm(beat=0.01, quiet=0.02, trust=3600, patience=3600)
+UNTRUSTING = Rhythm(beat=0.01, quiet=3600, trust=0.01, patience=3600)
 EVERY = Sight(True, True, frozenset(), True)
 
 Event = tuple[str, Any]
@@ -97,9 +97,9 @@ class Reader:
 
 
 @asynccontextmanager
-async def listening(town: Town, pace: Pace = QUICK) -> AsyncIterator[Reader]:
+async def listening(town: Town, rhythm: Rhythm = QUICK) -> AsyncIterator[Reader]:
     """Listen until the end of the block."""
-    reader = Reader(town.app(pace))
+    reader = Reader(town.app(rhythm))
     reader.taking.set()
     task = asyncio.create_task(reader.run())
     try:
@@ -338,7 +338,7 @@ def test_beyond_the_most_that_may_listen_it_is_503() -> None:
 
 
 async def test_a_reader_who_takes_nothing_in_loses_the_place(town: Town) -> None:
-    reader = Reader(town.app(Pace(beat=0.01, quiet=0.01, trust=3600, patience=0.05)))
+    reader = Reader(town.app(Rhythm(beat=0.01, quiet=0.01, trust=3600, patience=0.05)))
     async with asyncio.timeout(SECONDS):
         await reader.run()
 

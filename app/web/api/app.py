@@ -16,7 +16,7 @@ from app.web.api.queues import queue_routes
 from app.web.api.quotas import quota_routes
 from app.web.api.shown import DECIMAL
 from app.web.api.simulations import simulation_routes
-from app.web.api.stream import Pace, stream_routes
+from app.web.api.stream import Rhythm, stream_routes
 from app.web.api.tenants import tenant_routes
 from app.web.api.usage import usage_routes
 from app.web.api.workloads import workload_routes
@@ -26,7 +26,7 @@ from app.web.ops import SERVES, Checks, ops_routes
 from app.web.problems import Problem
 
 
-def api_app(ground: Ground, checks: Checks, pace: Pace | None = None) -> FastAPI:
+def api_app(ground: Ground, checks: Checks, rhythm: Rhythm | None = None) -> FastAPI:
     """Return the app with `/v1`, the health routes and `/openapi.json`."""
     app = FastAPI(
         title="Fairgate",
@@ -53,7 +53,7 @@ def api_app(ground: Ground, checks: Checks, pace: Pace | None = None) -> FastAPI
         workload_routes(ground),
         audit_routes(ground),
         simulation_routes(ground),
-        stream_routes(ground, time.monotonic, lambda: not _drains(checks), pace),
+        stream_routes(ground, time.monotonic, lambda: not _drains(checks), rhythm),
         write_routes(ground),
     ):
         v1.include_router(routes)

@@ -6,11 +6,11 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query
 
-from app.api_ports import Estimate
 from app.core.backlog import Turn
 from app.core.model import Millis, Uid, UserName
 from app.core.queues import Mark
 from app.core.views import HeldView
+from app.foresight_ports import Estimate
 from app.ports import Identity
 from app.web.api import examples
 from app.web.api.ground import Ground

@@ -10,7 +10,7 @@ from app.core.audit import Entry
 from app.core.audit_lines import read
 from app.core.errors import InvalidInput
 from app.core.model import Millis, PoolName, Quota
-from app.core.past import Owed, Past
+from app.core.past import Past, Terms
 from app.web.api.entries import beginning, time_of, walk
 from app.web.api.texts import decimal, quantities, stamp
 from app.web.problems import Refused
@@ -21,7 +21,7 @@ AT_ONCE = 2
 
 
 class ToldQuotas:
-    """`ports.PastQuotas` by what the audit chain tells."""
+    """`api_ports.PastQuotas` by what the audit chain tells."""
 
     def __init__(self, chain: Lines, view: View) -> None:
         self._chain = chain
@@ -49,7 +49,7 @@ class ToldQuotas:
             except InvalidInput as error:
                 why = f"at: entry {number} of the audit chain does not help: {error}"
                 raise Refused(422, why) from error
-        return [row for owed in past.owed(tenants) for row in _rows(owed)]
+        return [row for terms in past.terms(tenants) for row in _rows(terms)]
 
     async def _need_chain(self, at: Millis) -> None:
         first = await self._chain.lines(0, 1)
@@ -60,12 +60,12 @@ class ToldQuotas:
             raise Refused(422, why)
 
 
-def _rows(owed: Owed) -> list[QuotaThen]:
+def _rows(terms: Terms) -> list[QuotaThen]:
     """Return the quotas of a tenant; of one that had none, a row without a pool for its weight."""
-    weight, parent = decimal(owed.weight), owed.parent
+    weight, parent = decimal(terms.weight), terms.parent
     return [
         QuotaThen(
-            owed.name, parent, weight, pool, quantities(quota.guarantee), quantities(quota.limit)
+            terms.name, parent, weight, pool, quantities(quota.guarantee), quantities(quota.limit)
         )
-        for pool, quota in owed.quotas.items() or [(PoolName(""), Quota())]
+        for pool, quota in terms.quotas.items() or [(PoolName(""), Quota())]
     ]
