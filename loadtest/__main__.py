@@ -30,6 +30,7 @@ from loadtest import (
     recovery,
     releases,
     startup,
+    whatif,
     windows,
 )
 from loadtest.figures import Measure
@@ -38,7 +39,7 @@ from loadtest.load import BenchFailed
 from loadtest.report import Report, show
 
 MEASURES = {part.NAME: part for part in (creations, releases, latency)}
-OFFLINE = {part.NAME: part for part in (decisions, philly, packing, startup, recovery)}
+OFFLINE = {part.NAME: part for part in (decisions, philly, packing, startup, recovery, whatif)}
 """Those that need no cluster, or bring their own."""
 ON_LOGS = (philly.NAME, windows.NAME, packing.NAME, estimates.NAME)
 SEVERAL = {part.NAME: part for part in (windows, estimates)}
@@ -59,6 +60,7 @@ class Only(Enum):
     STARTUP = startup.NAME
     RECOVERY = recovery.NAME
     ESTIMATES = estimates.NAME
+    WHATIF = whatif.NAME
 
 
 class Output(Enum):

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -21,7 +21,7 @@ FLOOR = 1800.0
 """Seconds added to both sides of a ratio: a wait of nothing has none, and short waits turn out
 longer or shorter by more than long ones do."""
 
-LONGEST = 96 * 3600.0
+LONGEST = 7 * 24 * 3600.0
 """A range that reaches beyond this says nothing: it is withheld."""
 
 WINDOW = 72 * 3600.0
@@ -41,8 +41,8 @@ LEVELS: tuple[tuple[float, ...], ...] = (FINE, COARSE, ())
 """Classes by the wait that the simulation says, from the narrowest; the first that is known."""
 
 
-Outcome = tuple[float, bool, float]
-"""A ratio, whether it is only a lower bound, and what it weighs."""
+Outcome = tuple[float, bool]
+"""A ratio, and whether it is only a lower bound."""
 
 Stretch = tuple[float, float]
 
@@ -187,25 +187,23 @@ def _seen(members: Sequence[Forecast], now: float) -> list[Outcome] | None:
     outcomes = [f for f in members if f.waited is not None]
     if len(outcomes) < LEAST_OUTCOMES or len({f.workload for f in outcomes}) < LEAST_WORKLOADS:
         return None
-    crowd = Counter((f.at, f.whose) for f in members)
-    return sorted((f.ratio(now), f.waited is None, 1 / crowd[f.at, f.whose]) for f in members)
+    return sorted((f.ratio(now), f.waited is None) for f in members)
 
 
 def quantiles(seen: Sequence[Outcome], parts: Sequence[float]) -> list[float | None]:
-    """Return quantiles of sorted (value, whether it is only a lower bound, weight).
+    """Return quantiles of sorted outcomes; the product-limit estimator.
 
-    None: so many are lower bounds that nobody can tell. The product-limit estimator.
+    None: so many are lower bounds that nobody can tell.
     """
-    left = math.fsum(weight for _, _, weight in seen)
-    beyond = 1.0
+    left, beyond = len(seen), 1.0
     found: list[float | None] = [None] * len(parts)
-    for value, at_least, weight in seen:
-        if not at_least and left > 0:
-            beyond *= max(0.0, 1 - weight / left)
+    for value, at_least in seen:
+        if not at_least:
+            beyond *= 1 - 1 / left
             for i, part in enumerate(parts):
                 if found[i] is None and beyond <= 1 - part + 1e-9:
                     found[i] = value
-        left -= weight
+        left -= 1
     return found
 
 

@@ -15,6 +15,9 @@ from app.sim.run_times import Lasted, RunTimes
 NOTED_EVERY = Millis(3 * 3_600_000)
 """So often what was said of one workload is kept, to be judged later."""
 
+LEAST_RUNS = 10
+"""Before so many runs are known nothing is said: what would be, says nothing of later."""
+
 Name = tuple[str, str, str]
 """A workload: namespace, user, and gang or uid."""
 
@@ -52,6 +55,8 @@ class Foretelling:
         at = snapshot.at
         self._calibration.settle(at / 1000)
         ranges: dict[Uid, Range] = {}
+        if len(self.runs) < LEAST_RUNS:
+            return ranges
         said: dict[Name, float] = {}
         for pod in snapshot.held:
             wait = waits.get(pod.uid)

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from app.sim.calibration import WINDOW, Calibration, Forecast, Range, quantiles
+from app.sim.calibration import LONGEST, WINDOW, Calibration, Forecast, Range, quantiles
 
 MINUTE = 60.0
 HOUR = 3600.0
@@ -87,18 +87,13 @@ def test_old_forecasts_are_forgotten() -> None:
     assert calibration.range(HOUR) is None
 
 
-def test_a_users_many_workloads_weigh_as_one() -> None:
+def test_a_range_that_reaches_too_far_is_withheld() -> None:
     calibration = Calibration()
-    for number in range(300):
-        calibration.note(Forecast(0, "crowd", f"c{number}", HOUR, None))
-        calibration.started(f"c{number}", 9 * HOUR)
-    for number in range(9):
-        calibration.note(Forecast(0, f"u{number}", f"u{number}", HOUR, None))
-        calibration.started(f"u{number}", HOUR)
-    calibration.settle(10 * HOUR)
-    found = calibration.range(HOUR)
-    assert found is not None
-    assert found.p50 == pytest.approx(HOUR)
+    for number in range(100):
+        told(calibration, 0, f"w{number}", HOUR)
+        calibration.started(f"w{number}", HOUR if number < 80 else 2 * LONGEST)
+    calibration.settle(1)
+    assert calibration.range(HOUR) is None
 
 
 @pytest.mark.parametrize("spread", [0.2, 1.0, 2.0])
@@ -125,10 +120,10 @@ def test_about_nine_of_ten_ranges_hold(spread: float) -> None:
 
 
 def test_quantiles_are_exact_where_nothing_is_open() -> None:
-    seen = [(float(n), False, 1.0) for n in range(1, 11)]
+    seen = [(float(n), False) for n in range(1, 11)]
     assert quantiles(seen, (0.5, 0.9)) == [5.0, 9.0]
 
 
 def test_a_quantile_beyond_what_is_known_is_none() -> None:
-    seen = [(1.0, False, 1.0), (2.0, True, 1.0)]
+    seen = [(1.0, False), (2.0, True)]
     assert quantiles(seen, (0.5, 0.9)) == [1.0, None]
