@@ -11,6 +11,7 @@ from app.core.views import NodeView, PoolView
 from app.ports import Identity
 from app.web.api.ground import Ground
 from app.web.api.paging import Limit, More, part
+from app.web.api.paths import PoolPath
 from app.web.api.shown import NodeShown, Page, PoolShown, PoolWhole
 from app.web.api.tenants import tag
 from app.web.api.texts import decimals, quantities
@@ -34,7 +35,7 @@ def pool_routes(ground: Ground) -> APIRouter:
         return Page[PoolShown](items=[pool_shown(ground, each) for each in names], more=rest)
 
     @routes.get("/pools/{pool}", summary="One pool, and each of its nodes")
-    async def one(pool: str, response: Response, identity: Identity = caller) -> PoolWhole:
+    async def one(pool: PoolPath, response: Response, identity: Identity = caller) -> PoolWhole:
         await access.need(identity, "get", "pools", name=pool)
         ground.need_sight()
         name = PoolName(pool)

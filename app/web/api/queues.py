@@ -14,6 +14,7 @@ from app.core.views import HeldView
 from app.ports import Identity
 from app.web.api.ground import Ground
 from app.web.api.paging import Limit, More, key_of, token
+from app.web.api.paths import TenantPath
 from app.web.api.shown import EstimateShown, Queue, Waiting
 from app.web.api.texts import moment, quantities
 
@@ -26,7 +27,7 @@ def queue_routes(ground: Ground) -> APIRouter:
 
     @routes.get("/tenants/{tenant}/queue", summary="What waits, in which place, and why")
     async def queue(
-        tenant: str,
+        tenant: TenantPath,
         user: Annotated[
             str | None, Query(max_length=512, description="Only what this user submitted.")
         ] = None,

@@ -11,6 +11,7 @@ from app.core.views import TenantView, UserView
 from app.ports import Identity
 from app.web.api.ground import Ground
 from app.web.api.paging import Limit, More, part
+from app.web.api.paths import TenantPath
 from app.web.api.shown import Page, QuotaSpec, TenantShown, UserShown, UserWeight
 from app.web.api.texts import decimal, in_pools, parts_of_one, quantities
 
@@ -49,7 +50,9 @@ def tenant_routes(ground: Ground) -> APIRouter:
         return Page[TenantShown](items=[tenant_shown(ground, each) for each in names], more=rest)
 
     @routes.get("/tenants/{tenant}", summary="One tenant: what is configured, and how it stands")
-    async def one(tenant: str, response: Response, identity: Identity = caller) -> TenantShown:
+    async def one(
+        tenant: TenantPath, response: Response, identity: Identity = caller
+    ) -> TenantShown:
         await access.need(identity, "get", "tenants", name=tenant)
         name = ground.need_tenant(tenant)
         tag(response, ground.view.tenancy.tenants.get(name))
@@ -57,7 +60,7 @@ def tenant_routes(ground: Ground) -> APIRouter:
 
     @routes.get("/tenants/{tenant}/users", summary="A tenant's users: weights, use and pending")
     async def users(
-        tenant: str, limit: Limit = 100, more: More = None, identity: Identity = caller
+        tenant: TenantPath, limit: Limit = 100, more: More = None, identity: Identity = caller
     ) -> Page[UserShown]:
         await access.need(identity, "get", "tenants", "queue", tenant)
         people = ground.outlook.people(ground.need_tenant(tenant))
