@@ -18,7 +18,8 @@ ARGS = ["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"]
 """Without a sandbox, because tests may run as root; they open no page but ours."""
 
 
-@pytest.fixture(scope="session")
+# Not for the session: while it runs, Playwright's own loop stands in the way of tests with another.
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     """A browser without a window."""
     program = os.environ.get("CHROMIUM") or shutil.which("chromium")

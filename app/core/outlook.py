@@ -34,7 +34,7 @@ from app.core.scale import Scale
 from app.core.scene import Scene
 from app.core.sentences import explain
 from app.core.snapshot import Snapshot, snapshot
-from app.core.sums import QueueName, sums
+from app.core.sums import Group, groups
 from app.core.tenancy import Tenancy
 from app.core.tracked import Tracked
 from app.core.views import Bulletin, HeldView, NodeView, ReleasedView, UserView, View
@@ -101,14 +101,9 @@ class Outlook:
         """Return what every tenant and user holds of the cluster, and what they are owed."""
         return owed(self._roster, self._tenancy, self._pools)
 
-    def sums(self) -> Mapping[QueueName, Mapping[str, int]]:
-        """Return how many pods wait in each queue, by the word of the rule that holds them."""
-
-        def rule(uid: Uid) -> str | None:
-            answer = self.why(uid)
-            return answer.rule.value if answer is not None else None
-
-        return sums(self._roster, rule)
+    def groups(self) -> tuple[Group, ...]:
+        """Return how many pods wait in each queue, in groups that one rule holds back."""
+        return groups(self._roster)
 
     def pressure(self) -> Mapping[TenantName, Pressure]:
         """Return how much each tenant has queued, and for how long."""

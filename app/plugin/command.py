@@ -213,6 +213,11 @@ def simulate(
     asking.simulate(way.open(), asking.look(output, False), weight or (), user or (), hours)
 
 
+def _is_written(context: typer.Context) -> Callable[[str], bool]:
+    """Return what tells whether an option stands on the command line; variables are for all."""
+    return lambda name: getattr(context.get_parameter_source(name), "name", "") == "COMMANDLINE"
+
+
 @weights_app.callback(
     epilog="Examples: [bold]kubectl fairgate weights[/bold], "
     "[bold]kubectl fairgate weights --tenant team-a[/bold], "
@@ -231,7 +236,7 @@ def weights(
 
     if context_.invoked_subcommand is None:
         asking.weights(way.open(), asking.look(output, watch), tenant)
-    elif any((tenant, watch, output)) or way != Way(token=os.environ.get("FAIRGATE_TOKEN")):
+    elif any(map(_is_written(context_), context_.params)):
         raise InvalidInput("Write options after the word set: kubectl fairgate weights set --help.")
 
 

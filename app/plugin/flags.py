@@ -77,6 +77,8 @@ WAY = (
         "--server",
         "Fairgate's own URL, instead of the cluster of a kubeconfig.",
         metavar="URL",
+        envvar="FAIRGATE_SERVER",
+        show_envvar=True,
     ),
     _option(
         "token",
@@ -91,6 +93,8 @@ WAY = (
         Path,
         "--certificate-authority",
         "For --server: the CA of its certificate, PEM.",
+        envvar="FAIRGATE_CERTIFICATE_AUTHORITY",
+        show_envvar=True,
         **_FILE,
     ),
 )

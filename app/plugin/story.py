@@ -76,8 +76,10 @@ def _estimate(item: Item, now: datetime) -> str:
 
 
 def _ahead(each: Item) -> str:
+    # Of users it is told that one is ahead, not which; names of tenants hold no spaces.
+    who = each["tenant"] if " " in each["tenant"] else f"tenant {each['tenant']}"
     return (
-        f"tenant {each['tenant']}, score {words.number(each['score'])} against "
+        f"{who}, score {words.number(each['score'])} against "
         f"{words.number(each['ownScore'])} of {each['own']} (the lower goes first)"
     )
 
@@ -107,7 +109,10 @@ def simulation(answer: Item, wide: bool) -> RenderableType:
     more = ("STARTED", "P90 WAIT") if wide else ()
     columns = ("TENANT", "WEIGHT", "SHARE", "MEAN WAIT", *more)
     table = new_table(*columns, left=("TENANT",))
-    return Group(head, "", fill(table, (_foreseen(each, wide) for each in answer["tenants"])))
+    fill(table, (_foreseen(each, wide) for each in answer["tenants"]))
+    if any(each["now"] != each["then"] for each in answer["tenants"]):
+        return Group(head, "", table)
+    return Group(head, "", table, "Between tenants nothing would change.")
 
 
 def _foreseen(item: Item, wide: bool) -> tuple[str, ...]:

@@ -17,17 +17,21 @@ from collections import Counter, deque
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-FLOOR = 60.0
-"""Seconds added to both sides of a ratio: a wait of nothing has none."""
+FLOOR = 1800.0
+"""Seconds added to both sides of a ratio: a wait of nothing has none, and short waits turn out
+longer or shorter by more than long ones do."""
+
+LONGEST = 96 * 3600.0
+"""A range that reaches beyond this says nothing: it is withheld."""
 
 WINDOW = 72 * 3600.0
-MOST = 50_000
+MOST = 20_000
 """Forecasts are remembered so long, and so many."""
 
 LEAST_OUTCOMES, LEAST_WORKLOADS = 20, 4
 """Outcomes of a class without which nothing is said about it, and of how many workloads."""
 
-PACE = 0.003
+PACE = 0.006
 """By how much one outcome moves the quantile."""
 
 LIKELY, SURE = 0.5, 0.9
@@ -35,6 +39,12 @@ FINE = (300.0, 1800.0, 7200.0, 21_600.0, 86_400.0)
 COARSE = (1800.0, 21_600.0)
 LEVELS: tuple[tuple[float, ...], ...] = (FINE, COARSE, ())
 """Classes by the wait that the simulation says, from the narrowest; the first that is known."""
+
+
+Outcome = tuple[float, bool, float]
+"""A ratio, whether it is only a lower bound, and what it weighs."""
+
+Stretch = tuple[float, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,30 +102,30 @@ class Calibration:
         self._known: deque[Forecast] = deque()
         self._open: dict[Hashable, list[Forecast]] = {}
         self._unjudged: list[Forecast] = []
-        self._likely = Level(LIKELY, 0.2, 0.7)
-        self._sure = Level(SURE, 0.6, 0.99)
-        self._stretches: dict[tuple[int, int], tuple[float, float] | None] = {}
+        self._levels = [(Level(LIKELY, 0.2, 0.7), Level(SURE, 0.6, 0.99)) for _ in (*COARSE, 0)]
+        self._seen: dict[tuple[int, int], list[Outcome] | None] = {}
+        self._stretches: dict[tuple[int, int, int], Stretch | None] = {}
 
     def settle(self, now: float) -> None:
         """Take account of all that is known by now."""
         while self._known and (self._known[0].at < now - WINDOW or len(self._known) > MOST):
             self._drop(self._known.popleft())
         self._judge(now)
-        self._stretches = {}
+        self._seen, self._stretches = {}, {}
         for number, edges in enumerate(LEVELS):
             classes: dict[int, list[Forecast]] = {}
             for forecast in self._known:
                 classes.setdefault(bisect(edges, forecast.said), []).append(forecast)
             for place, members in classes.items():
-                self._stretches[number, place] = self._stretch(members, now)
+                self._seen[number, place] = _seen(members, now)
 
     def range(self, said: float) -> Range | None:
-        """Return the range for a wait that the simulation says; None: too little is known."""
+        """Return the range for a wait that the simulation says; None: it would be a guess."""
         for number, edges in enumerate(LEVELS):
-            stretch = self._stretches.get((number, bisect(edges, said)))
+            stretch = self._stretch(number, bisect(edges, said), bisect(COARSE, said))
             if stretch is not None:
                 low, high = (max(0.0, (said + FLOOR) * math.exp(s) - FLOOR) for s in stretch)
-                return Range(low, max(low, high))
+                return Range(low, max(low, high)) if high <= LONGEST else None
         return None
 
     def note(self, forecast: Forecast) -> None:
@@ -145,33 +155,41 @@ class Calibration:
 
     def _judge(self, now: float) -> None:
         """Let the quantiles follow the ranges that have come out; a user's together."""
-        out: dict[tuple[float, Hashable], list[Forecast]] = {}
+        out: dict[tuple[int, float, Hashable], list[Forecast]] = {}
         unjudged = []
         for forecast in self._unjudged:
             assert forecast.given is not None
             if forecast.held(forecast.given.p90, now) is None:
                 unjudged.append(forecast)
             else:
-                out.setdefault((forecast.at, forecast.whose), []).append(forecast)
+                place = bisect(COARSE, forecast.said)
+                out.setdefault((place, forecast.at, forecast.whose), []).append(forecast)
         self._unjudged = unjudged
-        for together in out.values():
-            self._sure.follow(_part(f.held(f.given.p90, now) for f in together if f.given))
-            self._likely.follow(_part(f.held(f.given.p50, now) for f in together if f.given))
+        for (place, _, _), together in out.items():
+            likely, sure = self._levels[place]
+            sure.follow(_part(f.held(f.given.p90, now) for f in together if f.given))
+            likely.follow(_part(f.held(f.given.p50, now) for f in together if f.given))
 
-    def _stretch(self, members: Sequence[Forecast], now: float) -> tuple[float, float] | None:
+    def _stretch(self, number: int, place: int, level: int) -> Stretch | None:
         """Return the quantiles of the ratio in a class, if enough is known of it."""
-        outcomes = [f for f in members if f.waited is not None]
-        if len(outcomes) < LEAST_OUTCOMES or len({f.workload for f in outcomes}) < LEAST_WORKLOADS:
-            return None
-        crowd = Counter((f.at, f.whose) for f in members)
-        seen = sorted((f.ratio(now), f.waited is None, 1 / crowd[f.at, f.whose]) for f in members)
-        likely, sure = quantiles(seen, (self._likely.now, self._sure.now))
-        return None if likely is None or sure is None else (likely, sure)
+        key = (number, place, level)
+        if key not in self._stretches:
+            seen = self._seen.get((number, place))
+            likely, sure = quantiles(seen or (), [each.now for each in self._levels[level]])
+            self._stretches[key] = None if likely is None or sure is None else (likely, sure)
+        return self._stretches[key]
 
 
-def quantiles(
-    seen: Sequence[tuple[float, bool, float]], parts: Sequence[float]
-) -> list[float | None]:
+def _seen(members: Sequence[Forecast], now: float) -> list[Outcome] | None:
+    """Return the ratios of a class in order; None: too few came out."""
+    outcomes = [f for f in members if f.waited is not None]
+    if len(outcomes) < LEAST_OUTCOMES or len({f.workload for f in outcomes}) < LEAST_WORKLOADS:
+        return None
+    crowd = Counter((f.at, f.whose) for f in members)
+    return sorted((f.ratio(now), f.waited is None, 1 / crowd[f.at, f.whose]) for f in members)
+
+
+def quantiles(seen: Sequence[Outcome], parts: Sequence[float]) -> list[float | None]:
     """Return quantiles of sorted (value, whether it is only a lower bound, weight).
 
     None: so many are lower bounds that nobody can tell. The product-limit estimator.

@@ -40,7 +40,10 @@ OLD = Millis(15 * 60_000)
 
 NOT_YET = "Nobody has looked ahead since it began to wait; ask again in a minute."
 NO_START = "As things stand it does not start within four days, or not at all."
-NO_OUTCOMES = "Too few estimates for waits like this one have come out yet: it would be a guess."
+NO_OUTCOMES = (
+    "Too few estimates for waits like this one have come out yet, or too differently: "
+    "it would be a guess."
+)
 
 log = logging.getLogger("fairgate.forecasts")
 

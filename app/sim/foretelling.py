@@ -12,7 +12,7 @@ from app.core.snapshot import Snapshot
 from app.sim.calibration import Calibration, Forecast, Range
 from app.sim.run_times import Lasted, RunTimes
 
-NOTED_EVERY = Millis(3_600_000)
+NOTED_EVERY = Millis(3 * 3_600_000)
 """So often what was said of one workload is kept, to be judged later."""
 
 Name = tuple[str, str, str]

@@ -5,25 +5,31 @@ from __future__ import annotations
 from playwright.sync_api import Browser, expect
 
 from tests.browsing import browser
+from tests.chart import make
 from tests.e2e.stage import Stage, pod
 
 __all__ = ["browser"]
 
+RBAC = "rbac.authorization.k8s.io/v1"
+
 
 def test_a_tenants_admin_sees_their_own_queue_live(stage: Stage, browser: Browser) -> None:
-    mine, others = stage.namespace("seen"), stage.namespace("unseen")
+    mine, others = stage.namespace("seen"), stage.namespace("rivals")
     stage.tenant("seen", "1", mine)
-    stage.tenant("unseen", "1", others)
+    stage.tenant("rivals", "1", others)
     stage.block(others)
     kubectl = stage.cluster.kubectl
+    rules = [
+        {"apiGroups": ["fairgate.io"], "resources": [resource], "verbs": ["get"], **only}
+        for resource, only in (
+            ("stream", {}),
+            ("tenants/queue", {"resourceNames": ["seen"]}),
+        )
+    ]
+    make(stage.cluster, RBAC, "ClusterRole", "e2e-page", {"rules": rules})
     account = f"--serviceaccount={mine}:default"
-    for name, resource, one in (
-        ("e2e-stream", "stream.fairgate.io", ()),
-        ("e2e-own", "tenants.fairgate.io/queue", ("--resource-name=seen",)),
-    ):
-        kubectl("create", "clusterrole", name, "--verb=get", f"--resource={resource}", *one)
-        kubectl("create", "clusterrolebinding", name, f"--clusterrole={name}", account)
-        stage.objects += [("clusterrole", name), ("clusterrolebinding", name)]
+    kubectl("create", "clusterrolebinding", "e2e-page", "--clusterrole=e2e-page", account)
+    stage.objects += [("clusterrole", "e2e-page"), ("clusterrolebinding", "e2e-page")]
     token = kubectl("create", "token", "default", "-n", mine, "--audience=fairgate").strip()
 
     # The certificate is of a CA of the cluster's own, which no browser knows.
@@ -40,6 +46,6 @@ def test_a_tenants_admin_sees_their_own_queue_live(stage: Stage, browser: Browse
     expect(page.locator("#queue-rows")).to_contain_text("capacity 1")
     page.get_by_role("button", name="Show the pods of seen").click()
     expect(page.get_by_role("region", name="Pods of a queue")).to_contain_text(f"{mine}/first")
-    assert "unseen" not in page.content()
+    assert "rivals" not in page.content()
     expect(page.locator("#pools")).to_contain_text("You may not see pools")
     page.context.close()

@@ -45,6 +45,7 @@ def start(
             mine["lease_seconds"] = LEASE_SECONDS
         case _:
             mine[f"{role}_listen"] = f"127.0.0.1:{listens}"
+            mine["aggregated_listen"] = ""  # one port for all would be taken
     more = {f"FAIRGATE_{name.upper()}": str(value) for name, value in (mine | settings).items()}
     more |= {name: value for name, value in breaks.items() if value}
     if clock:

@@ -4,6 +4,18 @@ from __future__ import annotations
 
 import pytest
 
+from app.web.api import examples
+from app.web.api.shown import (
+    Page,
+    PoolShown,
+    PoolWhole,
+    Queue,
+    Quotas,
+    Shown,
+    TenantShown,
+    UserShown,
+    Workload,
+)
 from tests.fakes.asgi import call
 from tests.fakes.rest import Both, node, pool, problem, tenant
 
@@ -96,3 +108,27 @@ async def test_readiness_lists_what_is_missing(both: Both) -> None:
     reply = await call(both.app, "GET", "/readyz")
     assert (reply.status, reply.body) == (503, b"not ready: redis\n")
     assert b"fairgate_admission_requests_total" in (await call(both.app, "GET", "/metrics")).body
+
+
+@pytest.mark.parametrize(
+    ("path", "told", "kind"),
+    [
+        ("tenants", examples.TENANTS, Page[TenantShown]),
+        ("tenants/{tenant}", examples.TENANT, TenantShown),
+        ("tenants/{tenant}/users", examples.USERS, Page[UserShown]),
+        ("tenants/{tenant}/queue", examples.QUEUE, Queue),
+        ("pools", examples.POOLS, Page[PoolShown]),
+        ("pools/{pool}", examples.POOL, PoolWhole),
+        ("quotas", examples.QUOTAS, Quotas),
+        ("workloads/{namespace}/{pod}", examples.WORKLOAD, Workload),
+    ],
+)
+async def test_each_example_is_an_answer_that_could_be(
+    both: Both, path: str, told: examples.Responses, kind: type[Shown]
+) -> None:
+    example = told[200]["content"]["application/json"]["example"]
+    assert kind.model_validate(example).model_dump(mode="json", by_alias=True) == example
+
+    described = (await call(both.app, "GET", "/openapi.json")).json
+    answer = described["paths"][f"/v1/{path}"]["get"]["responses"]["200"]
+    assert answer["content"]["application/json"]["example"]

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 from starlette.types import ASGIApp, Message
 
-from app.core.model import TenantName
+from app.core.model import TenantName, UserName
+from app.web.api.rules import QUEUED, Rules
 from app.web.api.shown import State
 from app.web.api.state import Facts, Sight, facts, state
 from app.web.api.stream import MOST_OF_ONE, Board, Pace, Room
@@ -360,7 +361,7 @@ class Made:
     def make(self) -> Facts:
         self.made += 1
         self.now += self.took
-        return facts(self.town.ground())
+        return facts(self.town.ground(), Rules(lambda: self.now))
 
     def show(self, known: Facts, sight: Sight) -> State:
         self.cut += 1
@@ -413,3 +414,34 @@ async def test_what_is_left_out_is_counted(town: Town) -> None:
     hello, state = await told(town)
     assert hello["pools"]
     assert state["leftOut"]["nodes"] == 3
+
+
+# --- rules ---
+
+
+async def test_a_rule_that_nobody_has_thought_of_yet_is_not_guessed(town: Town) -> None:
+    outlook = town.engine.outlook
+    hasty = Rules(iter(range(100)).__next__, thinking=1)  # a second passes with every look at it
+    queues = len(hasty.sums(outlook))
+
+    def unknown() -> int:
+        return sum(QUEUED in rules for rules in hasty.sums(outlook).values())
+
+    left = [unknown() for _ in range(queues)]
+    assert left == sorted(left, reverse=True)
+    assert (left[0] > 0, left[-1]) == (True, 0)
+    assert hasty.sums(outlook) == Rules(lambda: 0.0).sums(outlook)
+
+
+async def test_what_was_thought_over_longest_ago_is_thought_over_first(town: Town) -> None:
+    outlook = town.engine.outlook
+    hasty = Rules(iter(range(1000)).__next__, thinking=1)
+    for _ in range(10):
+        hasty.sums(outlook)
+    # The limit of robotics is lifted: its queue waits for something else from now on.
+    await town.tell(tenant("robotics"))
+    before = Rules(lambda: 0.0).sums(outlook)
+    for _ in range(10):
+        hasty.sums(outlook)
+    assert hasty.sums(outlook) == before
+    assert "limit" not in before[TenantName("robotics"), UserName("erin@example.com")]

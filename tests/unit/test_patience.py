@@ -10,10 +10,12 @@ import pytest
 from app.control.corrections import CONCURRENCY, Corrections
 from app.control.inbox import Inbox
 from app.control.patience import LONGEST_SECONDS, Patience
-from app.core.effects import Adopt, PodRef
+from app.core.effects import Adopt, Expel, PodRef
 from app.core.errors import ClusterError, ClusterRefused, ClusterUnavailable
 from app.core.ledger import Ledger
 from app.core.model import DEFAULT_POOL, Millis, Resource, TenantName, Uid, UserName
+from app.core.views import ReleasedView
+from tests.fakes.corrections import FakeCorrector, FreePod
 from tests.unit.test_control import FakeLead, FakeMeters
 
 GPU = Resource("nvidia.com/gpu")
@@ -72,6 +74,29 @@ async def test_a_slow_server_is_asked_a_few_things_at_a_time_and_each_once() -> 
         while len(port.begun) == len(orders):
             await asyncio.sleep(0)
     await corrections.stop()
+
+
+async def test_an_eviction_is_counted_with_what_its_pod_had_used() -> None:
+    corrector, meters = FakeCorrector(), FakeMeters()
+    corrector.pods["space", "p"] = FreePod("uid")
+    corrector.pods["space", "guarded"] = FreePod("other", guarded=True)
+    team = TenantName("a")
+
+    def released(uid: Uid) -> ReleasedView:
+        ref = PodRef(uid, "space", "p")
+        user, when = UserName("u"), Millis(0)
+        used = {GPU: 2}
+        return ReleasedView(ref, team, "", user, 0, when, used, Millis(10_000), None, None, False)
+
+    clock = lambda: Millis(40_000)  # noqa: E731
+    corrections = Corrections(corrector, corrector, FakeLead(), Inbox(), meters, clock, released)
+    corrections.begin(Expel(PodRef(Uid("other"), "space", "guarded"), "no node took it"))
+    corrections.begin(Expel(PodRef(Uid("uid"), "space", "p"), "no node took it"))
+    async with asyncio.timeout(20):
+        while not meters.evictions:
+            await asyncio.sleep(0)
+    await corrections.stop()
+    assert meters.evictions == [(team, "unbound", {GPU: 60.0})]
 
 
 def test_accounts_of_idle_users_are_summed_and_nothing_is_lost() -> None:

@@ -251,6 +251,13 @@ def test_what_if_asks_for_what_was_written(rest: Rest, run: Run) -> None:
     )
 
 
+def test_a_change_that_moves_nothing_between_tenants_is_told_so(rest: Rest, run: Run) -> None:
+    same = answers.simulation()
+    same.tenants = [each.model_copy(update={"then": each.now}) for each in same.tenants]
+    rest.answers["POST /simulations"] = same
+    assert run(*LINES["simulate"])[1].endswith("\nBetween tenants nothing would change.\n")
+
+
 def test_usage_asks_for_what_was_written(rest: Rest, run: Run) -> None:
     run("usage", "--by", "user,node", "--from", "2026-02-01T08:00+01:00", "--to", "1d2h")
     query = rest.asked[-1].query

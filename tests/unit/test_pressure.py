@@ -9,6 +9,7 @@ from app.core.engine import Engine
 from app.core.model import Millis, Node, NodeName, PoolName, Resource, TenantName, UserName
 from app.core.resources import PODS, ManagedResources
 from app.sim.world import held_pod
+from app.web.api.rules import Rules
 from tests.fakes.town import GPU, NOW, held, pool, runs, tenant
 
 H100 = PoolName("h100")
@@ -124,6 +125,6 @@ def test_sums_count_every_pod_that_waits_once() -> None:
         held("other", "a", "v"),
         ev.PodObserved(NOW, held_pod("odd", "a", 1, user="v", resource=Resource("x.io/none"))),
     )
-    sums = seen.outlook.sums()
+    sums = Rules(lambda: 0.0).sums(seen.outlook)
     people = {user.name: user.pending for user in seen.outlook.people(TenantName("a"))}
     assert {user: sum(rules.values()) for (_, user), rules in sums.items()} == people

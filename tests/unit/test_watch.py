@@ -185,6 +185,18 @@ async def test_unreachable_server_makes_the_source_stale_until_a_new_list() -> N
         await sink.until(lambda _: story(sink) == ["+a", "fresh", "stale", "+a", "fresh"])
 
 
+async def test_the_silence_of_the_quietest_watch_is_told() -> None:
+    script = Script([page(tenant("a"))], [[FOREVER]])
+    async with following(script) as (watch, sink):
+        await sink.until(lambda _: story(sink)[-1] == "fresh", seconds=5)
+        watched = sources.Watched([watch])
+        silent = watched.lag()
+        async with asyncio.timeout(5):
+            while watched.lag() <= silent:
+                await asyncio.sleep(0)
+    assert sources.Watched([]).lag() == 0
+
+
 async def test_silent_stream_makes_the_source_stale() -> None:
     script = Script([page(tenant("a"))], [[FOREVER]])
     timing = Timing(silence=0.1, outage=5.0)

@@ -9,6 +9,7 @@ from fastapi import APIRouter, Depends, Response
 from app.core.model import Pool, PoolName
 from app.core.views import NodeView, PoolView
 from app.ports import Identity
+from app.web.api import examples
 from app.web.api.ground import Ground
 from app.web.api.paging import Limit, More, part
 from app.web.api.paths import PoolPath
@@ -24,7 +25,7 @@ def pool_routes(ground: Ground) -> APIRouter:
     access = ground.access
     caller = Depends(access.caller)
 
-    @routes.get("/pools", summary="Every pool, by name")
+    @routes.get("/pools", summary="Every pool, by name", responses=examples.POOLS)
     async def pools(
         limit: Limit = 100, more: More = None, identity: Identity = caller
     ) -> Page[PoolShown]:
@@ -34,7 +35,7 @@ def pool_routes(ground: Ground) -> APIRouter:
         names, rest = part(sorted(stands), limit, more, lambda name: (str(name),))
         return Page[PoolShown](items=[pool_shown(ground, each) for each in names], more=rest)
 
-    @routes.get("/pools/{pool}", summary="One pool, and each of its nodes")
+    @routes.get("/pools/{pool}", summary="One pool, and each of its nodes", responses=examples.POOL)
     async def one(pool: PoolPath, response: Response, identity: Identity = caller) -> PoolWhole:
         await access.need(identity, "get", "pools", name=pool)
         ground.need_sight()

@@ -12,6 +12,7 @@ from app.core.model import Millis, Uid, UserName
 from app.core.queues import Mark
 from app.core.views import HeldView
 from app.ports import Identity
+from app.web.api import examples
 from app.web.api.ground import Ground
 from app.web.api.paging import Limit, More, key_of, token
 from app.web.api.paths import TenantPath
@@ -25,7 +26,11 @@ def queue_routes(ground: Ground) -> APIRouter:
     access = ground.access
     caller = Depends(access.caller)
 
-    @routes.get("/tenants/{tenant}/queue", summary="What waits, in which place, and why")
+    @routes.get(
+        "/tenants/{tenant}/queue",
+        summary="What waits, in which place, and why",
+        responses=examples.QUEUE,
+    )
     async def queue(
         tenant: TenantPath,
         user: Annotated[

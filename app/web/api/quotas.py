@@ -11,6 +11,7 @@ from fastapi import APIRouter, Depends, Query
 from app.api_ports import PastQuotas, QuotaThen
 from app.core.model import Millis, PoolName, Quota, Tenant, TenantName
 from app.ports import Identity
+from app.web.api import examples
 from app.web.api.ground import Ground
 from app.web.api.paging import Limit, More, part
 from app.web.api.shown import QuotaRow, Quotas
@@ -33,7 +34,11 @@ def quota_routes(ground: Ground) -> APIRouter:
     access = ground.access
     caller = Depends(access.caller)
 
-    @routes.get("/quotas", summary="Guarantee, limit and use of each tenant in each pool")
+    @routes.get(
+        "/quotas",
+        summary="Guarantee, limit and use of each tenant in each pool",
+        responses=examples.QUOTAS,
+    )
     async def quotas(
         at: At = None, limit: Limit = 100, more: More = None, identity: Identity = caller
     ) -> Quotas:

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 from app.core.model import Millis, PoolName, TenantName
 from app.core.owed import Owed
-from app.core.sums import QueueName
 from app.core.views import Bulletin, UserView, View
 from app.ports import Identity
 from app.web.access import Access
 from app.web.api.ground import Ground
 from app.web.api.pools import pool_whole
+from app.web.api.rules import Rules, Sums
 from app.web.api.shown import (
     Hello,
     LeftOut,
@@ -103,12 +103,12 @@ class Facts:
     view: View
     owed: Mapping[TenantName, Owed]
     people: Mapping[TenantName, tuple[UserView, ...]]
-    sums: Mapping[QueueName, Mapping[str, int]]
+    sums: Sums
     bulletin: Bulletin | None
 
 
-def facts(ground: Ground) -> Facts:
-    """Return how things stand."""
+def facts(ground: Ground, rules: Rules) -> Facts:
+    """Return how things stand; `rules` remembers from call to call."""
     outlook = ground.outlook
     view = outlook.view()
     return Facts(
@@ -116,7 +116,7 @@ def facts(ground: Ground) -> Facts:
         view=view,
         owed=outlook.owed(),
         people={name: outlook.people(name) for name in view.tenants},
-        sums=outlook.sums(),
+        sums=rules.sums(outlook),
         bulletin=ground.bulletin(),
     )
 

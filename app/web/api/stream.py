@@ -22,6 +22,7 @@ from app.ports import Identity
 from app.web import problems
 from app.web.access import Bearer
 from app.web.api.ground import Ground
+from app.web.api.rules import Rules
 from app.web.api.shown import State
 from app.web.api.state import Facts, Sight, facts, sight_of, state
 from app.web.problems import Refused
@@ -185,8 +186,12 @@ def stream_routes(
     rhythm, listeners = pace or Pace(), room or Room()
     access = ground.access
     caller = Depends(access.caller)
+    rules = Rules(clock)
     board = Board(
-        lambda: facts(ground), lambda known, sight: state(known, ground, sight), clock, rhythm.beat
+        lambda: facts(ground, rules),
+        lambda known, sight: state(known, ground, sight),
+        clock,
+        rhythm.beat,
     )
 
     def names() -> list[TenantName]:

@@ -9,6 +9,7 @@ from fastapi import APIRouter, Depends, Response
 from app.core.model import Millis, Pool, Tenant, TenantName
 from app.core.views import TenantView, UserView
 from app.ports import Identity
+from app.web.api import examples
 from app.web.api.ground import Ground
 from app.web.api.paging import Limit, More, part
 from app.web.api.paths import TenantPath
@@ -39,7 +40,7 @@ def tenant_routes(ground: Ground) -> APIRouter:
     # FastAPI reads annotations by evaluating them, which finds no local names: hence no alias.
     caller = Depends(access.caller)
 
-    @routes.get("/tenants", summary="Every tenant, by name")
+    @routes.get("/tenants", summary="Every tenant, by name", responses=examples.TENANTS)
     async def tenants(
         limit: Limit = 100, more: More = None, identity: Identity = caller
     ) -> Page[TenantShown]:
@@ -49,7 +50,11 @@ def tenant_routes(ground: Ground) -> APIRouter:
         names, rest = part(sorted(known), limit, more, lambda name: (str(name),))
         return Page[TenantShown](items=[tenant_shown(ground, each) for each in names], more=rest)
 
-    @routes.get("/tenants/{tenant}", summary="One tenant: what is configured, and how it stands")
+    @routes.get(
+        "/tenants/{tenant}",
+        summary="One tenant: what is configured, and how it stands",
+        responses=examples.TENANT,
+    )
     async def one(
         tenant: TenantPath, response: Response, identity: Identity = caller
     ) -> TenantShown:
@@ -58,7 +63,11 @@ def tenant_routes(ground: Ground) -> APIRouter:
         tag(response, ground.view.tenancy.tenants.get(name))
         return tenant_shown(ground, name)
 
-    @routes.get("/tenants/{tenant}/users", summary="A tenant's users: weights, use and pending")
+    @routes.get(
+        "/tenants/{tenant}/users",
+        summary="A tenant's users: weights, use and pending",
+        responses=examples.USERS,
+    )
     async def users(
         tenant: TenantPath, limit: Limit = 100, more: More = None, identity: Identity = caller
     ) -> Page[UserShown]:

@@ -7,6 +7,7 @@ from fastapi import APIRouter, Depends
 from app.core.model import Uid
 from app.core.views import ReleasedView
 from app.ports import Identity
+from app.web.api import examples
 from app.web.api.ground import Ground
 from app.web.api.paths import NamespacePath, PodPath
 from app.web.api.queues import waiting
@@ -24,6 +25,7 @@ def workload_routes(ground: Ground) -> APIRouter:
     @routes.get(
         "/workloads/{namespace}/{pod}",
         summary="Why a pod waits: its place, what holds it back, what would change it",
+        responses=examples.WORKLOAD,
     )
     async def workload(
         namespace: NamespacePath, pod: PodPath, identity: Identity = caller

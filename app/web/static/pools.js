@@ -91,8 +91,8 @@ function update(element, pool) {
   const shown = pool.members.slice(0, MOST_NODES);
   nodes.setAttribute("aria-label", `Nodes of ${pool.name}`);
   keep(nodes, shown, (node) => node.name, nodeTile, (tile, node) => setNode(tile, node, resource));
-  const more = pool.members.length - shown.length;
-  say(note, more > 0 ? `${count(more, "more node")} not shown.` : shown.length ? "" : "It has no node.");
+  const full = shown.length >= MOST_NODES ? `Of its nodes the first ${MOST_NODES} are shown.` : "";
+  say(note, shown.length ? full : "It has no node.");
   details.hidden = !shown.length;
   if (details.open) details.lastChild.replaceChildren(tableOf(pool));
 }

@@ -37,7 +37,8 @@ export class Queues {
     else if (!all.length && (hello.everyQueue || hello.queues.length)) note = "Nothing waits.";
     else if (!all.length) note = "You may not see any queue; ask for the right to get tenants/queue.";
     else if (all.length > shown.length) note = `${count(all.length - shown.length, "more queue")}: use the filter.`;
-    say(this.note, note);
+    if (state.leftOut.queues) note += ` ${count(state.leftOut.queues, "queue")} beyond these.`;
+    say(this.note, note.trim());
     if (this.open) this.refresh();
   }
 

@@ -152,6 +152,7 @@ export function showTenants(place, state, hello, wanted) {
   if (all.length > shown.length) {
     notes.push(`${count(all.length - shown.length, "more row")}: use the filter.`);
   }
+  if (state.leftOut.users) notes.push(`${count(state.leftOut.users, "more user")} hold and wait less.`);
   if (all.length && !hello.everyTenant) notes.push("Other tenants are not shown: you may not see them.");
   say(note, notes.join(" "));
 }

@@ -1,0 +1,135 @@
+"""Answers as the OpenAPI document shows them: what a real cluster said."""
+
+from __future__ import annotations
+
+from typing import Any
+
+_HELD: dict[str, Any] = {
+    "namespace": "team-b",
+    "name": "sweep",
+    "uid": "dc6e248a-8067-44a5-a67a-835389be851c",
+    "gang": None,
+    "pods": 1,
+    "user": "alice@example.com",
+    "priority": 0,
+    "since": "2026-11-22T01:08:51Z",
+    "request": {"cpu": "1", "nvidia.com/gpu": "8"},
+    "pools": ["default"],
+    "position": 2,
+    "length": 2,
+    "rule": "guarantee of others",
+    "reason": (
+        "queued: 2 of 2 in team-b/alice@example.com; waits for 8 nvidia.com/gpu of pool default; "
+        "tenant team-a comes first, within its guarantee"
+    ),
+    "estimate": {"p50": 640, "p90": 2100, "at": "2026-11-22T01:09:02Z"},
+}
+
+_WHY: dict[str, Any] = {
+    **_HELD,
+    "tenant": "team-b",
+    "state": "held",
+    "numbers": {
+        "first": "team-a",
+        "its score": "0.0000 of its guarantee",
+        "own score": "0.0078",
+        "nvidia.com/gpu asked": "8",
+        "nvidia.com/gpu free in default": "0",
+    },
+    "ahead": [
+        {
+            "tenant": "team-a",
+            "score": "0.0000 of its guarantee",
+            "own": "team-b",
+            "ownScore": "0.0078",
+        }
+    ],
+    "remedies": [
+        "the waiting work of tenant team-a starting, or going away",
+        "a guarantee of tenant team-b that covers it",
+    ],
+    "estimateWithheld": None,
+}
+
+_TENANT: dict[str, Any] = {
+    "name": "team-a",
+    "exists": True,
+    "parent": "research",
+    "weight": "2",
+    "namespaces": ["team-a"],
+    "users": [{"name": "alice@example.com", "weight": "3"}],
+    "quotas": [
+        {
+            "pool": "default",
+            "guarantee": {"nvidia.com/gpu": "8"},
+            "limit": {"nvidia.com/gpu": "16"},
+        }
+    ],
+    "pools": [],
+    "maxPending": 500,
+    "paused": False,
+    "share": "0.1250",
+    "weightedShare": "0.0625",
+    "used": {"default": {"nvidia.com/gpu": "8"}},
+    "borrowed": {},
+    "pending": 3,
+}
+
+_USER: dict[str, Any] = {
+    "name": "alice@example.com",
+    "weight": "3",
+    "used": {"default": {"nvidia.com/gpu": "8"}},
+    "pending": 3,
+}
+
+_POOL: dict[str, Any] = {
+    "name": "h100",
+    "exists": True,
+    "nodeSelector": {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"},
+    "weights": {"nvidia.com/gpu": "4"},
+    "overcommit": {},
+    "placement": "pack",
+    "paused": False,
+    "capacity": {"nvidia.com/gpu": "64"},
+    "used": {"nvidia.com/gpu": "60"},
+    "free": {"nvidia.com/gpu": "4"},
+    "nodes": 8,
+}
+
+_NODE: dict[str, Any] = {
+    "name": "gpu-node-0",
+    "ready": True,
+    "capacity": {"nvidia.com/gpu": "8"},
+    "used": {"nvidia.com/gpu": "4"},
+}
+
+_QUOTA: dict[str, Any] = {
+    "tenant": "team-a",
+    "parent": "research",
+    "weight": "2",
+    "pool": "default",
+    "guarantee": {"nvidia.com/gpu": "8"},
+    "limit": {"nvidia.com/gpu": "16"},
+    "used": {"nvidia.com/gpu": "8"},
+    "borrowed": {},
+    "pending": 3,
+    "weightedShare": "0.0625",
+}
+
+Responses = dict[int | str, dict[str, Any]]
+
+
+def _shown(example: dict[str, Any]) -> Responses:
+    return {200: {"content": {"application/json": {"example": example}}}}
+
+
+def _page(item: dict[str, Any], **more: Any) -> Responses:
+    return _shown({"items": [item], "continue": None, **more})
+
+
+TENANTS, TENANT = _page(_TENANT), _shown(_TENANT)
+USERS = _page(_USER)
+QUEUE = _page(_HELD, tenant="team-b", pending=5)
+POOLS, POOL = _page(_POOL), _shown({**_POOL, "members": [_NODE]})
+QUOTAS = _page(_QUOTA, at="2026-11-22T01:09:02Z")
+WORKLOAD = _shown(_WHY)
