@@ -15,6 +15,7 @@ from app.ports import Identity
 from app.web.api import examples
 from app.web.api.ground import Ground
 from app.web.api.paging import Limit, More, key_of, token
+from app.web.api.paths import TenantPath
 from app.web.api.shown import EstimateShown, Queue, Waiting
 from app.web.api.texts import moment, quantities
 
@@ -31,7 +32,7 @@ def queue_routes(ground: Ground) -> APIRouter:
         responses=examples.QUEUE,
     )
     async def queue(
-        tenant: str,
+        tenant: TenantPath,
         user: Annotated[
             str | None, Query(max_length=512, description="Only what this user submitted.")
         ] = None,
