@@ -1,4 +1,4 @@
-"""The Protocols behind the REST API: what its routes ask of other rooms."""
+"""The Protocols behind the REST API: what its routes ask of other rooms, looking ahead aside."""
 
 from __future__ import annotations
 
@@ -6,41 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from app.core.model import Millis, Uid
+from app.core.model import Millis
 from app.core.views import Bulletin
-
-
-@dataclass(frozen=True, slots=True)
-class Estimate:
-    """In how many seconds from `at` a pod is likely to start: half by `p50`, nine of ten by
-    `p90`.
-    """
-
-    p50: int
-    p90: int
-    at: Millis
-
-
-class Forecasts(Protocol):
-    """What is foreseen for pods that wait. Answers at once, from what was foreseen last."""
-
-    def estimate(self, uid: Uid) -> Estimate | None:
-        """When it is likely to start; None: it would be a guess."""
-
-    def withheld(self, uid: Uid) -> str:
-        """Why there is no estimate, in a sentence."""
-
-
-class NoForecasts:
-    """`Forecasts` where nobody foresees anything."""
-
-    def estimate(self, uid: Uid) -> Estimate | None:
-        """Nothing is foreseen."""
-        return None
-
-    def withheld(self, uid: Uid) -> str:
-        """Why: nobody looked ahead."""
-        return "There is no estimate yet."
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What the REST API asks of whoever looks ahead: the Protocol, and the values that it answers."""
+"""What the REST API asks of whoever looks ahead: the Protocols, and what they answer."""
 
 from __future__ import annotations
 
@@ -7,7 +7,40 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Protocol
 
-from app.core.model import TenantName, UserName
+from app.core.model import Millis, TenantName, Uid, UserName
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """In how many seconds from `at` a pod is likely to start: half by `p50`, nine of ten by
+    `p90`.
+    """
+
+    p50: int
+    p90: int
+    at: Millis
+
+
+class Forecasts(Protocol):
+    """What is foreseen for pods that wait. Answers at once, from what was foreseen last."""
+
+    def estimate(self, uid: Uid) -> Estimate | None:
+        """When it is likely to start; None: it would be a guess."""
+
+    def withheld(self, uid: Uid) -> str:
+        """Why there is no estimate, in a sentence."""
+
+
+class NoForecasts:
+    """`Forecasts` where nobody foresees anything."""
+
+    def estimate(self, uid: Uid) -> Estimate | None:
+        """Nothing is foreseen."""
+        return None
+
+    def withheld(self, uid: Uid) -> str:
+        """Why: nobody looked ahead."""
+        return "There is no estimate yet."
 
 
 @dataclass(frozen=True, slots=True)

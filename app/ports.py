@@ -9,7 +9,7 @@ from typing import Protocol
 from app.core.checkpoint import Checkpoint
 from app.core.effects import Adopt, Intend, PodRef, Release, StoreWrite, Tell
 from app.core.events import ClusterEvent
-from app.core.model import Answer, Millis, PoolName, Resource, TenantName, UserName
+from app.core.model import Answer, Millis, PoolName, Resource, TenantName
 from app.core.pressure import Pressure
 from app.core.runs import Run
 from app.core.views import View
@@ -80,16 +80,6 @@ class RunKeeper(Protocol):
 
         The first call notes that runs are complete from `now` on. Raises EpochStale.
         """
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where a held pod stands in its user's queue: `position` from 1 of `length`."""
-
-    tenant: TenantName
-    user: UserName
-    position: int
-    length: int
 
 
 class Releaser(Protocol):

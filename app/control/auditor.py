@@ -57,7 +57,7 @@ class _Term:
 
 
 class Auditor:
-    """`ports.Recorder`. `begin` and `end` frame a term; outside of one, records are not kept."""
+    """`audit_ports.Recorder`. `begin` and `end` frame a term; outside of one nothing is kept."""
 
     def __init__(
         self, chain: Chain, who: str, clock: Callable[[], Millis], depose: Callable[[], None]

@@ -16,14 +16,14 @@ TICK_SECONDS = 1.0
 
 
 class Mirror:
-    """Feeds an engine that never leads; `heard` once it saw every source whole.
+    """Feeds an engine that never leads; `seen_whole` once it saw every source whole.
 
     `bulletin` is what a leader told last, `age` how long ago, in milliseconds, it last took in what
     there was.
     """
 
     def __init__(self, engine: Engine, inbox: Inbox, clock: Callable[[], Millis]) -> None:
-        self.heard = False
+        self.seen_whole = False
         self.bulletin: Bulletin | None = None
         self._engine = engine
         self._inbox = inbox
@@ -47,7 +47,7 @@ class Mirror:
             if self.bulletin is not None:
                 self._engine.hear(self.bulletin)
             self._engine.handle(Pass(self._passed))
-            if self._engine.ready and not self.heard:
+            if self._engine.ready and not self.seen_whole:
                 gc.freeze()  # what was heard at the start mostly stays: never look through it again
-                self.heard = True
+                self.seen_whole = True
             await asyncio.sleep(0)

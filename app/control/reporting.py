@@ -40,7 +40,7 @@ class _Seen:
 
 
 class Reporting:
-    """`ports.Reporter`; `run` delivers."""
+    """`audit_ports.Reporter`; `run` delivers."""
 
     def __init__(
         self, reports: Reports, clock: Callable[[], Millis], *, seconds: float = SECONDS

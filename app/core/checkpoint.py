@@ -103,6 +103,11 @@ def fitting(
     return kept
 
 
+def worth_keeping(history: Mapping[Resource, float]) -> dict[Resource, float]:
+    """Return what of a history is worth remembering."""
+    return {r: part for r, part in history.items() if part > NOTHING}
+
+
 def _weight(kept: Kept) -> tuple[float, int]:
     """Return by what the longest memory is told: history first, for it decides turns."""
     spent = sum(value for amounts in kept.spent.values() for value in amounts.values())

@@ -48,7 +48,9 @@ def above(spec: Spec | None) -> Grant:
 
 def meaning(spec: Spec) -> dict[str, Any]:
     """Return a spec so that two of them are equal if they mean the same."""
-    meant = {key: value for key, value in spec.items() if value not in (None, [], {}, False)}
+    # `0 in (False,)` is true in Python, and a maxPending of 0 is far from none.
+    kept = {key: value for key, value in spec.items() if value is not False}
+    meant = {key: value for key, value in kept.items() if value not in (None, [], {})}
     meant["weight"] = _weight(spec.get("weight"))
     for key in ("namespaces", "pools"):
         if key in meant:

@@ -6,12 +6,12 @@ what has ended meanwhile counts no longer than until then.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Set
 from operator import itemgetter
 
 from app.core.branch import Branch, Leaf, leaves
-from app.core.checkpoint import ELSEWHERE, NOTHING, OTHERS, Checkpoint, Kept, bounded
-from app.core.model import Amounts, Millis, PoolName, Resource, TenantName, UserName
+from app.core.checkpoint import ELSEWHERE, OTHERS, Checkpoint, Kept, bounded, worth_keeping
+from app.core.model import Amounts, Millis, PoolName, TenantName, UserName
 from app.core.order import NEVER
 from app.core.resources import ManagedResources
 from app.core.roster import Roster
@@ -122,10 +122,10 @@ class Memory:
         found = {user: self._of_past(past) for user, past in usage.past.get(name, {}).items()}
         branch = usage.tree.tenants.get(name)
         if branch is not None:
-            found[ITSELF] = Kept(branch.served, _worthy(usage.tree.history(branch)))
+            found[ITSELF] = Kept(branch.served, worth_keeping(usage.tree.history(branch)))
             for leaf in branch.children.values():
                 if isinstance(leaf, Leaf):
-                    past = _worthy(usage.tree.history(leaf))
+                    past = worth_keeping(usage.tree.history(leaf))
                     found[UserName(leaf.name)] = Kept(leaf.served, past)
         spent: dict[UserName, dict[PoolName, Amounts]] = {}
         for (user, pool), amounts in usage.ledger.of(name, usage.now):
@@ -153,7 +153,7 @@ class Memory:
 
     def _of_past(self, past: Past) -> Kept:
         faded = past.faded(self._usage.now, self._usage.policy.half_life)
-        return Kept(past.served, _worthy(faded))
+        return Kept(past.served, worth_keeping(faded))
 
     def _restore(
         self, name: TenantName, checkpoint: Checkpoint, since: Millis, first: bool
@@ -230,7 +230,3 @@ def _is_user(branch: Branch) -> bool:
 
 def _users(branch: Branch) -> Iterable[Leaf]:
     return [branch] if isinstance(branch, Leaf) else leaves(branch)
-
-
-def _worthy(history: Mapping[Resource, float]) -> dict[Resource, float]:
-    return {r: part for r, part in history.items() if part > NOTHING}

@@ -25,11 +25,11 @@ def overview(
     used: dict[TenantName, dict[PoolName, dict[Resource, int]]] = {}
     pending: dict[TenantName, int] = {}
     for (tenant, pool), amounts in roster.usage.used.items():
-        for name in _upwards(tenant, tenancy) if any(amounts.values()) else ():
+        for name in tenancy.lineage(tenant) if any(amounts.values()) else ():
             mine = used.setdefault(name, {})
             mine[pool] = add(mine.get(pool, {}), _managed(amounts, managed))
     for tenant, count in roster.pending.items():
-        for name in _upwards(tenant, tenancy) if count else ():
+        for name in tenancy.lineage(tenant) if count else ():
             pending[name] = pending.get(name, 0) + count
     names = sorted({*used, *pending, *tenancy.tenants})
     tenants = {
@@ -76,15 +76,6 @@ def _tenant(
         paused=tenant is not None and tenant.paused,
         exists=tenant is not None,
     )
-
-
-def _upwards(name: TenantName, tenancy: Tenancy) -> list[TenantName]:
-    path = [name]
-    above = tenancy.parent_of(name)
-    while above is not None:
-        path.append(above)
-        above = tenancy.parent_of(above)
-    return path
 
 
 def _managed(amounts: Amounts, managed: ManagedResources) -> dict[Resource, int]:

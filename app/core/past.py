@@ -1,4 +1,4 @@
-"""What tenants were owed at a time: what they are owed now, less what the audit chain tells since.
+"""Weights and quotas in force at a time: those of now, less what the audit chain tells since.
 
 Pure. Knows what entries about a Tenant say: see `changes`.
 """
@@ -21,8 +21,8 @@ CUT = "…"
 
 
 @dataclass(frozen=True, slots=True)
-class Owed:
-    """What a tenant was owed."""
+class Terms:
+    """What was configured of a tenant. What it is owed by that next to others: see `owed`."""
 
     name: TenantName
     parent: TenantName | None
@@ -70,18 +70,18 @@ class Past:
                 before = change.get("before")
                 known.fields.setdefault(name, None if before is None else str(before))
 
-    def owed(self, tenants: Mapping[TenantName, Tenant]) -> list[Owed]:
-        """Return what every tenant was owed, by name; `tenants` are those of now."""
+    def terms(self, tenants: Mapping[TenantName, Tenant]) -> list[Terms]:
+        """Return those of every tenant there was, by name; `tenants` are those of now."""
         found = []
         for name in sorted({*tenants, *map(TenantName, self._known)}):
             known = self._known.get(name, _Known(name in tenants))
             if known.existed:
                 now = spec_of(tenants[name]) if name in tenants else {}
-                found.append(_owed(name, {**now, **known.fields}))
+                found.append(_terms(name, {**now, **known.fields}))
         return found
 
 
-def _owed(name: TenantName, spec: Mapping[str, str | None]) -> Owed:
+def _terms(name: TenantName, spec: Mapping[str, str | None]) -> Terms:
     quotas: dict[str, dict[str, dict[Resource, int]]] = {}
     for field_name, text in spec.items():
         if field_name.startswith("quotas.") and text is not None:
@@ -89,7 +89,7 @@ def _owed(name: TenantName, spec: Mapping[str, str | None]) -> Owed:
             kinds = quotas.setdefault(pool, {"guarantee": {}, "limit": {}})
             kinds[kind][Resource(resource)] = amount(resource, text)
     parent = spec.get("parent")
-    return Owed(
+    return Terms(
         name,
         TenantName(parent) if parent else None,
         Fraction(spec.get("weight") or 1),

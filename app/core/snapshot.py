@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from app.core.branch import Branch, Leaf
-from app.core.checkpoint import NOTHING, Checkpoint, Kept
+from app.core.checkpoint import Checkpoint, Kept, worth_keeping
 from app.core.life import Life
 from app.core.model import (
     Bystander,
@@ -18,7 +18,6 @@ from app.core.model import (
     Phase,
     Pod,
     Pool,
-    Resource,
     Tenant,
     TenantName,
     UserName,
@@ -110,16 +109,16 @@ def _turns(roster: Roster, now: Millis) -> dict[TenantName, Checkpoint]:
     half_life, tree = usage.policy.half_life, usage.tree
     found: dict[TenantName, dict[UserName, Kept]] = {
         name: {
-            user: Kept(past.served, _worthy(past.faded(now, half_life)))
+            user: Kept(past.served, worth_keeping(past.faded(now, half_life)))
             for user, past in users.items()
         }
         for name, users in usage.past.items()
     }
     for name, branch in tree.tenants.items():
         users = found.setdefault(name, {})
-        users[ITSELF] = Kept(branch.served, _worthy(tree.history(branch, now)))
+        users[ITSELF] = Kept(branch.served, worth_keeping(tree.history(branch, now)))
         for leaf in _users(branch):
-            users[UserName(leaf.name)] = Kept(leaf.served, _worthy(tree.history(leaf, now)))
+            users[UserName(leaf.name)] = Kept(leaf.served, worth_keeping(tree.history(leaf, now)))
     return {
         name: Checkpoint(now, 0, users.pop(ITSELF, Kept()), users) for name, users in found.items()
     }
@@ -127,7 +126,3 @@ def _turns(roster: Roster, now: Millis) -> dict[TenantName, Checkpoint]:
 
 def _users(branch: Branch) -> list[Leaf]:
     return [child for child in branch.children.values() if isinstance(child, Leaf)]
-
-
-def _worthy(history: Mapping[Resource, float]) -> dict[Resource, float]:
-    return {r: part for r, part in history.items() if part > NOTHING}

@@ -55,15 +55,21 @@ class Tally:
         self._most = most
         self._sums: dict[tuple[tuple[str, ...], Millis], dict[Resource, int]] = {}
 
-    def add(self, run: Run) -> None:
-        """Count a run; each once. Raises InvalidInput for more rows than anybody reads."""
+    def add(self, run: Run) -> int:
+        """Count a run, each once; return how many steps that took.
+
+        Raises InvalidInput for more rows than anybody reads.
+        """
         until = self._end if run.end is None else min(run.end, self._end)
         if until <= max(run.begin, self._begin):
-            return
+            return 0
+        steps = 0
         for node, begin, end in self._stays(run, until):
             names = tuple([name(run, node) for name in self._names])
             for at, span in self._spans(begin, end):
                 self._count(names, at, run, span)
+                steps += 1
+        return steps
 
     def rows(self) -> list[Row]:
         """Return the sums, by names, then by time."""

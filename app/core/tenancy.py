@@ -57,6 +57,13 @@ class Tenancy:
         exists = tenant.parent in self.tenants or tenant.parent == DEFAULT_TENANT
         return tenant.parent if exists else None
 
+    def lineage(self, name: TenantName) -> list[TenantName]:
+        """Return a tenant and all above it, from below."""
+        path = [name]
+        while (above := self.parent_of(path[-1])) is not None:
+            path.append(above)
+        return path
+
     def disputed(self, name: TenantName) -> tuple[str, ...]:
         """Return the namespaces a Tenant names but that an older one has."""
         tenant = self.tenants[name]

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import json
 import shlex
+import sys
 import time
 from enum import StrEnum
 from pathlib import Path
@@ -249,15 +250,16 @@ def _print_text(console: Console, cluster: Cluster, details: Details) -> None:
     for name, pids in details.pids.items():
         table.add_row(f"[dim]{name}[/dim]", "pid " + ", ".join(map(str, pids)))
     console.print(table, soft_wrap=True)
-    kubeconfig, kubectl = shlex.quote(details.kubeconfig), shlex.quote(details.kubectl)
+    kubeconfig, kubectl = shlex.quote(details.kubeconfig), Path(details.kubectl)
+    folders = [str(kubectl.parent), str(Path(sys.executable).parent)]
     console.print("\nTry it:", style="bold")
     own = "" if cluster.is_usual else f" --dir {shlex.quote(str(cluster.folder))}"
-    lines = [f"export KUBECONFIG={kubeconfig}"]
+    lines = [f"export KUBECONFIG={kubeconfig} PATH={shlex.quote(':'.join(folders))}:$PATH"]
     if details.api is None:
-        lines.append(f"{kubectl} get nodes")
+        lines.append("kubectl get nodes")
     else:
-        lines.append(f"{kubectl} get tenants,pools")
-        lines.append(f"{kubectl} run train --image=train --overrides={shlex.quote(_GPU_POD)}")
-        lines.append(f"{kubectl} describe pod train")
+        lines.append(f"kubectl run train --image=train --overrides={shlex.quote(_GPU_POD)}")
+        lines.append("kubectl fairgate tenants")
+        lines.append("kubectl describe pod train")
     for line in (*lines, f"fairgate dev down{own}"):
         console.print(f"  {line}", soft_wrap=True, highlight=False)

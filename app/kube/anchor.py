@@ -45,7 +45,7 @@ class _Kept:
 
 
 class KeptAnchor:
-    """`ports.Epochs` and `ports.Anchor` in a ConfigMap of Fairgate's own namespace."""
+    """`ports.Epochs` and `audit_ports.Anchor` in a ConfigMap of Fairgate's own namespace."""
 
     def __init__(self, client: Client, namespace: str) -> None:
         self._client = client

@@ -76,8 +76,10 @@ def _estimate(item: Item, now: datetime) -> str:
 
 
 def _ahead(each: Item) -> str:
+    # Of users it is told that one is ahead, not which; names of tenants hold no spaces.
+    who = each["tenant"] if " " in each["tenant"] else f"tenant {each['tenant']}"
     return (
-        f"tenant {each['tenant']}, score {words.number(each['score'])} against "
+        f"{who}, score {words.number(each['score'])} against "
         f"{words.number(each['ownScore'])} of {each['own']} (the lower goes first)"
     )
 

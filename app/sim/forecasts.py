@@ -12,12 +12,12 @@ import math
 import time
 from collections.abc import Callable, Mapping
 
-from app.api_ports import Estimate
 from app.core.errors import ForecastFailed, StoreError
 from app.core.model import Millis, Uid
 from app.core.resources import ManagedResources
 from app.core.runs import Run
 from app.core.snapshot import Snapshot
+from app.foresight_ports import Estimate
 from app.ports import RunReader
 from app.sim.calibration import Range
 from app.sim.drain import drain
@@ -46,6 +46,9 @@ NO_OUTCOMES = (
 )
 
 log = logging.getLogger("fairgate.forecasts")
+
+
+DEFECT = "Looking ahead failed through a defect of Fairgate's; its log says more."
 
 
 class Estimates:
@@ -96,7 +99,11 @@ class Estimates:
         try:
             while True:
                 began = time.monotonic()
-                await self.look()
+                try:
+                    await self.look()
+                except Exception:  # what is only foretold must not end who answers everything else
+                    log.exception("looking ahead failed by a defect")
+                    self._failure = DEFECT
                 took = time.monotonic() - began
                 await asyncio.sleep(max(EVERY_SECONDS, PAUSES * took))
         finally:
@@ -172,6 +179,5 @@ class Estimates:
             for uid, name in left.items():
                 if uid in starts:
                     self._foretelling.started(name, starts[uid])
-                else:
-                    self._foretelling.gone(name)
+            self._foretelling.gone({name for uid, name in left.items() if uid not in starts})
         self._waiting = now

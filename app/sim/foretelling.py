@@ -5,7 +5,7 @@ Pure: told what happened, it never looks. One for a live replica, one for a log 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from app.core.model import Millis, Pod, Uid
 from app.core.snapshot import Snapshot
@@ -44,10 +44,11 @@ class Foretelling:
         self._calibration.started(name, at / 1000)
         self._noted.pop(name, None)
 
-    def gone(self, name: Name) -> None:
-        """A workload will never start."""
-        self._calibration.gone(name)
-        self._noted.pop(name, None)
+    def gone(self, names: Collection[Name]) -> None:
+        """Workloads will never start."""
+        self._calibration.gone(names)
+        for name in names:
+            self._noted.pop(name, None)
 
     def ranges(self, snapshot: Snapshot, waits: Mapping[Uid, float]) -> dict[Uid, Range]:
         """Return the ranges that may be promised; keep what was said, to learn from it."""

@@ -61,7 +61,8 @@ class WhatIfs:
 
     async def _compare(self, changes: Changes, hours: float) -> Comparison:
         began = time.monotonic()
-        snapshot, runs = self._snapshot(), self._runs()
+        # A copy: a thread packs it, and what is learned meanwhile would change it under its hands.
+        snapshot, runs = self._snapshot(), self._runs().copy()
         then = changed(snapshot, changes)
         pods = len(snapshot.held)
         if pods > MOST_PODS:

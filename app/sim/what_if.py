@@ -93,7 +93,7 @@ def _waits(
     waits: dict[TenantName, list[int]] = {}
     for pod in snapshot.held:
         wait = starts.get(pod.uid, snapshot.at + span + 1) - snapshot.at
-        for name in lineage(tenancy, tenancy.tenant_of(pod.namespace)):
+        for name in tenancy.lineage(tenancy.tenant_of(pod.namespace)):
             waits.setdefault(name, []).append(wait)
     return waits
 
@@ -109,7 +109,7 @@ def _shares(world: World, tenancy: Tenancy, span: int) -> dict[TenantName, float
             for r, value in amounts.items()
             if r in scale.size
         }
-        for name in lineage(tenancy, tenant):
+        for name in tenancy.lineage(tenant):
             sums = spent.setdefault(name, {})
             for resource, value in counted.items():
                 sums[resource] = sums.get(resource, Fraction(0)) + value
@@ -118,14 +118,6 @@ def _shares(world: World, tenancy: Tenancy, span: int) -> dict[TenantName, float
 
 def _dominant(spent: Mapping[Resource, Fraction], scale: Scale, span: int) -> float:
     return max((float(v / (scale.size[r] * span)) for r, v in spent.items()), default=0.0)
-
-
-def lineage(tenancy: Tenancy, name: TenantName) -> list[TenantName]:
-    """Return a tenant and all above it."""
-    path = [name]
-    while (above := tenancy.parent_of(path[-1])) is not None:
-        path.append(above)
-    return path
 
 
 def assumed(runs: RunTimes) -> str:

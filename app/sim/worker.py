@@ -77,7 +77,7 @@ class Worker:
         if process is not None:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
-            await process.wait()
+            await process.communicate()  # to the end of its pipes, which are closed with that
 
     async def _ask(self, body: bytes) -> tuple[str, Any]:
         process = self._process

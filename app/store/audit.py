@@ -46,7 +46,7 @@ class AuditReader:
 
 
 class RedisTrail(AuditReader):
-    """`ports.Trail` on Redis."""
+    """`audit_ports.Trail` on Redis."""
 
     def __init__(self, server: Server, cluster: str) -> None:
         super().__init__(server, cluster)

@@ -42,7 +42,7 @@ _decode = msgspec.json.Decoder(_Bulletin).decode
 
 
 class RedisBulletins:
-    """`ports.Bulletins` on Redis."""
+    """`api_ports.Bulletins` on Redis."""
 
     def __init__(self, server: Server, cluster: str) -> None:
         self._server = server
@@ -60,7 +60,7 @@ class RedisBulletins:
             return None
         try:
             return _read(_decode(text))
-        except (msgspec.DecodeError, ValueError):
+        except (msgspec.DecodeError, ValueError, RecursionError):
             return None
 
 

@@ -53,7 +53,7 @@ class Sink(Protocol):
 
 
 class Backlog:
-    """`ports.Outlet`: lines that wait for one sink."""
+    """`audit_ports.Outlet`: lines that wait for one sink."""
 
     def __init__(self, name: str, sink: Sink) -> None:
         self._name = name

@@ -1,7 +1,8 @@
 """What every replica may read of the queues and of usage, as of the last complete state.
 
 Each call is one script, so its answer is of one moment. While Redis holds no complete state, a
-read raises StoreEmptied instead of answering "nothing".
+read raises StoreEmptied instead of answering "nothing". People are answered from an engine, not
+from here: this shows whether the copy is one.
 """
 
 from __future__ import annotations
@@ -10,10 +11,19 @@ from dataclasses import dataclass
 
 from app.core.effects import PodRef
 from app.core.model import PoolName, Resource, TenantName, Uid, UserName
-from app.ports import Place
 from app.store import layout
 from app.store.connection import Server
 from app.store.scripts import Scripts
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a held pod stands in its user's queue: `position` from 1 of `length`."""
+
+    tenant: TenantName
+    user: UserName
+    position: int
+    length: int
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -34,7 +34,7 @@ log = logging.getLogger("fairgate.audit")
 
 
 class RedisReports:
-    """`ports.Reports` on Redis."""
+    """`audit_ports.Reports` on Redis."""
 
     def __init__(self, server: Server, cluster: str, *, most: int = MOST) -> None:
         self._scripts = Scripts(server, cluster)

@@ -21,7 +21,8 @@ PAGE = 250
 STEP = 500
 """Runs removed at once: Redis serves nobody else meanwhile, for some milliseconds."""
 
-_ILLEGIBLE = (msgspec.DecodeError, ValueError, TypeError)
+ILLEGIBLE = (msgspec.DecodeError, ValueError, TypeError, RecursionError)
+"""What reading a record raises that nobody of ours can have written."""
 
 
 async def running(scripts: Scripts) -> tuple[Run, ...]:
@@ -29,7 +30,7 @@ async def running(scripts: Scripts) -> tuple[Run, ...]:
     (flat,) = await scripts.run("running")
     found = []
     for uid, record in sorted(zip(flat[::2], flat[1::2], strict=True)):
-        with contextlib.suppress(*_ILLEGIBLE):
+        with contextlib.suppress(*ILLEGIBLE):
             found.append(layout.running(uid, record))
     return tuple(found)
 
@@ -50,7 +51,7 @@ class RedisRuns:
         while True:
             flat = await self._scripts.run("ran", after, last, PAGE)
             for name, record in zip(flat[::2], flat[1::2], strict=True):
-                with contextlib.suppress(*_ILLEGIBLE):
+                with contextlib.suppress(*ILLEGIBLE):
                     yield layout.ran(name, record)
             if len(flat) < 2 * PAGE:
                 return

@@ -21,15 +21,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from typing import TypeVar
 
-import msgspec
-
 from app.core.effects import Intend, StoreWrite
 from app.core.errors import StoreEmptied
 from app.core.runs import Run
 from app.store import layout
 from app.store.connection import Server
 from app.store.reader import RedisReader
-from app.store.runs import running
+from app.store.runs import ILLEGIBLE, running
 
 CHUNK = 500
 """Writes a step of a rebuild: Redis serves nobody else during one, for a few milliseconds."""
@@ -68,7 +66,7 @@ class RedisStore(RedisReader):
             return ()
         found = []
         for uid, record in sorted(entries):
-            with contextlib.suppress(msgspec.DecodeError, ValueError, TypeError):
+            with contextlib.suppress(*ILLEGIBLE):
                 found.append(layout.intent(uid, record))
         return tuple(found)
 

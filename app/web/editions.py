@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import Annotated
 
-from fastapi import Request
+from fastapi import Header
 
 from app.api_ports import Stored
 from app.web.problems import Refused
@@ -38,11 +39,17 @@ class Conditions:
             raise Refused(412, f"There is a {name} already; leave out If-None-Match to change it.")
 
 
-def conditions_of(request: Request) -> Conditions:
+Match = Annotated[
+    list[str] | None, Header(description="Only if this is the ETag of what is there.")
+]
+NoneMatch = Annotated[
+    list[str] | None, Header(description="`*`: only if there is none of this name.")
+]
+
+
+def conditions_of(if_match: Match = None, if_none_match: NoneMatch = None) -> Conditions:
     """Return what If-Match and If-None-Match say. Meant as a FastAPI dependency."""
-    return Conditions(
-        _tags(request.headers.getlist("if-match")), _tags(request.headers.getlist("if-none-match"))
-    )
+    return Conditions(_tags(if_match or []), _tags(if_none_match or []))
 
 
 def _tags(values: list[str]) -> frozenset[str] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from fastapi import APIRouter, FastAPI, Response
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
@@ -27,11 +28,26 @@ def ops_routes(checks: Checks) -> APIRouter:
     """Return the same three routes, to be put next to others."""
     routes = APIRouter(tags=["health"])
 
-    @routes.get("/livez", summary="Is the process alive?", response_class=Response)
+    text: dict[str, Any] = {"content": {"text/plain": {"schema": {"type": "string"}}}}
+
+    @routes.get(
+        "/livez",
+        summary="Is the process alive?",
+        response_class=Response,
+        responses={200: {**text, "description": "It is"}},
+    )
     async def livez() -> Response:
         return Response("ok\n", media_type="text/plain")
 
-    @routes.get("/readyz", summary="Can it do its work?", response_class=Response)
+    @routes.get(
+        "/readyz",
+        summary="Can it do its work?",
+        response_class=Response,
+        responses={
+            200: {**text, "description": "It can"},
+            503: {**text, "description": "Not yet, or not any more: a line for each thing missing"},
+        },
+    )
     async def readyz() -> Response:
         missing = [name for name, is_ready in checks.items() if not is_ready()]
         if not missing:
@@ -40,7 +56,12 @@ def ops_routes(checks: Checks) -> APIRouter:
         return Response(lines, status_code=503, media_type="text/plain")
 
     # All routes are coroutines: a scrape runs between two changes, never during one.
-    @routes.get("/metrics", summary="Prometheus metrics", response_class=Response)
+    @routes.get(
+        "/metrics",
+        summary="Prometheus metrics",
+        response_class=Response,
+        responses={200: {**text, "description": "The metrics"}},
+    )
     async def metrics() -> Response:
         return Response(generate_latest(REGISTRY), media_type=CONTENT_TYPE_PLAIN_0_0_4)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from http import HTTPStatus
 from typing import Any
 
@@ -47,6 +47,12 @@ def problem(status: int, detail: str) -> Problem:
     return Problem(title=HTTPStatus(status).phrase, status=status, detail=detail)
 
 
+def documented(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """Return what the OpenAPI document says of answers with these statuses."""
+    content = {MEDIA_TYPE: {"schema": Problem.model_json_schema()}}
+    return {each: {"description": HTTPStatus(each).phrase, "content": content} for each in statuses}
+
+
 def answer(status: int, detail: str, headers: Mapping[str, str] | None = None) -> JSONResponse:
     """Return a problem as an HTTP answer."""
     more = {"WWW-Authenticate": "Bearer"} if status == HTTPStatus.UNAUTHORIZED else {}
@@ -54,10 +60,14 @@ def answer(status: int, detail: str, headers: Mapping[str, str] | None = None) -
     return JSONResponse(body, status, {**more, **(headers or {})}, media_type=MEDIA_TYPE)
 
 
-def install(app: FastAPI, patterns: Mapping[str, str] | None = None) -> None:
+def install(
+    app: FastAPI,
+    methods: Callable[[str], Iterable[str]],
+    patterns: Mapping[str, str] | None = None,
+) -> None:
     """Turn every error that leaves a route of `app` into a problem.
 
-    `patterns`: what regular expressions say, in words.
+    `methods`: what may be asked at a path; `patterns`: what regular expressions say, in words.
     """
 
     @app.exception_handler(Refused)
@@ -65,9 +75,12 @@ def install(app: FastAPI, patterns: Mapping[str, str] | None = None) -> None:
         return answer(error.status, error.detail, error.headers)
 
     @app.exception_handler(HTTPException)
-    async def unrouted(_: Request, error: HTTPException) -> JSONResponse:
+    async def unrouted(request: Request, error: HTTPException) -> JSONResponse:
         told = f"{error.detail}; the routes are listed at /openapi.json."
-        return answer(error.status_code, told, error.headers)
+        headers = error.headers
+        if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+            headers = {"Allow": ", ".join(methods(request.url.path))}
+        return answer(error.status_code, told, headers)
 
     @app.exception_handler(RequestValidationError)
     async def invalid(_: Request, error: RequestValidationError) -> JSONResponse:

@@ -63,12 +63,12 @@ async def api(process: Process) -> None:
     chain = AuditReader(server, settings.cluster)
     hearing = Hearing(RedisBulletins(server, settings.cluster), mirror.hear)
     process.tasks.append(hearing.run)
-    process.checks["cluster heard"] = lambda: mirror.heard
+    process.checks["cluster heard"] = lambda: mirror.seen_whole
     callers, strangers = (Pace(rate, time.monotonic) for rate in (settings.api_rate, STRANGERS))
     access = Access(Reviews(process.client, time.monotonic), callers, strangers)
     runs = RedisRuns(server, settings.cluster)
     estimates = Estimates(
-        lambda: engine.outlook.snapshot(now()) if mirror.heard else None, runs, managed
+        lambda: engine.outlook.snapshot(now()) if mirror.seen_whole else None, runs, managed
     )
     process.tasks.append(estimates.run)
     simulations = WhatIfs(lambda: engine.outlook.snapshot(now()), lambda: estimates.runs)
@@ -76,7 +76,7 @@ async def api(process: Process) -> None:
     ground = Ground(
         access,
         engine,
-        lambda: mirror.heard,
+        lambda: mirror.seen_whole,
         mirror.age,
         now,
         view,

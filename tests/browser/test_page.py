@@ -9,11 +9,11 @@ from playwright.sync_api import Browser, Page, expect
 
 from app.core import events as ev
 from app.core.model import Uid
-from app.web.api.stream import Pace
+from app.web.api.stream import Rhythm
 from tests.browser.conftest import Opens
 from tests.fakes.town import NOW, Served, Town, busy, held, ran, runs, served, tenant
 
-QUICK = Pace(beat=0.05, quiet=0.5, trust=0.2)
+QUICK = Rhythm(beat=0.05, quiet=0.5, trust=0.2)
 FOCUSED = "document.activeElement.textContent || document.activeElement.id"
 HOSTILE = '<img src=x onerror="document.title=1">'
 

@@ -10,8 +10,7 @@ import pytest
 from app.core.effects import Dequeue, Enqueue, Refund, StoreWrite
 from app.core.errors import EpochStale, StoreEmptied
 from app.core.model import TenantName, Uid, UserName
-from app.ports import Place
-from app.store.reader import Used, Waiting
+from app.store.reader import Place, Used, Waiting
 from tests.fakes.stores import AnyStore, Fakes, World, real
 from tests.fakes.writes import (
     ALICE,

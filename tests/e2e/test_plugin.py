@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from app.dev.kubectl import Kubectl
 from tests.e2e.stage import Stage, pod, until
 
 ROOT = Path(__file__).parents[2]
@@ -23,8 +24,10 @@ Told = tuple[int, str, str]
 class Person:
     """Somebody with kubectl, and the plugin on PATH."""
 
-    def __init__(self, stage: Stage, name: str, namespace: str) -> None:
-        self.kubectl = stage.as_user(name, namespace)
+    def __init__(
+        self, stage: Stage, name: str, namespace: str, kubectl: Kubectl | None = None
+    ) -> None:
+        self.kubectl = kubectl or stage.as_user(name, namespace)
         self._folder = stage.folder / f"bin-{name}"
         self._folder.mkdir()
         for program, module in (

@@ -6,13 +6,16 @@ Whatever belongs to the other team alone has the word `CANARY` in its name.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from app.core import events as ev
 from app.core.audit import Deed, Record, seal
 from app.core.audit_lines import SignedHead, line
 from app.core.model import Millis, NodeName, PoolName, Quota, TenantName, Uid, UserName
 from app.core.runs import Begun, Ran, Run
+from app.foresight_ports import Changes, Comparison
+from app.sim import what_if
+from app.sim.run_times import RunTimes
 from app.sim.world import held_pod
 from app.tls.signing import Signer
 from app.web.access import Access
@@ -24,7 +27,7 @@ from tests.fakes.runs import FakeRuns
 from tests.fakes.town import GPU, NOW, Town, held, pool, runs, tenant
 from tests.fakes.trail import FakeKey, FakeTrail, Stream
 
-CANARY = "canary"
+CANARY = "zebrafinch"
 OURS, OTHERS, PARENT = "team-a", "team-b", "research"
 THEIR_NAMESPACE = f"{CANARY}-space"
 THEIR_USERS = (f"{CANARY}-carol@example.com", f"{CANARY}-dave@example.com")
@@ -66,6 +69,28 @@ PEOPLE: dict[str, set[Right]] = {
 """By name, which is the token too."""
 
 
+@dataclass(frozen=True)
+class Here:
+    """Simulates in this process, and at most an hour. Implements `Simulations`."""
+
+    town: Town
+
+    async def compare(self, changes: Changes, hours: float) -> Comparison:
+        """Let time run twice."""
+        snapshot = self.town.engine.outlook.snapshot(self.town.now)
+        then, runs = what_if.changed(snapshot, changes), RunTimes()
+        before, after = (
+            what_if.fare(snapshot, runs, tenants, min(hours, 1.0))
+            for tenants in (snapshot.tenants, then)
+        )
+        return Comparison(
+            pods=len(snapshot.held),
+            seconds=0.0,
+            assumed=what_if.assumed(runs),
+            tenants={name: (before[name], after[name]) for name in before if name in after},
+        )
+
+
 class Neighbours(Town):
     """A town of two teams."""
 
@@ -93,6 +118,7 @@ class Neighbours(Town):
             runs=found,
             resources=self.resources,
             past=ToldQuotas(chain, self.view),
+            simulations=Here(self),
         )
 
 

@@ -46,7 +46,7 @@ def ground(authority: Authority) -> Ground:
     return Ground(
         access=Access(authority),
         engine=Engine(ManagedResources((GPU,)), evicts=False, records=False),
-        heard=lambda: True,
+        seen_whole=lambda: True,
         age=lambda: 0,
         now=lambda: NOW,
         view=View(()),
@@ -70,7 +70,7 @@ class Both:
         self.ground = replace(
             ground(self.rights),
             engine=self.engine,
-            heard=lambda: self.engine.ready,
+            seen_whole=lambda: self.engine.ready,
             age=lambda: 412,
             view=self.view,
             runs=self.runs,

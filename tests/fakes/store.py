@@ -15,8 +15,7 @@ from app.core.errors import EpochStale, StoreEmptied, StoreUnavailable
 from app.core.model import PoolName, Resource, TenantName, Uid, UserName
 from app.core.runs import Begun, Ran, Run
 from app.core.views import Bulletin
-from app.ports import Place
-from app.store.reader import Used, Waiting
+from app.store.reader import Place, Used, Waiting
 from tests.fakes.runs import Runs
 
 

@@ -40,7 +40,7 @@ from app.settings import HostPort
 from app.sim.world import held_pod
 from app.web.api.app import api_app
 from app.web.api.ground import Ground
-from app.web.api.stream import Pace
+from app.web.api.stream import Rhythm
 from app.web.ops import SERVES
 from app.web.serve import Listener, Servers
 from app.web.view import View
@@ -105,16 +105,16 @@ class Town:
             self.engine.handle(event)
         self.engine.handle(ev.Pass(self.now))
 
-    def app(self, pace: Pace | None = None) -> FastAPI:
+    def app(self, rhythm: Rhythm | None = None) -> FastAPI:
         """Return the API over it."""
-        return api_app(self.ground(), {SERVES: lambda: self.stays}, pace)
+        return api_app(self.ground(), {SERVES: lambda: self.stays}, rhythm)
 
     def ground(self) -> Ground:
         """Return what its routes answer from."""
         return replace(
             ground(self.rights),
             engine=self.engine,
-            heard=lambda: self.view.ready,
+            seen_whole=lambda: self.view.ready,
             now=lambda: self.now,
             view=self.view,
             bulletin=lambda: self.bulletin,
@@ -232,7 +232,7 @@ class Served:
 
 
 @contextmanager
-def served(town: Town, pace: Pace | None = None, at: HostPort = LOOPBACK) -> Iterator[Served]:
+def served(town: Town, rhythm: Rhythm | None = None, at: HostPort = LOOPBACK) -> Iterator[Served]:
     """Serve a town until the end of the block."""
     loop, stop = asyncio.new_event_loop(), asyncio.Event()
     found: list[int] = []
@@ -240,7 +240,7 @@ def served(town: Town, pace: Pace | None = None, at: HostPort = LOOPBACK) -> Ite
 
     async def run() -> None:
         await town.open()
-        servers = Servers([Listener("api", town.app(pace), at)])
+        servers = Servers([Listener("api", town.app(rhythm), at)])
 
         async def told() -> None:
             await servers.started.wait()

@@ -67,7 +67,7 @@ class Stream:
 
 
 class FakeTrail:
-    """`ports.Trail` in memory. Those that share a Stream share a server."""
+    """`audit_ports.Trail` in memory. Those that share a Stream share a server."""
 
     def __init__(self, stream: Stream | None = None) -> None:
         self.stream = stream or Stream()
@@ -122,7 +122,7 @@ class FakeTrail:
 
 
 class FakeAnchor(FakeEpochs):
-    """`ports.Anchor` and `ports.Epochs` in memory."""
+    """`audit_ports.Anchor` and `ports.Epochs` in memory."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -151,7 +151,7 @@ class FakeKey:
 
 @dataclass
 class Copies:
-    """`ports.Outlet` that remembers. `knows`: it can tell what it has."""
+    """`audit_ports.Outlet` that remembers. `knows`: it can tell what it has."""
 
     lines: list[str] = field(default_factory=list)
     knows: bool = False

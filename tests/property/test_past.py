@@ -1,4 +1,4 @@
-"""The audit chain tells what every tenant was owed at any time that it reaches back to."""
+"""The audit chain tells the weights and quotas of any time that it reaches back to."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from app.core.audit_lines import line, read
 from app.core.changes import Changes, key_of, spec_of
 from app.core.errors import InvalidInput
 from app.core.model import Millis, PoolName, Quota, Resource, Tenant, TenantName, UserName
-from app.core.past import Owed, Past
+from app.core.past import Past, Terms
 
 GPU, CPU = Resource("nvidia.com/gpu"), Resource("cpu")
 LONG = PoolName("p" * 130)
@@ -74,16 +74,16 @@ class Chain:
             del self.tenants[TenantName(step)]
             self.say(*self.changes.drop(at, key_of(Tenant, step)))
 
-    def owed_at(self, at: int) -> list[Owed]:
+    def terms_at(self, at: int) -> list[Terms]:
         past = Past(Millis(at))
         for entry in self.entries:
             past.see(entry)
-        return past.owed(self.tenants)
+        return past.terms(self.tenants)
 
 
-def owed(tenants: Mapping[TenantName, Tenant]) -> list[Owed]:
+def terms(tenants: Mapping[TenantName, Tenant]) -> list[Terms]:
     return [
-        Owed(t.name, t.parent, t.weight, dict(sorted(t.quotas.items())))
+        Terms(t.name, t.parent, t.weight, dict(sorted(t.quotas.items())))
         for _, t in sorted(tenants.items())
     ]
 
@@ -95,8 +95,8 @@ def test_what_was_in_force_is_what_the_chain_tells(steps: list[Tenant | str]) ->
     for step in steps:
         chain.step(step)
     for at, then in chain.then:
-        assert chain.owed_at(at) == owed(then)
-    assert chain.owed_at(chain.now) == owed(chain.tenants)
+        assert chain.terms_at(at) == terms(then)
+    assert chain.terms_at(chain.now) == terms(chain.tenants)
 
 
 TENANT = Tenant(TenantName("a"), Millis(0), Fraction(2), quotas={PoolName("h100"): Quota({GPU: 8})})
@@ -107,7 +107,7 @@ def test_an_entry_of_an_older_version_is_enough_if_it_shows_all() -> None:
     chain.step(TENANT)
     chain.step(replace(TENANT, weight=Fraction(3)))
     assert all("rest" not in entry.record.facts for entry in chain.entries)
-    (found,) = chain.owed_at(1010)
+    (found,) = chain.terms_at(1010)
     assert found.weight == 2
 
 
@@ -130,8 +130,8 @@ def test_where_the_chain_does_not_tell_all_nothing_is_told(
     chain.now += 10
     chain.say(Record(Millis(chain.now), deed, facts))
     with pytest.raises(InvalidInput, match="ask for a later time"):
-        chain.owed_at(chain.now - 5)
-    assert chain.owed_at(chain.now) == owed(chain.tenants)
+        chain.terms_at(chain.now - 5)
+    assert chain.terms_at(chain.now) == terms(chain.tenants)
 
 
 def test_a_change_too_large_to_tell_is_said_to_be_so() -> None:
@@ -140,4 +140,4 @@ def test_a_change_too_large_to_tell_is_said_to_be_so() -> None:
     chain.step(replace(TENANT, quotas=huge))
     chain.step(replace(TENANT, quotas={}))
     with pytest.raises(InvalidInput, match="does not tell all of what changed of tenant a"):
-        chain.owed_at(1010)
+        chain.terms_at(1010)

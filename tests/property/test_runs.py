@@ -44,7 +44,9 @@ KINDS = (
 )  # fmt: skip
 
 steps = st.lists(
-    st.tuples(st.sampled_from(KINDS), st.integers(0, 10**6), st.integers(0, 5000)), max_size=80
+    st.tuples(st.sampled_from(KINDS), st.integers(0, 10**6), st.integers(0, 5000)),
+    min_size=30,
+    max_size=100,
 )
 
 
@@ -245,7 +247,7 @@ def total(tally: Tally) -> int:
     return sum(row.spent.get(GPU, 0) for row in tally.rows())
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(steps=steps, seed=st.integers(0, 10**6))
 def test_whoever_led_and_died_the_sums_are_those_of_the_world(
     steps: list[tuple[str, int, int]], seed: int
@@ -276,7 +278,7 @@ def test_whoever_led_and_died_the_sums_are_those_of_the_world(
         assert total(tallied(cluster, [by], begin, end, step)) == wanted.total()
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(steps=steps)
 def test_runs_come_to_what_the_ledger_charged(steps: list[tuple[str, int, int]]) -> None:
     cluster = Cluster()

@@ -12,19 +12,20 @@ from typing import Any
 import pytest
 from starlette.types import ASGIApp, Message
 
-from app.core.model import TenantName, UserName
+from app.core import events as ev
+from app.core.model import PoolName, TenantName, UserName
 from app.web.api.rules import QUEUED, Rules
 from app.web.api.shown import State
 from app.web.api.state import Facts, Sight, facts, state
-from app.web.api.stream import MOST_OF_ONE, Board, Pace, Room
+from app.web.api.stream import MOST_OF_ONE, Board, Rhythm, Room
 from app.web.problems import Refused
 from tests.fakes.asgi import call
 from tests.fakes.rights import Rights
 from tests.fakes.town import GPU, Town, busy, held, pool, tenant
 
 SECONDS = 30
-QUICK = Pace(beat=0.01, quiet=0.02, trust=3600, patience=3600)
-UNTRUSTING = Pace(beat=0.01, quiet=3600, trust=0.01, patience=3600)
+QUICK = Rhythm(beat=0.01, quiet=0.02, trust=3600, patience=3600)
+UNTRUSTING = Rhythm(beat=0.01, quiet=3600, trust=0.01, patience=3600)
 EVERY = Sight(True, True, frozenset(), True)
 
 Event = tuple[str, Any]
@@ -96,9 +97,9 @@ class Reader:
 
 
 @asynccontextmanager
-async def listening(town: Town, pace: Pace = QUICK) -> AsyncIterator[Reader]:
+async def listening(town: Town, rhythm: Rhythm = QUICK) -> AsyncIterator[Reader]:
     """Listen until the end of the block."""
-    reader = Reader(town.app(pace))
+    reader = Reader(town.app(rhythm))
     reader.taking.set()
     task = asyncio.create_task(reader.run())
     try:
@@ -337,7 +338,7 @@ def test_beyond_the_most_that_may_listen_it_is_503() -> None:
 
 
 async def test_a_reader_who_takes_nothing_in_loses_the_place(town: Town) -> None:
-    reader = Reader(town.app(Pace(beat=0.01, quiet=0.01, trust=3600, patience=0.05)))
+    reader = Reader(town.app(Rhythm(beat=0.01, quiet=0.01, trust=3600, patience=0.05)))
     async with asyncio.timeout(SECONDS):
         await reader.run()
 
@@ -347,13 +348,14 @@ async def test_a_reader_who_takes_nothing_in_loses_the_place(town: Town) -> None
 
 @dataclass
 class Made:
-    """Counts what a board makes; `took` is how long each making lasts on its clock."""
+    """Counts what a board makes and cuts; `took` and `cutting`: how long on its clock."""
 
     town: Town
     made: int = 0
     cut: int = 0
     now: float = 0.0
     took: float = 0.0
+    cutting: float = 0.0
 
     def board(self) -> Board:
         return Board(self.make, self.show, lambda: self.now, 1.0)
@@ -365,6 +367,7 @@ class Made:
 
     def show(self, known: Facts, sight: Sight) -> State:
         self.cut += 1
+        self.now += self.cutting
         return state(known, self.town.ground(), sight)
 
 
@@ -395,6 +398,26 @@ async def test_a_cluster_that_takes_long_to_tell_of_is_told_of_less_often(town: 
     made.now = 11.0
     board.newest(EVERY)
     assert made.made == 2
+
+
+async def test_many_sights_that_take_long_to_cut_are_told_less_often(town: Town) -> None:
+    made = Made(town, cutting=0.5)
+    board = made.board()
+    board.newest(EVERY)
+    made.now = 9.0
+    board.newest(EVERY)
+    assert made.made == 1
+    made.now = 11.0
+    board.newest(EVERY)
+    assert made.made == 2
+
+
+async def test_a_pool_that_has_just_gone_ends_nobodys_stream(town: Town) -> None:
+    board = Made(town).board()
+    pools = board.newest(EVERY).state.pools
+    await town.tell(*(ev.PoolGone(town.now, PoolName(each.name)) for each in pools))
+    newcomer = Sight(True, False, frozenset(), True)
+    assert board.newest(newcomer).state.pools == pools
 
 
 async def test_time_alone_is_no_change(town: Town) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import csv
 import io
 from dataclasses import replace
+from datetime import datetime, timedelta
+from urllib.parse import quote
 
 import pytest
 from starlette.types import ASGIApp
@@ -187,3 +190,24 @@ async def test_what_makes_no_sense_is_told(app: ASGIApp, query: str, words: str)
 async def test_without_redis_there_is_no_answer(app: ASGIApp, runs: FakeRuns) -> None:
     runs.fails = True
     assert (await get(app, "")).status == 503
+
+
+async def test_others_are_answered_while_long_runs_are_counted_in_short_steps(
+    app: ASGIApp, runs: FakeRuns
+) -> None:
+    keep(runs, *(run(f"r{number}", -9_000) for number in range(20)))
+    turns = 0
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    beside = asyncio.create_task(others())
+    begins = (datetime.fromisoformat(T0) - timedelta(minutes=90)).isoformat()
+    reply = await get(app, f"step=1&from={quote(begins)}")
+    beside.cancel()
+
+    assert reply.status == 200
+    assert turns >= 20

@@ -69,7 +69,7 @@ def test_who_is_deleted_says_nothing() -> None:
         if number < 60:
             calibration.started(f"w{number}", HOUR)
         else:
-            calibration.gone(f"w{number}")
+            calibration.gone([f"w{number}"])
     calibration.settle(2 * HOUR)
     found = calibration.range(HOUR)
     assert found is not None

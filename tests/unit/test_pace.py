@@ -96,3 +96,11 @@ async def test_good_tokens_do_not_count_as_bad_ones() -> None:
     people = People({"alice": set()})
     app = app_of(Access(people, strangers=Pace(1, Clock())))
     assert [(await ask(app, "alice")).status for _ in range(10)] == [200] * 10
+
+
+async def test_who_was_let_in_is_no_stranger_whoever_else_comes_from_there() -> None:
+    people = People({"alice": set()})
+    app = app_of(Access(people, strangers=Pace(1, Clock())))
+    assert (await ask(app, "alice")).status == 200
+    assert [(await ask(app, f"guess-{number}")).status for number in range(3)] == [401, 401, 429]
+    assert (await ask(app, "alice")).status == 200

@@ -25,7 +25,10 @@ REWRITE = "REWRITE_GOLDEN"
 
 @pytest.fixture(autouse=True)
 def _a_plain_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("COLUMNS", "KUBECONFIG", "HTTP_PROXY", "http_proxy", "FAIRGATE_DEBUG"):
+    for name in (
+        *("COLUMNS", "KUBECONFIG", "HTTP_PROXY", "http_proxy", "FAIRGATE_DEBUG"),
+        *("FAIRGATE_SERVER", "FAIRGATE_CERTIFICATE_AUTHORITY"),
+    ):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("TZ", "UTC")
     monkeypatch.setenv("FAIRGATE_TOKEN", "alices")
@@ -348,3 +351,24 @@ def test_without_a_token_it_says_how_to_get_one(run: Run, monkeypatch: pytest.Mo
     monkeypatch.delenv("FAIRGATE_TOKEN")
     code, _, err = run("pools")
     assert (code, "kubectl create token" in err) == (2, True)
+
+
+def test_a_user_who_is_ahead_is_called_no_tenant(rest: Rest, run: Run) -> None:
+    ahead = shown.Ahead(tenant="another user", score="0.5", own="alice", own_score="0.5")
+    rest.answers["GET /workloads/team-a/train-7"] = answers.workload().model_copy(
+        update={"ahead": [ahead]}
+    )
+    _, out, _ = run("why", "train-7", "-n", "team-a")
+    assert "another user, score 0.5 against 0.5 of alice" in out
+    assert "tenant another user" not in out
+
+
+@pytest.mark.parametrize("line", ["pools", "weights", "weights set team-a 3"])
+def test_the_url_may_be_in_the_environment(
+    line: str, rest: Rest, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rest.answers["PUT /tenants/team-a/weight"] = answers.stored("3")
+    monkeypatch.setenv("FAIRGATE_SERVER", rest.url)
+    name = "kubectl fairgate"
+    code = outcome(lambda: cli(line.split(), prog_name=name, complete_var=COMPLETE))
+    assert (code, capsys.readouterr().err) == (0, "")

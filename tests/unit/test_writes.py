@@ -22,7 +22,12 @@ from tests.fakes.rights import People, Right
 USERS: set[Right] = {("update", "tenants/users", "team-a")}
 PEOPLE: dict[str, set[Right]] = {
     "operator": {("*", "tenants", ""), ("*", "tenants/users", ""), ("*", "pools", "")},
-    "governor": {("update", "tenants", "research")},
+    "governor": {
+        ("update", "tenants", "research"),
+        ("update", "tenants", "team-a"),
+        ("create", "tenants", ""),
+        ("delete", "tenants", "team-a"),
+    },
     "admin": USERS | {("get", "tenants", "team-a")},
     "kubectl-admin": USERS | {("update", "tenants", "team-a")},
     "viewer": {("get", "tenants", ""), ("list", "tenants", ""), ("get", "pools", "")},
@@ -94,8 +99,7 @@ FREE: dict[str, dict[tuple[str, str], int]] = {
     "governor": {("weigh", "team-a"): 200, ("replace", "nowhere"): 201, ("delete", "team-a"): 204,
                  ("replace", "ns.some"): 201, ("replace", "team-a"): 200},
     "admin": {("weigh a user", "team-a"): 200},
-    "kubectl-admin": {("weigh a user", "team-a"): 200, ("weigh", "child"): 200,
-                      ("delete", "child"): 204},
+    "kubectl-admin": {("weigh a user", "team-a"): 200},
     "viewer": {},
     "nobody": {},
 }  # fmt: skip
@@ -439,3 +443,27 @@ async def test_headers_of_the_front_proxy_mean_nothing_at_the_direct_door(
 async def test_the_aggregated_path_is_none_of_the_direct_door(app: ASGIApp) -> None:
     path = "/apis/api.fairgate.io/v1/tenants/team-a/weight"
     assert (await ask(app, "operator", "PUT", path, WEIGHT)).status == 404
+
+
+async def test_to_let_pods_wait_again_is_no_right_of_who_weighs_users(
+    app: ASGIApp, resources: FakeResources
+) -> None:
+    resources.put("tenants", "team-a", {**TEAM_A, "maxPending": 0})
+    users = [{"name": "alice", "weight": "9"}]
+
+    reply = await ask(app, "admin", "PUT", "/v1/tenants/team-a", {**TEAM_A, "users": users})
+
+    assert reply.status == 403
+    assert resources.objects["tenants", "team-a"]["spec"]["maxPending"] == 0
+
+
+async def test_who_may_not_see_a_tenant_is_not_told_its_parent(app: ASGIApp) -> None:
+    replies = [
+        await ask(app, "nobody", "PUT", f"/v1/tenants/{name}/weight", WEIGHT)
+        for name in ("team-a", "nowhere")
+    ]
+
+    assert replies[0].body == replies[1].body
+    assert "research" in problem(
+        await ask(app, "admin", "PUT", "/v1/tenants/team-a/weight", WEIGHT)
+    )

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 
-from fastapi import APIRouter, FastAPI
+from fastapi import APIRouter, Depends, FastAPI
 
 from app.web import problems
 from app.web.aged import Aged
 from app.web.api.audit import audit_routes
+from app.web.api.documented import Documented
 from app.web.api.ground import Ground
 from app.web.api.page import page_routes
 from app.web.api.pools import pool_routes
@@ -16,17 +17,19 @@ from app.web.api.queues import queue_routes
 from app.web.api.quotas import quota_routes
 from app.web.api.shown import DECIMAL
 from app.web.api.simulations import simulation_routes
-from app.web.api.stream import Pace, stream_routes
+from app.web.api.stream import Rhythm, stream_routes
 from app.web.api.tenants import tenant_routes
 from app.web.api.usage import usage_routes
 from app.web.api.workloads import workload_routes
 from app.web.api.writes import write_routes
 from app.web.bounded import Bounded
 from app.web.ops import SERVES, Checks, ops_routes
-from app.web.problems import Problem
+
+PROBLEMS = (400, 401, 403, 404, 408, 409, 412, 413, 415, 422, 429, 503)
+"""What may be the answer to a request of anybody."""
 
 
-def api_app(ground: Ground, checks: Checks, pace: Pace | None = None) -> FastAPI:
+def api_app(ground: Ground, checks: Checks, rhythm: Rhythm | None = None) -> FastAPI:
     """Return the app with `/v1`, the health routes and `/openapi.json`."""
     app = FastAPI(
         title="Fairgate",
@@ -35,15 +38,18 @@ def api_app(ground: Ground, checks: Checks, pace: Pace | None = None) -> FastAPI
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
-        responses={
-            status: {"model": Problem, "content": {problems.MEDIA_TYPE: {}}}
-            for status in (400, 401, 403, 404, 409, 412, 413, 422, 429, 503)
-        },
     )
-    problems.install(app, {DECIMAL: "must be a decimal number of 0 or more, such as 2 or 0.5"})
+    documented = Documented(app)
+    told = {DECIMAL: "must be a decimal number of 0 or more, such as 2 or 0.5"}
+    problems.install(app, documented.methods, told)
     app.add_middleware(Bounded)
     app.add_middleware(Aged, age=ground.age, below="/v1/")
-    v1 = APIRouter(prefix="/v1", tags=["v1"])
+    v1 = APIRouter(
+        prefix="/v1",
+        tags=["v1"],
+        responses=problems.documented(*PROBLEMS),
+        dependencies=[Depends(documented.need_known)],
+    )
     for routes in (
         tenant_routes(ground),
         queue_routes(ground),
@@ -53,7 +59,7 @@ def api_app(ground: Ground, checks: Checks, pace: Pace | None = None) -> FastAPI
         workload_routes(ground),
         audit_routes(ground),
         simulation_routes(ground),
-        stream_routes(ground, time.monotonic, lambda: not _drains(checks), pace),
+        stream_routes(ground, time.monotonic, lambda: not _drains(checks), rhythm),
         write_routes(ground),
     ):
         v1.include_router(routes)

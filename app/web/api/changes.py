@@ -70,7 +70,8 @@ class Changes:
         """Weigh a tenant that there is."""
 
         async def permit(wish: Wish, before: Spec | None, _: Spec | None) -> None:
-            await self._need(wish.caller, above(before))
+            await self._need(wish, above(before))
+            await self._access.need(wish.caller, "update", "tenants", name=wish.name)
 
         return await self._write(wish, _if_any(lambda old: {**old, "weight": weight}), permit)
 
@@ -78,7 +79,7 @@ class Changes:
         """Weigh a user of a tenant that there is."""
 
         async def permit(wish: Wish, *_: Spec | None) -> None:
-            await self._need(wish.caller, Grant(wish.name, "users"))
+            await self._need(wish, Grant(wish.name, "users"))
 
         return await self._write(wish, _if_any(lambda old: _with_user(old, user, weight)), permit)
 
@@ -129,12 +130,27 @@ class Changes:
             return
         needed = grants(wish.name, before, after)
         for grant in needed:
-            await self._need(caller, grant)
+            await self._need(wish, grant)
+        # As the API server asks whoever comes by kubectl: who governs the parent does not thereby
+        # make tenants, which may name any namespace that is free, nor touch those below it.
+        if before is None:
+            await access.need(caller, "create", "tenants")
+        elif after is None:
+            await access.need(caller, "delete", "tenants", name=wish.name)
+        elif any(not grant.subresource for grant in needed):
+            await access.need(caller, "update", "tenants", name=wish.name)
         if not needed and not await access.may(caller, "update", "tenants", "users", wish.name):
-            await self._need(caller, above(before))
+            await self._need(wish, above(before))
 
-    async def _need(self, caller: Identity, grant: Grant) -> None:
-        await self._access.need(caller, "update", "tenants", grant.subresource, grant.name)
+    async def _need(self, wish: Wish, grant: Grant) -> None:
+        caller, access = wish.caller, self._access
+        if grant.name not in ("", wish.name):
+            # Whose parent this is, is told only to who may see it.
+            if await access.may(caller, "update", "tenants", grant.subresource, grant.name):
+                return
+            if not await access.may(caller, "get", "tenants", name=wish.name):
+                raise Refused(403, f"{caller.name} may not update tenants.fairgate.io; ask for it.")
+        await access.need(caller, "update", "tenants", grant.subresource, grant.name)
 
     async def _find(self, wish: Wish) -> Stored | None:
         if not _NAME.fullmatch(wish.name):

@@ -21,7 +21,8 @@ def shares(
 ) -> list[ShareChange]:
     """Return whose part of the cluster changes, and how: by weight, as if everybody asked.
 
-    Users count who are weighed by name, or use or wait for something now.
+    Users count who are weighed by name, or use or wait for something now; those of other tenants
+    are not named.
     """
     now = _standings(outlook)
     named = before or after
@@ -37,7 +38,8 @@ def shares(
     if after is not None:
         new[name] = _standing(after, busy)
     was, will_be = entitled(old), entitled(new)
-    changed = sorted(key for key in was.keys() | will_be.keys() if was.get(key) != will_be.get(key))
+    shown = {key for key in was.keys() | will_be.keys() if key[1] == WHOLE or key[0] == name}
+    changed = sorted(key for key in shown if was.get(key) != will_be.get(key))
     return [
         ShareChange(
             tenant=tenant,

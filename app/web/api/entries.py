@@ -1,4 +1,4 @@
-"""Walks over the audit chain, bit by bit: where to begin, and which entries are about whom."""
+"""Walks over the audit chain, bit by bit: where to begin, and when an entry happened."""
 
 from __future__ import annotations
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from app.api_ports import Forecasts, NoForecasts, PastQuotas, Resources
+from app.api_ports import PastQuotas, Resources
 from app.audit_ports import Lines, Reporter
 from app.core.engine import Engine
 from app.core.model import Millis, TenantName
 from app.core.outlook import Outlook
 from app.core.views import Bulletin
-from app.foresight_ports import Simulations
+from app.foresight_ports import Forecasts, NoForecasts, Simulations
 from app.ports import RunReader
 from app.web.access import Access
 from app.web.problems import Refused
@@ -27,7 +27,7 @@ class Ground:
 
     access: Access
     engine: Engine
-    heard: Callable[[], bool]
+    seen_whole: Callable[[], bool]
     age: Callable[[], int]
     now: Callable[[], Millis]
     view: View
@@ -47,7 +47,7 @@ class Ground:
 
     def need_sight(self) -> None:
         """Raise Refused (503) until the cluster was seen whole."""
-        if not self.heard():
+        if not self.seen_whole():
             raise Refused(503, "Fairgate has just started and does not know the cluster yet.")
 
     def need_tenant(self, name: str) -> TenantName:

@@ -12,6 +12,7 @@ from app.ports import Identity
 from app.web.api import examples
 from app.web.api.ground import Ground
 from app.web.api.paging import Limit, More, part
+from app.web.api.paths import PoolPath
 from app.web.api.shown import NodeShown, Page, PoolShown, PoolWhole
 from app.web.api.tenants import tag
 from app.web.api.texts import decimals, quantities
@@ -35,7 +36,7 @@ def pool_routes(ground: Ground) -> APIRouter:
         return Page[PoolShown](items=[pool_shown(ground, each) for each in names], more=rest)
 
     @routes.get("/pools/{pool}", summary="One pool, and each of its nodes", responses=examples.POOL)
-    async def one(pool: str, response: Response, identity: Identity = caller) -> PoolWhole:
+    async def one(pool: PoolPath, response: Response, identity: Identity = caller) -> PoolWhole:
         await access.need(identity, "get", "pools", name=pool)
         ground.need_sight()
         name = PoolName(pool)

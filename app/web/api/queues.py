@@ -6,15 +6,16 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query
 
-from app.api_ports import Estimate
 from app.core.backlog import Turn
 from app.core.model import Millis, Uid, UserName
 from app.core.queues import Mark
 from app.core.views import HeldView
+from app.foresight_ports import Estimate
 from app.ports import Identity
 from app.web.api import examples
 from app.web.api.ground import Ground
 from app.web.api.paging import Limit, More, key_of, token
+from app.web.api.paths import TenantPath
 from app.web.api.shown import EstimateShown, Queue, Waiting
 from app.web.api.texts import moment, quantities
 
@@ -31,7 +32,7 @@ def queue_routes(ground: Ground) -> APIRouter:
         responses=examples.QUEUE,
     )
     async def queue(
-        tenant: str,
+        tenant: TenantPath,
         user: Annotated[
             str | None, Query(max_length=512, description="Only what this user submitted.")
         ] = None,

@@ -189,8 +189,8 @@ class Ahead(Shown):
 
 
 class Workload(Waiting):
-    """Why a pod waits. `state` is held, released or finished; of a released pod `reason` tells
-    when it was released, and where to.
+    """Why a pod waits. `state` is held or released; of a released pod `reason` tells when it
+    was released, and where to. What has finished is not found.
 
     `numbers` are what the rule compared, by their names; `remedies` sentences that say what would
     change it; `estimateWithheld` why there is no estimate.

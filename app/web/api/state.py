@@ -104,6 +104,7 @@ class Facts:
     owed: Mapping[TenantName, Owed]
     people: Mapping[TenantName, tuple[UserView, ...]]
     sums: Sums
+    pools: tuple[PoolWhole, ...]
     bulletin: Bulletin | None
 
 
@@ -117,6 +118,7 @@ def facts(ground: Ground, rules: Rules) -> Facts:
         owed=outlook.owed(),
         people={name: outlook.people(name) for name in view.tenants},
         sums=rules.sums(outlook),
+        pools=tuple(_pool(name, ground) for name in view.pools),
         bulletin=ground.bulletin(),
     )
 
@@ -130,7 +132,7 @@ def state(known: Facts, ground: Ground, sight: Sight) -> State:
         for (tenant, user), rules in known.sums.items()
         if sight.queue(tenant)
     ]
-    pools = known.view.pools if sight.pools else {}
+    pools = known.pools if sight.pools else ()
     told = known.bulletin
     if told is not None and known.at - told.at > OLD_MS:
         told = None
@@ -147,11 +149,13 @@ def state(known: Facts, ground: Ground, sight: Sight) -> State:
             if name in known.owed
         },
         queues=queues[:MOST_QUEUES],
-        pools=[_pool(name, ground) for name in pools],
+        pools=list(pools),
         left_out=LeftOut(
             users=sum(max(0, len(users) - MOST_USERS) for users in people.values()),
             queues=max(0, len(queues) - MOST_QUEUES),
-            nodes=sum(max(0, seen.nodes - MOST_NODES) for seen in pools.values()),
+            nodes=sum(
+                max(0, known.view.pools[PoolName(each.name)].nodes - MOST_NODES) for each in pools
+            ),
         ),
     )
 

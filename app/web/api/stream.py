@@ -35,7 +35,7 @@ COST = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class Rhythm:
     """Seconds: between two states, between signs of life, until a caller's rights are asked again,
     and how long a reader may take in nothing."""
 
@@ -76,7 +76,9 @@ class Board:
             self._due = began + max(self._beat, COST * (self._clock() - began))
         shown = self._shown.pop(sight, None)
         if shown is None or shown.made != self._made:
+            cutting = self._clock()
             fresh = self._cut(self._facts, sight)
+            self._due += (COST - 1) * (self._clock() - cutting)  # as many sights, as much work
             same = shown is not None and shown.state == fresh.model_copy(
                 update={"at": shown.state.at}
             )
@@ -178,12 +180,12 @@ def stream_routes(
     ground: Ground,
     clock: Callable[[], float],
     stays: Callable[[], bool] = lambda: True,
-    pace: Pace | None = None,
+    rhythm: Rhythm | None = None,
     room: Room | None = None,
 ) -> APIRouter:
     """Return the route /stream. `clock` gives monotonic seconds, `stays` whether this goes on."""
     routes = APIRouter()
-    rhythm, listeners = pace or Pace(), room or Room()
+    times, listeners = rhythm or Rhythm(), room or Room()
     access = ground.access
     caller = Depends(access.caller)
     rules = Rules(clock)
@@ -191,7 +193,7 @@ def stream_routes(
         lambda: facts(ground, rules),
         lambda known, sight: state(known, ground, sight),
         clock,
-        rhythm.beat,
+        times.beat,
     )
 
     def names() -> list[TenantName]:
@@ -214,8 +216,8 @@ def stream_routes(
 
         ground.need_sight()
         first = (identity, await sight_of(access, identity, names()))
-        content = _listen(board, first, look, clock, stays, rhythm)
-        return Events(content, listeners, identity.name, rhythm.patience)
+        content = _listen(board, first, look, clock, stays, times)
+        return Events(content, listeners, identity.name, times.patience)
 
     return routes
 
@@ -226,7 +228,7 @@ async def _listen(
     look: Callable[[], Awaitable[tuple[Identity, Sight]]],
     clock: Callable[[], float],
     stays: Callable[[], bool],
-    pace: Pace,
+    rhythm: Rhythm,
 ) -> AsyncIterator[bytes]:
     """Yield events until the caller may listen no more, or this process is about to end."""
     identity, sight = first
@@ -234,7 +236,7 @@ async def _listen(
     greeted: Sight | None = None
     sent = 0
     while stays():
-        if clock() >= trusted + pace.trust:
+        if clock() >= trusted + rhythm.trust:
             try:
                 identity, sight = await look()
             except (Refused, ClusterError) as error:
@@ -248,10 +250,10 @@ async def _listen(
         if shown.number != sent:
             yield shown.text
             sent, told = shown.number, clock()
-        elif clock() >= told + pace.quiet:
+        elif clock() >= told + rhythm.quiet:
             yield b": nothing changed\n\n"
             told = clock()
-        await asyncio.sleep(pace.beat)
+        await asyncio.sleep(rhythm.beat)
 
 
 def _problem(error: Refused | ClusterError) -> problems.Problem:

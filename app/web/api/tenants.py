@@ -12,6 +12,7 @@ from app.ports import Identity
 from app.web.api import examples
 from app.web.api.ground import Ground
 from app.web.api.paging import Limit, More, part
+from app.web.api.paths import TenantPath
 from app.web.api.shown import Page, QuotaSpec, TenantShown, UserShown, UserWeight
 from app.web.api.texts import decimal, in_pools, parts_of_one, quantities
 
@@ -54,7 +55,9 @@ def tenant_routes(ground: Ground) -> APIRouter:
         summary="One tenant: what is configured, and how it stands",
         responses=examples.TENANT,
     )
-    async def one(tenant: str, response: Response, identity: Identity = caller) -> TenantShown:
+    async def one(
+        tenant: TenantPath, response: Response, identity: Identity = caller
+    ) -> TenantShown:
         await access.need(identity, "get", "tenants", name=tenant)
         name = ground.need_tenant(tenant)
         tag(response, ground.view.tenancy.tenants.get(name))
@@ -66,7 +69,7 @@ def tenant_routes(ground: Ground) -> APIRouter:
         responses=examples.USERS,
     )
     async def users(
-        tenant: str, limit: Limit = 100, more: More = None, identity: Identity = caller
+        tenant: TenantPath, limit: Limit = 100, more: More = None, identity: Identity = caller
     ) -> Page[UserShown]:
         await access.need(identity, "get", "tenants", "queue", tenant)
         people = ground.outlook.people(ground.need_tenant(tenant))

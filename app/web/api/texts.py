@@ -40,6 +40,11 @@ def millis(at: datetime) -> Millis:
     return Millis(round((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1000))
 
 
+def stamp(at: Millis) -> str:
+    """Return a time as text, RFC 3339."""
+    return moment(at).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
 def moment(at: Millis) -> datetime:
     """Return a time as people write it."""
     return datetime.fromtimestamp(at / 1000, UTC)

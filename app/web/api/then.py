@@ -2,31 +2,42 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from app.api_ports import QuotaThen
 from app.audit_ports import Lines
 from app.core.audit import Entry
 from app.core.audit_lines import read
 from app.core.errors import InvalidInput
 from app.core.model import Millis, PoolName, Quota
-from app.core.past import Owed, Past
+from app.core.past import Past, Terms
 from app.web.api.entries import beginning, time_of, walk
-from app.web.api.texts import decimal, moment, quantities
+from app.web.api.texts import decimal, quantities, stamp
 from app.web.problems import Refused
 from app.web.view import View
 
+AT_ONCE = 2
+"""Callers who are answered at a time."""
+
 
 class ToldQuotas:
-    """`ports.PastQuotas` by what the audit chain tells."""
+    """`api_ports.PastQuotas` by what the audit chain tells."""
 
     def __init__(self, chain: Lines, view: View) -> None:
         self._chain = chain
         self._view = view
+        # It may take a walk through all of the chain, and every page is a walk of its own.
+        self._turn = asyncio.Semaphore(AT_ONCE)
 
     async def quotas_at(self, at: Millis) -> list[QuotaThen]:
         """Return the quotas that were in force, by tenant and pool.
 
         Raises Refused (422) for a time of which the chain does not tell.
         """
+        async with self._turn:
+            return await self._quotas_at(at)
+
+    async def _quotas_at(self, at: Millis) -> list[QuotaThen]:
         last = (await self._chain.ending()).last.number
         await self._need_chain(at)
         past, tenants = Past(at), dict(self._view.tenancy.tenants)
@@ -38,23 +49,23 @@ class ToldQuotas:
             except InvalidInput as error:
                 why = f"at: entry {number} of the audit chain does not help: {error}"
                 raise Refused(422, why) from error
-        return [row for owed in past.owed(tenants) for row in _rows(owed)]
+        return [row for terms in past.terms(tenants) for row in _rows(terms)]
 
     async def _need_chain(self, at: Millis) -> None:
         first = await self._chain.lines(0, 1)
         begins = time_of(first[0][1]) if first else None
         if begins is None or at < begins:
-            since = f"begins at {moment(begins).isoformat()}" if begins else "is empty"
+            since = f"begins at {stamp(begins)}" if begins else "is empty"
             why = f"at: the audit chain {since}; what was in force before that nobody can tell."
             raise Refused(422, why)
 
 
-def _rows(owed: Owed) -> list[QuotaThen]:
+def _rows(terms: Terms) -> list[QuotaThen]:
     """Return the quotas of a tenant; of one that had none, a row without a pool for its weight."""
-    weight, parent = decimal(owed.weight), owed.parent
+    weight, parent = decimal(terms.weight), terms.parent
     return [
         QuotaThen(
-            owed.name, parent, weight, pool, quantities(quota.guarantee), quantities(quota.limit)
+            terms.name, parent, weight, pool, quantities(quota.guarantee), quantities(quota.limit)
         )
-        for pool, quota in owed.quotas.items() or [(PoolName(""), Quota())]
+        for pool, quota in terms.quotas.items() or [(PoolName(""), Quota())]
     ]

@@ -9,6 +9,7 @@ from app.core.views import ReleasedView
 from app.ports import Identity
 from app.web.api import examples
 from app.web.api.ground import Ground
+from app.web.api.paths import NamespacePath, PodPath
 from app.web.api.queues import waiting
 from app.web.api.shown import Ahead, Workload
 from app.web.api.texts import moment, quantities
@@ -26,7 +27,9 @@ def workload_routes(ground: Ground) -> APIRouter:
         summary="Why a pod waits: its place, what holds it back, what would change it",
         responses=examples.WORKLOAD,
     )
-    async def workload(namespace: str, pod: str, identity: Identity = caller) -> Workload:
+    async def workload(
+        namespace: NamespacePath, pod: PodPath, identity: Identity = caller
+    ) -> Workload:
         await access.need_pod(identity, namespace, pod)
         ground.need_sight()
         uid = ground.outlook.find(namespace, pod)

@@ -14,6 +14,7 @@ from app.ports import Identity
 from app.web.api.changes import Changes, Outcome, Wish
 from app.web.api.entitlement import shares
 from app.web.api.ground import Ground
+from app.web.api.paths import PoolPath, TenantPath, UserPath
 from app.web.api.shown import TenantSpec, Weight
 from app.web.api.written import PoolChange, PoolConfig, PoolWritten, TenantChange, TenantWritten
 from app.web.editions import Conditions, conditions_of, etag
@@ -38,9 +39,13 @@ def write_routes(ground: Ground) -> APIRouter:
 def _tenants(routes: APIRouter, ground: Ground, changes: Changes) -> None:
     caller = Depends(ground.access.caller)
 
-    @routes.put("/tenants/{tenant}", summary="Make a tenant, or put another in its place")
+    @routes.put(
+        "/tenants/{tenant}",
+        summary="Make a tenant, or put another in its place",
+        responses={201: {"model": TenantWritten, "description": "It is new"}},
+    )
     async def put_tenant(
-        tenant: str,
+        tenant: TenantPath,
         spec: TenantSpec,
         response: Response,
         wanted: Wanted,
@@ -59,7 +64,7 @@ def _tenants(routes: APIRouter, ground: Ground, changes: Changes) -> None:
         responses={200: {"model": TenantChange, "description": "With dryRun: what would change"}},
     )
     async def delete_tenant(
-        tenant: str, wanted: Wanted, dry_run: DryRun = False, identity: Identity = caller
+        tenant: TenantPath, wanted: Wanted, dry_run: DryRun = False, identity: Identity = caller
     ) -> Response:
         outcome = await changes.delete(Wish(identity, "tenants", tenant, wanted, dry_run))
         return _gone(dry_run, lambda: _tenant_change(ground, outcome))
@@ -70,7 +75,7 @@ def _weights(routes: APIRouter, ground: Ground, changes: Changes) -> None:
 
     @routes.put("/tenants/{tenant}/weight", summary="Weigh a tenant against its siblings")
     async def put_weight(
-        tenant: str,
+        tenant: TenantPath,
         weight: Weight,
         response: Response,
         wanted: Wanted,
@@ -87,8 +92,8 @@ def _weights(routes: APIRouter, ground: Ground, changes: Changes) -> None:
         summary="Weigh a user against the tenant's other users",
     )
     async def put_user_weight(
-        tenant: str,
-        user: str,
+        tenant: TenantPath,
+        user: UserPath,
         weight: Weight,
         response: Response,
         wanted: Wanted,
@@ -103,9 +108,13 @@ def _weights(routes: APIRouter, ground: Ground, changes: Changes) -> None:
 def _pools(routes: APIRouter, ground: Ground, changes: Changes) -> None:
     caller = Depends(ground.access.caller)
 
-    @routes.put("/pools/{pool}", summary="Make a pool, or put another in its place")
+    @routes.put(
+        "/pools/{pool}",
+        summary="Make a pool, or put another in its place",
+        responses={201: {"model": PoolWritten, "description": "It is new"}},
+    )
     async def put_pool(
-        pool: str,
+        pool: PoolPath,
         spec: PoolConfig,
         response: Response,
         wanted: Wanted,
@@ -125,7 +134,7 @@ def _pools(routes: APIRouter, ground: Ground, changes: Changes) -> None:
         responses={200: {"model": PoolChange, "description": "With dryRun: what would change"}},
     )
     async def delete_pool(
-        pool: str, wanted: Wanted, dry_run: DryRun = False, identity: Identity = caller
+        pool: PoolPath, wanted: Wanted, dry_run: DryRun = False, identity: Identity = caller
     ) -> Response:
         outcome = await changes.delete(Wish(identity, "pools", pool, wanted, dry_run))
         return _gone(dry_run, lambda: _pool_change(outcome))
