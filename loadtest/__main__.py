@@ -27,6 +27,7 @@ from loadtest import (
     machine,
     packing,
     philly,
+    reads,
     recovery,
     releases,
     startup,
@@ -38,7 +39,7 @@ from loadtest.ground import Ground, ground
 from loadtest.load import BenchFailed
 from loadtest.report import Report, show
 
-MEASURES = {part.NAME: part for part in (creations, releases, latency)}
+MEASURES = {part.NAME: part for part in (creations, releases, latency, reads)}
 OFFLINE = {part.NAME: part for part in (decisions, philly, packing, startup, recovery, whatif)}
 """Those that need no cluster, or bring their own."""
 ON_LOGS = (philly.NAME, windows.NAME, packing.NAME, estimates.NAME)
@@ -57,6 +58,7 @@ class Only(Enum):
     CREATIONS = creations.NAME
     RELEASES = releases.NAME
     LATENCY = latency.NAME
+    READS = reads.NAME
     STARTUP = startup.NAME
     RECOVERY = recovery.NAME
     ESTIMATES = estimates.NAME

@@ -6,11 +6,13 @@ Wraps the local cluster of `fairgate dev`, and knows which objects of Fairgate a
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import yaml
 
 from app.dev import folder as folders
@@ -138,9 +140,30 @@ class Ground:
 
     async def is_empty(self) -> bool:
         """Tell whether the leader has published that all GPUs are free."""
+        return await self._has_free(GPUS)
+
+    async def is_full(self) -> bool:
+        """Tell whether the leader has published that no GPU is free."""
+        return await self._has_free(0)
+
+    @property
+    def api(self) -> tuple[str, ssl.SSLContext]:
+        """The URL of Fairgate's REST API, and what to trust there."""
+        details = self._cluster.details()
+        return str(details.api), ssl.create_default_context(cafile=details.ca)
+
+    async def token(self, namespace: str, account: str) -> str:
+        """Make a service account; return its token for Fairgate."""
+        where = f"/api/v1/namespaces/{namespace}/serviceaccounts"
+        await load.create(self.client, where, {"metadata": {"name": account}})
+        body = {"spec": {"audiences": ["fairgate"]}}
+        made = await self.client.request("POST", f"{where}/{account}/token", body=body)
+        return str(msgspec.json.decode(made)["status"]["token"])
+
+    async def _has_free(self, gpus: int) -> bool:
         found = await load.read(self.client, f"{API}/pools/{POOL}")
         free = found.get("status", {}).get("free", {})
-        return bool(free.get(GPU) == str(GPUS))
+        return bool(free.get(GPU) == str(gpus))
 
     async def _pause(self, tenant: str, paused: bool) -> None:
         await self.client.request(

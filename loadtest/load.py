@@ -42,9 +42,9 @@ class BenchFailed(FairgateError):
     """A measure did not come to a result."""
 
 
-def pod(name: str, *, gated: bool) -> bytes:
-    """Return the JSON of an ordinary pod that asks for one GPU; `gated`: behind our own gate."""
-    resources = {"requests": {"cpu": "100m", "memory": "64Mi"}, "limits": {RESOURCE: 1}}
+def pod(name: str, *, gated: bool, gpus: int = 1) -> bytes:
+    """Return the JSON of an ordinary pod that asks for GPUs; `gated`: behind our own gate."""
+    resources = {"requests": {"cpu": "100m", "memory": "64Mi"}, "limits": {RESOURCE: gpus}}
     container = {"name": "train", "image": "train", "resources": resources}
     spec: dict[str, Any] = {"restartPolicy": "Never", "containers": [container]}
     if gated:

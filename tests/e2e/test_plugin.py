@@ -147,12 +147,17 @@ def test_a_lead_sees_the_queue_and_weighs_users_and_no_more(stage: Stage, people
 
 def test_a_user_learns_why_and_a_stranger_does_not(stage: Stage, people: People) -> None:
     team, alice = people.team, people.alice
-    told = alice.json("why", "a-1", "-n", team)
-    assert isinstance(told, dict)
-    assert (told["position"], told["length"], told["state"]) == (2, 2, "held")
-    assert "plug-b" not in json.dumps(told)
-    code, out, _ = alice.fairgate("why", "a-0", "-n", team)
-    assert (code, out.startswith(f"Pod {team}/a-0 waits: 1 of 2 in the queue of ")) == (0, True)
+    places = {}
+    for name in ("a-0", "a-1"):  # of one age, in whole seconds, their uids decide
+        told = alice.json("why", name, "-n", team)
+        assert isinstance(told, dict)
+        assert (told["length"], told["state"]) == (2, "held")
+        assert "plug-b" not in json.dumps(told)
+        places[told["position"]] = name
+    assert places.keys() == {1, 2}
+    code, out, _ = alice.fairgate("why", places[1], "-n", team)
+    first = f"Pod {team}/{places[1]} waits: 1 of 2 in the queue of "
+    assert (code, out.startswith(first)) == (0, True)
     code, _, err = alice.fairgate("queue", team)
     assert (code, "tenants/queue" in err) == (1, True)
     other = Person(stage, "plug-other", stage.namespace("plug-else"))

@@ -6,6 +6,7 @@ And whatever an admin of one team asks, nothing of another team's is in the answ
 from __future__ import annotations
 
 import json
+import urllib.request
 
 import pytest
 from fastapi import FastAPI
@@ -21,6 +22,7 @@ from tests.fakes.neighbours import (
     THEIR_USERS,
     Neighbours,
 )
+from tests.fakes.town import served
 
 CALLERS = ("stranger", "nobody", "admin", "viewer", "operator")
 WEIGHT = {"weight": "4"}
@@ -159,6 +161,21 @@ async def test_nothing_of_another_tenant_is_told_to_a_tenants_admin(
         assert not found, f"{method} {path}: {found}"
         seen.add(reply.status)
     assert seen
+
+
+@pytest.mark.parametrize(("who", "sees"), [("admin", False), ("operator", True)])
+def test_the_stream_tells_of_another_tenant_to_who_may_see_it(who: str, sees: bool) -> None:
+    place = Neighbours()
+    with served(place) as town:
+        town.do(place.settle())
+        head = {"Authorization": f"Bearer {who}"}
+        request = urllib.request.Request(f"{town.url}/v1/stream", headers=head)
+        text = ""
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            while "event: state" not in text or not text.endswith("\n\n"):
+                text += answer.readline().decode()
+    assert OURS in text
+    assert bool(leak(text, CANARY)) is sees
 
 
 async def test_the_canary_would_be_seen(app: FastAPI) -> None:

@@ -1,0 +1,196 @@
+"""REST reads a second while ten thousand pods wait, next to `/livez` of the same server.
+
+A real service process answers over TLS, on a real cluster that is full. What a read costs beyond
+HTTP is the ratio to `/livez`, which asks the same server for nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import ssl
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+
+import aiohttp
+
+from app.dev.nodes import GPU
+from loadtest import load
+from loadtest.figures import Measure, columns, percentile, rate, ratio, turns
+from loadtest.ground import NODES, Ground
+
+NAME = "reads"
+PODS = 10_000
+ROUNDS = 5
+TENANTS = 20
+REQUESTS = 300
+"""A turn. Each connection is a caller of its own, so that nobody reads more than anybody may."""
+
+WARM_UP = 60
+PATIENCE_SECONDS = 120.0
+WALL = "bench-wall"
+ROLE = "bench-reader"
+RBAC = "/apis/rbac.authorization.k8s.io/v1"
+RULES = [
+    {"apiGroups": ["fairgate.io"], "verbs": ["get", "list"],
+     "resources": ["tenants", "tenants/queue", "quotas"]},
+    {"apiGroups": [""], "verbs": ["get"], "resources": ["pods"]},
+]  # fmt: skip
+
+PATHS = {
+    "livez": "/livez",
+    "tenants": "/v1/tenants",
+    "queue": "/v1/tenants/{}/queue?limit=100",
+    "workload": "/v1/workloads/{}/{}",
+    "quotas": "/v1/quotas",
+}
+ARMS = {
+    "livez": "livez",
+    "tenants": "all tenants",
+    "queue": "queue, 100 of it",
+    "workload": "why of one pod",
+    "quotas": "quotas",
+    "mixed": "those four in turns",
+}
+READS = ("tenants", "queue", "workload", "quotas")
+
+Taken = dict[str, list[float]]
+
+
+async def measure(ground: Ground, pods: int | None, rounds: int | None) -> Measure:
+    """Read while `pods` pods wait, `rounds` times; None: as many as usual."""
+    pods, rounds = pods or PODS, rounds or ROUNDS
+    namespaces = [f"bench-read-{number:02}" for number in range(TENANTS)]
+    each = -(-pods // TENANTS)
+    with ground.step(f"reads: {each * TENANTS:,} pods begin to wait"):
+        await _fill(ground, namespaces, each)
+    rates: Taken = {arm: [] for arm in ARMS}
+    slowest: Taken = {arm: [] for arm in ARMS}
+    paths = {arm: _paths(arm, namespaces, load.names(each)) for arm in ARMS}
+    async with _readers(ground) as readers:
+        with ground.step("reads: warming up"):
+            for arm in ARMS:
+                await _turn(readers, paths[arm], WARM_UP)
+        for number, arm in turns(list(ARMS), rounds):
+            with ground.step(f"reads, round {number} of {rounds}: {ARMS[arm]}"):
+                seconds, waits = await _turn(readers, paths[arm], REQUESTS)
+            rates[arm].append(rate(REQUESTS, seconds))
+            slowest[arm].append(percentile(waits, 99) * 1000)
+    await load.clear(ground.client, [*namespaces, WALL])
+    await load.until(ground.is_empty, "the leader still counts pods that are gone")
+    return _told(rates, slowest, each * TENANTS, rounds)
+
+
+def _told(rates: Taken, slowest: Taken, pods: int, rounds: int) -> Measure:
+    figures = columns(ARMS, "reads/s", rates)
+    late = columns({arm: f"{title}, p99" for arm, title in ARMS.items()}, "ms", slowest)
+    return Measure(
+        NAME,
+        "REST reads",
+        (
+            f"{pods:,} pods of {TENANTS} tenants wait behind a full cluster. {REQUESTS} reads a "
+            f"round and arm over {load.CONNECTIONS} connections, each of a caller of its own; "
+            f"{rounds} rounds taken in turns. Client, API server and all else share the box.",
+            "A real service process over TLS; rights are asked of the API server and kept for "
+            "seconds, as always. p99 is of a read among 16 under way.",
+        ),
+        (*figures.values(), *late.values()),
+        tuple(
+            ratio(f"{ARMS[arm]} / livez", figures[arm], figures["livez"])
+            for arm in (*READS, "mixed")
+        ),
+    )
+
+
+def _paths(arm: str, namespaces: Sequence[str], names: Sequence[str]) -> Iterator[str]:
+    """Return what to read, one after another, without end."""
+    if arm == "mixed":
+        parts = [_paths(each, namespaces, names) for each in READS]
+        return itertools.chain.from_iterable(zip(*parts, strict=True))
+    made = (
+        PATHS[arm].format(namespace, name)
+        for name, namespace in itertools.product(names, namespaces)
+    )
+    return itertools.cycle(made)
+
+
+async def _fill(ground: Ground, namespaces: Sequence[str], each: int) -> None:
+    """Take all GPUs, and let pods of every tenant wait."""
+    whole = NODES.capacity[GPU]
+    await load.create_namespace(ground.client, WALL)
+    await load.create_pods(
+        ground.client, WALL, [load.pod(name, gated=False, gpus=int(whole)) for name in
+                              load.names(NODES.count)],
+    )  # fmt: skip
+    await load.until(ground.is_full, "the leader has not let the cluster be filled")
+    for namespace in namespaces:
+        await load.create_namespace(ground.client, namespace)
+        await ground.create_tenant(namespace, paused=False)
+        bodies = [load.pod(name, gated=False) for name in load.names(each)]
+        await load.create_pods(ground.client, namespace, bodies)
+    for namespace in namespaces:
+        seen = partial(ground.has_pending, namespace, each)
+        await load.until(seen, "the leader has not seen all pods")
+
+
+@asynccontextmanager
+async def _readers(ground: Ground) -> AsyncIterator[list[aiohttp.ClientSession]]:
+    """Enter with a session for each caller, once RBAC lets them in."""
+    names = [f"reader-{number:02}" for number in range(load.CONNECTIONS)]
+    role = {"apiVersion": "rbac.authorization.k8s.io/v1", "metadata": {"name": ROLE}}
+    await load.create(ground.client, f"{RBAC}/clusterroles", {**role, "rules": RULES})
+    binding = {
+        **role,
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": ROLE},
+        "subjects": [{"kind": "ServiceAccount", "name": n, "namespace": WALL} for n in names],
+    }
+    await load.create(ground.client, f"{RBAC}/clusterrolebindings", binding)
+    url, context = ground.api
+    sessions = []
+    try:
+        for name in names:
+            token = await ground.token(WALL, name)
+            head = {"Authorization": f"Bearer {token}"}
+            sessions.append(_session(url, context, head))
+        for session in sessions:
+            await load.until(partial(_is_let_in, session), "RBAC lets nobody read")
+        yield sessions
+    finally:
+        for session in sessions:
+            await session.close()
+
+
+def _session(url: str, context: ssl.SSLContext, head: dict[str, str]) -> aiohttp.ClientSession:
+    connector = aiohttp.TCPConnector(ssl=context, limit=1)
+    limit = aiohttp.ClientTimeout(total=load.REQUEST_SECONDS)
+    return aiohttp.ClientSession(url, connector=connector, headers=head, timeout=limit)
+
+
+async def _is_let_in(session: aiohttp.ClientSession) -> bool:
+    async with session.get("/v1/quotas?limit=1") as answer:
+        return answer.status == 200
+
+
+async def _turn(
+    readers: Sequence[aiohttp.ClientSession], paths: Iterator[str], requests: int
+) -> tuple[float, list[float]]:
+    """Send so many requests; return the seconds of all, and of each."""
+    waits: list[float] = []
+    left = iter(range(requests))
+
+    async def work(session: aiohttp.ClientSession) -> None:
+        for _ in left:
+            path, began = next(paths), time.monotonic()
+            async with session.get(path) as answer:
+                await answer.read()
+            waits.append(time.monotonic() - began)
+            if answer.status != 200:
+                raise load.BenchFailed(f"GET {path} was answered with status {answer.status}.")
+
+    began = time.monotonic()
+    async with asyncio.timeout(PATIENCE_SECONDS), load.together() as group:
+        for session in readers:
+            group.create_task(work(session))
+    return time.monotonic() - began, waits

@@ -1,0 +1,146 @@
+"""The running service, asked all that its OpenAPI document names, keeps to it and is discreet.
+
+Nothing of another tenant's is in any answer to a tenant's admin, in the stream neither.
+"""
+
+from __future__ import annotations
+
+import json
+import urllib.request
+from collections.abc import Iterator
+
+import pytest
+import requests
+import schemathesis
+from hypothesis import HealthCheck, settings
+from schemathesis import Case
+from schemathesis.specs.openapi.checks import negative_data_rejection, positive_data_acceptance
+
+from app.dev.cluster import Cluster
+from tests.canaries import Bodies, Values, leak, operations, requests_of, written
+from tests.e2e.doors import Callers, Door
+from tests.e2e.stage import GPU, Stage, pod, until
+from tests.fakes.town import Town
+
+CANARY = "zebrafinch"
+OURS, OTHERS, SPACE = "n-ours", "n-others", f"n-{CANARY}"
+THEIR_USER = f"{CANARY}-carol"
+ADMIN = (
+    f"get tenants {OURS}", f"update tenants {OURS}", f"update tenants/users {OURS}",
+    f"get tenants/queue {OURS}", f"get tenants/usage {OURS}", f"get audit {OURS}",
+    "create simulations", "get stream",
+)  # fmt: skip
+EVERYTHING = ("tenants", "tenants/users", "tenants/queue", "tenants/usage", "pools", "quotas",
+              "audit", "simulations", "stream")  # fmt: skip
+READER = ("list tenants", "list pools", *(f"get {each}" for each in EVERYTHING))
+OPERATOR = tuple(f"* {each}" for each in EVERYTHING)
+VALUES: Values = {
+    "tenant": (OURS, OTHERS, "nowhere"),
+    "user": ("n-alice", THEIR_USER),
+    "by": ("tenant,user,pool,node,workload",),
+    "format": ("json", "csv"),
+    "step": ("10m",),
+    "limit": ("1", "500"),
+    "dryRun": ("true",),
+    "pool": ("default", "nowhere"),
+    "namespace": (OURS, SPACE),
+    "pod": ("n-0", "n-1", f"{CANARY}-0", f"{CANARY}-1"),
+}
+BODIES: Bodies = {
+    "POST /v1/simulations": ({"hours": 1}, {"weights": {OTHERS: "9"}, "hours": 1}),
+    "PUT /v1/tenants/{tenant}": ({}, {"parent": OTHERS}),
+    "PUT /v1/tenants/{tenant}/weight": ({"weight": "2"},),
+    "PUT /v1/tenants/{tenant}/users/{user}/weight": ({"weight": "2"},),
+    "PUT /v1/pools/{pool}": ({},),
+}
+STREAM = "GET /v1/stream"
+DOCUMENT = Town().app().openapi()
+
+schema = schemathesis.openapi.from_dict(DOCUMENT)
+schema.config.phases.coverage.enabled = False
+
+
+@pytest.fixture(scope="module")
+def callers(
+    fairgate_cluster: Cluster, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callers]:
+    """Two tenants on a full cluster, whose pods run and wait, and who asks about them."""
+    stage = Stage(fairgate_cluster, folder=tmp_path_factory.mktemp("neighbours"))
+    try:
+        quota = [{"pool": "default", "guarantee": {GPU: 8}, "limit": {GPU: 40}}]
+        for name, space, user in ((OURS, OURS, "n-alice"), (OTHERS, SPACE, THEIR_USER)):
+            stage.namespace(space)
+            users = [{"name": user, "weight": "2"}]
+            stage.tenant(name, "1", space, users=users, quotas=quota)
+            mark = "n" if name == OURS else CANARY
+            pods = "\n---\n".join(json.dumps(pod(f"{mark}-{number}", 8)) for number in range(6))
+            stage.as_user(user, space).run("apply", "-n", space, "-f", "-", stdin=pods)
+        until("all nodes are taken", lambda: sum(
+            len(stage.running(space)) for space in (OURS, SPACE)) == 8)  # fmt: skip
+        found = Callers(stage, stage.namespace("n-people"))
+        for name, rules in (("nobody", ()), ("admin", ADMIN), ("viewer", READER),
+                            ("operator", OPERATOR)):  # fmt: skip
+            found.add(name, *rules)
+        account = f"--serviceaccount={found.namespace}:admin"
+        look = ("rolebinding", "n-look", "-n", OURS, "--clusterrole=view", account)
+        fairgate_cluster.kubectl("create", *look)
+        door = found.direct("admin")
+        until("RBAC lets it in", lambda: door.ask("GET", f"/v1/tenants/{OURS}/queue")[0] == 200)
+        until("why is told", lambda: door.ask("GET", f"/v1/workloads/{OURS}/n-5")[0] == 200)
+        yield found
+    finally:
+        stage.clear()
+
+
+def all_of(door: Door, operation: str, path: str, body: object) -> str:
+    method = operation.partition(" ")[0]
+    if method in ("PUT", "DELETE") and "dryRun" not in path:
+        path += ("&" if "?" in path else "?") + "dryRun=true"
+    status, told, head = door.ask(method, path, body)
+    assert status < 500, (operation, path, told)
+    return json.dumps([told, head])
+
+
+@pytest.mark.parametrize("operation", [each for each in operations(DOCUMENT) if each != STREAM])
+def test_nothing_of_another_tenant_is_told(callers: Callers, operation: str) -> None:
+    for door in (callers.direct("admin"), callers.aggregated("admin")):
+        if "/v1/" not in operation and door.base == callers.aggregated("admin").base:
+            continue  # only the API itself is behind the API server
+        for path, body in requests_of(operation, operations(DOCUMENT)[operation], VALUES, BODIES):
+            found = leak(all_of(door, operation, path, body), CANARY, written(path, body))
+            assert not found, f"{operation} {path}: {found}"
+
+
+def test_nothing_of_another_tenant_is_in_the_stream(callers: Callers) -> None:
+    door = callers.direct("admin")
+    head = {"Authorization": f"Bearer {door.token}"}
+    request = urllib.request.Request(f"{door.base}/v1/stream", headers=head)
+    text = ""
+    with urllib.request.urlopen(request, timeout=60, context=door.context) as answer:
+        while "event: state" not in text or not text.endswith("\n\n"):
+            text += answer.readline().decode()
+    assert OURS in text
+    assert not leak(text, CANARY)
+
+
+def test_the_canary_would_be_seen(callers: Callers) -> None:
+    door = callers.direct("operator")
+    for path in (f"/v1/tenants/{OTHERS}/queue", "/v1/tenants", "/v1/usage?by=workload"):
+        until(f"{path} tells", lambda path=path: CANARY in json.dumps(door.ask("GET", path)[1]))
+
+
+@pytest.mark.parametrize("who", ["nobody", "admin", "viewer", "operator"])
+@schema.include(path_regex="^/v1/").exclude(path_regex="stream$").parametrize()
+@settings(max_examples=2, deadline=None, suppress_health_check=list(HealthCheck))
+def test_every_answer_is_as_documented(case: Case, who: str, callers: Callers) -> None:
+    door = callers.direct(who)
+    if case.method in ("PUT", "DELETE"):
+        case.query = {**(case.query or {}), "dryRun": "true"}  # other tests use this cluster
+    with requests.Session() as session:
+        case.call_and_validate(
+            base_url=door.base,
+            session=session,
+            verify=callers.stage.cluster.details().ca,
+            headers={"Authorization": f"Bearer {door.token}"},
+            excluded_checks=[positive_data_acceptance, negative_data_rejection],
+        )

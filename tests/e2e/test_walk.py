@@ -1,0 +1,111 @@
+"""A stranger with a tenant admin's token walks through it all, by the public commands only."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+
+from app.dev.kubectl import Kubectl
+from tests.e2e.doors import Callers
+from tests.e2e.stage import Stage, name_of, pod, until
+from tests.e2e.test_plugin import ROOT, Person
+
+TEAM = "walked"
+RULES = (
+    f"get tenants {TEAM}",
+    f"update tenants/users {TEAM}",
+    f"get tenants/queue {TEAM}",
+    f"get tenants/usage {TEAM}",
+    "get audit",
+)
+"""Those of a tenant's admin in the chart, and of an auditor: the last step takes them."""
+
+
+def with_token(stage: Stage, token: str) -> Kubectl:
+    """Return kubectl for whoever has a token and knows where the cluster is."""
+    document = yaml.safe_load(stage.cluster.kubeconfig.read_text())
+    document["users"] = [{"name": document["users"][0]["name"], "user": {"token": token}}]
+    kubeconfig = stage.folder / "token.kubeconfig"
+    kubeconfig.write_text(yaml.safe_dump(document))
+    return Kubectl(Path(stage.cluster.details().kubectl), kubeconfig, stage.folder)
+
+
+@pytest.fixture
+def stranger(stage: Stage) -> Person:
+    """Somebody with the token of the admin of a tenant whose users' pods wait."""
+    ours = stage.namespace(TEAM)
+    stage.tenant(TEAM, "1", ours)
+    stage.block(stage.namespace("walk-wall"))
+    callers = Callers(stage, stage.namespace("walk-lead"))
+    callers.add("lead", *RULES)
+    account = f"--serviceaccount={callers.namespace}:lead"
+    look = ("rolebinding", "walk-look", "-n", ours, "--clusterrole=view", account)
+    stage.cluster.kubectl("create", *look)
+    for user in ("walk-a", "walk-b"):
+        pods = "\n---\n".join(json.dumps(pod(f"{user}-{number}", 8)) for number in range(3))
+        stage.as_user(user, ours).run("apply", "-n", ours, "-f", "-", stdin=pods)
+    until("all wait", lambda: len(stage.held(ours)) == 6)
+    lead = Person(stage, "lead", ours, with_token(stage, callers.token("lead")))
+    until("all are shown", lambda: lead.fairgate("queue", TEAM)[1].count(f"{TEAM}/") == 6)
+    return lead
+
+
+def test_a_tenants_admin_needs_nothing_but_a_token(
+    stage: Stage, stranger: Person, tmp_path: Path
+) -> None:
+    def next_is(user: str) -> bool:
+        """Tell whether somebody's work is what waits for room, and not for its turn."""
+        for line in stranger.fairgate("queue", TEAM, "--user", user)[1].splitlines():
+            if f"{TEAM}/{user}-" in line:
+                return "capacity" in line
+        return False
+
+    def make_room() -> str:
+        """Let one pod go; return whose of the team is released in its place."""
+        before = {name_of(each) for each in stage.using(TEAM)}
+        stage.delete("walk-wall", blockers.pop())
+        until("one is released", lambda: len(stage.using(TEAM)) > len(before))
+        (released,) = {name_of(each) for each in stage.using(TEAM)} - before
+        return released.rpartition("-")[0]
+
+    blockers = [f"blocker-{number}" for number in range(8)]
+    assert make_room() == "walk-a"  # the first of equals
+    until("it is the turn of the other", lambda: next_is("walk-b") and not next_is("walk-a"))
+
+    waiting = next(name for name in stage.held(TEAM) if name.startswith("walk-a"))
+    code, out, err = stranger.fairgate("why", waiting, "-n", TEAM)
+    assert (code, "fair order" in out) == (0, True), err
+
+    began = time.monotonic()
+    code, out, err = stranger.fairgate("weights", "set", TEAM, "--user", "walk-a", "4")
+    assert (code, out) == (0, f"User walk-a of tenant {TEAM} weighs 4 from now on.\n"), err
+    written = time.monotonic()
+    until("the turn is another's", lambda: next_is("walk-a") and not next_is("walk-b"))
+    print(
+        f"set in {written - began:.2f} s, seen in the queue {time.monotonic() - written:.2f} s on"
+    )
+    assert make_room() == "walk-a"
+
+    code, out, err = stranger.fairgate("usage", "--tenant", TEAM, "--by", "user", "-o", "csv")
+    assert code == 0, err
+    heading, *rows = out.splitlines()
+    assert (heading.split(",")[0], [row.split(",")[0] for row in rows]) == ("user", ["walk-a"])
+    assert float(rows[0].split(",")[heading.split(",").index("nvidia.com/gpu")]) > 0
+
+    chain = tmp_path / "audit.ndjson"
+    code, out, err = stranger.run("get", "--raw", "/apis/api.fairgate.io/v1/audit")
+    assert code == 0, err
+    chain.write_text(out)
+    done = subprocess.run(
+        [sys.executable, "-m", "app", "audit", "verify", str(chain)],
+        cwd=ROOT, env={"HOME": str(tmp_path)}, capture_output=True, text=True, check=False,
+        timeout=120,
+    )  # fmt: skip
+    assert (done.returncode, "entries hold" in done.stdout) == (0, True), done.stderr
+    print(done.stdout)
