@@ -35,6 +35,7 @@ HOUR = 3_600_000
 
 ADMIN: set[Right] = {
     ("get", "tenants", OURS),
+    ("update", "tenants", OURS),
     ("update", "tenants/users", OURS),
     ("get", "tenants/queue", OURS),
     ("get", "tenants/usage", OURS),
