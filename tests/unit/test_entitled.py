@@ -93,7 +93,6 @@ async def test_a_weight_shows_what_it_does_to_all(both: Both) -> None:
         "a": ("0.5", "0.75"),
         "b": ("0.5", "0.25"),
         "c": ("0.5", "0.75"),
-        "c/alice": ("0.5", "0.75"),
     }
 
 

@@ -59,7 +59,7 @@ def test_memory_of_callers_is_bounded() -> None:
 
 def app_of(access: Access) -> FastAPI:
     app = FastAPI()
-    problems.install(app)
+    problems.install(app, lambda _: ("GET",))
 
     @app.get("/")
     async def who(identity: Identity = Depends(access.caller)) -> str:  # noqa: B008
