@@ -21,7 +21,7 @@ from tests.faults.rig import Rig
 
 SETTLE = 5
 PATIENCE = 200.0
-UNTIL_DUE = timedelta(seconds=30)
+UNTIL_DUE = timedelta(seconds=45)
 """From the making of the certificate: until Fairgate serves, and creates are under way."""
 
 CREATORS = 4
@@ -41,6 +41,7 @@ class Aged:
 def aged(rig: Rig) -> Aged:
     """Fairgate serves with a certificate of which two thirds have nearly passed."""
     settings = {"tls_settle_seconds": SETTLE, "tls_days": LIFE.days}
+    rig.stage.namespace(NAMESPACE)
     for webhook in rig.of("webhook"):
         webhook.kill()
     asyncio.run(keep(rig, LIFE / 3 + UNTIL_DUE))
@@ -110,7 +111,6 @@ def count(bundle: str | bytes) -> int:
 
 async def test_f04_certificate_and_ca_change_and_no_create_is_refused(aged: Aged) -> None:
     rig = aged.rig
-    rig.stage.namespace(NAMESPACE)
     async with admin(rig) as client, asyncio.timeout(PATIENCE):
         before = await kept(rig)
         assert "next.crt" not in before.data, "the change began before the load"
