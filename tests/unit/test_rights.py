@@ -111,6 +111,11 @@ async def test_a_query_that_is_misspelt_writes_nothing(town: Neighbours, app: Fa
     assert town.resources.spec("tenants", OURS) is not None
 
 
+async def test_a_stranger_learns_no_query(app: FastAPI) -> None:
+    reply = await ask(app, "stranger", "GET", "/v1/tenants?token=stranger")
+    assert (reply.status, "query" in reply.json["detail"]) == (401, False)
+
+
 async def test_a_method_that_is_not_there_is_told_those_that_are(app: FastAPI) -> None:
     reply = await ask(app, "operator", "PATCH", f"/v1/tenants/{OURS}")
     assert (reply.status, reply.headers["allow"]) == (405, "DELETE, GET, PUT")

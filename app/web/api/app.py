@@ -48,7 +48,8 @@ def api_app(ground: Ground, checks: Checks, rhythm: Rhythm | None = None) -> Fas
         prefix="/v1",
         tags=["v1"],
         responses=problems.documented(*PROBLEMS),
-        dependencies=[Depends(documented.need_known)],
+        # Who is nobody is told that alone.
+        dependencies=[Depends(ground.access.caller), Depends(documented.need_known)],
     )
     for routes in (
         tenant_routes(ground),
