@@ -1,4 +1,4 @@
-"""What every tenant and user is owed of the cluster, next to what they hold. Reads only.
+"""What every tenant and user is owed of the cluster, next to what they use. Reads only.
 
 Owed is the guarantee and, by weight, a part of what nobody is guaranteed: among those siblings
 who use or wait now, as if each of them asked for more. For people to look at: floats will do.
@@ -18,9 +18,9 @@ from app.core.tenancy import Tenancy
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Parts of the cluster, 0 to 1: what is held of it, and what is owed."""
+    """Parts of the cluster, 0 to 1: what is used of it, and what is owed."""
 
-    held: float
+    used: float
     owed: float
 
 
@@ -50,7 +50,7 @@ class _Claim:
         branch = self.branch
         if branch is None:
             return False
-        return bool(branch.shapes) or any(v for held in branch.uses.values() for v in held.values())
+        return bool(branch.shapes) or any(v for used in branch.uses.values() for v in used.values())
 
 
 @dataclass(slots=True)
@@ -76,17 +76,17 @@ class _Division:
                 if not claim.is_user:
                     name = TenantName(claim.name)
                     self.owed[name] = Owed(
-                        self._held(claim), part, claim.guarantee, claim.limit, {}
+                        self._used(claim), part, claim.guarantee, claim.limit, {}
                     )
                     due.append((name, part))
             if parent is not None:
                 users = {
-                    UserName(claim.name): Part(self._held(claim), part)
+                    UserName(claim.name): Part(self._used(claim), part)
                     for claim, part in parts
                     if claim.is_user
                 }
                 own = self.owed[parent]
-                self.owed[parent] = Owed(own.held, own.owed, own.guarantee, own.limit, users)
+                self.owed[parent] = Owed(own.used, own.owed, own.guarantee, own.limit, users)
         return self.owed
 
     def _tenant(self, name: TenantName) -> _Claim:
@@ -107,19 +107,19 @@ class _Division:
             if isinstance(leaf, Leaf)
         ]
 
-    def _held(self, claim: _Claim) -> float:
+    def _used(self, claim: _Claim) -> float:
         if claim.branch is None:
             return 0.0
-        held, whole = share(claim.branch, self.roster.usage.tree.scale)
-        return held / whole
+        used, whole = share(claim.branch, self.roster.usage.tree.scale)
+        return used / whole
 
     def _part(self, amounts: Mapping[PoolName, Amounts]) -> float:
         """Return the dominant share that amounts of pools are."""
         scale = self.roster.usage.tree.scale
         parts: dict[str, int] = {}
-        for pool, held in amounts.items():
-            for resource, _, grains in scale.cost(pool, held):
-                parts[resource] = parts.get(resource, 0) + held[resource] * grains
+        for pool, used in amounts.items():
+            for resource, _, grains in scale.cost(pool, used):
+                parts[resource] = parts.get(resource, 0) + used[resource] * grains
         return max(parts.values(), default=0) / scale.whole
 
     def _limit(self, quotas: Mapping[PoolName, Quota]) -> float | None:

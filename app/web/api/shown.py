@@ -319,9 +319,9 @@ class QueueSum(Shown):
 
 
 class PartShown(Shown):
-    """Parts of the cluster, 0 to 1: what is held of it, and what is owed among those with work."""
+    """Parts of the cluster, 0 to 1: what is used of it, and what is owed among those with work."""
 
-    held: float
+    used: float
     owed: float
 
 

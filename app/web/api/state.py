@@ -161,23 +161,23 @@ def state(known: Facts, ground: Ground, sight: Sight) -> State:
 
 
 def _busiest(known: Facts, name: TenantName) -> list[UserView]:
-    """Return the users of a tenant who hold and wait most, no more than are shown, by name."""
+    """Return the users of a tenant who use and wait for most, no more than are shown, by name."""
     users = known.people[name]
     if len(users) <= MOST_USERS:
         return list(users)
     parts = known.owed[name].users if name in known.owed else {}
-    held = {user: part.held for user, part in parts.items()}
-    first = sorted(users, key=lambda u: (-held.get(u.name, 0.0), -u.pending, u.name))
+    used = {user: part.used for user, part in parts.items()}
+    first = sorted(users, key=lambda u: (-used.get(u.name, 0.0), -u.pending, u.name))
     return sorted(first[:MOST_USERS], key=lambda user: user.name)
 
 
 def _owed(owed: Owed, with_users: bool) -> OwedShown:
     users = {
-        str(name): PartShown(held=round(part.held, ROUND), owed=round(part.owed, ROUND))
+        str(name): PartShown(used=round(part.used, ROUND), owed=round(part.owed, ROUND))
         for name, part in (owed.users.items() if with_users else ())
     }
     return OwedShown(
-        held=round(owed.held, ROUND),
+        used=round(owed.used, ROUND),
         owed=round(owed.owed, ROUND),
         guarantee=round(owed.guarantee, ROUND),
         limit=None if owed.limit is None else round(owed.limit, ROUND),

@@ -21,17 +21,17 @@ const HEIGHT = 240;
 
 /** Return the share of the cluster that resource-seconds per pool are of `seconds` of all of it. */
 export function shareOf(byPool, pools, seconds) {
-  const held = {};
+  const taken = {};
   const whole = {};
   for (const pool of pools) {
     for (const [resource, capacity] of Object.entries(pool.capacity)) {
       const worth = number(pool.weights[resource] ?? "1");
       const used = Number(byPool[pool.name]?.[resource] ?? 0);
-      held[resource] = (held[resource] ?? 0) + worth * used;
+      taken[resource] = (taken[resource] ?? 0) + worth * used;
       whole[resource] = (whole[resource] ?? 0) + worth * number(capacity) * seconds;
     }
   }
-  return Math.max(0, ...Object.keys(held).map((key) => (whole[key] ? held[key] / whole[key] : 0)));
+  return Math.max(0, ...Object.keys(taken).map((key) => (whole[key] ? taken[key] / whole[key] : 0)));
 }
 
 export class History {
@@ -77,7 +77,7 @@ export class History {
     const shares = Object.fromEntries(
       state.tenants
         .filter((tenant) => tenant.parent === null || !state.owed[tenant.parent])
-        .map((tenant) => [tenant.name, state.owed[tenant.name]?.held ?? 0]),
+        .map((tenant) => [tenant.name, state.owed[tenant.name]?.used ?? 0]),
     );
     this.seen.push({ at: Date.now() / 1000, shares });
     if (this.seen.length > MOST_POINTS) this.seen.splice(0, this.seen.length - MOST_POINTS);
@@ -173,9 +173,9 @@ export class History {
       const at = Date.parse(row.at) / 1000;
       if (!steps.has(at)) steps.set(at, {});
       const pools = (steps.get(at)[this.root(row.tenant)] ??= {});
-      const held = (pools[row.pool] ??= {});
+      const used = (pools[row.pool] ??= {});
       for (const [resource, spent] of Object.entries(row.resourceSeconds)) {
-        held[resource] = (held[resource] ?? 0) + Number(spent);
+        used[resource] = (used[resource] ?? 0) + Number(spent);
       }
     }
     const points = [];

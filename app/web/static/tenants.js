@@ -53,21 +53,21 @@ function rows(state, hello, wanted) {
 function scaleOf(shown) {
   const most = Math.max(
     0.01,
-    ...shown.flatMap(({ part }) => (part ? [part.held, part.owed, part.guarantee ?? 0] : [])),
+    ...shown.flatMap(({ part }) => (part ? [part.used, part.owed, part.guarantee ?? 0] : [])),
   );
   return [0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1].find((end) => most <= end) ?? most;
 }
 
 function describe(part) {
-  const words = [`uses ${percent(part.held)}, is owed ${percent(part.owed)}`];
+  const words = [`uses ${percent(part.used)}, is owed ${percent(part.owed)}`];
   if (part.guarantee) words.push(`guarantee ${percent(part.guarantee)}`);
   if (part.limit !== null && part.limit !== undefined) words.push(`limit ${percent(part.limit)}`);
   return words.join(", ");
 }
 
 function bar() {
-  const shapes = ["held", "over", "owed", "guarantee", "limit"].map((kind) =>
-    draw("rect", { class: kind, y: kind === "held" || kind === "over" ? 4 : 0, height: kind === "held" || kind === "over" ? 10 : 18 }),
+  const shapes = ["used", "over", "owed", "guarantee", "limit"].map((kind) =>
+    draw("rect", { class: kind, y: kind === "used" || kind === "over" ? 4 : 0, height: kind === "used" || kind === "over" ? 10 : 18 }),
   );
   return draw(
     "svg",
@@ -88,8 +88,8 @@ function setBar(svg, part, end) {
     const x = value === null || value === undefined || value > end ? -10 : at(value);
     place(kind, Math.min(x, 397), Math.min(x, 397) + (value ? 3 : 0));
   };
-  place("held", 0, at(Math.min(part.held, part.owed)));
-  place("over", at(Math.min(part.held, part.owed)), at(part.held));
+  place("used", 0, at(Math.min(part.used, part.owed)));
+  place("over", at(Math.min(part.used, part.owed)), at(part.used));
   mark("owed", part.owed);
   mark("guarantee", part.guarantee || null);
   mark("limit", part.limit);

@@ -60,6 +60,6 @@ export function amounts(quantities) {
 
 /** By pool: "h100: 8 gpu". */
 export function inPools(byPool) {
-  const pools = Object.entries(byPool).filter(([, held]) => Object.keys(held).length);
-  return pools.map(([pool, held]) => `${pool}: ${amounts(held)}`).join("; ") || "nothing";
+  const pools = Object.entries(byPool).filter(([, used]) => Object.keys(used).length);
+  return pools.map(([pool, used]) => `${pool}: ${amounts(used)}`).join("; ") || "nothing";
 }
