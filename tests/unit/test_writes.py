@@ -24,7 +24,6 @@ PEOPLE: dict[str, set[Right]] = {
     "operator": {("*", "tenants", ""), ("*", "tenants/users", ""), ("*", "pools", "")},
     "governor": {
         ("update", "tenants", "research"),
-        ("update", "tenants", "team-a"),
         ("create", "tenants", ""),
         ("delete", "tenants", "team-a"),
     },
@@ -99,7 +98,7 @@ FREE: dict[str, dict[tuple[str, str], int]] = {
     "governor": {("weigh", "team-a"): 200, ("replace", "nowhere"): 201, ("delete", "team-a"): 204,
                  ("replace", "ns.some"): 201, ("replace", "team-a"): 200},
     "admin": {("weigh a user", "team-a"): 200},
-    "kubectl-admin": {("weigh a user", "team-a"): 200},
+    "kubectl-admin": {("weigh a user", "team-a"): 200, ("weigh", "child"): 200},
     "viewer": {},
     "nobody": {},
 }  # fmt: skip

@@ -71,7 +71,6 @@ class Changes:
 
         async def permit(wish: Wish, before: Spec | None, _: Spec | None) -> None:
             await self._need(wish, above(before))
-            await self._access.need(wish.caller, "update", "tenants", name=wish.name)
 
         return await self._write(wish, _if_any(lambda old: {**old, "weight": weight}), permit)
 
@@ -132,13 +131,11 @@ class Changes:
         for grant in needed:
             await self._need(wish, grant)
         # As the API server asks whoever comes by kubectl: who governs the parent does not thereby
-        # make tenants, which may name any namespace that is free, nor touch those below it.
+        # make tenants, which may name any namespace that is free, nor end those below it.
         if before is None:
             await access.need(caller, "create", "tenants")
         elif after is None:
             await access.need(caller, "delete", "tenants", name=wish.name)
-        elif any(not grant.subresource for grant in needed):
-            await access.need(caller, "update", "tenants", name=wish.name)
         if not needed and not await access.may(caller, "update", "tenants", "users", wish.name):
             await self._need(wish, above(before))
 
