@@ -152,7 +152,7 @@ def test_people_are_told_what_happens(stage: Stage) -> None:
     for message in said("Held"):
         assert message.startswith("queued: ")
         assert " in ns.told/" in message
-        assert message.endswith("waits for 8 nvidia.com/gpu of pool default")
+        assert "; waits for 8 nvidia.com/gpu of pool default" in message
     assert any(" of 2 " in message for message in said("Held"))
     stage.delete(wall, blockers[0])
     until("it is said that one was released", lambda: len(said("Released")) == 1)

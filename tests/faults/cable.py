@@ -14,6 +14,7 @@ Address = tuple[str, int]
 
 CHUNK = 1 << 18
 END_SECONDS = 5.0
+LAST_ROUNDS = 5
 
 
 class Cable:
@@ -144,12 +145,15 @@ class Cable:
 
     async def _shut(self) -> None:
         self._server.close()
-        self._drop()
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        await asyncio.sleep(0)  # the transports close their sockets in the loop's next round
+        # Who was accepted just now gets a task in the loop's next round, and a transport that was
+        # aborted closes its socket in the next but one.
+        for _ in range(LAST_ROUNDS):
+            self._drop()
+            tasks = asyncio.all_tasks() - {asyncio.current_task()}
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await asyncio.sleep(0)
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()

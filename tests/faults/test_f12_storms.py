@@ -37,7 +37,7 @@ def test_f12_storms_delay_releases_and_keep_their_order(rig: Rig, storm: Storm) 
     assert stormy == fair
     assert leader.metric("fairgate_leader_epoch") == 1, "it stayed the leader all along"
     for status in STORM:
-        assert storm.refused[status] > PODS_EACH
+        assert storm.refused[status] > 1
         rig.took(f"refused by {status} (writes)", storm.refused[status])
     leader.kill()  # it hangs on the storm, which ends here
 
