@@ -113,7 +113,7 @@ def test_weight_nothing_is_owed_nothing() -> None:
 
 def test_a_cluster_without_devices_owes_no_shares() -> None:
     found = engine(tenant("a"), held("w", "a", "u")).outlook.owed()[TenantName("a")]
-    assert (found.held, found.limit) == (0, None)
+    assert (found.used, found.limit) == (0, None)
 
 
 def test_sums_count_every_pod_that_waits_once() -> None:
