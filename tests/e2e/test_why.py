@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 
 from tests.e2e.rest import ask
@@ -34,6 +35,9 @@ def test_why_names_the_limit_the_order_and_what_is_lacking(stage: Stage) -> None
     stage.block(wall)
     stage.apply(early, pod("p", 8), pod("q", 8))
     until("the first are held", lambda: len(stage.held(early)) == 2)
+    # Age is told in whole seconds; of the same one, uids would decide.
+    born = max(str(each["metadata"]["creationTimestamp"]) for each in stage.pods(early))
+    until("their second is over", lambda: f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}" > born)
     stage.apply(late, pod("p", 8))
     stage.apply(small, pod("p", 2))
     of_early, of_late, of_small = (asker(stage, each) for each in (early, late, small))
