@@ -27,6 +27,7 @@ PEOPLE: dict[str, set[Right]] = {
         ("create", "tenants", ""),
         ("delete", "tenants", "team-a"),
     },
+    "steward": {("update", "tenants", "research")},
     "admin": USERS | {("get", "tenants", "team-a")},
     "kubectl-admin": USERS | {("update", "tenants", "team-a")},
     "viewer": {("get", "tenants", ""), ("list", "tenants", ""), ("get", "pools", "")},
@@ -97,6 +98,8 @@ FREE: dict[str, dict[tuple[str, str], int]] = {
     | {("replace", "nowhere"): 201, ("replace", "ns.some"): 201},
     "governor": {("weigh", "team-a"): 200, ("replace", "nowhere"): 201, ("delete", "team-a"): 204,
                  ("replace", "ns.some"): 201, ("replace", "team-a"): 200},
+    # Who governs a parent changes what is below it, but neither makes nor ends it.
+    "steward": {("weigh", "team-a"): 200, ("replace", "team-a"): 200},
     "admin": {("weigh a user", "team-a"): 200},
     "kubectl-admin": {("weigh a user", "team-a"): 200, ("weigh", "child"): 200},
     "viewer": {},
