@@ -14,7 +14,8 @@ help:
 	@echo "make test    run every test, those on a real API server included"
 	@echo "make check   ruff, mypy, import contracts"
 	@echo "make bench   print the measures of loadtest/"
-	@echo "make soak    play random faults on a real cluster: MINUTES=30, SEED=... to play one again"
+	@echo "make soak    play random faults on a real cluster: MINUTES=30, SEED=... to play one again;"
+	@echo "             WINDOW=1: a window of a real log, next to the simulator (SPEED=200, GPUS=320)"
 	@echo "make setup   only set up: afterwards $(BIN)/fairgate works"
 	@echo "make tools   only build what the local cluster needs, into the cache"
 	@echo "make browser install chromium (Debian, as root) for the tests of the page; make test does it"
@@ -41,7 +42,7 @@ run: setup
 # Without Go the tests that need a cluster are skipped, loudly; with REQUIRE_CLUSTER=1 they fail.
 test: setup browser
 	@$(BIN)/fairgate dev tools || [ -z "$(REQUIRE_CLUSTER)" ]
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest -n 2 --maxschedchunk 1
 
 # Debian's package: Playwright's own download would come from a host of its own. Without a browser
 # the tests of the page are skipped; with REQUIRE_CLUSTER=1 they fail.
@@ -65,7 +66,8 @@ bench: setup
 
 soak: setup
 	@$(BIN)/fairgate dev tools
-	@$(BIN)/python -m tests.faults.soak --minutes $(or $(MINUTES),30) $(if $(SEED),--seed $(SEED))
+	@$(BIN)/python -m $(if $(WINDOW),tests.faults.window --speed $(or $(SPEED),200) --gpus $(or $(GPUS),320) \
+	  $(if $(MINUTES),--minutes $(MINUTES)),tests.faults.soak --minutes $(or $(MINUTES),30) $(if $(SEED),--seed $(SEED)))
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis build dist *.egg-info

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from app.core.model import Millis
-from app.core.views import Bulletin
+from app.core.telling.views import Bulletin
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from app.arguments import Form, Kubeconfig, Output
 
 audit_app = typer.Typer(
     no_args_is_help=True,
@@ -14,13 +15,6 @@ audit_app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-
-
-class Output(StrEnum):
-    """How a result is printed."""
-
-    TEXT = "text"
-    JSON = "json"
 
 
 Redis = Annotated[
@@ -38,14 +32,6 @@ Cluster = Annotated[
 ]
 Namespace = Annotated[
     str, typer.Option("--namespace", "-n", envvar="FAIRGATE_NAMESPACE", help="Fairgate's own.")
-]
-Kubeconfig = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FILE",
-        help="Whose credentials are used. [dim]\\[default: KUBECONFIG, ~/.kube/config][/dim]",
-        show_default=False,
-    ),
 ]
 
 
@@ -88,9 +74,7 @@ def verify(
             show_default=False,
         ),
     ] = None,
-    output: Annotated[
-        Output, typer.Option("--output", "-o", help="text, or json which is stable.")
-    ] = Output.TEXT,
+    output: Form = Output.TEXT,
 ) -> None:
     """Tell whether the audit chain is whole: nothing changed, nothing missing, signed.
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from app.core.audit import Deed, Entry, Fact, Head, Record
-from app.core.audit_lines import SignedHead
+from app.core.chain.audit_lines import SignedHead
 
 
 class Recorder(Protocol):

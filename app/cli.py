@@ -20,7 +20,8 @@ from typing import Annotated, Any, cast
 import typer
 from typer.core import TyperGroup
 
-from app import audit_command, release_command, settings
+from app import audit_command, nodes_command, release_command, settings
+from app.arguments import Form, Output
 from app.core.errors import FairgateError, InvalidInput
 
 WRONG_INPUT, UNREACHABLE, DEFECT, INTERRUPTED = 2, 3, 4, 130
@@ -36,13 +37,6 @@ cli = typer.Typer(
 )
 
 
-class Output(StrEnum):
-    """How a result is printed."""
-
-    TEXT = "text"
-    JSON = "json"
-
-
 class Order(StrEnum):
     """Who is next in a replay: the fair order, or one of the baselines."""
 
@@ -51,7 +45,6 @@ class Order(StrEnum):
     BACKFILL = "backfill"
 
 
-Form = Annotated[Output, typer.Option("--output", "-o", help="text, or json which is stable.")]
 Picture = Annotated[
     Path | None,
     typer.Option(
@@ -328,6 +321,7 @@ def replay(
 
 
 cli.add_typer(audit_command.audit_app, name="audit")
+cli.add_typer(nodes_command.nodes_app, name="nodes")
 cli.command(epilog=release_command.EXAMPLES)(release_command.release)
 
 

@@ -6,13 +6,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from dataclasses import dataclass
 from typing import Protocol
 
-from app.core.checkpoint import Checkpoint
 from app.core.effects import Adopt, Intend, PodRef, Release, StoreWrite, Tell
 from app.core.events import ClusterEvent
-from app.core.model import Answer, Millis, PoolName, Resource, TenantName
-from app.core.pressure import Pressure
-from app.core.runs import Run
-from app.core.views import View
+from app.core.fair.checkpoint import Checkpoint
+from app.core.fair.runs import Run
+from app.core.model import Answer, Millis, PoolName, Resource, TenantName, Uid
+from app.core.telling.pressure import Pressure
+from app.core.telling.views import View
 
 
 class EventSink(Protocol):
@@ -117,6 +117,29 @@ class Evictor(Protocol):
     async def evict(self, ref: PodRef) -> bool:
         """Evict this very pod; True: it goes, or is gone. False: it stays for now."""
 
+    async def kept(self, refs: Sequence[PodRef]) -> Mapping[Uid, str]:
+        """Return those who would stay, each with the reason, if all of these were evicted now.
+
+        Nobody is evicted for the answer.
+        """
+
+
+class Owners(Protocol):
+    """Knows the controllers of pods. May raise ClusterError."""
+
+    async def missing(self, namespace: str, name: str, uid: str) -> str:
+        """Return which controller of this very pod is gone; "": none, or nobody can tell."""
+
+
+class DeviceUse(Protocol):
+    """Knows how busy devices were. May raise ClusterError."""
+
+    async def busiest(self, seconds: int) -> Mapping[tuple[str, str], float]:
+        """Return how much of the last so many seconds each pod used its busiest device.
+
+        Keys are namespace and name, values from 0 to 1; who was not measured is left out.
+        """
+
 
 class Installation(Protocol):
     """Knows since when Fairgate is in this cluster. May raise ClusterError."""
@@ -219,6 +242,15 @@ class Meters(Protocol):
 
     def evicted(self, tenant: TenantName, cause: str, lost: Mapping[Resource, float]) -> None:
         """A pod was evicted; `lost` are the resource-seconds that it had used, in base units."""
+
+    def eviction_refused(self, tenant: TenantName) -> None:
+        """A pod of that tenant was to be evicted for another's sake, and stays."""
+
+    def loop_refused(self, tenant: TenantName) -> None:
+        """Nobody was evicted for work of that tenant, because that would undo a reclaim."""
+
+    def zombies(self, count: Mapping[tuple[TenantName, str], int]) -> None:
+        """How many pods of each tenant hold their place in vain, by the kind of that."""
 
     def drifted(self, ratio: float) -> None:
         """How much of the published bound the largest drift between siblings has used."""

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
-from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from app.arguments import Form, Kubeconfig, Output
 
 EXAMPLES = (
     "Examples: [bold]fairgate release train-0 -n team-a[/bold], "
     "[bold]fairgate release --all[/bold], before [bold]helm uninstall fairgate[/bold]"
 )
-
-
-class Output(StrEnum):
-    """How a result is printed."""
-
-    TEXT = "text"
-    JSON = "json"
 
 
 def release(
@@ -40,18 +33,9 @@ def release(
             show_default=False,
         ),
     ] = None,
-    kubeconfig: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Whose credentials are used. [dim]\\[default: KUBECONFIG, ~/.kube/config][/dim]",
-            show_default=False,
-        ),
-    ] = None,
+    kubeconfig: Kubeconfig = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask first.")] = False,
-    output: Annotated[
-        Output, typer.Option("--output", "-o", help="text, or json which is stable.")
-    ] = Output.TEXT,
+    output: Form = Output.TEXT,
 ) -> None:
     """Break glass: take Fairgate's gate off a held pod, or off all of them, whatever the order.
 

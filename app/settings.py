@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from app import settings_text as text
+from app.core.admission.guard import Rules
+from app.core.admission.templates import BUILT_IN, Kind
 from app.core.errors import InvalidInput, InvalidSettings
-from app.core.guard import Rules
-from app.core.templates import BUILT_IN, Kind
 from app.settings_text import DeviceClass as DeviceClass
 from app.settings_text import HostPort as HostPort
 
@@ -33,6 +33,7 @@ CLASSES = (
     DeviceClass("gpu.amd.com", "amd.com/gpu"),
 )
 EXEMPT = ("kube-system", "kube-public", "kube-node-lease", "fairgate-system", "gpu-operator")
+VAIN = ("ownerless", "idle")
 LEVELS = ("debug", "info", "warning", "error")
 
 
@@ -68,6 +69,10 @@ class Settings:
     drain_seconds: int
     release_concurrency: int
     evict_bypassed: bool
+    evictions_per_minute: int
+    prometheus_url: str | None = field(repr=False)
+    idle_minutes: int
+    reclaim_zombies: tuple[str, ...] | None
     audit_folder: Path | None
     audit_days: int
     audit_megabytes: int
@@ -227,6 +232,32 @@ FIELDS: tuple[Field, ...] = (
         text.switch,
         "false",
         "Whether pods that got round the gate are evicted (true or false); reported they are.",
+    ),
+    Field(
+        "evictions_per_minute",
+        text.whole(1, 100_000),
+        "60",
+        "Most pods evicted in a minute to make room for others, on average; a gang goes at once.",
+    ),
+    Field(
+        "prometheus_url",
+        text.http_url,
+        "",
+        "A Prometheus that scrapes NVIDIA's DCGM exporter: pods that leave their devices idle are "
+        "reported. Absent: nobody looks.",
+    ),
+    Field(
+        "idle_minutes",
+        text.whole(5, 10_000),
+        "60",
+        "How long the devices of a pod must have been idle for it to be reported.",
+    ),
+    Field(
+        "reclaim_zombies",
+        text.choices(VAIN),
+        "",
+        "Which pods that hold their place in vain are evicted: ownerless (held, and their "
+        "controller is gone), idle. Absent: none; reported they are.",
     ),
     Field(
         "audit_folder",

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit, urlunsplit
 
+from app.core.admission.guard import Rules
+from app.core.admission.templates import Kind
 from app.core.errors import InvalidInput
-from app.core.guard import Rules
-from app.core.templates import Kind
 
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", re.ASCII)
 _RESOURCE = re.compile(
@@ -266,6 +266,19 @@ def redis_url(written: str) -> str:
                 f"any, and only files: {', '.join(_REDIS_FILES)}."
             )
         file(value)
+    return url
+
+
+def http_url(written: str) -> str:
+    """Read a URL. The value is not repeated in the mistake: it may hold a password."""
+    url = written.strip()
+    try:
+        parts = urlsplit(url)
+        parts.port  # noqa: B018  raises ValueError for a port that is none
+    except ValueError:
+        parts = urlsplit("")
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query:
+        raise InvalidInput("this is no URL of a server; write http://HOST:9090.")
     return url
 
 

@@ -9,16 +9,24 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from app.core import demand
+from app.core.asks import demand
 from app.core.model import Resource
+from app.wire_terms import Affinity as Affinity
+from app.wire_terms import LabelSelector as LabelSelector
+from app.wire_terms import NodeAffinity as NodeAffinity
+from app.wire_terms import NodeTerm as NodeTerm
+from app.wire_terms import NodeTerms as NodeTerms
+from app.wire_terms import PodAffinity as PodAffinity
+from app.wire_terms import PodTerm as PodTerm
+from app.wire_terms import Requirement as Requirement
+from app.wire_terms import Spread as Spread
+from app.wire_terms import Taint as Taint
+from app.wire_terms import Toleration as Toleration
+from app.wire_terms import Wire as Wire
 
 Quantities = dict[str, str | int | float]
 
 T = TypeVar("T")
-
-
-class Wire(msgspec.Struct, rename="camel", frozen=True, gc=False):
-    """Base of all structs here: camelCase on the wire, unknown fields ignored."""
 
 
 class Resources(Wire, frozen=True):
@@ -35,33 +43,14 @@ class Gate(Wire, frozen=True):
     name: str = ""
 
 
-class Requirement(Wire, frozen=True):
-    key: str = ""
-    operator: str = ""
-    values: list[str] | None = None
-
-
-class NodeTerm(Wire, frozen=True):
-    match_expressions: list[Requirement] | None = None
-    match_fields: list[Requirement] | None = None
-
-
-class NodeTerms(Wire, frozen=True):
-    node_selector_terms: list[NodeTerm] | None = None
-
-
-class NodeAffinity(Wire, frozen=True):
-    required_during_scheduling_ignored_during_execution: NodeTerms | None = None
-
-
-class Affinity(Wire, frozen=True):
-    node_affinity: NodeAffinity | None = None
-
-
 class PodClaim(Wire, frozen=True):
     name: str = ""
     resource_claim_name: str | None = None
     resource_claim_template_name: str | None = None
+
+
+class SchedulingGroup(Wire, frozen=True):
+    pod_group_name: str | None = None
 
 
 class PodSpec(Wire, frozen=True):
@@ -74,10 +63,13 @@ class PodSpec(Wire, frozen=True):
     node_selector: dict[str, str] | None = None
     node_name: str | None = None
     affinity: Affinity | None = None
+    tolerations: list[Toleration] | None = None
+    topology_spread_constraints: list[Spread] | None = None
     priority: int | None = None
     priority_class_name: str | None = None
     preemption_policy: str | None = None
     active_deadline_seconds: int | None = None
+    scheduling_group: SchedulingGroup | None = None
 
     def demand(self) -> dict[Resource, int]:
         """Return what the pod reserves, in base units. Raises InvalidQuantity."""
@@ -112,6 +104,12 @@ class OwnerReference(Wire, frozen=True):
 class OwnedMetadata(Metadata, frozen=True):
     owner_references: list[OwnerReference] | None = None
 
+    @property
+    def job(self) -> str:
+        """The Job that made it; "" for none."""
+        owners = self.owner_references or ()
+        return next((o.name for o in owners if o.controller and o.kind == "Job"), "")
+
 
 class PodStatus(Wire, frozen=True):
     phase: str | None = None
@@ -133,6 +131,7 @@ class Condition(Wire, frozen=True):
 
 class NodeSpec(Wire, frozen=True):
     unschedulable: bool = False
+    taints: list[Taint] | None = None
 
 
 class NodeStatus(Wire, frozen=True):
@@ -204,12 +203,21 @@ class PoolSpec(Wire, frozen=True):
     weights: dict[str, str] | None = None
     overcommit: dict[str, str] | None = None
     placement: str = "pack"
+    tolerations: list[Toleration] | None = None
+    topology: list[str] | None = None
     paused: bool = False
+    gpu_memory: str | int | float | None = None
+    max_capacity: Quantities | None = None
+
+
+class PoolStatus(Wire, frozen=True):
+    capacity: Quantities | None = None
 
 
 class Pool(Wire, frozen=True):
     metadata: Metadata = Metadata()
     spec: PoolSpec = PoolSpec()
+    status: PoolStatus = PoolStatus()
 
 
 class PolicySpec(Wire, frozen=True):
@@ -223,6 +231,7 @@ class PolicySpec(Wire, frozen=True):
     reclaim: str | None = None
     within_queue: str | None = None
     min_runtime: str | None = None
+    gang_timeout: str | None = None
     scheduling_timeout: str | None = None
     mode: str | None = None
 
@@ -277,7 +286,7 @@ class DeviceClass(Wire, frozen=True):
 
 class UserInfo(Wire, frozen=True):
     username: str = ""
-    groups: list[str] = []
+    groups: list[str] = msgspec.field(default_factory=list)
 
 
 class Asked(Wire, frozen=True):

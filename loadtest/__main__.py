@@ -27,10 +27,12 @@ from loadtest import (
     machine,
     packing,
     philly,
+    placement,
     reads,
     recovery,
     releases,
     startup,
+    virtual,
     whatif,
     windows,
 )
@@ -42,8 +44,9 @@ from loadtest.report import Report, show
 MEASURES = {part.NAME: part for part in (creations, releases, latency, reads)}
 OFFLINE = {part.NAME: part for part in (decisions, philly, packing, startup, recovery, whatif)}
 """Those that need no cluster, or bring their own."""
-ON_LOGS = (philly.NAME, windows.NAME, packing.NAME, estimates.NAME)
-SEVERAL = {part.NAME: part for part in (windows, estimates)}
+LOGGED = (philly, windows, packing, estimates, placement, virtual)
+ON_LOGS = tuple(part.NAME for part in LOGGED)
+SEVERAL = {part.NAME: part for part in (windows, estimates, virtual, placement)}
 """Those that give more than one table."""
 WRONG_INPUT, UNREACHABLE, DEFECT, INTERRUPTED = 2, 3, 4, 130
 
@@ -63,6 +66,8 @@ class Only(Enum):
     RECOVERY = recovery.NAME
     ESTIMATES = estimates.NAME
     WHATIF = whatif.NAME
+    VIRTUAL = virtual.NAME
+    PLACEMENT = placement.NAME
 
 
 class Output(Enum):
@@ -94,7 +99,7 @@ def bench(
     ] = None,
     output: Annotated[Output, typer.Option(help="text: tables; json: all figures.")] = Output.TEXT,
 ) -> None:
-    """Measure Fairgate against what the same box does without it; about half an hour.
+    """Measure Fairgate against what the same box does without it; about an hour.
 
     Brings up a local cluster of its own and takes it down again, whatever happens. Standard
     output gets the report, standard error what is being done.

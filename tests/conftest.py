@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from app.core.errors import FairgateError, ToolMissing
 from app.dev import folder as folders
@@ -26,6 +27,9 @@ from app.dev.redis_server import given_redis, start_redis
 
 REAL = ("integration", "contract", "e2e", "faults")
 SKIPPED = "no cluster on this machine"
+
+settings.register_profile("fairgate", deadline=None)  # no test asserts how long it takes
+settings.load_profile("fairgate")
 
 _reason: pytest.StashKey[str | None] = pytest.StashKey()
 
@@ -48,8 +52,9 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         tools.find(Told())
     except FairgateError as error:
         session.config.stash[_reason] = str(error)
-    for folder in folders.abandoned():
-        Cluster(folder).down()
+    if os.environ.get("PYTEST_XDIST_WORKER", "gw0") == "gw0":  # one of those side by side
+        for folder in folders.abandoned():
+            Cluster(folder).down()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

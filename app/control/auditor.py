@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from app.control.chain import Chain
 from app.core.audit import Deed, Fact, Record
-from app.core.audit_lines import plain
+from app.core.chain.audit_lines import plain
 from app.core.errors import ClusterError, EpochStale, StoreError, StoreFull
 from app.core.model import Millis
 

@@ -11,7 +11,7 @@ from app.api_ports import Bulletins
 from app.core.engine import Engine
 from app.core.errors import StoreError
 from app.core.model import Millis
-from app.core.views import Bulletin
+from app.core.telling.views import Bulletin
 
 SECONDS = 1.0
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from app.audit_ports import Anchor, Batch, Ending, Outlet, Signing, Trail
 from app.core.audit import Deed, Entry, Head, Record, is_intact, seal
-from app.core.audit_lines import SignedHead, head_line, line, missed_line, read
-from app.core.audit_proof import Gap, ahead, gap, pruned
+from app.core.chain.audit_lines import SignedHead, head_line, line, missed_line, read
+from app.core.chain.audit_proof import Gap, ahead, gap, pruned
 from app.core.errors import InvalidInput
 from app.core.model import Millis
 

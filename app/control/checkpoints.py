@@ -12,9 +12,9 @@ from collections.abc import Callable
 from zlib import crc32
 
 from app.control.patience import Patience
-from app.core.checkpoint import ELSEWHERE, Checkpoint, fitting
+from app.core.accounts.memory import Memory
 from app.core.errors import ClusterError
-from app.core.memory import Memory
+from app.core.fair.checkpoint import ELSEWHERE, Checkpoint, fitting
 from app.core.model import Millis, TenantName
 from app.ports import Keeper
 

@@ -15,8 +15,8 @@ from app.core.effects import Charge, Dequeue, Enqueue, Intend, Refund, StoreWrit
 from app.core.engine import Engine
 from app.core.errors import EpochStale, StoreError, StoreForeign, StoreUnavailable
 from app.core.events import StoreLost, StoreReady
+from app.core.fair.runs import Begun, Ran
 from app.core.model import Millis
-from app.core.runs import Begun, Ran
 from app.ports import Meters, Store
 
 BATCH = 256

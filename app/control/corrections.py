@@ -16,8 +16,8 @@ from app.control.patience import Patience
 from app.core.effects import Adopt, Bypassed, Expel
 from app.core.errors import ClusterError, ClusterRefused
 from app.core.events import EvictionAccepted, EvictionRefused
-from app.core.model import Millis, Uid
-from app.core.views import ReleasedView
+from app.core.model import Millis, Resource, Uid
+from app.core.telling.views import ReleasedView
 from app.ports import Adopter, Evictor, Leadership, Meters
 
 CONCURRENCY = 8
@@ -38,8 +38,9 @@ class Corrections:
         meters: Meters,
         clock: Callable[[], Millis],
         released: Callable[[Uid], ReleasedView | None] = lambda _: None,
+        wanted: Callable[[Uid], bool] = lambda _: True,
     ) -> None:
-        """`released` tells what a pod uses, and since when."""
+        """`released` tells what a pod uses, and since when; `wanted` whether it is still to go."""
         self._adopter = adopter
         self._evictor = evictor
         self._leadership = leadership
@@ -47,6 +48,7 @@ class Corrections:
         self._meters = meters
         self._clock = clock
         self._released = released
+        self._wanted = wanted
         self._orders: dict[Uid, Adopt | Expel] = {}
         """What waits, or is under way: one for a pod."""
         self._waiting: deque[Uid] = deque()
@@ -123,21 +125,25 @@ class Corrections:
         if isinstance(order, Adopt):
             await self._adopter.adopt(order)
             return
+        if not self._wanted(order.ref.uid):
+            return  # it turned out to be of use meanwhile, or is gone
         used = self._released(order.ref.uid)
         if await self._evictor.evict(order.ref):
             if used is not None:
-                self._count(used, order.cause)
+                lost = lost_by(used, self._clock())
+                self._meters.evicted(used.tenant, order.cause, lost)
             log.info("pod evicted", extra=_facts(order, order.why))
             await self._inbox.put(EvictionAccepted(self._clock(), order.ref.uid))
         else:
             await self._inbox.put(EvictionRefused(self._clock(), order.ref.uid))
 
-    def _count(self, used: ReleasedView, cause: str) -> None:
-        held = 0.0
-        if used.released is not None:
-            held = max(0, self._clock() - used.released) / 1000
-        lost = {resource: amount * held for resource, amount in used.request.items()}
-        self._meters.evicted(used.tenant, cause, lost)
+
+def lost_by(used: ReleasedView, now: Millis) -> dict[Resource, float]:
+    """Return the resource-seconds that a pod has used so far."""
+    held = 0.0
+    if used.released is not None:
+        held = max(0, now - used.released) / 1000
+    return {resource: amount * held for resource, amount in used.request.items()}
 
 
 def _facts(order: Adopt | Expel, why: object) -> dict[str, str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import logging
 import time
 from collections.abc import Callable
 from typing import assert_never
@@ -13,6 +12,7 @@ from app.audit_ports import Recorder
 from app.control.copier import Copier
 from app.control.corrections import Corrections
 from app.control.inbox import Inbox
+from app.control.reclaims import Reclaims
 from app.control.releases import Releases
 from app.core.audit import Record
 from app.core.effects import (
@@ -25,6 +25,7 @@ from app.core.effects import (
     Evict,
     Expel,
     Forget,
+    LoopRefused,
     Rebuild,
     Refund,
     Release,
@@ -32,9 +33,9 @@ from app.core.effects import (
     WakeAt,
 )
 from app.core.engine import Engine
-from app.core.events import EvictionRefused, Pass
-from app.core.model import Millis, Uid
-from app.core.runs import Begun, Ran
+from app.core.events import Pass
+from app.core.fair.runs import Begun, Ran
+from app.core.model import Millis
 from app.ports import Announcer
 
 TICK_SECONDS = 1.0
@@ -42,11 +43,6 @@ TICK_SECONDS = 1.0
 
 SHORTEST_SECONDS = 0.01
 """However soon something is due: a clock that stands still must not keep the loop busy."""
-
-MOST_NAMED = 10_000
-"""Pods remembered as named in the log, so that each is named once."""
-
-log = logging.getLogger("fairgate.control")
 
 
 class Loop:
@@ -59,6 +55,7 @@ class Loop:
         copier: Copier,
         releases: Releases,
         corrections: Corrections,
+        reclaims: Reclaims,
         announcer: Announcer,
         recorder: Recorder,
         clock: Callable[[], Millis],
@@ -71,13 +68,13 @@ class Loop:
         self._copier = copier
         self._releases = releases
         self._corrections = corrections
+        self._reclaims = reclaims
         self._announcer = announcer
         self._recorder = recorder
         self._clock = clock
         self._heard = heard
         self._timed = timed
         self._due: Millis | None = None
-        self._named: set[Uid] = set()
 
     async def run(self) -> None:
         """Carry events and effects until cancelled."""
@@ -124,26 +121,8 @@ class Loop:
                 case WakeAt(at):
                     self._due = at
                 case Evict():
-                    self._refuse(effect)
+                    self._reclaims.begin(effect)
+                case LoopRefused():
+                    self._reclaims.report(effect)
                 case _:
                     assert_never(effect)
-
-    def _refuse(self, order: Evict) -> None:
-        """Answer that a pod stays: none is evicted for another, so what wanted its place waits on.
-
-        The answer counts from the next pass, so that a long list of candidates costs one a pass.
-        """
-        uid = order.ref.uid
-        if uid not in self._named:
-            if len(self._named) >= MOST_NAMED:
-                self._named.clear()
-            self._named.add(uid)
-            facts = {
-                "uid": uid,
-                "namespace": order.ref.namespace,
-                "pod": order.ref.name,
-                "tenant": order.beneficiary_tenant,
-                "why": order.cause.value,
-            }
-            log.info("not evicted: this version evicts nobody for another", extra=facts)
-        self._carry(self._engine.handle(EvictionRefused(self._clock(), uid)))

@@ -10,7 +10,7 @@ from app.control.inbox import Inbox
 from app.core.engine import Engine
 from app.core.events import Pass
 from app.core.model import Millis
-from app.core.views import Bulletin
+from app.core.telling.views import Bulletin
 
 TICK_SECONDS = 1.0
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from app.core.effects import Notice, Tell
 from app.core.engine import Engine
 from app.core.model import Millis, Uid
-from app.core.reasons import Rule
+from app.core.telling.reasons import Rule
 from app.ports import Announcer
 
 SECONDS = 1.0

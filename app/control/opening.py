@@ -15,8 +15,9 @@ from app.core.effects import Intend, PodRef
 from app.core.engine import Engine
 from app.core.errors import ClusterError, PodUnyielding, StoreError
 from app.core.events import CheckpointsRead, Installed, LeadershipGained
+from app.core.fair.order import likely
+from app.core.fair.runs import Run
 from app.core.model import Millis
-from app.core.order import likely
 from app.ports import Epochs, Installation, Keeper, Releaser, Sight, Store
 
 RETRY_SECONDS = 0.5
@@ -88,18 +89,27 @@ class Opening:
                     await self._epochs.claim(epoch)  # so that no later leader goes below it
                     claimed = epoch
                 begun, unsettled = await self._fence(epoch)
-                await self._sight.catch_up()
-                await self._inbox.handled()
-                if self._engine.highest_stamp(fences=False) >= epoch:
-                    claimed = -1  # only the pods tell of that leader
-                    continue
-                since = await self._installation.since(self._clock())
-                await self._inbox.put(Installed(self._clock(), since))
-                notes, running = await self._notes(epoch), await self._store.running()
+                # Nobody writes these any more, so they are read while the watches catch up.
+                reading = asyncio.create_task(self._kept(epoch))
+                try:
+                    await self._sight.catch_up()
+                    await self._inbox.handled()
+                    if self._engine.highest_stamp(fences=False) >= epoch:
+                        claimed = -1  # only the pods tell of that leader
+                        continue
+                    since = await self._installation.since(self._clock())
+                    await self._inbox.put(Installed(self._clock(), since))
+                    notes, running = await reading
+                finally:
+                    reading.cancel()
                 return LeadershipGained(self._clock(), epoch, notes, begun, unsettled, running)
             except (StoreError, ClusterError) as error:
                 log.warning("cannot begin to lead yet", extra={"why": str(error)})
                 await asyncio.sleep(RETRY_SECONDS)
+
+    async def _kept(self, epoch: int) -> tuple[Mapping[str, str] | None, tuple[Run, ...]]:
+        """Return what the store keeps for every leader: see `LeadershipGained`."""
+        return await self._notes(epoch), await self._store.running()
 
     async def _notes(self, epoch: int) -> Mapping[str, str] | None:
         """Return what the audit chain told of what is there; None: nobody knows any more."""

@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
+from app.core.asks.terms import Toleration
 from app.core.audit import Record
-from app.core.decision import Decision
+from app.core.fair.decision import Decision
+from app.core.fair.runs import Begun, Ran
 from app.core.model import Amounts, Millis, NodeName, PoolName, TenantName, Uid, UserName
-from app.core.runs import Begun, Ran
+from app.core.places.steering import Steer
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +95,8 @@ class Release:
     """Release this pod: write the intent, patch, confirm; answer with `ReleaseAnswered`.
 
     `tested` is the release annotation that the patch must find ("": its owner took it away, and
-    it must be written again first), `selector` what it adds to the
-    pod's nodeSelector, `labels` what it sets. The `has_` flags say which parents exist already.
+    it must be written again first), `selector` what it adds to the pod's nodeSelector,
+    `tolerations` those it adds, `labels` what it sets. The `has_` flags say which parents exist.
     """
 
     intent: Intend
@@ -110,6 +112,10 @@ class Release:
     """Where the engine sees room for it; the scheduler may choose another node of the pool."""
     decision: Decision | None = None
     """Why it was its turn."""
+    tolerations: tuple[Toleration, ...] = ()
+    has_tolerations: bool = False
+    steer: Steer | None = None
+    """How the scheduler is brought to choose that node."""
     together: int = 1
     """How many releases of one gang are ordered one after another, this one among them."""
 
@@ -155,8 +161,9 @@ class Cause(Enum):
 class Evict:
     """Evict this pod, so that another can start. The answer is `PodGone`, or `EvictionRefused`.
 
-    `beneficiary` is the first pod of the workload it makes room for; `compared` are the weighted
-    shares that the two tenants borrow once all is done, the victim's first.
+    `beneficiary` is the first pod of the workload it makes room for, in `pool`; `compared` are the
+    weighted shares that the two tenants borrow once all is done, the victim's first. So many are
+    evicted `together`, all or none: they are ordered one after another.
     """
 
     ref: PodRef
@@ -165,7 +172,24 @@ class Evict:
     beneficiary: PodRef
     beneficiary_tenant: TenantName
     cause: Cause
+    pool: PoolName
     compared: tuple[float, float] = (0.0, 0.0)
+    together: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class LoopRefused:
+    """Report that nobody of `tenant` is evicted for this work, because that would undo a reclaim.
+
+    Work of the `beneficiary_tenant` was evicted for that tenant in that pool, not long before
+    `until`. Told once.
+    """
+
+    beneficiary: PodRef
+    beneficiary_tenant: TenantName
+    tenant: TenantName
+    pool: PoolName
+    until: Millis
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +234,8 @@ class Expel:
     """Evict this pod for its own sake, not for another's. Asked again until it is gone.
 
     `EvictionRefused` says that it stays for now. `why` is a sentence, `cause` one of a few fixed
-    words: `unbound`, no node took it; `bypass`, it was never released.
+    words: `unbound`, no node took it; `bypass`, it was never released; `ownerless`, `idle`, it
+    holds its place in vain.
     """
 
     ref: PodRef
@@ -226,6 +251,7 @@ class Notice(Enum):
     RELEASED = "Released"
     RECLAIMED = "Reclaimed"
     REFUSED = "Refused"
+    USELESS = "Useless"
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,6 +273,7 @@ Effect = (
     | Rebuild
     | Release
     | Evict
+    | LoopRefused
     | Adopt
     | Bypassed
     | Expel

@@ -7,44 +7,49 @@ I/O, and gives the same effects for the same events.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import assert_never
 
 from app.core import events as ev
-from app.core.claimants import Claimants
-from app.core.copies import Copies
-from app.core.drift import Drift
-from app.core.effects import Effect, Intend, Notice, Rebuild, Refund, StoreWrite, Tell, WakeAt
-from app.core.hearsay import Hearsay
-from app.core.life import LIVES, Life, Sight, sight
-from app.core.memory import Memory
+from app.core.accounts.copies import Copies
+from app.core.accounts.memory import Memory
+from app.core.accounts.running import Running
+from app.core.chain.records import Records
+from app.core.effects import Effect, Intend, Notice, Rebuild, Refund, StoreWrite, WakeAt
+from app.core.fair.drift import Drift
+from app.core.fair.order import likely
+from app.core.fair.tenancy import Tenancy
+from app.core.fair.usage import Usage
 from app.core.model import Answer, Millis, Pod, Pool, Resource, Tenant, Uid
-from app.core.order import likely
-from app.core.outlook import Outlook
-from app.core.oversight import Oversight, Right
-from app.core.placement import Placement
+from app.core.places.fragmentation import Sample
+from app.core.places.placement import Placement
+from app.core.places.pools import Pools
+from app.core.pods.claimants import Claimants
+from app.core.pods.life import LIVES, Life, Sight, sight
+from app.core.pods.misfits import Misfits
+from app.core.pods.oversight import Oversight, Right
+from app.core.pods.roster import Roster
+from app.core.pods.tracked import Tracked
+from app.core.pods.unbound import CAUSE as UNBOUND
+from app.core.pods.vain import Vain
+from app.core.pods.zombies import Zombies
 from app.core.policy import Policy
-from app.core.pools import Pools
-from app.core.records import Records
 from app.core.resources import ManagedResources
-from app.core.resting import Resting
-from app.core.roster import Roster
-from app.core.running import Running
-from app.core.tenancy import Tenancy
-from app.core.tracked import Tracked
-from app.core.turns import Turns
-from app.core.unbound import Unbound
-from app.core.usage import Usage
-from app.core.views import Bulletin
+from app.core.telling.hearsay import Hearsay
+from app.core.telling.news import News
+from app.core.telling.outlook import Outlook
+from app.core.telling.sentences import explain, released
+from app.core.telling.views import Bulletin
+from app.core.turns.resting import Resting
+from app.core.turns.turns import Turns
 
 WINDOW = 256
 """Most releases in flight at once: enough to keep the API server busy, few enough that a change
 of order takes effect at once."""
 
 WITNESSES = 1
-"""With how many siblings the live leader compares each release, to measure the drift. The
-first that could start is, as a rule, the one that comes closest to the bound."""
+"""Siblings the live leader compares a release with for the drift: the likeliest to break it."""
 
 
 class Engine:
@@ -59,22 +64,27 @@ class Engine:
         evicts_bypassed: bool = False,
         classes: Mapping[str, Resource] | None = None,
         records: bool = True,
+        copied: bool = True,
+        reclaims: Collection[Vain] = (),
+        sample: Sample | None = None,
     ) -> None:
+        """`records`: an audit chain is told; `copied`: so is a store, and the owners of pods;
+        `sample`: the pods to pack for, where another engine knows that."""
         self.drift = Drift(witnesses)
         self._tenancy = Tenancy()
-        self._pools = Pools(managed)
+        self._pools = Pools(managed, sample)
         self._placement = Placement(self._pools)
         self._usage = Usage(self._tenancy, self._placement)
         self._claimants = Claimants(managed, classes)
         self._roster = Roster(self._tenancy, self._pools, self._usage, self._claimants)
         self.memory = Memory(self._roster, self._tenancy, managed)
         self._running = Running(self._roster, managed)
-        self._copies = Copies(self._roster, self._running)
+        self._copies = Copies(self._roster, self._running, silent=not copied)
         self._turns = Turns(
             self._roster, self._pools, self._placement, self.drift, window=window, evicts=evicts
         )
         self._resting = Resting(self._roster)
-        self._hearsay = Hearsay(self._roster)
+        self._hearsay = Hearsay(self._roster, self._pools.growth)
         self.outlook = Outlook(
             self._roster,
             self._tenancy,
@@ -87,12 +97,15 @@ class Engine:
             self._running,
         )
         self._oversight = Oversight(self._roster, evicts_bypassed)
-        self._unbound = Unbound(self._roster)
-        self._records = Records(self._roster, self._tenancy, self._oversight, silent=not records)
+        self._misfits = Misfits(self._roster, self._pools.growth, explain)
+        self.zombies = Zombies(self._roster, reclaims, self._turns.evictions.goes)
+        self._records = Records(
+            self._roster, self._tenancy, self._oversight, self._turns.truces, silent=not records
+        )
         self._fresh: set[ev.Source] = set()
         self._epoch: int | None = None
         self._store_ready = False
-        self._news: list[Tracked] = []
+        self._news = News(self._roster, self.outlook, silent=not copied)
         self._effects: list[Effect] = []
         self._woken: Millis | None = None
 
@@ -128,6 +141,10 @@ class Engine:
         """Return everything a store must hold to equal this engine."""
         return self._copies.whole()
 
+    def wants_gone(self, uid: Uid) -> bool:
+        """Tell whether a pod is still to be evicted; what it was ordered for may have passed."""
+        return self._turns.evictions.wanted(uid)
+
     def notes(self) -> Iterator[tuple[str, str]]:
         """Return what the audit chain was last told of everything that is there."""
         return self._records.notes()
@@ -141,8 +158,7 @@ class Engine:
 
         Without `fences`: of those alone that were released.
         """
-        stamps = (t.stamp for t in self._roster.pods.values())
-        epochs = (epoch for epoch, sequence in stamps if fences or sequence > 0)
+        epochs = (t.stamp[0] for t in self._roster.pods.values() if fences or t.stamp[1] > 0)
         return max(likely(epochs), likely(self.memory.epochs()))
 
     def _act(self) -> None:
@@ -150,9 +166,7 @@ class Engine:
         self._roster.settle()
         self.memory.restore()
         if self._epoch is not None and self._oversight.since is not None:
-            found = [*self._oversight.run(self._usage.now), *self._unbound.run()]
-            self._records.ordered(found)
-            self._effects += found
+            self._order([*self._oversight.run(self._usage.now), *self._misfits.run()])
             self._roster.settle()
         self._effects += self._copies.changes()
         if self._epoch is not None and self._store_ready:
@@ -162,14 +176,20 @@ class Engine:
             self._effects += releases
             self._roster.settle()
             self._effects += self._copies.changes()
-        self._tell_news()
+        self._effects += self._news.tell()
         self._set_alarm()
+
+    def _order(self, effects: list[Effect]) -> None:
+        """Ask for these, and keep in mind that they were asked for."""
+        effects = self._turns.evictions.ordered(effects)
+        self._records.ordered(effects)
+        self._effects += effects
 
     def _set_alarm(self) -> None:
         """Ask to be woken when something is due by time alone, unless that was asked already."""
         due = [self._resting.due(), self._usage.due(), self._turns.wake_at()]
         if self._oversight.since is not None:
-            due += (self._oversight.due(), self._unbound.due())
+            due += (self._oversight.due(), self._misfits.due())
         at = min((each for each in due if each is not None), default=None)
         if at is not None and at != self._woken:
             self._effects.append(WakeAt(at))
@@ -183,8 +203,13 @@ class Engine:
                 self._turns.in_flight.discard(uid)  # others may take its place
             case ev.EvictionAccepted(_, uid):
                 self._records.evicted(uid)
+                self._effects += self._turns.evictions.accepted(uid)
             case ev.EvictionRefused(_, uid):
-                self._spare(uid)
+                self._effects += self._turns.evictions.refused(uid)
+            case ev.FoundUseless(_, uid, kind, why):
+                self._order(self.zombies.find(uid, kind, why))
+            case ev.FoundUseful(_, uid, kind):
+                self._turns.evictions.withdraw(self.zombies.clear(uid, kind), kind.value)
             case ev.Installed(_, since):
                 self._oversight.since = since
             case ev.CheckpointsRead(_, checkpoints):
@@ -208,6 +233,7 @@ class Engine:
                 self._pools.drop_bystander(uid)
                 self._records.vanished(uid)
                 self._forget(uid)
+                self._roster.gangs.gone(uid)
             case ev.BystanderObserved(_, bystander):
                 self._pools.put_bystander(bystander)
                 self._forget(bystander.uid)
@@ -246,6 +272,10 @@ class Engine:
                 self._claimants.put_class(name, stated)
             case ev.ClassGone(_, name):
                 self._claimants.put_class(name, None)
+            case ev.GroupObserved(_, group):
+                self._roster.gangs.put(group)
+            case ev.GroupGone(_, namespace, name):
+                self._roster.gangs.drop(namespace, name)
             case ev.SourceFresh(_, source):
                 self._fresh.add(source)
             case ev.SourceStale(_, source):
@@ -262,12 +292,13 @@ class Engine:
         if life is Life.USING and seen is Sight.GATED:
             return  # a sighting from before the release
         if life is None:
+            self._roster.gangs.over(pod)
             self._records.over(pod, live=ev.Source.PODS in self._fresh)
             self._forget(pod.uid)
         elif known is None:
             tracked = self._roster.add(pod, life)
             if life is Life.HELD and self.ready:
-                self._news.append(tracked)
+                self._news.add(tracked)
             self._oversee(tracked, new=True)
         else:
             self._roster.change(known, pod, life)
@@ -278,10 +309,11 @@ class Engine:
         if tracked.life is not Life.USING:
             self._records.seen(tracked)
             return
-        live = ev.Source.PODS in self._fresh
-        right = self._oversight.see(tracked, new=new, live=live)
+        if tracked.pod.terminating:
+            self._turns.leave(tracked)
+        right = self._oversight.see(tracked, new=new, live=ev.Source.PODS in self._fresh)
         if right is Right.RELEASED:
-            self._unbound.see(tracked)
+            self._turns.evictions.withdraw(self._misfits.see(tracked), UNBOUND)
         if right is not None:
             self._records.passed(tracked, right)
 
@@ -294,27 +326,17 @@ class Engine:
         stay, leaf = known.stay, known.leaf
         if leaf is not None and stay is not None and stay.overstayed(self._usage.now):
             self._turns.picker.bar(leaf, self._usage.now)
-        if known.evicted:
-            self._say(known, Notice.RECLAIMED, known.evicted)
+        self._effects += self._turns.evictions.gone(known)
         self._roster.remove(known)
         self._turns.forget(uid)
         self._oversight.forget(uid)
-        self._unbound.forget(uid)
+        self._misfits.forget(uid)
+        self.zombies.clear(uid)
         self._resting.forget(uid)
 
     def _rule(self, policy: Policy) -> None:
         self._roster.put_policy(policy)
         self._oversight.rule(policy.mode, self._usage.now)
-
-    def _spare(self, uid: Uid) -> None:
-        """An eviction was refused. What is asked again by itself is nobody's place."""
-        known = self._roster.pods.get(uid)
-        if known is None:
-            return
-        if self._oversight.stays(uid) or self._unbound.stays(uid):
-            known.evicted = ""
-        else:
-            self._turns.spare(known)
 
     def _answer(self, at: Millis, uid: Uid, answer: Answer) -> None:
         self._turns.in_flight.discard(uid)
@@ -328,8 +350,9 @@ class Engine:
                 pod = replace(known.pod, gates=(), release=intent.stamp, pool=intent.pool)
                 self._roster.change(known, pod, Life.USING)
                 waited = max(0, at - known.pod.since) // 1000
-                where = f"to pool {intent.pool}" if intent.pool else "to any node"
-                self._say(known, Notice.RELEASED, f"{where} after {waited} s")
+                awaits = self._usage.awaited(known.stay) is not None
+                text = released(intent.pool, waited, awaits)
+                self._effects += self._news.of(known, Notice.RELEASED, text)
             case Answer.GONE:
                 self._forget(uid)
             case Answer.HELD | Answer.UNSENT:
@@ -370,20 +393,8 @@ class Engine:
         self._turns.end()
         self._oversight.end()
         self._records.end()
+        self.zombies.end()
         for tracked in self._roster.pods.values():
             if tracked.life is Life.RELEASING:
                 self._roster.change(tracked, tracked.pod, Life.HELD)
             tracked.intent = None
-            tracked.evicted = ""
-
-    def _tell_news(self) -> None:
-        """Tell the owners of pods that came and were not released at once, and why they wait."""
-        pods, news, self._news = self._roster.pods, self._news, []
-        held = [t for t in news if t.life is Life.HELD and pods.get(t.pod.uid) is t]
-        for tracked, text in self.outlook.texts(held):
-            self._say(tracked, Notice.HELD, text)
-        for tracked, text in self.outlook.texts(self._roster.take_changed()):
-            self._say(tracked, Notice.WAITING, text)
-
-    def _say(self, tracked: Tracked, notice: Notice, message: str) -> None:
-        self._effects.append(Tell(tracked.ref, notice, message))

@@ -6,10 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from app.core.checkpoint import Checkpoint
-from app.core.claims import ResourceClaim
+from app.core.admission.priorities import PriorityClass
+from app.core.asks.claims import ResourceClaim
+from app.core.asks.groups import Group
 from app.core.effects import Intend
+from app.core.fair.checkpoint import Checkpoint
+from app.core.fair.runs import Run
 from app.core.model import (
+    Amounts,
     Answer,
     Bystander,
     Millis,
@@ -23,9 +27,8 @@ from app.core.model import (
     TenantName,
     Uid,
 )
+from app.core.pods.vain import Vain
 from app.core.policy import Policy
-from app.core.priorities import PriorityClass
-from app.core.runs import Run
 
 
 class Source(Enum):
@@ -39,9 +42,16 @@ class Source(Enum):
     PRIORITIES = "priorities"
     CLAIMS = "resourceclaims"
     CLASSES = "deviceclasses"
+    JOBS = "jobs"
+    JOB_SETS = "jobsets"
+    POD_GROUPS = "podgroups.scheduling.x-k8s.io"
+    NATIVE_GROUPS = "podgroups.scheduling.k8s.io"
 
 
-NEEDED = frozenset(Source) - {Source.PRIORITIES}
+GROUPS = frozenset({Source.JOBS, Source.JOB_SETS, Source.POD_GROUPS, Source.NATIVE_GROUPS})
+"""The lists that only tell how many pods a gang has: without them, only such gangs wait."""
+
+NEEDED = frozenset(Source) - {Source.PRIORITIES} - GROUPS
 """The lists the engine must have seen whole, and fresh, before it decides anything."""
 
 
@@ -109,11 +119,14 @@ class TenantGone:
 
 @dataclass(frozen=True, slots=True)
 class PoolObserved:
-    """A Pool resource exists in this state."""
+    """A Pool resource exists in this state. `offered`: the capacity that its status tells, if
+    a leader has told any.
+    """
 
     at: Millis
     pool: Pool
     by: str = ""
+    offered: Amounts | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +204,23 @@ class ClassGone:
 
 
 @dataclass(frozen=True, slots=True)
+class GroupObserved:
+    """A Job, JobSet or PodGroup says this of a gang."""
+
+    at: Millis
+    group: Group
+
+
+@dataclass(frozen=True, slots=True)
+class GroupGone:
+    """It exists no more. `name` is that of the gang."""
+
+    at: Millis
+    namespace: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
 class SourceFresh:
     """A list is complete and its watch is live."""
 
@@ -237,6 +267,25 @@ class EvictionRefused:
 
     at: Millis
     uid: Uid
+
+
+@dataclass(frozen=True, slots=True)
+class FoundUseless:
+    """A pod holds its place in vain; `why` is a sentence for its owner."""
+
+    at: Millis
+    uid: Uid
+    kind: Vain
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class FoundUseful:
+    """A pod was looked at, and does not hold its place in vain for this reason."""
+
+    at: Millis
+    uid: Uid
+    kind: Vain
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,6 +371,8 @@ ClusterEvent = (
     | ClaimGone
     | ClassObserved
     | ClassGone
+    | GroupObserved
+    | GroupGone
     | SourceFresh
     | SourceStale
 )
@@ -333,6 +384,8 @@ NewsEvent = (
     | EvictionAccepted
     | ReleaseStuck
     | EvictionRefused
+    | FoundUseless
+    | FoundUseful
     | StoreReady
     | StoreLost
     | Installed

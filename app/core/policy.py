@@ -13,6 +13,7 @@ from app.core.model import Millis
 
 NONE = Millis(0)
 FIVE_MINUTES = Millis(5 * 60_000)
+TEN_MINUTES = Millis(10 * 60_000)
 FOUR_HOURS = Millis(4 * 3_600_000)
 
 
@@ -45,7 +46,8 @@ class Mode(Enum):
 class Policy:
     """`history` is how much past borrowing counts next to present borrowing (kappa); 0: not.
 
-    `scheduling_timeout`: so long a released pod may go without a node; 0: for ever.
+    `scheduling_timeout`: so long a released pod may go without a node, `gang_timeout` a gang be
+    without some of its pods; 0: for ever.
     """
 
     history: Fraction = Fraction(0)
@@ -56,5 +58,6 @@ class Policy:
     reclaim: Reclaim = Reclaim.GUARANTEE
     within_queue: WithinQueue = WithinQueue.NEVER
     min_runtime: Millis = FIVE_MINUTES
+    gang_timeout: Millis = TEN_MINUTES
     scheduling_timeout: Millis = FIVE_MINUTES
     mode: Mode = Mode.ENFORCE

@@ -18,6 +18,9 @@ from app.core.model import Amounts, Resource
 CPU = Resource("cpu")
 PODS = Resource("pods")
 
+MIB = 1024**2
+GIB = 1024**3
+
 _BINARY: dict[str, int] = {
     suffix: 1024**step for step, suffix in enumerate(["Ki", "Mi", "Gi", "Ti", "Pi", "Ei"], 1)
 }

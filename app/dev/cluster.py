@@ -175,7 +175,8 @@ class Cluster:
             with told.step("Starting Kubernetes"):
                 control_plane = ControlPlane.prepare(self.folder, self.processes, options.bodies)
                 redis = given_redis() or start_redis(self.folder, self.processes, options.durable)
-                control_plane.start(tools, options.node_groups(), options.durable)
+                groups = options.node_groups()
+                control_plane.start(tools, groups, options.durable, options.pod_groups)
             state = State(options, str(tools.kubectl), str(tools.helm), redis, ready=False)
             self._write(state)
             if options.fairgate:

@@ -11,7 +11,6 @@ import json
 import shlex
 import sys
 import time
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -20,6 +19,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from app.arguments import Form, Output
 from app.core.errors import ToolMissing
 from app.dev import tools as programs
 from app.dev.cluster import Cluster
@@ -44,13 +44,6 @@ _GPU_POD = json.dumps(
 LOOK_SECONDS = 1.0
 
 
-class Output(StrEnum):
-    """How a result is printed."""
-
-    TEXT = "text"
-    JSON = "json"
-
-
 Nodes = Annotated[int, typer.Option(min=0, max=5000, help="How many nodes, played by KWOK.")]
 Gpus = Annotated[int, typer.Option(min=0, max=10_000, help="GPUs of each node.")]
 Folder = Annotated[
@@ -62,7 +55,6 @@ Folder = Annotated[
         show_default=False,
     ),
 ]
-Form = Annotated[Output, typer.Option("--output", "-o", help="text, or json which is stable.")]
 
 dev_app = typer.Typer(
     no_args_is_help=True,

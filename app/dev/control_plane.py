@@ -64,12 +64,18 @@ class ControlPlane:
         """The kubeconfig of the person who set the cluster up, who may do anything."""
         return self.plan.folder / "kubeconfig"
 
-    def start(self, tools: Tools, groups: Sequence[NodeGroup], durable: bool) -> None:
+    def start(
+        self,
+        tools: Tools,
+        groups: Sequence[NodeGroup],
+        durable: bool,
+        pod_groups: bool = False,
+    ) -> None:
         """Start everything and return once every node takes pods. Raises ClusterError."""
         plan = self.plan
         needed = [
             self._start("etcd", tools.etcd, flags.etcd(plan, durable)),
-            self._start("kube-apiserver", tools.apiserver, flags.apiserver(plan)),
+            self._start("kube-apiserver", tools.apiserver, flags.apiserver(plan, pod_groups)),
         ]
         with self.api() as api:
             self._wait({"the API server": lambda: api.call("GET", "/readyz") is None}, needed)

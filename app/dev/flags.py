@@ -78,7 +78,14 @@ def etcd(plan: Plan, durable: bool) -> list[str]:
     return _flags(flags) + ([] if durable else ["--unsafe-no-fsync"])
 
 
-def apiserver(plan: Plan) -> list[str]:
+POD_GROUPS = {
+    "feature-gates": "GenericWorkload=true",
+    "runtime-config": "scheduling.k8s.io/v1alpha2=true",
+}
+"""What makes the API server offer Kubernetes' own pod groups."""
+
+
+def apiserver(plan: Plan, pod_groups: bool = False) -> list[str]:
     """The API server as a cluster that takes security seriously would run it."""
     pem = plan.certificates
     return _flags(
@@ -111,6 +118,7 @@ def apiserver(plan: Plan) -> list[str]:
             "requestheader-extra-headers-prefix": "X-Remote-Extra-",
             "proxy-client-cert-file": pem.certificate("front-proxy-client"),
             "proxy-client-key-file": pem.key("front-proxy-client"),
+            **(POD_GROUPS if pod_groups else {}),
         }
     )
 

@@ -14,7 +14,7 @@ class Options(msgspec.Struct, frozen=True):
     start Fairgate too. `durable`: etcd and Redis keep what they acknowledged, at the price of
     speed. `exempt`: namespaces Fairgate leaves alone besides those of the chart. `environment`:
     more settings for the processes of Fairgate. `bodies`: the API server's audit log tells what was
-    sent and answered.
+    sent and answered. `pod_groups`: it offers Kubernetes' own pod groups, which are alpha.
     """
 
     nodes: int = 8
@@ -25,6 +25,7 @@ class Options(msgspec.Struct, frozen=True):
     exempt: tuple[str, ...] = ()
     environment: dict[str, str] = {}
     bodies: bool = False
+    pod_groups: bool = False
 
     def node_groups(self) -> tuple[NodeGroup, ...]:
         """Return the groups of nodes that are meant."""

@@ -13,6 +13,9 @@ POLL_SECONDS = 0.05
 PORTS = range(20_000, 32_000)
 """Below those the kernel hands out to connections, so that none of them takes ours first."""
 
+_KEPT: list[socket.socket] = []
+"""Bound to the ports we gave, so that no program side by side with us chooses one of them."""
+
 Condition = Callable[[], bool]
 
 
@@ -49,16 +52,22 @@ def until(
 
 
 def free_ports(count: int) -> list[int]:
-    """Return so many different ports of the loopback that nobody listens on."""
+    """Return so many different ports of the loopback that nobody listens on or was given.
+
+    They stay ours while this program runs: a socket is bound to each that never listens. Whoever
+    listens there itself has to set SO_REUSEADDR, as servers do.
+    """
     found: list[int] = []
-    # No secret: only meant to keep two clusters from choosing alike.
     for port in random.sample(PORTS, len(PORTS)):
         if len(found) == count:
             return found
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            found.append(port)
+        kept = socket.socket()
+        try:
+            kept.bind(("127.0.0.1", port))
+        except OSError:
+            kept.close()
+            continue
+        kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        _KEPT.append(kept)
+        found.append(port)
     raise ClusterError(f"No {count} ports are free between {PORTS.start} and {PORTS.stop}.")

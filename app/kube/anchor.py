@@ -13,9 +13,9 @@ from urllib.parse import quote
 import msgspec
 
 from app import wire
-from app.core.audit_lines import SignedHead, read_head
+from app.core.chain.audit_lines import SignedHead, read_head
 from app.core.errors import ClusterRefused, ClusterUnavailable, EpochStale, InvalidInput
-from app.core.order import MOST
+from app.core.fair.order import MOST
 from app.kube.client import MERGE_PATCH, Client
 
 log = logging.getLogger("fairgate.kube")

@@ -104,7 +104,7 @@ def event(notice: Tell) -> dict[str, Any]:
             "name": ref.name,
             "uid": ref.uid,
         },
-        "type": "Warning" if notice.notice is Notice.REFUSED else "Normal",
+        "type": "Warning" if notice.notice in (Notice.REFUSED, Notice.USELESS) else "Normal",
         "reason": notice.notice.value,
         "message": notice.message[:LONGEST_MESSAGE],
         "source": {"component": COMPONENT},

@@ -16,10 +16,10 @@ from urllib.parse import quote
 import msgspec
 
 from app import wire
+from app.core.admission.gate import Patch
+from app.core.admission.keys import OURS
 from app.core.effects import Notice, PodRef, Tell
 from app.core.errors import ClusterRefused, ClusterUnavailable
-from app.core.gate import Patch
-from app.core.keys import OURS
 from app.core.model import ADOPTED, ANNOTATION_RELEASE, GATE, Uid
 from app.kube.announce import event
 from app.kube.client import JSON_PATCH, MERGE_PATCH, Client

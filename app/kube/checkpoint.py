@@ -15,10 +15,10 @@ from urllib.parse import quote
 import msgspec
 
 from app import wire
-from app.core.checkpoint import Checkpoint, Kept, Totals
 from app.core.errors import ClusterRefused, ClusterUnavailable
+from app.core.fair.checkpoint import Checkpoint, Kept, Totals
+from app.core.fair.order import NEVER, Served
 from app.core.model import Amounts, Millis, PoolName, Resource, TenantName, UserName
-from app.core.order import NEVER, Served
 from app.core.resources import CPU
 from app.kube.client import MERGE_PATCH, Client
 

@@ -81,6 +81,7 @@ class Client:
         query: Query = (),
         body: bytes | dict[str, Any] | list[Any] | None = None,
         content_type: str = JSON,
+        accept: str = "",
         timeout: float = 10.0,
     ) -> bytes:
         """Send one request and return the body of its answer.
@@ -92,7 +93,9 @@ class Client:
         data = _encode(body, content_type)
         limits = aiohttp.ClientTimeout(total=timeout, sock_connect=min(CONNECT_SECONDS, timeout))
         try:
-            async with self._send(method, path, query, data, content_type, limits) as response:
+            async with self._send(
+                method, path, query, data, content_type, limits, accept
+            ) as response:
                 answer: bytes = await response.read()
         except (aiohttp.ClientError, OSError) as error:  # TimeoutError is an OSError
             raise self._silent(method, path, error) from error
@@ -131,8 +134,11 @@ class Client:
         data: bytes | None,
         content_type: str,
         limits: aiohttp.ClientTimeout,
+        accept: str = "",
     ) -> Any:
         headers = {"Content-Type": content_type} if data is not None else {}
+        if accept:
+            headers["Accept"] = accept
         token = self._token.value()
         if token:
             headers["Authorization"] = token

@@ -8,15 +8,21 @@ that it cannot understand.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from datetime import datetime
 
 from app import wire
-from app.core import claims as devices
 from app.core import events, model
-from app.core.annotations import declared_runtime, may_be_evicted, named_gang, named_pools
+from app.core.asks import claims as devices
+from app.core.asks.annotations import declared_runtime, may_be_evicted, named_pools
+from app.core.asks.gpu_memory import stated
+from app.core.asks.groups import Words, membership, starts_anew
+from app.core.asks.levels import named_level, named_style
 from app.core.errors import InvalidInput
 from app.core.resources import ManagedResources, amounts
+from app.kube.constraints import read_affinity, read_taints, read_tolerations
+from app.kube.distances import read_spacings
+from app.kube.hami import with_hami
 from app.kube.sharing import Shared, name
 
 _PHASES = {
@@ -71,8 +77,9 @@ class Pods:
         # Only its node speaks for a static pod, and it speaks for nobody.
         submitter = None if is_mirror else written.get(model.ANNOTATION_SUBMITTER)
         pool = labels.get(model.LABEL_POOL)
-        gang, size = named_gang(written)
+        gang, size = membership(_words(pod))
         started = pod.status.start_time
+        only, affinity = read_affinity(spec.affinity)
         return model.Pod(
             uid=model.Uid(meta.uid),
             namespace=name(meta.namespace),
@@ -86,7 +93,10 @@ class Pods:
             node=model.NodeName(name(spec.node_name)) if spec.node_name else None,
             pool=model.PoolName(name(pool)) if pool else None,
             selector=shared.mapping(spec.node_selector or {}),
-            only=shared.value(_only(spec.affinity)) if spec.affinity else None,
+            only=shared.value(only) if only is not None else None,
+            affinity=shared.value(affinity) if affinity is not None else None,
+            tolerations=shared.value(read_tolerations(spec.tolerations)),
+            spacings=shared.value(read_spacings(spec, meta.namespace, labels)),
             pools=shared.value(tuple([model.PoolName(each) for each in named_pools(written)])),
             phase=_phase(pod),
             terminating=meta.deletion_timestamp is not None,
@@ -94,16 +104,28 @@ class Pods:
             has_annotations=meta.annotations is not None,
             gang=name(gang),
             gang_size=size,
+            gang_anew=starts_anew(written),
+            failed=pod.status.phase == "Failed",
             owner=shared.value(_owner(meta)),
             started=read_time("startTime", started) if started else None,
             max_runtime=shared.value(_longest_life(written, spec.active_deadline_seconds)),
             preemptible=may_be_evicted(written),
+            gpu_memory=stated(written),
             quality=_QUALITIES.get(pod.status.qos_class or "", model.Quality.BURSTABLE),
             mirror=is_mirror,
             freed_by=name(written.get(model.ANNOTATION_CHANGED_BY, "")),
             claims=_claims(pod),
             plain=shared.mapping(demand) if has_devices else None,
+            style=named_style(written),
+            near=shared.value(named_level(written)),
+            bounds=shared.value(_bounds(spec.affinity)) if spec.affinity else model.NO_BOUNDS,
         )
+
+
+def _words(pod: wire.Pod) -> Words:
+    meta, group = pod.metadata, pod.spec.scheduling_group
+    named = (group.pod_group_name or "") if group else ""
+    return Words(meta.labels or {}, meta.annotations or {}, meta.job, named)
 
 
 def _owner(meta: wire.OwnedMetadata) -> str:
@@ -185,37 +207,30 @@ def read_node(node: wire.Node, at: model.Millis) -> events.NodeObserved:
         model.Node(
             name=model.NodeName(node.metadata.name),
             labels=node.metadata.labels or {},
-            allocatable=amounts(node.status.allocatable or {}),
+            allocatable=with_hami(
+                amounts(node.status.allocatable or {}), node.metadata.annotations or {}
+            ),
             ready=ready and not node.spec.unschedulable,
+            taints=read_taints(node.spec.taints),
         ),
     )
 
 
-def _only(affinity: wire.Affinity) -> model.Pin:
-    """Return the nodes that a required affinity names, as the DaemonSet controller writes it."""
+def _bounds(affinity: wire.Affinity) -> model.Bounds:
+    """Return what a release finds written where it adds node affinity."""
     nodes = affinity.node_affinity
-    required = nodes.required_during_scheduling_ignored_during_execution if nodes else None
-    if required is None:
+    if nodes is None:
+        return model.Bounds(affinity=True)
+    required = nodes.required_during_scheduling_ignored_during_execution
+    terms = (required.node_selector_terms or ()) if required else ()
+    written = nodes.preferred_during_scheduling_ignored_during_execution
+    return model.Bounds(True, True, bool(written), tuple(_expressions(term) for term in terms))
+
+
+def _expressions(term: wire.NodeTerm) -> bool | None:
+    if not (term.match_expressions or term.match_fields):
         return None
-    names: set[str] = set()
-    for term in required.node_selector_terms or ():  # any of them is enough
-        named = _named(term.match_fields or ())
-        if named is not None:
-            names |= named
-        elif term.match_expressions or term.match_fields:
-            return None
-        # An empty term matches no node.
-    return tuple(sorted(model.NodeName(name(each)) for each in names))
-
-
-def _named(fields: Iterable[wire.Requirement]) -> set[str] | None:
-    """Return the nodes that all of these allow, None if they name none."""
-    found: set[str] | None = None
-    for field in fields:
-        if field.key == "metadata.name" and field.operator == "In":
-            values = set(field.values or ())
-            found = values if found is None else found & values
-    return found
+    return bool(term.match_expressions)
 
 
 def _phase(pod: wire.Pod) -> model.Phase:

@@ -5,20 +5,22 @@ Both name the uid, so that another pod of the same name is never touched.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 from urllib.parse import quote
 
-import msgspec
-
-from app import wire
 from app.core.effects import Adopt, PodRef
-from app.core.errors import ClusterRefused, ClusterUnavailable
-from app.core.model import ADOPTED, ANNOTATION_RELEASE
+from app.core.errors import ClusterError, ClusterRefused
+from app.core.model import ADOPTED, ANNOTATION_RELEASE, Uid
+from app.kube.budgets import Guarded, overdrawn, read_guarded
 from app.kube.client import MERGE_PATCH, Client
 
 SERVER_SECONDS = 5
 """What the API server may spend on one request; it gives up on it afterwards."""
 
-_bare = msgspec.json.Decoder(wire.Bare)
+LEAST_SECONDS = 0.05
+"""An eviction that may not take even so long is not sent."""
+
 _LIMIT = [("timeout", f"{SERVER_SECONDS}s")]
 
 
@@ -49,49 +51,69 @@ class PodAdopter:
 
 
 class PodEvictor:
-    """`ports.Evictor` by the Eviction API, which honours disruption budgets."""
+    """`ports.Evictor` by the Eviction API, which honours disruption budgets.
 
-    def __init__(self, client: Client) -> None:
+    `left` tells for how many seconds this process may act: no eviction may take longer.
+    """
+
+    def __init__(self, client: Client, *, left: Callable[[], float] = lambda: float("inf")) -> None:
         self._client = client
+        self._left = left
 
     async def evict(self, ref: PodRef) -> bool:
         """Evict a pod; False: it stays for now, because a budget or a busy server says so.
 
         True also if it is gone already. Raises ClusterError.
         """
-        if not await self._is_there(ref):
+        if await read_guarded(self._client, _path(ref), ref.uid, SERVER_SECONDS) is None:
             return True  # the server tries for ten seconds to evict another pod of that name
+        seconds = min(SERVER_SECONDS, 0.8 * self._left())
+        if seconds < LEAST_SECONDS:
+            return False
+        return not await self._ask(ref, seconds)
+
+    async def kept(self, refs: Sequence[PodRef]) -> Mapping[Uid, str]:
+        """Return those who would stay if all of these were evicted now. Raises ClusterError."""
+        kept: dict[Uid, str] = {}
+        there: list[tuple[PodRef, Guarded]] = []
+        for ref in refs:
+            pod = await read_guarded(self._client, _path(ref), ref.uid, SERVER_SECONDS)
+            if pod is None:
+                continue
+            there.append((ref, pod))
+            try:
+                why = await self._ask(ref, SERVER_SECONDS, dry=True)
+            except ClusterError as error:
+                why = str(error)
+            if why:
+                kept[ref.uid] = why
+        return kept or await overdrawn(self._client, there, SERVER_SECONDS)
+
+    async def _ask(self, ref: PodRef, seconds: float, *, dry: bool = False) -> str:
+        """Ask for an eviction; return why it is put off, "" if it is not. Raises ClusterError."""
+        options: dict[str, Any] = {"preconditions": {"uid": ref.uid}}
+        if dry:
+            options["dryRun"] = ["All"]
         body = {
             "apiVersion": "policy/v1",
             "kind": "Eviction",
             "metadata": {"namespace": ref.namespace, "name": ref.name},
-            "deleteOptions": {"preconditions": {"uid": ref.uid}},
+            "deleteOptions": options,
         }
         try:
             await self._client.request(
                 "POST",
                 f"{_path(ref)}/eviction",
-                query=_LIMIT,
+                query=[("timeout", f"{seconds:.2f}s")],
                 body=body,
-                timeout=SERVER_SECONDS + 1.0,
+                timeout=seconds + 1.0,
             )
         except ClusterRefused as error:
             if error.status == 429:
-                return False
+                return str(error)
             if error.status not in (404, 409):
                 raise
-        return True
-
-    async def _is_there(self, ref: PodRef) -> bool:
-        try:
-            found = await self._client.request("GET", _path(ref), timeout=SERVER_SECONDS)
-            return _bare.decode(found).metadata.uid == ref.uid
-        except msgspec.DecodeError as error:
-            raise ClusterUnavailable(f"{_path(ref)}: garbled ({error}).") from error
-        except ClusterRefused as error:
-            if error.status == 404:
-                return False
-            raise
+        return ""
 
 
 def _path(ref: PodRef) -> str:

@@ -17,8 +17,9 @@ from app.core import events, model
 from app.core.durations import duration
 from app.core.errors import InvalidInput
 from app.core.policy import Mode, Policy, Reclaim, WithinQueue
-from app.core.resources import amounts
+from app.core.resources import amount, amounts
 from app.kube.checkpoint import read_checkpoint
+from app.kube.constraints import read_tolerations
 from app.kube.convert import created
 
 POLICY = "default"
@@ -73,11 +74,16 @@ def read_pool(pool: wire.Pool, at: model.Millis) -> events.PoolObserved:
             weights=_decimals("weights", spec.weights),
             overcommit=_decimals("overcommit", spec.overcommit),
             placement=_read("placement", _word(model.Style), spec.placement, model.Style.PACK),
+            tolerations=read_tolerations(spec.tolerations),
+            topology=tuple(spec.topology or ()),
             paused=spec.paused,
+            gpu_memory=_memory(spec.gpu_memory),
+            max_capacity=_amounts("maxCapacity", spec.max_capacity),
             generation=pool.metadata.generation,
             uid=pool.metadata.uid,
         ),
         by=changed_by(pool.metadata),
+        offered=_offered(pool.status),
     )
 
 
@@ -101,6 +107,7 @@ def read_policy(policy: wire.Policy, at: model.Millis) -> events.PolicyObserved 
                 "withinQueue", _word(WithinQueue), spec.within_queue, default.within_queue
             ),
             min_runtime=_read("minRuntime", duration, spec.min_runtime, default.min_runtime),
+            gang_timeout=_read("gangTimeout", duration, spec.gang_timeout, default.gang_timeout),
             scheduling_timeout=_read(
                 "schedulingTimeout", duration, spec.scheduling_timeout, default.scheduling_timeout
             ),
@@ -119,6 +126,26 @@ def changed_by(meta: wire.Metadata) -> str:
     if written.get(model.ANNOTATION_CHANGED) != str(meta.generation):
         return ""
     return written.get(model.ANNOTATION_CHANGED_BY, "")
+
+
+def _memory(written: str | int | float | None) -> int | None:
+    """Return the bytes of one device; None: nobody wrote it."""
+    if written is None:
+        return None
+    try:
+        return amount("memory", written) or None
+    except InvalidInput as error:
+        raise InvalidInput(f"gpuMemory: {error}") from error
+
+
+def _offered(status: wire.PoolStatus) -> model.Amounts | None:
+    """Return what a leader said that the pool offers; None of what none can have written."""
+    if status.capacity is None:
+        return None
+    try:
+        return _amounts("capacity", status.capacity)
+    except InvalidInput:
+        return None
 
 
 def _quota(quota: wire.Quota) -> model.Quota:

@@ -54,7 +54,7 @@ class Timing:
 
     A server says something when a watch begins, two seconds before it ends, and once a minute:
     the shorter a watch, the sooner silence tells that a connection is dead. To open one costs the
-    server about as much as to read one object; eight kinds come to a third of a request a second
+    server about as much as to read one object; a dozen kinds come to half a request a second
     for each replica. And the versions from which quiet kinds are followed again never grow old.
     """
     silence: float = 32.0
@@ -62,8 +62,9 @@ class Timing:
     to end it."""
     catch_up: float = 4.0
     """A watch that does not get to a given version in so long lists again."""
-    glance: float = 2.0
-    """How long a watch lasts that is to tell, by the bookmark before its end, how far it is."""
+    glance: float = 3.0
+    """How long a watch lasts that is to tell, by the bookmark two seconds before its end, how far
+    it is. Whole seconds; one that lasts two has no such bookmark, for its time is past by then."""
     outage: float = 10.0
     """Without a connection."""
     backoff: tuple[float, float] = (0.1, 3.0)

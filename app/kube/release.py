@@ -16,7 +16,7 @@ from urllib.parse import quote
 import msgspec
 
 from app import wire
-from app.core import gate
+from app.core.admission import gate
 from app.core.effects import PodRef, Release
 from app.core.errors import ClusterError, ClusterRefused, ClusterUnavailable, PodUnyielding
 from app.core.model import ANNOTATION_RELEASE, GATE, Answer

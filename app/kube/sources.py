@@ -25,7 +25,7 @@ from app.core.events import (
     TenantGone,
 )
 from app.core.resources import ManagedResources
-from app.kube import convert, custom, twins
+from app.kube import convert, custom, groups, twins
 from app.kube.client import Client
 from app.kube.kind import NORMAL, Kind, Timing
 from app.kube.watch import Watch
@@ -169,4 +169,6 @@ def watches(
         Source.CLAIMS: CLAIMS,
         Source.CLASSES: CLASSES,
     }
+    for kind in groups.kinds(ManagedResources(managed)):
+        kinds[kind.source] = kind
     return [Watch(client, kinds[source], sink, clock, timing) for source in sources]

@@ -11,11 +11,11 @@ import logging
 from urllib.parse import quote
 
 from app import wire
-from app.core import priorities
+from app.core.admission import priorities
+from app.core.admission.priorities import NEVER, PriorityClass, Twin
 from app.core.errors import ClusterError, ClusterRefused
 from app.core.events import ClusterEvent, PriorityGone, PriorityObserved, Source, SourceFresh
 from app.core.model import Millis
-from app.core.priorities import NEVER, PriorityClass, Twin
 from app.kube.client import Client
 from app.ports import EventSink
 

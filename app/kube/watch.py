@@ -134,14 +134,24 @@ class Watch(Generic[T]):
         """Deliver all there is, then what is gone since the last list. `first`: its first page."""
         asked = [] if first else list(self._asked)
         seen: set[str] = set()
-        token = ""
+        answer = first or await self._page()
         while True:
-            about = await self._take_page(first or await self._page(token), seen)
-            first = b""
-            self._failures = 0
+            about, items = self._opened(answer, seen)
             token = about.continue_
-            if not token:
-                break
+            # The server reads the next page while this one is taken in.
+            coming = asyncio.create_task(self._page(token)) if token else None
+            try:
+                await asyncio.sleep(0)  # sends the request
+                for item in items:
+                    seen.add(self.kind.key(item.metadata))
+                    await self._observe(item)
+                self._failures = 0
+                if coming is None:
+                    break
+                answer = await coming
+            finally:
+                if coming is not None:
+                    coming.cancel()
         for key in sorted(self._known - seen):
             await self._gone(key)
         self._version = about.resource_version
@@ -187,32 +197,29 @@ class Watch(Generic[T]):
                     await self._stream(self._timing.glance, goal)
         self._told(asked)
 
-    async def _take_page(self, answer: bytes, seen: set[str]) -> wire.ListMeta:
+    def _opened(self, answer: bytes, seen: set[str]) -> tuple[wire.ListMeta, list[T]]:
+        """Return what a page says of itself, and its objects; `seen` gets those not legible."""
         try:
             page = self.kind.page.decode(answer)
         except msgspec.DecodeError:
-            return await self._take_odd_page(answer, seen)
-        for item in page.items or ():
-            seen.add(self.kind.key(item.metadata))
-            await self._observe(item)
-        return page.metadata
+            return self._opened_one_by_one(answer, seen)
+        return page.metadata, page.items or []
 
-    async def _take_odd_page(self, answer: bytes, seen: set[str]) -> wire.ListMeta:
+    def _opened_one_by_one(self, answer: bytes, seen: set[str]) -> tuple[wire.ListMeta, list[T]]:
         """Read a page one object at a time, because there is one we cannot decode."""
+        items: list[T] = []
         try:
             page = _raw_page.decode(answer)
             metas = [(raw, _bare.decode(raw).metadata) for raw in page.items or ()]
         except msgspec.DecodeError as error:
             raise ClusterUnavailable(f"GET {self.kind.path}: garbled ({error}).") from error
         for raw, meta in metas:
-            seen.add(self.kind.key(meta))
             try:
-                item = self.kind.item.decode(raw)
+                items.append(self.kind.item.decode(raw))
             except msgspec.DecodeError as error:
+                seen.add(self.kind.key(meta))
                 self._unreadable(meta, error)
-            else:
-                await self._observe(item)
-        return page.metadata
+        return page.metadata, items
 
     async def _follow(self) -> None:
         """Follow for as long as the source is fresh, over any number of connections."""

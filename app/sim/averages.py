@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from app.core.model import Amounts, Millis, Resource, TenantName
+from app.core.model import Amounts, Millis, PoolName, Resource, TenantName
+from app.core.places.scale import Scale
 from app.sim.owed import Owed
 from app.sim.waits import devices_of
 from app.sim.work import Moment, Step, Work
@@ -28,9 +29,13 @@ def average(
     end: Millis,
     weights: Mapping[TenantName, Fraction],
     device: Resource | None,
+    scale: Scale | None = None,
 ) -> Averages:
-    """Return the averages over [start, end]; of an instant, when both are the same."""
-    play = _Play(capacity, start, end, weights, device)
+    """Return the averages over [start, end]; of an instant, when both are the same.
+
+    Shares are parts of `scale`, where one is given; else of the capacity in each resource.
+    """
+    play = _Play(capacity, start, end, weights, device, scale)
     instant = start
     for moment in timeline:
         if moment.at > end:
@@ -77,7 +82,11 @@ class _Play:
         end: Millis,
         weights: Mapping[TenantName, Fraction],
         device: Resource | None,
+        scale: Scale | None,
     ) -> None:
+        self._scale = scale
+        self._pools: dict[Work, PoolName] = {}
+        self._parts: dict[TenantName, dict[Resource, int]] = {}
         self._window = start, end
         self._device = device
         self._sizes = {resource: amount for resource, amount in capacity.items() if amount > 0}
@@ -100,6 +109,8 @@ class _Play:
         sign = 0 if step is Step.SUBMITTED else 1 if step is Step.RELEASED else -1
         devices = devices_of(work, self._device)
         self._owed.change(work.tenant, sign * devices, devices * (enters - leaves))
+        if moment.pool is not None:
+            self._pools[work] = moment.pool
         if sign:
             self._use(work, sign, moment.at)
 
@@ -127,4 +138,15 @@ class _Play:
                 self._total[resource] += change
                 self._used[resource].set(self._total[resource] / size, at)
             dominant = max(dominant, held[resource] / size)
+        if self._scale is not None:
+            dominant = self._priced(self._scale, work, sign)
         self._shares[work.tenant].set(dominant, at)
+
+    def _priced(self, scale: Scale, work: Work, sign: int) -> float:
+        """Return the share of a tenant after a change, where parts of devices are sold."""
+        held = self._parts.setdefault(work.tenant, {})
+        pool = self._pools.get(work)
+        counted = scale.counted_for(pool, work.demand) if pool is not None else {}
+        for column, grains in counted.items():
+            held[column] = held.get(column, 0) + sign * grains * work.pods
+        return max(held.values(), default=0) / scale.whole

@@ -10,9 +10,9 @@ import gc
 from collections.abc import Mapping
 from statistics import median_low
 
+from app.core.fair.tenancy import Tenancy
 from app.core.model import Millis, Uid
-from app.core.snapshot import Snapshot
-from app.core.tenancy import Tenancy
+from app.core.telling.snapshot import Snapshot
 from app.sim.draws import Drawn
 from app.sim.foresight import foresee
 from app.sim.run_times import RunTimes

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from random import Random
 
+from app.core.fair.tenancy import Tenancy
 from app.core.model import Millis, Pod
-from app.core.snapshot import Snapshot
-from app.core.tenancy import Tenancy
+from app.core.telling.snapshot import Snapshot
 from app.sim.run_times import RunTimes, kind_of, observed
 
 STEP = Millis(10_000)

@@ -13,10 +13,10 @@ import time
 from collections.abc import Callable, Mapping
 
 from app.core.errors import ForecastFailed, StoreError
+from app.core.fair.runs import Run
 from app.core.model import Millis, Uid
 from app.core.resources import ManagedResources
-from app.core.runs import Run
-from app.core.snapshot import Snapshot
+from app.core.telling.snapshot import Snapshot
 from app.foresight_ports import Estimate
 from app.ports import RunReader
 from app.sim.calibration import Range

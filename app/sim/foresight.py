@@ -12,7 +12,7 @@ from typing import Protocol
 
 from app.core import events as ev
 from app.core.model import Millis, Pod, Tenant, Uid
-from app.core.snapshot import Snapshot
+from app.core.telling.snapshot import Snapshot
 from app.sim.world import World
 
 
@@ -45,7 +45,7 @@ def stage(
     arrivals: Iterable[Arrival] = (),
     tenants: Iterable[Tenant] | None = None,
     *,
-    evicts: bool = False,
+    evicts: bool = True,
 ) -> World:
     """Return a World that stands as the snapshot does, before anything happens.
 
@@ -61,11 +61,10 @@ def stage(
         epoch=snapshot.epoch + 1,
         evicts=evicts,
         witnesses=0,
+        turns=snapshot.turns,
+        sample=snapshot.sample,
     )
-    world.hear(
-        ev.CheckpointsRead(snapshot.at, snapshot.turns),
-        *(ev.BystanderObserved(snapshot.at, each) for each in snapshot.bystanders),
-    )
+    world.hear(*(ev.BystanderObserved(snapshot.at, each) for each in snapshot.bystanders))
     for pod in snapshot.running:
         ran = Millis(snapshot.at - (pod.started or snapshot.at))
         left = Millis(0) if pod.terminating else lasting.left(pod, ran)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from app.core.model import Millis, Pod, Uid
-from app.core.snapshot import Snapshot
+from app.core.telling.snapshot import Snapshot
 from app.sim.calibration import Calibration, Forecast, Range
 from app.sim.run_times import Lasted, RunTimes
 

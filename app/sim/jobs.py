@@ -85,4 +85,6 @@ class Job:
             started=started,
             max_runtime=work.max_runtime,
             preemptible=work.preemptible,
+            style=work.manner.style,
+            near=work.manner.near,
         )

@@ -11,6 +11,7 @@ from fractions import Fraction
 from typing import TypeVar
 
 from app.core.model import Amounts, Millis, Resource, TenantName, UserName
+from app.core.places.scale import Scale
 from app.sim.averages import average
 from app.sim.starving import longest_starving
 from app.sim.waits import SIZE_NAMES, Waits, devices_of, figures, nearest_rank, size_class, waits_of
@@ -76,15 +77,16 @@ def measure(
     device: Resource | None,
     large_gang: int = 16,
     unit: int = 1,
+    scale: Scale | None = None,
 ) -> Measures:
     """Return the figures of the window [start, end] of a timeline in order of time.
 
     `weights` names every tenant that counts, `device` what gangs and errors are counted in, `unit`
     how many of its base units make one device; a gang of `large_gang` devices is large. Waits are
     those of work submitted within the window, however late it was released. With `start` equal to
-    `end`, shares and use are those of that instant.
+    `end`, shares and use are those of that instant. `scale` is for where parts of devices are sold.
     """
-    use = average(timeline, capacity, start, end, weights, device)
+    use = average(timeline, capacity, start, end, weights, device, scale)
     waits = waits_of(timeline, start, end)
     users = _grouped((work.user, seconds) for work, seconds in waits.items())
     large = large_gang * unit

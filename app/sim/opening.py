@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from app.core.model import Amounts, Node, NodeName, Pool, PoolName, Resource, Tenant
-from app.core.pools import Pools
+from app.core.places.pools import Pools
 from app.core.resources import ManagedResources, largest
 from app.sim.work import Work
 
@@ -69,7 +69,7 @@ class Opening:
         for pool in self._pools(work):
             plan = self._room.floors[pool].find(((work.demand, work.pods),))
             if plan is not None:
-                return pool, plan.nodes
+                return pool, tuple(node for node in plan.nodes if node is not None)
         return None
 
     def _pools(self, work: Work) -> list[PoolName]:

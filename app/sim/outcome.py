@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 
 from app.core.model import Amounts, Millis, Pod, Tenant, TenantName, UserName
-from app.core.reasons import Why
+from app.core.places.scale import Scale
 from app.core.resources import add
+from app.core.telling.reasons import Why
 from app.sim.family import Family
 from app.sim.measures import Measures, measure
 from app.sim.scenario import Scenario
@@ -63,6 +64,7 @@ class Outcome:
 
     scenario: Scenario
     timeline: Sequence[Moment]
+    scale: Scale
     tenants: Mapping[TenantName, TenantOutcome]
     measures: Measures
     waiting: Sequence[Waiting]
@@ -87,6 +89,7 @@ def sum_up(scenario: Scenario, world: World) -> Outcome:
     """Return what a world came to that has played a scenario until its end."""
     tree = Family(scenario.tenants)
     users = _users(scenario, world)
+    scale = world.engine.outlook.scale()
     measures = measure(
         world.timeline,
         scenario.counted,
@@ -94,11 +97,13 @@ def sum_up(scenario: Scenario, world: World) -> Outcome:
         scenario.until,
         weights=tree.weights(users),
         device=scenario.device,
+        scale=scale if scale.columns else None,
     )
     queued = list(world.queued())
     return Outcome(
         scenario=scenario,
         timeline=world.timeline,
+        scale=scale,
         tenants=_tenants(scenario, world, tree, users),
         measures=measures,
         waiting=list(_waiting(queued[:MOST_TOLD], world)),

@@ -14,8 +14,9 @@ from fractions import Fraction
 from typing import TypeVar
 
 from app.core import durations
+from app.core.asks.levels import is_label, named_level
 from app.core.errors import InvalidInput, InvalidQuantity
-from app.core.model import Millis
+from app.core.model import ANNOTATION_TOPOLOGY, Millis, Near
 from app.core.resources import CPU, amount, parse_quantity
 
 Word = TypeVar("Word", bound=Enum)
@@ -143,6 +144,24 @@ def resource(text: str) -> str:
     if not _RESOURCE.fullmatch(text):
         raise InvalidInput(f"{_quote(text)} is no resource; write one such as nvidia.com/gpu.")
     return text
+
+
+def label(text: str) -> str:
+    """Read the key of a label."""
+    if not is_label(text):
+        raise InvalidInput(f"{_quote(text)} is no label; write one such as example.com/rack.")
+    return text
+
+
+def level(text: str) -> Near:
+    """Read the level that a gang is to be kept together at, as on a pod."""
+    near = named_level({ANNOTATION_TOPOLOGY: text})
+    if near is None:
+        raise InvalidInput(
+            f"{_quote(text)} is no level; write required:LABEL or preferred:LABEL, such as "
+            "required:example.com/rack."
+        )
+    return near
 
 
 def pattern(text: str) -> str:

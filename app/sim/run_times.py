@@ -12,10 +12,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from random import Random
 
+from app.core.fair.tenancy import Tenancy
 from app.core.model import Amounts, Millis, Pod, TenantName, UserName
 from app.core.resources import ManagedResources
-from app.core.snapshot import Snapshot
-from app.core.tenancy import Tenancy
+from app.core.telling.snapshot import Snapshot
 
 KEPT = 200
 """Runs of one kind that count, the latest: people change what they do."""

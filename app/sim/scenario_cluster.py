@@ -17,7 +17,7 @@ from app.core.model import (
     Resource,
     Style,
 )
-from app.core.pools import Pools
+from app.core.places.pools import Pools
 from app.core.resources import PODS, ManagedResources, add
 from app.sim import readers
 from app.sim.opening import settled
@@ -143,6 +143,7 @@ class ClusterReader:
             weights=_factors(record, "weights"),
             overcommit=_factors(record, "overcommit"),
             placement=record.read("placement", readers.choice(Style), Style.PACK),
+            topology=tuple(spot.read(readers.label, "") for spot in record.items("topology")),
             paused=record.read("paused", readers.switch, False),
         )
         self._pools[name] = pool, spot

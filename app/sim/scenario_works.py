@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from app.core.model import Amounts, Millis, PoolName, Resource, Tenant, TenantName, UserName
+from app.core.asks.shape import Manner
+from app.core.model import (
+    Amounts,
+    Millis,
+    PoolName,
+    Resource,
+    Style,
+    Tenant,
+    TenantName,
+    UserName,
+)
 from app.core.resources import PODS, ManagedResources
 from app.sim import readers
 from app.sim.scenario_cluster import Cluster, read_amounts
@@ -32,6 +42,8 @@ _WORK_FIELDS = (
     "pool",
     "running",
     "preemptible",
+    "placement",
+    "topology",
 )
 
 
@@ -122,6 +134,10 @@ class WorksReader:
             pools=pools,
             preemptible=record.read("preemptible", readers.switch, True),
             max_runtime=record.read("maxRuntime", readers.some_cluster_time, None),
+            manner=Manner(
+                record.read("placement", readers.choice(Style), None),
+                record.read("topology", readers.level, None),
+            ),
         )
         running = record.read("running", readers.switch, False)
         for field in ("at", "every") if running else ():
@@ -206,4 +222,5 @@ def _copy(work: Work, index: int, at: Millis, released: Millis | None = None) ->
         released,
         work.preemptible,
         work.max_runtime,
+        work.manner,
     )

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 
 from app.core.errors import ForecastBusy, ForecastFailed
-from app.core.snapshot import Snapshot
+from app.core.telling.snapshot import Snapshot
 from app.foresight_ports import Changes, Comparison
 from app.sim.run_times import RunTimes
 from app.sim.what_if import assumed, changed, fare

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from app.core.model import Amounts, Millis, PoolName, Resource, TenantName
+from app.core.places.scale import Scale
 from app.sim.work import Moment, Step, Work
 
 BARS = "▁▂▃▄▅▆▇█"
@@ -53,19 +54,25 @@ def shares_over_time(
     until: Millis,
     steps: int,
     above: Callable[[TenantName], Sequence[TenantName]],
+    scale: Scale | None = None,
 ) -> Mapping[TenantName, list[float]]:
     """Return the dominant share of every tenant that held anything, averaged over equal steps.
 
-    `above` returns a tenant and those above it, to whom its use counts too.
+    `above` returns a tenant and those above it, to whom its use counts too. `scale` is for where
+    parts of devices are sold.
     """
     size: dict[Resource, float] = {}
-    for pool, offered in offers.items():
+    for pool, offered in offers.items() if scale is None else ():
         for resource, value in _priced(offered, pool, worth).items():
             size[resource] = size.get(resource, 0.0) + value
+    if scale is not None:
+        size = dict.fromkeys(scale.size, float(scale.whole))
     held: dict[TenantName, dict[Resource, list[float]]] = {}
     for stretch in stretches(timeline, until):
         parts = list(_parts(stretch, until, steps))
-        for resource, value in _priced(stretch.work.demand, stretch.pool, worth).items():
+        demand, pool = stretch.work.demand, stretch.pool
+        counted = scale.counted_for(pool, demand) if scale else _priced(demand, pool, worth)
+        for resource, value in counted.items():
             for tenant in above(stretch.work.tenant) if size.get(resource) else ():
                 row = held.setdefault(tenant, {}).setdefault(resource, [0.0] * steps)
                 for step, part in parts:

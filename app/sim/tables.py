@@ -105,6 +105,7 @@ def _bars(outcome: Outcome, width: int) -> Table | None:
         scenario.until,
         steps,
         tree.path,
+        outcome.scale if outcome.scale.columns else None,
     )
     over = f"0 to {span(scenario.until)}"
     table = new_table("Share of the cluster over time", "tenant", over, "mean", "most")

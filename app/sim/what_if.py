@@ -12,6 +12,7 @@ from dataclasses import replace
 from fractions import Fraction
 
 from app.core.errors import InvalidInput
+from app.core.fair.tenancy import Tenancy
 from app.core.model import (
     UNMAPPED_PREFIX,
     Millis,
@@ -20,9 +21,8 @@ from app.core.model import (
     TenantName,
     Uid,
 )
-from app.core.scale import Scale
-from app.core.snapshot import Snapshot
-from app.core.tenancy import Tenancy
+from app.core.places.scale import Scale
+from app.core.telling.snapshot import Snapshot
 from app.foresight_ports import Changes, Fared
 from app.sim.draws import Drawn
 from app.sim.foresight import stage
@@ -102,22 +102,18 @@ def _shares(world: World, tenancy: Tenancy, span: int) -> dict[TenantName, float
     """Return everybody's dominant share of what was used in all of the time."""
     outlook = world.engine.outlook
     scale = outlook.scale()
-    spent: dict[TenantName, dict[Resource, Fraction]] = {}
+    spent: dict[TenantName, dict[Resource, int]] = {}
     for (tenant, _, pool), amounts in outlook.spent(world.now).items():
-        counted = {
-            r: scale.worth.get(pool, {}).get(r, Fraction(1)) * value
-            for r, value in amounts.items()
-            if r in scale.size
-        }
+        counted = scale.measured(pool, amounts)
         for name in tenancy.lineage(tenant):
             sums = spent.setdefault(name, {})
-            for resource, value in counted.items():
-                sums[resource] = sums.get(resource, Fraction(0)) + value
+            for column, value in counted.items():
+                sums[column] = sums.get(column, 0) + value
     return {name: _dominant(sums, scale, span) for name, sums in spent.items()}
 
 
-def _dominant(spent: Mapping[Resource, Fraction], scale: Scale, span: int) -> float:
-    return max((float(v / (scale.size[r] * span)) for r, v in spent.items()), default=0.0)
+def _dominant(spent: Mapping[Resource, int], scale: Scale, span: int) -> float:
+    return max((v / (scale.whole * span) for v in spent.values()), default=0.0)
 
 
 def assumed(runs: RunTimes) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from app.core.asks.shape import ANYHOW, Manner
 from app.core.effects import Cause
 from app.core.model import Amounts, Millis, NodeName, PoolName, TenantName, UserName
 
@@ -29,6 +30,7 @@ class Work:
     released: Millis | None = None
     preemptible: bool = True
     max_runtime: Millis | None = None
+    manner: Manner = ANYHOW
 
 
 class Step(Enum):

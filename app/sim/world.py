@@ -7,7 +7,7 @@ no decision of its own and never looks at a clock.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -15,6 +15,7 @@ from app.core import events as ev
 from app.core.effects import Effect, Evict, Release, WakeAt
 from app.core.engine import Engine
 from app.core.errors import InvalidInput
+from app.core.fair.checkpoint import Checkpoint
 from app.core.model import (
     GATE,
     HELD,
@@ -28,12 +29,14 @@ from app.core.model import (
     PoolName,
     Resource,
     Tenant,
+    TenantName,
     Uid,
     UserName,
 )
+from app.core.places.fragmentation import Sample
 from app.core.policy import Policy
 from app.core.resources import PODS, ManagedResources
-from app.core.views import View
+from app.core.telling.views import View
 from app.sim.jobs import Job
 from app.sim.opening import Opening
 from app.sim.work import Moment, Step, Work
@@ -60,8 +63,9 @@ class World:
     """A cluster of nodes, tenants and pools, and the engine that shares it out.
 
     `add` gives it workloads, which are told of in `timeline` as long as they live; `submit`
-    gives it bare pods. `events` counts what the engine was told after the opening (passes
-    aside), `decisions` the workloads it released or evicted.
+    gives it bare pods. `turns` is what everybody remembers at the start, `sample` the pods to
+    pack for (None: those that come). `events` counts what the engine was told after the opening
+    (passes aside), `decisions` the workloads it released or evicted.
     """
 
     def __init__(
@@ -77,12 +81,17 @@ class World:
         epoch: int = EPOCH,
         evicts: bool = True,
         witnesses: int | None = None,
+        turns: Mapping[TenantName, Checkpoint] | None = None,
+        sample: Sample | None = None,
     ) -> None:
         self.now = start
         self._epoch = epoch
-        self.engine = Engine(managed, window, witnesses, evicts, records=False)
+        self.engine = Engine(
+            managed, window, witnesses, evicts, records=False, copied=False, sample=sample
+        )
         self.started: list[Started] = []
         self.using: dict[Uid, Pod] = {}
+        """Pods past the gate; those of workloads as the API server would show them."""
         self.timeline: list[Moment] = []
         self.events = 0
         self.decisions = 0
@@ -94,7 +103,7 @@ class World:
         self._count = 0
         cluster, members, kinds = tuple(nodes), tuple(tenants), tuple(pools)
         self._opening = Opening(cluster, kinds, members)
-        self.hear(*self._first_news(cluster, members, kinds, policy))
+        self.hear(*self._first_news(cluster, members, kinds, policy, turns or {}))
         self.events = 0
 
     def submit(self, pod: Pod, at: Millis, duration: int | None) -> None:
@@ -106,6 +115,8 @@ class World:
         """Let a pod be there from now on that was released before; it ends then, or never."""
         self.using[pod.uid] = pod
         self._schedule(self.now, lambda: (ev.PodObserved(self.now, pod),))
+        lasts = None if ends is None else ends - (pod.started or self.now)
+        self._runs[pod.uid] = (pod, lasts)
         if ends is not None:
             self._schedule(max(ends, self.now), partial(self._vanish, pod.uid))
 
@@ -214,11 +225,21 @@ class World:
         job = self._jobs.get(uid)
         if job is None:
             pod, duration = self._runs[uid]
+            self.using[uid] = pod
             if duration is not None:
                 ends = Millis(self.now + duration)
                 self._schedule(ends, partial(self._vanish, uid))
         else:
             pod = job.pods[uid]
+            self.using[uid] = replace(
+                pod,
+                gates=(),
+                release=order.stamp,
+                pool=pool,
+                node=order.node,
+                phase=Phase.RUNNING,
+                started=self.now,
+            )
             job.released += 1
             if order.node is not None:
                 job.nodes.append(order.node)
@@ -226,16 +247,6 @@ class World:
                 self._tell(Step.RELEASED, job, pool, tuple(job.nodes))
                 self.decisions += 1
                 self._run_out(job, self.now)
-        running = replace(
-            pod,
-            gates=(),
-            release=order.stamp,
-            pool=pool,
-            node=order.node,
-            phase=Phase.RUNNING,
-            started=self.now,
-        )
-        self.using[uid] = running
         self.started.append(Started(self.now, pod, pool))
         return ev.ReleaseAnswered(self.now, uid, Answer.RELEASED)
 
@@ -256,7 +267,7 @@ class World:
         uid = order.ref.uid
         job = self._jobs.get(uid)
         if job is None:
-            return self._vanish(uid) if uid in self.using else ()
+            return self._renew(uid) if uid in self.using else ()
         other = self._jobs.get(order.beneficiary.uid)
         self.timeline.append(
             Moment(
@@ -269,6 +280,28 @@ class World:
         )
         self.decisions += 1
         return [*self._drop(job), *self._wait(job)]
+
+    def _renew(self, uid: Uid) -> Sequence[ev.Event]:
+        """Evict a bare pod. Its controller, if it has one, makes another, which begins anew."""
+        pod, lasts = self._runs[uid]
+        gone = self._vanish(uid)
+        if not pod.owner:
+            return gone
+        self._count += 1
+        again = replace(
+            pod,
+            uid=Uid(f"{uid}+{self._count}"),
+            name=f"{pod.name}+{self._count}",
+            since=self.now,
+            gates=(GATE,),
+            release=HELD,
+            node=None,
+            pool=None,
+            phase=Phase.PENDING,
+            started=None,
+        )
+        self._runs[again.uid] = (again, lasts)
+        return [*gone, ev.PodObserved(self.now, again)]
 
     def _drop(self, job: Job) -> Sequence[ev.Event]:
         gone = list(job.pods)
@@ -293,6 +326,7 @@ class World:
         tenants: Iterable[Tenant],
         pools: Iterable[Pool],
         policy: Policy | None,
+        turns: Mapping[TenantName, Checkpoint],
     ) -> Iterator[ev.Event]:
         start = self.now
         yield from (ev.NodeObserved(start, node) for node in nodes)
@@ -301,6 +335,7 @@ class World:
         if policy is not None:
             yield ev.PolicyObserved(start, policy)
         yield from (ev.SourceFresh(start, source) for source in ev.Source)
+        yield ev.CheckpointsRead(start, turns)  # before it leads: a leader knows better
         yield ev.LeadershipGained(start, self._epoch)
         yield ev.StoreReady(start)
 

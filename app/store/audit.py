@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from app.audit_ports import Batch, Ending
 from app.core.audit import Entry, Head
-from app.core.audit_lines import SignedHead, line, read, read_head
+from app.core.chain.audit_lines import SignedHead, line, read, read_head
 from app.core.errors import InvalidInput
 from app.store.connection import Server
 from app.store.scripts import Scripts

@@ -8,7 +8,7 @@ from __future__ import annotations
 import msgspec
 
 from app.core.model import Millis, NodeName, PoolName, Resource, TenantName, Uid, UserName
-from app.core.views import Bulletin, Reserved
+from app.core.telling.views import Bulletin, Reserved
 from app.store import layout
 from app.store.connection import Server
 from app.store.scripts import Scripts
@@ -36,6 +36,9 @@ class _Bulletin(msgspec.Struct, frozen=True):
     reserved: list[_Reserved]
     refused: dict[str, int]
     banned: list[_Kind]
+    closed: dict[str, int] = {}
+    barred: list[tuple[str, str, int]] = []
+    deferred: list[tuple[str, int]] = []
 
 
 _decode = msgspec.json.Decoder(_Bulletin).decode
@@ -75,6 +78,9 @@ def _written(bulletin: Bulletin) -> _Bulletin:
             _Kind(layout.join(tenant, user), {str(r): v for r, v in amounts})
             for tenant, user, amounts in sorted(bulletin.banned, key=lambda kind: kind[:2])
         ],
+        {str(pool): until for pool, until in bulletin.closed.items()},
+        [(pool, layout.join(*who), until) for (pool, who), until in bulletin.barred.items()],
+        [(layout.join(*gang), until) for gang, until in bulletin.deferred.items()],
     )
 
 
@@ -109,4 +115,15 @@ def _read(written: _Bulletin) -> Bulletin:
             for tenant, user in [layout.split(each.queue)]
             for amounts in [{Resource(r): v for r, v in each.amounts.items()}]
         ),
+        {PoolName(pool): Millis(until) for pool, until in written.closed.items()},
+        {
+            (PoolName(pool), (TenantName(tenant), UserName(user))): Millis(until)
+            for pool, queue, until in written.barred
+            for tenant, user in [layout.split(queue)]
+        },
+        {
+            (namespace, UserName(user), name): Millis(until)
+            for gang, until in written.deferred
+            for namespace, user, name in [layout.split(gang)]
+        },
     )

@@ -27,6 +27,7 @@ Parts in capitals are percent-encoded. The braces keep all keys of a cluster in 
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import assert_never
 from urllib.parse import quote, unquote
@@ -34,8 +35,8 @@ from urllib.parse import quote, unquote
 import msgspec
 
 from app.core.effects import Charge, Dequeue, Enqueue, Intend, PodRef, Refund, StoreWrite
+from app.core.fair.runs import Begun, Ran, Run
 from app.core.model import Amounts, Millis, NodeName, PoolName, Resource, TenantName, Uid, UserName
-from app.core.runs import Begun, Ran, Run
 
 VERSION = "1"
 
@@ -116,10 +117,8 @@ def split(text: str | bytes) -> list[str]:
 def arguments(write: StoreWrite) -> tuple[str | bytes, ...]:
     """Return a write as the script takes it: operation, uid, record."""
     match write:
-        case Enqueue(ref, tenant, user, rank):
-            member = f"{rank}{NUL}{ref.uid}"
-            held = Held(join(tenant, user), member, ref.namespace, ref.name)
-            return "enqueue", ref.uid, _to_json(held)
+        case Enqueue(ref):
+            return "enqueue", ref.uid, _to_json(_held(write))
         case Dequeue(uid):
             return "dequeue", uid, b""
         case Intend(ref, tenant, user, pool, demand, epoch, sequence, begin):
@@ -137,6 +136,34 @@ def arguments(write: StoreWrite) -> tuple[str | bytes, ...]:
             return "ran", run.uid, _to_json(Gone(*_going(run), run.end, int(run.assumed)))
         case _:
             assert_never(write)
+
+
+def filling(writes: Iterable[Enqueue], most: int) -> Iterator[list[str | bytes | int]]:
+    """Return pods that wait, each named once, as the script `fill` takes them: so many at once."""
+    queues: dict[str, list[tuple[Uid, Held]]] = {}
+    for write in writes:
+        held = _held(write)
+        queues.setdefault(held.queue, []).append((write.ref.uid, held))
+    flat: list[str | bytes | int] = []
+    count = 0
+    for queue, pods in queues.items():
+        for first in range(0, len(pods), most):
+            part = pods[first : first + most]
+            if count + len(part) > most:
+                yield flat
+                flat, count = [], 0
+            flat += (queue, len(part))
+            for uid, held in part:
+                flat += (uid, _to_json(held), held.member)
+            count += len(part)
+    if flat:
+        yield flat
+
+
+def _held(write: Enqueue) -> Held:
+    ref = write.ref
+    member = f"{write.rank}{NUL}{ref.uid}"
+    return Held(join(write.tenant, write.user), member, ref.namespace, ref.name)
 
 
 def intent(uid: bytes, record: bytes) -> Intend:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Protocol
 
 from app.core.audit import Entry
-from app.core.audit_lines import missed_line, read
+from app.core.chain.audit_lines import missed_line, read
 from app.core.errors import InvalidInput
 
 MOST = 50_000

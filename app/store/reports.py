@@ -13,7 +13,7 @@ from itertools import chain
 
 from app.audit_ports import Report
 from app.core.audit import REPORTED, Deed, Record
-from app.core.audit_lines import plain
+from app.core.chain.audit_lines import plain
 from app.core.model import Millis
 from app.store.connection import Server
 from app.store.scripts import Scripts

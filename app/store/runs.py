@@ -10,8 +10,8 @@ from collections.abc import AsyncIterator
 
 import msgspec
 
+from app.core.fair.runs import Run
 from app.core.model import Millis
-from app.core.runs import Run
 from app.store import layout
 from app.store.connection import Server
 from app.store.scripts import Scripts

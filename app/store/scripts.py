@@ -17,9 +17,9 @@ from app.store import layout
 from app.store.connection import Server
 
 NAMES = (
-    "apply", "begin", "drop", "entries", "finish", "floor", "forget", "noted", "place", "post",
-    "queue", "ran", "remember", "report", "reports", "running", "seal", "since", "table", "trail",
-    "trim",
+    "apply", "begin", "drop", "entries", "fill", "finish", "floor", "forget", "noted", "place",
+    "post", "queue", "ran", "remember", "report", "reports", "running", "seal", "since", "table",
+    "trail", "trim",
 )  # fmt: skip
 
 

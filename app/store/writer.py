@@ -21,9 +21,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from typing import TypeVar
 
-from app.core.effects import Intend, StoreWrite
+from app.core.effects import Dequeue, Enqueue, Intend, StoreWrite
 from app.core.errors import StoreEmptied
-from app.core.runs import Run
+from app.core.fair.runs import Run
+from app.core.model import Uid
 from app.store import layout
 from app.store.connection import Server
 from app.store.reader import RedisReader
@@ -31,6 +32,9 @@ from app.store.runs import ILLEGIBLE, running
 
 CHUNK = 500
 """Writes a step of a rebuild: Redis serves nobody else during one, for a few milliseconds."""
+
+PAGE = 2000
+"""Notes read at once, about: Redis serves nobody else meanwhile."""
 
 NO_GENERATION = "-"
 
@@ -95,24 +99,30 @@ class RedisStore(RedisReader):
         generation = f"{epoch}.{secrets.token_hex(4)}"
         _, begun = await self._scripts.run("floor", epoch)
         await self._scripts.run("begin", epoch, generation, begun)
+        waiting, others = _parted(writes)
         sequence = 0
-        for chunk in _chunks(writes):
+        for chunk in _chunks(others):
             sequence += 1
             await self._apply("building", epoch, generation, sequence, chunk)
+        for flat in layout.filling(waiting, CHUNK):
+            sequence += 1
+            await self._scripts.run("fill", epoch, generation, sequence, *flat)
         await self._scripts.run("finish", epoch, generation, sequence)
         self._generation, self._sequence = generation, sequence
 
     async def noted(self) -> Mapping[str, str] | None:
         """Return what was noted with the audit chain; None: it was lost. What is no text is not."""
-        whole, flat = await self._scripts.run("noted")
-        if not int(whole):
-            return None
-        pairs = zip(flat[::2], flat[1::2], strict=True)
-        notes = {}
-        for key, text in pairs:
-            with contextlib.suppress(UnicodeDecodeError):
-                notes[key.decode()] = sys.intern(text.decode())
-        return notes
+        notes: dict[str, str] = {}
+        cursor = b"0"
+        while True:
+            whole, cursor, flat = await self._scripts.run("noted", cursor, PAGE)
+            if not int(whole):
+                return None
+            for key, text in zip(flat[::2], flat[1::2], strict=True):
+                with contextlib.suppress(UnicodeDecodeError):
+                    notes[key.decode()] = sys.intern(text.decode())
+            if cursor == b"0":
+                return notes
 
     async def remember(self, epoch: int, notes: Callable[[], Iterable[tuple[str, str]]]) -> None:
         """If the notes were lost, keep these; what was noted since then stands."""
@@ -140,6 +150,21 @@ class RedisStore(RedisReader):
     ) -> None:
         flat = chain.from_iterable(map(layout.arguments, writes))
         await self._scripts.run("apply", epoch, generation, sequence, slot, *flat)
+
+
+def _parted(writes: Iterable[StoreWrite]) -> tuple[list[Enqueue], list[StoreWrite]]:
+    """Return who waits in the end, each pod once, and all other writes in their order."""
+    waiting: dict[Uid, Enqueue] = {}
+    others: list[StoreWrite] = []
+    for write in writes:
+        match write:
+            case Enqueue(ref):
+                waiting[ref.uid] = write
+            case Dequeue(uid):
+                waiting.pop(uid, None)
+            case _:
+                others.append(write)
+    return list(waiting.values()), others
 
 
 def _chunks(items: Iterable[T]) -> Iterator[list[T]]:

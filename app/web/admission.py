@@ -19,11 +19,11 @@ from starlette.types import Receive, Scope, Send
 
 from app import wire
 from app.audit_ports import Reporter
-from app.core import gate
+from app.core.admission import gate
+from app.core.admission.guard import Guard, Rules
+from app.core.admission.templates import BUILT_IN, Kind
 from app.core.audit import Deed, Fact
-from app.core.guard import Guard, Rules
 from app.core.resources import ManagedResources
-from app.core.templates import BUILT_IN, Kind
 from app.web import review
 from app.web.body import BodyTooLarge, BodyTooSlow, Disconnected, read_body
 from app.web.judges import Authorship, Ground, Holding, Stamping, Validation

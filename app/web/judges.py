@@ -13,13 +13,17 @@ from typing import Any
 import msgspec
 
 from app import wire
-from app.core import authors, gate
+from app.core.admission import authors, gate, prospects
+from app.core.admission.cautions import cautions
+from app.core.admission.gate import Hold, Ignore, Mend, Patch, Refuse, Verdict
+from app.core.admission.guard import BIND, Guard, governed
+from app.core.admission.templates import Kind, stamp, stamps
+from app.core.asks.annotations import named_pools
+from app.core.asks.levels import named_style
 from app.core.errors import InvalidQuantity
-from app.core.gate import Hold, Ignore, Mend, Patch, Refuse, Verdict
-from app.core.guard import BIND, Guard, governed
-from app.core.model import Resource, UserName
+from app.core.model import PoolName, Resource, UserName
+from app.core.places.steering import may_pack
 from app.core.resources import ManagedResources
-from app.core.templates import Kind, stamp, stamps
 from app.web import sheet
 from app.web.review import Request
 from app.web.view import View
@@ -92,12 +96,30 @@ class Holding:
         candidate = self._candidate(request, pod, demand)
         owner, classes = ground.view.owner_of(request.namespace), ground.view.classes
         verdict = gate.judge(candidate, owner, ground.managed, classes)
+        if isinstance(verdict, Hold):
+            verdict = self._hopeless(request.namespace, pod, demand) or verdict
         return ground.observed(verdict, gate.forged(candidate))
+
+    def _hopeless(
+        self, namespace: str, pod: wire.Pod, demand: dict[Resource, int]
+    ) -> Refuse | None:
+        """Refuse what would wait for ever, by what is known for certain and not old."""
+        wish = prospects.Wish(
+            demand,
+            pod.metadata.annotations or {},
+            pod.spec.node_selector or {},
+            claims=bool(pod.spec.resource_claims),
+        )
+        refused = prospects.unreadable(wish)
+        known = self._ground.view.prospects(namespace)
+        if refused is not None or known is None:
+            return refused
+        return prospects.hopeless(wish, known, self._ground.managed)
 
     def _candidate(
         self, request: Request[wire.Pod], pod: wire.Pod, demand: dict[Resource, int]
     ) -> gate.Candidate:
-        caller = UserName(request.user_info.username)
+        caller, group = UserName(request.user_info.username), pod.spec.scheduling_group
         return gate.Candidate(
             namespace=request.namespace,
             caller=caller,
@@ -110,7 +132,23 @@ class Holding:
             node_name=pod.spec.node_name,
             priority_class=pod.spec.priority_class_name,
             preemption_policy=pod.spec.preemption_policy,
+            packs=self._packs(request.namespace, pod),
+            affinity=pod.spec.affinity is not None,
+            job=pod.metadata.job,
+            group=(group.pod_group_name or "") if group else "",
         )
+
+    def _packs(self, namespace: str, pod: wire.Pod) -> bool:
+        """Tell whether a pod is to be pulled to others: it may, and says nothing of its own."""
+        spec, written, view = pod.spec, pod.metadata.annotations or {}, self._ground.view
+        own = spec.affinity and (spec.affinity.pod_affinity or spec.affinity.pod_anti_affinity)
+        if own or spec.topology_spread_constraints:
+            return False
+        named = [PoolName(name) for name in named_pools(written)]
+        tenant = view.tenancy.tenants.get(view.tenancy.tenant_of(namespace))
+        allowed = tenant.pools if tenant else ()
+        selector = spec.node_selector or {}
+        return may_pack(view.pools, named_style(written), named, selector, allowed)
 
 
 def _priority(pod: wire.Pod) -> gate.Priority:
@@ -135,7 +173,8 @@ class Stamping:
             return Refuse(422, NO_OBJECT)
         before = request.old_object if request.operation == "UPDATE" else None
         patch, overruled = stamp(kind, before, request.object, caller, self._asks)
-        return gate.Mend(patch, (OVERRULED,) if overruled else ())
+        warnings = cautions(kind, request.object, self._asks)
+        return gate.Mend(patch, ((OVERRULED,) if overruled else ()) + warnings)
 
     def _asks(self, template: dict[str, Any]) -> bool:
         """Tell whether a template asks for a managed resource; a broken one is not for us."""

@@ -23,9 +23,9 @@ from prometheus_client import (
 )
 
 from app.core.model import Answer, Millis, PoolName, Resource, TenantName
-from app.core.pressure import Pressure
 from app.core.resources import CPU
-from app.core.views import View
+from app.core.telling.pressure import Pressure
+from app.core.telling.views import View
 
 MOST_TENANTS = 200
 MOST_RESOURCES = 50
@@ -101,6 +101,11 @@ FRAGMENTATION = Gauge(
 CAPACITY = Gauge(
     "fairgate_capacity", "What a pool offers.", ["pool", "resource"], registry=REGISTRY
 )
+STRAYS = Gauge(
+    "fairgate_nodes_without_pool",
+    "Nodes with managed resources that are in no Pool: nothing is released to them.",
+    registry=REGISTRY,
+)
 RELEASES = Counter(
     "fairgate_release_total",
     "Releases that were tried, by what became of them.",
@@ -131,6 +136,27 @@ EVICTED_SECONDS = Counter(
     "fairgate_evicted_resource_seconds_total",
     "Use that was lost because its pod was evicted.",
     ["resource"],
+    registry=REGISTRY,
+)
+EVICTIONS_REFUSED = Counter(
+    "fairgate_evictions_refused_total",
+    "Pods that were to be evicted for another's sake and stay: a disruption budget forbids it, "
+    "mostly.",
+    ["tenant"],
+    registry=REGISTRY,
+)
+ZOMBIES = Gauge(
+    "fairgate_zombie_pods",
+    "Pods that hold their place in vain: ownerless, held though their controller is gone; idle, "
+    "they leave their devices unused.",
+    ["tenant", "kind"],
+    registry=REGISTRY,
+)
+LOOPS_REFUSED = Counter(
+    "fairgate_reclaim_loops_refused_total",
+    "Workloads for which nobody was evicted because the reverse was done within the last hour, by "
+    "whose they are.",
+    ["tenant"],
     registry=REGISTRY,
 )
 ENGINE_SECONDS = Histogram(
@@ -234,6 +260,7 @@ class Leading:
         for gauge in (PENDING, OLDEST, USED, SHARE, CAPACITY, POOL_USED, FRAGMENTATION):
             gauge.clear()
         DRIFT.set(0)
+        STRAYS.set(0)
         JAIN.set(1)
 
     def shares(self, view: View) -> None:
@@ -259,6 +286,7 @@ class Leading:
         _replace(CAPACITY, capacity)
         _replace(POOL_USED, taken)
         JAIN.set(jain(view))
+        STRAYS.set(len(view.strays))
 
     def pressing(
         self,
@@ -293,6 +321,21 @@ class Leading:
         RECLAIMED.labels(self._tenants.label(tenant), cause).inc()
         for resource, seconds in lost.items():
             EVICTED_SECONDS.labels(self._resources.label(resource)).inc(_unit(resource, seconds))
+
+    def eviction_refused(self, tenant: TenantName) -> None:
+        """A pod of that tenant was to be evicted for another's sake, and stays."""
+        EVICTIONS_REFUSED.labels(self._tenants.label(tenant)).inc()
+
+    def loop_refused(self, tenant: TenantName) -> None:
+        """Nobody was evicted for work of that tenant, because that would undo a reclaim."""
+        LOOPS_REFUSED.labels(self._tenants.label(tenant)).inc()
+
+    def zombies(self, count: Mapping[tuple[TenantName, str], int]) -> None:
+        """Show how many pods of each tenant hold their place in vain."""
+        shown: dict[tuple[str, ...], float] = defaultdict(float)
+        for (tenant, kind), number in count.items():
+            shown[self._tenants.label(tenant), kind] += number
+        _replace(ZOMBIES, shown)
 
     def drifted(self, ratio: float) -> None:
         """How much of the published bound the largest drift between siblings has used."""

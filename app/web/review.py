@@ -13,7 +13,7 @@ from typing import Any, TypeVar, assert_never
 
 import msgspec
 
-from app.core import gate
+from app.core.admission import gate
 from app.wire import AdmissionRequest, AdmissionReview
 
 Request = AdmissionRequest

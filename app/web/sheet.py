@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from app import wire
-from app.core.guard import Sheet
+from app.core.admission.guard import Sheet
 from app.core.resources import ManagedResources
 
 

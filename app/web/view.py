@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from app.core.admission.gate import Owner
+from app.core.admission.priorities import PriorityClass
+from app.core.admission.prospects import Known
 from app.core.events import (
     ClusterEvent,
     PolicyGone,
@@ -17,14 +20,13 @@ from app.core.events import (
     PriorityObserved,
     Source,
     SourceFresh,
+    SourceStale,
     TenantGone,
     TenantObserved,
 )
-from app.core.gate import Owner
-from app.core.model import Pool, PoolName, TenantName
+from app.core.fair.tenancy import Tenancy
+from app.core.model import Amounts, Pool, PoolName, TenantName
 from app.core.policy import Mode, Policy
-from app.core.priorities import PriorityClass
-from app.core.tenancy import Tenancy
 
 
 class View:
@@ -35,6 +37,8 @@ class View:
         self.tenancy = Tenancy()
         self.pending: dict[TenantName, int] = {}
         self.pools: dict[PoolName, Pool] = {}
+        self._offered: dict[PoolName, Amounts] = {}
+        self._fresh: set[Source] = set()
         self._mode = Policy().mode
         self._missing = set(needs)
         self.classes: dict[str, PriorityClass] | None = None
@@ -65,10 +69,14 @@ class View:
             case TenantGone(name=tenant_name):
                 self.tenancy.drop(tenant_name)
                 self.pending.pop(tenant_name, None)
-            case PoolObserved(pool=pool):
+            case PoolObserved(pool=pool, offered=offered):
                 self.pools[pool.name] = pool
+                self._offered.pop(pool.name, None)
+                if offered is not None:
+                    self._offered[pool.name] = offered
             case PoolGone(name=pool_name):
                 self.pools.pop(pool_name, None)
+                self._offered.pop(pool_name, None)
             case PriorityObserved(priority=priority) if self.classes is not None:
                 self.classes[priority.name] = priority
             case PriorityGone(name=class_name) if self.classes is not None:
@@ -79,8 +87,19 @@ class View:
                 self._mode = Policy().mode
             case SourceFresh(source=source):
                 self._missing.discard(source)
+                self._fresh.add(source)
+            case SourceStale(source=source):
+                self._fresh.discard(source)
             case _:
                 pass
+
+    def prospects(self, namespace: str) -> Known | None:
+        """Return by what may be judged whether a pod can ever start; None: that may be old."""
+        if not self._fresh >= {Source.TENANTS, Source.POOLS}:
+            return None
+        lineage = self.tenancy.lineage(self.tenancy.tenant_of(namespace))
+        tenants = [self.tenancy.tenants[each] for each in lineage if each in self.tenancy.tenants]
+        return Known(self.pools, tenants, self._offered)
 
     def owner_of(self, namespace: str) -> Owner:
         """Return whose a namespace is, and how much more that tenant may queue."""

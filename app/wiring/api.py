@@ -10,7 +10,7 @@ from app.control.bulletins import Hearing
 from app.control.inbox import Inbox
 from app.control.mirror import Mirror
 from app.core.engine import Engine
-from app.core.events import NEEDED, ClusterEvent
+from app.core.events import GROUPS, NEEDED, ClusterEvent
 from app.core.model import Resource
 from app.core.resources import ManagedResources
 from app.kube.api_service import ApiService
@@ -57,7 +57,9 @@ async def api(process: Process) -> None:
             await view.put(event)
             await inbox.put(event)
 
-    watch(process, Both(), sorted(NEEDED, key=lambda source: source.value))
+    both = Both()
+    watch(process, both, sorted(NEEDED, key=lambda source: source.value))
+    watch(process, both, sorted(GROUPS, key=lambda source: source.value))
     process.tasks.append(mirror.run)
     server = redis_of(process)
     chain = AuditReader(server, settings.cluster)

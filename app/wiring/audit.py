@@ -20,8 +20,8 @@ from typing import Protocol, TextIO
 from app import settings_text
 from app.audit_ports import Ending
 from app.core.audit import Entry
-from app.core.audit_lines import NotOurs, SignedHead, head_line, read, read_head
-from app.core.audit_proof import BrokenChain, Proof, Verdict
+from app.core.chain.audit_lines import NotOurs, SignedHead, head_line, read, read_head
+from app.core.chain.audit_proof import BrokenChain, Proof, Verdict
 from app.core.durations import duration
 from app.core.errors import InvalidInput, InvalidSettings
 from app.core.model import Millis

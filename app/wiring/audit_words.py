@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from app.core.audit import Entry
-from app.core.audit_proof import Verdict
+from app.core.chain.audit_proof import Verdict
 from app.core.model import Millis
 
 

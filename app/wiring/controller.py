@@ -19,13 +19,16 @@ from app.control.loop import Loop
 from app.control.narrator import Narrator
 from app.control.opening import Opening
 from app.control.publisher import Publisher
+from app.control.reclaims import Allowance, Reclaims
 from app.control.releases import Releases
 from app.control.reporting import Collecting
 from app.control.trimming import Keeping, Trimming
+from app.control.zombies import Patrol
 from app.core.durations import DAY
 from app.core.engine import Engine
-from app.core.events import NEEDED
+from app.core.events import GROUPS, NEEDED
 from app.core.model import Millis, Resource
+from app.core.pods.vain import Vain
 from app.core.resources import ManagedResources
 from app.kube.anchor import KeptAnchor
 from app.kube.announce import PodAnnouncer
@@ -34,6 +37,7 @@ from app.kube.checkpoint import KeptCheckpoints
 from app.kube.corrections import PodAdopter, PodEvictor
 from app.kube.installation import KeptInstallation
 from app.kube.lease import LeaseLeadership
+from app.kube.owners import KubeOwners
 from app.kube.release import PodReleaser
 from app.kube.sources import Watched
 from app.kube.status import ResourceStatus
@@ -46,6 +50,7 @@ from app.store.reports import RedisReports
 from app.store.runs import RedisRuns
 from app.tls.signing import KeptKey, holds
 from app.web.metrics import ENGINE_SECONDS, Leading
+from app.web.prometheus import Prometheus
 from app.wiring.process import Process, now, redis_of, watch
 
 HAND_OVER_SECONDS = 1.0
@@ -86,17 +91,10 @@ async def controller(process: Process) -> None:
     ground = _ground(process)
     engine, inbox, meters, heard = ground.engine, ground.inbox, ground.meters, ground.heard
     sight = watch(process, inbox, sorted(NEEDED, key=lambda source: source.value))
+    watch(process, inbox, sorted(GROUPS, key=lambda source: source.value))
     lead = _lead(process, ground, sight)
     leader, copier, auditor, leadership = lead.leader, lead.copier, lead.auditor, ground.leadership
-    corrections = Corrections(
-        PodAdopter(client),
-        PodEvictor(client),
-        leadership,
-        inbox,
-        meters,
-        now,
-        engine.outlook.released,
-    )
+    corrections, reclaims = _correcting(process, ground)
     announcer = PodAnnouncer(client)
     checkpoints = Checkpoints(engine.memory, ground.keeper, lambda: leadership.left() > 0, now)
     publisher = Publisher(engine, ResourceStatus(client), meters, lambda: leader.leads, now)
@@ -107,6 +105,7 @@ async def controller(process: Process) -> None:
         copier,
         lead.releases,
         corrections,
+        reclaims,
         announcer,
         auditor,
         now,
@@ -114,6 +113,7 @@ async def controller(process: Process) -> None:
         ENGINE_SECONDS.observe,
     )
     process.tasks += [part.run for part in (loop, copier, leader, announcer, publisher, narrator)]
+    process.tasks.append(_patrol(process, ground, lambda: leader.leads).run)
     reports = RedisReports(ground.server, settings.cluster)
     collecting = Collecting(reports, auditor, lambda: leader.epoch, now)
     bulletins = RedisBulletins(ground.server, settings.cluster)
@@ -125,7 +125,49 @@ async def controller(process: Process) -> None:
     process.tasks += [outlet.run for outlet in lead.outlets]
     process.checks["cluster heard"] = heard.is_set
     process.before_end.append(
-        partial(_hand_over, lead, corrections, leadership, settings.drain_seconds)
+        partial(_hand_over, lead, (corrections, reclaims), leadership, settings.drain_seconds)
+    )
+
+
+def _correcting(process: Process, ground: _Ground) -> tuple[Corrections, Reclaims]:
+    """Put together what changes pods that were released: for their own sake, and for others."""
+    client, leadership, engine = process.client, ground.leadership, ground.engine
+    evictor = PodEvictor(client, left=leadership.left)
+    corrections = Corrections(
+        PodAdopter(client),
+        evictor,
+        leadership,
+        ground.inbox,
+        ground.meters,
+        now,
+        engine.outlook.released,
+        engine.wants_gone,
+    )
+    reclaims = Reclaims(
+        evictor,
+        leadership,
+        ground.inbox,
+        ground.meters,
+        now,
+        engine.wants_gone,
+        Allowance(process.settings.evictions_per_minute),
+        engine.outlook.released,
+    )
+    return corrections, reclaims
+
+
+def _patrol(process: Process, ground: _Ground, leads: Callable[[], bool]) -> Patrol:
+    """Return who looks for pods that hold their place in vain."""
+    settings = process.settings
+    return Patrol(
+        ground.engine,
+        KubeOwners(process.client),
+        Prometheus(settings.prometheus_url) if settings.prometheus_url else None,
+        ground.inbox,
+        ground.meters,
+        leads,
+        now,
+        window=Millis(settings.idle_minutes * 60_000),
     )
 
 
@@ -135,7 +177,12 @@ def _ground(process: Process) -> _Ground:
     managed = ManagedResources(settings.managed_resources)
     classes = {each.name: Resource(each.resource) for each in settings.device_classes}
     return _Ground(
-        Engine(managed, evicts=False, evicts_bypassed=settings.evict_bypassed, classes=classes),
+        Engine(
+            managed,
+            evicts_bypassed=settings.evict_bypassed,
+            classes=classes,
+            reclaims=[Vain(kind) for kind in settings.reclaim_zombies or ()],
+        ),
         Inbox(),
         Leading(),
         asyncio.Event(),
@@ -180,12 +227,16 @@ def _lead(process: Process, ground: _Ground, sight: Watched) -> _Lead:
 
 
 async def _hand_over(
-    lead: _Lead, corrections: Corrections, leadership: LeaseLeadership, drain: float
+    lead: _Lead,
+    evicting: tuple[Corrections, Reclaims],
+    leadership: LeaseLeadership,
+    drain: float,
 ) -> None:
     """Leave the lead in order: what has no answer within `drain` seconds the next one settles."""
     lead.leader.leave()
     await lead.releases.drain(min(drain, HAND_OVER_SECONDS))
-    await corrections.stop()
+    for part in evicting:
+        await part.stop()
     await lead.auditor.end()
     await leadership.give_up()
     for outlet in lead.outlets:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from app.control.reporting import Reporting
-from app.core.claims import IMPLICIT
+from app.core.asks.claims import IMPLICIT
 from app.core.events import Source
 from app.core.resources import ManagedResources
 from app.kube.alarm import Alarm
@@ -21,7 +21,7 @@ from app.wiring.process import Process, reporting_of, watch
 async def webhook(process: Process) -> None:
     """Put together what the webhook needs."""
     settings = process.settings
-    needs = [Source.TENANTS, Source.POLICIES]
+    needs = [Source.TENANTS, Source.POOLS, Source.POLICIES]
     view = View([*needs, Source.PRIORITIES] if settings.priority_twins else needs)
     watch(process, view, needs)
     if settings.priority_twins:
@@ -43,7 +43,7 @@ async def webhook(process: Process) -> None:
     reporting = _reporting(process)
     app = admission_app(view, enforced, lambda: view.ready, reporting)
     process.listeners.append(tls_listener(process, "webhook", app, settings.webhook_listen))
-    process.checks["tenants known"] = lambda: view.ready
+    process.checks["tenants and pools known"] = lambda: view.ready
     _guard(process, certificate, view, reporting)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from app.core import guard
+from app.core.admission import guard
 
 Object = dict[str, Any]
 

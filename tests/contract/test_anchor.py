@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from app.core.audit import Head
-from app.core.audit_lines import SignedHead
+from app.core.chain.audit_lines import SignedHead
 from app.core.errors import EpochStale
 from app.core.model import Millis
 from app.dev.cluster import Cluster

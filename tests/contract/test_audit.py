@@ -10,7 +10,7 @@ import pytest
 
 from app.audit_ports import Batch, Trail
 from app.core.audit import Deed, Entry, Head, Record, seal
-from app.core.audit_lines import SignedHead
+from app.core.chain.audit_lines import SignedHead
 from app.core.errors import EpochStale, StoreFull
 from app.core.model import Millis
 from app.store.audit import RedisTrail

@@ -10,7 +10,7 @@ import pytest
 
 from app.core.errors import EpochStale
 from app.core.model import Millis, NodeName, PoolName, TenantName, Uid, UserName
-from app.core.views import Bulletin, Reserved
+from app.core.telling.views import Bulletin, Reserved
 from app.store.bulletins import RedisBulletins
 from tests.fakes.bulletins import FakeBulletins
 from tests.fakes.stores import Fakes, Reals, World, real
@@ -18,7 +18,12 @@ from tests.fakes.writes import CPU, GPU
 
 KEPT = Reserved(PoolName("h100"), Uid("u"), TenantName("a:b"), {NodeName("n"): {GPU: 8, CPU: 500}})
 KIND = (TenantName("team"), UserName("\ud800/%"), frozenset({(GPU, 4), (CPU, 100)}))
-BULLETIN = Bulletin(Millis(5), 7, 0.25, (KEPT,), {Uid("r"): 3}, frozenset({KIND}))
+CLOSED = {PoolName("auto"): Millis(9)}
+BARRED = {(PoolName("auto"), (KIND[0], KIND[1])): Millis(8)}
+DEFERRED = {("ns", KIND[1], "job/train:1"): Millis(7)}
+REFUSED = {Uid("r"): 3}
+TOLD = (REFUSED, frozenset({KIND}), CLOSED, BARRED, DEFERRED)
+BULLETIN = Bulletin(Millis(5), 7, 0.25, (KEPT,), *TOLD)
 
 
 @pytest.fixture(params=["fake", "redis"])

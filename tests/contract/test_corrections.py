@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import uuid
 from collections.abc import AsyncIterator
@@ -35,6 +36,9 @@ class World(Protocol):
     async def run(self, *, bare: bool = False, guarded: bool = False) -> PodRef:
         """Make a pod that runs; bare: without labels and annotations."""
 
+    async def run_together(self, count: int, allowed: int) -> list[PodRef]:
+        """Make ready pods, of which one budget allows to evict so many."""
+
     async def state(self, ref: PodRef) -> tuple[str, dict[str, str], dict[str, str]] | None:
         """The stamp, labels and other annotations; None if the pod is gone or leaves."""
 
@@ -51,8 +55,17 @@ class FakeWorld:
     async def run(self, *, bare: bool = False, guarded: bool = False) -> PodRef:
         name = uuid.uuid4().hex
         kept = {} if bare else dict(MINE)
-        self.fake.pods["default", name] = FreePod(name, "", dict(kept), dict(kept), guarded)
+        self.fake.pods["default", name] = FreePod(
+            name, "", dict(kept), dict(kept), [0] if guarded else None
+        )
         return PodRef(Uid(name), "default", name)
+
+    async def run_together(self, count: int, allowed: int) -> list[PodRef]:
+        budget = [allowed]
+        refs = [await self.run() for _ in range(count)]
+        for ref in refs:
+            self.fake.pods["default", ref.name].budget = budget
+        return refs
 
     async def state(self, ref: PodRef) -> tuple[str, dict[str, str], dict[str, str]] | None:
         pod = self.fake.pods.get(("default", ref.name))
@@ -79,6 +92,29 @@ class RealWorld:
             await self._client.request("POST", BUDGETS, body=body)
         return PodRef(Uid(await self._create(name, kept, guarded)), "default", name)
 
+    async def run_together(self, count: int, allowed: int) -> list[PodRef]:
+        group = f"together-{uuid.uuid4().hex[:8]}"
+        names = [f"{group}-{number}" for number in range(count)]
+        refs = []
+        for name in names:
+            refs.append(
+                PodRef(Uid(await self._create(name, {"group": group}, True)), "default", name)
+            )
+        match = [{"key": "group", "operator": "In", "values": [group]}]
+        spec = {"minAvailable": count - allowed, "selector": {"matchExpressions": match}}
+        await self._client.request(
+            "POST", BUDGETS, body={"metadata": {"name": names[0]}, "spec": spec}
+        )
+        async with asyncio.timeout(60):
+            while (await self._budget(names[0])).get("disruptionsAllowed") != allowed:
+                await asyncio.sleep(0.1)
+        return refs
+
+    async def _budget(self, name: str) -> dict[str, Any]:
+        found = json.loads(await self._client.request("GET", f"{BUDGETS}/{name}"))
+        status: dict[str, Any] = found.get("status", {})
+        return status if status.get("currentHealthy") else {}
+
     async def _create(self, name: str, kept: dict[str, str], bound: bool = False) -> str:
         meta = {"name": name} | ({"labels": kept, "annotations": kept} if kept else {})
         spec: dict[str, Any] = {
@@ -90,7 +126,8 @@ class RealWorld:
         )
         self.made.append(name)
         if bound:  # a budget guards only what is not pending
-            status = {"status": {"phase": "Running"}}
+            ready = {"type": "Ready", "status": "True"}
+            status = {"status": {"phase": "Running", "conditions": [ready]}}
             path, kind = f"{CORE}/pods/{name}/status", "application/merge-patch+json"
             await self._client.request("PATCH", path, body=status, content_type=kind)
         return str(json.loads(pod)["metadata"]["uid"])
@@ -189,6 +226,25 @@ async def test_a_budget_keeps_a_pod(world: World) -> None:
     ref = await world.run(guarded=True)
     assert not await world.evictor.evict(ref)
     assert await world.state(ref) is not None
+
+
+async def test_who_would_be_kept_is_told_and_nobody_goes(world: World) -> None:
+    free, guarded = await world.run(), await world.run(guarded=True)
+    kept = await world.evictor.kept([free, guarded])
+    assert list(kept) == [guarded.uid]
+    assert await world.state(free) is not None
+
+
+async def test_one_at_a_time_may_go_but_not_all_together(world: World) -> None:
+    refs = await world.run_together(3, allowed=2)
+    assert set(await world.evictor.kept(refs)) == {ref.uid for ref in refs}
+    assert not await world.evictor.kept(refs[:2])
+
+
+async def test_who_is_gone_is_not_kept(world: World) -> None:
+    ref = await world.run()
+    await world.replace(ref)
+    assert not await world.evictor.kept([ref])
 
 
 async def forget(client: Client) -> None:

@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 import yaml
 
-from app.core.claims import IMPLICIT
-from app.core.gate import Ignore, Refuse
-from app.core.guard import Guard, Rules
+from app.core.admission.gate import Ignore, Refuse
+from app.core.admission.guard import Guard, Rules
+from app.core.admission.templates import BUILT_IN
+from app.core.asks.claims import IMPLICIT
 from app.core.resources import ManagedResources
-from app.core.templates import BUILT_IN
 from app.dev import folder as folders
 from app.dev.cluster import Cluster
 from app.dev.options import Options

@@ -12,8 +12,8 @@ import msgspec
 import pytest
 
 from app import wire
-from app.core.checkpoint import Checkpoint, Kept
 from app.core.errors import ClusterRefused
+from app.core.fair.checkpoint import Checkpoint, Kept
 from app.core.model import DEFAULT_POOL, Millis, Resource, TenantName, UserName
 from app.core.resources import CPU
 from app.kube.checkpoint import NAME, KeptCheckpoints, read_checkpoint

@@ -8,7 +8,7 @@ import pytest
 
 from app.audit_ports import Batch, Report, Reports
 from app.core.audit import Deed, Entry, Head, Record, seal
-from app.core.audit_lines import SignedHead
+from app.core.chain.audit_lines import SignedHead
 from app.core.errors import EpochStale
 from app.core.model import Millis
 from app.store.audit import RedisTrail
@@ -41,7 +41,7 @@ async def test_notes_that_are_whole_are_left_alone(world: World) -> None:
 
 
 async def test_many_notes_are_kept(world: World) -> None:
-    many = {f"uid-{number}": "held" for number in range(1234)}
+    many = {f"uid-{number}": "held" for number in range(5000)}
     await world.store().claim(7)
     await world.store().remember(7, lambda: iter(many.items()))
     assert await world.store().noted() == many

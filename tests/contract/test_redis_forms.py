@@ -16,11 +16,11 @@ import pytest
 
 from app.audit_ports import Batch, Report
 from app.core.audit import Deed, Head, Record, seal
-from app.core.audit_lines import SignedHead
+from app.core.chain.audit_lines import SignedHead
 from app.core.effects import Refund, StoreWrite
 from app.core.errors import StoreError, StoreUnavailable
 from app.core.model import Millis, Uid
-from app.core.views import Bulletin
+from app.core.telling.views import Bulletin
 from app.store.audit import RedisTrail
 from app.store.bulletins import RedisBulletins
 from app.store.connection import Server

@@ -11,7 +11,7 @@ from enum import Enum
 from uuid import uuid4
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from redis import exceptions as redis_errors
 from redis.asyncio import Redis
@@ -78,7 +78,6 @@ def any_write() -> st.SearchStrategy[StoreWrite]:
     )
 
 
-@settings(deadline=None)
 @given(
     batches=st.lists(st.lists(any_write(), min_size=1, max_size=3), min_size=1, max_size=4),
     fates=st.lists(st.sampled_from(Fate), max_size=24),

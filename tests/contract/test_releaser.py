@@ -11,9 +11,9 @@ from typing import Any, Protocol
 
 import pytest
 
+from app.core.admission.gate import release_labels
 from app.core.effects import Intend, PodRef, Release
 from app.core.errors import ClusterRefused, ClusterUnavailable, PodUnyielding
-from app.core.gate import release_labels
 from app.core.model import (
     ANNOTATION_RELEASE,
     GATE,

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 import pytest
 
 from app.core.errors import EpochStale
+from app.core.fair.runs import Begun, Ran, Run
 from app.core.model import Millis, NodeName, PoolName, Resource, TenantName, Uid, UserName
-from app.core.runs import Begun, Ran, Run
 from app.ports import RunKeeper
 from app.store import runs as store_runs
 from app.store.runs import RedisRuns

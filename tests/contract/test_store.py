@@ -186,6 +186,19 @@ async def test_rebuild_takes_any_number_of_writes(world: World) -> None:
     assert await compare(world.store(), contents) == []
 
 
+async def test_rebuild_ends_as_its_writes_do(world: World) -> None:
+    many = [enqueue(str(n), f"{n:05d}") for n in range(1300)]
+    contents: list[StoreWrite] = [enqueue("0", "7", BOB), *many, intend("x", 1), charge("x", 2)]
+    contents += [Dequeue(Uid("1")), enqueue("2", "0", BOB), Dequeue(Uid("3")), enqueue("3", "8")]
+    store = world.store()
+    await store.rebuild(7, contents)
+    last: list[StoreWrite] = [*many[4:], many[0], enqueue("2", "0", BOB), enqueue("3", "8")]
+    assert await compare(world.store(), [*last, charge("x", 2)]) == []
+    await store.write(7, [Dequeue(Uid("2")), Dequeue(Uid("0"))])
+    assert await store.queue(TEAM, BOB, 9) == ()
+    assert await store.place(Uid("4")) == Place(TEAM, ALICE, 1, 1297)
+
+
 async def test_an_old_leader_cannot_write(world: World, store: AnyStore) -> None:
     newer = world.store()
     await newer.rebuild(8, [])

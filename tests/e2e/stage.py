@@ -35,6 +35,16 @@ def until(what: str, true: Callable[[], bool], seconds: float = PATIENCE) -> Non
         time.sleep(POLL)
 
 
+def next_second() -> None:
+    """Return in the next whole second: the API server tells in those when anything was created.
+
+    Of pods of one second uids decide who is older; and who comes in that of the installation may
+    have been there before.
+    """
+    now = int(time.time())
+    until("the second is over", lambda: int(time.time()) > now)
+
+
 def pod(name: str, gpus: int = 1, *, priority: str = "", **spec: Any) -> Object:
     """Return an ordinary pod."""
     return {

@@ -12,20 +12,13 @@ from app.dev import folder as folders
 from app.dev.cluster import Cluster
 from app.dev.options import Options
 from app.dev.tools import Tools
-from tests.e2e.stage import Object, Stage, gates, name_of, pod, stamp, until
+from tests.e2e.stage import Object, Stage, gates, name_of, next_second, pod, stamp, until
 from tests.e2e.test_release import deployment
 from tests.e2e.test_shares import policy
 
 UNGATE = '[{"op": "remove", "path": "/spec/schedulingGates"}]'
-NOWHERE = {
-    "nodeAffinity": {
-        "requiredDuringSchedulingIgnoredDuringExecution": {
-            "nodeSelectorTerms": [
-                {"matchExpressions": [{"key": "example.com/nowhere", "operator": "Exists"}]}
-            ]
-        }
-    }
-}
+NOWHERE = [{"name": "v", "persistentVolumeClaim": {"claimName": "nowhere"}}]
+"""Volumes that keep a released pod without a node: Fairgate does not look at them."""
 
 
 @pytest.fixture(scope="module")
@@ -41,6 +34,8 @@ def grown(cluster_tools: Tools) -> Iterator[Cluster]:
         until("they run", lambda: len(stage.running(old)) == 2)
         for role in ("webhook", "controller"):
             cluster.start_fairgate(role)
+        until("they are adopted", lambda: all(map(stamp, stage.pods(old))))
+        next_second()
         yield cluster
     finally:
         cluster.down()
@@ -120,6 +115,7 @@ def test_who_gets_round_the_gate_is_reported_once_and_evicted_if_so_chosen(stage
     until("it is evicted", lambda: not stage.pods(ours))
     assert strays(stage) == before + 1
     until("its owner is told", lambda: bool(told(stage, ours, "Reclaimed")))
+    until("and what it did", lambda: bool(told(stage, ours, "Refused")))
     [message] = told(stage, ours, "Refused")
     assert message.startswith("p: it was never released by Fairgate")
 
@@ -137,7 +133,7 @@ def test_while_observing_whoever_is_past_the_gate_is_adopted(stage: Stage) -> No
 def lost() -> Object:
     """Return a Deployment whose pod goes to no node that exists, which only the scheduler sees."""
     manifest = deployment("lost", 1)
-    manifest["spec"]["template"]["spec"]["affinity"] = NOWHERE
+    manifest["spec"]["template"]["spec"]["volumes"] = NOWHERE
     return manifest
 
 

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-import yaml
 
 from app.core.errors import ClusterError
 from app.dev.build import SOURCE
 from app.dev.fairgate import UNFAIR
 from app.dev.tools import Tools
+from tests.e2e.schedulers import second_scheduler
 from tests.e2e.stage import GPU, Object, Stage, name_of, pod, template, until
 
 SCHEDULER = SOURCE / "docs" / "examples" / "scheduler-without-preemption.yaml"
@@ -117,24 +114,8 @@ def test_the_same_pod_without_a_twin_does_evict(
 
 @pytest.fixture
 def polite_scheduler(stage: Stage, cluster_tools: Tools) -> Iterator[str]:
-    """A second scheduler, set up by the file in the docs but for its name and its cluster."""
-    kubeconfig = stage.cluster.folder / "config" / "kube-scheduler.kubeconfig"
-    document = yaml.safe_load(SCHEDULER.read_text())
-    document["clientConnection"]["kubeconfig"] = str(kubeconfig)
-    document["leaderElection"] = {"leaderElect": False}
-    document["profiles"][0]["schedulerName"] = POLITE
-    config = stage.folder / "scheduler.yaml"
-    config.write_text(yaml.safe_dump(document))
-    argv = [str(cluster_tools.scheduler), f"--config={config}", "--secure-port=0"]
-    environment = {"PATH": os.defpath, "HOME": str(stage.folder)}
-    with (
-        Path(stage.folder / "scheduler.log").open("w") as log,
-        subprocess.Popen(argv, env=environment, stdout=log, stderr=log) as running,
-    ):
-        try:
-            yield POLITE
-        finally:
-            running.terminate()
+    with second_scheduler(stage, cluster_tools, SCHEDULER, POLITE) as name:
+        yield name
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import yaml
 
 from app.dev.kubectl import Kubectl
 from tests.e2e.doors import Callers
-from tests.e2e.stage import Stage, name_of, pod, until
+from tests.e2e.stage import Stage, name_of, next_second, pod, until
 from tests.e2e.test_plugin import ROOT, Person
 
 TEAM = "walked"
@@ -50,6 +50,7 @@ def stranger(stage: Stage) -> Person:
     for user in ("walk-a", "walk-b"):
         pods = "\n---\n".join(json.dumps(pod(f"{user}-{number}", 8)) for number in range(3))
         stage.as_user(user, ours).run("apply", "-n", ours, "-f", "-", stdin=pods)
+        next_second()
     until("all wait", lambda: len(stage.held(ours)) == 6)
     lead = Person(stage, "lead", ours, with_token(stage, callers.token("lead")))
     until("all are shown", lambda: lead.fairgate("queue", TEAM)[1].count(f"{TEAM}/") == 6)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from datetime import UTC, datetime
 from typing import Any
 
 from tests.e2e.rest import ask
-from tests.e2e.stage import GPU, Stage, pod, until
+from tests.e2e.stage import GPU, Stage, next_second, pod, until
 
 
 def asker(stage: Stage, namespace: str) -> Callable[[str], Any]:
@@ -31,15 +30,15 @@ def test_why_names_the_limit_the_order_and_what_is_lacking(stage: Stage) -> None
     wall, early, late, small = map(stage.namespace, ("why-wall", "early", "late", "small"))
     stage.tenant("early", "1", early)
     stage.tenant("late", "1", late)
-    stage.tenant("small", "1", small, quotas=[{"pool": "default", "limit": {GPU: 1}}])
+    stage.tenant("small", "1", small)
     stage.block(wall)
     stage.apply(early, pod("p", 8), pod("q", 8))
     until("the first are held", lambda: len(stage.held(early)) == 2)
-    # Age is told in whole seconds; of the same one, uids would decide.
-    born = max(str(each["metadata"]["creationTimestamp"]) for each in stage.pods(early))
-    until("their second is over", lambda: f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}" > born)
+    next_second()
     stage.apply(late, pod("p", 8))
     stage.apply(small, pod("p", 2))
+    # Beyond its limit from the first it would be refused.
+    stage.tenant("small", "1", small, quotas=[{"pool": "default", "limit": {GPU: 1}}])
     of_early, of_late, of_small = (asker(stage, each) for each in (early, late, small))
 
     until("limit", lambda: of_small("p")["rule"] == "limit")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from app.core.errors import EpochStale, StoreUnavailable
-from app.core.views import Bulletin
+from app.core.telling.views import Bulletin
 from tests.fakes.store import Memory
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from app.core.effects import Adopt, PodRef
 from app.core.errors import ClusterRefused, ClusterUnavailable
-from app.core.model import ADOPTED, Millis
+from app.core.model import ADOPTED, Millis, Uid
 
 
 @dataclass
@@ -17,8 +18,8 @@ class FreePod:
     stamp: str = ""
     labels: dict[str, str] = field(default_factory=dict)
     annotations: dict[str, str] = field(default_factory=dict)
-    guarded: bool = False
-    """A disruption budget forbids to evict it."""
+    budget: list[int] | None = None
+    """How many of its kind a disruption budget allows to evict: one number, shared by them all."""
 
 
 class FakeCorrector:
@@ -29,6 +30,8 @@ class FakeCorrector:
         self.silent = False
         """No request gets through."""
         self.asked: list[PodRef] = []
+        self.meanwhile: Callable[[], None] = lambda: None
+        """Happens once it was told who would be kept."""
 
     async def adopt(self, order: Adopt) -> None:
         pod = self._find(order.ref)
@@ -43,10 +46,23 @@ class FakeCorrector:
         pod = self._find(ref)
         if pod is None or pod.uid != ref.uid:
             return True
-        if pod.guarded:
-            return False
+        if pod.budget is not None:
+            if pod.budget[0] <= 0:
+                return False
+            pod.budget[0] -= 1
         del self.pods[ref.namespace, ref.name]
         return True
+
+    async def kept(self, refs: Sequence[PodRef]) -> Mapping[Uid, str]:
+        there = [(ref.uid, pod) for ref in refs if (pod := self._find(ref)) is not None]
+        guarded = [(uid, pod.budget) for uid, pod in there if pod.uid == uid and pod.budget]
+        answer = {
+            uid: f"a budget allows {budget[0]}"
+            for uid, budget in guarded
+            if sum(other is budget for _, other in guarded) > budget[0]
+        }
+        self.meanwhile()
+        return answer
 
     def _find(self, ref: PodRef) -> FreePod | None:
         self.asked.append(ref)

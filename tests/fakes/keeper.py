@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from app.core.checkpoint import Checkpoint
 from app.core.errors import ClusterError, ClusterRefused
+from app.core.fair.checkpoint import Checkpoint
 from app.core.model import TenantName
 
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 
 from app.core import events as ev
 from app.core.audit import Deed, Record, seal
-from app.core.audit_lines import SignedHead, line
+from app.core.chain.audit_lines import SignedHead, line
+from app.core.fair.runs import Begun, Ran, Run
 from app.core.model import Millis, NodeName, PoolName, Quota, TenantName, Uid, UserName
-from app.core.runs import Begun, Ran, Run
 from app.foresight_ports import Changes, Comparison
 from app.sim import what_if
 from app.sim.run_times import RunTimes

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from app.core.admission.gate import fence_of
 from app.core.effects import PodRef, Release
 from app.core.errors import ClusterUnavailable, PodUnyielding
-from app.core.gate import fence_of
 from app.core.model import HELD, Answer
 
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 
 from app.core.effects import StoreWrite
 from app.core.errors import EpochStale, StoreUnavailable
+from app.core.fair.runs import Begun, Ran, Run
 from app.core.model import Millis, Uid
-from app.core.runs import Begun, Ran, Run
 
 Id = tuple[Uid, Millis]
 

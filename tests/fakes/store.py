@@ -12,9 +12,9 @@ from typing import assert_never
 
 from app.core.effects import Charge, Dequeue, Enqueue, Intend, PodRef, Refund, StoreWrite
 from app.core.errors import EpochStale, StoreEmptied, StoreUnavailable
+from app.core.fair.runs import Begun, Ran, Run
 from app.core.model import PoolName, Resource, TenantName, Uid, UserName
-from app.core.runs import Begun, Ran, Run
-from app.core.views import Bulletin
+from app.core.telling.views import Bulletin
 from app.store.reader import Place, Used, Waiting
 from tests.fakes.runs import Runs
 

@@ -18,6 +18,7 @@ from fastapi import FastAPI
 
 from app.core import events as ev
 from app.core.engine import Engine
+from app.core.fair.runs import Run
 from app.core.model import (
     Millis,
     Node,
@@ -34,8 +35,7 @@ from app.core.model import (
     UserName,
 )
 from app.core.resources import PODS, ManagedResources
-from app.core.runs import Run
-from app.core.views import Bulletin
+from app.core.telling.views import Bulletin
 from app.settings import HostPort
 from app.sim.world import held_pod
 from app.web.api.app import api_app

@@ -9,7 +9,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from app.audit_ports import Batch, Ending
 from app.core.audit import Entry, Head
-from app.core.audit_lines import SignedHead, line, read
+from app.core.chain.audit_lines import SignedHead, line, read
 from app.core.errors import EpochStale, StoreFull, StoreUnavailable
 from app.tls.signing import Signer
 from tests.fakes.sight import FakeEpochs

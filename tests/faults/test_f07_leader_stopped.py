@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 
-from app.core.gate import fenced
+from app.core.admission.gate import fenced
 from tests.e2e.stage import pod, stamp, tenant
 from tests.faults.program import Program
 from tests.faults.rig import Rig

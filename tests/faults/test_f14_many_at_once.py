@@ -52,7 +52,7 @@ def big(
 def test_f14_a_namespace_with_a_thousand_held_pods_is_deleted(big: Rig) -> None:
     big.start("controller", lease_seconds=LEASE_SECONDS)
     big.leader()
-    big.stage.tenant("f14-none", "1", "f14-held", quotas=[{"pool": "default", "limit": {GPU: 0}}])
+    big.stage.tenant("f14-none", "1", "f14-held", paused=True)
     namespace = big.stage.namespace("f14-held")
     work(big, namespace, "held", HELD)
     took = big.until("all are held", lambda: waiting(big) == HELD, LONG)

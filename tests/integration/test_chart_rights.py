@@ -65,6 +65,10 @@ ALLOWED: list[Right] = [
     ("controller", "patch", "pools/status.fairgate.io", ANY, "h100"),
     ("controller", "create", "events", OTHER, ""),
     ("controller", "create", "pods/eviction", OTHER, "some"),
+    ("controller", "list", "poddisruptionbudgets.policy", OTHER, ""),
+    ("controller", "get", "jobs.batch", OTHER, "some"),
+    ("controller", "get", "replicasets.apps", OTHER, "some"),
+    ("controller", "get", "replicationcontrollers", OTHER, "some"),
     ("controller", "create", "configmaps", OURS, ""),
     ("controller", "get", "configmaps", OURS, "fairgate-installation"),
     ("controller", "patch", "configmaps", OURS, "fairgate-audit"),
@@ -73,6 +77,16 @@ ALLOWED: list[Right] = [
     ("controller", "patch", "secrets", OURS, "fairgate-audit"),
     ("controller", "watch", "resourceclaims.resource.k8s.io", ANY, ""),
     ("controller", "list", "deviceclasses.resource.k8s.io", ANY, ""),
+    *(
+        (role, "watch", kind, ANY, "")
+        for role in ("controller", "api")
+        for kind in (
+            "jobs.batch",
+            "jobsets.jobset.x-k8s.io",
+            "podgroups.scheduling.x-k8s.io",
+            "podgroups.scheduling.k8s.io",
+        )
+    ),
     ("controller", "release", "podgates.fairgate.io", OTHER, ""),
     ("controller", "create", "leases.coordination.k8s.io", OURS, ""),
     ("controller", "patch", "leases.coordination.k8s.io", OURS, "fairgate-controller"),
@@ -147,6 +161,7 @@ DENIED: list[Right] = [
     ("controller", "create", "pods/binding", OTHER, "some"),
     ("controller", "patch", "nodes", ANY, "some"),
     ("controller", "patch", "resourceclaims.resource.k8s.io", OTHER, "some"),
+    ("controller", "patch", "jobs.batch", OTHER, "some"),
     ("controller", "patch", "tenants.fairgate.io", ANY, "team-a"),
     ("controller", "update", "tenants/status.fairgate.io", ANY, "team-a"),
     ("controller", "get", "secrets", OURS, "fairgate-webhook-tls"),

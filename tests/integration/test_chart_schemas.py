@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -188,7 +189,23 @@ SHOWN: dict[str, tuple[str, Object, Object]] = {
     "pool": (
         "shown",
         {"paused": True},
-        {"nodes": 2, "capacity": {"nvidia.com/gpu": "16"}, "used": {"nvidia.com/gpu": "3"}},
+        {
+            "nodes": 2,
+            "capacity": {"nvidia.com/gpu": "16"},
+            "used": {"nvidia.com/gpu": "3"},
+            "free": {"nvidia.com/gpu": "13"},
+            "fragmentation": "0.25",
+            "conditions": [
+                {
+                    "type": kind,
+                    "status": "True",
+                    "reason": reason,
+                    "message": "",
+                    "lastTransitionTime": "2026-01-02T03:04:05Z",
+                }
+                for kind, reason in (("Ready", "Paused"), ("NodesLeftOut", "NotSelected"))
+            ],
+        },
     ),
     "policy": ("default", {"reclaim": "off", "reserveAfter": "5m30s"}, {"observedGeneration": 1}),
 }
@@ -206,8 +223,11 @@ CELLS = {
         "NODES": "2",
         "CAPACITY": '{"nvidia.com/gpu":"16"}',
         "USED": '{"nvidia.com/gpu":"3"}',
-        "PAUSED": "true",
+        "FREE": '{"nvidia.com/gpu":"13"}',
+        "STATE": "Paused",
         "PLACEMENT": "pack",
+        "FRAGMENTATION": "0.25",
+        "LEFT OUT": "NotSelected",
     },
     "policy": {"MODE": "Enforce", "RECLAIM": "off", "RESERVE-AFTER": "5m30s"},
 }
@@ -241,5 +261,7 @@ def test_kubectl_lists_all_kinds_at_once(shown: Cluster) -> None:
 def cells(cluster: Cluster, kind: str, name: str) -> dict[str, str]:
     """Return column: cell of one object."""
     table = cluster.kubectl("get", kind, name, "-o", "wide")
-    head, row = (line.split() for line in table.splitlines())
-    return dict(zip(head, row, strict=False))
+    head, row = table.splitlines()
+    columns = [(found.start(), found[0]) for found in re.finditer(r"\S+(?: \S+)*", head)]
+    ends = [start for start, _ in columns[1:]] + [None]
+    return {what: row[at:end].strip() for (at, what), end in zip(columns, ends, strict=True)}

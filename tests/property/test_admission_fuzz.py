@@ -122,13 +122,13 @@ async def _post(app: ASGIApp, body: bytes, path: str) -> Reply:
     return await call(app, "POST", path, body, {"content-type": "application/json"})
 
 
-@settings(max_examples=BODIES // 4, deadline=None)
+@settings(max_examples=BODIES // 4)
 @given(body=st.binary(max_size=200))
 def test_bytes_that_are_no_review_are_400(post: Any, body: bytes) -> None:
     assert post(body).status == 400
 
 
-@settings(max_examples=BODIES - BODIES // 4, deadline=None)
+@settings(max_examples=BODIES - BODIES // 4)
 @given(data=st.data())
 def test_a_mutated_review_never_lets_a_gpu_pod_past_the_gate(
     post: Any, data: st.DataObject
@@ -156,7 +156,7 @@ def test_a_mutated_review_never_lets_a_gpu_pod_past_the_gate(
     assert _asks_for_nothing(request) or _ends_gated(request["object"], patch)
 
 
-@settings(max_examples=BODIES // 4, deadline=None)
+@settings(max_examples=BODIES // 4)
 @given(data=st.data())
 def test_a_mutated_review_of_a_change_or_a_template_breaks_nothing(
     post: Any, data: st.DataObject

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.core.audit import Deed, Entry, Head, Record, seal
-from app.core.audit_lines import SignedHead, line, read
-from app.core.audit_proof import BrokenChain, Gap, Proof, Verdict, gap, pruned
+from app.core.chain.audit_lines import SignedHead, line, read
+from app.core.chain.audit_proof import BrokenChain, Gap, Proof, Verdict, gap, pruned
 from app.core.errors import InvalidInput
 from app.core.model import Millis
 

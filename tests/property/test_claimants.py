@@ -9,9 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.core import events as ev
-from app.core.claims import DeviceAsk, ResourceClaim
+from app.core.asks.claims import DeviceAsk, ResourceClaim
 from app.core.effects import Release
 from app.core.engine import Engine
+from app.core.fair.runs import Begun
 from app.core.model import (
     Answer,
     ClaimRef,
@@ -25,8 +26,7 @@ from app.core.model import (
     Uid,
 )
 from app.core.resources import PODS, ManagedResources
-from app.core.runs import Begun
-from app.core.views import View
+from app.core.telling.views import View
 from app.sim.world import held_pod
 
 GPU = Resource("nvidia.com/gpu")
@@ -133,7 +133,7 @@ steps = st.one_of(
 
 
 @given(st.lists(steps, max_size=40))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_each_claim_is_charged_once_and_a_recount_finds_the_same(
     script: list[tuple[object, ...]],
 ) -> None:

@@ -61,7 +61,7 @@ def releases(drive: Drive, *, without: tuple[str, str]) -> list[tuple[int, str]]
     scripts(teams=flat(2, 5, weighted=False)),
     st.sampled_from([1, 1, 1, 2, 3, 5]),
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_who_always_has_work_gets_an_equal_partition_within_one_workload(
     script: Script, size: int
 ) -> None:
@@ -81,7 +81,7 @@ def test_who_always_has_work_gets_an_equal_partition_within_one_workload(
     flat(2, 4, weighted=False),
     st.lists(st.tuples(st.integers(1, 9), st.integers(1, 4)), min_size=12, max_size=12),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_equal_tenants_that_all_wait_hold_equal_parts_at_every_moment(
     capacity: int, teams: tuple[object, ...], spans: list[tuple[int, int]]
 ) -> None:
@@ -105,7 +105,7 @@ def test_equal_tenants_that_all_wait_hold_equal_parts_at_every_moment(
 
 
 @given(scripts(teams=flat(2, 4, weighted=False), sizes=ONES, arrivals=INSTANTS, lasting=BRIEF))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_with_fair_reclaim_a_late_tenant_gets_its_part_back_at_once(script: Script) -> None:
     """Others come before it and never leave; it holds its part all the same, at every moment."""
     policy = Policy(reserve_after=Millis(10**12), reclaim=Reclaim.FAIR, min_runtime=Millis(0))
@@ -129,7 +129,7 @@ def test_with_fair_reclaim_a_late_tenant_gets_its_part_back_at_once(script: Scri
     st.integers(1, 6),
     LASTING,
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_priorities_in_one_queue_change_nobody_elses_releases(
     script: Script, priorities: list[int], size: int, lasting: int | None
 ) -> None:
@@ -152,7 +152,7 @@ def test_priorities_in_one_queue_change_nobody_elses_releases(
     scripts(teams=flat(), most=20),
     st.lists(st.integers(0, 9), min_size=20, max_size=20),
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_priorities_among_other_shapes_move_nobodys_share_by_more_than_one_workload(
     script: Script, priorities: list[int]
 ) -> None:
@@ -173,7 +173,7 @@ def test_priorities_among_other_shapes_move_nobodys_share_by_more_than_one_workl
     st.integers(1, 6),
     st.integers(5, 20),
 )
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 def test_more_pending_work_of_a_queue_that_waits_changes_nobody_elses_releases(
     script: Script, more: list[tuple[int, int]], size: int, lasting: int
 ) -> None:
@@ -199,7 +199,7 @@ def test_more_pending_work_of_a_queue_that_waits_changes_nobody_elses_releases(
     st.lists(st.sampled_from(["", "x", "y"]), min_size=24, max_size=24),
     st.lists(st.sampled_from("uvwxyz"), min_size=24, max_size=24),
 )
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 def test_spreading_ones_work_over_namespaces_and_names_gives_the_same_share(
     script: Script, count: int, places: list[str], names: list[str]
 ) -> None:
@@ -219,7 +219,7 @@ def test_spreading_ones_work_over_namespaces_and_names_gives_the_same_share(
 
 
 @given(scripts(teams=flat(), most=12), st.integers(2, 6), st.integers(1, 6))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_cutting_ones_work_in_pieces_gives_the_same_share_within_one_workload_of_each(
     script: Script, size: int, count: int
 ) -> None:
@@ -237,7 +237,7 @@ def test_cutting_ones_work_in_pieces_gives_the_same_share_within_one_workload_of
 
 
 @given(scripts(teams=trees(limits=True), pods=(1, 1, 2, 3), arrivals=INSTANTS, lasting=BRIEF))
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 def test_nothing_that_fits_and_is_allowed_still_waits(script: Script) -> None:
     judge = Naive({GPU})
     drive = begin(script, judge)
@@ -254,7 +254,7 @@ def test_nothing_that_fits_and_is_allowed_still_waits(script: Script) -> None:
     st.sampled_from(WEIGHTS),
     st.sampled_from(WEIGHTS),
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_raising_a_weight_never_lowers_that_share(
     script: Script, one: Fraction, other: Fraction
 ) -> None:
@@ -264,7 +264,7 @@ def test_raising_a_weight_never_lowers_that_share(
 
 
 @given(scripts(teams=trees()), st.sampled_from(WEIGHTS), st.sampled_from(WEIGHTS))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_raising_a_weight_costs_at_most_one_workload_where_sizes_differ(
     script: Script, one: Fraction, other: Fraction
 ) -> None:
@@ -287,7 +287,7 @@ def total(drive: Drive, name: str) -> int:
     scripts(teams=trees(limits=True), pods=(1, 1, 2), arrivals=INSTANTS, lasting=BRIEF),
     st.sampled_from([Fraction(0), Fraction(1), Fraction(1, 3)]),
 )
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_no_two_siblings_drift_further_apart_than_the_published_bound(
     script: Script, history: Fraction
 ) -> None:
@@ -326,7 +326,7 @@ def test_the_engine_measures_its_own_drift_within_the_bound() -> None:
 
 
 @given(scripts(teams=trees(limits=True), pods=(1, 1, 2, 3), arrivals=INSTANTS, lasting=BRIEF))
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 def test_no_pod_is_lost_and_none_is_released_twice(script: Script) -> None:
     """The drive itself fails on a second release, and on one of half a gang."""
 
@@ -344,7 +344,7 @@ def test_no_pod_is_lost_and_none_is_released_twice(script: Script) -> None:
 
 
 @given(scripts(teams=trees(limits=True), pods=(1, 1, 2, 3), arrivals=INSTANTS, lasting=BRIEF))
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 def test_no_release_exceeds_capacity_or_a_limit(script: Script) -> None:
     def watch(drive: Drive) -> None:
         assert sum(job.total(GPU) for job in drive.running()) <= script.capacity
@@ -356,7 +356,7 @@ def test_no_release_exceeds_capacity_or_a_limit(script: Script) -> None:
 
 
 @given(scripts(teams=trees()), st.sampled_from(["follow", "store", "stale"]))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_nobody_releases_without_leadership_the_store_or_fresh_news(
     script: Script, lack: str
 ) -> None:
@@ -384,7 +384,7 @@ def test_nobody_releases_without_leadership_the_store_or_fresh_news(
     scripts(teams=trees(limits=True), pods=(1, 1, 2, 3), arrivals=INSTANTS, lasting=BRIEF),
     st.randoms(use_true_random=False),
 )
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 def test_the_order_within_an_instant_changes_nothing(script: Script, random: object) -> None:
     shuffled = list(script.work)
     teams = list(script.teams)

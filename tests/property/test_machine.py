@@ -250,7 +250,7 @@ class Nodes(Machine):
         super().otherwise(replace(policy, reserve_after=NEVER, **nobody))
 
 
-lasting = settings(max_examples=60, stateful_step_count=30, deadline=None)
+lasting = settings(max_examples=60, stateful_step_count=30)
 
 TestOneNode = Machine.TestCase
 TestOneNode.settings = lasting

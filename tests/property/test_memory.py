@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.core import events as ev
-from app.core.checkpoint import ELSEWHERE, MOST_USERS, Checkpoint, fitting
 from app.core.effects import Release
 from app.core.engine import Engine
+from app.core.fair.checkpoint import ELSEWHERE, MOST_USERS, Checkpoint, fitting
 from app.core.model import (
     DEFAULT_POOL,
     GATE,
@@ -197,7 +197,7 @@ def furthest(one: Facts, other: Facts) -> float:
 
 
 @given(st.integers(0, 10**6), st.integers(1, 900), st.sampled_from([0, 5, 60, 1200, 7200]))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_after_total_loss_the_error_is_what_one_minute_can_charge(
     seed: int, before: int, nobody: int
 ) -> None:
@@ -211,7 +211,7 @@ def test_after_total_loss_the_error_is_what_one_minute_can_charge(
 
 
 @given(st.integers(0, 10**6), st.integers(1, 10), st.sampled_from([0, 30, 7200]))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_what_ran_on_while_nobody_led_is_charged_to_the_second(
     seed: int, minutes: int, nobody: int
 ) -> None:
@@ -226,7 +226,7 @@ def test_what_ran_on_while_nobody_led_is_charged_to_the_second(
 
 
 @given(st.integers(0, 10**6), st.integers(1, 900), st.booleans())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_after_a_crash_turns_are_as_if_there_had_been_none(
     seed: int, before: int, remembers: bool
 ) -> None:
@@ -252,7 +252,7 @@ def test_after_a_crash_turns_are_as_if_there_had_been_none(
 
 
 @given(st.integers(0, 10**6), st.integers(1, 900), st.integers(-3600, 3600))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_a_standby_knows_what_the_leader_knows_whatever_its_clock_says(
     seed: int, before: int, skew: int
 ) -> None:

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.core.backlog import Parts
-from app.core.devices import Devices, Tray, drain, place, times
-from app.core.fragmentation import Mix
+from app.core.asks.shape import Parts
 from app.core.model import Amounts, NodeName, Resource, Style
-from app.core.nodes import Nodes
-from app.core.sites import Slot
+from app.core.places.devices import Devices, Tray, drain, place, times
+from app.core.places.fragmentation import Mix
+from app.core.places.nodes import Nodes
+from app.core.places.sites import Slot
 
 GPU = Resource("nvidia.com/gpu")
 CPU = Resource("cpu")

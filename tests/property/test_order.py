@@ -12,8 +12,10 @@ from random import Random
 
 import pytest
 
-from app.core.backlog import Shape
-from app.core.branch import Branch
+from app.core.asks.shape import Shape
+from app.core.fair.branch import Branch
+from app.core.fair.tenancy import Tenancy
+from app.core.fair.usage import Usage
 from app.core.model import (
     Amounts,
     Millis,
@@ -27,11 +29,9 @@ from app.core.model import (
     TenantName,
     UserName,
 )
-from app.core.placement import Placement
-from app.core.pools import Pools
+from app.core.places.placement import Placement
+from app.core.places.pools import Pools
 from app.core.resources import ManagedResources
-from app.core.tenancy import Tenancy
-from app.core.usage import Usage
 
 GPU, MEMORY = Resource("nvidia.com/gpu"), Resource("memory")
 POOLS = (PoolName("p"), PoolName("q"))

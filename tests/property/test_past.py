@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from app.core.accounts.past import Past, Terms
 from app.core.audit import Deed, Entry, Head, Record, seal
-from app.core.audit_lines import line, read
-from app.core.changes import Changes, key_of, spec_of
+from app.core.chain.audit_lines import line, read
+from app.core.chain.changes import Changes, key_of, spec_of
 from app.core.errors import InvalidInput
 from app.core.model import Millis, PoolName, Quota, Resource, Tenant, TenantName, UserName
-from app.core.past import Past, Terms
 
 GPU, CPU = Resource("nvidia.com/gpu"), Resource("cpu")
 LONG = PoolName("p" * 130)
@@ -88,7 +88,7 @@ def terms(tenants: Mapping[TenantName, Tenant]) -> list[Terms]:
     ]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(steps=steps)
 def test_what_was_in_force_is_what_the_chain_tells(steps: list[Tenant | str]) -> None:
     chain = Chain()

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from app.core import events as ev
 from app.core.effects import Release
 from app.core.engine import Engine
+from app.core.fair.runs import Begun
 from app.core.model import Answer, Millis, Node, NodeName, Pin, Pod, Pool, PoolName, Resource, Uid
-from app.core.nodes import Nodes
+from app.core.places.nodes import Nodes
 from app.core.resources import PODS, ManagedResources
-from app.core.runs import Begun
-from app.core.views import View
+from app.core.telling.views import View
 from app.sim.world import held_pod
 
 GPU = Resource("nvidia.com/gpu")
@@ -199,7 +199,7 @@ scripts = st.lists(steps, max_size=50)
 
 
 @given(scripts)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_a_pinned_pod_is_released_exactly_when_one_of_its_nodes_has_room(
     script: list[tuple[object, ...]],
 ) -> None:
@@ -219,7 +219,7 @@ def without_history(view: View) -> View:
 
 
 @given(scripts)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_what_is_counted_with_pins_equals_a_recount(script: list[tuple[object, ...]]) -> None:
     for life in play(script):
         other = life.start(Engine(MANAGED))

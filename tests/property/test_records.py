@@ -190,7 +190,7 @@ def told(cluster: Cluster, deed: Deed, *, certain: bool = True) -> Counter[objec
     )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(STEPS)
 def test_every_release_is_told_once_whoever_is_killed(steps: list[tuple[str, int]]) -> None:
     cluster = Cluster()
@@ -206,7 +206,7 @@ def test_every_release_is_told_once_whoever_is_killed(steps: list[tuple[str, int
     assert not set(guesses) & set(releases)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(STEPS)
 def test_every_pod_that_waits_is_told_once(steps: list[tuple[str, int]]) -> None:
     cluster = Cluster()

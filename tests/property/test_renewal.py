@@ -68,7 +68,7 @@ class World:
         return {bundle for bundle in self.bundles[-LAG:] if bundle}
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(data=st.data())
 def test_whatever_is_shown_is_trusted_all_the_time(data: st.DataObject) -> None:
     count = data.draw(st.integers(1, 3), "replicas")

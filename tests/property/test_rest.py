@@ -75,7 +75,7 @@ def check(case: Case, who: str, town: Served, session: requests.Session) -> None
 
 
 @thorough.parametrize()
-@settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=10, suppress_health_check=list(HealthCheck))
 def test_every_answer_to_who_may_do_anything_is_as_documented(
     case: Case, town: Served, session: requests.Session
 ) -> None:
@@ -84,7 +84,7 @@ def test_every_answer_to_who_may_do_anything_is_as_documented(
 
 @pytest.mark.parametrize("who", [name for name in PEOPLE if name != "operator"])
 @brief.parametrize()
-@settings(max_examples=5, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=5, suppress_health_check=list(HealthCheck))
 def test_every_answer_to_others_is_as_documented(
     case: Case, who: str, town: Served, session: requests.Session
 ) -> None:

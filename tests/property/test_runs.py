@@ -12,8 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.core import events as ev
+from app.core.accounts.tally import By, Tally
 from app.core.effects import Charge, Dequeue, Effect, Enqueue, Intend, Refund, Release, StoreWrite
 from app.core.engine import Engine
+from app.core.fair.runs import Begun, Ran, Run
 from app.core.model import (
     GATE,
     Answer,
@@ -28,8 +30,6 @@ from app.core.model import (
     Uid,
 )
 from app.core.resources import PODS, ManagedResources
-from app.core.runs import Begun, Ran, Run
-from app.core.tally import By, Tally
 from app.sim.world import held_pod
 from tests.fakes.runs import Runs
 from tests.fakes.store import Contents
@@ -247,7 +247,7 @@ def total(tally: Tally) -> int:
     return sum(row.spent.get(GPU, 0) for row in tally.rows())
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(steps=steps, seed=st.integers(0, 10**6))
 def test_whoever_led_and_died_the_sums_are_those_of_the_world(
     steps: list[tuple[str, int, int]], seed: int
@@ -278,7 +278,7 @@ def test_whoever_led_and_died_the_sums_are_those_of_the_world(
         assert total(tallied(cluster, [by], begin, end, step)) == wanted.total()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(steps=steps)
 def test_runs_come_to_what_the_ledger_charged(steps: list[tuple[str, int, int]]) -> None:
     cluster = Cluster()

@@ -29,8 +29,8 @@ from app.core.model import (
     TenantName,
     Uid,
 )
-from app.core.reasons import Rule, Why
 from app.core.resources import PODS, ManagedResources
+from app.core.telling.reasons import Rule, Why
 from app.sim.world import held_pod
 
 GPU = Resource("nvidia.com/gpu")
@@ -155,7 +155,7 @@ def told(found: Why) -> str:
 
 
 @given(states())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_why_is_told_of_every_held_pod_and_names_nobody_else(state: State) -> None:
     engine = state.engine()
     engine.handle(ev.Pass(NOW))
@@ -168,7 +168,7 @@ def test_why_is_told_of_every_held_pod_and_names_nobody_else(state: State) -> No
 
 
 @given(states())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_what_waits_for_capacity_starts_once_there_is_as_much_as_it_asks(state: State) -> None:
     for pod in state.held():
         if why(state, pod).rule is Rule.CAPACITY:
@@ -176,7 +176,7 @@ def test_what_waits_for_capacity_starts_once_there_is_as_much_as_it_asks(state: 
 
 
 @given(states())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_what_comes_after_others_starts_once_they_are_gone(state: State) -> None:
     for pod in state.held():
         if why(state, pod).rule not in (Rule.ORDER, Rule.GUARANTEE):
@@ -187,7 +187,7 @@ def test_what_comes_after_others_starts_once_they_are_gone(state: State) -> None
 
 
 @given(states())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_what_is_at_a_limit_starts_nowhere_until_that_is_raised(state: State) -> None:
     for pod in state.held():
         found = why(state, pod)

@@ -10,6 +10,8 @@ import msgspec
 import pytest
 from starlette.types import ASGIApp
 
+from app.core.admission.gate import Owner
+from app.core.admission.priorities import PriorityClass
 from app.core.audit import Deed, Fact
 from app.core.events import (
     PolicyObserved,
@@ -19,10 +21,8 @@ from app.core.events import (
     TenantGone,
     TenantObserved,
 )
-from app.core.gate import Owner
 from app.core.model import GATE, Millis, Tenant, TenantName
 from app.core.policy import Mode, Policy
-from app.core.priorities import PriorityClass
 from app.core.resources import ManagedResources
 from app.web.admission import BODY_LIMIT, LONGEST_NAME, Enforced, admission_app
 from app.web.metrics import REGISTRY

@@ -10,8 +10,8 @@ import pytest
 from starlette.types import ASGIApp
 
 from app.core.audit import GENESIS, Deed, Entry, Head, Record, seal
-from app.core.audit_lines import SignedHead, line, read
-from app.core.changes import Changes, key_of, spec_of
+from app.core.chain.audit_lines import SignedHead, line, read
+from app.core.chain.changes import Changes, key_of, spec_of
 from app.core.model import Millis, Quota, Tenant
 from app.web.api import entries
 from app.web.api.audit import LONGEST_CHUNK

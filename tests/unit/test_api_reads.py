@@ -11,7 +11,7 @@ import pytest
 from app.api_ports import QuotaThen
 from app.core import events as ev
 from app.core.model import Millis, NodeName, Phase, Pod, PoolName, Quota, TenantName, Uid
-from app.core.views import Bulletin, Reserved
+from app.core.telling.views import Bulletin, Reserved
 from app.foresight_ports import Estimate
 from app.sim.world import held_pod
 from tests.fakes.rest import GPU, NOW, Both, node, pool, problem, tenant

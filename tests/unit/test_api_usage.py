@@ -12,8 +12,8 @@ from urllib.parse import quote
 import pytest
 from starlette.types import ASGIApp
 
+from app.core.fair.runs import Run
 from app.core.model import Millis, NodeName, PoolName, Resource, TenantName, Uid, UserName
-from app.core.runs import Run
 from tests.fakes.asgi import Reply, call
 from tests.fakes.rest import GPU, NOW, Both, Rights
 from tests.fakes.runs import FakeRuns

@@ -12,8 +12,8 @@ import pytest
 from app.control.auditor import MOST, Auditor
 from app.control.chain import Chain, Retention
 from app.core.audit import Deed, Entry, Head, Record, seal
-from app.core.audit_lines import line, read
-from app.core.audit_proof import BrokenChain, Proof, Verdict
+from app.core.chain.audit_lines import line, read
+from app.core.chain.audit_proof import BrokenChain, Proof, Verdict
 from app.core.errors import StoreFull
 from app.core.model import Millis
 from app.tls.signing import holds

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from app.core.audit import Deed, Head, Record, seal
-from app.core.audit_lines import line
+from app.core.chain.audit_lines import line
 from app.core.model import Millis
 from app.store import outlet
 from app.store.outlet import Backlog, Descriptor, Folder, Line, Sink

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from app.audit_ports import Ending
-from app.core.audit_lines import SignedHead
-from app.core.audit_proof import BrokenChain
+from app.core.chain.audit_lines import SignedHead
+from app.core.chain.audit_proof import BrokenChain
 from app.core.model import Millis
 from app.wiring.audit import prove
 from tests.fakes.trail import FakeTrail

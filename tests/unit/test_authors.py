@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app import wire
-from app.core import authors
+from app.core.admission import authors
 from app.core.model import UserName
 from app.kube.custom import changed_by
 from tests.fakes.json_patch import apply

@@ -14,11 +14,12 @@ from app.control.mirror import Mirror
 from app.core import events as ev
 from app.core.engine import Engine
 from app.core.model import Answer, Millis, Node, NodeName, Pod, Resource, Uid
-from app.core.reasons import Rule
 from app.core.resources import PODS, ManagedResources
-from app.core.views import Bulletin
+from app.core.telling.reasons import Rule
+from app.core.telling.views import Bulletin
 from app.sim.world import held_pod
 from tests.fakes.bulletins import FakeBulletins
+from tests.unit.test_broken import Lead, member, round_of
 
 GPU = Resource("nvidia.com/gpu")
 
@@ -150,6 +151,23 @@ async def test_a_replica_answers_as_its_leader_about_room_that_is_kept() -> None
         assert replica.outlook.why(pod.uid) == leader.outlook.why(pod.uid)
     replica.hear(replace(bulletin, reserved=()))
     assert rule(replica, small.uid) is not Rule.RESERVATION
+
+
+async def test_a_replica_answers_as_its_leader_about_gangs_that_begin_anew() -> None:
+    lead = Lead()
+    round_of(lead, 0)
+    pods = [member(n, gang_anew=True) for n in (20, 21, 22, 23)]
+    lead.see(*pods)
+    replica = engine(*pods, leads=False)
+    replica.handle(ev.Pass(lead.at))
+    bulletin = lead.engine.outlook.bulletin(lead.at, 7, 0.0)
+    replica.hear(bulletin)
+    why = replica.outlook.why(pods[0].uid)
+    assert why == lead.engine.outlook.why(pods[0].uid)
+    assert why is not None
+    assert why.rule is Rule.GANG_DEFERRED
+    replica.hear(replace(bulletin, deferred={}))
+    assert rule(replica, pods[0].uid) is not Rule.GANG_DEFERRED
 
 
 async def test_a_replica_answers_as_its_leader_about_releases_that_were_refused() -> None:

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from app import wire
 from app.control.checkpoints import PERIOD, Checkpoints
 from app.core import events as ev
-from app.core.checkpoint import ELSEWHERE, MOST_USERS, Checkpoint, Kept, bounded, fitting
 from app.core.engine import Engine
 from app.core.errors import ClusterError, ClusterRefused, ClusterUnavailable
+from app.core.fair.checkpoint import ELSEWHERE, MOST_USERS, Checkpoint, Kept, bounded, fitting
 from app.core.model import (
     DEFAULT_POOL,
     Millis,

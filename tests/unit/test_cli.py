@@ -264,5 +264,21 @@ def test_the_shell_completes_commands_and_words() -> None:
         return done.stdout.split()
 
     assert completed("fairgate sim") == ["simulate"]
+    assert completed("fairgate nodes ") == ["check", "label"]
+    assert completed("fairgate nodes check --output ") == ["text", "json"]
     assert completed("fairgate simulate x.yaml --output ") == ["text", "json"]
     assert completed("fairgate replay x.csv --policy ") == ["fair", "fifo", "backfill"]
+
+
+def test_looking_at_nodes_without_a_cluster_is_told_in_a_sentence(tmp_path: Path) -> None:
+    nowhere = tmp_path / "kubeconfig"
+    done = fairgate("nodes", "check", "--kubeconfig", str(nowhere))
+    assert done.returncode == 2
+    assert f"There is no kubeconfig {nowhere}" in done.stderr
+    nowhere.write_text(
+        "apiVersion: v1\nkind: Config\ncurrent-context: c\n"
+        "contexts: [{name: c, context: {cluster: c, user: u}}]\n"
+        "clusters: [{name: c, cluster: {server: 'http://127.0.0.1:1'}}]\n"
+        "users: [{name: u, user: {token: t}}]\n"
+    )
+    assert fairgate("nodes", "check", "--kubeconfig", str(nowhere)).returncode == 3

@@ -17,6 +17,7 @@ from app.control.leader import Leader
 from app.control.loop import TICK_SECONDS, Loop
 from app.control.opening import Opening
 from app.control.publisher import Publisher
+from app.control.reclaims import Allowance, Reclaims
 from app.control.releases import Releases
 from app.core import events as ev
 from app.core.audit import Deed
@@ -39,9 +40,9 @@ from app.core.model import (
     Uid,
     UserName,
 )
-from app.core.pressure import Pressure
 from app.core.resources import PODS, ManagedResources
-from app.core.views import View
+from app.core.telling.pressure import Pressure
+from app.core.telling.views import View
 from app.sim.world import held_pod
 from tests.fakes.corrections import FakeCorrector, FakeInstallation, FreePod
 from tests.fakes.keeper import FakeKeeper
@@ -94,6 +95,9 @@ class FakeMeters:
     drifts: list[float] = field(default_factory=list)
     pressures: list[Mapping[TenantName, Pressure]] = field(default_factory=list)
     evictions: list[tuple[TenantName, str, Mapping[Resource, float]]] = field(default_factory=list)
+    refusals: list[TenantName] = field(default_factory=list)
+    loops: list[TenantName] = field(default_factory=list)
+    useless: list[dict[tuple[TenantName, str], int]] = field(default_factory=list)
     strays: int = 0
 
     def leading(self, epoch: int | None) -> None:
@@ -112,6 +116,15 @@ class FakeMeters:
 
     def evicted(self, tenant: TenantName, cause: str, lost: Mapping[Resource, float]) -> None:
         self.evictions.append((tenant, cause, lost))
+
+    def eviction_refused(self, tenant: TenantName) -> None:
+        self.refusals.append(tenant)
+
+    def loop_refused(self, tenant: TenantName) -> None:
+        self.loops.append(tenant)
+
+    def zombies(self, count: Mapping[tuple[TenantName, str], int]) -> None:
+        self.useless.append(dict(count))
 
     def drifted(self, ratio: float) -> None:
         self.drifts.append(ratio)
@@ -205,9 +218,13 @@ class Rig:
         self.corrections = Corrections(
             self.corrector, self.corrector, self.lead, self.inbox, self.meters, clock
         )
+        self.reclaims = Reclaims(
+            self.corrector, self.lead, self.inbox, self.meters, clock, self.engine.wants_gone,
+            Allowance(100_000), self.engine.outlook.released, pauses=(0.0,),
+        )  # fmt: skip
         self.loop = Loop(
-            self.engine, self.inbox, self.copier, self.releases, self.corrections, self.told,
-            self.recorder, clock, heard,
+            self.engine, self.inbox, self.copier, self.releases, self.corrections, self.reclaims,
+            self.told, self.recorder, clock, heard,
         )  # fmt: skip
         self.publisher = Publisher(
             self.engine, self.written, self.meters, lambda: self.leader.leads, clock
@@ -255,6 +272,7 @@ async def running(rig: Rig, gpus: int = 2) -> AsyncIterator[Rig]:
         await asyncio.gather(*tasks, return_exceptions=True)
         await rig.releases.stop()
         await rig.corrections.stop()
+        await rig.reclaims.stop()
 
 
 async def until(true: Callable[[], bool]) -> None:
@@ -510,32 +528,31 @@ async def test_a_status_that_says_the_same_is_not_written_again() -> None:
         assert rig.written.writes == writes
 
 
-async def test_who_would_have_to_be_evicted_stays_and_who_wants_the_place_waits_on(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    caplog.set_level("INFO", "fairgate.control")
+async def test_what_others_borrow_is_taken_back_and_their_owner_is_told() -> None:
     async with running(Rig()) as rig:
-        await rig.hear(guaranteed("owner", "a", 2))
+        await rig.hear(guaranteed("owner", "a", 1))
         rig.lead.free.set()
         for i in range(2):
             await rig.create(held_pod(f"b{i}", "b"))
         await until(lambda: rig.released() == 2)
         for i in range(2):
+            rig.corrector.pods["b", f"b{i}"] = FreePod(f"b/b{i}", budget=[0])
             stored = changed(held_pod(f"b{i}", "b"), gates=(), release=f"5.{i + 1}", node=NODE)
             await rig.hear(ev.PodObserved(rig.now, stored))
         rig.now = Millis(rig.now + 3_600_000)  # long past minRuntime
         await rig.create(held_pod("p", "a"))
-        named = lambda: [r for r in caplog.records if "not evicted" in r.message]  # noqa: E731
-        await until(lambda: len(named()) == 2)  # each of them was asked for once
-        for _ in range(4):  # and again and again
-            rig.now = Millis(rig.now + 600_000)
-            before = rig.inbox.waits
-            await rig.hear(ev.NodeGone(rig.now, NodeName("nobody")))
-            await until(lambda before=before: rig.inbox.waits > before + 1)  # type: ignore[misc]
-        await rig.hear(ev.PodGone(rig.now, Uid("b/b1")))
+        await until(lambda: len(rig.meters.refusals) == 2)  # the one, and then the other
+        rig.corrector.pods["b", "b0"].budget = None
+        rig.now = Millis(rig.now + 60_000)
+        await until(lambda: ("b", "b0") not in rig.corrector.pods)
+        told = lambda: [t for t in rig.told.notices if t.notice is Notice.RECLAIMED]  # noqa: E731
+        await until(lambda: bool(told()))
+        assert rig.releaser.pods["a", "p"].held  # it is on its way out, and counts
+        await rig.hear(ev.PodGone(rig.now, Uid("b/b0")))
         await until(lambda: not rig.releaser.pods["a", "p"].held)
-        assert len(named()) == 2
-        assert named()[0].__dict__["why"] == "guarantee"
+        assert [t.ref.name for t in told()] == ["b0"]
+        assert ("b", "b1") in rig.corrector.pods
+        assert rig.meters.evictions[0][1] == "guarantee"
 
 
 async def test_the_loop_sleeps_no_longer_than_until_something_is_due() -> None:
@@ -583,13 +600,13 @@ async def test_who_got_round_the_gate_is_counted_logged_told_and_evicted(
         rig.lead.free.set()
         await until(lambda: rig.leader.leads)
         new = running_pod("new", 31_000)
-        rig.corrector.pods["a", "new"] = FreePod(new.uid, guarded=True)
+        rig.corrector.pods["a", "new"] = FreePod(new.uid, budget=[0])
         await rig.hear(ev.PodObserved(rig.now, new))
         await until(lambda: rig.meters.strays == 1 and len(rig.corrector.asked) == 1)
         assert [t.notice for t in rig.told.notices] == [Notice.REFUSED]
         [record] = [r for r in caplog.records if r.levelname == "ERROR"]
         assert (record.__dict__["pod"], record.__dict__["node"]) == ("new", NODE)
-        rig.corrector.pods["a", "new"].guarded = False
+        rig.corrector.pods["a", "new"].budget = None
         rig.now = Millis(rig.now + 5_000)
         await until(lambda: not rig.corrector.pods)
         await until(lambda: len(rig.recorder.told(Deed.RECLAIMED)) == 1)

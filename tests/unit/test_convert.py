@@ -9,8 +9,8 @@ import pytest
 
 from app import wire
 from app.core import events, model
-from app.core.annotations import misread, named_gang
-from app.core.claims import DeviceAsk, ResourceClaim
+from app.core.asks.annotations import misread, named_gang
+from app.core.asks.claims import DeviceAsk, ResourceClaim
 from app.core.errors import InvalidInput
 from app.core.resources import ManagedResources
 from app.kube import convert
@@ -449,3 +449,16 @@ def test_a_pod_is_read_as_one_of_its_gang() -> None:
     document = pod(ONE_GPU, annotations={"fairgate.io/gang": "train", "fairgate.io/gang-size": "4"})
     read = managed(document)
     assert (read.gang, read.gang_size) == ("train", 4)
+
+
+@pytest.mark.parametrize(
+    ("annotations", "needed"),
+    [
+        ({"fairgate.io/gpu-memory": "40Gi"}, 40 * 2**30),
+        ({"fairgate.io/model-size": "7B"}, 13 * 2**30),
+        ({"fairgate.io/gpu-memory": "much"}, 0),
+        ({}, 0),
+    ],
+)
+def test_a_pod_needs_the_memory_that_it_says(annotations: dict[str, str], needed: int) -> None:
+    assert managed(pod(ONE_GPU, annotations=annotations)).gpu_memory == needed

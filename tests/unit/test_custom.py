@@ -68,17 +68,47 @@ def test_pool() -> None:
             "weights": {"nvidia.com/gpu": "4"},
             "overcommit": {"cpu": "1.2"},
             "placement": "spread",
+            "topology": ["zone", "example.com/rack"],
+            "gpuMemory": "80Gi",
+            "maxCapacity": {"nvidia.com/gpu": 64, "cpu": "1500m"},
         },
+        "status": {"capacity": {"nvidia.com/gpu": "8"}},
     }
-    pool = custom.read_pool(msgspec.convert(document, wire.Pool), AT).pool
-    assert pool == model.Pool(
+    event = custom.read_pool(msgspec.convert(document, wire.Pool), AT)
+    assert event.offered == {"nvidia.com/gpu": 8}
+    assert event.pool == model.Pool(
         name=model.PoolName("h100"),
         selector={"gpu": "h100"},
         weights={model.Resource("nvidia.com/gpu"): Fraction(4)},
         overcommit={model.Resource("cpu"): Fraction(6, 5)},
         placement=model.Style.SPREAD,
+        topology=("zone", "example.com/rack"),
+        gpu_memory=80 * 2**30,
+        max_capacity={model.Resource("nvidia.com/gpu"): 64, model.Resource("cpu"): 1500},
         generation=2,
     )
+
+
+@pytest.mark.parametrize(
+    ("spec", "field"),
+    [
+        ({"gpuMemory": "80GB"}, "gpuMemory"),
+        ({"maxCapacity": {"nvidia.com/gpu": "many"}}, "maxCapacity"),
+        ({"maxCapacity": {"nvidia.com/gpu": "-1"}}, "maxCapacity"),
+    ],
+)
+def test_a_pool_that_cannot_be_read_is_named_by_the_field(
+    spec: dict[str, object], field: str
+) -> None:
+    document = {"metadata": {"name": "p"}, "spec": spec}
+    with pytest.raises(InvalidInput, match=field):
+        custom.read_pool(msgspec.convert(document, wire.Pool), AT)
+
+
+@pytest.mark.parametrize("status", [{}, {"capacity": {"nvidia.com/gpu": "many"}}])
+def test_what_no_leader_can_have_told_of_a_pool_is_not_known(status: dict[str, object]) -> None:
+    document = {"metadata": {"name": "p"}, "status": status}
+    assert custom.read_pool(msgspec.convert(document, wire.Pool), AT).offered is None
 
 
 @pytest.mark.parametrize("weight", ["", "-1", "1e9", "1/3", "nan", "two", "1" * 40])
@@ -119,7 +149,7 @@ def test_a_policy_is_read_whole() -> None:
         reclaim="fair",
         withinQueue="LowerPriority",
         minRuntime="0s",
-        gangTimeout="10m",
+        gangTimeout="12m",
         schedulingTimeout="20m",
         mode="Observe",
     )
@@ -134,6 +164,7 @@ def test_a_policy_is_read_whole() -> None:
             reclaim=Reclaim.FAIR,
             within_queue=WithinQueue.LOWER_PRIORITY,
             min_runtime=model.Millis(0),
+            gang_timeout=model.Millis(720_000),
             scheduling_timeout=model.Millis(1_200_000),
             mode=Mode.OBSERVE,
         ),
@@ -166,6 +197,7 @@ def test_a_half_life_of_nothing_can_be_divided_by() -> None:
         ("minRuntime", "1234567s"),
         ("reclaim", "Fair"),
         ("withinQueue", "never"),
+        ("gangTimeout", "later"),
         ("schedulingTimeout", "soon"),
         ("mode", "observe"),
     ],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from app.core.demand import Ask, reserved
+from app.core.asks.demand import Ask, reserved
 from app.core.errors import InvalidQuantity
 
 GPU = "nvidia.com/gpu"

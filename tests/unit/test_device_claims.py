@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from app.core import events as ev
-from app.core.claims import Alternatives, Classes, DeviceAsk, ResourceClaim
+from app.core.asks.claims import Alternatives, Classes, DeviceAsk, ResourceClaim
 from app.core.effects import Evict, Notice, Release, Tell
 from app.core.engine import Engine
 from app.core.model import (
@@ -25,8 +25,8 @@ from app.core.model import (
     Resource,
     Uid,
 )
-from app.core.reasons import Rule
 from app.core.resources import CPU, PODS, ManagedResources
+from app.core.telling.reasons import Rule
 from app.sim.world import held_pod
 
 GPU = Resource("nvidia.com/gpu")

@@ -21,6 +21,8 @@ from app.core.effects import (
     WakeAt,
 )
 from app.core.engine import Engine
+from app.core.fair.order import NEVER
+from app.core.fair.runs import Begun, Ran
 from app.core.model import (
     GATE,
     Answer,
@@ -38,10 +40,8 @@ from app.core.model import (
     Uid,
     UserName,
 )
-from app.core.order import NEVER
+from app.core.pods.tracked import stamp_of
 from app.core.resources import CPU, PODS, ManagedResources
-from app.core.runs import Begun, Ran
-from app.core.tracked import stamp_of
 from app.sim.world import World, held_pod
 
 GPU = Resource("nvidia.com/gpu")
@@ -363,7 +363,7 @@ def test_of_two_overlapping_pools_the_later_gets_nothing() -> None:
     bench = Bench(node("n0", 1, {"kind": "h100"}), node("n1", 1, {"kind": "h100", "x": "y"}))
     bench.hear(ev.PoolObserved(Millis(0), Pool(PoolName("a"), {"kind": "h100"})))
     bench.hear(ev.PoolObserved(Millis(0), Pool(PoolName("b"), {"x": "y"})))
-    assert bench.engine.outlook.view().pools[PoolName("b")].overlapping
+    assert bench.engine.outlook.view().pools[PoolName("b")].contested
     pinned = replace(held_pod("p", "a"), pools=(PoolName("b"),))
     assert not releases(bench.see(pinned))
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from app.core.entitled import WHOLE, Standing, entitled
+from app.core.fair.entitled import WHOLE, Standing, entitled
 from app.core.model import TenantName, UserName
 from tests.fakes.asgi import call
 from tests.fakes.rest import Both, tenant

@@ -8,8 +8,8 @@ from importlib import resources
 
 import pytest
 
+from app.core.fair.order import LIKELY, MOST, likely
 from app.core.model import Millis
-from app.core.order import LIKELY, MOST, likely
 from app.kube.anchor import KeptAnchor
 from app.kube.client import Client
 from app.sim.world import held_pod

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
+from app.core.fair.runs import Run
 from app.core.model import Millis, Node, NodeName, Phase, Pod, Resource, TenantName, Uid, UserName
 from app.core.resources import PODS, ManagedResources
-from app.core.runs import Run
-from app.core.snapshot import Snapshot
+from app.core.telling.snapshot import Snapshot
 from app.sim.forecasts import NO_OUTCOMES, NO_START, NOT_YET, Estimates
 from app.sim.worker import Worker
 from app.sim.world import World, held_pod
@@ -26,7 +26,7 @@ class Live:
 
     def __init__(self, worker: Worker, gpus: int = 4) -> None:
         node = Node(NodeName("n0"), {}, {GPU: gpus, PODS: 1000}, True)
-        self.world = World(MANAGED, [node], evicts=False)
+        self.world = World(MANAGED, [node])
         self.runs = FakeRuns()
         self.seen = True
         self.estimates = Estimates(self.snapshot, self.runs, MANAGED, worker)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from app.core.fragmentation import Gauge, Kind
 from app.core.model import Amounts, NodeName, PoolName, Resource
+from app.core.places.fragmentation import Gauge, Kind
+from app.core.places.sites import Layout, Room, Site
 from app.core.resources import CPU
-from app.core.sites import Layout, Room, Site
 
 GPU, FAST, SLOW = Resource("nvidia.com/gpu"), PoolName("fast"), PoolName("slow")
 DEVICE = 1000

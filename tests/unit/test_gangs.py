@@ -13,8 +13,10 @@ from app.core.model import (
     DEFAULT_POOL,
     Answer,
     Millis,
+    Near,
     Node,
     NodeName,
+    Phase,
     Pod,
     Pool,
     PoolName,
@@ -25,8 +27,8 @@ from app.core.model import (
     Uid,
     UserName,
 )
-from app.core.reasons import Rule
 from app.core.resources import PODS, ManagedResources
+from app.core.telling.reasons import Rule
 from app.sim.world import held_pod
 
 GPU = Resource("nvidia.com/gpu")
@@ -195,6 +197,40 @@ def test_a_rest_goes_where_the_others_are() -> None:
     term = Term(*half())
     assert {order.intent.pool for order in term.released} == {"default"}
     assert {order.together for order in term.released} == {2}
+
+
+def racks() -> Term:
+    """Pools a and b of a node each in rack r0; one of a gang that must stay in one runs in a."""
+    near = Near("rack", True)
+    mate = replace(running(member(0, 2), "7.1"), near=near, pool=PoolName("a"))
+    term = Term(replace(mate, phase=Phase.RUNNING), lead=False)
+    for name in ("a", "b"):
+        pool = Pool(PoolName(name), {"in": name}, topology=("rack",))
+        term.hear(ev.PoolObserved(Millis(1000), pool))
+    for name, home in (("n0", "a"), ("n1", "b")):
+        labels = {"in": home, "rack": "r0"}
+        offer = {GPU: 8, PODS: 110}
+        term.hear(ev.NodeObserved(Millis(1000), Node(NodeName(name), labels, offer, True)))
+    term.hear(ev.LeadershipGained(Millis(1000), EPOCH))
+    term.hear(ev.StoreReady(Millis(1000)))
+    return term
+
+
+def test_a_replacement_of_a_gang_that_must_stay_together_waits_once_its_pool_is_gone() -> None:
+    term, late = racks(), replace(member(1, 2), near=Near("rack", True))
+    term.hear(ev.PoolGone(Millis(2000), PoolName("a")))
+    assert term.hear(ev.PodObserved(Millis(2000), late)) == []
+    assert "must stay together, and the rest of it is in no such pool" in term.text(late)
+
+
+def test_a_replacement_of_a_gang_that_must_stay_together_waits_once_its_rack_is_gone() -> None:
+    term, late = racks(), replace(member(1, 2), near=Near("rack", True))
+    relabelled = Node(NodeName("n0"), {"in": "a"}, {GPU: 8, PODS: 110}, True)
+    term.hear(ev.NodeObserved(Millis(2000), relabelled))
+    assert term.hear(ev.PodObserved(Millis(2000), late)) == []
+    assert "must stay in one rack, and the rest of it is in none of the pool" in term.text(late)
+    back = replace(relabelled, labels={"in": "a", "rack": "r0"})
+    assert term.hear(ev.NodeObserved(Millis(3000), back)) == ["g1"]
 
 
 @pytest.mark.parametrize("stays", range(4))

@@ -7,9 +7,7 @@ from typing import Any
 
 import pytest
 
-from app.core.annotations import named_pools
-from app.core.effects import Intend, PodRef, Release
-from app.core.gate import (
+from app.core.admission.gate import (
     Candidate,
     Hold,
     Ignore,
@@ -22,7 +20,10 @@ from app.core.gate import (
     release_patch,
     stamp_patch,
 )
-from app.core.guard import Guard, Rules
+from app.core.admission.guard import Guard, Rules
+from app.core.asks.annotations import named_pools
+from app.core.asks.terms import Toleration
+from app.core.effects import Intend, PodRef, Release
 from app.core.model import GATE, Millis, PoolName, Resource, TenantName, Uid, UserName
 from app.core.resources import ManagedResources
 from tests.fakes.json_patch import PatchFailed, apply
@@ -248,6 +249,19 @@ def test_a_release_keeps_the_selector_the_user_wrote() -> None:
     released = apply(pod, release_patch(replace(ORDER, has_selector=True)))
 
     assert released["spec"]["nodeSelector"] == {"zone": "a", "nvidia.com/gpu.product": "H100"}
+
+
+def test_a_release_adds_the_tolerations_of_the_pool_to_those_of_the_pod() -> None:
+    added = Toleration("dedicated", "Equal", "ml", "NoExecute", 60)
+    written = {"key": "dedicated", "operator": "Equal", "value": "ml", "effect": "NoExecute"}
+    order = replace(ORDER, tolerations=(added, Toleration("", "Exists")))
+    both = [{**written, "tolerationSeconds": 60}, {"operator": "Exists"}]
+    assert apply(stored(), release_patch(order))["spec"]["tolerations"] == both
+
+    pod = stored()
+    pod["spec"]["tolerations"] = [{"key": "own", "operator": "Exists"}]
+    released = apply(pod, release_patch(replace(order, has_tolerations=True)))
+    assert released["spec"]["tolerations"] == [{"key": "own", "operator": "Exists"}, *both]
 
 
 def test_a_pod_is_released_at_most_once() -> None:

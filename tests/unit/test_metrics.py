@@ -8,8 +8,8 @@ from fractions import Fraction
 import pytest
 
 from app.core.model import Answer, Millis, PoolName, Resource, TenantName
-from app.core.pressure import Pressure
-from app.core.views import PoolView, TenantView, View
+from app.core.telling.pressure import Pressure
+from app.core.telling.views import PoolView, TenantView, View
 from app.web.metrics import CERTIFICATE_EXPIRY, REGISTRY, Leading
 
 GPU = Resource("nvidia.com/gpu")
@@ -37,7 +37,7 @@ def tenant(
 
 def view(**tenants: TenantView) -> View:
     pool = PoolView(
-        {GPU: 8, Resource("cpu"): 1500}, {}, 1, 1, overlapping=False, paused=False, exists=True
+        {GPU: 8, Resource("cpu"): 1500}, {}, 1, 1, contested={}, paused=False, exists=True
     )
     return View({TenantName(name): seen for name, seen in tenants.items()}, {H100: pool})
 

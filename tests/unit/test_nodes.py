@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from app.core.backlog import Parts
-from app.core.fragmentation import Mix
+from app.core.asks.shape import Parts
 from app.core.model import Amounts, NodeName, PoolName, Resource, Style
-from app.core.nodes import Nodes
+from app.core.places.fragmentation import Mix
+from app.core.places.nodes import Nodes
 
 GPU = Resource("nvidia.com/gpu")
 CPU = Resource("cpu")
@@ -327,20 +327,6 @@ def test_more_kinds_than_are_kept_in_order_still_find_their_place() -> None:
     fill(nodes, "b", cpu=1)
     kinds = [one(cpu=value) for value in range(1, Nodes.RANKINGS + 20)]
     assert [places(nodes, kind) for kind in kinds + kinds[:3]] == [["b"]] * (len(kinds) + 3)
-
-
-def test_the_version_tells_that_something_changed() -> None:
-    nodes = pool(a={GPU: 4}, b={GPU: 4})
-    versions = [nodes.version]
-    slot = nodes.take(NodeName("a"), {GPU: 1})
-    versions.append(nodes.version)
-    nodes.find(one(gpu=1))
-    assert nodes.version == versions[-1]
-    nodes.give(slot)
-    versions.append(nodes.version)
-    nodes.drop(NodeName("b"))
-    versions.append(nodes.version)
-    assert len(set(versions)) == len(versions)
 
 
 def test_only_pods_with_devices_make_the_mix() -> None:

@@ -43,9 +43,14 @@ class Watch:
     """
 
     def __init__(
-        self, *there: Pod, evicts: bool = False, lead: bool = True, since: int | None = SINCE
+        self,
+        *there: Pod,
+        evicts: bool = False,
+        lead: bool = True,
+        since: int | None = SINCE,
+        reclaims: bool = False,
     ) -> None:
-        self.engine = Engine(ManagedResources([GPU]), evicts=False, evicts_bypassed=evicts)
+        self.engine = Engine(ManagedResources([GPU]), evicts=reclaims, evicts_bypassed=evicts)
         self.now = 200_000
         self.alarm = Millis(0)
         self.effects: list[Effect] = []

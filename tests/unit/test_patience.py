@@ -10,11 +10,12 @@ import pytest
 from app.control.corrections import CONCURRENCY, Corrections
 from app.control.inbox import Inbox
 from app.control.patience import LONGEST_SECONDS, Patience
+from app.core import events as ev
 from app.core.effects import Adopt, Expel, PodRef
 from app.core.errors import ClusterError, ClusterRefused, ClusterUnavailable
-from app.core.ledger import Ledger
+from app.core.fair.ledger import Ledger
 from app.core.model import DEFAULT_POOL, Millis, Resource, TenantName, Uid, UserName
-from app.core.views import ReleasedView
+from app.core.telling.views import ReleasedView
 from tests.fakes.corrections import FakeCorrector, FreePod
 from tests.unit.test_control import FakeLead, FakeMeters
 
@@ -79,7 +80,7 @@ async def test_a_slow_server_is_asked_a_few_things_at_a_time_and_each_once() -> 
 async def test_an_eviction_is_counted_with_what_its_pod_had_used() -> None:
     corrector, meters = FakeCorrector(), FakeMeters()
     corrector.pods["space", "p"] = FreePod("uid")
-    corrector.pods["space", "guarded"] = FreePod("other", guarded=True)
+    corrector.pods["space", "guarded"] = FreePod("other", budget=[0])
     team = TenantName("a")
 
     def released(uid: Uid) -> ReleasedView:
@@ -97,6 +98,25 @@ async def test_an_eviction_is_counted_with_what_its_pod_had_used() -> None:
             await asyncio.sleep(0)
     await corrections.stop()
     assert meters.evictions == [(team, "unbound", {GPU: 60.0})]
+
+
+async def test_who_turned_out_to_be_of_use_meanwhile_is_not_evicted() -> None:
+    corrector, meters = FakeCorrector(), FakeMeters()
+    corrector.pods = {("space", name): FreePod(name) for name in ("busy", "idle")}
+    corrections = Corrections(
+        corrector,
+        corrector,
+        FakeLead(),
+        inbox := Inbox(),
+        meters,
+        lambda: Millis(7),
+        wanted=lambda uid: uid != "busy",
+    )
+    for name in ("busy", "idle"):
+        corrections.begin(Expel(PodRef(Uid(name), "space", name), "it is idle", "idle"))
+    assert await inbox.take(20) == [ev.EvictionAccepted(Millis(7), Uid("idle"))]
+    await corrections.stop()
+    assert set(corrector.pods) == {("space", "busy")}
 
 
 def test_accounts_of_idle_users_are_summed_and_nothing_is_lost() -> None:

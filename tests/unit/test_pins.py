@@ -7,10 +7,7 @@ from dataclasses import replace
 import pytest
 
 from app.core import events as ev
-from app.core.effects import Release
-from app.core.engine import Engine
 from app.core.model import (
-    Answer,
     Millis,
     Node,
     NodeName,
@@ -19,17 +16,14 @@ from app.core.model import (
     Pool,
     PoolName,
     Quota,
-    Resource,
     Tenant,
     TenantName,
 )
-from app.core.nodes import Nodes
-from app.core.reasons import Rule
-from app.core.resources import CPU, PODS, ManagedResources
+from app.core.places.nodes import Nodes
+from app.core.resources import CPU, PODS
+from app.core.telling.reasons import Rule
 from app.sim.world import held_pod
-
-GPU = Resource("nvidia.com/gpu")
-MANAGED = ManagedResources([GPU])
+from tests.unit.bench import GPU, Bench
 
 
 def node(name: str, gpus: int = 8, **labels: str) -> Node:
@@ -46,54 +40,17 @@ def plain(name: str, gpus: int = 8) -> Pod:
     return replace(held_pod(name, "team"), demand={GPU: gpus, PODS: 1})
 
 
-class Bench:
-    """An engine that leads, and what it released where."""
-
-    def __init__(self, *cluster: Node, pools: tuple[Pool, ...] = ()) -> None:
-        self.engine = Engine(MANAGED)
-        self.released: dict[str, NodeName | None] = {}
-        self.pools: dict[str, PoolName] = {}
-        for pool in pools:
-            self.engine.handle(ev.PoolObserved(Millis(0), pool))
-        for item in cluster:
-            self.engine.handle(ev.NodeObserved(Millis(0), item))
-        for source in ev.Source:
-            self.engine.handle(ev.SourceFresh(Millis(0), source))
-        self.hear(ev.LeadershipGained(Millis(0), 7), ev.StoreReady(Millis(0)))
-
-    def hear(self, *events: ev.NewsEvent) -> None:
-        for event in events:
-            self.engine.handle(event)
-        for effect in self.engine.handle(ev.Pass(events[-1].at)):
-            if isinstance(effect, Release):
-                ref = effect.intent.ref
-                self.released[ref.name] = effect.node
-                self.pools[ref.name] = effect.intent.pool
-                self.engine.handle(ev.ReleaseAnswered(Millis(1), ref.uid, Answer.RELEASED))
-
-    def see(self, *pods: Pod) -> None:
-        self.hear(*(ev.PodObserved(Millis(1), pod) for pod in pods))
-
-    def runs(self, name: str, where: str) -> None:
-        """A pod of 8 GPUs that was never held runs on a node."""
-        self.see(replace(plain(name), gates=(), node=NodeName(where)))
-
-    def gone(self, pod: Pod | str) -> None:
-        uid = pod.uid if isinstance(pod, Pod) else held_pod(pod, "team").uid
-        self.hear(ev.PodGone(Millis(2), uid))
-
-    def text(self, pod: Pod) -> str:
-        why = self.engine.outlook.why(pod.uid)
-        assert why is not None
-        return why.text
+def runs(bench: Bench, name: str, where: str) -> None:
+    """A pod of 8 GPUs that was never held runs on a node."""
+    bench.see(replace(plain(name), gates=(), node=NodeName(where)))
 
 
 def test_a_pinned_pod_waits_for_its_own_node_though_others_are_free() -> None:
     bench = Bench(node("a"), node("b"), node("c"))
-    bench.runs("other", "b")
+    runs(bench, "other", "b")
     bench.see(pinned("agent", "b"))
     assert bench.released == {}
-    bench.gone("other")
+    bench.gone(plain("other"))
     assert bench.released == {"agent": "b"}
 
 
@@ -105,7 +62,7 @@ def test_a_pinned_pod_goes_to_its_node_though_another_suits_it_better() -> None:
 
 def test_of_several_nodes_any_will_do() -> None:
     bench = Bench(node("a"), node("b"), node("c"))
-    bench.runs("other", "b")
+    runs(bench, "other", "b")
     bench.see(pinned("agent", "b", "c"))
     assert bench.released == {"agent": "c"}
 
@@ -113,7 +70,7 @@ def test_of_several_nodes_any_will_do() -> None:
 def test_one_pod_that_waits_for_its_node_holds_up_none_of_the_others() -> None:
     names = ["a", "b", "c", "d"]
     bench = Bench(*map(node, names))
-    bench.runs("other", "c")
+    runs(bench, "other", "c")
     bench.see(*(pinned(f"agent-{each}", each) for each in names))
     assert bench.released == {"agent-a": "a", "agent-b": "b", "agent-d": "d"}
 
@@ -141,10 +98,10 @@ def test_a_new_leader_expects_a_released_pinned_pod_on_its_node() -> None:
 def test_a_released_pinned_pod_whose_node_is_full_is_expected_there_all_the_same() -> None:
     bench = Bench(node("a"), node("b"))
     bench.see(replace(pinned("agent", "b", gpus=8), gates=(), release="6.1"))
-    bench.runs("other", "b")
+    runs(bench, "other", "b")
     bench.see(plain("whole-1"))
     assert bench.released == {"whole-1": "a"}
-    bench.gone("other")  # what becomes free is for the one that was released
+    bench.gone(plain("other"))  # what becomes free is for the one that was released
     bench.see(plain("whole-2"))
     assert bench.released == {"whole-1": "a"}
 
@@ -167,7 +124,7 @@ def test_affinity_that_names_no_node_is_never_satisfied() -> None:
 
 def test_what_is_lacking_is_told_of_its_own_node() -> None:
     bench = Bench(node("a"), node("b"))
-    bench.runs("other", "b")
+    runs(bench, "other", "b")
     agent = pinned("agent", "b")
     bench.see(agent)
     why = bench.engine.outlook.why(agent.uid)
@@ -239,10 +196,10 @@ def test_pods_of_one_gang_go_each_to_its_own_node() -> None:
         replace(pinned(f"m-{each}", each, gpus=5), gang="g", gang_size=3) for each in ("b", "c")
     ]
     gang.append(replace(plain("m-any", 5), gang="g", gang_size=3))
-    bench.runs("other", "c")
+    runs(bench, "other", "c")
     bench.see(*gang)
     assert bench.released == {}
-    bench.gone("other")
+    bench.gone(plain("other"))
     assert bench.released == {"m-b": "b", "m-c": "c", "m-any": "a"}
 
 

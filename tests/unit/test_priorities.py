@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.core.priorities import (
+from app.core.admission.priorities import (
     CLASSLESS,
     NEVER,
     PriorityClass,

@@ -11,7 +11,8 @@ import pytest
 
 from app.core import events as ev
 from app.core.audit import Deed, Record
-from app.core.changes import is_resource
+from app.core.chain.changes import is_resource
+from app.core.chain.records import AT_ONCE
 from app.core.effects import Effect, Forget, Intend, PodRef, Release
 from app.core.engine import Engine
 from app.core.model import (
@@ -33,7 +34,6 @@ from app.core.model import (
     UserName,
 )
 from app.core.policy import Mode, Policy
-from app.core.records import AT_ONCE
 from app.core.resources import PODS, ManagedResources
 from app.sim.world import held_pod
 from tests.fakes.recorder import FakeRecorder

@@ -11,8 +11,9 @@ from types import SimpleNamespace
 import pytest
 import yaml
 
+from app.core.asks.shape import Manner
 from app.core.errors import InvalidInput
-from app.core.model import Quota, Style
+from app.core.model import Near, Quota, Style
 from app.core.policy import Policy, Reclaim, WithinQueue
 from app.sim import readers
 from app.sim.policy_fields import FIELDS
@@ -81,7 +82,7 @@ pools:
   - {name: fast, capacity: {nvidia.com/gpu: 8}, weights: {nvidia.com/gpu: "4"},
      overcommit: {nvidia.com/gpu: 1.5}, placement: spread, paused: true}
   - {name: slow, nodes: [{name: n, count: 2, capacity: {nvidia.com/gpu: 4, cpu: 500m,
-     memory: 1.5Gi}, labels: {zone: east}}], nodeSelector: {kind: slow}}
+     memory: 1.5Gi}, labels: {zone: east}}], nodeSelector: {kind: slow}, topology: [zone]}
 tenants:
   - {name: p, weight: 2.5}
   - {name: a, parent: p, users: [{name: alice, weight: 3}], pools: [slow], paused: true,
@@ -89,7 +90,8 @@ tenants:
 workloads:
   - {name: w, tenant: a, user: alice, at: 1m, count: 2, every: 30s, pods: 2,
      request: {nvidia.com/gpu: 1, cpu: 250m, memory: 1Gi}, priority: -5, duration: 1h,
-     maxRuntime: 2h, pool: slow, running: false, preemptible: false}
+     maxRuntime: 2h, pool: slow, running: false, preemptible: false, placement: spread,
+     topology: "required:zone"}
 until: 2d
 """
     )
@@ -119,6 +121,8 @@ until: 2d
     assert first.demand == {GPU: 1, "cpu": 250, "memory": 2**30}
     assert (first.pods, first.priority, first.preemptible) == (2, -5, False)
     assert (first.duration, first.max_runtime, first.pools) == (HOUR, 2 * HOUR, ("slow",))
+    assert (fast.topology, slow.topology) == ((), ("zone",))
+    assert second.manner == Manner(Style.SPREAD, Near("zone", True))
 
 
 def test_copies_are_numbered_even_when_there_is_one() -> None:
@@ -249,6 +253,12 @@ def test_a_request_of_zero_of_one_resource_is_not_asking_for_it() -> None:
         ("8, cpu: 32", "8, cpu: 32, cpu: 16", "2: pools[0].capacity[cpu]: it is written twice"),
         ("8, cpu", "8.5, cpu", "2: pools[0].capacity[nvidia.com/gpu]: 8.5 is not whole"),
         ("{name: main, ", "{name: main, placement: pak, ", "'pak' is none of them; write pack or"),
+        (
+            "{name: main, ",
+            "{name: main, topology: [a b], ",
+            "pools[0].topology[0]: 'a b' is no label",
+        ),
+        ("tenant: a", "tenant: a, topology: zone", "7: workloads[0].topology: 'zone' is no level"),
         ("{name: main, ", "{name: main, maxCapacity: {}, ", "a simulated pool does not grow"),
         ("{name: main, ", "{name: main, nodes: [], ", "the pool has a capacity as well"),
         (", capacity: {nvidia.com/gpu: 8, cpu: 32}", "", "neither capacity nor nodes are written"),
@@ -458,8 +468,8 @@ def test_times_that_a_cluster_would_refuse_are_refused_in_a_policy(text: str) ->
 
 
 def test_the_policy_of_a_scenario_has_every_field_that_the_engine_has() -> None:
-    live = {"mode", "scheduling_timeout"}
-    """Of the cluster alone: in virtual time all is enforced, and who is released is bound."""
+    live = {"mode", "scheduling_timeout", "gang_timeout"}
+    """Of the cluster alone: in virtual time all is enforced, whole, and bound once released."""
     known = {f.name for f in fields(Policy)}
     assert {attribute for attribute, _ in FIELDS.values()} == known - live
 

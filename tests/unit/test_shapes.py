@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from app.core import events as ev
 from app.core.model import Millis
-from app.core.roster import MOST_SHAPES
+from app.core.pods.roster import MOST_SHAPES
 from app.sim.world import held_pod
 from tests.unit.test_gangs import Term
 

@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_pri
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from app.core.audit import Head
-from app.core.audit_lines import SignedHead
+from app.core.chain.audit_lines import SignedHead
 from app.core.errors import ClusterError, InvalidInput
 from app.core.model import Millis
 from app.tls.signing import KEY, SECRET, KeptKey, holds, public_key

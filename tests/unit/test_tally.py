@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from app.core.accounts.tally import By, Tally, seconds
 from app.core.errors import InvalidInput
+from app.core.fair.runs import Run
 from app.core.model import Millis, NodeName, PoolName, Resource, TenantName, Uid, UserName
 from app.core.resources import CPU
-from app.core.runs import Run
-from app.core.tally import By, Tally, seconds
 
 GPU = Resource("nvidia.com/gpu")
 

@@ -9,10 +9,10 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from app import wire
+from app.core.admission.priorities import CLASSLESS, PriorityClass
 from app.core.errors import ClusterRefused, ClusterUnavailable
 from app.core.events import PriorityGone, PriorityObserved, Source, SourceFresh
 from app.core.model import Millis
-from app.core.priorities import CLASSLESS, PriorityClass
 from app.kube.twins import PATH, Twins, read_priority
 from tests.fakes.sink import Heard
 

@@ -7,13 +7,14 @@ from dataclasses import replace
 import pytest
 
 from app.core import events as ev
+from app.core.backoff import LONG
 from app.core.effects import Expel, Notice, Release, Tell
-from app.core.model import ADOPTED, Answer, Millis, Pod
+from app.core.model import ADOPTED, Answer, Millis, Node, NodeName, Pod
 from app.core.policy import Mode, Policy
 from app.core.repeats import FIRST
-from app.core.unbound import LONG
+from app.core.resources import PODS
 from app.sim.world import held_pod
-from tests.unit.test_oversight import NODE, Watch, free
+from tests.unit.test_oversight import GPU, NODE, Watch, free
 
 TIMEOUT = 300_000
 
@@ -120,6 +121,52 @@ def test_the_like_of_it_waits_and_others_do_not() -> None:
     assert not watch.all(Release)
     watch.wait(1)
     assert [each.intent.ref.name for each in watch.all(Release)] == ["again"]
+
+
+def node(name: str, gpus: int, **labels: str) -> ev.NodeObserved:
+    there = Node(NodeName(name), labels, {GPU: gpus, PODS: 110}, True)
+    return ev.NodeObserved(Millis(200_000), there)
+
+
+@pytest.mark.parametrize("cordoned", [False, True])
+def test_its_like_need_not_wait_if_its_node_was_lost(cordoned: bool) -> None:
+    watch = Watch()
+    pod = start(watch, "p")
+    if cordoned:
+        watch.hear(ev.NodeObserved(watch.at, Node(NODE, {}, {GPU: 8, PODS: 110}, False)))
+    else:
+        watch.hear(ev.NodeGone(watch.at, NODE))
+    watch.hear(node("other", 8))
+    watch.wait(TIMEOUT)
+    assert evicted(watch) == ["p"]
+    watch.hear(ev.PodGone(watch.at, pod.uid))
+    [told] = watch.all(Tell)
+    assert "was lost" in told.message
+    assert not waits(watch, "again")
+
+
+def test_its_like_must_wait_if_it_asks_for_more_than_when_it_was_released() -> None:
+    watch = Watch()
+    pod = start(watch, "p")
+    watch.see(replace(pod, selector={"rack": "none"}))
+    watch.wait(TIMEOUT)
+    assert evicted(watch) == ["p"]
+    watch.hear(ev.PodGone(watch.at, pod.uid))
+    assert waits(watch, "again")
+
+
+def test_who_was_sent_to_one_rack_is_expected_in_no_other() -> None:
+    watch = Watch()
+    watch.hear(ev.NodeGone(watch.at, NODE))
+    watch.hear(node("first", 2, rack="r0"))
+    pod = start(watch, "p", 2)
+    watch.see(replace(pod, selector={"rack": "r0"}))
+    watch.hear(node("small", 2, rack="r1"))
+    watch.hear(node("large", 4, rack="r1"))
+    watch.hear(ev.NodeGone(watch.at, NodeName("first")))
+    watch.see(held_pod("q", "b", 2, since=watch.now))
+    [order] = watch.all(Release)
+    assert order.node == "small"
 
 
 def test_who_waits_already_is_kept_waiting_too() -> None:

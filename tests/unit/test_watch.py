@@ -16,6 +16,7 @@ from app.core.errors import ClusterRefused, ClusterUnavailable
 from app.core.events import (
     ClaimGone,
     ClaimObserved,
+    ClusterEvent,
     PolicyGone,
     PolicyObserved,
     Source,
@@ -94,9 +95,12 @@ async def heard(
 
 @asynccontextmanager
 async def following(
-    script: Script, timing: Timing = QUICK, source: Source = Source.TENANTS
+    script: Script,
+    timing: Timing = QUICK,
+    source: Source = Source.TENANTS,
+    sink: Heard | None = None,
 ) -> AsyncIterator[tuple[Watch[Any], Heard]]:
-    sink = Heard()
+    sink = sink or Heard()
     [watch] = sources.watches(
         script,  # type: ignore[arg-type]
         sink,
@@ -309,6 +313,28 @@ async def test_what_a_list_shows_while_catching_up_is_not_taken_for_having_been_
         await sink.until(lambda _: story(sink)[-1:] == ["fresh"], seconds=5)
         await watch.catch_up()
         assert story(sink) == ["+a", "fresh", "stale", "+a", "+b", "fresh"]
+
+
+class Counting(Heard):
+    """Counts, at each event, what was asked of the server by then."""
+
+    def __init__(self, script: Script) -> None:
+        super().__init__()
+        self.asked: list[int] = []
+        self._script = script
+
+    async def put(self, event: ClusterEvent, /) -> None:
+        self.asked.append(len(self._script.queries))
+        await super().put(event)
+
+
+async def test_the_next_page_is_asked_for_while_this_one_is_taken_in() -> None:
+    script = Script([page(tenant("a"), tenant("b"), more="x"), page(tenant("c"))], [])
+    async with following(script, sink=Counting(script)) as (_, sink):
+        await sink.until(lambda event: isinstance(event, SourceFresh))
+        assert isinstance(sink, Counting)
+        assert sink.asked == [2, 2, 2, 2]
+        assert story(sink) == ["+a", "+b", "+c", "fresh"]
 
 
 async def test_stream_that_ends_at_once_is_not_asked_in_a_loop() -> None:

@@ -20,8 +20,8 @@ from app.core.model import (
     TenantName,
 )
 from app.core.policy import Policy
-from app.core.reasons import Rule, Why
 from app.core.resources import PODS, ManagedResources
+from app.core.telling.reasons import Rule, Why
 from app.sim.world import held_pod
 
 GPU = Resource("nvidia.com/gpu")

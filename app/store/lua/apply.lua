@@ -9,22 +9,11 @@
 
 local FIRST = 7
 local epoch, generation, slot = ARGV[3], ARGV[4], ARGV[6]
-local why = refusal(epoch)
-if why then
-  return why
-end
-if generation ~= state[slot] then
-  return {'EMPTIED', 'another state'}
+local answer = refusal(epoch) or verdict(generation, slot, ARGV[5])
+if answer then
+  return answer
 end
 local SEQUENCE = key(generation, 'sequence')
-local last = redis.call('GET', SEQUENCE) or '0'
-local ahead = tonumber(ARGV[5]) - tonumber(last)
-if ahead <= 0 then
-  return {'OK'}
-elseif ahead > 1 then
-  redis.call('DEL', RUNS_SINCE)  -- what else was lost with it, nobody can tell
-  return {'EMPTIED', 'an earlier write is missing'}
-end
 
 local HELD, WAITING = key(generation, 'held'), key(generation, 'waiting')
 local INTENTS, CHARGES = key(generation, 'intents'), key(generation, 'charges')

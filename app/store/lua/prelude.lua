@@ -81,6 +81,22 @@ local function refusal(epoch)
   end
 end
 
+-- Return nil if this is the next batch for a generation that is still in its place ('generation' or
+-- 'building'); or what to answer instead.
+local function verdict(generation, slot, number)
+  if generation ~= state[slot] then
+    return {'EMPTIED', 'another state'}
+  end
+  local last = redis.call('GET', key(generation, 'sequence')) or '0'
+  local ahead = tonumber(number) - tonumber(last)
+  if ahead <= 0 then
+    return {'OK'}
+  elseif ahead > 1 then
+    redis.call('DEL', RUNS_SINCE)  -- what else was lost with it, nobody can tell
+    return {'EMPTIED', 'an earlier write is missing'}
+  end
+end
+
 -- Delete a generation. Its memory is given back in the background.
 local function drop(generation)
   for _, queue in ipairs(redis.call('HKEYS', key(generation, 'waiting'))) do

@@ -11,7 +11,7 @@ from fastapi import APIRouter, Depends, Query
 from fastapi.responses import StreamingResponse
 
 from app.audit_ports import Ending, Lines
-from app.core.audit_lines import head_line
+from app.core.chain.audit_lines import head_line
 from app.core.model import Millis
 from app.ports import Identity
 from app.web.api.entries import beginning, time_of, walk

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 from app.api_ports import Resources, Stored
 from app.audit_ports import Reporter
+from app.core.admission.grants import Grant, Spec, above, grants, meaning
 from app.core.audit import Deed
 from app.core.errors import ClusterUnavailable
-from app.core.grants import Grant, Spec, above, grants, meaning
 from app.ports import Identity
 from app.web.access import Access
 from app.web.editions import Conditions

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from fractions import Fraction
 
-from app.core.entitled import WHOLE, Standing, entitled
+from app.core.fair.entitled import WHOLE, Standing, entitled
 from app.core.model import TenantName, UserName
-from app.core.outlook import Outlook
+from app.core.telling.outlook import Outlook
 from app.web.api.shown import TenantSpec
 from app.web.api.texts import decimal
 from app.web.api.written import ShareChange, TenantWritten

@@ -89,7 +89,19 @@ _POOL: dict[str, Any] = {
     "weights": {"nvidia.com/gpu": "4"},
     "overcommit": {},
     "placement": "pack",
+    "tolerations": [
+        {
+            "key": "nvidia.com/gpu",
+            "operator": "Exists",
+            "value": None,
+            "effect": "NoSchedule",
+            "tolerationSeconds": None,
+        }
+    ],
+    "topology": ["topology.kubernetes.io/zone", "example.com/rack"],
     "paused": False,
+    "gpuMemory": "80Gi",
+    "maxCapacity": {},
     "capacity": {"nvidia.com/gpu": "64"},
     "used": {"nvidia.com/gpu": "60"},
     "free": {"nvidia.com/gpu": "4"},

@@ -9,8 +9,8 @@ from app.api_ports import PastQuotas, Resources
 from app.audit_ports import Lines, Reporter
 from app.core.engine import Engine
 from app.core.model import Millis, TenantName
-from app.core.outlook import Outlook
-from app.core.views import Bulletin
+from app.core.telling.outlook import Outlook
+from app.core.telling.views import Bulletin
 from app.foresight_ports import Forecasts, NoForecasts, Simulations
 from app.ports import RunReader
 from app.web.access import Access

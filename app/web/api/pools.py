@@ -6,16 +6,17 @@ from typing import Any
 
 from fastapi import APIRouter, Depends, Response
 
+from app.core.asks import terms
 from app.core.model import Pool, PoolName
-from app.core.views import NodeView, PoolView
+from app.core.telling.views import NodeView, PoolView
 from app.ports import Identity
 from app.web.api import examples
 from app.web.api.ground import Ground
 from app.web.api.paging import Limit, More, part
 from app.web.api.paths import PoolPath
-from app.web.api.shown import NodeShown, Page, PoolShown, PoolWhole
+from app.web.api.shown import NodeShown, Page, PoolShown, PoolWhole, Toleration
 from app.web.api.tenants import tag
-from app.web.api.texts import decimals, quantities
+from app.web.api.texts import decimals, quantities, size
 from app.web.problems import Refused
 
 
@@ -69,12 +70,26 @@ def _fields(ground: Ground, name: PoolName) -> dict[str, Any]:
         "weights": decimals(pool.weights),
         "overcommit": decimals(pool.overcommit),
         "placement": pool.placement.value,
+        "tolerations": [_toleration(each) for each in pool.tolerations],
+        "topology": list(pool.topology),
         "paused": pool.paused,
+        "gpu_memory": None if pool.gpu_memory is None else size(pool.gpu_memory),
+        "max_capacity": quantities(pool.max_capacity),
         "capacity": quantities(stands.capacity),
         "used": quantities({r: stands.used.get(r, 0) for r in {**stands.capacity, **stands.used}}),
         "free": quantities(_free(stands)),
         "nodes": ground.outlook.ready_nodes(name),
     }
+
+
+def _toleration(told: terms.Toleration) -> Toleration:
+    return Toleration(
+        key=told.key or None,
+        operator=told.operator,
+        value=told.value or None,
+        effect=told.effect or None,
+        toleration_seconds=told.seconds,
+    )
 
 
 def _free(stands: PoolView) -> dict[Any, int]:

@@ -6,10 +6,10 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query
 
-from app.core.backlog import Turn
+from app.core.fair.backlog import Turn
 from app.core.model import Millis, Uid, UserName
-from app.core.queues import Mark
-from app.core.views import HeldView
+from app.core.telling.queues import Mark
+from app.core.telling.views import HeldView
 from app.foresight_ports import Estimate
 from app.ports import Identity
 from app.web.api import examples

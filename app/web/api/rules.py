@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from app.core.model import Uid
-from app.core.outlook import Outlook
-from app.core.sums import QueueName
+from app.core.telling.outlook import Outlook
+from app.core.telling.sums import QueueName
 
 QUEUED = "queued"
 """Stands for a rule that nobody has thought of yet."""

@@ -99,14 +99,28 @@ class UserShown(Shown):
     pending: int
 
 
+class Toleration(Taken):
+    """A toleration that a pod gets at release, as on a pod."""
+
+    key: str | None = None
+    operator: str | None = Field(None, pattern="^(Exists|Equal)$")
+    value: str | None = None
+    effect: str | None = Field(None, pattern="^(NoSchedule|PreferNoSchedule|NoExecute)$")
+    toleration_seconds: int | None = None
+
+
 class PoolSpec(Taken):
-    """All that is configured of a pool."""
+    """All that is configured of a pool; what is absent is as by default."""
 
     node_selector: dict[str, str] = {}
     weights: dict[str, str] = {}
     overcommit: dict[str, str] = {}
     placement: str = Field("pack", pattern="^(pack|spread)$")
+    tolerations: list[Toleration] = []
+    topology: list[str] = []
     paused: bool = False
+    gpu_memory: str | None = None
+    max_capacity: Quantities = {}
 
 
 class NodeShown(Shown):

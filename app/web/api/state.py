@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from app.core.model import Millis, PoolName, TenantName
-from app.core.owed import Owed
-from app.core.views import Bulletin, UserView, View
+from app.core.telling.owed import Owed
+from app.core.telling.views import Bulletin, UserView, View
 from app.ports import Identity
 from app.web.access import Access
 from app.web.api.ground import Ground

@@ -7,7 +7,7 @@ from fractions import Fraction
 from fastapi import APIRouter, Depends, Response
 
 from app.core.model import Millis, Pool, Tenant, TenantName
-from app.core.views import TenantView, UserView
+from app.core.telling.views import TenantView, UserView
 from app.ports import Identity
 from app.web.api import examples
 from app.web.api.ground import Ground

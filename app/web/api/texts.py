@@ -7,12 +7,17 @@ from datetime import UTC, datetime
 from fractions import Fraction
 
 from app.core.model import Amounts, Millis, PoolName, Resource
-from app.core.resources import render
+from app.core.resources import GIB, render
 
 
 def quantities(amounts: Amounts) -> dict[str, str]:
     """Return amounts as Kubernetes writes them, by resource."""
     return {str(r): render(r, v) for r, v in sorted(amounts.items())}
+
+
+def size(value: int) -> str:
+    """Return bytes as a person would write them, exactly."""
+    return str(value) if value % GIB else f"{value // GIB}Gi"
 
 
 def in_pools(amounts: Mapping[PoolName, Amounts]) -> dict[str, dict[str, str]]:

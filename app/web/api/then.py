@@ -6,11 +6,11 @@ import asyncio
 
 from app.api_ports import QuotaThen
 from app.audit_ports import Lines
+from app.core.accounts.past import Past, Terms
 from app.core.audit import Entry
-from app.core.audit_lines import read
+from app.core.chain.audit_lines import read
 from app.core.errors import InvalidInput
 from app.core.model import Millis, PoolName, Quota
-from app.core.past import Past, Terms
 from app.web.api.entries import beginning, time_of, walk
 from app.web.api.texts import decimal, quantities, stamp
 from app.web.problems import Refused

@@ -13,11 +13,11 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Header, Query, Response
 from fastapi.responses import StreamingResponse
 
+from app.core.accounts.tally import By, Row, Tally, seconds
 from app.core.durations import duration
 from app.core.errors import InvalidInput
+from app.core.fair.runs import Run
 from app.core.model import Millis
-from app.core.runs import Run
-from app.core.tally import By, Row, Tally, seconds
 from app.ports import Identity, RunReader
 from app.web.api.ground import Ground
 from app.web.api.paging import Limit, More, key_of, token

@@ -5,7 +5,8 @@ from __future__ import annotations
 from fastapi import APIRouter, Depends
 
 from app.core.model import Uid
-from app.core.views import ReleasedView
+from app.core.telling.sentences import AWAITS
+from app.core.telling.views import ReleasedView
 from app.ports import Identity
 from app.web.api import examples
 from app.web.api.ground import Ground
@@ -70,7 +71,7 @@ def _released(view: ReleasedView) -> Workload:
     where = f" to pool {view.pool}" if view.pool else ""
     where += f", on node {view.node}" if view.node else ""
     when = f" since {moment(view.released):%Y-%m-%dT%H:%M:%SZ}" if view.released else ""
-    reason = f"released{where}{when}"
+    reason = f"released{where}{when}" + (f"; it {AWAITS}" if view.awaits else "")
     if view.adopted:
         reason = f"not by its turn: it was there before Fairgate, or was let go by hand{when}"
     return Workload(

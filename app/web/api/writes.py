@@ -9,14 +9,14 @@ from fastapi import APIRouter, Depends, Query, Response
 from pydantic import BaseModel
 
 from app.api_ports import Stored
-from app.core.grants import Spec
+from app.core.admission.grants import Spec
 from app.ports import Identity
 from app.web.api.changes import Changes, Outcome, Wish
 from app.web.api.entitlement import shares
 from app.web.api.ground import Ground
 from app.web.api.paths import PoolPath, TenantPath, UserPath
-from app.web.api.shown import TenantSpec, Weight
-from app.web.api.written import PoolChange, PoolConfig, PoolWritten, TenantChange, TenantWritten
+from app.web.api.shown import PoolSpec, TenantSpec, Weight
+from app.web.api.written import PoolChange, PoolWritten, TenantChange, TenantWritten
 from app.web.editions import Conditions, conditions_of, etag
 
 DryRun = Annotated[
@@ -115,7 +115,7 @@ def _pools(routes: APIRouter, ground: Ground, changes: Changes) -> None:
     )
     async def put_pool(
         pool: PoolPath,
-        spec: PoolConfig,
+        spec: PoolSpec,
         response: Response,
         wanted: Wanted,
         dry_run: DryRun = False,

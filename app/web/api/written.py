@@ -2,28 +2,9 @@
 
 from __future__ import annotations
 
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict
 
-from app.web.api.shown import PoolSpec, Quantities, Shown, Taken, TenantSpec
-
-
-class Toleration(Taken):
-    """A toleration that a pod gets at release, as on a pod."""
-
-    key: str | None = None
-    operator: str | None = Field(None, pattern="^(Exists|Equal)$")
-    value: str | None = None
-    effect: str | None = Field(None, pattern="^(NoSchedule|PreferNoSchedule|NoExecute)$")
-    toleration_seconds: int | None = None
-
-
-class PoolConfig(PoolSpec):
-    """All that may be written of a pool."""
-
-    topology: list[str] = Field(default_factory=list)
-    gpu_memory: str | None = None
-    tolerations: list[Toleration] = Field(default_factory=list)
-    max_capacity: Quantities = Field(default_factory=dict)
+from app.web.api.shown import PoolSpec, Shown, TenantSpec
 
 
 class TenantWritten(TenantSpec):
@@ -34,7 +15,7 @@ class TenantWritten(TenantSpec):
     name: str
 
 
-class PoolWritten(PoolConfig):
+class PoolWritten(PoolSpec):
     """A pool as the API server has it now; how it stands follows a moment later."""
 
     model_config = ConfigDict(extra="ignore")

@@ -15,7 +15,7 @@ from typing import Any
 
 import yaml
 
-from app.core.gate import label_value
+from app.core.admission.gate import label_value
 from app.dev import folder as folders
 from app.dev.cluster import Cluster
 from app.dev.options import Options

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from app.core import guard
+from app.core.admission import guard
+from app.core.admission.gate import release_labels, release_patch
 from app.core.effects import Intend, PodRef, Release
-from app.core.gate import release_labels, release_patch
 from app.core.model import HELD, Millis, PoolName, TenantName, Uid, UserName
 from tests.e2e.attacks.ground import (
     GATE,

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from app.core import guard
+from app.core.admission import guard
 from tests.e2e.attacks.ground import GATE, GPU, RED, Ground, Object, body, layer_of, path
 from tests.e2e.attacks.means import answer, remove, submit, told
 from tests.e2e.attacks.outcomes import Outcomes

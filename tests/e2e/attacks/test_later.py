@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from app.core import guard
+from app.core.admission import guard
 from tests.e2e.attacks.ground import GPU, RED, TOO_MANY, Ground, body, layer_of, path
 from tests.e2e.attacks.outcomes import NOT_ITS_LAYER, Outcomes
 from tests.e2e.attacks.yard import FIRST, armed, late_webhook, yard
@@ -219,7 +219,7 @@ def test_20_a_pod_that_fits_nowhere_gives_its_place_back(
     attack = "be released, and fit no node on purpose"
     ours = yard(ground, stage)
     policy(stage, schedulingTimeout="5s")
-    said = ours.make(body("lost", 8, affinity=NOWHERE))
+    said = ours.make(body("lost", 8, volumes=NOWHERE))
     if ground.mode == "killed":
         assert layer_of(said) == "outage"
         assert ours.pods == []
@@ -228,7 +228,7 @@ def test_20_a_pod_that_fits_nowhere_gives_its_place_back(
     assert said is None
     until("it is evicted", lambda: ours.pods == [])
     until("its room is free", lambda: ours.used() == 0)
-    assert ours.make(body("again", 8, affinity=NOWHERE)) is None
+    assert ours.make(body("again", 8, volumes=NOWHERE)) is None
     assert ours.make(body("honest", 2)) is None
     until("another runs", lambda: stage.running(ours.namespace) == ["honest"])
     assert released_in_order(ours.pods)[0] == "honest"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from app.core import guard
+from app.core.admission import guard
 from app.core.errors import ClusterError
 from app.dev.kubectl import Kubectl
 from tests.e2e.attacks.ground import (

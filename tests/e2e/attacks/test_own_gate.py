@@ -8,7 +8,7 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from app.core import guard
+from app.core.admission import guard
 from tests.e2e.attacks.ground import (
     GATE,
     OPEN,

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from app.core import guard
+from app.core.admission import guard
 from tests.e2e.attacks.ground import GATE, NODE, RED, Ground, Object, body, layer_of, path
 from tests.e2e.attacks.means import (
     CHANGED,

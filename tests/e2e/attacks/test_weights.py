@@ -6,7 +6,7 @@ import json
 
 import redis
 
-from app.core import guard
+from app.core.admission import guard
 from tests.e2e.attacks.ground import BLUE, Ground, body, layer_of
 from tests.e2e.attacks.outcomes import Outcomes
 from tests.e2e.attacks.rest import asked, token_of

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from app.core import guard
+from app.core.admission import guard
 from tests.e2e.attacks.ground import GATE, RED, TOO_MANY, Ground, Object, body, layer_of, path
 from tests.e2e.attacks.means import answer, ready, remove, rule, somebody
 from tests.e2e.attacks.outcomes import NOT_ITS_LAYER, Outcomes

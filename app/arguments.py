@@ -1,0 +1,28 @@
+"""Arguments that several commands share."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+class Output(StrEnum):
+    """How a result is printed."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+Form = Annotated[Output, typer.Option("--output", "-o", help="text, or json which is stable.")]
+
+Kubeconfig = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Whose credentials are used. [dim]\\[default: KUBECONFIG, ~/.kube/config][/dim]",
+        show_default=False,
+    ),
+]

@@ -1,0 +1,1 @@
+"""The audit chain: what it is told, and whether it holds."""

@@ -1,0 +1,1 @@
+"""Pools and their nodes: what fits where."""

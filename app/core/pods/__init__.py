@@ -1,0 +1,1 @@
+"""The managed pods and gangs we know of, and their lives."""

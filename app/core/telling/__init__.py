@@ -1,0 +1,1 @@
+"""How things stand, and why. Reads only."""

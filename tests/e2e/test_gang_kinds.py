@@ -1,0 +1,454 @@
+"""Every kind of gang on a real API server, and what becomes of one that is not whole.
+
+JobSets and pod groups are as their controllers write them: only their CRDs, made here, are bare.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.core.errors import ClusterError
+from app.dev.cluster import Cluster
+from tests.e2e.stage import Object, Stage, gates, name_of, pod, stamp, template, until
+from tests.e2e.test_life import NOWHERE
+from tests.e2e.test_release import deployment
+from tests.e2e.test_shares import policy
+
+EXAMPLE = Path(__file__).parents[2] / "docs/examples/gang-job.yaml"
+BY_JOB = {"fairgate.io/gang": "job"}
+
+
+def own(name: str, gang: str, size: int | str, gpus: int = 1, **more: Any) -> Object:
+    """Return a pod of a gang by our own annotations."""
+    item = pod(name, gpus, **more.pop("spec", {}))
+    words = {"fairgate.io/gang": gang, "fairgate.io/gang-size": str(size)}
+    item["metadata"]["annotations"] = words | more
+    return item
+
+
+def named(name: str, labels: Object, annotations: Object | None = None, gpus: int = 8) -> Object:
+    """Return a pod with labels and annotations as a controller writes them."""
+    item = pod(name, gpus)
+    item["metadata"] |= {"labels": labels, "annotations": annotations or {}}
+    return item
+
+
+def job(
+    name: str, pods: int, gpus: int = 8, annotations: Object | None = None, **spec: Any
+) -> Object:
+    """Return a Job whose pods are one gang."""
+    body = template(gpus)
+    body["metadata"]["annotations"] = BY_JOB if annotations is None else annotations
+    whole = {"parallelism": pods, "completions": pods, "template": body, **spec}
+    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name}, "spec": whole}
+
+
+def custom(group: str, version: str, kind: str, plural: str) -> Object:
+    """Return a CRD that takes anything."""
+    schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    served = {
+        "name": version,
+        "served": True,
+        "storage": True,
+        "schema": {"openAPIV3Schema": schema},
+    }
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {
+            "name": f"{plural}.{group}",
+            "annotations": {"api-approved.kubernetes.io": "unapproved"},
+        },
+        "spec": {
+            "group": group,
+            "scope": "Namespaced",
+            "names": {"kind": kind, "plural": plural, "singular": kind.lower()},
+            "versions": [served],
+        },
+    }
+
+
+@pytest.fixture
+def crds(stage: Stage) -> None:
+    """The kinds of others that tell how many pods a gang has."""
+    made = [
+        custom("scheduling.x-k8s.io", "v1alpha1", "PodGroup", "podgroups"),
+        custom("jobset.x-k8s.io", "v1alpha2", "JobSet", "jobsets"),
+    ]
+    stage.apply("default", *made)
+    for each in made:
+        established = ("--for=condition=Established", f"crd/{name_of(each)}", "--timeout=60s")
+        stage.cluster.kubectl("wait", *established)
+        stage.objects.append(("crd", name_of(each)))
+
+
+def told(stage: Stage, namespace: str, reason: str) -> str:
+    """Return, in one text, what the owners of pods were told for a reason."""
+    found = stage.get("events", "-n", namespace, f"--field-selector=reason={reason}")["items"]
+    return "\n".join(f"{each['involvedObject']['name']}: {each['message']}" for each in found)
+
+
+def released(stage: Stage, namespace: str) -> list[str]:
+    return sorted(name_of(p) for p in stage.pods(namespace) if not gates(p))
+
+
+def numbers(stage: Stage, namespace: str) -> list[int]:
+    """Return the numbers of the releases, in order."""
+    stamps = [stamp(p) for p in stage.pods(namespace)]
+    return sorted(int(each.partition(".")[2]) for each in stamps if "." in each)
+
+
+def together(stage: Stage, namespace: str, count: int) -> None:
+    """All of a gang run, and nothing came between their releases."""
+    until("all run", lambda: len(stage.running(namespace)) == count)
+    found = numbers(stage, namespace)
+    assert found == list(range(found[0], found[0] + count))
+
+
+def fail(stage: Stage, namespace: str, name: str) -> None:
+    """Let a pod fail, as its node tells. The node may write this, and no more than this."""
+    [item] = [p for p in stage.pods(namespace) if name_of(p) == name]
+    item["status"]["phase"] = "Failed"
+    stage.cluster.kubectl(
+        "replace", "--raw", f"/api/v1/namespaces/{namespace}/pods/{name}/status", "-f", "-",
+        f"--as=system:node:{item['spec']['nodeName']}", "--as-group=system:nodes",
+        stdin=json.dumps(item),
+    )  # fmt: skip
+
+
+def uids(stage: Stage, namespace: str) -> set[str]:
+    return {str(p["metadata"]["uid"]) for p in stage.pods(namespace)}
+
+
+# Which pods are a gang.
+
+
+def test_a_job_that_asks_for_it_starts_whole_or_not_at_all(stage: Stage) -> None:
+    wall, ours = stage.namespace("wall"), stage.namespace("by-job")
+    blockers = stage.block(wall)
+    stage.apply(ours, job("train", 3))
+    until("its pods are held", lambda: len(stage.held(ours)) == 3)
+    for blocker in blockers[:2]:
+        stage.delete(wall, blocker)
+    stage.apply(ours, pod("small"))
+    until("another pod goes ahead", lambda: released(stage, ours) == ["small"])
+    assert len(stage.held(ours)) == 3
+    stage.delete(wall, blockers[2])
+    stage.delete(ours, "small")
+    together(stage, ours, 3)
+
+
+def test_the_example_of_the_documentation_is_released_together(stage: Stage) -> None:
+    ours = stage.namespace("example")
+    stage.cluster.kubectl("apply", "-n", ours, "-f", str(EXAMPLE))
+    together(stage, ours, 4)
+
+
+def test_a_jobs_changed_parallelism_does_not_change_its_gang(stage: Stage) -> None:
+    wall, ours = stage.namespace("wall"), stage.namespace("frozen")
+    blockers = stage.block(wall)
+    stage.apply(ours, job("train", 3, completionMode="Indexed"))
+    until("its pods are held", lambda: len(stage.held(ours)) == 3)
+    fewer = json.dumps({"spec": {"parallelism": 2, "completions": 2}})
+    stage.cluster.kubectl("patch", "job", "train", "-n", ours, "--type=merge", "-p", fewer)
+    until("one of its pods is gone", lambda: len(stage.pods(ours)) == 2)
+    until(
+        "it says what is missing", lambda: "2 of 3 pods are there" in told(stage, ours, "Waiting")
+    )
+    for blocker in blockers:
+        stage.delete(wall, blocker)
+    stage.apply(ours, pod("after"))
+    until("what came later runs", lambda: "after" in stage.running(ours))
+    assert len(stage.held(ours)) == 2
+
+
+def test_a_kueue_pod_group_is_a_gang(stage: Stage) -> None:
+    ours = stage.namespace("kueue")
+    labels = {"kueue.x-k8s.io/pod-group-name": "g"}
+    count = {"kueue.x-k8s.io/pod-group-total-count": "3"}
+    stage.apply(ours, *(named(f"k-{n}", labels, count) for n in range(2)), pod("ordinary"))
+    until("the pod beside it runs", lambda: stage.running(ours) == ["ordinary"])
+    assert len(stage.held(ours)) == 2
+    assert "gang kueue/g is not complete, 2 of 3" in told(stage, ours, "Held")
+    stage.delete(ours, "ordinary")
+    stage.apply(ours, named("k-2", labels, count))
+    together(stage, ours, 3)
+
+
+def test_a_pod_group_of_the_coscheduling_plugin_is_a_gang_once_it_is_there(
+    stage: Stage, crds: None
+) -> None:
+    ours = stage.namespace("plugin")
+    labels = {"scheduling.x-k8s.io/pod-group": "g"}
+    stage.apply(ours, *(named(f"c-{n}", labels) for n in range(3)), pod("ordinary"))
+    until("the pod beside it runs", lambda: stage.running(ours) == ["ordinary"])
+    assert len(stage.held(ours)) == 3
+    assert "no PodGroup (scheduling.x-k8s.io) g is known" in told(stage, ours, "Held")
+    group = {"apiVersion": "scheduling.x-k8s.io/v1alpha1", "kind": "PodGroup"}
+    stage.delete(ours, "ordinary")
+    stage.apply(ours, {**group, "metadata": {"name": "g"}, "spec": {"minMember": 3}})
+    together(stage, ours, 3)
+
+
+def test_the_older_labels_of_the_coscheduling_plugin_are_read(stage: Stage) -> None:
+    ours, prefix = stage.namespace("older"), "pod-group.scheduling.sigs.k8s.io/"
+    labels = {f"{prefix}name": "g", f"{prefix}min-available": "2"}
+    stage.apply(ours, named("o-0", labels), pod("ordinary"))
+    until("the pod beside it runs", lambda: stage.running(ours) == ["ordinary"])
+    stage.delete(ours, "ordinary")
+    stage.apply(ours, named("o-1", labels))
+    together(stage, ours, 2)
+
+
+def test_a_job_set_is_one_gang_of_all_its_jobs(stage: Stage, crds: None) -> None:
+    ours = stage.namespace("set")
+    words = {"jobset.sigs.k8s.io/jobset-name": "js"}
+
+    def of_the_set(name: str, pods: int) -> Object:
+        item = job(name, pods)
+        item["spec"]["template"]["metadata"]["labels"] |= words
+        return item
+
+    one = {"name": "w", "replicas": 2, "template": {"spec": job("x", 2)["spec"]}}
+    whole = {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "metadata": {"name": "js"}}
+    stage.apply(ours, {**whole, "spec": {"replicatedJobs": [one]}}, of_the_set("js-w-0", 2))
+    until("the first Job's pods are held", lambda: len(stage.held(ours)) == 2)
+    until(
+        "their number is known",
+        lambda: _why(stage, ours).startswith("not queued: its gang jobset/js"),
+    )
+    stage.apply(ours, of_the_set("js-w-1", 2))
+    together(stage, ours, 4)
+
+
+def _why(stage: Stage, namespace: str) -> str:
+    texts = told(stage, namespace, "Held").splitlines() or [""]
+    return texts[0].partition(": ")[2]
+
+
+# What is said of what cannot be.
+
+
+def warned(stage: Stage, namespace: str, item: Object) -> str:
+    kubectl, text = stage.cluster.details(), json.dumps(item)
+    arguments = [kubectl.kubectl, "--kubeconfig", kubectl.kubeconfig, "apply", "-n", namespace]
+    found = subprocess.run(
+        [*arguments, "-f", "-"], input=text, capture_output=True, text=True, check=True
+    )
+    return found.stderr
+
+
+def test_who_asks_for_a_gang_that_cannot_be_is_warned_and_waits_alone(stage: Stage) -> None:
+    ours = stage.namespace("bad-input")
+    kueue = {"kueue.x-k8s.io/pod-group-name": "g"}
+    cases = {
+        "by-nobody": (named("by-nobody", {}, BY_JOB, 1), "no Job made this pod"),
+        "uncounted": (named("uncounted", kueue, {}, 1), "does not tell how many pods the group"),
+        "nonsense": (own("nonsense", "g", "-4"), "is not a whole number"),
+        "vast": (own("vast", "g", "99999999999999999999"), "is not a whole number"),
+        "whatever": (
+            own("whatever", "g", 1, **{"fairgate.io/gang-failure": "retry"}),
+            "neither keep",
+        ),
+    }
+    for item, words in cases.values():
+        assert words in warned(stage, ours, item)
+    until("each runs by itself", lambda: sorted(stage.running(ours)) == sorted(cases))
+
+
+def test_a_gangs_annotations_are_frozen_when_its_pod_is_created(stage: Stage) -> None:
+    ours = stage.namespace("kept")
+    stage.apply(ours, own("p", "g", 2))
+    until("it is held", lambda: stage.held(ours) == ["p"])
+    for change in ("gang-size=1", "gang-failure=restart", "gang-"):
+        with pytest.raises(ClusterError, match="does not change"):
+            stage.as_user(f"eve-{change[:6]}", ours).run(
+                "annotate", "--overwrite", "pod", "p", "-n", ours, f"fairgate.io/{change}"
+            )
+
+
+# What becomes of a gang that is not whole.
+
+
+def test_an_incomplete_gang_is_reported_after_its_time_out(stage: Stage) -> None:
+    ours = stage.namespace("missing")
+    policy(stage, gangTimeout="2s")
+    stage.apply(ours, own("a-0", "g", 3), own("a-1", "g", 3))
+    late = "2 of 3 pods are there, for more than 2 s now"
+    until("both pods are told", lambda: told(stage, ours, "Waiting").count(late) == 2)
+    assert sorted(stage.held(ours)) == ["a-0", "a-1"]
+
+
+def half(stage: Stage, namespace: str, **words: str) -> None:
+    """Release a gang of which one finds no node."""
+    stage.apply(
+        namespace,
+        *(own(f"m-{n}", "g", 3, **words) for n in range(2)),
+        own("stuck", "g", 3, spec={"volumes": NOWHERE}, **words),
+    )
+    until("two run", lambda: sorted(stage.running(namespace)) == ["m-0", "m-1"])
+    assert stage.held(namespace) == []
+
+
+def test_half_a_gang_gives_back_what_it_holds(stage: Stage) -> None:
+    ours = stage.namespace("given-back")
+    policy(stage, gangTimeout="2s")
+    half(stage, ours)
+    stage.delete(ours, "stuck")
+    until("the others are evicted", lambda: stage.pods(ours) == [])
+    until("they are told why", lambda: told(stage, ours, "Reclaimed").count("only 2 of the 3") == 2)
+
+
+def test_a_gang_that_asks_for_it_begins_anew(stage: Stage) -> None:
+    ours = stage.namespace("anew")
+    half(stage, ours, **{"fairgate.io/gang-failure": "restart"})
+    fail(stage, ours, "m-0")
+    until("the others are evicted", lambda: [name_of(p) for p in stage.pods(ours)] == ["m-0"])
+    until("they are told", lambda: told(stage, ours, "Reclaimed").count("begin anew") == 2)
+
+
+def test_what_is_to_be_kept_goes_on_and_waits_for_a_replacement(stage: Stage) -> None:
+    ours = stage.namespace("going-on")
+    half(stage, ours)
+    before = uids(stage, ours)
+    stage.delete(ours, "stuck")
+    stage.apply(ours, own("instead", "g", 3))
+    until("all run", lambda: sorted(stage.running(ours)) == ["instead", "m-0", "m-1"])
+    assert len(before & uids(stage, ours)) == 2
+
+
+def test_what_begins_anew_is_made_anew_by_its_owner(stage: Stage) -> None:
+    """Nine pods of eight nodes' ports: the last finds no node, and none of the others stays.
+
+    A Deployment, because a Job takes longer each time to make what failed or was evicted anew.
+    """
+    ours = stage.namespace("ports")
+    policy(stage, schedulingTimeout="3s")
+    whole = deployment("train", 9)
+    body = whole["spec"]["template"]
+    body["spec"]["containers"][0]["ports"] = [{"containerPort": 1, "hostPort": 8471}]
+    words = {"gang": "train", "gang-size": "9", "gang-failure": "restart"}
+    body["metadata"]["annotations"] = {f"fairgate.io/{key}": word for key, word in words.items()}
+    stage.apply(ours, whole)
+    until("eight run", lambda: len(stage.running(ours)) == 8)
+    first = uids(stage, ours)
+    until("all are made anew", lambda: len(uids(stage, ours) - first) >= 9)
+    until("they are told", lambda: "begin anew" in told(stage, ours, "Reclaimed"))
+
+
+# Gangs and others.
+
+
+def test_two_gangs_of_which_each_fits_half_do_not_wait_for_each_other(stage: Stage) -> None:
+    """Eight nodes; each needs six. Pod by pod both would hold four, for ever."""
+    wall = stage.namespace("wall")
+    spaces = [stage.namespace(f"gang-{n}") for n in range(2)]
+    blockers = stage.block(wall)
+    for space in spaces:
+        stage.apply(space, *(own(f"m-{n}", "g", 6, 8) for n in range(6)))
+    until("both wait", lambda: all(len(stage.held(space)) == 6 for space in spaces))
+    for blocker in blockers:
+        stage.delete(wall, blocker)
+    until("one runs", lambda: any(len(stage.running(space)) == 6 for space in spaces))
+    first, second = sorted(spaces, key=lambda space: len(stage.held(space)))
+    assert len(stage.held(second)) == 6
+    stage.delete(first, *(f"m-{n}" for n in range(6)))
+    together(stage, second, 6)
+
+
+def test_a_large_gang_is_kept_room_while_small_work_goes_round_it(stage: Stage) -> None:
+    """It needs six nodes of eight. Of four small pods that come later two find room beside it.
+
+    Room is kept on the first six by name, and they come free first: what is kept free is known to
+    the engine, and not to the scheduler that places what goes round it.
+    """
+    wall, ours = stage.namespace("wall"), stage.namespace("ours")
+    policy(stage, reserveAfter="0s")
+    blockers = stage.block(wall)
+    stage.apply(ours, *(own(f"g-{n}", "g", 6, 8) for n in range(6)))
+    until("the gang is told that it waits", lambda: told(stage, ours, "Held").count("g-") >= 6)
+    stage.apply(ours, *(pod(f"small-{n}", 8) for n in range(4)))
+    until("all wait", lambda: len(stage.held(ours)) == 10)
+    nodes = {name_of(p): p["spec"]["nodeName"] for p in stage.pods(wall)}
+    blockers.sort(key=nodes.__getitem__)
+    for number, blocker in enumerate(blockers[:5], start=1):
+        stage.delete(wall, blocker)
+        until("it is gone", lambda n=number: len(stage.running(wall)) == 8 - n)
+    stage.apply(ours, pod("another", 1))
+    until("it waits too", lambda: "another: queued" in told(stage, ours, "Held"))
+    assert released(stage, ours) == []
+    stage.delete(ours, "another")
+    stage.delete(wall, blockers[5])
+    until("the gang runs", lambda: len(stage.running(ours)) == 6)
+    assert released(stage, ours) == [f"g-{n}" for n in range(6)]
+    stage.delete(wall, *blockers[6:])
+    until("two go beside it", lambda: len(stage.running(ours)) == 8)
+    assert len(stage.held(ours)) == 2
+
+
+def test_small_work_leaves_the_nodes_alone_where_a_gang_is_kept_room(stage: Stage) -> None:
+    """Nodes come free in turns: one that is kept, one that is not. The scheduler knows no more."""
+    wall, ours = stage.namespace("wall"), stage.namespace("ours")
+    policy(stage, reserveAfter="0s")
+    blockers = stage.block(wall)
+    stage.apply(ours, *(own(f"g-{n}", "g", 6, 8) for n in range(6)))
+    until("the gang is told that it waits", lambda: told(stage, ours, "Held").count("g-") >= 6)
+    stage.apply(ours, *(pod(f"small-{n}", 8) for n in range(4)))
+    until("all wait", lambda: len(stage.held(ours)) == 10)
+    nodes = {name_of(p): p["spec"]["nodeName"] for p in stage.pods(wall)}
+    blockers.sort(key=nodes.__getitem__)
+    for number in (0, 7, 1, 6, 2, 3, 4, 5):
+        stage.delete(wall, blockers[number])
+    until("the gang and two beside it run", lambda: len(stage.running(ours)) == 8)
+    assert released(stage, ours)[:6] == [f"g-{n}" for n in range(6)]
+    beside = {p["spec"].get("nodeName") for p in stage.pods(ours) if name_of(p).startswith("small")}
+    assert beside - {None} == {nodes[blockers[6]], nodes[blockers[7]]}
+
+
+def test_a_gang_of_64_is_released_at_once(stage: Stage) -> None:
+    """All of a gang are released within what one of a crowd takes; the figure is printed."""
+    ours = stage.namespace("sixty-four")
+    watch = Arrivals(stage.cluster, ours)
+    stage.apply(ours, *(own(f"g-{n}", "g", 64) for n in range(64)))
+    together(stage, ours, 64)
+    times = watch.stop()
+    assert len(times) == 64
+    print(f"64 released within {max(times.values()) - min(times.values()):.3f} s")
+
+
+class Arrivals:
+    """When a watch tells, for each pod of a namespace, that its gate is gone."""
+
+    def __init__(self, cluster: Cluster, namespace: str) -> None:
+        details = cluster.details()
+        self._times: dict[str, float] = {}
+        self._process = subprocess.Popen(
+            [details.kubectl, "--kubeconfig", details.kubeconfig, "get", "pods", "-n", namespace,
+             "--watch", "--no-headers", "-o",
+             "custom-columns=N:.metadata.name,G:.spec.schedulingGates[*].name"],
+            stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            name, gate = line.split()
+            if gate == "<none>":
+                self._times.setdefault(name, time.monotonic())
+
+    def stop(self) -> dict[str, float]:
+        self._process.terminate()
+        self._reader.join()
+        self._process.wait()
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+        return self._times

@@ -1,0 +1,368 @@
+"""What others borrow is taken back: the cases R1 to R6, and whom nobody may evict."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.dev import folder as folders
+from app.dev.cluster import Cluster
+from app.dev.nodes import NodeGroup
+from app.dev.options import Options
+from app.dev.tools import Tools
+from tests.e2e.stage import GPU, Object, Stage, name_of, pod, stamp, until
+
+NINE, SEVEN = "nine", "seven"
+KIND = "example.com/kind"
+WAIT = "example.com/wait"
+
+
+@pytest.fixture(scope="module")
+def grown(cluster_tools: Tools) -> Iterator[Cluster]:
+    """A cluster of two pools: one node of 9 GPUs, one node of 7."""
+    groups = tuple(
+        NodeGroup(name, 1, {"cpu": "96", "memory": "1Ti", "pods": "110", GPU: str(count)},
+                  {KIND: name})
+        for name, count in ((NINE, 9), (SEVEN, 7))
+    )  # fmt: skip
+    cluster = Cluster(folders.own_folder("reclaim"))
+    try:
+        cluster.up(Options(groups=groups))
+        stage = Stage(cluster)
+        kind = {"apiVersion": "fairgate.io/v1alpha1", "kind": "Pool"}
+        for name in (NINE, SEVEN):
+            spec = {"nodeSelector": {KIND: name}}
+            stage.apply("default", {**kind, "metadata": {"name": name}, "spec": spec})
+        yield cluster
+    finally:
+        cluster.down()
+
+
+@pytest.fixture
+def stage(grown: Cluster, tmp_path: Path) -> Iterator[Stage]:
+    stage = Stage(grown, folder=tmp_path)
+    try:
+        yield stage
+    finally:
+        for namespace in stage.namespaces:
+            let_go(stage, namespace, *(name_of(p) for p in stage.pods(namespace)))
+        stage.clear()
+
+
+def policy(stage: Stage, **spec: Any) -> None:
+    """Apply the Policy: work may be evicted at once unless it says otherwise."""
+    kind = {"apiVersion": "fairgate.io/v1alpha1", "kind": "Policy"}
+    spec = {"minRuntime": "0s", **spec}
+    stage.apply("default", {**kind, "metadata": {"name": "default"}, "spec": spec})
+    stage.objects.append(("policies.fairgate.io", "default"))
+
+
+def team(stage: Stage, name: str, guarantee: int, pool: str = NINE, weight: str = "1") -> str:
+    """Make a tenant with a namespace of its own, which is returned; wait until it is known."""
+    namespace = stage.namespace(name)
+    quotas = [{"pool": pool, "guarantee": {GPU: guarantee}}]
+    stage.tenant(name, weight, namespace, quotas=quotas)
+    until("the leader knows it", lambda: "pending" in stage.get("tenant", name).get("status", {}))
+    return namespace
+
+
+def work(
+    name: str, gpus: int = 1, pool: str = NINE, *, priority: str = "", **annotations: str
+) -> Object:
+    """Return a pod for one pool. Its annotations are Fairgate's own."""
+    item = pod(name, gpus, priority=priority)
+    item["metadata"]["labels"] = {"name": name}
+    item["metadata"]["annotations"] = {
+        "fairgate.io/pools": pool,
+        **{f"fairgate.io/{key.replace('_', '-')}": value for key, value in annotations.items()},
+    }
+    return item
+
+
+def start(stage: Stage, namespace: str, *items: Object) -> None:
+    """Create pods one after another; wait until each runs."""
+    for name, item in ((name_of(item), item) for item in items):
+        stage.apply(namespace, item)
+        until(f"{name} runs", lambda n=name: n in stage.running(namespace))  # type: ignore[misc]
+
+
+def ones(prefix: str, count: int, first: int = 0, pool: str = NINE) -> list[Object]:
+    return [work(f"{prefix}-{number}", 1, pool) for number in range(first, first + count)]
+
+
+def names(stage: Stage, namespace: str) -> set[str]:
+    return {name_of(item) for item in stage.pods(namespace)}
+
+
+def told(stage: Stage, namespace: str, reason: str) -> list[str]:
+    """Return what the owners of pods were told for a reason."""
+    found = stage.get("events", "-n", namespace, f"--field-selector=reason={reason}")["items"]
+    return [f"{event['involvedObject']['name']}: {event['message']}" for event in found]
+
+
+def reclaimed(stage: Stage) -> float:
+    return stage.metric("controller", "fairgate_reclaimed_total")
+
+
+def nobody_goes(stage: Stage, pool: str, held: tuple[str, str], before: float) -> None:
+    """Show that a pod was seen and judged, in many passes, and nobody was evicted for it.
+
+    Work that comes later, to another pool, runs; so the leader has looked at all of it again.
+    """
+    namespace, name = held
+    until(
+        "it is seen", lambda: any(m.startswith(f"{name}: ") for m in told(stage, namespace, "Held"))
+    )
+    other = stage.namespace(f"{namespace}-later")
+    for number in range(3):
+        start(stage, other, work(f"later-{number}", 1, SEVEN if pool == NINE else NINE))
+    assert name in stage.held(namespace)
+    assert reclaimed(stage) == before
+
+
+def let_go(stage: Stage, namespace: str, *pods: str) -> None:
+    """Take the finalizers of pods away, so that those on their way out are gone."""
+    for name in pods:
+        patch = '{"metadata":{"finalizers":null}}'
+        stage.cluster.kubectl("patch", "pod", name, "-n", namespace, "--type=merge", "-p", patch)
+
+
+def leaving(stage: Stage, namespace: str) -> set[str]:
+    found = stage.pods(namespace)
+    return {name_of(p) for p in found if "deletionTimestamp" in p["metadata"]}
+
+
+def budget(stage: Stage, namespace: str, least: int, *pods: str) -> None:
+    """Let no more of these pods be evicted than leaves so many; wait until that is known."""
+    match = [{"key": "name", "operator": "In", "values": list(pods)}]
+    spec = {"minAvailable": least, "selector": {"matchExpressions": match}}
+    kind = {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget"}
+    stage.apply(namespace, {**kind, "metadata": {"name": "keep"}, "spec": spec})
+
+    def known() -> bool:
+        status = stage.get("pdb", "keep", "-n", namespace).get("status", {})
+        return status.get("currentHealthy") == len(pods)  # type: ignore[no-any-return]
+
+    until("the budget is known", known)
+
+
+def test_r1_a_guarantee_is_taken_back_and_nobody_else_is_touched(stage: Stage) -> None:
+    policy(stage)
+    a, b, c = (team(stage, f"r1{each}", 3) for each in "abc")
+    start(stage, a, *ones("a", 3))
+    start(stage, b, *ones("b", 5))
+    start(stage, c, *ones("c", 1))
+    before = reclaimed(stage)
+    stage.apply(c, work("secret-name"))
+    until("it runs", lambda: "secret-name" in stage.running(c))
+    assert names(stage, b) == {"b-0", "b-1", "b-2", "b-3"}  # the last one that was released
+    assert names(stage, a) == {"a-0", "a-1", "a-2"}
+    assert reclaimed(stage) == before + 1
+    until("its owner is told", lambda: bool(told(stage, b, "Reclaimed")))
+    [message] = told(stage, b, "Reclaimed")
+    assert message.startswith(
+        "b-4: makes room for work of tenant r1c in pool nine: it takes back what it is guaranteed"
+    )
+    assert 'fairgate.io/preemptible: "false"' in message
+    assert "secret-name" not in message
+
+
+def test_r2_what_is_borrowed_is_evened_out_if_the_policy_says_so(stage: Stage) -> None:
+    policy(stage, reclaim="guarantee")
+    a, b, c = (team(stage, f"r2{each}", 3) for each in "abc")
+    start(stage, a, *ones("a", 3))
+    start(stage, b, *ones("b", 5))
+    start(stage, c, *ones("c", 1))
+    before = reclaimed(stage)
+    stage.apply(a, work("more"))
+    nobody_goes(stage, NINE, (a, "more"), before)
+    policy(stage, reclaim="fair")
+    until("it runs", lambda: "more" in stage.running(a))
+    assert len(stage.running(b)) == 4
+    until("its owner is told", lambda: bool(told(stage, b, "Reclaimed")))
+    assert "borrows less than the tenant of this" in told(stage, b, "Reclaimed")[0]
+
+
+def test_r3_an_imbalance_is_not_swapped(stage: Stage) -> None:
+    policy(stage, reclaim="fair")
+    a, b = (team(stage, f"r3{each}", 3) for each in "ab")
+    start(stage, a, *ones("a", 3))
+    start(stage, b, *ones("b", 5))
+    before = reclaimed(stage)
+    stage.apply(a, work("two", 2))
+    nobody_goes(stage, NINE, (a, "two"), before)
+
+
+def test_r4_one_workload_may_straddle_the_guarantee(stage: Stage) -> None:
+    policy(stage)
+    a, b = (team(stage, f"r4{each}", 3) for each in "ab")
+    start(stage, b, work("all", 9))
+    stage.apply(a, work("two", 2))
+    until("it runs", lambda: stage.running(a) == ["two"])
+    assert not names(stage, b)
+
+
+def test_r5_the_taker_must_not_end_higher(stage: Stage) -> None:
+    policy(stage, reclaim="fair")
+    a, b = (team(stage, f"r5{each}", 0) for each in "ab")
+    start(stage, a, *ones("a", 2))
+    start(stage, b, work("seven", 7))
+    before = reclaimed(stage)
+    stage.apply(a, work("five", 5))
+    nobody_goes(stage, NINE, (a, "five"), before)
+
+
+@pytest.mark.parametrize("within", ["Never", "LowerPriority"])
+def test_r6_nobody_is_evicted_for_ever(stage: Stage, within: str) -> None:
+    policy(stage, withinQueue=within)
+    mark = within[0].lower()
+    a, c = team(stage, f"r6a-{mark}", 4, SEVEN), team(stage, f"r6c-{mark}", 2, SEVEN)
+    team(stage, f"r6b-{mark}", 1, SEVEN)
+    high = stage.priority_class("r6-high", 1)
+    start(stage, a, work("a0", 3, SEVEN))
+    start(stage, c, work("c1", 4, SEVEN, priority=high))
+    before = reclaimed(stage)
+    stage.apply(a, work("x", 4, SEVEN, priority=high))
+    if within == "Never":
+        nobody_goes(stage, SEVEN, (a, "x"), before)
+        return
+    until("it runs", lambda: stage.running(a) == ["x"])
+    assert not names(stage, c)
+    assert reclaimed(stage) == before + 2
+    until("its owner is told", lambda: bool(told(stage, a, "Reclaimed")))
+    [message] = told(stage, a, "Reclaimed")
+    assert "higher priority" in message
+
+
+def test_off_and_min_runtime_keep_everybody_until_the_policy_changes(stage: Stage) -> None:
+    policy(stage, reclaim="off")
+    a, b = team(stage, "offa", 4), team(stage, "offb", 0)
+    start(stage, b, *ones("b", 9))
+    before = reclaimed(stage)
+    stage.apply(a, work("mine", 2))
+    nobody_goes(stage, NINE, (a, "mine"), before)
+    policy(stage, minRuntime="1h")
+    stage.apply(a, work("next", 2))
+    until("both wait", lambda: stage.get("tenant", "offa")["status"].get("pending") == 2)
+    assert reclaimed(stage) == before
+    policy(stage)
+    until("both run", lambda: sorted(stage.running(a)) == ["mine", "next"])
+    assert reclaimed(stage) == before + 4
+
+
+def test_the_least_quality_of_service_goes_first_and_what_must_stay_never(stage: Stage) -> None:
+    policy(stage)
+    a, b = team(stage, "qosa", 6), team(stage, "qosb", 2)
+    kept = work("kept", 2, preemptible="false")  # within the guarantee
+    least, most = work("least", 3), work("most", 4)
+    del least["spec"]["containers"][0]["resources"]["requests"]
+    same = {"cpu": "1", "memory": "1Gi"}
+    resources = most["spec"]["containers"][0]["resources"]
+    resources["requests"], resources["limits"] = same, {**same, GPU: 4}
+    start(stage, b, kept, least, most)
+    quality = {name_of(p): p["status"]["qosClass"] for p in stage.pods(b)}
+    assert quality == {"kept": "Burstable", "least": "BestEffort", "most": "Guaranteed"}
+    stage.apply(b, work("never", 1, preemptible="false"))  # it would borrow: it does not start
+    stage.apply(a, work("three", 3))
+    until("the first goes", lambda: stage.running(a) == ["three"])
+    assert names(stage, b) == {"kept", "most", "never"}
+    stage.apply(a, work("again", 3))
+    until("then the second", lambda: len(stage.running(a)) == 2)
+    until("what must stay is left", lambda: stage.running(b) == ["kept"])
+    assert stage.held(b) == ["never"]
+
+
+def test_a_budget_keeps_its_pods_and_others_go_in_their_place(stage: Stage) -> None:
+    policy(stage)
+    a, b = team(stage, "pdba", 4), team(stage, "pdbb", 0)
+    start(stage, b, *ones("b", 9))
+    guarded = [f"b-{number}" for number in range(1, 9)]
+    budget(stage, b, len(guarded), *guarded)
+    stage.apply(a, work("first"))
+    until("it runs", lambda: stage.running(a) == ["first"])
+    assert names(stage, b) == set(guarded)
+    stage.apply(a, work("second"))
+    until("it is said why not", lambda: bool(put_off(stage, a)))
+    assert "cannot be evicted now: a disruption budget" in put_off(stage, a)[0]
+    assert "b-" not in put_off(stage, a)[0]
+    assert names(stage, b) == set(guarded)
+    assert stage.held(a) == ["second"]
+    stage.cluster.kubectl("delete", "pdb", "keep", "-n", b)
+    until("it is tried again", lambda: len(stage.running(a)) == 2, 150)
+    assert len(names(stage, b)) == 7
+
+
+def put_off(stage: Stage, namespace: str) -> list[str]:
+    return [m for m in told(stage, namespace, "Waiting") if "cannot be evicted" in m]
+
+
+def test_a_gang_goes_whole_or_stays_whole(stage: Stage) -> None:
+    policy(stage)
+    a, b = team(stage, "ganga", 3), team(stage, "gangb", 0)
+    gang = [work(f"m-{n}", 3, gang="train", gang_size="3") for n in range(3)]
+    stage.apply(b, *gang)
+    until("the gang runs", lambda: len(stage.running(b)) == 3)
+    budget(stage, b, 1, "m-0", "m-1", "m-2")  # each of two may go, the three together may not
+    before = reclaimed(stage)
+    stage.apply(a, work("one"))
+    until("it is said why not", lambda: bool(put_off(stage, a)))
+    assert len(stage.running(b)) == 3
+    assert reclaimed(stage) == before
+    stage.cluster.kubectl("delete", "pdb", "keep", "-n", b)
+    until("it runs", lambda: stage.running(a) == ["one"], 150)
+    until("all of the gang is gone", lambda: not names(stage, b))
+    until("all of it is counted", lambda: reclaimed(stage) == before + 3)
+
+
+def test_what_is_freed_is_kept_for_whom_it_was_freed_whoever_leads(stage: Stage) -> None:
+    policy(stage)
+    a, b, d = team(stage, "kepta", 4), team(stage, "keptb", 0), team(stage, "keptd", 0)
+    slow = ones("b", 9)
+    for item in slow:
+        item["metadata"]["finalizers"] = [WAIT]
+    start(stage, b, *slow)
+    stage.apply(a, work("four", 4))
+    until("four are evicted", lambda: len(leaving(stage, b)) == 4)
+    stage.cluster.stop_fairgate("controller")
+    stage.cluster.start_fairgate("controller")
+    stage.apply(d, *ones("d", 2))
+    until("another leads", lambda: stage.get("tenant", "keptd")["status"].get("pending") == 2)
+    first, *rest = sorted(leaving(stage, b))
+    let_go(stage, b, first)
+    until("one is gone", lambda: first not in names(stage, b))
+    nobody_goes(stage, NINE, (a, "four"), 0)  # counted anew by the new leader's process
+    assert len(stage.held(d)) == 2
+    let_go(stage, b, *rest)
+    until("it runs", lambda: stage.running(a) == ["four"])
+    assert len(stage.running(b)) == 5
+    assert len(stage.held(d)) == 2
+
+
+def test_the_reverse_of_a_reclaim_is_refused_and_reported(stage: Stage) -> None:
+    policy(stage, reclaim="fair")
+    a, b = team(stage, "loopa", 4), team(stage, "loopb", 0)
+    start(stage, b, *ones("b", 9))
+    stage.apply(a, *ones("a", 4))
+    until("a has what it is guaranteed", lambda: len(stage.running(a)) == 4)
+    stage.delete(b, *names(stage, b))
+    stage.apply(a, *ones("a", 5, 4))
+    until("a borrows the rest", lambda: len(stage.running(a)) == 9)
+    before = reclaimed(stage)
+    loops = stage.metric("controller", "fairgate_reclaim_loops_refused_total")
+    stage.apply(b, work("back"))
+    until("it is told", lambda: any("back and forth" in m for m in told(stage, b, "Waiting")))
+    assert reclaimed(stage) == before
+    assert stage.metric("controller", "fairgate_reclaim_loops_refused_total") == loops + 1
+    stage.cluster.stop_fairgate("controller")
+    stage.cluster.start_fairgate("controller")
+    until("another leads", lambda: stage.metric("controller", "fairgate_leader") == 1)
+    stage.apply(b, work("too"))
+    until("it is seen", lambda: any(m.startswith("too: ") for m in told(stage, b, "Held")))
+    reported = lambda: stage.metric("controller", "fairgate_reclaim_loops_refused_total")  # noqa: E731
+    until("the next leader remembers", lambda: reported() >= 1)
+    assert len(stage.running(a)) == 9
+    assert sorted(stage.held(b)) == ["back", "too"]
+    assert all(stamp(p) for p in stage.pods(a))

@@ -1,0 +1,146 @@
+"""Plays timed jobs on a cluster as the people of a log, and tells what a watch saw as a timeline.
+
+Every user has a client certificate of their own: who submitted what, the API server says. What
+comes out has the form of the simulator's, so that both are read by the same arithmetic.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from app import wire
+from app.core.errors import ClusterUnavailable
+from app.core.model import ANNOTATION_GANG, ANNOTATION_GANG_SIZE, Millis, UserName
+from app.kube.client import Client
+from app.sim.traces import DEVICE
+from app.sim.work import Moment, Step, Work
+from tests.faults.load import RUNTIME
+
+SILENCE = 120.0
+REQUEST_SECONDS = 30.0
+LABEL = "example.com/job"
+
+_change = msgspec.json.Decoder(wire.Change[wire.Pod])
+_page = msgspec.json.Decoder(wire.Page[wire.Bare])
+
+
+class Diary:
+    """What a watch on pods says of jobs; `timeline` in the order seen.
+
+    A job of several pods is released when the last of its gates is gone, and ended with its last
+    pod.
+    """
+
+    def __init__(self, works: Sequence[Work]) -> None:
+        self.timeline: list[Moment] = []
+        self._works = {work.name: work for work in works}
+        self._open: dict[str, set[str]] = {name: set() for name in self._works}
+        self._over: dict[str, set[str]] = {name: set() for name in self._works}
+
+    def submitted(self, work: Work, at: Millis) -> None:
+        """Note that the pods of a job are being created."""
+        self.timeline.append(Moment(at, Step.SUBMITTED, work))
+
+    def hear(self, change: wire.Change[wire.Pod], at: Millis) -> str:
+        """Take one line of the watch in; return how far the watch has come."""
+        if change.type == "ERROR":
+            raise ClusterUnavailable("the watch was ended by the API server")
+        pod = change.object
+        work = self._works.get((pod.metadata.labels or {}).get(LABEL, ""))
+        if work is not None and change.type in ("ADDED", "MODIFIED"):
+            if not pod.spec.scheduling_gates:
+                self._note(Step.RELEASED, work, pod.metadata.name, at)
+            if pod.status.phase in ("Succeeded", "Failed"):
+                self._note(Step.ENDED, work, pod.metadata.name, at)
+        return pod.metadata.resource_version
+
+    def _note(self, step: Step, work: Work, pod: str, at: Millis) -> None:
+        pods = (self._open if step is Step.RELEASED else self._over)[work.name]
+        if pod not in pods:
+            pods.add(pod)
+            if len(pods) == work.pods:
+                self.timeline.append(Moment(at, step, work))
+
+
+async def play(
+    works: Sequence[Work], admin: Path, people: Mapping[UserName, Path], until: Millis
+) -> list[Moment]:
+    """Submit every job in its time; return the timeline seen until then.
+
+    `admin` and `people` are kubeconfigs. A job that is not created is an error, and so is a watch
+    that breaks.
+    """
+    diary = Diary(works)
+    async with AsyncExitStack() as stack:
+        watcher = await stack.enter_async_context(_client(admin))
+        clients = {
+            user: await stack.enter_async_context(_client(path)) for user, path in people.items()
+        }
+        page = _page.decode(await watcher.request("GET", "/api/v1/pods", query=[("limit", "1")]))
+        began = time.monotonic()
+
+        def now() -> Millis:
+            return Millis(int((time.monotonic() - began) * 1000))
+
+        async def submit(work: Work) -> None:
+            diary.submitted(work, now())
+            path = f"/api/v1/namespaces/{work.tenant}/pods"
+            for body in bodies(work):
+                await clients[work.user].request("POST", path, body=body, timeout=REQUEST_SECONDS)
+
+        async with asyncio.TaskGroup() as group:
+            following = group.create_task(
+                _follow(watcher, diary, page.metadata.resource_version, now)
+            )
+            for work in works:
+                await asyncio.sleep(max(0, work.at - now()) / 1000)
+                group.create_task(submit(work))
+            await asyncio.sleep(max(0, until - now()) / 1000)
+            following.cancel()
+    return diary.timeline
+
+
+def bodies(work: Work) -> list[dict[str, Any]]:
+    """Return the pods of a job as their owner would write them."""
+    limits = {DEVICE: work.demand.get(DEVICE, 0)}
+    container = {"name": "train", "image": "train", "resources": {"limits": limits}}
+    notes = {RUNTIME: f"{work.duration}ms"}
+    if work.pods > 1:
+        notes |= {ANNOTATION_GANG: work.name, ANNOTATION_GANG_SIZE: str(work.pods)}
+    return [
+        {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {
+                "name": f"{work.name}-{number}",
+                "labels": {LABEL: work.name},
+                "annotations": notes,
+            },
+            "spec": {"restartPolicy": "Never", "containers": [container]},
+        }
+        for number in range(work.pods)
+    ]
+
+
+async def _follow(client: Client, diary: Diary, version: str, now: Any) -> None:
+    while True:  # a watch that ends in time is silent only if the API server is
+        query = [("watch", "true"), ("timeoutSeconds", "60"), ("resourceVersion", version)]
+        async with client.stream("/api/v1/pods", query, read_timeout=SILENCE) as lines:
+            async for line in lines:
+                version = diary.hear(_change.decode(line), now())
+
+
+@asynccontextmanager
+async def _client(kubeconfig: Path) -> AsyncIterator[Client]:
+    client = await Client.connect(kubeconfig, pool_size=8)
+    try:
+        yield client
+    finally:
+        await client.close()

@@ -1,0 +1,118 @@
+"""Whatever becomes of the pods of a gang: it starts whole, and nothing of it waits for ever."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app.core import events as ev
+from app.core.effects import Effect
+from app.core.model import Millis, Phase, Pod, Uid
+from app.sim.world import held_pod
+from tests.unit.test_broken import MINUTE, Lead
+
+SIZE = 3
+
+STEPS = st.lists(
+    st.sampled_from(("come", "gone", "fail", "end", "wait", "grow", "shrink")),
+    min_size=5,
+    max_size=40,
+)
+
+
+class Life(Lead):
+    """A gang whose owner does as it likes; what is evicted is gone at the next chance.
+
+    `whole`: whenever none of it ran, all of it was released, or none.
+    """
+
+    def __init__(self, size: int, *, anew: bool) -> None:
+        self.size, self.anew, self.count = size, anew, 0
+        self.whole = True
+        super().__init__(gpus=SIZE)
+
+    def hear(self, *events: ev.Event) -> list[Effect]:
+        using, before = self.using(), len(self.released)
+        effects = super().hear(*events)
+        if not using:
+            self.whole &= len(self.released) - before in (0, self.size)
+        return effects
+
+    def using(self) -> list[Pod]:
+        return [p for p in self.pods.values() if not p.gates and p.phase is not Phase.FINISHED]
+
+    def come(self) -> None:
+        self.count += 1
+        pod = replace(held_pod(f"p{self.count:03}", "a", since=self.at), gang="g")
+        self.see(replace(pod, gang_size=self.size, gang_anew=self.anew))
+
+
+def oldest(pods: list[Pod]) -> Uid | None:
+    return min((p.uid for p in pods), default=None)
+
+
+def play(life: Life, steps: list[str]) -> None:
+    for step in steps:
+        held = [p for p in life.pods.values() if p.gates]
+        match step:
+            case "come":
+                if len(held) + len(life.using()) < life.size:
+                    life.come()
+            case "gone":
+                if uid := oldest(held + life.using()):
+                    life.gone(uid)
+            case "fail":
+                if uid := oldest(life.using()):
+                    life.finish(uid, failed=True)
+                    life.gone(uid)
+            case "wait":
+                life.wait(MINUTE)
+            case "end":
+                for expelled in life.expelled:
+                    if expelled.ref.uid in life.pods:
+                        life.gone(expelled.ref.uid)
+            case _:
+                life.room(SIZE if step == "grow" else 1)
+
+
+def finish_all(life: Life) -> None:
+    """Everybody does what a good owner does, and time passes."""
+    life.room(SIZE)
+    for _ in range(4):
+        life.wait(20 * MINUTE)
+        play(life, ["end"])
+        there = len([p for p in life.pods.values() if p.phase is not Phase.FINISHED])
+        for _ in range(life.size - there):
+            life.come()
+
+
+@settings(max_examples=60)
+@given(steps=STEPS, size=st.integers(2, SIZE), anew=st.booleans())
+def test_a_gang_starts_whole_and_nothing_of_it_waits_for_ever(
+    steps: list[str], size: int, anew: bool
+) -> None:
+    life = Life(size, anew=anew)
+    play(life, steps)
+    assert life.whole
+    finish_all(life)
+    assert len(life.using()) == size
+    assert not [p for p in life.pods.values() if p.gates]
+
+
+@settings(max_examples=40)
+@given(steps=STEPS, size=st.integers(2, SIZE))
+def test_who_once_ran_whole_is_never_evicted_for_its_gang(steps: list[str], size: int) -> None:
+    life = Life(size, anew=True)
+    for _ in range(size):
+        life.come()
+    assert len(life.using()) == size
+    for step in steps:
+        if step in ("gone", "fail") and len(life.using()) < 2:
+            continue  # with its last pod the gang is over
+        if step in ("gone", "fail", "come", "wait", "grow"):
+            play(life, [step])
+    life.at = Millis(life.at + 60 * MINUTE)
+    life.hear()
+    assert life.expelled == []

@@ -1,0 +1,60 @@
+"""An engine that leads, and what it released where."""
+
+from __future__ import annotations
+
+from app.core import events as ev
+from app.core.effects import Release
+from app.core.engine import Engine
+from app.core.model import Answer, Millis, Node, Pod, Pool, Resource
+from app.core.resources import ManagedResources
+
+GPU = Resource("nvidia.com/gpu")
+NOW = Millis(1)
+
+
+class Bench:
+    """See the module. Whatever is released is answered at once."""
+
+    def __init__(self, *cluster: Node, pools: tuple[Pool, ...] = ()) -> None:
+        self.engine = Engine(ManagedResources([GPU]))
+        self.orders: dict[str, Release] = {}
+        for pool in pools:
+            self.engine.handle(ev.PoolObserved(Millis(0), pool))
+        for item in cluster:
+            self.engine.handle(ev.NodeObserved(Millis(0), item))
+        for source in ev.Source:
+            self.engine.handle(ev.SourceFresh(Millis(0), source))
+        self.hear(ev.LeadershipGained(Millis(0), 7), ev.StoreReady(Millis(0)))
+
+    def hear(self, *events: ev.NewsEvent) -> None:
+        for event in events:
+            self.engine.handle(event)
+        for effect in self.engine.handle(ev.Pass(events[-1].at)):
+            if isinstance(effect, Release):
+                ref = effect.intent.ref
+                self.orders[ref.name] = effect
+                self.engine.handle(ev.ReleaseAnswered(NOW, ref.uid, Answer.RELEASED))
+
+    def see(self, *pods: Pod) -> None:
+        self.hear(*(ev.PodObserved(NOW, pod) for pod in pods))
+
+    def gone(self, pod: Pod) -> None:
+        self.hear(ev.PodGone(NOW, pod.uid))
+
+    def put(self, *nodes: Node) -> None:
+        self.hear(*(ev.NodeObserved(NOW, each) for each in nodes))
+
+    @property
+    def released(self) -> dict[str, str | None]:
+        """The nodes that the engine aimed at."""
+        return {name: order.node for name, order in self.orders.items()}
+
+    @property
+    def pools(self) -> dict[str, str]:
+        return {name: order.intent.pool for name, order in self.orders.items()}
+
+    def text(self, pod: Pod) -> str:
+        """Why it waits."""
+        why = self.engine.outlook.why(pod.uid)
+        assert why is not None
+        return why.text

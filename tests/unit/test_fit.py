@@ -1,0 +1,238 @@
+"""The engine releases nobody to a node that the scheduler would refuse, and changes its mind."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from app.core import events as ev
+from app.core.asks.terms import Requirement, Taint, Term, Terms, Toleration
+from app.core.model import (
+    Millis,
+    Node,
+    NodeName,
+    Pod,
+    Pool,
+    PoolName,
+    Style,
+)
+from app.core.places.nodes import Nodes
+from app.core.places.plans import FEW
+from app.core.places.reach import Reach, terms_of
+from app.core.resources import CPU, PODS
+from app.core.telling.reasons import Rule
+from app.sim.world import held_pod
+from tests.unit.bench import GPU, Bench
+
+ML = Taint("dedicated", "ml")
+BEARS_ML = Toleration("dedicated", "Equal", "ml", "NoSchedule")
+BEARS_ALL = Toleration("", "Exists")
+
+
+def node(name: str, *taints: Taint, gpus: int = 8, ready: bool = True, **labels: str) -> Node:
+    room = {GPU: gpus, CPU: 64_000, PODS: 110}
+    return Node(NodeName(name), labels, room, ready, taints=taints)
+
+
+def asks(name: str, gpus: int = 8, **more: object) -> Pod:
+    pod = replace(held_pod(name, "team"), demand={GPU: gpus, PODS: 1})
+    return replace(pod, **more)  # type: ignore[arg-type]
+
+
+def near(key: str, operator: str, *values: str) -> tuple[Term, ...]:
+    return (Term((Requirement(key, operator, values),)),)
+
+
+def test_a_pod_goes_to_no_node_whose_taint_it_does_not_tolerate() -> None:
+    bench = Bench(node("a", ML), node("b"))
+    bench.see(asks("p"), asks("q"))
+    assert bench.released == {"p": "b"}
+    bench.see(asks("r", tolerations=(BEARS_ML,)))
+    assert bench.released == {"p": "b", "r": "a"}
+
+
+def test_a_pod_that_tolerates_no_node_is_not_queued_and_is_told_the_taint() -> None:
+    bench = Bench(node("a", ML), node("b", ML, Taint("x")))
+    pod = asks("p")
+    bench.see(pod)
+    why = bench.engine.outlook.why(pod.uid)
+    assert why is not None
+    assert why.rule is Rule.NO_POOL
+    assert "it does not tolerate dedicated=ml:NoSchedule, the taint of every node" in why.text
+
+
+def test_a_taint_that_goes_lets_pods_in_and_one_that_comes_keeps_them_out() -> None:
+    bench = Bench(node("a", ML))
+    bench.see(asks("p", 4))
+    assert bench.released == {}
+    bench.put(node("a"))
+    assert bench.released == {"p": "a"}
+    bench.put(node("a", ML))
+    bench.see(asks("q", 4))
+    assert bench.released == {"p": "a"}
+    bench.put(node("a", Taint("x", "", "PreferNoSchedule")))
+    assert bench.released == {"p": "a", "q": "a"}
+
+
+def test_a_node_that_is_not_ready_serves_a_pod_as_before_and_takes_none() -> None:
+    bench = Bench(node("a", ready=False), node("b", ML))
+    pod = asks("p")
+    bench.see(pod)
+    assert bench.text(pod).startswith("queued: 1 of 1")
+    assert "none of the nodes it may go to is ready" in bench.text(pod)
+    bench.put(node("a"))
+    assert bench.released == {"p": "a"}
+
+
+def test_tolerations_of_a_pool_count_as_the_pods_and_are_added_at_release() -> None:
+    pools = (Pool(PoolName("ml"), {"kind": "ml"}, tolerations=(BEARS_ML,)),)
+    bench = Bench(node("a", ML, kind="ml"), pools=pools)
+    own = Toleration("x", "Exists")
+    bench.see(asks("p", 1), asks("q", 1, tolerations=(own,)), asks("r", 1, tolerations=(BEARS_ML,)))
+    assert bench.released == {"p": "a", "q": "a", "r": "a"}
+    added = {n: (o.tolerations, o.has_tolerations) for n, o in bench.orders.items()}
+    assert added == {"p": ((BEARS_ML,), False), "q": ((BEARS_ML,), True), "r": ((), True)}
+
+
+def test_tolerations_that_a_pool_is_given_let_in_who_waited() -> None:
+    pool = Pool(PoolName("ml"), {"kind": "ml"})
+    bench = Bench(node("a", ML, kind="ml"), pools=(pool,))
+    bench.see(asks("p"))
+    assert bench.released == {}
+    bench.hear(ev.PoolObserved(Millis(1), replace(pool, tolerations=(BEARS_ALL,))))
+    assert bench.released == {"p": "a"}
+
+
+def test_affinity_and_selector_are_judged_against_each_node_not_against_the_pool() -> None:
+    bench = Bench(node("a", zone="x"), node("b", zone="y"), node("c"))
+    bench.see(
+        asks("y", affinity=near("zone", "In", "y")),
+        asks("y-too", selector={"zone": "y"}),
+        asks("none", affinity=near("zone", "DoesNotExist")),
+        asks("any"),
+    )
+    assert bench.released == {"y": "b", "none": "c", "any": "a"}
+
+
+def test_who_waits_for_other_nodes_holds_up_nobody() -> None:
+    bench = Bench(node("a", zone="x"), node("b", zone="y"))
+    bench.see(asks("full", selector={"zone": "x"}))
+    bench.see(asks("first", selector={"zone": "x"}), asks("second", selector={"zone": "y"}))
+    assert bench.released == {"full": "a", "second": "b"}
+
+
+def test_pods_of_one_gang_go_each_where_its_own_terms_let_it() -> None:
+    bench = Bench(node("a", ML), node("b"), node("c", zone="y"))
+    gang: dict[str, object] = {"gang": "g", "gang_size": 3}
+    bench.see(
+        asks("bears", tolerations=(BEARS_ML,), selector={}, **gang),
+        asks("in-y", affinity=near("zone", "In", "y"), **gang),
+        asks("plain", **gang),
+    )
+    assert bench.released["in-y"] == "c"
+    assert sorted(filter(None, bench.released.values())) == ["a", "b", "c"]
+    assert bench.released["plain"] == "b"
+
+
+def test_a_label_that_changes_moves_pods_to_the_pool_that_can_serve_them() -> None:
+    pools = (Pool(PoolName("one"), {"kind": "one"}), Pool(PoolName("two"), {"kind": "two"}))
+    bench = Bench(
+        node("a", gpus=4, kind="one", zone="x"), node("b", gpus=4, kind="two"), pools=pools
+    )
+    pod = asks("p", selector={"zone": "x"})
+    bench.see(pod)
+    assert "pool one" in bench.text(pod)
+    bench.put(node("a", gpus=4, kind="one"), node("b", gpus=4, kind="two", zone="x"))
+    assert "of pool two" in bench.text(pod)
+    bench.put(node("b", gpus=8, kind="two", zone="x"))
+    assert bench.orders["p"].intent.pool == "two"
+
+
+def test_a_released_pod_is_expected_elsewhere_once_its_node_is_tainted() -> None:
+    bench = Bench(node("a"), node("b"))
+    bench.see(asks("p", 8))
+    assert bench.released == {"p": "a"}
+    bench.put(node("a", ML))
+    bench.see(asks("q", 8, tolerations=(BEARS_ML,)))
+    assert bench.released == {"p": "a", "q": "a"}  # p is expected on b, where there is room
+    bench.see(asks("r", 8, tolerations=(BEARS_ML,)))
+    assert "r" not in bench.released
+
+
+# --- reach: what is kept equals what would be found anew ---
+
+
+def found(reach: Reach, terms: Terms, pool: str) -> tuple[str, ...] | None:
+    return reach.pin(terms, None, PoolName(pool))
+
+
+@pytest.fixture
+def reach() -> Reach:
+    made = Reach()
+    made.begin({PoolName(p): Pool(PoolName(p)) for p in ("p", "q")})
+    for name in ("a", "b"):
+        made.put(node(name, zone="x"), PoolName("p"))
+    made.put(node("c", ML, zone="y"), PoolName("q"))
+    return made
+
+
+def test_a_pin_names_nodes_only_where_not_every_ready_one_will_do(reach: Reach) -> None:
+    plain, x = Terms(), Terms((("zone", "x"),))
+    assert (found(reach, plain, "p"), found(reach, plain, "q")) == (None, ())
+    assert (found(reach, x, "p"), found(reach, x, "q")) == (None, ())
+    reach.put(node("a", zone="y"), PoolName("p"))
+    assert found(reach, x, "p") == ("b",)
+    reach.put(node("a", zone="y", ready=False), PoolName("p"))
+    assert found(reach, x, "p") is None
+    reach.drop(NodeName("b"))
+    assert found(reach, x, "p") == ()
+
+
+def test_a_node_that_changes_without_a_difference_changes_no_answer(reach: Reach) -> None:
+    plain = Terms()
+    found(reach, plain, "p")
+    before = reach.version
+    reach.put(node("a", zone="x", ready=False), PoolName("p"))
+    reach.put(node("a", zone="x", more="labels"), PoolName("p"))
+    assert reach.version == before
+    assert reach.take_rerouted() == frozenset()
+    reach.put(node("a", ML), PoolName("p"))
+    assert reach.version > before
+    assert reach.take_rerouted() == frozenset()  # b still serves it
+    reach.put(node("b", ML), PoolName("p"))
+    assert reach.take_rerouted() == {plain}
+
+
+def test_a_node_is_found_by_labels_that_came_later(reach: Reach) -> None:
+    z = Terms(affinity=near("zone", "In", "z", "zz"))
+    assert found(reach, z, "p") == ()
+    reach.put(node("b", zone="zz"), PoolName("p"))
+    assert found(reach, z, "p") == ("b",)
+    fresh = Terms(affinity=near("zone", "In", "zz"))
+    assert found(reach, fresh, "p") == ("b",)
+
+
+def test_what_every_pod_is_given_is_no_term() -> None:
+    given = Toleration("node.kubernetes.io/not-ready", "Exists", "", "NoExecute", 300)
+    assert terms_of(asks("p", tolerations=(given,))) == Terms()
+
+
+# --- many nodes: those of a long pin are found as those of a short one ---
+
+
+@pytest.mark.parametrize("style", list(Style))
+@pytest.mark.parametrize("count", [1, 5])
+def test_a_long_pin_finds_the_nodes_that_a_short_one_finds(style: Style, count: int) -> None:
+    names = [NodeName(f"n{number:03d}") for number in range(3 * FEW)]
+    nodes = Nodes(style)
+    for number, name in enumerate(names):
+        nodes.put(name, {GPU: 1 + number % 8, PODS: 110}, {}, True)
+    parts = (({GPU: 2}, count),)
+    only = tuple(names[number] for number in range(0, 3 * FEW, 3))[: FEW + 4]
+    long = only + tuple(NodeName(f"ghost-{n}") for n in range(2 * FEW))
+    assert len(only) <= FEW < len(long)
+    short, longer = nodes.find(parts, pins=(only,)), nodes.find(parts, pins=(long,))
+    assert short is not None
+    assert longer is not None
+    assert (short.nodes, short.cost) == (longer.nodes, longer.cost)

@@ -1,0 +1,40 @@
+"""What is asked for again and again stays, however much it is; the rest goes."""
+
+from __future__ import annotations
+
+import pytest
+
+from app.core.places.lately import Lately
+
+
+def fill(kept: Lately[int, int], questions: range) -> int:
+    """Ask some questions in turn; return how many had to be answered anew."""
+    return sum(kept.get(each) is None and kept.put(each, each) >= 0 for each in questions)
+
+
+@pytest.mark.parametrize("count", [11, 25, 100])
+def test_more_questions_than_were_foreseen_are_soon_answered_once_each(count: int) -> None:
+    kept: Lately[int, int] = Lately(10)
+    assert fill(kept, range(count)) == count
+    for _ in range(5):
+        fill(kept, range(count))
+    assert [fill(kept, range(count)) for _ in range(5)] == [0] * 5
+
+
+def test_what_nobody_asks_for_goes() -> None:
+    kept: Lately[int, int] = Lately(10)
+    fill(kept, range(25))
+    for number in range(100, 1000):
+        fill(kept, range(5))  # these stay in use
+        fill(kept, range(number, number + 1))
+        assert fill(kept, range(5)) == 0
+    assert len(kept) <= 22
+    assert kept.get(20) is None
+
+
+def test_of_few_none_goes() -> None:
+    kept: Lately[int, int] = Lately(10)
+    fill(kept, range(10))
+    assert (fill(kept, range(10)), len(kept)) == (0, 10)
+    kept.clear()
+    assert len(kept) == 0
