@@ -42,7 +42,7 @@ run: setup
 # Without Go the tests that need a cluster are skipped, loudly; with REQUIRE_CLUSTER=1 they fail.
 test: setup browser
 	@$(BIN)/fairgate dev tools || [ -z "$(REQUIRE_CLUSTER)" ]
-	@$(BIN)/python -m pytest -n 2 --maxschedchunk 1
+	@$(BIN)/python -m pytest -n 2 --no-loadscope-reorder
 
 # Debian's package: Playwright's own download would come from a host of its own. Without a browser
 # the tests of the page are skipped; with REQUIRE_CLUSTER=1 they fail.

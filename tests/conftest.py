@@ -12,6 +12,7 @@ import signal
 import types
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -24,6 +25,7 @@ from app.dev.options import Options
 from app.dev.processes import Processes
 from app.dev.progress import Told
 from app.dev.redis_server import given_redis, start_redis
+from tests.sharing import BySetUp, place_of
 
 REAL = ("integration", "contract", "e2e", "faults")
 SKIPPED = "no cluster on this machine"
@@ -40,6 +42,16 @@ def pytest_configure() -> None:
 
     # Otherwise a SIGTERM ends us before fixtures take down what they started.
     signal.signal(signal.SIGTERM, interrupt)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: place_of(item.nodeid))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> BySetUp:
+    return BySetUp(config, log)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

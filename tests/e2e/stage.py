@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 import urllib.request
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -185,6 +185,12 @@ class Stage:
             self.cluster.kubectl("delete", kind, name, "--ignore-not-found")
         for namespace in self.namespaces:
             until(f"{namespace} is empty", lambda n=namespace: not self.pods(n))  # type: ignore[misc]
+
+
+def audited(cluster: Cluster) -> Iterator[Object]:
+    """Yield what the API server's own audit log tells, in its order."""
+    *lines, _ = cluster.audit_log.read_text().split("\n")  # the last is still being written
+    yield from map(json.loads, lines)
 
 
 def name_of(item: Object) -> str:

@@ -12,6 +12,7 @@ from tests.e2e.stage import (
     GPU,
     Object,
     Stage,
+    audited,
     gates,
     name_of,
     pod,
@@ -70,11 +71,26 @@ def test_whatever_is_applied_is_held_and_released_as_it_was_written(
 
 def test_a_pod_with_nothing_managed_never_reaches_the_webhook(stage: Stage) -> None:
     ours = stage.namespace("cpu-only")
-    before = stage.metric("webhook", "fairgate_admission_requests_total")
     stage.apply(ours, *(pod(f"cpu-{i}", 0) for i in range(5)))
     until("they run", lambda: len(stage.running(ours)) == 5)
-    assert stage.metric("webhook", "fairgate_admission_requests_total") == before
     assert all(stamp(p) == "" for p in stage.pods(ours))
+    stage.apply(ours, pod("gpu"))
+    expected = {**{f"cpu-{i}": False for i in range(5)}, "gpu": True}
+    until("the API server says for whom it called", lambda: called(stage, ours) == expected)
+
+
+def called(stage: Stage, namespace: str) -> dict[str, bool]:
+    """For each pod created: did the API server call our webhook, by its own audit log."""
+    found = {}
+    for event in audited(stage.cluster):
+        about = event["objectRef"]
+        is_pod = about["resource"] == "pods" and "subresource" not in about
+        if is_pod and event["verb"] == "create" and about.get("namespace") == namespace:
+            # An annotation for each call: Kubernetes, "Audit Annotations".
+            rounds = "mutation.webhook.admission.k8s.io/round_"
+            told = event.get("annotations", {}).items()
+            found[about["name"]] = any(k.startswith(rounds) and "fairgate" in v for k, v in told)
+    return found
 
 
 def test_two_tenants_of_weight_2_to_1_use_a_full_pool_2_to_1(stage: Stage) -> None:

@@ -27,10 +27,16 @@ plain_nodes = st.dictionaries(
     st.fixed_dictionaries({GPU: st.integers(0, 6), CPU: st.integers(0, 9)}),
     min_size=1,
 )
-plain_pods = st.fixed_dictionaries({GPU: st.integers(0, 3), CPU: st.integers(0, 3)}).filter(
-    lambda demand: any(demand.values())
-)
-fractional_pods = st.fixed_dictionaries({GPU: st.integers(0, 25), CPU: st.integers(0, 4)})
+
+
+def pods_of(gpus: int, cpus: int) -> st.SearchStrategy[dict[Resource, int]]:
+    """Pods that ask for something: no other is ever placed."""
+    each = st.fixed_dictionaries({GPU: st.integers(0, gpus), CPU: st.integers(0, cpus)})
+    return each.filter(lambda demand: any(demand.values()))
+
+
+plain_pods = pods_of(3, 3)
+fractional_pods = pods_of(25, 4)
 
 
 def pool_of(

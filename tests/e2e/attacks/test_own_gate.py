@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -23,7 +22,7 @@ from tests.e2e.attacks.ground import (
 )
 from tests.e2e.attacks.means import CHANGED, answer, ready, remove, submit, without
 from tests.e2e.attacks.outcomes import Outcomes
-from tests.e2e.stage import gates, stamp, until
+from tests.e2e.stage import audited, gates, stamp, until
 from tests.people import Refused
 
 ATTEMPTS, AT_ONCE, ROUNDS = 200, 16, 3
@@ -181,10 +180,7 @@ def storm(ground: Ground, name: str) -> list[tuple[bool, Any]]:
 def writers(ground: Ground, name: str) -> Counter[str]:
     """Return who changed a pod of red itself, and how often, as the API server's own log has it."""
     found: Counter[str] = Counter()
-    for line in ground.cluster.audit_log.read_text().splitlines():
-        if name not in line:
-            continue
-        event = json.loads(line)
+    for event in audited(ground.cluster):
         about, code = event["objectRef"], event["responseStatus"]["code"]
         whole = about.get("name") == name and "subresource" not in about
         if whole and event["verb"] in ("patch", "update") and code == 200:

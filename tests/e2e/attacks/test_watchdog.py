@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from typing import Any
 
@@ -12,7 +11,7 @@ from app.dev.fairgate import NAMESPACE
 from tests.e2e.attacks.ground import OPEN, RED, Ground, body, layer_of, path
 from tests.e2e.attacks.outcomes import NOT_ITS_LAYER, Outcomes
 from tests.e2e.attacks.yard import only, yard
-from tests.e2e.stage import Object, Stage, until
+from tests.e2e.stage import Object, Stage, audited, until
 
 REGISTRATION = "/apis/admissionregistration.k8s.io/v1"
 SYSTEM = f"/api/v1/namespaces/{NAMESPACE}"
@@ -124,8 +123,7 @@ def test_28_the_canary_proves_that_it_holds_again(
 def trials(ground: Ground) -> Counter[str]:
     """Return how often the canary tried to make a pod, and to take a gate off, by now."""
     found = Counter({"create": 0, "patch": 0})
-    for line in ground.cluster.audit_log.read_text().splitlines():
-        entry = json.loads(line)
+    for entry in audited(ground.cluster):
         is_canary = entry["objectRef"].get("namespace") == "fairgate-canary"
         if is_canary and entry["user"]["username"] == WEBHOOK and entry["verb"] in found:
             found[entry["verb"]] += 1
