@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import signal
 import types
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,9 @@ def pytest_configure() -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    same = [name for name, count in Counter(item.nodeid for item in items).items() if count > 1]
+    if same:  # side by side, all but one of them would be left out without a word
+        raise pytest.UsageError(f"several tests have one name: {', '.join(same)}")
     items.sort(key=lambda item: place_of(item.nodeid))
 
 

@@ -19,7 +19,7 @@ from app.core.pods.vain import Vain
 from app.ports import DeviceUse, Meters, Owners
 
 LOOK_SECONDS = 1.0
-ASK_SECONDS = 300.0
+ASK_MS = Millis(300_000)
 HELD_MS = Millis(600_000)
 """Only pods that are held for so long are looked at: of younger ones Kubernetes cares itself."""
 BUSY = 0.01
@@ -44,10 +44,6 @@ class Patrol:
         clock: Callable[[], Millis],
         *,
         window: Millis,
-        seconds: float = LOOK_SECONDS,
-        held: Millis = HELD_MS,
-        ask_seconds: float = ASK_SECONDS,
-        settled: Millis = SETTLED_MS,
     ) -> None:
         """`window` is how long devices must have been idle."""
         self._engine = engine
@@ -58,17 +54,13 @@ class Patrol:
         self._leads = leads
         self._clock = clock
         self._window = window
-        self._seconds = seconds
-        self._held = held
-        self._ask = Millis(int(ask_seconds * 1000))
-        self._settled = settled
         self._due: list[Pod] = []
         self._asked: Millis | None = None
 
     async def run(self) -> None:
         """Look until cancelled."""
         while True:
-            await asyncio.sleep(self._seconds)
+            await asyncio.sleep(LOOK_SECONDS)
             if self._leads():
                 await self.look()
             else:
@@ -87,7 +79,7 @@ class Patrol:
 
     async def _look_at_owner(self) -> None:
         if not self._due:
-            old = self._clock() - self._held
+            old = self._clock() - HELD_MS
             self._due = [p for p in self._engine.held() if p.owner and p.since <= old][::-1]
         if not self._due:
             return
@@ -105,14 +97,14 @@ class Patrol:
     async def _look_at_devices(self) -> None:
         """Judge every pod that was measured, if it is time; of the others nobody knows."""
         now = self._clock()
-        if self._use is None or (self._asked is not None and now - self._asked < self._ask):
+        if self._use is None or (self._asked is not None and now - self._asked < ASK_MS):
             return
         self._asked = now
         measured = await self._use.busiest(self._window // 1000)
         for pod in self._engine.zombies.suspects():
             part = measured.get((pod.namespace, pod.name))
             began = pod.started
-            if part is None or began is None or now - began < self._window + self._settled:
+            if part is None or began is None or now - began < self._window + SETTLED_MS:
                 continue
             if part >= BUSY:
                 await self._inbox.put(FoundUseful(now, pod.uid, Vain.IDLE))

@@ -187,7 +187,7 @@ class Engine:
 
     def _set_alarm(self) -> None:
         """Ask to be woken when something is due by time alone, unless that was asked already."""
-        due = [self._resting.due(), self._usage.due(), self._turns.wake_at()]
+        due = [self._resting.due(), self._usage.due(), self._turns.due()]
         if self._oversight.since is not None:
             due += (self._oversight.due(), self._misfits.due())
         at = min((each for each in due if each is not None), default=None)

@@ -34,6 +34,13 @@ _GRAMMAR = re.compile(
     re.ASCII,
 )
 
+_NATIVE = ("cpu", "memory", "pods", "ephemeral-storage", "hugepages-", "attachable-volumes-")
+
+
+def is_device(resource: Resource) -> bool:
+    """Tell whether a resource is worth keeping whole: everything but the native ones."""
+    return not resource.startswith(_NATIVE)
+
 
 def parse_quantity(text: str | int | float) -> Fraction:
     """Return the exact value of a Kubernetes quantity. Raises InvalidQuantity."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import random
 import socket
 import time
@@ -15,6 +16,13 @@ PORTS = range(20_000, 32_000)
 
 _KEPT: list[socket.socket] = []
 """Bound to the ports we gave, so that no program side by side with us chooses one of them."""
+
+
+@atexit.register
+def _let_go() -> None:
+    for kept in _KEPT:
+        kept.close()
+
 
 Condition = Callable[[], bool]
 

@@ -39,7 +39,6 @@ class Budgets(wire.Wire, frozen=True):
 
 
 class Status(wire.Wire, frozen=True):
-    phase: str = ""
     conditions: list[wire.Condition] | None = None
 
 

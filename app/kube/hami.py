@@ -37,7 +37,7 @@ def with_hami(allocatable: Amounts, annotations: Mapping[str, str]) -> Amounts:
     written = annotations.get(ANNOTATION)
     if not written:
         return allocatable
-    healthy = [each for each in devices(written) if each.health]
+    healthy = [each for each in _devices(written) if each.health]
     told = {
         CORES: sum(each.devcore for each in healthy),
         MEMORY: sum(each.devmem for each in healthy),
@@ -48,11 +48,11 @@ def with_hami(allocatable: Amounts, annotations: Mapping[str, str]) -> Amounts:
 
 def product(annotations: Mapping[str, str]) -> str:
     """Return the kind of the devices, if all are of one; "" otherwise."""
-    kinds = {each.type.strip() for each in devices(annotations.get(ANNOTATION, ""))}
+    kinds = {each.type.strip() for each in _devices(annotations.get(ANNOTATION, ""))}
     return kinds.pop() if len(kinds) == 1 else ""
 
 
-def devices(written: str) -> list[_Device]:
+def _devices(written: str) -> list[_Device]:
     """Return the devices that an annotation lists; none if it cannot be read."""
     try:
         found = _DECODER.decode(written) if written.startswith("[") else list(_fields(written))

@@ -73,7 +73,7 @@ class LeaseLeadership:
     """`ports.Leadership` on a Lease.
 
     `duration` in seconds: within this another leads after a holder fell silent. The holder stops
-    `margin` seconds earlier, for clocks that run unevenly and for a patch on its way.
+    a fifth of it earlier, for clocks that run unevenly and for a patch on its way.
     """
 
     def __init__(
@@ -84,7 +84,6 @@ class LeaseLeadership:
         *,
         name: str = NAME,
         duration: float = 15.0,
-        margin: float | None = None,
         clock: Callable[[], float] = uptime,
     ) -> None:
         self._api = api
@@ -93,7 +92,7 @@ class LeaseLeadership:
         self._name = name
         self._identity = identity
         self._duration = duration
-        self._term = duration - (duration / 5 if margin is None else margin)
+        self._term = duration * 4 / 5
         self._every = duration / 5
         self._clock = clock
         self._seen: _Sighting | None = None

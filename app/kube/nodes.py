@@ -1,6 +1,6 @@
 """What `fairgate nodes` does: looks, tells, and labels if it was asked to.
 
-What is amiss is for core/inventory to say. Results go to standard output, all else to error.
+What is amiss is for core/places/inventory to say. Results go to standard output, all else to error.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from app.core.errors import ClusterError, ClusterRefused, InvalidInput
-from app.core.places.inventory import Finding, Inventory, Labelling, plan
+from app.core.places.inventory import Finding, Inventory, Labelling, labellings
 from app.core.places.others import NO_POOL, Crowd, crowds
 from app.core.places.products import is_value
 from app.core.resources import CPU, MIB, ManagedResources, render
@@ -107,7 +107,7 @@ async def label(survey: Survey, options: Options, wish: Wish) -> int:
     unheard = sorted(set(wish.names) - {node.name for node in inventory.nodes})
     if unheard:
         raise InvalidInput(f"There is no node {', '.join(unheard)}; kubectl get nodes lists them.")
-    changes, unknown = plan(inventory, wish.names, wish.product or "")
+    changes, unknown = labellings(inventory, wish.names, wish.product or "")
     text = options.output == "text"
     for change in changes if text or not wish.yes else ():
         (print if text else tell)(f"{change.node.name}: {_words(change)}")

@@ -1,4 +1,4 @@
-"""Keeps the twins of the cluster's PriorityClasses, as `core.priorities` wants them.
+"""Keeps the twins of the cluster's PriorityClasses, as `core.admission.priorities` wants them.
 
 Every replica of the webhook does the same; whoever comes second finds it done. Touches no
 PriorityClass that Fairgate did not make.

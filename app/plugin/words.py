@@ -19,12 +19,12 @@ def short(resource: str, among: Sequence[str] = ()) -> str:
     return resource if same else last
 
 
-def amounts(quantities: Mapping[str, str] | None, *, zeros: bool = False) -> str:
+def amounts(quantities: Mapping[str, str] | None) -> str:
     """Return amounts in one line: 4 gpu, 2 mig-1g.10gb."""
     if not quantities:
         return NOTHING
     names = list(quantities)
-    shown = [f"{v} {short(r, names)}" for r, v in quantities.items() if zeros or v != "0"]
+    shown = [f"{v} {short(r, names)}" for r, v in quantities.items() if v != "0"]
     return ", ".join(shown) or NOTHING
 
 

@@ -1,7 +1,7 @@
 """From a readable review to a verdict: one judge for each path of the webhook.
 
-They look nothing up beyond the view in memory. The rules are in `core.gate`, `core.guard` and
-`core.templates`.
+They look nothing up beyond the view in memory. The rules are in `core.admission`: `gate`, `guard`
+and `templates`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The AdmissionReview on the wire: bytes to a typed request, a verdict to bytes.
 
-Formats only (`admission.k8s.io/v1`); what is decided is decided in `core.gate`.
+Formats only (`admission.k8s.io/v1`); what is decided is decided in `core.admission.gate`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A pod as the rules of `core.guard` look at it: from the JSON of a review to a sheet.
+"""A pod as the rules of `core.admission.guard` look at it: from the JSON of a review to a sheet.
 
 Read only where a rule is likely to be broken, so clarity comes before speed.
 """

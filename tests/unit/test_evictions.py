@@ -402,9 +402,21 @@ def test_who_was_spared_once_goes_for_nobody_who_waits_no_more(town: Town) -> No
     assert not town.engine.wants_gone(pods[7].uid)
 
 
-@pytest.mark.parametrize("note", ["Reclaim/", 'Reclaim/["x"]', 'Reclaim/["p", "b", "a"]'])
-def test_a_garbled_note_is_no_truce(town: Town, note: str) -> None:
-    town.notes = {note: "soon"}
+@pytest.mark.parametrize(
+    ("key", "text"),
+    [
+        ('Reclaim/["p", "b", "a"]', "soon"),
+        ('Reclaim/["p", "b", "a"]', "1" * 5000),
+        ("Reclaim/", "1"),
+        ("Reclaim/5", "1"),
+        ('Reclaim/["x"]', "1"),
+        ('Reclaim/[["x"], "b", "a"]', "1"),
+        ("Reclaim/" + "[" * 100_000, "1"),
+    ],
+    ids=["no time", "no number", "no key", "no list", "too short", "no names", "too deep"],
+)
+def test_a_garbled_note_is_no_truce(town: Town, key: str, text: str) -> None:
+    town.notes = {key: text}
     nine(town)
     town.submit("a-one")
     town.lead()

@@ -6,7 +6,7 @@ import pytest
 
 from app.core.asks.parts import LABEL_PRODUCT, SHARED, WHOLE
 from app.core.model import PoolName, Resource
-from app.core.places.inventory import Inventory, Seen, Trouble, plan
+from app.core.places.inventory import Inventory, Seen, Trouble, labellings
 from app.core.places.others import Other, crowds
 from app.core.places.products import Product, guess, label_of
 from app.core.resources import ManagedResources
@@ -94,13 +94,13 @@ def test_the_product_is_told_by_the_nodes_own_data(
 def test_what_a_node_tells_goes_before_what_the_caller_says() -> None:
     cloud = {"accelerator": "nvidia-l4"}
     inventory = Inventory([node("a", cloud), node("b"), node("c", T4)], MANAGED)
-    writes, unknown = plan(inventory, (), "Mine")
+    writes, unknown = labellings(inventory, (), "Mine")
     assert [(each.node.name, each.product) for each in writes] == [
         ("a", Product("NVIDIA-L4", "label accelerator=nvidia-l4")),
         ("b", Product("Mine", "--product")),
     ]
     assert unknown == []
-    assert plan(inventory, ("b",)) == ([], ["b"])
+    assert labellings(inventory, ("b",)) == ([], ["b"])
 
 
 def test_the_label_is_that_of_the_vendor() -> None:

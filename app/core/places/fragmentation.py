@@ -16,19 +16,13 @@ from app.core.asks.shape import Parts
 from app.core.model import Amounts, PoolName, Resource
 from app.core.places.devices import Devices, times
 from app.core.places.sites import MANY, Layout, Room
+from app.core.resources import is_device
 
 Kind = tuple[tuple[tuple[Resource, int], ...], tuple[PoolName, ...]]
 """A kind of pod: what it asks for, sorted, and the pools it may go to; none: any."""
 
 Sample = tuple[tuple[Kind, int], ...]
 """Kinds of pods, and how much each counts."""
-
-_PLAIN = ("cpu", "memory", "pods", "ephemeral-storage", "hugepages-", "attachable-volumes-")
-
-
-def is_device(resource: Resource) -> bool:
-    """Tell whether a resource is worth keeping whole: everything but the native ones."""
-    return not resource.startswith(_PLAIN)
 
 
 class _Tally:

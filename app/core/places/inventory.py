@@ -177,7 +177,7 @@ class Labelling:
     product: Product
 
 
-def plan(
+def labellings(
     inventory: Inventory, named: Sequence[str], product: str = ""
 ) -> tuple[list[Labelling], list[str]]:
     """Return what to label, of these nodes or of all, and the nodes nothing tells a product of.

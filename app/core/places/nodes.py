@@ -14,10 +14,11 @@ from app.core.model import DEFAULT_POOL, Amounts, NodeName, PoolName, Resource, 
 from app.core.places.compact import Compact
 from app.core.places.domains import Domains
 from app.core.places.even import Even
-from app.core.places.fragmentation import Gauge, Mix, is_device
+from app.core.places.fragmentation import Gauge, Mix
 from app.core.places.plans import Draft, Plan, Want, stack
 from app.core.places.ranking import FREE, Cost, Judge, Log, Ranking, State, plus
 from app.core.places.sites import Ask, Layout, Room, Site, Slot, after, capacity, without
+from app.core.resources import is_device
 
 _NOTHING: Mapping[NodeName, Amounts] = {}
 _UNLABELLED: Mapping[str, str] = {}
@@ -183,7 +184,7 @@ class Nodes:
         return want.manner.style or self._style
 
     def _find_alone(self, want: Want, withheld: Mapping[NodeName, Amounts]) -> Plan | None:
-        """The same for a pool of one node, where nothing need be compared."""
+        """Return a plan for a pool of one node, where nothing need be compared."""
         ((name, site),) = self._open.items()
         if any(pin is not None and name not in pin for pin in want.pins):
             return None

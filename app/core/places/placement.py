@@ -213,16 +213,16 @@ class Placement:
         self._plans.clear()
         self._pools.forget_carried()
 
-    def seen(self, shape: Shape) -> tuple[int, int]:
-        """Return the same for one workload: also whether others of its kind came or went."""
-        version, changes = self.laid_out
-        return version, changes + sum(map(self.company.stamp, shape.spacings))
-
     @property
     def laid_out(self) -> tuple[int, int]:
         """Changes whenever pools, what their nodes offer or may come to, or to whom, changed."""
         pools = self._pools
         return (pools.version, pools.resized + pools.reach.version + pools.growth.changes)
+
+    def seen(self, shape: Shape) -> tuple[int, int]:
+        """As `laid_out`, for one workload: also whether others of its kind came or went."""
+        version, changes = self.laid_out
+        return version, changes + sum(map(self.company.stamp, shape.spacings))
 
     def fitting(self, shape: Shape) -> tuple[PoolName, ...]:
         """Return the pools where a workload fits now, the best first."""
@@ -374,7 +374,7 @@ class Placement:
     def _apart(
         self, floor: Nodes, shape: Shape, pool: PoolName, pins: Pins, withheld: Withheld
     ) -> Plan | None:
-        """The same for pods that keep a distance: in the first domain that will do, if confined."""
+        """Return a plan for pods that keep a distance: in one domain, if they are confined."""
         domains = self.grounds(shape, pool)
         for among in (None,) if domains is None else domains:
             allowed = pins

@@ -38,8 +38,9 @@ _EVERY_NODE = {DEFAULT_POOL: Pool(DEFAULT_POOL)}
 class Pools:
     """The pools as last observed, the nodes of each, and their capacity.
 
-    `version` changes whenever every pod is to be placed anew, `resized` whenever a capacity did,
-    and `reach.version` whenever pods may go to other nodes than before.
+    `floors` are the nodes of each pool, where room is counted. `version` changes whenever every
+    pod is to be placed anew, `resized` whenever a capacity did, and `reach.version` whenever pods
+    may go to other nodes than before.
     """
 
     def __init__(self, managed: ManagedResources, sample: Sample | None = None) -> None:
@@ -143,7 +144,7 @@ class Pools:
             del self._guests[known.node][uid]
             self._recount(known.node)
 
-    def site(self) -> tuple[tuple[Node, ...], tuple[Bystander, ...]]:
+    def contents(self) -> tuple[tuple[Node, ...], tuple[Bystander, ...]]:
         """Return every node, and who takes room there without being managed."""
         return tuple(self._nodes.values()), tuple(self._bystanders.values())
 

@@ -1,4 +1,4 @@
-"""Why a pod holds its place in vain."""
+"""The reasons for which a pod may be found useless. Values only."""
 
 from __future__ import annotations
 

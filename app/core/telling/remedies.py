@@ -16,7 +16,7 @@ from app.core.fair.tenancy import Tenancy
 from app.core.model import GATE, Amounts, PoolName, TenantName, Wait
 from app.core.places.placement import Placement
 from app.core.pods.tracked import Gang, Tracked
-from app.core.resources import amount, render
+from app.core.resources import amount, is_device, render
 from app.core.telling.reasons import Rule
 from app.core.telling.rivals import Rivals
 from app.core.telling.scene import Place, Scene
@@ -149,7 +149,7 @@ def remedies_of_capacity(shape: Shape, pools: Sequence[PoolName], placement: Pla
 
 
 def _devices(demand: Amounts) -> str:
-    devices = {r: v for r, v in demand.items() if "/" in r} or demand
+    devices = {r: v for r, v in demand.items() if is_device(r)} or demand
     return ", ".join(f"{render(r, v)} {r}" for r, v in devices.items())
 
 

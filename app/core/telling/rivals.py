@@ -13,7 +13,7 @@ from app.core.fair.branch import Branch, Leaf, path
 from app.core.fair.order import GUARANTEED, LEFTOVERS
 from app.core.fair.shares import Tree
 from app.core.model import Amounts
-from app.core.resources import fits, largest
+from app.core.resources import fits, is_device, largest
 from app.core.telling.reasons import Ahead
 from app.core.telling.scene import Place
 
@@ -116,7 +116,7 @@ def _largest(shape: Shape) -> Amounts:
 
 def _devices(total: Amounts) -> Amounts:
     """Return what is scarce of an amount: its devices, if it asks for any."""
-    return {r: v for r, v in total.items() if "/" in r} or total
+    return {r: v for r, v in total.items() if is_device(r)} or total
 
 
 def _score(branch: Branch, tree: Tree) -> str:

@@ -16,7 +16,7 @@ from app.core.model import GATE, PoolName, Resource, Wait
 from app.core.places.obstacles import nodes_text
 from app.core.pods.roster import Roster
 from app.core.pods.tracked import Gang, Tracked
-from app.core.resources import render
+from app.core.resources import is_device, render
 from app.core.telling.reasons import Rule
 from app.core.telling.scene import Place, place_of, workload_of
 
@@ -42,7 +42,7 @@ def explain(tracked: Tracked, roster: Roster) -> str:
 def queued(tracked: Tracked, place: Place, tree: Tree) -> str:
     """Return the beginning of the sentence for a pod that waits for its turn."""
     leaf, shape = place.leaf, place.shape
-    devices = [r for r in shape.total if "/" in r]  # extended resources
+    devices = [r for r in shape.total if is_device(r)]
     wanted = ", ".join(f"{render(r, shape.total[r])} {r}" for r in devices) or "room"
     lacking = [r for r in devices if r not in tree.scale.counted]
     if lacking:

@@ -69,7 +69,7 @@ def snapshot(
     served = [
         kept.served[0] for each in turns.values() for kept in (each.own, *each.users.values())
     ]
-    nodes, bystanders = pools.site()
+    nodes, bystanders = pools.contents()
     written = tuple(pool for name, pool in sorted(pools.pools.items()) if pools.is_written(name))
     asking = [t for t in roster.pods.values() if t.pod.asks]
     return Snapshot(

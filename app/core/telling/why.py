@@ -10,7 +10,7 @@ from app.core.asks.shape import Shape
 from app.core.model import PoolName, Uid, Wait
 from app.core.places.placement import Placement
 from app.core.pods.tracked import Gang, Tracked
-from app.core.resources import render
+from app.core.resources import is_device, render
 from app.core.telling.exclusion import excluded, too_small
 from app.core.telling.reasons import RULES, Rule, Verdict, Why
 from app.core.telling.remedies import (
@@ -195,7 +195,7 @@ def _lacking(shape: Shape, pools: list[PoolName], placement: Placement) -> dict[
     for pool in pools:
         free = placement.free(pool)
         for r, asked in shape.total.items():
-            if "/" in r or asked > free.get(r, 0):
+            if is_device(r) or asked > free.get(r, 0):
                 numbers[f"{r} asked"] = render(r, asked)
                 numbers[f"{r} free in {pool}"] = render(r, max(0, free.get(r, 0)))
         numbers |= (short := _lacking_on(shape, pool, placement))

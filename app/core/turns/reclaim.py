@@ -84,7 +84,7 @@ class Reclaimer:
     """Answers `judge`. `again_at` is when one who is too young to be evicted comes of age.
 
     `forbidden` are the reclaims that were not done because they would undo one, each with the
-    tenant from which nothing is taken and until when; whoever reports them empties it.
+    tenant from which nothing is taken and until when; emptied before a workload is judged.
     """
 
     def __init__(self, roster: Roster, placement: Placement, truces: Truces) -> None:

@@ -6,27 +6,25 @@ for by evictions holds it back from everybody. It decides nothing about who is n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from app.core.asks.shape import Shape
 from app.core.fair.backlog import Turn
 from app.core.fair.branch import Leaf
 from app.core.model import Amounts, Millis, NodeName, PoolName, Resource, TenantName, Uid
-from app.core.places.beyond import TO_COME
+from app.core.places.beyond import TO_COME, Rooms
 from app.core.places.growth import Account
 from app.core.places.placement import NOTHING, Placement, Withheld
 from app.core.places.pools import add_to
 from app.core.places.reach import within
 from app.core.places.spaced import Chance, choose, said_by_part
 from app.core.places.spacing import Trial
-from app.core.resources import fits
+from app.core.resources import fits, is_device
 
 NEVER_MS = Millis(2**62)
 
 START = Millis(0)
-
-Rooms = Mapping[NodeName, Amounts]
 
 NOBODY: Rooms = {}
 
@@ -275,7 +273,7 @@ class Reservations:
         among: Collection[NodeName] | None,
         grows: bool = False,
     ) -> dict[NodeName, Amounts] | None:
-        """The same on these nodes alone; None: on any."""
+        """As `_soonest`, on these nodes alone; None: on any."""
         rooms = {node: dict(amounts) for node, amounts in beside.items()}
         pins = self._placement.pins(shape, pool) or (None,) * len(shape.parts)
         trial = Trial(self._placement.company, pool)
@@ -332,4 +330,4 @@ class Reservations:
     def _lack(self, pool: PoolName, node: NodeName, wanted: Amounts) -> int:
         """Return how many units of what is asked are still in use there."""
         free = self._placement.free_on(pool, node)
-        return sum(max(0, v - free.get(r, 0)) for r, v in wanted.items() if "/" in r)
+        return sum(max(0, v - free.get(r, 0)) for r, v in wanted.items() if is_device(r))

@@ -64,15 +64,22 @@ class Truces:
     def recall(self, notes: Mapping[str, str], now: Millis) -> None:
         """Take up what earlier leaders noted. No note holds for longer than one of now would."""
         for key, text in notes.items():
-            if not is_taking(key) or not text.isdecimal():
-                continue
-            try:
-                pool, loser, winner = json.loads(key.removeprefix(PREFIX))
-            except ValueError:
-                continue
-            taking = Taking(PoolName(pool), TenantName(loser), TenantName(winner))
-            until = min(int(text), now + PEACE_MS)
-            self._until[taking] = Millis(max(until, self._until.get(taking, 0)))
+            if is_taking(key) and (read := _read(key, text)):
+                taking, noted = read
+                until = min(noted, now + PEACE_MS)
+                self._until[taking] = Millis(max(until, self._until.get(taking, 0)))
+
+
+def _read(key: str, text: str) -> tuple[Taking, int] | None:
+    """Return what a note says; None for one that is none of ours: anybody may have written it."""
+    try:
+        parts, until = json.loads(key.removeprefix(PREFIX)), int(text)
+    except (ValueError, RecursionError):
+        return None
+    match parts:
+        case [str(pool), str(loser), str(winner)]:
+            return Taking(PoolName(pool), TenantName(loser), TenantName(winner)), until
+    return None
 
 
 def is_taking(key: str) -> bool:

@@ -96,7 +96,7 @@ class Turns:
         self.reservations.harden(usage.now, after, self.picker.uses_least)
         return effects
 
-    def wake_at(self) -> Millis | None:
+    def due(self) -> Millis | None:
         """Return when a pass may find more to do by time alone."""
         due = (self._reclaimer.again_at, self.evictions.due())
         return min((at for at in due if at is not None), default=None)
@@ -158,7 +158,7 @@ class Turns:
         # And who has a node before who waits for one, and might be expected there meanwhile.
         pairs = sorted(
             zip(pods, choice.plan.nodes, strict=True),
-            key=lambda each: (_shares(each[0]), each[1] is None),
+            key=lambda each: (_claim_order(each[0]), each[1] is None),
         )
         kept = self.reservations.kept(choice.pool, uid)
         off = self._hosts(kept)
@@ -340,7 +340,7 @@ class Turns:
                 del self.reservations.strict[pool]
 
 
-def _shares(pod: Pod) -> tuple[bool, Uid]:
+def _claim_order(pod: Pod) -> tuple[bool, Uid]:
     """Return the order in which the pods of a workload are released, as far as claims matter."""
     if pod.plain is None:
         return (False, Uid(""))

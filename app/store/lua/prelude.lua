@@ -20,7 +20,7 @@ local state = {
 
 -- What no leader can have written counts as not written: a term takes seconds, so none gets so far
 -- beyond another. Nobody can raise epochs by more through Redis alone, and what it raised them to is
--- kept outside of it, where numbers a hundred times as high are read (MOST in core/order.py).
+-- kept outside of it, where numbers a hundred times as high are read (MOST in core/fair/order.py).
 local FAR = 1000000000
 
 -- Return an epoch that is written here, if whoever would lead under `epoch` may believe it.

@@ -1,6 +1,6 @@
 {{/*
 What admission policies and the matchConditions of webhooks have in common: CEL, written once.
-The same rules in Python are app/core/guard.py; tests/contract/test_enforcement.py drives both with one table.
+The same rules in Python are app/core/admission/guard.py; tests/contract/test_enforcement.py drives both with one table.
 */}}
 
 {{/* Whether the resource named `r` is managed. */}}

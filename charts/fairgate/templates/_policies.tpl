@@ -184,7 +184,7 @@ spec:
 {{- end }}
 {{- end }}
 
-{{/* What refusals say. The same sentences are in app/core/guard.py. */}}
+{{/* What refusals say. The same sentences are in app/core/admission/guard.py. */}}
 {{- define "fairgate.say.nodeName" -}}
 "Fairgate: spec.nodeName binds this pod past the queue; remove it, or use spec.nodeSelector to choose nodes."
 {{- end }}
