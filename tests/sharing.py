@@ -1,8 +1,8 @@
 """Who runs which tests, when processes share them.
 
-Tests that share a set-up stay in one process, one after the other: a cluster takes half a minute
-to start, and would otherwise be started in every process. What is cheap comes first, and what
-shares the clusters of a whole run last, so that none of them stands idle beside other tests.
+Tests that share a set-up stay in one process, one after the other: a cluster takes ten to twenty
+seconds to start, and would otherwise be started in every process. What is cheap comes first, and
+what shares the clusters of a whole run last, so that none of them stands idle beside other tests.
 """
 
 from __future__ import annotations

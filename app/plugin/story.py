@@ -78,10 +78,14 @@ def _estimate(item: Item, now: datetime) -> str:
 def _ahead(each: Item) -> str:
     # Of users it is told that one is ahead, not which; names of tenants hold no spaces.
     who = each["tenant"] if " " in each["tenant"] else f"tenant {each['tenant']}"
-    return (
-        f"{who}, score {words.number(each['score'])} against "
-        f"{words.number(each['ownScore'])} of {each['own']} (the lower goes first)"
-    )
+    theirs, ours = words.number(each["score"]), words.number(each["ownScore"])
+    if each["score"] == each["ownScore"]:
+        rule = "equal: whoever was served longer ago goes first"
+    else:
+        rule = "the lower goes first"
+        if theirs == ours:  # they differ in what was left out
+            theirs, ours = each["score"], each["ownScore"]
+    return f"{who}, score {theirs} against {ours} of {each['own']} ({rule})"
 
 
 def _sheet(rows: list[tuple[str, str]]) -> Table:

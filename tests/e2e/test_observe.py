@@ -5,15 +5,23 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from app.core.errors import ClusterError
+from app.dev import folder as folders
+from app.dev.cluster import Cluster
+from app.dev.fairgate import CHART, NAMESPACE
+from app.dev.options import Options
+from app.dev.tools import Tools
+from tests.chart import ROLES, Chart
 from tests.e2e.stage import GATE, Stage, gates, name_of, pod, until
 from tests.people import Person
 
 POLICY = {"apiVersion": "fairgate.io/v1alpha1", "kind": "Policy", "metadata": {"name": "default"}}
 TAKE_OFF = [{"op": "remove", "path": "/spec/schedulingGates"}]
+OBSERVE = CHART.parents[1] / "docs" / "examples" / "observe.yaml"
 DECISIONS = "fairgate_admission_requests_total"
 
 
@@ -92,3 +100,40 @@ def test_who_enforces_again_holds_again(observing: Stage) -> None:
         return False
 
     until("new pods are held", held_again)
+
+
+@pytest.fixture
+def fresh(cluster_tools: Tools) -> Iterator[Cluster]:
+    """A cluster of its own, in which Fairgate never was."""
+    cluster = Cluster(folders.own_folder("fresh"))
+    try:
+        cluster.up(Options(nodes=1, gpus=1, fairgate=False))
+        yield cluster
+    finally:
+        cluster.down()
+
+
+def test_who_installs_to_look_only_holds_no_pod(
+    fresh: Cluster, cluster_tools: Tools, tmp_path: Path
+) -> None:
+    """As docs/operations.md says; the programs run beside the cluster, for there are no images."""
+    helm = Chart(cluster_tools, tmp_path)
+    definition = helm.template("--show-only=templates/crd-policy.yaml")
+    assert definition.returncode == 0, definition.stderr
+    fresh.kubectl("apply", "-f", "-", stdin=definition.stdout)
+    fresh.kubectl("wait", "--for=condition=Established", "crd/policies.fairgate.io")
+    fresh.kubectl("apply", "-f", str(OBSERVE))
+    installed = helm.run(
+        *("install", "fairgate", str(CHART), "--namespace", NAMESPACE, "--create-namespace"),
+        *("--take-ownership", "--set", "image.repository=none"),
+        *("--set", "redis.url=redis://none:6379/0", "--kubeconfig", str(fresh.kubeconfig)),
+    )
+    assert installed.returncode == 0, installed.stderr
+    for role in ROLES:
+        fresh.start_fairgate(role)
+    stage = Stage(fresh, folder=tmp_path)
+    ours = stage.namespace("looked-at")
+    stage.apply(ours, *(pod(f"gpu-{number}") for number in range(3)))
+    assert stage.held(ours) == []
+    until("one runs, on the one device", lambda: len(stage.running(ours)) == 1)
+    assert stage.metric("webhook", DECISIONS, 'decision="would-hold"') >= 3

@@ -363,6 +363,28 @@ def test_a_user_who_is_ahead_is_called_no_tenant(rest: Rest, run: Run) -> None:
     assert "tenant another user" not in out
 
 
+@pytest.mark.parametrize(
+    ("own", "words"),
+    [
+        (
+            "0.5",
+            "against 0.5 of team-a (equal: whoever was served longer ago goes first)",
+        ),
+        ("0.500001", "against 0.500001 of team-a (the lower goes first)"),
+        ("0.75", "against 0.75 of team-a (the lower goes first)"),
+    ],
+)
+def test_who_is_ahead_is_told_so_that_it_can_be_understood(
+    rest: Rest, run: Run, own: str, words: str
+) -> None:
+    ahead = shown.Ahead(tenant="team-b", score="0.5", own="team-a", own_score=own)
+    rest.answers["GET /workloads/team-a/train-7"] = answers.workload().model_copy(
+        update={"ahead": [ahead]}
+    )
+    _, out, _ = run("why", "train-7", "-n", "team-a")
+    assert f"score 0.5 {words}" in " ".join(out.split())
+
+
 @pytest.mark.parametrize("line", ["pools", "weights", "weights set team-a 3"])
 def test_the_url_may_be_in_the_environment(
     line: str, rest: Rest, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
