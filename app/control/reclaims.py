@@ -47,6 +47,10 @@ class Allowance:
         self._free_at = start + count * self._seconds
         await self._sleep(start - self._clock())
 
+    def give_back(self, count: int) -> None:
+        """So many of those that were taken last did not go."""
+        self._free_at -= count * self._seconds
+
 
 class Reclaims:
     """The reclaims under way."""
@@ -122,9 +126,9 @@ class Reclaims:
     async def _carry_out(self, orders: list[Evict]) -> None:
         await self._allowance.take(len(orders))
         due = [order for order in orders if self._wanted(order.ref.uid)]
-        if not due or self._leadership.left() <= 0:
-            return
-        if not await self._is_possible(due):
+        leads = self._leadership.left() > 0
+        if not (due and leads and await self._is_possible(due)):
+            self._allowance.give_back(len(orders))
             return
         for order in due:
             if not await self._see_off(order):

@@ -35,7 +35,7 @@ class Budget(wire.Wire, frozen=True):
 
 
 class Budgets(wire.Wire, frozen=True):
-    items: tuple[Budget, ...] = ()
+    items: tuple[Budget, ...] | None = None
 
 
 class Status(wire.Wire, frozen=True):
@@ -117,6 +117,6 @@ def _selects(selector: wire.LabelSelector, labels: Mapping[str, str]) -> bool:
 async def _list(client: Client, namespace: str, timeout: float) -> tuple[Budget, ...]:
     path = f"/apis/policy/v1/namespaces/{quote(namespace, safe='')}/poddisruptionbudgets"
     try:
-        return _budgets.decode(await client.request("GET", path, timeout=timeout)).items
+        return _budgets.decode(await client.request("GET", path, timeout=timeout)).items or ()
     except msgspec.DecodeError as error:
         raise ClusterUnavailable(f"{path}: garbled ({error}).") from error

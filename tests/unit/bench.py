@@ -1,9 +1,9 @@
-"""An engine that leads, and what it released where."""
+"""An engine that leads, what it released where, and whom it evicted."""
 
 from __future__ import annotations
 
 from app.core import events as ev
-from app.core.effects import Release
+from app.core.effects import Evict, Release
 from app.core.engine import Engine
 from app.core.model import Answer, Millis, Node, Pod, Pool, Resource
 from app.core.resources import ManagedResources
@@ -15,9 +15,15 @@ NOW = Millis(1)
 class Bench:
     """See the module. Whatever is released is answered at once."""
 
-    def __init__(self, *cluster: Node, pools: tuple[Pool, ...] = ()) -> None:
-        self.engine = Engine(ManagedResources([GPU]))
+    def __init__(
+        self,
+        *cluster: Node,
+        pools: tuple[Pool, ...] = (),
+        managed: tuple[Resource, ...] = (GPU,),
+    ) -> None:
+        self.engine = Engine(ManagedResources(managed))
         self.orders: dict[str, Release] = {}
+        self.evicted: list[str] = []
         for pool in pools:
             self.engine.handle(ev.PoolObserved(Millis(0), pool))
         for item in cluster:
@@ -34,6 +40,8 @@ class Bench:
                 ref = effect.intent.ref
                 self.orders[ref.name] = effect
                 self.engine.handle(ev.ReleaseAnswered(NOW, ref.uid, Answer.RELEASED))
+            elif isinstance(effect, Evict):
+                self.evicted.append(effect.ref.name)
 
     def see(self, *pods: Pod) -> None:
         self.hear(*(ev.PodObserved(NOW, pod) for pod in pods))

@@ -128,6 +128,15 @@ async def test_a_gang_goes_at_once_and_the_next_waits_the_longer() -> None:
     assert slept == [0.0, 10.0, 0.0]
 
 
+async def test_what_a_budget_keeps_takes_nothing_of_the_allowance() -> None:
+    """Otherwise the third here would wait for an hour."""
+    bench = Bench(a_minute=1 / 30)
+    bench.order("p", "q", budget=[1])
+    assert await bench.answers(2) == refused("p", "q")
+    bench.order("r")
+    assert await bench.answers(1) == accepted("r")
+
+
 async def test_a_refused_loop_is_counted_and_logged(caplog: pytest.LogCaptureFixture) -> None:
     bench = Bench()
     bench.reclaims.report(LoopRefused(X, TenantName("a"), TenantName("b"), POOL, Millis(9)))

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator
-from heapq import merge
 from operator import itemgetter
 from typing import NamedTuple
 
@@ -40,15 +39,15 @@ def turn_of(priority: int, since: Millis, uid: Uid) -> Turn:
 class Queue:
     """What one user waits for, in the order of `Turn`."""
 
-    __slots__ = ("_heads", "_length", "_lines")
+    __slots__ = ("_all", "_heads", "_lines")
 
     def __init__(self) -> None:
         self._lines: dict[Shape, SortedList[Turn]] = {}
         self._heads: list[tuple[Turn, Shape]] = []  # a SortedDict would weigh more than the rest
-        self._length = 0
+        self._all: SortedList[Turn] = SortedList()
 
     def __len__(self) -> int:
-        return self._length
+        return len(self._all)
 
     def add(self, turn: Turn, shape: Shape) -> None:
         """Put a workload in its place."""
@@ -60,7 +59,7 @@ class Queue:
             self._strike(line[0])
             insort(self._heads, (turn, shape))
         line.add(turn)
-        self._length += 1
+        self._all.add(turn)
 
     def remove(self, turn: Turn, shape: Shape) -> None:
         """Take a workload out. It must be there."""
@@ -73,22 +72,20 @@ class Queue:
                 insort(self._heads, (line[0], shape))
             else:
                 del self._lines[shape]
-        self._length -= 1
+        self._all.remove(turn)
 
     def after(self, turn: Turn | None) -> Iterator[Turn]:
         """Return who stands behind a place, or everybody, in order. Do not change the queue."""
-        lines = (line.irange(turn, inclusive=(False, True)) for line in self._lines.values())
-        return merge(*lines)
+        return iter(self._all.irange(turn, inclusive=(False, True)))
 
     def oldest(self) -> Millis | None:
         """Return since when the oldest workload waits; None: nothing does."""
         found: list[Millis] = []
-        for line in self._lines.values():
-            place = 0
-            while place < len(line):  # the first of each priority is the oldest of it
-                turn = line[place]
-                found.append(turn.since)
-                place = line.bisect_left((turn.precedence + 1,))
+        place = 0
+        while place < len(self._all):  # the first of each priority is the oldest of it
+            turn = self._all[place]
+            found.append(turn.since)
+            place = self._all.bisect_left((turn.precedence + 1,))
         return min(found, default=None)
 
     def head(self) -> tuple[Turn, Shape] | None:
@@ -107,4 +104,4 @@ class Queue:
 
     def position(self, turn: Turn) -> int:
         """Return how many stand before this place, plus one."""
-        return 1 + sum(int(line.bisect_left(turn)) for line in self._lines.values())
+        return 1 + int(self._all.bisect_left(turn))

@@ -6,7 +6,7 @@ left. Spread: the node with most free. Ties go by name.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from fractions import Fraction
 
 from app.core.asks.shape import ANYHOW, Manner, Parts, Pins
@@ -21,6 +21,7 @@ from app.core.places.sites import Ask, Layout, Room, Site, Slot, after, capacity
 from app.core.resources import is_device
 
 _NOTHING: Mapping[NodeName, Amounts] = {}
+_NOBODY: Mapping[NodeName, Sequence[Amounts]] = {}
 _UNLABELLED: Mapping[str, str] = {}
 
 
@@ -143,30 +144,32 @@ class Nodes:
         withheld: Mapping[NodeName, Amounts] = _NOTHING,
         pins: Pins = (),
         manner: Manner = ANYHOW,
+        beside: Mapping[NodeName, Sequence[Amounts]] = _NOBODY,
     ) -> Plan | None:
         """Return where all pods of a workload would go, or None. Takes nothing.
 
         `withheld` is room to leave alone, `pins` says where each part may go, `manner` how they are
-        to stand. `parts` must not be changed afterwards; the same object for the same workload is
+        to stand, `beside` what pods that come before them ask for. `parts`, and what is asked for
+        and withheld, must not be changed afterwards; the same object for the same workload is
         answered faster.
         """
         want = self._want(parts, pins, manner)
         if want.lacking or want.lost == self.grown:
             return None
         if len(self._open) == 1 and not manner.confined:
-            plan = self._find_alone(want, withheld)
+            plan = self._find_alone(want, withheld, beside)
         else:
             self._settle()
             if manner.near is not None or (want.count > 1 and self.domains.levels):
-                plan = self._find_close(want, withheld)
-            elif want.count == 1 and not withheld:
+                plan = self._find_close(want, withheld, beside)
+            elif want.count == 1 and not (withheld or beside):
                 ranking = self._ranking(want.asks[0][0], self._style_of(want))
                 pin = want.within(0)
                 best = ranking.best() if pin is None else ranking.best_of(pin)
                 plan = None if best is None else Plan((best[1],), best[0])
             else:
-                plan = self._lay_out(want, withheld)
-        if plan is None and not withheld:
+                plan = self._lay_out(want, self._changed(withheld, beside))
+        if plan is None and not (withheld or beside):
             want.lost = self.grown
         return plan
 
@@ -183,20 +186,23 @@ class Nodes:
     def _style_of(self, want: Want) -> Style:
         return want.manner.style or self._style
 
-    def _find_alone(self, want: Want, withheld: Mapping[NodeName, Amounts]) -> Plan | None:
+    def _find_alone(
+        self,
+        want: Want,
+        withheld: Mapping[NodeName, Amounts],
+        beside: Mapping[NodeName, Sequence[Amounts]],
+    ) -> Plan | None:
         """Return a plan for a pool of one node, where nothing need be compared."""
         ((name, site),) = self._open.items()
         if any(pin is not None and name not in pin for pin in want.pins):
             return None
-        if want.count == 1 and not withheld and not site.trays:
+        if want.count == 1 and not (withheld or beside or site.trays):
             free = site.free
             for index, value in want.asks[0][0].needs:
                 if free[index] < value:
                     return None
         else:
-            room = site.room()
-            if name in withheld:
-                room = without(room, self._layout.ask(withheld[name]))
+            room = self._left(name, site.room(), withheld, beside)
             if not stack(room, want, self._order(want)):
                 return None
         return Plan((name,) * want.count, lambda: self._cost_alone(want, site.room()))
@@ -215,15 +221,20 @@ class Nodes:
                 room = rest
         return cost
 
-    def _find_close(self, want: Want, withheld: Mapping[NodeName, Amounts]) -> Plan | None:
-        style, changed = self._style_of(want), self._changed(withheld)
+    def _find_close(
+        self,
+        want: Want,
+        withheld: Mapping[NodeName, Amounts],
+        beside: Mapping[NodeName, Sequence[Amounts]],
+    ) -> Plan | None:
+        style, changed = self._style_of(want), self._changed(withheld, beside)
         asks = [want.asks[number] for number in self._order(want)]
         kinds = [(self._ranking(ask, style), count) for ask, count in asks]
         if style is Style.SPREAD and want.manner.near is None and len(kinds) == 1 and not want.pins:
             return self._find_even(*kinds[0], changed)
 
         def lay_out(among: Collection[NodeName] | None) -> Plan | None:
-            return self._lay_out(want, withheld, among)
+            return self._lay_out(want, changed, among)
 
         search = Compact(want, kinds, self.domains, self._states, changed, style, lay_out)
         return search.find()
@@ -246,21 +257,39 @@ class Nodes:
         nodes = Even(self.domains, room, lay_out).find(room, self.domains.levels, count)
         return None if nodes is None else Plan(tuple(nodes), cost)
 
-    def _changed(self, withheld: Mapping[NodeName, Amounts]) -> dict[NodeName, Room]:
-        """Return what is left of the open nodes of which something is withheld."""
+    def _changed(
+        self,
+        withheld: Mapping[NodeName, Amounts],
+        beside: Mapping[NodeName, Sequence[Amounts]],
+    ) -> dict[NodeName, Room]:
+        """Return what is left of the open nodes of which something is withheld or taken."""
         return {
-            name: without(self._states[name].room, self._layout.ask(amounts))
-            for name, amounts in withheld.items()
+            name: self._left(name, self._states[name].room, withheld, beside)
+            for name in {**withheld, **beside}
             if name in self._states
         }
+
+    def _left(
+        self,
+        name: NodeName,
+        room: Room,
+        withheld: Mapping[NodeName, Amounts],
+        beside: Mapping[NodeName, Sequence[Amounts]],
+    ) -> Room:
+        if name in withheld:
+            room = without(room, self._layout.ask(withheld[name]))
+        for demand in beside.get(name, ()):
+            rest = after(room, self._layout.ask(demand))
+            room = rest if rest is not None else without(room, self._layout.ask(demand))
+        return room
 
     def _lay_out(
         self,
         want: Want,
-        withheld: Mapping[NodeName, Amounts],
+        changed: Mapping[NodeName, Room],
         among: Collection[NodeName] | None = None,
     ) -> Plan | None:
-        draft = Draft(self._changed(withheld), self._states, among)
+        draft = Draft(changed, self._states, among)
         style = self._style_of(want)
         found: dict[int, list[NodeName]] = {}
         for number in self._order(want):

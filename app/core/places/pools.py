@@ -350,7 +350,8 @@ class Pools:
         for demand in self._guests.get(node.name, {}).values():
             for resource, value in demand.items():
                 offer[resource] = offer.get(resource, 0) - value
-        return offer
+        # Who takes more than there is takes it from this node alone, not from the pool.
+        return {resource: max(0, value) for resource, value in offer.items()}
 
 
 def add_to(total: dict[Resource, int], demand: Amounts, sign: int) -> None:

@@ -10,10 +10,9 @@ from collections.abc import Mapping, Sequence
 
 from app.core.asks.shape import Pins, Shape
 from app.core.asks.terms import ANYWHERE, Spacing, Terms
-from app.core.model import Amounts, Millis, NodeName, Resource
+from app.core.model import Amounts, Millis, NodeName
 from app.core.places.nodes import Nodes
 from app.core.places.plans import Plan
-from app.core.places.pools import add_to
 from app.core.places.ranking import FREE, plus
 from app.core.places.spacing import Trial
 
@@ -29,7 +28,7 @@ def plan_apart(
     trial: Trial,
 ) -> Plan | None:
     """Return where all pods of a workload would go, or None: as `Nodes.find` does."""
-    rooms: dict[NodeName, dict[Resource, int]] = {n: dict(room) for n, room in withheld.items()}
+    placed: dict[NodeName, list[Amounts]] = {}
     nodes: list[NodeName] = []
     cost = FREE
     for number, (demand, count) in enumerate(shape.parts):
@@ -40,14 +39,14 @@ def plan_apart(
             only = pin
             if spacings:
                 only = trial.pin(spacings, terms, pin)
-            plan = floor.find(one, rooms, () if only is None else (only,))
+            plan = floor.find(one, withheld, () if only is None else (only,), beside=placed)
             if plan is None:
                 return None
             [node] = plan.nodes
             assert node is not None, "nodes that are there"
             nodes.append(node)
             cost = plus(cost, plan.cost)
-            add_to(rooms.setdefault(node, {}), demand, 1)
+            placed.setdefault(node, []).append(demand)
             trial.put(spacings, node)
     return Plan(tuple(nodes), cost)
 

@@ -41,7 +41,7 @@ class Gangs:
         self._loose: dict[GangKey, Gang] = {}
         self._groups: dict[tuple[str, str], Group] = {}
         self._asking: dict[tuple[str, str], dict[GangKey, Gang]] = {}
-        self._done: dict[GangKey, set[Uid]] = {}
+        self._done: dict[GangKey, dict[Uid, str]] = {}
         self._done_of: dict[Uid, GangKey] = {}
         self._surplus: list[Tracked] = []
 
@@ -89,14 +89,14 @@ class Gangs:
             return
         key = _key(pod)
         self._done_of[pod.uid] = key
-        self._done.setdefault(key, set()).add(pod.uid)
+        self._done.setdefault(key, {})[pod.uid] = pod.owner
 
     def gone(self, uid: Uid) -> None:
         """There is no pod of this uid any more; harmless if it was in no gang."""
         key = self._done_of.pop(uid, None)
         if key is None:
             return
-        self._done[key].discard(uid)
+        self._done[key].pop(uid, None)
         if key in self._known:
             self.loosen(self._known[key])
         elif not self._done[key]:
@@ -219,7 +219,7 @@ class Gangs:
         """Take up a gang of which this pod is the first to be heard of."""
         key, where = _key(pod), (pod.namespace, pod.gang)
         gang = self._known[key] = Gang(key, pod.gang_size)
-        gang.done = self._done.setdefault(key, set())
+        gang.done = self._done.setdefault(key, {})
         if pod.gang_size == ASKED:
             group = self._groups.get(where)
             gang.asks = True

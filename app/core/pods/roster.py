@@ -59,9 +59,11 @@ class Roster:
         self._claimants = claimants
         self._shapes = Shapes()
         self.gangs = Gangs(usage, self._shapes)
-        self._banned: frozenset[Kind] = frozenset()
+        self.banned: frozenset[Kind] = frozenset()
+        """The kinds of pods that are kept out of the order."""
         self._changed: list[Tracked] = []
         self._pinned: dict[NodeName, dict[Uid, Tracked]] = {}
+        """Whose place follows from the pool of a node: who may go there only, or is there."""
         self._names: dict[tuple[str, str], Uid] = {}
         self._seen: tuple[int, int] = (-1, -1)
         self._dirty = True
@@ -154,7 +156,7 @@ class Roster:
 
     def ban(self, kinds: frozenset[Kind]) -> None:
         """Keep held pods of these kinds, and of no others, out of the order."""
-        changed, self._banned = kinds ^ self._banned, kinds
+        changed, self.banned = kinds ^ self.banned, kinds
         if not changed:
             return
         for tracked in self.pods.values():
@@ -178,11 +180,6 @@ class Roster:
         if self._names.get((tracked.pod.namespace, tracked.pod.name)) == tracked.pod.uid:
             del self._names[tracked.pod.namespace, tracked.pod.name]
         self.touched.pop(tracked.pod.uid, None)
-
-    @property
-    def banned(self) -> frozenset[Kind]:
-        """The kinds of pods that are kept out of the order."""
-        return self._banned
 
     def workload(self, uid: Uid) -> Workload | None:
         """Return what waits under this uid as one, or None."""
@@ -222,7 +219,7 @@ class Roster:
         self.usage.land()
         for name in pools.take_moved():
             for tracked in list(self._pinned.get(name, {}).values()):
-                self._move(tracked)  # in a queue of its node's pool from now on
+                self._move(tracked)  # to the pool that its node is in from now on
         rerouted = pools.take_rerouted()
         for tracked in list(self.pods.values()) if rerouted else ():
             pod = tracked.pod
@@ -283,6 +280,8 @@ class Roster:
             tracked.pool = intended or self._pools.pool_of(pod, tenant)
             if tracked.pool is not None:
                 self._enter(tracked, leaf, tracked.pool, node)
+            elif pod.node is not None:
+                self._pinned.setdefault(pod.node, {})[pod.uid] = tracked
             if tracked.stamp > NEVER:
                 self.usage.tree.serve(leaf, tracked.stamp)
         if tracked.life is not Life.USING:
@@ -333,8 +332,7 @@ class Roster:
             return  # a recount is due, or it has no place
         if tracked.life is not Life.USING:
             self._pend(tracked, leaf, -1)
-        if tracked.life is Life.HELD:
-            self._unpin(tracked.pod)
+        self._unpin(tracked.pod)
         self.gangs.unready(tracked)
         if tracked.shape is not None:
             self.usage.tree.dequeue(leaf, tracked.turn, tracked.shape)
@@ -356,9 +354,9 @@ class Roster:
             del self.waiting[leaf]
 
     def _unpin(self, pod: Pod) -> None:
-        for name in pod.only or ():
+        for name in self._pinned.keys() & {*(pod.only or ()), pod.node}:
             pinned = self._pinned[name]
-            del pinned[pod.uid]
+            pinned.pop(pod.uid, None)
             if not pinned:
                 del self._pinned[name]
 
@@ -385,7 +383,7 @@ class Roster:
             tracked.wait = Wait.NO_POOL
         elif tracked.rests:
             tracked.wait = Wait.REFUSED
-        elif self._banned and kind_of(leaf, pod) in self._banned:
+        elif self.banned and kind_of(leaf, pod) in self.banned:
             tracked.wait = Wait.NO_NODE
         elif tracked.gang is not None:
             tracked.wait = Wait.GANG_INCOMPLETE

@@ -134,9 +134,9 @@ class Gang:
 
     The size is read once; 0: the object that tells it is not known. `asks`: there is one, which
     may also tell how many must succeed in all (`total`, read once too), and how many have; `done`
-    are those that have, as far as they are still seen. `turn`, `leaf` and `shape` are set while
-    held pods of it wait as one, those that are `starting`. `half`: these are the rest of it, the
-    others were released.
+    are those that have, as far as they are still seen, and who made them. `turn`, `leaf` and
+    `shape` are set while held pods of it wait as one, those that are `starting`. `half`: these are
+    the rest of it, the others were released.
 
     `ending` are the pods on their way out, `past` those past the gate, `runs` those that run;
     `started`: all ran at once. `found`: some ran when it was first heard of. Of `lacks`,
@@ -152,7 +152,7 @@ class Gang:
     ending: set[Uid] = field(default_factory=set)
     past: set[Uid] = field(default_factory=set)
     runs: set[Uid] = field(default_factory=set)
-    done: set[Uid] = field(default_factory=set)
+    done: dict[Uid, str] = field(default_factory=dict)
     started: bool = False
     found: bool = False
     turn: Turn | None = None
@@ -170,9 +170,16 @@ class Gang:
         if self.total is not None:
             return min(self.size, max(0, self.total - self.succeeded))
         if self.asks:
-            return max(0, self.size - len(self.done))
+            return max(0, self.size - self._succeeded())
         # The name may have been used before, and nothing but the pods tells.
-        return self.size - len(self.done) % max(1, self.size)
+        return self.size - self._succeeded() % max(1, self.size)
+
+    def _succeeded(self) -> int:
+        """Return how many have succeeded in this run: pods of one before it may lie about yet."""
+        if self.past or not self.done:
+            return len(self.done)
+        makers = {member.pod.owner for member in self.pods.values()}
+        return sum(maker in makers for maker in self.done.values())
 
     @property
     def there(self) -> int:

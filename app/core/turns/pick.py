@@ -290,7 +290,10 @@ class Picker:
             if pool in binding and binding[pool] not in against:
                 against.append(binding[pool])
         if turn is not None:
-            against = [r for r in against if r.owner.uid != turn.uid]
+            # Who was paid for waits for nobody: a hardened claim would wait for that one as well.
+            paid = pool in reservations.strict and reservations.strict[pool].owner.uid == turn.uid
+            firm = reservations.firm.get(pool) if paid else None
+            against = [r for r in against if r.owner.uid != turn.uid and r is not firm]
         if shape.lifetime is not None:
             against = [r for r in against if not self._ends_before(shape, leaf, r)]
         return reservations.withheld(against)
@@ -369,8 +372,7 @@ class Picker:
             if reservations.paid_for(turn.uid):
                 continue
             for pool in (firm[turn.uid],) if firm.get(turn.uid) in shape.pools else shape.pools:
-                taken = pool in reservations.standing or pool in reservations.strict
-                free = not taken and tree.allows(leaf, shape, pool)
+                free = pool not in reservations.standing and tree.allows(leaf, shape, pool)
                 if free and reservations.reserve(turn, leaf, shape, pool):
                     break
         reservations.soften()

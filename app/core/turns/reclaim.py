@@ -14,7 +14,7 @@ from app.core.effects import Cause
 from app.core.fair.backlog import Turn
 from app.core.fair.branch import Branch, Leaf, leaves, path
 from app.core.fair.order import GUARANTEED
-from app.core.model import Amounts, Millis, NodeName, PoolName, Resource, TenantName, Uid
+from app.core.model import Millis, NodeName, PoolName, Resource, TenantName, Uid
 from app.core.places.beyond import TO_COME
 from app.core.places.placement import Placement
 from app.core.places.plans import Plan
@@ -24,50 +24,10 @@ from app.core.pods.roster import Roster
 from app.core.pods.tracked import Tracked
 from app.core.policy import Reclaim, WithinQueue
 from app.core.turns.truces import Taking, Truces
+from app.core.turns.victims import Clearance, Victim
 
 LEAVING_MS = 600_000
 """So long a pod that is on its way out is counted on to go; some never do."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Victim:
-    """Released work that goes whole: a pod, or the pods of a gang; `broken`: some went already."""
-
-    leaf: Leaf
-    pods: tuple[Tracked, ...]
-    cause: Cause
-    broken: bool = False
-
-    def frees(self) -> set[Resource]:
-        """Return the resources that it takes anything of."""
-        return {r for t in self.pods for r, v in t.pod.demand.items() if v > 0}
-
-    def order(self) -> tuple[bool, int, int, int, int, str]:
-        """Return where it stands among the victims of one tenant.
-
-        What is left of a broken gang comes first: it is of no use. Then the lowest priority, then
-        the least quality of service, then the last released.
-        """
-        first = self.pods[0]
-        epoch, sequence = max(t.stamp for t in self.pods)
-        quality = min(t.pod.quality for t in self.pods)
-        rank = (first.pod.priority, quality, -epoch, -sequence, first.pod.uid)
-        return (not self.broken, *rank)
-
-
-@dataclass(frozen=True, slots=True)
-class Clearance:
-    """Who is evicted for a workload in a pool, and where it will stand then.
-
-    `awaited` are pods on the way out already, there. `compared` are, for each victim, the weighted
-    shares borrowed once all is done: by its tenant, and by the tenant of the workload; for own
-    work of lower priority, the same twice.
-    """
-
-    victims: tuple[Victim, ...]
-    rooms: dict[NodeName, Amounts]
-    compared: tuple[tuple[float, float], ...]
-    awaited: frozenset[Uid] = frozenset()
 
 
 @dataclass(slots=True)
@@ -272,15 +232,21 @@ class Reclaimer:
         """Spare whoever turned out not to be needed, the last taken first."""
         for victim in reversed(case.taken[:]):
             self._untake(case, victim)
-            if not (self._fits(case) and self._permitted(case)):
+            if not (self._fits(case) and self._permitted(case, victim)):
                 self._take(case, victim)
 
-    def _permitted(self, case: _Case) -> bool:
-        """Check every victim again, as if it were the last one taken."""
+    def _permitted(self, case: _Case, back: Victim | None = None) -> bool:
+        """Check every victim again, as if it were the last one taken.
+
+        `back` was put back just now: that only speaks for those who are taken from others than it.
+        """
+        above = None if back is None else set(path(back.leaf))
         for victim in case.taken:
             if victim.cause is Cause.PRIORITY:
                 continue
             mine, rival = _parting(case.leaf, victim.leaf)
+            if above is not None and mine not in above:
+                continue
             fair = self._not_higher(case, mine, rival)
             self._move(victim, 1)
             lawful = self._lawful(case, mine, rival, victim)

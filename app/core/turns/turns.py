@@ -22,9 +22,10 @@ from app.core.policy import Mode, Reclaim, WithinQueue
 from app.core.resources import fits
 from app.core.turns.evictions import Evictions
 from app.core.turns.pick import Picker
-from app.core.turns.reclaim import Clearance, Reclaimer
+from app.core.turns.reclaim import Reclaimer
 from app.core.turns.reservation import Reservation, Reservations
 from app.core.turns.truces import PEACE_MS, Truces
+from app.core.turns.victims import Clearance
 
 NOWHERE = PoolName("")
 """Where a pod goes that uses no pool."""
@@ -50,6 +51,8 @@ class Turns:
         self._reclaimer = Reclaimer(roster, placement, self.truces)
         self.evictions = Evictions(roster, self.reservations, self._reclaimer, self.truces)
         self._told: dict[tuple[Uid, PoolName, TenantName], Millis] = {}
+        self._hopeless: set[tuple[Uid, PoolName]] = set()
+        """For whom nobody could be evicted in this pass: not asked again at every pick."""
         self._roster = roster
         self._pools = pools
         self._placement = placement
@@ -73,6 +76,7 @@ class Turns:
         """Release whatever fits, the next in fair order first, until nothing does."""
         effects = self._let_go(epoch)
         self._reclaimer.again_at = None
+        self._hopeless.clear()
         while len(self.in_flight) < self._window:
             leaf = self.picker.next()
             choice = self._rest_of_a_gang()
@@ -274,11 +278,12 @@ class Turns:
             return []  # the API server refused it before; nobody is evicted for it in vain
         self._reclaimer.forbidden.clear()
         for pool in shape.pools:
-            if pool not in self.reservations.strict:
+            if pool not in self.reservations.strict and (turn.uid, pool) not in self._hopeless:
                 clearance = self._reclaimer.judge(leaf, turn, shape, pool)
                 self._roster.usage.tree.settle()
                 if clearance is not None:
                     return self._evict(leaf, pool, clearance)
+                self._hopeless.add((turn.uid, pool))
         return self._report(workload.starting[0].ref, leaf)
 
     def _report(self, waiting: PodRef, leaf: Leaf) -> list[Effect]:
