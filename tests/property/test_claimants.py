@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field, replace
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from app.core import events as ev
@@ -134,6 +134,15 @@ steps = st.one_of(
 
 @given(st.lists(steps, max_size=40))
 @settings(max_examples=150)
+@example(  # a claim that two share turns out to be worth nothing once both run
+    [
+        ("claim", "c1", "gpu", 3),
+        ("submit", ["c1"], 0, "h", "v"),
+        ("submit", ["c1"], 0, "h", "v"),
+        ("settle",),
+        ("claim", "c1", "nic", 6),
+    ]
+)
 def test_each_claim_is_charged_once_and_a_recount_finds_the_same(
     script: list[tuple[object, ...]],
 ) -> None:

@@ -223,6 +223,6 @@ def same_use(tracked: Tracked, pod: Pod) -> bool:
     known = tracked.pod
     if (known.namespace, known.user, known.gang) != (pod.namespace, pod.user, pod.gang):
         return False
-    if known.demand != pod.demand or known.node != pod.node:
+    if (known.demand, known.asks, known.node) != (pod.demand, pod.asks, pod.node):
         return False
     return pod.node is not None or pod.pool in (None, tracked.pool)
