@@ -41,15 +41,17 @@ class Allowance:
         self._sleep = sleep
         self._free_at = clock()
 
-    async def take(self, count: int) -> None:
-        """Wait until the next may go."""
+    async def take(self, count: int) -> float:
+        """Wait until the next may go; return until when they take up the allowance."""
         start = max(self._clock(), self._free_at)
-        self._free_at = start + count * self._seconds
+        end = self._free_at = start + count * self._seconds
         await self._sleep(start - self._clock())
+        return end
 
-    def give_back(self, count: int) -> None:
-        """So many of those that were taken last did not go."""
-        self._free_at -= count * self._seconds
+    def give_back(self, end: float) -> None:
+        """None of those went that take it up until then; nothing comes back once others wait."""
+        if self._free_at == end:
+            self._free_at = self._clock()
 
 
 class Reclaims:
@@ -124,11 +126,11 @@ class Reclaims:
             log.error("a reclaim failed unexpectedly", exc_info=error)
 
     async def _carry_out(self, orders: list[Evict]) -> None:
-        await self._allowance.take(len(orders))
+        end = await self._allowance.take(len(orders))
         due = [order for order in orders if self._wanted(order.ref.uid)]
         leads = self._leadership.left() > 0
         if not (due and leads and await self._is_possible(due)):
-            self._allowance.give_back(len(orders))
+            self._allowance.give_back(end)
             return
         for order in due:
             if not await self._see_off(order):

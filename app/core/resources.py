@@ -39,7 +39,7 @@ _NATIVE = ("cpu", "memory", "pods", "ephemeral-storage", "hugepages-", "attachab
 
 def is_device(resource: Resource) -> bool:
     """Tell whether a resource is worth keeping whole: everything but the native ones."""
-    return not resource.startswith(_NATIVE)
+    return "/" in resource or not resource.startswith(_NATIVE)
 
 
 def parse_quantity(text: str | int | float) -> Fraction:

@@ -78,14 +78,17 @@ def _estimate(item: Item, now: datetime) -> str:
 def _ahead(each: Item) -> str:
     # Of users it is told that one is ahead, not which; names of tenants hold no spaces.
     who = each["tenant"] if " " in each["tenant"] else f"tenant {each['tenant']}"
-    theirs, ours = words.number(each["score"]), words.number(each["ownScore"])
-    if each["score"] == each["ownScore"]:
-        rule = "equal: whoever was served longer ago goes first"
-    else:
-        rule = "the lower goes first"
-        if theirs == ours:  # they differ in what was left out
-            theirs, ours = each["score"], each["ownScore"]
+    theirs, ours, rule = _score(each["score"]), _score(each["ownScore"]), "the lower goes first"
+    if theirs == ours:  # as far as it is told
+        rule += "; if equal, whoever was served longer ago"
     return f"{who}, score {theirs} against {ours} of {each['own']} ({rule})"
+
+
+def _score(told: str) -> str:
+    """Return a score as it is to be read: of a guarantee and of weight 0 it says more."""
+    number, _, rest = told.partition(" ")
+    known = number.replace(".", "", 1).isdecimal()
+    return f"{words.number(number)} {rest}".strip() if known else told
 
 
 def _sheet(rows: list[tuple[str, str]]) -> Table:

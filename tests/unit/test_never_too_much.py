@@ -125,6 +125,9 @@ def test_pods_of_a_run_before_take_no_place_in_a_gang(maker: str, alone: bool) -
         bench.see(replace(old, gates=(), release=f"6.{i + 1}", node=NodeName("n")))
         bench.see(replace(old, gates=(), release=f"6.{i + 1}", phase=Phase.FINISHED))
     bench.see(held("new-0", gang="g", gang_size=4, owner=maker))
+    for i in range(3):  # seen once more, as in a list
+        old = held(f"old-{i}", gang="g", gang_size=4, owner="run-1")
+        bench.see(replace(old, gates=(), release=f"6.{i + 1}", phase=Phase.FINISHED))
     assert list(bench.released) == (["new-0"] if alone else [])
     bench.see(*(held(f"new-{i}", gang="g", gang_size=4, owner="run-2") for i in range(1, 4)))
     assert len(bench.released) == 4
@@ -154,3 +157,43 @@ def test_room_gathered_for_a_gang_goes_to_nobody_while_something_else_is_taken_b
     for number, pod in enumerate((*old[1:3], *old[8:11])):
         bench.hear(ev.PodGone(Millis(waited + 1000 * number), pod.uid))
     assert bench.released == {}
+
+
+def test_who_was_paid_for_waits_for_no_reservation() -> None:
+    """Otherwise each would wait for the other, and the eviction was for nothing."""
+    bench = Bench(node("n1"), node("n2"))
+    quotas = {DEFAULT_POOL: Quota({GPU: 1})}
+    for name, parent, owed in (("p", "", False), ("p1", "p", True), ("p2", "p", False)):
+        above = TenantName(parent) if parent else None
+        tenant = Tenant(TenantName(name), Millis(0), parent=above, namespaces=(name,))
+        tenant = replace(tenant, quotas=quotas) if owed else tenant
+        bench.hear(ev.TenantObserved(NOW, tenant))
+    at = {"pool": DEFAULT_POOL, "phase": Phase.RUNNING, "started": Millis(0), "gates": ()}
+    for n in (1, 2):
+        for i in range(8):
+            old = replace(held(f"r{n}-{i}"), namespace="p2", release=f"1.{n}{i}")
+            bench.see(replace(old, node=NodeName(f"n{n}"), **at))  # type: ignore[arg-type]
+    bench.see(*(replace(held(f"g{i}", 8, gang="g", gang_size=2), namespace="q") for i in range(2)))
+    later = Millis(NOW + 301_000)
+    mine = replace(held("mine"), namespace="p1", since=later)
+    bench.hear(ev.PodObserved(later, mine))
+    [evicted] = bench.evicted
+    bench.hear(ev.PodGone(Millis(later + 1000), Uid(evicted)))
+    assert list(bench.released) == ["mine"]
+
+
+def test_a_gang_of_two_owners_is_made_whole_by_one_of_them() -> None:
+    """What has succeeded counts, whoever made it, if it ran beside what is there now."""
+    bench = Bench(node("n"))
+    runs = {"gates": (), "node": NodeName("n"), "phase": Phase.RUNNING, "started": Millis(0)}
+    makers = ("job-a", "job-a", "job-b")
+    three = [held(f"g{i}", gang="g", gang_size=3, owner=each) for i, each in enumerate(makers)]
+    three = [
+        replace(pod, release=f"6.{i + 1}", **runs)  # type: ignore[arg-type]
+        for i, pod in enumerate(three)
+    ]
+    bench.see(*three)
+    bench.see(*(replace(pod, phase=Phase.FINISHED) for pod in three[:2]))
+    bench.see(replace(three[2], phase=Phase.FINISHED, failed=True))
+    bench.see(held("again", gang="g", gang_size=3, owner="job-b"))
+    assert list(bench.released) == ["again"]

@@ -366,12 +366,10 @@ def test_a_user_who_is_ahead_is_called_no_tenant(rest: Rest, run: Run) -> None:
 @pytest.mark.parametrize(
     ("own", "words"),
     [
-        (
-            "0.5",
-            "against 0.5 of team-a (equal: whoever was served longer ago goes first)",
-        ),
-        ("0.500001", "against 0.500001 of team-a (the lower goes first)"),
-        ("0.75", "against 0.75 of team-a (the lower goes first)"),
+        ("0.5000", "against 0.5 of team-a (the lower goes first; if equal, whoever was served "),
+        ("0.7500", "against 0.75 of team-a (the lower goes first)"),
+        ("weight 0", "against weight 0 of team-a (the lower goes first)"),
+        ("0.2500 of its guarantee", "against 0.25 of its guarantee of team-a (the lower goes "),
     ],
 )
 def test_who_is_ahead_is_told_so_that_it_can_be_understood(

@@ -231,11 +231,11 @@ async def test_who_turns_out_to_be_busy_stays_and_so_does_its_gang() -> None:
     assert len(expelled(await yard.look(after=HOUR))) == 2
     assert all(yard.engine.wants_gone(pod.uid) for pod in pods)
     yard.use.parts["a", "m1"] = 0.9
-    await yard.look(after=int(ASK_MS * 1000))
+    await yard.look(after=ASK_MS)
     assert not any(yard.engine.wants_gone(pod.uid) for pod in pods)
     yard.use.parts["a", "m1"] = 0.0
-    await yard.look(after=int(ASK_MS * 1000))
-    assert len(expelled(await yard.look(after=int(ASK_MS * 1000)))) == 2
+    await yard.look(after=ASK_MS)
+    assert len(expelled(await yard.look(after=ASK_MS))) == 2
 
 
 async def test_who_turns_out_to_be_busy_goes_with_a_mate_whose_eviction_was_accepted() -> None:
@@ -246,7 +246,7 @@ async def test_who_turns_out_to_be_busy_goes_with_a_mate_whose_eviction_was_acce
     assert len(expelled(await yard.look(after=HOUR))) == 2
     yard.hear(ev.EvictionAccepted(yard.at, pods[0].uid))  # that it ends is not seen yet
     yard.use.parts["a", "m1"] = 0.9
-    await yard.look(after=int(ASK_MS * 1000))
+    await yard.look(after=ASK_MS)
     assert yard.engine.wants_gone(pods[1].uid)
 
 
@@ -258,7 +258,7 @@ async def test_who_turns_out_to_be_busy_stays_once_the_eviction_of_a_mate_was_re
     assert len(expelled(await yard.look(after=HOUR))) == 2
     yard.hear(ev.EvictionRefused(yard.at, pods[0].uid))
     yard.use.parts["a", "m1"] = 0.9
-    await yard.look(after=int(ASK_MS * 1000))
+    await yard.look(after=ASK_MS)
     assert not any(yard.engine.wants_gone(pod.uid) for pod in pods)
 
 

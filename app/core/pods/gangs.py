@@ -41,7 +41,7 @@ class Gangs:
         self._loose: dict[GangKey, Gang] = {}
         self._groups: dict[tuple[str, str], Group] = {}
         self._asking: dict[tuple[str, str], dict[GangKey, Gang]] = {}
-        self._done: dict[GangKey, dict[Uid, str]] = {}
+        self._done: dict[GangKey, dict[Uid, frozenset[str]]] = {}
         self._done_of: dict[Uid, GangKey] = {}
         self._surplus: list[Tracked] = []
 
@@ -89,7 +89,10 @@ class Gangs:
             return
         key = _key(pod)
         self._done_of[pod.uid] = key
-        self._done.setdefault(key, {})[pod.uid] = pod.owner
+        gang = self._known.get(key)
+        mates = gang.pods.values() if gang is not None and pod.uid in gang.pods else ()
+        makers = frozenset({pod.owner, *(mate.pod.owner for mate in mates)})
+        self._done.setdefault(key, {}).setdefault(pod.uid, makers)
 
     def gone(self, uid: Uid) -> None:
         """There is no pod of this uid any more; harmless if it was in no gang."""

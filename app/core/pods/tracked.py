@@ -134,7 +134,8 @@ class Gang:
 
     The size is read once; 0: the object that tells it is not known. `asks`: there is one, which
     may also tell how many must succeed in all (`total`, read once too), and how many have; `done`
-    are those that have, as far as they are still seen, and who made them. `turn`, `leaf` and
+    are those that have, as far as they are still seen, each with the owners of all that were there
+    then. `turn`, `leaf` and
     `shape` are set while held pods of it wait as one, those that are `starting`. `half`: these are
     the rest of it, the others were released.
 
@@ -152,7 +153,7 @@ class Gang:
     ending: set[Uid] = field(default_factory=set)
     past: set[Uid] = field(default_factory=set)
     runs: set[Uid] = field(default_factory=set)
-    done: dict[Uid, str] = field(default_factory=dict)
+    done: dict[Uid, frozenset[str]] = field(default_factory=dict)
     started: bool = False
     found: bool = False
     turn: Turn | None = None
@@ -170,16 +171,14 @@ class Gang:
         if self.total is not None:
             return min(self.size, max(0, self.total - self.succeeded))
         if self.asks:
-            return max(0, self.size - self._succeeded())
-        # The name may have been used before, and nothing but the pods tells.
-        return self.size - self._succeeded() % max(1, self.size)
-
-    def _succeeded(self) -> int:
-        """Return how many have succeeded in this run: pods of one before it may lie about yet."""
-        if self.past or not self.done:
-            return len(self.done)
+            return max(0, self.size - len(self.done))
+        if not self.done:
+            return self.size
+        # The name may have been used before, and nothing but the pods tells: those of an older run
+        # had other owners, or there are as many of them as a gang has.
         makers = {member.pod.owner for member in self.pods.values()}
-        return sum(maker in makers for maker in self.done.values())
+        ours = sum(not makers.isdisjoint(owners) for owners in self.done.values())
+        return self.size - ours % max(1, self.size)
 
     @property
     def there(self) -> int:

@@ -290,10 +290,10 @@ class Picker:
             if pool in binding and binding[pool] not in against:
                 against.append(binding[pool])
         if turn is not None:
-            # Who was paid for waits for nobody: a hardened claim would wait for that one as well.
-            paid = pool in reservations.strict and reservations.strict[pool].owner.uid == turn.uid
-            firm = reservations.firm.get(pool) if paid else None
-            against = [r for r in against if r.owner.uid != turn.uid and r is not firm]
+            paid = reservations.strict.get(pool)
+            if paid is not None and paid.owner.uid == turn.uid:
+                return NOTHING  # it waits for nobody: who waits for it would wait for ever
+            against = [r for r in against if r.owner.uid != turn.uid]
         if shape.lifetime is not None:
             against = [r for r in against if not self._ends_before(shape, leaf, r)]
         return reservations.withheld(against)

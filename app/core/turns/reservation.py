@@ -123,9 +123,11 @@ class Reservations:
         if plan is None or not known or plan.leaf is not leaf or plan.shape is not shape:
             if self._possible.get((shape, pool, grows)) == (seen, False):
                 return False
-            rooms = self._soonest(shape, pool, grows)
+            paid = self.strict.get(pool)
+            rooms = self._soonest(shape, pool, grows, paid.rooms if paid else NOBODY)
             if rooms is None:
-                self._possible[shape, pool, grows] = seen, False
+                if paid is None:
+                    self._possible[shape, pool, grows] = seen, False
                 return False
             plan = Reservation(owner, leaf, shape, pool, rooms, seen)
             self._plans[owner.uid] = plan
