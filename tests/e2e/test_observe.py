@@ -116,24 +116,35 @@ def fresh(cluster_tools: Tools) -> Iterator[Cluster]:
 def test_who_installs_to_look_only_holds_no_pod(
     fresh: Cluster, cluster_tools: Tools, tmp_path: Path
 ) -> None:
-    """As docs/operations.md says; the programs run beside the cluster, for there are no images."""
+    """As docs/operations.md says. What helm installed has no images, so it makes way for programs
+    that run beside the cluster; definitions and Policy stay."""
     helm = Chart(cluster_tools, tmp_path)
     definition = helm.template("--show-only=templates/crd-policy.yaml")
     assert definition.returncode == 0, definition.stderr
     fresh.kubectl("apply", "-f", "-", stdin=definition.stdout)
     fresh.kubectl("wait", "--for=condition=Established", "crd/policies.fairgate.io")
     fresh.kubectl("apply", "-f", str(OBSERVE))
+    here = ("--namespace", NAMESPACE, "--kubeconfig", str(fresh.kubeconfig))
     installed = helm.run(
-        *("install", "fairgate", str(CHART), "--namespace", NAMESPACE, "--create-namespace"),
+        *("install", "fairgate", str(CHART), "--create-namespace", *here),
         *("--take-ownership", "--set", "image.repository=none"),
-        *("--set", "redis.url=redis://none:6379/0", "--kubeconfig", str(fresh.kubeconfig)),
+        *("--set", "redis.url=redis://none:6379/0"),
     )
     assert installed.returncode == 0, installed.stderr
+    removed = helm.run("uninstall", "fairgate", "--wait", *here)
+    assert removed.returncode == 0, removed.stderr
     for role in ROLES:
-        fresh.start_fairgate(role)
+        fresh.start_fairgate(role, wait=False)
     stage = Stage(fresh, folder=tmp_path)
     ours = stage.namespace("looked-at")
-    stage.apply(ours, *(pod(f"gpu-{number}") for number in range(3)))
+
+    def passed() -> bool:  # until the webhook has started, policies refuse
+        with contextlib.suppress(ClusterError):
+            stage.apply(ours, *(pod(f"gpu-{number}") for number in range(3)))
+            return True
+        return False
+
+    until("device pods pass", passed)
     assert stage.held(ours) == []
     until("one runs, on the one device", lambda: len(stage.running(ours)) == 1)
     assert stage.metric("webhook", DECISIONS, 'decision="would-hold"') >= 3
