@@ -20,6 +20,9 @@ from tests.e2e.stage import GATE, Object, gates, pod
 
 END_SECONDS = 60.0
 
+_CONNECTING = threading.Lock()
+"""The Kubernetes library names the file of a certificate to other threads before it is written."""
+
 
 @dataclass(frozen=True, slots=True)
 class Refused:
@@ -102,7 +105,8 @@ class Creators:
             self._failure = error
 
     async def _work(self) -> None:
-        client = await Client.connect(self._kubeconfig, pool_size=self._workers + 2)
+        with _CONNECTING:
+            client = await Client.connect(self._kubeconfig, pool_size=self._workers + 2)
         try:
             async with asyncio.TaskGroup() as group:
                 for _ in range(self._workers):
