@@ -1,6 +1,6 @@
 """`python -m app` is `fairgate`."""
 
-from app.cli import main
+from app.cli.main import main
 
 if __name__ == "__main__":
     main()

@@ -1,5 +1,5 @@
-"""The measures: how little Fairgate takes away from what the same box does without it.
+"""Benchmarks: the cost of Fairgate compared with the same machine without it.
 
-Run by `python -m loadtest`. Everything is a ratio inside one run, because boxes differ. Nothing of
-the product imports this.
+Run by `python -m loadtest`. Results are ratios within one run, because machines differ. The product
+does not import this package.
 """

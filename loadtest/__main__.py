@@ -1,6 +1,6 @@
-"""`python -m loadtest`: brings a cluster up, takes the measures, prints them, takes it down.
+"""`python -m loadtest`: brings a cluster up, runs the measures, prints them, takes it down.
 
-Arguments, order and tear-down only; what is measured is told by one module a measure.
+Arguments, order and tear-down only. Each measure has its own module.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import uvloop
 from rich.console import Console
 
 from app.core.errors import FairgateError, InvalidInput
-from app.dev.interrupt import orderly
-from app.dev.progress import Told
+from app.devcluster.progress import Told
+from app.devcluster.signals import orderly
 from loadtest import (
     creations,
     decisions,
@@ -43,11 +43,11 @@ from loadtest.report import Report, show
 
 MEASURES = {part.NAME: part for part in (creations, releases, latency, reads)}
 OFFLINE = {part.NAME: part for part in (decisions, philly, packing, startup, recovery, whatif)}
-"""Those that need no cluster, or bring their own."""
+"""Measures that need no cluster, or bring up their own."""
 LOGGED = (philly, windows, packing, estimates, placement, virtual)
 ON_LOGS = tuple(part.NAME for part in LOGGED)
 SEVERAL = {part.NAME: part for part in (windows, estimates, virtual, placement)}
-"""Those that give more than one table."""
+"""Measures with more than one table."""
 WRONG_INPUT, UNREACHABLE, DEFECT, INTERRUPTED = 2, 3, 4, 130
 
 
@@ -71,7 +71,7 @@ class Only(Enum):
 
 
 class Output(Enum):
-    """How the report is written."""
+    """Format of the report."""
 
     TEXT = "text"
     JSON = "json"
@@ -99,10 +99,10 @@ def bench(
     ] = None,
     output: Annotated[Output, typer.Option(help="text: tables; json: all figures.")] = Output.TEXT,
 ) -> None:
-    """Measure Fairgate against what the same box does without it; about an hour.
+    """Compare Fairgate with the same machine without it; takes about an hour.
 
-    Brings up a local cluster of its own and takes it down again, whatever happens. Standard
-    output gets the report, standard error what is being done.
+    Brings up its own local cluster and always takes it down again. The report goes to standard
+    output, progress to standard error.
     """
     chosen = [one.value for one in only or list(Only)]
     if not only and not philly.TRACES.exists():
@@ -120,7 +120,7 @@ def bench(
 
 
 def take(chosen: list[str], pods: int | None, rounds: int | None, progress: Told) -> Report:
-    """Take these measures, on a cluster of their own if need be. Raises FairgateError."""
+    """Run these measures, on their own cluster if they need one. Raises FairgateError."""
     began, box = time.monotonic(), machine.machine()
     measures = [OFFLINE[n].measure(progress, pods, rounds) for n in chosen if n in OFFLINE]
     for name in chosen:
@@ -139,7 +139,7 @@ def take(chosen: list[str], pods: int | None, rounds: int | None, progress: Told
 def _on_cluster(
     chosen: list[str], pods: int | None, rounds: int | None, progress: Told
 ) -> tuple[list[Measure], dict[str, str]]:
-    # Nothing but KeyboardInterrupt is raised by a signal, so what was started is always ended.
+    # A signal raises only KeyboardInterrupt, so all started processes are always ended.
     with orderly(), ground(progress) as (cluster, programs):
 
         async def measure() -> list[Measure]:
@@ -150,7 +150,7 @@ def _on_cluster(
 
 
 def main() -> None:
-    """Run the command line; what went wrong is told in a sentence on standard error."""
+    """Run the command line; an error is printed as a sentence on standard error."""
     try:
         cli()
     except KeyboardInterrupt:

@@ -1,14 +1,14 @@
-"""Pod creations per second: without a webhook, through a no-op one, through Fairgate.
+"""Pod creations per second: without a webhook, with a no-op webhook, and with Fairgate.
 
-All pods carry a gate of ours from the start, so nothing is ever scheduled, and Fairgate's
-controller is stopped: what is compared is the cost of admission alone.
+All pods are created with a gate of the benchmark, so they are never scheduled. Fairgate's
+controller is stopped. The measure therefore compares the cost of admission only.
 """
 
 from __future__ import annotations
 
 from functools import partial
 
-from app.core.model import GATE
+from app.core.well_known import GATE
 from loadtest import load, rival
 from loadtest.figures import Measure, Target, columns, rate, ratio, turns
 from loadtest.ground import UNPOLICIED, Ground
@@ -16,7 +16,7 @@ from loadtest.ground import UNPOLICIED, Ground
 NAME = "creations"
 PODS = 500
 ROUNDS = 16
-"""Short turns and many of them: what else goes on in the box then meets all arms alike."""
+"""Many short turns, so that other load on the machine affects all arms equally."""
 
 WARM_UP = 300
 TARGET = Target(least=0.85)
@@ -29,8 +29,8 @@ ARMS = {
     "unpolicied": "Fairgate, its policies off",
     "fairgate": "Fairgate, everything on",
 }
-"""`filtered`: the API server asks the no-op under the matchConditions of Fairgate's webhook, which
-tells what they cost apart from the program that is asked."""
+"""`filtered`: the API server calls the no-op under the matchConditions of Fairgate's webhook, which
+separates the cost of the conditions from the cost of the webhook."""
 
 NAMESPACES = {
     "none": "bench-none",
@@ -50,7 +50,7 @@ WEBHOOKS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
 
 
 async def measure(ground: Ground, pods: int | None, rounds: int | None) -> Measure:
-    """Create `pods` pods in each arm, in each round; None: as many as usual."""
+    """Create `pods` pods in each arm and round; None means the default."""
     pods, rounds = pods or PODS, rounds or ROUNDS
     await _prepare(ground)
     with ground.step("creations: warming up"):
@@ -96,12 +96,12 @@ async def _prepare(ground: Ground) -> None:
     for arm, asked in (("noop", []), ("filtered", conditions)):
         body = rival.configuration(arm, client_config, NAMESPACES[arm], asked)
         await load.create(ground.client, WEBHOOKS, body)
-    for arm in ARMS:  # a new webhook configuration takes a moment to hold
+    for arm in ARMS:  # a new webhook configuration takes effect with a delay
         await load.until(partial(_holds, ground, arm), f"{ARMS[arm]} is not asked")
 
 
 async def _turn(ground: Ground, arm: str, pods: int) -> float:
-    """Create the pods of one turn and delete them again; return how many a second it were."""
+    """Create the pods of one turn and delete them again; return the pods per second."""
     namespace = NAMESPACES[arm]
     bodies = [load.pod(name, gated=True) for name in load.names(pods)]
     seconds = await load.create_pods(ground.client, namespace, bodies)
@@ -116,7 +116,7 @@ async def _turn(ground: Ground, arm: str, pods: int) -> float:
 
 
 async def _holds(ground: Ground, arm: str) -> bool:
-    """Tell whether a new pod of this arm gets the gates that it should."""
+    """Return whether a new pod of this arm gets the expected gates."""
     namespace, name = NAMESPACES[arm], "probe"
     await load.create_pod(ground.client, namespace, load.pod(name, gated=True))
     found = await load.gates_of(ground.client, namespace, name)

@@ -1,6 +1,6 @@
-"""A cluster of users who all want more than there is, and the engine that shares it out.
+"""An overloaded cluster with many users, and the engine that shares it out.
 
-No API server, no Redis: the engine alone, fed as the leader feeds it. One crowd is one engine.
+Drives the engine as the leader does, without API server and Redis. Each `Crowd` has one engine.
 """
 
 from __future__ import annotations
@@ -15,48 +15,47 @@ from app.core import events as ev
 from app.core.effects import Release
 from app.core.engine import Engine
 from app.core.model import (
-    GATE,
-    HELD,
-    Answer,
     Millis,
     Node,
     NodeName,
     Pod,
+    ReleaseOutcome,
     Resource,
     Tenant,
     TenantName,
     Uid,
     UserName,
 )
-from app.core.resources import CPU, PODS, ManagedResources
+from app.core.quantities import CPU, PODS, ManagedResources
+from app.core.well_known import GATE, HELD
 
 GPU = Resource("nvidia.com/gpu")
 TENANTS = USERS = 100
 NODES, GPUS_A_NODE = 1000, 8
 SEED = 1
 BATCH = 16
-"""Pods that end, and pods that come, between two passes: under load the leader acts on batches."""
+"""Pods that end and pods that arrive between two passes. The leader handles batches under load."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What one pod of a crowd asks for."""
+    """Request of one pod of a crowd."""
 
     gpus: int
 
     def demand(self) -> dict[Resource, int]:
-        """Return it in base units."""
+        """Return the request in base units."""
         return {GPU: self.gpus, CPU: 4000 * self.gpus, PODS: 1}
 
 
 class Crowd:
-    """A full cluster, `pending` pods that wait, and work that ends as new work comes.
+    """A full cluster with `pending` waiting pods. Pods end and new pods arrive.
 
-    Pods share what the leader's converter shares: names of namespaces and users, demands.
+    Pods share objects as in the leader: names of namespaces and users, and demands.
     """
 
     def __init__(self, pending: int) -> None:
-        self.engine = Engine(ManagedResources([GPU]))
+        self.engine = Engine(ManagedResources([GPU]), paced=False)  # no scheduler binds the pods
         self._random = random.Random(SEED)
         self._now = 1_700_000_000_000
         self._made = 0
@@ -70,7 +69,7 @@ class Crowd:
         self._fill()
 
     def churn(self, decisions: int) -> float:
-        """Let work end and new work come until so many releases; return seconds taken."""
+        """End and create pods until there are `decisions` releases; return the seconds taken."""
         began, done = time.perf_counter(), 0
         while done < decisions:
             self._now += 10
@@ -83,7 +82,7 @@ class Crowd:
         return time.perf_counter() - began
 
     def arrive(self) -> float:
-        """Let one more pod come while nothing fits; return seconds taken, its pass included."""
+        """Create one more pod while the cluster is full; return the seconds with its pass."""
         self._now += 10
         pod = self._pod()
         began = time.perf_counter()
@@ -104,7 +103,7 @@ class Crowd:
             self._hear(ev.TenantObserved(at, tenant))
         for _ in range(pods):
             self._hear(ev.PodObserved(at, self._pod()))
-        for source in ev.Source:
+        for source in ev.WatchedSource:
             self._hear(ev.SourceFresh(at, source))
         self._hear(ev.LeadershipGained(at, 1))
         self._hear(ev.StoreReady(at))
@@ -130,7 +129,7 @@ class Crowd:
         )
 
     def _ended(self) -> Uid:
-        """Return one of those that run, drawn at random, and strike it off."""
+        """Remove a random running pod and return its uid."""
         place = self._random.randrange(len(self._running))
         ended, self._running[place] = self._running[place], self._running[-1]
         self._running.pop()
@@ -144,10 +143,10 @@ class Crowd:
         self._answers += [effect for effect in effects if isinstance(effect, Release)]
 
     def _settle(self) -> int:
-        """Let every release so far succeed; return how many there were."""
+        """Answer every open release with success; return their number."""
         answers, self._answers = self._answers, []
         for release in answers:
             uid = release.intent.ref.uid
             self._running.append(uid)
-            self._hear(ev.ReleaseAnswered(Millis(self._now), uid, Answer.RELEASED))
+            self._hear(ev.ReleaseAnswered(Millis(self._now), uid, ReleaseOutcome.RELEASED))
         return len(answers)

@@ -1,6 +1,6 @@
-"""Decisions per second of the engine alone, and how they fare when a hundred times more waits.
+"""Decisions per second of the engine alone, and with a hundred times more pending pods.
 
-Both crowds live in one process and are measured in turns, so that the box treats them alike.
+Both crowds are in one process and are measured in turns, so that conditions are equal.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import os
 import statistics
 from pathlib import Path
 
-from app.dev.progress import Told
+from app.devcluster.progress import Told
 from loadtest.crowd import GPUS_A_NODE, NODES, TENANTS, USERS, Crowd
 from loadtest.figures import Compared, Measure, Series, Target, columns, rate, ratio, turns
 
@@ -39,7 +39,7 @@ def measure(progress: Told, decisions: int | None, rounds: int | None) -> Measur
         crowds["many"] = Crowd(MANY)
     gc.collect()
     size = (_resident() - before) / MANY
-    gc.freeze()  # as the leader does with what it has heard at its start
+    gc.freeze()  # as the leader does after its first list
     taken: dict[str, list[float]] = {arm: [] for arm in ARMS}
     waits: list[float] = []
     for number, arm in turns(list(ARMS), rounds):

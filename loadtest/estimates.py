@@ -1,7 +1,7 @@
-"""Are estimates honest? The Philly log played back, and every hour everybody who waits is told.
+"""Accuracy of wait estimates: plays the Philly log and estimates all waiting jobs each hour.
 
-At each time only what was known then is used: work that had ended, and earlier forecasts whose
-outcome was there. What was said is then compared with what happened.
+Each estimate uses only the information of its time: ended work, and earlier forecasts with an
+outcome. The estimates are then compared with the real waits.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from dataclasses import dataclass, field
 
 from app.core.model import Millis
 from app.core.policy import Policy
-from app.core.resources import ManagedResources
-from app.dev.progress import Told
-from app.sim.calibration import Range
-from app.sim.drain import drain
-from app.sim.fleet import one_pool
-from app.sim.foretelling import Foretelling, Name, name_of
-from app.sim.run_times import Kind, Lasted, size_of
-from app.sim.traces import DEVICE, read_log, tenants_of
-from app.sim.work import Moment, Step, Work
-from app.sim.world import World
+from app.core.quantities import ManagedResources
+from app.devcluster.progress import Told
+from app.sim.cluster.virtual_cluster import VirtualCluster
+from app.sim.cluster.workload import SimulatedWorkload, TimelineEntry, TimelineStep
+from app.sim.forecast.calibration import Range
+from app.sim.forecast.forward_run import drain
+from app.sim.forecast.run_times import Lasted, RunTimeClass, size_of
+from app.sim.forecast.wait_model import Name, WaitModel, name_of
+from app.sim.replay.machines import one_pool
+from app.sim.replay.trace_files import DEVICE, read_log, tenants_of
 from loadtest.figures import Compared, Measure, Series, Target
 from loadtest.philly import GPUS, log
 
@@ -32,33 +32,33 @@ LEAST_GIVEN = Target(least=60)
 HELD = Target(least=85, most=95)
 
 LENGTHS = ((0, "under half an hour"), (1800, "half an hour to six"), (21_600, "six hours and more"))
-"""Waits by their p50, for the figures that tell where estimates fail."""
+"""Classes of estimates by their p50, to show where estimates fail."""
 
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What one workload was told at a time; `first`: it had been told nothing before."""
+    """Estimate of one workload at a time. `first`: its first estimate, even if it has no range."""
 
     at: Millis
-    work: Work
+    work: SimulatedWorkload
     range: Range | None
     first: bool
 
 
 @dataclass(slots=True)
 class Playback:
-    """A log played back in virtual time, with somebody who foretells."""
+    """A log played in virtual time, with its estimates."""
 
-    world: World
-    foretelling: Foretelling = field(default_factory=Foretelling)
-    starts: dict[Work, Millis] = field(default_factory=dict)
+    world: VirtualCluster
+    foretelling: WaitModel = field(default_factory=WaitModel)
+    starts: dict[SimulatedWorkload, Millis] = field(default_factory=dict)
     said: list[Said] = field(default_factory=list)
-    _names: dict[Work, Name] = field(default_factory=dict)
+    _names: dict[SimulatedWorkload, Name] = field(default_factory=dict)
     _heard: int = 0
 
     def tell(self, at: Millis, number: int) -> None:
-        """Let time pass up to then, and tell everybody who waits."""
-        self.world.run(at)
+        """Advance time to `at`, and estimate the wait of every waiting workload."""
+        self.world.advance_to(at)
         self.listen()
         snapshot = self.world.engine.outlook.snapshot(at)
         if not snapshot.held:
@@ -71,24 +71,24 @@ class Playback:
             self.said.append(Said(at, work, ranges.get(pod.uid), first))
 
     def listen(self) -> None:
-        """Take in what has happened since the last time."""
+        """Learn from the moments since the last call."""
         for moment in self.world.timeline[self._heard :]:
             self._hear(moment)
         self._heard = len(self.world.timeline)
 
-    def _hear(self, moment: Moment) -> None:
+    def _hear(self, moment: TimelineEntry) -> None:
         work, at = moment.work, moment.at
-        if moment.step is Step.RELEASED:
+        if moment.step is TimelineStep.RELEASED:
             self.starts[work] = at
             if work in self._names:
                 self.foretelling.started(self._names[work], at)
-        elif moment.step is Step.ENDED:
-            kind = Kind(work.tenant, work.user, size_of(work.demand, MANAGED))
+        elif moment.step is TimelineStep.ENDED:
+            kind = RunTimeClass(work.tenant, work.user, size_of(work.demand, MANAGED))
             self.foretelling.ended(Lasted(kind, Millis(at - self.starts[work])))
 
 
 def measure(progress: Told, decisions: int | None, rounds: int | None) -> list[Measure]:
-    """Play the log with every user a tenant, and with tenants on two levels."""
+    """Play the log with one tenant per user, and with tenants on two levels."""
     return [
         _measure("every user a tenant", True, progress),
         _measure("two levels", False, progress),
@@ -118,10 +118,10 @@ def _measure(title: str, flat: bool, progress: Told) -> Measure:
 
 
 def play(flat: bool, every: Millis = HOUR) -> Playback:
-    """Play the whole log and its estimates, then on until everything that waits has started."""
+    """Play the whole log with estimates, then continue until every workload has started."""
     found = read_log(log(), flat=flat)
     fleet = one_pool(GPUS)
-    world = World(
+    world = VirtualCluster(
         MANAGED,
         fleet.nodes(found.scale),
         tenants_of(found.works).values(),
@@ -136,12 +136,12 @@ def play(flat: bool, every: Millis = HOUR) -> Playback:
         playback.tell(at, number)
     last = found.works[-1].at
     while world.next_due is not None and len(playback.starts) < len(found.works):
-        world.run(Millis(max(last, world.next_due) + every))
+        world.advance_to(Millis(max(last, world.next_due) + every))
         playback.listen()
     return playback
 
 
-def _times(works: Sequence[Work], every: Millis) -> Iterator[Millis]:
+def _times(works: Sequence[SimulatedWorkload], every: Millis) -> Iterator[Millis]:
     busy = works[0].at
     return (Millis(at) for at in range(busy, works[-1].at, every))
 
@@ -149,7 +149,7 @@ def _times(works: Sequence[Work], every: Millis) -> Iterator[Millis]:
 def _figures(
     which: str,
     said: Sequence[Said],
-    starts: dict[Work, Millis],
+    starts: dict[SimulatedWorkload, Millis],
     given_least: Target | None = None,
     held_within: Target | None = None,
 ) -> Iterator[Compared]:
@@ -167,7 +167,7 @@ def _figures(
     yield _one(f"{which}width of the range", "min", statistics.median(widths))
 
 
-def _by_length(said: Sequence[Said], starts: dict[Work, Millis]) -> Iterator[Compared]:
+def _by_length(said: Sequence[Said], starts: dict[SimulatedWorkload, Millis]) -> Iterator[Compared]:
     bounds = [*(least for least, _ in LENGTHS), float("inf")]
     for (least, title), most in zip(LENGTHS, bounds[1:], strict=True):
         given = [e for e in said if e.range is not None and least <= e.range.p50 < most]
@@ -177,7 +177,7 @@ def _by_length(said: Sequence[Said], starts: dict[Work, Millis]) -> Iterator[Com
             yield _one(f"p90 that held, p50 {title} ({len(given):,} said)", "%", share)
 
 
-def _waited(said: Said, starts: dict[Work, Millis]) -> float:
+def _waited(said: Said, starts: dict[SimulatedWorkload, Millis]) -> float:
     start = starts.get(said.work)
     return float("inf") if start is None else (start - said.at) / 1000
 

@@ -1,4 +1,4 @@
-"""What a measure is, as values, and the little arithmetic on it: medians, spreads, ratios.
+"""Results of measures as values, with medians, spreads and ratios.
 
 Pure: no clock, no cluster, no printing.
 """
@@ -15,7 +15,7 @@ DIGITS = 3
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One figure, taken once in every round."""
+    """One figure, measured once in every round."""
 
     title: str
     unit: str
@@ -23,7 +23,7 @@ class Series:
 
     @property
     def median(self) -> float:
-        """The middle of the rounds."""
+        """The median of the rounds."""
         return statistics.median(self.values)
 
     @property
@@ -46,13 +46,13 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a median must reach: at least `least`, or at most `most`."""
+    """Bounds of a median: at least `least`, at most `most`."""
 
     least: float | None = None
     most: float | None = None
 
     def is_met(self, value: float) -> bool:
-        """Tell whether a value is within the target."""
+        """Return whether a value is within the target."""
         above = self.least is None or value >= self.least
         return above and (self.most is None or value <= self.most)
 
@@ -64,9 +64,9 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """One figure over another, round by round, or a figure with a target of its own.
+    """Ratio of two figures per round, or one figure with its own target.
 
-    The median must reach the target, or with `each` every round.
+    The median must reach the target. If `each` is true, every round must reach it.
     """
 
     series: Series
@@ -75,14 +75,14 @@ class Compared:
 
     @property
     def is_met(self) -> bool | None:
-        """Whether the target is reached; None without one."""
+        """Whether the target is reached; None if there is no target."""
         if self.target is None:
             return None
         judged = self.series.values if self.each else (self.series.median,)
         return all(self.target.is_met(value) for value in judged)
 
     def as_json(self) -> dict[str, Any]:
-        """Return the ratio, and what it was to be."""
+        """Return the series with its target and whether it is met."""
         told: dict[str, Any] = self.series.as_json()
         if self.target is not None:
             told |= {"target": str(self.target), "met": self.is_met}
@@ -91,7 +91,7 @@ class Compared:
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """The outcome of one measure: its figures, their ratios, and how they came about."""
+    """The result of one measure: its figures, their ratios, and how they were measured."""
 
     name: str
     title: str
@@ -111,7 +111,7 @@ class Measure:
 
 
 def rate(count: int, seconds: float) -> float:
-    """Return how many a second."""
+    """Return the rate per second."""
     if seconds <= 0:
         raise ValueError("a rate needs time to have passed")
     return count / seconds
@@ -124,7 +124,10 @@ def ratio(title: str, over: Series, under: Series, target: Target | None = None)
 
 
 def percentile(values: Sequence[float], per_cent: float) -> float:
-    """Return the smallest value that at least so many per cent are not above (nearest rank)."""
+    """Return the smallest value that at least `per_cent` of the values do not exceed.
+
+    Nearest rank. Raises ValueError without values, or if `per_cent` is out of range.
+    """
     if not values or not 0 < per_cent <= 100:
         raise ValueError("a percentile needs values, and a share above 0 and up to 100")
     ordered = sorted(values)
@@ -133,11 +136,11 @@ def percentile(values: Sequence[float], per_cent: float) -> float:
 
 
 def turns(arms: Sequence[str], rounds: int) -> list[tuple[int, str]]:
-    """Return who is measured when: a b c, b c a, c a b, and so on.
+    """Return the order of the turns, with round numbers from 1: a b c, b c a, c a b, and so on.
 
-    In turns, so that all arms see the same changes of the box. Each round begins with another arm:
-    what comes back about once a round, such as a garbage collection of the API server, would
-    otherwise always meet the same one.
+    Arms alternate so that all see the same changes of the machine. Each round begins with another
+    arm. Otherwise an event that recurs about once a round, such as a garbage collection of the API
+    server, would always affect the same arm.
     """
     order: list[tuple[int, str]] = []
     for number in range(rounds):
@@ -149,5 +152,5 @@ def turns(arms: Sequence[str], rounds: int) -> list[tuple[int, str]]:
 def columns(
     titles: Mapping[str, str], unit: str, taken: Mapping[str, Sequence[float]]
 ) -> dict[str, Series]:
-    """Make a series of what each arm gave."""
+    """Return a series of the values of each arm."""
     return {arm: Series(title, unit, tuple(taken[arm])) for arm, title in titles.items()}

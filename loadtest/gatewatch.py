@@ -1,6 +1,6 @@
-"""A watch from outside on the pods of one namespace: when was each first seen without a gate.
+"""Watches the pods of one namespace and records when each is first seen without a gate.
 
-What it sees is what anybody sees who watches pods; Fairgate's own logs and metrics are not asked.
+Independent of Fairgate: its logs and metrics are not used.
 """
 
 from __future__ import annotations
@@ -12,25 +12,25 @@ from contextlib import asynccontextmanager
 
 import msgspec
 
-from app import wire
 from app.core.errors import ClusterUnavailable
+from app.k8s_types import objects
 from app.kube.client import Client
 from loadtest.load import BenchFailed, pods_path, together
 
 SILENCE_SECONDS = 120.0
 
-_page = msgspec.json.Decoder(wire.Page[wire.Bare])
-_change = msgspec.json.Decoder(wire.Change[wire.Pod])
+_page = msgspec.json.Decoder(objects.ListPage[objects.Bare])
+_change = msgspec.json.Decoder(objects.Change[objects.PodObject])
 
 
 def _ignore(name: str) -> None:
-    """Do nothing about a pod that is held."""
+    """Ignore a held pod."""
 
 
 class GateWatch:
-    """The moments, on the monotonic clock, at which gates were seen gone, by pod name.
+    """`opened` is the monotonic time at which each pod was first seen without a gate, by pod name.
 
-    `version` is how far it has heard: where to go on if the watch is interrupted.
+    `version` is the last resource version received, from which an interrupted watch continues.
     """
 
     def __init__(self, version: str = "") -> None:
@@ -40,7 +40,7 @@ class GateWatch:
         self._enough = asyncio.Event()
 
     def hear(self, line: bytes, on_held: Callable[[str], object] = _ignore) -> None:
-        """Take one line of the watch in."""
+        """Process one line of the watch. Raises ClusterUnavailable for an error event."""
         change = _change.decode(line)
         if change.type == "ERROR":
             raise ClusterUnavailable("the watch of the measure was ended by the API server.")
@@ -57,7 +57,10 @@ class GateWatch:
             self._enough.set()
 
     async def wait(self, count: int, limit: float) -> float:
-        """Wait until so many gates are gone; return when the last of them was seen gone."""
+        """Wait until `count` pods have no gate; return the time of the last one.
+
+        Raises BenchFailed after `limit` seconds.
+        """
         self._wanted = count
         if len(self.opened) < count:
             try:
@@ -75,14 +78,14 @@ class GateWatch:
 async def gates(
     client: Client, namespace: str, on_held: Callable[[str], object] = _ignore
 ) -> AsyncIterator[GateWatch]:
-    """Watch from now on. What breaks the watch is raised where it is used."""
+    """Watch from now on. An error of the watch is raised in the block."""
     path = pods_path(namespace)
     page = _page.decode(await client.request("GET", path, query=[("limit", "1")]))
     watch = GateWatch(page.metadata.resource_version)
     live = asyncio.Event()
 
     async def follow() -> None:
-        while True:  # the API server ends a watch whose reader falls behind on a busy box
+        while True:  # the API server ends a watch if its reader falls behind on a busy machine
             query = [("watch", "true"), ("resourceVersion", watch.version)]
             async with client.stream(path, query, read_timeout=SILENCE_SECONDS) as lines:
                 live.set()

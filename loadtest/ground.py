@@ -1,6 +1,6 @@
-"""The ground the measures are taken on: a cluster of their own, with Fairgate in it.
+"""The cluster of the measures: a local cluster with Fairgate.
 
-Wraps the local cluster of `fairgate dev`, and knows which objects of Fairgate a measure needs.
+Wraps the cluster of `fairgate dev`, and creates the Fairgate objects that a measure needs.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import Any
 import msgspec
 import yaml
 
-from app.dev import folder as folders
-from app.dev import tools
-from app.dev.cluster import Cluster
-from app.dev.fairgate import NAMESPACE
-from app.dev.nodes import GPU, NodeGroup
-from app.dev.options import Options
-from app.dev.progress import Progress
+from app.devcluster import binaries
+from app.devcluster import state_dir as folders
+from app.devcluster.cluster import LocalCluster
+from app.devcluster.cluster_options import ClusterOptions
+from app.devcluster.fairgate_install import NAMESPACE
+from app.devcluster.nodes import GPU, NodeGroup
+from app.devcluster.progress import SetupProgress
 from app.kube.client import MERGE_PATCH, Client
 from loadtest import load
 
@@ -34,10 +34,10 @@ NODES = NodeGroup(
 GPUS = 20 * 256
 POOL = "bench"
 EXEMPT = ("bench-none", "bench-noop", "bench-filtered", "bench-bare", "bench-reacted")
-"""Namespaces of the arms that Fairgate must leave alone."""
+"""Exempt namespaces, for arms without Fairgate."""
 
 UNPOLICIED = "bench-unpolicied"
-"""A namespace that Fairgate's webhooks see and its policies do not."""
+"""A namespace to which Fairgate's webhooks apply and its admission policies do not."""
 
 API = "/apis/fairgate.io/v1alpha1"
 RULES = f"/api/v1/namespaces/{NAMESPACE}/configmaps/fairgate-enforcement"
@@ -45,18 +45,18 @@ BINDINGS = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindi
 
 
 @contextmanager
-def ground(progress: Progress) -> Iterator[tuple[Cluster, dict[str, Path]]]:
-    """Enter with a cluster of its own, and its programs; left without a trace of it.
+def ground(progress: SetupProgress) -> Iterator[tuple[LocalCluster, dict[str, Path]]]:
+    """Bring up a cluster, yield it with its programs, and remove it completely.
 
-    What an earlier run that was killed left behind is taken down first.
+    Leftovers of an earlier killed run are removed first.
     """
     for forgotten in folders.abandoned():
-        Cluster(forgotten).down()
-    found = tools.find(progress)
+        LocalCluster(forgotten).down()
+    found = binaries.find(progress)
     programs = {"etcd": found.etcd, "kube-apiserver": found.apiserver, "kwok": found.kwok}
-    cluster = Cluster(folders.own_folder("bench"))
+    cluster = LocalCluster(folders.own_folder("bench"))
     try:
-        cluster.up(Options(groups=(NODES,), exempt=EXEMPT), progress)
+        cluster.up(ClusterOptions(groups=(NODES,), exempt=EXEMPT), progress)
         yield cluster, programs
     finally:
         with progress.step("Taking the cluster down"):
@@ -64,18 +64,18 @@ def ground(progress: Progress) -> Iterator[tuple[Cluster, dict[str, Path]]]:
 
 
 class Ground:
-    """A running cluster, and a client of it that may do anything."""
+    """A running cluster, and a client with administrator rights."""
 
-    def __init__(self, cluster: Cluster, client: Client, progress: Progress) -> None:
+    def __init__(self, cluster: LocalCluster, client: Client, progress: SetupProgress) -> None:
         self._cluster = cluster
         self.client = client
         self._progress = progress
 
     @classmethod
     @asynccontextmanager
-    async def on(cls, cluster: Cluster, progress: Progress) -> AsyncIterator[Ground]:
-        """Enter with a client, once the leader has counted the nodes."""
-        # One connection for the watch; the rest is for what the load may keep under way.
+    async def on(cls, cluster: LocalCluster, progress: SetupProgress) -> AsyncIterator[Ground]:
+        """Connect a client, and yield when the leader has counted the nodes."""
+        # One connection for the watch, the others for the concurrent requests of the load.
         client = await Client.connect(cluster.kubeconfig, pool_size=load.CONNECTIONS + 1)
         try:
             place = cls(cluster, client, progress)
@@ -88,11 +88,11 @@ class Ground:
 
     @property
     def folder(self) -> Path:
-        """The folder of the cluster; what is started in it ends with it."""
+        """The folder of the cluster. Processes started in it end with the cluster."""
         return self._cluster.folder
 
     def step(self, what: str) -> AbstractContextManager[None]:
-        """Tell what is being done while the context is entered."""
+        """Report a step while the block runs."""
         return self._progress.step(what)
 
     async def stop_controller(self) -> None:
@@ -100,11 +100,11 @@ class Ground:
         await asyncio.to_thread(self._cluster.stop_fairgate, "controller")
 
     async def start_controller(self) -> None:
-        """Start a controller; it need not lead yet."""
+        """Start a controller. It may not be the leader yet."""
         await asyncio.to_thread(self._cluster.start_fairgate, "controller")
 
     async def lift_policies(self) -> None:
-        """Take the policies off the one namespace; the watchdog carries it out."""
+        """Exempt `UNPOLICIED` from the admission policies; the watchdog applies the change."""
         written = (await load.read(self.client, RULES))["data"]
         rules = [each for each in yaml.safe_load_all(written["policies.yaml"]) if each]
         for each in rules:
@@ -119,41 +119,41 @@ class Ground:
         return all(UNPOLICIED in names for each in found for names in _namespaces_left_alone(each))
 
     async def create_tenant(self, namespace: str, *, paused: bool) -> None:
-        """Make a tenant that is called like its one namespace; return once it is in force."""
+        """Create a tenant with the name of its only namespace; return when the leader uses it."""
         body = _object("Tenant", namespace, {"namespaces": [namespace], "paused": paused})
         await load.create(self.client, f"{API}/tenants", body)
         await load.until(lambda: self._is_in_force(namespace), "the leader ignores the tenant")
 
     async def hold(self, tenant: str) -> None:
-        """Pause a tenant; return once the leader heeds it."""
+        """Pause a tenant; return when the leader has applied it."""
         await self._pause(tenant, True)
         await load.until(lambda: self._is_in_force(tenant), "the leader ignores the pause")
 
     async def let_go(self, tenant: str) -> None:
-        """Un-pause a tenant; return at once."""
+        """Unpause a tenant; return at once."""
         await self._pause(tenant, False)
 
     async def has_pending(self, tenant: str, pods: int) -> bool:
-        """Tell whether the leader has published that so many pods of a tenant wait."""
+        """Return whether the leader has published this number of pending pods of a tenant."""
         status = (await self._tenant(tenant)).get("status", {})
         return bool(status.get("pending") == pods)
 
     async def is_empty(self) -> bool:
-        """Tell whether the leader has published that all GPUs are free."""
+        """Return whether the leader has published that all GPUs are free."""
         return await self._has_free(GPUS)
 
     async def is_full(self) -> bool:
-        """Tell whether the leader has published that no GPU is free."""
+        """Return whether the leader has published that no GPU is free."""
         return await self._has_free(0)
 
     @property
     def api(self) -> tuple[str, ssl.SSLContext]:
-        """The URL of Fairgate's REST API, and what to trust there."""
+        """The URL of Fairgate's REST API, and a TLS context that trusts its CA."""
         details = self._cluster.details()
         return str(details.api), ssl.create_default_context(cafile=details.ca)
 
     async def token(self, namespace: str, account: str) -> str:
-        """Make a service account; return its token for Fairgate."""
+        """Create a service account; return its token with the audience of Fairgate."""
         where = f"/api/v1/namespaces/{namespace}/serviceaccounts"
         await load.create(self.client, where, {"metadata": {"name": account}})
         body = {"spec": {"audiences": ["fairgate"]}}
@@ -174,7 +174,7 @@ class Ground:
         )
 
     async def _is_in_force(self, tenant: str) -> bool:
-        """Tell whether the leader has published that it knows the tenant as it is now written."""
+        """Return whether the leader has published the current generation of the tenant."""
         found = await self._tenant(tenant)
         observed = found.get("status", {}).get("observedGeneration")
         return bool(observed == found["metadata"]["generation"])

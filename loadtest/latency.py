@@ -1,7 +1,7 @@
-"""From create to release with room to spare: how long the detour through the queue takes.
+"""Latency from create to release if capacity is free: the cost of the queue.
 
-Pods come at a steady pace, whether or not the earlier ones were released. The floor is a loop that
-does nothing but patch each pod as soon as its own watch shows it.
+Pods arrive at a fixed rate, regardless of earlier releases. The baseline is a loop that patches
+each pod as soon as its own watch shows it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ NAMESPACES = {"bare": "bench-reacted", "fairgate": "bench-queued"}
 
 
 async def measure(ground: Ground, pods: int | None, rounds: int | None) -> Measure:
-    """Create `pods` pods in each arm, 20 a second, in each round; None: as many as usual."""
+    """Create `pods` pods, 20 per second, in each arm and round; None means the default."""
     pods, rounds = pods or PODS, rounds or ROUNDS
     for namespace in NAMESPACES.values():
         await load.create_namespace(ground.client, namespace)
@@ -63,7 +63,7 @@ def _figures(taken: dict[str, list[list[float]]], per_cent: int) -> dict[str, Se
 
 
 async def _turn(ground: Ground, arm: str, pods: int) -> list[float]:
-    """Create the pods of one turn at their pace; return how long each waited, in milliseconds."""
+    """Create the pods of one turn at the fixed rate; return the wait of each in milliseconds."""
     namespace, bare = NAMESPACES[arm], arm == "bare"
     names = load.names(pods)
     sent: dict[str, float] = {}
@@ -88,7 +88,7 @@ async def _turn(ground: Ground, arm: str, pods: int) -> list[float]:
 
 
 async def _at_pace(names: list[str], start: Callable[[str], object]) -> None:
-    """Start something for every name, at fixed times, however long it takes."""
+    """Call `start` for every name at fixed times, without waiting for earlier calls."""
     began = time.monotonic()
     for number, name in enumerate(names):
         await asyncio.sleep(max(0.0, began + number / A_SECOND - time.monotonic()))

@@ -1,6 +1,6 @@
-"""The load: pods made, patched and deleted by one client over 16 connections.
+"""The load: one client creates, patches and deletes pods over 16 connections.
 
-Knows Kubernetes and nothing of Fairgate, so that every arm of a measure sends the same requests.
+Independent of Fairgate, so that every arm of a measure sends the same requests.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from app import wire
 from app.core.errors import ClusterRefused, ClusterUnavailable, FairgateError
+from app.k8s_types import objects
 from app.kube.client import JSON_PATCH, Client
 
 CONNECTIONS = 16
@@ -31,19 +31,19 @@ UNGATE = msgspec.json.encode(
         {"op": "remove", "path": "/spec/schedulingGates"},
     ]
 )
-"""The barest patch that takes a gate away and no other."""
+"""The smallest patch that removes this gate, and fails if other gates exist."""
 
 _Item = TypeVar("_Item")
-_pod = msgspec.json.Decoder(wire.Pod)
-_bare_page = msgspec.json.Decoder(wire.Page[wire.Bare])
+_pod = msgspec.json.Decoder(objects.PodObject)
+_bare_page = msgspec.json.Decoder(objects.ListPage[objects.Bare])
 
 
 class BenchFailed(FairgateError):
-    """A measure did not come to a result."""
+    """A measure ended without a result."""
 
 
 def pod(name: str, *, gated: bool, gpus: int = 1) -> bytes:
-    """Return the JSON of an ordinary pod that asks for GPUs; `gated`: behind our own gate."""
+    """Return the JSON of an ordinary GPU pod; `gated`: with the gate of the benchmark."""
     resources = {"requests": {"cpu": "100m", "memory": "64Mi"}, "limits": {RESOURCE: gpus}}
     container = {"name": "train", "image": "train", "resources": resources}
     spec: dict[str, Any] = {"restartPolicy": "Never", "containers": [container]}
@@ -55,18 +55,18 @@ def pod(name: str, *, gated: bool, gpus: int = 1) -> bytes:
 
 
 def names(count: int) -> list[str]:
-    """Return as many pod names."""
+    """Return `count` pod names."""
     return [f"pod-{number:05}" for number in range(count)]
 
 
 def pods_path(namespace: str, name: str = "") -> str:
-    """Return where pods live."""
+    """Return the API path of the pods of a namespace, or of one pod."""
     return f"/api/v1/namespaces/{namespace}/pods" + (f"/{name}" if name else "")
 
 
 @asynccontextmanager
 async def together() -> AsyncIterator[asyncio.TaskGroup]:
-    """A task group that raises the first failure itself, not in a group of them."""
+    """A task group that raises the first exception itself instead of an exception group."""
     try:
         async with asyncio.TaskGroup() as group:
             yield group
@@ -77,9 +77,9 @@ async def together() -> AsyncIterator[asyncio.TaskGroup]:
 async def over(
     items: Sequence[_Item], send: Callable[[_Item], Awaitable[object]], limit: float
 ) -> float:
-    """Send something for every item, 16 at a time; return the seconds from first to last answer.
+    """Call `send` for every item, 16 at a time; return the seconds until the last answer.
 
-    Raises BenchFailed after `limit` seconds, and what `send` raises.
+    Raises BenchFailed after `limit` seconds, and the errors of `send`.
     """
     waiting = iter(items)
 
@@ -103,12 +103,12 @@ async def create_pod(client: Client, namespace: str, body: bytes) -> None:
 
 
 async def create_pods(client: Client, namespace: str, bodies: Sequence[bytes]) -> float:
-    """Create all of these pods; return the seconds it took."""
+    """Create all these pods; return the seconds taken."""
     return await over(bodies, partial(create_pod, client, namespace), 10 + len(bodies) / 20)
 
 
 async def ungate(client: Client, namespace: str, name: str) -> None:
-    """Take our own gate off one pod."""
+    """Remove the gate of the benchmark from one pod."""
     await client.request(
         "PATCH",
         pods_path(namespace, name),
@@ -119,13 +119,13 @@ async def ungate(client: Client, namespace: str, name: str) -> None:
 
 
 async def gates_of(client: Client, namespace: str, name: str) -> list[str]:
-    """Return the gates that a pod carries, in its order."""
+    """Return the scheduling gates of a pod in order."""
     body = await client.request("GET", pods_path(namespace, name))
     return [gate.name for gate in _pod.decode(body).spec.scheduling_gates or ()]
 
 
 async def create(client: Client, path: str, body: dict[str, Any]) -> None:
-    """Create one object; it may be there already."""
+    """Create one object; it may already exist."""
     try:
         await client.request("POST", path, body=body)
     except ClusterRefused as error:
@@ -134,7 +134,7 @@ async def create(client: Client, path: str, body: dict[str, Any]) -> None:
 
 
 async def create_namespace(client: Client, name: str) -> None:
-    """Create a namespace and wait until pods may be made in it."""
+    """Create a namespace and wait until it accepts pods."""
     body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
     await create(client, "/api/v1/namespaces", body)
     account = f"/api/v1/namespaces/{name}/serviceaccounts/default"
@@ -156,7 +156,7 @@ async def read(client: Client, path: str) -> dict[str, Any]:
 async def until(
     holds: Callable[[], Awaitable[bool]], trouble: str, limit: float = CLEARING_SECONDS
 ) -> None:
-    """Ask again and again until it holds. Raises BenchFailed, naming the trouble."""
+    """Poll until `holds` returns true. Raises BenchFailed with `trouble` after `limit` seconds."""
     deadline = time.monotonic() + limit
     while not await holds():
         if time.monotonic() > deadline:
@@ -165,13 +165,13 @@ async def until(
 
 
 async def _cleared(client: Client, namespace: str) -> bool:
-    """Delete what pods there are; tell whether there were none."""
+    """Delete all pods of a namespace; return true if it had no pods."""
     path = pods_path(namespace)
     page = await client.request("GET", path, query=[("limit", "1")], timeout=REQUEST_SECONDS)
     if not _bare_page.decode(page).items:
         return True
     now = [("gracePeriodSeconds", "0")]
-    # On a busy box thousands take longer than the API server gives to one request.
+    # Thousands of deletions on a busy machine exceed the request timeout of the API server.
     with suppress(ClusterUnavailable):
         await client.request("DELETE", path, query=now, timeout=CLEARING_SECONDS)
     return False

@@ -1,4 +1,4 @@
-"""What the measures ran on: the box and the versions, for without them no figure means a thing."""
+"""Machine and versions of a run, without which its figures cannot be interpreted."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ VERSION = re.compile(r"\d+\.\d+\.\d+\S*")
 
 
 def machine() -> dict[str, str]:
-    """Return the facts of this box, and how busy it is now: others may be at work on it."""
+    """Return properties and current load of this machine, which others may also use."""
     return {
         "cores": str(len(os.sched_getaffinity(0))),
         "processor": _processor(),
@@ -36,12 +36,12 @@ def versions(programs: dict[str, Path]) -> dict[str, str]:
 def _installed(package: str) -> str:
     try:
         return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:  # run from a folder that is not set up
+    except importlib.metadata.PackageNotFoundError:  # run without an installation
         return "unknown"
 
 
 def _said(argv: list[str]) -> str:
-    """Return the version that a program says it has."""
+    """Return the version that a program prints; `unknown` if it prints no version."""
     try:
         done = subprocess.run(argv, capture_output=True, text=True, timeout=ASK_SECONDS, check=True)
     except (OSError, subprocess.SubprocessError):

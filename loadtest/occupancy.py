@@ -1,6 +1,6 @@
-"""How well a cluster was used, from what anybody sees who watches its pods: figures of one arm.
+"""Utilisation figures of one arm, computed from the observed times and nodes of its pods.
 
-Pure. Knows pods, machines and times, and neither Fairgate nor a scheduler.
+Pure, and independent of Fairgate and of the scheduler.
 """
 
 from __future__ import annotations
@@ -9,20 +9,20 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from app.sim.fleet import Machine
+from app.sim.replay.machines import Machine
 from loadtest.openb import Arrival, Shape, times
 
 SEVERAL = 2
-"""Devices from which a pod is one of several."""
+"""Smallest number of devices of a multi-device pod."""
 
 
 @dataclass(slots=True)
 class Seen:
-    """What was seen of one pod, in seconds since the arm began; None: not seen to happen."""
+    """Observed times of one pod, in seconds since the start of the arm; None if not observed."""
 
     created: float | None = None
     opened: float | None = None
-    """When it had no gate any more."""
+    """First time without a gate."""
 
     bound: float | None = None
     ended: float | None = None
@@ -31,12 +31,13 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One arm. `used`: device-seconds bound, of those that there were and somebody asked for.
+    """Figures of one arm.
 
-    `unusable`: the part of all devices that is free and that a random pod of the load could not
-    use, on average. `completed` is pods a minute. Waits are in seconds until bound, over all pods
-    and over those of several devices; what was never bound counts with its wait so far.
-    `after_gate` is the part of `wait` for which pods had no gate and no node.
+    `used`: bound device-seconds, as a part of those that existed and were requested.
+    `unusable`: average part of all devices that is free but unusable for a random pod of the load.
+    `completed`: ended pods per minute. `wait`, `wait_several`: mean seconds until bound, of all
+    pods and of multi-device pods; a pod that was never bound counts with its wait so far.
+    `after_gate`: the part of `wait` in which pods had neither gate nor node.
     """
 
     used: float
@@ -55,7 +56,7 @@ def sum_up(
     span: float,
     horizon: float,
 ) -> Outcome:
-    """Return the figures of one arm: use over the first `span` seconds, waits until `horizon`."""
+    """Return the figures of one arm: use in the first `span` seconds, waits until `horizon`."""
     state = _Cluster(fleet, load)
     before = 0.0
     for at, number, step in _steps(seen, span):
@@ -86,7 +87,7 @@ _COME, _BIND, _END = range(3)
 
 
 def _steps(seen: Sequence[Seen], until: float) -> list[tuple[float, int, int]]:
-    """Return what happened to which pod, in order of time."""
+    """Return time, pod number and kind of each step, in order of time."""
     found = [
         (at, number, step)
         for number, one in enumerate(seen)
@@ -97,7 +98,7 @@ def _steps(seen: Sequence[Seen], until: float) -> list[tuple[float, int, int]]:
 
 
 class _Cluster:
-    """What is free on each machine while the steps are played, and sums over time."""
+    """Free capacity of each machine while the steps are played, and sums over time."""
 
     def __init__(self, fleet: Sequence[Machine], load: Sequence[Arrival]) -> None:
         self._machines = {machine.name: machine for machine in fleet}
@@ -109,13 +110,13 @@ class _Cluster:
         self.bound_seconds = self.wanted_seconds = self.unusable_seconds = 0.0
 
     def pass_time(self, seconds: float) -> None:
-        """Let the state last for so long."""
+        """Add the current state to the sums for this time."""
         self.bound_seconds += self._bound * seconds
         self.wanted_seconds += min(self.devices, self._bound + self._waiting) * seconds
         self.unusable_seconds += sum(self._unusable.values()) * seconds
 
     def change(self, shape: Shape, step: int, node: str) -> None:
-        """Let one thing happen to one pod."""
+        """Apply one step of one pod."""
         if step == _COME:
             self._waiting += shape.gpus
             return
@@ -130,7 +131,7 @@ class _Cluster:
         self._unusable[node] = self._lost(node)
 
     def _lost(self, node: str) -> float:
-        """Return the free devices of a machine that a random pod which may go there cannot use."""
+        """Return the mean free devices of a machine that a random pod allowed there cannot use."""
         machine, (gpus, cpu, memory) = self._machines[node], self._free[node]
         able = {
             shape: count
@@ -147,7 +148,7 @@ class _Cluster:
 
 
 def _until(since: float | None, to: float | None, horizon: float) -> float:
-    """Return the seconds between two moments, up to the horizon; 0 if the first never came."""
+    """Return the seconds between two times, up to the horizon; 0 if the first is None."""
     if since is None:
         return 0.0
     return max(0.0, (horizon if to is None else min(to, horizon)) - since)
@@ -158,5 +159,5 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def averages(outcomes: Mapping[str, Sequence[Outcome]], figure: str) -> dict[str, list[float]]:
-    """Return one figure of every arm, a value a round."""
+    """Return one figure of every arm, one value per round."""
     return {arm: [float(getattr(each, figure)) for each in of] for arm, of in outcomes.items()}

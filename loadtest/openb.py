@@ -1,7 +1,7 @@
-"""Nodes and pods after Alibaba's openb log, scaled down: what every arm of a comparison is given.
+"""Nodes and pods sampled from Alibaba's openb log, scaled down: the input of every arm.
 
-Reads the log and draws from it, by a seed; knows no cluster. Only pods that ask for whole GPUs are
-drawn, for the stock scheduler knows no parts of one, and so only nodes that have GPUs are used.
+Sampling is repeatable by a seed. Only pods that request whole GPUs are sampled, because the
+default scheduler does not support parts of one. Only nodes with GPUs are used.
 """
 
 from __future__ import annotations
@@ -12,22 +12,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from app.sim.fleet import Machine, read_fleet
-from app.sim.rows import Row, read_rows
+from app.sim.replay.csv_rows import CsvRow, read_rows
+from app.sim.replay.machines import Machine, read_fleet
 from loadtest.load import BenchFailed
 
 GIB = 1024**3
 MODEL = "gpu_model"
 LONGEST = 3600.0
-"""Runs are cut to so many seconds of the log: it holds some of months, which no bench waits for."""
+"""Longest run time in seconds of the log. Longer ones, up to months, are cut."""
 
 FASTER = 60.0
-"""Seconds of the log in one of the bench."""
+"""Seconds of the log per second of the benchmark."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What one pod asks for: devices, millicores, bytes; on one of these models, or any."""
+    """Request of one pod: devices, millicores, bytes, and the allowed models (empty: any)."""
 
     gpus: int
     cpu: int
@@ -37,7 +37,7 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """One pod: when it comes, and how long it runs once it is bound, in seconds of the bench."""
+    """One pod: arrival `at`, and run time after binding, in seconds of the benchmark."""
 
     shape: Shape
     runs: float
@@ -45,9 +45,9 @@ class Arrival:
 
 
 def machines(path: Path, count: int) -> tuple[Machine, ...]:
-    """Return `count` machines in the mix of a file, by largest remainder; only those with GPUs.
+    """Return `count` GPU machines in the proportions of a file, by largest remainder.
 
-    They are called openb-KIND-NUMBER.
+    Their names are openb-KIND-NUMBER.
     """
     kinds = Counter(replace(each, name="") for each in read_fleet(path).machines if each.gpus)
     exact = {kind: number * count / kinds.total() for kind, number in kinds.items()}
@@ -63,9 +63,9 @@ def machines(path: Path, count: int) -> tuple[Machine, ...]:
 
 
 def templates(path: Path, fleet: Sequence[Machine]) -> list[Arrival]:
-    """Return the pods of a log that ask for whole GPUs and fit an empty machine of these.
+    """Return the pods of a log that request whole GPUs and fit an empty machine of `fleet`.
 
-    They name only models that there are.
+    Models that do not exist in `fleet` are removed.
     """
     found = []
     known = {machine.model for machine in fleet}
@@ -82,12 +82,12 @@ def templates(path: Path, fleet: Sequence[Machine]) -> list[Arrival]:
 
 
 def fits(shape: Shape, machine: Machine) -> bool:
-    """Tell whether a pod fits this machine while it is empty."""
+    """Return whether a pod fits this machine if it is empty."""
     return times(shape, machine, machine.gpus, machine.cpu, machine.memory) > 0
 
 
 def times(shape: Shape, machine: Machine, gpus: int, cpu: int, memory: int) -> int:
-    """Return how many such pods fit into what is free of a machine."""
+    """Return how many pods of this shape fit into the free capacity of a machine."""
     if shape.models and machine.model not in shape.models:
         return 0
     most = gpus // shape.gpus
@@ -104,9 +104,10 @@ def draw(
     several: float | None = None,
     most: int | None = None,
 ) -> list[Arrival]:
-    """Draw pods with replacement until they ask for `work` device-seconds, or are `most`; no times.
+    """Sample pods with replacement until they request `work` device-seconds, or are `most`.
 
-    `several`: the part of all GPUs that pods of more than one GPU ask for; None: as in the log.
+    `several` is the part of all requested GPUs that belongs to multi-GPU pods; None means the
+    mix of the log. The pods have no arrival times yet. Raises BenchFailed.
     """
     dice = random.Random(seed)
     many = [pod for pod in pods if pod.shape.gpus > 1]
@@ -125,9 +126,9 @@ def draw(
 
 
 def spread(pods: Sequence[Arrival], devices: int, load: float, seed: int) -> list[Arrival]:
-    """Return the pods with random times of arrival, in order.
+    """Return the pods with random arrival times, in order.
 
-    They arrive over so long that they ask for `load` times the device-seconds there are meanwhile.
+    The period is chosen so that they request `load` times the device-seconds available in it.
     """
     work = sum(pod.shape.gpus * pod.runs for pod in pods)
     span = work / (load * devices)
@@ -136,7 +137,7 @@ def spread(pods: Sequence[Arrival], devices: int, load: float, seed: int) -> lis
     return [replace(pod, at=at) for pod, at in zip(pods, moments, strict=True)]
 
 
-def _shape(row: Row, gpus: int) -> Shape:
+def _shape(row: CsvRow, gpus: int) -> Shape:
     written = (model.strip().lower() for model in row.text(MODEL).split("|"))
     return Shape(
         gpus,

@@ -1,4 +1,4 @@
-"""How much of a cluster of many kinds of nodes stays unusable when nothing but packing counts."""
+"""Unallocated GPUs on a heterogeneous cluster if pods arrive and never end: packing only."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 
-from app.dev.progress import Told
+from app.devcluster.progress import Told
 from loadtest.figures import Compared, Measure, Series, Target
 from loadtest.philly import traces
 
@@ -16,7 +16,7 @@ MOST = Target(most=5.5)
 
 
 def measure(progress: Told, decisions: int | None, rounds: int | None) -> Measure:
-    """Fill the openb cluster with pods drawn from its log, once for each seed."""
+    """Fill the openb cluster with pods sampled from its log, once for each seed."""
     seeds = rounds or SEEDS
     with progress.step(f"packing, pods on the models they name, {seeds} seeds"):
         named = left_over(seeds)
@@ -43,7 +43,7 @@ def measure(progress: Told, decisions: int | None, rounds: int | None) -> Measur
 
 
 def left_over(seeds: int, *flags: str) -> tuple[float, ...]:
-    """Return the part of all GPUs, in per cent, that no pod got, for each seed."""
+    """Return the unallocated GPUs in percent for each seed."""
     pods, nodes = traces() / "openb_2023.csv.gz", traces() / "openb_nodes.csv"
     asked = [str(pods), "--nodes", str(nodes), "--pack", "--seeds", str(seeds), *flags]
     command = [sys.executable, "-m", "app", "replay", *asked, "--output", "json"]

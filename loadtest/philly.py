@@ -1,4 +1,4 @@
-"""How long the command takes to replay a whole log of a real cluster, in virtual time."""
+"""Duration of `fairgate replay` for the whole log of a real cluster."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 import time
 from pathlib import Path
 
-from app.dev.progress import Told
+from app.devcluster.progress import Told
 from loadtest.figures import Compared, Measure, Series, Target
 from loadtest.load import BenchFailed
 
@@ -34,7 +34,7 @@ def log() -> Path:
 
 
 def measure(progress: Told, decisions: int | None, rounds: int | None) -> Measure:
-    """Replay the Philly log, start-up of the command and its report included."""
+    """Replay the Philly log, including the start of the command and its report."""
     rounds = rounds or ROUNDS
     command = [sys.executable, "-m", "app", "replay", str(log()), "--gpus", str(GPUS), "--flat"]
     taken = []

@@ -1,7 +1,7 @@
-"""What placement is worth: one load on one cluster, by the stock scheduler and through Fairgate.
+"""Effect of placement: the same load on a cluster with the default scheduler and with Fairgate.
 
-Runs the arms and makes the tables. The load is `openb`'s, the figures `occupancy`'s; both are the
-same for every arm, and so are the nodes, the client and the pods.
+Runs the arms and builds the tables. `openb` samples the load, `occupancy` computes the figures.
+Load, nodes, client and pods are the same for every arm.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import Any
 
 import uvloop
 
-from app.dev import folder as folders
-from app.dev.cluster import Cluster
-from app.dev.interrupt import orderly
-from app.dev.nodes import GPU, NodeGroup
-from app.dev.options import Options
-from app.dev.progress import Told
+from app.devcluster import state_dir as folders
+from app.devcluster.cluster import LocalCluster
+from app.devcluster.cluster_options import ClusterOptions
+from app.devcluster.nodes import GPU, NodeGroup
+from app.devcluster.progress import Told
+from app.devcluster.signals import orderly
 from app.kube.client import Client
-from app.sim.fleet import Machine
+from app.sim.replay.machines import Machine
 from loadtest import load, openb, profiles
 from loadtest.figures import Compared, Measure, Series, Target, columns, ratio, turns
 from loadtest.ground import API
@@ -36,19 +36,19 @@ SPAN = 90.0
 """Seconds over which pods arrive."""
 
 LOAD = 1.2
-"""Device-seconds asked for while pods arrive, of those there are."""
+"""Ratio of requested to available device-seconds while pods arrive."""
 
 HALF = 0.5
 TAIL = 0.5
-"""The part of the time of arrivals for which an arm is watched on."""
+"""Further observation of an arm, as a part of its arrival time."""
 
 STOCK, FAIRGATE = "bench-stock", "bench-fairgate"
-"""Namespaces; Fairgate leaves the first alone."""
+"""Namespaces; the first is exempt from Fairgate."""
 
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """How pods are placed: by which scheduler profile, and whether through Fairgate."""
+    """How pods are placed: the scheduler profile, and whether Fairgate holds them first."""
 
     title: str
     profile: str
@@ -64,7 +64,7 @@ ARMS = {
 MIXES = {None: "pods as in the log", HALF: "pods of several GPUs ask for half of all"}
 
 FIGURES = (
-    # field, what it is called, unit, how it is shown, what is promised over the stock scheduler
+    # field, title, unit, factor for display, target relative to the default scheduler
     ("used", "use", "%", 100.0, Target(least=1.3)),
     ("wait", "mean wait", "s", 1.0, Target(most=0.8)),
     ("wait_several", "of several GPUs", "s", 1.0, None),
@@ -77,13 +77,13 @@ COMPARED = ("used", "wait", "completed", "unusable")
 
 
 def measure(progress: Told, pods: int | None, rounds: int | None) -> list[Measure]:
-    """Run every arm, `rounds` times (None: as usual) for each mix, with `pods` pods at most."""
+    """Run every arm `rounds` times (None means the default) per mix, with at most `pods` pods."""
     fleet = openb.machines(traces() / "openb_nodes.csv", NODES)
     known = openb.templates(traces() / "openb_2023.csv.gz", fleet)
-    cluster = Cluster(folders.own_folder("bench"))
+    cluster = LocalCluster(folders.own_folder("bench"))
     with orderly():
         try:
-            cluster.up(Options(groups=_groups(fleet), exempt=(STOCK,)), progress)
+            cluster.up(ClusterOptions(groups=_groups(fleet), exempt=(STOCK,)), progress)
             run = _Run(cluster, fleet, known, pods, rounds or ROUNDS, progress)
             return uvloop.run(run.measure())
         finally:
@@ -92,11 +92,11 @@ def measure(progress: Told, pods: int | None, rounds: int | None) -> list[Measur
 
 
 class _Run:
-    """All arms, on a cluster that is up."""
+    """All arms on a running cluster."""
 
     def __init__(
         self,
-        cluster: Cluster,
+        cluster: LocalCluster,
         fleet: Sequence[Machine],
         known: Sequence[Arrival],
         pods: int | None,
@@ -149,14 +149,14 @@ def arrivals(
     seed: int,
     most: int | None,
 ) -> list[Arrival]:
-    """Return the load of one round of a mix, with `most` pods at most."""
+    """Return the load of one round of a mix, with at most `most` pods."""
     devices = sum(machine.gpus for machine in fleet)
     drawn = openb.draw(known, LOAD * devices * SPAN, seed, several=several, most=most)
     return openb.spread(drawn, devices, LOAD, seed)
 
 
 def times_of(pods: Sequence[Arrival]) -> tuple[float, float]:
-    """Return for how long pods arrive, and until when they are watched."""
+    """Return the end of the arrivals and the end of the observation, in seconds."""
     return pods[-1].at, pods[-1].at * (1 + TAIL)
 
 
@@ -167,7 +167,7 @@ def _pool(model: str) -> dict[str, Any]:
 
 
 def _groups(fleet: Sequence[Machine]) -> tuple[NodeGroup, ...]:
-    """Return the nodes to be: a group for each kind of machine, which are named like its nodes."""
+    """Return one node group per kind of machine, so that nodes have the names of the machines."""
     kinds = {machine.name.rpartition("-")[0]: machine for machine in fleet}
     count = Counter(machine.name.rpartition("-")[0] for machine in fleet)
     return tuple(
@@ -193,7 +193,7 @@ def table(
     titles: Mapping[str, str],
     outcomes: Mapping[str, Sequence[Outcome]],
 ) -> Measure:
-    """Return the figures of all arms by their titles, and what Fairgate is next to the others."""
+    """Return the figures of all arms, and the ratios of Fairgate to the other arms."""
     figures: list[Series] = []
     ratios: list[Compared] = []
     for field, what, unit, shown, promised in FIGURES:

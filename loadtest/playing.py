@@ -1,6 +1,6 @@
-"""Plays a load of timed pods on a cluster, and notes what a watch sees of each: bound, ended.
+"""Creates timed pods on a cluster, and records when a watch sees each ungated, bound and ended.
 
-The same for every arm of a comparison; knows nothing of who binds the pods.
+The same for every arm, and independent of the scheduler.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from typing import Any
 
 import msgspec
 
-from app import wire
 from app.core.errors import ClusterUnavailable
-from app.core.model import ANNOTATION_POOLS
-from app.dev.nodes import GPU
+from app.core.well_known import ANNOTATION_POOLS
+from app.devcluster.nodes import GPU
+from app.k8s_types import objects
 from app.kube.client import Client
 from loadtest import load
 from loadtest.occupancy import Seen
@@ -23,12 +23,12 @@ from loadtest.openb import MODEL, Arrival, Shape
 
 RUNTIME = "kwok.fairgate.dev/runtime"
 READY_SECONDS, SILENCE = 90.0, 120.0
-_change = msgspec.json.Decoder(wire.Change[wire.Pod])
-_page = msgspec.json.Decoder(wire.Page[wire.Bare])
+_change = msgspec.json.Decoder(objects.Change[objects.PodObject])
+_page = msgspec.json.Decoder(objects.ListPage[objects.Bare])
 
 
 async def until_it_binds(client: Client, namespace: str) -> None:
-    """Return once a pod of the namespace was bound, and is gone again: everything works."""
+    """Return after a probe pod of the namespace was bound and deleted: all components work."""
     small = Arrival(Shape(1, 100, 0), 1.0)
     await load.create_pod(client, namespace, pod("probe", small))
 
@@ -43,13 +43,13 @@ async def until_it_binds(client: Client, namespace: str) -> None:
 async def play(
     client: Client, namespace: str, arrivals: Sequence[Arrival], seen: list[Seen], horizon: float
 ) -> None:
-    """Create every pod in its time, and watch them until the horizon."""
+    """Create every pod at its time, and watch the pods until `horizon`."""
     path = load.pods_path(namespace)
     page = _page.decode(await client.request("GET", path, query=[("limit", "1")]))
     began = time.monotonic()
 
     async def watch(version: str) -> None:
-        while True:  # the API server ends a watch whose reader falls behind
+        while True:  # the API server ends a watch if its reader falls behind
             query = [("watch", "true"), ("resourceVersion", version)]
             async with client.stream(path, query, read_timeout=SILENCE) as lines:
                 async for line in lines:
@@ -69,7 +69,7 @@ async def play(
 
 
 def hear(line: bytes, seen: list[Seen], now: float) -> str:
-    """Note what a line of the watch tells of a pod; return how far the watch has come."""
+    """Record the state of a pod from a line of the watch; return its resource version."""
     change = _change.decode(line)
     if change.type == "ERROR":
         raise ClusterUnavailable("the watch of the measure was ended by the API server.")
@@ -87,7 +87,7 @@ def hear(line: bytes, seen: list[Seen], now: float) -> str:
 
 
 def pod(name: str, arrival: Arrival) -> bytes:
-    """Return a pod as its owner would write it, the same in every arm."""
+    """Return a pod as its user would write it, the same in every arm."""
     shape = arrival.shape
     requests = {"cpu": f"{shape.cpu}m", "memory": str(shape.memory)}
     resources = {"requests": requests, "limits": {GPU: shape.gpus}}
@@ -101,7 +101,7 @@ def pod(name: str, arrival: Arrival) -> bytes:
         terms = {"nodeSelectorTerms": [{"matchExpressions": wanted}]}
         required = {"requiredDuringSchedulingIgnoredDuringExecution": terms}
         spec["affinity"] = {"nodeAffinity": required}
-        notes[ANNOTATION_POOLS] = ",".join(shape.models)  # pools are called like models
+        notes[ANNOTATION_POOLS] = ",".join(shape.models)  # pools have the names of models
     metadata = {"name": name, "annotations": notes}
     return msgspec.json.encode(
         {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}

@@ -1,4 +1,4 @@
-"""The stock scheduler of a local cluster, restarted with another of its own profiles."""
+"""Restarts the default scheduler of a local cluster with other profiles."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from typing import Any
 import msgspec
 import yaml
 
-from app.dev.build import SOURCE
-from app.dev.cluster import Cluster
-from app.tls.issue import write_private
+from app.devcluster.cluster import LocalCluster
+from app.devcluster.go_build import SOURCE
+from app.tls.certificate_authority import write_private
 
 SCHEDULER = "kube-scheduler"
 PACKING = SOURCE / "docs" / "examples" / "scheduler-most-allocated.yaml"
-"""The file that the documentation offers to whoever wants the scheduler itself to pack."""
+"""The documented example of a scheduler that packs pods."""
 
 
 def profiles(name: str) -> list[dict[str, Any]]:
-    """Return the scheduler's profiles: `default`, none but its own, or `most`, which packs."""
+    """Return the scheduler's profiles: empty for `default`, or packing for `most`."""
     if name == "default":
         return []
     found: list[dict[str, Any]] = yaml.safe_load(PACKING.read_text())["profiles"]
     return found
 
 
-def restart(cluster: Cluster, name: str) -> None:
-    """Restart the scheduler with these profiles; it may not schedule yet."""
+def restart(cluster: LocalCluster, name: str) -> None:
+    """Restart the scheduler with these profiles. It may not be ready yet."""
     path = _configuration(cluster)
     document: dict[str, Any] = msgspec.json.decode(path.read_bytes())
     document["profiles"] = profiles(name)
@@ -34,5 +34,5 @@ def restart(cluster: Cluster, name: str) -> None:
     cluster.restart(SCHEDULER)
 
 
-def _configuration(cluster: Cluster) -> Path:
+def _configuration(cluster: LocalCluster) -> Path:
     return cluster.folder / "config" / "scheduler.json"

@@ -1,7 +1,7 @@
-"""REST reads a second while ten thousand pods wait, next to `/livez` of the same server.
+"""REST reads per second with ten thousand waiting pods, compared with `/livez` of the same server.
 
-A real service process answers over TLS, on a real cluster that is full. What a read costs beyond
-HTTP is the ratio to `/livez`, which asks the same server for nothing.
+A real service process answers over TLS, on a full cluster. `/livez` costs only HTTP, so the ratio
+to it shows the cost of a read itself.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from functools import partial
 
 import aiohttp
 
-from app.dev.nodes import GPU
+from app.devcluster.nodes import GPU
 from loadtest import load
 from loadtest.figures import Measure, columns, percentile, rate, ratio, turns
 from loadtest.ground import NODES, Ground
@@ -26,7 +26,7 @@ PODS = 10_000
 ROUNDS = 5
 TENANTS = 20
 REQUESTS = 300
-"""A turn. Each connection is a caller of its own, so that nobody reads more than anybody may."""
+"""Requests per turn. Each connection has its own caller, so that no caller exceeds its rate."""
 
 WARM_UP = 60
 PATIENCE_SECONDS = 120.0
@@ -60,7 +60,7 @@ Taken = dict[str, list[float]]
 
 
 async def measure(ground: Ground, pods: int | None, rounds: int | None) -> Measure:
-    """Read while `pods` pods wait, `rounds` times; None: as many as usual."""
+    """Read while `pods` pods wait, `rounds` times; None means the default."""
     pods, rounds = pods or PODS, rounds or ROUNDS
     namespaces = [f"bench-read-{number:02}" for number in range(TENANTS)]
     each = -(-pods // TENANTS)
@@ -105,7 +105,7 @@ def _told(rates: Taken, slowest: Taken, pods: int, rounds: int) -> Measure:
 
 
 def _paths(arm: str, namespaces: Sequence[str], names: Sequence[str]) -> Iterator[str]:
-    """Return what to read, one after another, without end."""
+    """Return an endless iterator of paths to read."""
     if arm == "mixed":
         parts = [_paths(each, namespaces, names) for each in READS]
         return itertools.chain.from_iterable(zip(*parts, strict=True))
@@ -117,7 +117,7 @@ def _paths(arm: str, namespaces: Sequence[str], names: Sequence[str]) -> Iterato
 
 
 async def _fill(ground: Ground, namespaces: Sequence[str], each: int) -> None:
-    """Take all GPUs, and let pods of every tenant wait."""
+    """Occupy all GPUs, and create waiting pods of every tenant."""
     whole = NODES.capacity[GPU]
     await load.create_namespace(ground.client, WALL)
     await load.create_pods(
@@ -137,7 +137,7 @@ async def _fill(ground: Ground, namespaces: Sequence[str], each: int) -> None:
 
 @asynccontextmanager
 async def _readers(ground: Ground) -> AsyncIterator[list[aiohttp.ClientSession]]:
-    """Enter with a session for each caller, once RBAC lets them in."""
+    """Yield a session for each caller after RBAC allows its requests."""
     names = [f"reader-{number:02}" for number in range(load.CONNECTIONS)]
     role = {"apiVersion": "rbac.authorization.k8s.io/v1", "metadata": {"name": ROLE}}
     await load.create(ground.client, f"{RBAC}/clusterroles", {**role, "rules": RULES})
@@ -176,7 +176,10 @@ async def _is_let_in(session: aiohttp.ClientSession) -> bool:
 async def _turn(
     readers: Sequence[aiohttp.ClientSession], paths: Iterator[str], requests: int
 ) -> tuple[float, list[float]]:
-    """Send so many requests; return the seconds of all, and of each."""
+    """Send the requests; return the total seconds, and the seconds of each.
+
+    Raises BenchFailed for a status other than 200.
+    """
     waits: list[float] = []
     left = iter(range(requests))
 

@@ -1,6 +1,6 @@
-"""How soon Fairgate is itself again after a fault: the fault tests, timed against what is promised.
+"""Recovery times of Fairgate after faults, compared with the promised times.
 
-Plays tests of tests/faults in a process of their own, and judges the times that they noted.
+Runs tests of tests/faults in a child process, and compares the times that they record.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree
 
-from app.dev.progress import Told
+from app.devcluster.progress import Told
 from loadtest.figures import Compared, Measure, Series, Target
 from loadtest.load import BenchFailed
 
@@ -26,7 +26,7 @@ LAST = 1000
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """A time that is promised: which tests note it, under what words, and how long it may be."""
+    """A promised time: the tests and the records that measure it, and the limit in seconds."""
 
     title: str
     file: str
@@ -35,7 +35,7 @@ class Promise:
     most: float
 
     def is_in(self, test: str, noted: str) -> bool:
-        """Tell whether what a test noted is this."""
+        """Return whether a record of a test belongs to this promise."""
         return test.startswith(self.test) and re.search(self.noted, noted) is not None
 
 
@@ -47,11 +47,11 @@ PROMISES = (
     Promise("leader stops: another leads", "hand_over", "test_another_leads_soon[p", "leads", 2),
     Promise("leader killed: another leads", "hand_over", "test_another_leads_soon[k", "leads", 3),
 )
-"""The last is the lease of that test."""
+"""The last limit is the lease duration in that test."""
 
 
 def measure(progress: Told, pods: int | None, rounds: int | None) -> Measure:
-    """Play the tests, and return the times; `pods` is of no concern here. Raises BenchFailed."""
+    """Run the tests and return the times; `pods` is ignored. Raises BenchFailed."""
     noted: list[tuple[str, str, float]] = []
     for number in range(1, (rounds or ROUNDS) + 1):
         with progress.step(f"recovery, round {number} of {rounds or ROUNDS} (about 4 minutes)"):
@@ -69,11 +69,11 @@ def measure(progress: Told, pods: int | None, rounds: int | None) -> Measure:
 
 
 def _play() -> list[tuple[str, str, float]]:
-    """Run the tests once; return what each noted."""
+    """Run the tests once; return test, name and seconds of each record. Raises BenchFailed."""
     files = sorted({f"tests/faults/test_{promise.file}.py" for promise in PROMISES})
     with tempfile.TemporaryDirectory() as folder:
         told = Path(folder) / "noted.xml"
-        # The newer family of reports has no place for what a test notes.
+        # The newer report format has no properties of a test.
         report = (f"--junitxml={told}", "-o", "junit_family=xunit1")
         command = [sys.executable, "-m", "pytest", "-q", *report, *files]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)

@@ -1,6 +1,6 @@
-"""Releases per second: a full queue let go by the leader, against bare patches of one client.
+"""Releases per second: the leader releases a full queue, compared with bare patches of a client.
 
-Scheduler, controllers and KWOK nodes run in both arms. Both are timed by a watch from outside.
+Scheduler, controllers and KWOK nodes run in both arms. An independent watch times both.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ HELD = "bench-held"
 
 
 async def measure(ground: Ground, pods: int | None, rounds: int | None) -> Measure:
-    """Let `pods` held pods go in each arm, in each round; None: as many as usual."""
+    """Release `pods` held pods in each arm and round; None means the default."""
     pods, rounds = pods or PODS, rounds or ROUNDS
     if pods > GPUS:
         raise load.BenchFailed(f"The cluster has room for {GPUS} pods; ask for no more by --pods.")
@@ -54,7 +54,7 @@ async def measure(ground: Ground, pods: int | None, rounds: int | None) -> Measu
 
 
 async def _bare(ground: Ground, pods: int) -> float:
-    """Take the bench's own gate off so many pods; return the seconds it took."""
+    """Remove the gate of the benchmark from `pods` pods; return the seconds taken."""
     names = load.names(pods)
     bodies = [load.pod(name, gated=True) for name in names]
     await load.create_pods(ground.client, BARE, bodies)
@@ -68,7 +68,7 @@ async def _bare(ground: Ground, pods: int) -> float:
 
 
 async def _fairgate(ground: Ground, pods: int) -> float:
-    """Un-pause a tenant with so many held pods; return the seconds until all were released."""
+    """Unpause a tenant with `pods` held pods; return the seconds until all are released."""
     await ground.hold(HELD)
     bodies = [load.pod(name, gated=False) for name in load.names(pods)]
     await load.create_pods(ground.client, HELD, bodies)
@@ -85,11 +85,11 @@ _TURNS = {"bare": _bare, "fairgate": _fairgate}
 
 
 async def _settle(ground: Ground, namespace: str) -> None:
-    """Leave the box as it was: no pods, and a leader that knows of it."""
+    """Delete all pods, and wait until the leader has counted that."""
     await load.clear(ground.client, [namespace])
     await load.until(ground.is_empty, "the leader still counts pods that are gone")
 
 
 def _limit(pods: int) -> float:
-    """Seconds after which a turn is given up: at ten pods a second something is broken."""
+    """Timeout of a turn in seconds. Less than ten pods per second means a defect."""
     return 10.0 + pods / 10

@@ -1,4 +1,4 @@
-"""The report: one run as JSON, or as tables for a person. Measures nothing, decides nothing."""
+"""Report of one run, as JSON or as text tables."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from loadtest.figures import Compared, Measure, Series
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """One run: what was measured, on what, by which command."""
+    """One run: its measures, machine, versions and command."""
 
     command: str
     machine: Mapping[str, str]
@@ -78,7 +78,7 @@ def _verdict(compared: Compared) -> str:
 
 
 def number(value: float) -> str:
-    """Write a figure with as many digits as a reader can use."""
+    """Format a figure with up to three significant digits."""
     if value >= 100:
         return f"{value:.0f}"
     return f"{value:.1f}" if value >= 10 else f"{value:.2f}"

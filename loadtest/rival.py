@@ -1,6 +1,6 @@
-"""The no-op webhook in Go: built once, served over TLS, and asked about pods of some namespaces.
+"""The no-op webhook in Go that Fairgate's webhook is compared with.
 
-It is what Fairgate's webhook is measured against. It lives and ends with the cluster's processes.
+It is built once and served over TLS for some namespaces. It ends with the cluster's processes.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from app.core.errors import ToolMissing
-from app.dev.build import cache_folder
-from app.dev.processes import Processes, Program
-from app.dev.ready import free_ports, until
-from app.tls.issue import new_authority, write_private
+from app.devcluster.go_build import cache_folder
+from app.devcluster.processes import Processes, Program
+from app.devcluster.readiness import free_ports, until
+from app.tls.certificate_authority import new_authority, write_private
 
 SOURCE = Path(__file__).parent / "noop"
 GATE = "example.com/noop"
@@ -30,7 +30,7 @@ BUILD_SECONDS = 300
 
 
 def build() -> Path:
-    """Return the program, built first if its sources changed since. Raises ToolMissing."""
+    """Return the program. Build it first if its sources have changed. Raises ToolMissing."""
     sources = sorted(path for path in SOURCE.iterdir() if path.suffix in (".go", ".mod"))
     digest = hashlib.sha256()
     for path in sources:
@@ -63,9 +63,9 @@ def build() -> Path:
 
 
 def start(folder: Path) -> dict[str, Any]:
-    """Start it as one more process of the cluster in this folder; return how to call it.
+    """Start it as a process of the cluster in this folder.
 
-    What is returned is the `clientConfig` of a webhook configuration.
+    Returns the `clientConfig` for a webhook configuration.
     """
     program = build()
     own = folder / "noop"
@@ -93,9 +93,9 @@ def start(folder: Path) -> dict[str, Any]:
 def configuration(
     name: str, client_config: dict[str, Any], namespace: str, conditions: list[dict[str, str]]
 ) -> dict[str, Any]:
-    """Return the webhook configuration that asks it about new pods of one namespace.
+    """Return the webhook configuration that calls it for new pods of one namespace.
 
-    `conditions`: the matchConditions under which it is asked; none: always.
+    `conditions` are its matchConditions; empty means always.
     """
     only = {"key": "kubernetes.io/metadata.name", "operator": "In", "values": [namespace]}
     rule = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"]}

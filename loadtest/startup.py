@@ -1,7 +1,7 @@
 """Start with a full cluster: seconds to the first release and to a hand-over, and memory.
 
-A cluster of its own, filled before Fairgate comes into it: the pods are written as Fairgate would
-have left them, so that a hundred thousand of them take minutes and not an hour.
+Brings up its own cluster and fills it before Fairgate is installed. The pods are created as
+Fairgate would have left them, so that a hundred thousand pods take minutes and not an hour.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from typing import Any
 import msgspec
 import uvloop
 
-from app import wire
-from app.core.model import GATE
-from app.dev import folder as folders
-from app.dev.cluster import Cluster
-from app.dev.fairgate import ops_url
-from app.dev.interrupt import orderly
-from app.dev.nodes import GPU, NodeGroup
-from app.dev.options import Options
-from app.dev.processes import Process
-from app.dev.progress import Told
+from app.core.well_known import GATE
+from app.devcluster import state_dir as folders
+from app.devcluster.cluster import LocalCluster
+from app.devcluster.cluster_options import ClusterOptions
+from app.devcluster.fairgate_install import ops_url
+from app.devcluster.nodes import GPU, NodeGroup
+from app.devcluster.processes import ChildProcess
+from app.devcluster.progress import Told
+from app.devcluster.signals import orderly
+from app.k8s_types import objects
 from app.kube.client import Client
 from loadtest import load
 from loadtest.figures import Compared, Measure, Series, Target
@@ -37,7 +37,7 @@ NAME = "startup"
 HELD, USING, USERS = 100_000, 5_000, 2_000
 ROUNDS = 2
 ROOM = 100
-"""Pods that end while nobody leads, so that there is something to release."""
+"""Pods that end while there is no leader, so that pods can be released."""
 
 GPUS = 256
 ROOM_OF_NODE = {"cpu": "256", "memory": "1024Gi", "pods": "1000", GPU: str(GPUS)}
@@ -45,8 +45,8 @@ NAMESPACES = tuple(f"bench-start-{number:02}" for number in range(50))
 LIMIT = 600.0
 FIRST_RELEASE, MEMORY, HAND_OVER = Target(most=30), Target(most=400), Target(most=2)
 
-_change = msgspec.json.Decoder(wire.Change[wire.Pod])
-_page = msgspec.json.Decoder(wire.Page[wire.Bare])
+_change = msgspec.json.Decoder(objects.Change[objects.PodObject])
+_page = msgspec.json.Decoder(objects.ListPage[objects.Bare])
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +60,13 @@ class _Start:
 
 
 def measure(progress: Told, pods: int | None, rounds: int | None) -> Measure:
-    """Start a controller with `pods` held pods, `rounds` times; None: as many as usual."""
+    """Start a controller with `pods` held pods, `rounds` times; None means the default."""
     pods, rounds = pods or HELD, rounds or ROUNDS
-    cluster = Cluster(folders.own_folder("bench"))
+    cluster = LocalCluster(folders.own_folder("bench"))
     with orderly():
         try:
             group = NodeGroup("bench-node", USING // GPUS + 1, ROOM_OF_NODE)
-            cluster.up(Options(groups=(group,), fairgate=False), progress)
+            cluster.up(ClusterOptions(groups=(group,), fairgate=False), progress)
             starts = uvloop.run(_measure(cluster, group, pods, rounds, progress))
         finally:
             with progress.step("Taking the cluster down"):
@@ -96,7 +96,7 @@ def _figure(title: str, unit: str, values: list[float], target: Target) -> Compa
 
 
 async def _measure(
-    cluster: Cluster, group: NodeGroup, pods: int, rounds: int, progress: Told
+    cluster: LocalCluster, group: NodeGroup, pods: int, rounds: int, progress: Told
 ) -> list[_Start]:
     async with _client(cluster) as client:
         await _fill(client, group, pods, progress)
@@ -110,7 +110,7 @@ async def _measure(
 
 
 @asynccontextmanager
-async def _client(cluster: Cluster) -> AsyncIterator[Client]:
+async def _client(cluster: LocalCluster) -> AsyncIterator[Client]:
     client = await Client.connect(cluster.kubeconfig, pool_size=load.CONNECTIONS + 1)
     try:
         yield client
@@ -119,7 +119,7 @@ async def _client(cluster: Cluster) -> AsyncIterator[Client]:
 
 
 async def _fill(client: Client, group: NodeGroup, held: int, progress: Told) -> None:
-    """Create the pods: those that use a node first."""
+    """Create the pods; running pods come first."""
     for namespace in NAMESPACES:
         await load.create_namespace(client, namespace)
 
@@ -134,7 +134,7 @@ async def _fill(client: Client, group: NodeGroup, held: int, progress: Told) -> 
 
 
 def _pods(group: NodeGroup, held: int) -> Iterator[tuple[str, bytes]]:
-    """Return the namespace and the JSON of each pod, as Fairgate would have left it."""
+    """Yield the namespace and the JSON of each pod, as Fairgate would have left it."""
     nodes = group.names()
     for i in range(USING + held):
         uses = i < USING
@@ -152,7 +152,7 @@ def _pods(group: NodeGroup, held: int) -> Iterator[tuple[str, bytes]]:
         yield namespace, msgspec.json.encode(pod)
 
 
-async def _start(cluster: Cluster, client: Client) -> _Start:
+async def _start(cluster: LocalCluster, client: Client) -> _Start:
     await asyncio.to_thread(cluster.stop_fairgate, "controller")
     await _make_room(client)
     answer = await client.request("GET", "/api/v1/pods", query=[("limit", "1")])
@@ -172,7 +172,7 @@ async def _start(cluster: Cluster, client: Client) -> _Start:
 
 
 async def _make_room(client: Client) -> None:
-    """Delete some of the pods that run."""
+    """Delete `ROOM` running pods."""
     running = [("fieldSelector", "status.phase=Running"), ("limit", str(ROOM))]
     page = _page.decode(await client.request("GET", "/api/v1/pods", query=running))
     for item in page.items or ():
@@ -181,7 +181,7 @@ async def _make_room(client: Client) -> None:
 
 
 async def _first_release(client: Client, version: str) -> float:
-    """Return when a watch saw the first pod without a gate that no node has yet."""
+    """Return when a watch saw the first pod with neither gate nor node. Raises BenchFailed."""
     query = [("watch", "true"), ("resourceVersion", version)]
     async with (
         asyncio.timeout(LIMIT),
@@ -195,8 +195,8 @@ async def _first_release(client: Client, version: str) -> float:
     raise load.BenchFailed("The API server ended the watch before anything was released.")
 
 
-async def _leads(process: Process) -> bool:
-    """Tell whether a controller says that it leads."""
+async def _leads(process: ChildProcess) -> bool:
+    """Return whether a controller reports that it leads."""
 
     def ask() -> str:
         with urllib.request.urlopen(f"{ops_url(process)}/metrics", timeout=10) as answer:
@@ -205,8 +205,8 @@ async def _leads(process: Process) -> bool:
     return "fairgate_leader 1.0" in await asyncio.to_thread(ask)
 
 
-def _memory(process: Process, what: str) -> float:
-    """Return MiB of a process, as the kernel counts them."""
+def _memory(process: ChildProcess, what: str) -> float:
+    """Return a memory figure of a process in MiB, as reported by the kernel."""
     for line in Path(f"/proc/{process.pid}/status").read_text().splitlines():
         if line.startswith(what):
             return int(line.split()[1]) / 1024

@@ -1,8 +1,8 @@
-"""The stock scheduler in virtual time: its order and its scores of resources, and no more.
+"""Model of the default scheduler in virtual time: its order and its resource scores only.
 
-First come, first served, whatever fits starts; a node is chosen by NodeResourcesFit and, by
-default, NodeResourcesBalancedAllocation, ties at random. It is instant and forgets its back-off,
-which flatters it. A model, for many seeds; the measure on a cluster has the real one.
+First come, first served; any pod that fits starts. NodeResourcesFit and, by default,
+NodeResourcesBalancedAllocation choose the node; ties are random. Binding takes no time and there is
+no backoff, which favours the model. It serves to run many seeds; `placement` runs the real one.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ import heapq
 import random
 from collections.abc import Iterable, Sequence
 
-from app.sim.fleet import Machine
+from app.sim.replay.machines import Machine
 from loadtest.occupancy import Seen
 from loadtest.openb import Arrival, Shape, times
 
 DEVICE_WEIGHT = 10
-"""As in the profile of `profiles.PACKING`."""
+"""Weight of a device, as in the profile of `profiles.PACKING`."""
 
 
 def play(load: Sequence[Arrival], fleet: Sequence[Machine], *, most: bool, seed: int) -> list[Seen]:
-    """Return what becomes of every pod. `most`: MostAllocated in place of LeastAllocated."""
+    """Return the times and node of every pod. `most`: MostAllocated instead of LeastAllocated."""
     return _Scheduler(load, fleet, most, random.Random(seed)).play()
 
 
@@ -35,7 +35,7 @@ class _Scheduler:
         self._waiting: dict[int, None] = {}
 
     def play(self) -> list[Seen]:
-        """Play until all that can start has ended."""
+        """Play until every pod that can start has ended."""
         for number, pod in enumerate(self._load):
             self._pass_until(pod.at)
             self._waiting[number] = None
@@ -84,9 +84,9 @@ class _Scheduler:
 
 
 def _score(shape: Shape, machine: Machine, free: tuple[int, int, int], most: bool) -> float:
-    """Return what the scores of resources come to, by the default or by the profile that packs.
+    """Return the sum of the resource scores, with the default or the packing profile.
 
-    The default knows no devices. The profile counts a device ten times, and does not balance.
+    The default ignores devices. The packing profile weights a device tenfold, without balancing.
     """
     gpus = (machine.gpus - free[0] + shape.gpus) / machine.gpus
     cpu = (machine.cpu - free[1] + shape.cpu) / machine.cpu

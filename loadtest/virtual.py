@@ -1,7 +1,7 @@
-"""The comparison of `placement` in virtual time: many seeds, and nothing but placement counts.
+"""The comparison of `placement` in virtual time: many seeds, and only placement matters.
 
-Fairgate is the production engine in the simulator's World, which puts pods where the engine says;
-the stock scheduler is a model of it.
+Fairgate is the production engine in a simulated `VirtualCluster`, which uses the nodes that the
+engine chooses. The default scheduler is `stockmodel`.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from app.core.model import Millis, PoolName, Tenant, TenantName, UserName
-from app.core.resources import CPU, PODS, ManagedResources
-from app.dev.progress import Told
-from app.sim.fleet import Fleet, Machine
-from app.sim.traces import DEVICE, MEMORY, NOBODY, WHOLE
-from app.sim.work import Step, Work
-from app.sim.world import World
+from app.core.quantities import CPU, PODS, ManagedResources
+from app.devcluster.progress import Told
+from app.sim.cluster.virtual_cluster import VirtualCluster
+from app.sim.cluster.workload import SimulatedWorkload, TimelineStep
+from app.sim.replay.machines import Fleet, Machine
+from app.sim.replay.trace_files import DEVICE, MEMORY, NOBODY, WHOLE
 from loadtest import openb, placement, stockmodel
 from loadtest.figures import Measure
 from loadtest.occupancy import Outcome, Seen, sum_up
@@ -27,7 +27,7 @@ TITLES = {"stock": "stock (model)", "most": "MostAllocated (model)", "fairgate":
 
 
 def measure(progress: Told, pods: int | None, rounds: int | None) -> list[Measure]:
-    """Play `rounds` seeds (None: as usual) of each mix, with `pods` pods at most."""
+    """Play `rounds` seeds (None means the default) of each mix, with at most `pods` pods."""
     fleet = openb.machines(traces() / "openb_nodes.csv", placement.NODES)
     known = openb.templates(traces() / "openb_2023.csv.gz", fleet)
     tables = []
@@ -53,28 +53,30 @@ def _outcome(arm: str, load: Sequence[Arrival], fleet: Sequence[Machine], seed: 
 
 
 def play(load: Sequence[Arrival], machines: Sequence[Machine]) -> list[Seen]:
-    """Return what becomes of every pod through the engine, all of one user."""
+    """Return the times and node of every pod with the engine. All pods have one user."""
     fleet = Fleet(tuple(machines))
     everybody = Tenant(TenantName(NOBODY), Millis(0), namespaces=(NOBODY,))
-    world = World(ManagedResources((DEVICE,)), fleet.nodes(WHOLE), [everybody], fleet.pools)
+    world = VirtualCluster(
+        ManagedResources((DEVICE,)), fleet.nodes(WHOLE), [everybody], fleet.pools
+    )
     for number, pod in enumerate(load):
         world.add(_work(number, pod, fleet))
     _, horizon = placement.times_of(load)
-    world.run(Millis(int(horizon * 1000)))
+    world.advance_to(Millis(int(horizon * 1000)))
     seen = [Seen(pod.at) for pod in load]
     for moment in world.timeline:
         one, at = seen[int(moment.work.name)], moment.at / 1000
-        if moment.step is Step.RELEASED:
+        if moment.step is TimelineStep.RELEASED:
             one.opened = one.bound = at
             one.node = moment.nodes[0]
-        elif moment.step is Step.ENDED:
+        elif moment.step is TimelineStep.ENDED:
             one.ended = at
     return seen
 
 
-def _work(number: int, pod: Arrival, fleet: Fleet) -> Work:
+def _work(number: int, pod: Arrival, fleet: Fleet) -> SimulatedWorkload:
     shape, models = pod.shape, fleet.models or ()
-    return Work(
+    return SimulatedWorkload(
         str(number),
         TenantName(NOBODY),
         UserName(NOBODY),

@@ -1,4 +1,4 @@
-"""How long a what-if takes: everybody who waits, run forward twice, as the service does it."""
+"""Duration of a what-if: the whole backlog is run forward twice, as in the service."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import random
 from fractions import Fraction
 
 from app.core.model import Millis, TenantName, UserName
-from app.dev.progress import Told
-from app.foresight_ports import Changes
-from app.sim.run_times import Kind, Lasted, RunTimes
-from app.sim.simulations import WhatIfs
+from app.devcluster.progress import Told
+from app.ports.forecasts import WeightChanges
+from app.sim.forecast.run_times import Lasted, RunTimeClass, RunTimes
+from app.sim.forecast.what_if_service import WhatIfs
 from loadtest.crowd import GPUS_A_NODE, NODES, TENANTS, USERS, Crowd
 from loadtest.figures import Compared, Measure, Series, Target
 
@@ -21,13 +21,13 @@ HOURS = 4.0
 RUNS = 2000
 MEAN_MS = 3_600_000
 SECONDS = 120.0
-"""The service stops earlier; here the figure is wanted, whatever it is."""
+"""Time limit. The service has a shorter one, but the measure needs the real duration."""
 
 MOST_SECONDS = Target(most=5)
 
 
 def measure(progress: Told, decisions: int | None, rounds: int | None) -> Measure:
-    """Ask what a higher weight would change, again and again."""
+    """Ask repeatedly for the effect of a higher weight. `decisions` is the number of pods."""
     pods, rounds = decisions or PODS, rounds or ROUNDS
     with progress.step(f"whatif: {pods:,} pods begin to wait"):
         crowd = Crowd(pods)
@@ -54,18 +54,20 @@ async def _ask(crowd: Crowd, rounds: int, progress: Told) -> list[float]:
     taken = []
     for number in range(1, rounds + 1):
         with progress.step(f"whatif, round {number} of {rounds}"):
-            found = await simulations.compare(Changes({TenantName("team-001"): Fraction(3)}), HOURS)
+            found = await simulations.compare(
+                WeightChanges({TenantName("team-001"): Fraction(3)}), HOURS
+            )
         taken.append(found.seconds)
     await simulations.close()
     return taken
 
 
 def _learned() -> RunTimes:
-    """Return runs of many users, as a service knows them after a day."""
+    """Return run times of many users, as a service has learned them after a day."""
     dice, runs = random.Random(1), RunTimes()
     for number in range(RUNS):
         tenant = TenantName(f"team-{number % TENANTS:03}")
         user = UserName(f"user-{number % (USERS - 3):03}@example.com")
         lasted = Millis(1000 + int(dice.expovariate(1 / MEAN_MS)))
-        runs.learn(Lasted(Kind(tenant, user, 1), lasted))
+        runs.learn(Lasted(RunTimeClass(tenant, user, 1), lasted))
     return runs

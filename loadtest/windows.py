@@ -1,6 +1,6 @@
-"""What fairness brings on a real log: the figures of its windows, run by the public command.
+"""Fairness figures on windows of a real log, measured by the public command.
 
-One row of figures a window; a target must hold in every run, never in their mean.
+One table per window. A target must be met in every run, not only on average.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from app.dev.progress import Told
+from app.devcluster.progress import Told
 from loadtest.figures import Compared, Measure, Series, Target
 from loadtest.philly import log
 
@@ -28,7 +28,7 @@ P4 = ("--gpus", "320", "--from", "4204619", "--for", "345600", "--tenant", "vcb4
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """One table: a title, the runs it is taken over, and what must hold in each of them."""
+    """One table: its title, its runs, and the bounds that each run must meet."""
 
     title: str
     runs: tuple[tuple[str, ...], ...]
@@ -38,7 +38,7 @@ class Window:
 
 
 def shifts(window: Sequence[str]) -> tuple[tuple[str, ...], ...]:
-    """Return a window as it is, and with arrivals shifted at random by up to half a minute."""
+    """Return the window, and copies with arrivals shifted at random by up to half a minute."""
     seeds = range(1, SHIFTS + 1)
     return (tuple(window), *((*window, "--jitter", "30s", "--seed", str(n)) for n in seeds))
 
@@ -54,7 +54,7 @@ WINDOWS = (
 
 
 def measure(progress: Told, decisions: int | None, rounds: int | None) -> list[Measure]:
-    """Replay every window. The numbers of decisions and rounds do not apply."""
+    """Replay every window. `decisions` and `rounds` are ignored."""
     return [_table(window, progress) for window in WINDOWS]
 
 
@@ -86,7 +86,7 @@ def _table(window: Window, progress: Told) -> Measure:
 
 
 def replay(options: Sequence[str]) -> dict[str, Any]:
-    """Run the public command on the Philly log; return what it says."""
+    """Run the public command on the Philly log; return its JSON output."""
     command = [sys.executable, "-m", "app", "replay", str(log()), *options, "--output", "json"]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE)
     said: dict[str, Any] = json.loads(done.stdout)

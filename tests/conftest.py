@@ -1,8 +1,8 @@
-"""The real things tests share: one bare cluster, one with Fairgate in it, one Redis.
+"""Resources that tests share: one bare cluster, one cluster with Fairgate, one Redis.
 
-A cluster's programs are looked for, or built, before the first test, so that no test's time runs
-out over it. Where they cannot be had, tests that need them are skipped, and that is said at the
-end; with REQUIRE_CLUSTER=1 they fail.
+The programs of a cluster are found or built before the first test, outside the time limit of any
+test. If they are unavailable, tests that need them are skipped, and the summary reports it. If
+REQUIRE_CLUSTER=1 is set, these tests fail.
 """
 
 from __future__ import annotations
@@ -19,14 +19,15 @@ import pytest
 from hypothesis import settings
 
 from app.core.errors import FairgateError, ToolMissing
-from app.dev import folder as folders
-from app.dev import tools
-from app.dev.cluster import Cluster
-from app.dev.options import Options
-from app.dev.processes import Processes
-from app.dev.progress import Told
-from app.dev.redis_server import given_redis, start_redis
-from tests.sharing import BySetUp, place_of
+from app.devcluster import binaries
+from app.devcluster import state_dir as folders
+from app.devcluster.cluster import LocalCluster
+from app.devcluster.cluster_options import ClusterOptions
+from app.devcluster.node.real_node import RealNode
+from app.devcluster.processes import Processes
+from app.devcluster.progress import Told
+from app.devcluster.redis_server import given_redis, start_redis
+from tests.support.xdist_scheduler import BySetUp, place_of
 
 REAL = ("integration", "contract", "e2e", "faults")
 SKIPPED = "no cluster on this machine"
@@ -41,14 +42,14 @@ def pytest_configure() -> None:
     def interrupt(number: int, frame: types.FrameType | None) -> None:
         raise KeyboardInterrupt
 
-    # Otherwise a SIGTERM ends us before fixtures take down what they started.
+    # Without a handler, SIGTERM would end the process before the fixtures stop their programs.
     signal.signal(signal.SIGTERM, interrupt)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     same = [name for name, count in Counter(item.nodeid for item in items).items() if count > 1]
-    if same:  # side by side, all but one of them would be left out without a word
+    if same:  # xdist would silently run only one per name
         raise pytest.UsageError(f"several tests have one name: {', '.join(same)}")
     items.sort(key=lambda item: place_of(item.nodeid))
 
@@ -63,14 +64,15 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     if session.config.option.collectonly or not any(map(_needs_cluster, session.items)):
         return
     try:
-        if reason := tools.missing():
+        if reason := binaries.missing():
             raise ToolMissing(reason)
-        tools.find(Told())
+        binaries.find(Told())
     except FairgateError as error:
         session.config.stash[_reason] = str(error)
-    if os.environ.get("PYTEST_XDIST_WORKER", "gw0") == "gw0":  # one of those side by side
+    if os.environ.get("PYTEST_XDIST_WORKER", "gw0") == "gw0":  # only the first xdist worker
         for folder in folders.abandoned():
-            Cluster(folder).down()
+            node = RealNode(folder)
+            (node if node.is_node else LocalCluster(folder)).down()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -83,34 +85,34 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 @pytest.fixture(scope="session")
-def cluster_tools(request: pytest.FixtureRequest) -> tools.Tools:
-    """The programs of a cluster; skips, or fails if a cluster is required, where there are none."""
-    reason = request.config.stash.get(_reason, None) or tools.missing()
+def cluster_tools(request: pytest.FixtureRequest) -> binaries.Tools:
+    """Return the programs of a cluster. If missing, skip the test, or fail with REQUIRE_CLUSTER."""
+    reason = request.config.stash.get(_reason, None) or binaries.missing()
     if reason is None:
-        return tools.find()
+        return binaries.find()
     if os.environ.get("REQUIRE_CLUSTER", "") not in ("", "0"):
         pytest.fail(f"A cluster is required: {reason}", pytrace=False)
     pytest.skip(f"{SKIPPED}: {reason}")
 
 
 @pytest.fixture(scope="session")
-def cluster(cluster_tools: tools.Tools) -> Iterator[Cluster]:
+def cluster(cluster_tools: binaries.Tools) -> Iterator[LocalCluster]:
     """A control plane with two nodes of 8 GPUs, and Redis; no Fairgate.
 
-    A test may `install()` the chart. Pods of namespace `default` stay free of the webhook then.
+    A test may `install()` the chart. The webhook then leaves out pods of namespace `default`.
     """
-    yield from _cluster("bare", Options(nodes=2, fairgate=False, exempt=("default",)))
+    yield from _cluster("bare", ClusterOptions(nodes=2, fairgate=False, exempt=("default",)))
 
 
 @pytest.fixture(scope="session")
-def fairgate_cluster(cluster_tools: tools.Tools) -> Iterator[Cluster]:
+def fairgate_cluster(cluster_tools: binaries.Tools) -> Iterator[LocalCluster]:
     """A cluster of 8 nodes with 8 GPUs each, with Fairgate in it."""
-    yield from _cluster("fairgate", Options())
+    yield from _cluster("fairgate", ClusterOptions())
 
 
 @pytest.fixture(scope="session")
 def redis_url() -> Iterator[str]:
-    """A Redis for this run: the one we were told of, or a server of its own."""
+    """Return the URL of the configured Redis, or start a server for this run."""
     if url := given_redis():
         yield url
         return
@@ -119,11 +121,11 @@ def redis_url() -> Iterator[str]:
     try:
         yield start_redis(folder, Processes(folder), durable=False)
     finally:
-        Cluster(folder).down()
+        LocalCluster(folder).down()
 
 
-def _cluster(name: str, options: Options) -> Iterator[Cluster]:
-    cluster = Cluster(folders.own_folder(name))
+def _cluster(name: str, options: ClusterOptions) -> Iterator[LocalCluster]:
+    cluster = LocalCluster(folders.own_folder(name))
     try:
         cluster.up(options)
         yield cluster

@@ -1,4 +1,4 @@
-"""Lengths of time as people write them in the custom resources and on pods: 90s, 5m, 1h30m."""
+"""Parser of durations in custom resources and pod annotations: 90s, 5m, 1h30m."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _GRAMMAR = re.compile(
 
 
 def duration(text: str) -> Millis:
-    """Return a length of time. Raises InvalidInput; the grammar is that of the Policy's schema."""
+    """Return the duration in milliseconds. Raises InvalidInput. Grammar: see the Policy schema."""
     match = _GRAMMAR.fullmatch(text)
     if match is None:
         raise InvalidInput(f"{text[:40]!r} is not a duration such as 90s, 5m or 1h30m.")

@@ -1,22 +1,32 @@
-"""What the engine answers. Values that say what should be done; others do it."""
+"""Effects that the engine returns. They say what to do; adapters execute them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
-from app.core.asks.terms import Toleration
-from app.core.audit import Record
-from app.core.fair.decision import Decision
-from app.core.fair.runs import Begun, Ran
-from app.core.model import Amounts, Millis, NodeName, PoolName, TenantName, Uid, UserName
-from app.core.places.steering import Steer
+from app.core.audit_entry import AuditRecord
+from app.core.fairshare.decision import Decision
+from app.core.fairshare.usage_record import UsageEnded, UsageStarted
+from app.core.model import (
+    NO_UID,
+    Amounts,
+    GrantedClaim,
+    Millis,
+    NodeName,
+    PoolName,
+    TenantName,
+    Uid,
+    UserName,
+)
+from app.core.placement.scheduler_hints import NodeHint
+from app.core.podspec.constraints import Toleration
 
 
 @dataclass(frozen=True, slots=True)
 class PodRef:
-    """Enough of a pod to address it in the API."""
+    """Address of a pod in the API."""
 
     uid: Uid
     namespace: str
@@ -25,7 +35,7 @@ class PodRef:
 
 @dataclass(frozen=True, slots=True)
 class Enqueue:
-    """Copy to the store: this pod waits in this queue. `rank` sorts as text in queue order."""
+    """Store write: this pod waits in this queue. `rank` sorts as text in queue order."""
 
     ref: PodRef
     tenant: TenantName
@@ -35,7 +45,7 @@ class Enqueue:
 
 @dataclass(frozen=True, slots=True)
 class Dequeue:
-    """Copy to the store: this pod waits no more."""
+    """Store write: this pod no longer waits."""
 
     uid: Uid
 
@@ -45,9 +55,9 @@ UNTOLD = Millis(0)
 
 @dataclass(frozen=True, slots=True)
 class Intend:
-    """Copy to the store, before the patch: this pod may have been released.
+    """Store write before the patch: this pod may have been released.
 
-    `begin`: since when it counts as used; 0: that is not told.
+    `begin`: the time from which it counts as used, 0 if unknown.
     """
 
     ref: PodRef
@@ -61,13 +71,13 @@ class Intend:
 
     @property
     def stamp(self) -> str:
-        """The release annotation after the patch: which leader, which of its releases."""
+        """Return the release annotation after the patch: epoch and number of the release."""
         return f"{self.epoch}.{self.sequence}"
 
 
 @dataclass(frozen=True, slots=True)
 class Charge:
-    """Copy to the store: this pod uses this much. Settles its intent if there is one."""
+    """Store write: usage of this pod. Also removes its intent."""
 
     uid: Uid
     tenant: TenantName
@@ -78,25 +88,26 @@ class Charge:
 
 @dataclass(frozen=True, slots=True)
 class Refund:
-    """Copy to the store: this pod uses nothing (any more); drops its charge and its intent."""
+    """Store write: this pod has no usage. Removes its charge and its intent."""
 
     uid: Uid
 
 
-StoreWrite = Enqueue | Dequeue | Intend | Charge | Refund | Begun | Ran
-"""Everything the leader copies to the store. Each is idempotent: keyed by the pod's uid.
+StoreWrite = Enqueue | Dequeue | Intend | Charge | Refund | UsageStarted | UsageEnded
+"""All writes of the leader to the store. Each is idempotent, keyed by the pod's uid.
 
-Runs outlast a rebuild: they are no copy of what is so, but the only record of what was.
+Usage records survive a rebuild: they are the only record of past usage, not a copy.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Release this pod: write the intent, patch, confirm; answer with `ReleaseAnswered`.
+    """Release this pod: write the intent, patch, confirm, then send `ReleaseAnswered`.
 
-    `tested` is the release annotation that the patch must find ("": its owner took it away, and
-    it must be written again first), `selector` what it adds to the pod's nodeSelector,
-    `tolerations` those it adds, `labels` what it sets. The `has_` flags say which parents exist.
+    `tested`: the release annotation that the patch must find. "" means that the owner removed it
+        and it must be written first.
+    `selector`, `tolerations`, `labels`: additions of the patch to the pod.
+    `has_*`: which parent fields exist in the pod.
     """
 
     intent: Intend
@@ -107,63 +118,69 @@ class Release:
     has_labels: bool
     has_annotations: bool
     since: Millis
-    """When the pod began to wait."""
+    """When the pod started to wait."""
     node: NodeName | None = None
-    """Where the engine sees room for it; the scheduler may choose another node of the pool."""
+    """Node with enough free capacity. The scheduler may choose another node of the pool."""
     decision: Decision | None = None
-    """Why it was its turn."""
+    """Why the pod was next in fair order."""
     tolerations: tuple[Toleration, ...] = ()
     has_tolerations: bool = False
-    steer: Steer | None = None
-    """How the scheduler is brought to choose that node."""
+    steer: NodeHint | None = None
+    """How the patch directs the scheduler to that node."""
     together: int = 1
-    """How many releases of one gang are ordered one after another, this one among them."""
+    """Number of consecutive releases of one gang, this one included."""
+    claims: tuple[GrantedClaim, ...] = ()
+    """The resource claims of the pod. They are protected first, then recorded by the patch."""
+    generated: frozenset[str] = frozenset()
+    """Names of the claims that the pod, or its pod group, must control."""
 
     @property
     def stamp(self) -> str:
-        """The stamp of its intent."""
+        """Return the release annotation of its intent."""
         return self.intent.stamp
 
 
 @dataclass(frozen=True, slots=True)
 class Rebuild:
-    """Take the store over for this epoch and make it equal `Engine.writes()`.
+    """Take over the store for this epoch and make it equal to `Engine.writes()`.
 
-    Answer with `StoreReady`; nothing is released before.
+    The engine releases no pod before `StoreReady`, the answer.
     """
 
     epoch: int
 
 
-class Cause(Enum):
-    """Why a workload is evicted for another."""
+class ReclaimCause(Enum):
+    """Why a workload is evicted for another one."""
 
     GUARANTEE = "guarantee"
-    """The other is within its tenant's guarantee."""
+    """The other workload is within its tenant's guarantee."""
     FAIR = "fair"
-    """The other's tenant borrows less, even afterwards."""
+    """The other workload's tenant borrows less, even after the eviction."""
     PRIORITY = "withinQueue"
-    """The other is of the same queue, with a higher priority."""
+    """The other workload is in the same queue and has a higher priority."""
 
     @property
     def explanation(self) -> str:
-        """Return the reason for people, from the victim's side."""
+        """Return the reason for people, from the victim's point of view."""
         match self:
-            case Cause.GUARANTEE:
+            case ReclaimCause.GUARANTEE:
                 return "it takes back what it is guaranteed; this ran on borrowed capacity"
-            case Cause.FAIR:
+            case ReclaimCause.FAIR:
                 return "it borrows less than the tenant of this, which ran on borrowed capacity"
-            case Cause.PRIORITY:
+            case ReclaimCause.PRIORITY:
                 return "it is of the same user and has a higher priority"
 
 
 @dataclass(frozen=True, slots=True)
-class Evict:
-    """Evict this pod, so that another can start. The answer is `PodGone`, or `EvictionRefused`.
+class EvictForReclaim:
+    """Evict this pod so that another can start. The answer is `PodGone` or `EvictionRefused`.
 
-    `beneficiary` is the first pod of the workload it makes room for, in `pool`; `compared` are the
-    weighted shares that the two tenants borrow once all is done, the victim's first. So many are
-    evicted `together`, all or none: they are ordered one after another.
+    `beneficiary`: first pod of the workload that will start in `pool`.
+    `compared`: weighted borrowed shares of both tenants after the reclaim, the victim's first.
+    `together`: number of pods that are evicted together, all or none. Their effects are
+        consecutive.
+    `overrides`: delete the pod if a disruption budget blocks the eviction.
     """
 
     ref: PodRef
@@ -171,18 +188,19 @@ class Evict:
     user: UserName
     beneficiary: PodRef
     beneficiary_tenant: TenantName
-    cause: Cause
+    cause: ReclaimCause
     pool: PoolName
     compared: tuple[float, float] = (0.0, 0.0)
     together: int = 1
+    overrides: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class LoopRefused:
-    """Report that nobody of `tenant` is evicted for this work, because that would undo a reclaim.
+class ReclaimOnCooldown:
+    """Report that the reclaim cooldown protects the pods of `tenant` from this workload.
 
-    Work of the `beneficiary_tenant` was evicted for that tenant in that pool, not long before
-    `until`. Told once.
+    Pods of `beneficiary_tenant` were recently evicted for `tenant` in that pool. The cooldown ends
+    at `until`. Reported once.
     """
 
     beneficiary: PodRef
@@ -194,31 +212,37 @@ class LoopRefused:
 
 @dataclass(frozen=True, slots=True)
 class WakeAt:
-    """Send a `Pass` at this time at the latest: something is due by time alone."""
+    """Send a `Pass` at this time at the latest, because a timer expires then."""
 
     at: Millis
 
 
 @dataclass(frozen=True, slots=True)
 class Adopt:
-    """Stamp this pod as adopted, with the labels of a release. Asked again until that is seen."""
+    """Annotate this pod as adopted, with the labels of a release. Repeated until it is observed.
+
+    `claims` are its current resource claims.
+    """
 
     ref: PodRef
     labels: Mapping[str, str]
+    claims: tuple[GrantedClaim, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Forget:
-    """What the audit chain told of this key need not be known any more: see `Record.notes`."""
+class ClearAuditMarker:
+    """Remove the audit marker `key`, see `AuditRecord.notes`."""
 
     key: str
 
 
 @dataclass(frozen=True, slots=True)
 class Bypassed:
-    """Report that this pod got past the gate without a release. It counts as used all the same.
+    """Report that this pod runs without a release. It counts as used.
 
-    `stamp` is what its release annotation says, `since` is its creation time.
+    `stamp` is its release annotation, `since` its creation time. A released pod is reported if it
+    uses another claim than the granted one: then `claim` and `claim_uid` are the claim it uses,
+    `gained` is the amount by which that claim exceeds the granted one.
     """
 
     ref: PodRef
@@ -227,15 +251,58 @@ class Bypassed:
     node: NodeName | None
     stamp: str
     since: Millis
+    claim: str = ""
+    claim_uid: Uid = NO_UID
+    gained: Amounts = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
-class Expel:
-    """Evict this pod for its own sake, not for another's. Asked again until it is gone.
+class ClaimDeleted:
+    """Report that a resource claim of a released, unbound pod is being deleted.
 
-    `EvictionRefused` says that it stays for now. `why` is a sentence, `cause` one of a few fixed
-    words: `unbound`, no node took it; `bypass`, it was never released; `ownerless`, `idle`, it
-    holds its place in vain.
+    The pod gains no advantage: the finalizer keeps the name of the claim occupied.
+    """
+
+    ref: PodRef
+    tenant: TenantName
+    user: UserName
+    claim: str
+    claim_uid: Uid
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimAddress:
+    """Address of a resource claim in the API."""
+
+    uid: Uid
+    namespace: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class ProtectClaim:
+    """Add Fairgate's finalizer to this resource claim. Repeated until it is observed."""
+
+    ref: ClaimAddress
+
+
+@dataclass(frozen=True, slots=True)
+class UnprotectClaim:
+    """Remove Fairgate's finalizer from this resource claim. Repeated until it is observed.
+
+    `version` is the resourceVersion at which no pod used it. At another version it stays.
+    """
+
+    ref: ClaimAddress
+    version: str
+
+
+@dataclass(frozen=True, slots=True)
+class EvictPod:
+    """Evict this pod for its own sake, not for another pod. Repeated until it is gone.
+
+    The answer `EvictionRefused` means that it stays for now. `why` is a sentence. `cause` is one of
+    `unbound` (no node took it), `bypass` (never released), `ownerless` and `idle` (stale).
     """
 
     ref: PodRef
@@ -243,7 +310,22 @@ class Expel:
     cause: str = "unbound"
 
 
-class Notice(Enum):
+@dataclass(frozen=True, slots=True)
+class NodeRefused:
+    """Report that a node refused a released pod. The node is not used until `until`.
+
+    `reason` is one of a few fixed words, see `node_refusals`.
+    """
+
+    ref: PodRef
+    tenant: TenantName
+    node: NodeName
+    pool: PoolName
+    reason: str
+    until: Millis
+
+
+class EventReason(Enum):
     """Reasons of the Kubernetes events on pods."""
 
     HELD = "Held"
@@ -252,14 +334,15 @@ class Notice(Enum):
     RECLAIMED = "Reclaimed"
     REFUSED = "Refused"
     USELESS = "Useless"
+    NODE_REFUSED = "NodeRefused"
 
 
 @dataclass(frozen=True, slots=True)
-class Tell:
-    """Tell the pod's owner, as a Kubernetes event on the pod. Best effort."""
+class EmitEvent:
+    """Emit a Kubernetes event on the pod, for its owner. Best effort."""
 
     ref: PodRef
-    notice: Notice
+    notice: EventReason
     message: str
 
 
@@ -268,17 +351,21 @@ Effect = (
     | Dequeue
     | Charge
     | Refund
-    | Begun
-    | Ran
+    | UsageStarted
+    | UsageEnded
     | Rebuild
     | Release
-    | Evict
-    | LoopRefused
+    | EvictForReclaim
+    | ReclaimOnCooldown
     | Adopt
     | Bypassed
-    | Expel
+    | ClaimDeleted
+    | ProtectClaim
+    | UnprotectClaim
+    | NodeRefused
+    | EvictPod
     | WakeAt
-    | Tell
-    | Record
-    | Forget
+    | EmitEvent
+    | AuditRecord
+    | ClearAuditMarker
 )

@@ -1,59 +1,62 @@
-"""The one place that decides: events in, effects out.
+"""The decision engine: events in, effects out.
 
-The live leader, its standbys and the simulator drive this same object. It keeps what it heard,
-and a pass over it releases, in fair order, whatever fits. It never asks for the time, does no
-I/O, and gives the same effects for the same events.
+The leader, its standbys and the simulator use the same object. It stores the observed state, and
+each pass releases every workload that fits, in fair order. It has no clock and no I/O, and returns
+equal effects for equal events. It has more than 500 lines because it alone dispatches every event
+and orders the steps of a pass.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import assert_never
 
 from app.core import events as ev
-from app.core.accounts.copies import Copies
-from app.core.accounts.memory import Memory
-from app.core.accounts.running import Running
-from app.core.chain.records import Records
-from app.core.effects import Effect, Intend, Notice, Rebuild, Refund, StoreWrite, WakeAt
-from app.core.fair.drift import Drift
-from app.core.fair.order import likely
-from app.core.fair.tenancy import Tenancy
-from app.core.fair.usage import Usage
-from app.core.model import Answer, Millis, Pod, Pool, Resource, Tenant, Uid
-from app.core.places.fragmentation import Sample
-from app.core.places.placement import Placement
-from app.core.places.pools import Pools
-from app.core.pods.claimants import Claimants
-from app.core.pods.life import LIVES, Life, Sight, sight
-from app.core.pods.misfits import Misfits
-from app.core.pods.oversight import Oversight, Right
-from app.core.pods.roster import Roster
-from app.core.pods.tracked import Tracked
-from app.core.pods.unbound import CAUSE as UNBOUND
-from app.core.pods.vain import Vain
-from app.core.pods.zombies import Zombies
-from app.core.policy import Policy
-from app.core.resources import ManagedResources
-from app.core.telling.hearsay import Hearsay
-from app.core.telling.news import News
-from app.core.telling.outlook import Outlook
-from app.core.telling.sentences import explain, released
-from app.core.telling.views import Bulletin
-from app.core.turns.resting import Resting
-from app.core.turns.turns import Turns
+from app.core.audit.recorder import AuditRecorder
+from app.core.effects import Effect, EventReason, Intend, Rebuild, Refund, StoreWrite, WakeAt
+from app.core.epochs import highest_plausible
+from app.core.explain.leader_state import LeaderState
+from app.core.explain.messages import explain, released
+from app.core.explain.pod_events import PodNotices
+from app.core.explain.queries import EngineQueries
+from app.core.explain.views import LeaderStateMessage
+from app.core.fairshare.drift import Drift
+from app.core.fairshare.live_usage import LiveUsage
+from app.core.fairshare.tenants import TenantDirectory
+from app.core.lifecycle.bypass_detection import BypassDetector, Provenance
+from app.core.lifecycle.claim_charges import ClaimCharges
+from app.core.lifecycle.claim_exchanges import ClaimExchanges
+from app.core.lifecycle.misfits import Misfits
+from app.core.lifecycle.node_refusals import NodeRefusals
+from app.core.lifecycle.pod_record import PodRecord, still_walled
+from app.core.lifecycle.pod_registry import PodRegistry
+from app.core.lifecycle.pod_state import TRANSITIONS, Observation, PodState, classify
+from app.core.lifecycle.scheduling_timeout import CAUSE as UNBOUND
+from app.core.lifecycle.stale_pods import StalePods, StaleReason
+from app.core.model import Millis, Pod, Pool, ReleaseOutcome, Resource, Tenant, Uid
+from app.core.placement.allocations import Allocations
+from app.core.placement.fragmentation import Sample
+from app.core.placement.pools import Pools
+from app.core.policy import Mode, Policy
+from app.core.quantities import ManagedResources
+from app.core.scheduling.cycle import SchedulingCycle
+from app.core.scheduling.release_backoff import ReleaseBackoff
+from app.core.usage.checkpoints import CheckpointKeeper
+from app.core.usage.store_sync import StoreSync
+from app.core.usage.tracker import UsageTracker
 
 WINDOW = 256
-"""Most releases in flight at once: enough to keep the API server busy, few enough that a change
-of order takes effect at once."""
+"""Maximum number of releases in flight. The API server stays busy, and a change of the order still
+takes effect at once.
+"""
 
 WITNESSES = 1
-"""Siblings the live leader compares a release with for the drift: the likeliest to break it."""
+"""Siblings with which the leader compares a release for the drift: the likeliest to exceed it."""
 
 
 class Engine:
-    """Holds, orders and releases. See `handle`."""
+    """Holds, orders and releases pods. See `handle`."""
 
     def __init__(
         self,
@@ -65,27 +68,47 @@ class Engine:
         classes: Mapping[str, Resource] | None = None,
         records: bool = True,
         copied: bool = True,
-        reclaims: Collection[Vain] = (),
+        reclaims: Collection[StaleReason] = (),
         sample: Sample | None = None,
+        considers: Callable[[Uid | None], None] = lambda _: None,
+        paced: bool = True,
+        mode: Mode = Mode.ENFORCE,
     ) -> None:
-        """`records`: an audit chain is told; `copied`: so is a store, and the owners of pods;
-        `sample`: the pods to pack for, where another engine knows that."""
+        """Create an engine.
+
+        `records`: emit audit records.
+        `copied`: emit store writes and Kubernetes events, and forget idle users.
+        `paced`: limit releases to the binding rate of the scheduler.
+        `sample`: the pod mix for which to pack, if another engine has measured it.
+        `considers`: called with the pod that is being evaluated, None for no pod in particular.
+        `mode`: applies if no Policy sets another.
+        """
         self.drift = Drift(witnesses)
-        self._tenancy = Tenancy()
+        self._tenancy = TenantDirectory()
         self._pools = Pools(managed, sample)
-        self._placement = Placement(self._pools)
-        self._usage = Usage(self._tenancy, self._placement)
-        self._claimants = Claimants(managed, classes)
-        self._roster = Roster(self._tenancy, self._pools, self._usage, self._claimants)
-        self.memory = Memory(self._roster, self._tenancy, managed)
-        self._running = Running(self._roster, managed)
-        self._copies = Copies(self._roster, self._running, silent=not copied)
-        self._turns = Turns(
-            self._roster, self._pools, self._placement, self.drift, window=window, evicts=evicts
+        self._placement = Allocations(self._pools)
+        self._usage = LiveUsage(self._tenancy, self._placement)
+        self._claimants = ClaimCharges(managed, classes)
+        self._roster = PodRegistry(self._tenancy, self._pools, self._usage, self._claimants)
+        self.memory = CheckpointKeeper(self._roster, self._tenancy, managed, forgets=copied)
+        self._running = UsageTracker(self._roster, managed)
+        self._copies = StoreSync(self._roster, self._running, silent=not copied)
+        self._refusals = NodeRefusals(self._pools, self._placement)
+        self._turns = SchedulingCycle(
+            self._roster,
+            self._pools,
+            self._placement,
+            self.drift,
+            self._refusals,
+            window=window,
+            evicts=evicts,
+            considers=considers,
+            paced=paced,
         )
-        self._resting = Resting(self._roster)
-        self._hearsay = Hearsay(self._roster, self._pools.growth)
-        self.outlook = Outlook(
+        self._paced = paced
+        self._resting = ReleaseBackoff(self._roster)
+        self._hearsay = LeaderState(self._roster, self._pools.growth)
+        self.outlook = EngineQueries(
             self._roster,
             self._tenancy,
             self._pools,
@@ -95,33 +118,40 @@ class Engine:
             self._hearsay,
             self._resting,
             self._running,
+            self._turns.evictions.blocked.by_tenant,
         )
-        self._oversight = Oversight(self._roster, evicts_bypassed)
+        self._oversight = BypassDetector(self._roster, evicts_bypassed)
+        self._exchanges = ClaimExchanges(
+            self._roster, self._claimants, self._oversight, evicts_bypassed
+        )
         self._misfits = Misfits(self._roster, self._pools.growth, explain)
-        self.zombies = Zombies(self._roster, reclaims, self._turns.evictions.goes)
-        self._records = Records(
+        self.zombies = StalePods(self._roster, reclaims, self._turns.evictions.goes)
+        self._records = AuditRecorder(
             self._roster, self._tenancy, self._oversight, self._turns.truces, silent=not records
         )
-        self._fresh: set[ev.Source] = set()
+        self._fresh: set[ev.WatchedSource] = set()
         self._epoch: int | None = None
         self._store_ready = False
-        self._news = News(self._roster, self.outlook, silent=not copied)
+        self._news = PodNotices(self._roster, self.outlook, silent=not copied)
         self._effects: list[Effect] = []
         self._woken: Millis | None = None
+        self._mode = mode
+        self._rule(Policy(mode=mode))
 
     @property
     def ready(self) -> bool:
-        """Whether every source has been heard whole and is fresh."""
+        """Return whether every needed source is complete and fresh."""
         return self._fresh >= ev.NEEDED
 
     def handle(self, event: ev.Event) -> tuple[Effect, ...]:
-        """Take one event; return what should be done about it, in this order.
+        """Process one event and return its effects, in order.
 
-        Releases come with `Pass` only, so that what arrived together is ordered together.
+        Releases result only from `Pass`, so that pods that arrived together are ordered together.
         """
         self._effects = []
         self.outlook.stale()
         self._usage.advance(event.at)
+        self._roster.binding.advance(self._usage.now)
         if not isinstance(event, ev.Pass):
             self._note(event)
         else:
@@ -129,67 +159,102 @@ class Engine:
             if self.ready:
                 self._resting.wake(event.at)
                 self._act()
-        self._effects += self._records.take()
+        self._effects += self._records.drain()
         return tuple(self._effects) if self._epoch is not None else ()
 
-    def hear(self, bulletin: Bulletin) -> None:
-        """Take what the engine that leads says of itself; this one does not lead."""
+    def hear(self, bulletin: LeaderStateMessage) -> None:
+        """Apply the leader's state on this follower."""
         self._hearsay.hear(bulletin)
         self.outlook.stale()
 
     def writes(self) -> Iterator[StoreWrite]:
-        """Return everything a store must hold to equal this engine."""
+        """Return all writes that a store needs to equal this engine."""
         return self._copies.whole()
 
     def wants_gone(self, uid: Uid) -> bool:
-        """Tell whether a pod is still to be evicted; what it was ordered for may have passed."""
+        """Return whether a pod must still be evicted. The reason may no longer apply."""
         return self._turns.evictions.wanted(uid)
 
     def notes(self) -> Iterator[tuple[str, str]]:
-        """Return what the audit chain was last told of everything that is there."""
+        """Return the audit markers of all existing objects."""
         return self._records.notes()
 
     def held(self) -> Iterator[Pod]:
-        """Return the pods that are behind the gate as far as is known."""
-        return (t.pod for t in self._roster.pods.values() if t.life is not Life.USING)
+        """Return the pods that are held, as observed."""
+        return (t.pod for t in self._roster.pods.values() if t.life is not PodState.USING)
 
     def highest_stamp(self, *, fences: bool = True) -> int:
-        """Return the highest epoch found in release annotations of pods, and in checkpoints.
+        """Return the highest epoch in the release annotations of pods and in checkpoints.
 
-        Without `fences`: of those alone that were released.
+        `fences`: include pods that were only fenced and not released.
         """
         epochs = (t.stamp[0] for t in self._roster.pods.values() if fences or t.stamp[1] > 0)
-        return max(likely(epochs), likely(self.memory.epochs()))
+        return max(highest_plausible(epochs), highest_plausible(self.memory.epochs()))
 
     def _act(self) -> None:
+        """Run one pass on the current state. A step may use the results of the steps above it.
+
+        1. `NodeRefusals.update_nodes`: close and open nodes. First, because accounting and fit
+           depend on the usable nodes.
+        2. `PodRegistry.reckon`: account pods again whose claims or budgets changed. It changes
+           single pods, and step 3 completes the accounting.
+        3. `PodRegistry.settle`: process changes of tenants, pools and nodes. The later steps need
+           the accounting of every pod.
+        4. `CheckpointKeeper.restore`: apply the checkpoints that were read. It needs step 3.
+        5. `ReleaseWindow.review`, if paced: close and open pools and users by binding progress,
+           before the selection in step 8 reads the closures.
+        6. Leader with a known install time: `judge_claims`, `judge_pods` and `check_pods` run in
+           this order; `_order` registers and emits their effects, those of `judge_pods` first.
+           `check_pods` may defer pods, so accounting is settled again. Follower: drop the pending
+           claims, because a new term judges all claims again.
+        7. `StoreSync.changes`: emit the store writes so far. They need settled accounting, and
+           precede the releases.
+        8. Leader with a ready store: `SchedulingCycle.run_cycle`. The detectors and the audit
+           recorder register its effects before any answer can arrive. Then settle, and emit the
+           store writes that follow from the cycle.
+        9. `PodNotices.tell`: emit events for pods that are still held, so after the releases.
+        10. `_set_alarm`: emit `WakeAt`. Last, because every step may set a timer.
+
+        A follower runs every step except 8, and `handle` drops its effects.
+        """
+        self._refusals.update_nodes(self._usage.now)
         self._roster.reckon()
         self._roster.settle()
         self.memory.restore()
+        if self._paced:
+            self._turns.pace.review()
         if self._epoch is not None and self._oversight.since is not None:
-            self._order([*self._oversight.run(self._usage.now), *self._misfits.run()])
+            now = self._usage.now
+            exchanges = self._exchanges.judge_claims(now)
+            self._order([*self._oversight.judge_pods(now), *exchanges, *self._misfits.check_pods()])
             self._roster.settle()
+        elif self._epoch is None:
+            self._exchanges.rest()
         self._effects += self._copies.changes()
         if self._epoch is not None and self._store_ready:
-            releases = self._turns.run(self._epoch)
+            releases = self._turns.run_cycle(self._epoch)
             self._oversight.order(releases)
+            self._exchanges.order(releases)
             self._records.ordered(releases)
             self._effects += releases
             self._roster.settle()
             self._effects += self._copies.changes()
         self._effects += self._news.tell()
+        self._pools.trim(len(self._roster.pods))
         self._set_alarm()
 
     def _order(self, effects: list[Effect]) -> None:
-        """Ask for these, and keep in mind that they were asked for."""
+        """Emit eviction effects and register them as ordered."""
         effects = self._turns.evictions.ordered(effects)
         self._records.ordered(effects)
         self._effects += effects
 
     def _set_alarm(self) -> None:
-        """Ask to be woken when something is due by time alone, unless that was asked already."""
+        """Emit `WakeAt` for the next timer, unless it was emitted already."""
         due = [self._resting.due(), self._usage.due(), self._turns.due()]
+        due += (self._refusals.due(self._usage.now), self._roster.budgets.due())
         if self._oversight.since is not None:
-            due += (self._oversight.due(), self._misfits.due())
+            due += (self._oversight.due(), self._exchanges.due(), self._misfits.due())
         at = min((each for each in due if each is not None), default=None)
         if at is not None and at != self._woken:
             self._effects.append(WakeAt(at))
@@ -200,16 +265,18 @@ class Engine:
             case ev.ReleaseAnswered(at, uid, answer):
                 self._answer(at, uid, answer)
             case ev.ReleaseStuck(_, uid):
-                self._turns.in_flight.discard(uid)  # others may take its place
+                self._turns.in_flight.discard(uid)  # frees a slot for other releases
             case ev.EvictionAccepted(_, uid):
                 self._records.evicted(uid)
                 self._effects += self._turns.evictions.accepted(uid)
             case ev.EvictionRefused(_, uid):
                 self._effects += self._turns.evictions.refused(uid)
-            case ev.FoundUseless(_, uid, kind, why):
-                self._order(self.zombies.find(uid, kind, why))
-            case ev.FoundUseful(_, uid, kind):
+            case ev.StalePodFound(_, uid, kind, why):
+                self._order(self.zombies.record_stale_pod(uid, kind, why))
+            case ev.StalePodCleared(_, uid, kind):
                 self._turns.evictions.withdraw(self.zombies.clear(uid, kind), kind.value)
+            case ev.CostlyPod(at, uid):
+                self._postpone(at, uid)
             case ev.Installed(_, since):
                 self._oversight.since = since
             case ev.CheckpointsRead(_, checkpoints):
@@ -225,30 +292,42 @@ class Engine:
                 self._hear(event)
 
     def _hear(self, event: ev.ClusterEvent) -> None:
-        """Take in what a watch saw."""
+        """Apply an event of a watch."""
         match event:
             case ev.PodObserved(_, pod):
                 self._observe(pod)
             case ev.PodGone(_, uid):
                 self._pools.drop_bystander(uid)
+                self._placement.walls.drop(uid)
                 self._records.vanished(uid)
                 self._forget(uid)
                 self._roster.gangs.gone(uid)
-            case ev.BystanderObserved(_, bystander):
+            case ev.UnmanagedPodObserved(_, bystander):
                 self._pools.put_bystander(bystander)
                 self._forget(bystander.uid)
+                self._placement.walls.add_pod(
+                    bystander.uid,
+                    bystander.holder,
+                    bystander.node,
+                    bystander.walls,
+                    managed=False,
+                )
             case ev.NodeObserved(_, node):
+                self._refusals.node_seen(node)
                 self._pools.put_node(node)
             case ev.NodeGone(_, name):
+                self._refusals.node_gone(name)
                 self._pools.drop_node(name)
             case ev.TenantObserved(_, tenant, _, checkpoint):
                 self._roster.put_tenant(tenant)
                 if checkpoint is not None:
-                    self.memory.hear(tenant.name, checkpoint, live=ev.Source.TENANTS in self._fresh)
+                    self.memory.hear(
+                        tenant.name, checkpoint, live=ev.WatchedSource.TENANTS in self._fresh
+                    )
                 self._records.configured(tenant, event.by)
             case ev.TenantGone(_, name):
                 self._roster.drop_tenant(name)
-                self.memory.forget(name)
+                self.memory.remove_tenant(name)
                 self._records.dropped(Tenant, name)
             case ev.PoolObserved(_, pool):
                 self._pools.put_pool(pool)
@@ -257,13 +336,13 @@ class Engine:
                 self._pools.drop_pool(name)
                 self._records.dropped(Pool, name)
             case ev.PolicyObserved(_, policy):
-                self._rule(policy)
+                self._rule(policy if event.has_mode else replace(policy, mode=self._mode))
                 self._records.configured(policy, event.by)
             case ev.PolicyGone():
-                self._rule(Policy())
+                self._rule(Policy(mode=self._mode))
                 self._records.dropped(Policy)
             case ev.PriorityObserved() | ev.PriorityGone():
-                pass  # for the webhook: pods carry their priority as a number
+                pass  # only the webhook needs these: pods have their priority as a number
             case ev.ClaimObserved(_, claim):
                 self._claimants.put_claim(claim)
             case ev.ClaimGone(_, namespace, name):
@@ -273,46 +352,55 @@ class Engine:
             case ev.ClassGone(_, name):
                 self._claimants.put_class(name, None)
             case ev.GroupObserved(_, group):
-                self._roster.gangs.put(group)
+                self._roster.gangs.record_size(group)
             case ev.GroupGone(_, namespace, name):
                 self._roster.gangs.drop(namespace, name)
+            case ev.BudgetObserved(_, budget):
+                self._roster.budgets.record_budget(budget)
+            case ev.BudgetGone(_, namespace, name):
+                self._roster.budgets.drop(namespace, name)
             case ev.SourceFresh(_, source):
                 self._fresh.add(source)
+                self._roster.binding.update_timeouts(self._usage.now, self.ready)
             case ev.SourceStale(_, source):
                 self._fresh.discard(source)
+                self._roster.binding.update_timeouts(self._usage.now, self.ready)
             case _:
                 assert_never(event)
 
     def _observe(self, pod: Pod) -> None:
         known = self._roster.pods.get(pod.uid)
-        seen = sight(pod)
-        if pod.plain is None or seen is Sight.OVER:
+        seen = classify(pod)
+        if pod.plain is None or seen is Observation.OVER:
             self._pools.drop_bystander(pod.uid)
-        life = LIVES[known.life if known else None, seen]
-        if life is Life.USING and seen is Sight.GATED:
-            return  # a sighting from before the release
+        if known is not None and known.uses:
+            tenant = self._tenancy.tenant_of(pod.namespace)
+            self._effects += self._refusals.see(known.ref, known.pod, pod, tenant, self._usage.now)
+        life = TRANSITIONS[known.life if known else None, seen]
+        if life is PodState.USING and seen is Observation.GATED:
+            return  # outdated: observed before the release
         if life is None:
             self._roster.gangs.over(pod)
-            self._records.over(pod, live=ev.Source.PODS in self._fresh)
+            self._records.over(pod, live=ev.WatchedSource.PODS in self._fresh)
             self._forget(pod.uid)
         elif known is None:
             tracked = self._roster.add(pod, life)
-            if life is Life.HELD and self.ready:
+            if life is PodState.HELD and self.ready:
                 self._news.add(tracked)
             self._oversee(tracked, new=True)
         else:
-            self._roster.change(known, pod, life)
+            self._roster.change(known, still_walled(pod, known.pod), life)
             self._oversee(known, new=False)
 
-    def _oversee(self, tracked: Tracked, new: bool) -> None:
-        """A pod was seen: if it is past the gate, is that right, and does a node take it?"""
-        if tracked.life is not Life.USING:
+    def _oversee(self, tracked: PodRecord, new: bool) -> None:
+        """Check a pod without a gate: whether it was released, and whether a node takes it."""
+        if tracked.life is not PodState.USING:
             self._records.seen(tracked)
             return
         if tracked.pod.terminating:
             self._turns.leave(tracked)
-        right = self._oversight.see(tracked, new=new, live=ev.Source.PODS in self._fresh)
-        if right is Right.RELEASED:
+        right = self._oversight.see(tracked, new=new, live=ev.WatchedSource.PODS in self._fresh)
+        if right is Provenance.RELEASED:
             self._turns.evictions.withdraw(self._misfits.see(tracked), UNBOUND)
         if right is not None:
             self._records.passed(tracked, right)
@@ -328,17 +416,24 @@ class Engine:
             self._turns.picker.bar(leaf, self._usage.now)
         self._effects += self._turns.evictions.gone(known)
         self._roster.remove(known)
-        self._turns.forget(uid)
-        self._oversight.forget(uid)
-        self._misfits.forget(uid)
+        self._turns.forget_pod(uid)
+        self._oversight.forget_pod(uid)
+        self._exchanges.forget_pod(uid)
+        self._misfits.forget_pod(uid)
         self.zombies.clear(uid)
-        self._resting.forget(uid)
+        self._refusals.gone(uid)
+        self._resting.forget_pod(uid)
+        if leaf is not None:
+            self.memory.leave(leaf.tenant)
 
     def _rule(self, policy: Policy) -> None:
+        if policy != self._usage.policy:
+            self._turns.rule()
         self._roster.put_policy(policy)
         self._oversight.rule(policy.mode, self._usage.now)
+        self._exchanges.rule(policy.mode)
 
-    def _answer(self, at: Millis, uid: Uid, answer: Answer) -> None:
+    def _answer(self, at: Millis, uid: Uid, answer: ReleaseOutcome) -> None:
         self._turns.in_flight.discard(uid)
         self._records.answered(uid, answer)
         known = self._roster.pods.get(uid)
@@ -346,32 +441,49 @@ class Engine:
             return
         intent = known.intent
         match answer:
-            case Answer.RELEASED:
+            case ReleaseOutcome.RELEASED:
                 pod = replace(known.pod, gates=(), release=intent.stamp, pool=intent.pool)
-                self._roster.change(known, pod, Life.USING)
+                self._roster.change(known, pod, PodState.USING)
                 waited = max(0, at - known.pod.since) // 1000
                 awaits = self._usage.awaited(known.stay) is not None
                 text = released(intent.pool, waited, awaits)
-                self._effects += self._news.of(known, Notice.RELEASED, text)
-            case Answer.GONE:
+                self._effects += self._news.of(known, EventReason.RELEASED, text)
+            case ReleaseOutcome.GONE:
                 self._forget(uid)
-            case Answer.HELD | Answer.UNSENT:
-                if known.life is Life.RELEASING:
-                    self._roster.change(known, known.pod, Life.HELD)
+            case ReleaseOutcome.HELD | ReleaseOutcome.UNSENT:
+                if known.life is PodState.RELEASING:
+                    self._roster.change(known, known.pod, PodState.HELD)
                     self._effects.append(Refund(uid))
                     self._oversight.withdraw(uid)
-                    if answer is Answer.HELD:
-                        self._resting.begin(at, known)
+                    self._exchanges.withdraw(uid)
+                    if answer is ReleaseOutcome.HELD:
+                        self._resting.start_backoff(at, known)
             case _:
                 assert_never(answer)
         known.intent = None
 
+    def _postpone(self, at: Millis, uid: Uid) -> None:
+        """Back off a pod, with its gang, that takes too long to evaluate. Followers copy that."""
+        if self._epoch is None:
+            return
+        workload, known = self._roster.workload(uid), self._roster.pods.get(uid)
+        members = workload.starting if workload is not None else (known,) if known else ()
+        for tracked in tuple(members):
+            if tracked.life is PodState.HELD and not tracked.rests:
+                self._resting.postpone(at, tracked)
+
     def _lead(self, gained: ev.LeadershipGained) -> None:
         self._epoch = gained.epoch
         self._woken = None
-        self._turns.begin()
-        self._oversight.begin(gained.epoch)
-        self._records.begin(gained.notes, gained.intents)
+        self._turns.start_term()
+        self._roster.binding.start_term(self._usage.now)
+        self._roster.gangs.muster.start_term(self._usage.now)
+        self._misfits.start_term()
+        self._records.start_term(gained.notes, gained.intents)
+        for tracked in self._records.unrecorded_held():
+            self._news.add(tracked)
+        self._oversight.start_term(gained.epoch, self._records.bypasses())
+        self._exchanges.start_term(self._records.marked_claims())
         self.memory.lead(gained.epoch)
         self._store_ready = False
         for intent in gained.unsettled:
@@ -380,14 +492,14 @@ class Engine:
         self._effects += self._running.take_up(gained.running, gained.intents)
 
     def _resume(self, intent: Intend) -> None:
-        """A release of an older leader may still happen: it counts as used until it is answered."""
+        """Count a release of an older leader as used until the result is known."""
         known = self._roster.pods.get(intent.ref.uid)
-        if known is not None and known.life is Life.HELD:
+        if known is not None and known.life is PodState.HELD:
             known.intent, known.entered = intent, intent.begin or None
             self._roster.release(known, None)
 
     def _follow(self) -> None:
-        """Stop deciding. What was in flight shows in the pods themselves, sooner or later."""
+        """Become a follower. The pods themselves show the results of releases in flight later."""
         self.memory.follow()
         self._epoch = None
         self._turns.end()
@@ -395,6 +507,6 @@ class Engine:
         self._records.end()
         self.zombies.end()
         for tracked in self._roster.pods.values():
-            if tracked.life is Life.RELEASING:
-                self._roster.change(tracked, tracked.pod, Life.HELD)
+            if tracked.life is PodState.RELEASING:
+                self._roster.change(tracked, tracked.pod, PodState.HELD)
             tracked.intent = None

@@ -1,21 +1,21 @@
-"""Every error Fairgate raises on purpose.
+"""Tree of the errors that Fairgate raises on purpose.
 
 FairgateError                the message is one sentence for the reader: what, why, what to do
-├── InvalidInput             something the caller wrote is wrong                   exit 2
+├── InvalidInput             the input of the caller is wrong                      exit 2
 │   ├── InvalidQuantity      a resource amount that Kubernetes would not accept
 │   └── InvalidSettings      flags or FAIRGATE_* variables, all mistakes in one message
-├── ToolMissing              the machine lacks a program we need                   exit 3
+├── ToolMissing              the machine lacks a required program                  exit 3
 ├── ClusterError             the API server                                        exit 3
-│   ├── ClusterUnavailable   no answer, or a 5xx: what happened is unknown
-│   ├── ClusterRefused       it answered no; carries the HTTP status
-│   │   └── WriteRefused     to a write of a resource; the message is for whoever wanted it
-│   └── PodUnyielding        one pod can be read, but no change of it gets through
-├── ForecastError            looking ahead                                         exit 4
-│   ├── ForecastFailed       it took too long or too much memory, or broke
-│   └── ForecastBusy         too many wait for one already; says when to try again
+│   ├── ClusterUnavailable   no answer, or a 5xx: the result is unknown
+│   ├── ClusterRefused       it refused the request; has the HTTP status
+│   │   └── WriteRefused     it refused a write of a resource; the message is for the requester
+│   └── PodUnyielding        one pod can be read, but patches of the pod fail
+├── ForecastError            forecasts                                             exit 4
+│   ├── ForecastFailed       it took too long or too much memory, or crashed
+│   └── ForecastBusy         too many callers wait already; has the time of the next try
 └── StoreError               Redis                                                 exit 3
-    ├── StoreUnavailable     no answer: what happened is unknown
-    │   └── StoreFull        it has no memory left: nothing was written
+    ├── StoreUnavailable     no answer: the result is unknown
+    │   └── StoreFull        it has no memory left and wrote no data
     ├── StoreEmptied         it lost its contents and must be rebuilt
     ├── StoreForeign         another layout version, or unsafe server settings
     └── EpochStale           a newer leader has written: this one must stop
@@ -29,7 +29,7 @@ class FairgateError(Exception):
 
 
 class InvalidInput(FairgateError):
-    """Something the caller wrote is wrong."""
+    """The input of the caller is wrong."""
 
 
 class InvalidQuantity(InvalidInput):
@@ -41,19 +41,19 @@ class InvalidSettings(InvalidInput):
 
 
 class ToolMissing(FairgateError):
-    """The machine lacks a program we need."""
+    """The machine lacks a required program."""
 
 
 class ClusterError(FairgateError):
-    """The API server could not be used."""
+    """The API server did not work as needed."""
 
 
 class ClusterUnavailable(ClusterError):
-    """No usable answer came; the request may or may not have taken effect."""
+    """There was no usable answer. The request may or may not have taken effect."""
 
 
 class ClusterRefused(ClusterError):
-    """The API server answered no."""
+    """The API server refused the request."""
 
     def __init__(self, message: str, status: int, retry_after: float | None = None) -> None:
         super().__init__(message)
@@ -62,23 +62,23 @@ class ClusterRefused(ClusterError):
 
 
 class WriteRefused(ClusterRefused):
-    """The API server judged a write of a resource, and answered no; the message is its own."""
+    """The API server refused a write of a resource. The message is the API server's."""
 
 
 class PodUnyielding(ClusterError):
-    """One pod can be read, but no change of it gets through; a change sent before still may."""
+    """One pod can be read, but patches fail. A patch sent earlier may still succeed."""
 
 
 class ForecastError(FairgateError):
-    """Nobody could look ahead."""
+    """There is no forecast."""
 
 
 class ForecastFailed(ForecastError):
-    """A forecast took too long or too much memory, or broke; the next one starts afresh."""
+    """A forecast took too long or too much memory, or crashed. The next one starts from scratch."""
 
 
 class ForecastBusy(ForecastError):
-    """Too many callers wait for a forecast already."""
+    """Too many callers wait for a forecast already. `retry_after` is in seconds."""
 
     def __init__(self, message: str, retry_after: float) -> None:
         super().__init__(message)
@@ -86,15 +86,15 @@ class ForecastBusy(ForecastError):
 
 
 class StoreError(FairgateError):
-    """Redis could not be used."""
+    """Redis did not work as needed."""
 
 
 class StoreUnavailable(StoreError):
-    """No answer came; the write may or may not have taken effect."""
+    """There was no answer. The write may or may not have taken effect."""
 
 
 class StoreFull(StoreUnavailable):
-    """Redis has no memory left, and wrote nothing."""
+    """Redis has no memory left and wrote no data."""
 
 
 class StoreEmptied(StoreError):
@@ -102,7 +102,7 @@ class StoreEmptied(StoreError):
 
 
 class StoreForeign(StoreError):
-    """Redis holds another layout version, or is set up in a way that loses data."""
+    """Redis has another layout version, or settings that can lose data."""
 
 
 class EpochStale(StoreError):

@@ -1,4 +1,4 @@
-"""What the engine hears. Every event carries its time: nothing in the core asks what time it is."""
+"""Events that the engine receives. Every event has its time, because the core has no clock."""
 
 from __future__ import annotations
 
@@ -6,33 +6,34 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from app.core.admission.priorities import PriorityClass
-from app.core.asks.claims import ResourceClaim
-from app.core.asks.groups import Group
+from app.core.admission.priority_class_twins import PriorityClass
 from app.core.effects import Intend
-from app.core.fair.checkpoint import Checkpoint
-from app.core.fair.runs import Run
+from app.core.fairshare.checkpoint import TenantCheckpoint
+from app.core.fairshare.usage_record import UsageRecord
+from app.core.lifecycle.stale_pods import StaleReason
 from app.core.model import (
     Amounts,
-    Answer,
-    Bystander,
     Millis,
     Node,
     NodeName,
     Pod,
     Pool,
     PoolName,
+    ReleaseOutcome,
     Resource,
     Tenant,
     TenantName,
     Uid,
+    UnmanagedPod,
 )
-from app.core.pods.vain import Vain
+from app.core.podspec.disruption_budget import DisruptionBudget
+from app.core.podspec.pod_groups import GangDeclaration
+from app.core.podspec.resource_claims import ResourceClaim
 from app.core.policy import Policy
 
 
-class Source(Enum):
-    """The lists that watches follow."""
+class WatchedSource(Enum):
+    """The watched lists."""
 
     PODS = "pods"
     NODES = "nodes"
@@ -46,34 +47,42 @@ class Source(Enum):
     JOB_SETS = "jobsets"
     POD_GROUPS = "podgroups.scheduling.x-k8s.io"
     NATIVE_GROUPS = "podgroups.scheduling.k8s.io"
+    BUDGETS = "poddisruptionbudgets"
 
 
-GROUPS = frozenset({Source.JOBS, Source.JOB_SETS, Source.POD_GROUPS, Source.NATIVE_GROUPS})
-"""The lists that only tell how many pods a gang has: without them, only such gangs wait."""
+GROUPS = frozenset(
+    {
+        WatchedSource.JOBS,
+        WatchedSource.JOB_SETS,
+        WatchedSource.POD_GROUPS,
+        WatchedSource.NATIVE_GROUPS,
+    }
+)
+"""Lists that only define gang sizes. If one is stale, only its gangs wait."""
 
-NEEDED = frozenset(Source) - {Source.PRIORITIES} - GROUPS
-"""The lists the engine must have seen whole, and fresh, before it decides anything."""
+NEEDED = frozenset(WatchedSource) - {WatchedSource.PRIORITIES} - GROUPS
+"""Lists that the engine must have seen completely, and fresh, before it decides."""
 
 
 @dataclass(frozen=True, slots=True)
 class PodObserved:
-    """A managed pod exists in this state. Repeats are harmless."""
+    """State of an existing managed pod. Repeats are harmless."""
 
     at: Millis
     pod: Pod
 
 
 @dataclass(frozen=True, slots=True)
-class BystanderObserved:
-    """A pod that is not managed takes room on a node."""
+class UnmanagedPodObserved:
+    """An unmanaged pod uses capacity of a node."""
 
     at: Millis
-    bystander: Bystander
+    bystander: UnmanagedPod
 
 
 @dataclass(frozen=True, slots=True)
 class PodGone:
-    """A pod, managed or not, exists no more, or no longer concerns us."""
+    """A pod, managed or not, was deleted or is no longer relevant."""
 
     at: Millis
     uid: Uid
@@ -81,7 +90,7 @@ class PodGone:
 
 @dataclass(frozen=True, slots=True)
 class NodeObserved:
-    """A node exists in this state."""
+    """State of an existing node."""
 
     at: Millis
     node: Node
@@ -89,7 +98,7 @@ class NodeObserved:
 
 @dataclass(frozen=True, slots=True)
 class NodeGone:
-    """A node exists no more."""
+    """A node was deleted."""
 
     at: Millis
     name: NodeName
@@ -97,21 +106,21 @@ class NodeGone:
 
 @dataclass(frozen=True, slots=True)
 class TenantObserved:
-    """A Tenant resource exists in this state. `pending`, `checkpoint`: what its status says.
+    """State of an existing Tenant. `pending` and `checkpoint` come from its status.
 
-    `by` made it so, as far as the API server told: "" if nobody can tell. The same below.
+    `by`, here and below: the user that made the change, "" if unknown.
     """
 
     at: Millis
     tenant: Tenant
     pending: int = 0
-    checkpoint: Checkpoint | None = None
+    checkpoint: TenantCheckpoint | None = None
     by: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class TenantGone:
-    """A Tenant resource exists no more."""
+    """A Tenant was deleted."""
 
     at: Millis
     name: TenantName
@@ -119,9 +128,7 @@ class TenantGone:
 
 @dataclass(frozen=True, slots=True)
 class PoolObserved:
-    """A Pool resource exists in this state. `offered`: the capacity that its status tells, if
-    a leader has told any.
-    """
+    """State of an existing Pool. `offered` is the capacity in its status, None if absent."""
 
     at: Millis
     pool: Pool
@@ -131,7 +138,7 @@ class PoolObserved:
 
 @dataclass(frozen=True, slots=True)
 class PoolGone:
-    """A Pool resource exists no more."""
+    """A Pool was deleted."""
 
     at: Millis
     name: PoolName
@@ -139,23 +146,27 @@ class PoolGone:
 
 @dataclass(frozen=True, slots=True)
 class PolicyObserved:
-    """The Policy exists in this state."""
+    """State of the existing Policy.
+
+    `has_mode`: whether it sets the mode. Otherwise the mode of the installation applies.
+    """
 
     at: Millis
     policy: Policy
     by: str = ""
+    has_mode: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyGone:
-    """The Policy exists no more: its defaults hold."""
+    """The Policy was deleted: the defaults and the mode of the installation apply."""
 
     at: Millis
 
 
 @dataclass(frozen=True, slots=True)
 class PriorityObserved:
-    """A PriorityClass exists in this state. The engine reads priorities from pods alone."""
+    """State of an existing PriorityClass. The engine reads priorities only from pods."""
 
     at: Millis
     priority: PriorityClass
@@ -163,7 +174,7 @@ class PriorityObserved:
 
 @dataclass(frozen=True, slots=True)
 class PriorityGone:
-    """A PriorityClass exists no more."""
+    """A PriorityClass was deleted."""
 
     at: Millis
     name: str
@@ -171,7 +182,7 @@ class PriorityGone:
 
 @dataclass(frozen=True, slots=True)
 class ClaimObserved:
-    """A ResourceClaim exists in this state."""
+    """State of an existing ResourceClaim."""
 
     at: Millis
     claim: ResourceClaim
@@ -179,7 +190,7 @@ class ClaimObserved:
 
 @dataclass(frozen=True, slots=True)
 class ClaimGone:
-    """A ResourceClaim exists no more."""
+    """A ResourceClaim was deleted."""
 
     at: Millis
     namespace: str
@@ -188,7 +199,7 @@ class ClaimGone:
 
 @dataclass(frozen=True, slots=True)
 class ClassObserved:
-    """A DeviceClass exists. `stated` is its `spec.extendedResourceName`, None for none."""
+    """State of an existing DeviceClass. `stated` is `spec.extendedResourceName`, None if absent."""
 
     at: Millis
     name: str
@@ -197,7 +208,7 @@ class ClassObserved:
 
 @dataclass(frozen=True, slots=True)
 class ClassGone:
-    """A DeviceClass exists no more."""
+    """A DeviceClass was deleted."""
 
     at: Millis
     name: str
@@ -205,15 +216,32 @@ class ClassGone:
 
 @dataclass(frozen=True, slots=True)
 class GroupObserved:
-    """A Job, JobSet or PodGroup says this of a gang."""
+    """Definition of a gang in a Job, JobSet or PodGroup."""
 
     at: Millis
-    group: Group
+    group: GangDeclaration
 
 
 @dataclass(frozen=True, slots=True)
 class GroupGone:
-    """It exists no more. `name` is that of the gang."""
+    """The Job, JobSet or PodGroup was deleted. `name` is the gang's."""
+
+    at: Millis
+    namespace: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetObserved:
+    """State of an existing PodDisruptionBudget."""
+
+    at: Millis
+    budget: DisruptionBudget
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetGone:
+    """A PodDisruptionBudget was deleted."""
 
     at: Millis
     namespace: str
@@ -225,29 +253,29 @@ class SourceFresh:
     """A list is complete and its watch is live."""
 
     at: Millis
-    source: Source
+    source: WatchedSource
 
 
 @dataclass(frozen=True, slots=True)
 class SourceStale:
-    """A watch fell silent: what is known of this source may be old."""
+    """A watch is silent. The cached state of this source may be outdated."""
 
     at: Millis
-    source: Source
+    source: WatchedSource
 
 
 @dataclass(frozen=True, slots=True)
 class ReleaseAnswered:
-    """What became of a release the engine asked for."""
+    """Result of a release that the engine requested."""
 
     at: Millis
     uid: Uid
-    answer: Answer
+    answer: ReleaseOutcome
 
 
 @dataclass(frozen=True, slots=True)
 class EvictionAccepted:
-    """A pod that was to be evicted is on its way out."""
+    """The eviction of a pod was accepted: the pod is terminating."""
 
     at: Millis
     uid: Uid
@@ -255,7 +283,7 @@ class EvictionAccepted:
 
 @dataclass(frozen=True, slots=True)
 class ReleaseStuck:
-    """What became of a release cannot be told for long. It counts as used until it is answered."""
+    """The result of a release is unknown for a long time. It counts as used until it is known."""
 
     at: Millis
     uid: Uid
@@ -263,50 +291,58 @@ class ReleaseStuck:
 
 @dataclass(frozen=True, slots=True)
 class EvictionRefused:
-    """A pod that was to be evicted stays: a disruption budget forbids it, or nobody may ask."""
+    """A pod stays: a disruption budget blocks its eviction, or Fairgate may not evict it."""
 
     at: Millis
     uid: Uid
 
 
 @dataclass(frozen=True, slots=True)
-class FoundUseless:
-    """A pod holds its place in vain; `why` is a sentence for its owner."""
+class StalePodFound:
+    """A pod is idle or orphaned. `why` is a sentence for its owner."""
 
     at: Millis
     uid: Uid
-    kind: Vain
+    kind: StaleReason
     why: str
 
 
 @dataclass(frozen=True, slots=True)
-class FoundUseful:
-    """A pod was looked at, and does not hold its place in vain for this reason."""
+class StalePodCleared:
+    """A pod was checked and is not stale for this reason."""
 
     at: Millis
     uid: Uid
-    kind: Vain
+    kind: StaleReason
+
+
+@dataclass(frozen=True, slots=True)
+class CostlyPod:
+    """It took too long to evaluate a pod, or the gang that waits under its uid."""
+
+    at: Millis
+    uid: Uid
 
 
 @dataclass(frozen=True, slots=True)
 class StoreReady:
-    """Redis answers and holds what the engine knows (or is about to be told all of it)."""
+    """Redis is available and holds the engine's state, or is about to receive it."""
 
     at: Millis
 
 
 @dataclass(frozen=True, slots=True)
 class StoreLost:
-    """Redis does not answer or lost its contents: nothing is released meanwhile."""
+    """Redis is unavailable or lost its contents. The leader pauses releases."""
 
     at: Millis
 
 
 @dataclass(frozen=True, slots=True)
 class Installed:
-    """Fairgate has been in this cluster since then; pods older than that are adopted.
+    """Install time of Fairgate. Pods older than that are adopted.
 
-    Before it is heard, nobody past the gate is judged.
+    Before this event the engine does not judge pods without a gate.
     """
 
     at: Millis
@@ -315,20 +351,20 @@ class Installed:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointsRead:
-    """What was kept of tenants without a Tenant resource. Heard before a term begins."""
+    """Stored checkpoints of tenants without a Tenant resource. Sent before a term starts."""
 
     at: Millis
-    checkpoints: Mapping[TenantName, Checkpoint]
+    checkpoints: Mapping[TenantName, TenantCheckpoint]
 
 
 @dataclass(frozen=True, slots=True)
 class LeadershipGained:
-    """This engine decides from now on, under this epoch.
+    """This engine leads from now on, under this epoch.
 
-    `notes` are what the audit chain last told of what is there, None if nobody knows any more;
-    `intents` the releases that the last leader began and never settled; those of them in
-    `unsettled` may still happen, and are answered later. `running` are the runs that were kept and
-    have not ended, as far as that was kept.
+    `notes`: the audit markers, or None if they were lost.
+    `intents`: releases that the last leader started without a recorded result.
+    `unsettled`: those of the intents that may still take effect; their results arrive later.
+    `running`: the stored open usage records.
     """
 
     at: Millis
@@ -336,26 +372,26 @@ class LeadershipGained:
     notes: Mapping[str, str] | None = field(default_factory=dict)
     intents: tuple[Intend, ...] = ()
     unsettled: tuple[Intend, ...] = ()
-    running: tuple[Run, ...] = ()
+    running: tuple[UsageRecord, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class LeadershipLost:
-    """This engine only follows from now on."""
+    """This engine is a follower from now on."""
 
     at: Millis
 
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """Act on everything heard so far. Whoever carries events in sends it when no more are due."""
+    """Act on all events so far. The caller sends it when no further events are due."""
 
     at: Millis
 
 
 ClusterEvent = (
     PodObserved
-    | BystanderObserved
+    | UnmanagedPodObserved
     | PodGone
     | NodeObserved
     | NodeGone
@@ -373,10 +409,12 @@ ClusterEvent = (
     | ClassGone
     | GroupObserved
     | GroupGone
+    | BudgetObserved
+    | BudgetGone
     | SourceFresh
     | SourceStale
 )
-"""What the watches of `kube` emit."""
+"""Events that the watches in `kube` emit."""
 
 NewsEvent = (
     ClusterEvent
@@ -384,8 +422,9 @@ NewsEvent = (
     | EvictionAccepted
     | ReleaseStuck
     | EvictionRefused
-    | FoundUseless
-    | FoundUseful
+    | StalePodFound
+    | StalePodCleared
+    | CostlyPod
     | StoreReady
     | StoreLost
     | Installed
@@ -393,6 +432,6 @@ NewsEvent = (
     | LeadershipGained
     | LeadershipLost
 )
-"""What changes what the engine knows."""
+"""Events that change the state of the engine."""
 
 Event = NewsEvent | Pass

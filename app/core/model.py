@@ -1,6 +1,6 @@
-"""The words of the house as types: ids, pods, tenants, pools, nodes, and what a pod waits for.
+"""Types of the core: ids, pods, tenants, pools, nodes, wait reasons.
 
-Values only. No behaviour beyond what a value says about itself.
+Values only. They contain no logic except questions about a single value.
 """
 
 from __future__ import annotations
@@ -11,9 +11,17 @@ from enum import Enum, IntEnum
 from fractions import Fraction
 from typing import NewType
 
-from app.core.asks.terms import Affinity, Spacing, Taint, Toleration
+from app.core.podspec.anti_affinity_terms import AntiAffinityTerm
+from app.core.podspec.constraints import (
+    NodeConstraints,
+    PodDistanceRules,
+    RequiredAffinity,
+    Taint,
+    Toleration,
+)
 
 Uid = NewType("Uid", str)
+NO_UID = Uid("")
 TenantName = NewType("TenantName", str)
 UserName = NewType("UserName", str)
 PoolName = NewType("PoolName", str)
@@ -26,43 +34,17 @@ Millis = NewType("Millis", int)
 Amounts = Mapping[Resource, int]
 """Amounts in base units: millicores of cpu, bytes, whole devices, whole pods."""
 
-Pin = tuple[NodeName, ...] | None
-"""The only nodes that a pod may go to, sorted; None: any."""
+NodeSet = tuple[NodeName, ...] | None
+"""Names of the only nodes that a pod may use, sorted; None for any node."""
 
-Kind = tuple[TenantName, UserName, frozenset[tuple[Resource, int]]]
-"""What makes pods alike to whoever judges them by what became of others: whose, and how much."""
-
-GATE = "fairgate.io/queue"
-LABEL_TENANT = "fairgate.io/tenant"
-LABEL_POOL = "fairgate.io/pool"
-LABEL_USER = "fairgate.io/user"
-ANNOTATION_SUBMITTER = "fairgate.io/submitter"
-ANNOTATION_RELEASE = "fairgate.io/release"
-ANNOTATION_POOLS = "fairgate.io/pools"
-ANNOTATION_PREEMPTIBLE = "fairgate.io/preemptible"
-ANNOTATION_MAX_RUNTIME = "fairgate.io/max-runtime"
-ANNOTATION_GPU_MEMORY = "fairgate.io/gpu-memory"
-ANNOTATION_MODEL_SIZE = "fairgate.io/model-size"
-ANNOTATION_CHANGED_BY = "fairgate.io/changed-by"
-ANNOTATION_CHANGED = "fairgate.io/changed"
-ANNOTATION_GANG = "fairgate.io/gang"
-ANNOTATION_GANG_SIZE = "fairgate.io/gang-size"
-ANNOTATION_PLACEMENT = "fairgate.io/placement"
-ANNOTATION_TOPOLOGY = "fairgate.io/topology"
-ANNOTATION_GANG_FAILURE = "fairgate.io/gang-failure"
-ANNOTATION_MIRROR = "kubernetes.io/config.mirror"
-
-HELD = "0"
-"""Value of the release annotation that the webhook writes."""
-
-ADOPTED = "adopted"
-"""Its value on pods that run without a release, and rightly: they were there before us."""
+BackoffKey = tuple[TenantName, UserName, frozenset[tuple[Resource, int]]]
+"""Key of a backoff: tenant, user and requests. Pods with the same key share one backoff."""
 
 DEFAULT_TENANT = TenantName("default")
-"""Parent of every tenant that stands for a namespace nobody mapped."""
+"""Parent of the tenants that exist only for a namespace without a Tenant."""
 
 DEFAULT_POOL = PoolName("default")
-"""The one pool of a cluster without Pool objects: every node."""
+"""The only pool of a cluster without Pool objects. It contains every node."""
 
 UNKNOWN_USER = UserName("unknown")
 """Submitter of pods that were created before Fairgate was installed."""
@@ -71,31 +53,31 @@ UNMAPPED_PREFIX = "ns."
 
 
 class Phase(Enum):
-    """`status.phase` of a pod, as far as it matters here."""
+    """The distinguished values of a pod's `status.phase`."""
 
     PENDING = "Pending"
     RUNNING = "Running"
     FINISHED = "Finished"
 
 
-class Quality(IntEnum):
-    """`status.qosClass` of a pod; the lower is evicted first."""
+class QosClass(IntEnum):
+    """`status.qosClass` of a pod. Lower values are evicted first."""
 
     BEST_EFFORT = 0
     BURSTABLE = 1
     GUARANTEED = 2
 
 
-class Style(Enum):
-    """How workloads are laid out over the nodes of a pool."""
+class PlacementStrategy(Enum):
+    """Placement strategy of workloads on the nodes of a pool."""
 
     PACK = "pack"
     SPREAD = "spread"
 
 
 @dataclass(frozen=True, slots=True)
-class Near:
-    """That the pods of a gang must, or had better, stand on nodes with one value of a label."""
+class TopologyConstraint:
+    """Topology constraint of a gang: its nodes share a label value, as a must or a preference."""
 
     label: str
     required: bool = False
@@ -103,9 +85,10 @@ class Near:
 
 @dataclass(frozen=True, slots=True)
 class ClaimRef:
-    """One entry of a pod's `spec.resourceClaims`, and the claim it means.
+    """One entry of a pod's `spec.resourceClaims` and its claim.
 
-    `name` is "" before a claim was generated; `generated`: only one made for the pod will do.
+    `name` is "" until the claim is generated. `generated` is True if the claim comes from a
+    template.
     """
 
     entry: str
@@ -114,10 +97,19 @@ class ClaimRef:
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
-    """What is written already where a release may add node affinity: which parents there are.
+class GrantedClaim:
+    """A resource claim for which a pod was released: the object and the amounts it counted as."""
 
-    `terms`: for each required term, whether it has expressions; None for one that is empty.
+    name: str
+    uid: Uid
+    amounts: Amounts = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class AffinityPresence:
+    """Which parents of node affinity a pod has already. The release patch adds the missing ones.
+
+    `terms`: for each required term whether it has expressions; None for an empty term.
     """
 
     affinity: bool = False
@@ -126,31 +118,61 @@ class Bounds:
     terms: tuple[bool | None, ...] = ()
 
 
-NO_BOUNDS = Bounds()
+NO_AFFINITY = AffinityPresence()
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """The `PodScheduled=False` condition that the scheduler wrote on a released pod."""
+
+    reason: str
+    message: str = ""
+
+    @property
+    def judged(self) -> bool:
+        """Return whether the scheduler looked for a node. `SchedulerError` is its own failure."""
+        return self.reason == "Unschedulable"
 
 
 @dataclass(frozen=True, slots=True)
 class Pod:
-    """One managed pod, as the API server stores it.
+    """One managed pod, as stored in the API server.
 
-    `gates` are all its scheduling gates, `release` the raw release annotation ("" if absent),
-    `since` its creation time, `pools` what the user's pools annotation names (empty: any),
-    `only` the nodes that its affinity names, as that of a DaemonSet's pod does, `affinity` what
-    else it requires of nodes (None: nothing), `tolerations` all of its own, `spacings` its rules
-    about the distance to others of its kind.
-    `gang` names the gang within the namespace ("": none), `gang_size` how many pods it has (0:
-    see `groups`), `gang_anew` that it begins again as a whole if one fails before all run.
-    `failed`: it is finished, and did not succeed.
-    `owner` names the controller at the top, as far as the pod tells ("": none).
-    `style` and `near` are how its user wants it laid out (None: that is left to the pool).
-    `started` is when its node took it up, `max_runtime` what its owner declared.
-    `gpu_memory`: bytes that it needs on the devices of its node (0: it does not say).
-    `mirror`: it stands for a static pod, which its node runs whatever becomes of this one.
-    `freed_by`: who, other than the leader, took our gate away; "" if that was not told.
-
-    A pod with `claims` for devices has in `plain` what its containers ask for (else None). From
-    that follow its demand, the claims it `awaits`, the pool it is `tied` to by a claim that others
-    use there, and whether it `asks` for anything managed at all: see `claimants`.
+    `gates`: all its scheduling gates.
+    `release`: its raw release annotation, "" if absent.
+    `since`: its creation time.
+    `pools`: the pools in the user's annotation; empty for any pool.
+    `only`: the nodes that its affinity names, as for a pod of a DaemonSet.
+    `affinity`: its other required node affinity, or None.
+    `tolerations`: all its tolerations.
+    `spacings`: its rules about the distance to other pods (anti-affinity, topology spread).
+    `phase`, `failed`: a `failed` pod is finished without success.
+    `gone_by`: end of its grace period, if it is being deleted.
+    `gang`: name of its gang within the namespace, "" without a gang.
+    `gang_size`: number of pods in the gang; 0: a group object defines it, see `pod_groups`.
+    `gang_anew`: the gang restarts as a whole if a pod fails before all pods run.
+    `refused`: why its node refused it; "" if it did not, or if that is unknown.
+    `owner`: name of its topmost known controller, or "".
+    `started`: when its node started it. `max_runtime`: its declared run time.
+    `kept_by`: while held, the reason why a disruption budget would block its eviction, or "". Such
+        a pod starts only within the guarantee, as if it were not `preemptible`.
+    `labels`: the labels that disruption budgets and anti-affinity may select; None if too many.
+    `gpu_memory`: bytes that it needs on the devices of its node; 0 if not stated.
+    `mirror`: it represents a static pod, which its node runs in any case.
+    `freed_by`: the user, other than the leader, that removed the gate; "" if unknown.
+    `claims`: its claims for devices. `plain` is then what its containers request (else None).
+    `granted`: the claims for which it was released; None if its annotation does not list them.
+    `awaits`, `tied`, `asks`: the missing claims; the pool of a claim that other pods use; whether
+        it requests any managed resource. These and `demand` are derived by `claim_charges`.
+    `style`, `near`: placement and topology that its user requested; None leaves it to the pool.
+    `too_large`: why it is too large to be released, or "". The rules of such a pod are not read.
+    `walls`: its required anti-affinity, as it affects other pods.
+    `walled`: the known rules of existing pods that select it, see `PodRegistry.learn_walls`.
+    `terms`: cached result of `node_filter.terms_of`.
+    `scheduler`: name of its scheduler, "" for the default scheduler.
+    `apart`: its scheduler may be silent about it for a good reason (another scheduler, claims, a
+        group).
+    `said`: condition written by the scheduler, if the pod is released and unbound.
     """
 
     uid: Uid
@@ -166,52 +188,78 @@ class Pod:
     pool: PoolName | None = None
     selector: Mapping[str, str] = field(default_factory=dict)
     pools: tuple[PoolName, ...] = ()
-    only: Pin = None
-    affinity: Affinity | None = None
+    only: NodeSet = None
+    affinity: RequiredAffinity | None = None
     tolerations: tuple[Toleration, ...] = ()
-    spacings: tuple[Spacing, ...] = ()
+    spacings: tuple[PodDistanceRules, ...] = ()
     phase: Phase = Phase.PENDING
     terminating: bool = False
+    gone_by: Millis | None = None
     has_labels: bool = True
     has_annotations: bool = True
     gang: str = ""
     gang_size: int = 1
     gang_anew: bool = False
     failed: bool = False
+    refused: str = ""
     owner: str = ""
     started: Millis | None = None
     max_runtime: Millis | None = None
     preemptible: bool = True
+    labels: Mapping[str, str] | None = field(default_factory=dict)
+    kept_by: str = ""
     gpu_memory: int = 0
-    quality: Quality = Quality.BURSTABLE
+    quality: QosClass = QosClass.BURSTABLE
     mirror: bool = False
     freed_by: str = ""
     claims: tuple[ClaimRef, ...] = ()
+    granted: tuple[GrantedClaim, ...] | None = None
     plain: Amounts | None = None
     awaits: tuple[str, ...] = ()
     tied: PoolName | None = None
     asks: bool = True
-    style: Style | None = None
-    near: Near | None = None
-    bounds: Bounds = NO_BOUNDS
+    style: PlacementStrategy | None = None
+    near: TopologyConstraint | None = None
+    bounds: AffinityPresence = NO_AFFINITY
+    too_large: str = ""
+    walls: tuple[AntiAffinityTerm, ...] = ()
+    walled: tuple[PodDistanceRules, ...] = ()
+    terms: NodeConstraints | None = field(default=None, init=False, repr=False, compare=False)
+    scheduler: str = ""
+    apart: bool = False
+    said: Said | None = None
+
+    @property
+    def is_owned(self) -> bool:
+        """Return whether a controller owns the pod and may create it again."""
+        return bool(self.owner)
+
+
+Holder = tuple[str, str]
+"""Namespace and name of a pod with anti-affinity that keeps other pods off nodes."""
 
 
 @dataclass(frozen=True, slots=True)
-class Bystander:
-    """A pod that is not managed but takes room on a node."""
+class UnmanagedPod:
+    """A pod that is not managed but uses capacity of a node.
+
+    `walls` is its required anti-affinity, as it affects other pods. `holder` names the pod if it
+    has walls.
+    """
 
     uid: Uid
     node: NodeName
     demand: Amounts
+    walls: tuple[AntiAffinityTerm, ...] = ()
+    holder: Holder = ("", "")
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A node: `ready` means ready and schedulable; `allocatable` in base units.
+    """A node. `ready` means ready and schedulable. `allocatable` is in base units.
 
-    `fractions[r]` is the size of one device of a resource that is sold in fractions: less than
-    one device comes from a single device. `taints` are those that keep pods off it, its readiness
-    aside.
+    `fractions[r]` is the size of one device of a resource that can be shared. A request below one
+    device uses a single device. `taints` are those that keep pods off, without those of readiness.
     """
 
     name: NodeName
@@ -224,10 +272,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """What a tenant may always have of a pool, and what it may never exceed there.
-
-    A resource that the limit does not name is unlimited.
-    """
+    """Guarantee and limit of a tenant in a pool. Resources without a limit are unlimited."""
 
     guarantee: Amounts = field(default_factory=dict)
     limit: Amounts = field(default_factory=dict)
@@ -235,9 +280,9 @@ class Quota:
 
 @dataclass(frozen=True, slots=True)
 class Tenant:
-    """A Tenant resource. `created` decides who keeps a namespace that two of them name.
+    """A Tenant resource. If two Tenants name the same namespace, the older one (`created`) owns it.
 
-    `uid` tells it from another of its name, `generation` what is configured from what was before.
+    `uid` distinguishes Tenants of the same name, `generation` versions of the spec.
     """
 
     name: TenantName
@@ -256,19 +301,20 @@ class Tenant:
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """A Pool resource. `weights`: worth of one unit next to other pools, 1 where absent.
+    """A Pool resource.
 
-    `tolerations` are added, at release, to those of a pod.
-    `topology`: labels of its nodes that name the domains they are in, the widest first.
-    `gpu_memory`: bytes of one device, None if nobody wrote it; `max_capacity`: what its nodes may
-    come to offer, where somebody adds nodes when pods wait for them.
+    `weights`: worth of one unit relative to other pools, 1 where absent.
+    `tolerations`: added to a pod at release.
+    `topology`: node labels that name the topology domains, widest first.
+    `gpu_memory`: bytes of one device, None if not stated.
+    `max_capacity`: capacity that the nodes may reach if an autoscaler adds nodes for waiting pods.
     """
 
     name: PoolName
     selector: Mapping[str, str] = field(default_factory=dict)
     weights: Mapping[Resource, Fraction] = field(default_factory=dict)
     overcommit: Mapping[Resource, Fraction] = field(default_factory=dict)
-    placement: Style = Style.PACK
+    placement: PlacementStrategy = PlacementStrategy.PACK
     tolerations: tuple[Toleration, ...] = ()
     topology: tuple[str, ...] = ()
     paused: bool = False
@@ -283,6 +329,7 @@ class Wait(Enum):
 
     TURN = "waits for its turn"
     NO_POOL = "no pool can serve it"
+    TOO_LARGE = "one of its lists is longer than a bound"
     OTHER_GATE = "it carries a scheduling gate that is not ours to remove"
     TENANT_PAUSED = "its tenant is paused"
     GANG_INCOMPLETE = "its gang is not complete"
@@ -290,14 +337,15 @@ class Wait(Enum):
     CLAIM = "its resource claim is not there yet"
     REFUSED = "the API server refused its release; it is tried again later"
     NO_NODE = "a pod like it found no node; it is tried again later"
+    POSTPONED = "the search for its place takes too long; it is tried again later"
 
 
-class Answer(Enum):
-    """What became of one attempt to release a pod."""
+class ReleaseOutcome(Enum):
+    """Result of one attempt to release a pod."""
 
     RELEASED = "released"
     GONE = "gone"
     HELD = "held"
-    """Certainly not released: it waits again."""
+    """Certainly not released. The pod waits again."""
     UNSENT = "unsent"
-    """The intent could not be written, so nothing was tried."""
+    """The intent could not be written, so no patch was sent."""

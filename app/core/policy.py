@@ -1,7 +1,4 @@
-"""How the fair order works in this cluster: the Policy resource as values.
-
-The defaults are what holds without any Policy.
-"""
+"""The Policy resource as values. The defaults apply if there is no Policy object."""
 
 from __future__ import annotations
 
@@ -18,20 +15,29 @@ FOUR_HOURS = Millis(4 * 3_600_000)
 
 
 class Reclaim(Enum):
-    """Whose borrowed work may be evicted for others."""
+    """Which borrowing pods may be evicted for other tenants."""
 
     OFF = "off"
     GUARANTEE = "guarantee"
-    """Only to honour a guarantee."""
+    """Only for a guarantee."""
     FAIR = "fair"
-    """Also to even out what is borrowed."""
+    """Also to balance borrowed capacity."""
 
 
 class WithinQueue(Enum):
-    """Whether a user's own work of lower priority may be evicted for that user."""
+    """Whether a user's pods of lower priority may be evicted for pods of the same user."""
 
     NEVER = "Never"
     LOWER_PRIORITY = "LowerPriority"
+
+
+class DisruptionBudgets(Enum):
+    """Treatment of a pod that a guarantee needs and a PodDisruptionBudget protects."""
+
+    RESPECT = "Respect"
+    """The pod stays."""
+    OVERRIDE = "Override"
+    """The pod is deleted after its eviction was refused for a while."""
 
 
 class Mode(Enum):
@@ -39,15 +45,20 @@ class Mode(Enum):
 
     ENFORCE = "Enforce"
     OBSERVE = "Observe"
-    """Nothing new is held; what is held is still released in order, and everything is counted."""
+    """New pods are not held. Held pods are still released in order, and all pods are counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """`history` is how much past borrowing counts next to present borrowing (kappa); 0: not.
+    """Values of the Policy. Durations are in milliseconds.
 
-    `scheduling_timeout`: so long a released pod may go without a node, `gang_timeout` a gang be
-    without some of its pods; 0: for ever.
+    `history`: weight of past borrowing relative to present borrowing (kappa); 0 ignores the past.
+    `evict_unowned`: evict pods without a controller too if they stay unbound.
+    `max_unbound`: limit of released, unbound pods per pool; it rises while the scheduler binds
+        fast.
+    `max_unowned_unbound`: limit of such pods without a controller per user.
+    `scheduling_timeout`: longest time a released pod may be unbound; 0 for no limit.
+    `gang_timeout`: longest time a gang may be incomplete; 0 for no limit.
     """
 
     history: Fraction = Fraction(0)
@@ -60,4 +71,18 @@ class Policy:
     min_runtime: Millis = FIVE_MINUTES
     gang_timeout: Millis = TEN_MINUTES
     scheduling_timeout: Millis = FIVE_MINUTES
+    evict_unowned: bool = False
+    max_unbound: int = 256
+    max_unowned_unbound: int = 16
     mode: Mode = Mode.ENFORCE
+    disruption_budgets: DisruptionBudgets = DisruptionBudgets.RESPECT
+
+    @property
+    def overrides_budgets(self) -> bool:
+        """Return whether a guarantee overrides disruption budgets."""
+        return self.disruption_budgets is DisruptionBudgets.OVERRIDE
+
+    @property
+    def reclaims_over_budgets(self) -> bool:
+        """Return whether no reclaim is subject to budgets, so that their pods may borrow."""
+        return self.overrides_budgets and self.reclaim is Reclaim.GUARANTEE

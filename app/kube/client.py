@@ -1,12 +1,12 @@
-"""One small HTTP client for the API server: bytes in, bytes out, errors of our own tree.
+"""Small HTTP client of the API server: bytes in, bytes out, errors of Fairgate's tree.
 
-On the transport of `kubernetes.aio`, without its generated models, which cost milliseconds per
-object. Never repeats a request: only the caller knows what a second time would do.
+It does without the generated models of `kubernetes.aio`, which cost milliseconds per object. It
+never repeats a request: only the caller knows whether that is safe.
 """
 
 from __future__ import annotations
 
-import importlib
+import os
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -15,59 +15,64 @@ from typing import Any
 import aiohttp
 import msgspec
 
-from app import wire
 from app.core.errors import ClusterRefused, ClusterUnavailable
-from app.kube import identity
+from app.k8s_types import objects
+from app.kube import credentials
+from app.kube import kubeconfig as kubeconfig_files
+from app.kube.credentials import ApiServer
 
 JSON = "application/json"
 JSON_PATCH = "application/json-patch+json"
 MERGE_PATCH = "application/merge-patch+json"
+STRATEGIC_PATCH = "application/strategic-merge-patch+json"
 APPLY = "application/apply-patch+yaml"
-"""Server-side apply; JSON is YAML."""
+"""Server-side apply. JSON is valid YAML."""
 
 CONNECT_SECONDS = 3.0
 
+BUFFER_BYTES = 2 * 1024 * 1024
+"""Pages of lists are megabytes; aiohttp's default buffer of 64 KiB would pause their reading."""
+
 TOO_LARGE = "etcdserver: request is too large"
-"""Comes as a 500, yet is certain: nothing so large is ever stored."""
+"""Sent with status 500, but the result is certain: such a large object is never stored."""
 
 Query = Iterable[tuple[str, str]]
 
 
 class Client:
-    """The API server, as one identity. `connect` makes one, `close` ends it."""
+    """The API server, with one identity. `connect` creates it, `close` closes it."""
 
-    def __init__(self, session: aiohttp.ClientSession, host: str, token: identity.Token) -> None:
+    def __init__(self, session: aiohttp.ClientSession, server: ApiServer) -> None:
         self._session = session
-        self._host = host.rstrip("/")
-        self._token = token
+        self._host = server.url.rstrip("/")
+        self._token = server.token
         self._fixed: dict[str, Any] = {"allow_redirects": False}
+        if server.tls_server_name:
+            self._fixed["server_hostname"] = server.tls_server_name
+        if server.proxy:
+            self._fixed["proxy"] = server.proxy
 
     @classmethod
-    async def connect(cls, kubeconfig: str | Path | None = None, *, pool_size: int = 32) -> Client:
-        """Return a client for a kubeconfig, or for the pod this process runs in.
+    async def connect(
+        cls, kubeconfig: str | Path | None = None, *, context: str = "", pool_size: int = 32
+    ) -> Client:
+        """Return a client for a kubeconfig, or for the service account of this pod.
 
-        `pool_size` bounds the requests under way at once, watches included. Talks to nobody yet.
-        Raises InvalidSettings.
+        `context`: of the kubeconfig, "" for the current one. `pool_size` limits concurrent
+        requests, including watches. Does not connect yet. Raises InvalidSettings.
         """
-        configuration, token = await identity.load(kubeconfig)
-        configuration.connection_pool_maxsize = pool_size
-        configuration.client_session_kwargs = {
-            "trust_env": False,
-            "cookie_jar": aiohttp.DummyCookieJar(),
-            # Bytes of the local network are cheaper than the work of unpacking them.
-            "headers": {"User-Agent": "fairgate", "Accept": JSON, "Accept-Encoding": "identity"},
-        }
-        try:
-            rest = importlib.import_module("kubernetes.aio.client.rest")
-            session = rest.RESTClientObject(configuration)._create_pool_manager()
-        except OSError as error:  # certificates that cannot be read
-            raise identity.unusable(kubeconfig, error) from error
-        client = cls(session, configuration.host, token)
-        if configuration.tls_server_name:
-            client._fixed["server_hostname"] = configuration.tls_server_name
-        if configuration.proxy:
-            client._fixed["proxy"] = configuration.proxy
-        return client
+        if kubeconfig is None:
+            server = credentials.in_pod(os.environ)
+        else:
+            server = await kubeconfig_files.load(kubeconfig, context)
+        session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=pool_size, ssl=server.tls),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            # Bandwidth of the local network is cheaper than decompression.
+            headers={"User-Agent": "fairgate", "Accept": JSON, "Accept-Encoding": "identity"},
+            read_bufsize=BUFFER_BYTES,
+        )
+        return cls(session, server)
 
     async def close(self) -> None:
         """Close all connections."""
@@ -84,11 +89,12 @@ class Client:
         accept: str = "",
         timeout: float = 10.0,
     ) -> bytes:
-        """Send one request and return the body of its answer.
+        """Send one request and return the body of the response.
 
-        `path` is percent-encoded by the caller; `timeout` in seconds, for the whole of it.
-        Raises ClusterRefused for an answer of 3xx or 4xx: it certainly did not take effect.
-        Raises ClusterUnavailable for a 5xx or no answer: it may have. What is too large is refused.
+        The caller percent-encodes `path`. `timeout` is in seconds, for the whole request. Raises
+        ClusterRefused for a 3xx or 4xx: the request certainly had no effect. Raises
+        ClusterUnavailable for a 5xx or no response: it may have had one. Objects that are too large
+        for etcd raise ClusterRefused.
         """
         data = _encode(body, content_type)
         limits = aiohttp.ClientTimeout(total=timeout, sock_connect=min(CONNECT_SECONDS, timeout))
@@ -107,10 +113,10 @@ class Client:
     async def stream(
         self, path: str, query: Query = (), *, read_timeout: float
     ) -> AsyncIterator[AsyncIterator[bytes]]:
-        """Open a watch and give its lines, however long; entered once the server has answered 200.
+        """Open a watch and yield its lines of any length. Enters after the server has returned 200.
 
-        The lines end when the server ends the watch. Raises as `request` does, also from the
-        lines: ClusterUnavailable when nothing at all arrived for `read_timeout` seconds.
+        The lines end when the server ends the watch. Raises the errors of `request`, also while
+        reading lines: ClusterUnavailable if no data arrived for `read_timeout` seconds.
         """
         limits = aiohttp.ClientTimeout(
             total=None, sock_connect=CONNECT_SECONDS, sock_read=read_timeout
@@ -158,7 +164,7 @@ class Client:
 
 
 def _hang_up(response: aiohttp.ClientResponse) -> None:
-    """Drop a stream that has not ended. TLS would wait for the server's own goodbye."""
+    """Abort an open stream. A normal close would wait for the server's TLS close message."""
     connection = response.connection
     if connection is not None and connection.transport is not None:
         connection.transport.abort()
@@ -176,7 +182,7 @@ def _refusal(
     method: str, path: str, response: aiohttp.ClientResponse, answer: bytes
 ) -> ClusterRefused | ClusterUnavailable:
     try:
-        said = msgspec.json.decode(answer, type=wire.Status).message
+        said = msgspec.json.decode(answer, type=objects.StatusObject).message
     except msgspec.DecodeError:
         said = answer[:200].decode("utf-8", "replace")
     message = f"{method} {path}: {response.status} {said or response.reason}"
@@ -192,7 +198,7 @@ def _seconds(header: str | None) -> float | None:
 
 
 async def _lines(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
-    """Split a stream at newlines. A line may span any number of chunks."""
+    """Split a stream into lines. A line may span any number of chunks."""
     begun: list[bytes] = []
     async for chunk in content.iter_any():
         first, *others = chunk.split(b"\n")

@@ -1,9 +1,8 @@
-"""Pods and nodes of the API server become events of the core.
+"""Converts pods, nodes, claims and device classes of the API server to events.
 
-No I/O, and no memory between calls but of values that pods repeat.
+No I/O. The only state is a cache of values that pods repeat.
 
-A reader returns None for an object that does not concern us, and raises InvalidInput for one
-that it cannot understand.
+A reader returns None for an irrelevant object, and raises InvalidInput for an invalid one.
 """
 
 from __future__ import annotations
@@ -11,51 +10,80 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime
 
-from app import wire
-from app.core import events, model
-from app.core.asks import claims as devices
-from app.core.asks.annotations import declared_runtime, may_be_evicted, named_pools
-from app.core.asks.gpu_memory import stated
-from app.core.asks.groups import Words, membership, starts_anew
-from app.core.asks.levels import named_level, named_style
+from msgspec.structs import replace
+
+from app.core import events, model, well_known
 from app.core.errors import InvalidInput
-from app.core.resources import ManagedResources, amounts
-from app.kube.constraints import read_affinity, read_taints, read_tolerations
-from app.kube.distances import read_spacings
+from app.core.lifecycle.node_refusals import refusal
+from app.core.podspec import resource_claims as devices
+from app.core.podspec.annotations import (
+    declared_runtime,
+    may_be_evicted,
+    named_level,
+    named_pools,
+    named_style,
+)
+from app.core.podspec.anti_affinity_terms import AntiAffinityTerm
+from app.core.podspec.gpu_memory import stated
+from app.core.podspec.granted_claims import read_grants
+from app.core.podspec.pod_groups import LONGEST_NAME, Words, membership, starts_anew
+from app.core.podspec.size_limits import BOUNDS, RELEASED, excess
+from app.core.quantities import ManagedResources, amounts
+from app.k8s_types import objects
+from app.k8s_types.list_sizes import sizes_of
+from app.kube.convert_constraints import (
+    read_affinity,
+    read_labels,
+    read_spacings,
+    read_taints,
+    read_tolerations,
+    read_walls,
+)
 from app.kube.hami import with_hami
-from app.kube.sharing import Shared, name
+from app.kube.interning import Shared, name
 
 _PHASES = {
     "Running": model.Phase.RUNNING,
-    "Unknown": model.Phase.RUNNING,  # its node is silent: it may still hold its devices
+    "Unknown": model.Phase.RUNNING,  # its node is silent, and the pod may still use its devices
     "Succeeded": model.Phase.FINISHED,
     "Failed": model.Phase.FINISHED,
 }
 
 _QUALITIES = {
-    "BestEffort": model.Quality.BEST_EFFORT,
-    "Burstable": model.Quality.BURSTABLE,
-    "Guaranteed": model.Quality.GUARANTEED,
+    "BestEffort": model.QosClass.BEST_EFFORT,
+    "Burstable": model.QosClass.BURSTABLE,
+    "Guaranteed": model.QosClass.GUARANTEED,
 }
 
 
+MOST_RESOURCES = 150
+"""Limit of resources that are read per pod. A held pod may list as many."""
+
 LABEL_TEMPLATE = "pod-template-hash"
-"""What the Deployment controller appends to its own name, for each version of the template."""
+"""Label with the suffix that a Deployment appends to its name for each ReplicaSet."""
+
+
+DEFAULT_SCHEDULER = "default-scheduler"
+
+MOST_SAID = 500
+"""Maximum number of stored characters of the scheduler's message."""
 
 
 class Pods:
-    """Reads pods: managed ones whole, others only for the room they take on a node."""
+    """Reads pods: managed pods completely, others only for the capacity that they use on a node."""
 
     def __init__(self, managed: ManagedResources, exempt: frozenset[str]) -> None:
         self._managed = managed
         self._exempt = exempt
         self._shared = Shared()
+        self._labels = Shared()
+        """A separate cache: labels that differ per pod would displace the shared values."""
 
     def read(
-        self, pod: wire.Pod, at: model.Millis
-    ) -> events.PodObserved | events.BystanderObserved | None:
-        """Return what is to be known of a pod."""
-        demand = pod.spec.demand()
+        self, pod: objects.PodObject, at: model.Millis
+    ) -> events.PodObserved | events.UnmanagedPodObserved | None:
+        """Return the event for a pod, or None if it is not relevant."""
+        demand = self._bounded(pod.spec.demand())
         if pod.metadata.namespace not in self._exempt and self._concerns_us(pod, demand):
             return events.PodObserved(at, self._managed_pod(pod, demand))
         node = pod.spec.node_name
@@ -63,23 +91,47 @@ class Pods:
             return None
         shared = self._shared.mapping(demand)
         uid, where = model.Uid(pod.metadata.uid), model.NodeName(name(node))
-        return events.BystanderObserved(at, model.Bystander(uid, where, shared))
+        walls = self._walls(pod)
+        holder = (name(pod.metadata.namespace), pod.metadata.name) if walls else ("", "")
+        return events.UnmanagedPodObserved(
+            at, model.UnmanagedPod(uid, where, shared, walls, holder)
+        )
 
-    def _concerns_us(self, pod: wire.Pod, demand: model.Amounts) -> bool:
-        """Tell whether a pod is held. What its claims come to is only known later."""
+    def _walls(self, pod: objects.PodObject) -> tuple[AntiAffinityTerm, ...]:
+        if pod.spec.affinity is None or pod.spec.affinity.pod_anti_affinity is None:
+            return ()
+        meta = pod.metadata
+        return self._shared.value(read_walls(pod.spec, meta.namespace, meta.labels or {}))
+
+    def _concerns_us(self, pod: objects.PodObject, demand: model.Amounts) -> bool:
+        """Return whether a pod is held. The amounts of its claims are not known yet."""
         return self._managed.asked(demand) or _has_devices(pod, demand)
 
-    def _managed_pod(self, pod: wire.Pod, demand: model.Amounts) -> model.Pod:
+    def _bounded(self, demand: model.Amounts) -> model.Amounts:
+        """Return the resources to read: all of an ordinary pod, otherwise managed ones first."""
+        if len(demand) <= MOST_RESOURCES:
+            return demand
+        ranked = sorted(demand, key=lambda r: (r not in self._managed, "/" in r, r))
+        return {resource: demand[resource] for resource in ranked[:MOST_RESOURCES]}
+
+    def _managed_pod(self, pod: objects.PodObject, demand: model.Amounts) -> model.Pod:
+        is_held = any(each.name == well_known.GATE for each in pod.spec.scheduling_gates or ())
+        too_large = excess(sizes_of(pod), 1 if is_held else RELEASED)
+        walls = self._walls(pod)  # not cut: they affect other pods, and it is linear
+        if too_large:
+            pod = _cut(pod)
         meta, spec, shared = pod.metadata, pod.spec, self._shared
         has_devices = _has_devices(pod, demand)
         written, labels = meta.annotations or {}, meta.labels or {}
-        is_mirror = model.ANNOTATION_MIRROR in written
-        # Only its node speaks for a static pod, and it speaks for nobody.
-        submitter = None if is_mirror else written.get(model.ANNOTATION_SUBMITTER)
-        pool = labels.get(model.LABEL_POOL)
+        is_mirror = well_known.ANNOTATION_MIRROR in written
+        # The kubelet creates mirror pods, and no user submits them.
+        submitter = None if is_mirror else written.get(well_known.ANNOTATION_SUBMITTER)
+        pool = labels.get(well_known.LABEL_POOL)
         gang, size = membership(_words(pod))
         started = pod.status.start_time
         only, affinity = read_affinity(spec.affinity)
+        scheduler = spec.scheduler_name or DEFAULT_SCHEDULER
+        foreign = name(scheduler) if scheduler != DEFAULT_SCHEDULER else ""
         return model.Pod(
             uid=model.Uid(meta.uid),
             namespace=name(meta.namespace),
@@ -89,7 +141,7 @@ class Pods:
             since=shared.value(created(meta)),
             demand=shared.mapping(demand),
             gates=shared.value(tuple([name(each.name) for each in spec.scheduling_gates or ()])),
-            release=name(written.get(model.ANNOTATION_RELEASE, "")),
+            release=name(written.get(well_known.ANNOTATION_RELEASE, "")),
             node=model.NodeName(name(spec.node_name)) if spec.node_name else None,
             pool=model.PoolName(name(pool)) if pool else None,
             selector=shared.mapping(spec.node_selector or {}),
@@ -100,38 +152,75 @@ class Pods:
             pools=shared.value(tuple([model.PoolName(each) for each in named_pools(written)])),
             phase=_phase(pod),
             terminating=meta.deletion_timestamp is not None,
+            gone_by=_deadline(meta.deletion_timestamp),
             has_labels=meta.labels is not None,
             has_annotations=meta.annotations is not None,
             gang=name(gang),
             gang_size=size,
             gang_anew=starts_anew(written),
             failed=pod.status.phase == "Failed",
+            refused=refusal(pod.status.reason or "") if pod.status.phase == "Failed" else "",
             owner=shared.value(_owner(meta)),
             started=read_time("startTime", started) if started else None,
             max_runtime=shared.value(_longest_life(written, spec.active_deadline_seconds)),
             preemptible=may_be_evicted(written),
+            labels=_stored(labels, self._labels),
             gpu_memory=stated(written),
-            quality=_QUALITIES.get(pod.status.qos_class or "", model.Quality.BURSTABLE),
+            quality=_QUALITIES.get(pod.status.qos_class or "", model.QosClass.BURSTABLE),
             mirror=is_mirror,
-            freed_by=name(written.get(model.ANNOTATION_CHANGED_BY, "")),
+            freed_by=name(written.get(well_known.ANNOTATION_CHANGED_BY, "")),
             claims=_claims(pod),
+            granted=read_grants(written.get(well_known.ANNOTATION_CLAIMS)) if has_devices else None,
             plain=shared.mapping(demand) if has_devices else None,
             style=named_style(written),
             near=shared.value(named_level(written)),
-            bounds=shared.value(_bounds(spec.affinity)) if spec.affinity else model.NO_BOUNDS,
+            bounds=shared.value(_bounds(spec.affinity)) if spec.affinity else model.NO_AFFINITY,
+            too_large=too_large,
+            walls=walls,
+            scheduler=foreign,
+            apart=bool(foreign or spec.resource_claims or spec.scheduling_group),
+            said=None if spec.node_name or spec.scheduling_gates else _said(pod),
         )
 
 
-def _words(pod: wire.Pod) -> Words:
+def _cut(pod: objects.PodObject) -> objects.PodObject:
+    """Return a pod that is too large without the lists that would cost memory and time."""
+    spec, written = pod.spec, pod.metadata.annotations or {}
+    ours = [each for each in spec.scheduling_gates or () if each.name == well_known.GATE]
+    gates = [*ours, *(each for each in spec.scheduling_gates or () if each.name != well_known.GATE)]
+    spec = replace(
+        spec,
+        node_selector=None,
+        affinity=None,
+        tolerations=None,
+        topology_spread_constraints=None,
+        scheduling_gates=gates[: BOUNDS.gates] or None,
+        resource_claims=(spec.resource_claims or [])[: BOUNDS.claims] or None,
+    )
+    short = {k: v for k, v in written.items() if len(v) <= BOUNDS.annotation}
+    return replace(pod, spec=spec, metadata=replace(pod.metadata, annotations=short or None))
+
+
+def _deadline(written: str | None) -> model.Millis | None:
+    return read_time("deletionTimestamp", written) if written else None
+
+
+def _stored(labels: Mapping[str, str], shared: Shared) -> Mapping[str, str] | None:
+    """Return the labels of a pod that other pods may select, or None if they are too many."""
+    read = read_labels(labels)
+    return None if read is None else shared.mapping(read)
+
+
+def _words(pod: objects.PodObject) -> Words:
     meta, group = pod.metadata, pod.spec.scheduling_group
     named = (group.pod_group_name or "") if group else ""
     return Words(meta.labels or {}, meta.annotations or {}, meta.job, named)
 
 
-def _owner(meta: wire.OwnedMetadata) -> str:
-    """Return the name of who controls a pod; of a Deployment's pod, that of the Deployment."""
+def _owner(meta: objects.OwnedMetadata) -> str:
+    """Return the name of the pod's controller, or of the Deployment above it."""
     for each in meta.owner_references or ():
-        if each.controller:
+        if each.controller and len(each.name) <= LONGEST_NAME:
             ending = "-" + (meta.labels or {}).get(LABEL_TEMPLATE, "")
             whole = name(each.name)
             made = each.kind == "ReplicaSet" and len(ending) > 1 and whole.endswith(ending)
@@ -139,12 +228,25 @@ def _owner(meta: wire.OwnedMetadata) -> str:
     return ""
 
 
-def _has_devices(pod: wire.Pod, demand: model.Amounts) -> bool:
+def _said(pod: objects.PodObject) -> model.Said | None:
+    """Return the scheduler's condition of a pod without a gate and without a node, or None."""
+    for each in pod.status.conditions or ():
+        if each.type == "PodScheduled" and each.status == "False":
+            if each.reason == "SchedulingGated":
+                return None  # the API server wrote that at creation
+            message = "".join(
+                c if c.isprintable() else " " for c in (each.message or "")[:MOST_SAID]
+            )
+            return model.Said(name((each.reason or "")[:100]), message)
+    return None
+
+
+def _has_devices(pod: objects.PodObject, demand: model.Amounts) -> bool:
     return bool(pod.spec.resource_claims) or devices.needs_counting(demand)
 
 
-def _claims(pod: wire.Pod) -> tuple[model.ClaimRef, ...]:
-    """Return the claims of a pod; those made from templates by the names its status tells."""
+def _claims(pod: objects.PodObject) -> tuple[model.ClaimRef, ...]:
+    """Return the claims of a pod. Claims made from templates have the names in its status."""
     if not pod.spec.resource_claims:
         return ()
     made = {
@@ -156,16 +258,16 @@ def _claims(pod: wire.Pod) -> tuple[model.ClaimRef, ...]:
             refs.append(model.ClaimRef(each.name, each.resource_claim_name))
         elif each.name not in made:
             refs.append(model.ClaimRef(each.name, "", True))
-        elif found := made[each.name]:  # without a name, none was needed
+        elif found := made[each.name]:  # no name: no claim was needed
             refs.append(model.ClaimRef(each.name, found, True))
     return tuple(refs)
 
 
-def read_claim(claim: wire.ResourceClaim, at: model.Millis) -> events.ClaimObserved:
-    """Return a claim as the core knows it. Raises InvalidInput for requests of an unknown kind."""
+def read_claim(claim: objects.ResourceClaimObject, at: model.Millis) -> events.ClaimObserved:
+    """Return the event for a claim. Raises InvalidInput for requests of an unknown type."""
     meta = claim.metadata
-    owners = meta.owner_references or ()
-    pods = [each.uid for each in owners if each.kind == "Pod" and each.controller]
+    owners = [each for each in meta.owner_references or () if each.controller]
+    pods = [each.uid for each in owners if each.kind == "Pod"]
     return events.ClaimObserved(
         at,
         devices.ResourceClaim(
@@ -174,33 +276,37 @@ def read_claim(claim: wire.ResourceClaim, at: model.Millis) -> events.ClaimObser
             tuple(_alternatives(each) for each in claim.spec.devices.requests or ()),
             model.Uid(pods[0]) if pods else None,
             any(each.kind == "PodGroup" for each in owners),
+            uid=model.Uid(meta.uid),
+            terminating=meta.deletion_timestamp is not None,
+            protected=devices.FINALIZER in (meta.finalizers or ()),
+            version=meta.resource_version,
         ),
     )
 
 
-def _alternatives(request: wire.DeviceRequest) -> devices.Alternatives:
+def _alternatives(request: objects.DeviceRequest) -> devices.Alternatives:
     asks = [request.exactly] if request.exactly else request.first_available
     if not asks:
         raise InvalidInput(f"request {request.name[:80]!r} is of a kind that is not known.")
     return tuple(
         devices.DeviceAsk(
             name(ask.device_class_name),
-            # A mode that is not known may be worth as much as any.
+            # An unknown mode may count as any amount.
             max(0, ask.count) if ask.allocation_mode in ("", "ExactCount") else None,
         )
         for ask in asks
     )
 
 
-def read_class(device_class: wire.DeviceClass, at: model.Millis) -> events.ClassObserved:
-    """Return a DeviceClass as the core knows it."""
+def read_class(device_class: objects.DeviceClassObject, at: model.Millis) -> events.ClassObserved:
+    """Return the event for a DeviceClass."""
     stated = device_class.spec.extended_resource_name
     resource = model.Resource(stated) if stated else None
     return events.ClassObserved(at, device_class.metadata.name, resource)
 
 
-def read_node(node: wire.Node, at: model.Millis) -> events.NodeObserved:
-    """Return a node as the core knows it. A cordoned node counts as not ready."""
+def read_node(node: objects.NodeObject, at: model.Millis) -> events.NodeObserved:
+    """Return the event for a node. A cordoned node counts as not ready."""
     ready = any(c.type == "Ready" and c.status == "True" for c in node.status.conditions or ())
     return events.NodeObserved(
         at,
@@ -216,35 +322,37 @@ def read_node(node: wire.Node, at: model.Millis) -> events.NodeObserved:
     )
 
 
-def _bounds(affinity: wire.Affinity) -> model.Bounds:
-    """Return what a release finds written where it adds node affinity."""
+def _bounds(affinity: objects.AffinitySpec) -> model.AffinityPresence:
+    """Return which parents of node affinity exist."""
     nodes = affinity.node_affinity
     if nodes is None:
-        return model.Bounds(affinity=True)
+        return model.AffinityPresence(affinity=True)
     required = nodes.required_during_scheduling_ignored_during_execution
     terms = (required.node_selector_terms or ()) if required else ()
     written = nodes.preferred_during_scheduling_ignored_during_execution
-    return model.Bounds(True, True, bool(written), tuple(_expressions(term) for term in terms))
+    return model.AffinityPresence(
+        True, True, bool(written), tuple(_expressions(term) for term in terms)
+    )
 
 
-def _expressions(term: wire.NodeTerm) -> bool | None:
+def _expressions(term: objects.NodeTerm) -> bool | None:
     if not (term.match_expressions or term.match_fields):
         return None
     return bool(term.match_expressions)
 
 
-def _phase(pod: wire.Pod) -> model.Phase:
+def _phase(pod: objects.PodObject) -> model.Phase:
     return _PHASES.get(pod.status.phase or "", model.Phase.PENDING)
 
 
-def created(meta: wire.Metadata) -> model.Millis:
-    """Return when an object was created. Raises InvalidInput."""
+def created(meta: objects.Metadata) -> model.Millis:
+    """Return the creation time of an object. Raises InvalidInput."""
     written = meta.creation_timestamp
     return read_time("creationTimestamp", written) if written else model.Millis(0)
 
 
 def read_time(what: str, written: str) -> model.Millis:
-    """Return a time as the API server writes it. Raises InvalidInput, naming what it is."""
+    """Return a time in the API server's format. Raises InvalidInput, naming the field."""
     try:
         return model.Millis(int(datetime.fromisoformat(written).timestamp() * 1000))
     except ValueError as error:
@@ -252,7 +360,7 @@ def read_time(what: str, written: str) -> model.Millis:
 
 
 def _longest_life(written: Mapping[str, str], deadline: int | None) -> model.Millis | None:
-    """Return how long a pod runs at most: as declared, or until its deadline kills it."""
+    """Return the longest run time of a pod: the shorter of declaration and active deadline."""
     declared = declared_runtime(written)
     if deadline is None:
         return declared

@@ -1,7 +1,7 @@
-"""What HAMi's device plugin notes on a node instead of advertising it: the devices, one by one.
+"""Reads the devices that HAMi's device plugin writes to a node annotation.
 
-HAMi keeps cores and memory out of `allocatable`, where only its own scheduler would judge them.
-Source: Project-HAMi/HAMi, `hami.io/node-nvidia-register`: JSON since 2.5, fields by comma before.
+HAMi does not advertise cores and memory in `allocatable`, because its own scheduler accounts them.
+Source: Project-HAMi/HAMi, `hami.io/node-nvidia-register`: JSON since 2.5, comma-separated before.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
-from app.core.asks.parts import CORES, MEMORY
 from app.core.model import Amounts
+from app.core.podspec.device_fractions import CORES, MEMORY
 
 ANNOTATION = "hami.io/node-nvidia-register"
 
 _MOST = 1 << 31
-"""More MiB or per cent than any device has: such a number is garbage."""
+"""Limit in MiB and percent that no device reaches. A larger number is invalid."""
 
 
 class _Device(msgspec.Struct, frozen=True):
@@ -30,9 +30,9 @@ _DECODER = msgspec.json.Decoder(list[_Device])
 
 
 def with_hami(allocatable: Amounts, annotations: Mapping[str, str]) -> Amounts:
-    """Return what a node offers, with the cores and memory that only its annotation tells.
+    """Return the capacity of a node, with the cores and memory from its annotation.
 
-    What is advertised is taken as it is; an annotation that cannot be read tells nothing.
+    Advertised amounts take precedence. An invalid annotation is ignored.
     """
     written = annotations.get(ANNOTATION)
     if not written:
@@ -47,13 +47,13 @@ def with_hami(allocatable: Amounts, annotations: Mapping[str, str]) -> Amounts:
 
 
 def product(annotations: Mapping[str, str]) -> str:
-    """Return the kind of the devices, if all are of one; "" otherwise."""
+    """Return the device type if all devices have the same, else ""."""
     kinds = {each.type.strip() for each in _devices(annotations.get(ANNOTATION, ""))}
     return kinds.pop() if len(kinds) == 1 else ""
 
 
 def _devices(written: str) -> list[_Device]:
-    """Return the devices that an annotation lists; none if it cannot be read."""
+    """Return the devices in an annotation, empty if it is invalid."""
     try:
         found = _DECODER.decode(written) if written.startswith("[") else list(_fields(written))
     except (msgspec.MsgspecError, ValueError, IndexError):
@@ -63,7 +63,7 @@ def _devices(written: str) -> list[_Device]:
 
 
 def _fields(written: str) -> Iterator[_Device]:
-    """Read `id,count,memory,cores,type,numa,health:` for each device."""
+    """Parse `id,count,memory,cores,type,numa,health:` for each device."""
     for line in filter(None, written.split(":")):
         fields = line.split(",")
         health = fields[6].strip().lower() == "true" if len(fields) > 6 else True

@@ -1,7 +1,7 @@
-"""Leadership by a Lease object: one holder, judged by monotonic time and never by a wall clock.
+"""Leader election on a Lease object. Expiry uses monotonic time and never a wall clock.
 
-Every write names the resourceVersion it read, so of two candidates one is refused. The times in
-the record are for people to read.
+Every write contains the resourceVersion that was read, so the API server refuses one of two
+candidates. The times in the record are for people.
 """
 
 from __future__ import annotations
@@ -18,21 +18,23 @@ from typing import Any, Protocol
 
 import msgspec
 
-from app import wire
 from app.core.errors import ClusterError, ClusterRefused, ClusterUnavailable
+from app.k8s_types import objects
 from app.kube.client import JSON, MERGE_PATCH
 
 log = logging.getLogger("fairgate.kube")
 
-_lease = msgspec.json.Decoder(wire.Lease)
+_lease = msgspec.json.Decoder(objects.Lease)
 
 NAME = "fairgate-controller"
 
 LAPSED = 0.9
-"""Of the duration: a silent holder has stopped at 0.8, and the next is to lead by 1.0."""
+"""Fraction of the duration. A silent holder stops at 0.8, and the next one must lead by 1.0."""
+
+STALLED = "the process makes no progress"
 
 LOOK_SECONDS = 0.5
-"""How often a candidate reads the lease, one small object. A polite hand-over waits so long."""
+"""How often a candidate reads the Lease, one small object. A released Lease waits this long."""
 
 
 def uptime() -> float:
@@ -40,8 +42,8 @@ def uptime() -> float:
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
-class Api(Protocol):
-    """What is needed of `client.Client`."""
+class LeaseApi(Protocol):
+    """The part of `client.Client` that is needed."""
 
     async def request(
         self,
@@ -65,23 +67,25 @@ class _Sighting:
 
     @property
     def lapses(self) -> float:
-        """Return when its holder, if it is silent, has stopped; half its margin is left."""
+        """Return when the Lease expires: a silent holder has stopped, half its margin is left."""
         return self.at + LAPSED * self.lasts
 
 
 class LeaseLeadership:
-    """`ports.Leadership` on a Lease.
+    """Implements `ports.leadership.Leadership` on a Lease.
 
-    `duration` in seconds: within this another leads after a holder fell silent. The holder stops
-    a fifth of it earlier, for clocks that run unevenly and for a patch on its way.
+    `duration`: seconds after which another replica leads if the holder is silent. The holder stops
+        a fifth of it earlier, because clocks differ and a patch may be in flight.
+    `progresses`: returns False if the process makes no progress. It then does not renew the Lease.
     """
 
     def __init__(
         self,
-        api: Api,
+        api: LeaseApi,
         namespace: str,
         identity: str,
         *,
+        progresses: Callable[[], bool],
         name: str = NAME,
         duration: float = 15.0,
         clock: Callable[[], float] = uptime,
@@ -90,6 +94,7 @@ class LeaseLeadership:
         self._collection = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
         self._path = f"{self._collection}/{name}"
         self._name = name
+        self._progresses = progresses
         self._identity = identity
         self._duration = duration
         self._term = duration * 4 / 5
@@ -103,13 +108,21 @@ class LeaseLeadership:
         self._renewing: asyncio.Task[None] | None = None
 
     def left(self) -> float:
-        """Return for how many seconds this replica may still act; 0 or less: not at all."""
+        """Return for how many seconds this replica may still act. At 0 or less it may not."""
         return 0.0 if self._ended.is_set() else self._valid_until - self._clock()
 
-    async def acquire(self, fit: Callable[[], Awaitable[bool]] | None = None) -> int:
-        """Wait until this replica leads; return `leaseTransitions` of the lease it took.
+    def is_held_by_another(self) -> bool:
+        """Return whether another replica holds the Lease and renews it in time."""
+        seen = self._seen
+        if seen is None or seen.holder in ("", self._identity):
+            return False
+        return self._clock() <= seen.lapses
 
-        `fit` is asked when the lease can be had: who could not lead now leaves it to others.
+    async def acquire(self, fit: Callable[[], Awaitable[bool]] | None = None) -> int:
+        """Wait until this replica leads. Return `leaseTransitions` of the acquired Lease.
+
+        `fit` is called each time the Lease is available. If it returns False, another replica may
+        lead.
         """
         await self._stop_renewing()
         while True:
@@ -131,16 +144,16 @@ class LeaseLeadership:
         await self._ended.wait()
 
     async def give_up(self) -> None:
-        """Release the lease, so that another replica need not wait for it to lapse."""
+        """Release the Lease, so that another replica need not wait until it expires."""
         held = not self._ended.is_set()
         self._end("given up")
         await self._stop_renewing()
         if held:
-            with contextlib.suppress(ClusterError):  # it lapses by itself
+            with contextlib.suppress(ClusterError):  # it expires by itself
                 await self._patch({"holderIdentity": "", "renewTime": _now()}, self._every)
 
     async def _try_to_take(self, fit: Callable[[], Awaitable[bool]] | None) -> int | None:
-        """Take the lease if nobody holds it (any more); None: not yet."""
+        """Acquire the Lease if it is free or expired. Return None if it is not."""
         lease = await self._read()
         if not self._is_free(lease) or (fit is not None and not await fit()):
             return None
@@ -156,24 +169,24 @@ class LeaseLeadership:
             if lease is None:
                 await self._create(spec)
                 return self._begin(started, 0)
-            # Ours alone as well: every term counts, also two in a row of the same holder.
+            # Also if this replica is the last holder: every term counts.
             spec["leaseTransitions"] = (lease.spec.lease_transitions or 0) + 1
             await self._patch(spec, self._every)
         except ClusterRefused as error:
             if error.status == 409 or (error.status == 404 and lease is not None):
-                return None  # another was quicker
+                return None  # another replica was faster
             raise
         return self._begin(started, (lease.spec.lease_transitions or 0) + 1)
 
-    def _is_free(self, lease: wire.Lease | None) -> bool:
-        """Note when the record last changed, and tell whether its holder has let it lapse."""
+    def _is_free(self, lease: objects.Lease | None) -> bool:
+        """Record when the Lease last changed, and return whether it is free or expired."""
         now, seen = self._clock(), self._seen
         if lease is None:
-            # Deleted under its holder, perhaps, who learns of it only at its next renewal.
+            # It may have been deleted while held. The holder notices that only at its next renewal.
             return seen is None or not seen.holder or now > seen.lapses
         holder = lease.spec.holder_identity or ""
         if seen is None or seen.version != lease.metadata.resource_version:
-            # An edited record may not make its holder's time shorter than ours would be.
+            # An edited record must not make the holder's time shorter than the configured duration.
             lasts = max(float(lease.spec.lease_duration_seconds or 0), self._duration)
             seen = _Sighting(lease.metadata.resource_version, now, holder, lasts)
             self._seen = seen
@@ -186,7 +199,7 @@ class LeaseLeadership:
         return transitions
 
     async def _renew(self) -> None:
-        """Renew until the lease is another's, or our time has run out."""
+        """Renew until another replica has the Lease, or the time has run out."""
         try:
             await self._keep_renewing()
         finally:
@@ -203,6 +216,9 @@ class LeaseLeadership:
             left = self._valid_until - started
             if left <= 0:
                 continue
+            if not self._progresses():
+                log.warning("lease not renewed", extra={"lease": self._name, "why": STALLED})
+                continue
             try:
                 async with asyncio.timeout(left):
                     await self._renew_once(started)
@@ -217,7 +233,7 @@ class LeaseLeadership:
         except ClusterRefused as error:
             if error.status not in (404, 409):
                 raise
-            # A reply of ours may have been lost, and the version with it: look whose it is.
+            # The response to our own write may be lost, and its version too: read the holder.
             lease = await self._read()
             if lease is None or lease.spec.holder_identity != self._identity:
                 self._end("taken by another")
@@ -239,7 +255,7 @@ class LeaseLeadership:
             await asyncio.wait([self._renewing])
             self._renewing = None
 
-    async def _read(self) -> wire.Lease | None:
+    async def _read(self) -> objects.Lease | None:
         try:
             return _decode(await self._api.request("GET", self._path, timeout=self._every))
         except ClusterRefused as error:
@@ -271,7 +287,7 @@ class LeaseLeadership:
         self._version = _decode(answer).metadata.resource_version
 
 
-def _decode(answer: bytes) -> wire.Lease:
+def _decode(answer: bytes) -> objects.Lease:
     try:
         return _lease.decode(answer)
     except msgspec.DecodeError as error:

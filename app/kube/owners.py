@@ -1,4 +1,4 @@
-"""Whether the controller that a pod names is still there. Only reads, and metadata alone."""
+"""Checks whether the controller of a pod still exists. It reads metadata only."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from urllib.parse import quote
 
 import msgspec
 
-from app import wire
 from app.core.errors import ClusterRefused, ClusterUnavailable
+from app.k8s_types import objects
 from app.kube.client import Client
 
 METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
@@ -19,32 +19,24 @@ KINDS = {
     ("apps/v1", "DaemonSet"): "daemonsets",
     ("batch/v1", "Job"): "jobs",
 }
-"""Those that make pods, and that the leader may read. Nobody can tell of others."""
+"""Kinds that create pods and that the leader may read. Other kinds count as unknown."""
 
 
-class _Owner(wire.OwnerReference, frozen=True):
-    api_version: str = ""
-
-
-class _Metadata(wire.Metadata, frozen=True):
-    owner_references: list[_Owner] | None = None
-
-
-class _Owned(wire.Wire, frozen=True):
-    metadata: _Metadata = _Metadata()
+class _Owned(objects.Wire, frozen=True):
+    metadata: objects.OwnedMetadata = objects.OwnedMetadata()
 
 
 _owned = msgspec.json.Decoder(_Owned)
 
 
 class KubeOwners:
-    """`ports.Owners` on the API server."""
+    """Implements `ports.cluster.OwnerLookup` on the API server."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
 
     async def missing(self, namespace: str, name: str, uid: str) -> str:
-        """Return which controller of this very pod is gone; "": none, or nobody can tell."""
+        """Return the missing controller of this very pod. Empty string: not missing or unknown."""
         pod = await self._read(_path("v1", namespace, "pods", name))
         if pod is None or pod.metadata.uid != uid:
             return ""

@@ -1,4 +1,4 @@
-"""Redis: the leader's copy of what waits and what is used, and the audit chain with its copies.
+"""Redis adapter: the leader's copy of queues and usage, and the audit chain with its sinks.
 
-Nothing in this room decides anything. Of pods nothing here is the truth: that is the API server.
+This package makes no decisions. The API server, not Redis, is the source of truth about pods.
 """

@@ -1,7 +1,7 @@
-"""One Redis server, reached by URL: short time-outs, no hidden retries, errors of our own tree.
+"""Connection to one Redis server: short time-outs, no hidden retries, errors of Fairgate's tree.
 
-Every command sent through here must be harmless when it arrives twice, or late: an answer that
-got lost is asked for once more. Nothing of queues or usage is known here.
+If an answer is lost, the command is sent again. So every command must be harmless if it arrives
+twice or late.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from redis.asyncio import Redis
 from redis.asyncio.sentinel import SentinelConnectionPool
 
 from app.core.errors import StoreError, StoreForeign, StoreFull, StoreUnavailable
-from app.store import address
+from app.store import redis_url
 
 _LOST = (redis_errors.ConnectionError, redis_errors.TimeoutError, OSError)
 
 
 class Server:
-    """One Redis server. `connect` makes it, `close` ends it; safe to share between tasks.
+    """One Redis server. `connect` creates it, `close` closes it. Safe to share between tasks.
 
-    A call that fails for want of an answer does so within twice the sum of the time-outs.
+    A call without an answer fails within twice the sum of the time-outs.
     """
 
     def __init__(self, client: Redis, name: str) -> None:
@@ -32,14 +32,14 @@ class Server:
 
     @classmethod
     def connect(cls, url: str) -> Server:
-        """Return the server, or the primary behind sentinels, of a URL. Talks to nobody yet."""
-        return cls(address.client(url), address.hosts(url))
+        """Return the server of a URL, or the primary behind sentinels. Does not connect yet."""
+        return cls(redis_url.client(url), redis_url.hosts(url))
 
     async def call(self, *command: str | bytes | int) -> Any:
-        """Send one command and return its answer; strings in it are bytes.
+        """Send one command and return its answer. Strings in the answer are bytes.
 
-        Raises StoreUnavailable when no usable answer came, also at the second try, and
-        StoreForeign when the keys hold something else. NoScriptError passes as it is.
+        Raises StoreUnavailable if there is no usable answer after a second attempt, and
+        StoreForeign if a key has a foreign type. Does not translate NoScriptError.
         """
         try:
             try:
@@ -50,15 +50,15 @@ class Server:
             raise
         except (redis_errors.RedisError, OSError) as error:
             if _is_read_only(error):
-                # A primary that was demoted: the name may lead to another server by now.
+                # A demoted primary. The host name may lead to another server by now.
                 await self._client.connection_pool.disconnect(inuse_connections=False)
             raise self._translated(error) from error
 
     async def check(self) -> None:
-        """Return if the server keeps what is written to it. Raises StoreForeign.
+        """Return if the server retains all keys. Raises StoreForeign if it may evict them.
 
-        Our keys carry no expiry, so of the evicting policies only `allkeys-*` would take them.
-        CONFIG would say more, but managed servers forbid it.
+        Fairgate's keys have no expiry, so only the eviction policies `allkeys-*` would remove them.
+        CONFIG would be more exact, but managed servers forbid it.
         """
         memory = await self.call("INFO", "memory")
         policy = str(memory.get("maxmemory_policy", ""))
@@ -69,7 +69,7 @@ class Server:
             )
 
     async def room(self) -> int:
-        """Return how many bytes the server may hold; 0: it has no bound, or does not tell."""
+        """Return the memory limit of the server in bytes, 0 if there is no known limit."""
         return int((await self.call("INFO", "memory")).get("maxmemory", 0))
 
     async def close(self) -> None:
@@ -89,7 +89,7 @@ class Server:
             case redis_errors.BusyLoadingError():
                 return StoreUnavailable(f"{told} is still loading its data: wait for it.")
             case redis_errors.TimeoutError():
-                return StoreUnavailable(f"{told} did not answer in {address.ANSWER_SECONDS:g} s.")
+                return StoreUnavailable(f"{told} did not answer in {redis_url.ANSWER_SECONDS:g} s.")
             case redis_errors.ResponseError():
                 return _refusal(told, error)
             case _ if "CERTIFICATE_VERIFY_FAILED" in str(error):
@@ -113,7 +113,7 @@ def _forbidden(told: str, error: Exception) -> StoreError:
 
 
 def _refusal(told: str, error: redis_errors.ResponseError) -> StoreError:
-    # By the words, not the type: what a script ran into is told inside a longer message.
+    # Match the text and not the type: errors inside a script are part of a longer message.
     said = f"{type(error).__name__} {error}"
     if "OutOfMemory" in said or "OOM " in said:
         return StoreFull(f"{told} is out of memory: raise its maxmemory.")

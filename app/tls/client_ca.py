@@ -1,4 +1,4 @@
-"""Follows the file with the CA of the API server's client certificate. Knows no listener."""
+"""Watches the file with the CA of the API server's client certificate."""
 
 from __future__ import annotations
 
@@ -15,25 +15,26 @@ log = logging.getLogger("fairgate.tls")
 
 
 class ClientCa:
-    """One file, read when made and every few seconds while it runs."""
+    """One file, read at once and then every few seconds by `watch_file`."""
 
     def __init__(self, path: Path, trust: Callable[[bytes], None]) -> None:
-        """`trust` is called with the PEM at once, and whenever it changes; it may raise
-        InvalidSettings. Raises InvalidSettings.
+        """`trust` receives the PEM at once and after each change; it may raise InvalidSettings.
+
+        Raises InvalidSettings.
         """
         self._path = path
         self._trust = trust
         self._seen = self._read()
         trust(self._seen)
 
-    async def run(self) -> None:
-        """Look every few seconds, for ever. What cannot be read changes nothing."""
+    async def watch_file(self) -> None:
+        """Check the file every few seconds until cancelled. An unreadable file has no effect."""
         while True:
             await asyncio.sleep(LOOK_SECONDS)
             self.look()
 
     def look(self) -> None:
-        """Look once."""
+        """Check the file once."""
         try:
             found = self._read()
             if found == self._seen:

@@ -1,8 +1,8 @@
-"""When certificates change, as pure rules: time is handed in, nothing is read or written.
+"""Rules of certificate rotation, as pure functions. Callers pass the time.
 
-`next_step` and `taken`: how the Secret all replicas share goes from one certificate and CA to the
-next. `move`: how one replica follows what it finds, be it that Secret or files. Both rest on one
-rule: a CA is trusted long before the first certificate of it is shown, and long after the last.
+`next_step` and `taken` rotate the Secret that all replicas share. `move` decides how one replica
+follows its source, which is that Secret or files. Both follow one rule: clients trust a CA long
+before its first certificate is served, and long after its last one.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import Enum
 
-from app.tls.issue import new_authority
-from app.tls.trust import Serving, ends, is_due, is_within, merge, vouching
+from app.tls.ca_bundle import ServingBundle, ends, is_due, is_within, merge, vouching
+from app.tls.certificate_authority import new_authority
 
 KEYS = ("tls.crt", "tls.key", "ca.crt")
 NEXT = ("next.crt", "next.key")
 
 Content = Mapping[str, bytes]
-"""The data of the Secret: `KEYS`, and `NEXT` while a certificate is staged."""
+"""The data of the Secret: `KEYS`, and also `NEXT` while a certificate is staged."""
 
 
-class Step(Enum):
-    """What is to be done with the Secret now."""
+class RotationStep(Enum):
+    """The next step of the Secret's rotation."""
 
     REST = "rest"
     STAGE = "stage"
@@ -34,53 +34,57 @@ class Step(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
-    """What one replica serves with, and the CAs it has published ("" before the first time)."""
+class ServedState:
+    """The certificate that one replica serves, and the CAs that it published; empty at first."""
 
-    serving: Serving
+    serving: ServingBundle
     published: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
-class Publish:
-    """Have callers trust these CAs, and no others."""
+class PublishCAs:
+    """Make callers trust exactly these CAs."""
 
     ca: bytes
 
 
 @dataclass(frozen=True, slots=True)
-class Use:
-    """Serve with this from now on."""
+class ServeCertificate:
+    """Serve with this certificate from now on."""
 
-    serving: Serving
+    serving: ServingBundle
 
 
-def next_step(content: Content, now: datetime, steady: timedelta, settle: timedelta) -> Step:
-    """Return the one step that is due.
+def next_step(
+    content: Content, now: datetime, steady: timedelta, settle: timedelta
+) -> RotationStep:
+    """Return the next step.
 
-    `steady` is how long the replica that asks has served and published just this content.
+    `steady`: how long this replica has served and published the content.
     """
     current, staged = content["tls.crt"], content.get("next.crt")
     if now >= ends(current):
-        return Step.REPLACE  # nobody trusts it any more: there is nothing left to protect
+        return (
+            RotationStep.REPLACE
+        )  # no client accepts it any more, so a gradual rotation is pointless
     if staged and not is_due(staged, now):
-        return Step.PROMOTE if steady >= settle else Step.REST
+        return RotationStep.PROMOTE if steady >= settle else RotationStep.REST
     if staged or is_due(current, now):
-        return Step.STAGE
+        return RotationStep.STAGE
     needed = vouching(content["ca.crt"], current)
     if needed and not is_within(content["ca.crt"], needed) and steady >= settle:
-        return Step.DROP
-    return Step.REST
+        return RotationStep.DROP
+    return RotationStep.REST
 
 
 def taken(
-    step: Step, content: Content, names: Sequence[str], now: datetime, days: int
+    step: RotationStep, content: Content, names: Sequence[str], now: datetime, days: int
 ) -> dict[str, bytes]:
     """Return the content of the Secret after a step."""
     match step:
-        case Step.REST:
+        case RotationStep.REST:
             return dict(content)
-        case Step.STAGE:
+        case RotationStep.STAGE:
             made = new_content(names, now, days)
             trusted = vouching(content["ca.crt"], content["tls.crt"]) or content["ca.crt"]
             return {
@@ -90,21 +94,21 @@ def taken(
                 "next.crt": made["tls.crt"],
                 "next.key": made["tls.key"],
             }
-        case Step.PROMOTE:
+        case RotationStep.PROMOTE:
             return {
                 "tls.crt": content["next.crt"],
                 "tls.key": content["next.key"],
                 "ca.crt": content["ca.crt"],
             }
-        case Step.DROP:
+        case RotationStep.DROP:
             return {**content, "ca.crt": vouching(content["ca.crt"], content["tls.crt"])}
-        case Step.REPLACE:
+        case RotationStep.REPLACE:
             return new_content(names, now, days)
 
 
 def new_content(names: Sequence[str], now: datetime, days: int) -> dict[str, bytes]:
-    """Make a CA and a certificate of it. Their lives are one: the CA's key is not kept."""
-    # A name of its own for each CA: some clients look issuers up by name alone.
+    """Create a CA and one certificate with the same lifetime. The CA's key is discarded."""
+    # Each CA has a unique name, because some clients look up issuers only by name.
     authority = new_authority(f"fairgate-webhook-ca-{secrets.token_hex(4)}", now, days)
     issued = authority.issue(
         "fairgate-webhook", names=names, server=True, client=False, now=now, days=days
@@ -114,18 +118,19 @@ def new_content(names: Sequence[str], now: datetime, days: int) -> dict[str, byt
 
 
 def move(
-    shown: Shown, found: Serving, now: datetime, waited: timedelta, settle: timedelta
-) -> Publish | Use | None:
-    """Return what one replica does next on its way to what it has found; None: it is there, or
-    waits. `waited` is the time since its last move.
+    shown: ServedState, found: ServingBundle, now: datetime, waited: timedelta, settle: timedelta
+) -> PublishCAs | ServeCertificate | None:
+    """Return the next move of one replica towards `found`; None: it is done, or must wait.
+
+    `waited`: the time since the last move.
     """
     served = shown.serving
     has_waited = waited >= settle
     if (found.certificate, found.key) != (served.certificate, served.key):
         if not is_within(found.ca, shown.published):
-            return Publish(merge(shown.published, found.ca))
-        return Use(found) if has_waited or now >= ends(served.certificate) else None
+            return PublishCAs(merge(shown.published, found.ca))
+        return ServeCertificate(found) if has_waited or now >= ends(served.certificate) else None
     if is_within(found.ca, shown.published) and is_within(shown.published, found.ca):
         return None
     only_adds = is_within(shown.published, found.ca)
-    return Publish(found.ca) if only_adds or has_waited else None
+    return PublishCAs(found.ca) if only_adds or has_waited else None

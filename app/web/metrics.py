@@ -1,7 +1,7 @@
-"""The metrics of `/metrics`, and the leader's numbers among them.
+"""The Prometheus metrics of `/metrics`, in one registry for the process.
 
-One registry for the process. Labels are bounded in number: the first tenants seen have a label
-of their own, all later ones share `other`; users never have one.
+The number of labels is bounded: the first tenants have their own label, and all later ones share
+`other`. Users have no label.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from prometheus_client import (
     ProcessCollector,
 )
 
-from app.core.model import Answer, Millis, PoolName, Resource, TenantName
-from app.core.resources import CPU
-from app.core.telling.pressure import Pressure
-from app.core.telling.views import View
+from app.core.explain.backlog_stats import BacklogStats
+from app.core.explain.views import ClusterView
+from app.core.model import Millis, PoolName, ReleaseOutcome, Resource, TenantName
+from app.core.quantities import CPU
 
 MOST_TENANTS = 200
 MOST_RESOURCES = 50
 OTHER = "other"
 ANY, NONE = "any", "none"
-IDLE = Pressure({}, None)
+IDLE = BacklogStats({}, None)
 
 REGISTRY = CollectorRegistry()
 ProcessCollector(registry=REGISTRY)
@@ -42,6 +42,13 @@ ADMISSION_REQUESTS = Counter(
     "Admission reviews answered, by decision: ignore, hold, mend, refuse, error, and what would "
     "have been without mode Observe: would-hold, would-refuse.",
     ["decision"],
+    registry=REGISTRY,
+)
+OWNER_LOOKUPS = Counter(
+    "fairgate_owner_lookups_total",
+    "Searches for the submitter of an object by its owner references, by result: found, none, "
+    "not-trusted (the caller may not name an owner), failed.",
+    ["result"],
     registry=REGISTRY,
 )
 ADMISSION_DURATION = Histogram(
@@ -101,6 +108,24 @@ FRAGMENTATION = Gauge(
 CAPACITY = Gauge(
     "fairgate_capacity", "What a pool offers.", ["pool", "resource"], registry=REGISTRY
 )
+SILENT = Gauge(
+    "fairgate_unbound_pods",
+    "Released pods of a pool that the scheduler has not looked at yet.",
+    ["pool"],
+    registry=REGISTRY,
+)
+STALLED = Gauge(
+    "fairgate_binding_stalled",
+    "1 while the scheduler binds no released pod of a pool, so that little is released there.",
+    ["pool"],
+    registry=REGISTRY,
+)
+UNOWNED = Gauge(
+    "fairgate_unowned_unbound_resources",
+    "What pods hold that no node took and no controller owns.",
+    ["tenant", "pool", "resource"],
+    registry=REGISTRY,
+)
 STRAYS = Gauge(
     "fairgate_nodes_without_pool",
     "Nodes with managed resources that are in no Pool: nothing is released to them.",
@@ -145,6 +170,18 @@ EVICTIONS_REFUSED = Counter(
     ["tenant"],
     registry=REGISTRY,
 )
+BUDGETS_OVERRIDDEN = Counter(
+    "fairgate_budgets_overridden_total",
+    "Pods that were deleted for a guarantee because a disruption budget forbade their eviction.",
+    ["tenant"],
+    registry=REGISTRY,
+)
+RECLAIM_BLOCKED = Gauge(
+    "fairgate_reclaim_blocked_pods",
+    "Pods of a tenant that a guarantee needs, and that a disruption budget keeps from eviction.",
+    ["tenant"],
+    registry=REGISTRY,
+)
 ZOMBIES = Gauge(
     "fairgate_zombie_pods",
     "Pods that hold their place in vain: ownerless, held though their controller is gone; idle, "
@@ -165,15 +202,35 @@ ENGINE_SECONDS = Histogram(
     buckets=(0.0001, 0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5),
     registry=REGISTRY,
 )
+SLOW_STEPS = Counter(
+    "fairgate_slow_steps_total",
+    "Steps that took longer than 100 ms, by kind: an event or a pass of the engine, or `page of`, "
+    "`decode` or `read` with the source of an object.",
+    ["step"],
+    registry=REGISTRY,
+)
 WATCH_LAG = Gauge(
     "fairgate_watch_lag_seconds",
     "Since the API server said anything on the watch that is silent for longest; it says something "
     "each minute at least.",
     registry=REGISTRY,
 )
+WATCH_INTERRUPTIONS = Counter(
+    "fairgate_watch_interruptions_total",
+    "Watches that ended before their time and were resumed, by kind of object. A busy API server "
+    "closes watches; nothing is lost by it.",
+    ["source"],
+    registry=REGISTRY,
+)
 BYPASSED = Counter(
     "fairgate_bypassed_pods_total",
     "Pods found past the gate that were never released, once in each term of a leader.",
+    registry=REGISTRY,
+)
+NODE_REFUSALS = Counter(
+    "fairgate_node_refusals_total",
+    "Released pods that the kubelet of their node refused, by the pool and the reason.",
+    ["pool", "reason"],
     registry=REGISTRY,
 )
 LEADER = Gauge("fairgate_leader", "1 where this replica leads.", registry=REGISTRY)
@@ -208,14 +265,14 @@ CANARY_OK = Gauge(
 
 
 class Enforcing:
-    """Implements `ports.EnforcementMeters` on the metrics above."""
+    """Implements `ports.metrics.EnforcementMetrics` on the metrics above."""
 
     def restored(self, kind: str) -> None:
-        """An object of this kind was touched by somebody, and put back."""
+        """Count an object of this kind that was changed from outside, and restored."""
         RESTORED.labels(kind).inc()
 
     def checked(self, check: str, well: bool | None) -> None:
-        """What a canary found; None: it does not look now, and shows nothing."""
+        """Record the result of a canary check; None: the check is off, so remove its gauge."""
         if well is None:
             with contextlib.suppress(KeyError):
                 CANARY_OK.remove(check)
@@ -224,15 +281,15 @@ class Enforcing:
         CANARY_FAILURES.labels(check).inc(not well)
 
 
-class Names:
-    """Gives the first `most` names a label of their own, and `other` to all that come later."""
+class LabelNames:
+    """Returns the first `most` names as labels, and `other` for all later names."""
 
     def __init__(self, most: int = MOST_TENANTS) -> None:
         self._most = most
         self._known: set[str] = set()
 
     def label(self, name: str) -> str:
-        """Return the label of a name; the same one every time."""
+        """Return the label of a name. It never changes."""
         if name not in self._known:
             if len(self._known) >= self._most:
                 return OTHER
@@ -241,48 +298,65 @@ class Names:
 
 
 class Leading:
-    """Implements `ports.Meters` on the metrics above."""
+    """Implements `ports.metrics.LeaderMetrics` on the metrics above."""
 
     def __init__(
         self, most_tenants: int = MOST_TENANTS, clock: Callable[[], float] = time.time
     ) -> None:
-        """`clock` gives seconds since the Unix epoch."""
-        self._tenants = Names(most_tenants)
-        self._resources = Names(MOST_RESOURCES)
+        """`clock` returns seconds since the Unix epoch."""
+        self._tenants = LabelNames(most_tenants)
+        self._resources = LabelNames(MOST_RESOURCES)
         self._clock = clock
 
     def leading(self, epoch: int | None) -> None:
-        """This replica leads under `epoch`; None: it does not lead, and shows nobody's shares."""
+        """Record that this replica leads under `epoch`; None: it does not, so clear the gauges."""
         LEADER.set(0 if epoch is None else 1)
         if epoch is not None:
             EPOCH.set(epoch)
             return
-        for gauge in (PENDING, OLDEST, USED, SHARE, CAPACITY, POOL_USED, FRAGMENTATION):
+        shown = (PENDING, OLDEST, USED, SHARE, CAPACITY, POOL_USED, FRAGMENTATION)
+        for gauge in (*shown, SILENT, STALLED, UNOWNED):
             gauge.clear()
         DRIFT.set(0)
         STRAYS.set(0)
         JAIN.set(1)
 
-    def shares(self, view: View) -> None:
-        """Show what every tenant and pool holds; who is gone is shown no more."""
+    def shares(self, view: ClusterView) -> None:
+        """Set the gauges of every tenant and pool. Remove those of deleted ones."""
         used: dict[tuple[str, ...], float] = defaultdict(float)
         shares: dict[tuple[str, ...], float] = {}
+        blocked: dict[tuple[str, ...], float] = defaultdict(float)
         for name, tenant in view.tenants.items():
             label = self._tenants.label(name)
             for pool, amounts in tenant.used.items():
+                offered = view.pools[pool].capacity if pool in view.pools else {}
                 for resource, value in amounts.items():
+                    if len(amounts) > MOST_RESOURCES and resource not in offered:
+                        continue  # users can request any number of resource names
                     used[label, pool, resource] += _unit(resource, value)
-            # Shares of unlike tenants have no meaningful sum, so the crowd has none.
+            if tenant.blocked is not None:
+                blocked[label,] += tenant.blocked.pods
+            # A sum of weighted shares has no meaning, so the label `other` has no share.
             if label != OTHER and tenant.weight:
                 shares[label,] = float(tenant.share / tenant.weight)
         capacity: dict[tuple[str, ...], float] = {}
         taken: dict[tuple[str, ...], float] = {}
+        held: dict[tuple[str, ...], float] = defaultdict(float)
         for pool, seen in view.pools.items():
+            for name, amounts in seen.unowned.items():
+                for resource, value in amounts.items():
+                    where = self._tenants.label(name), str(pool), str(resource)
+                    held[where] += _unit(resource, value)
             for resource, value in seen.capacity.items():
                 capacity[str(pool), str(resource)] = _unit(resource, value)
                 taken[str(pool), str(resource)] = _unit(resource, seen.used.get(resource, 0))
-        for gauge, values in ((USED, used), (SHARE, shares)):
+        for gauge, values in ((USED, used), (SHARE, shares), (RECLAIM_BLOCKED, blocked)):
             _replace(gauge, values)
+        _replace(UNOWNED, held)
+        _replace(SILENT, {(str(p),): float(seen.silent) for p, seen in view.pools.items()})
+        _replace(
+            STALLED, {(str(p),): float(seen.stalled is not None) for p, seen in view.pools.items()}
+        )
         _replace(CAPACITY, capacity)
         _replace(POOL_USED, taken)
         JAIN.set(jain(view))
@@ -290,11 +364,11 @@ class Leading:
 
     def pressing(
         self,
-        view: View,
-        pressure: Mapping[TenantName, Pressure],
+        view: ClusterView,
+        pressure: Mapping[TenantName, BacklogStats],
         fragmentation: Mapping[PoolName, float],
     ) -> None:
-        """Show what waits, and how much of what is free is of no use."""
+        """Set the gauges of pending pods, of the oldest waits and of fragmentation."""
         pending: dict[tuple[str, ...], float] = defaultdict(float)
         oldest: dict[str, Millis] = {}
         for name, tenant in view.tenants.items():
@@ -317,63 +391,71 @@ class Leading:
         return max(0.0, self._clock() - since / 1000)
 
     def evicted(self, tenant: TenantName, cause: str, lost: Mapping[Resource, float]) -> None:
-        """A pod was evicted that had used so many resource-seconds."""
+        """Count an evicted pod. `lost`: the resource-seconds that it had used, in base units."""
         RECLAIMED.labels(self._tenants.label(tenant), cause).inc()
         for resource, seconds in lost.items():
             EVICTED_SECONDS.labels(self._resources.label(resource)).inc(_unit(resource, seconds))
 
     def eviction_refused(self, tenant: TenantName) -> None:
-        """A pod of that tenant was to be evicted for another's sake, and stays."""
+        """Count a refused eviction of a reclaim. `tenant`: the pod's tenant."""
         EVICTIONS_REFUSED.labels(self._tenants.label(tenant)).inc()
 
+    def budget_overridden(self, tenant: TenantName) -> None:
+        """Count a pod deleted for a guarantee against its budget. `tenant`: the pod's tenant."""
+        BUDGETS_OVERRIDDEN.labels(self._tenants.label(tenant)).inc()
+
     def loop_refused(self, tenant: TenantName) -> None:
-        """Nobody was evicted for work of that tenant, because that would undo a reclaim."""
+        """Count a reclaim that the cooldown refused. `tenant`: the tenant that requested it."""
         LOOPS_REFUSED.labels(self._tenants.label(tenant)).inc()
 
     def zombies(self, count: Mapping[tuple[TenantName, str], int]) -> None:
-        """Show how many pods of each tenant hold their place in vain."""
+        """Set the number of orphaned and idle pods of each tenant."""
         shown: dict[tuple[str, ...], float] = defaultdict(float)
         for (tenant, kind), number in count.items():
             shown[self._tenants.label(tenant), kind] += number
         _replace(ZOMBIES, shown)
 
     def drifted(self, ratio: float) -> None:
-        """How much of the published bound the largest drift between siblings has used."""
+        """Set the largest drift between siblings, as a fraction of the published bound."""
         DRIFT.set(ratio)
 
     def released(
         self,
         tenant: TenantName,
         pool: PoolName,
-        answer: Answer,
+        answer: ReleaseOutcome,
         seconds: float,
         waited: float | None = None,
     ) -> None:
-        """One release ended in `answer` after `seconds`; its pod had waited `waited` seconds."""
+        """Count a release that ended in `answer` after `seconds`. `waited`: the pod's wait."""
         label = self._tenants.label(tenant)
         RELEASES.labels(label, pool, answer.value).inc()
         RELEASE_DURATION.observe(seconds)
-        if waited is not None and answer is Answer.RELEASED:
+        if waited is not None and answer is ReleaseOutcome.RELEASED:
             WAITED.labels(label).observe(waited)
 
     def bypassed(self) -> None:
-        """A pod was found past the gate that was never released."""
+        """Count a pod without the gate that was never released."""
         BYPASSED.inc()
 
+    def node_refused(self, pool: PoolName, reason: str) -> None:
+        """Count a released pod that a node of the pool refused."""
+        NODE_REFUSALS.labels(pool, reason).inc()
+
     def store_failed(self, operation: str) -> None:
-        """A call of the store raised StoreError."""
+        """Count a call of the store that raised StoreError."""
         STORE_ERRORS.labels(operation).inc()
 
 
 def _replace(gauge: Gauge, values: Mapping[tuple[str, ...], float]) -> None:
-    # Nothing is awaited between clear and the last set, so no scrape sees half of it.
+    # There is no await between clear and the last set, so a scrape never sees a partial state.
     gauge.clear()
     for labels, value in values.items():
         gauge.labels(*labels).set(value)
 
 
-def jain(view: View) -> float:
-    """Return Jain's index; nobody, or nobody with anything, is fair: 1."""
+def jain(view: ClusterView) -> float:
+    """Return Jain's index of top-level tenants with pending pods; 1 if all shares are 0."""
     shares = [
         float(tenant.share / tenant.weight)
         for tenant in view.tenants.values()
@@ -384,5 +466,5 @@ def jain(view: View) -> float:
 
 
 def _unit(resource: Hashable, value: float) -> float:
-    """Return base units as Prometheus wants them: cores, not millicores."""
+    """Return base units in the convention of Prometheus: cores, not millicores."""
     return value / 1000 if resource == CPU else float(value)

@@ -1,4 +1,4 @@
-"""The role api: REST, from an engine of its own that watches and decides nothing."""
+"""Assembles the role api: the REST API, served from a read-only engine that follows the cluster."""
 
 from __future__ import annotations
 
@@ -6,52 +6,50 @@ import time
 
 from fastapi import FastAPI
 
-from app.control.bulletins import Hearing
-from app.control.inbox import Inbox
-from app.control.mirror import Mirror
+from app.config.setting_parsers import HostPort
+from app.controller.event_queue import EventQueue
+from app.controller.follower import Follower
+from app.controller.leader_state_sync import LeaderStateReader
 from app.core.engine import Engine
 from app.core.events import GROUPS, NEEDED, ClusterEvent
 from app.core.model import Resource
-from app.core.resources import ManagedResources
-from app.kube.api_service import ApiService
-from app.kube.front_proxy import FrontProxy
-from app.kube.resources import KubeResources
-from app.kube.review import Reviews
-from app.settings import HostPort
-from app.sim.forecasts import Estimates
-from app.sim.simulations import WhatIfs
-from app.store.audit import AuditReader
-from app.store.bulletins import RedisBulletins
-from app.store.runs import RedisRuns
-from app.tls.renewal import Renewal
-from app.tls.trust import is_within
-from app.web.access import Access
-from app.web.aggregated import Aggregated
+from app.core.quantities import ManagedResources
+from app.kube.access_review import Reviews
+from app.kube.api_aggregation import ApiServiceBundle, FrontProxy
+from app.kube.tenants_pools import KubeResources
+from app.sim.forecast.estimates import Estimates
+from app.sim.forecast.what_if_service import WhatIfs
+from app.store.audit_stream import RedisAuditReader
+from app.store.leader_state_store import RedisBulletins
+from app.store.usage_records import RedisRuns
+from app.tls.ca_bundle import is_within
+from app.tls.certificate_watcher import Renewal
+from app.web.api.api_aggregation import Aggregated, FrontDoor
 from app.web.api.app import api_app
-from app.web.api.ground import Ground
-from app.web.api.then import ToldQuotas
-from app.web.front import FrontDoor
-from app.web.pace import Pace
-from app.web.serve import Listener
-from app.web.view import View
+from app.web.api.auth import Access
+from app.web.api.quota_history import ToldQuotas
+from app.web.api.route_context import RouteContext
+from app.web.server.rate_limit import RateLimit
+from app.web.server.server import Listener
+from app.web.webhook.cache import WebhookCache
 from app.wiring.certificate import certificate_of, publish_also, tls_listener
-from app.wiring.process import Process, now, redis_of, reporting_of, watch
+from app.wiring.process import RoleProcess, now, redis_of, reporting_of, watch
 
 STRANGERS = 10
 """Bad tokens a second from one address."""
 
 
-async def api(process: Process) -> None:
-    """Put together what the REST API needs."""
+async def api(process: RoleProcess) -> None:
+    """Assemble the REST API."""
     settings = process.settings
     classes = {each.name: Resource(each.resource) for each in settings.device_classes}
     managed = ManagedResources(settings.managed_resources)
-    engine = Engine(managed, evicts=False, classes=classes, records=False)
-    inbox, view = Inbox(), View(())
-    mirror = Mirror(engine, inbox, now)
+    engine = Engine(managed, evicts=False, classes=classes, records=False, mode=settings.mode)
+    inbox, view = EventQueue(), WebhookCache(())
+    mirror = Follower(engine, inbox, process.steps, now)
 
     class Both:
-        """Tells the view, then the engine."""
+        """Passes each event to the view, then to the engine."""
 
         async def put(self, event: ClusterEvent, /) -> None:
             await view.put(event)
@@ -60,22 +58,24 @@ async def api(process: Process) -> None:
     both = Both()
     watch(process, both, sorted(NEEDED, key=lambda source: source.value))
     watch(process, both, sorted(GROUPS, key=lambda source: source.value))
-    process.tasks.append(mirror.run)
+    process.tasks.append(mirror.follow_events)
     server = redis_of(process)
-    chain = AuditReader(server, settings.cluster)
-    hearing = Hearing(RedisBulletins(server, settings.cluster), mirror.hear)
-    process.tasks.append(hearing.run)
+    chain = RedisAuditReader(server, settings.cluster)
+    hearing = LeaderStateReader(RedisBulletins(server, settings.cluster), mirror.hear)
+    process.tasks.append(hearing.read_state)
     process.checks["cluster heard"] = lambda: mirror.seen_whole
-    callers, strangers = (Pace(rate, time.monotonic) for rate in (settings.api_rate, STRANGERS))
+    callers, strangers = (
+        RateLimit(rate, time.monotonic) for rate in (settings.api_requests_per_second, STRANGERS)
+    )
     access = Access(Reviews(process.client, time.monotonic), callers, strangers)
     runs = RedisRuns(server, settings.cluster)
     estimates = Estimates(
         lambda: engine.outlook.snapshot(now()) if mirror.seen_whole else None, runs, managed
     )
-    process.tasks.append(estimates.run)
+    process.tasks.append(estimates.renew_periodically)
     simulations = WhatIfs(lambda: engine.outlook.snapshot(now()), lambda: estimates.runs)
     process.stack.push_async_callback(simulations.close)
-    ground = Ground(
+    ground = RouteContext(
         access,
         engine,
         lambda: mirror.seen_whole,
@@ -91,20 +91,23 @@ async def api(process: Process) -> None:
         bulletin=lambda: mirror.bulletin,
         simulations=simulations,
     )
-    app = api_app(ground, process.checks)
+    app = api_app(ground, process.checks, process.liveness)
     certificate = await certificate_of(process)
     process.listeners.append(tls_listener(process, "api", app, settings.api_listen))
     if settings.aggregated_listen is not None:
         _aggregate(process, app, settings.aggregated_listen, certificate)
 
 
-def _aggregate(process: Process, app: FastAPI, at: HostPort, certificate: Renewal) -> None:
-    """Serve the API server too, which asks for its own users."""
+def _aggregate(process: RoleProcess, app: FastAPI, at: HostPort, certificate: Renewal) -> None:
+    """Add the listener for the API server's aggregation layer, which calls on behalf of users."""
     serving = certificate.serving
     door = FrontDoor(serving.certificate, serving.key)
     certificate.attach(lambda new: door.renew(new.certificate, new.key))
-    proxy, service = FrontProxy(process.client, door.trust), ApiService(process.client, is_within)
+    proxy, service = (
+        FrontProxy(process.client, door.trust),
+        ApiServiceBundle(process.client, is_within),
+    )
     publish_also(certificate, service.publish)
-    process.tasks += [proxy.run, service.run]
+    process.tasks += [proxy.watch_ca, service.maintain_bundle]
     process.checks["front proxy known"] = lambda: proxy.known
     process.listeners.append(Listener("aggregated", Aggregated(app, door), at, door.tls))

@@ -1,4 +1,4 @@
-"""The certificate of a process, and the listeners that show it."""
+"""The serving certificate of a process, and the TLS listeners that use it."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from datetime import UTC, datetime, timedelta
 
 from fastapi import FastAPI
 
-from app.kube.bundle import Bundle
-from app.settings import HostPort
+from app.config.setting_parsers import HostPort
+from app.kube.secrets import Bundle
+from app.tls.certificate_source import FileCertificate, SecretCertificate
+from app.tls.certificate_watcher import CertificateSource, PublishCa, Renewal, first
 from app.tls.client_ca import ClientCa
-from app.tls.renewal import PublishCa, Renewal, Source, first
-from app.tls.serving import Brought, Kept
 from app.web.metrics import CERTIFICATE_EXPIRY
-from app.web.serve import Listener, renew, require_client, tls_context
-from app.wiring.process import Process
+from app.web.server.server import Listener, renew, require_client, tls_context
+from app.wiring.process import RoleProcess
 
 
-async def certificate_of(process: Process) -> Renewal:
-    """Return the certificate of this process, got once for all of its roles.
+async def certificate_of(process: RoleProcess) -> Renewal:
+    """Return the certificate of this process, which all of its roles share.
 
-    The webhook makes one if there is none; the others wait for it. It is followed from the start.
+    The role webhook issues a certificate if there is no such Secret. The other roles wait for it.
     """
     if process.certificate is None:
         settings = process.settings
@@ -30,19 +30,19 @@ async def certificate_of(process: Process) -> Renewal:
             source, await first(source), settle=settle, now=_utc, clock=time.monotonic
         )
         CERTIFICATE_EXPIRY.set_function(renewal.seconds_left)
-        # An API server that trusts us before we answer would find nobody.
-        process.after_start.append(renewal.run)
+        # Publish the CA after the start: the API server must not call before this process answers.
+        process.after_start.append(renewal.watch_certificate)
         process.certificate = renewal
     return process.certificate
 
 
-def _source(process: Process, settle: timedelta) -> Source:
+def _source(process: RoleProcess, settle: timedelta) -> CertificateSource:
     settings = process.settings
     if settings.tls_cert_file:
         assert settings.tls_key_file is not None
         assert settings.tls_ca_file is not None
-        return Brought(settings.tls_cert_file, settings.tls_key_file, settings.tls_ca_file)
-    return Kept(
+        return FileCertificate(settings.tls_cert_file, settings.tls_key_file, settings.tls_ca_file)
+    return SecretCertificate(
         Bundle(process.client),
         settings.namespace,
         names=settings.tls_names,
@@ -53,20 +53,20 @@ def _source(process: Process, settle: timedelta) -> Source:
     )
 
 
-def tls_listener(process: Process, name: str, app: FastAPI, at: HostPort) -> Listener:
-    """Return a listener that shows the certificate, and each that follows it."""
+def tls_listener(process: RoleProcess, name: str, app: FastAPI, at: HostPort) -> Listener:
+    """Return a listener that uses the certificate, and each later one."""
     certificate = process.certificate
     assert certificate is not None, "got by the role before it listens"
     context = tls_context(certificate.serving.certificate, certificate.serving.key)
     certificate.attach(lambda new: renew(context, new.certificate, new.key))
     client_ca = process.settings.tls_client_ca_file
     if name == "webhook" and client_ca:
-        process.tasks.append(ClientCa(client_ca, lambda ca: require_client(context, ca)).run)
+        process.tasks.append(ClientCa(client_ca, lambda ca: require_client(context, ca)).watch_file)
     return Listener(name, app, at, context)
 
 
 def publish_also(certificate: Renewal, publish: PublishCa) -> None:
-    """Have the CAs of a certificate published here too."""
+    """Publish the CAs of a certificate with this function, too."""
     earlier = certificate.publish
 
     async def both(ca_pem: bytes) -> None:

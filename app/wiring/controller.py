@@ -1,4 +1,4 @@
-"""The role controller: the engine, what it hears, and what carries out what it decides."""
+"""Assembles the role controller: the engine, its watches, and the executors of its effects."""
 
 from __future__ import annotations
 
@@ -7,86 +7,95 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from app.control.auditor import Auditor
-from app.control.bulletins import Posting
-from app.control.chain import Chain, Retention
-from app.control.checkpoints import Checkpoints
-from app.control.copier import Copier
-from app.control.corrections import Corrections
-from app.control.inbox import Inbox
-from app.control.leader import Leader
-from app.control.loop import Loop
-from app.control.narrator import Narrator
-from app.control.opening import Opening
-from app.control.publisher import Publisher
-from app.control.reclaims import Allowance, Reclaims
-from app.control.releases import Releases
-from app.control.reporting import Collecting
-from app.control.trimming import Keeping, Trimming
-from app.control.zombies import Patrol
+from app.controller.adopt_evict import AdoptEvictExecutor
+from app.controller.audit_chain import Chain, Retention
+from app.controller.audit_reports import AuditReportCollector
+from app.controller.audit_writer import Auditor
+from app.controller.checkpoint_writer import Checkpoints
+from app.controller.engine_loop import EngineLoop
+from app.controller.event_queue import EventQueue
+from app.controller.leader import Leader
+from app.controller.leader_state_sync import LeaderStatePublisher
+from app.controller.outage_detector import OutageDetector
+from app.controller.pod_costs import PodCosts
+from app.controller.reclaim_executor import EvictionRateLimiter, Reclaims
+from app.controller.release_executor import Releases
+from app.controller.stale_pod_scan import StalePodScanner
+from app.controller.status_publisher import Publisher
+from app.controller.store_writer import StoreWriter
+from app.controller.takeover import Takeover
+from app.controller.usage_retention import RetentionLimits, UsageRetention
+from app.controller.wait_reason_events import WaitReasonEvents
 from app.core.durations import DAY
 from app.core.engine import Engine
 from app.core.events import GROUPS, NEEDED
+from app.core.lifecycle.stale_pods import StaleReason
 from app.core.model import Millis, Resource
-from app.core.pods.vain import Vain
-from app.core.resources import ManagedResources
-from app.kube.anchor import KeptAnchor
-from app.kube.announce import PodAnnouncer
-from app.kube.bundle import Bundle
-from app.kube.checkpoint import KeptCheckpoints
-from app.kube.corrections import PodAdopter, PodEvictor
-from app.kube.installation import KeptInstallation
+from app.core.quantities import ManagedResources
+from app.kube.audit_anchor import KeptAnchor
+from app.kube.checkpoint_store import KeptCheckpoints
+from app.kube.claim_finalizers import ClaimFinalizers
+from app.kube.client import Client
+from app.kube.event_recorder import PodAnnouncer
+from app.kube.eviction import PodAdopter, PodEvictor
+from app.kube.informer.sources import Watched
+from app.kube.install_record import KeptInstallation
 from app.kube.lease import LeaseLeadership
+from app.kube.lease_thread import LeaseThread
+from app.kube.outage_notices import ClusterOutageNotices
 from app.kube.owners import KubeOwners
-from app.kube.release import PodReleaser
-from app.kube.sources import Watched
-from app.kube.status import ResourceStatus
-from app.ports import Store
-from app.store.audit import RedisTrail
-from app.store.bulletins import RedisBulletins
+from app.kube.pod_releaser import PodReleaser
+from app.kube.secrets import Bundle
+from app.kube.tenants_pools import ResourceStatus
+from app.ports.store import Store
+from app.store.audit_reports import RedisReports
+from app.store.audit_sinks import AuditFolder, Backlog, output
+from app.store.audit_stream import RedisTrail
 from app.store.connection import Server
-from app.store.outlet import Backlog, Folder, output
-from app.store.reports import RedisReports
-from app.store.runs import RedisRuns
-from app.tls.signing import KeptKey, holds
+from app.store.leader_state_store import RedisBulletins
+from app.store.usage_records import RedisRuns
+from app.tls.audit_signing_key import KeptKey, holds
 from app.web.metrics import ENGINE_SECONDS, Leading
-from app.web.prometheus import Prometheus
-from app.wiring.process import Process, now, redis_of, watch
+from app.web.prometheus_client import Prometheus
+from app.wiring.process import RoleProcess, now, redis_of, watch
 
 HAND_OVER_SECONDS = 1.0
-"""How long a leader that stops waits for answers. What has none by then, the next one settles."""
+"""How long a leader that stops waits for answers to releases. The next leader settles the rest."""
+
+LEASE_CONNECTIONS = 2
 
 FLUSH_SECONDS = 1.0
-"""How long a process that ends waits for a sink of the audit chain."""
+"""How long a process that ends waits for each sink of the audit chain."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Ground:
-    """What all parts of a controller share."""
+    """Dependencies that all parts of a controller share."""
 
     engine: Engine
-    inbox: Inbox
+    inbox: EventQueue
     meters: Leading
     heard: asyncio.Event
     server: Server
     store: Store
-    leadership: LeaseLeadership
+    leadership: LeaseThread
     keeper: KeptCheckpoints
+    costs: PodCosts
 
 
 @dataclass(frozen=True, slots=True)
 class _Lead:
-    """What works only, or otherwise, while this replica leads."""
+    """Parts that depend on whether this replica leads."""
 
     leader: Leader
-    copier: Copier
+    copier: StoreWriter
     releases: Releases
     auditor: Auditor
     outlets: list[Backlog]
 
 
-async def controller(process: Process) -> None:
-    """Put together what a leader, or its standby, needs."""
+async def controller(process: RoleProcess) -> None:
+    """Assemble a controller, which leads or stands by."""
     settings, client = process.settings, process.client
     ground = _ground(process)
     engine, inbox, meters, heard = ground.engine, ground.inbox, ground.meters, ground.heard
@@ -98,8 +107,8 @@ async def controller(process: Process) -> None:
     announcer = PodAnnouncer(client)
     checkpoints = Checkpoints(engine.memory, ground.keeper, lambda: leadership.left() > 0, now)
     publisher = Publisher(engine, ResourceStatus(client), meters, lambda: leader.leads, now)
-    narrator = Narrator(engine, announcer, lambda: leader.leads, now)
-    loop = Loop(
+    narrator = WaitReasonEvents(engine, announcer, lambda: leader.leads, now)
+    loop = EngineLoop(
         engine,
         inbox,
         copier,
@@ -110,31 +119,62 @@ async def controller(process: Process) -> None:
         auditor,
         now,
         heard,
+        process.steps,
+        ground.costs,
         ENGINE_SECONDS.observe,
     )
-    process.tasks += [part.run for part in (loop, copier, leader, announcer, publisher, narrator)]
-    process.tasks.append(_patrol(process, ground, lambda: leader.leads).run)
+    process.tasks += [
+        loop.run,
+        copier.write_changes,
+        leader.run,
+        announcer.send_events,
+        publisher.publish_status,
+        narrator.emit_changes,
+    ]
+    _detect_outages(process, ground, leader)
+    process.tasks.append(_patrol(process, ground, lambda: leader.leads).scan_pods)
     reports = RedisReports(ground.server, settings.cluster)
-    collecting = Collecting(reports, auditor, lambda: leader.epoch, now)
+    collecting = AuditReportCollector(reports, auditor, lambda: leader.epoch, now)
     bulletins = RedisBulletins(ground.server, settings.cluster)
-    process.tasks.append(Posting(engine, bulletins, lambda: leader.epoch, now).run)
-    keeping = Keeping(Millis(settings.usage_days * DAY), settings.usage_runs)
+    publishing = LeaderStatePublisher(engine, bulletins, lambda: leader.epoch, now)
+    process.tasks.append(publishing.publish_state)
+    keeping = RetentionLimits(Millis(settings.usage_days * DAY), settings.usage_runs)
     runs = RedisRuns(ground.server, settings.cluster)
-    trimming = Trimming(runs, keeping, lambda: leader.epoch, now)
-    process.tasks += [checkpoints.run, auditor.run, collecting.run, trimming.run]
-    process.tasks += [outlet.run for outlet in lead.outlets]
+    trimming = UsageRetention(runs, keeping, lambda: leader.epoch, now)
+    process.tasks += [
+        checkpoints.write_checkpoints,
+        auditor.write_records,
+        collecting.collect_reports,
+        trimming.trim_records,
+    ]
+    process.tasks += [outlet.write_lines for outlet in lead.outlets]
     process.checks["cluster heard"] = heard.is_set
     process.before_end.append(
         partial(_hand_over, lead, (corrections, reclaims), leadership, settings.drain_seconds)
     )
 
 
-def _correcting(process: Process, ground: _Ground) -> tuple[Corrections, Reclaims]:
-    """Put together what changes pods that were released: for their own sake, and for others."""
+def _detect_outages(process: RoleProcess, ground: _Ground, leader: Leader) -> None:
+    """Add the task that reports a missing leader or a missing Redis."""
+    standstill = OutageDetector(
+        ground.engine,
+        ClusterOutageNotices(process.client, process.settings.namespace),
+        leads=lambda: leader.leads,
+        is_led=ground.leadership.is_held_by_another,
+        ask_redis=ground.store.floor,
+        clock=now,
+    )
+    process.tasks.append(standstill.detect_outages)
+    process.standstill = lambda: standstill.fault
+
+
+def _correcting(process: RoleProcess, ground: _Ground) -> tuple[AdoptEvictExecutor, Reclaims]:
+    """Assemble the executors that change released pods: corrections and reclaims."""
     client, leadership, engine = process.client, ground.leadership, ground.engine
     evictor = PodEvictor(client, left=leadership.left)
-    corrections = Corrections(
+    corrections = AdoptEvictExecutor(
         PodAdopter(client),
+        ClaimFinalizers(client, left=leadership.left),
         evictor,
         leadership,
         ground.inbox,
@@ -150,16 +190,16 @@ def _correcting(process: Process, ground: _Ground) -> tuple[Corrections, Reclaim
         ground.meters,
         now,
         engine.wants_gone,
-        Allowance(process.settings.evictions_per_minute),
+        EvictionRateLimiter(process.settings.evictions_per_minute),
         engine.outlook.released,
     )
     return corrections, reclaims
 
 
-def _patrol(process: Process, ground: _Ground, leads: Callable[[], bool]) -> Patrol:
-    """Return who looks for pods that hold their place in vain."""
+def _patrol(process: RoleProcess, ground: _Ground, leads: Callable[[], bool]) -> StalePodScanner:
+    """Return the scanner for orphaned and idle pods."""
     settings = process.settings
-    return Patrol(
+    return StalePodScanner(
         ground.engine,
         KubeOwners(process.client),
         Prometheus(settings.prometheus_url) if settings.prometheus_url else None,
@@ -171,32 +211,54 @@ def _patrol(process: Process, ground: _Ground, leads: Callable[[], bool]) -> Pat
     )
 
 
-def _ground(process: Process) -> _Ground:
+def _leadership(process: RoleProcess) -> LeaseThread:
+    settings = process.settings
+
+    async def connect() -> Client:
+        return await Client.connect(settings.kubeconfig, pool_size=LEASE_CONNECTIONS)
+
+    leadership = LeaseThread(
+        connect,
+        lambda client: LeaseLeadership(
+            client,
+            settings.namespace,
+            settings.identity,
+            progresses=process.liveness.progresses,
+            duration=settings.lease_seconds,
+        ),
+    )
+    process.stack.push_async_callback(leadership.close)
+    return leadership
+
+
+def _ground(process: RoleProcess) -> _Ground:
     settings, client, server = process.settings, process.client, redis_of(process)
     process.after_start.append(server.check)
     managed = ManagedResources(settings.managed_resources)
     classes = {each.name: Resource(each.resource) for each in settings.device_classes}
+    costs = PodCosts()
     return _Ground(
         Engine(
             managed,
             evicts_bypassed=settings.evict_bypassed,
             classes=classes,
-            reclaims=[Vain(kind) for kind in settings.reclaim_zombies or ()],
+            reclaims=[StaleReason(kind) for kind in settings.reclaim_zombies or ()],
+            considers=costs.consider,
+            mode=settings.mode,
         ),
-        Inbox(),
+        EventQueue(),
         Leading(),
         asyncio.Event(),
         server,
         process.adapters.store(server, settings.cluster),
-        LeaseLeadership(
-            client, settings.namespace, settings.identity, duration=settings.lease_seconds
-        ),
+        _leadership(process),
         KeptCheckpoints(client, settings.namespace),
+        costs,
     )
 
 
-def _lead(process: Process, ground: _Ground, sight: Watched) -> _Lead:
-    """Return the leader, and whoever can depose it: each knows of the other."""
+def _lead(process: RoleProcess, ground: _Ground, sight: Watched) -> _Lead:
+    """Return the leader and the parts that can depose it. They refer to each other."""
     settings, client, leadership = process.settings, process.client, ground.leadership
     engine, inbox, meters, store = ground.engine, ground.inbox, ground.meters, ground.store
 
@@ -204,13 +266,13 @@ def _lead(process: Process, ground: _Ground, sight: Watched) -> _Lead:
         leader.depose()
 
     releaser = PodReleaser(process.adapters.patches(client), left=leadership.left)
-    copier = Copier(store, engine, inbox, meters, now, depose)
+    copier = StoreWriter(store, engine, inbox, meters, now, depose)
     concurrency = settings.release_concurrency
     releases = Releases(releaser, copier, leadership, inbox, meters, now, concurrency, depose)
     anchor = KeptAnchor(client, settings.namespace)
     auditor, outlets = _auditing(process, ground.server, anchor, depose)
     installation = KeptInstallation(client, settings.namespace)
-    opening = Opening(
+    opening = Takeover(
         engine,
         inbox,
         store,
@@ -228,11 +290,11 @@ def _lead(process: Process, ground: _Ground, sight: Watched) -> _Lead:
 
 async def _hand_over(
     lead: _Lead,
-    evicting: tuple[Corrections, Reclaims],
-    leadership: LeaseLeadership,
+    evicting: tuple[AdoptEvictExecutor, Reclaims],
+    leadership: LeaseThread,
     drain: float,
 ) -> None:
-    """Leave the lead in order: what has no answer within `drain` seconds the next one settles."""
+    """Stop leading in order. The next leader settles releases unanswered within `drain` seconds."""
     lead.leader.leave()
     await lead.releases.drain(min(drain, HAND_OVER_SECONDS))
     for part in evicting:
@@ -244,13 +306,13 @@ async def _hand_over(
 
 
 def _auditing(
-    process: Process, server: Server, anchor: KeptAnchor, depose: Callable[[], None]
+    process: RoleProcess, server: Server, anchor: KeptAnchor, depose: Callable[[], None]
 ) -> tuple[Auditor, list[Backlog]]:
-    """Return who writes the audit chain, and where it is copied to."""
+    """Return the writer of the audit chain, and the sinks of its copies."""
     settings, key = process.settings, KeptKey(Bundle(process.client), process.settings.namespace)
     outlets = [Backlog("standard output", output())]
     if settings.audit_folder:
-        outlets.append(Backlog(str(settings.audit_folder), Folder(settings.audit_folder)))
+        outlets.append(Backlog(str(settings.audit_folder), AuditFolder(settings.audit_folder)))
     retention = Retention(Millis(settings.audit_days * DAY), settings.audit_megabytes * 2**20)
     trail = RedisTrail(server, settings.cluster)
     chain = Chain(trail, anchor, key.load, holds, outlets, settings.cluster, retention, now)

@@ -1,4 +1,4 @@
-"""One process: what its roles put together, and what they have in common. Runs nothing."""
+"""The parts of one process that its roles share: settings, listeners, tasks, checks and clock."""
 
 from __future__ import annotations
 
@@ -8,20 +8,22 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
-from app.control.reporting import Reporting
-from app.core.events import Source
+from app.config.settings import Settings
+from app.controller.audit_reports import AuditReportSender
+from app.core.events import WatchedSource
 from app.core.model import Millis
-from app.kube import trials
+from app.kube import enforcement_probes
 from app.kube.client import Client
-from app.kube.sources import Watched, watches
-from app.ports import EventSink, Store
-from app.settings import Settings
+from app.kube.informer.sources import Watched, watches
+from app.ports.cluster import EventSink
+from app.ports.liveness import Liveness, Steps
+from app.ports.store import Store
+from app.store.audit_reports import RedisReports
 from app.store.connection import Server
-from app.store.reports import RedisReports
-from app.store.writer import RedisStore
-from app.tls.renewal import Renewal
-from app.web.metrics import WATCH_LAG
-from app.web.serve import Listener
+from app.store.leader_store import RedisStore
+from app.tls.certificate_watcher import Renewal
+from app.web.metrics import SLOW_STEPS, WATCH_INTERRUPTIONS, WATCH_LAG
+from app.web.server.server import Listener
 
 
 def steady(
@@ -30,33 +32,30 @@ def steady(
         getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
     ),
 ) -> Callable[[], Millis]:
-    """Return a clock that shows the wall's time as of now, and goes on evenly from there.
+    """Return a clock that starts at the wall clock's time and then runs evenly.
 
-    Steps of the wall clock are not seen: they would charge everybody for time that did not pass,
-    or stop all that is due by time. Both clocks in nanoseconds.
+    It ignores later steps of the wall clock: a step would charge usage for time that did not pass,
+    or stop all timers. Both arguments return nanoseconds.
     """
     offset = wall() - elapsed()
     return lambda: Millis((elapsed() + offset) // 1_000_000)
 
 
 now = steady()
-"""The time that events carry."""
+"""The clock of all event times."""
 
 
 @dataclass(frozen=True, slots=True)
 class Adapters:
-    """Where a process meets the world, for a build that breaks it there on purpose.
-
-    `patches`: by what a leader sends its release patches.
-    """
+    """Adapters that fault tests replace. `patches`: the client for release patches."""
 
     store: Callable[[Server, str], Store] = RedisStore
     patches: Callable[[Client], Client] = lambda client: client
 
 
 @dataclass(slots=True)
-class Process:
-    """What the roles of this process put together."""
+class RoleProcess:
+    """The parts of this process. Each role adds its own."""
 
     settings: Settings
     client: Client
@@ -68,11 +67,19 @@ class Process:
     after_start: list[Callable[[], Awaitable[object]]] = field(default_factory=list)
     before_end: list[Callable[[], Awaitable[object]]] = field(default_factory=list)
     certificate: Renewal | None = None
+    standstill: Callable[[], str] | None = None
+    """Returns why no pod is released; empty: pods are. None: this process is no controller."""
     watched: list[Watched] = field(default_factory=list)
+    liveness: Liveness = field(default_factory=Liveness)
+
+    @property
+    def steps(self) -> Steps:
+        """The reporter of finished steps."""
+        return Steps(self.liveness, lambda kind: SLOW_STEPS.labels(kind).inc())
 
 
-def watch(process: Process, sink: EventSink, sources: list[Source]) -> Watched:
-    """Let a sink hear of these sources; return what it sees of them."""
+def watch(process: RoleProcess, sink: EventSink, sources: list[WatchedSource]) -> Watched:
+    """Start watches that pass these sources to a sink; return them."""
     settings = process.settings
     heard = watches(
         process.client,
@@ -80,8 +87,10 @@ def watch(process: Process, sink: EventSink, sources: list[Source]) -> Watched:
         now,
         sources=sources,
         managed=settings.managed_resources,
-        # What is tried there waits for ever: nobody's work, and nobody's numbers.
-        exempt=(*settings.exempt_namespaces, trials.NAMESPACE),
+        # The pod of the enforcement probes is held for ever, and must not count as workload.
+        exempt=(*settings.exempt_namespaces, enforcement_probes.NAMESPACE),
+        interrupted=lambda source: WATCH_INTERRUPTIONS.labels(source.value).inc(),
+        steps=process.steps,
     )
     process.tasks += [each.run for each in heard]
     watched = Watched(heard)
@@ -90,7 +99,7 @@ def watch(process: Process, sink: EventSink, sources: list[Source]) -> Watched:
     return watched
 
 
-def redis_of(process: Process) -> Server:
+def redis_of(process: RoleProcess) -> Server:
     """Return a connection to Redis that ends with the process."""
     url = process.settings.redis_url
     assert url is not None, "settings require it for these roles"
@@ -99,9 +108,9 @@ def redis_of(process: Process) -> Server:
     return server
 
 
-def reporting_of(process: Process) -> Reporting:
-    """Return where a role that does not lead reports what an auditor must know."""
-    reporting = Reporting(RedisReports(redis_of(process), process.settings.cluster), now)
-    process.tasks.append(reporting.run)
+def reporting_of(process: RoleProcess) -> AuditReportSender:
+    """Return the sender of audit reports for a role that does not lead."""
+    reporting = AuditReportSender(RedisReports(redis_of(process), process.settings.cluster), now)
+    process.tasks.append(reporting.deliver_reports)
     process.before_end.append(reporting.flush)
     return reporting

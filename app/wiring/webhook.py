@@ -1,36 +1,46 @@
-"""The role webhook: holds pods, judges changes, keeps in force what makes the API server ask."""
+"""Assembles the role webhook: admission, and the watchdog of its webhooks and policies."""
 
 from __future__ import annotations
 
-from app.control.reporting import Reporting
-from app.core.asks.claims import IMPLICIT
-from app.core.events import Source
-from app.core.resources import ManagedResources
-from app.kube.alarm import Alarm
-from app.kube.canary import Canary
-from app.kube.twins import Twins
-from app.kube.watchdog import Watchdog
-from app.tls.renewal import Renewal
-from app.web.admission import Enforced, admission_app
+import time
+
+from app.controller.audit_reports import AuditReportSender
+from app.core.admission.pod_templates import by_resource
+from app.core.events import WatchedSource
+from app.core.podspec.resource_claims import IMPLICIT
+from app.core.quantities import ManagedResources
+from app.kube.access_review import Reviews
+from app.kube.enforcement_canary import Canary
+from app.kube.enforcement_watchdog import Watchdog
+from app.kube.event_recorder import Alarm
+from app.kube.priority_class_twins import Twins
+from app.kube.submitter_lookup import KubeSubmitters
+from app.tls.certificate_watcher import Renewal
 from app.web.metrics import Enforcing
-from app.web.view import View
+from app.web.webhook.app import Enforced, admission_app
+from app.web.webhook.cache import WebhookCache
+from app.web.webhook.owner_resolver import OwnerResolver
+from app.web.webhook.pod_facts import asks_of
 from app.wiring.certificate import certificate_of, publish_also, tls_listener
-from app.wiring.process import Process, reporting_of, watch
+from app.wiring.process import RoleProcess, reporting_of, watch
+
+ROLE = "fairgate-webhook"
+"""ClusterRole that the chart creates for this role."""
 
 
-async def webhook(process: Process) -> None:
-    """Put together what the webhook needs."""
+async def webhook(process: RoleProcess) -> None:
+    """Assemble the admission webhook."""
     settings = process.settings
-    needs = [Source.TENANTS, Source.POOLS, Source.POLICIES]
-    view = View([*needs, Source.PRIORITIES] if settings.priority_twins else needs)
+    needs = [WatchedSource.TENANTS, WatchedSource.POOLS, WatchedSource.POLICIES]
+    view = WebhookCache([*needs, WatchedSource.PRIORITIES] if settings.preemption_twins else needs)
     watch(process, view, needs)
-    if settings.priority_twins:
+    if settings.preemption_twins:
         twins = Twins(process.client, view)
-        watch(process, twins, [Source.PRIORITIES])
-        process.tasks.append(twins.run)
+        watch(process, twins, [WatchedSource.PRIORITIES])
+        process.tasks.append(twins.maintain_twins)
         process.checks["twins of PriorityClasses made"] = lambda: twins.complete
     certificate = await certificate_of(process)
-    # What a device class counts as is not known here: whoever asks for one by name is held.
+    # The webhook does not read DeviceClasses, so it holds every pod that requests one by name.
     managed = ManagedResources((*settings.managed_resources, IMPLICIT + "*"))
     enforced = Enforced(
         managed,
@@ -41,19 +51,35 @@ async def webhook(process: Process) -> None:
         frozenset([f"system:serviceaccount:{settings.namespace}:fairgate-api"]),
     )
     reporting = _reporting(process)
-    app = admission_app(view, enforced, lambda: view.ready, reporting)
+    app = admission_app(view, enforced, lambda: view.ready, reporting, _owners(process, managed))
     process.listeners.append(tls_listener(process, "webhook", app, settings.webhook_listen))
     process.checks["tenants and pools known"] = lambda: view.ready
     _guard(process, certificate, view, reporting)
 
 
-def _reporting(process: Process) -> Reporting | None:
-    """Return where refusals and restorations are reported; without Redis the log alone tells."""
+def _owners(process: RoleProcess, managed: ManagedResources) -> OwnerResolver:
+    """Return the search for the submitters of objects that controllers create."""
+    settings, client = process.settings, process.client
+    kinds = by_resource(settings.templates)
+    return OwnerResolver(
+        settings.rules.controllers,
+        Reviews(client, time.monotonic),
+        KubeSubmitters(client, kinds, time.monotonic, lambda spec: asks_of(spec, managed)),
+    )
+
+
+def _reporting(process: RoleProcess) -> AuditReportSender | None:
+    """Return the sender of audit reports. None without Redis: only the log has them."""
     return None if process.settings.redis_url is None else reporting_of(process)
 
 
-def _guard(process: Process, certificate: Renewal, view: View, reporting: Reporting | None) -> None:
-    """Keep in force what makes the API server ask us, and try whether it does."""
+def _guard(
+    process: RoleProcess,
+    certificate: Renewal,
+    view: WebhookCache,
+    reporting: AuditReportSender | None,
+) -> None:
+    """Start the watchdog that restores webhooks and policies, and the canary that tests them."""
     settings, client = process.settings, process.client
     meters, alarm = Enforcing(), Alarm(client, settings.namespace)
     latest = certificate.serving.ca
@@ -69,8 +95,11 @@ def _guard(process: Process, certificate: Renewal, view: View, reporting: Report
     watchdog = Watchdog(
         client,
         settings.namespace,
+        owner=ROLE,
         ca=lambda: latest,
         observing=lambda: view.observing if view.ready else None,
+        unreached=tried.unreached,
+        default_mode=view.set_default_mode,
         meters=meters,
         alarm=alarm,
         is_ours=certificate.knows,

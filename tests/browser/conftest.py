@@ -1,4 +1,7 @@
-"""Pages of their own, opened on a town; at the end nothing may have gone wrong in the browser."""
+"""Opens pages in separate browser contexts, served by an in-memory cluster (`Town`).
+
+A test fails at its end if the browser reported an error.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,8 @@ from collections.abc import Callable, Iterator
 import pytest
 from playwright.sync_api import Browser, ConsoleMessage, Page
 
-from tests.browsing import browser
-from tests.fakes.town import Served
+from tests.fakes.fake_api_cluster import Served
+from tests.support.browser import browser
 
 __all__ = ["browser"]
 
@@ -17,7 +20,7 @@ Opens = Callable[..., Page]
 
 @pytest.fixture
 def opens(browser: Browser) -> Iterator[Opens]:
-    """Open the page of a town in a context of its own; at the end, nothing may have gone wrong."""
+    """Open the page of a `Town` in its own browser context; fail at the end if it had errors."""
     contexts = []
     faults: list[str] = []
 
@@ -33,7 +36,8 @@ def opens(browser: Browser) -> Iterator[Opens]:
         page = context.new_page()
 
         def hear(message: ConsoleMessage) -> None:
-            # A request that is answered by a no is one of them, and no fault of the page.
+            # A request that gets an HTTP error status is logged too. That is not an error of the
+            # page.
             if message.type == "error" and "Failed to load resource" not in message.text:
                 faults.append(message.text)
 

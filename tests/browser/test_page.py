@@ -1,4 +1,4 @@
-"""The page, end to end: a browser, the real server, a cluster in memory."""
+"""The dashboard end to end: a browser, the real server, a cluster in memory."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from playwright.sync_api import Browser, Page, expect
 
 from app.core import events as ev
 from app.core.model import Uid
-from app.web.api.stream import Rhythm
+from app.web.api.stream import StreamTiming
 from tests.browser.conftest import Opens
-from tests.fakes.town import NOW, Served, Town, busy, held, ran, runs, served, tenant
+from tests.fakes.fake_api_cluster import NOW, Served, Town, busy, held, ran, runs, served, tenant
 
-QUICK = Rhythm(beat=0.05, quiet=0.5, trust=0.2)
+QUICK = StreamTiming(beat=0.05, quiet=0.5, trust=0.2)
 FOCUSED = "document.activeElement.textContent || document.activeElement.id"
 HOSTILE = '<img src=x onerror="document.title=1">'
 
@@ -36,7 +36,7 @@ def sign_in(page: Page, token: str = "alices") -> None:
 
 
 def live(opens: Opens, place: Served, **options: object) -> Page:
-    """Return the page, signed in and showing something."""
+    """Return the page after sign-in, when it shows data."""
     page = opens(place, **options)
     sign_in(page)
     expect(page.get_by_role("status")).to_have_text("Live")
@@ -98,7 +98,7 @@ def test_names_are_shown_as_text_whatever_they_are(opens: Opens, town: Town, pla
     queue.get_by_role("button").click()
     expect(page.get_by_role("region", name="Pods of a queue")).to_contain_text(HOSTILE)
     page.get_by_text("Shares as a table").click()
-    assert page.locator("img").count() == 1  # our own sign, in the head
+    assert page.locator("img").count() == 1  # the logo of Fairgate, in the head
     assert page.title() == "Fairgate"
 
 
@@ -176,7 +176,7 @@ def test_a_token_lasts_for_the_tab_and_no_longer(opens: Opens, place: Served) ->
 def test_a_lost_connection_is_said_and_tried_again(opens: Opens, place: Served) -> None:
     page = live(opens, place)
     page.context.set_offline(True)
-    place.town.stays = False  # ends the stream that is open
+    place.town.stays = False  # closes the open stream
     expect(page.get_by_role("status")).to_have_text("Connection lost, retrying")
     expect(page.get_by_role("alert")).to_contain_text("What you see is of")
     place.town.stays = True
@@ -203,7 +203,7 @@ def test_the_filter_narrows_tenants_and_queues(opens: Opens, place: Served) -> N
 
 
 def test_history_comes_from_the_ledger(opens: Opens, town: Town, place: Served) -> None:
-    # All of the h100s for half an hour: 64 of them, each worth 4, of 272 units in all.
+    # The tenant uses all H100s for half an hour: 64 GPUs worth 4 units each, of 272 units in total.
     run = ran("vision", 64, since=60, until=30)
     town.past.runs.ended[run.id] = run
     page = live(opens, place, now=NOW)

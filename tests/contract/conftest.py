@@ -1,4 +1,4 @@
-"""A Redis of our own for the contract tests, and one that a test may break."""
+"""The Redis servers of the contract tests: a shared one, and one that a test may break."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.redis_process import RedisProcess
+from tests.support.redis import RedisProcess
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""What the anchor of the audit chain promises, on the fake and on a real API server alike."""
+"""Contract of the anchor of the audit chain, for the fake and for a real API server."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from dataclasses import replace
 
 import pytest
 
-from app.core.audit import Head
-from app.core.chain.audit_lines import SignedHead
+from app.core.audit.codec import SignedHead
+from app.core.audit_entry import Head
 from app.core.errors import EpochStale
 from app.core.model import Millis
-from app.dev.cluster import Cluster
-from app.kube.anchor import NAME, KeptAnchor
+from app.devcluster.cluster import LocalCluster
+from app.kube.audit_anchor import NAME, KeptAnchor
 from app.kube.client import Client
-from tests.fakes.trail import FakeAnchor
+from tests.fakes.fake_audit_stream import FakeAnchor
 
 SIGNED = SignedHead("default", Head(4, "ab" * 32), 7, Millis(5), "c2lnbmF0dXJl", "a2V5")
 
@@ -25,7 +25,7 @@ async def anchor(request: pytest.FixtureRequest) -> AsyncIterator[FakeAnchor | K
     if request.param == "fake":
         yield FakeAnchor()
         return
-    cluster: Cluster = request.getfixturevalue("cluster")
+    cluster: LocalCluster = request.getfixturevalue("cluster")
     namespace = f"anchor-{uuid.uuid4().hex[:8]}"
     cluster.kubectl("create", "namespace", namespace)
     client = await Client.connect(cluster.kubeconfig)
@@ -82,7 +82,7 @@ async def test_an_old_leader_cannot_anchor(anchor: FakeAnchor | KeptAnchor) -> N
     ],
 )
 async def test_what_is_not_legible_counts_as_nothing(
-    cluster: Cluster, key: str, value: str, floor: int
+    cluster: LocalCluster, key: str, value: str, floor: int
 ) -> None:
     namespace = f"anchor-{uuid.uuid4().hex[:8]}"
     cluster.kubectl("create", "namespace", namespace)

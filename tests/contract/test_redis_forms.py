@@ -1,4 +1,4 @@
-"""Redis in all its forms: with TLS, with a user of few rights, behind sentinels that fail over."""
+"""Redis in every supported form: with TLS, with a restricted user, behind sentinels."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ from urllib.parse import urlencode
 
 import pytest
 
-from app.audit_ports import Batch, Report
-from app.core.audit import Deed, Head, Record, seal
-from app.core.chain.audit_lines import SignedHead
+from app.core.audit.codec import SignedHead
+from app.core.audit_entry import AuditRecord, EntryType, Head, seal
 from app.core.effects import Refund, StoreWrite
 from app.core.errors import StoreError, StoreUnavailable
+from app.core.explain.views import LeaderStateMessage
 from app.core.model import Millis, Uid
-from app.core.telling.views import Bulletin
-from app.store.audit import RedisTrail
-from app.store.bulletins import RedisBulletins
+from app.ports.audit import Batch, Report
+from app.store.audit_reports import RedisReports
+from app.store.audit_stream import RedisTrail
 from app.store.connection import Server
-from app.store.reports import RedisReports
-from app.tls.issue import Authority, new_authority
-from tests.fakes.stores import AnyStore, Reals, real
-from tests.fakes.writes import ALICE, TEAM, charge, enqueue, intend
-from tests.recount import compare
-from tests.redis_process import RIGHTS, RedisProcess
+from app.store.leader_state_store import RedisBulletins
+from app.tls.certificate_authority import CertificateAuthority, new_authority
+from tests.support.recount import compare
+from tests.support.redis import RIGHTS, RedisProcess
+from tests.support.shared_stores import AnyStore, Reals, real
+from tests.support.store_writes import ALICE, TEAM, charge, enqueue, intend
 
 CONTENTS: list[StoreWrite] = [charge("a", 4), intend("i", 1), enqueue("q", "1")]
 
 
 class Relay:
-    """A port of the loopback in front of another one; speaks TLS if given a context.
+    """A loopback port that forwards to another port, with TLS if a context is given.
 
-    The server of the tests is built without TLS. `target` holds for new connections, as a name
-    does that leads to whoever is the primary now; `rewrite` changes what comes back.
+    The Redis server of the tests has no TLS. `target` applies to new connections, like a DNS name
+    of the current primary. `rewrite` changes the replies.
     """
 
     def __init__(self, target: int, context: ssl.SSLContext | None = None) -> None:
@@ -85,11 +85,11 @@ async def _carry(
 
 
 class Papers:
-    """Certificates of one authority, in files."""
+    """Certificates of one CA, in files."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._authority: Authority = new_authority("redis", datetime.now(UTC), 2)
+        self._authority: CertificateAuthority = new_authority("redis", datetime.now(UTC), 2)
         self.ca = folder / "ca.crt"
         self.ca.write_bytes(self._authority.certificate_pem)
 
@@ -160,20 +160,20 @@ async def test_a_server_may_demand_a_certificate_of_us(store_url: str, papers: P
 
 @pytest.fixture
 def limited(own_redis: RedisProcess) -> Iterator[str]:
-    """The URL of a user with the rights that the manual lists, and no more."""
+    """Return the URL of a user with exactly the rights that the manual lists."""
     own_redis.tell("ACL", "SETUSER", "fairgate", *RIGHTS.split(), ">s3cret")
     return own_redis.url.replace("//", "//fairgate:s3cret@")
 
 
 NEEDED = [right for right in RIGHTS.split() if right[0] == "+" and right != "+memory|usage"]
-"""Without the last one the audit chain is not bounded by size, and nothing fails."""
+"""The required rights. `+memory|usage` is optional: it only limits the size of the audit chain."""
 
 
 async def everything(world: Reals) -> None:
-    """Do all that Fairgate does to Redis."""
+    """Use every Redis command that Fairgate uses."""
     store = world.store()
     await world.server.check()
-    for _ in range(2):  # the second drops what the first made
+    for _ in range(2):  # the second call removes the objects of the first
         await store.rebuild(7, CONTENTS)
     await store.write(7, [charge("b", 1), enqueue("q", "2"), Refund(Uid("a")), Refund(Uid("b"))])
     await store.claim(8)
@@ -187,26 +187,26 @@ async def everything(world: Reals) -> None:
     await written_down(RedisTrail(world.server, world.cluster))
     await reported(RedisReports(world.server, world.cluster))
     bulletins = RedisBulletins(world.server, world.cluster)
-    await bulletins.post(Bulletin(Millis(1), 8, 0.0))
+    await bulletins.post(LeaderStateMessage(Millis(1), 8, 0.0))
     assert await bulletins.read() is not None
 
 
 async def written_down(trail: RedisTrail) -> None:
-    """Append to the audit chain, remove its beginning, and begin it anew."""
+    """Append to the audit chain, remove its oldest entries, and start a new chain."""
     head = Head()
     for keep, aside in ((0, False), (2, False), (0, True)):
-        entry = seal(head, 8, Record(Millis(1), Deed.LEADING))
+        entry = seal(head, 8, AuditRecord(Millis(1), EntryType.LEADING))
         after, head = head, Head(entry.number, entry.hash)
         signed = SignedHead("c", head, 8, Millis(2))
         assert await trail.append(Batch(8, after, (entry,), signed, keep, aside))
     assert [entry.number for entry in await trail.entries(0, 10)] == [3]
     assert (await trail.ending()).last == head
-    await trail.forget(8, ["uid", "report/id"])
+    await trail.remove_markers(8, ["uid", "report/id"])
 
 
 async def reported(reports: RedisReports) -> None:
-    """Report something for the audit chain, from another process."""
-    assert await reports.push([Report("id", Record(Millis(1), Deed.REFUSED))]) == {}
+    """Store a report for the audit chain, from another process."""
+    assert await reports.push([Report("id", AuditRecord(Millis(1), EntryType.REFUSED))]) == {}
     assert [each.id for each in await reports.waiting(5)] == ["id"]
 
 
@@ -271,7 +271,7 @@ class Watched:
         self.url = f"redis+sentinel://127.0.0.1:{self.sentinel.port}/main/0"
 
     async def replicating(self) -> None:
-        """Wait until a failover is possible."""
+        """Wait until the sentinel can fail over."""
         asked = Server.connect(f"redis://127.0.0.1:{self.sentinel.port}/0")
         try:
             while not any(
@@ -306,7 +306,7 @@ def watched(tmp_path: Path) -> Iterator[Watched]:
 
 
 async def lead(store: AnyStore, writes: list[StoreWrite]) -> None:
-    """Do as the leader does after a loss: rebuild from the truth until that succeeds."""
+    """Rebuild from the leader's state until that succeeds, as the leader does after a loss."""
     while True:
         try:
             await store.rebuild(7, writes)
@@ -387,7 +387,7 @@ async def test_sentinels_and_their_servers_may_both_speak_tls(
             Relay(own_redis.port, papers.serving()).running() as tls,
             Relay(sentinel.port, papers.serving()).running() as asked,
         ):
-            # The sentinel knows the plain port only; both are of five digits.
+            # The sentinel knows only the plain port. Both ports have five digits.
             asked.rewrite = (str(own_redis.port).encode(), str(tls.port).encode())
             files = urlencode({"ssl_ca_certs": papers.ca})
             async with real(f"rediss+sentinel://127.0.0.1:{asked.port}/main/0?{files}") as world:

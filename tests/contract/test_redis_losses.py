@@ -1,6 +1,6 @@
-"""Whatever gets lost or comes late on the way to Redis, nothing is counted twice or forgotten.
+"""Lost or late commands to Redis never cause double counting or missing data.
 
-The leader is played as it is: what fails is followed by a rebuild from what it knows.
+The test acts as the leader: after a failure it rebuilds Redis from its own state.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from redis.asyncio import Redis
 from app.core.effects import Refund, StoreWrite
 from app.core.errors import StoreError
 from app.core.model import Uid
-from app.store import address
+from app.store import redis_url
 from app.store.connection import Server
+from app.store.leader_store import CHUNK, RedisStore
 from app.store.reader import RedisReader
-from app.store.writer import CHUNK, RedisStore
-from tests.fakes.store import Contents
-from tests.fakes.writes import ALICE, BOB, charge, enqueue, intend
-from tests.recount import compare
-from tests.redis_process import RedisProcess
+from tests.fakes.fake_store import Contents
+from tests.support.recount import compare
+from tests.support.redis import RedisProcess
+from tests.support.store_writes import ALICE, BOB, charge, enqueue, intend
 
 UIDS = ("a", "b", "c")
 
 
 class Fate(Enum):
-    """What becomes of one command on the wire."""
+    """The fault applied to one command on the wire."""
 
     FINE = "carried"
     REQUEST = "the request is lost"
@@ -41,7 +41,7 @@ class Fate(Enum):
 
 
 class Wire(Redis):
-    """A connection on which commands meet their fates, one after another; then all is fine."""
+    """A connection that applies one fault to each command in turn, and then works normally."""
 
     fates: deque[Fate]
     late: list[tuple[object, ...]]
@@ -59,13 +59,13 @@ class Wire(Redis):
         return answer
 
     async def deliver(self) -> None:
-        """Let what is late arrive now, in its order."""
+        """Deliver the late commands now, in their order."""
         late, self.late = self.late, []
         for command in late:
             try:
                 await super().execute_command(*command)
             except redis_errors.NoScriptError:
-                continue  # nobody sends it again
+                continue  # no client sends it again
 
 
 def any_write() -> st.SearchStrategy[StoreWrite]:
@@ -110,11 +110,12 @@ async def test_each_command_of_a_rebuild_and_of_writes_may_be_lost(
 async def _play(
     url: str, batches: list[list[StoreWrite]], fates: list[Fate], before: int, arrive: int
 ) -> None:
-    """Write batch by batch and compare after each.
+    """Write batch after batch and compare Redis with the truth after each one.
 
-    `before`: so many writes stand already. What is late arrives after every `arrive` batches.
+    `before` is the number of writes already stored. Late commands are delivered after every
+    `arrive` batches.
     """
-    wire = Wire.from_url(url, **address.options())
+    wire = Wire.from_url(url, **redis_url.options())
     wire.fates, wire.late = deque(fates), []
     reading = Server.connect(url)
     cluster = uuid4().hex

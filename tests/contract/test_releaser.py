@@ -1,4 +1,4 @@
-"""What becomes of a release: the same rules for the fake and for a real API server."""
+"""Contract of the `Releaser`, for the fake and for a real API server."""
 
 from __future__ import annotations
 
@@ -11,55 +11,31 @@ from typing import Any, Protocol
 
 import pytest
 
-from app.core.admission.gate import release_labels
-from app.core.effects import Intend, PodRef, Release
+from app.core.effects import Release
 from app.core.errors import ClusterRefused, ClusterUnavailable, PodUnyielding
-from app.core.model import (
-    ANNOTATION_RELEASE,
-    GATE,
-    HELD,
-    LABEL_POOL,
-    Answer,
-    Millis,
-    PoolName,
-    TenantName,
-    Uid,
-    UserName,
-)
+from app.core.model import ReleaseOutcome
+from app.core.well_known import ANNOTATION_RELEASE, GATE, HELD, LABEL_POOL
 from app.kube.client import JSON_PATCH, MERGE_PATCH, Client
-from app.kube.release import PodReleaser
-from app.ports import Releaser
-from tests.fakes.pods import FakeReleaser, StoredPod
+from app.kube.pod_releaser import PodReleaser
+from app.ports.cluster import Releaser
+from tests.fakes.fake_pods import FakeReleaser, StoredPod
+from tests.support.releaser_cases import order_for
 
 PODS = "/api/v1/namespaces/default/pods"
 NOW = [("gracePeriodSeconds", "0")]
 
 
-def order_for(name: str, uid: str) -> Release:
-    tenant, user, pool = TenantName("team-a"), UserName("alice"), PoolName("h100")
-    return Release(
-        intent=Intend(PodRef(Uid(uid), "default", name), tenant, user, pool, {}, 7, 3),
-        tested=HELD,
-        selector={"example.com/nowhere": "yes"},
-        labels=release_labels(tenant, user, pool),
-        has_selector=False,
-        has_labels=True,
-        has_annotations=True,
-        since=Millis(0),
-    )
-
-
 class World(Protocol):
-    """An API server that can be made to misbehave towards the Releaser alone."""
+    """An API server that can misbehave for the `Releaser` only."""
 
     releaser: Releaser
     may_act: bool
 
     async def hold(self) -> Release:
-        """Make a held pod and return the order to release it."""
+        """Create a held pod and return the `Release` effect for it."""
 
     async def state(self, order: Release) -> tuple[bool, str, str | None]:
-        """Whether the pod is held, its stamp, its pool."""
+        """Return whether the pod is held, its stamp, and its pool."""
 
     async def stamp(self, order: Release, value: str) -> None: ...
     async def delete(self, order: Release) -> None: ...
@@ -121,7 +97,7 @@ class FakeWorld:
 
 
 class Trickster:
-    """A client that loses requests, replies, or keeps patches back."""
+    """A client that loses requests or replies, or delays patches."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -254,7 +230,7 @@ def world(request: pytest.FixtureRequest) -> World:
 
 async def test_release_takes_the_gate_and_stamps_the_pod(world: World) -> None:
     order = await world.hold()
-    assert await world.releaser.release(order) is Answer.RELEASED
+    assert await world.releaser.release(order) is ReleaseOutcome.RELEASED
     assert await world.state(order) == (False, "7.3", "h100")
 
 
@@ -262,39 +238,39 @@ async def test_pod_is_released_once(world: World) -> None:
     order = await world.hold()
     await world.releaser.release(order)
     again = replace(order, intent=replace(order.intent, sequence=4))
-    assert await world.releaser.release(again) is Answer.RELEASED
+    assert await world.releaser.release(again) is ReleaseOutcome.RELEASED
     assert await world.state(order) == (False, "7.3", "h100")
 
 
 async def test_deleted_pod_is_gone(world: World) -> None:
     order = await world.hold()
     await world.delete(order)
-    assert await world.releaser.release(order) is Answer.GONE
-    assert await world.releaser.look(order) is Answer.GONE
+    assert await world.releaser.release(order) is ReleaseOutcome.GONE
+    assert await world.releaser.look(order) is ReleaseOutcome.GONE
 
 
 async def test_another_pod_of_that_name_is_not_touched(world: World) -> None:
     order = await world.hold()
     await world.replace(order)
-    assert await world.releaser.release(order) is Answer.GONE
-    assert await world.releaser.look(order) is Answer.GONE
+    assert await world.releaser.release(order) is ReleaseOutcome.GONE
+    assert await world.releaser.look(order) is ReleaseOutcome.GONE
     assert await world.state(order) == (True, HELD, None)
 
 
 async def test_finished_pod_uses_nothing(world: World) -> None:
     order = await world.hold()
     await world.finish(order)
-    assert await world.releaser.release(order) is Answer.GONE
-    assert await world.releaser.look(order) is Answer.GONE
+    assert await world.releaser.release(order) is ReleaseOutcome.GONE
+    assert await world.releaser.look(order) is ReleaseOutcome.GONE
 
 
 async def test_fenced_pod_cannot_be_released_by_an_old_leader(world: World) -> None:
     order = await world.hold()
     await world.releaser.fence(order.intent.ref, 9)
-    assert await world.releaser.release(order) is Answer.HELD
+    assert await world.releaser.release(order) is ReleaseOutcome.HELD
     assert await world.state(order) == (True, "0@9", None)
     newer = replace(order, tested="0@9", intent=replace(order.intent, epoch=9))
-    assert await world.releaser.release(newer) is Answer.RELEASED
+    assert await world.releaser.release(newer) is ReleaseOutcome.RELEASED
 
 
 async def test_fence_leaves_released_pods_alone(world: World) -> None:
@@ -325,14 +301,14 @@ async def test_a_pod_that_cannot_be_changed_is_told_from_a_silent_server(world: 
     with pytest.raises(PodUnyielding):
         await world.releaser.look(order)
     await world.delete(order)
-    assert await world.releaser.fence(order.intent.ref, 9) is Answer.GONE
+    assert await world.releaser.fence(order.intent.ref, 9) is ReleaseOutcome.GONE
 
 
 async def test_lost_reply_is_unknown_until_looked_at(world: World) -> None:
     order = await world.hold()
     world.be_deaf()
     assert await world.releaser.release(order) is None
-    assert await world.releaser.look(order) is Answer.RELEASED
+    assert await world.releaser.look(order) is ReleaseOutcome.RELEASED
 
 
 async def test_lost_request_is_unknown_until_looked_at(world: World) -> None:
@@ -341,14 +317,14 @@ async def test_lost_request_is_unknown_until_looked_at(world: World) -> None:
     assert await world.releaser.release(order) is None
     assert await world.releaser.look(order) is None
     world.be_silent(False)
-    assert await world.releaser.look(order) is Answer.HELD
+    assert await world.releaser.look(order) is ReleaseOutcome.HELD
 
 
 async def test_patch_that_arrives_after_the_look_does_nothing(world: World) -> None:
     order = await world.hold()
     world.delay()
     assert await world.releaser.release(order) is None
-    assert await world.releaser.look(order) is Answer.HELD
+    assert await world.releaser.look(order) is ReleaseOutcome.HELD
     await world.deliver()
     assert await world.state(order) == (True, "0@7.3", None)
 
@@ -356,7 +332,7 @@ async def test_patch_that_arrives_after_the_look_does_nothing(world: World) -> N
 async def test_who_may_not_act_sends_nothing(world: World) -> None:
     order = await world.hold()
     world.may_act = False
-    assert await world.releaser.release(order) is Answer.HELD
+    assert await world.releaser.release(order) is ReleaseOutcome.HELD
     assert await world.state(order) == (True, HELD, None)
 
 
@@ -364,7 +340,7 @@ async def test_of_many_racing_releases_one_wins(world: World) -> None:
     order = await world.hold()
     orders = [replace(order, intent=replace(order.intent, sequence=n)) for n in range(1, 9)]
     answers = await asyncio.gather(*(world.releaser.release(each) for each in orders))
-    assert set(answers) == {Answer.RELEASED}
+    assert set(answers) == {ReleaseOutcome.RELEASED}
     held, stamp, _ = await world.state(order)
     assert not held
     assert stamp in {each.stamp for each in orders}
@@ -374,13 +350,13 @@ async def test_of_many_racing_releases_one_wins(world: World) -> None:
 async def test_busy_server_is_asked_again(real: RealWorld, status: int) -> None:
     order = await real.hold()
     real.trickster.refusals = [ClusterRefused("busy", status, retry_after=0)]
-    assert await real.releaser.release(order) is Answer.RELEASED
+    assert await real.releaser.release(order) is ReleaseOutcome.RELEASED
 
 
 async def test_server_that_stays_busy_is_left_alone(real: RealWorld) -> None:
     order = await real.hold()
     real.trickster.refusals = [ClusterRefused("busy", 429) for _ in range(10)]
-    assert await real.releaser.release(order) is Answer.HELD
+    assert await real.releaser.release(order) is ReleaseOutcome.HELD
     assert real.trickster.sent < 10
 
 
@@ -391,7 +367,7 @@ async def test_leader_that_ends_does_not_repeat_its_patch(real: RealWorld) -> No
     while not real.trickster.sent:
         await asyncio.sleep(0)
     real.may_act = False
-    assert await releasing is Answer.HELD
+    assert await releasing is ReleaseOutcome.HELD
     assert real.trickster.sent == 1
     assert await real.state(order) == (True, HELD, None)
 
@@ -401,7 +377,7 @@ async def test_missing_right_is_told_and_changes_nothing(
 ) -> None:
     order = await real.hold()
     real.trickster.refusals = [ClusterRefused("pods is forbidden", 403)]
-    assert await real.releaser.release(order) is Answer.HELD
+    assert await real.releaser.release(order) is ReleaseOutcome.HELD
     assert [record.getMessage() for record in caplog.records] == ["release refused"]
 
 
@@ -411,7 +387,7 @@ async def test_every_lost_patch_of_one_leader_is_fenced_off_on_its_own(world: Wo
         order = replace(order, tested=tested, intent=replace(order.intent, sequence=sequence))
         world.delay()
         assert await world.releaser.release(order) is None
-        assert await world.releaser.look(order) is Answer.HELD
+        assert await world.releaser.look(order) is ReleaseOutcome.HELD
     await world.deliver()
     assert await world.state(order) == (True, "0@7.5", None)
 
@@ -423,18 +399,18 @@ async def test_lost_patch_of_a_pod_whose_annotation_was_written_again_is_fenced(
     real.trickster.pass_first = 1  # the stamp arrives, the release is on its way
     real.delay()
     assert await real.releaser.release(order) is None
-    assert await real.releaser.look(order) is Answer.HELD
+    assert await real.releaser.look(order) is ReleaseOutcome.HELD
     await real.deliver()
     assert await real.state(order) == (True, "0@7.3", None)
 
 
 async def test_no_patch_may_take_longer_than_the_lease(real: RealWorld) -> None:
     real.remaining = 2.0
-    assert await real.releaser.release(await real.hold()) is Answer.RELEASED
+    assert await real.releaser.release(await real.hold()) is ReleaseOutcome.RELEASED
     assert real.trickster.limits == [("1600ms", 2.0)]
     real.remaining = 60.0
-    assert await real.releaser.release(await real.hold()) is Answer.RELEASED
+    assert await real.releaser.release(await real.hold()) is ReleaseOutcome.RELEASED
     assert real.trickster.limits[1:] == [("5000ms", 6.0)]
     real.remaining = 0.01
-    assert await real.releaser.release(await real.hold()) is Answer.HELD
+    assert await real.releaser.release(await real.hold()) is ReleaseOutcome.HELD
     assert len(real.trickster.limits) == 2

@@ -1,4 +1,4 @@
-"""Tenants and Pools, read and written: the same rules for the fake and for a real API server."""
+"""Contract of reading and writing Tenants and Pools, for the fake and for a real API server."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from typing import Any, Protocol
 import pytest
 import yaml
 
-from app.api_ports import Resources, Stored
 from app.core.errors import WriteRefused
-from app.dev.cluster import Cluster
+from app.devcluster.cluster import LocalCluster
 from app.kube.client import MERGE_PATCH, Client
-from app.kube.resources import KubeResources
-from tests.fakes.resources import FakeResources
+from app.kube.tenants_pools import KubeResources
+from app.ports.api import Stored, TenantsAndPools
+from tests.fakes.fake_tenants_and_pools import FakeResources
 
 TENANTS = "/apis/fairgate.io/v1alpha1/tenants"
 
 
 class Place(Protocol):
-    """Resources, and a leader that publishes a status beside them."""
+    """Tenants and Pools, and a leader that publishes their status."""
 
-    resources: Resources
+    resources: TenantsAndPools
 
     async def publish(self, name: str, pending: int) -> None: ...
 
@@ -40,7 +40,7 @@ class Fake:
 
 @dataclass
 class Real:
-    """Writes as Fairgate's own account: nobody else may name another."""
+    """Writes with Fairgate's own account, the only one that may name another caller."""
 
     admin: Client
     resources: KubeResources
@@ -65,8 +65,8 @@ async def place(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
     await admin.close()
 
 
-def _own_kubeconfig(cluster: Cluster, folder: Path) -> Path:
-    """Return the kubeconfig of a role api."""
+def _own_kubeconfig(cluster: LocalCluster, folder: Path) -> Path:
+    """Return the kubeconfig of an api process."""
     token = cluster.kubectl("-n", "fairgate-system", "create", "token", "fairgate-api").strip()
     document = yaml.safe_load(cluster.kubeconfig.read_text())
     document["users"][0]["user"] = {"token": token}

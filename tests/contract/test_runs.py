@@ -1,4 +1,4 @@
-"""What is kept of runs, on the fake and on a real Redis alike."""
+"""Contract of stored usage records, for the fake and for a real Redis."""
 
 from __future__ import annotations
 
@@ -9,26 +9,25 @@ from dataclasses import dataclass, replace
 import pytest
 
 from app.core.errors import EpochStale
-from app.core.fair.runs import Begun, Ran, Run
-from app.core.model import Millis, NodeName, PoolName, Resource, TenantName, Uid, UserName
-from app.ports import RunKeeper
-from app.store import runs as store_runs
-from app.store.runs import RedisRuns
-from tests.fakes.runs import FakeRuns
-from tests.fakes.stores import AnyStore, Fakes, World, real
-
-GPU = Resource("nvidia.com/gpu")
+from app.core.fairshare.usage_record import UsageEnded, UsageRecord, UsageStarted
+from app.core.model import Millis, NodeName, Uid
+from app.ports.store import UsageRetentionStore
+from app.store import usage_records as store_runs
+from app.store.usage_records import RedisRuns
+from tests.fakes.fake_usage_records import FakeRuns
+from tests.support.shared_stores import AnyStore, Fakes, World, real
+from tests.support.usage_record_cases import run
 
 
 @dataclass
 class Kept:
-    """A store that a leader of epoch 7 took over, empty; and who reads the runs."""
+    """An empty store claimed by a leader of epoch 7, and a reader of its usage records."""
 
     world: World
     store: AnyStore
     runs: FakeRuns | RedisRuns
 
-    async def ended(self, after: int = 0) -> list[Run]:
+    async def ended(self, after: int = 0) -> list[UsageRecord]:
         return [run async for run in self.runs.ran(Millis(after))]
 
 
@@ -47,72 +46,65 @@ async def kept(request: pytest.FixtureRequest) -> AsyncIterator[Kept]:
             yield Kept(reals, store, RedisRuns(reals.server, reals.cluster))
 
 
-def run(name: str, begin: int = 1000, end: int | None = None) -> Run:
-    return Run(
-        Uid(f"u-{name}"), "team a", name, "train", TenantName("team/a"), UserName("system:x:y"),
-        PoolName("h100"), {GPU: 8}, Millis(begin), end=None if end is None else Millis(end),
-    )  # fmt: skip
-
-
-def bound(run: Run, at: int) -> Run:
+def bound(run: UsageRecord, at: int) -> UsageRecord:
     return replace(run, node=NodeName("n1"), bound=Millis(at))
 
 
 async def test_runs_come_back_as_they_were_written(kept: Kept) -> None:
     going, over = bound(run("a"), 1500), replace(bound(run("b", 1000, 9000), 1500), assumed=True)
-    await kept.store.write(7, [Begun(going), Ran(over)])
+    await kept.store.write(7, [UsageStarted(going), UsageEnded(over)])
     assert await kept.runs.running() == await kept.store.running() == (going,)
     assert await kept.ended() == [over]
 
 
 async def test_a_run_that_ended_goes_on_no_more(kept: Kept) -> None:
-    await kept.store.write(7, [Begun(run("a")), Ran(run("a", end=5000))])
+    await kept.store.write(7, [UsageStarted(run("a")), UsageEnded(run("a", end=5000))])
     assert await kept.runs.running() == ()
     assert await kept.ended() == [run("a", end=5000)]
 
 
 async def test_what_was_kept_first_of_an_end_stands(kept: Kept) -> None:
-    await kept.store.write(7, [Ran(run("a", end=5000)), Ran(run("a", end=9000))])
+    await kept.store.write(7, [UsageEnded(run("a", end=5000)), UsageEnded(run("a", end=9000))])
     assert await kept.ended() == [run("a", end=5000)]
 
 
 async def test_a_run_that_ended_is_not_begun_again(kept: Kept) -> None:
-    await kept.store.write(7, [Ran(run("a", end=5000)), Begun(run("a"))])
+    await kept.store.write(7, [UsageEnded(run("a", end=5000)), UsageStarted(run("a"))])
     assert await kept.runs.running() == ()
 
 
 async def test_a_run_ends_where_the_pods_next_one_begins(kept: Kept) -> None:
-    await kept.store.write(7, [Begun(run("a", 1000)), Begun(run("a", 4000))])
+    await kept.store.write(7, [UsageStarted(run("a", 1000)), UsageStarted(run("a", 4000))])
     assert await kept.runs.running() == (run("a", 4000),)
     assert await kept.ended() == [run("a", 1000, 4000)]
-    await kept.store.write(7, [Begun(run("a", 1000)), Ran(run("a", 1000, 4000))])
+    await kept.store.write(7, [UsageStarted(run("a", 1000)), UsageEnded(run("a", 1000, 4000))])
     assert await kept.runs.running() == (run("a", 4000),)
     assert await kept.ended() == [run("a", 1000, 4000)]
 
 
 async def test_an_end_that_is_told_first_ends_the_run_before_it_too(kept: Kept) -> None:
-    await kept.store.write(7, [Begun(run("a", 1000)), Ran(run("a", 4000, 6000))])
+    await kept.store.write(7, [UsageStarted(run("a", 1000)), UsageEnded(run("a", 4000, 6000))])
     assert await kept.runs.running() == ()
     assert await kept.ended() == [run("a", 1000, 4000), run("a", 4000, 6000)]
 
 
 async def test_a_node_once_known_is_not_forgotten(kept: Kept) -> None:
-    await kept.store.write(7, [Begun(bound(run("a"), 1500)), Begun(run("a"))])
+    await kept.store.write(7, [UsageStarted(bound(run("a"), 1500)), UsageStarted(run("a"))])
     assert await kept.runs.running() == (bound(run("a"), 1500),)
 
 
 async def test_runs_outlast_a_rebuild(kept: Kept) -> None:
-    await kept.store.write(7, [Begun(run("a")), Ran(run("b", end=5000))])
-    await kept.world.store().rebuild(8, [Ran(run("c", end=6000)), Begun(run("d"))])
+    await kept.store.write(7, [UsageStarted(run("a")), UsageEnded(run("b", end=5000))])
+    await kept.world.store().rebuild(8, [UsageEnded(run("c", end=6000)), UsageStarted(run("d"))])
     assert await kept.runs.running() == (run("a"), run("d"))
     assert await kept.ended() == [run("b", end=5000), run("c", end=6000)]
 
 
 async def test_an_old_leader_cannot_end_a_run(kept: Kept) -> None:
-    await kept.store.write(7, [Begun(run("a"))])
+    await kept.store.write(7, [UsageStarted(run("a"))])
     await kept.world.store().claim(8)
     with pytest.raises(EpochStale):
-        await kept.store.write(7, [Ran(run("a", end=5000))])
+        await kept.store.write(7, [UsageEnded(run("a", end=5000))])
     assert await kept.runs.running() == (run("a"),)
 
 
@@ -121,7 +113,7 @@ async def test_runs_are_read_by_their_end_page_by_page(
 ) -> None:
     monkeypatch.setattr(store_runs, "PAGE", 3)
     over = [run(f"{i:02}", end=5000 + 10 * (i // 4)) for i in range(13)]
-    await kept.store.write(7, [Ran(each) for each in over])
+    await kept.store.write(7, [UsageEnded(each) for each in over])
     assert await kept.ended(4000) == over
     assert await kept.ended(5000) == over[4:]
     assert await kept.ended(5030) == []
@@ -136,21 +128,21 @@ async def test_runs_are_complete_from_the_first_trimming_on(kept: Kept) -> None:
 
 async def test_old_runs_go_and_that_is_told(kept: Kept) -> None:
     await trim(kept.runs, now=1000)
-    await kept.store.write(7, [Ran(run(str(i), end=5000 + i)) for i in range(10)])
+    await kept.store.write(7, [UsageEnded(run(str(i), end=5000 + i)) for i in range(10)])
     await trim(kept.runs, now=9000, before=5004)
     assert [each.pod for each in await kept.ended()] == ["4", "5", "6", "7", "8", "9"]
     assert await kept.runs.complete_since() == 5003
 
 
 async def test_the_oldest_go_when_there_are_too_many(kept: Kept) -> None:
-    await kept.store.write(7, [Ran(run(str(i), end=5000 + i)) for i in range(10)])
+    await kept.store.write(7, [UsageEnded(run(str(i), end=5000 + i)) for i in range(10)])
     await trim(kept.runs, now=1000, most=4)
     assert [each.pod for each in await kept.ended()] == ["6", "7", "8", "9"]
     assert await kept.runs.complete_since() == 5005
 
 
 async def test_an_old_leader_cannot_trim(kept: Kept) -> None:
-    await kept.store.write(7, [Ran(run("a", end=5000))])
+    await kept.store.write(7, [UsageEnded(run("a", end=5000))])
     await kept.world.store().claim(8)
     if isinstance(kept.runs, FakeRuns):
         kept.runs.floor = 8
@@ -171,7 +163,7 @@ async def test_an_emptied_store_cannot_tell_since_when_runs_are_complete(kept: K
 async def test_what_nobody_of_ours_wrote_is_left_out(store_url: str) -> None:
     async with real(store_url) as world:
         store, runs = world.store(), RedisRuns(world.server, world.cluster)
-        await store.rebuild(7, [Begun(run("a")), Ran(run("b", end=5000))])
+        await store.rebuild(7, [UsageStarted(run("a")), UsageEnded(run("b", end=5000))])
         at = f"fairgate:{{{world.cluster}}}:"
         for text in ("", "[]", "[1]", '["x",0]', "{", '{"begin":1}', "[null,null]"):
             await world.server.call("HSET", at + "running", "odd", text)
@@ -179,14 +171,14 @@ async def test_what_nobody_of_ours_wrote_is_left_out(store_url: str) -> None:
             await world.server.call("ZADD", at + "runs", 7000, "odd/1")
             assert await runs.running() == await store.running() == (run("a"),)
             assert [each async for each in runs.ran(Millis(0))] == [run("b", end=5000)]
-            await store.write(7, [Begun(replace(run("odd"), uid=Uid("odd")))])
-            await store.write(7, [Ran(replace(run("odd", 1000, 2000), uid=Uid("odd")))])
+            await store.write(7, [UsageStarted(replace(run("odd"), uid=Uid("odd")))])
+            await store.write(7, [UsageEnded(replace(run("odd", 1000, 2000), uid=Uid("odd")))])
             await world.server.call("HDEL", at + "run", "odd/1000")
             await world.server.call("ZREM", at + "runs", "odd/1000")
         assert not await runs.trim(7, Millis(9000), Millis(8000), 10)
         assert await runs.complete_since() == 9000
 
 
-async def trim(runs: RunKeeper, *, now: int, before: int = 0, most: int = 1000) -> None:
+async def trim(runs: UsageRetentionStore, *, now: int, before: int = 0, most: int = 1000) -> None:
     while await runs.trim(7, Millis(now), Millis(before), most):
         pass

@@ -1,4 +1,4 @@
-"""Secrets that two may write at once: the same rules for the fake and for a real API server."""
+"""Contract of Secrets with concurrent writers, for the fake and for a real API server."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from app.kube.bundle import Bundle
 from app.kube.client import Client
-from app.ports import Secrets
-from tests.fakes.secrets import FakeSecrets
+from app.kube.secrets import Bundle
+from app.ports.cluster import Secrets
+from tests.fakes.fake_secrets import FakeSecrets
 
 DATA = {"tls.crt": b"\x00binary", "tls.key": b""}
 

@@ -1,18 +1,17 @@
-"""What the leader's copy promises, on the fake and on a real Redis alike."""
+"""Contract of the leader's copy in Redis, for the fake and for a real Redis."""
 
 from __future__ import annotations
-
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
 
 import pytest
 
 from app.core.effects import Dequeue, Enqueue, Refund, StoreWrite
 from app.core.errors import EpochStale, StoreEmptied
 from app.core.model import TenantName, Uid, UserName
-from app.store.reader import Place, Used, Waiting
-from tests.fakes.stores import AnyStore, Fakes, World, real
-from tests.fakes.writes import (
+from app.store.reader import PendingCount, QueuePosition, UsedAmount
+from tests.support.recount import compare
+from tests.support.shared_stores import AnyStore, World, real
+from tests.support.store_cases import world as world  # the fixture
+from tests.support.store_writes import (
     ALICE,
     BOB,
     CPU,
@@ -24,21 +23,11 @@ from tests.fakes.writes import (
     intend,
     ref,
 )
-from tests.recount import compare
-
-
-@pytest.fixture(params=["fake", "redis"])
-async def world(request: pytest.FixtureRequest) -> AsyncIterator[World]:
-    async with AsyncExitStack() as stack:
-        if request.param == "fake":
-            yield Fakes()
-        else:
-            yield await stack.enter_async_context(real(request.getfixturevalue("store_url")))
 
 
 @pytest.fixture
 async def store(world: World) -> AnyStore:
-    """A store that a leader of epoch 7 took over, empty."""
+    """An empty store claimed by a leader of epoch 7."""
     store = world.store()
     await store.rebuild(7, [])
     return store
@@ -97,8 +86,8 @@ async def test_a_rank_that_begins_with_another_comes_after_it(store: AnyStore) -
 
 async def test_a_place_is_counted_from_one(store: AnyStore) -> None:
     await store.write(7, [enqueue("a", "1", BOB), enqueue("b", "2", BOB), enqueue("c", "1")])
-    assert await store.place(Uid("b")) == Place(TEAM, BOB, 2, 2)
-    assert await store.place(Uid("c")) == Place(TEAM, ALICE, 1, 1)
+    assert await store.place(Uid("b")) == QueuePosition(TEAM, BOB, 2, 2)
+    assert await store.place(Uid("c")) == QueuePosition(TEAM, ALICE, 1, 1)
 
 
 async def test_who_does_not_wait_has_no_place(store: AnyStore) -> None:
@@ -109,15 +98,15 @@ async def test_who_does_not_wait_has_no_place(store: AnyStore) -> None:
 
 async def test_a_pod_waits_in_one_queue_only(store: AnyStore) -> None:
     await store.write(7, [enqueue("a", "1"), enqueue("a", "2", BOB), enqueue("a", "2", BOB)])
-    assert await store.counts() == (Waiting(TEAM, BOB, 1),)
+    assert await store.counts() == (PendingCount(TEAM, BOB, 1),)
     assert await store.queue(TEAM, ALICE, 10) == ()
 
 
 async def test_an_open_intent_counts_as_used(store: AnyStore) -> None:
     await store.write(7, [intend("a", 4)])
     assert await store.usage() == (
-        Used(TEAM, ALICE, POOL, CPU, 500),
-        Used(TEAM, ALICE, POOL, GPU, 4),
+        UsedAmount(TEAM, ALICE, POOL, CPU, 500),
+        UsedAmount(TEAM, ALICE, POOL, GPU, 4),
     )
 
 
@@ -128,44 +117,44 @@ async def test_intents_come_back_as_they_were_written(world: World, store: AnySt
 
 async def test_amounts_of_zero_are_left_out(store: AnyStore) -> None:
     await store.write(7, [intend("a", 0)])
-    assert await store.usage() == (Used(TEAM, ALICE, POOL, CPU, 500),)
+    assert await store.usage() == (UsedAmount(TEAM, ALICE, POOL, CPU, 500),)
     assert [dict(intent.demand) for intent in await store.intents()] == [{CPU: 500}]
 
 
 async def test_an_intent_replaces_an_earlier_one(store: AnyStore) -> None:
     await store.write(7, [intend("a", 4), intend("a", 2, sequence=2)])
     assert await store.intents() == (intend("a", 2, sequence=2),)
-    assert Used(TEAM, ALICE, POOL, GPU, 2) in await store.usage()
+    assert UsedAmount(TEAM, ALICE, POOL, GPU, 2) in await store.usage()
 
 
 async def test_a_charge_settles_the_intent_and_counts_once(store: AnyStore) -> None:
     await store.write(7, [intend("a", 4), charge("a", 4)])
     assert await store.intents() == ()
-    assert await store.usage() == (Used(TEAM, ALICE, POOL, GPU, 4),)
+    assert await store.usage() == (UsedAmount(TEAM, ALICE, POOL, GPU, 4),)
 
 
 async def test_the_same_charge_counts_once(store: AnyStore) -> None:
     await store.write(7, [charge("a", 4)])
     await store.write(7, [charge("a", 4), charge("a", 4)])
-    assert await store.usage() == (Used(TEAM, ALICE, POOL, GPU, 4),)
+    assert await store.usage() == (UsedAmount(TEAM, ALICE, POOL, GPU, 4),)
 
 
 async def test_another_charge_replaces_the_first(store: AnyStore) -> None:
     await store.write(7, [charge("a", 4), charge("a", 1, BOB)])
-    assert await store.usage() == (Used(TEAM, BOB, POOL, GPU, 1),)
+    assert await store.usage() == (UsedAmount(TEAM, BOB, POOL, GPU, 1),)
 
 
 async def test_a_refund_drops_charge_and_intent(store: AnyStore) -> None:
     await store.write(7, [charge("a", 4), intend("b", 4), charge("c", 1)])
     await store.write(7, [Refund(Uid("a")), Refund(Uid("b")), Refund(Uid("never seen"))])
     assert await store.intents() == ()
-    assert await store.usage() == (Used(TEAM, ALICE, POOL, GPU, 1),)
+    assert await store.usage() == (UsedAmount(TEAM, ALICE, POOL, GPU, 1),)
 
 
 async def test_large_amounts_are_exact(store: AnyStore) -> None:
     odd = 2**49 + 1
     await store.write(7, [charge(str(n), odd) for n in range(33)])
-    assert await store.usage() == (Used(TEAM, ALICE, POOL, GPU, 33 * odd),)
+    assert await store.usage() == (UsedAmount(TEAM, ALICE, POOL, GPU, 33 * odd),)
 
 
 async def test_rebuild_replaces_everything(world: World, store: AnyStore) -> None:
@@ -196,7 +185,7 @@ async def test_rebuild_ends_as_its_writes_do(world: World) -> None:
     assert await compare(world.store(), [*last, charge("x", 2)]) == []
     await store.write(7, [Dequeue(Uid("2")), Dequeue(Uid("0"))])
     assert await store.queue(TEAM, BOB, 9) == ()
-    assert await store.place(Uid("4")) == Place(TEAM, ALICE, 1, 1297)
+    assert await store.place(Uid("4")) == QueuePosition(TEAM, ALICE, 1, 1297)
 
 
 async def test_an_old_leader_cannot_write(world: World, store: AnyStore) -> None:
@@ -248,5 +237,5 @@ async def test_names_of_any_characters_come_back(world: World) -> None:
         tenant, user = TenantName("t" + name), UserName(name)
         store = world.store()
         await store.rebuild(7, [Enqueue(ref("a"), tenant, user, "1")])
-        assert await store.place(Uid("a")) == Place(tenant, user, 1, 1)
-        assert await store.counts() == (Waiting(tenant, user, 1),)
+        assert await store.place(Uid("a")) == QueuePosition(tenant, user, 1, 1)
+        assert await store.counts() == (PendingCount(tenant, user, 1),)

@@ -1,4 +1,4 @@
-"""Who lost their controller, and whose devices are idle: the fakes and the real things."""
+"""Contract of finding pods without a controller and pods with idle devices, fake and real."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from aiohttp import web
 from app.core.errors import ClusterError, ClusterUnavailable
 from app.kube.client import Client
 from app.kube.owners import KubeOwners
-from app.ports import DeviceUse, Owners
-from app.web.prometheus import Prometheus
-from tests.fakes.zombies import FakeDeviceUse, FakeOwners
+from app.ports.cluster import DeviceUse, OwnerLookup
+from app.web.prometheus_client import Prometheus
+from tests.fakes.fake_owner_lookup import FakeDeviceUse, FakeOwners
 
 CORE = "/api/v1/namespaces/default"
 JOBS = "/apis/batch/v1/namespaces/default/jobs"
@@ -28,10 +28,10 @@ SPEC: dict[str, Any] = {
 
 
 class World(Protocol):
-    owners: Owners
+    owners: OwnerLookup
 
     async def make(self, *, gone: bool) -> tuple[str, str]:
-        """Make a pod of a Job, which is gone or not; return its name and uid."""
+        """Create a pod of a Job that exists or is gone; return the pod's name and uid."""
 
 
 class FakeWorld:
@@ -48,11 +48,11 @@ class FakeWorld:
 class RealWorld:
     def __init__(self, client: Client) -> None:
         self._client = client
-        self.owners: Owners = KubeOwners(client)
+        self.owners: OwnerLookup = KubeOwners(client)
         self.made: list[str] = []
 
     async def make(self, *, gone: bool) -> tuple[str, str]:
-        """Nobody collects it before it is looked at: it carries a finalizer."""
+        """The pod has a finalizer, so that the garbage collector cannot delete it too early."""
         name, owner = f"z-{uuid.uuid4().hex[:8]}", str(uuid.uuid4())
         if not gone:
             job = {
@@ -123,7 +123,7 @@ def series(value: str, **labels: str) -> dict[str, Any]:
 
 
 class Server:
-    """An HTTP server that answers as Prometheus does."""
+    """An HTTP server that answers like Prometheus."""
 
     def __init__(self) -> None:
         self.result: list[dict[str, Any]] = []
@@ -154,7 +154,7 @@ async def server() -> AsyncIterator[tuple[Server, str]]:
 
 @pytest.fixture(params=["fake", "real"])
 def use(request: pytest.FixtureRequest) -> DeviceUse:
-    """What is told of pod a/p, whose busiest device was used a quarter of the time."""
+    """Device use of pod a/p: its busiest device was used 25 % of the time."""
     if request.param == "fake":
         fake = FakeDeviceUse()
         fake.parts = {("a", "p"): 0.25}
@@ -190,7 +190,7 @@ async def test_labels_that_prometheus_renamed_are_those_of_the_pod(
 
 
 async def test_an_answer_that_comes_in_parts_is_read_whole(server: tuple[Server, str]) -> None:
-    """It is larger than a reader's buffer."""
+    """The answer is larger than the buffer of a reader."""
     asked, url = server
     asked.result = [series("25", namespace="a", pod=f"p{number}") for number in range(5000)]
     assert len(await Prometheus(url).busiest(60)) == 5000

@@ -1,4 +1,4 @@
-"""The stage of each end-to-end test: the shared cluster, emptied afterwards."""
+"""The `stage` of each end-to-end test: the shared cluster, emptied after the test."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from app.dev.cluster import Cluster
-from tests.e2e.stage import Stage
+from app.devcluster.cluster import LocalCluster
+from tests.support.cluster_driver import Stage
 
 
 @pytest.fixture
-def stage(fairgate_cluster: Cluster, tmp_path: Path) -> Iterator[Stage]:
-    """A cluster of 8 nodes with 8 GPUs each and Fairgate in it, with nothing else running."""
+def stage(fairgate_cluster: LocalCluster, tmp_path: Path) -> Iterator[Stage]:
+    """A cluster of 8 nodes with 8 GPUs each and Fairgate, without other pods."""
     stage = Stage(fairgate_cluster, folder=tmp_path)
     try:
         yield stage

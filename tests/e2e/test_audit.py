@@ -1,23 +1,19 @@
-"""The audit chain of a real Fairgate: it holds, a changed entry is named, a loss becomes a gap."""
+"""The audit chain of a real Fairgate: a changed entry is named, and a loss becomes a gap."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import redis
+from redis.client import Pipeline
 
-from app.dev.cluster import Cluster
-from tests.e2e.auditing import anchor, audit
-from tests.e2e.stage import Stage, pod, until
+from app.devcluster.cluster import LocalCluster
+from tests.support.audit_checks import anchor, audit
+from tests.support.audit_entries import entries
+from tests.support.cluster_driver import Stage, pod, until
 
 STREAM = "fairgate:{default}:audit"
-
-
-def entries(stage: Stage) -> list[dict[str, Any]]:
-    lines = map(json.loads, audit(stage.cluster, "export").stdout.splitlines())
-    return [each for each in lines if "number" in each]
 
 
 def test_releases_are_on_a_chain_that_holds(stage: Stage, tmp_path: Path) -> None:
@@ -45,17 +41,23 @@ def test_releases_are_on_a_chain_that_holds(stage: Stage, tmp_path: Path) -> Non
     assert short.returncode == 1
 
 
+def falsify(stream: Pipeline) -> None:
+    """Change an entry in one transaction: the controller may append others at any time."""
+    rows = stream.xrange(STREAM)
+    stream.multi()
+    stream.delete(STREAM)
+    for at, fields in rows:
+        text = fields[b"entry"].replace(b'"deed":"key"', b'"deed":"held"')
+        stream.xadd(STREAM, {"entry": text}, id=at)
+
+
 def test_a_changed_entry_is_named_and_a_loss_becomes_a_signed_gap(
-    stage: Stage, fairgate_cluster: Cluster
+    stage: Stage, fairgate_cluster: LocalCluster
 ) -> None:
     url = fairgate_cluster.details().redis
     with redis.Redis.from_url(url) as server:
-        rows = server.xrange(STREAM)
-        number = int(rows[0][0].partition(b"-")[0])
-        server.delete(STREAM)
-        for at, fields in rows:
-            text = fields[b"entry"].replace(b'"deed":"key"', b'"deed":"held"')
-            server.xadd(STREAM, {"entry": text}, id=at)
+        number = int(server.xrange(STREAM, count=1)[0][0].partition(b"-")[0])
+        server.transaction(falsify, STREAM)
         done = audit(stage.cluster, "verify")
         assert done.returncode == 1
         assert f"entry {number} does not hold" in done.stderr

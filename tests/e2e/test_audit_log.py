@@ -1,4 +1,4 @@
-"""The audit chain and the API server's own audit log tell the same, whoever is killed meanwhile."""
+"""The audit chain agrees with the API server's audit log, also when processes are killed."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from app.core.errors import ClusterError
-from app.dev import folder as folders
-from app.dev.cluster import Cluster
-from app.dev.options import Options
-from app.dev.tools import Tools
-from tests.e2e.stage import Stage, pod, until
-from tests.e2e.test_break_glass import bind, release
+from app.devcluster import state_dir as folders
+from app.devcluster.binaries import Tools
+from app.devcluster.cluster import LocalCluster
+from app.devcluster.cluster_options import ClusterOptions
 from tests.faults.audit_log import compare
+from tests.support.cluster_driver import Stage, pod, until
+from tests.support.manual_release import bind, release
 
 UNGATE = '[{"op": "remove", "path": "/spec/schedulingGates"}]'
 DEVICES = 16
@@ -27,18 +27,20 @@ Entry = dict[str, Any]
 
 
 @pytest.fixture(scope="module")
-def watched(cluster_tools: Tools) -> Iterator[Cluster]:
-    """A cluster whose API server writes down what it was sent and what it answered."""
-    cluster = Cluster(folders.own_folder("audited"))
+def watched(cluster_tools: Tools) -> Iterator[LocalCluster]:
+    """A cluster with an API server that logs requests and responses with their bodies."""
+    cluster = LocalCluster(folders.own_folder("audited"))
     try:
-        cluster.up(Options(nodes=2, bodies=True, environment={"FAIRGATE_LEASE_SECONDS": "3"}))
+        cluster.up(
+            ClusterOptions(nodes=2, bodies=True, environment={"FAIRGATE_LEASE_SECONDS": "3"})
+        )
         yield cluster
     finally:
         cluster.down()
 
 
 @pytest.fixture
-def stage(watched: Cluster, tmp_path: Path) -> Iterator[Stage]:
+def stage(watched: LocalCluster, tmp_path: Path) -> Iterator[Stage]:
     stage = Stage(watched, folder=tmp_path)
     try:
         yield stage
@@ -46,8 +48,8 @@ def stage(watched: Cluster, tmp_path: Path) -> Iterator[Stage]:
         stage.clear()
 
 
-def entries(cluster: Cluster) -> list[Entry]:
-    """Return what the controllers wrote on standard output; a new leader repeats the last few."""
+def entries(cluster: LocalCluster) -> list[Entry]:
+    """Return the audit entries in the controllers' output. A new leader repeats the last few."""
     found: dict[tuple[int, int], Entry] = {}
     for log in sorted((cluster.folder / "logs").glob("fairgate-controller*")):
         for line in log.read_text(errors="replace").splitlines():
@@ -57,8 +59,8 @@ def entries(cluster: Cluster) -> list[Entry]:
     return [found[key] for key in sorted(found)]
 
 
-def told(cluster: Cluster, deed: str, **facts: object) -> list[Entry]:
-    """Return the entries of a deed with these facts."""
+def told(cluster: LocalCluster, deed: str, **facts: object) -> list[Entry]:
+    """Return the entries of this type with these facts."""
     return [
         entry
         for entry in entries(cluster)
@@ -66,12 +68,12 @@ def told(cluster: Cluster, deed: str, **facts: object) -> list[Entry]:
     ]
 
 
-def disagreements(cluster: Cluster, *, unsigned: bool = False) -> list[str]:
+def disagreements(cluster: LocalCluster, *, unsigned: bool = False) -> list[str]:
     return compare(cluster.folder / "logs" / "audit.log", entries(cluster), unsigned=unsigned)
 
 
-def agree(cluster: Cluster) -> None:
-    """The last entries are sealed a moment after what they tell of."""
+def agree(cluster: LocalCluster) -> None:
+    """Wait for agreement: entries are sealed a moment after the recorded action."""
     until("the chain and the log agree", lambda: not disagreements(cluster), seconds=20)
 
 
@@ -137,7 +139,7 @@ def test_a_killed_leader_leaves_no_release_untold_and_none_told_twice(stage: Sta
 
 
 def test_where_a_name_is_lacking_the_comparison_says_so(stage: Stage) -> None:
-    """The comparison itself: with an entry taken away, changed or repeated it finds just that."""
+    """The comparison reports exactly the entry that was removed, changed or repeated."""
     cluster, ours = stage.cluster, stage.namespace("lacking")
     stage.apply(ours, pod("p"))
     until("it is released", lambda: bool(stage.using(ours)))

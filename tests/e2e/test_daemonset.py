@@ -1,8 +1,8 @@
-"""A DaemonSet's pods are judged each on its own node, which the DaemonSet controller names."""
+"""Each pod of a DaemonSet is checked against its own node, which the DaemonSet controller sets."""
 
 from __future__ import annotations
 
-from tests.e2e.stage import Object, Stage, name_of, pod, template, until
+from tests.support.cluster_driver import Object, Stage, name_of, pod, template, until
 
 FULL = "gpu-node-3"
 
@@ -13,7 +13,7 @@ def daemon_set(name: str) -> Object:
 
 
 def own_node(item: Object) -> str:
-    """Return the node that the DaemonSet controller made a pod for."""
+    """Return the node that the DaemonSet controller set for a pod."""
     required = item["spec"]["affinity"]["nodeAffinity"][
         "requiredDuringSchedulingIgnoredDuringExecution"
     ]
@@ -29,7 +29,7 @@ def test_a_daemonset_pod_waits_for_its_own_node_though_others_have_room(stage: S
     until("the others run", lambda: len(stage.running(agents)) == 7)
     [held] = [item for item in stage.pods(agents) if name_of(item) in stage.held(agents)]
     assert own_node(held) == FULL
-    # 49 GPUs are free elsewhere; whoever may use them starts at once, and it goes on waiting.
+    # 49 GPUs are free elsewhere. Other pods may use them at once, and this pod continues to wait.
     stage.apply(wall, pod("after", 1))
     until("a later pod runs", lambda: len(stage.running(wall)) == 2)
     assert stage.held(agents) == [name_of(held)]
@@ -43,7 +43,7 @@ def test_a_daemonset_pod_waits_for_its_own_node_though_others_have_room(stage: S
 
 
 def told(stage: Stage, item: Object) -> str:
-    """Return what the events of a pod say."""
+    """Return the event messages of a pod."""
     field = f"involvedObject.uid={item['metadata']['uid']}"
     namespace = item["metadata"]["namespace"]
     events = stage.get("events", "-n", namespace, "--field-selector", field)["items"]

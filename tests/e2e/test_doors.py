@@ -1,4 +1,4 @@
-"""Two doors to REST, and kubectl beside them: the same rule at each, and no way in but those."""
+"""Authorization is the same at both REST endpoints and with kubectl; no other way in exists."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from app.dev.cluster import Cluster
-from app.tls.issue import Authority, write_private
-from tests.e2e.doors import Callers, Door, direct, own_token
-from tests.e2e.stage import Object, Stage, pod, released_in_order, until
-from tests.e2e.test_audit import entries
+from app.devcluster.cluster import LocalCluster
+from app.tls.certificate_authority import CertificateAuthority, write_private
+from tests.support.audit_entries import entries
+from tests.support.cluster_driver import Object, Stage, pod, released_in_order, until
+from tests.support.rest_doors import Callers, Door, direct, own_token
 
 TENANTS = "/apis/fairgate.io/v1alpha1/tenants"
 TEAM: Object = {"parent": "d-research", "weight": "2", "users": [{"name": "alice", "weight": "3"}]}
@@ -77,12 +77,12 @@ CALLERS = {
     "nobody": (),
 }
 ANY = ("get tenants", "create tenants", "patch tenants", "delete tenants")
-"""What kubectl asks of everybody before the policy is asked; none of it is a right over weights."""
+"""Verbs that kubectl checks for every user before the policy; they do not grant weights."""
 
 
 @pytest.fixture(scope="module")
 def callers(
-    fairgate_cluster: Cluster, tmp_path_factory: pytest.TempPathFactory
+    fairgate_cluster: LocalCluster, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Callers]:
     stage = Stage(fairgate_cluster, folder=tmp_path_factory.mktemp("doors"))
     try:
@@ -138,7 +138,7 @@ def test_a_write_is_its_callers_deed_at_both_doors(callers: Callers, stage: Stag
 
 
 def test_nobody_else_may_name_another(callers: Callers, stage: Stage) -> None:
-    """Not even who may change the tenant: the webhook writes the name of the caller."""
+    """A user that may change the tenant cannot do it: the webhook writes the name of the caller."""
     stage.tenant("named", parent="d-research")
     forged = {"metadata": {"annotations": {"fairgate.io/changed-by": "root"}}, "spec": WEIGH}
     kind = {"Content_Type": "application/merge-patch+json"}
@@ -179,7 +179,7 @@ def test_the_weight_set_over_rest_changes_who_is_next(callers: Callers, stage: S
 
 
 def _told_weight(stage: Stage, name: str) -> str:
-    """Return the weight that the leader's status is about."""
+    """Return the weight in the leader's status."""
     found = stage.get("tenant", name)
     seen = found.get("status", {}).get("observedGeneration") == found["metadata"]["generation"]
     return str(found["spec"]["weight"]) if seen else ""
@@ -217,7 +217,7 @@ def test_what_the_api_server_says_comes_back(
         print(problem["detail"])
 
 
-# --- strangers ---
+# --- unknown callers ---
 
 
 def test_tokens_that_are_not_for_us_open_nothing(callers: Callers, stage: Stage) -> None:
@@ -259,7 +259,7 @@ def test_only_the_front_proxy_is_let_in_at_its_door(stage: Stage, tmp_path: Path
     def door(authority: str, name: str) -> Door:
         pki = stage.cluster.folder / "pki"
         parts = [(pki / f"{authority}-ca.{end}").read_bytes() for end in ("crt", "key")]
-        own = Authority.load(*parts).issue(
+        own = CertificateAuthority.load(*parts).issue(
             name, names=[], server=False, client=True, now=datetime.now(UTC), days=1
         )
         write_private(tmp_path / "own.crt", own.certificate_pem)
@@ -274,8 +274,11 @@ def test_only_the_front_proxy_is_let_in_at_its_door(stage: Stage, tmp_path: Path
 
     path = "/v1/tenants/d-team/weight?dryRun=true"
     proxy = door("front-proxy", "front-proxy-client")
-    assert proxy.ask("PUT", path, WEIGH, **FORGED)[0] in (200, 404)  # a control: this one is let in
-    assert proxy.ask("PUT", path, WEIGH)[0] == 401  # for nobody
+    assert proxy.ask("PUT", path, WEIGH, **FORGED)[0] in (
+        200,
+        404,
+    )  # control: admitted
+    assert proxy.ask("PUT", path, WEIGH)[0] == 401  # no audience
     assert door("front-proxy", "somebody").ask("PUT", path, WEIGH, **FORGED)[0] == 401
     for authority in ("cluster", "webhook-client"):
         with pytest.raises(OSError):  # noqa: PT011
@@ -285,7 +288,7 @@ def test_only_the_front_proxy_is_let_in_at_its_door(stage: Stage, tmp_path: Path
         bare.ask("PUT", path, WEIGH, **FORGED)
 
 
-# --- the API server's other programs ---
+# --- the other programs of the API server ---
 
 
 def test_discovery_is_whole_and_kubectl_means_the_resources(stage: Stage) -> None:

@@ -1,4 +1,4 @@
-"""Killed, emptied, restarted, installed late: nothing is lost and nothing happens twice."""
+"""Kills, restarts, an emptied Redis and a late installation cause no loss and no double release."""
 
 from __future__ import annotations
 
@@ -10,62 +10,14 @@ from pathlib import Path
 import pytest
 import redis
 
-from app.core.engine import Engine
 from app.core.errors import StoreError
-from app.core.events import ClusterEvent, Pass, Source, SourceFresh
-from app.core.model import Millis
-from app.core.resources import ManagedResources
-from app.dev import folder as folders
-from app.dev.cluster import Cluster
-from app.dev.fairgate import UNFAIR
-from app.dev.options import Options
-from app.dev.tools import Tools
-from app.kube.client import Client
-from app.kube.sources import watches
-from app.kube.trials import NAMESPACE as CANARY
-from app.settings import EXEMPT, MANAGED
-from app.store.connection import Server
-from app.store.reader import RedisReader
-from tests.e2e.stage import Stage, name_of, pod, stamp, until
-from tests.e2e.test_release import job
-from tests.recount import compare
-
-
-async def differences(cluster: Cluster, url: str) -> list[str]:
-    """Return how Redis differs from a recount of what the API server holds now."""
-    engine = Engine(ManagedResources(MANAGED))
-    whole: set[Source] = set()
-    heard = asyncio.Event()
-
-    class Ear:
-        async def put(self, event: ClusterEvent, /) -> None:
-            engine.handle(event)
-            if isinstance(event, SourceFresh):
-                whole.add(event.source)
-                if whole == set(Source):
-                    heard.set()
-                # Nothing is under way when we end: a connection that is cancelled while it is
-                # being made is closed by nobody.
-                await asyncio.Event().wait()
-
-    client = await Client.connect(cluster.kubeconfig)
-    exempt = (*EXEMPT, *UNFAIR, CANARY)
-    tasks = [
-        asyncio.create_task(watch.run())
-        for watch in watches(client, Ear(), lambda: Millis(0), managed=MANAGED, exempt=exempt)
-    ]
-    server = Server.connect(url)
-    try:
-        async with asyncio.timeout(30):
-            await heard.wait()
-            engine.handle(Pass(Millis(0)))
-            return await compare(RedisReader(server, "default"), engine.writes())
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        await server.close()
-        await client.close()
+from app.devcluster import state_dir as folders
+from app.devcluster.binaries import Tools
+from app.devcluster.cluster import LocalCluster
+from app.devcluster.cluster_options import ClusterOptions
+from tests.support.cluster_driver import Stage, name_of, pod, stamp, until
+from tests.support.usage_differences import differences
+from tests.support.workloads import job
 
 
 def redis_equals_a_recount(stage: Stage) -> bool:
@@ -73,7 +25,7 @@ def redis_equals_a_recount(stage: Stage) -> bool:
     try:
         found = asyncio.run(differences(stage.cluster, url))
     except StoreError:
-        return False  # it is being filled
+        return False  # a rebuild is running
     return not found
 
 
@@ -128,18 +80,18 @@ def used(stage: Stage) -> float:
 
 
 @pytest.fixture
-def late_cluster(cluster_tools: Tools) -> Iterator[Cluster]:
-    """A cluster that has run without Fairgate so far."""
-    cluster = Cluster(folders.own_folder("late"))
+def late_cluster(cluster_tools: Tools) -> Iterator[LocalCluster]:
+    """A cluster that has run without Fairgate."""
+    cluster = LocalCluster(folders.own_folder("late"))
     try:
-        cluster.up(Options(nodes=1, fairgate=False))
+        cluster.up(ClusterOptions(nodes=1, fairgate=False))
         yield cluster
     finally:
         cluster.down()
 
 
 def test_pods_that_ran_before_fairgate_came_are_counted_and_go_on_running(
-    late_cluster: Cluster, tmp_path: Path
+    late_cluster: LocalCluster, tmp_path: Path
 ) -> None:
     stage = Stage(late_cluster, folder=tmp_path)
     ours = stage.namespace("old")

@@ -1,6 +1,7 @@
-"""What the scheduler would refuse is not released: taints, tolerations, affinity, closed pools.
+"""Pods that kube-scheduler would reject are not released: taints, affinity, paused pools.
 
-Nodes of several kinds on a real API server; who is released is then bound by the real scheduler.
+The tests use nodes of several kinds on a real API server. The real scheduler binds the released
+pods.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from itertools import count
 import pytest
 
 from app.core.errors import ClusterError
-from tests.e2e.stage import GATE, GPU, Object, Stage, gates, name_of, pod, until
+from tests.support.cluster_driver import GATE, GPU, Object, Stage, gates, name_of, pod, until
 
 NUMBERS = count(1)
 ML = {"key": "dedicated", "value": "ml", "effect": "NoSchedule"}
@@ -20,7 +21,7 @@ ROOM = {"cpu": "64", "memory": "256Gi", "pods": "110", GPU: "8"}
 
 
 def node(name: str, *taints: Object, **labels: str) -> Object:
-    """Return a node of 8 GPUs that KWOK plays."""
+    """Return a node of 8 GPUs that KWOK simulates."""
     known = {"kubernetes.io/hostname": name, "type": "kwok"}
     return {
         "apiVersion": "v1",
@@ -32,7 +33,7 @@ def node(name: str, *taints: Object, **labels: str) -> Object:
 
 
 def pool(name: str, **spec: object) -> Object:
-    """Return a Pool of the nodes of its own kind."""
+    """Return a Pool that selects the nodes of one kind."""
     return {
         "apiVersion": "fairgate.io/v1alpha1",
         "kind": "Pool",
@@ -42,7 +43,7 @@ def pool(name: str, **spec: object) -> Object:
 
 
 def requires(*expressions: Object) -> Object:
-    """Return a pod's affinity that requires these of a node."""
+    """Return a pod affinity that requires these node labels."""
     terms = [{"matchExpressions": list(expressions)}]
     required = {"nodeSelectorTerms": terms}
     return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
@@ -57,18 +58,18 @@ ZONED = expression("zone", "Exists")
 
 
 def into(item: Object, *pools: str) -> Object:
-    """Return a pod that may go to these pools only."""
+    """Return a pod that may use only these pools."""
     item["metadata"]["annotations"] = {"fairgate.io/pools": ",".join(pools)}
     return item
 
 
 class Site(Stage):
-    """The stage, with nodes and pools of its own."""
+    """A `Stage` with its own nodes and pools."""
 
     space: str
 
     def build(self, *objects: Object) -> None:
-        """Create nodes and pools; they are removed when the test ends."""
+        """Create nodes and pools that are removed when the test ends."""
         self.objects += [(o["kind"].lower(), name_of(o)) for o in objects]
         self.apply("default", *objects)
         nodes = [name_of(o) for o in objects if o["kind"] == "Node"]
@@ -82,7 +83,7 @@ class Site(Stage):
         return settled and any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
 
     def told(self, name: str) -> str:
-        """Return what the events of a pod say."""
+        """Return the event messages of a pod."""
         field = f"--field-selector=involvedObject.name={name}"
         events = self.get("events", "-n", self.space, field)["items"]
         return "\n".join(str(event["message"]) for event in events)
@@ -91,12 +92,12 @@ class Site(Stage):
         until(f"{name} is told: {words}", lambda: words in self.told(name))
 
     def where(self) -> dict[str, str]:
-        """Return which node runs each pod that runs."""
+        """Return the node of each running pod."""
         items = [p for p in self.pods(self.space) if p["status"].get("phase") == "Running"]
         return {name_of(p): p["spec"]["nodeName"] for p in items}
 
     def run(self, **expected: str) -> None:
-        """Wait until just these pods run, each on its node."""
+        """Wait until exactly these pods run, each on its node."""
         wanted = {name.replace("_", "-"): where for name, where in expected.items()}
         until(f"run: {wanted}", lambda: self.where() == wanted)
 
@@ -120,7 +121,7 @@ class Site(Stage):
 
 @pytest.fixture
 def site(stage: Stage) -> Iterator[Site]:
-    """A namespace of its own; nodes that are left over from the stage are in no pool."""
+    """A separate namespace. The nodes of the stage are in no pool."""
     made = Site(stage.cluster, folder=stage.folder)
     try:
         made.space = made.namespace(f"fit-{next(NUMBERS)}")
@@ -202,7 +203,7 @@ def test_who_waits_for_a_node_of_its_own_kind_holds_up_nobody_else(site: Site) -
     site.hears("waits", "waits for 8 nvidia.com/gpu of pool p")
     site.delete(site.space, "wall")
     site.submit(pod("small", 1, tolerations=[BEARS_ML]))
-    site.run(big="p-1", small="p-0")  # the free node is none for the one before it
+    site.run(big="p-1", small="p-0")  # the waiting pod cannot use the free node
     assert site.held(site.space) == ["waits"]
 
 
@@ -228,7 +229,7 @@ def test_a_paused_pool_and_a_paused_tenant_start_nothing(site: Site) -> None:
 def test_pools_that_overlap_and_nodes_in_none_are_told(site: Site) -> None:
     site.build(node("s-0", kind="s"), node("s-1", kind="s"), pool("s"))
     site.says("s", "Ready", "True", "InForce")
-    site.says("s", "NodesLeftOut", "True", "InNoPool")  # those of the stage
+    site.says("s", "NodesLeftOut", "True", "InNoPool")  # the nodes of the stage
     assert "8 nodes" in site.condition("s", "NodesLeftOut")["message"]
     assert site.metric("controller", "fairgate_nodes_without_pool") == 8
 
@@ -257,10 +258,11 @@ def test_the_status_of_a_pool_counts_what_it_has(site: Site) -> None:
         return found == ["16", "12", "4"] and status["nodes"] == 2
 
     until("it is counted", counts)
-    # A new leader knows the pods that are there, and none of those that came before.
+    # A new leader sees the existing pods but not pods that were deleted earlier.
     site.cluster.stop_fairgate("controller")
     site.cluster.start_fairgate("controller")
-    # Of the four that are free a pod of six can use none; what other tests left could.
+    # A pod of six GPUs cannot use the four free GPUs. Pods of earlier tests could have used these
+    # GPUs.
     told = lambda: float(site.get("pool", "u")["status"].get("fragmentation", "0"))  # noqa: E731
     until("it is told", lambda: told() > 0)
     printed = site.cluster.kubectl("get", "pools", "u", "-o", "wide")
@@ -276,13 +278,13 @@ def test_a_toleration_that_no_pod_could_have_is_refused_in_the_pool(site: Site) 
 
 
 def like(item: Object, app: str) -> Object:
-    """Return a pod that is of an app."""
+    """Return a pod with an `app` label."""
     item["metadata"]["labels"] = {"app": app}
     return item
 
 
 def of(app: str, **more: object) -> Object:
-    """Return a rule about pods of an app."""
+    """Return a rule about the pods of an app."""
     return {"labelSelector": {"matchLabels": {"app": app}}, **more}
 
 
@@ -310,14 +312,14 @@ def test_hard_topology_spread_is_kept_and_a_full_zone_holds_back_the_others(site
     site.submit(*(like(pod(f"web-{n}", **rules), "web") for n in range(8)))
     until("five run", lambda: sorted(site.where().values()) == ["x-0"] * 3 + ["y-0"] * 2)
     held = site.held(site.space)
-    assert len(held) == 3  # the sixth would be two more in x than in y
+    assert len(held) == 3  # a sixth pod would give x two pods more than y
     site.build(node("y-1", kind="y", zone="y"))
     until("all run", lambda: len(site.where()) == 8)
     assert sum(where == "x-0" for where in site.where().values()) == 4
 
 
 def test_who_overfills_a_node_past_the_scheduler_stops_nobody(site: Site) -> None:
-    """A pod without devices may name its node, and ask for more of it than there is."""
+    """A pod without devices may set its nodeName and request more than the node has."""
     site.build(node("z-0", kind="z"), node("z-1", kind="z"), pool("z"))
     greedy = pod("greedy", 0, nodeName="z-0")
     greedy["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "65"}}

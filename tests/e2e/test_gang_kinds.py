@@ -1,6 +1,7 @@
-"""Every kind of gang on a real API server, and what becomes of one that is not whole.
+"""Every kind of gang on a real API server, including incomplete gangs.
 
-JobSets and pod groups are as their controllers write them: only their CRDs, made here, are bare.
+JobSets and pod groups have the form that their controllers write. The tests install simplified CRDs
+for them.
 """
 
 from __future__ import annotations
@@ -10,23 +11,25 @@ import subprocess
 import threading
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 
 from app.core.errors import ClusterError
-from app.dev.cluster import Cluster
-from tests.e2e.stage import Object, Stage, gates, name_of, pod, stamp, template, until
-from tests.e2e.test_life import NOWHERE
-from tests.e2e.test_release import deployment
-from tests.e2e.test_shares import policy
+from app.devcluster.cluster import LocalCluster
+from tests.support.cluster_driver import Object, Stage, gates, name_of, pod, template, until
+from tests.support.custom_kinds import custom
+from tests.support.gang_kinds import together, told
+from tests.support.shares import policy
+from tests.support.unschedulable import NOWHERE
+from tests.support.workloads import deployment
 
 EXAMPLE = Path(__file__).parents[2] / "docs/examples/gang-job.yaml"
 BY_JOB = {"fairgate.io/gang": "job"}
 
 
 def own(name: str, gang: str, size: int | str, gpus: int = 1, **more: Any) -> Object:
-    """Return a pod of a gang by our own annotations."""
+    """Return a pod of a gang that Fairgate's annotations define."""
     item = pod(name, gpus, **more.pop("spec", {}))
     words = {"fairgate.io/gang": gang, "fairgate.io/gang-size": str(size)}
     item["metadata"]["annotations"] = words | more
@@ -34,7 +37,7 @@ def own(name: str, gang: str, size: int | str, gpus: int = 1, **more: Any) -> Ob
 
 
 def named(name: str, labels: Object, annotations: Object | None = None, gpus: int = 8) -> Object:
-    """Return a pod with labels and annotations as a controller writes them."""
+    """Return a pod with labels and annotations as written by a controller."""
     item = pod(name, gpus)
     item["metadata"] |= {"labels": labels, "annotations": annotations or {}}
     return item
@@ -43,41 +46,16 @@ def named(name: str, labels: Object, annotations: Object | None = None, gpus: in
 def job(
     name: str, pods: int, gpus: int = 8, annotations: Object | None = None, **spec: Any
 ) -> Object:
-    """Return a Job whose pods are one gang."""
+    """Return a Job that forms one gang."""
     body = template(gpus)
     body["metadata"]["annotations"] = BY_JOB if annotations is None else annotations
     whole = {"parallelism": pods, "completions": pods, "template": body, **spec}
     return {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name}, "spec": whole}
 
 
-def custom(group: str, version: str, kind: str, plural: str) -> Object:
-    """Return a CRD that takes anything."""
-    schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-    served = {
-        "name": version,
-        "served": True,
-        "storage": True,
-        "schema": {"openAPIV3Schema": schema},
-    }
-    return {
-        "apiVersion": "apiextensions.k8s.io/v1",
-        "kind": "CustomResourceDefinition",
-        "metadata": {
-            "name": f"{plural}.{group}",
-            "annotations": {"api-approved.kubernetes.io": "unapproved"},
-        },
-        "spec": {
-            "group": group,
-            "scope": "Namespaced",
-            "names": {"kind": kind, "plural": plural, "singular": kind.lower()},
-            "versions": [served],
-        },
-    }
-
-
 @pytest.fixture
 def crds(stage: Stage) -> None:
-    """The kinds of others that tell how many pods a gang has."""
+    """Install the CRDs of other projects that define the size of a gang."""
     made = [
         custom("scheduling.x-k8s.io", "v1alpha1", "PodGroup", "podgroups"),
         custom("jobset.x-k8s.io", "v1alpha2", "JobSet", "jobsets"),
@@ -89,31 +67,12 @@ def crds(stage: Stage) -> None:
         stage.objects.append(("crd", name_of(each)))
 
 
-def told(stage: Stage, namespace: str, reason: str) -> str:
-    """Return, in one text, what the owners of pods were told for a reason."""
-    found = stage.get("events", "-n", namespace, f"--field-selector=reason={reason}")["items"]
-    return "\n".join(f"{each['involvedObject']['name']}: {each['message']}" for each in found)
-
-
 def released(stage: Stage, namespace: str) -> list[str]:
     return sorted(name_of(p) for p in stage.pods(namespace) if not gates(p))
 
 
-def numbers(stage: Stage, namespace: str) -> list[int]:
-    """Return the numbers of the releases, in order."""
-    stamps = [stamp(p) for p in stage.pods(namespace)]
-    return sorted(int(each.partition(".")[2]) for each in stamps if "." in each)
-
-
-def together(stage: Stage, namespace: str, count: int) -> None:
-    """All of a gang run, and nothing came between their releases."""
-    until("all run", lambda: len(stage.running(namespace)) == count)
-    found = numbers(stage, namespace)
-    assert found == list(range(found[0], found[0] + count))
-
-
 def fail(stage: Stage, namespace: str, name: str) -> None:
-    """Let a pod fail, as its node tells. The node may write this, and no more than this."""
+    """Set a pod to Failed as its kubelet does. RBAC allows its node only this status update."""
     [item] = [p for p in stage.pods(namespace) if name_of(p) == name]
     item["status"]["phase"] = "Failed"
     stage.cluster.kubectl(
@@ -127,7 +86,7 @@ def uids(stage: Stage, namespace: str) -> set[str]:
     return {str(p["metadata"]["uid"]) for p in stage.pods(namespace)}
 
 
-# Which pods are a gang.
+# The pods that form a gang.
 
 
 def test_a_job_that_asks_for_it_starts_whole_or_not_at_all(stage: Stage) -> None:
@@ -233,7 +192,7 @@ def _why(stage: Stage, namespace: str) -> str:
     return texts[0].partition(": ")[2]
 
 
-# What is said of what cannot be.
+# Warnings about invalid gangs.
 
 
 def warned(stage: Stage, namespace: str, item: Object) -> str:
@@ -274,7 +233,7 @@ def test_a_gangs_annotations_are_frozen_when_its_pod_is_created(stage: Stage) ->
             )
 
 
-# What becomes of a gang that is not whole.
+# Incomplete gangs.
 
 
 def test_an_incomplete_gang_is_reported_after_its_time_out(stage: Stage) -> None:
@@ -287,7 +246,7 @@ def test_an_incomplete_gang_is_reported_after_its_time_out(stage: Stage) -> None
 
 
 def half(stage: Stage, namespace: str, **words: str) -> None:
-    """Release a gang of which one finds no node."""
+    """Release a gang with one pod that finds no node."""
     stage.apply(
         namespace,
         *(own(f"m-{n}", "g", 3, **words) for n in range(2)),
@@ -299,7 +258,7 @@ def half(stage: Stage, namespace: str, **words: str) -> None:
 
 def test_half_a_gang_gives_back_what_it_holds(stage: Stage) -> None:
     ours = stage.namespace("given-back")
-    policy(stage, gangTimeout="2s")
+    policy(stage, gangTimeout="2s", evictUnowned=True)
     half(stage, ours)
     stage.delete(ours, "stuck")
     until("the others are evicted", lambda: stage.pods(ours) == [])
@@ -308,6 +267,7 @@ def test_half_a_gang_gives_back_what_it_holds(stage: Stage) -> None:
 
 def test_a_gang_that_asks_for_it_begins_anew(stage: Stage) -> None:
     ours = stage.namespace("anew")
+    policy(stage, evictUnowned=True)
     half(stage, ours, **{"fairgate.io/gang-failure": "restart"})
     fail(stage, ours, "m-0")
     until("the others are evicted", lambda: [name_of(p) for p in stage.pods(ours)] == ["m-0"])
@@ -325,9 +285,10 @@ def test_what_is_to_be_kept_goes_on_and_waits_for_a_replacement(stage: Stage) ->
 
 
 def test_what_begins_anew_is_made_anew_by_its_owner(stage: Stage) -> None:
-    """Nine pods of eight nodes' ports: the last finds no node, and none of the others stays.
+    """Nine pods request the same host port on eight nodes. The last pod is unschedulable, so all
+    go.
 
-    A Deployment, because a Job takes longer each time to make what failed or was evicted anew.
+    The test uses a Deployment, because a Job backs off longer each time it replaces failed pods.
     """
     ours = stage.namespace("ports")
     policy(stage, schedulingTimeout="3s")
@@ -343,11 +304,11 @@ def test_what_begins_anew_is_made_anew_by_its_owner(stage: Stage) -> None:
     until("they are told", lambda: "begin anew" in told(stage, ours, "Reclaimed"))
 
 
-# Gangs and others.
+# Gangs next to other pods.
 
 
 def test_two_gangs_of_which_each_fits_half_do_not_wait_for_each_other(stage: Stage) -> None:
-    """Eight nodes; each needs six. Pod by pod both would hold four, for ever."""
+    """Each gang needs six of eight nodes. Pod by pod, both gangs would hold four nodes for ever."""
     wall = stage.namespace("wall")
     spaces = [stage.namespace(f"gang-{n}") for n in range(2)]
     blockers = stage.block(wall)
@@ -364,10 +325,10 @@ def test_two_gangs_of_which_each_fits_half_do_not_wait_for_each_other(stage: Sta
 
 
 def test_a_large_gang_is_kept_room_while_small_work_goes_round_it(stage: Stage) -> None:
-    """It needs six nodes of eight. Of four small pods that come later two find room beside it.
+    """The gang needs six of eight nodes. Two of four later small pods run on the other nodes.
 
-    Room is kept on the first six by name, and they come free first: what is kept free is known to
-    the engine, and not to the scheduler that places what goes round it.
+    The reservation covers the first six nodes by name, which are freed first. Only the engine has
+    the reservation. kube-scheduler, which places the small pods, does not see it.
     """
     wall, ours = stage.namespace("wall"), stage.namespace("ours")
     policy(stage, reserveAfter="0s")
@@ -394,7 +355,7 @@ def test_a_large_gang_is_kept_room_while_small_work_goes_round_it(stage: Stage) 
 
 
 def test_small_work_leaves_the_nodes_alone_where_a_gang_is_kept_room(stage: Stage) -> None:
-    """Nodes come free in turns: one that is kept, one that is not. The scheduler knows no more."""
+    """Reserved and other nodes are freed alternately. kube-scheduler does not see reservations."""
     wall, ours = stage.namespace("wall"), stage.namespace("ours")
     policy(stage, reserveAfter="0s")
     blockers = stage.block(wall)
@@ -413,42 +374,57 @@ def test_small_work_leaves_the_nodes_alone_where_a_gang_is_kept_room(stage: Stag
 
 
 def test_a_gang_of_64_is_released_at_once(stage: Stage) -> None:
-    """All of a gang are released within what one of a crowd takes; the figure is printed."""
+    """A gang of 64 starts as fast as a single pod in a crowd. The test prints the figure."""
     ours = stage.namespace("sixty-four")
-    watch = Arrivals(stage.cluster, ours)
-    stage.apply(ours, *(own(f"g-{n}", "g", 64) for n in range(64)))
-    together(stage, ours, 64)
-    times = watch.stop()
-    assert len(times) == 64
+    with Arrivals(stage.cluster, ours) as watch:
+        stage.apply(ours, *(own(f"g-{n}", "g", 64) for n in range(64)))
+        together(stage, ours, 64)
+        until("the watch has shown all of them", lambda: len(watch.times) == 64)
+        times = watch.times
     print(f"64 released within {max(times.values()) - min(times.values()):.3f} s")
 
 
 class Arrivals:
-    """When a watch tells, for each pod of a namespace, that its gate is gone."""
+    """Records the time at which a watch reports each pod of a namespace as released.
 
-    def __init__(self, cluster: Cluster, namespace: str) -> None:
+    A busy API server closes watches. kubectl then ends and is started again.
+    """
+
+    def __init__(self, cluster: LocalCluster, namespace: str) -> None:
         details = cluster.details()
-        self._times: dict[str, float] = {}
-        self._process = subprocess.Popen(
-            [details.kubectl, "--kubeconfig", details.kubeconfig, "get", "pods", "-n", namespace,
-             "--watch", "--no-headers", "-o",
-             "custom-columns=N:.metadata.name,G:.spec.schedulingGates[*].name"],
-            stdout=subprocess.PIPE, text=True,
-        )  # fmt: skip
+        self.times: dict[str, float] = {}
+        self._command = [
+            details.kubectl, "--kubeconfig", details.kubeconfig, "get", "pods", "-n", namespace,
+            "--watch", "--no-headers", "-o",
+            "custom-columns=N:.metadata.name,G:.spec.schedulingGates[*].name",
+        ]  # fmt: skip
+        self._lock = threading.Lock()
+        self._is_over = False
+        self._process = self._start()
         self._reader = threading.Thread(target=self._read)
+
+    def __enter__(self) -> Self:
         self._reader.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._is_over = True
+            self._process.terminate()
+        self._reader.join()
+
+    def _start(self) -> subprocess.Popen[str]:
+        return subprocess.Popen(self._command, stdout=subprocess.PIPE, text=True)
 
     def _read(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            name, gate = line.split()
-            if gate == "<none>":
-                self._times.setdefault(name, time.monotonic())
-
-    def stop(self) -> dict[str, float]:
-        self._process.terminate()
-        self._reader.join()
-        self._process.wait()
-        assert self._process.stdout is not None
-        self._process.stdout.close()
-        return self._times
+        while True:
+            with self._process as process:
+                assert process.stdout is not None
+                for line in process.stdout:
+                    name, gate = line.split()
+                    if gate == "<none>":
+                        self.times.setdefault(name, time.monotonic())
+            with self._lock:
+                if self._is_over:
+                    return
+                self._process = self._start()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.e2e.stage import Object, Stage, name_of, pod, stamp, until
+from tests.support.cluster_driver import Object, Stage, name_of, pod, stamp, until
 
 SIZE = 3
 

@@ -1,4 +1,4 @@
-"""Nodes with GPUs kept for pods that need them, and filled one after the other: both opt-in."""
+"""GPU nodes reserved for GPU pods, and filled one after another: both are opt-in."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from app.dev.build import SOURCE
-from app.dev.fairgate import UNFAIR
-from app.dev.tools import Tools
-from tests.chart import Chart
-from tests.e2e.schedulers import second_scheduler
-from tests.e2e.stage import Object, Stage, name_of, pod, until
+from app.devcluster.binaries import Tools
+from app.devcluster.fairgate_install import UNFAIR
+from app.devcluster.go_build import SOURCE
+from tests.support.chart import Chart
+from tests.support.cluster_driver import Object, Stage, name_of, pod, until
+from tests.support.schedulers import second_scheduler
 
 PRODUCT = "nvidia.com/gpu.product"
 PACKING = "packing-scheduler"
@@ -43,7 +43,9 @@ def required(item: Object) -> list[list[Object]]:
 
 @pytest.fixture
 def kept_off(stage: Stage, cluster_tools: Tools, tmp_path: Path) -> Stage:
-    """The policy of the chart, in force, and one node without GPUs."""
+    """The chart's policy, installed, and one node without GPUs."""
+    if cluster_tools.kubernetes.number < 36:
+        pytest.skip("MutatingAdmissionPolicy is stable from Kubernetes 1.36")
     chart = Chart(cluster_tools, tmp_path)
     policy = chart.render("gpuNodes.keepOthersOff=true", "--show-only=templates/gpu-nodes.yaml")
     labels = {"type": "kwok", "kubernetes.io/hostname": "plain"}
@@ -120,7 +122,7 @@ def packing_scheduler(stage: Stage, cluster_tools: Tools) -> Iterator[str]:
 def test_the_profile_for_packing_fills_one_node_after_the_other(
     stage: Stage, packing_scheduler: str
 ) -> None:
-    plain, packed = (stage.namespace(name) for name in UNFAIR)  # the scheduler decides alone there
+    plain, packed = (stage.namespace(name) for name in UNFAIR)  # the scheduler alone decides there
     stage.apply(plain, *(pod(f"p-{number}", 1) for number in range(8)))
     until("all run", lambda: len(stage.running(plain)) == 8)
     assert len({p["spec"]["nodeName"] for p in stage.pods(plain)}) == 8, "its default spreads"

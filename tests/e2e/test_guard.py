@@ -1,4 +1,4 @@
-"""Fairgate's own processes, under their own accounts, guard what makes the API server ask them."""
+"""Fairgate's processes, under their own accounts, protect the configuration of their webhooks."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 
 from app.core.errors import ClusterError
-from app.dev.cluster import Cluster
-from app.kube import canary, trials
-from app.kube.alarm import Alarm
+from app.devcluster.cluster import LocalCluster
+from app.kube import enforcement_canary, enforcement_probes
 from app.kube.client import Client
-from tests.e2e.stage import GATE, NeverTrueError, Object, Stage, gates, pod, until
-from tests.fakes.guard import Guarded
+from app.kube.event_recorder import Alarm
+from tests.fakes.fake_enforcement_metrics import Guarded
+from tests.support.cluster_driver import GATE, NeverTrueError, Object, Stage, gates, pod, until
 
 HOOKS = "mutatingwebhookconfigurations"
 RESTORED = "fairgate_enforcement_restored_total"
@@ -92,29 +92,29 @@ def test_the_canary_waits_and_counts_for_nobody(stage: Stage) -> None:
 
     def is_there() -> bool:
         nonlocal found
-        pods = stage.pods(trials.NAMESPACE)
+        pods = stage.pods(enforcement_probes.NAMESPACE)
         found = pods[0] if pods else {}
         return bool(found)
 
     until("its pod is there", is_there)
-    assert gates(found) == [trials.OWN_GATE, GATE]
-    # Some other pod waits, so that the leader has counted.
+    assert gates(found) == [enforcement_probes.OWN_GATE, GATE]
+    # Another pod waits, so that the leader has updated its counts.
     waiting = stage.namespace("waiting")
     stage.apply(waiting, pod("waits", 999))
     pending = "fairgate_pending_workloads"
     until("it counts", lambda: stage.metric("controller", pending, f'"ns.{waiting}"') == 1)
-    assert stage.metric("controller", pending, f'"ns.{trials.NAMESPACE}"') == 0
+    assert stage.metric("controller", pending, f'"ns.{enforcement_probes.NAMESPACE}"') == 0
 
 
-# --- the trials, against a real server ---
+# --- the canary against a real API server ---
 
 
 class Trial:
-    """A canary that a test runs, and what it told."""
+    """A `Canary` run by a test, and its results."""
 
     def __init__(self, client: Client, *managed: str) -> None:
         self.guarded = Guarded()
-        self.canary = canary.Canary(
+        self.canary = enforcement_canary.Canary(
             client,
             managed or ["nvidia.com/gpu"],
             seconds=3600,
@@ -124,7 +124,7 @@ class Trial:
         )
 
     async def shows(self, check: str, well: bool, tries: int = 200) -> None:
-        """Try until it shows this: the API server learns of policies late."""
+        """Probe until this result appears: API servers apply new policies with a delay."""
         for _ in range(tries):
             await self.canary.look()
             if self.guarded.trials.get(check, [None])[-1] is well:
@@ -133,15 +133,15 @@ class Trial:
 
 
 @pytest.fixture
-async def client(fairgate_cluster: Cluster) -> AsyncIterator[Client]:
+async def client(fairgate_cluster: LocalCluster) -> AsyncIterator[Client]:
     client = await Client.connect(fairgate_cluster.kubeconfig)
     yield client
     await client.close()
 
 
 @pytest.fixture
-def forbidden(fairgate_cluster: Cluster) -> Iterator[None]:
-    """A policy that lets nobody take a gate off in the canary's namespace."""
+def forbidden(fairgate_cluster: LocalCluster) -> Iterator[None]:
+    """Install a policy that forbids removing a gate in the canary's namespace."""
     policy = {
         "apiVersion": "admissionregistration.k8s.io/v1",
         "kind": "ValidatingAdmissionPolicy",
@@ -149,7 +149,7 @@ def forbidden(fairgate_cluster: Cluster) -> Iterator[None]:
         "spec": {
             "matchConstraints": {
                 "namespaceSelector": {
-                    "matchLabels": {"kubernetes.io/metadata.name": trials.NAMESPACE}
+                    "matchLabels": {"kubernetes.io/metadata.name": enforcement_probes.NAMESPACE}
                 },
                 "resourceRules": [
                     {
@@ -181,14 +181,14 @@ def forbidden(fairgate_cluster: Cluster) -> Iterator[None]:
 
 async def test_a_gate_that_holds_is_found_to_hold(client: Client, forbidden: None) -> None:
     trial = Trial(client)
-    await trial.shows(canary.RELEASE, True)
-    await trial.shows(canary.HOLD, True)
+    await trial.shows(enforcement_canary.RELEASE, True)
+    await trial.shows(enforcement_canary.HOLD, True)
 
 
 async def test_a_gate_that_whoever_tries_may_take_off_is_a_hole(client: Client) -> None:
-    """Who set the cluster up may do anything, so no rule stops him."""
-    await Trial(client).shows(canary.RELEASE, False)
+    """A cluster administrator may do anything, so no policy blocks the attempt."""
+    await Trial(client).shows(enforcement_canary.RELEASE, False)
 
 
 async def test_a_pod_that_nobody_holds_is_a_hole(client: Client) -> None:
-    await Trial(client, "example.com/unmanaged").shows(canary.HOLD, False)
+    await Trial(client, "example.com/unmanaged").shows(enforcement_canary.HOLD, False)

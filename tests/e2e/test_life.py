@@ -1,4 +1,4 @@
-"""Who ran before Fairgate came, who gets round the gate, and who finds no node."""
+"""Pods older than the installation, pods that bypass the gate, and pods that find no node."""
 
 from __future__ import annotations
 
@@ -8,26 +8,34 @@ from pathlib import Path
 
 import pytest
 
-from app.dev import folder as folders
-from app.dev.cluster import Cluster
-from app.dev.options import Options
-from app.dev.tools import Tools
-from tests.e2e.stage import Object, Stage, gates, name_of, next_second, pod, stamp, until
-from tests.e2e.test_release import deployment
-from tests.e2e.test_shares import policy
+from app.devcluster import state_dir as folders
+from app.devcluster.binaries import Tools
+from app.devcluster.cluster import LocalCluster
+from app.devcluster.cluster_options import ClusterOptions
+from tests.support.cluster_driver import (
+    Object,
+    Stage,
+    gates,
+    name_of,
+    next_second,
+    pod,
+    stamp,
+    until,
+)
+from tests.support.shares import policy
+from tests.support.unschedulable import NOWHERE
+from tests.support.workloads import deployment
 
 UNGATE = '[{"op": "remove", "path": "/spec/schedulingGates"}]'
-NOWHERE = [{"name": "v", "persistentVolumeClaim": {"claimName": "nowhere"}}]
-"""Volumes that keep a released pod without a node: Fairgate does not look at them."""
 
 
 @pytest.fixture(scope="module")
-def grown(cluster_tools: Tools) -> Iterator[Cluster]:
-    """A cluster in which two pods ran before Fairgate came; its operator evicts strays."""
-    cluster = Cluster(folders.own_folder("life"))
+def grown(cluster_tools: Tools) -> Iterator[LocalCluster]:
+    """A cluster with two pods older than Fairgate, which is set to evict bypass pods."""
+    cluster = LocalCluster(folders.own_folder("life"))
     try:
         evict = {"FAIRGATE_EVICT_BYPASSED": "true"}
-        cluster.up(Options(nodes=2, fairgate=False, environment=evict))
+        cluster.up(ClusterOptions(nodes=2, fairgate=False, environment=evict))
         stage = Stage(cluster)
         old = stage.namespace("old")
         stage.apply(old, pod("old-0"), pod("old-1", 2))
@@ -42,7 +50,7 @@ def grown(cluster_tools: Tools) -> Iterator[Cluster]:
 
 
 @pytest.fixture
-def stage(grown: Cluster, tmp_path: Path) -> Iterator[Stage]:
+def stage(grown: LocalCluster, tmp_path: Path) -> Iterator[Stage]:
     stage = Stage(grown, folder=tmp_path)
     try:
         yield stage
@@ -51,13 +59,13 @@ def stage(grown: Cluster, tmp_path: Path) -> Iterator[Stage]:
 
 
 def told(stage: Stage, namespace: str, reason: str) -> list[str]:
-    """Return what the owners of pods were told for a reason."""
+    """Return the events of a reason, each with the name of its pod."""
     found = stage.get("events", "-n", namespace, f"--field-selector=reason={reason}")["items"]
     return [f"{event['involvedObject']['name']}: {event['message']}" for event in found]
 
 
 def held_in(stage: Stage, name: str) -> str:
-    """Create a namespace whose tenant is paused, and a pod that is held in it."""
+    """Create a namespace with a paused tenant, and a held pod in it."""
     ours = stage.namespace(name)
     stage.tenant(name, "1", ours, paused=True)
     until("the leader knows the tenant", lambda: "status" in stage.get("tenant", name))
@@ -68,7 +76,7 @@ def held_in(stage: Stage, name: str) -> str:
 
 
 def take_the_gate_off(stage: Stage, namespace: str) -> None:
-    """Do what only a cluster administrator may."""
+    """Remove the gate with the rights of a cluster administrator."""
     stage.cluster.kubectl("patch", "pod", "p", "-n", namespace, "--type=json", "-p", UNGATE)
 
 
@@ -131,7 +139,7 @@ def test_while_observing_whoever_is_past_the_gate_is_adopted(stage: Stage) -> No
 
 
 def lost() -> Object:
-    """Return a Deployment whose pod goes to no node that exists, which only the scheduler sees."""
+    """Return a Deployment with a pod that fits no node; only kube-scheduler detects that."""
     manifest = deployment("lost", 1)
     manifest["spec"]["template"]["spec"]["volumes"] = NOWHERE
     return manifest
@@ -151,5 +159,4 @@ def test_a_released_pod_without_a_node_goes_and_its_replacement_waits(stage: Sta
     until("it is tried again, and fails", lambda: len(told(stage, ours, "Reclaimed")) > 1)
     policy(stage, schedulingTimeout="0s")
     until("it is left alone", lambda: any(not gates(p) for p in stage.pods(ours)))
-    describe = json.dumps(stage.pods(ours))
-    assert "Unschedulable" in describe
+    until("no node takes it", lambda: "Unschedulable" in json.dumps(stage.pods(ours)))

@@ -1,4 +1,4 @@
-"""History and totals outlive every controller and Redis, in Tenants and in one ConfigMap."""
+"""History and totals survive the loss of all controllers and Redis, in Tenants and a ConfigMap."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from zlib import crc32
 
 import redis
 
-from app.control.checkpoints import PERIOD
-from app.dev.fairgate import NAMESPACE
-from app.kube.checkpoint import KEY, NAME
-from tests.e2e.stage import Stage, pod, until
+from app.controller.checkpoint_writer import PERIOD
+from app.devcluster.fairgate_install import NAMESPACE
+from app.kube.checkpoint_store import KEY, NAME
+from tests.support.cluster_driver import Stage, pod, until
 
 LIMIT = 150.0
-"""Seconds for a checkpoint to come: each tenant has its turn once a minute."""
+"""Seconds to wait for a checkpoint. Each tenant is written once a minute."""
 
 GPU = "nvidia.com/gpu"
 BOUND = 60.0
-"""Seconds that may be lost, or charged twice."""
+"""Seconds of usage that may be lost or charged twice."""
 
 Checkpoint = dict[str, Any]
 
 
 EARLY = min((f"kept-{i}" for i in range(1000)), key=lambda name: crc32(name.encode()) % PERIOD)
-"""A tenant whose turn comes early in the minute, so that nobody need wait for it."""
+"""A tenant with a checkpoint early in the minute, to shorten the test."""
 
 
 def of_tenant(stage: Stage, name: str) -> Checkpoint:

@@ -1,4 +1,4 @@
-"""Pools chosen by the memory of their devices, refusals at create, and pools that grow."""
+"""Pools selected by device memory, refusals at create, and pools that grow."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from app.core.errors import ClusterError
-from tests.e2e.stage import GPU, Object, Stage, name_of, pod, until
+from tests.support.cluster_driver import GPU, Object, Stage, name_of, pod, until
 
 KIND = "example.com/gpu-kind"
 MEMORY, SIZE = "fairgate.io/gpu-memory", "fairgate.io/model-size"
@@ -54,12 +54,12 @@ class Ground:
         self.stage = stage
 
     def put(self, *items: Object) -> None:
-        """Apply what is deleted when the test ends."""
+        """Apply objects that are deleted when the test ends."""
         self.stage.apply("default", *items)
         self.stage.objects += [(item["kind"].lower(), name_of(item)) for item in items]
 
     def known(self, *pools: str) -> None:
-        """Wait until the leader has counted the nodes of these pools."""
+        """Wait until the leader has counted the nodes of the pools."""
         for name in pools:
             until(f"pool {name} is in force", lambda n=name: self.reason(n) == "InForce")  # type: ignore[misc]
 
@@ -69,12 +69,12 @@ class Ground:
         return next((str(each["reason"]) for each in found if each["type"] == "Ready"), "")
 
     def told(self, name: str) -> str:
-        """Return the sentence of a pool's condition Ready."""
+        """Return the message of a pool's condition Ready."""
         found = self.stage.get("pool", name)["status"]["conditions"]
         return next(str(each["message"]) for each in found if each["type"] == "Ready")
 
     def nodes(self, namespace: str) -> dict[str, str]:
-        """Return where the pods are bound."""
+        """Return the nodes to which the pods are bound."""
         return {name_of(p): str(p["spec"].get("nodeName", "")) for p in self.stage.pods(namespace)}
 
 
@@ -85,7 +85,7 @@ def ground(stage: Stage) -> Ground:
 
 @pytest.fixture
 def kinds(ground: Ground) -> Ground:
-    """T4, A100 of 40 and of 80 GiB, and H100 nodes, each a pool."""
+    """Nodes with T4, A100 (40 and 80 GiB) and H100 devices, one pool per kind."""
     ground.stage.objects += [("pool", name) for name in ("t4", "a100-40", "a100-80", "h100")]
     ground.stage.cluster.kubectl("apply", "-f", str(EXAMPLES / "memory-pools.yaml"))
     ground.put(
@@ -99,7 +99,7 @@ def kinds(ground: Ground) -> Ground:
 
 
 def refusal(act: Callable[[], object]) -> str:
-    """Return the sentence with which the API server refuses it."""
+    """Return the message with which the API server refuses the pod."""
     with pytest.raises(ClusterError) as caught:
         act()
     return str(caught.value)
@@ -193,9 +193,9 @@ def test_what_is_beyond_every_limit_is_refused(kinds: Ground, stage: Stage) -> N
     stage.tenant("limited", "1", ours, quotas=[{"pool": p, "limit": limit} for p in every])
     stage.apply(ours, saying("fits", 1))
     until("it runs", lambda: stage.running(ours) == ["fits"])
-    stage.apply(ours, saying("waits", 1))  # within the limit, once the other has ended
+    stage.apply(ours, saying("waits", 1))  # within the limit, after the other pod has ended
 
-    def refused() -> bool:  # a webhook sees a Tenant when its watch tells
+    def refused() -> bool:  # the webhook receives a Tenant from its watch
         try:
             stage.apply(ours, saying("never", 2))
         except ClusterError as error:
@@ -213,7 +213,7 @@ def test_memory_may_be_told_by_labels_of_nodes(ground: Ground, stage: Stage) -> 
     ours = stage.namespace("labelled")
     stage.apply(ours, saying("small", model_size="7B"), saying("large", model_size="13B"))
     until("the small one runs", lambda: stage.running(ours) == ["small"])
-    assert stage.held(ours) == ["large"]  # held, not refused: nodes may come
+    assert stage.held(ours) == ["large"]  # held, not refused: new nodes may appear
     large = {"nvidia.com/gpu.memory": "40960"}
     stage.delete(ours, "small")
     stage.cluster.kubectl("delete", "node", "mem-found-0")
@@ -245,7 +245,7 @@ def test_an_autoscaled_pool_gets_work_before_its_nodes_are_there(
 def test_if_no_node_comes_the_place_is_given_back_and_the_pool_says_so(
     ground: Ground, stage: Stage
 ) -> None:
-    spec = {"schedulingTimeout": "30s"}
+    spec = {"schedulingTimeout": "30s", "evictUnowned": True}
     kind = {"apiVersion": "fairgate.io/v1alpha1", "kind": "Policy", "spec": spec}
     ground.put({**kind, "metadata": {"name": "default"}})
     ground.put(pool("auto", maxCapacity={GPU: 24}), node("mem-auto-0", "auto", 8))
@@ -255,7 +255,7 @@ def test_if_no_node_comes_the_place_is_given_back_and_the_pool_says_so(
     until("the first runs", lambda: stage.running(ours) == ["a"])
     theirs = stage.namespace("in-vain-too")
     stage.apply(ours, pod("b", 8))
-    other = stage.as_user("somebody-else", theirs)  # one alone would close it to itself only
+    other = stage.as_user("somebody-else", theirs)  # one user would close it only for itself
     other.run("apply", "-n", theirs, "-f", "-", stdin=json.dumps(pod("b", 8)))
     until("the pool says that none came", lambda: ground.reason("auto") == "NodesMissing")
     until("its place is given back", lambda: set(ground.nodes(ours)) == {"a"})
@@ -264,7 +264,7 @@ def test_if_no_node_comes_the_place_is_given_back_and_the_pool_says_so(
     assert stage.running(ours) == ["a"]
     stage.apply(ours, pod("c", 8), pod("d", 8))
     until("one of them tries in its turn", lambda: len(stage.using(ours)) == 2)
-    assert len(stage.held(ours)) == 1  # one at a time, until a node comes
+    assert len(stage.held(ours)) == 1  # one at a time, until a node appears
     ground.put(node("mem-auto-1", "auto", 8), node("mem-auto-2", "auto", 8))
     until("both are bound", lambda: len(stage.running(ours)) == 3)
     until("all is well again", lambda: ground.reason("auto") == "InForce")

@@ -1,26 +1,29 @@
-"""Kubernetes' own pod groups, on an API server that offers them."""
+"""The pod groups of Kubernetes, on an API server that offers them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from app.dev import folder as folders
-from app.dev.cluster import Cluster
-from app.dev.options import Options
-from app.dev.tools import Tools
-from tests.e2e.stage import Object, Stage, pod, until
-from tests.e2e.test_gang_kinds import together, told
+from app.devcluster import state_dir as folders
+from app.devcluster.binaries import Tools
+from app.devcluster.cluster import LocalCluster
+from app.devcluster.cluster_options import ClusterOptions
+from tests.support.cluster_driver import Object, Stage, pod, until
+from tests.support.gang_kinds import together, told
 
 
 @pytest.fixture(scope="module")
-def alpha(cluster_tools: Tools) -> Iterator[Cluster]:
-    """A cluster whose API server offers them; without Fairgate's API, which adds nothing here."""
-    cluster = Cluster(folders.own_folder("native"))
+def alpha(cluster_tools: Tools) -> Iterator[LocalCluster]:
+    """A cluster with pod groups enabled. Fairgate's API role is not needed and not started."""
+    if cluster_tools.kubernetes.pod_groups is None:
+        pytest.skip(f"Kubernetes {cluster_tools.kubernetes.minor} has no PodGroups")
+    cluster = LocalCluster(folders.own_folder("native"))
     try:
-        cluster.up(Options(nodes=2, fairgate=False, pod_groups=True))
+        cluster.up(ClusterOptions(nodes=2, fairgate=False, pod_groups=True))
         for role in ("webhook", "controller"):
             cluster.start_fairgate(role)
         yield cluster
@@ -29,9 +32,9 @@ def alpha(cluster_tools: Tools) -> Iterator[Cluster]:
 
 
 @pytest.fixture
-def stage(alpha: Cluster, tmp_path: Path) -> Iterator[Stage]:
+def stage(alpha: LocalCluster, tmp_path: Path) -> Iterator[Stage]:
     stage = Stage(alpha, folder=tmp_path)
-    # Who came before anybody led is not told that it waits.
+    # A pod that was created before the first leader gets no event about its wait.
     until("it leads", lambda: stage.metric("controller", "fairgate_leader") == 1)
     try:
         yield stage
@@ -39,9 +42,15 @@ def stage(alpha: Cluster, tmp_path: Path) -> Iterator[Stage]:
         stage.clear()
 
 
-def group(name: str, **scheduling: Object) -> Object:
+@pytest.fixture
+def group(cluster_tools: Tools) -> Callable[..., Object]:
+    """Return a function that makes a PodGroup of the cluster's API version."""
+    return partial(pod_group, cluster_tools.kubernetes.pod_groups)
+
+
+def pod_group(api_version: str, name: str, **scheduling: Object) -> Object:
     return {
-        "apiVersion": "scheduling.k8s.io/v1alpha2",
+        "apiVersion": api_version,
         "kind": "PodGroup",
         "metadata": {"name": name},
         "spec": {"schedulingPolicy": scheduling},
@@ -52,7 +61,9 @@ def of(name: str, group_name: str) -> Object:
     return pod(name, 4, schedulingGroup={"podGroupName": group_name})
 
 
-def test_a_native_pod_group_is_a_gang_once_it_is_there(stage: Stage) -> None:
+def test_a_native_pod_group_is_a_gang_once_it_is_there(
+    stage: Stage, group: Callable[..., Object]
+) -> None:
     ours = stage.namespace("native")
     stage.apply(ours, of("n-0", "g"), of("n-1", "g"), pod("ordinary"))
     until("the pod beside it runs", lambda: stage.running(ours) == ["ordinary"])
@@ -64,7 +75,9 @@ def test_a_native_pod_group_is_a_gang_once_it_is_there(stage: Stage) -> None:
     together(stage, ours, 3)
 
 
-def test_the_pods_of_a_native_group_without_a_gang_go_each_alone(stage: Stage) -> None:
+def test_the_pods_of_a_native_group_without_a_gang_go_each_alone(
+    stage: Stage, group: Callable[..., Object]
+) -> None:
     ours = stage.namespace("basic")
     stage.apply(ours, group("b", basic={}))
     stage.apply(ours, of("b-0", "b"))

@@ -1,6 +1,6 @@
-"""The running service, asked all that its OpenAPI document names, keeps to it and is discreet.
+"""The running service implements its OpenAPI document and does not leak data between tenants.
 
-Nothing of another tenant's is in any answer to a tenant's admin, in the stream neither.
+No answer to the admin of one tenant, including the stream, contains data of another tenant.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from hypothesis import HealthCheck, settings
 from schemathesis import Case
 from schemathesis.specs.openapi.checks import negative_data_rejection, positive_data_acceptance
 
-from app.dev.cluster import Cluster
-from tests.canaries import Bodies, Values, leak, operations, requests_of, written
-from tests.e2e.doors import Callers, Door
-from tests.e2e.stage import GPU, Stage, pod, until
-from tests.fakes.town import Town
+from app.devcluster.cluster import LocalCluster
+from tests.fakes.fake_api_cluster import Town
+from tests.support.canary_names import Bodies, Values, leak, operations, requests_of, written
+from tests.support.cluster_driver import GPU, Stage, pod, until
+from tests.support.rest_doors import Callers, Door
 
 CANARY = "zebrafinch"
 OURS, OTHERS, SPACE = "n-ours", "n-others", f"n-{CANARY}"
@@ -62,9 +62,9 @@ schema.config.phases.coverage.enabled = False
 
 @pytest.fixture(scope="module")
 def callers(
-    fairgate_cluster: Cluster, tmp_path_factory: pytest.TempPathFactory
+    fairgate_cluster: LocalCluster, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Callers]:
-    """Two tenants on a full cluster, whose pods run and wait, and who asks about them."""
+    """Two tenants on a full cluster, with running and waiting pods, and their callers."""
     stage = Stage(fairgate_cluster, folder=tmp_path_factory.mktemp("neighbours"))
     try:
         quota = [{"pool": "default", "guarantee": {GPU: 8}, "limit": {GPU: 40}}]

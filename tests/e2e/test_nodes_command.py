@@ -1,4 +1,4 @@
-"""`fairgate nodes check` and `label` on a real API server, as the people who would call them."""
+"""`fairgate nodes check` and `label` on a real API server, with the users that would run them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.stage import GPU, Object, Stage, name_of, pod, until
+from tests.support.cluster_driver import GPU, Object, Stage, name_of, pod, until
 
 PRODUCT = "nvidia.com/gpu.product"
 GKE = "cloud.google.com/gke-accelerator"
@@ -41,7 +41,7 @@ def pool(name: str, **selector: str) -> Object:
 
 
 class Nodes:
-    """Runs the command with the kubeconfig of one person."""
+    """Runs the command with the kubeconfig of one user."""
 
     def __init__(self, stage: Stage, kubeconfig: Path) -> None:
         self.stage = stage
@@ -63,7 +63,7 @@ class Nodes:
         )
 
     def found(self) -> dict[tuple[str, str], Object]:
-        """Return what `check` finds, by node and trouble."""
+        """Return the findings of `check`, by node and kind."""
         told = json.loads(self.run("check", "--output", "json").stdout)
         return {(each["node"], each["trouble"]): each for each in told["findings"]}
 

@@ -1,4 +1,4 @@
-"""Mode Observe, end to end: nothing is held or refused, and all of it is told."""
+"""Observe mode end to end: no pod is held or refused, and each would-be decision is reported."""
 
 from __future__ import annotations
 
@@ -10,29 +10,28 @@ from pathlib import Path
 import pytest
 
 from app.core.errors import ClusterError
-from app.dev import folder as folders
-from app.dev.cluster import Cluster
-from app.dev.fairgate import CHART, NAMESPACE
-from app.dev.options import Options
-from app.dev.tools import Tools
-from tests.chart import ROLES, Chart
-from tests.e2e.stage import GATE, Stage, gates, name_of, pod, until
-from tests.people import Person
+from app.devcluster import state_dir as folders
+from app.devcluster.binaries import Tools
+from app.devcluster.cluster import LocalCluster
+from app.devcluster.cluster_options import ClusterOptions
+from app.devcluster.fairgate_install import CHART, NAMESPACE
+from tests.support.chart import ROLES, Chart
+from tests.support.cluster_driver import GATE, Stage, gates, name_of, pod, until
+from tests.support.personas import Person
 
 POLICY = {"apiVersion": "fairgate.io/v1alpha1", "kind": "Policy", "metadata": {"name": "default"}}
 TAKE_OFF = [{"op": "remove", "path": "/spec/schedulingGates"}]
-OBSERVE = CHART.parents[1] / "docs" / "examples" / "observe.yaml"
 DECISIONS = "fairgate_admission_requests_total"
 
 
 def mode_is(stage: Stage, mode: str) -> None:
     stage.apply("default", {**POLICY, "spec": {"mode": mode}})
-    wanted = ["Deny"] if mode == "Enforce" else ["Warn", "Audit"]
+    wanted = ["Deny"] if mode == "Enforce" else ["Audit"]
 
     def applied() -> bool:
         found = stage.get("validatingadmissionpolicybindings")["items"]
         actions = {name_of(each): each["spec"]["validationActions"] for each in found}
-        # Names and weights are guarded whatever the mode.
+        # Stamps and weights are protected in every mode.
         assert {actions.pop(name)[0] for name in ("fairgate-templates", "fairgate-tenants")} == {
             "Deny"
         }
@@ -43,7 +42,7 @@ def mode_is(stage: Stage, mode: str) -> None:
 
 @pytest.fixture
 def observing(stage: Stage) -> Iterator[Stage]:
-    """Nothing is enforced, but what was held before stays held."""
+    """Switch to Observe mode: enforcement stops, but pods already held stay held."""
     ours = stage.namespace("observed")
     stage.apply(ours, pod("before", 9))
     until("it is held", lambda: stage.held(ours) == ["before"])
@@ -60,7 +59,7 @@ def test_who_only_observes_holds_nothing_and_says_what_would_be(observing: Stage
     counted = stage.metric("webhook", DECISIONS, 'decision="would-hold"')
     alice = stage.as_user("alice", ours)
 
-    def applied() -> bool:  # an API server learns of a change of policies a moment later
+    def applied() -> bool:  # an API server notices changed policies a moment later
         with contextlib.suppress(ClusterError):
             alice.run("apply", "-n", ours, "-f", "-", stdin=json.dumps(pod("free")))
             return True
@@ -103,48 +102,68 @@ def test_who_enforces_again_holds_again(observing: Stage) -> None:
 
 
 @pytest.fixture
-def fresh(cluster_tools: Tools) -> Iterator[Cluster]:
-    """A cluster of its own, in which Fairgate never was."""
-    cluster = Cluster(folders.own_folder("fresh"))
+def fresh(cluster_tools: Tools) -> Iterator[LocalCluster]:
+    """A separate cluster without Fairgate."""
+    cluster = LocalCluster(folders.own_folder("fresh"))
+    observe = {"FAIRGATE_MODE": "Observe"}
     try:
-        cluster.up(Options(nodes=1, gpus=1, fairgate=False))
+        cluster.up(ClusterOptions(nodes=1, gpus=1, fairgate=False, environment=observe))
         yield cluster
     finally:
         cluster.down()
 
 
-def test_who_installs_to_look_only_holds_no_pod(
-    fresh: Cluster, cluster_tools: Tools, tmp_path: Path
+def test_a_new_installation_refuses_nothing(
+    fresh: LocalCluster, cluster_tools: Tools, tmp_path: Path
 ) -> None:
-    """As docs/operations.md says. What helm installed has no images, so it makes way for programs
-    that run beside the cluster; definitions and Policy stay."""
-    helm = Chart(cluster_tools, tmp_path)
-    definition = helm.template("--show-only=templates/crd-policy.yaml")
-    assert definition.returncode == 0, definition.stderr
-    fresh.kubectl("apply", "-f", "-", stdin=definition.stdout)
-    fresh.kubectl("wait", "--for=condition=Established", "crd/policies.fairgate.io")
-    fresh.kubectl("apply", "-f", str(OBSERVE))
+    """First with an image that cannot start and mode Enforce, then in mode Observe.
+
+    The objects installed by helm have no images, so processes beside the cluster replace the
+    Deployments.
+    """
+    helm, stage = Chart(cluster_tools, tmp_path), Stage(fresh, folder=tmp_path)
     here = ("--namespace", NAMESPACE, "--kubeconfig", str(fresh.kubeconfig))
     installed = helm.run(
         *("install", "fairgate", str(CHART), "--create-namespace", *here),
-        *("--take-ownership", "--set", "image.repository=none"),
+        *("--set", "mode=Enforce", "--set", "image.repository=none"),
         *("--set", "redis.url=redis://none:6379/0"),
     )
     assert installed.returncode == 0, installed.stderr
+    blocked = stage.namespace("no-image")
+    stage.apply(blocked, pod("gpu"), pod("agent", 0, hostNetwork=True))
+    assert stage.held(blocked) == []
+    stage.delete(blocked, "gpu", "agent")
     removed = helm.run("uninstall", "fairgate", "--wait", *here)
     assert removed.returncode == 0, removed.stderr
+
     for role in ROLES:
         fresh.start_fairgate(role, wait=False)
-    stage = Stage(fresh, folder=tmp_path)
+    until("the policies warn", lambda: warns(stage))
     ours = stage.namespace("looked-at")
-
-    def passed() -> bool:  # until the webhook has started, policies refuse
-        with contextlib.suppress(ClusterError):
-            stage.apply(ours, *(pod(f"gpu-{number}") for number in range(3)))
-            return True
-        return False
-
-    until("device pods pass", passed)
+    stage.apply(ours, *(pod(f"gpu-{number}") for number in range(3)))
     assert stage.held(ours) == []
     until("one runs, on the one device", lambda: len(stage.running(ours)) == 1)
     assert stage.metric("webhook", DECISIONS, 'decision="would-hold"') >= 3
+
+    stage.cluster.kubectl(
+        *("patch", "configmap", "fairgate-enforcement", "-n", NAMESPACE),
+        *("--type=merge", "-p", '{"data": {"mode": "Enforce"}}'),
+    )
+    until("the policies deny", lambda: denies(stage))
+    stage.apply(ours, pod("late"))
+    assert stage.held(ours) == ["late"]
+
+
+def actions(stage: Stage) -> list[str]:
+    """Return the actions of the policy for new pods, empty if it does not exist."""
+    found = stage.get("validatingadmissionpolicybindings")["items"]
+    bound = {name_of(each): each["spec"]["validationActions"] for each in found}
+    return list(bound.get("fairgate-create", []))
+
+
+def warns(stage: Stage) -> bool:
+    return actions(stage) == ["Audit"]
+
+
+def denies(stage: Stage) -> bool:
+    return actions(stage) == ["Deny"]

@@ -1,12 +1,12 @@
-"""The page on a real cluster: a real token, real rights, work that comes and goes."""
+"""The dashboard on a real cluster: a real token, real rights, and pods that start and end."""
 
 from __future__ import annotations
 
 from playwright.sync_api import Browser, expect
 
-from tests.browsing import browser
-from tests.chart import make
-from tests.e2e.stage import Stage, pod
+from tests.support.browser import browser
+from tests.support.chart import make
+from tests.support.cluster_driver import Stage, pod
 
 __all__ = ["browser"]
 
@@ -32,7 +32,7 @@ def test_a_tenants_admin_sees_their_own_queue_live(stage: Stage, browser: Browse
     stage.objects += [("clusterrole", "e2e-page"), ("clusterrolebinding", "e2e-page")]
     token = kubectl("create", "token", "default", "-n", mine, "--audience=fairgate").strip()
 
-    # The certificate is of a CA of the cluster's own, which no browser knows.
+    # The certificate is signed by the cluster's CA, which browsers do not trust.
     page = browser.new_context(ignore_https_errors=True).new_page()
     page.set_default_timeout(60_000)
     page.goto(stage.cluster.details().api)

@@ -1,4 +1,4 @@
-"""What docs/placement.md and its examples tell people to write, a real API server takes."""
+"""A real API server accepts the manifests of docs/placement.md and its examples."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.e2e.stage import Stage
+from tests.support.cluster_driver import Stage
 
 DOCS = Path(__file__).parents[2] / "docs"
 BLOCKS = re.findall(r"^```yaml\n(.*?)^```$", (DOCS / "placement.md").read_text(), re.M | re.S)

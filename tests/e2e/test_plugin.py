@@ -1,75 +1,22 @@
-"""kubectl-fairgate on a real cluster, through the API server, as people with their own rights."""
+"""kubectl-fairgate on a real cluster, through the API server, with users of different rights."""
 
 from __future__ import annotations
 
 import itertools
 import json
-import os
-import subprocess
-import sys
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 
-from app.dev.kubectl import Kubectl
-from tests.e2e.stage import Stage, pod, until
+from tests.support.cluster_driver import Stage, pod, until
+from tests.support.kubectl_person import Person
 
-ROOT = Path(__file__).parents[2]
 TEAMS = itertools.count(1)
-
-Told = tuple[int, str, str]
-
-
-class Person:
-    """Somebody with kubectl, and the plugin on PATH."""
-
-    def __init__(
-        self, stage: Stage, name: str, namespace: str, kubectl: Kubectl | None = None
-    ) -> None:
-        self.kubectl = kubectl or stage.as_user(name, namespace)
-        self._folder = stage.folder / f"bin-{name}"
-        self._folder.mkdir()
-        for program, module in (
-            ("kubectl-fairgate", "app.plugin.command"),
-            ("kubectl_complete-fairgate", "app.plugin.completing"),
-        ):
-            file = self._folder / program
-            file.write_text(f"#!{sys.executable}\nfrom {module} import main\nmain()\n")
-            file.chmod(0o755)
-
-    def run(self, *words: str) -> Told:
-        """Run kubectl; return its code, and what it wrote."""
-        done = subprocess.run(
-            [str(self.kubectl.program), *words],
-            env={
-                "PATH": f"{self._folder}:{os.defpath}",
-                "HOME": str(self.kubectl.home),
-                "KUBECONFIG": str(self.kubectl.kubeconfig),
-                "PYTHONPATH": str(ROOT),
-                "TZ": "UTC",
-            },
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=120,
-        )
-        return done.returncode, done.stdout, done.stderr
-
-    def fairgate(self, *words: str) -> Told:
-        """Run the plugin through kubectl."""
-        return self.run("fairgate", *words)
-
-    def json(self, *words: str) -> object:
-        """Return what the plugin answers, as JSON."""
-        code, out, err = self.fairgate(*words, "-o", "json")
-        assert code == 0, err
-        return json.loads(out)
 
 
 @dataclass(frozen=True)
 class People:
-    """A tenant, and the namespace of that name; who leads it, and who submits there."""
+    """A tenant with a namespace of the same name, its admin, and its users."""
 
     team: str
     lead: Person
@@ -79,8 +26,8 @@ class People:
 
 @pytest.fixture
 def people(stage: Stage) -> People:
-    """A full cluster, a lead of a tenant, and two of its users whose pods wait."""
-    # Its own in each test: what others were allowed there stays.
+    """A full cluster, the admin of a tenant, and two users with waiting pods."""
+    # Each test uses its own team, because rights granted in a team's namespace stay.
     team = f"plugged-{next(TEAMS)}"
     wall, ours = stage.namespace("plug-wall"), stage.namespace(team)
     stage.tenant(team, "1", ours)
@@ -148,7 +95,7 @@ def test_a_lead_sees_the_queue_and_weighs_users_and_no_more(stage: Stage, people
 def test_a_user_learns_why_and_a_stranger_does_not(stage: Stage, people: People) -> None:
     team, alice = people.team, people.alice
     places = {}
-    for name in ("a-0", "a-1"):  # of one age, in whole seconds, their uids decide
+    for name in ("a-0", "a-1"):  # the pods have the same age in whole seconds, so uids decide
         told = alice.json("why", name, "-n", team)
         assert isinstance(told, dict)
         assert (told["length"], told["state"]) == (2, "held")

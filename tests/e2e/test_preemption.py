@@ -1,4 +1,4 @@
-"""Priority does not come back by the other door: on the stock scheduler, which evicts for it."""
+"""A released pod never preempts: kube-scheduler sees twin PriorityClasses that do not preempt."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from collections.abc import Iterator
 import pytest
 
 from app.core.errors import ClusterError
-from app.dev.build import SOURCE
-from app.dev.fairgate import UNFAIR
-from app.dev.tools import Tools
-from tests.e2e.schedulers import second_scheduler
-from tests.e2e.stage import GPU, Object, Stage, name_of, pod, template, until
+from app.devcluster.binaries import Tools
+from app.devcluster.fairgate_install import UNFAIR
+from app.devcluster.go_build import SOURCE
+from tests.support.cluster_driver import GPU, Object, Stage, name_of, pod, template, until
+from tests.support.schedulers import second_scheduler
 
 SCHEDULER = SOURCE / "docs" / "examples" / "scheduler-without-preemption.yaml"
 POLITE = "polite-scheduler"
 HIGHEST = 1_000_000_000
-"""The highest value that a PriorityClass of a user may have."""
+"""The highest value that a user's PriorityClass may have."""
 
 NODES = 8
 
 
 def urgent(gpus: int, apart: bool) -> Object:
-    """Return a pod of the highest class; `apart`: no node that has a crowd will do."""
+    """Return a pod of the highest class. `apart` excludes nodes that run a pod of the crowd."""
     item = pod("urgent", gpus, priority="e2e-urgent")
     if apart:
         term = {
@@ -37,7 +37,7 @@ def urgent(gpus: int, apart: bool) -> Object:
 
 
 def crowd(stage: Stage, gpus: int) -> str:
-    """Put a released pod of low priority on every node; return their namespace."""
+    """Create a released pod of low priority on every node; return their namespace."""
     where = stage.namespace("crowd")
     stage.priority_class("e2e-low", 10)
     stage.priority_class("e2e-urgent", HIGHEST)
@@ -50,13 +50,13 @@ def crowd(stage: Stage, gpus: int) -> str:
 
 
 def uids(stage: Stage, namespace: str) -> set[str]:
-    """Return the uids of the pods that nobody has asked to go."""
+    """Return the uids of the pods that are not terminating."""
     living = [p for p in stage.pods(namespace) if "deletionTimestamp" not in p["metadata"]]
     return {str(p["metadata"]["uid"]) for p in living}
 
 
 def found(stage: Stage, namespace: str) -> str:
-    """Return what the scheduler said of the urgent pod when it found no node; "": not yet."""
+    """Return the scheduler's message that no node fits the urgent pod, "" if absent."""
     (item,) = stage.pods(namespace)
     for condition in item["status"].get("conditions", ()):
         if condition["type"] == "PodScheduled" and condition["reason"] == "Unschedulable":
@@ -75,19 +75,14 @@ def classes(stage: Stage, namespace: str) -> dict[str, tuple[str, int, str]]:
     }
 
 
-@pytest.mark.parametrize(
-    ("each", "wanted", "apart"), [(8, 8, False), (5, 1, True)], ids=["break-glass", "apart"]
-)
-def test_a_released_pod_of_the_highest_class_evicts_nobody(
-    stage: Stage, each: int, wanted: int, apart: bool
-) -> None:
-    others = crowd(stage, each)
+def test_a_released_pod_of_the_highest_class_evicts_nobody(stage: Stage) -> None:
+    others = crowd(stage, 8)
     before = uids(stage, others)
     ours = stage.namespace("hurry")
-    stage.apply(ours, urgent(wanted, apart))
-    if not apart:  # Fairgate itself would never release it into a full cluster
-        remove = '[{"op": "remove", "path": "/spec/schedulingGates"}]'
-        stage.cluster.kubectl("patch", "pod", "urgent", "-n", ours, "--type=json", "-p", remove)
+    stage.apply(ours, urgent(8, apart=False))
+    # Fairgate itself would never release it into a full cluster.
+    remove = '[{"op": "remove", "path": "/spec/schedulingGates"}]'
+    stage.cluster.kubectl("patch", "pod", "urgent", "-n", ours, "--type=json", "-p", remove)
     until("it is released and finds no node", lambda: found(stage, ours) != "")
     assert classes(stage, ours) == {"urgent": ("fairgate-e2e-urgent", HIGHEST, "Never")}
     assert "not eligible due to preemptionPolicy=Never" in found(stage, ours)
@@ -194,7 +189,7 @@ def test_a_pod_without_a_class_gets_the_twin_of_the_clusters_default(stage: Stag
 
 
 def tried(stage: Stage, namespace: str) -> str:
-    """Return the class a pod without one would get, by a dry run."""
+    """Return the class that a dry run assigns to a pod without one."""
     args = ("create", "--dry-run=server", "-n", namespace, "-o", "json", "-f", "-")
     said = stage.cluster.kubectl(*args, stdin=json.dumps(pod("tried")))
     return str(json.loads(said)["spec"].get("priorityClassName", ""))
@@ -238,7 +233,7 @@ def test_a_quota_by_priority_class_counts_twins_if_it_names_them(stage: Stage) -
 
 
 def quota(name: str, *names: str) -> Object:
-    """Return a quota of one GPU for pods of these classes."""
+    """Return a quota of one GPU for pods with certain classes."""
     scope = {"scopeName": "PriorityClass", "operator": "In", "values": list(names)}
     return {
         "apiVersion": "v1",
@@ -252,7 +247,7 @@ def quota(name: str, *names: str) -> Object:
 
 
 def used(stage: Stage, namespace: str) -> dict[str, str]:
-    """Return how many GPUs each quota counts."""
+    """Return the number of GPUs that each quota counts."""
     return {
         name_of(each): each["status"]["used"][f"requests.{GPU}"]
         for each in stage.get("resourcequota", "-n", namespace)["items"]

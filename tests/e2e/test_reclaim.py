@@ -1,36 +1,35 @@
-"""What others borrow is taken back: the cases R1 to R6, and whom nobody may evict."""
+"""Reclaim of borrowed capacity: the cases R1 to R6, and pods that must not be evicted."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from app.dev import folder as folders
-from app.dev.cluster import Cluster
-from app.dev.nodes import NodeGroup
-from app.dev.options import Options
-from app.dev.tools import Tools
-from tests.e2e.stage import GPU, Object, Stage, name_of, pod, stamp, until
+from app.devcluster import state_dir as folders
+from app.devcluster.binaries import Tools
+from app.devcluster.cluster import LocalCluster
+from app.devcluster.cluster_options import ClusterOptions
+from app.devcluster.nodes import NodeGroup
+from tests.support.cluster_driver import GPU, Object, Stage, name_of, pod, stamp, until
+from tests.support.reclaim_teams import NINE, SEVEN, policy, team, told
 
-NINE, SEVEN = "nine", "seven"
 KIND = "example.com/kind"
 WAIT = "example.com/wait"
 
 
 @pytest.fixture(scope="module")
-def grown(cluster_tools: Tools) -> Iterator[Cluster]:
+def grown(cluster_tools: Tools) -> Iterator[LocalCluster]:
     """A cluster of two pools: one node of 9 GPUs, one node of 7."""
     groups = tuple(
         NodeGroup(name, 1, {"cpu": "96", "memory": "1Ti", "pods": "110", GPU: str(count)},
                   {KIND: name})
         for name, count in ((NINE, 9), (SEVEN, 7))
     )  # fmt: skip
-    cluster = Cluster(folders.own_folder("reclaim"))
+    cluster = LocalCluster(folders.own_folder("reclaim"))
     try:
-        cluster.up(Options(groups=groups))
+        cluster.up(ClusterOptions(groups=groups))
         stage = Stage(cluster)
         kind = {"apiVersion": "fairgate.io/v1alpha1", "kind": "Pool"}
         for name in (NINE, SEVEN):
@@ -42,7 +41,7 @@ def grown(cluster_tools: Tools) -> Iterator[Cluster]:
 
 
 @pytest.fixture
-def stage(grown: Cluster, tmp_path: Path) -> Iterator[Stage]:
+def stage(grown: LocalCluster, tmp_path: Path) -> Iterator[Stage]:
     stage = Stage(grown, folder=tmp_path)
     try:
         yield stage
@@ -52,27 +51,10 @@ def stage(grown: Cluster, tmp_path: Path) -> Iterator[Stage]:
         stage.clear()
 
 
-def policy(stage: Stage, **spec: Any) -> None:
-    """Apply the Policy: work may be evicted at once unless it says otherwise."""
-    kind = {"apiVersion": "fairgate.io/v1alpha1", "kind": "Policy"}
-    spec = {"minRuntime": "0s", **spec}
-    stage.apply("default", {**kind, "metadata": {"name": "default"}, "spec": spec})
-    stage.objects.append(("policies.fairgate.io", "default"))
-
-
-def team(stage: Stage, name: str, guarantee: int, pool: str = NINE, weight: str = "1") -> str:
-    """Make a tenant with a namespace of its own, which is returned; wait until it is known."""
-    namespace = stage.namespace(name)
-    quotas = [{"pool": pool, "guarantee": {GPU: guarantee}}]
-    stage.tenant(name, weight, namespace, quotas=quotas)
-    until("the leader knows it", lambda: "pending" in stage.get("tenant", name).get("status", {}))
-    return namespace
-
-
 def work(
     name: str, gpus: int = 1, pool: str = NINE, *, priority: str = "", **annotations: str
 ) -> Object:
-    """Return a pod for one pool. Its annotations are Fairgate's own."""
+    """Return a pod for one pool, with these Fairgate annotations."""
     item = pod(name, gpus, priority=priority)
     item["metadata"]["labels"] = {"name": name}
     item["metadata"]["annotations"] = {
@@ -83,7 +65,7 @@ def work(
 
 
 def start(stage: Stage, namespace: str, *items: Object) -> None:
-    """Create pods one after another; wait until each runs."""
+    """Create pods one after another, and wait until each one runs."""
     for name, item in ((name_of(item), item) for item in items):
         stage.apply(namespace, item)
         until(f"{name} runs", lambda n=name: n in stage.running(namespace))  # type: ignore[misc]
@@ -97,20 +79,14 @@ def names(stage: Stage, namespace: str) -> set[str]:
     return {name_of(item) for item in stage.pods(namespace)}
 
 
-def told(stage: Stage, namespace: str, reason: str) -> list[str]:
-    """Return what the owners of pods were told for a reason."""
-    found = stage.get("events", "-n", namespace, f"--field-selector=reason={reason}")["items"]
-    return [f"{event['involvedObject']['name']}: {event['message']}" for event in found]
-
-
 def reclaimed(stage: Stage) -> float:
     return stage.metric("controller", "fairgate_reclaimed_total")
 
 
 def nobody_goes(stage: Stage, pool: str, held: tuple[str, str], before: float) -> None:
-    """Show that a pod was seen and judged, in many passes, and nobody was evicted for it.
+    """Check that a pod was examined in many scheduling cycles without any eviction.
 
-    Work that comes later, to another pool, runs; so the leader has looked at all of it again.
+    Later pods for another pool run, so the leader has evaluated the first pod again.
     """
     namespace, name = held
     until(
@@ -124,7 +100,7 @@ def nobody_goes(stage: Stage, pool: str, held: tuple[str, str], before: float) -
 
 
 def let_go(stage: Stage, namespace: str, *pods: str) -> None:
-    """Take the finalizers of pods away, so that those on their way out are gone."""
+    """Remove the finalizers of pods, so that terminating pods disappear."""
     for name in pods:
         patch = '{"metadata":{"finalizers":null}}'
         stage.cluster.kubectl("patch", "pod", name, "-n", namespace, "--type=merge", "-p", patch)
@@ -136,7 +112,7 @@ def leaving(stage: Stage, namespace: str) -> set[str]:
 
 
 def budget(stage: Stage, namespace: str, least: int, *pods: str) -> None:
-    """Let no more of these pods be evicted than leaves so many; wait until that is known."""
+    """Create a budget with this `minAvailable` for these pods; wait until its status is set."""
     match = [{"key": "name", "operator": "In", "values": list(pods)}]
     spec = {"minAvailable": least, "selector": {"matchExpressions": match}}
     kind = {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget"}
@@ -158,7 +134,7 @@ def test_r1_a_guarantee_is_taken_back_and_nobody_else_is_touched(stage: Stage) -
     before = reclaimed(stage)
     stage.apply(c, work("secret-name"))
     until("it runs", lambda: "secret-name" in stage.running(c))
-    assert names(stage, b) == {"b-0", "b-1", "b-2", "b-3"}  # the last one that was released
+    assert names(stage, b) == {"b-0", "b-1", "b-2", "b-3"}  # the pod released last
     assert names(stage, a) == {"a-0", "a-1", "a-2"}
     assert reclaimed(stage) == before + 1
     until("its owner is told", lambda: bool(told(stage, b, "Reclaimed")))
@@ -265,7 +241,7 @@ def test_the_least_quality_of_service_goes_first_and_what_must_stay_never(stage:
     start(stage, b, kept, least, most)
     quality = {name_of(p): p["status"]["qosClass"] for p in stage.pods(b)}
     assert quality == {"kept": "Burstable", "least": "BestEffort", "most": "Guaranteed"}
-    stage.apply(b, work("never", 1, preemptible="false"))  # it would borrow: it does not start
+    stage.apply(b, work("never", 1, preemptible="false"))  # it would borrow, so it does not start
     stage.apply(a, work("three", 3))
     until("the first goes", lambda: stage.running(a) == ["three"])
     assert names(stage, b) == {"kept", "most", "never"}
@@ -305,7 +281,7 @@ def test_a_gang_goes_whole_or_stays_whole(stage: Stage) -> None:
     gang = [work(f"m-{n}", 3, gang="train", gang_size="3") for n in range(3)]
     stage.apply(b, *gang)
     until("the gang runs", lambda: len(stage.running(b)) == 3)
-    budget(stage, b, 1, "m-0", "m-1", "m-2")  # each of two may go, the three together may not
+    budget(stage, b, 1, "m-0", "m-1", "m-2")  # each of the two may go, but not all three together
     before = reclaimed(stage)
     stage.apply(a, work("one"))
     until("it is said why not", lambda: bool(put_off(stage, a)))
@@ -333,7 +309,7 @@ def test_what_is_freed_is_kept_for_whom_it_was_freed_whoever_leads(stage: Stage)
     first, *rest = sorted(leaving(stage, b))
     let_go(stage, b, first)
     until("one is gone", lambda: first not in names(stage, b))
-    nobody_goes(stage, NINE, (a, "four"), 0)  # counted anew by the new leader's process
+    nobody_goes(stage, NINE, (a, "four"), 0)  # the new leader's process counts from zero
     assert len(stage.held(d)) == 2
     let_go(stage, b, *rest)
     until("it runs", lambda: stage.running(a) == ["four"])

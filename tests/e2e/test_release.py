@@ -1,4 +1,4 @@
-"""From `kubectl apply` to a fair release, on a real API server with the stock scheduler."""
+"""The path of a pod on a real API server with the stock scheduler: `kubectl apply` to release."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 import pytest
 
 from app.core.errors import ClusterError
-from tests.e2e.stage import (
+from tests.support.cluster_driver import (
     GATE,
     GPU,
     Object,
@@ -18,28 +18,9 @@ from tests.e2e.stage import (
     pod,
     released_in_order,
     stamp,
-    template,
     until,
 )
-
-
-def job(name: str, pods: int) -> Object:
-    spec = {"parallelism": pods, "completions": pods, "template": template(1)}
-    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name}, "spec": spec}
-
-
-def deployment(name: str, pods: int) -> Object:
-    spec = {
-        "replicas": pods,
-        "selector": {"matchLabels": {"app": "x"}},
-        "template": template(1, policy="Always"),
-    }
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": {"name": name},
-        "spec": spec,
-    }
+from tests.support.workloads import deployment, job
 
 
 @pytest.mark.parametrize(
@@ -65,7 +46,7 @@ def test_whatever_is_applied_is_held_and_released_as_it_was_written(
         assert labels["fairgate.io/pool"] == "default"
         assert labels["fairgate.io/tenant"] == "ns.plain"
         assert item["spec"]["containers"][0]["resources"]["limits"] == {GPU: "1"}
-    stage.apply(ours, manifest)  # applying it again changes nothing
+    stage.apply(ours, manifest)  # applying the manifest again has no effect
     assert len(stage.running(ours)) == count
 
 
@@ -80,13 +61,13 @@ def test_a_pod_with_nothing_managed_never_reaches_the_webhook(stage: Stage) -> N
 
 
 def called(stage: Stage, namespace: str) -> dict[str, bool]:
-    """For each pod created: did the API server call our webhook, by its own audit log."""
+    """Return, for each created pod, whether the audit log shows a call of Fairgate's webhook."""
     found = {}
     for event in audited(stage.cluster):
         about = event["objectRef"]
         is_pod = about["resource"] == "pods" and "subresource" not in about
         if is_pod and event["verb"] == "create" and about.get("namespace") == namespace:
-            # An annotation for each call: Kubernetes, "Audit Annotations".
+            # One annotation per call: Kubernetes, "Audit Annotations".
             rounds = "mutation.webhook.admission.k8s.io/round_"
             told = event.get("annotations", {}).items()
             found[about["name"]] = any(k.startswith(rounds) and "fairgate" in v for k, v in told)
@@ -138,7 +119,7 @@ def test_priority_orders_one_users_pods_and_nobody_elses(stage: Stage) -> None:
         until("one more is released", lambda n=number: len(stage.using(team)) == n)
     order = released_in_order(stage.pods(team))
     assert order.index("alice-high") < order.index("alice-low")
-    for turn in (order[:2], order[2:]):  # alice's priority takes no turn from bob
+    for turn in (order[:2], order[2:]):  # alice's priority does not delay bob
         assert {name.partition("-")[0] for name in turn} == {"alice", "bob"}
 
 

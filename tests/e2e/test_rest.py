@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tests.e2e.rest import ask
-from tests.e2e.stage import Stage, pod, until
+from tests.support.cluster_driver import Stage, pod, until
+from tests.support.rest import ask
 
 
 def test_a_queue_is_shown_to_whoever_rbac_allows(stage: Stage) -> None:
@@ -16,7 +16,7 @@ def test_a_queue_is_shown_to_whoever_rbac_allows(stage: Stage) -> None:
     other = kubectl("create", "token", "default", "-n", ours).strip()
     path = "/v1/tenants/shown/queue"
     assert ask(stage, path, None)[0] == 401
-    assert ask(stage, path, other)[0] == 401  # a token for somebody else's ears
+    assert ask(stage, path, other)[0] == 401  # a token for another audience
     status, problem = ask(stage, path, token)
     assert status == 403
     assert "tenants" in problem["detail"]

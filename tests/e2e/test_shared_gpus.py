@@ -1,4 +1,4 @@
-"""Parts of GPUs on a real API server: slices, shared devices and HAMi's, next to whole cards."""
+"""Fractions of GPUs on a real API server: MIG, time-slicing and HAMi, next to whole devices."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from tests.e2e.stage import GPU, Object, Stage, gates, name_of, until
+from tests.support.cluster_driver import GPU, Object, Stage, gates, name_of, until
 
 SLICE, SHARED = "nvidia.com/mig-1g.5gb", "nvidia.com/gpu.shared"
 CORES, MEMORY = "nvidia.com/gpucores", "nvidia.com/gpumem"
@@ -15,7 +15,7 @@ KIND = "example.com/kind"
 
 
 def node(name: str, capacity: dict[str, str], **labels: str) -> Object:
-    """Return a node that KWOK plays; dots and slashes of labels are written by the caller."""
+    """Return a node that KWOK simulates. The caller escapes dots and slashes of labels."""
     own = {"kubernetes.io/hostname": name, "type": "kwok", KIND: name, **labels}
     offer = {**ROOM, **capacity}
     return {
@@ -50,7 +50,7 @@ def several(count: int, name: str, asked: dict[str, int], **more: str) -> list[O
 
 
 class Ground:
-    """Nodes of several kinds, each a pool of its own, closed at first; `open` lets pods in."""
+    """Nodes of several kinds, each in a separate pool, paused at first. `open` unpauses a pool."""
 
     def __init__(self, stage: Stage) -> None:
         self._stage = stage
@@ -72,7 +72,7 @@ def ground(stage: Stage) -> Ground:
 
 
 def on_nodes(stage: Stage, namespace: str) -> Counter[str]:
-    """Return how many pods run on each node."""
+    """Return the number of pods that run on each node."""
     return Counter(
         p["spec"]["nodeName"]
         for p in stage.pods(namespace)
@@ -86,12 +86,12 @@ def test_a_tenant_of_parts_and_one_of_cards_end_with_as_many_devices(
     ground.add("cards", {GPU: "4"})
     ground.add("mig", {SLICE: "14"})  # two devices
     ground.add("shared", {SHARED: "8"}, **{"nvidia.com/gpu.replicas": "4"})  # two
-    ground.add("hami", {GPU: "20", CORES: "200", MEMORY: "81920"})  # two, ten seats on each
+    ground.add("hami", {GPU: "20", CORES: "200", MEMORY: "81920"})  # two, with ten shares each
     a, b = stage.namespace("parts-a"), stage.namespace("parts-b")
     stage.tenant("parts-a", "1", a)
     stage.tenant("parts-b", "1", b)
     first = stage.priority_class("parts-first", 1000)
-    quarter = {GPU: 1, CORES: 10, MEMORY: 10240}  # of the memory, which is more than of compute
+    quarter = {GPU: 1, CORES: 10, MEMORY: 10240}  # of the memory, a larger fraction than of compute
     stage.apply(
         a,
         *several(14, "slice", {SLICE: 1}, priority=first),
@@ -129,7 +129,7 @@ def test_a_part_goes_where_one_device_has_enough_left(stage: Stage, ground: Grou
     until("all are held", lambda: len(stage.held(ours)) == 3)
     ground.open()
     until("two run", lambda: on_nodes(stage, ours) == Counter(hami=2))
-    # 80 of the 200 per cent are free, 40 on each device: one more that asks for as much fits.
+    # 80 of the 200 percent are free, 40 on each device: one more such pod fits.
     stage.apply(ours, asking("smaller", {GPU: 1, CORES: 40}))
     until("the smaller one runs", lambda: "smaller" in stage.running(ours))
     [waiting] = stage.held(ours)

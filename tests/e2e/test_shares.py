@@ -2,29 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from tests.e2e.stage import GPU, Object, Stage, pod, released_in_order, until
-
-
-def quotas(**amounts: int) -> list[Object]:
-    """Return quotas in the one pool of a cluster without Pools."""
-    return [{"pool": "default", **{kind: {GPU: count} for kind, count in amounts.items()}}]
-
-
-def policy(stage: Stage, **spec: Any) -> None:
-    """Apply the Policy; it is deleted when the test ends."""
-    kind = {"apiVersion": "fairgate.io/v1alpha1", "kind": "Policy"}
-    stage.apply("default", {**kind, "metadata": {"name": "default"}, "spec": spec})
-    stage.objects.append(("policies.fairgate.io", "default"))
-
-
-def status(stage: Stage, tenant: str) -> Object:
-    return dict(stage.get("tenant", tenant).get("status", {}))
+from tests.support.cluster_driver import GPU, Stage, pod, released_in_order, until
+from tests.support.shares import policy, quotas, status
 
 
 def told(stage: Stage, namespace: str, name: str) -> list[str]:
-    """Return why a pod waits, as its owner was told."""
+    """Return the messages of a pod's Held events."""
     selector = f"--field-selector=reason=Held,involvedObject.name={name}"
     found = stage.get("events", "-n", namespace, selector)["items"]
     return [str(event["message"]) for event in found]

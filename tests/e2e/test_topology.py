@@ -1,4 +1,4 @@
-"""Racks on a real API server: where the stock scheduler bound what Fairgate laid out."""
+"""Racks on a real API server: the stock scheduler binds pods as Fairgate assigned them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from app.core.errors import ClusterError
-from tests.e2e.stage import GPU, Object, Stage, gates, name_of, pod, until
+from tests.support.cluster_driver import GPU, Object, Stage, gates, name_of, pod, until
 
 EXAMPLE = Path(__file__).parents[2] / "docs/examples/gang-in-one-rack.yaml"
 RACK, KIND = "example.com/rack", "example.com/kind"
@@ -41,7 +41,7 @@ def pool(name: str, **spec: object) -> Object:
 
 @pytest.fixture
 def racks(stage: Stage) -> Iterator[Stage]:
-    """Three racks in one pool, a pool of loose nodes that packs, and one that spreads."""
+    """Three racks in one pool, a pool of separate nodes that packs, and one that spreads."""
     nodes = [
         node(f"{rack}-{number}", kind="racked", rack=rack)
         for rack, size in SIZES.items()
@@ -89,7 +89,7 @@ def gang(size: int, gpus: int, topology: str) -> list[Object]:
 
 
 def bound(stage: Stage, namespace: str, prefix: str = "") -> Counter[str]:
-    """Return how many pods each node has."""
+    """Return the number of pods on each node."""
     pods = [p for p in stage.pods(namespace) if name_of(p).startswith(prefix)]
     return Counter(p["spec"].get("nodeName", "") for p in pods)
 
@@ -99,7 +99,7 @@ def rack_of(name: str) -> str:
 
 
 def run(stage: Stage, namespace: str, *pods: Object) -> None:
-    """Create pods and wait until all of the namespace run."""
+    """Create pods and wait until all pods of the namespace run."""
     before = len(stage.running(namespace))
     stage.apply(namespace, *pods)
     count = before + len(pods)
@@ -153,7 +153,7 @@ def test_a_gang_that_must_split_takes_the_fewest_racks(racks: Stage) -> None:
 
 
 def test_unlike_pods_of_a_gang_are_bound_to_just_their_nodes(racks: Stage) -> None:
-    """In whatever order the scheduler takes them: the small ones could fill a large one's node."""
+    """The scheduler may bind in any order. Small pods could fill a large pod's node."""
     namespace = racks.namespace("unlike")
     more = {"gang": "train", "gang_size": "20", "topology": f"required:{RACK}"}
     small = [asking(f"a-small-{number}", 1, **more) for number in range(16)]

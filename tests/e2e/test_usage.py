@@ -1,4 +1,4 @@
-"""What was used on a real cluster: exact over a restart, and told over REST; so is the chain."""
+"""Usage on a real cluster: exact across a restart and readable over REST, like the audit chain."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from tests.e2e.auditing import audit
-from tests.e2e.stage import GPU, Object, Stage, name_of, pod, until
+from tests.support.audit_checks import audit
+from tests.support.cluster_driver import GPU, Object, Stage, name_of, pod, until
 
 SLACK = 2.0
-"""Seconds by which a watch may be late, and times of whole seconds may be off."""
+"""Seconds of tolerance for late watches and for times in whole seconds."""
 
 ROLE = {
     "apiVersion": "rbac.authorization.k8s.io/v1",
@@ -33,7 +33,7 @@ ROLE = {
 
 @dataclass
 class Reader:
-    """Somebody with the rights of an auditor."""
+    """A caller with the rights of an auditor."""
 
     stage: Stage
     token: str
@@ -48,7 +48,7 @@ class Reader:
             return str(answer.read().decode())
 
     def seconds(self, query: str) -> dict[tuple[str, ...], float]:
-        """GPU-seconds by the names of each row."""
+        """Return the GPU-seconds by the names of each row."""
         found = json.loads(self.read(f"/v1/usage?limit=500&{query}"))
         return {
             tuple(v for k, v in row.items() if k != "resourceSeconds"): float(
@@ -81,7 +81,7 @@ def auditor(stage: Stage, namespace: str) -> Reader:
 
 @dataclass
 class Life:
-    """When a pod began and ceased to use what it has: not before, and not after."""
+    """Bounds of the times at which a pod's usage began and ended."""
 
     began: tuple[float, float]
     ended: tuple[float, float] = (0.0, 0.0)
@@ -131,7 +131,7 @@ def test_usage_is_what_pods_used_though_the_controller_was_killed(
     stage.cluster.start_fairgate("controller")
     stage.apply(ours, pod("p4", gpus))
     until("the next one leads", lambda: "p4" in stage.running(ours))
-    known["p1"].ended = (known["p1"].ended[0], time.time() + SLACK)  # nobody saw it
+    known["p1"].ended = (known["p1"].ended[0], time.time() + SLACK)  # no watch saw it
     known |= lives([each for each in stage.pods(ours) if name_of(each) == "p4"])
     for name in ("p2", "p3", "p4"):
         delete(ours, name)
@@ -191,7 +191,7 @@ def test_an_auditor_verifies_what_rest_gave_and_sees_quotas_of_before(
     files = (str(tmp_path / "audit.ndjson"), "--head", str(tmp_path / "head.json"))
     assert audit(stage.cluster, "verify", *files[:1]).returncode == 0
     done = audit(stage.cluster, "verify", *files)
-    # The head is newer than the export: what came between is missing, if anything did.
+    # The head is newer than the export, so entries between them are missing from the export.
     exported = json.loads((tmp_path / "audit.ndjson").read_text().splitlines()[-1])["head"]
     assert (done.returncode == 0) == (exported["number"] >= head["number"]), done.stderr
     mine = reader.read("/v1/audit?tenant=judged").splitlines()

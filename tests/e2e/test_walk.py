@@ -1,4 +1,4 @@
-"""A stranger with a tenant admin's token walks through it all, by the public commands only."""
+"""A new user with a tenant admin's token does every admin task with public commands only."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from app.dev.kubectl import Kubectl
-from tests.e2e.doors import Callers
-from tests.e2e.stage import Stage, name_of, next_second, pod, until
-from tests.e2e.test_plugin import ROOT, Person
+from app.devcluster.kubectl import Kubectl
+from tests.support.cluster_driver import Stage, name_of, next_second, pod, until
+from tests.support.kubectl_person import ROOT, Person
+from tests.support.rest_doors import Callers
 
 TEAM = "walked"
 RULES = (
@@ -24,11 +24,11 @@ RULES = (
     f"get tenants/usage {TEAM}",
     "get audit",
 )
-"""Those of a tenant's admin in the chart, and of an auditor: the last step takes them."""
+"""The rights of a tenant admin in the chart, and those of an auditor for the last step."""
 
 
 def with_token(stage: Stage, token: str) -> Kubectl:
-    """Return kubectl for whoever has a token and knows where the cluster is."""
+    """Return kubectl with a token and the address of the cluster."""
     document = yaml.safe_load(stage.cluster.kubeconfig.read_text())
     document["users"] = [{"name": document["users"][0]["name"], "user": {"token": token}}]
     kubeconfig = stage.folder / "token.kubeconfig"
@@ -38,7 +38,7 @@ def with_token(stage: Stage, token: str) -> Kubectl:
 
 @pytest.fixture
 def stranger(stage: Stage) -> Person:
-    """Somebody with the token of the admin of a tenant whose users' pods wait."""
+    """A user with the token of a tenant's admin. The tenant's users have waiting pods."""
     ours = stage.namespace(TEAM)
     stage.tenant(TEAM, "1", ours)
     stage.block(stage.namespace("walk-wall"))
@@ -61,14 +61,14 @@ def test_a_tenants_admin_needs_nothing_but_a_token(
     stage: Stage, stranger: Person, tmp_path: Path
 ) -> None:
     def next_is(user: str) -> bool:
-        """Tell whether somebody's work is what waits for room, and not for its turn."""
+        """Return whether the first waiting pod of a user waits for capacity, not for its turn."""
         for line in stranger.fairgate("queue", TEAM, "--user", user)[1].splitlines():
             if f"{TEAM}/{user}-" in line:
                 return "capacity" in line
         return False
 
     def make_room() -> str:
-        """Let one pod go; return whose of the team is released in its place."""
+        """End one blocking pod; return the user of the pod released in its place."""
         before = {name_of(each) for each in stage.using(TEAM)}
         stage.delete("walk-wall", blockers.pop())
         until("one is released", lambda: len(stage.using(TEAM)) > len(before))
@@ -76,7 +76,7 @@ def test_a_tenants_admin_needs_nothing_but_a_token(
         return released.rpartition("-")[0]
 
     blockers = [f"blocker-{number}" for number in range(8)]
-    assert make_room() == "walk-a"  # the first of equals
+    assert make_room() == "walk-a"  # the first among equals
     until("it is the turn of the other", lambda: next_is("walk-b") and not next_is("walk-a"))
 
     waiting = next(name for name in stage.held(TEAM) if name.startswith("walk-a"))

@@ -1,4 +1,4 @@
-"""Why a pod waits, asked of the REST API while a real cluster is full."""
+"""The reason why a pod waits, from the REST API of a full cluster."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from tests.e2e.rest import ask
-from tests.e2e.stage import GPU, Stage, next_second, pod, until
+from tests.support.cluster_driver import GPU, Stage, next_second, pod, until
+from tests.support.rest import ask
 
 
 def asker(stage: Stage, namespace: str) -> Callable[[str], Any]:
-    """Return what asks why, as an account that may get the pods of a namespace."""
+    """Return a function that queries the reason with an account that may get the pods."""
     kubectl = stage.cluster.kubectl
     kubectl(
         "create", "rolebinding", "look", "-n", namespace, "--clusterrole=view",
@@ -37,7 +37,7 @@ def test_why_names_the_limit_the_order_and_what_is_lacking(stage: Stage) -> None
     next_second()
     stage.apply(late, pod("p", 8))
     stage.apply(small, pod("p", 2))
-    # Beyond its limit from the first it would be refused.
+    # The limit is set after the create, because a pod beyond its limit would be refused.
     stage.tenant("small", "1", small, quotas=[{"pool": "default", "limit": {GPU: 1}}])
     of_early, of_late, of_small = (asker(stage, each) for each in (early, late, small))
 
@@ -50,7 +50,7 @@ def test_why_names_the_limit_the_order_and_what_is_lacking(stage: Stage) -> None
     assert (told["ahead"][0]["tenant"], told["ahead"][0]["own"]) == ("early", "late")
     assert (told["position"], told["length"], told["state"]) == (1, 1, "held")
 
-    # Of the same second, so their uids decide which is first.
+    # Both pods were created in the same second, so their uids determine the order.
     first, second = sorted(map(of_early, ("p", "q")), key=lambda found: found["position"])
     assert (first["rule"], first["position"], first["length"]) == ("capacity", 1, 2)
     assert first["numbers"][f"{GPU} free in default"] == "0"

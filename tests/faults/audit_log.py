@@ -1,7 +1,7 @@
-"""Compares the audit chain with the API server's own audit log, which knows nothing of Fairgate.
+"""Compares the audit chain with the API server's audit log, which is independent of Fairgate.
 
-Standard library only, and nothing of the product: two witnesses agree, or one of them is wrong.
-The log must hold request and response bodies of pods and of Fairgate's resources.
+Uses only the standard library and no product code. If the two records disagree, one is wrong. The
+log must contain request and response bodies of pods and of Fairgate's resources.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 Entry = Mapping[str, Any]
-"""As exported: number, epoch, at, deed, facts."""
+"""An exported entry: number, epoch, at, deed, facts."""
 
 GATE = "fairgate.io/queue"
 STAMP = "fairgate.io/release"
@@ -29,7 +29,7 @@ DENIED = re.compile(r'admission webhook "[a-z-]+\.fairgate\.io" denied')
 
 @dataclass(frozen=True)
 class Removal:
-    """Our gate was taken off a pod. `certain`: the API server said that it did so."""
+    """Fairgate's gate was removed from a pod. `certain`: the API server confirmed it."""
 
     uid: str
     user: str
@@ -40,7 +40,7 @@ class Removal:
 
 @dataclass
 class Log:
-    """What an audit log tells of Fairgate. `changes`: users by kind and name, in order."""
+    """The Fairgate requests in an audit log. `changes` are users by kind and name, in order."""
 
     removals: list[Removal] = field(default_factory=list)
     refusals: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -55,10 +55,10 @@ def compare(
     lossy: bool = False,
     unsigned: bool = False,
 ) -> list[str]:
-    """Return where the log and the chain disagree; nothing if they tell the same.
+    """Return the differences between the log and the chain, empty if they agree.
 
-    `lossy`: the API server was killed meanwhile, so its log may lack what it did last. `unsigned`:
-    the webhook was away meanwhile, so entries may say that nobody knows who it was.
+    `lossy`: the API server was killed, so its log may lack the last requests. `unsigned`: the
+    webhook was down, so entries may have an unknown user.
     """
     known, log = list(entries), read(audit_log_path)
     if log.bodiless:
@@ -97,7 +97,7 @@ def _configures(event: Mapping[str, Any]) -> bool:
 
 
 def _signed(entry: Entry, log: Log) -> Entry:
-    """Return an entry with the name that the log gives, where it names nobody."""
+    """Return an entry, with an unknown user replaced by the user in the log."""
     facts = entry["facts"]
     if facts.get("by") != UNKNOWN:
         return entry
@@ -143,7 +143,7 @@ def _is_held(pod: Mapping[str, Any]) -> bool:
 
 
 def _tested(patch: Any) -> str:
-    """Return the uid that a JSON Patch tests which takes gates away; "" for any other."""
+    """Return the uid that a gate-removing JSON Patch tests, "" for any other patch."""
     if not isinstance(patch, list):
         return ""
     steps = [step for step in patch if isinstance(step, dict)]
@@ -160,7 +160,7 @@ def _time(event: Mapping[str, Any]) -> int:
 
 
 def _gates(log: Log, entries: list[Entry], lossy: bool) -> Iterator[str]:
-    """Every removal has one entry, and every release one removal, of the same pod and user."""
+    """Check that each removal has one entry and each release one removal, of equal pod and user."""
     told: dict[str, list[Entry]] = defaultdict(list)
     for entry in entries:
         if entry["deed"] in ("released", "bypassed") and "uid" in entry["facts"]:
@@ -199,7 +199,7 @@ def _differences(removal: Removal, entry: Entry) -> Iterator[str]:
 
 
 def _refusals(log: Log, entries: list[Entry]) -> Iterator[str]:
-    """As many creates were refused by the webhook as are told, user by user."""
+    """Compare the number of refused creates per user in the log and in the chain."""
     told: Counter[tuple[str, str]] = Counter()
     for entry in entries:
         facts = entry["facts"]
@@ -215,7 +215,7 @@ def _refusals(log: Log, entries: list[Entry]) -> Iterator[str]:
 
 
 def _changes(log: Log, entries: list[Entry], lossy: bool) -> Iterator[str]:
-    """Whom an entry names, the log names for that object; the last of both is the same."""
+    """Check that the log confirms the user of each entry, and that the last users agree."""
     last: dict[tuple[str, str], Entry] = {}
     for entry in entries:
         facts = entry["facts"]

@@ -1,7 +1,7 @@
-"""A wall clock that can be set: what this process is told of the time of day is shifted.
+"""Shifts the wall clock of this process.
 
-The shift is read from a file, in seconds, each time anyone asks. To be installed before anything
-else is imported. The monotonic clocks stay what they are.
+The shift in seconds is read from a file on each call. Install it before any other import. The
+monotonic clocks are unchanged.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def shift_by(file: Path) -> None:
     def shift() -> float:
         try:
             return float(file.read_text() or 0)
-        except (OSError, ValueError):  # not there, or just being written
+        except (OSError, ValueError):  # the file is absent or incomplete
             return 0.0
 
     class Shifted(real):

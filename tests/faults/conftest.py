@@ -1,6 +1,6 @@
-"""The rig of each module, cleared between its tests; every test ends with the observer's verdict.
+"""The `Rig` of each module, cleared between tests. Each test ends with the observer's verdict.
 
-A module whose faults do not heal takes `own_rig`, a cluster for each test.
+A module with faults that do not heal uses `own_rig`, one cluster per test.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from app.dev import folder as folders
-from app.dev.cluster import Cluster
-from app.dev.tools import Tools
-from tests.faults.rig import SMALL, Rig, open_rig
+from app.devcluster import state_dir as folders
+from app.devcluster.binaries import Tools
+from app.devcluster.cluster import LocalCluster
+from tests.faults.fault_cluster import SMALL, Rig, open_rig
 
 _passed = pytest.StashKey[bool]()
 
@@ -33,10 +33,10 @@ def pytest_runtest_makereport(
 def module_rig(
     cluster_tools: Tools, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Rig]:
-    """`OPTIONS` of a module are those of its cluster."""
+    """The `OPTIONS` of a module configure its cluster."""
     folder = tmp_path_factory.mktemp("rig")
     options = getattr(request.module, "OPTIONS", SMALL)
-    with open_rig(Cluster(folders.own_folder("rig")), folder, options) as rig:
+    with open_rig(LocalCluster(folders.own_folder("rig")), folder, options) as rig:
         yield rig
 
 
@@ -47,7 +47,7 @@ def rig(
     tmp_path: Path,
     record_property: Callable[[str, object], None],
 ) -> Iterator[Rig]:
-    """A small cluster shared by the module, with a webhook, and nothing else of Fairgate."""
+    """A small cluster shared by the module, with a webhook but no other Fairgate process."""
     yield from judged(module_rig, request, tmp_path, record_property)
 
 
@@ -58,8 +58,8 @@ def own_rig(
     tmp_path: Path,
     record_property: Callable[[str, object], None],
 ) -> Iterator[Rig]:
-    """A small cluster of this test alone."""
-    with open_rig(Cluster(folders.own_folder("own-rig")), tmp_path) as rig:
+    """A small cluster for this test only."""
+    with open_rig(LocalCluster(folders.own_folder("own-rig")), tmp_path) as rig:
         yield from judged(rig, request, tmp_path, record_property)
 
 

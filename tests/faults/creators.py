@@ -1,6 +1,6 @@
-"""Creates pods without a pause and deletes them again, and remembers each answer. Judges nothing.
+"""Creates and deletes pods continuously, and records each answer without judging it.
 
-Runs in a thread of its own, under real credentials, straight at the API server.
+Runs in its own thread with real credentials, directly against the API server.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ import msgspec
 
 from app.core.errors import ClusterError
 from app.kube.client import Client
-from tests.e2e.stage import GATE, Object, gates, pod
+from tests.support.cluster_driver import GATE, Object, gates, pod
 
 END_SECONDS = 60.0
 
 _CONNECTING = threading.Lock()
-"""The Kubernetes library names the file of a certificate to other threads before it is written."""
+"""The Kubernetes library shares a certificate's file name between threads before writing it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A create, or a look at what was created, that failed. `at`: the monotonic clock."""
+    """A failed create, or a failed read of the created pod. `at` is monotonic time."""
 
     name: str
     at: float
@@ -35,7 +35,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Created:
-    """A create that succeeded, by the monotonic clock."""
+    """A successful create, in monotonic time."""
 
     name: str
     began: float
@@ -44,7 +44,7 @@ class Created:
 
 @dataclass
 class Tally:
-    """What became of all pods so far. `seconds`: how long each call that succeeded took."""
+    """Outcome counts of all pods so far. `seconds` are the durations of successful calls."""
 
     created: list[Created] = field(default_factory=list)
     ungated: list[str] = field(default_factory=list)
@@ -52,7 +52,7 @@ class Tally:
     seconds: list[float] = field(default_factory=list)
 
     def begun_after(self, moment: float) -> list[Created]:
-        """Return the creates that began after a moment and succeeded."""
+        """Return the successful creates that began after this time."""
         return [each for each in self.created if each.began > moment]
 
     def p99(self) -> float:
@@ -62,7 +62,7 @@ class Tally:
 
 
 class Creators:
-    """Some workers, each with a create under way or a pause of `pace` seconds; use by `with`."""
+    """Workers that each create a pod, then pause for `pace` seconds; use with `with`."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class Creators:
         pace: float = 0.05,
         keep: bool = False,
     ) -> None:
-        """`keep`: what was made stays. The names begin with `gpu` or `cpu`."""
+        """`keep` leaves the created pods in place. Their names begin with `gpu` or `cpu`."""
         self.tally = Tally()
         self._kubeconfig = kubeconfig
         self._path = f"/api/v1/namespaces/{namespace}/pods"
@@ -101,7 +101,7 @@ class Creators:
     def _run(self) -> None:
         try:
             asyncio.run(self._work())
-        except BaseException as error:  # handed to whoever waits for the thread
+        except BaseException as error:  # raised again in `__exit__`
             self._failure = error
 
     async def _work(self) -> None:

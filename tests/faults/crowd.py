@@ -1,16 +1,16 @@
-"""More pods than the pool takes: what is released and what waits, read past every cable."""
+"""More pods than the pool can run, read directly from the API server without a proxy."""
 
 from __future__ import annotations
 
-from tests.e2e.stage import Object, gates, name_of, pod, stamp
-from tests.faults.rig import GPUS, Rig
+from tests.faults.fault_cluster import GPUS, Rig
+from tests.support.cluster_driver import Object, gates, name_of, pod, stamp
 
 GPUS_EACH = 2
 FITTING = GPUS // GPUS_EACH
 
 
 class Crowd:
-    """Pods of one team, of 2 GPUs each unless told otherwise; the pool is filled by them."""
+    """Pods of one team, by default of 2 GPUs each, that fill the pool."""
 
     def __init__(self, rig: Rig, team: str, pods: int = 2 * FITTING) -> None:
         self._rig = rig
@@ -18,24 +18,24 @@ class Crowd:
         self.join(pods)
 
     def join(self, pods: int, prefix: str = "p") -> None:
-        """Let more come."""
+        """Create more pods."""
         made = (pod(f"{prefix}-{number:03}", GPUS_EACH) for number in range(pods))
         self._rig.stage.apply(self.team, *made)
 
     def released(self) -> list[Object]:
-        """Return the pods past the gate, in the order of their names."""
+        """Return the released pods, ordered by name."""
         return sorted((p for p in self._own() if not gates(p)), key=name_of)
 
     def held(self) -> set[str]:
-        """Return the names of those that wait."""
+        """Return the names of the held pods."""
         return {name_of(p) for p in self._own() if gates(p)}
 
     def stamps(self) -> set[str]:
-        """Return the stamps of the releases so far, of pods that are still there."""
+        """Return the release stamps of the pods that still exist."""
         return {stamp(p) for p in self.released()}
 
     def fills(self) -> bool:
-        """Tell whether all that fit are released, each once."""
+        """Return whether the pool is full and each release happened once."""
         return len(self.stamps()) == len(self.released()) == FITTING
 
     def until_full(self, seconds: float = 90.0) -> float:
@@ -43,7 +43,7 @@ class Crowd:
         return self._rig.until("the pool is full", self.fills, seconds)
 
     def leave(self, pods: int) -> None:
-        """Delete released pods at once: room for as many others."""
+        """Delete released pods at once to free capacity for as many others."""
         self._rig.stage.delete(self.team, *(name_of(p) for p in self.released()[:pods]))
 
     def _own(self) -> list[Object]:

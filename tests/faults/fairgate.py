@@ -1,7 +1,7 @@
-"""Fairgate as it is, but able to break at named points, and to be told a wrong time of day.
+"""Fairgate with fault injection at named points and an adjustable wall clock.
 
-`python -m tests.faults.fairgate serve`, settings by variables. The product itself knows none of
-FAIRGATE_CRASH_AT, FAIRGATE_STOP_AT, FAIRGATE_TEST_CLOCK and FAIRGATE_TEST_LAYOUT.
+Run as `python -m tests.faults.fairgate serve`, configured by variables. The product does not read
+FAIRGATE_CRASH_AT, FAIRGATE_STOP_AT or variables that begin with FAIRGATE_TEST_.
 """
 
 from __future__ import annotations
@@ -13,24 +13,29 @@ from pathlib import Path
 from tests.faults import clock
 
 if written := os.environ.get(clock.VARIABLE):
-    clock.shift_by(Path(written))  # before anything of the product learns where the clock is
+    clock.shift_by(Path(written))  # before product modules import the clock functions
 
-from app import settings, wiring
-from app.store import layout
+from app.config import settings
+from app.ports import liveness
+from app.store import schema
+from app.wiring import serve
 from app.wiring.process import Adapters
+from tests.faults.network_block import BLOCK, STALL, block
 from tests.faults.points import LAYOUT, BreakingClient, BreakingStore, Points
 
 
 def main() -> None:
     """Serve as `fairgate serve` does."""
-    # What another version would have written here.
-    layout.VERSION = os.environ.get(LAYOUT) or layout.VERSION
+    # The layout version of another release.
+    schema.VERSION = os.environ.get(LAYOUT) or schema.VERSION
+    liveness.LIMIT_SECONDS = float(os.environ.get(STALL) or liveness.LIMIT_SECONDS)
+    block(os.environ.get(BLOCK))
     points = Points(os.environ)
     adapters = Adapters(
         store=partial(BreakingStore, points=points),
         patches=partial(BreakingClient, points=points),
     )
-    wiring.serve(settings.load(os.environ), adapters)
+    serve.serve(settings.load(os.environ), adapters)
 
 
 if __name__ == "__main__":

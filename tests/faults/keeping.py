@@ -1,4 +1,4 @@
-"""The Secret with the serving certificate, read and written as who set the cluster up."""
+"""The Secret of the serving certificate, read and written as a cluster administrator."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import contextlib
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 
-from app.dev.fairgate import NAMESPACE, SECRET
-from app.kube.bundle import Bundle
+from app.devcluster.fairgate_install import NAMESPACE, SECRET
 from app.kube.client import Client
-from app.ports import Secret
+from app.kube.secrets import Bundle
+from app.ports.cluster import SecretData
 from app.tls.rotation import new_content
-from tests.faults.rig import Rig
+from tests.faults.fault_cluster import Rig
 
 NAMES = ["127.0.0.1", "localhost"]
 LIFE = timedelta(days=90)
@@ -19,7 +19,7 @@ LIFE = timedelta(days=90)
 
 @contextlib.asynccontextmanager
 async def admin(rig: Rig) -> AsyncIterator[Client]:
-    """A client that may do anything."""
+    """Yield a client with all rights."""
     client = await Client.connect(rig.cluster.kubeconfig)
     try:
         yield client
@@ -27,8 +27,8 @@ async def admin(rig: Rig) -> AsyncIterator[Client]:
         await client.close()
 
 
-async def kept(rig: Rig) -> Secret:
-    """Return the Secret as it is."""
+async def kept(rig: Rig) -> SecretData:
+    """Return the stored Secret."""
     async with admin(rig) as client:
         found = await Bundle(client).read_secret(NAMESPACE, SECRET)
     assert found is not None
@@ -36,7 +36,7 @@ async def kept(rig: Rig) -> Secret:
 
 
 async def keep(rig: Rig, left: timedelta) -> None:
-    """Put a certificate of `LIFE` in the Secret that ends after so long; below 0 it has ended."""
+    """Store a certificate of `LIFE` that expires after `left`; a negative value means expired."""
     content = new_content(NAMES, datetime.now(UTC) + left - LIFE, LIFE.days)
     before = await kept(rig)
     async with admin(rig) as client:

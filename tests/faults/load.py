@@ -1,7 +1,7 @@
-"""Work in the background: people of several teams create pods, which run for a moment and end.
+"""Background load: users of several teams create pods that run for a moment and end.
 
-It goes to the API server as those people, past every cable, and is bounded: so many pods, and
-what has finished is deleted now and then.
+The requests use the users' credentials and bypass every proxy. The number of pods is
+bounded, and finished pods are deleted regularly.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from app.core.errors import ClusterError, ClusterRefused
-from app.core.model import ANNOTATION_GANG, ANNOTATION_GANG_SIZE
-from app.dev.api import Api
-from tests.e2e.stage import Object, pod
+from app.core.well_known import ANNOTATION_GANG, ANNOTATION_GANG_SIZE
+from app.devcluster.api_client import SetupClient
+from tests.support.cluster_driver import Object, pod
 
 RUNTIME = "kwok.fairgate.dev/runtime"
 TIDY_EVERY = 40
@@ -26,7 +26,7 @@ END_SECONDS = 30.0
 
 @dataclass(frozen=True)
 class Shape:
-    """What is created: `pods` in all, `rate` a second, each of some number of `gpus`."""
+    """The load: `pods` in total, `rate` per second, each with a random choice of `gpus`."""
 
     pods: int = 200
     rate: float = 10.0
@@ -36,13 +36,13 @@ class Shape:
     seed: int = 0
     tidy: bool = True
     gang_every: int = 0
-    """Of so many pods the first `GANG` are a gang; 0: none are."""
+    """The first `GANG` pods of each group of this size form a gang; 0 means no gangs."""
 
 
 class Load:
-    """One run of it, in a thread. `created` is by namespace, `seconds` how long each call took."""
+    """One run of a load in a thread. `created` is by namespace, `seconds` is per call."""
 
-    def __init__(self, name: str, shape: Shape, apis: dict[str, Api]) -> None:
+    def __init__(self, name: str, shape: Shape, apis: dict[str, SetupClient]) -> None:
         self.shape = shape
         self.created: Counter[str] = Counter()
         self.refused: list[str] = []
@@ -57,16 +57,16 @@ class Load:
 
     @property
     def total(self) -> int:
-        """How many pods were created."""
+        """The number of created pods."""
         return self.created.total()
 
     @property
     def over(self) -> bool:
-        """Tell whether all was created, or refused."""
+        """Return whether every pod was created or refused."""
         return not self._thread.is_alive()
 
     def stop(self) -> None:
-        """Create nothing more, and return once the call under way has ended."""
+        """Stop creating pods; return after the pending call has ended."""
         self._ending.set()
         self._thread.join(END_SECONDS)
         assert not self._thread.is_alive(), "a creation hangs in the API server"
@@ -105,7 +105,7 @@ class Load:
             self.created[namespace] += 1
         except ClusterRefused as error:
             self.refused.append(str(error))
-        except ClusterError as error:  # a webhook that does not answer is a 500
+        except ClusterError as error:  # if a webhook does not answer, the API server returns 500
             self.unanswered.append(str(error))
         self.seconds.append(time.monotonic() - begun)
 

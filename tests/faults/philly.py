@@ -1,6 +1,7 @@
-"""A window of the Philly log in compressed time, and how the simulator plays it.
+"""A window of the Philly log in compressed time, and its simulation.
 
-The jobs submitted in the window alone, from an empty cluster. Pure but for reading the log.
+Only jobs submitted in the window are played, on an empty cluster. The module is pure except for
+reading the log.
 """
 
 from __future__ import annotations
@@ -12,16 +13,16 @@ from pathlib import Path
 
 from app.core.model import Millis, Node, NodeName, Resource, Tenant, TenantName, UserName
 from app.core.policy import FIVE_MINUTES, FOUR_HOURS, Policy
-from app.core.resources import PODS, ManagedResources
-from app.sim.starving import longest_starving
-from app.sim.traces import DEVICE, read_log, tenants_of
-from app.sim.waits import waits_of
-from app.sim.work import Moment, Step, Work
-from app.sim.world import World
+from app.core.quantities import PODS, ManagedResources
+from app.sim.cluster.virtual_cluster import VirtualCluster
+from app.sim.cluster.workload import SimulatedWorkload, TimelineEntry, TimelineStep
+from app.sim.metrics.starvation import longest_starving
+from app.sim.metrics.waits import waits_of
+from app.sim.replay.trace_files import DEVICE, read_log, tenants_of
 
 HOUR = 3_600_000
 STARVED = {"1 h": HOUR, "4 h": 4 * HOUR, "12 h": 12 * HOUR}
-"""Of the log's time."""
+"""Durations in time of the log."""
 
 ROOM_OF_NODE = 110
 GPUS_OF_NODE = 8
@@ -29,10 +30,10 @@ GPUS_OF_NODE = 8
 
 @dataclass(frozen=True)
 class Window:
-    """Which part of the log, how many times faster, on how many GPUs.
+    """A part of the log, its speed-up and its number of GPUs.
 
-    `start` and `span` in seconds of the log; `tenant` None: all of them. At most the `first` jobs
-    are played, and at most `most` seconds.
+    `start` and `span` are in seconds of the log. If `tenant` is None, all tenants are played. At
+    most `first` jobs and at most `most` seconds are played.
     """
 
     start: float
@@ -45,13 +46,13 @@ class Window:
 
     @property
     def until(self) -> Millis:
-        """When the play ends."""
+        """The end of the play."""
         seconds = self.span / self.speed
         return Millis(int(1000 * (seconds if self.most is None else min(self.most, seconds))))
 
     @property
     def policy(self) -> Policy:
-        """The live defaults, their times compressed too; in whole seconds, as a Policy has them."""
+        """The default Policy with compressed times, in whole seconds as in a Policy object."""
         return Policy(
             reserve_after=self._shorter(FIVE_MINUTES),
             half_life=self._shorter(FOUR_HOURS),
@@ -61,8 +62,8 @@ class Window:
     def _shorter(self, time: Millis) -> Millis:
         return Millis(1000 * max(1, round(time / self.speed / 1000)))
 
-    def works(self, log: Path) -> tuple[Work, ...]:
-        """Return the jobs of the window, in order of arrival."""
+    def works(self, log: Path) -> tuple[SimulatedWorkload, ...]:
+        """Return the jobs of the window in order of arrival."""
         found = []
         for work in read_log(log, tenant=self.tenant).works:
             at = (work.at / 1000 - self.start) * 1000 / self.speed
@@ -73,14 +74,14 @@ class Window:
 
 
 def nodes(gpus: int) -> int:
-    """Return how many nodes of 8 GPUs make so many."""
+    """Return the number of nodes with 8 GPUs that these GPUs need."""
     return -(-gpus // GPUS_OF_NODE)
 
 
-def simulate(window: Window, works: Sequence[Work]) -> list[Moment]:
-    """Play the jobs in virtual time, on the same nodes and by the same policy."""
+def simulate(window: Window, works: Sequence[SimulatedWorkload]) -> list[TimelineEntry]:
+    """Play the jobs in virtual time, with the same nodes and policy."""
     room = {DEVICE: GPUS_OF_NODE, PODS: ROOM_OF_NODE}
-    world = World(
+    world = VirtualCluster(
         ManagedResources((DEVICE,)),
         [
             Node(NodeName(f"gpu-node-{number}"), {}, room, ready=True)
@@ -91,18 +92,18 @@ def simulate(window: Window, works: Sequence[Work]) -> list[Moment]:
     )
     for work in works:
         world.add(work)
-    world.run(window.until)
+    world.advance_to(window.until)
     return world.timeline
 
 
-def tenants(works: Sequence[Work]) -> Mapping[TenantName, Tenant]:
-    """Return the tenants of the jobs, each with the namespace of its name."""
+def tenants(works: Sequence[SimulatedWorkload]) -> Mapping[TenantName, Tenant]:
+    """Return the tenants of the jobs, each with a namespace of the same name."""
     return tenants_of(works)
 
 
 @dataclass(frozen=True)
 class Account:
-    """What one user got in the window: jobs, device-seconds held, mean wait in seconds."""
+    """The result of one user: jobs, device-seconds held, mean wait in seconds."""
 
     jobs: int
     held: float
@@ -111,19 +112,19 @@ class Account:
 
 @dataclass(frozen=True)
 class Result:
-    """How a window went, by user; `starving` is everyone's longest time of it, in ms of the log."""
+    """The result of a window by user. `starving` is the longest starvation in ms of the log."""
 
     users: Mapping[UserName, Account]
     starving: Mapping[UserName, int]
     used: float
 
     def starved(self, name: str) -> frozenset[UserName]:
-        """Return who starved for as long as a name of `STARVED` says, or longer."""
+        """Return the users that starved for at least the duration named in `STARVED`."""
         return frozenset(user for user, ms in self.starving.items() if ms >= STARVED[name])
 
 
-def sum_up(window: Window, timeline: Sequence[Moment], gpus: int) -> Result:
-    """Return how it went, by the same arithmetic wherever it was played."""
+def sum_up(window: Window, timeline: Sequence[TimelineEntry], gpus: int) -> Result:
+    """Return the result of a timeline, computed the same way for cluster and simulator."""
     held = _held(timeline, window.until)
     by_user: dict[UserName, list[float]] = defaultdict(list)
     for work, wait in waits_of(timeline, Millis(0), window.until).items():
@@ -139,19 +140,19 @@ def sum_up(window: Window, timeline: Sequence[Moment], gpus: int) -> Result:
     )
 
 
-def _held(timeline: Sequence[Moment], until: Millis) -> dict[UserName, float]:
+def _held(timeline: Sequence[TimelineEntry], until: Millis) -> dict[UserName, float]:
     """Return the device-seconds each user held until the end."""
-    since: dict[Work, Millis] = {}
+    since: dict[SimulatedWorkload, Millis] = {}
     held: dict[UserName, float] = defaultdict(float)
 
-    def close(work: Work, at: int) -> None:
+    def close(work: SimulatedWorkload, at: int) -> None:
         devices = work.pods * work.demand.get(Resource(DEVICE), 0)
         held[work.user] += devices * max(0, min(at, until) - since.pop(work)) / 1000
 
     for moment in timeline:
-        if moment.step is Step.RELEASED:
+        if moment.step is TimelineStep.RELEASED:
             since[moment.work] = moment.at
-        elif moment.step in (Step.ENDED, Step.EVICTED) and moment.work in since:
+        elif moment.step in (TimelineStep.ENDED, TimelineStep.EVICTED) and moment.work in since:
             close(moment.work, moment.at)
     for work in list(since):
         close(work, until)
@@ -161,11 +162,11 @@ def _held(timeline: Sequence[Moment], until: Millis) -> dict[UserName, float]:
 def differences(
     here: Result, there: Result, capacity: float, *, part: float = 0.1, least: float = 0.001
 ) -> list[str]:
-    """Return what differs between two plays of one window, a sentence each.
+    """Return the differences between two plays of one window, one sentence each.
 
-    Starved users must be the same. What a user held must be within `part` of the other's, or of
-    `capacity` (device-seconds) less than `least` apart: of a job of half a second, start and end
-    of a pod are the larger part.
+    The starved users must be equal. The device-seconds of a user must agree within `part`, or
+    differ by less than `least` of `capacity` (device-seconds). Starting and ending a pod takes most
+    of the time of a half-second job.
     """
     found = []
     for name in STARVED:

@@ -1,6 +1,6 @@
-"""Named points of a release, where a test build of Fairgate kills or stops itself.
+"""Named points of a release at which a test build of Fairgate kills or stops itself.
 
-A name may end in `:N`, for the N-th time it is reached. Knows when to act, and nothing of why.
+A name may end in `:N`, which means the N-th time the point is reached.
 """
 
 from __future__ import annotations
@@ -12,19 +12,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from app.core.effects import Charge, Intend, StoreWrite
-from app.core.model import GATE, Uid
+from app.core.model import Uid
+from app.core.well_known import GATE
 from app.kube.client import JSON_PATCH, Client
 from app.store.connection import Server
-from app.store.writer import RedisStore
+from app.store.leader_store import RedisStore
 
 POINTS = ("after_intent", "before_patch", "after_patch", "before_confirm")
 LAYOUT = "FAIRGATE_TEST_LAYOUT"
-"""The layout of Redis that this build knows, in place of its own."""
+"""The Redis layout version that this build uses in place of its own."""
 SIGNALS = {"FAIRGATE_CRASH_AT": signal.SIGKILL, "FAIRGATE_STOP_AT": signal.SIGSTOP}
 
 
 class Points:
-    """What to do to ourselves, and where. `reached` is told of every point passed."""
+    """The points at which this process kills or stops itself. Call `reached` at every point."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._plan: dict[str, tuple[int, signal.Signals]] = {}
@@ -36,7 +37,7 @@ class Points:
                 self._plan[name] = (int(count or 1), sign)
 
     def reached(self, point: str) -> None:
-        """Kill or stop this process if that is what is planned here."""
+        """Kill or stop this process if the plan names this point."""
         self._passed[point] += 1
         count, sign = self._plan.get(point, (0, signal.SIGKILL))
         if self._passed[point] == count:
@@ -44,7 +45,7 @@ class Points:
 
 
 class BreakingStore(RedisStore):
-    """The real store; knows when an intent stands and when a release is about to be confirmed."""
+    """The real store, with points after an intent is stored and before a release is confirmed."""
 
     def __init__(self, server: Server, cluster: str, points: Points) -> None:
         super().__init__(server, cluster)
@@ -68,7 +69,7 @@ class BreakingStore(RedisStore):
 
 
 class BreakingClient(Client):
-    """The real client, for release patches: the lease was looked at for the last time before."""
+    """The real client, with points around release patches, after the last check of the lease."""
 
     def __init__(self, real: Client, points: Points) -> None:
         self._real = real
@@ -80,7 +81,7 @@ class BreakingClient(Client):
         if not releases:
             return await self._real.request(method, path, **options)
         self._points.reached("before_patch")
-        # What has left cannot be called back, whatever becomes of who sent it.
+        # A sent patch takes effect even if the sender is cancelled.
         sent = asyncio.create_task(self._real.request(method, path, **options))
         self._sent.add(sent)
         sent.add_done_callback(self._settled)
@@ -91,7 +92,7 @@ class BreakingClient(Client):
     def _settled(self, sent: asyncio.Task[bytes]) -> None:
         self._sent.discard(sent)
         if not sent.cancelled():
-            sent.exception()  # told to who waits for it, if anybody still does
+            sent.exception()  # marks the exception as retrieved
 
 
 def _opens_the_gate(patch: list[dict[str, Any]]) -> bool:

@@ -1,4 +1,4 @@
-"""One process of Fairgate, with cables of its own to the API server and to Redis."""
+"""One process of Fairgate with its own proxies to the API server and to Redis."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from app.dev.fairgate import ops_url
-from app.dev.processes import Process, Processes, is_alive
-from app.dev.readiness import answers_ready
-from tests.faults.cable import Cable
+from app.devcluster.fairgate_install import ops_url
+from app.devcluster.processes import ChildProcess, Processes, is_alive
+from app.devcluster.readiness import answers_ready
 from tests.faults.clock import VARIABLE as CLOCK
+from tests.faults.tcp_proxy import Cable
 
 ANSWER_SECONDS = 2.0
 
 
 @dataclass(frozen=True)
 class Program:
-    """A process of one role. `listens` is the port of its webhook or API, of no use to others."""
+    """A process of one role. `listens` is the port of its webhook or API, if it has one."""
 
     role: str
-    process: Process
+    process: ChildProcess
     processes: Processes
     api: Cable
     redis: Cable
@@ -40,7 +40,7 @@ class Program:
 
     @property
     def identity(self) -> str:
-        """What it calls itself in the lease."""
+        """Its holder identity in the lease."""
         return self.process.environment["FAIRGATE_IDENTITY"]
 
     @property
@@ -49,7 +49,7 @@ class Program:
 
     @property
     def stopped(self) -> bool:
-        """Tell whether it stands still under SIGSTOP."""
+        """Return whether it is suspended by SIGSTOP."""
         try:
             status = Path(f"/proc/{self.pid}/stat").read_text()
         except OSError:
@@ -61,7 +61,7 @@ class Program:
         return self.processes.log(self.name)
 
     def kill(self, sign: int = signal.SIGKILL) -> None:
-        """End it, and return once it is gone."""
+        """Kill it; return after it has ended."""
         self.cont()
         self.processes.stop([self.process], sign)
 
@@ -71,26 +71,26 @@ class Program:
             os.kill(self.pid, sign)
 
     def stop(self) -> None:
-        """Let it stand still (SIGSTOP): its connections stay, it does nothing."""
+        """Suspend it (SIGSTOP). Its connections stay open."""
         self.send(signal.SIGSTOP)
 
     def cont(self) -> None:
-        """Let it go on."""
+        """Resume it."""
         self.send(signal.SIGCONT)
 
     def set_clock(self, shift: float) -> None:
-        """Set its time of day, in seconds from the right one; for a program with a `clock`."""
+        """Set its wall clock to an offset in seconds; requires a program with a `clock`."""
         file = Path(self.process.environment[CLOCK])
         draft = file.with_suffix(".new")
         draft.write_text(str(shift))
         draft.rename(file)
 
     def ready(self) -> bool:
-        """Tell whether it calls itself ready."""
+        """Return whether it reports itself ready."""
         return self.alive and not self.stopped and answers_ready(ops_url(self.process))()
 
     def lines(self, message: str = "") -> list[dict[str, Any]]:
-        """Return what it logged with this message, all of it without one; oldest first."""
+        """Return its log entries with this message, or all entries, oldest first."""
         found = []
         for line in self.log.read_text(errors="replace").splitlines():
             try:
@@ -102,7 +102,7 @@ class Program:
         return found
 
     def metric(self, name: str, label: str = "") -> float | None:
-        """Return the sum of a metric over the series that carry a label; None: no answer."""
+        """Return the sum of a metric over the series with a label; None if it does not answer."""
         if not self.alive or self.stopped:
             return None
         try:

@@ -1,6 +1,6 @@
-"""Much at once: pods that are created, and nodes that say that theirs have finished.
+"""Creates or finishes many pods at once.
 
-Nodes are played by KWOK, so that is who says it.
+KWOK simulates the nodes, so its user reports the status of the pods.
 """
 
 from __future__ import annotations
@@ -13,31 +13,36 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from app.dev.control_plane import ControlPlane
-from app.dev.nodes import KWOK_USER
-from tests.e2e.stage import Object
-from tests.faults.rig import Rig
-from tests.people import Person
+from app.devcluster.control_plane import ControlPlane
+from app.devcluster.nodes import KWOK_USER
+from tests.faults.fault_cluster import Rig
+from tests.support.cluster_driver import Object
+from tests.support.personas import Person
 
 AT_ONCE = 8
-SUCCEEDED = {"status": {"phase": "Succeeded"}}
+SUCCEEDED: Object = {"status": {"phase": "Succeeded"}}
 
 Call = tuple[str, str, object]
 """Method, path and body of a request."""
 
 
 def create(rig: Rig, namespace: str, pods: Sequence[Object]) -> float:
-    """Create pods as who may do anything, as fast as can be; return the seconds it took."""
+    """Create pods with administrator rights as fast as possible; return the seconds it took."""
     path = f"/api/v1/namespaces/{namespace}/pods"
     return _send(rig, rig.cluster.kubeconfig, [("POST", path, pod) for pod in pods])
 
 
 def finish(rig: Rig, pods: Sequence[Object]) -> float:
-    """Let pods succeed, as fast as can be; return the seconds it took."""
+    """Set pods to Succeeded as fast as possible; return the seconds it took."""
+    return report(rig, pods, SUCCEEDED)
+
+
+def report(rig: Rig, pods: Sequence[Object], status: Object) -> float:
+    """Report this status of pods as their nodes; return the seconds it took."""
     plan = ControlPlane.load(rig.cluster.folder, rig.cluster.processes).plan
     metas = [pod["metadata"] for pod in pods]
     paths = [f"/api/v1/namespaces/{m['namespace']}/pods/{m['name']}/status" for m in metas]
-    return _send(rig, plan.kubeconfig(KWOK_USER), [("PATCH", path, SUCCEEDED) for path in paths])
+    return _send(rig, plan.kubeconfig(KWOK_USER), [("PATCH", path, status) for path in paths])
 
 
 def _send(rig: Rig, kubeconfig: Path, calls: Sequence[Call]) -> float:

@@ -1,7 +1,7 @@
-"""Stands for a Kubernetes Service: leads new connections to those who call themselves ready.
+"""Imitates a Kubernetes Service: sends new connections to processes that report themselves ready.
 
-Like kube-proxy it does not look whether the chosen one answers, and leaves connections alone that
-stand already. Who is ready is found out by asking, as a kubelet does.
+Like kube-proxy, it does not check whether the chosen process answers, and it leaves existing
+connections alone. It polls readiness, as a kubelet does.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tests.faults.cable import Cable
-from tests.faults.rig import Rig
+from tests.faults.fault_cluster import Rig
+from tests.faults.tcp_proxy import Cable
 
 LOOK_SECONDS = 0.5
 HOST = "127.0.0.1"
@@ -22,17 +22,17 @@ Ready = Callable[[], bool]
 
 @dataclass
 class Endpoint:
-    """One process behind the Service: `cable` leads to it."""
+    """One process behind the Service, reached through `cable`."""
 
     cable: Cable
     is_ready: Ready
     is_in: bool = False
     left_at: float = 0.0
-    """When it was last taken out, by the monotonic clock."""
+    """When it was last removed, in monotonic time."""
 
 
 class Service:
-    """Decides where the front of a rig leads; use by `with`."""
+    """Chooses the target of a rig's webhook proxy; use with `with`."""
 
     def __init__(self, rig: Rig) -> None:
         self._rig = rig
@@ -64,7 +64,7 @@ class Service:
             cable.__exit__()
 
     def add(self, port: int, is_ready: Ready = lambda: True) -> Endpoint:
-        """Put a process behind the Service; it gets connections once it is ready."""
+        """Put a process behind the Service; it gets connections when it is ready."""
         endpoint = Endpoint(Cable(HOST, port).__enter__(), is_ready)
         with self._lock:
             self._endpoints.append(endpoint)
@@ -72,7 +72,7 @@ class Service:
         return endpoint
 
     def only(self, endpoint: Endpoint | None) -> None:
-        """Lead to this one alone, ready or not, and break what stands; None: as before."""
+        """Use only this process, ready or not, and close existing connections; None undoes it."""
         with self._lock:
             self._only = endpoint
             self._lead()

@@ -1,7 +1,7 @@
-"""A soak: random faults under load, from a seed, until the first violation or the time is up.
+"""A soak: random faults under load, from a seed, until the first violation or the end of time.
 
-`python -m tests.faults.soak --minutes 30 --seed 7`. The same seed plays the same plan. It goes by
-chapters, each of which ends with the observer's whole verdict, as every scenario does.
+`python -m tests.faults.soak --minutes 30 --seed 7`. The same seed gives the same plan. A soak
+consists of chapters, and each chapter ends with the observer's full verdict.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from app.dev import folder as folders
-from app.dev.cluster import Cluster
-from app.dev.interrupt import orderly
-from tests.faults.breakage import FAULTS
+from app.devcluster import state_dir as folders
+from app.devcluster.cluster import LocalCluster
+from app.devcluster.signals import orderly
+from tests.faults.actions import FAULTS
+from tests.faults.fault_cluster import Rig, open_rig
 from tests.faults.load import Load
-from tests.faults.rig import Rig, open_rig
 
 CHAPTER = 20
-"""Faults between two verdicts."""
+"""Faults per chapter."""
 
 LONG = 60.0
-"""Once a chapter a fault lasts so long: longer than every time-out there is."""
+"""Seconds of the one long fault per chapter. It is longer than every time-out."""
 
 LOAD = {"pods": 100_000, "rate": 4.0, "runtime": "3s", "gang_every": 25}
 HEAL_SECONDS = 180.0
@@ -38,7 +38,7 @@ COUNTED = ("pods", "released", "bound", "finished", "deleted", "epochs")
 
 @dataclass(frozen=True)
 class Step:
-    """One fault of the plan: how long it lasts, how long all is well afterwards, its numbers."""
+    """One fault of the plan: its duration, the pause after it, and its random numbers."""
 
     fault: str
     lasts: float
@@ -50,7 +50,7 @@ class Step:
 
 
 def plan(seed: int) -> Iterator[list[Step]]:
-    """Return the chapters of a seed, without end: every fault comes again after all others."""
+    """Yield the endless chapters of a seed. A fault repeats only after all others."""
     draw = random.Random(seed)
     deck: list[str] = []
     while True:
@@ -66,7 +66,7 @@ def plan(seed: int) -> Iterator[list[Step]]:
 
 
 class Violation(Exception):
-    """Something that must hold did not."""
+    """An invariant was violated."""
 
 
 class Soak:
@@ -79,7 +79,7 @@ class Soak:
         self.counts: Counter[str] = Counter()
 
     def play(self) -> None:
-        """Play chapter by chapter."""
+        """Play the chapters."""
         for number, chapter in enumerate(plan(self._seed), 1):
             folder = self._folder / f"chapter-{number}"
             folder.mkdir()
@@ -95,7 +95,7 @@ class Soak:
                 return
 
     def _populate(self) -> None:
-        """Two of each role that may have two, or more if faults left more."""
+        """Start two processes of each role that may have two. Keep more if faults left more."""
         for role in ("webhook", "controller"):
             while len(self._rig.of(role)) < 2:
                 self._rig.start(role)
@@ -141,12 +141,12 @@ class Soak:
 
 
 def main() -> int:
-    """Run a soak; 0 if nothing was violated, 1 otherwise."""
+    """Run a soak; return 0 if no invariant was violated, 1 otherwise."""
     told = _parser().parse_args()
     seed = told.seed if told.seed is not None else random.SystemRandom().randrange(10**6)
     print(f"seed {seed}, {told.minutes:g} minutes", flush=True)
     folder = Path(tempfile.mkdtemp(prefix=f"fairgate-soak-{seed}-"))
-    cluster = Cluster(folders.own_folder("soak"))
+    cluster = LocalCluster(folders.own_folder("soak"))
     began = time.monotonic()
     with orderly(), open_rig(cluster, folder) as rig:
         soak = Soak(rig, folder, seed, told.minutes)

@@ -1,4 +1,4 @@
-"""Starts one process of Fairgate as the local cluster would, but through cables of its own."""
+"""Starts one process of Fairgate as the local cluster would, but behind its own proxies."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from app.dev.cluster import Cluster
-from app.dev.ready import free_ports
-from tests.faults.cable import Cable
+from app.devcluster.cluster import LocalCluster
+from app.devcluster.readiness import free_ports
 from tests.faults.clock import VARIABLE as CLOCK
 from tests.faults.program import Program
+from tests.faults.tcp_proxy import Cable
 
 LEASE_SECONDS = 5
-"""The shortest is 3, at which a machine short of breath changes its leader by itself."""
+"""The minimum is 3, with which an overloaded machine changes its leader by itself."""
 
 TEST_BUILD = "tests.faults.fairgate"
 
 
 def start(
-    cluster: Cluster,
+    cluster: LocalCluster,
     role: str,
     number: int,
     to: Mapping[str, str],
@@ -29,14 +29,14 @@ def start(
     clock: bool,
     settings: Mapping[str, object],
 ) -> Program:
-    """Start a process; `to` has the URLs of the API server (api) and of Redis (redis).
+    """Start a process. `to` has the URLs of the API server (api) and of Redis (redis).
 
-    `breaks`: variables of the test build, which is started only if one is set, or for its `clock`.
+    `breaks` are variables of the test build, which is started only with these or with a `clock`.
     """
     api, redis = _cable(to["api"]), _cable(to["redis"])
     listens, ops = free_ports(2)
     mine: dict[str, object] = {
-        "redis_url": f"redis://127.0.0.1:{redis.port}/0",
+        "redis_url": _by_cable(to["redis"], redis),
         "ops_listen": f"127.0.0.1:{ops}",
         "identity": f"{role}-{number}",
     }
@@ -45,7 +45,7 @@ def start(
             mine["lease_seconds"] = LEASE_SECONDS
         case _:
             mine[f"{role}_listen"] = f"127.0.0.1:{listens}"
-            mine["aggregated_listen"] = ""  # one port for all would be taken
+            mine["aggregated_listen"] = ""  # a fixed port would already be in use
     more = {f"FAIRGATE_{name.upper()}": str(value) for name, value in (mine | settings).items()}
     more |= {name: value for name, value in breaks.items() if value}
     if clock:
@@ -65,6 +65,14 @@ def start(
 def _cable(url: str) -> Cable:
     to = urlsplit(url)
     return Cable(to.hostname or "", to.port or 0).__enter__()
+
+
+def _by_cable(url: str, cable: Cable) -> str:
+    """Return the URL of the same Redis through a proxy, password included."""
+    to = urlsplit(url)
+    caller = to.netloc.rpartition("@")[0]
+    where = f"127.0.0.1:{cable.port}"
+    return to._replace(netloc=f"{caller}@{where}" if caller else where).geturl()
 
 
 def _through(cable: Cable, kubeconfig: str, path: Path) -> str:

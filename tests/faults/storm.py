@@ -1,7 +1,7 @@
-"""A reverse proxy before the API server that answers some requests itself: 429, or 409.
+"""A reverse proxy before the API server that answers some requests itself with 429 or 409.
 
-What it forwards it forwards as it is, the caller's token included; what it refuses never arrives.
-In a thread of its own; whom it refuses is drawn from a seed.
+It forwards requests unchanged, with the caller's token. Refused requests never reach the API
+server. It runs in its own thread and chooses the refused requests from a seed.
 """
 
 from __future__ import annotations
@@ -18,15 +18,18 @@ from pathlib import Path
 import aiohttp
 from aiohttp import web
 
-from app.dev.certificates import Certificates
-from app.tls.issue import Authority
+from app.devcluster.certificates import Certificates
+from app.tls.certificate_authority import CertificateAuthority
 
 END_SECONDS = 10.0
 HOP_BY_HOP = {"connection", "transfer-encoding", "content-length", "content-encoding"}
 
 
 class Storm:
-    """Use by `with`; lead a cable to `port`. Calm until told `blow`; `refused` counts by status."""
+    """Use with `with`; route a proxy to `port`. `refused` counts by status.
+
+    It refuses writes only after `blow`.
+    """
 
     def __init__(self, server: str, pem: Certificates, folder: Path, seed: int) -> None:
         self.port = 0
@@ -53,7 +56,7 @@ class Storm:
         self._loop.close()
 
     def blow(self, chances: dict[int, float]) -> None:
-        """Answer writes by these statuses, each with its chance of 0 to 1; {} is calm."""
+        """Answer writes with these statuses, each with its probability from 0 to 1; {} stops it."""
         self._loop.call_soon_threadsafe(lambda: setattr(self, "_chances", chances))
 
     async def _open(self) -> None:
@@ -78,7 +81,7 @@ class Storm:
             task.cancel()
         await asyncio.gather(*rest, return_exceptions=True)
         for _ in range(5):
-            await asyncio.sleep(0)  # sockets are closed in the loop's next rounds
+            await asyncio.sleep(0)  # sockets are closed in later iterations of the loop
 
     async def _serve(self, request: web.Request) -> web.StreamResponse:
         if request.transport is not None:
@@ -120,7 +123,7 @@ class Storm:
 
 
 def _serving(pem: Certificates, folder: Path) -> ssl.SSLContext:
-    authority = Authority.load(
+    authority = CertificateAuthority.load(
         pem.certificate("cluster-ca").read_bytes(), pem.key("cluster-ca").read_bytes()
     )
     issued = authority.issue(

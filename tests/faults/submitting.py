@@ -1,7 +1,7 @@
-"""Plays timed jobs on a cluster as the people of a log, and tells what a watch saw as a timeline.
+"""Replays timed jobs on a cluster as the users of a log, and records a timeline from a watch.
 
-Every user has a client certificate of their own: who submitted what, the API server says. What
-comes out has the form of the simulator's, so that both are read by the same arithmetic.
+Every user has a client certificate, so the API server identifies the submitter. The timeline has
+the form of the simulator's, so that the same code evaluates both.
 """
 
 from __future__ import annotations
@@ -15,67 +15,68 @@ from typing import Any
 
 import msgspec
 
-from app import wire
 from app.core.errors import ClusterUnavailable
-from app.core.model import ANNOTATION_GANG, ANNOTATION_GANG_SIZE, Millis, UserName
+from app.core.model import Millis, UserName
+from app.core.well_known import ANNOTATION_GANG, ANNOTATION_GANG_SIZE
+from app.k8s_types import objects
 from app.kube.client import Client
-from app.sim.traces import DEVICE
-from app.sim.work import Moment, Step, Work
+from app.sim.cluster.workload import SimulatedWorkload, TimelineEntry, TimelineStep
+from app.sim.replay.trace_files import DEVICE
 from tests.faults.load import RUNTIME
 
 SILENCE = 120.0
 REQUEST_SECONDS = 30.0
 LABEL = "example.com/job"
 
-_change = msgspec.json.Decoder(wire.Change[wire.Pod])
-_page = msgspec.json.Decoder(wire.Page[wire.Bare])
+_change = msgspec.json.Decoder(objects.Change[objects.PodObject])
+_page = msgspec.json.Decoder(objects.ListPage[objects.Bare])
 
 
 class Diary:
-    """What a watch on pods says of jobs; `timeline` in the order seen.
+    """Job states from a watch on pods. `timeline` is in the order of observation.
 
-    A job of several pods is released when the last of its gates is gone, and ended with its last
-    pod.
+    A job of several pods is released when its last gate is gone, and ended when its last pod has
+    ended.
     """
 
-    def __init__(self, works: Sequence[Work]) -> None:
-        self.timeline: list[Moment] = []
+    def __init__(self, works: Sequence[SimulatedWorkload]) -> None:
+        self.timeline: list[TimelineEntry] = []
         self._works = {work.name: work for work in works}
         self._open: dict[str, set[str]] = {name: set() for name in self._works}
         self._over: dict[str, set[str]] = {name: set() for name in self._works}
 
-    def submitted(self, work: Work, at: Millis) -> None:
-        """Note that the pods of a job are being created."""
-        self.timeline.append(Moment(at, Step.SUBMITTED, work))
+    def submitted(self, work: SimulatedWorkload, at: Millis) -> None:
+        """Record that the pods of a job are being created."""
+        self.timeline.append(TimelineEntry(at, TimelineStep.SUBMITTED, work))
 
-    def hear(self, change: wire.Change[wire.Pod], at: Millis) -> str:
-        """Take one line of the watch in; return how far the watch has come."""
+    def hear(self, change: objects.Change[objects.PodObject], at: Millis) -> str:
+        """Process one line of the watch; return its resource version."""
         if change.type == "ERROR":
             raise ClusterUnavailable("the watch was ended by the API server")
         pod = change.object
         work = self._works.get((pod.metadata.labels or {}).get(LABEL, ""))
         if work is not None and change.type in ("ADDED", "MODIFIED"):
             if not pod.spec.scheduling_gates:
-                self._note(Step.RELEASED, work, pod.metadata.name, at)
+                self._note(TimelineStep.RELEASED, work, pod.metadata.name, at)
             if pod.status.phase in ("Succeeded", "Failed"):
-                self._note(Step.ENDED, work, pod.metadata.name, at)
+                self._note(TimelineStep.ENDED, work, pod.metadata.name, at)
         return pod.metadata.resource_version
 
-    def _note(self, step: Step, work: Work, pod: str, at: Millis) -> None:
-        pods = (self._open if step is Step.RELEASED else self._over)[work.name]
+    def _note(self, step: TimelineStep, work: SimulatedWorkload, pod: str, at: Millis) -> None:
+        pods = (self._open if step is TimelineStep.RELEASED else self._over)[work.name]
         if pod not in pods:
             pods.add(pod)
             if len(pods) == work.pods:
-                self.timeline.append(Moment(at, step, work))
+                self.timeline.append(TimelineEntry(at, step, work))
 
 
 async def play(
-    works: Sequence[Work], admin: Path, people: Mapping[UserName, Path], until: Millis
-) -> list[Moment]:
-    """Submit every job in its time; return the timeline seen until then.
+    works: Sequence[SimulatedWorkload], admin: Path, people: Mapping[UserName, Path], until: Millis
+) -> list[TimelineEntry]:
+    """Submit every job at its time; return the timeline at the end.
 
-    `admin` and `people` are kubeconfigs. A job that is not created is an error, and so is a watch
-    that breaks.
+    `admin` and `people` are kubeconfigs. A job that cannot be created and a broken watch are
+    errors.
     """
     diary = Diary(works)
     async with AsyncExitStack() as stack:
@@ -89,7 +90,7 @@ async def play(
         def now() -> Millis:
             return Millis(int((time.monotonic() - began) * 1000))
 
-        async def submit(work: Work) -> None:
+        async def submit(work: SimulatedWorkload) -> None:
             diary.submitted(work, now())
             path = f"/api/v1/namespaces/{work.tenant}/pods"
             for body in bodies(work):
@@ -107,8 +108,8 @@ async def play(
     return diary.timeline
 
 
-def bodies(work: Work) -> list[dict[str, Any]]:
-    """Return the pods of a job as their owner would write them."""
+def bodies(work: SimulatedWorkload) -> list[dict[str, Any]]:
+    """Return the pods of a job as a user would write them."""
     limits = {DEVICE: work.demand.get(DEVICE, 0)}
     container = {"name": "train", "image": "train", "resources": {"limits": limits}}
     notes = {RUNTIME: f"{work.duration}ms"}

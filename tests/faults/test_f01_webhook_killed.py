@@ -1,4 +1,4 @@
-"""F1 and F2: webhooks are killed or stand still, one of several or all, under load."""
+"""F1 and F2: one or all webhooks are killed or suspended under load."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from contextlib import ExitStack
 import pytest
 
 from app.core.errors import ClusterError
-from tests.e2e.stage import pod
 from tests.faults.creators import Creators, Tally
+from tests.faults.fault_cluster import Rig
 from tests.faults.program import Program
-from tests.faults.rig import Rig
 from tests.faults.service import Service
+from tests.support.cluster_driver import pod
 
 WORKERS, CROWD = 4, 8
 ASKED = "fairgate_admission_requests_total"
 
 
 def busy(rig: Rig, tally: Tally, more: int = 20) -> None:
-    """Wait until so many more creates have succeeded."""
+    """Wait until `more` additional creates have succeeded."""
     target = len(tally.created) + more
     rig.until("creates succeed", lambda: len(tally.created) >= target)
 
@@ -49,7 +49,7 @@ def test_f01_one_of_two_webhooks_killed_costs_a_few_creates(rig: Rig) -> None:
     rig.took("creates", len(load.created))
     assert refused == load.refused
     assert not load.ungated
-    # A connection that was under way may end late; whoever asks anew is led to the other.
+    # An existing connection may fail late. A new request reaches the other webhook.
     assert [each for each in refused if each.at > endpoint.left_at] == []
 
 
@@ -89,7 +89,7 @@ def test_f02_without_webhooks_device_pods_are_refused_and_all_others_are_not(
     rig.took(f"{way}: until pods were held again", first - healed_at)
     rig.took(f"{way}: device pods refused", len(gpu.tally.refused))
     rig.took(f"{way}: p99 of other calls", cpu.tally.p99())
-    # Each refusal says whose webhook it was.
+    # Each refusal names the webhook.
     assert all('webhook "hold.fairgate.io"' in each.said for each in gpu.tally.refused)
     assert not [e for e in gpu.tally.begun_after(harmed_at) if e.ended < healed_at]
     assert not gpu.tally.ungated

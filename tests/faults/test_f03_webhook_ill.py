@@ -1,4 +1,4 @@
-"""F3: the webhook is slow, or answers what it should not. Never is a device pod let in ungated."""
+"""F3: the webhook is slow or gives invalid answers. Device pods always get a gate."""
 
 from __future__ import annotations
 
@@ -10,24 +10,25 @@ from contextlib import ExitStack, contextmanager
 import pytest
 
 from app.core.errors import ClusterError
-from tests.e2e.stage import gates, name_of, pod
 from tests.faults.creators import Creators, Tally
+from tests.faults.fault_cluster import Rig
 from tests.faults.keeping import kept
-from tests.faults.liar import LIES, Liar
-from tests.faults.rig import Rig
+from tests.faults.rogue_webhook import LIES, Liar
+from tests.support.cluster_driver import gates, name_of, pod
 
 WORKERS = 6
 TIMEOUT = 5.0
-"""Seconds that the API server waits for a webhook, as the chart has it."""
+"""Seconds that the API server waits for a webhook, as in the chart."""
 
 SLOW, TOO_SLOW = 0.5, 3.0
-"""Seconds each way: an answer within the timeout, also where a connection must be made first, which
-takes two round trips and more; and one beyond it."""
+"""Delay in seconds per direction. SLOW answers within the timeout even with a new connection (two
+round trips and more); TOO_SLOW does not.
+"""
 
 
 @contextmanager
 def beside(rig: Rig) -> Iterator[Tally]:
-    """CPU pods are created and read all the while; none of that may fail."""
+    """Create and read CPU pods continuously. These requests must not fail."""
     namespace = rig.stage.namespace("f03-cpu")
     with Creators(rig.cluster.kubeconfig, namespace, gpus=0, workers=2) as others:
         yield others.tally
@@ -68,7 +69,7 @@ def test_f03_a_webhook_slower_than_its_timeout_holds_up_nobody_but_device_pods(r
 
 @pytest.fixture
 def liar(rig: Rig) -> Iterator[Liar]:
-    """A liar in the place of the webhook, with its certificate."""
+    """Replace the webhook by a `Liar` with the same certificate."""
     secret = asyncio.run(kept(rig))
     with ExitStack() as stack:
         liar = stack.enter_context(Liar(secret.data["tls.crt"], secret.data["tls.key"]))

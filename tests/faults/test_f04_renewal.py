@@ -13,16 +13,16 @@ import pytest
 
 from app.core.errors import ClusterError
 from app.kube.client import Client
-from app.ports import Secret
-from tests.e2e.stage import gates, pod
+from app.ports.cluster import SecretData
+from tests.faults.fault_cluster import Rig
 from tests.faults.keeping import LIFE, admin, keep, kept
 from tests.faults.program import Program
-from tests.faults.rig import Rig
+from tests.support.cluster_driver import gates, pod
 
 SETTLE = 5
 PATIENCE = 200.0
 UNTIL_DUE = timedelta(seconds=45)
-"""From the making of the certificate: until Fairgate serves, and creates are under way."""
+"""Time from the creation of the certificate until Fairgate serves and creates are running."""
 
 CREATORS = 4
 HOOKS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/fairgate"
@@ -39,7 +39,7 @@ class Aged:
 
 @pytest.fixture
 def aged(rig: Rig) -> Aged:
-    """Fairgate serves with a certificate of which two thirds have nearly passed."""
+    """Start Fairgate with a certificate shortly before two thirds of its life have passed."""
     settings = {"tls_settle_seconds": SETTLE, "tls_days": LIFE.days}
     rig.stage.namespace(NAMESPACE)
     for webhook in rig.of("webhook"):
@@ -50,7 +50,7 @@ def aged(rig: Rig) -> Aged:
 
 
 class Load:
-    """Creates GPU pods without a pause, and shakes hands as an API server that is a bit late."""
+    """Creates GPU pods continuously, and makes TLS handshakes like an API server with a delay."""
 
     def __init__(self, rig: Rig, client: Client) -> None:
         self._client = client
@@ -61,7 +61,7 @@ class Load:
         self.failures: list[str] = []
 
     async def create(self, name: str) -> None:
-        """Create one pod after the other, for ever."""
+        """Create pods one after another without end."""
         number = 0
         while True:
             number += 1
@@ -76,7 +76,7 @@ class Load:
                 self.failures.append("created without the gate")
 
     async def greet(self) -> None:
-        """Shake hands, for ever, with the trust that was published a moment before."""
+        """Make handshakes without end, with the CAs published a moment before."""
         while True:
             trusted = await self.published()
             await asyncio.sleep(SETTLE / 5)
@@ -93,7 +93,7 @@ class Load:
         return base64.b64decode(bundle).decode()
 
     async def served(self, trusted: str) -> str:
-        """Return the certificate the webhook shows to its API server. Raises OSError."""
+        """Return the certificate that the webhook presents to its API server. Raises OSError."""
         context = ssl.create_default_context(cadata=trusted)
         own = self._pki / "kube-apiserver-webhook-client"
         context.load_cert_chain(f"{own}.crt", f"{own}.key")
@@ -140,8 +140,8 @@ async def test_f04_certificate_and_ca_change_and_no_create_is_refused(aged: Aged
     assert LIFE.total_seconds() - 600 < left <= LIFE.total_seconds()
 
 
-async def watch_the_change(rig: Rig, load: Load, before: Secret) -> list[str]:
-    """Return the stages the Secret went through, once the old CA is published no more."""
+async def watch_the_change(rig: Rig, load: Load, before: SecretData) -> list[str]:
+    """Return the stages of the Secret until the old CA is no longer published."""
     seen: list[str] = []
     done_at = 0
     while not done_at or load.created < done_at:
@@ -155,7 +155,7 @@ async def watch_the_change(rig: Rig, load: Load, before: Secret) -> list[str]:
         if stage and stage not in seen:
             seen.append(stage)
         if stage == "dropped" and not done_at and count(await load.published()) == 1:
-            # And still afterwards: the API server has made connections of the new trust.
+            # Creates still succeed after the API server has connected with the new CA.
             done_at = load.created + 100
         await asyncio.sleep(0.1)
     assert load.created > 200

@@ -1,4 +1,4 @@
-"""F4: webhooks are restarted one by one; their certificate changes, or ends."""
+"""F4: webhooks are restarted one by one; their certificate changes or expires."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import time
 from datetime import timedelta
 
 from tests.faults.creators import Creators
+from tests.faults.fault_cluster import Rig
 from tests.faults.keeping import LIFE, keep
 from tests.faults.program import Program
-from tests.faults.rig import Rig
 from tests.faults.service import Service
 
 WORKERS = 4
 DRAIN = 10
-"""Seconds; longer than it takes the Service to find out, on a busy machine too."""
+"""Seconds. Longer than the Service needs to notice, even on a busy machine."""
 
 EXPIRY = "fairgate_certificate_expiry_seconds"
 ENDED = "certificate has expired or is not yet valid"
@@ -26,7 +26,7 @@ def test_f04_a_rolling_restart_refuses_no_create(rig: Rig) -> None:
     rig.start("controller")
     for _ in range(2):
         rig.start("webhook", drain_seconds=DRAIN)
-    rig.of("webhook")[0].kill()  # the one of the rig, which does not drain
+    rig.of("webhook")[0].kill()  # the webhook of the `Rig`, which does not drain
     with (
         Service(rig) as service,
         Creators(rig.cluster.kubeconfig, namespace, workers=WORKERS) as load,
@@ -64,7 +64,7 @@ def test_f04_a_certificate_that_ended_meanwhile_fails_closed_and_is_replaced(rig
 
 
 def test_f04_a_certificate_that_ends_in_use_fails_closed_and_is_replaced(rig: Rig) -> None:
-    """Its renewal is late, because the API server cannot be reached."""
+    """Its renewal is late, because the API server is unreachable."""
     namespace = rig.stage.namespace("f04-ends")
     rig.start("controller")
     for webhook in rig.of("webhook"):
@@ -74,7 +74,7 @@ def test_f04_a_certificate_that_ends_in_use_fails_closed_and_is_replaced(rig: Ri
     webhook.api.cut()
     with Creators(rig.cluster.kubeconfig, namespace, workers=WORKERS) as load:
         rig.until("it has ended", lambda: _left(webhook) < 0)
-        rig.front.drop()  # connections that stand are not judged again
+        rig.front.drop()  # existing connections are not checked again
         ended_at = time.monotonic()
         rig.until("all are refused", lambda: len(load.tally.refused) > 2 * WORKERS)
         assert load.tally.begun_after(ended_at) == []

@@ -1,17 +1,17 @@
-"""F6: the leader is killed at every point of a release; the next one settles what it left."""
+"""F6: the leader is killed at every point of a release; the next leader settles open releases."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.e2e.stage import pod, stamp
+from tests.faults.fault_cluster import GPUS, Rig
 from tests.faults.points import POINTS
-from tests.faults.rig import GPUS, Rig
+from tests.support.cluster_driver import pod, stamp
 
 
 @pytest.mark.parametrize("point", POINTS)
 def test_f06_what_a_killed_leader_left_open_is_settled_by_the_next(rig: Rig, point: str) -> None:
-    """Two leaders in a row die, one with many releases under way, one with its very first."""
+    """Two leaders in a row die: one with many releases under way, one at its first release."""
     first = rig.start("controller", crash_at=f"{point}:9")
     rig.until("the first leads", lambda: rig.leader() is first)
     second = rig.start("controller", crash_at=point)

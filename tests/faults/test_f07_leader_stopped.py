@@ -1,17 +1,17 @@
-"""F7: the leader stands still between its last look at the lease and its patch, then goes on.
+"""F7: the leader is suspended between its last check of the lease and its patch, then resumed.
 
-What is awaited stands for the 60 s: the next leader leads, has settled what it found, and has
-released or fenced the pod whose patch is still to come.
+The tests wait for events and not for 60 s. The next leader leads, has settled open releases, and
+has released or fenced the pod before the late patch arrives.
 """
 
 from __future__ import annotations
 
 import json
 
-from app.core.admission.gate import fenced
-from tests.e2e.stage import pod, stamp, tenant
+from app.core.release_patch import fenced
+from tests.faults.fault_cluster import Rig
 from tests.faults.program import Program
-from tests.faults.rig import Rig
+from tests.support.cluster_driver import pod, stamp, tenant
 
 
 def stopped_before_a_patch(rig: Rig, namespace: str) -> Program:
@@ -25,7 +25,7 @@ def stopped_before_a_patch(rig: Rig, namespace: str) -> Program:
 
 
 def refused_patches(rig: Rig, name: str) -> int:
-    """Return how many patches of a pod the API server refused."""
+    """Return the number of patches of a pod that the API server refused."""
     log = rig.cluster.audit_log.read_text().splitlines()
     entries = (json.loads(line) for line in log if '"patch"' in line and "objectRef" in line)
     return sum(
@@ -66,7 +66,7 @@ def test_f07_stale_patch_does_nothing_to_what_the_next_leader_released(rig: Rig)
 
 
 def goes_on(rig: Rig, old: Program, new: Program, name: str) -> None:
-    """Let the old leader go on, and wait until its patch was refused and it follows."""
+    """Resume the old leader, and wait until its patch was refused and it follows."""
     refused = refused_patches(rig, name)
     old.cont()
     rig.until("the stale patch was refused", lambda: refused_patches(rig, name) > refused)

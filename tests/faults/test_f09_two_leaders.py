@@ -1,4 +1,4 @@
-"""F9: the lease is edited, given away or deleted under a leader; epochs never go back."""
+"""F9: the lease is edited, given away or deleted under a leader; epochs never decrease."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import time
 from collections.abc import Callable
 
 from app.core.errors import ClusterRefused
+from tests.faults.fault_cluster import Rig
 from tests.faults.program import Program
-from tests.faults.rig import Rig
 
 LEASE = "/apis/coordination.k8s.io/v1/namespaces/fairgate-system/leases/fairgate-controller"
 
 
 def edit(rig: Rig, holder: str) -> None:
-    """Write another holder into the lease, whatever was there."""
+    """Write another holder into the lease."""
     with rig.admin() as api:
         while True:
             lease = api.call("GET", LEASE)

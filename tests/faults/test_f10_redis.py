@@ -1,4 +1,4 @@
-"""F10: whatever befalls Redis costs a pause; then it equals a recount, and nothing counts twice."""
+"""F10: a fault of Redis causes a pause. Then Redis equals a recount without double counting."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import asyncio
 import contextlib
 from collections.abc import Iterator
 
-from tests.e2e.test_faults import differences
 from tests.faults.crowd import Crowd
+from tests.faults.fault_cluster import Rig
 from tests.faults.program import Program
-from tests.faults.rig import Rig
-from tests.redis_process import RIGHTS
+from tests.support.redis import RIGHTS
+from tests.support.usage_differences import differences
 
 ROOM = 2
 PASSWORD = "s3cret-of-redis"
@@ -30,7 +30,7 @@ def test_f10_a_redis_that_is_killed_emptied_or_set_back_is_rebuilt(rig: Rig) -> 
 
     def set_back() -> None:
         server.save()
-        crowd.leave(ROOM)  # writes that the snapshot does not hold
+        crowd.leave(ROOM)  # writes after the snapshot
         crowd.until_full()
         server.kill()
         crowd.leave(ROOM)
@@ -61,7 +61,7 @@ def test_f10_a_redis_that_refuses_writes_pauses_releases(rig: Rig) -> None:
         ("evicting", evicting, "set it to noeviction"),
     ):
         with refusing(rig):
-            if name == "evicting":  # looked at where it matters: before anything relies on it
+            if name == "evicting":  # checked before any component relies on it
                 rig.redis_server.flush()
             crowd.leave(ROOM)
             pauses(rig, leader, crowd, words)
@@ -88,9 +88,9 @@ def test_f10_a_user_of_few_rights_suffices_and_its_password_is_not_told(rig: Rig
             server.execute_command("ACL", "SETUSER", "fairgate", *RIGHTS.split(), f">{PASSWORD}")
 
     allow()
-    url = rig.redis_url.replace("//", f"//fairgate:{PASSWORD}@")
+    url = f"redis://fairgate:{PASSWORD}@{rig.redis_url.rpartition('@')[2]}"
     leader, crowd = full(rig, "f10-rights", redis_url=url, log_level="debug")
-    rig.redis_server.restart()  # it knows no such user now
+    rig.redis_server.restart()  # the restarted server has no such user
     crowd.leave(ROOM)
     pauses(rig, leader, crowd, "does not let us in")
     allow()
@@ -106,7 +106,7 @@ def full(rig: Rig, team: str, **settings: object) -> tuple[Program, Crowd]:
 
 
 def pauses(rig: Rig, leader: Program, crowd: Crowd, words: str = "") -> None:
-    """Wait until the leader says why it pauses; it still leads, and releases nothing."""
+    """Wait until the leader reports the reason of a pause. It still leads, but releases no pod."""
     waiting = crowd.held()
 
     def said() -> bool:

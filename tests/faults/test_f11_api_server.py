@@ -1,16 +1,16 @@
-"""F11: the API server and its etcd die, stand still, forget; a watch goes dead without a sign."""
+"""F11: the API server and etcd die, stop, or lose history; a watch goes silent."""
 
 from __future__ import annotations
 
 import base64
 import time
 
-from app.dev.api import Api
-from app.dev.control_plane import ControlPlane
-from app.dev.flags import HOST
+from app.devcluster.api_client import SetupClient
+from app.devcluster.component_flags import HOST
+from app.devcluster.control_plane import ControlPlane
 from tests.faults.crowd import FITTING, Crowd
+from tests.faults.fault_cluster import Rig
 from tests.faults.program import Program
-from tests.faults.rig import Rig
 
 ROOM = 4
 STOPPED_SECONDS = 30.0
@@ -52,7 +52,7 @@ def test_f11_what_a_stopped_api_server_commits_late_is_found(rig: Rig) -> None:
 
 
 def test_f11_a_history_that_was_compacted_is_listed_again(rig: Rig) -> None:
-    leader = rig.start("controller", lease_seconds=60)  # it leads on: nothing else lists anew
+    leader = rig.start("controller", lease_seconds=60)  # it keeps leading: no other relist
     crowd = Crowd(rig, "f11-compacted", 40)
     crowd.until_full()
     known = len(leader.lines(STALE))
@@ -60,7 +60,7 @@ def test_f11_a_history_that_was_compacted_is_listed_again(rig: Rig) -> None:
     crowd.leave(ROOM)
     crowd.join(8, prefix="q")
     forget(rig)
-    rig.api_server.kill()  # its own memory of the history goes with it
+    rig.api_server.kill()  # its watch cache is lost too
     rig.api_server.start()
     rig.until("the API server is back", lambda: len(crowd.held()) > 0)
     leader.api.mend()
@@ -87,10 +87,10 @@ def leads(program: Program) -> bool:
 
 
 def forget(rig: Rig) -> None:
-    """Let etcd drop all of its history."""
+    """Compact the entire history of etcd."""
     plan = ControlPlane.load(rig.cluster.folder, rig.cluster.processes).plan
     pem = plan.certificates
-    with Api(
+    with SetupClient(
         f"https://{HOST}:{plan.ports.etcd}",
         pem.certificate("etcd-ca"),
         pem.certificate("etcd-client"),

@@ -1,4 +1,4 @@
-"""F12: the API server answers 429 or 409 to most writes: we wait, and the order stays."""
+"""F12: the API server answers 429 or 409 to most writes. Releases are retried in order."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from collections.abc import Iterator
 
 import pytest
 
-from app.dev.control_plane import ControlPlane
-from tests.e2e.stage import Object, gates, name_of, pod
-from tests.faults.rig import Rig
+from app.devcluster.control_plane import ControlPlane
+from tests.faults.fault_cluster import Rig
 from tests.faults.storm import Storm
+from tests.support.cluster_driver import Object, gates, name_of, pod
 
 SEED = 12
 WEIGHTS = {"a": "1", "b": "2", "c": "4"}
 PODS_EACH = 4
 SLOTS = 4
 STORM = {429: 0.2, 409: 0.2}
-"""Chances; more, and a pod may run out of tries, rest, and let another go before it."""
+"""Probabilities. Higher values may exhaust a pod's retries, so that another pod goes first."""
 
 
 @pytest.fixture
@@ -39,16 +39,16 @@ def test_f12_storms_delay_releases_and_keep_their_order(rig: Rig, storm: Storm) 
     for status in STORM:
         assert storm.refused[status] > 1
         rig.took(f"refused by {status} (writes)", storm.refused[status])
-    leader.kill()  # it hangs on the storm, which ends here
+    leader.kill()  # it waits for the storm, which ends here
 
 
 def releases(rig: Rig, name: str, storm: Storm, chances: dict[int, float]) -> list[str]:
-    """Let three teams' pods, a node each, through a pool of four nodes.
+    """Release the pods of three teams, one node each, in a pool of four nodes.
 
-    Returns who went when, as team and place in its queue.
+    Returns the order of releases as team and queue position.
 
-    The first four go together, so their order is not told. Afterwards one leaves at a time. The
-    storm blows from when all wait until all are gone.
+    The first four are released together, so their order is not checked. Afterwards, one pod leaves
+    at a time. The storm lasts from the time when all pods wait until all are gone.
     """
     wall = rig.stage.namespace(f"{name}-wall")
     rig.stage.apply(wall, *(pod(f"wall-{n}", 8) for n in range(SLOTS)))
@@ -76,7 +76,7 @@ def releases(rig: Rig, name: str, storm: Storm, chances: dict[int, float]) -> li
 
 
 def ranked(rig: Rig, name: str) -> dict[str, str]:
-    """Return each pod's team and place in its queue: by age, which is told in seconds, and uid."""
+    """Return the team and queue position of each pod: by age in whole seconds, then by uid."""
     queues: dict[str, list[tuple[str, str, str]]] = {}
     for each in teams_pods(rig, name):
         about = each["metadata"]
@@ -90,7 +90,7 @@ def ranked(rig: Rig, name: str) -> dict[str, str]:
 
 
 def known(rig: Rig, name: str) -> Iterator[bool]:
-    """Tell for each team whether the leader counts all of its pods as waiting."""
+    """Return for each team whether the leader counts all of the team's pods as waiting."""
     leader = rig.leader()
     for team in WEIGHTS:
         label = f'tenant="{name}-{team}"'
@@ -98,12 +98,12 @@ def known(rig: Rig, name: str) -> Iterator[bool]:
 
 
 def past(rig: Rig, name: str) -> set[str]:
-    """Return who is past the gate now."""
+    """Return the released pods."""
     return {name_of(p) for p in teams_pods(rig, name) if not gates(p)}
 
 
 def leaves(rig: Rig, name: str, who: str) -> None:
-    """Let one pod end."""
+    """End one pod."""
     space = f"{name}-{who.partition('-')[0]}"
     with rig.admin() as api:
         api.call("DELETE", f"/api/v1/namespaces/{space}/pods/{who}", {"gracePeriodSeconds": 0})

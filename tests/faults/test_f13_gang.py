@@ -1,13 +1,13 @@
-"""F13: the leader dies in the middle of a gang; the gang is completed, and never left half."""
+"""F13: the leader dies while it releases a gang. The next leader completes the gang."""
 
 from __future__ import annotations
 
-from app.core.model import ANNOTATION_GANG, ANNOTATION_GANG_SIZE
-from app.dev.options import Options
-from tests.e2e.stage import Object, pod
-from tests.faults.rig import Rig
+from app.core.well_known import ANNOTATION_GANG, ANNOTATION_GANG_SIZE
+from app.devcluster.cluster_options import ClusterOptions
+from tests.faults.fault_cluster import Rig
+from tests.support.cluster_driver import Object, pod
 
-OPTIONS = Options(nodes=4, gpus=16, fairgate=False)
+OPTIONS = ClusterOptions(nodes=4, gpus=16, fairgate=False)
 SIZE = 64
 PATCHES = 20
 
@@ -19,7 +19,7 @@ def member(name: str) -> Object:
 
 
 def die_half_way(rig: Rig, ours: str) -> int:
-    """Let a leader die in the middle of a gang; return how much of it was released."""
+    """Kill a leader in the middle of a gang; return the number of released pods."""
     leader = rig.start("controller", crash_at=f"after_patch:{PATCHES}")
     rig.until("it leads", lambda: rig.leader() is leader)
     rig.stage.apply(ours, *(member(f"m-{number}") for number in range(SIZE)))
@@ -40,7 +40,7 @@ def test_f13_gang_is_completed_before_anybody_else_is_released(rig: Rig) -> None
 
 
 def test_f13_gang_with_a_member_deleted_half_way_is_completed(rig: Rig) -> None:
-    """What was held goes where the others run, and the replacement of the lost member too."""
+    """The held pods are released next to the running ones, and so is the replacement."""
     ours = rig.stage.namespace("f13-deleted")
     half = die_half_way(rig, ours)
     rig.stage.delete(ours, rig.stage.held(ours)[0])
@@ -52,7 +52,7 @@ def test_f13_gang_with_a_member_deleted_half_way_is_completed(rig: Rig) -> None:
 
 
 def test_f13_gang_whose_members_all_fit_no_more_is_not_begun(rig: Rig) -> None:
-    """Half of a gang is never released, however much room there is for half of it."""
+    """A gang is never released in part, even if half the gang would fit."""
     ours, others = rig.stage.namespace("f13-large"), rig.stage.namespace("f13-small")
     leader = rig.start("controller")
     rig.until("it leads", lambda: rig.leader() is leader)

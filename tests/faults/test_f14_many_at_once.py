@@ -1,4 +1,4 @@
-"""F14: many pods finish at once, or are deleted while they are held, or by force."""
+"""F14: many pods finish at once, or are deleted while held, or by force."""
 
 from __future__ import annotations
 
@@ -8,32 +8,32 @@ from pathlib import Path
 
 import pytest
 
-from app.dev import folder as folders
-from app.dev.cluster import Cluster
-from app.dev.nodes import GPU, NodeGroup
-from app.dev.options import Options
-from app.dev.tools import Tools
-from tests.e2e.stage import Object, pod
+from app.devcluster import state_dir as folders
+from app.devcluster.binaries import Tools
+from app.devcluster.cluster import LocalCluster
+from app.devcluster.cluster_options import ClusterOptions
+from app.devcluster.nodes import GPU, NodeGroup
 from tests.faults.conftest import judged
-from tests.faults.rig import Rig, open_rig
+from tests.faults.fault_cluster import Rig, open_rig
 from tests.faults.rush import create, finish
+from tests.support.cluster_driver import Object, pod
 
 MANY = 500
-"""Pods that run. Ten times as many take two cores many minutes, and show nothing more."""
+"""Running pods. Ten times as many take many minutes on two cores, without a different result."""
 HELD = 1000
 BIG = NodeGroup("big", 4, {"cpu": "2000", "memory": "4Ti", "pods": "400", GPU: str(MANY // 4)})
 LONG = 240.0
 LEASE_SECONDS = 15
-"""As in production: a short lease ends by itself on a machine this busy."""
+"""As in production. A short lease expires by itself on a machine under this load."""
 GLANCE_SECONDS = 2.0
-"""Between lists of all pods, which cost the API server most."""
+"""Seconds between lists of all pods, the most expensive requests for the API server."""
 
 
 @pytest.fixture(scope="module")
 def big_rig(cluster_tools: Tools, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
-    options = Options(groups=(BIG,), fairgate=False)
+    options = ClusterOptions(groups=(BIG,), fairgate=False)
     with open_rig(
-        Cluster(folders.own_folder("big-rig")), tmp_path_factory.mktemp("big"), options
+        LocalCluster(folders.own_folder("big-rig")), tmp_path_factory.mktemp("big"), options
     ) as rig:
         yield rig
 
@@ -45,7 +45,7 @@ def big(
     tmp_path: Path,
     record_property: Callable[[str, object], None],
 ) -> Iterator[Rig]:
-    """Four nodes that carry `MANY` pods of one GPU together."""
+    """Four nodes that together fit `MANY` pods of one GPU."""
     yield from judged(big_rig, request, tmp_path, record_property)
 
 
@@ -103,12 +103,12 @@ def test_f14_many_finish_at_once_and_are_never_queued_again(big: Rig) -> None:
 
 
 def work(rig: Rig, namespace: str, name: str, count: int, gpus: int = 1) -> float:
-    """Create so many pods; return the seconds it took."""
+    """Create this number of pods; return the seconds it took."""
     return create(rig, namespace, [pod(f"{name}-{number}", gpus) for number in range(count)])
 
 
 def glance(true: Callable[[], bool]) -> Callable[[], bool]:
-    """Ask only now and then; in between it is not true."""
+    """Evaluate the condition only at intervals; in between it counts as false."""
     asked = [0.0]
 
     def is_true() -> bool:
@@ -147,7 +147,7 @@ def waiting(rig: Rig) -> int:
 
 
 def total(rig: Rig, table: str, counts: Callable[[bytes], bool]) -> int:
-    """Sum a table of the complete state in Redis."""
+    """Return the sum of a table of the complete state in Redis."""
     with rig.redis_server.client() as redis:
         generation = redis.hget("fairgate:{default}:state", "generation")
         if generation is None:

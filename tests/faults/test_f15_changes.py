@@ -1,6 +1,6 @@
-"""F15: weights, limits, tenants, pools and nodes change in mid-flight; the next decision obeys.
+"""F15: weights, limits, tenants, pools and nodes change under load; the next decision uses them.
 
-Nothing that runs is evicted by any of it.
+No running pod is evicted by these changes.
 """
 
 from __future__ import annotations
@@ -8,17 +8,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from app.dev.nodes import GPU, create_nodes
-from tests.e2e.stage import Object, name_of, pod, tenant
-from tests.faults.rig import GPUS, SMALL, Rig
+from app.devcluster.nodes import GPU, create_nodes
+from tests.faults.fault_cluster import GPUS, SMALL, Rig
 from tests.faults.rush import finish
+from tests.support.cluster_driver import Object, name_of, pod, tenant
 
 LEASE_SECONDS = 15
 LEFT, RIGHT = ("gpu-node-0", "gpu-node-1"), ("gpu-node-2", "gpu-node-3")
 
 
 class Scene:
-    """Two teams with more work than there is room; a pod takes one GPU."""
+    """Two teams with more pods than free capacity; a pod uses one GPU."""
 
     def __init__(self, rig: Rig, backlog: int) -> None:
         self.rig = rig
@@ -28,11 +28,11 @@ class Scene:
             rig.stage.namespace(team)
             rig.stage.tenant(team, "1", team)
             rig.stage.apply(team, *(pod(f"w-{number}") for number in range(backlog)))
-        rig.start("controller", lease_seconds=LEASE_SECONDS)  # both wait before anybody leads
+        rig.start("controller", lease_seconds=LEASE_SECONDS)  # both wait before a leader exists
         self.until("the pool is full", a=GPUS // 2, b=GPUS // 2)
 
     def say(self, team: str, weight: str = "1", **spec: object) -> None:
-        """Change a Tenant; return once the leader knows."""
+        """Change a Tenant; return after the leader has received the change."""
         self.rig.stage.apply("default", tenant(team, weight, team, **spec))
         self.known("tenant", team)
 
@@ -59,7 +59,7 @@ class Scene:
         finish(self.rig, pods)
 
     def until(self, what: str, **count: int) -> None:
-        """Wait until so many of each team run."""
+        """Wait until each team has this number of running pods."""
 
         def is_so() -> bool:
             return all(len(self.running(team)) == number for team, number in count.items())
@@ -188,7 +188,7 @@ def side(name: str, **spec: object) -> Object:
 
 @contextmanager
 def sides(scene: Scene) -> Iterator[None]:
-    """Two pools of two nodes each, while it lasts."""
+    """Two pools of two nodes each, until the end of the block."""
     kubectl = scene.rig.cluster.kubectl
     for name, nodes in (("left", LEFT), ("right", RIGHT)):
         kubectl("label", "node", *nodes, f"side={name}")

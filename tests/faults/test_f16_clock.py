@@ -1,4 +1,4 @@
-"""F16: the time of day jumps by an hour, for one process or for another; nothing depends on it."""
+"""F16: the wall clock of one process jumps by an hour. No behaviour depends on it."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from typing import Any
 
 from app.core.errors import ClusterError
-from tests.e2e.stage import Object, name_of, pod, released_in_order
+from tests.faults.fault_cluster import GPUS, Rig
 from tests.faults.program import Program
-from tests.faults.rig import GPUS, Rig
+from tests.support.cluster_driver import Object, name_of, pod, released_in_order
 
 HOUR = 3600.0
 WORK = 8
@@ -41,7 +41,7 @@ def test_f16_clock_steps_change_neither_the_leader_nor_the_order(rig: Rig) -> No
 
 
 def test_f16_clock_step_back_keeps_no_refused_pod_waiting(rig: Rig) -> None:
-    """Who is refused rests for some seconds; a step back must not make an hour of them."""
+    """A refused pod backs off for some seconds. A clock step back must not make it an hour."""
     leader = rig.start("controller", clock=True)
     ours = rig.stage.namespace("f16-rests")
     rig.until("it leads", lambda: rig.leader() is leader)
@@ -55,7 +55,7 @@ def test_f16_clock_step_back_keeps_no_refused_pod_waiting(rig: Rig) -> None:
 
 
 def set_clocks(leader: Program, standby: Program, number: int) -> None:
-    """An hour on, an hour back, and right again; the standby's the other way round."""
+    """Move the clock an hour forward, an hour back, and reset it; the standby's in reverse."""
     shift = (HOUR, -HOUR, 0.0)[number % 3]
     leader.set_clock(shift)
     standby.set_clock(-shift)
@@ -71,7 +71,7 @@ def age(item: Object) -> tuple[str, str]:
 
 @contextmanager
 def forbidden(rig: Rig, namespace: str) -> Iterator[None]:
-    """Let nobody update a pod of a namespace that asks for GPUs."""
+    """Forbid all updates of pods with GPU requests in a namespace."""
     rule = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["UPDATE"]}
     policy = {
         "matchConstraints": {
@@ -98,7 +98,7 @@ def document(kind: str, name: str, spec: Any) -> Object:
 
 
 def is_forbidden(rig: Rig, namespace: str) -> bool:
-    word = f"tried={time.monotonic()}"  # another one each time, or nothing is sent
+    word = f"tried={time.monotonic()}"  # a new value each time, else no patch is sent
     try:
         rig.cluster.kubectl("label", "pod", "trial", "-n", namespace, "--overwrite", word)
     except ClusterError:

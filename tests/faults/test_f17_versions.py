@@ -1,4 +1,4 @@
-"""F17: an upgrade to a version with another layout of Redis, and back; never two writers."""
+"""F17: an upgrade to a version with another Redis layout, and back; never two writers."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import signal
 from redis import Redis
 
 from tests.faults.crowd import Crowd
+from tests.faults.fault_cluster import Rig
 from tests.faults.program import Program
-from tests.faults.rig import Rig
 
 ROOM = 2
 NEW = "2"
@@ -38,7 +38,7 @@ def test_f17_a_foreign_layout_is_refused_and_left_alone_both_ways(rig: Rig) -> N
         again = rig.start("controller", layout=NEW)
         back.kill(signal.SIGTERM)
         refuses(rig, again, "layout 1 .* layout 2")
-        forget(redis)  # as the sentence says
+        forget(redis)  # as the message says
         rig.took("after the keys are deleted", resumes(rig, crowd))
         assert redis.get(LAYOUT) == b"2"
 
@@ -75,7 +75,7 @@ def test_f17_a_leader_that_slept_through_an_upgrade_writes_nothing(rig: Rig) -> 
 
 
 def refuses(rig: Rig, program: Program, words: str) -> float:
-    """Wait until it says that it does not lead, and why."""
+    """Wait until it reports that it does not lead, and the reason."""
 
     def says() -> bool:
         lines = program.lines(NOT_STANDING)
@@ -88,7 +88,7 @@ def refuses(rig: Rig, program: Program, words: str) -> float:
 
 
 def left_alone(redis: Redis, crowd: Crowd, version: str) -> None:
-    """See that room is not used, and that nobody has touched what Redis holds."""
+    """Check that free capacity stays unused and that Redis is unchanged."""
     contents, waiting = dump(redis), crowd.held()
     crowd.leave(ROOM)
     assert crowd.held() == waiting
@@ -97,7 +97,7 @@ def left_alone(redis: Redis, crowd: Crowd, version: str) -> None:
 
 
 def resumes(rig: Rig, crowd: Crowd) -> float:
-    """Make room, if there is none, and wait until it is used."""
+    """Free capacity if the pool is full, and wait until it is used."""
     if crowd.fills():
         crowd.leave(ROOM)
     return crowd.until_full()
@@ -108,5 +108,5 @@ def dump(redis: Redis) -> dict[bytes, bytes | None]:
 
 
 def forget(redis: Redis) -> None:
-    """Delete the keys that the sentence names, in one step, so that nobody sees a part of them."""
+    """Delete the keys that the message names with one atomic command."""
     redis.delete(*(key for key in redis.scan_iter(KEYS) if not key.startswith(AUDIT)))

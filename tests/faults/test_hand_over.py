@@ -1,4 +1,4 @@
-"""Hand-over: how long nobody leads when a leader stops, politely or not; and epochs after that."""
+"""Duration without a leader after a graceful or sudden stop, and the epochs afterwards."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ import signal
 
 import pytest
 
-from app.dev.fairgate import NAMESPACE
-from tests.e2e.stage import pod
+from app.devcluster.fairgate_install import NAMESPACE
+from tests.faults.fault_cluster import Rig
 from tests.faults.program import Program
-from tests.faults.rig import Rig
+from tests.support.cluster_driver import pod
 
 
 def waiting_work(rig: Rig, name: str) -> str:
-    """Return a namespace with pods of which only some fit, so that there is always a next one."""
+    """Return a namespace with more pods than fit, so that a next release always exists."""
     namespace = rig.stage.namespace(name)
     rig.stage.apply(namespace, *(pod(f"work-{n}", 8) for n in range(6)))
     return namespace
 
 
 def measure(rig: Rig, namespace: str, second: Program) -> None:
-    """Note when the other leads, and when it has released something of its own."""
+    """Measure when the other replica leads, and when it has released a pod itself."""
     leads = rig.until("the other leads", lambda: second.metric("fairgate_leader") == 1)
     before = len(rig.stage.using(namespace))
     rig.stage.delete(namespace, *[p["metadata"]["name"] for p in rig.stage.using(namespace)][:1])

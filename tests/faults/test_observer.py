@@ -1,8 +1,8 @@
-"""The observer itself on a real cluster: it follows whatever happens, without a false alarm."""
+"""The observer itself on a real cluster: it follows all changes without a false alarm."""
 
 from __future__ import annotations
 
-from tests.faults.rig import Rig
+from tests.faults.fault_cluster import Rig
 
 
 def test_observer_follows_through_a_killed_api_server_and_is_content(rig: Rig) -> None:

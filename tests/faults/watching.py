@@ -1,4 +1,4 @@
-"""Runs the observer, a program of its own, and reads its verdict. Judges nothing itself."""
+"""Runs the observer as a separate program and reads its verdict."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-from app.dev.build import SOURCE
-from app.dev.cluster import Cluster
-from app.dev.processes import Program, is_alive, last_lines
-from app.dev.ready import until
+from app.devcluster.cluster import LocalCluster
+from app.devcluster.go_build import SOURCE
+from app.devcluster.processes import Program, is_alive, last_lines
+from app.devcluster.readiness import until
+from app.devcluster.redis_server import URL as REDIS
 
 READY_SECONDS = 60.0
 VERDICT_SECONDS = 90.0
@@ -22,13 +23,16 @@ VERDICT_SECONDS = 90.0
 class Watching:
     """One run of the observer, from `watching` to its report."""
 
-    def __init__(self, cluster: Cluster, name: str, report: Path, redis: str, *flags: str) -> None:
+    def __init__(
+        self, cluster: LocalCluster, name: str, report: Path, redis: str, *flags: str
+    ) -> None:
         self._processes, self._report = cluster.processes, report
         argv = [sys.executable, "-P", "-m", "tests.faults.observer"]
-        argv += ["--kubeconfig", str(cluster.kubeconfig), "--redis", redis]
+        argv += ["--kubeconfig", str(cluster.kubeconfig)]
         argv += ["--cluster", "default", "--audit-log", str(cluster.audit_log)]
         argv += ["--report", str(report), *flags]
         environment = {"PATH": os.defpath, "PYTHONPATH": str(SOURCE), "PYTHONUNBUFFERED": "1"}
+        environment[REDIS] = redis  # contains the password, so it must not be on the command line
         self._process = self._processes.start(Program(name, tuple(argv), environment))
         self.log = self._processes.log(name)
         until(
@@ -39,7 +43,7 @@ class Watching:
 
     @property
     def violations(self) -> list[str]:
-        """What it has found so far; what can only be judged at the end comes with the verdict."""
+        """The violations so far. Violations of the final state come only with the verdict."""
         found = [
             line.partition(" ")[2]
             for line in self.log.read_text(errors="replace").splitlines()
@@ -48,7 +52,7 @@ class Watching:
         return found if is_alive(self._process) else [*found, f"the observer broke: {self._tail()}"]
 
     def verdict(self) -> dict[str, Any]:
-        """End it and return its report: `violations` and `counts`."""
+        """End the observer and return its report: `violations` and `counts`."""
         if is_alive(self._process):
             os.kill(self._process.pid, signal.SIGTERM)
         deadline = time.monotonic() + VERDICT_SECONDS

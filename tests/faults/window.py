@@ -1,7 +1,8 @@
-"""The Philly window on a cluster, next to the simulator: the same jobs, people, times and policy.
+"""The Philly window on a cluster and in the simulator: the same jobs, users, times and policy.
 
-`python -m tests.faults.window`. From an empty cluster, by default all of P4 in 29 minutes. The
-same users must starve, and everyone hold the same within a tenth; the observer must be content.
+`python -m tests.faults.window`. It starts with an empty cluster, by default with all of P4 in 29
+minutes. The same users must starve, each user's usage must agree within 10 %, and the observer must
+find no violation.
 """
 
 from __future__ import annotations
@@ -18,11 +19,12 @@ from pathlib import Path
 
 from app.core.model import UserName
 from app.core.policy import Policy
-from app.dev import folder as folders
-from app.dev.cluster import Cluster
-from app.dev.interrupt import orderly
-from app.dev.options import Options
-from app.sim.work import Moment, Work
+from app.devcluster import state_dir as folders
+from app.devcluster.cluster import LocalCluster
+from app.devcluster.cluster_options import ClusterOptions
+from app.devcluster.signals import orderly
+from app.sim.cluster.workload import SimulatedWorkload, TimelineEntry
+from tests.faults.fault_cluster import Rig, open_rig
 from tests.faults.philly import (
     GPUS_OF_NODE,
     HOUR,
@@ -35,7 +37,6 @@ from tests.faults.philly import (
     simulate,
     sum_up,
 )
-from tests.faults.rig import Rig, open_rig
 from tests.faults.submitting import play
 
 LOG = Path(__file__).parents[3] / "shared" / "traces" / "philly_2017.csv.gz"
@@ -45,7 +46,7 @@ BOTH = f"{'cluster':>10}{'sim.':>10}"
 
 
 def main() -> int:
-    """Run it; 0 if both plays agree, 1 otherwise, 2 without the log."""
+    """Run it; return 0 if both plays agree, 1 otherwise, 2 without the log."""
     told = _parser().parse_args()
     if not told.log.exists():
         print(f"There is no log {told.log}; name another by --log.", file=sys.stderr)
@@ -81,22 +82,26 @@ def main() -> int:
     return 1 if found else 0
 
 
-def _on_cluster(window: Window, works: Sequence[Work]) -> tuple[Result, dict[str, int]]:
-    """Play the window on a cluster of its own; return how it went, and what the observer counted.
+def _on_cluster(
+    window: Window, works: Sequence[SimulatedWorkload]
+) -> tuple[Result, dict[str, int]]:
+    """Play the window on a separate cluster; return the result and the observer's counts.
 
     Raises AssertionError if the observer found a violation.
     """
     folder = Path(tempfile.mkdtemp(prefix="fairgate-window-"))
-    cluster = Cluster(folders.own_folder("window"))
-    size = Options(nodes=nodes(window.gpus), gpus=GPUS_OF_NODE, fairgate=False)
+    cluster = LocalCluster(folders.own_folder("window"))
+    size = ClusterOptions(nodes=nodes(window.gpus), gpus=GPUS_OF_NODE, fairgate=False)
     with orderly(), open_rig(cluster, folder, size) as rig:
         rig.begin(folder)
         people = _prepare(rig, window, works, folder)
         rig.start("controller")
         rig.leader()
         print("playing", flush=True)
-        timeline: list[Moment] = asyncio.run(play(works, cluster.kubeconfig, people, window.until))
-        for namespace in rig.stage.namespaces:  # some of it would run for days
+        timeline: list[TimelineEntry] = asyncio.run(
+            play(works, cluster.kubeconfig, people, window.until)
+        )
+        for namespace in rig.stage.namespaces:  # some jobs would run for days
             flags = ("--all", "-n", namespace, "--grace-period=0", "--force")
             cluster.kubectl("delete", "pods", *flags)
         report = rig.verdict()
@@ -104,8 +109,10 @@ def _on_cluster(window: Window, works: Sequence[Work]) -> tuple[Result, dict[str
     return sum_up(window, timeline, window.gpus), dict(report["counts"])
 
 
-def _prepare(rig: Rig, window: Window, works: Sequence[Work], folder: Path) -> dict[UserName, Path]:
-    """Make tenants, the policy, and people who may create pods; return their kubeconfigs."""
+def _prepare(
+    rig: Rig, window: Window, works: Sequence[SimulatedWorkload], folder: Path
+) -> dict[UserName, Path]:
+    """Create tenants, the Policy and users that may create pods; return the users' kubeconfigs."""
     rig.stage.apply("default", _policy(window.policy))
     owners: dict[str, set[UserName]] = {}
     for work in works:
@@ -138,7 +145,7 @@ def _policy(policy: Policy) -> dict[str, object]:
 
 
 def _table(here: Result, there: Result) -> str:
-    """Return both plays side by side: the cluster's figures, then the simulator's."""
+    """Return both plays in one table: the cluster's figures, then the simulator's."""
     lines = [
         f"{'':16}{'held, device-s':>24}{'':8}{'mean wait, s':>20}{'starving, h of log':>20}",
         f"{'user':10}{'jobs':>6}{'cluster':>12}{'sim.':>12}{'apart':>8}" + 2 * BOTH,

@@ -1,4 +1,4 @@
-"""What a real API server makes of the chart: it takes all of it, and asks about the right pods."""
+"""A real API server accepts the entire chart and calls the webhook for the right pods."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ import time
 import pytest
 import yaml
 
-from app import settings
+from app.config import settings
 from app.core.errors import ClusterError
-from app.dev.cluster import Cluster
-from tests.chart import ASKED, RESTRICTED, ROLES, Chart, Object, make, of_kind
+from app.devcluster.cluster import LocalCluster
+from tests.support.chart import ASKED, RESTRICTED, ROLES, Chart, Object, make, of_kind
 
 DRY_RUN = "--dry-run=server"
 
 
 @pytest.mark.parametrize("flags", [(), ("--kube-version=1.30",)], ids=["newest", "old"])
 def test_api_server_takes_everything_rendered(
-    installed: Cluster, chart: Chart, flags: tuple[str, ...]
+    installed: LocalCluster, chart: Chart, flags: tuple[str, ...]
 ) -> None:
     documents = chart.render("networkPolicy.enabled=true", *flags)
     apply = ("apply", "--server-side", "--force-conflicts", DRY_RUN, "-f", "-")
@@ -27,14 +27,14 @@ def test_api_server_takes_everything_rendered(
 
 @pytest.mark.parametrize("role", ROLES)
 def test_pods_of_fairgate_pass_the_restricted_standard(
-    installed: Cluster, chart: Chart, role: str
+    installed: LocalCluster, chart: Chart, role: str
 ) -> None:
     deployment = of_kind(chart.render(), "Deployment")[f"fairgate-{role}"]
     spec = {**deployment["spec"]["template"]["spec"], "serviceAccountName": "own"}
     make(installed, "v1", "Pod", "like", {"spec": spec}, "-n", RESTRICTED, DRY_RUN)
 
 
-# --- which pods the webhook is asked about ---
+# --- pods for which the webhook is called ---
 
 
 def container(name: str = "main", **resources: Object) -> Object:
@@ -67,7 +67,7 @@ GPU_PODS: dict[str, Object] = {
 IMPOSSIBLE: dict[str, Object] = {
     "pod level": {"containers": [CPU], "resources": BOTH},
 }
-"""Devices in places where the API server takes none."""
+"""Devices in fields where the API server does not accept devices."""
 
 OTHER_PODS: dict[str, Object] = {
     "no resources": {"containers": [{"name": "main", "image": "none"}]},
@@ -77,8 +77,8 @@ OTHER_PODS: dict[str, Object] = {
 }
 
 
-def is_asked(cluster: Cluster, namespace: str, spec: Object) -> bool:
-    """Tell whether the webhook is asked. Nobody listens there: then the create is refused."""
+def is_asked(cluster: LocalCluster, namespace: str, spec: Object) -> bool:
+    """Return whether the webhook is called. No server listens there, so a call fails."""
     pod = {"spec": {**spec, "serviceAccountName": "own"}}
     try:
         make(cluster, "v1", "Pod", "pod", pod, "-n", namespace, DRY_RUN, "--validate=false")
@@ -90,8 +90,8 @@ def is_asked(cluster: Cluster, namespace: str, spec: Object) -> bool:
 
 
 @pytest.fixture(scope="module")
-def asking(installed: Cluster) -> Cluster:
-    """The cluster, once its API server knows the webhook, which it learns a little later."""
+def asking(installed: LocalCluster) -> LocalCluster:
+    """The cluster, after its API server has loaded the webhook configuration."""
     overhead = {"handler": "none", "overhead": {"podFixed": GPU}}
     make(installed, "node.k8s.io/v1", "RuntimeClass", "chart-gpu", overhead)
     deadline = time.monotonic() + 30
@@ -101,28 +101,34 @@ def asking(installed: Cluster) -> Cluster:
 
 
 @pytest.mark.parametrize("spec", GPU_PODS.values(), ids=GPU_PODS.keys())
-def test_webhook_is_asked_about_every_spelling_of_a_gpu_pod(asking: Cluster, spec: Object) -> None:
+def test_webhook_is_asked_about_every_spelling_of_a_gpu_pod(
+    asking: LocalCluster, spec: Object
+) -> None:
     assert is_asked(asking, ASKED, spec)
 
 
 @pytest.mark.parametrize("spec", IMPOSSIBLE.values(), ids=IMPOSSIBLE.keys())
-def test_no_device_is_had_where_the_webhook_does_not_look(asking: Cluster, spec: Object) -> None:
+def test_no_device_is_had_where_the_webhook_does_not_look(
+    asking: LocalCluster, spec: Object
+) -> None:
     with pytest.raises(ClusterError, match="is invalid"):
         is_asked(asking, ASKED, spec)
 
 
 @pytest.mark.parametrize("spec", OTHER_PODS.values(), ids=OTHER_PODS.keys())
-def test_other_pods_never_reach_the_webhook(asking: Cluster, spec: Object) -> None:
+def test_other_pods_never_reach_the_webhook(asking: LocalCluster, spec: Object) -> None:
     assert not is_asked(asking, ASKED, spec)
 
 
-def test_pod_without_containers_is_told_just_that(asking: Cluster) -> None:
+def test_pod_without_containers_is_told_just_that(asking: LocalCluster) -> None:
     with pytest.raises(ClusterError, match=r"spec\.containers: Required value"):
         is_asked(asking, ASKED, {"containers": None})
 
 
 @pytest.mark.parametrize("namespace", settings.EXEMPT)
-def test_pods_of_exempt_namespaces_never_reach_the_webhook(asking: Cluster, namespace: str) -> None:
+def test_pods_of_exempt_namespaces_never_reach_the_webhook(
+    asking: LocalCluster, namespace: str
+) -> None:
     present = asking.kubectl("get", "namespaces", "-o", "name").split()
     if f"namespace/{namespace}" not in present:
         asking.kubectl("create", "namespace", namespace)

@@ -1,4 +1,4 @@
-"""What the schemas of Tenant, Pool and Policy take, refuse and show."""
+"""The CRD schemas of Tenant, Pool and Policy: accepted values, refused values, printed columns."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import pytest
 
 from app.core.errors import ClusterError
-from app.dev.cluster import Cluster
-from tests.chart import Object, make, make_ours
+from app.devcluster.cluster import LocalCluster
+from tests.support.chart import Object, make, make_ours
 
 QUOTA = {"pool": "h100", "guarantee": {"nvidia.com/gpu": 8}, "limit": {"nvidia.com/gpu": 32}}
 
@@ -66,9 +66,13 @@ GOOD = [
             "backfill": False,
             "reclaim": "off",
             "withinQueue": "LowerPriority",
+            "disruptionBudgets": "Override",
             "minRuntime": "0s",
             "gangTimeout": "1h2m3s",
             "schedulingTimeout": "5m",
+            "evictUnowned": True,
+            "maxUnbound": 1000,
+            "maxUnownedUnbound": 4,
             "mode": "Observe",
         },
     ),
@@ -77,7 +81,7 @@ GOOD = [
 
 @pytest.mark.parametrize(("kind", "name", "spec"), GOOD)
 def test_good_object_is_taken_as_written(
-    installed: Cluster, kind: str, name: str, spec: Object
+    installed: LocalCluster, kind: str, name: str, spec: Object
 ) -> None:
     taken = make_ours(installed, kind, name, spec, "--dry-run=server")["spec"]
     for user in taken.get("users", ()):
@@ -144,10 +148,13 @@ BAD = [
     ("Pool", "p", {"topolgy": []}, 'unknown field "spec.topolgy"'),
     ("Policy", "default", {"halflife": "4h"}, 'unknown field "spec.halflife"'),
     ("Policy", "default", {"minRuntime": "5"}, DURATION),
+    ("Policy", "default", {"maxUnbound": 0}, "should be greater than or equal to 1"),
+    ("Policy", "default", {"maxUnownedUnbound": 0}, "should be greater than or equal to 1"),
     ("Policy", "mine", {}, "there is only one Policy; name it default"),
     ("Policy", "default", {"reclaim": "always"}, 'supported values: "off", "guarantee", "fair"'),
     ("Policy", "default", {"reclaim": False}, 'must be of type string: "boolean"'),
     ("Policy", "default", {"withinQueue": "Always"}, '"Never", "LowerPriority"'),
+    ("Policy", "default", {"disruptionBudgets": "Never"}, '"Respect", "Override"'),
     ("Policy", "default", {"mode": "Dream"}, 'supported values: "Enforce", "Observe"'),
     ("Policy", "default", {"halfLife": "4 hours"}, DURATION),
     ("Policy", "default", {"halfLife": "4"}, DURATION),
@@ -159,7 +166,7 @@ BAD = [
 
 @pytest.mark.parametrize(("kind", "name", "spec", "words"), BAD)
 def test_bad_object_is_refused_with_a_reason(
-    installed: Cluster, kind: str, name: str, spec: Object, words: str
+    installed: LocalCluster, kind: str, name: str, spec: Object, words: str
 ) -> None:
     with pytest.raises(ClusterError) as refusal:
         make_ours(installed, kind, name, spec, "--dry-run=server")
@@ -167,12 +174,12 @@ def test_bad_object_is_refused_with_a_reason(
 
 
 @pytest.mark.parametrize(("kind", "name"), [("Tenant", "t"), ("Pool", "p"), ("Policy", "default")])
-def test_object_without_spec_is_refused(installed: Cluster, kind: str, name: str) -> None:
+def test_object_without_spec_is_refused(installed: LocalCluster, kind: str, name: str) -> None:
     with pytest.raises(ClusterError, match="spec: Required value"):
         make(installed, "fairgate.io/v1alpha1", kind, name, {}, "--dry-run=server")
 
 
-def test_bare_off_is_refused_and_explained(installed: Cluster) -> None:
+def test_bare_off_is_refused_and_explained(installed: LocalCluster) -> None:
     policy = "{apiVersion: fairgate.io/v1alpha1, kind: Policy, metadata: {name: default}}"
     spec = "spec: {reclaim: off}"
     with pytest.raises(ClusterError, match=r'spec\.reclaim: .* must be of type string: "boolean"'):
@@ -234,7 +241,7 @@ CELLS = {
 
 
 @pytest.fixture
-def shown(installed: Cluster) -> Iterator[Cluster]:
+def shown(installed: LocalCluster) -> Iterator[LocalCluster]:
     """One object of each kind, with a status."""
     try:
         for kind, (name, spec, status) in SHOWN.items():
@@ -249,17 +256,17 @@ def shown(installed: Cluster) -> Iterator[Cluster]:
 
 
 @pytest.mark.parametrize("kind", CELLS)
-def test_kubectl_shows_what_matters(shown: Cluster, kind: str) -> None:
+def test_kubectl_shows_what_matters(shown: LocalCluster, kind: str) -> None:
     assert CELLS[kind].items() <= cells(shown, kind, SHOWN[kind][0]).items()
 
 
-def test_kubectl_lists_all_kinds_at_once(shown: Cluster) -> None:
+def test_kubectl_lists_all_kinds_at_once(shown: LocalCluster) -> None:
     listed = shown.kubectl("get", "fairgate", "-o", "name").split()
     assert {f"{kind}.fairgate.io/{name}" for kind, (name, _, _) in SHOWN.items()} <= set(listed)
 
 
-def cells(cluster: Cluster, kind: str, name: str) -> dict[str, str]:
-    """Return column: cell of one object."""
+def cells(cluster: LocalCluster, kind: str, name: str) -> dict[str, str]:
+    """Return the printed columns of one object, value by column name."""
     table = cluster.kubectl("get", kind, name, "-o", "wide")
     head, row = table.splitlines()
     columns = [(found.start(), found[0]) for found in re.finditer(r"\S+(?: \S+)*", head)]

@@ -12,7 +12,7 @@ from aiohttp import web
 
 from app.core.errors import ClusterRefused, ClusterUnavailable, InvalidSettings
 from app.kube.client import JSON_PATCH, Client
-from app.kube.identity import Token
+from app.kube.credentials import Token
 
 
 async def answer(request: web.Request) -> web.StreamResponse:
@@ -122,7 +122,7 @@ async def test_no_answer_is_unknown(client: Client, path: str) -> None:
 
 
 async def test_lines_of_any_length(client: Client) -> None:
-    async with client.stream("/lines", read_timeout=5.0) as lines:
+    async with client.stream("/lines", read_timeout=30.0) as lines:
         assert [line[:9] async for line in lines] == [b'{"a":1}', b"x" * 9, b"last"]
 
 

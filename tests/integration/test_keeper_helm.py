@@ -1,8 +1,9 @@
-"""A real helm and a watchdog at work on the same objects: neither is in the other's way."""
+"""A real helm installs, upgrades and uninstalls what a watchdog creates and restores."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import copy
 import os
 from collections.abc import AsyncIterator
@@ -11,28 +12,35 @@ from pathlib import Path
 import pytest
 import yaml
 
-from app.dev.cluster import Cluster
-from app.dev.tools import Tools
+from app.core.errors import ClusterRefused
+from app.devcluster.binaries import Tools
+from app.devcluster.cluster import LocalCluster
 from app.kube.client import Client
-from app.kube.enforcement import BINDING, CONFIG_MAP, PATHS, Object
-from app.kube.watchdog import Pace
-from tests.kept import MUTATING, POLICY, VALIDATING, Counting, Kept, certificate, hook, ref, until
-
-PATIENT = Pace(look=0.05, sweep=0.3, grace=30.0, again=(0.05, 0.5), breath=0.05)
-"""Leaves what it never saw to helm, as in earnest."""
+from app.kube.enforcement_spec import BINDING, CONFIG_MAP, PATHS, Object
+from tests.support.enforcement_fixture import (
+    MUTATING,
+    POLICY,
+    VALIDATING,
+    Counting,
+    Kept,
+    certificate,
+    hook,
+    ref,
+    until,
+)
 
 
 class Release:
-    """A chart of one's own, made of the documents of `kept`, installed and upgraded by helm."""
+    """A separate chart with the documents of `kept`, installed and upgraded by helm."""
 
-    def __init__(self, kept: Kept, cluster: Cluster, tools: Tools, folder: Path) -> None:
+    def __init__(self, kept: Kept, cluster: LocalCluster, tools: Tools, folder: Path) -> None:
         self.kept = kept
         self._kubeconfig = cluster.kubeconfig
         self._helm = tools.helm
         self._folder = folder
 
     async def helm(self, verb: str) -> None:
-        """Run helm to its end, with what the documents are now."""
+        """Run helm with the current documents until it ends."""
         templates = self._folder / "chart" / "templates"
         templates.mkdir(parents=True, exist_ok=True)
         chart = {"apiVersion": "v2", "name": "kept", "version": "1.0.0"}
@@ -52,11 +60,13 @@ class Release:
 
     def _objects(self) -> list[Object]:
         config = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": CONFIG_MAP}}
-        return [{**config, "data": self.kept.data()}, *self.kept.documents]
+        return [{**config, "data": self.kept.data()}, self.kept.role()]
 
 
 @pytest.fixture
-async def release(cluster: Cluster, cluster_tools: Tools, tmp_path: Path) -> AsyncIterator[Release]:
+async def release(
+    cluster: LocalCluster, cluster_tools: Tools, tmp_path: Path
+) -> AsyncIterator[Release]:
     client = await Client.connect(cluster.kubeconfig)
     kept = Kept(client, certificate(cluster.kubeconfig))
     space = {"metadata": {"name": kept.name}}
@@ -68,19 +78,31 @@ async def release(cluster: Cluster, cluster_tools: Tools, tmp_path: Path) -> Asy
     await client.close()
 
 
-async def ca_of(kept: Kept, kind: str) -> list[str]:
-    return [
-        each["clientConfig"].get("caBundle", "") for each in (await kept.find(kind))["webhooks"]
-    ]
+async def gone_for_good(kept: Kept, counting: Counting) -> None:
+    """Wait until no object exists and the watchdog has checked each path several times."""
+    paths = [kept.path(kind) for kind in (*PATHS, "ConfigMap")]
+
+    async def gone() -> bool:
+        return [await kept.get(path) for path in paths] == [None] * len(paths)
+
+    await until(gone)
+    before = {path: counting.looks(path) for path in paths}
+
+    async def looked() -> bool:
+        return all(counting.looks(path) > before[path] + 3 for path in paths)
+
+    await until(looked)
+    assert await gone()
 
 
 async def test_an_upgrade_ends_with_the_new_objects(release: Release) -> None:
     kept = release.kept
-    async with kept.keeping(pace=PATIENT):
+    async with kept.keeping():
         await kept.settle()
         mutating, validating, policy, binding = kept.documents
         mutating["webhooks"][0] |= {"timeoutSeconds": 3, "matchPolicy": "Exact"}
         mutating["webhooks"][0].pop("matchConditions")
+        mutating["webhooks"][1]["name"] = "renamed.fairgate.io"
         validating["webhooks"].append(hook("second.fairgate.io"))
         policy["spec"]["validations"][0]["expression"] = "true"
         binding["spec"]["validationActions"] = ["Deny", "Audit"]
@@ -89,111 +111,100 @@ async def test_an_upgrade_ends_with_the_new_objects(release: Release) -> None:
         kept.documents.append(second)
         await release.helm("upgrade")
 
-        async def whole() -> bool:
-            return all(await ca_of(kept, VALIDATING))
+        async def made() -> bool:  # the last one is the configuration that validates
+            return len((await kept.find(VALIDATING))["webhooks"]) == 2
 
-        await until(whole)
-        [first, _] = (await kept.find(MUTATING))["webhooks"]
+        await until(made)
+        first, other = (await kept.find(MUTATING))["webhooks"]
         assert (first["timeoutSeconds"], first["matchPolicy"]) == (3, "Exact")
         assert "matchConditions" not in first
-        assert len((await kept.find(VALIDATING))["webhooks"]) == 2
+        assert other["name"] == "renamed.fairgate.io"
+        for kind in (MUTATING, VALIDATING):
+            hooks = (await kept.find(kind))["webhooks"]
+            assert len(hooks) == 2
+            assert all(each["clientConfig"]["caBundle"] for each in hooks)
         assert (await kept.find(POLICY))["spec"]["validations"][0]["expression"] == "true"
         assert (await kept.find(BINDING))["spec"]["validationActions"] == ["Deny", "Audit"]
-        made = await kept.get(ref(second).path)
-        assert made is not None
-        assert made["metadata"]["labels"]["app.kubernetes.io/managed-by"] == "Helm"
+        assert await kept.get(ref(second).path) is not None
         assert not kept.guarded.restores
     await kept.client.request("DELETE", ref(second).path)
 
 
-async def test_an_upgrade_never_takes_the_ca_away(release: Release) -> None:
+async def test_a_config_map_that_was_put_back_is_still_helms_to_upgrade(release: Release) -> None:
     kept = release.kept
-    async with kept.keeping(pace=PATIENT):
+    async with kept.keeping():
         await kept.settle()
-    # Nobody would put it back now.
-    kept.documents[0]["webhooks"][0]["timeoutSeconds"] = 3
-    await release.helm("upgrade")
-    assert (await kept.find(MUTATING))["webhooks"][0]["timeoutSeconds"] == 3
-    for kind in (MUTATING, VALIDATING):
-        assert all(await ca_of(kept, kind))
-
-
-@pytest.mark.parametrize("kind", [MUTATING, POLICY, BINDING])
-async def test_what_was_put_back_is_still_helms_to_upgrade(release: Release, kind: str) -> None:
-    kept = release.kept
-    async with kept.keeping(pace=PATIENT):
-        await kept.settle()
-        await kept.client.request("DELETE", kept.path(kind))
+        await kept.client.request("DELETE", kept.map_path)
 
         async def back() -> bool:
-            return kept.guarded.restores[kind] == 1
+            return kept.guarded.restores["ConfigMap"] == 1
 
         await until(back)
-        kept.documents[0]["webhooks"][0]["timeoutSeconds"] = 3
-        kept.documents[2]["spec"]["validations"][0]["expression"] = "true"
-        kept.documents[3]["spec"]["validationActions"] = ["Warn"]
+        kept.documents[3]["spec"]["validationActions"] = ["Deny", "Audit"]
         await release.helm("upgrade")
-        assert (await kept.find(MUTATING))["webhooks"][0]["timeoutSeconds"] == 3
-        assert (await kept.find(POLICY))["spec"]["validations"][0]["expression"] == "true"
-        assert (await kept.find(BINDING))["spec"]["validationActions"] == ["Warn"]
+
+        async def upgraded() -> bool:
+            spec = (await kept.find(BINDING))["spec"]
+            return bool(spec["validationActions"] == ["Deny", "Audit"])
+
+        await until(upgraded)
 
 
-async def test_an_undone_edit_is_not_in_the_way_of_an_upgrade(release: Release) -> None:
+@pytest.mark.parametrize("observing", [False, True], ids=["enforcing", "observing"])
+async def test_uninstalling_leaves_nothing(release: Release, observing: bool) -> None:
     kept = release.kept
-    async with kept.keeping(pace=PATIENT):
+    kept.observes = observing
+    counting = Counting(kept.client)
+    async with kept.keeping(counting):
         await kept.settle()
-        await kept.edit(BINDING, lambda live: live["spec"].update(validationActions=["Warn"]))
-        await kept.edit(MUTATING, lambda live: live.update(webhooks=[hook("evil.x.io")]))
-        await kept.edit(POLICY, lambda live: live["spec"].update(failurePolicy="Ignore"))
-
-        async def undone() -> bool:
-            return all(kept.guarded.restores[kind] for kind in (BINDING, MUTATING, POLICY))
-
-        await until(undone)
-        kept.documents[0]["webhooks"][0]["timeoutSeconds"] = 3
-        kept.documents[2]["spec"]["failurePolicy"] = "Fail"
-        kept.documents[3]["spec"]["validationActions"] = ["Audit"]
-        await release.helm("upgrade")
-        hooks = (await kept.find(MUTATING))["webhooks"]
-        assert [each["name"] for each in hooks] == ["a.fairgate.io", "b.fairgate.io"]
-        assert hooks[0]["timeoutSeconds"] == 3
-        assert (await kept.find(BINDING))["spec"]["validationActions"] == ["Audit"]
+        await release.helm("uninstall")
+        await gone_for_good(kept, counting)
 
 
-async def test_a_webhook_may_have_another_name_after_an_upgrade(release: Release) -> None:
-    kept = release.kept
-    async with kept.keeping(pace=PATIENT):
-        await kept.settle()
-        kept.documents[0]["webhooks"][0]["name"] = "renamed.fairgate.io"
-        await kept.write()  # helm writes the ConfigMap first; wait as if it were slow
-
-        async def renamed() -> bool:
-            hooks = (await kept.find(MUTATING))["webhooks"]
-            return [each["name"] for each in hooks] == ["renamed.fairgate.io", "b.fairgate.io"]
-
-        await until(renamed)
-        await release.helm("upgrade")
-        assert await renamed()
-        assert all(await ca_of(kept, MUTATING))
+ORDERS = (
+    (MUTATING, VALIDATING, POLICY, BINDING, "ConfigMap", "ClusterRole"),
+    ("ClusterRole", "ConfigMap", BINDING, POLICY, VALIDATING, MUTATING),
+    ("ConfigMap", MUTATING, "ClusterRole", VALIDATING, POLICY, BINDING),
+)
 
 
-async def test_uninstalling_while_observing_leaves_nothing(release: Release) -> None:
+@pytest.mark.parametrize("order", ORDERS, ids=lambda order: order[0])
+async def test_deleting_everything_in_any_order_leaves_nothing(
+    release: Release, order: tuple[str, ...]
+) -> None:
     kept = release.kept
     counting = Counting(kept.client)
-    async with kept.keeping(counting, PATIENT):
+    async with kept.keeping(counting):
         await kept.settle()
-        kept.observes = True
+        for kind in order:
+            path = kept.role_path if kind == "ClusterRole" else kept.path(kind)
+            with contextlib.suppress(ClusterRefused):  # the garbage collector was first
+                await kept.client.request("DELETE", path)
+        await gone_for_good(kept, counting)
+    await release.helm("uninstall")
 
-        async def observing() -> bool:
-            return (await kept.find(BINDING))["spec"]["validationActions"] == ["Warn", "Audit"]
 
-        await until(observing)
-        await release.helm("uninstall")
-        paths = [kept.path(kind) for kind in (*PATHS, "ConfigMap")]
-        before = {path: counting.looks(path) for path in paths}
+@pytest.mark.parametrize("rounds", [3])
+async def test_installing_again_at_once_works(release: Release, rounds: int) -> None:
+    """The old watchdog still runs, like a replica that shuts down slowly."""
+    kept = release.kept
+    async with kept.keeping():
+        await kept.settle()
+        for _ in range(rounds):
+            await release.helm("uninstall")
+            await release.helm("install")
 
-        async def looked() -> bool:
-            return all(counting.looks(path) > before[path] + 3 for path in paths)
+        async def in_force() -> bool:
+            found = [await kept.get(kept.path(kind)) for kind in (*PATHS, "ConfigMap")]
+            return all(each and not dead(each, role) for each in found)
 
-        await until(looked)
-        assert [await kept.get(path) for path in paths] == [None] * 5
+        role = await kept.get(kept.role_path)
+        assert role is not None
+        await until(in_force)
+        await kept.settle()
+
+
+def dead(item: Object, role: Object) -> bool:
+    """Return whether the garbage collector will delete an object."""
+    owners = item["metadata"].get("ownerReferences") or []
+    return any(each["uid"] != role["metadata"]["uid"] for each in owners)

@@ -1,4 +1,4 @@
-"""What Fairgate writes to the API server besides releases: events, status, secrets."""
+"""Fairgate's writes to the API server other than releases: events, status, Secrets."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from app.core.effects import Notice, PodRef, Tell
+from app.core.effects import EmitEvent, EventReason, PodRef
 from app.core.model import Uid
-from app.kube.announce import PodAnnouncer
-from app.kube.bundle import Bundle
 from app.kube.client import Client
-from app.kube.sources import GROUP
-from app.kube.status import ResourceStatus
+from app.kube.event_recorder import PodAnnouncer
+from app.kube.informer.sources import GROUP
+from app.kube.secrets import Bundle
+from app.kube.tenants_pools import ResourceStatus
 
 EVENTS = "/api/v1/namespaces/default/events"
 
@@ -29,13 +29,15 @@ async def client(request: pytest.FixtureRequest) -> AsyncIterator[Client]:
     await client.close()
 
 
-def tell(name: str, notice: Notice = Notice.WAITING, message: str = "3rd of 41") -> Tell:
-    return Tell(PodRef(Uid(f"uid-{name}"), "default", name), notice, message)
+def tell(
+    name: str, notice: EventReason = EventReason.WAITING, message: str = "3rd of 41"
+) -> EmitEvent:
+    return EmitEvent(PodRef(Uid(f"uid-{name}"), "default", name), notice, message)
 
 
 async def test_owner_reads_the_event_on_the_pod(client: Client) -> None:
     announcer = PodAnnouncer(client)
-    running = asyncio.create_task(announcer.run())
+    running = asyncio.create_task(announcer.send_events())
     name = f"pod-{uuid.uuid4().hex[:8]}"
     announcer.tell(tell(name, message="ä" * 2000))
     query = [("fieldSelector", f"involvedObject.uid=uid-{name}")]

@@ -1,4 +1,4 @@
-"""The local cluster works, and nothing of it outlives it, however its run ended."""
+"""The local cluster works, and leaves no process behind, however its run ended."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from pathlib import Path
 import pytest
 
 from app.core.errors import ClusterError, InvalidInput
-from app.dev.build import SOURCE
-from app.dev.cluster import Cluster
-from app.dev.options import Options
-from app.dev.processes import Process, Processes, is_alive
-from app.dev.tools import Tools
+from app.devcluster.binaries import Tools
+from app.devcluster.cluster import LocalCluster
+from app.devcluster.cluster_options import ClusterOptions
+from app.devcluster.go_build import SOURCE
+from app.devcluster.processes import ChildProcess, Processes, is_alive
 
-SMALL = Options(nodes=1, fairgate=False)
+SMALL = ClusterOptions(nodes=1, fairgate=False)
 PROGRAMS = {
     "etcd",
     "kube-apiserver",
@@ -36,8 +36,8 @@ PROGRAMS = {
 
 
 @pytest.fixture
-def own(tmp_path: Path, cluster_tools: Tools) -> Iterator[Cluster]:
-    cluster = Cluster(tmp_path / "cluster")
+def own(tmp_path: Path, cluster_tools: Tools) -> Iterator[LocalCluster]:
+    cluster = LocalCluster(tmp_path / "cluster")
     yield cluster
     cluster.down()
 
@@ -60,8 +60,8 @@ def until(condition: Callable[[], bool], seconds: float = 30) -> None:
         time.sleep(0.02)
 
 
-def started(folder: Path, name: str) -> list[Process]:
-    """Wait until a process of this name is on record; return all that are."""
+def started(folder: Path, name: str) -> list[ChildProcess]:
+    """Wait until a process of this name is recorded; return all recorded processes."""
     until(lambda: any(child.name == name for child in Processes(folder).recorded()))
     return Processes(folder).recorded()
 
@@ -79,7 +79,7 @@ def pod(name: str, runtime: str | None = None) -> str:
     )
 
 
-def await_phase(cluster: Cluster, name: str, phase: str) -> None:
+def await_phase(cluster: LocalCluster, name: str, phase: str) -> None:
     condition = f"--for=jsonpath={{.status.phase}}={phase}"
     cluster.kubectl("wait", condition, f"pod/{name}", "--timeout=30s")
 
@@ -90,8 +90,8 @@ def accept_one(server: socket.socket, context: ssl.SSLContext) -> object:
         return (secured.getpeercert() or {})["subject"]
 
 
-def ask(cluster: Cluster) -> bool:
-    """Make the API server call the webhook; what that one answers does not matter."""
+def ask(cluster: LocalCluster) -> bool:
+    """Make the API server call the webhook. The webhook's answer does not matter."""
     cluster.kubectl("create", "configmap", "probe", "--dry-run=server")
     return True
 
@@ -123,7 +123,7 @@ def probe_webhook(port: int, ca: str) -> str:
     )
 
 
-def test_nodes_are_ready_and_offer_gpus(cluster: Cluster) -> None:
+def test_nodes_are_ready_and_offer_gpus(cluster: LocalCluster) -> None:
     nodes = json.loads(cluster.kubectl("get", "nodes", "-o", "json"))["items"]
     assert [node["metadata"]["name"] for node in nodes] == ["gpu-node-0", "gpu-node-1"]
     for node in nodes:
@@ -131,25 +131,27 @@ def test_nodes_are_ready_and_offer_gpus(cluster: Cluster) -> None:
         assert node["metadata"]["labels"]["nvidia.com/gpu.product"] == "NVIDIA-H100-80GB-HBM3"
 
 
-def test_pod_without_runtime_runs_on_until_deleted(cluster: Cluster) -> None:
+def test_pod_without_runtime_runs_on_until_deleted(cluster: LocalCluster) -> None:
     cluster.kubectl("create", "-f", "-", stdin=pod("endless"))
     await_phase(cluster, "endless", "Running")
     assert cluster.kubectl("get", "pod", "endless", "-o", "jsonpath={.spec.nodeName}")
     cluster.kubectl("delete", "pod", "endless", "--timeout=20s")
 
 
-def test_pod_with_runtime_succeeds(cluster: Cluster) -> None:
+def test_pod_with_runtime_succeeds(cluster: LocalCluster) -> None:
     cluster.kubectl("create", "-f", "-", stdin=pod("brief", "1s"))
     await_phase(cluster, "brief", "Succeeded")
     cluster.kubectl("delete", "pod", "brief")
 
 
-def test_complaint_of_kubectl_is_told(cluster: Cluster) -> None:
+def test_complaint_of_kubectl_is_told(cluster: LocalCluster) -> None:
     with pytest.raises(ClusterError, match='namespaces "nowhere" not found'):
         cluster.kubectl("get", "namespace", "nowhere")
 
 
-def test_user_is_known_by_name_and_group_and_has_no_right(cluster: Cluster, tmp_path: Path) -> None:
+def test_user_is_known_by_name_and_group_and_has_no_right(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
     kubeconfig = tmp_path / "alice"
     kubeconfig.write_text(cluster.user("alice", ["team-a"]))
     asked = json.loads(
@@ -161,7 +163,7 @@ def test_user_is_known_by_name_and_group_and_has_no_right(cluster: Cluster, tmp_
         cluster.kubectl("--kubeconfig", str(kubeconfig), "get", "pods")
 
 
-def test_writes_to_pods_are_in_the_audit_log(cluster: Cluster) -> None:
+def test_writes_to_pods_are_in_the_audit_log(cluster: LocalCluster) -> None:
     cluster.kubectl("create", "-f", "-", stdin=pod("audited"))
     cluster.kubectl("delete", "pod", "audited")
 
@@ -173,7 +175,7 @@ def test_writes_to_pods_are_in_the_audit_log(cluster: Cluster) -> None:
     until(lambda: {"create", "delete"} <= verbs())
 
 
-def test_fairgate_holds_and_releases_under_its_own_accounts(fairgate_cluster: Cluster) -> None:
+def test_fairgate_holds_and_releases_under_its_own_accounts(fairgate_cluster: LocalCluster) -> None:
     fairgate_cluster.kubectl("create", "-f", "-", stdin=pod("fair"))
     await_phase(fairgate_cluster, "fair", "Running")
     fairgate_cluster.kubectl("delete", "pod", "fair")
@@ -187,7 +189,7 @@ def test_fairgate_holds_and_releases_under_its_own_accounts(fairgate_cluster: Cl
     assert set(released) == {"system:serviceaccount:fairgate-system:fairgate-controller"}
 
 
-def test_processes_of_fairgate_start_and_stop_one_by_one(fairgate_cluster: Cluster) -> None:
+def test_processes_of_fairgate_start_and_stop_one_by_one(fairgate_cluster: LocalCluster) -> None:
     (first,) = fairgate_cluster.details().pids["fairgate-controller"]
     second = fairgate_cluster.start_fairgate("controller")
     assert fairgate_cluster.details().pids["fairgate-controller"] == [first, second.pid]
@@ -196,8 +198,8 @@ def test_processes_of_fairgate_start_and_stop_one_by_one(fairgate_cluster: Clust
     assert fairgate_cluster.details().pids["fairgate-controller"] == [first]
 
 
-def test_api_server_shows_webhooks_who_it_is(cluster: Cluster) -> None:
-    """A webhook that trusts only the webhook client CA hears the API server, and knows it."""
+def test_api_server_shows_webhooks_who_it_is(cluster: LocalCluster) -> None:
+    """A webhook that trusts only the webhook client CA can authenticate the API server."""
     pki = cluster.folder / "pki"
     inside = ssl.create_default_context(
         ssl.Purpose.CLIENT_AUTH, cafile=str(pki / "webhook-client-ca.crt")
@@ -217,12 +219,12 @@ def test_api_server_shows_webhooks_who_it_is(cluster: Cluster) -> None:
         assert caller.result() == ((("commonName", "kube-apiserver-webhook-client"),),)
 
 
-def test_second_up_keeps_the_cluster_and_down_leaves_nothing(own: Cluster) -> None:
+def test_second_up_keeps_the_cluster_and_down_leaves_nothing(own: LocalCluster) -> None:
     first = own.up(SMALL)
     assert set(first.pids) == PROGRAMS
     assert own.up(SMALL) == first
     with pytest.raises(InvalidInput, match="other options"):
-        own.up(Options(nodes=2, fairgate=False))
+        own.up(ClusterOptions(nodes=2, fairgate=False))
     children = own.processes.recorded()
     assert own.down()
     assert not any(map(is_alive, children))
@@ -230,7 +232,7 @@ def test_second_up_keeps_the_cluster_and_down_leaves_nothing(own: Cluster) -> No
     assert own.status() is None
 
 
-def test_up_cleans_up_after_a_run_that_was_killed(own: Cluster) -> None:
+def test_up_cleans_up_after_a_run_that_was_killed(own: LocalCluster) -> None:
     run = bring_up(own.folder)
     leftovers = started(own.folder, "kube-apiserver")
     run.kill()
@@ -243,7 +245,7 @@ def test_up_cleans_up_after_a_run_that_was_killed(own: Cluster) -> None:
 
 
 @pytest.mark.parametrize("sign", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_interrupted_up_takes_down_what_it_started(own: Cluster, sign: int) -> None:
+def test_interrupted_up_takes_down_what_it_started(own: LocalCluster, sign: int) -> None:
     run = bring_up(own.folder)
     children = started(own.folder, "etcd")
     run.send_signal(sign)
@@ -253,7 +255,7 @@ def test_interrupted_up_takes_down_what_it_started(own: Cluster, sign: int) -> N
     assert not own.folder.exists()
 
 
-def test_program_that_died_is_told_by_status(own: Cluster) -> None:
+def test_program_that_died_is_told_by_status(own: LocalCluster) -> None:
     details = own.up(SMALL)
     os.kill(details.pids["kwok"][0], signal.SIGKILL)
     until(lambda: (own.status() or (None, []))[1] == ["kwok"])
@@ -261,7 +263,7 @@ def test_program_that_died_is_told_by_status(own: Cluster) -> None:
 
 def test_folder_of_somebody_else_is_left_alone(tmp_path: Path, cluster_tools: Tools) -> None:
     (tmp_path / "thesis.tex").write_text("precious")
-    cluster = Cluster(tmp_path)
+    cluster = LocalCluster(tmp_path)
     with pytest.raises(InvalidInput, match="not empty"):
         cluster.up(SMALL)
     assert not cluster.down()

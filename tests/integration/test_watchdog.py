@@ -1,4 +1,4 @@
-"""A real API server, and somebody who edits and deletes what makes it ask Fairgate."""
+"""The watchdog on a real API server while the enforcing objects are edited or deleted."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 
 from app.core.errors import ClusterRefused
-from app.dev.cluster import Cluster
+from app.core.policy import Mode
+from app.devcluster.cluster import LocalCluster
 from app.kube.client import Client
-from app.kube.enforcement import BINDING, PATHS, Object
-from app.kube.restore import Restorer
-from app.kube.watchdog import Pace
-from tests.kept import (
+from app.kube.enforcement_apply import Restorer
+from app.kube.enforcement_spec import BINDING, PATHS, Object
+from tests.support.enforcement_fixture import (
     MUTATING,
     POLICY,
     QUICK,
@@ -37,8 +37,8 @@ KINDS = [*PATHS, "ConfigMap"]
 
 
 @pytest.fixture
-async def kept(cluster: Cluster) -> AsyncIterator[Kept]:
-    """One object of each kind, installed, and not yet kept by anybody."""
+async def kept(cluster: LocalCluster) -> AsyncIterator[Kept]:
+    """One object of each kind, installed but not yet watched."""
     client = await Client.connect(cluster.kubeconfig)
     kept = Kept(client, certificate(cluster.kubeconfig))
     await kept.install()
@@ -52,7 +52,7 @@ async def is_back(kept: Kept, kind: str, before: Object) -> bool:
 
 
 async def restored(kept: Kept, kind: str, before: Object) -> None:
-    """Wait until an object is what it was, and that is known."""
+    """Wait until an object is restored and the restore is counted."""
     began = time.monotonic()
     await until(lambda: is_back(kept, kind, before))
     print(f"{kind} back after {time.monotonic() - began:.3f} s")
@@ -147,7 +147,7 @@ async def test_a_ca_is_published_though_the_old_one_is_ours_too(kept: Kept) -> N
         kept.ca += kept.ca
         await watchdog.publish(kept.ca)
         assert await ca_of(kept) == {kept.ca}
-    async with kept.keeping(is_ours=is_any) as watchdog:  # one that has just begun
+    async with kept.keeping(is_ours=is_any) as watchdog:  # a watchdog that has just started
         kept.ca += kept.ca
         await watchdog.publish(kept.ca)
         assert await ca_of(kept) == {kept.ca}
@@ -180,14 +180,8 @@ async def test_nothing_is_enforced_before_the_mode_is_known(kept: Kept) -> None:
     counting = Counting(kept.client)
     async with kept.keeping(counting, replace(QUICK, mode=3600.0)):
         kept.observes = True
-
-        async def written() -> bool:
-            spec = (await kept.find(BINDING))["spec"]
-            return bool(spec["validationActions"] == ["Warn", "Audit"])
-
-        await until(written)
-        hooks = (await kept.find(MUTATING))["webhooks"]
-        assert {each["failurePolicy"] for each in hooks} == {"Ignore"}
+        await kept.settle()
+        assert await weakened(kept)
 
 
 async def test_a_mode_that_nobody_tells_is_to_enforce(kept: Kept) -> None:
@@ -197,7 +191,7 @@ async def test_a_mode_that_nobody_tells_is_to_enforce(kept: Kept) -> None:
     assert objects[BINDING]["spec"]["validationActions"] == ["Deny"]
 
 
-# --- what is touched is put back ---
+# --- changed objects are restored ---
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -266,7 +260,7 @@ EDITS: dict[str, tuple[str, Edit]] = {
         ),
     ),
     "bound to another policy": (BINDING, lambda live: live["spec"].update(policyName="another")),
-    "not helm's any more": (POLICY, lambda live: live["metadata"].pop("labels")),
+    "without our label": (POLICY, lambda live: live["metadata"].pop("labels")),
     "emptied": ("ConfigMap", lambda live: live.pop("data")),
     "garbled": ("ConfigMap", lambda live: live["data"].update(policies="{")),
 }
@@ -332,23 +326,19 @@ async def test_operators_are_told_what_was_touched_and_by_whom(kept: Kept) -> No
     assert "kubectl-edit at 2" in message
 
 
-async def test_what_is_put_back_belongs_to_helm_as_before(kept: Kept) -> None:
+async def test_the_config_map_that_is_put_back_belongs_to_helm_as_before(kept: Kept) -> None:
     kept.marks = {"meta.helm.sh/release-name": "r", "meta.helm.sh/release-namespace": "n"}
     await kept.write()
     async with kept.keeping():
-        await kept.settle()
-        await kept.client.request("DELETE", kept.path(POLICY))
-
-        async def back() -> bool:
-            return await kept.get(kept.path(POLICY)) is not None
-
-        await until(back)
-    meta = (await kept.find(POLICY))["metadata"]
+        before = (await kept.settle())["ConfigMap"]
+        await kept.client.request("DELETE", kept.map_path)
+        await restored(kept, "ConfigMap", before)
+    meta = (await kept.find("ConfigMap"))["metadata"]
     assert meta["annotations"] == kept.marks
-    assert meta["labels"] == {"app.kubernetes.io/managed-by": "Helm"}
+    assert {each["manager"] for each in meta["managedFields"]} == {"helm"}
 
 
-# --- nothing else is written ---
+# --- no other object is written ---
 
 
 async def test_nothing_is_written_where_nothing_differs(kept: Kept) -> None:
@@ -384,26 +374,7 @@ async def test_replicas_do_not_fight(kept: Kept) -> None:
 
         writes = len(counting.writes)
         await until(swept)
-        assert len(counting.writes) - writes <= 2  # those under way when the first was seen
-
-
-async def test_what_was_never_there_is_left_to_helm_for_a_while(kept: Kept) -> None:
-    await kept.client.request("DELETE", kept.path(POLICY))
-    counting = Counting(kept.client)
-    patient = Pace(look=0.05, sweep=0.1, grace=3600.0)
-    async with kept.keeping(counting, patient):
-
-        async def looked() -> bool:
-            return counting.looks(kept.path(POLICY)) > 5
-
-        await until(looked)
-        assert await kept.get(kept.path(POLICY)) is None
-    async with kept.keeping(pace=QUICK):
-
-        async def back() -> bool:
-            return await kept.get(kept.path(POLICY)) is not None
-
-        await until(back)
+        assert len(counting.writes) - writes <= 2  # requests under way when the first was seen
 
 
 async def test_a_document_the_server_refuses_does_not_keep_the_others_from_being_kept(
@@ -418,7 +389,7 @@ async def test_a_document_the_server_refuses_does_not_keep_the_others_from_being
 
 
 async def test_a_name_that_must_be_free_is_not_believed(kept: Kept) -> None:
-    """Whoever takes the name under which documents are tried must not add to what is wanted."""
+    """An object with the dry-run name must not influence the desired state."""
     async with kept.keeping():
         before = (await kept.settle())[MUTATING]
     taken = copy.deepcopy(kept.documents[0])
@@ -439,7 +410,78 @@ async def test_a_name_that_must_be_free_is_not_believed(kept: Kept) -> None:
         await kept.client.request("DELETE", path)
 
 
-# --- observing ---
+# --- a new installation ---
+
+
+async def test_nothing_is_denied_before_the_api_server_reached_a_replica(kept: Kept) -> None:
+    asked, reached = 0, False
+
+    async def unreached() -> str:
+        nonlocal asked
+        asked += 1
+        return "" if reached else "no answer"
+
+    async with kept.keeping(unreached=unreached):
+
+        async def tried() -> bool:
+            return asked > 3
+
+        await until(tried)
+        assert await weakened(kept)
+        reached = True
+        await kept.settle()
+        last = asked
+        await kept.edit(BINDING, lambda live: live["spec"].update(validationActions=["Warn"]))
+        await kept.settle()
+    assert asked == last  # a proof is needed once
+
+
+async def test_a_replica_that_starts_later_weakens_nothing(kept: Kept) -> None:
+    async def unreached() -> str:
+        return "no answer"
+
+    async with kept.keeping():
+        before = await kept.settle()
+        await kept.edit(MUTATING, first(MUTATING, lambda w: w.update(failurePolicy="Ignore")))
+    async with kept.keeping(unreached=unreached):
+        await until(lambda: is_back(kept, MUTATING, before[MUTATING]))
+        assert all([await is_back(kept, kind, before[kind]) for kind in KINDS])
+
+
+async def test_nothing_is_proved_while_observing(kept: Kept) -> None:
+    kept.observes = True
+
+    async def forbidden() -> str:
+        raise AssertionError
+
+    async with kept.keeping(unreached=forbidden):
+        await kept.settle()
+        assert await weakened(kept)
+    assert not kept.guarded.restores
+
+
+async def test_the_mode_of_the_installation_is_told(kept: Kept) -> None:
+    told: list[Mode] = []
+    async with kept.keeping(default_mode=told.append):
+        await kept.settle()
+        assert told == [Mode.ENFORCE]
+        query = [("fieldManager", "helm")]
+        changed = {**await kept.find("ConfigMap"), "data": {**kept.data(), "mode": "Observe"}}
+        await kept.client.request("PUT", kept.map_path, query=query, body=changed)
+
+        async def heard() -> bool:
+            return told[-1] is Mode.OBSERVE
+
+        await until(heard)
+
+
+async def weakened(kept: Kept) -> bool:
+    hooks = (await kept.find(MUTATING))["webhooks"] + (await kept.find(VALIDATING))["webhooks"]
+    actions = (await kept.find(BINDING))["spec"]["validationActions"]
+    return {w["failurePolicy"] for w in hooks} == {"Ignore"} and actions == ["Audit"]
+
+
+# --- Observe mode ---
 
 
 async def test_observing_takes_the_teeth_at_once_and_gives_them_back(kept: Kept) -> None:
@@ -459,7 +501,7 @@ async def test_observing_takes_the_teeth_at_once_and_gives_them_back(kept: Kept)
     async with kept.keeping():
         before = await kept.settle()
         kept.observes = True
-        await shows(["Ignore", "Ignore", "Ignore", ["Warn", "Audit"]])
+        await shows(["Ignore", "Ignore", "Ignore", ["Audit"]])
         kept.observes = False
         await shows(["Fail", "Fail", "Fail", ["Deny"]])
         assert all([await is_back(kept, kind, before[kind]) for kind in KINDS])
@@ -474,7 +516,7 @@ async def test_what_is_deleted_while_observing_stays_away_until_the_mode_ends(ke
 
         async def observing() -> bool:
             spec = (await kept.find(BINDING))["spec"]
-            return bool(spec["validationActions"] == ["Warn", "Audit"])
+            return bool(spec["validationActions"] == ["Audit"])
 
         await until(observing)
         for kind in KINDS:
@@ -499,7 +541,7 @@ async def test_what_goes_while_it_is_written_is_not_made_anew(kept: Kept, kind: 
     wanted["metadata"] = {"name": live["metadata"]["name"], "labels": {"a": "b"}, "annotations": {}}
     await kept.client.request("DELETE", kept.path(kind))
     with pytest.raises(ClusterRefused) as caught:
-        await Restorer(kept.client).put_back(kept.path(kind), live, wanted)
+        await Restorer(kept.client, "fairgate-webhook").put_back(kept.path(kind), live, wanted)
     assert caught.value.status == 409
     assert await kept.get(kept.path(kind)) is None
 
@@ -511,7 +553,7 @@ async def test_an_edit_is_undone_while_observing(kept: Kept) -> None:
 
         async def observing() -> bool:
             spec = (await kept.find(BINDING))["spec"]
-            return bool(spec["validationActions"] == ["Warn", "Audit"])
+            return bool(spec["validationActions"] == ["Audit"])
 
         await until(observing)
         before = await kept.find(BINDING)

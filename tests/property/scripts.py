@@ -1,4 +1,4 @@
-"""Random clusters and what happens in them, as values that can be played again and changed."""
+"""Random clusters and their changes, as values that can be replayed and changed."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from app.core.model import Millis
 from app.core.policy import Policy, Reclaim
-from tests.property.drive import GPU, Drive
-from tests.property.naive import Job, Naive, Site, Team
+from tests.property.engine_driver import GPU, Drive
+from tests.property.reference_engine import Job, Naive, Site, Team
 
 POOL = "default"
 NO_RESERVATION = Policy(reserve_after=Millis(10**12), reclaim=Reclaim.OFF)
@@ -22,7 +22,7 @@ WEIGHTS = [Fraction(1), Fraction(1), Fraction(2), Fraction(3), Fraction(1, 2), F
 
 @dataclass(frozen=True)
 class Submit:
-    """A workload that is to come. `lasting` None: it runs for ever."""
+    """A future workload. If `lasting` is None, it runs for ever."""
 
     uid: str
     tenant: str
@@ -57,7 +57,7 @@ class Submit:
 
 @dataclass(frozen=True)
 class Script:
-    """A cluster of one pool, its tenants, and what is submitted when."""
+    """A cluster of one pool, its tenants, and its submissions by time."""
 
     capacity: int
     teams: tuple[Team, ...]
@@ -69,17 +69,17 @@ class Script:
         return max((submit.devices for submit in self.work), default=0)
 
     def but(self, change: Callable[[Submit], Submit]) -> Script:
-        """Return the same with every workload changed in some way."""
+        """Return the same script with every workload changed."""
         return replace(self, work=tuple(map(change, self.work)))
 
     def weigh(self, name: str, weight: Fraction) -> Script:
-        """Return the same with another weight for a tenant."""
+        """Return the same script with another weight for a tenant."""
         teams = (replace(t, weight=weight) if t.name == name else t for t in self.teams)
         return replace(self, teams=tuple(teams))
 
 
 def begin(script: Script, judge: Naive | None = None, exact: bool = False) -> Drive:
-    """Return the cluster of a script before anything is submitted."""
+    """Return the cluster of a script before the first submission."""
     drive = Drive(script.policy, judge=judge, exact=exact)
     drive.site("n", Site(POOL, {GPU: script.capacity}))
     for team in script.teams:
@@ -92,7 +92,7 @@ def play(
     until: int | None = None,
     watch: Callable[[Drive], None] = lambda drive: None,
 ) -> Drive:
-    """Play a script until its last workload came, or longer; `watch` whenever it has settled."""
+    """Play a script until its last submission, or longer; call `watch` after each settle."""
     return perform(script, begin(script), until, watch)
 
 
@@ -102,7 +102,7 @@ def perform(
     until: int | None = None,
     watch: Callable[[Drive], None] = lambda drive: None,
 ) -> Drive:
-    """Play a script in a cluster that has begun."""
+    """Play a script in an existing cluster."""
     for submit in script.work:
         drive.later(submit.at, submit.job(), submit.lasting)
     last = max((submit.at for submit in script.work), default=0)
@@ -126,7 +126,7 @@ def scripts(
     most: int = 30,
     policy: Policy = NO_RESERVATION,
 ) -> Script:
-    """Draw a cluster and its work: a little that shrinks well, or plenty from a seed."""
+    """Draw a cluster and its workloads: few that shrink well, or many from a seed."""
     tenants = draw(teams)
     choices: tuple[Sequence[object], ...] = (
         [team.name for team in tenants],
@@ -148,7 +148,7 @@ def scripts(
 
 
 def dense(seed: int, most: int = 40, capacity: int = 40, largest: int = 4) -> Script:
-    """Return a contested cluster: tenants nested at random, more work than there is room for."""
+    """Return a contested cluster: randomly nested tenants, and more workloads than capacity."""
     random = Random(seed)
     choice = random.choice
     teams: list[Team] = []
@@ -178,7 +178,7 @@ def dense(seed: int, most: int = 40, capacity: int = 40, largest: int = 4) -> Sc
 def flat(
     least: int = 2, most: int = 4, weighted: bool = True
 ) -> st.SearchStrategy[tuple[Team, ...]]:
-    """Draw tenants of one level, without guarantee or limit."""
+    """Draw tenants of one level, without guarantees or limits."""
     weights = st.sampled_from(WEIGHTS if weighted else WEIGHTS[:1])
     return st.lists(weights, min_size=least, max_size=most).map(
         lambda drawn: tuple(Team(f"t{i}", weight=w) for i, w in enumerate(drawn))
@@ -187,7 +187,7 @@ def flat(
 
 @st.composite
 def trees(draw: st.DrawFn, *, limits: bool = False) -> tuple[Team, ...]:
-    """Draw tenants nested to some depth: weights, 0 included, guarantees and perhaps limits."""
+    """Draw nested tenants with weights (0 included), guarantees and optional limits."""
     count = draw(st.integers(2, 5))
     teams: list[Team] = []
     for i in range(count):

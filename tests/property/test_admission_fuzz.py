@@ -1,4 +1,4 @@
-"""Whatever is posted: no exception, no 5xx, and no allowed GPU pod without the gate."""
+"""Random bodies: no exception, no 5xx, and no admitted GPU pod without the gate."""
 
 from __future__ import annotations
 
@@ -15,16 +15,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from starlette.types import ASGIApp
 
-from app.core.events import Source, SourceFresh
-from app.core.model import GATE, Millis
-from app.core.resources import ManagedResources
-from app.web.admission import Enforced, admission_app
-from app.web.view import View
-from tests.fakes.asgi import Reply, call
-from tests.fakes.json_patch import PatchFailed, apply
+from app.core.events import SourceFresh, WatchedSource
+from app.core.model import Millis
+from app.core.quantities import ManagedResources
+from app.core.well_known import GATE
+from app.web.webhook.app import Enforced, admission_app
+from app.web.webhook.cache import WebhookCache
+from tests.support.asgi import Reply, call
+from tests.support.depth import cases
+from tests.support.json_patch import PatchFailed, apply
 
-BODIES = int(os.environ.get("FAIRGATE_FUZZ") or 3000)
-"""How many bodies are tried; a quarter of them is no review at all."""
+BODIES = int(os.environ.get("FAIRGATE_FUZZ") or cases(1200, 3000))
+"""Number of bodies; a quarter are not valid reviews."""
 
 pytestmark = pytest.mark.timeout(300 + BODIES // 10)
 
@@ -112,8 +114,8 @@ def post() -> Iterator[Any]:
 
 
 async def _app() -> ASGIApp:
-    view = View()
-    await view.put(SourceFresh(Millis(0), Source.TENANTS))
+    view = WebhookCache()
+    await view.put(SourceFresh(Millis(0), WatchedSource.TENANTS))
     enforced = Enforced(ManagedResources([GPU]), frozenset([EXEMPT]))
     return admission_app(view, enforced, lambda: view.ready)
 
@@ -150,7 +152,7 @@ def test_a_mutated_review_never_lets_a_gpu_pod_past_the_gate(
         assert response["status"]["code"] < 500
         assert response["status"]["message"]
         return
-    # The decoder does not look into strings it skips, so a broken byte may stand there.
+    # The decoder does not validate strings that it skips, so invalid bytes may remain.
     request = json.loads(body.decode(errors="replace"))["request"]
     patch = json.loads(base64.b64decode(response.get("patch", "W10=")))
     assert _asks_for_nothing(request) or _ends_gated(request["object"], patch)
@@ -177,7 +179,7 @@ def test_a_mutated_review_of_a_change_or_a_template_breaks_nothing(
 
 
 def _mutate(document: Any, data: st.DataObject) -> None:
-    """Change, drop or add one value somewhere."""
+    """Change, drop or add one value at a random place."""
     places = list(_places(document))
     place, key = data.draw(st.sampled_from(places))
     match data.draw(st.sampled_from(["change", "drop", "add"])):
@@ -206,26 +208,28 @@ def _damage(body: bytes, data: st.DataObject) -> bytes:
 
 
 def _asks_for_nothing(request: Any) -> bool:
-    """Tell, by a second and cruder reading, that no container plainly asks for a GPU."""
+    """Return whether no container obviously requests a GPU, by a second and simpler parser."""
     if request.get("operation") != "CREATE" or request.get("subResource"):
         return True
     if request.get("namespace") == EXEMPT:
         return True
-    spec = request["object"].get("spec", {})
+    spec = request["object"].get("spec") or {}
     containers = (spec.get("containers") or []) + (spec.get("initContainers") or [])
     return not any(map(_plainly_asks, containers))
 
 
 def _plainly_asks(container: Any) -> bool:
-    resources = container.get("resources") or {}
+    resources = (container or {}).get("resources") or {}  # null is an empty container
     asked = (resources.get("limits") or {}) | (resources.get("requests") or {})
     count = asked.get(GPU, 0)
-    return count > 0 if isinstance(count, (int, float)) else count.isdigit() and int(count) > 0
+    if isinstance(count, str):
+        return count.isdigit() and int(count) > 0
+    return count is not None and count > 0  # null is no request
 
 
 def _ends_gated(pod: Any, patch: Any) -> bool:
     try:
         held = apply(pod, patch)
     except PatchFailed:
-        return True  # the API server creates no pod to which the patch does not apply
+        return True  # the API server then refuses the pod
     return any(gate.get("name") == GATE for gate in held["spec"]["schedulingGates"])

@@ -1,4 +1,4 @@
-"""Whatever is done to a chain of audit entries is found; a hole passes only where it is named."""
+"""Every change to a chain of audit entries is found; a hole passes only if an entry names it."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.core.audit import Deed, Entry, Head, Record, seal
-from app.core.chain.audit_lines import SignedHead, line, read
-from app.core.chain.audit_proof import BrokenChain, Gap, Proof, Verdict, gap, pruned
+from app.core.audit.codec import SignedHead, line, read
+from app.core.audit.verifier import BrokenChain, ChainVerdict, ChainVerifier, Gap, gap, pruned
+from app.core.audit_entry import AuditRecord, Entry, EntryType, Head, seal
 from app.core.errors import InvalidInput
 from app.core.model import Millis
 
@@ -20,16 +20,16 @@ FACTS = st.dictionaries(
     max_size=3,
 )
 RECORDS = st.builds(
-    Record,
+    AuditRecord,
     st.integers(0, 10**13).map(Millis),
-    st.sampled_from([Deed.HELD, Deed.RELEASED, Deed.CHANGED]),
+    st.sampled_from([EntryType.HELD, EntryType.RELEASED, EntryType.CHANGED]),
     FACTS,
 )
 
 
 @st.composite
 def chains(draw: st.DrawFn, least: int = 1) -> list[Entry]:
-    """A chain from its beginning, over several terms."""
+    """A complete chain over several terms."""
     head, entries, epoch = Head(), [], 1
     for record in draw(st.lists(RECORDS, min_size=least, max_size=12)):
         epoch += draw(st.integers(0, 1))
@@ -38,7 +38,7 @@ def chains(draw: st.DrawFn, least: int = 1) -> list[Entry]:
     return entries
 
 
-def extended(entries: list[Entry], *records: Record, after: Head | None = None) -> list[Entry]:
+def extended(entries: list[Entry], *records: AuditRecord, after: Head | None = None) -> list[Entry]:
     grown = list(entries)
     head = after or entries[-1].head
     for record in records:
@@ -51,10 +51,10 @@ def signed(entry: Entry) -> SignedHead:
     return SignedHead("c", entry.head, entry.epoch, entry.record.at)
 
 
-def verify(entries: list[Entry], *heads: SignedHead, in_files: bool = False) -> Verdict:
-    proof = Proof(heads, in_files=in_files)
+def verify(entries: list[Entry], *heads: SignedHead, in_files: bool = False) -> ChainVerdict:
+    proof = ChainVerifier(heads, in_files=in_files)
     for entry in entries:
-        proof.take(entry)
+        proof.add_entry(entry)
     return proof.verdict()
 
 
@@ -78,7 +78,7 @@ def test_any_changed_field_is_found(entries: list[Entry], data: st.DataObject) -
                 replace(victim, before="f" * 64),
                 replace(victim, hash="f" * 64),
                 replace(victim, record=replace(victim.record, at=Millis(victim.record.at + 1))),
-                replace(victim, record=replace(victim.record, deed=Deed.BYPASSED)),
+                replace(victim, record=replace(victim.record, deed=EntryType.BYPASSED)),
                 replace(victim, record=replace(victim.record, facts={"another": 1})),
             ]
         )
@@ -90,7 +90,7 @@ def test_any_changed_field_is_found(entries: list[Entry], data: st.DataObject) -
 
 @given(chains(), st.data())
 def test_a_change_with_a_hash_to_fit_is_found(entries: list[Entry], data: st.DataObject) -> None:
-    """Whoever rewrites all that follows too still lacks the key."""
+    """An attacker that also rewrites all later entries still lacks the key."""
     i = data.draw(st.integers(0, len(entries) - 1))
     head = entries[i - 1].head if i else Head()
     records = [replace(entries[i].record, facts={"another": 1})]
@@ -121,7 +121,9 @@ def test_any_swap_is_found(entries: list[Entry], data: st.DataObject, in_files: 
 
 
 @given(chains(), RECORDS, st.data())
-def test_any_insertion_is_found(entries: list[Entry], record: Record, data: st.DataObject) -> None:
+def test_any_insertion_is_found(
+    entries: list[Entry], record: AuditRecord, data: st.DataObject
+) -> None:
     i = data.draw(st.integers(1, len(entries)))
     forged = seal(entries[i - 1].head, entries[i - 1].epoch, record)
     inserted = [*entries[:i], forged, *entries[i:]]
@@ -143,7 +145,7 @@ def test_a_changed_line_never_passes_for_another(entries: list[Entry], data: st.
     except InvalidInput:
         return
     if found == entries[i]:
-        return  # as when a fact is escaped in another way
+        return  # for example, a fact with another escape sequence
     assert isinstance(found, Entry)
     with pytest.raises(BrokenChain):
         verify([*entries[:i], found, *entries[i + 1 :]], signed(entries[-1]))
@@ -151,7 +153,7 @@ def test_a_changed_line_never_passes_for_another(entries: list[Entry], data: st.
 
 @given(chains(3), RECORDS, st.data())
 def test_a_hole_passes_only_where_a_signed_gap_names_it(
-    entries: list[Entry], record: Record, data: st.DataObject
+    entries: list[Entry], record: AuditRecord, data: st.DataObject
 ) -> None:
     kept = data.draw(st.integers(1, len(entries) - 2))
     named = Gap(entries[kept - 1].head, entries[-1].head)
@@ -179,7 +181,7 @@ def test_a_gap_that_is_not_signed_is_not_accepted(
 
 @given(chains(3), RECORDS, st.data())
 def test_a_front_may_be_missing_only_as_pruned(
-    entries: list[Entry], record: Record, data: st.DataObject
+    entries: list[Entry], record: AuditRecord, data: st.DataObject
 ) -> None:
     first = data.draw(st.integers(1, len(entries) - 1))
     whole = extended(entries, pruned(Millis(1), entries[first - 1].head, first, "old"), record)
@@ -203,7 +205,7 @@ def test_copies_may_come_again_in_files_alone(entries: list[Entry], data: st.Dat
 
 @given(chains(2), chains(), RECORDS)
 def test_files_may_branch_off_only_by_a_signed_gap_of_a_later_term(
-    entries: list[Entry], other: list[Entry], record: Record
+    entries: list[Entry], other: list[Entry], record: AuditRecord
 ) -> None:
     known = entries[0].head
     epoch = entries[-1].epoch + 1

@@ -1,6 +1,6 @@
-"""What follows from the order of turns, as it is published, on random clusters and histories.
+"""Properties of the published fair order, on random clusters and histories.
 
-Without history and without a standing reservation, unless the property is about them.
+History is off and no reservation is active, unless the property is about them.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from app.core.effects import Release
 from app.core.engine import Engine
 from app.core.model import Millis
 from app.core.policy import Policy, Reclaim
-from tests.property.drive import GPU, MANAGED, Drive, Started, node_of, pods_of, tenant_of
-from tests.property.naive import Naive, Site
+from tests.property.engine_driver import GPU, MANAGED, Drive, Started, node_of, pods_of, tenant_of
+from tests.property.reference_engine import Naive, Site
 from tests.property.scripts import (
     NO_RESERVATION,
     POOL,
@@ -36,10 +36,11 @@ from tests.property.scripts import (
     scripts,
     trees,
 )
+from tests.support.depth import cases
 
 EXACT = Fraction(1) + Fraction(1, 10**9)
 ALWAYS = 60
-"""As many workloads as this never all start: there is always work waiting."""
+"""More workloads than ever start, so that the queue is never empty."""
 
 ONES = (1,)
 INSTANTS = range(41)
@@ -48,7 +49,7 @@ LASTING = st.sampled_from(BRIEF)
 
 
 def releases(drive: Drive, *, without: tuple[str, str]) -> list[tuple[int, str]]:
-    """Return when whose work was released, that of one queue aside."""
+    """Return the times and workloads of the releases, except those of one queue."""
     known = {s.uid: (s.tenant, s.user) for s in drive.ever.values()}
     started = [d for d in drive.decisions if isinstance(d, Started)]
     return [(d.at, d.uid) for d in started if known[d.uid] != without]
@@ -61,11 +62,11 @@ def releases(drive: Drive, *, without: tuple[str, str]) -> list[tuple[int, str]]
     scripts(teams=flat(2, 5, weighted=False)),
     st.sampled_from([1, 1, 1, 2, 3, 5]),
 )
-@settings(max_examples=200)
+@settings(max_examples=cases(80, 200))
 def test_who_always_has_work_gets_an_equal_partition_within_one_workload(
     script: Script, size: int
 ) -> None:
-    """From an empty cluster, whatever the others ask for, and however much."""
+    """The cluster starts empty. The other tenants may submit any workloads."""
     others = tuple(s for s in script.work if s.tenant != "t0")
     mine = tuple(Submit(f"x{i:03}", "t0", size=size) for i in range(ALWAYS))
     script = replace(script, work=(*others, *mine))
@@ -81,11 +82,11 @@ def test_who_always_has_work_gets_an_equal_partition_within_one_workload(
     flat(2, 4, weighted=False),
     st.lists(st.tuples(st.integers(1, 9), st.integers(1, 4)), min_size=12, max_size=12),
 )
-@settings(max_examples=60)
+@settings(max_examples=cases(25, 60))
 def test_equal_tenants_that_all_wait_hold_equal_parts_at_every_moment(
     capacity: int, teams: tuple[object, ...], spans: list[tuple[int, int]]
 ) -> None:
-    """Work ends all the time, at random; each tenant's own workloads are of one size."""
+    """Workloads end at random times. The workloads of one tenant all have the same size."""
     names = [f"t{i}" for i in range(len(teams))]
     sizes = {name: spans[i][1] for i, name in enumerate(names)}
     work = tuple(
@@ -105,9 +106,12 @@ def test_equal_tenants_that_all_wait_hold_equal_parts_at_every_moment(
 
 
 @given(scripts(teams=flat(2, 4, weighted=False), sizes=ONES, arrivals=INSTANTS, lasting=BRIEF))
-@settings(max_examples=80)
+@settings(max_examples=cases(32, 80))
 def test_with_fair_reclaim_a_late_tenant_gets_its_part_back_at_once(script: Script) -> None:
-    """Others come before it and never leave; it holds its part all the same, at every moment."""
+    """Other tenants come first and never end.
+
+    The late tenant still has its share at every moment.
+    """
     policy = Policy(reserve_after=Millis(10**12), reclaim=Reclaim.FAIR, min_runtime=Millis(0))
     late = tuple(Submit(f"x{i:03}", "t0", at=20) for i in range(ALWAYS))
     work = (*(s for s in script.work if s.tenant != "t0"), *late)
@@ -129,7 +133,7 @@ def test_with_fair_reclaim_a_late_tenant_gets_its_part_back_at_once(script: Scri
     st.integers(1, 6),
     LASTING,
 )
-@settings(max_examples=150)
+@settings(max_examples=cases(60, 150))
 def test_priorities_in_one_queue_change_nobody_elses_releases(
     script: Script, priorities: list[int], size: int, lasting: int | None
 ) -> None:
@@ -152,7 +156,7 @@ def test_priorities_in_one_queue_change_nobody_elses_releases(
     scripts(teams=flat(), most=20),
     st.lists(st.integers(0, 9), min_size=20, max_size=20),
 )
-@settings(max_examples=200)
+@settings(max_examples=cases(80, 200))
 def test_priorities_among_other_shapes_move_nobodys_share_by_more_than_one_workload(
     script: Script, priorities: list[int]
 ) -> None:
@@ -173,7 +177,7 @@ def test_priorities_among_other_shapes_move_nobodys_share_by_more_than_one_workl
     st.integers(1, 6),
     st.integers(5, 20),
 )
-@settings(max_examples=120)
+@settings(max_examples=cases(48, 120))
 def test_more_pending_work_of_a_queue_that_waits_changes_nobody_elses_releases(
     script: Script, more: list[tuple[int, int]], size: int, lasting: int
 ) -> None:
@@ -199,7 +203,7 @@ def test_more_pending_work_of_a_queue_that_waits_changes_nobody_elses_releases(
     st.lists(st.sampled_from(["", "x", "y"]), min_size=24, max_size=24),
     st.lists(st.sampled_from("uvwxyz"), min_size=24, max_size=24),
 )
-@settings(max_examples=120)
+@settings(max_examples=cases(48, 120))
 def test_spreading_ones_work_over_namespaces_and_names_gives_the_same_share(
     script: Script, count: int, places: list[str], names: list[str]
 ) -> None:
@@ -219,11 +223,11 @@ def test_spreading_ones_work_over_namespaces_and_names_gives_the_same_share(
 
 
 @given(scripts(teams=flat(), most=12), st.integers(2, 6), st.integers(1, 6))
-@settings(max_examples=150)
+@settings(max_examples=cases(60, 150))
 def test_cutting_ones_work_in_pieces_gives_the_same_share_within_one_workload_of_each(
     script: Script, size: int, count: int
 ) -> None:
-    """Of each: where a whole one of mine finds no room, one of the others' may have it instead."""
+    """If one of its whole workloads does not fit, another tenant's workload may take the place."""
     others = tuple(s for s in script.work if s.tenant != "t0")
     whole = tuple(Submit(f"x{i:03}", "t0", size=size) for i in range(count))
     pieces = tuple(Submit(f"x{i:03}", "t0") for i in range(size * count))
@@ -237,7 +241,7 @@ def test_cutting_ones_work_in_pieces_gives_the_same_share_within_one_workload_of
 
 
 @given(scripts(teams=trees(limits=True), pods=(1, 1, 2, 3), arrivals=INSTANTS, lasting=BRIEF))
-@settings(max_examples=120)
+@settings(max_examples=cases(48, 120))
 def test_nothing_that_fits_and_is_allowed_still_waits(script: Script) -> None:
     judge = Naive({GPU})
     drive = begin(script, judge)
@@ -254,7 +258,7 @@ def test_nothing_that_fits_and_is_allowed_still_waits(script: Script) -> None:
     st.sampled_from(WEIGHTS),
     st.sampled_from(WEIGHTS),
 )
-@settings(max_examples=200)
+@settings(max_examples=cases(80, 200))
 def test_raising_a_weight_never_lowers_that_share(
     script: Script, one: Fraction, other: Fraction
 ) -> None:
@@ -264,7 +268,7 @@ def test_raising_a_weight_never_lowers_that_share(
 
 
 @given(scripts(teams=trees()), st.sampled_from(WEIGHTS), st.sampled_from(WEIGHTS))
-@settings(max_examples=150)
+@settings(max_examples=cases(60, 150))
 def test_raising_a_weight_costs_at_most_one_workload_where_sizes_differ(
     script: Script, one: Fraction, other: Fraction
 ) -> None:
@@ -274,7 +278,7 @@ def test_raising_a_weight_costs_at_most_one_workload_where_sizes_differ(
 
 
 def total(drive: Drive, name: str) -> int:
-    """Return what a tenant uses, its child tenants included."""
+    """Return the usage of a tenant including its child tenants."""
     judge = Naive({GPU})
     judge.teams, judge.jobs = drive.teams, drive.jobs
     return judge.used((name,), POOL, GPU)
@@ -287,7 +291,7 @@ def total(drive: Drive, name: str) -> int:
     scripts(teams=trees(limits=True), pods=(1, 1, 2), arrivals=INSTANTS, lasting=BRIEF),
     st.sampled_from([Fraction(0), Fraction(1), Fraction(1, 3)]),
 )
-@settings(max_examples=80)
+@settings(max_examples=cases(32, 80))
 def test_no_two_siblings_drift_further_apart_than_the_published_bound(
     script: Script, history: Fraction
 ) -> None:
@@ -298,7 +302,7 @@ def test_no_two_siblings_drift_further_apart_than_the_published_bound(
 
 
 def within_the_bound(script: Script) -> Drive:
-    """Both sides are computed by the naive model, for every sibling that could have started."""
+    """The reference model computes both sides, for every sibling that could have started."""
     drive = perform(script, begin(script, Naive({GPU})), 60)
     for left, right in drive.pairs:
         assert left <= right * EXACT
@@ -309,26 +313,28 @@ def within_the_bound(script: Script) -> Drive:
 
 
 def test_the_bound_holds_for_thousands_of_pairs() -> None:
-    drives = [within_the_bound(dense(seed)) for seed in range(150)]
-    assert sum(len(drive.pairs) for drive in drives) > 5_000
+    seeds = cases(60, 150)
+    drives = [within_the_bound(dense(seed)) for seed in range(seeds)]
+    assert sum(len(drive.pairs) for drive in drives) > 5_000 * seeds // 150
     ratios = [drive.engine.drift.ratio for drive in drives]
     assert max(ratios) > 0.99, "the bound is tight, or the test too easy"
 
 
 def test_the_engine_measures_its_own_drift_within_the_bound() -> None:
-    """Larger clusters than the naive model could follow."""
-    drives = [play(dense(seed, 250, 400, 20), 60) for seed in range(60)]
+    """The clusters are too large for the reference model."""
+    seeds = cases(20, 60)
+    drives = [play(dense(seed, 250, 400, 20), 60) for seed in range(seeds)]
     assert all(drive.engine.drift.ratio <= float(EXACT) for drive in drives)
-    assert sum(drive.engine.drift.pairs for drive in drives) > 10_000
+    assert sum(drive.engine.drift.pairs for drive in drives) > 10_000 * seeds // 60
 
 
 # Invariants.
 
 
 @given(scripts(teams=trees(limits=True), pods=(1, 1, 2, 3), arrivals=INSTANTS, lasting=BRIEF))
-@settings(max_examples=120)
+@settings(max_examples=cases(48, 120))
 def test_no_pod_is_lost_and_none_is_released_twice(script: Script) -> None:
-    """The drive itself fails on a second release, and on one of half a gang."""
+    """The drive fails on a second release and on a partial release of a gang."""
 
     def watch(drive: Drive) -> None:
         held = {pod.uid for pod in drive.engine.held()}
@@ -344,7 +350,7 @@ def test_no_pod_is_lost_and_none_is_released_twice(script: Script) -> None:
 
 
 @given(scripts(teams=trees(limits=True), pods=(1, 1, 2, 3), arrivals=INSTANTS, lasting=BRIEF))
-@settings(max_examples=120)
+@settings(max_examples=cases(48, 120))
 def test_no_release_exceeds_capacity_or_a_limit(script: Script) -> None:
     def watch(drive: Drive) -> None:
         assert sum(job.total(GPU) for job in drive.running()) <= script.capacity
@@ -364,7 +370,7 @@ def test_nobody_releases_without_leadership_the_store_or_fresh_news(
     news: list[ev.NewsEvent] = [ev.NodeObserved(Millis(0), node_of("n", Site(POOL, {GPU: 9})))]
     news += (ev.TenantObserved(Millis(0), tenant_of(team)) for team in script.teams)
     news += (ev.PodObserved(Millis(0), p) for s in script.work for p in pods_of(s.job()))
-    news += (ev.SourceFresh(Millis(0), source) for source in ev.Source)
+    news += (ev.SourceFresh(Millis(0), source) for source in ev.WatchedSource)
     news += (ev.LeadershipGained(Millis(0), 1), ev.StoreReady(Millis(0)))
     match lack:
         case "follow":
@@ -372,7 +378,7 @@ def test_nobody_releases_without_leadership_the_store_or_fresh_news(
         case "store":
             news.append(ev.StoreLost(Millis(0)))
         case _:
-            news.append(ev.SourceStale(Millis(0), ev.Source.NODES))
+            news.append(ev.SourceStale(Millis(0), ev.WatchedSource.NODES))
     effects = [effect for one in (*news, ev.Pass(Millis(0))) for effect in engine.handle(one)]
     assert not any(isinstance(effect, Release) for effect in effects)
 
@@ -384,7 +390,7 @@ def test_nobody_releases_without_leadership_the_store_or_fresh_news(
     scripts(teams=trees(limits=True), pods=(1, 1, 2, 3), arrivals=INSTANTS, lasting=BRIEF),
     st.randoms(use_true_random=False),
 )
-@settings(max_examples=120)
+@settings(max_examples=cases(48, 120))
 def test_the_order_within_an_instant_changes_nothing(script: Script, random: object) -> None:
     shuffled = list(script.work)
     teams = list(script.teams)
@@ -399,8 +405,8 @@ from random import Random
 from fractions import Fraction
 from app.core.model import Millis
 from app.core.policy import Policy, Reclaim, WithinQueue
-from tests.property.drive import Drive, GPU
-from tests.property.naive import Job, Site, Team
+from tests.property.engine_driver import Drive, GPU
+from tests.property.reference_engine import Job, Site, Team
 
 random = Random(11)
 for history in (Fraction(0), Fraction(1)):

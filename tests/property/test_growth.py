@@ -1,4 +1,4 @@
-"""Whatever comes and goes, a pool is never given out further than it may grow."""
+"""A pool is never allocated beyond the capacity it may grow to."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from app.core import events as ev
 from app.core.model import NodeName
-from tests.unit.test_growth import GPU, TIMEOUT, Farm
+from tests.support.autoscaled_pool import GPU, TIMEOUT, Farm
+from tests.support.depth import cases
 
 MOST = 32
 
@@ -26,7 +27,7 @@ steps = st.lists(
 
 
 class Random(Farm):
-    """Checks, at every release, what is used then."""
+    """Checks the usage at every release."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -43,7 +44,7 @@ class Random(Farm):
             assert pool.awaiting <= len(self.pods) - len(set(placed) & self.pods.keys())
 
     def step(self, what: str, number: int) -> None:
-        """Let one thing happen."""
+        """Apply one random change."""
         self.count += 1
         released = [name for name in self.where if name in self.pods]
         waiting = [name for name in released if self.pods[name].node is None]
@@ -71,7 +72,7 @@ class Random(Farm):
                 pass
 
 
-@settings(max_examples=100)
+@settings(max_examples=cases(40, 100))
 @given(steps)
 def test_no_release_goes_beyond_what_the_pool_may_grow_to(script: list[tuple[str, int]]) -> None:
     farm = Random()
@@ -79,7 +80,7 @@ def test_no_release_goes_beyond_what_the_pool_may_grow_to(script: list[tuple[str
         farm.step(what, number)
 
 
-@settings(max_examples=100)
+@settings(max_examples=cases(40, 100))
 @given(steps)
 def test_the_same_events_give_the_same_places(script: list[tuple[str, int]]) -> None:
     one, other = Random(), Random()

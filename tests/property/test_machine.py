@@ -1,9 +1,9 @@
-"""Whatever happens to a cluster, the engine decides what the naive model decides.
+"""The engine and the reference model make the same decisions for any changes of a cluster.
 
-The engine keeps books and changes them by a little at every event; the naive model computes
-everything anew at every pick. Every single release is compared, and that nothing is left to do;
-whom the engine evicts is its own choice here, what follows from it is not. Without history: what
-it is while nodes and rules change under it is open.
+The engine updates its accounting incrementally. The reference model computes everything again at
+every selection. The tests compare every release, and check that no possible release is left. The
+engine chooses its victims freely, but the consequences are compared. History is off, because its
+behaviour under changes of nodes and rules is not specified.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ from hypothesis.stateful import (
 
 from app.core.model import Millis, PoolName
 from app.core.policy import Policy, Reclaim, WithinQueue
-from tests.property.drive import GPU, Drive
-from tests.property.naive import Job, Naive, Site, Team
+from tests.property.engine_driver import GPU, Drive
+from tests.property.reference_engine import Job, Naive, Site, Team
+from tests.support.depth import cases
 
 DEFAULT = "default"
 NEVER = Millis(10**12)
@@ -47,7 +48,7 @@ TREES = (
 
 @dataclass(frozen=True)
 class Terms:
-    """What a tenant is owed. The limit is above the guarantee by `room`."""
+    """Weights and quotas of a tenant. The limit exceeds the guarantee by `room`."""
 
     weight: Fraction
     users: tuple[Fraction, Fraction]
@@ -69,7 +70,7 @@ class Terms:
 
 @dataclass(frozen=True)
 class Wish:
-    """One workload, before it is known whose and where."""
+    """One workload, before its tenant and pool are chosen."""
 
     tenant: int
     user: str
@@ -109,7 +110,7 @@ POLICIES = st.builds(
 class Machine(RuleBasedStateMachine):
     """One pool of one node: guarantees, limits, gangs, reservations, bounded backfill.
 
-    Time passes slowly: no reservation stands so long that it hardens.
+    Time passes slowly, so that no reservation becomes overdue.
     """
 
     pools: tuple[tuple[str, Fraction], ...] = ()
@@ -202,7 +203,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(policy=POLICIES)
     def otherwise(self, policy: Policy) -> None:
-        """Other rules, but history counts as much as ever: what it is before it counts is open."""
+        """Change the Policy; `history` may change only before the first node exists."""
         now = self.drive.rules.history if self.drive.sites else policy.history
         self.drive.policy(replace(policy, history=now))
 
@@ -216,7 +217,7 @@ class Machine(RuleBasedStateMachine):
 
     @invariant()
     def nothing_is_left_to_do(self) -> None:
-        self.drive.settle()  # fails if the judge would start anything
+        self.drive.settle()  # fails if the reference model would start a workload
 
     @invariant()
     def what_is_counted_is_what_runs(self) -> None:
@@ -232,14 +233,14 @@ class Machine(RuleBasedStateMachine):
 
 
 class Pools(Machine):
-    """Two pools of one node, of different worth."""
+    """Two pools of one node with different unit prices."""
 
     pools = (("p", Fraction(1)), ("q", Fraction(101, 100)))
     nodes = (("np", "p"), ("nq", "q"))
 
 
 class Nodes(Machine):
-    """One pool of several nodes; single pods, no reservations, nobody is evicted."""
+    """One pool of several nodes; single pods, no reservations, no evictions."""
 
     nodes = (("n0", DEFAULT), ("n1", DEFAULT), ("n2", DEFAULT))
     gangs = False
@@ -250,7 +251,7 @@ class Nodes(Machine):
         super().otherwise(replace(policy, reserve_after=NEVER, **nobody))
 
 
-lasting = settings(max_examples=60, stateful_step_count=30)
+lasting = settings(max_examples=cases(10, 60), stateful_step_count=30)
 
 TestOneNode = Machine.TestCase
 TestOneNode.settings = lasting
@@ -306,7 +307,7 @@ class Chance:
         machine.begin(self.random.choice(TREES), terms, self.policy(), sizes)
 
     def act(self, machine: Machine) -> None:
-        """Take one step; the more often, the more it makes happen."""
+        """Take one random step."""
         many = [self.any(99) for _ in range(1 + self.any(3))]
         match self.any(14):
             case 0 | 1 | 2 | 3:
@@ -344,7 +345,7 @@ def test_long_histories_are_decided_as_the_naive_model_decides_them(kind: type[M
 
 
 def test_of_one_queue_the_first_in_order_has_the_reservation() -> None:
-    """Not the one whose clock is older; chance hits this rarely."""
+    """The age of the reservation timer does not matter. Random tests rarely cover this case."""
     drive = Drive(Policy(reserve_after=Millis(10), reclaim=Reclaim.OFF), judge=Naive({GPU}))
     drive.site("n", Site(DEFAULT, {GPU: 10}))
     for name in ("a", "b"):
@@ -364,7 +365,7 @@ def test_of_one_queue_the_first_in_order_has_the_reservation() -> None:
 
 
 def test_a_reservation_counts_though_what_waits_beside_it_had_to_stand_back() -> None:
-    """What `b` could start in `p` stands worse than its head does, so `c` is asked as well."""
+    """`b`'s candidate in `p` ranks lower than `b`'s head, so `c` is tried as well."""
     drive = Drive(Policy(reserve_after=Millis(10), reclaim=Reclaim.OFF), judge=Naive({GPU}))
     for pool, gpus in (("p", 13), ("q", 8)):
         drive.pool(pool, {GPU: Fraction(1)})
@@ -389,7 +390,7 @@ def test_a_reservation_counts_though_what_waits_beside_it_had_to_stand_back() ->
 
 
 def test_what_a_child_tenant_takes_counts_when_its_parents_user_chooses_a_pool() -> None:
-    """The child takes the guarantee in `q`; then less is borrowed by going to `p`."""
+    """The child uses the guarantee in `q`, so the parent's user borrows less in `p`."""
     drive = Drive(Policy(reclaim=Reclaim.OFF), judge=Naive({GPU}))
     for (pool, worth), gpus in zip(Pools.pools, (9, 16), strict=True):
         drive.pool(pool, {GPU: worth})

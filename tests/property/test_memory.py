@@ -1,4 +1,4 @@
-"""History and totals survive the loss of every engine, but for what one minute can charge."""
+"""History and totals survive the loss of every engine, except for the charges of one minute."""
 
 from __future__ import annotations
 
@@ -13,18 +13,16 @@ from hypothesis import strategies as st
 from app.core import events as ev
 from app.core.effects import Release
 from app.core.engine import Engine
-from app.core.fair.checkpoint import ELSEWHERE, MOST_USERS, Checkpoint, fitting
+from app.core.fairshare.checkpoint import ELSEWHERE, MOST_USERS, TenantCheckpoint, fitting
 from app.core.model import (
     DEFAULT_POOL,
-    GATE,
-    HELD,
-    Answer,
     Millis,
     Node,
     NodeName,
     Phase,
     Pod,
     Quota,
+    ReleaseOutcome,
     Resource,
     Tenant,
     TenantName,
@@ -32,8 +30,10 @@ from app.core.model import (
     UserName,
 )
 from app.core.policy import Policy
-from app.core.resources import PODS, ManagedResources
-from app.sim.world import held_pod
+from app.core.quantities import PODS, ManagedResources
+from app.core.well_known import GATE, HELD
+from app.sim.cluster.virtual_cluster import held_pod
+from tests.support.depth import cases
 
 GPU = Resource("nvidia.com/gpu")
 GPUS = 12
@@ -50,14 +50,14 @@ NAMESPACES = ("a", "b", "free")
 
 @dataclass
 class Cluster:
-    """What is really there, whoever looks: pods, and the checkpoints that were kept."""
+    """The real state: pods, and the stored checkpoints."""
 
     now: int
     pods: dict[Uid, Pod] = field(default_factory=dict)
-    kept: dict[TenantName, Checkpoint] = field(default_factory=dict)
+    kept: dict[TenantName, TenantCheckpoint] = field(default_factory=dict)
 
     def opening(self, policy: Policy) -> Iterator[ev.NewsEvent]:
-        """Return what an engine hears that starts now."""
+        """Return the events that a newly started engine receives."""
         at = Millis(self.now)
         room = {GPU: GPUS, PODS: 1000}
         yield ev.PolicyObserved(at, policy)
@@ -67,14 +67,14 @@ class Cluster:
             yield ev.TenantObserved(at, tenant, 0, self.kept.get(tenant.name))
         for pod in self.pods.values():
             yield ev.PodObserved(at, pod)
-        for source in ev.Source:
+        for source in ev.WatchedSource:
             yield ev.SourceFresh(at, source)
         others = {name: each for name, each in self.kept.items() if name not in objects}
         yield ev.CheckpointsRead(at, others)
 
 
 class Controller:
-    """An engine that hears what happens in a cluster, and what it released, in order."""
+    """An engine that receives the events of a cluster, and its releases in order."""
 
     def __init__(self, cluster: Cluster, policy: Policy) -> None:
         self.cluster = cluster
@@ -93,7 +93,7 @@ class Controller:
         self.act()
 
     def act(self) -> None:
-        """Pass, and play the API server that carries every release out."""
+        """Run a cycle, and carry out every release as the API server does."""
         at = Millis(self.cluster.now)
         effects = self.engine.handle(ev.Pass(at))
         while orders := [each for each in effects if isinstance(each, Release)]:
@@ -105,18 +105,18 @@ class Controller:
                 )  # fmt: skip
                 self.released.append(uid)
                 self.cluster.pods[uid] = pod
-                self.engine.handle(ev.ReleaseAnswered(at, uid, Answer.RELEASED))
+                self.engine.handle(ev.ReleaseAnswered(at, uid, ReleaseOutcome.RELEASED))
                 self.engine.handle(ev.PodObserved(at, pod))
             effects = self.engine.handle(ev.Pass(at))
 
     def keep(self) -> None:
-        """Take every checkpoint."""
+        """Store every checkpoint."""
         memory = self.engine.memory
-        self.cluster.kept = {name: memory.take(name) for name in sorted(memory.names())}
+        self.cluster.kept = {name: memory.make_checkpoint(name) for name in sorted(memory.names())}
 
 
 class Life:
-    """Random work under one leader, which keeps a checkpoint every minute."""
+    """Random workloads under one leader, which writes a checkpoint every minute."""
 
     def __init__(self, seed: int, policy: Policy) -> None:
         self.random = random.Random(seed)
@@ -128,7 +128,7 @@ class Life:
         self._made = 0
 
     def go_on(self, seconds: int) -> None:
-        """Let pods come and end for so long."""
+        """Create and end pods at random for this many seconds."""
         until = self.cluster.now + seconds * 1000
         while self.cluster.now < until:
             step = self.random.randint(1, 20_000)
@@ -146,7 +146,7 @@ class Life:
                 self.leader.hear(ev.PodGone(Millis(self.cluster.now), uid))
 
     def submit(self) -> ev.PodObserved:
-        """A pod is created."""
+        """Create a pod."""
         self._made += 1
         uid, at = Uid(f"{self._made:06}"), Millis(self.cluster.now)
         user = UserName(self.random.choice("xyz"))
@@ -157,7 +157,7 @@ class Life:
         return ev.PodObserved(at, pod)
 
     def crash(self, seconds: int) -> tuple[Controller, Controller]:
-        """Nobody leads for so long; return who saw it all, and who began anew after it."""
+        """Run without a leader for this long; return the old controller and a new one."""
         self.leader.hear(ev.LeadershipLost(Millis(self.cluster.now)))
         self.cluster.now += seconds * 1000
         self.leader.act()
@@ -168,7 +168,7 @@ Facts = Mapping[tuple[str, str], float]
 
 
 def histories(one: Controller) -> Facts:
-    """Return what every tenant (user "") and user is remembered to have borrowed."""
+    """Return the borrowing history of every tenant (user "") and user."""
     return {
         (name, user): kept.history.get(GPU, 0.0)
         for name, each in one.cluster.kept.items()
@@ -186,7 +186,7 @@ def totals(one: Controller) -> Facts:
 
 
 def knowledge(one: Controller, epoch: int) -> tuple[Facts, Facts]:
-    """Return what an engine knows now; it leads, without a store, so that it releases nothing."""
+    """Return the history and totals of an engine that leads without a store: no releases."""
     one.hear(ev.LeadershipGained(Millis(one.cluster.now), epoch))
     one.keep()
     return histories(one), totals(one)
@@ -197,7 +197,7 @@ def furthest(one: Facts, other: Facts) -> float:
 
 
 @given(st.integers(0, 10**6), st.integers(1, 900), st.sampled_from([0, 5, 60, 1200, 7200]))
-@settings(max_examples=60)
+@settings(max_examples=cases(25, 60))
 def test_after_total_loss_the_error_is_what_one_minute_can_charge(
     seed: int, before: int, nobody: int
 ) -> None:
@@ -211,11 +211,11 @@ def test_after_total_loss_the_error_is_what_one_minute_can_charge(
 
 
 @given(st.integers(0, 10**6), st.integers(1, 10), st.sampled_from([0, 30, 7200]))
-@settings(max_examples=60)
+@settings(max_examples=cases(25, 60))
 def test_what_ran_on_while_nobody_led_is_charged_to_the_second(
     seed: int, minutes: int, nobody: int
 ) -> None:
-    """Nothing came or ended between the last checkpoint and the start of the next leader."""
+    """No pod comes or ends between the last checkpoint and the start of the next leader."""
     life = Life(seed, KEPT)
     life.go_on(minutes * 60)
     life.leader.keep()
@@ -226,11 +226,11 @@ def test_what_ran_on_while_nobody_led_is_charged_to_the_second(
 
 
 @given(st.integers(0, 10**6), st.integers(1, 900), st.booleans())
-@settings(max_examples=60)
+@settings(max_examples=cases(25, 60))
 def test_after_a_crash_turns_are_as_if_there_had_been_none(
     seed: int, before: int, remembers: bool
 ) -> None:
-    """With and without history, if the checkpoint was fresh."""
+    """The checkpoint is fresh. True with and without history."""
     life = Life(seed, KEPT if remembers else replace(KEPT, history=Fraction(0)))
     life.go_on(before)
     life.leader.keep()
@@ -256,7 +256,7 @@ def test_after_a_crash_turns_are_as_if_there_had_been_none(
 def test_a_standby_knows_what_the_leader_knows_whatever_its_clock_says(
     seed: int, before: int, skew: int
 ) -> None:
-    """It has begun late, and hears each checkpoint as it is written."""
+    """The standby starts late and receives each checkpoint as it is written."""
     life = Life(seed, KEPT)
     life.go_on(before)
     late = replace(life.cluster, now=life.cluster.now + skew * 1000, kept={})
@@ -305,7 +305,7 @@ def test_a_guarantee_in_use_leaves_no_history_behind() -> None:
 
 
 def test_an_old_checkpoint_charges_nobody_for_what_came_later() -> None:
-    """A tenant that rested for days is not written anew; then it begins, and all crashes."""
+    """An idle tenant's checkpoint is old. The tenant starts a pod, and all replicas crash."""
     life = Life(1, KEPT)
     life.go_on(300)
     for uid in list(life.cluster.pods):
@@ -322,7 +322,7 @@ def test_an_old_checkpoint_charges_nobody_for_what_came_later() -> None:
 
 
 def test_totals_stay_what_they_are_however_often_standbys_take_over() -> None:
-    """More users than are kept one by one: the others are summed up, and counted once."""
+    """More users than stored individually: the others are summed and counted once."""
     cluster = Cluster(1_700_000_000_000)
     leader, standby = Controller(cluster, KEPT), Controller(cluster, KEPT)
     leader.lead(1)
@@ -371,6 +371,6 @@ def test_tenants_that_are_kept_together_are_counted_once_by_whoever_takes_over()
         leader.lead(epoch)
 
 
-def summed(checkpoint: Checkpoint) -> int:
+def summed(checkpoint: TenantCheckpoint) -> int:
     kept = (checkpoint.own, *checkpoint.users.values())
     return sum(amounts.get(GPU, 0) for each in kept for amounts in each.spent.values())

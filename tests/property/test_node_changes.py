@@ -1,7 +1,7 @@
-"""Nodes change their labels, shrink, go and come back, and nothing is released beyond what is left.
+"""Nodes change labels, shrink, leave and return, and releases never exceed the free capacity.
 
-What is released and not bound yet counts, wherever it was expected; a node that carries more than
-it offers takes nothing from the others.
+A released, unbound pod counts on its expected node. An over-allocated node does not reduce the
+capacity of other nodes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from app.core.effects import Release
 from app.core.engine import Engine
 from app.core.model import (
     DEFAULT_POOL,
-    Answer,
     Millis,
     Node,
     NodeName,
@@ -25,17 +24,18 @@ from app.core.model import (
     Pod,
     Pool,
     PoolName,
+    ReleaseOutcome,
     Resource,
 )
-from app.core.resources import PODS, ManagedResources
-from app.sim.world import held_pod
+from app.core.quantities import PODS, ManagedResources
+from app.sim.cluster.virtual_cluster import held_pod
 
 GPU = Resource("nvidia.com/gpu")
 AT = Millis(1000)
 
 
 class Site:
-    """Some nodes of 4 GPUs as they really are, held pods, and a leader."""
+    """Some nodes of 4 GPUs in their real state, held pods, and a leader."""
 
     def __init__(self, nodes: int, pools: bool = False, waiting: int = 24) -> None:
         self.engine = Engine(ManagedResources([GPU]))
@@ -49,7 +49,7 @@ class Site:
         for number in range(waiting):
             pod = held_pod(f"p{number:02}", "a")
             self.hear(ev.PodObserved(AT, pod))
-        for source in ev.Source:
+        for source in ev.WatchedSource:
             self.hear(ev.SourceFresh(AT, source))
         self.hear(ev.LeadershipGained(AT, 1))
         self.hear(ev.StoreReady(AT))
@@ -73,7 +73,7 @@ class Site:
         )
         self.pods[pod.name] = pod
         assert self.unbound(pool) <= self.room(pool), f"{pod.name} goes beyond pool {pool}"
-        self.engine.handle(ev.ReleaseAnswered(AT, pod.uid, Answer.RELEASED))
+        self.engine.handle(ev.ReleaseAnswered(AT, pod.uid, ReleaseOutcome.RELEASED))
 
     def unbound(self, pool: str) -> int:
         return sum(p.node is None and p.pool == pool for p in self.pods.values())
@@ -91,7 +91,7 @@ class Site:
         return side if side in self.pools else self.pools[0]
 
     def bind(self, name: str) -> None:
-        """The scheduler binds a pod, if a node of its pool has room."""
+        """Bind a pod as the scheduler does, if a node of its pool has enough capacity."""
         pod = self.pods[name]
         fitting = [n for n in sorted(self.nodes) if self.home(n) == pod.pool and self.free(n)]
         if pod.node is None and fitting:

@@ -1,4 +1,4 @@
-"""What must hold of the nodes of a pool, whatever comes and goes, and against a naive model."""
+"""Invariants of the nodes of a pool under any changes, and comparison with a simple model."""
 
 from __future__ import annotations
 
@@ -9,19 +9,20 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.core.asks.shape import Parts
-from app.core.model import Amounts, NodeName, Resource, Style
-from app.core.places.devices import Devices, Tray, drain, place, times
-from app.core.places.fragmentation import Mix
-from app.core.places.nodes import Nodes
-from app.core.places.sites import Slot
+from app.core.model import Amounts, NodeName, PlacementStrategy, Resource
+from app.core.placement.fragmentation import PodMix
+from app.core.placement.node_info import NodeAllocation
+from app.core.placement.pool_nodes import PoolNodes
+from app.core.placement.shared_devices import Devices, DeviceTray, drain, place, times
+from app.core.podspec.equivalence_class import Parts
+from tests.support.depth import cases
 
 GPU = Resource("nvidia.com/gpu")
 CPU = Resource("cpu")
 SIZE = 10
 NAMES = tuple(NodeName(name) for name in "abcde")
 
-styles = st.sampled_from(Style)
+styles = st.sampled_from(PlacementStrategy)
 plain_nodes = st.dictionaries(
     st.sampled_from(NAMES),
     st.fixed_dictionaries({GPU: st.integers(0, 6), CPU: st.integers(0, 9)}),
@@ -30,7 +31,7 @@ plain_nodes = st.dictionaries(
 
 
 def pods_of(gpus: int, cpus: int) -> st.SearchStrategy[dict[Resource, int]]:
-    """Pods that ask for something: no other is ever placed."""
+    """Pods with requests. Pods without requests are never assigned."""
     each = st.fixed_dictionaries({GPU: st.integers(0, gpus), CPU: st.integers(0, cpus)})
     return each.filter(lambda demand: any(demand.values()))
 
@@ -40,27 +41,27 @@ fractional_pods = pods_of(25, 4)
 
 
 def pool_of(
-    style: Style,
+    style: PlacementStrategy,
     offers: Mapping[NodeName, Amounts],
     fractions: Amounts,
-    mix: Mix | None = None,
-) -> Nodes:
-    nodes = Nodes(style, mix)
+    mix: PodMix | None = None,
+) -> PoolNodes:
+    nodes = PoolNodes(style, mix)
     for name, offer in offers.items():
-        nodes.put(name, offer, fractions, True)
+        nodes.set_node(name, offer, fractions, True)
     return nodes
 
 
-def take_all(nodes: Nodes, parts: Parts, names: tuple[NodeName, ...]) -> list[Slot]:
+def take_all(nodes: PoolNodes, parts: Parts, names: tuple[NodeName, ...]) -> list[NodeAllocation]:
     demands = [demand for demand, count in parts for _ in range(count)]
     assert len(names) == len(demands)
     pairs = sorted(zip(names, demands, strict=True), key=lambda pair: -pair[1].get(GPU, 0))
-    return [nodes.take(name, demand) for name, demand in pairs]
+    return [nodes.allocate(name, demand) for name, demand in pairs]
 
 
 @given(styles, plain_nodes, plain_pods, st.integers(1, 12))
 def test_equal_pods_find_a_plan_whenever_there_is_one(
-    style: Style, offers: dict[NodeName, Amounts], demand: Amounts, count: int
+    style: PlacementStrategy, offers: dict[NodeName, Amounts], demand: Amounts, count: int
 ) -> None:
     nodes = pool_of(style, offers, {})
     room = sum(min(o[r] // v for r, v in demand.items() if v) for o in offers.values())
@@ -80,7 +81,7 @@ def test_equal_pods_find_a_plan_whenever_there_is_one(
     st.integers(1, 12),
 )
 def test_equal_fractional_pods_find_a_plan_whenever_there_is_one(
-    style: Style,
+    style: PlacementStrategy,
     sizes: dict[NodeName, int],
     before: list[tuple[NodeName, int]],
     value: int,
@@ -88,7 +89,7 @@ def test_equal_fractional_pods_find_a_plan_whenever_there_is_one(
 ) -> None:
     offers = {name: {GPU: SIZE * n} for name, n in sizes.items()}
     nodes = pool_of(style, offers, {GPU: SIZE})
-    slots = [nodes.take(name, {GPU: taken}) for name, taken in before]
+    slots = [nodes.allocate(name, {GPU: taken}) for name, taken in before]
     assert all(slot.node in NAMES for slot in slots)
     left = {name: devices_left(sizes[name], [s for s in slots if s.node == name]) for name in sizes}
     parts = ((demand := {GPU: value}, count),)
@@ -100,7 +101,7 @@ def test_equal_fractional_pods_find_a_plan_whenever_there_is_one(
         assert all(slot.proper for slot in take_all(nodes, ((demand, count),), plan.nodes))
 
 
-def devices_left(count: int, slots: list[Slot]) -> list[int]:
+def devices_left(count: int, slots: list[NodeAllocation]) -> list[int]:
     left = [SIZE] * count
     for slot in slots:
         for number, amount in slot.devices(GPU):
@@ -110,7 +111,7 @@ def devices_left(count: int, slots: list[Slot]) -> list[int]:
 
 
 def most_pods(left: list[int], value: int) -> int:
-    """The most pods of `value` each: every split of unused devices between rests and wholes."""
+    """Return the largest number of pods of `value` each, over all uses of the unused devices."""
     count, rest = divmod(value, SIZE)
     whole, parts = left.count(SIZE), [v for v in left if v < SIZE]
     spots = sum(part // rest for part in parts) if rest else 0
@@ -130,7 +131,7 @@ def most_pods(left: list[int], value: int) -> int:
     st.dictionaries(st.sampled_from(NAMES), plain_pods),
 )
 def test_a_plan_leaves_free_what_is_withheld(
-    style: Style,
+    style: PlacementStrategy,
     offers: dict[NodeName, Amounts],
     parts: list[tuple[Amounts, int]],
     withheld: dict[NodeName, Amounts],
@@ -177,7 +178,7 @@ def test_draining_takes_what_there_is(left: Devices, demand: int) -> None:
 def test_numbered_devices_behave_as_counted_ones(
     offer: int, steps: list[int], data: st.DataObject
 ) -> None:
-    tray = Tray(0, SIZE, offer)
+    tray = DeviceTray(0, SIZE, offer)
     held = []
     for step in steps:
         if step == 0 and held:
@@ -192,17 +193,17 @@ def test_numbered_devices_behave_as_counted_ones(
             assert sum(amount for _, amount in seats) == step
     for seats in held:
         tray.unseat(seats)
-    assert tray.value() == Tray(0, SIZE, offer).value()
+    assert tray.value() == DeviceTray(0, SIZE, offer).value()
 
 
 @dataclass
 class Naive:
-    """The same pool, judged anew each time, by the definitions and nothing else."""
+    """The same pool, computed from the definitions for each query."""
 
-    style: Style
+    style: PlacementStrategy
     offers: dict[NodeName, Amounts] = field(default_factory=dict)
     closed: set[NodeName] = field(default_factory=set)
-    slots: list[Slot] = field(default_factory=list)
+    slots: list[NodeAllocation] = field(default_factory=list)
 
     def free(self, name: NodeName) -> dict[Resource, int]:
         left = dict(self.offers[name])
@@ -211,10 +212,10 @@ class Naive:
                 left[resource] = left.get(resource, 0) - value
         return left
 
-    def on(self, name: NodeName) -> list[Slot]:
+    def on(self, name: NodeName) -> list[NodeAllocation]:
         return [slot for slot in self.slots if slot.node == name]
 
-    def best(self, demand: Amounts, mix: Mix) -> NodeName | None:
+    def best(self, demand: Amounts, mix: PodMix) -> NodeName | None:
         judged = []
         for name in sorted(self.offers):
             free = self.free(name)
@@ -225,7 +226,7 @@ class Naive:
             rest = {r: v - demand.get(r, 0) for r, v in free.items()}
             if any(rest[r] < 0 for r, v in demand.items() if v):
                 continue
-            if self.style is Style.SPREAD:
+            if self.style is PlacementStrategy.SPREAD:
                 judged.append(((-free[self.scarce(demand)],), name))
                 continue
             lost = usable(left, free[CPU], mix) - usable(after, rest[CPU], mix)
@@ -242,7 +243,7 @@ class Naive:
 
 
 def fitted(left: list[int], demand: int) -> list[int] | None:
-    """What a pod leaves of devices: the rest from the fullest that has it, whole ones unused."""
+    """Return the devices left: a fraction on the fullest fitting one, the rest on unused ones."""
     count, rest = divmod(demand, SIZE)
     left = sorted(left)
     if rest:
@@ -257,8 +258,8 @@ def fitted(left: list[int], demand: int) -> list[int] | None:
     return left
 
 
-def usable(left: list[int], cpu: int, mix: Mix) -> int:
-    """What the pods of the mix could use: the devices of as many of each kind as fit there."""
+def usable(left: list[int], cpu: int, mix: PodMix) -> int:
+    """Return the devices usable by the mix: for each kind, as many pods as fit."""
     total = 0
     for (wanted, _), weight in mix.sample:
         demand = dict(wanted)
@@ -280,26 +281,26 @@ steps = st.one_of(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=cases(120, 300))
 @given(styles, st.lists(fractional_pods, min_size=4, max_size=4), st.lists(steps, max_size=40))
 def test_every_pod_goes_where_a_naive_model_sends_it(
-    style: Style, pods: list[Amounts], history: list[tuple[object, ...]]
+    style: PlacementStrategy, pods: list[Amounts], history: list[tuple[object, ...]]
 ) -> None:
-    mix = Mix()
-    nodes, naive = Nodes(style, mix), Naive(style)
+    mix = PodMix()
+    nodes, naive = PoolNodes(style, mix), Naive(style)
     shapes: list[Parts] = [((demand, 1),) for demand in pods]
-    nodes.put(NAMES[0], {GPU: 20, CPU: 6}, {GPU: SIZE}, True)
+    nodes.set_node(NAMES[0], {GPU: 20, CPU: 6}, {GPU: SIZE}, True)
     naive.offers[NAMES[0]] = {GPU: 20, CPU: 6}
     for step in history:
         match step:
             case ("put", str(name), int(count), bool(open)):
                 node = NodeName(name)
-                if not naive.on(node):  # devices may be dealt out anew when their number changes
+                if not naive.on(node):  # devices may be reassigned when their number changes
                     naive.offers[node] = {GPU: SIZE * count, CPU: 3 * count}
                 naive.closed -= {node}
                 naive.closed |= set() if open else {node}
                 offer = naive.offers[node]
-                nodes.put(node, offer, {GPU: SIZE}, open)
+                nodes.set_node(node, offer, {GPU: SIZE}, open)
             case ("drop", str(name)):
                 node = NodeName(name)
                 nodes.drop(node)
@@ -313,19 +314,19 @@ def test_every_pod_goes_where_a_naive_model_sends_it(
                 best = naive.best(pods[number], mix)
                 assert (plan.nodes if plan else ()) == ((best,) if best else ())
                 if plan is not None:
-                    naive.slots.append(nodes.take(plan.nodes[0], pods[number]))
+                    naive.slots.append(nodes.allocate(plan.nodes[0], pods[number]))
         for name in naive.offers:
             assert nodes.free(name) == naive.free(name)
 
 
 @given(styles, plain_nodes, st.lists(plain_pods, min_size=1, max_size=8))
 def test_the_order_in_which_nodes_are_told_does_not_matter(
-    style: Style, offers: dict[NodeName, Amounts], pods: list[Amounts]
+    style: PlacementStrategy, offers: dict[NodeName, Amounts], pods: list[Amounts]
 ) -> None:
     orders = itertools.islice(itertools.permutations(sorted(offers)), 0, 24, 5)
     answers = set()
     for order in orders:
-        mix = Mix()
+        mix = PodMix()
         nodes = pool_of(style, {name: offers[name] for name in order}, {}, mix)
         answer = []
         for demand in pods:
@@ -333,7 +334,7 @@ def test_the_order_in_which_nodes_are_told_does_not_matter(
             plan = nodes.find(((demand, 1),))
             answer.append(plan and (plan.nodes, plan.cost))
             if plan is not None:
-                nodes.take(plan.nodes[0], demand)
+                nodes.allocate(plan.nodes[0], demand)
         answers.add(tuple(answer))
     assert len(answers) == 1
 
@@ -348,12 +349,12 @@ def test_nothing_is_lost_however_overfull_a_node_is(
     offers: list[tuple[NodeName, int]],
     data: st.DataObject,
 ) -> None:
-    nodes = Nodes()
-    slots = [nodes.take(name, demand) for name, demand in taken]
+    nodes = PoolNodes()
+    slots = [nodes.allocate(name, demand) for name, demand in taken]
     known: dict[NodeName, Amounts] = {}
     for name, gpus in offers:
         known[name] = {GPU: gpus, CPU: 5}
-        nodes.put(name, known[name], {GPU: SIZE}, True)
+        nodes.set_node(name, known[name], {GPU: SIZE}, True)
         if slots:
             nodes.give(slots.pop(data.draw(st.integers(0, len(slots) - 1))))
         for node, offer in known.items():

@@ -1,7 +1,7 @@
-"""Without history the fast order is the exact one: a million comparisons, many of them close.
+"""The fast order equals the exact order if history is off: a million comparisons, many close.
 
-The scores of the engine are whole numbers; here they are computed once more as fractions, by the
-published formula, and every two are compared both ways.
+The engine's scores are integers. The test computes them again as fractions from the published
+formula and compares every pair in both ways.
 """
 
 from __future__ import annotations
@@ -12,10 +12,9 @@ from random import Random
 
 import pytest
 
-from app.core.asks.shape import Shape
-from app.core.fair.branch import Branch
-from app.core.fair.tenancy import Tenancy
-from app.core.fair.usage import Usage
+from app.core.fairshare.live_usage import LiveUsage
+from app.core.fairshare.tenants import TenantDirectory
+from app.core.fairshare.tree_node import TenantNode
 from app.core.model import (
     Amounts,
     Millis,
@@ -29,9 +28,10 @@ from app.core.model import (
     TenantName,
     UserName,
 )
-from app.core.places.placement import Placement
-from app.core.places.pools import Pools
-from app.core.resources import ManagedResources
+from app.core.placement.allocations import Allocations
+from app.core.placement.pools import Pools
+from app.core.podspec.equivalence_class import EquivalenceClass
+from app.core.quantities import ManagedResources
 
 GPU, MEMORY = Resource("nvidia.com/gpu"), Resource("memory")
 POOLS = (PoolName("p"), PoolName("q"))
@@ -43,7 +43,7 @@ Holding = dict[PoolName, dict[Resource, int]]
 
 
 class Cluster:
-    """Two pools of awkward sizes, and tenants of awkward weights that hold nearly the same."""
+    """Two pools of irregular sizes. Tenants with irregular weights have almost equal usage."""
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
@@ -55,14 +55,14 @@ class Cluster:
         self.held: list[Holding] = []
         self.asked = [self._wish(tenant) for tenant in self.tenants]
 
-        tenancy, pools = Tenancy(), Pools(ManagedResources([GPU, MEMORY]))
+        tenancy, pools = TenantDirectory(), Pools(ManagedResources([GPU, MEMORY]))
         for pool in POOLS:
             pools.put_pool(Pool(pool, {"pool": pool}, self.worth[pool]))
             pools.put_node(Node(NodeName(pool), {"pool": pool}, self.capacity[pool], True))
         pools.settle()
         for tenant in self.tenants:
-            tenancy.put(tenant)
-        self.usage = Usage(tenancy, Placement(pools))
+            tenancy.add_tenant(tenant)
+        self.usage = LiveUsage(tenancy, Allocations(pools))
         self.usage.replant(pools.scale())
         self.branches = [self._seat(tenant) for tenant in self.tenants]
 
@@ -78,7 +78,7 @@ class Cluster:
         return self._some(64, 10**11)
 
     def _tenant(self, number: int) -> Tenant:
-        """Weights of few digits make ties, those of many digits near misses."""
+        """Weights with few digits cause ties, and weights with many digits cause near ties."""
         digits = 1 if self.even else self.random.choice((1, 1, 3, 12))
         weight = Fraction(self.random.randint(1, 10**digits), 10 ** self.random.randint(0, digits))
         quotas = {
@@ -88,8 +88,8 @@ class Cluster:
         name = TenantName(f"t{number}")
         return Tenant(name, Millis(0), weight, namespaces=(name,), quotas=quotas)
 
-    def _seat(self, tenant: Tenant) -> Branch:
-        """Let a tenant hold about as much, by its weight, as everybody else."""
+    def _seat(self, tenant: Tenant) -> TenantNode:
+        """Give a tenant usage that is about proportional to its weight."""
         leaf = self.usage.leaf(tenant.name, UserName("u"))
         share = min(tenant.weight, Fraction(1000)) / 5000
         holding: Holding = {}
@@ -103,9 +103,9 @@ class Cluster:
         self.held.append(holding)
         return self.usage.tree.tenants[tenant.name]
 
-    def shape(self, number: int) -> Shape:
+    def shape(self, number: int) -> EquivalenceClass:
         demand: Amounts = self.asked[number]
-        return Shape(((demand, 1),), demand, POOLS)
+        return EquivalenceClass(((demand, 1),), demand, POOLS)
 
     def exact(self, number: int, pool: PoolName) -> tuple[int, Fraction]:
         """Return band and score by the published formula, in fractions."""
@@ -131,7 +131,7 @@ class Cluster:
 
 
 def ranks(seed: int) -> tuple[list[tuple[int, float]], list[tuple[int, Fraction]]]:
-    """Return the ranks of all tenants of a cluster, as the engine and as the formula has them."""
+    """Return the ranks of all tenants of a cluster, by the engine and by the formula."""
     cluster = Cluster(seed)
     pools = [cluster.random.choice(POOLS) for _ in cluster.tenants]
     fast = []
@@ -165,14 +165,14 @@ def test_a_million_comparisons_come_out_as_in_rational_arithmetic(
 
 
 def test_equal_shares_are_a_tie_whatever_the_weights() -> None:
-    """Three devices of weight 3/10 and ten of weight 1: the midpoints are equal, exactly."""
-    tenancy, pools = Tenancy(), Pools(ManagedResources([GPU]))
+    """Three devices at weight 3/10 and ten devices at weight 1 have exactly equal midpoints."""
+    tenancy, pools = TenantDirectory(), Pools(ManagedResources([GPU]))
     pools.put_node(Node(NodeName("n"), {}, {GPU: 997}, True))
     pools.settle()
     weights = {"a": Fraction("0.3"), "b": Fraction(1), "c": Fraction("123456789.012")}
     for name, weight in weights.items():
-        tenancy.put(Tenant(TenantName(name), Millis(0), weight))
-    usage = Usage(tenancy, Placement(pools))
+        tenancy.add_tenant(Tenant(TenantName(name), Millis(0), weight))
+    usage = LiveUsage(tenancy, Allocations(pools))
     usage.replant(pools.scale())
     default = PoolName("default")
     scores = {}
@@ -180,7 +180,7 @@ def test_equal_shares_are_a_tie_whatever_the_weights() -> None:
         leaf = usage.leaf(TenantName(name), UserName("u"))
         usage.tree.use(leaf, default, {GPU: held})
         demand: Amounts = {GPU: size}
-        shape = Shape(((demand, 1),), demand, (default,))
+        shape = EquivalenceClass(((demand, 1),), demand, (default,))
         scores[name] = usage.tree.rank(usage.tree.tenants[TenantName(name)], shape, default).score
     assert scores["a"] == scores["b"]
     assert 0 < scores["c"] < scores["a"]

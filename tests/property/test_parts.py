@@ -1,4 +1,4 @@
-"""Pricing of parts is exact and additive: however pods are put together, they cost the same."""
+"""Prices of fractions are exact and additive: any combination of pods has the same total price."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from fractions import Fraction
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.core.asks.parts import CORES, MEMORY, SHARED, WHOLE
-from app.core.fair.branch import Branch, share
+from app.core.fairshare.tree_node import TenantNode, share
 from app.core.model import Amounts, Node, NodeName, Pool, PoolName, Resource, TenantName
-from app.core.places.pools import Pools
-from app.core.places.scale import Scale
-from app.core.resources import ManagedResources
+from app.core.placement.pools import Pools
+from app.core.podspec.device_fractions import CORES, MEMORY, SHARED, WHOLE
+from app.core.pricing.share_units import Scale
+from app.core.quantities import ManagedResources
 
 ONE, HALF = Resource("nvidia.com/mig-1g.5gb"), Resource("nvidia.com/mig-3g.20gb")
 PLAIN, HAMI = PoolName("plain"), PoolName("hami")
@@ -52,7 +52,7 @@ DEVICES = 64 + 10 + 6 + 10 + 8
 
 
 def by_hand(pool: PoolName, pod: Amounts) -> tuple[Fraction, Fraction, Fraction]:
-    """Return a pod in devices: by seats, by compute and by memory."""
+    """Return a pod's devices by its shares, its compute and its memory."""
     if pool == PLAIN:
         cost = sum((PRICES[r] * count for r, count in pod.items()), Fraction(0))
         return cost, cost, cost
@@ -67,7 +67,7 @@ def by_hand(pool: PoolName, pod: Amounts) -> tuple[Fraction, Fraction, Fraction]
 def test_a_share_is_the_sum_of_devices_over_those_there_are(
     held: list[tuple[PoolName, dict[Resource, int]]],
 ) -> None:
-    branch = Branch(TenantName("a"), None, (1, 1), {})
+    branch = TenantNode(TenantName("a"), None, (1, 1), {})
     for pool, pod in held:
         branch.use(pool, SCALE.cost(pool, pod), 1)
     columns = zip(*(by_hand(pool, pod) for pool, pod in held), strict=True)
@@ -80,7 +80,7 @@ def test_a_share_is_the_sum_of_devices_over_those_there_are(
 def test_a_gang_costs_what_its_pods_cost_and_gives_it_all_back(
     held: list[tuple[PoolName, dict[Resource, int]]],
 ) -> None:
-    apart, together = (Branch(TenantName(n), None, (1, 1), {}) for n in "ab")
+    apart, together = (TenantNode(TenantName(n), None, (1, 1), {}) for n in "ab")
     for pool in (PLAIN, HAMI):
         parts = [(pod, 2) for where, pod in held if where == pool]
         total: dict[Resource, int] = {}

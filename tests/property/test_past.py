@@ -1,4 +1,4 @@
-"""The audit chain tells the weights and quotas of any time that it reaches back to."""
+"""The audit chain gives the weights and quotas at any time that it covers."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.core.accounts.past import Past, Terms
-from app.core.audit import Deed, Entry, Head, Record, seal
-from app.core.chain.audit_lines import line, read
-from app.core.chain.changes import Changes, key_of, spec_of
+from app.core.audit.codec import line, read
+from app.core.audit.config_changes import ConfigChanges, key_of, spec_of
+from app.core.audit.quota_history import QuotaHistory, QuotaTerms
+from app.core.audit_entry import AuditRecord, Entry, EntryType, Head, seal
 from app.core.errors import InvalidInput
 from app.core.model import Millis, PoolName, Quota, Resource, Tenant, TenantName, UserName
+from tests.support.depth import cases
 
 GPU, CPU = Resource("nvidia.com/gpu"), Resource("cpu")
 LONG = PoolName("p" * 130)
-"""A name that no entry shows whole among the fields that changed."""
+"""A name that is too long for an entry to show in full among the changed fields."""
 
 names = st.sampled_from([TenantName("a"), TenantName("b.c"), TenantName("limit")])
 pools = st.sampled_from([PoolName("h100"), PoolName("a.limit.b"), LONG])
@@ -37,25 +38,25 @@ tenants = st.builds(
 )  # fmt: skip
 steps = st.lists(
     st.one_of(tenants, names, st.just("new leader")), max_size=25
-)  # a Tenant is put, a name is dropped
+)  # a Tenant is stored, a name is deleted
 
 
 class Chain:
-    """What a leader's changes become, and what was so at each time."""
+    """The audit entries of a leader's configuration changes, and the true state at each time."""
 
     def __init__(self) -> None:
-        self.changes, self.head = Changes(), Head()
+        self.changes, self.head = ConfigChanges(), Head()
         self.now, self.notes = 1000, dict[str, str]()
         self.entries: list[Entry] = []
         self.tenants: dict[TenantName, Tenant] = {}
         self.then: list[tuple[int, dict[TenantName, Tenant]]] = []
-        self.say(*self.changes.begin(Millis(self.now), {}))
+        self.say(*self.changes.start_term(Millis(self.now), {}))
 
-    def say(self, *records: Record) -> None:
+    def say(self, *records: AuditRecord) -> None:
         for record in records:
             entry = seal(self.head, 1, record)
             self.head = entry.head
-            found = read(line(entry))  # as it comes back from Redis
+            found = read(line(entry))  # parsed, as read from Redis
             assert isinstance(found, Entry)
             self.entries.append(found)
             self.notes |= dict(record.notes)
@@ -66,29 +67,31 @@ class Chain:
         at = Millis(self.now)
         if isinstance(step, Tenant):
             self.tenants[step.name] = step
-            self.say(*self.changes.put(at, key_of(Tenant, step.name), spec_of(step), "root"))
+            self.say(
+                *self.changes.observe_resource(at, key_of(Tenant, step.name), spec_of(step), "root")
+            )
         elif step == "new leader":
             self.changes.end()
-            self.say(*self.changes.begin(at, {k: v for k, v in self.notes.items() if v}))
+            self.say(*self.changes.start_term(at, {k: v for k, v in self.notes.items() if v}))
         elif step in self.tenants:
             del self.tenants[TenantName(step)]
             self.say(*self.changes.drop(at, key_of(Tenant, step)))
 
-    def terms_at(self, at: int) -> list[Terms]:
-        past = Past(Millis(at))
+    def terms_at(self, at: int) -> list[QuotaTerms]:
+        past = QuotaHistory(Millis(at))
         for entry in self.entries:
             past.see(entry)
         return past.terms(self.tenants)
 
 
-def terms(tenants: Mapping[TenantName, Tenant]) -> list[Terms]:
+def terms(tenants: Mapping[TenantName, Tenant]) -> list[QuotaTerms]:
     return [
-        Terms(t.name, t.parent, t.weight, dict(sorted(t.quotas.items())))
+        QuotaTerms(t.name, t.parent, t.weight, dict(sorted(t.quotas.items())))
         for _, t in sorted(tenants.items())
     ]
 
 
-@settings(max_examples=200)
+@settings(max_examples=cases(80, 200))
 @given(steps=steps)
 def test_what_was_in_force_is_what_the_chain_tells(steps: list[Tenant | str]) -> None:
     chain = Chain()
@@ -114,21 +117,21 @@ def test_an_entry_of_an_older_version_is_enough_if_it_shows_all() -> None:
 @pytest.mark.parametrize(
     ("deed", "facts"),
     [
-        (Deed.GAP, {}),
-        (Deed.CHANGED, {"kind": "Tenant", "name": "a", "fields": {}, "more": 3}),
+        (EntryType.GAP, {}),
+        (EntryType.CHANGED, {"kind": "Tenant", "name": "a", "fields": {}, "more": 3}),
         (
-            Deed.CHANGED,
+            EntryType.CHANGED,
             {"kind": "Tenant", "name": "a", "fields": {"quotas.ppp…": {"before": "1"}}},
         ),
     ],
 )
 def test_where_the_chain_does_not_tell_all_nothing_is_told(
-    deed: Deed, facts: dict[str, str]
+    deed: EntryType, facts: dict[str, str]
 ) -> None:
     chain = Chain()
     chain.step(TENANT)
     chain.now += 10
-    chain.say(Record(Millis(chain.now), deed, facts))
+    chain.say(AuditRecord(Millis(chain.now), deed, facts))
     with pytest.raises(InvalidInput, match="ask for a later time"):
         chain.terms_at(chain.now - 5)
     assert chain.terms_at(chain.now) == terms(chain.tenants)

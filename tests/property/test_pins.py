@@ -1,4 +1,4 @@
-"""Pins only take nodes away: a plan lies on what is left, and is found where there is one."""
+"""Node sets only restrict nodes: an assignment uses allowed nodes, and is found if one exists."""
 
 from __future__ import annotations
 
@@ -13,30 +13,42 @@ from hypothesis import strategies as st
 from app.core import events as ev
 from app.core.effects import Release
 from app.core.engine import Engine
-from app.core.fair.runs import Begun
-from app.core.model import Answer, Millis, Node, NodeName, Pin, Pod, Pool, PoolName, Resource, Uid
-from app.core.places.nodes import Nodes
-from app.core.resources import PODS, ManagedResources
-from app.core.telling.views import View
-from app.sim.world import held_pod
+from app.core.explain.views import ClusterView
+from app.core.fairshare.usage_record import UsageStarted
+from app.core.model import (
+    Millis,
+    Node,
+    NodeName,
+    NodeSet,
+    Pod,
+    Pool,
+    PoolName,
+    ReleaseOutcome,
+    Resource,
+    Uid,
+)
+from app.core.placement.pool_nodes import PoolNodes
+from app.core.quantities import PODS, ManagedResources
+from app.sim.cluster.virtual_cluster import held_pod
+from tests.support.depth import cases
 
 GPU = Resource("nvidia.com/gpu")
 NAMES = [NodeName(name) for name in "abcd"]
 
 free = st.lists(st.integers(0, 4), min_size=1, max_size=len(NAMES))
 some = st.lists(st.sampled_from(NAMES), unique=True).map(sorted).map(tuple)
-pin: st.SearchStrategy[Pin] = st.none() | some
+pin: st.SearchStrategy[NodeSet] = st.none() | some
 
 
-def cluster(free: list[int]) -> Nodes:
-    nodes = Nodes()
+def cluster(free: list[int]) -> PoolNodes:
+    nodes = PoolNodes()
     for name, gpus in zip(NAMES, free, strict=False):
-        nodes.put(name, {GPU: gpus}, {}, True)
+        nodes.set_node(name, {GPU: gpus}, {}, True)
     return nodes
 
 
-def exists(free: list[int], pods: list[tuple[int, Pin]]) -> bool:
-    """Try every way to put the pods on nodes."""
+def exists(free: list[int], pods: list[tuple[int, NodeSet]]) -> bool:
+    """Try every assignment of the pods to nodes."""
     for where in product(range(len(free)), repeat=len(pods)):
         left = list(free)
         for number, (gpus, only) in zip(where, pods, strict=True):
@@ -57,7 +69,7 @@ def test_equal_pinned_pods_are_placed_if_and_only_if_their_nodes_have_room(
 
 @given(free, st.lists(st.tuples(st.integers(1, 4), pin), min_size=1, max_size=4))
 def test_what_is_found_for_a_mixed_gang_keeps_every_pin_and_fits(
-    free: list[int], pods: list[tuple[int, Pin]]
+    free: list[int], pods: list[tuple[int, NodeSet]]
 ) -> None:
     parts = tuple(({GPU: gpus}, 1) for gpus, _ in pods)
     plan = cluster(free).find(parts, pins=tuple(only for _, only in pods))
@@ -78,7 +90,7 @@ MANAGED = ManagedResources([GPU])
 
 @dataclass
 class Life:
-    """Two pools, their nodes, and every pod as the API server would show it."""
+    """Two pools, their nodes, and the pods of the API server."""
 
     engine: Engine = field(default_factory=lambda: Engine(MANAGED))
     nodes: dict[NodeName, Node] = field(default_factory=dict)
@@ -90,7 +102,7 @@ class Life:
         self.engine.handle(event)
 
     def settle(self) -> None:
-        """Let every release succeed, until nothing more is released."""
+        """Let every release succeed until no more pods are released."""
         at = Millis(self.now)
         while True:
             effects = self.engine.handle(ev.Pass(at))
@@ -101,8 +113,10 @@ class Life:
                 self.release(order, at, strays=len(orders) == 1)
 
     def release(self, order: Release, at: Millis, strays: bool) -> None:
-        """Bind it. Who `strays` goes where the engine did not expect it; of several ordered at once
-        nobody does, or it takes the room that another was ordered to.
+        """Bind the pod. If `strays`, the node is one that the engine did not expect.
+
+        If several pods are released at once, no pod strays, because it could take the capacity
+        assigned to another.
         """
         uid, pool = order.intent.ref.uid, order.intent.pool
         pod = self.pods[uid]
@@ -113,7 +127,7 @@ class Life:
         if strays:
             node = free[self.now % len(free)] if free else None
         self.pods[uid] = replace(pod, gates=(), release=order.stamp, pool=pool, node=node)
-        self.hear(ev.ReleaseAnswered(at, uid, Answer.RELEASED))
+        self.hear(ev.ReleaseAnswered(at, uid, ReleaseOutcome.RELEASED))
         self.hear(ev.PodObserved(at, self.pods[uid]))
 
     def pool_of(self, name: NodeName | None) -> str | None:
@@ -121,7 +135,7 @@ class Life:
         return node.labels["pool"] if node else None
 
     def able(self, pod: Pod) -> list[NodeName]:
-        """Return the nodes that a pod may go to and that have room for it."""
+        """Return the nodes that a pod may use and that have enough capacity."""
         used = Counter[NodeName]()
         for other in self.pods.values():
             if other.node is not None:
@@ -135,7 +149,7 @@ class Life:
         ]
 
     def start(self, engine: Engine) -> Engine:
-        """Tell an engine how things are now, and that it has heard everything."""
+        """Send the current state to an engine, and report all sources as synchronized."""
         at = Millis(self.now)
         for name in POOLS:
             engine.handle(ev.PoolObserved(at, Pool(PoolName(name), {"pool": name})))
@@ -143,7 +157,7 @@ class Life:
             engine.handle(ev.PodObserved(at, pod))
         for node in self.nodes.values():
             engine.handle(ev.NodeObserved(at, node))
-        for source in ev.Source:
+        for source in ev.WatchedSource:
             engine.handle(ev.SourceFresh(at, source))
         return engine
 
@@ -164,7 +178,7 @@ steps = st.one_of(
 
 
 def play(script: list[tuple[object, ...]]) -> Iterator[Life]:
-    """Play a script; give the world back whenever it has settled."""
+    """Play a script; yield the cluster after each settle."""
     life = Life()
     life.start(life.engine)
     life.hear(ev.LeadershipGained(Millis(0), 1))
@@ -199,7 +213,7 @@ scripts = st.lists(steps, max_size=50)
 
 
 @given(scripts)
-@settings(max_examples=200)
+@settings(max_examples=cases(80, 200))
 def test_a_pinned_pod_is_released_exactly_when_one_of_its_nodes_has_room(
     script: list[tuple[object, ...]],
 ) -> None:
@@ -209,17 +223,17 @@ def test_a_pinned_pod_is_released_exactly_when_one_of_its_nodes_has_room(
 
 
 def without_runs(engine: Engine) -> list[str]:
-    """Return what a store must hold. When a run began only those know who saw it."""
-    return sorted(repr(each) for each in engine.writes() if not isinstance(each, Begun))
+    """Return the writes without usage starts, which only an engine that saw the start has."""
+    return sorted(repr(each) for each in engine.writes() if not isinstance(each, UsageStarted))
 
 
-def without_history(view: View) -> View:
-    """What the past weighs cannot be counted anew; all else must be."""
-    return View({n: replace(t, history=0.0) for n, t in view.tenants.items()}, view.pools)
+def without_history(view: ClusterView) -> ClusterView:
+    """Return the view without history, which a recount cannot derive."""
+    return ClusterView({n: replace(t, history=0.0) for n, t in view.tenants.items()}, view.pools)
 
 
 @given(scripts)
-@settings(max_examples=200)
+@settings(max_examples=cases(80, 200))
 def test_what_is_counted_with_pins_equals_a_recount(script: list[tuple[object, ...]]) -> None:
     for life in play(script):
         other = life.start(Engine(MANAGED))

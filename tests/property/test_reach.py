@@ -1,4 +1,4 @@
-"""What is kept of where pods may go equals what is found anew, whatever nodes do meanwhile."""
+"""Cached feasible nodes equal newly computed ones, for any node changes."""
 
 from __future__ import annotations
 
@@ -8,12 +8,29 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.core import events as ev
-from app.core.asks.terms import Requirement, Taint, Term, Toleration, unborne
 from app.core.effects import Release
 from app.core.engine import Engine
-from app.core.model import Answer, Millis, Node, NodeName, Pod, Pool, PoolName, Resource, Uid
-from app.core.resources import PODS, ManagedResources
-from app.sim.world import held_pod
+from app.core.model import (
+    Millis,
+    Node,
+    NodeName,
+    Pod,
+    Pool,
+    PoolName,
+    ReleaseOutcome,
+    Resource,
+    Uid,
+)
+from app.core.podspec.constraints import (
+    NodeSelectorRequirement,
+    NodeSelectorTerm,
+    Taint,
+    Toleration,
+    unborne,
+)
+from app.core.quantities import PODS, ManagedResources
+from app.sim.cluster.virtual_cluster import held_pod
+from tests.support.depth import cases
 
 GPU = Resource("nvidia.com/gpu")
 MANAGED = ManagedResources([GPU])
@@ -26,13 +43,13 @@ tolerations = st.lists(
     max_size=2,
 )
 requirements = st.builds(
-    Requirement,
+    NodeSelectorRequirement,
     st.just("zone"),
     st.sampled_from(["In", "NotIn", "Exists", "DoesNotExist", "Gt"]),
     st.sampled_from([("1",), ("2",)]),
 )
 affinity = st.none() | st.lists(
-    st.lists(requirements, max_size=2).map(lambda found: Term(tuple(found))), max_size=2
+    st.lists(requirements, max_size=2).map(lambda found: NodeSelectorTerm(tuple(found))), max_size=2
 ).map(tuple)
 selector = st.sampled_from([{}, {}, {"zone": "1"}, {"pool": "young"}])
 steps = st.one_of(
@@ -53,7 +70,7 @@ steps = st.one_of(
 
 @dataclass
 class World:
-    """Nodes and pods as the API server would show them, and an engine that leads."""
+    """Nodes and pods of the API server, and a leading engine."""
 
     engine: Engine = field(default_factory=lambda: Engine(MANAGED))
     nodes: dict[NodeName, Node] = field(default_factory=dict)
@@ -70,12 +87,12 @@ class World:
             engine.handle(ev.PodObserved(at, pod))
         for node in self.nodes.values():
             engine.handle(ev.NodeObserved(at, node))
-        for source in ev.Source:
+        for source in ev.WatchedSource:
             engine.handle(ev.SourceFresh(at, source))
         return engine
 
     def admits(self, pod: Pod, node: Node) -> bool:
-        """Tell what the scheduler would say of a node, room aside; written without the engine's."""
+        """Return whether the scheduler would accept a node, ignoring capacity; no engine code."""
         if any(node.labels.get(key) != value for key, value in pod.selector.items()):
             return False
         terms = pod.affinity
@@ -84,7 +101,7 @@ class World:
         return unborne(node.taints, (*pod.tolerations, *POOLS[node.labels["pool"]])) is None
 
     def able(self, pod: Pod) -> list[NodeName]:
-        """Return the nodes that would take a pod now."""
+        """Return the nodes that would accept a pod now."""
         taken = dict.fromkeys(self.nodes, 0)
         for other in self.pods.values():
             if other.node is not None:
@@ -98,7 +115,7 @@ class World:
         ]
 
     def settle(self) -> None:
-        """Let every release succeed, and be bound where it was expected, until there is none."""
+        """Let every release succeed and bind as expected, until no more pods are released."""
         at = Millis(self.now)
         while orders := [e for e in self.engine.handle(ev.Pass(at)) if isinstance(e, Release)]:
             for order in orders:
@@ -108,7 +125,7 @@ class World:
                     self.wrong.append(order)
                 bound = {"node": order.node, "pool": order.intent.pool, "release": order.stamp}
                 self.pods[uid] = replace(pod, gates=(), **bound)  # type: ignore[arg-type]
-                self.engine.handle(ev.ReleaseAnswered(at, uid, Answer.RELEASED))
+                self.engine.handle(ev.ReleaseAnswered(at, uid, ReleaseOutcome.RELEASED))
                 self.engine.handle(ev.PodObserved(at, self.pods[uid]))
 
     def step(self, kind: object, details: list[object]) -> None:
@@ -139,7 +156,7 @@ class World:
 
 
 @given(st.lists(steps, max_size=40))
-@settings(max_examples=150)
+@settings(max_examples=cases(60, 150))
 def test_a_pod_is_released_exactly_where_some_node_would_take_it(
     script: list[tuple[object, ...]],
 ) -> None:

@@ -1,4 +1,4 @@
-"""Whatever is written, repeated, delayed or rebuilt, Redis says what a plain count says."""
+"""Redis equals a plain count after any writes, repeats, delays and rebuilds."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 from app.core.effects import Charge, Dequeue, Enqueue, Intend, PodRef, Refund, StoreWrite
 from app.core.model import PoolName, Resource, TenantName, Uid, UserName
 from app.store.connection import Server
-from app.store.writer import RedisStore
-from tests.fakes.store import Contents
-from tests.recount import compare
-from tests.redis_process import RedisProcess
+from app.store.leader_store import RedisStore
+from tests.fakes.fake_store import Contents
+from tests.support.depth import cases
+from tests.support.recount import compare
+from tests.support.redis import RedisProcess
 
 uids = st.sampled_from([Uid(name) for name in "abcdef"])
 refs = st.builds(PodRef, uids, st.just("space"), st.just("pod"))
@@ -41,7 +42,7 @@ steps = st.lists(st.tuples(st.sampled_from(["write", "write", "rebuild", "elect"
 
 
 class Echo(Server):
-    """Sends at random what it is given twice, and what it once sent again."""
+    """Sends commands twice at random, and sends old commands again."""
 
     def __init__(self, server: Server, random: Random) -> None:
         self._server = server
@@ -67,7 +68,7 @@ def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisProc
 
 
 @settings(
-    max_examples=150,
+    max_examples=cases(60, 150),
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(steps=steps, seed=st.integers(0, 10**6))

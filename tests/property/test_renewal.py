@@ -1,4 +1,4 @@
-"""Several replicas change certificate and CA, each at its own pace, before API servers that lag."""
+"""Several replicas renew certificate and CA, each at its own pace, for API servers that lag."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.core.errors import ClusterUnavailable
-from app.tls.renewal import Renewal, first
+from app.tls.ca_bundle import vouching
+from app.tls.certificate_source import SECRET, SecretCertificate
+from app.tls.certificate_watcher import Renewal, first
 from app.tls.rotation import new_content
-from app.tls.serving import SECRET, Kept
-from app.tls.trust import vouching
-from tests.fakes.secrets import FakeSecrets
+from tests.fakes.fake_secrets import FakeSecrets
 
 NAMESPACE = "ns"
 NAMES = ("localhost",)
@@ -22,7 +22,7 @@ DAYS = 90
 SETTLE = 16
 LOOK = SETTLE // 4
 LAG = SETTLE // 2
-"""Seconds an API server may take to heed a change of the bundle."""
+"""Seconds an API server may take to apply a change of the bundle."""
 
 END = 5 * SETTLE
 CHANGE_AT = 2 * LOOK
@@ -32,7 +32,7 @@ DUE = MADE + timedelta(days=60, minutes=5)
 
 @dataclass
 class World:
-    """The Secret, the bundle as it was published over time, and the clock of all."""
+    """The Secret, the history of the published bundle, and a shared clock."""
 
     secrets: FakeSecrets = field(default_factory=FakeSecrets)
     bundles: list[bytes] = field(default_factory=list)
@@ -49,7 +49,7 @@ class World:
 
     async def replica(self) -> Renewal:
         settle = timedelta(seconds=SETTLE)
-        source = Kept(
+        source = SecretCertificate(
             self.secrets,
             NAMESPACE,
             names=NAMES,
@@ -64,7 +64,7 @@ class World:
         return made
 
     def recent(self) -> set[bytes]:
-        """Return the bundles that an API server may go by now."""
+        """Return the bundles that an API server may use now."""
         return {bundle for bundle in self.bundles[-LAG:] if bundle}
 
 
@@ -88,7 +88,7 @@ async def change(
     begun = new_content(NAMES, made, DAYS)
     await world.secrets.create_secret(NAMESPACE, SECRET, begun)
     replicas = [await world.replica() for _ in phases]
-    # The last restart delays the change by as much as a whole one takes.
+    # A restart at the end delays the change by as much as a whole change takes.
     for world.second in range(2 * END):
         world.secrets.silent = world.second in silences
         if is_deleted and world.second == CHANGE_AT:

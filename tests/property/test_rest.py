@@ -1,4 +1,4 @@
-"""Whatever is asked of the REST API, it answers as its own OpenAPI document says. Never a 5xx."""
+"""Every answer of the REST API conforms to its OpenAPI document, without any 5xx."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from schemathesis.checks import not_a_server_error
 from schemathesis.hooks import HookContext
 from schemathesis.specs.openapi.checks import negative_data_rejection, positive_data_acceptance
 
-from tests.fakes.neighbours import OTHERS, OURS, PEOPLE, THEIR_NAMESPACE, Neighbours
-from tests.fakes.town import Served, served
+from tests.fakes.fake_api_cluster import Served, served
+from tests.support.two_teams import OTHERS, OURS, PEOPLE, THEIR_NAMESPACE, Neighbours
 
 KNOWN = {
     "tenant": [OURS, OTHERS, "research", "nowhere", "ns.some"],
@@ -24,7 +24,7 @@ KNOWN = {
     "namespace": [OURS, THEIR_NAMESPACE, "nowhere"],
     "pod": ["wait-0", "run-0", "gang-0-0", "nobody"],
 }
-"""What the names in paths may be, beside anything."""
+"""Known values of path parameters. Random values are used too."""
 
 
 def _schema(coverage: bool) -> schemathesis.BaseSchema:
@@ -61,8 +61,8 @@ def session() -> Iterator[requests.Session]:
 
 
 def check(case: Case, who: str, town: Served, session: requests.Session) -> None:
-    # That a name is unknown, or a time too long ago, no schema can say; that a number will do for
-    # a weight, ours does not.
+    # A schema cannot express that a name is unknown or a time is too old. Fairgate's schema accepts
+    # more numbers as a weight than the API.
     excluded = [positive_data_acceptance, negative_data_rejection]
     if case.path == "/readyz":  # it drains
         excluded.append(not_a_server_error)

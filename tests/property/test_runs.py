@@ -1,4 +1,4 @@
-"""What was used is told the same, to the millisecond, whoever led and wherever a leader died."""
+"""Usage records are exact to the millisecond, for any leader changes and crashes."""
 
 from __future__ import annotations
 
@@ -12,27 +12,28 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.core import events as ev
-from app.core.accounts.tally import By, Tally
 from app.core.effects import Charge, Dequeue, Effect, Enqueue, Intend, Refund, Release, StoreWrite
 from app.core.engine import Engine
-from app.core.fair.runs import Begun, Ran, Run
+from app.core.fairshare.usage_record import UsageEnded, UsageRecord, UsageStarted
 from app.core.model import (
-    GATE,
-    Answer,
     Millis,
     Node,
     NodeName,
     Phase,
     Pod,
+    ReleaseOutcome,
     Resource,
     Tenant,
     TenantName,
     Uid,
 )
-from app.core.resources import PODS, ManagedResources
-from app.sim.world import held_pod
-from tests.fakes.runs import Runs
-from tests.fakes.store import Contents
+from app.core.quantities import PODS, ManagedResources
+from app.core.usage.usage_sums import GroupBy, UsageAggregator
+from app.core.well_known import GATE
+from app.sim.cluster.virtual_cluster import held_pod
+from tests.fakes.fake_store import Contents
+from tests.fakes.fake_usage_records import Runs
+from tests.support.depth import cases
 
 GPU = Resource("nvidia.com/gpu")
 NODES = ("n0", "n1")
@@ -52,16 +53,16 @@ steps = st.lists(
 
 @dataclass
 class Truth:
-    """What one pod used, as the world knows: cut where it was bound, or got another tenant."""
+    """The true usage of one pod, divided where it was bound or its tenant changed."""
 
     pod: Pod
     cuts: list[tuple[int, str, str]] = field(default_factory=list)
-    """From when on it was used by which tenant, on which node."""
+    """Start time, tenant and node of each part."""
     end: int | None = None
 
 
 class Cluster:
-    """Two replicas, Redis, and pods. Every replica hears at once what happens."""
+    """Two replicas, Redis, and pods. Both replicas receive each event at once."""
 
     def __init__(self) -> None:
         self.now = 1_000_000
@@ -73,7 +74,7 @@ class Cluster:
         self.orders: list[Release] = []
         self.answers: list[Uid] = []
         self.unwritten: list[StoreWrite] = []
-        self.told: list[Begun | Ran] = []
+        self.told: list[UsageStarted | UsageEnded] = []
         self.leader, self.standby = self.start(), self.start()
         self.elect()
 
@@ -86,7 +87,7 @@ class Cluster:
             engine.handle(ev.TenantObserved(at, self.tenant(name)))
         for pod in self.pods.values():
             engine.handle(ev.PodObserved(at, pod))
-        for source in ev.Source:
+        for source in ev.WatchedSource:
             engine.handle(ev.SourceFresh(at, source))
         engine.handle(ev.Pass(at))
         return engine
@@ -96,7 +97,7 @@ class Cluster:
         return Tenant(TenantName(name), Millis(0), namespaces=spaces)
 
     def elect(self) -> None:
-        """The leader is new: all it knows is what Redis and its own eyes tell."""
+        """Start a new leader with the state in Redis and its own observations."""
         self.epoch += 1
         self.orders, self.answers, self.unwritten, self.told = [], [], [], []
         gained = ev.LeadershipGained(
@@ -108,7 +109,7 @@ class Cluster:
         self.play(self.leader.handle(ev.Pass(Millis(self.now))))
 
     def rebuild(self) -> None:
-        """Redis is written anew; runs that were told before may come once more."""
+        """Rebuild Redis. Usage records that were already written may be written again."""
         self.contents, self.unwritten = Contents(), []
         for write in [*self.told, *self.leader.writes()]:
             self.keep(write)
@@ -129,7 +130,7 @@ class Cluster:
                 case Release():
                     self.orders.append(effect)
                     self.unwritten.append(effect.intent)
-                case Begun() | Ran():
+                case UsageStarted() | UsageEnded():
                     self.told.append(effect)
                     self.unwritten.append(effect)
                 case Enqueue() | Dequeue() | Charge() | Refund():
@@ -149,7 +150,7 @@ class Cluster:
                 self.patch(self.orders.pop(which % len(self.orders)))
             case "answer" if self.answers:
                 uid = self.answers.pop(which % len(self.answers))
-                event = ev.ReleaseAnswered(at, uid, Answer.RELEASED)
+                event = ev.ReleaseAnswered(at, uid, ReleaseOutcome.RELEASED)
                 self.play(self.leader.handle(event) + self.leader.handle(ev.Pass(at)))
             case "bind":
                 free = [t for t in using if self.pods[t.pod.uid].node is None]
@@ -177,7 +178,7 @@ class Cluster:
         self.hear(ev.PodObserved(Millis(self.now), pod))
 
     def patch(self, order: Release) -> None:
-        """A release patch leaves once its intent, and all before it, is written."""
+        """Apply a release patch after its intent and all earlier writes are stored."""
         intent = order.intent
         while isinstance(intent, Intend) and intent in self.unwritten:
             self.keep(self.unwritten.pop(0))
@@ -201,7 +202,7 @@ class Cluster:
             self.hear(ev.PodObserved(Millis(self.now), replace(pod, phase=Phase.FINISHED)))
 
     def move(self, space: str) -> None:
-        """A namespace gets another tenant: in one step, so that it is nobody's in no moment."""
+        """Move a namespace to another tenant in one step, so that it always has a tenant."""
         old = self.teams[space]
         new = TEAMS[1 - TEAMS.index(old)]
         self.teams[space] = new
@@ -220,11 +221,11 @@ class Cluster:
             self.keep(write)
         self.unwritten = []
 
-    def found(self) -> list[Run]:
+    def found(self) -> list[UsageRecord]:
         return [*self.runs.ended.values(), *self.runs.running()]
 
     def used(self, begin: int, end: int) -> Counter[tuple[str, str, str, str]]:
-        """What was used, counted from the world itself: tenant, user, node, namespace."""
+        """Return the true usage by tenant, user, node and namespace."""
         sums: Counter[tuple[str, str, str, str]] = Counter()
         for truth in self.truth.values():
             pod, last = truth.pod, end if truth.end is None else min(truth.end, end)
@@ -236,18 +237,20 @@ class Cluster:
         return sums
 
 
-def tallied(cluster: Cluster, by: list[By], begin: int, end: int, step: int | None = None) -> Tally:
-    tally = Tally(by, Millis(begin), Millis(end), None if step is None else Millis(step))
+def tallied(
+    cluster: Cluster, by: list[GroupBy], begin: int, end: int, step: int | None = None
+) -> UsageAggregator:
+    tally = UsageAggregator(by, Millis(begin), Millis(end), None if step is None else Millis(step))
     for run in cluster.found():
         tally.add(run)
     return tally
 
 
-def total(tally: Tally) -> int:
+def total(tally: UsageAggregator) -> int:
     return sum(row.spent.get(GPU, 0) for row in tally.rows())
 
 
-@settings(max_examples=150)
+@settings(max_examples=cases(60, 150))
 @given(steps=steps, seed=st.integers(0, 10**6))
 def test_whoever_led_and_died_the_sums_are_those_of_the_world(
     steps: list[tuple[str, int, int]], seed: int
@@ -265,28 +268,30 @@ def test_whoever_led_and_died_the_sums_are_those_of_the_world(
     begin = random.randint(began, cluster.now - 1)
     end = random.randint(begin + 1, cluster.now)
     wanted = cluster.used(begin, end)
-    all_of = tallied(cluster, [By.TENANT, By.USER, By.NODE, By.WORKLOAD], begin, end)
+    all_of = tallied(
+        cluster, [GroupBy.TENANT, GroupBy.USER, GroupBy.NODE, GroupBy.WORKLOAD], begin, end
+    )
     found = Counter[tuple[str, str, str, str]]()
     for row in all_of.rows():
         tenant, user, node, workload = row.names
         found[tenant, user, node, workload.partition("/")[0]] += row.spent.get(GPU, 0)
     assert found == wanted
 
-    for by in By:
+    for by in GroupBy:
         assert total(tallied(cluster, [by], begin, end)) == wanted.total()
         step = random.randint(1 + (end - begin) // 50, 1 + end - begin)
         assert total(tallied(cluster, [by], begin, end, step)) == wanted.total()
 
 
-@settings(max_examples=60)
+@settings(max_examples=cases(25, 60))
 @given(steps=steps)
 def test_runs_come_to_what_the_ledger_charged(steps: list[tuple[str, int, int]]) -> None:
     cluster = Cluster()
     for what, which, pause in steps:
         if what == "crash" or (what == "move" and cluster.orders):
-            continue  # the ledger charges the first tenant while a release is under way
+            continue  # while a release is pending, the ledger charges the first tenant
         cluster.step(what, which, pause)
-    while cluster.orders or cluster.answers:  # the ledger charges from the order on
+    while cluster.orders or cluster.answers:  # the ledger charges from the `Release` effect on
         cluster.step("patch", 0, 0)
         cluster.step("answer", 0, 0)
     cluster.now += 1000
@@ -295,7 +300,7 @@ def test_runs_come_to_what_the_ledger_charged(steps: list[tuple[str, int, int]])
     spent = cluster.leader.outlook.spent(Millis(cluster.now))
     for (tenant, user, _), amounts in spent.items():
         charged[tenant, user] += amounts.get(GPU, 0)
-    tally = tallied(cluster, [By.TENANT, By.USER], 0, cluster.now)
+    tally = tallied(cluster, [GroupBy.TENANT, GroupBy.USER], 0, cluster.now)
     assert {row.names: row.spent[GPU] for row in tally.rows()} == {
         key: value for key, value in charged.items() if value
     }
@@ -310,7 +315,7 @@ def test_what_ended_while_nobody_watched_ends_with_the_next_term_and_says_so(gon
     (run,) = cluster.runs.running()
     cluster.now += 5000
     pod = cluster.pods.pop(run.uid)
-    if not gone:  # finished, and still there
+    if not gone:  # finished but not deleted
         cluster.pods[pod.uid] = replace(pod, phase=Phase.FINISHED)
     cluster.now += 60_000
     cluster.leader = cluster.start()

@@ -1,4 +1,4 @@
-"""The search through domains against every way there is, on small pools."""
+"""The search over topology domains against exhaustive search, on small pools."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from collections.abc import Mapping
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.core.asks.shape import Manner
-from app.core.model import Near, NodeName, Resource, Style
-from app.core.places.nodes import Nodes
+from app.core.model import NodeName, PlacementStrategy, Resource, TopologyConstraint
+from app.core.placement.pool_nodes import PoolNodes
+from app.core.podspec.equivalence_class import GangLayout
 
 GPU = Resource("nvidia.com/gpu")
 RACK, CLIQUE = "rack", "clique"
 
 Place = tuple[int, str, str]
-"""Devices of a node, its rack and its clique in that ("": it lacks the label)."""
+"""Devices of a node, its rack, and its clique in the rack ("" if the label is missing)."""
 
 places = st.lists(
     st.tuples(st.integers(0, 4), st.sampled_from(["", "r1", "r2", "r3"]), st.sampled_from("xy")),
@@ -27,19 +27,19 @@ steps = st.lists(
     st.tuples(st.integers(0, 5), st.sampled_from(["take", "drop", "move"]), st.integers(1, 3)),
     max_size=6,
 )
-styles = st.sampled_from([None, *Style])
+styles = st.sampled_from([None, *PlacementStrategy])
 
 
 def labels_of(rack: str, clique: str) -> dict[str, str]:
     return {RACK: rack, CLIQUE: f"{rack}.{clique}"} if rack else {}
 
 
-def build(some: Mapping[str, Place], taken: Mapping[str, int]) -> Nodes:
-    nodes = Nodes(topology=(RACK, CLIQUE))
+def build(some: Mapping[str, Place], taken: Mapping[str, int]) -> PoolNodes:
+    nodes = PoolNodes(topology=(RACK, CLIQUE))
     for name, (gpus, rack, clique) in some.items():
-        nodes.put(NodeName(name), {GPU: gpus}, {}, True, labels_of(rack, clique))
+        nodes.set_node(NodeName(name), {GPU: gpus}, {}, True, labels_of(rack, clique))
     for name, value in taken.items():
-        nodes.take(NodeName(name), {GPU: value})
+        nodes.allocate(NodeName(name), {GPU: value})
     return nodes
 
 
@@ -56,7 +56,7 @@ def by_rack(some: Mapping[str, Place], room: Mapping[str, int]) -> dict[str, int
 
 
 def fewest(held: Mapping[str, int], count: int) -> int | None:
-    """The least number of racks that hold so many, by trying every set."""
+    """Return the smallest number of racks that fit `count` pods, by trying every set."""
     for size in range(1, len(held) + 1):
         if any(sum(chosen) >= count for chosen in itertools.combinations(held.values(), size)):
             return size
@@ -70,14 +70,14 @@ def test_the_search_agrees_with_trying_everything(
     count: int,
     each: int,
     required: bool,
-    style: Style | None,
+    style: PlacementStrategy | None,
 ) -> None:
     some = {f"n{number}": place for number, place in enumerate(written)}
     taken: dict[str, int] = {}
     nodes = build(some, taken)
     parts = (({GPU: each}, count),)
-    manner = Manner(style, Near(RACK, required))
-    nodes.find(parts, manner=manner)  # figures are kept from here on
+    manner = GangLayout(style, TopologyConstraint(RACK, required))
+    nodes.find(parts, manner=manner)  # the figures are cached from here on
     for number, what, value in changes:
         name = f"n{number}"
         if name not in some:
@@ -88,10 +88,10 @@ def test_the_search_agrees_with_trying_everything(
             nodes.drop(NodeName(name))
         elif what == "take":
             taken[name] = taken.get(name, 0) + value
-            nodes.take(NodeName(name), {GPU: value})
+            nodes.allocate(NodeName(name), {GPU: value})
         else:
             some[name] = (some[name][0], "r1", "x")
-            nodes.put(NodeName(name), {GPU: some[name][0]}, {}, True, labels_of("r1", "x"))
+            nodes.set_node(NodeName(name), {GPU: some[name][0]}, {}, True, labels_of("r1", "x"))
         nodes.find(parts, manner=manner)
     plan = nodes.find(parts, manner=manner)
     room = free(some, taken, each)
@@ -107,7 +107,7 @@ def test_the_search_agrees_with_trying_everything(
     if whole:
         assert len(racks) == 1
         assert racks != {""}
-    elif fewest(held, count) is not None and style is not Style.SPREAD:
+    elif fewest(held, count) is not None and style is not PlacementStrategy.SPREAD:
         assert len(racks) == fewest(held, count)
 
 
@@ -116,7 +116,9 @@ def test_a_gang_that_fits_one_clique_stands_in_one_and_the_tightest(
     written: list[Place], count: int
 ) -> None:
     some = {f"n{number}": place for number, place in enumerate(written)}
-    plan = build(some, {}).find((({GPU: 1}, count),), manner=Manner(near=Near(RACK, True)))
+    plan = build(some, {}).find(
+        (({GPU: 1}, count),), manner=GangLayout(near=TopologyConstraint(RACK, True))
+    )
     cliques: dict[tuple[str, str], int] = {}
     for gpus, rack, clique in some.values():
         if rack:
@@ -135,7 +137,7 @@ def test_unlike_pods_never_leave_the_domain_they_must_not_leave(
 ) -> None:
     some = {f"n{number}": place for number, place in enumerate(written)}
     parts = tuple(({GPU: size}, sizes.count(size)) for size in sorted(set(sizes)))
-    manner = Manner(near=Near(RACK, required))
+    manner = GangLayout(near=TopologyConstraint(RACK, required))
     plan = build(some, {}).find(parts, manner=manner)
     if plan is None:
         return

@@ -1,7 +1,7 @@
-"""Why a pod waits, on random clusters: always told, nobody named, and true.
+"""The reason why a pod waits, on random clusters: always present, anonymous and true.
 
-A rule is true if what it names is what holds the pod back: taken away, the pod starts; anything
-else taken away, it does not.
+A reason is true if the pod starts after its object is removed, and not after any other object is
+removed.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from app.core import events as ev
 from app.core.effects import Release
 from app.core.engine import Engine
+from app.core.explain.reasons import Rule, Why
 from app.core.model import (
     DEFAULT_POOL,
     Millis,
@@ -29,9 +30,9 @@ from app.core.model import (
     TenantName,
     Uid,
 )
-from app.core.resources import PODS, ManagedResources
-from app.core.telling.reasons import Rule, Why
-from app.sim.world import held_pod
+from app.core.quantities import PODS, ManagedResources
+from app.sim.cluster.virtual_cluster import held_pod
+from tests.support.depth import cases
 
 GPU = Resource("nvidia.com/gpu")
 NOW = Millis(1000)
@@ -41,7 +42,7 @@ PARENTS = {"left": "top", "right": "top"}
 
 @dataclass
 class State:
-    """A cluster as it stands."""
+    """The state of a cluster."""
 
     nodes: dict[str, int] = field(default_factory=dict)
     tenants: dict[str, Tenant] = field(default_factory=dict)
@@ -51,7 +52,7 @@ class State:
         return [pod for pod in self.pods.values() if pod.gates]
 
     def engine(self) -> Engine:
-        """Return an engine that hears how it stands, and leads."""
+        """Return a leading engine with this state."""
         engine = Engine(ManagedResources([GPU]), evicts=False)
         for name, gpus in self.nodes.items():
             node = Node(NodeName(name), {}, {GPU: gpus, PODS: 1000}, True)
@@ -60,19 +61,19 @@ class State:
             engine.handle(ev.TenantObserved(NOW, tenant))
         for pod in self.pods.values():
             engine.handle(ev.PodObserved(NOW, pod))
-        for source in ev.Source:
+        for source in ev.WatchedSource:
             engine.handle(ev.SourceFresh(NOW, source))
         engine.handle(ev.LeadershipGained(NOW, 2))
         engine.handle(ev.StoreReady(NOW))
         return engine
 
     def starts(self) -> set[Uid]:
-        """Return whom an engine releases."""
+        """Return the pods that an engine releases."""
         effects = self.engine().handle(ev.Pass(NOW))
         return {each.intent.ref.uid for each in effects if isinstance(each, Release)}
 
     def settled(self) -> State:
-        """Return the state once everybody was released who can be."""
+        """Return the state after all possible releases."""
         effects = self.engine().handle(ev.Pass(NOW))
         pods = dict(self.pods)
         for each in effects:
@@ -123,7 +124,7 @@ works = st.tuples(st.sampled_from(TENANTS), st.integers(0, 1), st.integers(1, 4)
 
 @st.composite
 def states(draw: st.DrawFn) -> State:
-    """Return a settled state: work that came in two waves, the first of which ran before."""
+    """Draw a settled state with workloads of two waves, released one after the other."""
     tenants = {
         name: tenant(name, draw(st.integers(1, 3)), draw(amounts), draw(amounts))
         for name in TENANTS
@@ -150,12 +151,12 @@ def why(state: State, pod: Pod) -> Why:
 
 
 def told(found: Why) -> str:
-    """Return all that is said."""
+    """Return all text of the answer."""
     return repr((found.text, dict(found.numbers), found.ahead, found.remedies))
 
 
 @given(states())
-@settings(max_examples=100)
+@settings(max_examples=cases(40, 100))
 def test_why_is_told_of_every_held_pod_and_names_nobody_else(state: State) -> None:
     engine = state.engine()
     engine.handle(ev.Pass(NOW))
@@ -168,7 +169,7 @@ def test_why_is_told_of_every_held_pod_and_names_nobody_else(state: State) -> No
 
 
 @given(states())
-@settings(max_examples=100)
+@settings(max_examples=cases(40, 100))
 def test_what_waits_for_capacity_starts_once_there_is_as_much_as_it_asks(state: State) -> None:
     for pod in state.held():
         if why(state, pod).rule is Rule.CAPACITY:
@@ -176,7 +177,7 @@ def test_what_waits_for_capacity_starts_once_there_is_as_much_as_it_asks(state: 
 
 
 @given(states())
-@settings(max_examples=100)
+@settings(max_examples=cases(40, 100))
 def test_what_comes_after_others_starts_once_they_are_gone(state: State) -> None:
     for pod in state.held():
         if why(state, pod).rule not in (Rule.ORDER, Rule.GUARANTEE):
@@ -187,7 +188,7 @@ def test_what_comes_after_others_starts_once_they_are_gone(state: State) -> None
 
 
 @given(states())
-@settings(max_examples=100)
+@settings(max_examples=cases(40, 100))
 def test_what_is_at_a_limit_starts_nowhere_until_that_is_raised(state: State) -> None:
     for pod in state.held():
         found = why(state, pod)

@@ -1,4 +1,4 @@
-"""Where the logs of real clusters are: beside the project, in `../shared/traces`."""
+"""Location of the logs of real clusters: `../shared/traces` next to the project."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ TRACES = ROOT.parent / "shared" / "traces"
 
 
 def log_file(name: str) -> Path:
-    """Return a log; skips where there is none, or fails if everything must be tested."""
+    """Return the path of a log.
+
+    If missing, skip the test, or fail if REQUIRE_CLUSTER or CI is set.
+    """
     path = TRACES / name
     if path.is_file():
         return path

@@ -1,6 +1,6 @@
 """First come first served on the Philly log, with and without backfill: the published table.
 
-These are what Fairgate is measured against, so they must come out to the digit shown.
+Fairgate is compared with these figures, so they must be reproduced to the digit.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from functools import cache
 import pytest
 
 from app.core.model import Millis, PoolName, TenantName, UserName
-from app.sim.baselines import replay
-from app.sim.measures import Measures, measure
-from app.sim.traces import DEVICE, read_log, tenants_of
-from app.sim.work import Moment, Step, Work
+from app.sim.cluster.workload import SimulatedWorkload, TimelineEntry, TimelineStep
+from app.sim.metrics.window import Measures, measure
+from app.sim.replay.baselines import replay
+from app.sim.replay.trace_files import DEVICE, read_log, tenants_of
 from tests.simulation.logs import log_file
 
 HOUR = 3600
@@ -24,7 +24,7 @@ POOL = PoolName("main")
 
 @dataclass(frozen=True)
 class Window:
-    """A part of the log on so many devices, and how many users submitted in it."""
+    """A part of the log, the number of devices, and the number of users that submitted."""
 
     gpus: int
     start: int
@@ -42,7 +42,7 @@ WINDOWS = {
 
 
 @cache
-def played(gpus: int, tenant: str | None, backfill: bool) -> list[Moment]:
+def played(gpus: int, tenant: str | None, backfill: bool) -> list[TimelineEntry]:
     log = read_log(log_file("philly_2017.csv.gz"), flat=True, tenant=tenant)
     return replay(log.works, gpus, DEVICE, backfill=backfill, pool=POOL)
 
@@ -100,7 +100,7 @@ def test_a_baseline_gives_the_published_figures(
 
 
 def shown(seconds: float, like: float) -> float:
-    """Round as the published figure is: to minutes below an hour, to hours where it is whole."""
+    """Round like the published figure: to minutes below an hour, else to hours."""
     if like < 1:
         return round(seconds / 60) / 60
     return round(seconds / HOUR) if isinstance(like, int) else hours(seconds)
@@ -110,15 +110,19 @@ def shown_percent(part: float, like: float) -> float:
     return round(100 * part) if isinstance(like, int) else round(100 * part, 1)
 
 
-def work(name: str, at: int, gpus: int, seconds: int | None) -> Work:
+def work(name: str, at: int, gpus: int, seconds: int | None) -> SimulatedWorkload:
     duration = None if seconds is None else Millis(seconds)
-    return Work(name, TenantName("t"), UserName("u"), Millis(at), {DEVICE: gpus}, duration=duration)
+    return SimulatedWorkload(
+        name, TenantName("t"), UserName("u"), Millis(at), {DEVICE: gpus}, duration=duration
+    )
 
 
-def starts(*works: Work, gpus: int = 4, backfill: bool = False) -> dict[str, int]:
+def starts(*works: SimulatedWorkload, gpus: int = 4, backfill: bool = False) -> dict[str, int]:
     timeline = replay(works, gpus, DEVICE, backfill=backfill, pool=POOL)
     assert [moment.at for moment in timeline] == sorted(moment.at for moment in timeline)
-    return {moment.work.name: moment.at for moment in timeline if moment.step is Step.RELEASED}
+    return {
+        moment.work.name: moment.at for moment in timeline if moment.step is TimelineStep.RELEASED
+    }
 
 
 def test_first_come_first_served_holds_up_what_would_fit() -> None:

@@ -1,4 +1,4 @@
-"""Parts of devices and whole ones compare in whole devices; run through the public command."""
+"""Fractions and whole devices are compared in units of whole devices; uses the public command."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from app.core.model import Amounts, Node, NodeName, PoolName, Resource
-from app.core.places.nodes import Nodes
-from app.core.places.pools import Pools
-from app.core.resources import ManagedResources
-from app.sim.traces import DEVICE, THOUSANDTHS, read_log
+from app.core.placement.pool_nodes import PoolNodes
+from app.core.placement.pools import Pools
+from app.core.quantities import ManagedResources
+from app.sim.replay.trace_files import DEVICE, THOUSANDTHS, read_log
 from tests.simulation.logs import log_file
 
 HERE = Path(__file__).parent
@@ -39,7 +39,7 @@ def held(tenant: dict[str, Any]) -> dict[str, float]:
         ("s02-shared-beside-cards", {SHARED: 8, GPU: 1}, {GPU: 3}, 1 / 2),
         (
             "s03-hami-beside-cards",
-            {GPU: 9, CORES: 80, MEMORY: 81920},  # eight seats, and one card
+            {GPU: 9, CORES: 80, MEMORY: 81920},  # eight shares of one device
             {GPU: 3},
             1 / 2,
         ),
@@ -62,14 +62,14 @@ def by_thousandths(demand: Amounts) -> Amounts:
 
 
 def by_per_cent(demand: Amounts) -> Amounts:
-    """The same pod as HAMi is asked for it: a seat and so many per cent, or whole devices."""
+    """The same pod as a HAMi request: one share with a percentage, or whole devices."""
     count, rest = divmod(demand[DEVICE], THOUSANDTHS)
     assert not (count and rest)
     assert rest % 10 == 0
     return {DEVICE: 1, Resource(CORES): rest // 10} if rest else {DEVICE: count}
 
 
-def ground(node: Node) -> tuple[Pools, Nodes]:
+def ground(node: Node) -> tuple[Pools, PoolNodes]:
     pools = Pools(ManagedResources(["nvidia.com/*"]))
     pools.put_node(node)
     pools.settle()
@@ -97,7 +97,7 @@ def test_the_pods_of_a_real_log_cost_and_fit_the_same_by_per_cent_as_by_thousand
         counted = scale.counted_for(default, other)[Resource(CORES)]
         assert counted * DEVICES * THOUSANDTHS == one[DEVICE] * scale.whole
         if fits:
-            plain.take(name, one)
-            hami.take(name, other)
+            plain.allocate(name, one)
+            hami.allocate(name, other)
             taken += one[DEVICE]
     assert taken > 0.99 * DEVICES * THOUSANDTHS, "the node is full"

@@ -1,4 +1,4 @@
-"""`replay` as a person or a program runs it: small logs of our own, through the whole of it."""
+"""The command `replay` on small synthetic logs, from end to end."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ import pytest
 from app.core.errors import InvalidInput
 from app.core.model import Millis
 from app.core.policy import Policy, Reclaim, WithinQueue
-from app.sim import plot
-from app.sim.flags import policy_with
-from app.sim.replay import Options, prepare, run
-from app.sim.traces import COLUMNS
+from app.sim.replay.command import ReplayOptions, prepare, run
+from app.sim.replay.replay_flags import policy_with
+from app.sim.replay.trace_files import COLUMNS
+from app.sim.report import plot
 from tests.simulation.logs import log_file
 
 HEAD = (
@@ -39,13 +39,13 @@ def nodes(folder: Path, *rows: str) -> Path:
 
 @pytest.fixture
 def crowded(tmp_path: Path) -> Path:
-    """Ann has twenty jobs in line for two devices before Bob's first; each runs for 100 s."""
+    """Ann submits twenty jobs for two devices before Bob's first. Each job runs for 100 s."""
     ann = (f"0,lab,ann,a{number:02},1,1,,,,100," for number in range(20))
     return log(tmp_path, *ann, "10,lab,bob,b,1,1,,,,100,")
 
 
 def asked(capsys: pytest.CaptureFixture[str], trace: Path, **options: Any) -> dict[str, Any]:
-    run(Options(trace, output="json", **options))
+    run(ReplayOptions(trace, output="json", **options))
     found = json.loads(capsys.readouterr().out)
     assert isinstance(found, dict)
     return found
@@ -135,7 +135,7 @@ def test_the_same_seed_gives_the_same_replay(
 def test_on_a_real_log_nobody_starves_beside_a_user_who_fills_the_cluster(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """One user of this tenant holds 77 % in the order of arrival; four of six starve for 12 h."""
+    """One user has 77 % in order of arrival, and four of six users starve for 12 h."""
     window = {"gpus": 320, "tenant": "vcb436b2", "start": "4204619", "span": "96h"}
     trace = log_file("philly_2017.csv.gz")
     fair = asked(capsys, trace, **window)["metrics"]
@@ -152,7 +152,7 @@ def test_the_text_and_the_json_tell_of_work_that_can_never_start(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], output: str
 ) -> None:
     trace = log(tmp_path, "0,t,u,huge,1,9,,,,60,", "0,t,u,b,1,1,,,,60,")
-    run(Options(trace, gpus=8, output=output))
+    run(ReplayOptions(trace, gpus=8, output=output))
     told = capsys.readouterr().out
     assert ('"never_started": 1' if output == "json" else "1 workload could never start") in told
 
@@ -160,7 +160,7 @@ def test_the_text_and_the_json_tell_of_work_that_can_never_start(
 def test_the_text_names_the_figures_a_person_looks_for(
     crowded: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run(Options(crowded, gpus=2))
+    run(ReplayOptions(crowded, gpus=2))
     told = capsys.readouterr().out
     for words in (
         "users starved",
@@ -179,13 +179,13 @@ def test_packing_tells_what_is_left_over_for_each_seed(
 ) -> None:
     trace = log(tmp_path, "0,,,a,1,0.5,,,,,", "0,,,b,1,1,,,,,", "0,,,c,1,0,1,1,,,")
     cluster = nodes(tmp_path, "n1,4,T4,8,16", "n2,4,T4,8,16", "n3,0,,8,16")
-    run(Options(trace, nodes=cluster, pack=True, seeds=3, output="json"))
+    run(ReplayOptions(trace, nodes=cluster, pack=True, seeds=3, output="json"))
     found = json.loads(capsys.readouterr().out)
     assert [each["seed"] for each in found["seeds"]] == [0, 1, 2]
-    # Halves and wholes of one kind of device always pack, but for the last half.
+    # Halves and wholes of one kind of device always pack, except the last half.
     assert all(0 <= each["unallocated_gpu_percent"] <= 6.25 for each in found["seeds"])
     assert found["unallocated_gpu_percent"]["max"] <= 6.25
-    run(Options(trace, nodes=cluster, pack=True, seeds=2))
+    run(ReplayOptions(trace, nodes=cluster, pack=True, seeds=2))
     assert "2 GPUs" not in (told := capsys.readouterr().out)
     assert "8 GPUs" in told
     assert "mean" in told
@@ -196,7 +196,7 @@ def test_packing_leaves_over_what_the_pods_cannot_use(
 ) -> None:
     trace = log(tmp_path, "0,,,a,1,0.6,,,,,")
     cluster = nodes(tmp_path, "n1,4,T4,8,16")
-    run(Options(trace, nodes=cluster, pack=True, seeds=1, output="json"))
+    run(ReplayOptions(trace, nodes=cluster, pack=True, seeds=1, output="json"))
     found = json.loads(capsys.readouterr().out)
     assert found["unallocated_gpu_percent"]["mean"] == pytest.approx(40)
 
@@ -207,7 +207,7 @@ def test_a_pod_may_use_any_model_only_if_asked_for(
 ) -> None:
     trace = log(tmp_path, "0,,,a,1,1,,,T4,,")
     cluster = nodes(tmp_path, "n1,4,T4,8,16", "n2,4,P100,8,16")
-    order = Options(trace, nodes=cluster, any_model=any_model)
+    order = ReplayOptions(trace, nodes=cluster, any_model=any_model)
     run(replace(order, pack=True, seeds=1, output="json"))
     found = json.loads(capsys.readouterr().out)
     assert (found["any_model"], found["seeds"][0]["unallocated_gpu_percent"]) == (any_model, left)
@@ -257,7 +257,7 @@ def test_a_mistake_on_the_command_line_is_one_sentence_that_says_what_to_do(
     crowded: Path, options: dict[str, Any], told: str
 ) -> None:
     with pytest.raises(InvalidInput) as refused:
-        run(Options(crowded, **options))
+        run(ReplayOptions(crowded, **options))
     assert told in str(refused.value)
     assert "\n" not in str(refused.value)
 
@@ -267,7 +267,7 @@ def test_without_matplotlib_a_picture_is_refused_with_how_to_install_it(
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(InvalidInput, match=r"pip install 'fairgate\[plot\]'"):
-        run(Options(crowded, gpus=2, policy="fifo", plot=tmp_path / "held.png"))
+        run(ReplayOptions(crowded, gpus=2, policy="fifo", plot=tmp_path / "held.png"))
 
 
 @pytest.mark.parametrize(
@@ -285,18 +285,18 @@ def test_a_picture_that_cannot_be_written_is_known_before_anything_is_played(
     with pytest.raises(InvalidInput, match=told):
         plot.check(tmp_path / name, Millis(0), Millis(1))
     with pytest.raises(InvalidInput, match=told):
-        run(Options(crowded, gpus=2, policy="fifo", plot=tmp_path / name))
+        run(ReplayOptions(crowded, gpus=2, policy="fifo", plot=tmp_path / name))
 
 
 def test_a_picture_shows_the_timeline(crowded: Path, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="the extra `plot` is not installed")
     picture = tmp_path / "held.png"
-    run(Options(crowded, gpus=2, policy="fifo", plot=picture))
+    run(ReplayOptions(crowded, gpus=2, policy="fifo", plot=picture))
     assert picture.read_bytes().startswith(b"\x89PNG")
     folder = tmp_path / "taken.png"
     folder.mkdir()
     with pytest.raises(InvalidInput, match=r"cannot be written \(is a directory\); write another"):
-        run(Options(crowded, gpus=2, policy="fifo", plot=folder))
+        run(ReplayOptions(crowded, gpus=2, policy="fifo", plot=folder))
 
 
 def test_the_log_in_the_docs_is_a_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,1 +1,1 @@
-"""What may be created and changed, by whom, and what is done to it on the way in."""
+"""Admission rules: permitted requests, and the patches to admitted objects."""

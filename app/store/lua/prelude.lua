@@ -1,11 +1,11 @@
--- What every script begins with. Reads only; what may write are the functions it offers.
+-- First part of every script. It only reads. The functions that it defines may write.
 --
 -- KEYS[1]  layout version
 -- KEYS[2]  state: hash of epoch, generation, building
--- ARGV[1]  the layout version that the caller knows
--- ARGV[2]  what all our keys begin with. The keys of a generation follow from it and KEYS[2], so
---          they cannot be declared in KEYS; their hash tag puts them in the same slot.
--- returns  {'OK', ...} | {'STALE', epoch} | {'EMPTIED', what} | {'FOREIGN', version}
+-- ARGV[1]  the layout version of the caller
+-- ARGV[2]  prefix of all keys. The keys of a generation depend on it and on KEYS[2], so they
+--          cannot be declared in KEYS. Their hash tag puts them in the same slot.
+-- returns  {'OK', ...} | {'STALE', epoch} | {'EMPTIED', reason} | {'FOREIGN', version}
 
 local layout = redis.call('GET', KEYS[1])
 if layout and layout ~= ARGV[1] then
@@ -18,12 +18,13 @@ local state = {
   building = redis.call('HGET', KEYS[2], 'building'),
 }
 
--- What no leader can have written counts as not written: a term takes seconds, so none gets so far
--- beyond another. Nobody can raise epochs by more through Redis alone, and what it raised them to is
--- kept outside of it, where numbers a hundred times as high are read (MOST in core/fair/order.py).
+-- Treat an implausible epoch as missing. A term lasts seconds, so a real epoch cannot be this far
+-- ahead. A client of Redis alone cannot raise epochs by more than this. The raised epochs are also
+-- stored outside Redis, where numbers up to a hundred times higher are valid (MAX_EPOCH
+-- in core/epochs.py).
 local FAR = 1000000000
 
--- Return an epoch that is written here, if whoever would lead under `epoch` may believe it.
+-- Return `written` as a number if it is a plausible epoch for a leader of `epoch`, else nil.
 local function believed(written, epoch)
   if written and #written <= 12 and string.find(written, '^%d+$') then
     local number = tonumber(written)
@@ -34,13 +35,13 @@ if not believed(state.epoch, 1e12) then
   state.epoch = nil
 end
 
--- What the audit chain last told of what is there; a key of its own says that none of it is lost.
+-- Audit markers: the last recorded state of each object. WHOLE exists while no marker is lost.
 local NOTES, WHOLE = ARGV[2] .. 'notes', ARGV[2] .. 'notes-whole'
 
--- What other processes reported, and is not in the chain yet.
+-- Audit reports of other processes that are not in the chain yet.
 local REPORTS = ARGV[2] .. 'reports'
 
--- Drop a note; or, under 'report/ID', a report that was told.
+-- Remove an audit marker. The name 'report/ID' removes an audit report instead.
 local function forget(name)
   if string.sub(name, 1, 7) == 'report/' then
     redis.call('HDEL', REPORTS, string.sub(name, 8))
@@ -49,13 +50,13 @@ local function forget(name)
   end
 end
 
--- What pods use now, and used: the only record of it, so it stands next to the generations.
+-- Usage records. They have no other copy, so they do not belong to a generation.
 local RUNNING, RUN = ARGV[2] .. 'running', ARGV[2] .. 'run'
 local RUNS, RUNS_SINCE = ARGV[2] .. 'runs', ARGV[2] .. 'runs-since'
 
 local EMPTY = {'EMPTIED', 'no complete state'}
 
--- Return a text that every begin and every finish changes.
+-- Return a text that changes with every `begin_generation` and every `finish_generation`.
 local function begun()
   return (state.generation or '') .. '/' .. (state.building or '')
 end
@@ -64,13 +65,13 @@ local function key(generation, name)
   return ARGV[2] .. generation .. ':' .. name
 end
 
--- Tell whether a leader of a later epoch has written.
+-- Return whether a leader of a later epoch has written.
 local function is_old(epoch)
   local written = believed(state.epoch, epoch)
   return written ~= nil and written > tonumber(epoch)
 end
 
--- Return nil if a leader of this epoch may write, or why not.
+-- Return nil if a leader of this epoch may write, otherwise the error to return.
 local function refusal(epoch)
   if not state.epoch then
     return {'EMPTIED', 'no epoch'}
@@ -81,8 +82,8 @@ local function refusal(epoch)
   end
 end
 
--- Return nil if this is the next batch for a generation that is still in its place ('generation' or
--- 'building'); or what to answer instead.
+-- Return nil if this is the next batch of the current generation in `slot` ('generation' or
+-- 'building'), otherwise the result to return.
 local function verdict(generation, slot, number)
   if generation ~= state[slot] then
     return {'EMPTIED', 'another state'}
@@ -97,7 +98,7 @@ local function verdict(generation, slot, number)
   end
 end
 
--- Delete a generation. Its memory is given back in the background.
+-- Delete a generation. Redis frees its memory in the background.
 local function drop(generation)
   for _, queue in ipairs(redis.call('HKEYS', key(generation, 'waiting'))) do
     redis.call('UNLINK', key(generation, 'queue:' .. queue))
@@ -108,15 +109,15 @@ local function drop(generation)
 end
 
 
--- The audit chain stands next to the generations: an emptied copy does not touch it.
+-- The audit chain does not belong to a generation: it survives the loss of the copied state.
 local AUDIT, AUDIT_HEAD = ARGV[2] .. 'audit', ARGV[2] .. 'audit-head'
 
--- Return the epoch of whoever sealed last; nil if nobody did whom `epoch` may believe.
+-- Return the epoch of the last append, or nil if it is missing or implausible for `epoch`.
 local function audit_epoch(epoch)
   return believed(redis.call('HGET', AUDIT_HEAD, 'epoch') or nil, epoch)
 end
 
--- Return number and hash of the last entry, as text, and the highest number the stream ever had.
+-- Return number and hash of the last entry as text, and the highest number ever in the stream.
 local function audit_tail()
   local top = 0
   local info = redis.call('EXISTS', AUDIT) == 1 and redis.call('XINFO', 'STREAM', AUDIT) or {}

@@ -1,6 +1,6 @@
-"""The REST API of role api: one module for each thing people ask about, and `app`, their sum.
+"""The REST API of role api: one module for each resource, and `app`, which assembles them.
 
-Reads come from this replica's own engine, which watches and decides nothing, and from Redis;
-writes go to the custom resources as the caller's deed. Whoever asks is checked first, so that a
-stranger cannot tell what exists from what does not.
+Reads use the replica's own read-only engine, and Redis. Writes change the custom resources and
+record the caller. Every route authenticates and authorizes first, so that an unauthorized caller
+cannot find out which objects exist.
 """

@@ -1,4 +1,4 @@
-"""The REST API as one app: every route, the health checks, and how a no is told."""
+"""Assembles the REST app: routes, health checks, error answers and middleware."""
 
 from __future__ import annotations
 
@@ -6,30 +6,32 @@ import time
 
 from fastapi import APIRouter, Depends, FastAPI
 
-from app.web import problems
-from app.web.aged import Aged
+from app.ports.liveness import Liveness
+from app.web.api import problems
 from app.web.api.audit import audit_routes
-from app.web.api.documented import Documented
-from app.web.api.ground import Ground
-from app.web.api.page import page_routes
+from app.web.api.dashboard import page_routes
+from app.web.api.middleware import Aged, Bounded
 from app.web.api.pools import pool_routes
+from app.web.api.query_check import Documented
 from app.web.api.queues import queue_routes
 from app.web.api.quotas import quota_routes
-from app.web.api.shown import DECIMAL
+from app.web.api.route_context import RouteContext
+from app.web.api.schemas import DECIMAL
 from app.web.api.simulations import simulation_routes
-from app.web.api.stream import Rhythm, stream_routes
+from app.web.api.stream import StreamTiming, stream_routes
 from app.web.api.tenants import tenant_routes
 from app.web.api.usage import usage_routes
 from app.web.api.workloads import workload_routes
 from app.web.api.writes import write_routes
-from app.web.bounded import Bounded
-from app.web.ops import SERVES, Checks, ops_routes
+from app.web.health import SERVES, Checks, ops_routes
 
 PROBLEMS = (400, 401, 403, 404, 408, 409, 412, 413, 415, 422, 429, 503)
-"""What may be the answer to a request of anybody."""
+"""Error statuses that every route may return."""
 
 
-def api_app(ground: Ground, checks: Checks, rhythm: Rhythm | None = None) -> FastAPI:
+def api_app(
+    ground: RouteContext, checks: Checks, liveness: Liveness, rhythm: StreamTiming | None = None
+) -> FastAPI:
     """Return the app with `/v1`, the health routes and `/openapi.json`."""
     app = FastAPI(
         title="Fairgate",
@@ -48,7 +50,7 @@ def api_app(ground: Ground, checks: Checks, rhythm: Rhythm | None = None) -> Fas
         prefix="/v1",
         tags=["v1"],
         responses=problems.documented(*PROBLEMS),
-        # Who is nobody is told that alone.
+        # The order matters: authenticate before checking query parameters.
         dependencies=[Depends(ground.access.caller), Depends(documented.need_known)],
     )
     for routes in (
@@ -65,12 +67,12 @@ def api_app(ground: Ground, checks: Checks, rhythm: Rhythm | None = None) -> Fas
     ):
         v1.include_router(routes)
     app.include_router(v1)
-    app.include_router(ops_routes(checks))
+    app.include_router(ops_routes(checks, liveness, ground.access))
     app.router.routes.extend(page_routes())
     return app
 
 
 def _drains(checks: Checks) -> bool:
-    # Looked up late: that check comes when the servers do.
+    # Looked up on each call, because the check is added after this app is created.
     serves = checks.get(SERVES)
     return serves is not None and not serves()

@@ -1,4 +1,4 @@
-"""The audit chain, as it stands: exported line by line, and its newest signed head."""
+"""Routes /audit, the export of the audit chain, and /audit/head, its newest signed head."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Query
 from fastapi.responses import StreamingResponse
 
-from app.audit_ports import Ending, Lines
-from app.core.chain.audit_lines import head_line
+from app.core.audit.codec import head_line
 from app.core.model import Millis
-from app.ports import Identity
-from app.web.api.entries import beginning, time_of, walk
-from app.web.api.ground import Ground
-from app.web.api.shown import AuditHead
-from app.web.api.texts import moment
+from app.ports.audit import AuditReader, StreamTail
+from app.ports.auth import Identity
+from app.web.api.audit_reader import beginning, time_of, walk
+from app.web.api.formatting import moment
+from app.web.api.problems import Refused
+from app.web.api.route_context import RouteContext
+from app.web.api.schemas import AuditHead
 from app.web.api.usage import read_moment
-from app.web.problems import Refused
 
 NDJSON = "application/x-ndjson"
 LONGEST_CHUNK = 64 * 1024
@@ -27,9 +27,9 @@ LONGEST_CHUNK = 64 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Excerpt:
-    """What is asked for: entries from and before a time, and about one tenant.
+    """Filter of an export: entries from `since`, before `until`, and about one tenant.
 
-    `narrow`: for somebody who may know of that tenant alone.
+    `narrow`: the caller has rights on that tenant only.
     """
 
     since: Millis | None
@@ -39,13 +39,13 @@ class Excerpt:
 
     @property
     def is_whole(self) -> bool:
-        """Tell whether nothing is left out."""
+        """Return whether the export is complete."""
         return self.since is None and self.until is None and self.tenant is None
 
     def take(self, text: str) -> str | None:
-        """Return a line as it is shown; None: it is not asked for."""
+        """Return a line as it is exported; None if the filter excludes it."""
         if self.is_whole:
-            return text  # whatever it is: who verifies must see it
+            return text  # also invalid lines, because a verifier must see them
         at = time_of(text)
         is_then = at is not None and (self.since is None or at >= self.since)
         if at is None or not is_then or (self.until is not None and at >= self.until):
@@ -55,12 +55,12 @@ class Excerpt:
         try:
             body = json.loads(text)
         except (ValueError, RecursionError):
-            return None  # not legible: only a whole export shows it
+            return None  # invalid lines are only in complete exports
         facts = body.get("facts")
         if not isinstance(facts, dict) or not is_about(facts, self.tenant):
             return None
         if self.narrow and facts.get("forTenant", self.tenant) != self.tenant:
-            # Made room for somebody else's pod: whose, but not which. So its hash is another.
+            # Hide the pod of another tenant that caused the eviction. The hash no longer matches.
             body["facts"] = {name: fact for name, fact in facts.items() if name != "for"}
             body.pop("hash", None)
             return json.dumps(body, separators=(",", ":"))
@@ -68,12 +68,12 @@ class Excerpt:
 
 
 def is_about(facts: dict[str, Any], tenant: str) -> bool:
-    """Tell whether an entry is about a tenant: its pods, its people, or the Tenant itself."""
+    """Return whether an entry is about a tenant: its pods, its users, or the Tenant itself."""
     itself = facts.get("kind") == "Tenant" and facts.get("name") == tenant
     return itself or facts.get("tenant") == tenant
 
 
-def audit_routes(ground: Ground) -> APIRouter:
+def audit_routes(ground: RouteContext) -> APIRouter:
     """Return the routes under /audit."""
     routes = APIRouter()
     access, caller = ground.access, Depends(ground.access.caller)
@@ -90,7 +90,7 @@ def audit_routes(ground: Ground) -> APIRouter:
         tenant: Annotated[str | None, Query(description="Only what is about this tenant.")] = None,
         identity: Identity = caller,
     ) -> StreamingResponse:
-        """What `fairgate audit verify FILE` reads; a whole export ends with the signed head."""
+        """Input of `fairgate audit verify FILE`. A complete export ends with the signed head."""
         await access.need(identity, "get", "audit", name=tenant or "")
         excerpt = Excerpt(
             None if since is None else read_moment("since", since),
@@ -117,8 +117,8 @@ def audit_routes(ground: Ground) -> APIRouter:
     return routes
 
 
-async def _export(chain: Lines, ending: Ending, excerpt: Excerpt) -> AsyncIterator[str]:
-    """Return the entries in pieces of bounded size: nothing of them is kept."""
+async def _export(chain: AuditReader, ending: StreamTail, excerpt: Excerpt) -> AsyncIterator[str]:
+    """Yield the entries in chunks of bounded size."""
     last = ending.last.number
     after = 0 if excerpt.since is None else await beginning(chain, excerpt.since, last)
     chunk: list[str] = []

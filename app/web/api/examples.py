@@ -1,4 +1,4 @@
-"""Answers as the OpenAPI document shows them: what a real cluster said."""
+"""Examples of answers for the OpenAPI document, taken from a real cluster."""
 
 from __future__ import annotations
 

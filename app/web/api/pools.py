@@ -1,4 +1,4 @@
-"""Pools and their nodes, as they are configured and as they stand."""
+"""Routes /pools: configuration and current state of pools and their nodes."""
 
 from __future__ import annotations
 
@@ -6,21 +6,20 @@ from typing import Any
 
 from fastapi import APIRouter, Depends, Response
 
-from app.core.asks import terms
+from app.core.explain.views import NodeView, PoolView
 from app.core.model import Pool, PoolName
-from app.core.telling.views import NodeView, PoolView
-from app.ports import Identity
+from app.core.podspec import constraints
+from app.ports.auth import Identity
 from app.web.api import examples
-from app.web.api.ground import Ground
-from app.web.api.paging import Limit, More, part
-from app.web.api.paths import PoolPath
-from app.web.api.shown import NodeShown, Page, PoolShown, PoolWhole, Toleration
+from app.web.api.formatting import decimals, quantities, size
+from app.web.api.pagination import Limit, More, part
+from app.web.api.problems import Refused
+from app.web.api.route_context import PoolPath, RouteContext
+from app.web.api.schemas import NodeShown, PageModel, PoolShown, PoolWhole, TolerationModel
 from app.web.api.tenants import tag
-from app.web.api.texts import decimals, quantities, size
-from app.web.problems import Refused
 
 
-def pool_routes(ground: Ground) -> APIRouter:
+def pool_routes(ground: RouteContext) -> APIRouter:
     """Return the routes under /pools that read."""
     routes = APIRouter()
     access = ground.access
@@ -29,12 +28,12 @@ def pool_routes(ground: Ground) -> APIRouter:
     @routes.get("/pools", summary="Every pool, by name", responses=examples.POOLS)
     async def pools(
         limit: Limit = 100, more: More = None, identity: Identity = caller
-    ) -> Page[PoolShown]:
+    ) -> PageModel[PoolShown]:
         await access.need(identity, "list", "pools")
         ground.need_sight()
         stands = ground.outlook.view().pools
         names, rest = part(sorted(stands), limit, more, lambda name: (str(name),))
-        return Page[PoolShown](items=[pool_shown(ground, each) for each in names], more=rest)
+        return PageModel[PoolShown](items=[pool_shown(ground, each) for each in names], more=rest)
 
     @routes.get("/pools/{pool}", summary="One pool, and each of its nodes", responses=examples.POOL)
     async def one(pool: PoolPath, response: Response, identity: Identity = caller) -> PoolWhole:
@@ -49,18 +48,18 @@ def pool_routes(ground: Ground) -> APIRouter:
     return routes
 
 
-def pool_shown(ground: Ground, name: PoolName) -> PoolShown:
-    """Return a pool as the API shows it."""
+def pool_shown(ground: RouteContext, name: PoolName) -> PoolShown:
+    """Return the response model of a pool."""
     return PoolShown(**_fields(ground, name))
 
 
-def pool_whole(ground: Ground, name: PoolName) -> PoolWhole:
-    """Return a pool and its nodes as the API shows them."""
+def pool_whole(ground: RouteContext, name: PoolName) -> PoolWhole:
+    """Return the response model of a pool with its nodes."""
     members = [_node(each) for each in ground.outlook.nodes(name)]
     return PoolWhole(**_fields(ground, name), members=members)
 
 
-def _fields(ground: Ground, name: PoolName) -> dict[str, Any]:
+def _fields(ground: RouteContext, name: PoolName) -> dict[str, Any]:
     stands = ground.outlook.view().pools[name]
     pool = ground.view.pools.get(name, Pool(name))
     return {
@@ -82,8 +81,8 @@ def _fields(ground: Ground, name: PoolName) -> dict[str, Any]:
     }
 
 
-def _toleration(told: terms.Toleration) -> Toleration:
-    return Toleration(
+def _toleration(told: constraints.Toleration) -> TolerationModel:
+    return TolerationModel(
         key=told.key or None,
         operator=told.operator,
         value=told.value or None,

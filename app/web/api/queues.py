@@ -1,4 +1,4 @@
-"""What a tenant waits for: every held workload, its place and what holds it back."""
+"""Route /tenants/{tenant}/queue: every held workload, its position and its wait reason."""
 
 from __future__ import annotations
 
@@ -6,21 +6,20 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query
 
-from app.core.fair.backlog import Turn
+from app.core.explain.queue_listing import Mark
+from app.core.explain.views import HeldView
+from app.core.fairshare.user_queue import QueueKey
 from app.core.model import Millis, Uid, UserName
-from app.core.telling.queues import Mark
-from app.core.telling.views import HeldView
-from app.foresight_ports import Estimate
-from app.ports import Identity
+from app.ports.auth import Identity
+from app.ports.forecasts import Estimate
 from app.web.api import examples
-from app.web.api.ground import Ground
-from app.web.api.paging import Limit, More, key_of, token
-from app.web.api.paths import TenantPath
-from app.web.api.shown import EstimateShown, Queue, Waiting
-from app.web.api.texts import moment, quantities
+from app.web.api.formatting import moment, quantities
+from app.web.api.pagination import Limit, More, key_of, token
+from app.web.api.route_context import RouteContext, TenantPath
+from app.web.api.schemas import EstimateShown, QueuedWorkload, QueueModel
 
 
-def queue_routes(ground: Ground) -> APIRouter:
+def queue_routes(ground: RouteContext) -> APIRouter:
     """Return the routes that read queues."""
     routes = APIRouter()
     access = ground.access
@@ -39,11 +38,11 @@ def queue_routes(ground: Ground) -> APIRouter:
         limit: Limit = 100,
         more: More = None,
         identity: Identity = caller,
-    ) -> Queue:
+    ) -> QueueModel:
         await access.need(identity, "get", "tenants", "queue", tenant)
         name = ground.need_tenant(tenant)
         only = UserName(user) if user is not None else None
-        items: list[Waiting] = []
+        items: list[QueuedWorkload] = []
         last, rest = _mark(more), None
         for mark, view in ground.outlook.queue(name, only, last):
             if len(items) == limit:
@@ -52,14 +51,14 @@ def queue_routes(ground: Ground) -> APIRouter:
             items.append(waiting(view, ground))
             last = mark
         pending = ground.outlook.pending(name, only)
-        return Queue(tenant=tenant, pending=pending, items=items, more=rest)
+        return QueueModel(tenant=tenant, pending=pending, items=items, more=rest)
 
     return routes
 
 
-def waiting(view: HeldView, ground: Ground) -> Waiting:
-    """Return a held workload as the API shows it."""
-    return Waiting(
+def waiting(view: HeldView, ground: RouteContext) -> QueuedWorkload:
+    """Return the response model of a held workload."""
+    return QueuedWorkload(
         namespace=view.ref.namespace,
         name=view.ref.name,
         uid=view.ref.uid,
@@ -79,7 +78,7 @@ def waiting(view: HeldView, ground: Ground) -> Waiting:
 
 
 def estimate_shown(estimate: Estimate | None) -> EstimateShown | None:
-    """Return an estimate as the API shows it."""
+    """Return the response model of an estimate; None if there is no estimate."""
     if estimate is None:
         return None
     return EstimateShown(p50=estimate.p50, p90=estimate.p90, at=moment(estimate.at))
@@ -94,5 +93,5 @@ def _mark(more: str | None) -> Mark | None:
     if key is None:
         return None
     user, queued, precedence, since, uid = key
-    turn = Turn(int(precedence), Millis(int(since)), Uid(str(uid)))
+    turn = QueueKey(int(precedence), Millis(int(since)), Uid(str(uid)))
     return Mark(UserName(str(user)), bool(queued), turn)

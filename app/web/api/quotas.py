@@ -1,4 +1,4 @@
-"""Quotas: what each tenant is guaranteed and limited to in each pool, and holds of it."""
+"""Route /quotas: guarantee, limit and use of each tenant in each pool."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query
 
-from app.api_ports import PastQuotas, QuotaThen
 from app.core.model import Millis, PoolName, Quota, Tenant, TenantName
-from app.ports import Identity
+from app.ports.api import PastQuotas, QuotaThen
+from app.ports.auth import Identity
 from app.web.api import examples
-from app.web.api.ground import Ground
-from app.web.api.paging import Limit, More, part
-from app.web.api.shown import QuotaRow, Quotas
+from app.web.api.formatting import decimal, millis, moment, quantities
+from app.web.api.pagination import Limit, More, part
+from app.web.api.problems import Refused
+from app.web.api.route_context import RouteContext
+from app.web.api.schemas import QuotaRow, Quotas
 from app.web.api.tenants import NOTHING, weighted
-from app.web.api.texts import decimal, millis, moment, quantities
-from app.web.problems import Refused
 
 At = Annotated[
     datetime | None,
@@ -28,7 +28,7 @@ At = Annotated[
 ]
 
 
-def quota_routes(ground: Ground) -> APIRouter:
+def quota_routes(ground: RouteContext) -> APIRouter:
     """Return the routes that read quotas."""
     routes = APIRouter()
     access = ground.access
@@ -54,7 +54,7 @@ def quota_routes(ground: Ground) -> APIRouter:
     return routes
 
 
-def _now(ground: Ground) -> Iterator[QuotaRow]:
+def _now(ground: RouteContext) -> Iterator[QuotaRow]:
     tenancy, view = ground.view.tenancy, ground.outlook.view()
     for name in sorted({*tenancy.tenants, *view.tenants}):
         tenant = tenancy.tenants.get(name, Tenant(name, Millis(0), parent=tenancy.parent_of(name)))
@@ -63,7 +63,7 @@ def _now(ground: Ground) -> Iterator[QuotaRow]:
             yield _row(ground, tenant, pool)
 
 
-def _row(ground: Ground, tenant: Tenant, pool: PoolName) -> QuotaRow:
+def _row(ground: RouteContext, tenant: Tenant, pool: PoolName) -> QuotaRow:
     stands = ground.outlook.view().tenants.get(TenantName(tenant.name), NOTHING)
     quota = tenant.quotas.get(pool, Quota())
     return QuotaRow(

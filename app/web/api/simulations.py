@@ -1,4 +1,4 @@
-"""What if weights were others: asked of the simulator, shown as far as the caller may see."""
+"""Route /simulations: the effect of other weights, limited to tenants visible to the caller."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from fastapi import APIRouter, Depends
 
 from app.core.errors import ForecastBusy, ForecastFailed, InvalidInput
 from app.core.model import TenantName, UserName
-from app.foresight_ports import Changes, Comparison, Fared
-from app.ports import Identity
-from app.web.api.ground import Ground
-from app.web.api.shown import Foreseen, Simulation, TenantForeseen, WhatIf
-from app.web.api.texts import decimal
-from app.web.problems import Refused
+from app.ports.auth import Identity
+from app.ports.forecasts import Comparison, TenantForecast, WeightChanges
+from app.web.api.formatting import decimal
+from app.web.api.problems import Refused
+from app.web.api.route_context import RouteContext
+from app.web.api.schemas import Simulation, TenantForecastModel, TenantForeseen, WhatIf
 
 MOST_ASKED = 200
-"""Tenants that are asked about one by one, for a caller who may not list them all."""
+"""Most tenants to check one by one, if the caller lacks the right to list all."""
 
 TOO_MANY_REQUESTS, UNPROCESSABLE, UNAVAILABLE = 429, 422, 503
 
 
-def simulation_routes(ground: Ground) -> APIRouter:
+def simulation_routes(ground: RouteContext) -> APIRouter:
     """Return the route under /simulations."""
     routes = APIRouter()
     access = ground.access
@@ -48,7 +48,7 @@ def simulation_routes(ground: Ground) -> APIRouter:
     return routes
 
 
-async def _compare(ground: Ground, changes: Changes, hours: float) -> Comparison:
+async def _compare(ground: RouteContext, changes: WeightChanges, hours: float) -> Comparison:
     if ground.simulations is None:
         raise Refused(UNAVAILABLE, "This replica runs no simulations.")
     try:
@@ -63,12 +63,12 @@ async def _compare(ground: Ground, changes: Changes, hours: float) -> Comparison
 
 
 async def _visible(
-    ground: Ground,
+    ground: RouteContext,
     identity: Identity,
     named: Collection[str],
-    tenants: Mapping[TenantName, tuple[Fared, Fared]],
+    tenants: Mapping[TenantName, tuple[TenantForecast, TenantForecast]],
 ) -> list[TenantName]:
-    """Return the tenants that a caller may see: all, or those of a right by name."""
+    """Return the tenants that a caller may list or get."""
     if await ground.access.may(identity, "list", "tenants"):
         return list(tenants)
     order = sorted(tenants, key=lambda name: (name not in named, -tenants[name][0].pending, name))
@@ -79,8 +79,8 @@ async def _visible(
     return [name for name, may in zip(asked, rights, strict=True) if may]
 
 
-def _changes(asked: WhatIf) -> Changes:
-    return Changes(
+def _changes(asked: WhatIf) -> WeightChanges:
+    return WeightChanges(
         {TenantName(name): Fraction(weight) for name, weight in asked.weights.items()},
         {
             TenantName(name): {UserName(user): Fraction(w) for user, w in users.items()}
@@ -89,7 +89,7 @@ def _changes(asked: WhatIf) -> Changes:
     )
 
 
-def _tenant(name: TenantName, now: Fared, then: Fared) -> TenantForeseen:
+def _tenant(name: TenantName, now: TenantForecast, then: TenantForecast) -> TenantForeseen:
     return TenantForeseen(
         tenant=name,
         weight_now=decimal(now.weight),
@@ -99,8 +99,8 @@ def _tenant(name: TenantName, now: Fared, then: Fared) -> TenantForeseen:
     )
 
 
-def _foreseen(fared: Fared) -> Foreseen:
-    return Foreseen(
+def _foreseen(fared: TenantForecast) -> TenantForecastModel:
+    return TenantForecastModel(
         share=f"{fared.share:.6f}",
         pending=fared.pending,
         started=fared.started,

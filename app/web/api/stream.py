@@ -1,7 +1,7 @@
-"""The state as it changes: server-sent events for the page at /.
+"""Route /stream: server-sent events with the state for the dashboard.
 
-Everyone with the same sight shares one State, made at most once a second and sent when it
-changed. A slow reader gets the newest one, so nothing piles up here.
+Callers with equal rights share one `DashboardState`. It is computed at most once a second, and sent
+if it changed. A slow client skips to the newest state, so memory stays bounded.
 """
 
 from __future__ import annotations
@@ -18,26 +18,29 @@ from starlette.types import Message, Receive, Scope, Send
 
 from app.core.errors import ClusterError
 from app.core.model import TenantName
-from app.ports import Identity
-from app.web import problems
-from app.web.access import Bearer
-from app.web.api.ground import Ground
-from app.web.api.rules import Rules
-from app.web.api.shown import State
-from app.web.api.state import Facts, Sight, facts, sight_of, state
-from app.web.problems import Refused
+from app.ports.auth import Identity
+from app.web.api import problems
+from app.web.api.auth import Bearer
+from app.web.api.dashboard_state import Facts, VisibleState, facts, sight_of, state
+from app.web.api.problems import Refused
+from app.web.api.route_context import RouteContext
+from app.web.api.schemas import DashboardState
+from app.web.api.wait_reason_cache import WaitReasonCache
 
 MEDIA_TYPE = "text/event-stream"
 MOST = 200
 MOST_OF_ONE = 10
 COST = 20
-"""The engine's thread spends at most one part in so many on making states."""
+"""The event loop spends at most 1/`COST` of its time on computing states."""
 
 
 @dataclass(frozen=True, slots=True)
-class Rhythm:
-    """Seconds: between two states, between signs of life, until a caller's rights are asked again,
-    and how long a reader may take in nothing."""
+class StreamTiming:
+    """Intervals in seconds.
+
+    `beat`: between two states. `quiet`: between keep-alive comments. `trust`: until the caller's
+    rights are checked again. `patience`: until a client that does not read is disconnected.
+    """
 
     beat: float = 1.0
     quiet: float = 15.0
@@ -45,16 +48,16 @@ class Rhythm:
     patience: float = 30.0
 
 
-class Board:
-    """The newest state for every sight that is looked at, and a number that tells it from others.
+class StateCache:
+    """Cache of the newest state for each set of rights in use, with the number of its version.
 
-    `make` returns all facts, `cut` what of them a sight may see.
+    `make` returns the complete data. `cut` limits the data to a set of rights.
     """
 
     def __init__(
         self,
         make: Callable[[], Facts],
-        cut: Callable[[Facts, Sight], State],
+        cut: Callable[[Facts, VisibleState], DashboardState],
         clock: Callable[[], float],
         beat: float,
     ) -> None:
@@ -65,10 +68,10 @@ class Board:
         self._facts: Facts | None = None
         self._due = 0.0
         self._made = 0
-        self._shown: OrderedDict[Sight, _Shown] = OrderedDict()
+        self._shown: OrderedDict[VisibleState, _Shown] = OrderedDict()
 
-    def newest(self, sight: Sight) -> _Shown:
-        """Return what to show; made anew if what there is has grown old."""
+    def newest(self, sight: VisibleState) -> _Shown:
+        """Return the state for these rights. Compute it again if it is too old."""
         began = self._clock()
         if self._facts is None or began >= self._due:
             self._facts = self._make()
@@ -78,7 +81,7 @@ class Board:
         if shown is None or shown.made != self._made:
             cutting = self._clock()
             fresh = self._cut(self._facts, sight)
-            self._due += (COST - 1) * (self._clock() - cutting)  # as many sights, as much work
+            self._due += (COST - 1) * (self._clock() - cutting)  # each set of rights adds work
             same = shown is not None and shown.state == fresh.model_copy(
                 update={"at": shown.state.at}
             )
@@ -94,16 +97,16 @@ class Board:
 
 @dataclass(frozen=True, slots=True)
 class _Shown:
-    """What a sight was shown: `number` of the state, and when it was last found unchanged."""
+    """A cached state. `number`: its version. `made`: the last computation with an equal result."""
 
     number: int
     made: int
-    state: State
+    state: DashboardState
     text: bytes
 
 
-class Room:
-    """Counts who listens."""
+class ConnectionLimit:
+    """Limits the number of open streams, in total and per caller."""
 
     def __init__(self, most: int = MOST, most_of_one: int = MOST_OF_ONE) -> None:
         self._most = most
@@ -111,7 +114,7 @@ class Room:
         self._of: Counter[str] = Counter()
 
     def enter(self, name: str) -> None:
-        """Take a place. Raises Refused (429, 503)."""
+        """Count a stream of a caller. Raises Refused (429, 503) at the limit."""
         if self._of[name] >= self._most_of_one:
             raise Refused(
                 429, f"{name} listens {self._most_of_one} times already; close some of those pages."
@@ -121,21 +124,21 @@ class Room:
         self._of[name] += 1
 
     def leave(self, name: str) -> None:
-        """Give a place back."""
+        """Stop counting a stream of a caller."""
         self._of[name] -= 1
         if not self._of[name]:
             del self._of[name]
 
 
-class Events(StreamingResponse):
-    """A stream that holds a place in the room, and gives up on a reader that takes nothing in."""
+class EventStreamResponse(StreamingResponse):
+    """A stream that counts in `ConnectionLimit`, and ends if the client does not read."""
 
     media_type = MEDIA_TYPE
 
     def __init__(
-        self, content: AsyncIterator[bytes], room: Room, name: str, patience: float
+        self, content: AsyncIterator[bytes], room: ConnectionLimit, name: str, patience: float
     ) -> None:
-        # Proxies are asked not to gather it up.
+        # The headers ask proxies not to cache or buffer.
         super().__init__(content, headers={"cache-control": "no-store", "x-accel-buffering": "no"})
         self._room = room
         self._name = name
@@ -177,19 +180,19 @@ def event(name: str, data: BaseModel) -> bytes:
 
 
 def stream_routes(
-    ground: Ground,
+    ground: RouteContext,
     clock: Callable[[], float],
     stays: Callable[[], bool] = lambda: True,
-    rhythm: Rhythm | None = None,
-    room: Room | None = None,
+    rhythm: StreamTiming | None = None,
+    room: ConnectionLimit | None = None,
 ) -> APIRouter:
-    """Return the route /stream. `clock` gives monotonic seconds, `stays` whether this goes on."""
+    """Return the route /stream. `clock` returns monotonic seconds; `stays`: False ends streams."""
     routes = APIRouter()
-    times, listeners = rhythm or Rhythm(), room or Room()
+    times, listeners = rhythm or StreamTiming(), room or ConnectionLimit()
     access = ground.access
     caller = Depends(access.caller)
-    rules = Rules(clock)
-    board = Board(
+    rules = WaitReasonCache(clock)
+    board = StateCache(
         lambda: facts(ground, rules),
         lambda known, sight: state(known, ground, sight),
         clock,
@@ -198,7 +201,7 @@ def stream_routes(
 
     def names() -> list[TenantName]:
         tenants = ground.outlook.view().tenants
-        # Those that somebody made come first: their admins are asked about by name.
+        # Tenant objects first: their admins have rights by name, and the checks are limited.
         return sorted(tenants, key=lambda name: (not tenants[name].exists, name))
 
     @routes.get(
@@ -210,30 +213,30 @@ def stream_routes(
     async def stream(
         request: Request, bearer: Bearer, identity: Identity = caller
     ) -> StreamingResponse:
-        async def look() -> tuple[Identity, Sight]:
+        async def look() -> tuple[Identity, VisibleState]:
             known = await access.caller(request, bearer)
             return known, await sight_of(access, known, names())
 
         ground.need_sight()
         first = (identity, await sight_of(access, identity, names()))
         content = _listen(board, first, look, clock, stays, times)
-        return Events(content, listeners, identity.name, times.patience)
+        return EventStreamResponse(content, listeners, identity.name, times.patience)
 
     return routes
 
 
 async def _listen(
-    board: Board,
-    first: tuple[Identity, Sight],
-    look: Callable[[], Awaitable[tuple[Identity, Sight]]],
+    board: StateCache,
+    first: tuple[Identity, VisibleState],
+    look: Callable[[], Awaitable[tuple[Identity, VisibleState]]],
     clock: Callable[[], float],
     stays: Callable[[], bool],
-    rhythm: Rhythm,
+    rhythm: StreamTiming,
 ) -> AsyncIterator[bytes]:
-    """Yield events until the caller may listen no more, or this process is about to end."""
+    """Yield events until the caller loses the right, or `stays` returns False."""
     identity, sight = first
     trusted = told = clock()
-    greeted: Sight | None = None
+    greeted: VisibleState | None = None
     sent = 0
     while stays():
         if clock() >= trusted + rhythm.trust:

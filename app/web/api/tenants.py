@@ -1,4 +1,4 @@
-"""Tenants and their users, as they are configured and as they stand."""
+"""Routes /tenants: configuration and current state of tenants and their users."""
 
 from __future__ import annotations
 
@@ -6,15 +6,14 @@ from fractions import Fraction
 
 from fastapi import APIRouter, Depends, Response
 
+from app.core.explain.views import TenantView, UserView
 from app.core.model import Millis, Pool, Tenant, TenantName
-from app.core.telling.views import TenantView, UserView
-from app.ports import Identity
+from app.ports.auth import Identity
 from app.web.api import examples
-from app.web.api.ground import Ground
-from app.web.api.paging import Limit, More, part
-from app.web.api.paths import TenantPath
-from app.web.api.shown import Page, QuotaSpec, TenantShown, UserShown, UserWeight
-from app.web.api.texts import decimal, in_pools, parts_of_one, quantities
+from app.web.api.formatting import decimal, in_pools, parts_of_one, quantities
+from app.web.api.pagination import Limit, More, part
+from app.web.api.route_context import RouteContext, TenantPath
+from app.web.api.schemas import PageModel, QuotaSpec, TenantShown, UserShown, UserWeight
 
 NOTHING = TenantView(
     parent=None,
@@ -30,25 +29,27 @@ NOTHING = TenantView(
     paused=False,
     exists=False,
 )
-"""A tenant that has nothing, and no Tenant resource."""
+"""State of a tenant without pods and without a Tenant resource."""
 
 
-def tenant_routes(ground: Ground) -> APIRouter:
-    """Return the routes under /tenants that read, queues aside."""
+def tenant_routes(ground: RouteContext) -> APIRouter:
+    """Return the routes under /tenants that read, except queues."""
     routes = APIRouter()
     access = ground.access
-    # FastAPI reads annotations by evaluating them, which finds no local names: hence no alias.
+    # No annotated alias: FastAPI evaluates annotations without local names.
     caller = Depends(access.caller)
 
     @routes.get("/tenants", summary="Every tenant, by name", responses=examples.TENANTS)
     async def tenants(
         limit: Limit = 100, more: More = None, identity: Identity = caller
-    ) -> Page[TenantShown]:
+    ) -> PageModel[TenantShown]:
         await access.need(identity, "list", "tenants")
         ground.need_sight()
         known = {**ground.view.tenancy.tenants, **ground.outlook.view().tenants}
         names, rest = part(sorted(known), limit, more, lambda name: (str(name),))
-        return Page[TenantShown](items=[tenant_shown(ground, each) for each in names], more=rest)
+        return PageModel[TenantShown](
+            items=[tenant_shown(ground, each) for each in names], more=rest
+        )
 
     @routes.get(
         "/tenants/{tenant}",
@@ -70,23 +71,23 @@ def tenant_routes(ground: Ground) -> APIRouter:
     )
     async def users(
         tenant: TenantPath, limit: Limit = 100, more: More = None, identity: Identity = caller
-    ) -> Page[UserShown]:
+    ) -> PageModel[UserShown]:
         await access.need(identity, "get", "tenants", "queue", tenant)
         people = ground.outlook.people(ground.need_tenant(tenant))
         those, rest = part(people, limit, more, lambda each: (str(each.name),))
-        return Page[UserShown](items=[user_shown(each) for each in those], more=rest)
+        return PageModel[UserShown](items=[user_shown(each) for each in those], more=rest)
 
     return routes
 
 
 def tag(response: Response, found: Tenant | Pool | None) -> None:
-    """Tell the edition of a resource, for If-Match."""
+    """Set the ETag of a resource, for If-Match."""
     if found is not None:
         response.headers["ETag"] = f'"{found.uid}-{found.generation}"'
 
 
-def tenant_shown(ground: Ground, name: TenantName) -> TenantShown:
-    """Return a tenant as the API shows it."""
+def tenant_shown(ground: RouteContext, name: TenantName) -> TenantShown:
+    """Return the response model of a tenant."""
     tenant = ground.view.tenancy.tenants.get(name)
     spec = tenant or Tenant(name, Millis(0), parent=ground.view.tenancy.parent_of(name))
     stands = ground.outlook.view().tenants.get(name, NOTHING)
@@ -118,12 +119,12 @@ def tenant_shown(ground: Ground, name: TenantName) -> TenantShown:
 
 
 def weighted(stands: TenantView) -> str:
-    """Return the share over the weight; over weight 0, of which nothing is owed, the share."""
+    """Return the share divided by the weight; for weight 0 the share itself."""
     return parts_of_one(stands.share / (stands.weight or 1))
 
 
 def user_shown(user: UserView) -> UserShown:
-    """Return a user as the API shows it."""
+    """Return the response model of a user."""
     return UserShown(
         name=user.name,
         weight=decimal(user.weight),

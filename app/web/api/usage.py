@@ -1,4 +1,4 @@
-"""What was used, by whom and where, exact: from the runs, whoever led meanwhile."""
+"""Route /usage: exact resource-seconds, computed from the usage records of all leaders."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Header, Query, Response
 from fastapi.responses import StreamingResponse
 
-from app.core.accounts.tally import By, Row, Tally, seconds
 from app.core.durations import duration
 from app.core.errors import InvalidInput
-from app.core.fair.runs import Run
+from app.core.fairshare.usage_record import UsageRecord
 from app.core.model import Millis
-from app.ports import Identity, RunReader
-from app.web.api.ground import Ground
-from app.web.api.paging import Limit, More, key_of, token
-from app.web.api.shown import Usage, UsageRow
-from app.web.api.texts import millis, moment, stamp
-from app.web.problems import Refused
+from app.core.safe_text import csv_cell
+from app.core.usage.usage_sums import GroupBy, UsageAggregator, UsageSum, seconds
+from app.ports.auth import Identity
+from app.ports.store import UsageRecordReader
+from app.web.api.formatting import millis, moment, stamp
+from app.web.api.pagination import Limit, More, key_of, token
+from app.web.api.problems import Refused
+from app.web.api.route_context import RouteContext
+from app.web.api.schemas import UsageModel, UsageRow
 
 HOUR = Millis(3_600_000)
 MOST_STEPS = 10_000
 AT_ONCE = 2
-"""Answers that are added up at a time."""
+"""Most answers that are computed at the same time."""
 
 BREATH = 5_000
-"""Steps that are counted in one go, some milliseconds."""
+"""Steps to count before other tasks may run; some milliseconds."""
 
 CSV = "text/csv"
-FORMULAS = ("=", "+", "-", "@", "\t", "\r", "\n", "|", "%")
-"""What a spreadsheet may take for the beginning of a formula."""
 
 
-def usage_routes(ground: Ground) -> APIRouter:
+def usage_routes(ground: RouteContext) -> APIRouter:
     """Return the route /usage."""
     routes = APIRouter()
     access, caller = ground.access, Depends(ground.access.caller)
@@ -47,7 +47,7 @@ def usage_routes(ground: Ground) -> APIRouter:
     @routes.get(
         "/usage",
         summary="Resource-seconds, exact",
-        response_model=Usage,
+        response_model=UsageModel,
         response_model_exclude_unset=True,
         responses={200: {"content": {CSV: {}}}},
     )
@@ -72,16 +72,16 @@ def usage_routes(ground: Ground) -> APIRouter:
         more: More = None,
         accept: Annotated[str, Header()] = "",
         identity: Identity = caller,
-    ) -> Usage | Response:
-        """What of managed resources released pods reserved, in units times seconds.
+    ) -> UsageModel | Response:
+        """Managed resources that released pods reserved, in units times seconds.
 
-        Of a pod that is not bound yet the node is "". JSON comes page by page, CSV as a whole.
+        The node of an unbound pod is "". JSON is paginated, CSV is complete.
         """
         for name in tenant or [""]:
             await access.need(identity, "get", "tenants", "usage", name)
         names = _names(by)
         begin, end, first = _span(since, until, more, ground.now())
-        tally = Tally(names, begin, end, _step(step, begin, end))
+        tally = UsageAggregator(names, begin, end, _step(step, begin, end))
         async with busy:
             await _add_up(ground.runs, tally, begin, end, frozenset(tenant or ()))
         complete = await ground.runs.complete_since()
@@ -91,7 +91,7 @@ def usage_routes(ground: Ground) -> APIRouter:
         shown = [_shown(names, row, stepped=step is not None) for row in rows[first:][:limit]]
         since_when = None if complete is None else moment(complete)
         period: dict[str, Any] = {"from": moment(begin), "to": moment(end)}
-        page = Usage(items=shown, complete_since=since_when, **period)
+        page = UsageModel(items=shown, complete_since=since_when, **period)
         if first + limit < len(rows):
             page.more = token(begin, end, first + limit)
         return page
@@ -100,18 +100,22 @@ def usage_routes(ground: Ground) -> APIRouter:
 
 
 async def _add_up(
-    runs: RunReader, tally: Tally, begin: Millis, end: Millis, tenants: frozenset[str]
+    runs: UsageRecordReader,
+    tally: UsageAggregator,
+    begin: Millis,
+    end: Millis,
+    tenants: frozenset[str],
 ) -> None:
-    """Count every run once: what ended while this was read counts as ended."""
+    """Add every usage record once. A record that ends during the read counts as ended."""
     going = {run.id: run for run in await runs.running()}
     steps = 0
 
-    async def add(run: Run) -> None:
+    async def add(run: UsageRecord) -> None:
         nonlocal steps
         if tenants and run.tenant not in tenants:
             return
         steps += tally.add(run)
-        if steps >= BREATH:  # long runs in short steps: others must be answered meanwhile
+        if steps >= BREATH:  # let the event loop answer other requests
             steps = 0
             await asyncio.sleep(0)
 
@@ -126,18 +130,18 @@ async def _add_up(
         raise Refused(422, str(error)) from error
 
 
-def _names(by: str) -> tuple[By, ...]:
+def _names(by: str) -> tuple[GroupBy, ...]:
     try:
-        return tuple(dict.fromkeys(By(name.strip()) for name in by.split(",")))
+        return tuple(dict.fromkeys(GroupBy(name.strip()) for name in by.split(",")))
     except ValueError as error:
-        known = ", ".join(each.value for each in By)
+        known = ", ".join(each.value for each in GroupBy)
         raise Refused(400, f"by: {by[:60]!r} names something else than {known}.") from error
 
 
 def _span(
     since: str | None, until: str | None, more: str | None, now: Millis
 ) -> tuple[Millis, Millis, int]:
-    """Return from when to when, and the first row; a later page is of the same time."""
+    """Return begin, end and the first row. Later pages have the times of the first page."""
     key = key_of(more, (int, int, int))
     if key is not None:
         begin, end, first = key
@@ -170,22 +174,22 @@ def read_moment(name: str, written: str) -> Millis:
     """Return a time of a query. Raises Refused (400)."""
     with contextlib.suppress(ValueError, OverflowError):
         return Millis(max(0, millis(datetime.fromisoformat(written))))
-    # A plus in a query is a space unless it is encoded.
+    # The message uses Z, because an unencoded plus in a query is a space.
     raise Refused(400, f"{name}: {written[:40]!r} is no time; write 2026-01-31T08:00:00Z.")
 
 
-def _shown(by: Sequence[By], row: Row, *, stepped: bool) -> UsageRow:
+def _shown(by: Sequence[GroupBy], row: UsageSum, *, stepped: bool) -> UsageRow:
     names = {each.value: name for each, name in zip(by, row.names, strict=True)}
     at = {"at": moment(row.at)} if stepped else {}
     return UsageRow(**names, **at, resource_seconds=_texts(row))  # type: ignore[arg-type]
 
 
-def _texts(row: Row) -> dict[str, str]:
+def _texts(row: UsageSum) -> dict[str, str]:
     return {str(r): seconds(r, spent) for r, spent in sorted(row.spent.items())}
 
 
 def _as_csv(
-    by: Sequence[By], rows: Sequence[Row], begin: Millis, end: Millis, *, stepped: bool
+    by: Sequence[GroupBy], rows: Sequence[UsageSum], begin: Millis, end: Millis, *, stepped: bool
 ) -> Response:
     resources = sorted({resource for row in rows for resource in row.spent})
     heading = [each.value for each in by] + ["at"] * stepped + [str(each) for each in resources]
@@ -195,7 +199,7 @@ def _as_csv(
         for row in rows:
             at = [stamp(row.at)] if stepped else []
             spent = [seconds(each, row.spent.get(each, 0)) for each in resources]
-            yield _line([*map(defused, row.names), *at, *spent])
+            yield _line([*map(csv_cell, row.names), *at, *spent])
 
     name = f"usage-{stamp(begin)}-{stamp(end)}.csv".replace(":", "")
     headers = {"Content-Disposition": f'attachment; filename="{name}"', "Vary": "Accept"}
@@ -206,8 +210,3 @@ def _line(cells: Sequence[str]) -> str:
     text = io.StringIO()
     csv.writer(text).writerow(cells)
     return text.getvalue()
-
-
-def defused(name: str) -> str:
-    """Return a name so that no spreadsheet takes it for a formula."""
-    return f"'{name}" if name.startswith(FORMULAS) else name

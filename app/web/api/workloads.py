@@ -1,24 +1,23 @@
-"""Why a pod waits, or where it was released to."""
+"""Route /workloads: why a pod waits, or where it was released to."""
 
 from __future__ import annotations
 
 from fastapi import APIRouter, Depends
 
+from app.core.explain.messages import AWAITS, LACKS
+from app.core.explain.views import ReleasedView
 from app.core.model import Uid
-from app.core.telling.sentences import AWAITS
-from app.core.telling.views import ReleasedView
-from app.ports import Identity
+from app.ports.auth import Identity
 from app.web.api import examples
-from app.web.api.ground import Ground
-from app.web.api.paths import NamespacePath, PodPath
+from app.web.api.formatting import moment, quantities
+from app.web.api.problems import Refused
 from app.web.api.queues import waiting
-from app.web.api.shown import Ahead, Workload
-from app.web.api.texts import moment, quantities
-from app.web.problems import Refused
+from app.web.api.route_context import NamespacePath, PodPath, RouteContext
+from app.web.api.schemas import AheadModel, WorkloadModel
 
 
-def workload_routes(ground: Ground) -> APIRouter:
-    """Return the route that tells why."""
+def workload_routes(ground: RouteContext) -> APIRouter:
+    """Return the route under /workloads."""
     routes = APIRouter()
     access = ground.access
     caller = Depends(access.caller)
@@ -30,10 +29,10 @@ def workload_routes(ground: Ground) -> APIRouter:
     )
     async def workload(
         namespace: NamespacePath, pod: PodPath, identity: Identity = caller
-    ) -> Workload:
+    ) -> WorkloadModel:
         await access.need_pod(identity, namespace, pod)
         ground.need_sight()
-        uid = ground.outlook.find(namespace, pod)
+        uid = ground.outlook.find_pod(namespace, pod)
         found = _told(uid, ground) if uid is not None else None
         if found is None:
             raise Refused(
@@ -46,20 +45,20 @@ def workload_routes(ground: Ground) -> APIRouter:
     return routes
 
 
-def _told(uid: Uid, ground: Ground) -> Workload | None:
+def _told(uid: Uid, ground: RouteContext) -> WorkloadModel | None:
     held, why = ground.outlook.held(uid), ground.outlook.why(uid)
     if held is None or why is None:
         released = ground.outlook.released(uid)
         return _released(released) if released is not None else None
     shown = waiting(held, ground)
     withheld = ground.forecasts.withheld(uid) if shown.estimate is None else None
-    return Workload(
+    return WorkloadModel(
         **shown.model_dump(),
         tenant=held.tenant,
         state="held",
         numbers=dict(why.numbers),
         ahead=[
-            Ahead(tenant=a.tenant, score=a.score, own=a.own, own_score=a.own_score)
+            AheadModel(tenant=a.tenant, score=a.score, own=a.own, own_score=a.own_score)
             for a in why.ahead
         ],
         remedies=list(why.remedies),
@@ -67,14 +66,17 @@ def _told(uid: Uid, ground: Ground) -> Workload | None:
     )
 
 
-def _released(view: ReleasedView) -> Workload:
+def _released(view: ReleasedView) -> WorkloadModel:
     where = f" to pool {view.pool}" if view.pool else ""
     where += f", on node {view.node}" if view.node else ""
     when = f" since {moment(view.released):%Y-%m-%dT%H:%M:%SZ}" if view.released else ""
     reason = f"released{where}{when}" + (f"; it {AWAITS}" if view.awaits else "")
+    if view.lacks:
+        reason += f"; {LACKS.format(', '.join(view.lacks))}"
+    reason += view.said
     if view.adopted:
         reason = f"not by its turn: it was there before Fairgate, or was let go by hand{when}"
-    return Workload(
+    return WorkloadModel(
         namespace=view.ref.namespace,
         name=view.ref.name,
         uid=view.ref.uid,

@@ -1,4 +1,4 @@
-"""The routes that write tenants and pools, and show one with the tag of its edition."""
+"""Routes that write tenants and pools. Answers have the ETag of the written object."""
 
 from __future__ import annotations
 
@@ -8,16 +8,22 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Query, Response
 from pydantic import BaseModel
 
-from app.api_ports import Stored
-from app.core.admission.grants import Spec
-from app.ports import Identity
-from app.web.api.changes import Changes, Outcome, Wish
-from app.web.api.entitlement import shares
-from app.web.api.ground import Ground
-from app.web.api.paths import PoolPath, TenantPath, UserPath
-from app.web.api.shown import PoolSpec, TenantSpec, Weight
-from app.web.api.written import PoolChange, PoolWritten, TenantChange, TenantWritten
-from app.web.editions import Conditions, conditions_of, etag
+from app.core.admission.tenant_permissions import TenantSpecMap
+from app.ports.api import Stored
+from app.ports.auth import Identity
+from app.web.api.etags import Conditions, conditions_of, etag
+from app.web.api.route_context import PoolPath, RouteContext, TenantPath, UserPath
+from app.web.api.schemas import (
+    PoolChange,
+    PoolSpecModel,
+    PoolWritten,
+    TenantChange,
+    TenantSpecModel,
+    TenantWritten,
+    Weight,
+)
+from app.web.api.share_preview import shares
+from app.web.api.write_service import WriteOutcome, WriteRequest, WriteService
 
 DryRun = Annotated[
     bool,
@@ -26,17 +32,17 @@ DryRun = Annotated[
 Wanted = Annotated[Conditions, Depends(conditions_of)]
 
 
-def write_routes(ground: Ground) -> APIRouter:
+def write_routes(ground: RouteContext) -> APIRouter:
     """Return the routes under /tenants and /pools that write."""
     routes = APIRouter()
-    changes = Changes(ground.access, ground.resources, ground.reporter)
+    changes = WriteService(ground.access, ground.resources, ground.reporter)
     _tenants(routes, ground, changes)
     _weights(routes, ground, changes)
     _pools(routes, ground, changes)
     return routes
 
 
-def _tenants(routes: APIRouter, ground: Ground, changes: Changes) -> None:
+def _tenants(routes: APIRouter, ground: RouteContext, changes: WriteService) -> None:
     caller = Depends(ground.access.caller)
 
     @routes.put(
@@ -46,13 +52,13 @@ def _tenants(routes: APIRouter, ground: Ground, changes: Changes) -> None:
     )
     async def put_tenant(
         tenant: TenantPath,
-        spec: TenantSpec,
+        spec: TenantSpecModel,
         response: Response,
         wanted: Wanted,
         dry_run: DryRun = False,
         identity: Identity = caller,
     ) -> TenantWritten | TenantChange:
-        wish = Wish(identity, "tenants", tenant, wanted, dry_run)
+        wish = WriteRequest(identity, "tenants", tenant, wanted, dry_run)
         outcome = await changes.replace(wish, plain(spec))
         return _tenant(ground, outcome, dry_run, response)
 
@@ -66,11 +72,11 @@ def _tenants(routes: APIRouter, ground: Ground, changes: Changes) -> None:
     async def delete_tenant(
         tenant: TenantPath, wanted: Wanted, dry_run: DryRun = False, identity: Identity = caller
     ) -> Response:
-        outcome = await changes.delete(Wish(identity, "tenants", tenant, wanted, dry_run))
+        outcome = await changes.delete(WriteRequest(identity, "tenants", tenant, wanted, dry_run))
         return _gone(dry_run, lambda: _tenant_change(ground, outcome))
 
 
-def _weights(routes: APIRouter, ground: Ground, changes: Changes) -> None:
+def _weights(routes: APIRouter, ground: RouteContext, changes: WriteService) -> None:
     caller = Depends(ground.access.caller)
 
     @routes.put("/tenants/{tenant}/weight", summary="Weigh a tenant against its siblings")
@@ -82,11 +88,11 @@ def _weights(routes: APIRouter, ground: Ground, changes: Changes) -> None:
         dry_run: DryRun = False,
         identity: Identity = caller,
     ) -> TenantWritten | TenantChange:
-        wish = Wish(identity, "tenants", tenant, wanted, dry_run)
+        wish = WriteRequest(identity, "tenants", tenant, wanted, dry_run)
         outcome = await changes.reweigh(wish, weight.weight)
         return _tenant(ground, outcome, dry_run, response)
 
-    # Names of users may hold slashes, those of OIDC issuers for one.
+    # User names may contain slashes, for example those of OIDC issuers.
     @routes.put(
         "/tenants/{tenant}/users/{user:path}/weight",
         summary="Weigh a user against the tenant's other users",
@@ -100,12 +106,12 @@ def _weights(routes: APIRouter, ground: Ground, changes: Changes) -> None:
         dry_run: DryRun = False,
         identity: Identity = caller,
     ) -> TenantWritten | TenantChange:
-        wish = Wish(identity, "tenants", tenant, wanted, dry_run)
+        wish = WriteRequest(identity, "tenants", tenant, wanted, dry_run)
         outcome = await changes.weigh_user(wish, user, weight.weight)
         return _tenant(ground, outcome, dry_run, response)
 
 
-def _pools(routes: APIRouter, ground: Ground, changes: Changes) -> None:
+def _pools(routes: APIRouter, ground: RouteContext, changes: WriteService) -> None:
     caller = Depends(ground.access.caller)
 
     @routes.put(
@@ -115,13 +121,15 @@ def _pools(routes: APIRouter, ground: Ground, changes: Changes) -> None:
     )
     async def put_pool(
         pool: PoolPath,
-        spec: PoolSpec,
+        spec: PoolSpecModel,
         response: Response,
         wanted: Wanted,
         dry_run: DryRun = False,
         identity: Identity = caller,
     ) -> PoolWritten | PoolChange:
-        outcome = await changes.replace(Wish(identity, "pools", pool, wanted, dry_run), plain(spec))
+        outcome = await changes.replace(
+            WriteRequest(identity, "pools", pool, wanted, dry_run), plain(spec)
+        )
         if dry_run:
             return _pool_change(outcome)
         return PoolWritten(**_written(outcome, response))
@@ -136,12 +144,12 @@ def _pools(routes: APIRouter, ground: Ground, changes: Changes) -> None:
     async def delete_pool(
         pool: PoolPath, wanted: Wanted, dry_run: DryRun = False, identity: Identity = caller
     ) -> Response:
-        outcome = await changes.delete(Wish(identity, "pools", pool, wanted, dry_run))
+        outcome = await changes.delete(WriteRequest(identity, "pools", pool, wanted, dry_run))
         return _gone(dry_run, lambda: _pool_change(outcome))
 
 
-def plain(model: BaseModel) -> Spec:
-    """Return what callers sent as the spec of a resource; what is empty is left out."""
+def plain(model: BaseModel) -> TenantSpecMap:
+    """Return a request as the spec of a resource, without empty values."""
     written = model.model_dump(mode="json", by_alias=True, exclude_none=True)
     return {key: _trimmed(value) for key, value in written.items() if value not in ([], {})}
 
@@ -154,8 +162,8 @@ def _trimmed(value: Any) -> Any:
     return value
 
 
-def _written(outcome: Outcome, response: Response) -> Mapping[str, Any]:
-    """Return the fields of what was stored, and say in the head what it is."""
+def _written(outcome: WriteOutcome, response: Response) -> Mapping[str, Any]:
+    """Return the fields of the stored object. Set the ETag, and status 201 if it is new."""
     stored = outcome.after
     assert stored is not None, "only a delete leaves nothing"
     response.headers["ETag"] = etag(stored)
@@ -169,14 +177,14 @@ def _fields(stored: Stored) -> Mapping[str, Any]:
 
 
 def _tenant(
-    ground: Ground, outcome: Outcome, dry_run: bool, response: Response
+    ground: RouteContext, outcome: WriteOutcome, dry_run: bool, response: Response
 ) -> TenantWritten | TenantChange:
     if dry_run:
         return _tenant_change(ground, outcome)
     return TenantWritten(**_written(outcome, response))
 
 
-def _tenant_change(ground: Ground, outcome: Outcome) -> TenantChange:
+def _tenant_change(ground: RouteContext, outcome: WriteOutcome) -> TenantChange:
     ground.need_sight()
     before, after = (
         TenantWritten(**_fields(each)) if each else None for each in (outcome.before, outcome.after)
@@ -184,7 +192,7 @@ def _tenant_change(ground: Ground, outcome: Outcome) -> TenantChange:
     return TenantChange(before=before, after=after, shares=shares(ground.outlook, before, after))
 
 
-def _pool_change(outcome: Outcome) -> PoolChange:
+def _pool_change(outcome: WriteOutcome) -> PoolChange:
     before, after = (
         PoolWritten(**_fields(each)) if each else None for each in (outcome.before, outcome.after)
     )

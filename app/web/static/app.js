@@ -1,4 +1,4 @@
-// The page: signs in, listens, and hands each state to the parts that show it.
+// The dashboard: signs in, listens to the stream, and passes each state to the views.
 
 import { make, keep, say } from "./dom.js";
 import { History } from "./history.js";

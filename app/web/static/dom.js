@@ -1,36 +1,46 @@
-// Makes elements. Text is only ever set as text: names come from people, and people are inventive.
+// Creates elements. Strings are inserted as text, never as markup, because users choose names.
 
 const SVG = "http://www.w3.org/2000/svg";
+
+// C0 and C1 controls, bidirectional and zero-width characters: see app/core/safe_text.py.
+// eslint-disable-next-line no-control-regex
+const HIDDEN = /[\u0000-\u001f\u007f-\u009f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff]/g;
+
+/** Return a string with its hidden characters escaped; other values unchanged. */
+export function visible(text) {
+  if (typeof text !== "string") return text;
+  return text.replace(HIDDEN, (c) => "\\u" + c.charCodeAt(0).toString(16).padStart(4, "0"));
+}
 
 function fill(element, fields, children) {
   for (const [name, value] of Object.entries(fields)) {
     if (value === undefined || value === null || value === false) continue;
     if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
-    else element.setAttribute(name, value === true ? "" : String(value));
+    else element.setAttribute(name, value === true ? "" : visible(String(value)));
   }
-  element.append(...children.filter((child) => child !== null && child !== undefined));
+  element.append(...children.filter((child) => child !== null && child !== undefined).map(visible));
   return element;
 }
 
-/** Return an element with these attributes; `onclick` and the like are listeners. */
+/** Return an element with these attributes. Names that begin with `on` are listeners. */
 export function make(tag, fields = {}, ...children) {
   return fill(document.createElement(tag), fields, children);
 }
 
-/** The same for SVG. */
+/** Return an SVG element, as `make` does for HTML. */
 export function draw(tag, fields = {}, ...children) {
   return fill(document.createElementNS(SVG, tag), fields, children);
 }
 
-/** Set text only if it differs, so that nothing is announced or selected anew. */
+/** Set text only if it differs, so that screen readers and selections are not disturbed. */
 export function say(element, text) {
-  if (element.textContent !== text) element.textContent = text;
+  const shown = visible(text);
+  if (element.textContent !== shown) element.textContent = shown;
 }
 
 /**
- * Make the children of `parent` stand for `items`, in order. Those that stay are the same elements
- * as before, so focus and open details survive. `create(item)` returns an element, `update`
- * brings it up to date.
+ * Give `parent` one child for each item, in order. Elements of known items are reused, so that
+ * focus and open details survive. `create(item)` returns a new element, `update` refreshes it.
  */
 export function keep(parent, items, key, create, update) {
   const known = new Map([...parent.children].map((child) => [child.dataset.key, child]));
@@ -50,7 +60,7 @@ export function keep(parent, items, key, create, update) {
   for (const gone of known.values()) gone.remove();
 }
 
-/** Return a table with explicit roles, which survive when small screens lay rows out as blocks. */
+/** Return a table with explicit roles, because small screens display rows as blocks. */
 export function table(caption, columns) {
   const head = make(
     "tr",
@@ -70,7 +80,7 @@ export function table(caption, columns) {
   return { whole, body, head };
 }
 
-/** Return a cell; `label` stands before it where there is no head of columns. */
+/** Return a cell. Small screens without column headers show `label` before it. */
 export function cell(kind, label, ...children) {
   return make("td", { role: "cell", class: kind, "data-label": label }, ...children);
 }

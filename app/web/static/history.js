@@ -1,4 +1,4 @@
-// Shares over time: from the ledger for a chosen range, or as this page saw them go by.
+// Shares over time: from /v1/usage for a chosen range, or from the states that this page received.
 
 import { cell, make, say, table } from "./dom.js";
 import { day, number, percent, time } from "./words.js";
@@ -19,7 +19,7 @@ const MOST_NAMED = 50;
 const AGAIN = 60_000;
 const HEIGHT = 240;
 
-/** Return the share of the cluster that resource-seconds per pool are of `seconds` of all of it. */
+/** Return the dominant share of resource-seconds by pool, relative to `seconds` of all pools. */
 export function shareOf(byPool, pools, seconds) {
   const taken = {};
   const whole = {};
@@ -35,7 +35,7 @@ export function shareOf(byPool, pools, seconds) {
 }
 
 export class History {
-  /** `ask(path)` asks the API in the caller's name. */
+  /** `ask(path)` requests a path of the API as the caller. */
   constructor(place, ask) {
     this.place = place;
     this.ask = ask;
@@ -72,7 +72,7 @@ export class History {
     this.mark();
   }
 
-  /** Keep what a state says, for the live range. */
+  /** Store the shares of a state for the live range. */
   add(state) {
     const shares = Object.fromEntries(
       state.tenants
@@ -118,7 +118,7 @@ export class History {
       ["to", moment(until)],
       ["step", `${step}`],
     ];
-    // Whoever may not see the use of all may still see that of their own.
+    // A caller without the right on all tenants may still read the usage of some.
     const own = this.hello.everyQueue ? [] : this.hello.queues.slice(0, MOST_NAMED);
     query.push(...own.map((name) => ["tenant", name]));
     try {
@@ -139,7 +139,7 @@ export class History {
     }
   }
 
-  /** Return the rows, as CSV because that comes as a whole, and since when they are complete. */
+  /** Return the rows, and the time since which they are complete. CSV is not paginated. */
   async usage(query) {
     const path = `/v1/usage?${new URLSearchParams([...query, ["format", "csv"]])}`;
     const about = new URLSearchParams([...query.filter(([key]) => key !== "step"), ["limit", "1"]]);
@@ -156,7 +156,7 @@ export class History {
     return { rows, since: completeSince };
   }
 
-  /** The top-level tenant that one is of, as far as it can be seen. */
+  /** Return the highest visible ancestor of a tenant. */
   root(name) {
     const parents = new Map(this.state.tenants.map((tenant) => [tenant.name, tenant.parent]));
     const seen = new Set();
@@ -192,7 +192,7 @@ export class History {
   draw(points, note) {
     say(this.note, points.length ? note : note || "Nothing was used in this time.");
     const names = foremost(points);
-    // Of a single point no line can be drawn.
+    // A line needs two points.
     if (points.length === 1) points = [{ ...points[0], at: points[0].at - 1 }, points[0]];
     const columns = [
       points.map((point) => point.at),
@@ -218,7 +218,7 @@ export class History {
         height: HEIGHT,
         cursor: { show: false },
         legend: { show: false },
-        // Never less than a minute, or the first seconds would look like years.
+        // At least a minute, so that the first seconds do not fill the chart.
         scales: {
           x: { time: true, range: (_, first, last) => [first, Math.max(last, first + 60)] },
           y: { range: (_, low, high) => [0, Math.min(1, Math.max(0.05, high * 1.1))] },
@@ -267,7 +267,7 @@ export class History {
     this.numbers.replaceChildren(whole);
   }
 
-  /** A time as the axis shows it: of the day, or the day too if there are several. */
+  /** Return the axis label of a time: the time of day, or the date in the range of 7 days. */
   moment(at) {
     const date = new Date(at * 1000);
     return this.range === "604800" ? day(date) : time(date).slice(0, 5);
@@ -282,7 +282,7 @@ export class History {
   }
 }
 
-/** Return the cells of each line of a text of comma separated values. */
+/** Return the cells of each line of a CSV text. */
 export function parse(text) {
   const lines = [];
   let line = [];
@@ -295,7 +295,7 @@ export function parse(text) {
   return lines;
 }
 
-/** Return the tenants with the largest shares, by name. */
+/** Return the tenants with the largest shares, ordered by name. */
 function foremost(points) {
   const sums = {};
   for (const { shares } of points) {

@@ -1,4 +1,4 @@
-// Pools, and a map of their nodes: a cell for each device, filled where it is in use.
+// Pools, and a map of their nodes with a cell for each device. Cells of used devices are filled.
 
 import { cell, keep, make, say, table } from "./dom.js";
 import { amounts, count, number, percent, short } from "./words.js";
@@ -6,7 +6,7 @@ import { amounts, count, number, percent, short } from "./words.js";
 const MOST_NODES = 500;
 const MOST_CELLS = 16;
 
-/** The resource that the map shows: the first that has a device on some node. */
+/** Return the resource of the map: the first one named `gpu`, else the first one of the pool. */
 function deviceOf(pool) {
   const there = Object.keys(pool.capacity);
   return there.find((name) => name.includes("/") && short(name) === "gpu") ?? there[0];
@@ -97,7 +97,7 @@ function update(element, pool) {
   if (details.open) details.lastChild.replaceChildren(tableOf(pool));
 }
 
-/** Show them in `place`. */
+/** Show the pools in `place`. */
 export function showPools(place, state, hello) {
   if (!hello.pools) {
     place.replaceChildren(make("p", { class: "note" }, "You may not see pools; ask for the right to list pools."));

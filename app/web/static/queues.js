@@ -1,4 +1,4 @@
-// Queues: how many pods wait in each, and for what; on demand the first of them, one by one.
+// Queues: the number of waiting pods by wait reason, and on demand the first pods of a queue.
 
 import { cell, keep, make, say, table } from "./dom.js";
 import { amounts, count, lasting } from "./words.js";
@@ -8,7 +8,7 @@ const FIRST = 20;
 const AGAIN = 5000;
 
 export class Queues {
-  /** `ask(path)` asks the API in the caller's name. */
+  /** `ask(path)` requests a path of the API as the caller. */
   constructor(place, ask) {
     this.place = place;
     this.ask = ask;

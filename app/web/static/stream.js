@@ -1,11 +1,11 @@
-// Hears the server-sent events of /v1/stream. EventSource cannot send a token, so this reads them
-// off a fetch; it tries again by itself unless the answer was no.
+// Receives the server-sent events of /v1/stream. It uses fetch, because EventSource cannot send a
+// token. It reconnects unless the caller lacks the right.
 
 const SOONEST = 1000;
 const LATEST = 30000;
 const SILENT = 45000;
 
-/** The answer was no: trying again would not help. */
+/** Status 401 or 403: a retry would not help. */
 export class Denied extends Error {
   constructor(status, detail) {
     super(detail);
@@ -21,7 +21,7 @@ async function problemOf(answer) {
   }
 }
 
-/** Ask a route; return its JSON, or its text if it is none. Throws Denied for 401 and 403, Error for anything else but 200. */
+/** Request a route; return JSON or text. Throws Denied for 401 and 403, else Error. */
 export async function ask(path, token, signal) {
   const answer = await fetch(path, {
     headers: { authorization: `Bearer ${token}`, accept: "application/json" },
@@ -35,7 +35,7 @@ export async function ask(path, token, signal) {
   throw new Error(detail);
 }
 
-/** Yield {name, data} of each event in a stream of text. */
+/** Yield {name, data} of each event in a stream. Call `heard` after each read. */
 async function* events(body, heard) {
   const reader = body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
@@ -57,8 +57,8 @@ async function* events(body, heard) {
 }
 
 /**
- * Listen until `stop` is called. `told` gets {kind: "live"}, {kind: "lost", why, heard: Date} and each event
- * as {kind: "event", name, data}; {kind: "denied", status, why} is the last.
+ * Listen until the returned function is called. `told` receives {kind: "live"}, {kind: "lost",
+ * why, heard: Date} and {kind: "event", name, data}. {kind: "denied", status, why} is the last one.
  */
 export function listen(token, told) {
   const stopping = new AbortController();
@@ -114,7 +114,7 @@ export function listen(token, told) {
           told({ kind: "denied", status: error.status, why: error.message });
           return;
         }
-        // A browser's own words for a broken connection help nobody.
+        // The browser's own message for a broken connection is not helpful.
         const why = error instanceof TypeError || error.name === "AbortError" ? "" : error.message;
         told({ kind: "lost", why, heard: last });
         await new Promise((resume) => {

@@ -1,11 +1,11 @@
-// Tenants and their users: what they are owed, and what they use.
+// Tenants and their users: entitled shares and used shares.
 
 import { cell, draw, keep, make, say, table } from "./dom.js";
 import { count, inPools, percent } from "./words.js";
 
 const MOST = 300;
 
-/** Return the tenants as a tree, flat, each with its depth; those without a parent here first. */
+/** Return a flat list of the tenant tree with depths, children after their parents. */
 function ordered(tenants) {
   const names = new Set(tenants.map((tenant) => tenant.name));
   const below = new Map();
@@ -49,7 +49,7 @@ function rows(state, hello, wanted) {
   return found;
 }
 
-/** The end of the scale: the least round number that everything fits under. */
+/** Return the end of the scale: the smallest round number that is not below any value. */
 function scaleOf(shown) {
   const most = Math.max(
     0.01,
@@ -123,7 +123,7 @@ function update(element, { name, depth, of, part, user }, end) {
   say(pending, String(of.pending));
 }
 
-/** Show them in `place`. */
+/** Show the tenants in `place`. */
 export function showTenants(place, state, hello, wanted) {
   if (!place.firstChild) {
     const { whole, body } = table("What tenants and users are owed and use", [

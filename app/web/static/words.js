@@ -1,4 +1,4 @@
-// Values as people read them.
+// Formats values for display.
 
 const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 const fine = new Intl.NumberFormat("en", { maximumFractionDigits: 1 });
@@ -10,7 +10,7 @@ const clock = new Intl.DateTimeFormat("en-GB", {
 
 const days = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short" });
 
-/** A part of the cluster, 0 to 1. */
+/** Format a fraction from 0 to 1 in per cent. */
 export function percent(part) {
   const value = part * 100;
   return `${value >= 10 || Number.isInteger(value) ? whole.format(value) : fine.format(value)} %`;
@@ -20,7 +20,7 @@ export function count(number, one, many = `${one}s`) {
   return `${whole.format(number)} ${number === 1 ? one : many}`;
 }
 
-/** Seconds, roughly: people plan by minutes and hours. */
+/** Format a duration of seconds, rounded. */
 export function lasting(seconds) {
   if (seconds < 90) return `${Math.round(seconds)} s`;
   if (seconds < 90 * 60) return `${Math.round(seconds / 60)} min`;
@@ -36,7 +36,7 @@ export function time(date) {
   return clock.format(date);
 }
 
-/** A Kubernetes quantity as a number: "8", "500m", "40Gi". */
+/** Parse a Kubernetes quantity: "8", "500m", "40Gi". Return 0 if it is invalid. */
 export function number(quantity) {
   const found = /^([0-9.]+)([a-zA-Z]*)$/.exec(quantity ?? "");
   if (!found) return 0;
@@ -47,18 +47,18 @@ export function number(quantity) {
   return Number(found[1]) * times;
 }
 
-/** What a resource is called for short: "gpu" of nvidia.com/gpu. */
+/** Return the short name of a resource: "gpu" for nvidia.com/gpu. */
 export function short(resource) {
   return resource.slice(resource.indexOf("/") + 1);
 }
 
-/** Amounts of one pool, or of all of them summed up: "8 gpu, 4 gpumem". */
+/** Format quantities by resource: "8 gpu, 4 gpumem". */
 export function amounts(quantities) {
   const parts = Object.entries(quantities).map(([name, value]) => `${value} ${short(name)}`);
   return parts.join(", ") || "nothing";
 }
 
-/** By pool: "h100: 8 gpu". */
+/** Format quantities by pool: "h100: 8 gpu". */
 export function inPools(byPool) {
   const pools = Object.entries(byPool).filter(([, used]) => Object.keys(used).length);
   return pools.map(([pool, used]) => `${pool}: ${amounts(used)}`).join("; ") || "nothing";

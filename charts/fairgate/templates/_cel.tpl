@@ -1,13 +1,14 @@
 {{/*
-What admission policies and the matchConditions of webhooks have in common: CEL, written once.
-The same rules in Python are app/core/admission/guard.py; tests/contract/test_enforcement.py drives both with one table.
+CEL expressions that admission policies and the matchConditions of webhooks share.
+app/core/admission/validation.py has the same rules in Python; tests/contract/test_enforcement.py tests
+both with one table.
 */}}
 
 {{/* Whether the resource named `r` is managed. */}}
 {{- define "fairgate.isManaged" -}}
-{{- /* What a device class counts as is only known later: whoever asks for one by name is held. */ -}}
+{{- /* The resource of a device class is known only later, so every pod that requests one by name is held. */ -}}
 {{- $terms := list "r.startsWith('deviceclass.resource.kubernetes.io/')" -}}
-{{- range .Values.managedResources -}}
+{{- range include "fairgate.managedResources" . | fromJsonArray -}}
 {{- if hasSuffix "*" . -}}
 {{- $terms = append $terms (printf "r.startsWith('%s')" (trimSuffix "*" .)) -}}
 {{- else -}}
@@ -18,10 +19,10 @@ The same rules in Python are app/core/admission/guard.py; tests/contract/test_en
 {{- end }}
 
 {{/*
-Whether a pod of this spec asks for a managed resource: in a container or init container, by request
-or by limit, in the overhead of its runtime class, or by a claim. (dict "root" $ "spec" "object.spec").
-The API server writes every zero as 0. Requests count alone: resources of Kubernetes' own names, such
-as those of device classes, need no limit.
+Whether a pod of this spec requests a managed resource: in the requests or limits of a container or
+init container, in the overhead of its runtime class, or by a claim. (dict "root" $ "spec" "object.spec").
+The API server writes every zero as 0. A request without a limit counts, because resources with names
+of Kubernetes, such as those of device classes, need no limit.
 */}}
 {{- define "fairgate.asks" -}}
 {{- $managed := include "fairgate.isManaged" .root -}}
@@ -32,33 +33,42 @@ as those of device classes, need no limit.
  {{ .spec }}.?resourceClaims.orValue([]).size() > 0)
 {{- end }}
 
-{{/* Whether the pod `object` names a managed resource, be it to ask for none of it. */}}
+{{/* Whether the pod `object` names a managed resource, even with the amount 0. */}}
 {{- define "fairgate.names" -}}
 {{- $managed := include "fairgate.isManaged" . -}}
 ({{ include "fairgate.anyContainer" (printf "c.?resources.?limits.orValue({}).exists(r, %s) || c.?resources.?requests.orValue({}).exists(r, %s)" $managed $managed) }} ||
  object.spec.?resourceClaims.orValue([]).size() > 0)
 {{- end }}
 
-{{/* Whether a pod carries our gate: the name of the variable that holds the pod. */}}
+{{/* Whether a pod has Fairgate's gate. Argument: the variable of the pod. */}}
 {{- define "fairgate.isHeld" -}}
 {{ . }}.spec.?schedulingGates.orValue([]).exists(g, g.name == 'fairgate.io/queue')
 {{- end }}
 
-{{/* Whether the caller has a right on podgates in this namespace: the verb. */}}
+{{/* Whether the caller has a right on podgates in this namespace. Argument: the verb. */}}
 {{- define "fairgate.may" -}}
 authorizer.group('fairgate.io').resource('podgates').namespace(request.namespace).check('{{ . }}').allowed()
 {{- end }}
-{{/* Whether the caller may bind pods, in every namespace: a scheduler does, a team's wildcard does not. */}}
+{{/* Whether the caller may bind pods in every namespace, as a scheduler may. A team's wildcard role is not enough. */}}
 {{- define "fairgate.mayBind" -}}
 authorizer.group('fairgate.io').resource('podgates').check('bind').allowed()
 {{- end }}
 
-{{/* Whether the caller is a controller that makes pods after templates of others. */}}
+{{/* Whether the caller is a controller that creates pods from templates of other users. */}}
 {{- define "fairgate.isController" -}}
-request.userInfo.username in {{ toJson .Values.controllerUsers }}
+request.userInfo.username in {{ include "fairgate.controllerUsers" . }}
 {{- end }}
 
-{{/* A mirror of a static pod, made by the node that runs it, in nobody's name: `object` is the pod. */}}
+{{/*
+Whether the caller may name the owner of a new object, and with it another submitter: it may create
+such objects in every namespace. The object has a controller as its owner.
+*/}}
+{{- define "fairgate.mayNameOwner" -}}
+(request.operation == 'CREATE' && object.metadata.?ownerReferences.orValue([]).exists(o, o.?controller.orValue(false)) &&
+ authorizer.group(request.resource.group).resource(request.resource.resource).check('create').allowed())
+{{- end }}
+
+{{/* Whether the pod `object` is the mirror of a static pod: created by its node, without Fairgate's keys. */}}
 {{- define "fairgate.isMirror" -}}
 ('kubernetes.io/config.mirror' in object.metadata.?annotations.orValue({}) &&
  !object.metadata.annotations.exists(k, k.startsWith('fairgate.io/')) &&
@@ -66,7 +76,7 @@ request.userInfo.username in {{ toJson .Values.controllerUsers }}
  request.userInfo.username == 'system:node:' + object.spec.?nodeName.orValue(''))
 {{- end }}
 
-{{/* Our annotations that users may write, and those of them that are read once, at create. */}}
+{{/* Fairgate's annotations that users may write, and those that are read only once, at creation. */}}
 {{- define "fairgate.userKeys" -}}
 ['fairgate.io/gang', 'fairgate.io/gang-size', 'fairgate.io/gang-failure', 'fairgate.io/placement', 'fairgate.io/topology', 'fairgate.io/gpu-memory', 'fairgate.io/model-size', 'fairgate.io/max-runtime', 'fairgate.io/preemptible', 'fairgate.io/pools']
 {{- end }}
@@ -74,34 +84,35 @@ request.userInfo.username in {{ toJson .Values.controllerUsers }}
 ['fairgate.io/gang', 'fairgate.io/gang-size', 'fairgate.io/gang-failure']
 {{- end }}
 
-{{/* Whether a pod about to be created carries exactly the stamps that the webhook writes. */}}
+{{/* Whether a new pod has exactly the labels and annotations that the webhook writes. */}}
 {{- define "fairgate.isStamped" -}}
 (object.metadata.?annotations[?'fairgate.io/release'].orValue('') == '0' &&
  object.metadata.?annotations[?'fairgate.io/submitter'].orValue('') != '' &&
  ({{ include "fairgate.isController" . }} ||
-  object.metadata.annotations['fairgate.io/submitter'] == request.userInfo.username) &&
+  object.metadata.annotations['fairgate.io/submitter'] == request.userInfo.username ||
+  {{ include "fairgate.mayNameOwner" . | replace "\n" " " }}) &&
  object.metadata.annotations.all(k, !k.startsWith('fairgate.io/') || k in ['fairgate.io/release', 'fairgate.io/submitter'] || k in {{ include "fairgate.userKeys" . }}) &&
  object.metadata.?labels.orValue({}).filter(k, k.startsWith('fairgate.io/')).size() == 2 &&
  object.metadata.labels.all(k, !k.startsWith('fairgate.io/') || k in ['fairgate.io/tenant', 'fairgate.io/user']))
 {{- end }}
 
-{{/* Whether another scheduler than those we trust is asked for. */}}
+{{/* Whether the pod requests one of the allowed schedulers. */}}
 {{- define "fairgate.usualScheduler" -}}
 object.spec.?schedulerName.orValue('default-scheduler') in {{ toJson .Values.schedulers.names }}
 {{- end }}
 
-{{/* Whether a pod, once released, has nobody evicted to make room for it. */}}
+{{/* Whether a released pod cannot preempt other pods. */}}
 {{- define "fairgate.evictsNobody" -}}
 {{ if .Values.preemption.twins }}object.spec.?preemptionPolicy.orValue('') == 'Never'{{ else }}true{{ end }}
 {{- end }}
 
-{{/* Whether a key of two maps `before` and `after` differs: (dict "keys" CEL-of-k "before" .. "after" ..). */}}
+{{/* Whether the selected keys are equal in two maps: (dict "keys" CEL-of-k "before" .. "after" ..). */}}
 {{- define "fairgate.kept" -}}
 ({{ .before }}.all(k, !({{ .keys }}) || (k in {{ .after }} && {{ .after }}[k] == {{ .before }}[k])) &&
  {{ .after }}.all(k, !({{ .keys }}) || k in {{ .before }}))
 {{- end }}
 
-{{/* Whether what Fairgate wrote on a pod, and what it read once, is as it was. */}}
+{{/* Whether the labels and annotations that Fairgate wrote, or read once, are unchanged. */}}
 {{- define "fairgate.keepsStamps" -}}
 {{- $labels := dict "keys" "k.startsWith('fairgate.io/')" "before" "oldObject.metadata.?labels.orValue({})" "after" "object.metadata.?labels.orValue({})" -}}
 {{- $stamp := printf "k.startsWith('fairgate.io/') && (!(k in %s) || k in %s || !(%s))" (include "fairgate.userKeys" .) (include "fairgate.frozenKeys" .) (include "fairgate.isHeld" "oldObject") -}}
@@ -111,35 +122,70 @@ object.spec.?schedulerName.orValue('default-scheduler') in {{ toJson .Values.sch
   {{ include "fairgate.kept" $annotations }}))
 {{- end }}
 
-{{/* Whether whoever says that a pod has another phase may know. */}}
+{{/* Whether the phase of a pod is unchanged, or the caller may change it. */}}
 {{- define "fairgate.phaseIsKnown" -}}
 (object.?status.?phase.orValue('') == oldObject.?status.?phase.orValue('') ||
- request.userInfo.username == 'system:node:' + oldObject.spec.?nodeName.orValue('') ||
- request.userInfo.username.startsWith('system:serviceaccount:kube-system:') ||
- request.userInfo.username in {{ toJson (concat (list "system:kube-controller-manager") .Values.phaseWriters) }})
+ {{ include "fairgate.isItsNode" . }} ||
+ {{ include "fairgate.knowsPhases" . }})
+{{- end }}
+{{- define "fairgate.isItsNode" -}}
+request.userInfo.username == 'system:node:' + oldObject.spec.?nodeName.orValue('')
+{{- end }}
+{{- define "fairgate.knowsPhases" -}}
+request.userInfo.username.startsWith('system:serviceaccount:kube-system:') ||
+ request.userInfo.username in {{ toJson (concat (list "system:kube-controller-manager") .Values.phaseWriters) }}
 {{- end }}
 
-{{/* Whether a managed pod changes in a way that only Fairgate, or a node, may change it. */}}
+{{/*
+Whether a deletion has a grace period of 0. The API server has already replaced an absent value by
+that of the pod, except if a collection is deleted.
+*/}}
+{{- define "fairgate.isForcedDelete" -}}
+dyn(request.options).?gracePeriodSeconds.orValue(1) == 0
+{{- end }}
+{{- define "fairgate.isForcedEviction" -}}
+dyn(object).?deleteOptions.?gracePeriodSeconds.orValue(1) == 0
+{{- end }}
+
+{{/*
+Whether the pod `oldObject` may be removed at once: it is not bound, it has ended, its grace period is
+at most one second, or it is not managed.
+*/}}
+{{- define "fairgate.mayVanish" -}}
+(oldObject.spec.?nodeName.orValue('') == '' ||
+ oldObject.?status.?phase.orValue('') in ['Succeeded', 'Failed'] ||
+ oldObject.spec.?terminationGracePeriodSeconds.orValue(30) <= 1 ||
+ !{{ include "fairgate.concerns" (dict "root" . "pod" "oldObject") | replace "\n" " " }})
+{{- end }}
+{{/* Whether the caller may confirm the end of a pod, or has the right to release. */}}
+{{- define "fairgate.confirmsEnd" -}}
+({{ include "fairgate.isItsNode" . }} || {{ include "fairgate.knowsPhases" . | replace "\n" " " }} || {{ include "fairgate.may" "release" }})
+{{- end }}
+{{- define "fairgate.confirmsEnds" -}}
+({{ include "fairgate.knowsPhases" . | replace "\n" " " }} || {{ include "fairgate.may" "release" }})
+{{- end }}
+
+{{/* Whether a change of a managed pod keeps its gate, and Fairgate's labels and annotations. */}}
 {{- define "fairgate.keepsPlace" -}}
 ((!({{ include "fairgate.isHeld" "oldObject" }}) || {{ include "fairgate.isHeld" "object" }}) &&
  {{ include "fairgate.keepsStamps" . }})
 {{- end }}
 
-{{/* Whether a pod concerns us: (dict "root" $ "pod" "oldObject"). */}}
+{{/* Whether a pod is managed by Fairgate: (dict "root" $ "pod" "oldObject"). */}}
 {{- define "fairgate.concerns" -}}
 ({{ include "fairgate.isHeld" .pod }} ||
  'fairgate.io/release' in {{ .pod }}.metadata.?annotations.orValue({}) ||
  {{ include "fairgate.asks" (dict "root" .root "spec" (printf "%s.spec" .pod)) }})
 {{- end }}
 
-{{/* Whether a container of `object`, of any kind, is so: CEL of the container `c`. */}}
+{{/* Whether a condition is true for any container of `object`. Argument: CEL of the container `c`. */}}
 {{- define "fairgate.anyContainer" -}}
 (object.spec.?containers.orValue([]).exists(c, {{ . }}) ||
  object.spec.?initContainers.orValue([]).exists(c, {{ . }}) ||
  object.spec.?ephemeralContainers.orValue([]).exists(c, {{ . }}))
 {{- end }}
 
-{{/* Whether a pod reaches for devices past the request: by variable, by path, by privilege. */}}
+{{/* Whether a pod would use devices without a request: by variable, path, privilege or toleration. */}}
 {{- define "fairgate.reachesByVariable" -}}
 c.?env.orValue([]).exists(e, e.name in {{ toJson .Values.devices.variables }} && (has(e.valueFrom) || !(e.?value.orValue('') in ['', 'none', 'void'])))
 {{- end }}
@@ -156,7 +202,7 @@ object.spec.?volumes.orValue([]).exists(v, has(v.hostPath) && v.hostPath.path.ma
 (object.spec.?tolerations.orValue([]).exists(t, t.?key.orValue('') in {{ toJson .Values.devices.taints }}) &&
  !{{ include "fairgate.names" . }})
 {{- end }}
-{{/* Any of them, in one go over the containers. */}}
+{{/* Whether any of these conditions is true, in one pass over the containers. */}}
 {{- define "fairgate.reachesDevices" -}}
 {{- $reaches := include "fairgate.reachesByVariable" . -}}
 {{- if .Values.devices.refusePrivileged -}}
@@ -168,92 +214,60 @@ object.spec.?volumes.orValue([]).exists(v, has(v.hostPath) && v.hostPath.path.ma
  {{ include "fairgate.toleratesDevices" . }}
 {{- end }})
 {{- end }}
-{{/* Nothing of it is asked of a pod that is changed without touching any of it. */}}
+{{/*
+Whether a new pod would keep pods of other namespaces, or pods chosen by Fairgate's labels, off
+nodes, because the scheduler honours the required anti-affinity of existing pods. The first list is
+empty for most pods. A term cannot be added later, because the API server refuses such updates.
+*/}}
+{{- define "fairgate.keepsOthersOff" -}}
+{{- $ours := "k.startsWith('fairgate.io/')" -}}
+(object.spec.?affinity.?podAntiAffinity.?requiredDuringSchedulingIgnoredDuringExecution.orValue([]).exists(t,
+{{- if .Values.antiAffinity.refuseOtherNamespaces }}
+  has(t.namespaceSelector) || t.?namespaces.orValue([]).exists(n, n != request.namespace) ||
+{{- end }}
+  t.?labelSelector.?matchLabels.orValue({}).exists(k, {{ $ours }}) ||
+  t.?labelSelector.?matchExpressions.orValue([]).exists(e, e.key.startsWith('fairgate.io/')) ||
+  t.?matchLabelKeys.orValue([]).exists(k, {{ $ours }}) ||
+  t.?mismatchLabelKeys.orValue([]).exists(k, {{ $ours }})))
+{{- end }}
+
+{{/* Whether a request can change the use of devices. Other updates are not checked. */}}
 {{- define "fairgate.touchesDevices" -}}
 (request.operation == 'CREATE' || request.?subResource.orValue('') == 'ephemeralcontainers' ||
  object.spec.?tolerations.orValue([]) != oldObject.spec.?tolerations.orValue([]))
 {{- end }}
 
-{{/*
-The pod templates in `object` or `oldObject`, whose path depends on the kind: (dict "root" $ "of" "object").
-A path is keys joined by points; [*] stands for every item of a list, {*} for every value of a map.
-*/}}
-{{- define "fairgate.templates" -}}
-{{- $of := .of -}}
-{{- $kinds := dict -}}
-{{- range .root.Values.podTemplates -}}
-{{- $_ := set $kinds .path (append (get $kinds .path | default list) (printf "%s/%s" .group .resource)) -}}
-{{- end -}}
-{{- $whole := "" -}}
-{{- range $path, $names := $kinds -}}
-{{- $found := "" -}}
-{{- if contains "[*]." $path -}}
-{{- $parts := splitn "[*]." 2 $path -}}
-{{- $found = printf "dyn(%s).%s.orValue([]).map(i, dyn(i).%s.orValue({}))" $of (include "fairgate.optional" $parts._0) (include "fairgate.optional" $parts._1) -}}
-{{- else if contains "{*}." $path -}}
-{{- $parts := splitn "{*}." 2 $path -}}
-{{- $many := printf "dyn(%s).%s.orValue({})" $of (include "fairgate.optional" $parts._0) -}}
-{{- $found = printf "%s.map(i, dyn(%s[i]).%s.orValue({}))" $many $many (include "fairgate.optional" $parts._1) -}}
-{{- else -}}
-{{- $found = printf "[dyn(%s).%s.orValue({})]" $of (include "fairgate.optional" $path) -}}
-{{- end -}}
-{{- $whole = printf "%srequest.resource.group + '/' + request.resource.resource in %s ? dyn(%s) : " $whole (toJson $names) $found -}}
-{{- end -}}
-({{ $whole }}dyn([]))
+{{/* Whether a resource claim has the finalizer that keeps its name reserved. Argument: the variable of the claim. */}}
+{{- define "fairgate.isProtected" -}}
+'fairgate.io/claim-in-use' in {{ . }}.metadata.?finalizers.orValue([])
 {{- end }}
-{{- define "fairgate.optional" -}}
-{{- $keys := list -}}
-{{- range splitList "." . -}}{{- $keys = append $keys (printf "?%s" .) -}}{{- end -}}
-{{ join "." $keys }}
+{{/* Whether a resource claim states that it was generated for a pod. Argument: the variable of the claim. */}}
+{{- define "fairgate.isGenerated" -}}
+({{ . }}.metadata.?ownerReferences.orValue([]).exists(o, o.?controller.orValue(false) && o.kind in ['Pod', 'PodGroup']) ||
+ {{ . }}.metadata.?annotations.orValue({}).exists(k, k in ['resource.kubernetes.io/pod-claim-name', 'resource.kubernetes.io/extended-resource-claim']))
+{{- end }}
+{{/* Whether a change of a resource claim keeps the finalizer. */}}
+{{- define "fairgate.keepsClaim" -}}
+(request.operation == 'CREATE' || !({{ include "fairgate.isProtected" "oldObject" }}) || {{ include "fairgate.isProtected" "object" }})
+{{- end }}
+{{/* Whether the statement of a resource claim about the pod that it was generated for is true. */}}
+{{- define "fairgate.claimOwnerIsTrue" -}}
+((!{{ include "fairgate.isGenerated" "object" }} && (request.operation == 'CREATE' || !{{ include "fairgate.isGenerated" "oldObject" }})) ||
+ (request.operation == 'UPDATE' && object.metadata.?ownerReferences == oldObject.metadata.?ownerReferences &&
+  object.metadata.?annotations[?'resource.kubernetes.io/pod-claim-name'] == oldObject.metadata.?annotations[?'resource.kubernetes.io/pod-claim-name'] &&
+  object.metadata.?annotations[?'resource.kubernetes.io/extended-resource-claim'] == oldObject.metadata.?annotations[?'resource.kubernetes.io/extended-resource-claim']) ||
+ request.userInfo.username.startsWith('system:serviceaccount:kube-system:') ||
+ request.userInfo.username in ['system:kube-controller-manager', 'system:kube-scheduler'] ||
+ {{ include "fairgate.mayBind" . }})
 {{- end }}
 
-{{/* The stamps in templates, "" where there is none: CEL of the templates. */}}
-{{- define "fairgate.stamps" -}}
-{{ . }}.map(t, t.?metadata.?annotations[?'fairgate.io/submitter'].orValue(''))
-{{- end }}
-
-{{/* The apiGroups, versions and resources of templates, as rules of a webhook or policy. */}}
-{{- define "fairgate.templateRules" -}}
-{{- range .Values.podTemplates }}
-- apiGroups: [{{ .group | quote }}]
-  apiVersions: {{ toJson .versions }}
-  resources: [{{ .resource }}]
-  operations: [CREATE, UPDATE]
-  scope: Namespaced
-{{- end }}
-{{- end }}
-
-{{/* The stamps that the templates of an object had before, those that are there. */}}
-{{- define "fairgate.stampsBefore" -}}
-(request.operation == 'CREATE' ? [] : {{ include "fairgate.stamps" (include "fairgate.templates" (dict "root" . "of" "oldObject")) }}.filter(s, s != ''))
-{{- end }}
-
-{{/*
-Whether the stamps of templates are absent, the caller's own, or what they were: CEL of the stamps
-before and after. (dict "root" $ "before" .. "after" ..)
-*/}}
-{{- define "fairgate.stampsAreTrue" -}}
-({{ include "fairgate.isController" .root }} ||
- (request.operation == 'UPDATE' && {{ .after }} == {{ include "fairgate.stamps" (include "fairgate.templates" (dict "root" .root "of" "oldObject")) }}) ||
- ({{ .before }}.size() > 0 ? {{ .after }}.all(s, s == {{ .before }}[0]) : {{ .after }}.all(s, s in ['', request.userInfo.username])))
-{{- end }}
-
-{{/* Whether an object with templates is one to be stamped: new, or about to roll out others. */}}
-{{- define "fairgate.isToBeStamped" -}}
-{{- $after := include "fairgate.templates" (dict "root" . "of" "object") -}}
-{{- $before := include "fairgate.templates" (dict "root" . "of" "oldObject") -}}
-((request.operation == 'CREATE' || {{ $after }} != {{ $before }}) &&
- ({{ $after }}.exists(t, {{ include "fairgate.asks" (dict "root" . "spec" "dyn(t).?spec.orValue({})") }}) ||
-  {{ include "fairgate.stamps" $after }}.exists(s, s != '') || {{ include "fairgate.stampsBefore" . }}.size() > 0))
-{{- end }}
-
-{{/* Whether the caller may update the tenant above: CEL of an optional name. */}}
+{{/* Whether the caller may update the parent tenant. Argument: CEL of an optional name. */}}
 {{- define "fairgate.mayUpdate" -}}
 ({{ . }}.orValue('') == '' ? authorizer.group('fairgate.io').resource('tenants').check('update').allowed() :
  authorizer.group('fairgate.io').resource('tenants').name({{ . }}.orValue('')).check('update').allowed())
 {{- end }}
 
-{{/* Whether a change of a Tenant, its users aside, is made by who may update what is above it. */}}
+{{/* Whether the caller may change a Tenant, except its users: the caller may update its parent. */}}
 {{- define "fairgate.governs" -}}
 {{- $kept := include "fairgate.kept" (dict "keys" "k != 'users'" "before" "dyn(oldObject.spec)" "after" "dyn(object.spec)") -}}
 (request.operation == 'CREATE' ? {{ include "fairgate.mayUpdate" "object.spec.?parent" }} :
@@ -262,20 +276,20 @@ before and after. (dict "root" $ "before" .. "after" ..)
  ({{ include "fairgate.mayUpdate" "oldObject.spec.?parent" }} && {{ include "fairgate.mayUpdate" "object.spec.?parent" }}))
 {{- end }}
 
-{{/* Whether the weights of a tenant's users are changed by who may. */}}
+{{/* Whether the weights of a tenant's users are unchanged, or the caller may change them. */}}
 {{- define "fairgate.weighsUsers" -}}
 (request.operation != 'UPDATE' ||
  dyn(object.spec).?users.orValue([]) == dyn(oldObject.spec).?users.orValue([]) ||
  authorizer.group('fairgate.io').resource('tenants').subresource('users').name(oldObject.metadata.name).check('update').allowed())
 {{- end }}
 
-{{/* Whether the stamps on a resource of ours, which name who changed it, are as they were. */}}
+{{/* Whether the annotations that record the last change of a Fairgate resource are unchanged. */}}
 {{- define "fairgate.keepsAuthor" -}}
 (object.metadata.?annotations[?'fairgate.io/changed-by'] == oldObject.metadata.?annotations[?'fairgate.io/changed-by'] &&
  object.metadata.?annotations[?'fairgate.io/changed'] == oldObject.metadata.?annotations[?'fairgate.io/changed'])
 {{- end }}
 
-{{/* Whether they name nobody, the caller, or whom they named before; Fairgate's API names others. */}}
+{{/* Whether they are absent, name the caller, or are unchanged. Fairgate's API may name other users. */}}
 {{- define "fairgate.authorIsTrue" -}}
 ((!('fairgate.io/changed-by' in object.metadata.?annotations.orValue({})) && !('fairgate.io/changed' in object.metadata.?annotations.orValue({}))) ||
  object.metadata.?annotations[?'fairgate.io/changed-by'].orValue('') == request.userInfo.username ||

@@ -1,7 +1,7 @@
 {{/*
-What the webhook processes keep in force, and may write: the names of all objects of one kind in the
-ConfigMap fairgate-enforcement, as JSON: (dict "root" $ "kind" "ValidatingAdmissionPolicy"). With
-them the name under which documents are tried, which no object has.
+Names of the objects of one kind that the webhook processes keep in force and may write, as in the
+ConfigMap fairgate-enforcement, as JSON: (dict "root" $ "kind" "ValidatingAdmissionPolicy"). Includes
+the name that is used for dry runs of documents, which no object has.
 */}}
 {{- define "fairgate.enforcement.names" -}}
 {{- $names := list "fairgate-normal-form" -}}

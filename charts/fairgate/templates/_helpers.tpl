@@ -15,20 +15,25 @@ app.kubernetes.io/component: {{ .component }}
 {{- end }}
 
 {{- define "fairgate.image" -}}
-{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{- $repository := required "image.repository is empty. No image of Fairgate is published: build one by `make image` in the source, push it to a registry that your nodes can reach, and set image.repository=REGISTRY/fairgate." .Values.image.repository -}}
+{{- if .Values.image.digest -}}
+{{ $repository }}@{{ .Values.image.digest }}
+{{- else -}}
+{{ $repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{- end -}}
 {{- end }}
 
-{{/* What differs between clusters in the rules, as the programs read it. */}}
+{{/* Parameters of the admission rules, as the processes read them. */}}
 {{- define "fairgate.rules" -}}
-{{ dict "controllers" .Values.controllerUsers "schedulers" .Values.schedulers.names "phase_writers" .Values.phaseWriters "variables" .Values.devices.variables "paths" .Values.devices.paths "refuse_privileged" .Values.devices.refusePrivileged "taints" .Values.devices.taints "refuse_preemption" .Values.preemption.twins | toJson }}
+{{ dict "controllers" (include "fairgate.controllerUsers" . | fromJsonArray) "schedulers" .Values.schedulers.names "phase_writers" .Values.phaseWriters "variables" .Values.devices.variables "paths" .Values.devices.paths "refuse_privileged" .Values.devices.refusePrivileged "taints" .Values.devices.taints "refuse_preemption" .Values.preemption.twins "refuse_other_namespaces" .Values.antiAffinity.refuseOtherNamespaces | toJson }}
 {{- end }}
 {{- define "fairgate.templateList" -}}
 {{- $all := list -}}
-{{- range .Values.podTemplates -}}{{- $all = append $all (printf "%s/%s=%s" .group .resource .path) -}}{{- end -}}
+{{- range include "fairgate.podTemplates" . | fromJsonArray -}}{{- $all = append $all (printf "%s/%s=%s" .group .resource .path) -}}{{- end -}}
 {{ join "," $all }}
 {{- end }}
 
-{{/* Device classes and what they count as. */}}
+{{/* Device classes and the resources that they count as. */}}
 {{- define "fairgate.deviceClasses" -}}
 {{- $pairs := list -}}
 {{- range $class, $resource := .Values.deviceClasses -}}
@@ -37,50 +42,50 @@ app.kubernetes.io/component: {{ .component }}
 {{ join "," $pairs }}
 {{- end }}
 
-{{/* Settings that all programs share, as environment variables. */}}
+{{/* Settings of all processes, as environment variables. */}}
 {{- define "fairgate.environment" -}}
 - name: FAIRGATE_NAMESPACE
   valueFrom: {fieldRef: {fieldPath: metadata.namespace}}
 - name: FAIRGATE_CLUSTER
   value: {{ .Values.cluster | quote }}
 - name: FAIRGATE_MANAGED_RESOURCES
-  value: {{ join "," .Values.managedResources | quote }}
+  value: {{ include "fairgate.managedResources" . | fromJsonArray | join "," | quote }}
 - name: FAIRGATE_DEVICE_CLASSES
   value: {{ include "fairgate.deviceClasses" . | quote }}
 - name: FAIRGATE_EXEMPT_NAMESPACES
-  value: {{ join "," .Values.exemptNamespaces | quote }}
+  value: {{ include "fairgate.exemptNamespaces" . | fromJsonArray | join "," | quote }}
 - name: FAIRGATE_RULES
   value: {{ include "fairgate.rules" . | quote }}
 - name: FAIRGATE_TEMPLATES
   value: {{ include "fairgate.templateList" . | quote }}
-- name: FAIRGATE_OPS_LISTEN
-  value: "0.0.0.0:8080"
+- name: FAIRGATE_METRICS_PUBLIC
+  value: {{ .Values.metrics.public | quote }}
 - name: FAIRGATE_LOG_LEVEL
   value: {{ .Values.logLevel | quote }}
 - name: FAIRGATE_DRAIN_SECONDS
   value: {{ .Values.webhook.drainSeconds | quote }}
 {{- end }}
 
-{{/* At which port the API server reaches the REST API behind it; empty: it does not. */}}
+{{/* Port at which the API server reaches the aggregated REST API; empty if it is off. */}}
 {{- define "fairgate.aggregatedPort" -}}
 {{- if .Values.api.aggregated -}}
 {{- if .Values.external.webhookUrl -}}
 {{- if .Values.external.aggregatedPort }}{{ .Values.external.aggregatedPort }}{{ end -}}
-{{- else if .Values.api.replicas }}8445{{ end -}}
+{{- else if .Values.api.replicas }}{{ .Values.api.aggregatedPort | default 8445 }}{{ end -}}
 {{- end -}}
 {{- end }}
 
-{{/* The names of the Services, which the one certificate of webhook and API must carry. */}}
+{{/* DNS names of the Services and further names, for the shared certificate of webhook and API. */}}
 {{- define "fairgate.tlsNames" -}}
 {{- $names := list -}}
 {{- range list "fairgate-webhook" "fairgate-api" -}}
 {{- $host := printf "%s.%s.svc" . $.Release.Namespace -}}
 {{- $names = concat $names (list $host (printf "%s.cluster.local" $host)) -}}
 {{- end -}}
-{{ join "," $names }}
+{{ concat $names (.Values.tls.extraNames | default list) | uniq | join "," }}
 {{- end }}
 
-{{/* The Secret whose files are served with; empty: Fairgate keeps one of its own. */}}
+{{/* The Secret of the serving certificate; empty if Fairgate issues its own. */}}
 {{- define "fairgate.tlsSecret" -}}
 {{- if .Values.certManager.enabled }}fairgate-cert-manager{{ else }}{{ .Values.tls.existingSecret }}{{ end -}}
 {{- end }}
@@ -94,7 +99,7 @@ app.kubernetes.io/component: {{ .component }}
 {{- if and (eq .component "webhook") (or $ca.existingConfigMap $ca.existingSecret) }}yes{{ end -}}
 {{- end }}
 
-{{/* TLS settings of one component that serves: (dict "root" $ "component" "webhook"). */}}
+{{/* TLS settings of one serving component: (dict "root" $ "component" "webhook"). */}}
 {{- define "fairgate.tlsEnvironment" -}}
 - {name: FAIRGATE_TLS_NAMES, value: {{ include "fairgate.tlsNames" .root | quote }}}
 - {name: FAIRGATE_TLS_DAYS, value: {{ .root.Values.tls.days | quote }}}
@@ -109,7 +114,7 @@ app.kubernetes.io/component: {{ .component }}
 {{- end }}
 {{- end }}
 
-{{/* The mounts and volumes these files come from; empty if there are none. */}}
+{{/* The mounts and volumes of these files; empty if not needed. */}}
 {{- define "fairgate.tlsMounts" -}}
 {{- if include "fairgate.tlsSecret" .root }}
 - {name: tls, mountPath: /run/fairgate/tls, readOnly: true}
@@ -121,7 +126,7 @@ app.kubernetes.io/component: {{ .component }}
 
 {{- define "fairgate.tlsVolumes" -}}
 {{- with include "fairgate.tlsSecret" .root }}
-# Read by nobody but Fairgate: by its group, fsGroup, as the owner of such files is root.
+# Readable only by Fairgate, through its fsGroup, because the owner of such files is root.
 - name: tls
   secret: {secretName: {{ . }}, defaultMode: 0400}
 {{- end }}
@@ -131,7 +136,7 @@ app.kubernetes.io/component: {{ .component }}
   {{- if $ca.existingConfigMap }}
   configMap: {name: {{ $ca.existingConfigMap }}, defaultMode: 0400}
   {{- else }}
-  # Without the key that may lie next to it: only who signs needs that.
+  # Mounts only the certificate, not a private key in the same Secret.
   secret:
     secretName: {{ $ca.existingSecret }}
     defaultMode: 0400
@@ -140,16 +145,7 @@ app.kubernetes.io/component: {{ .component }}
 {{- end }}
 {{- end }}
 
-{{- define "fairgate.redis" -}}
-- name: FAIRGATE_REDIS_URL
-{{- if .Values.redis.existingSecret }}
-  valueFrom: {secretKeyRef: {name: {{ .Values.redis.existingSecret }}, key: {{ .Values.redis.secretKey }}}}
-{{- else }}
-  value: {{ .Values.redis.url | quote }}
-{{- end }}
-{{- end }}
-
-{{/* Files that the URL of Redis may name. */}}
+{{/* Files that the Redis URL may name. */}}
 {{- define "fairgate.redisMounts" -}}
 {{- if .Values.redis.filesSecret }}
 - {name: redis, mountPath: /run/fairgate/redis, readOnly: true}
@@ -163,7 +159,7 @@ app.kubernetes.io/component: {{ .component }}
 {{- end }}
 {{- end }}
 
-{{/* The folder that the audit chain is also written to, if there is one. */}}
+{{/* The folder for the copy of the audit chain, if configured. */}}
 {{- define "fairgate.auditMounts" -}}
 {{- if .Values.audit.existingClaim }}
 - {name: audit, mountPath: /var/lib/fairgate/audit}
@@ -177,49 +173,7 @@ app.kubernetes.io/component: {{ .component }}
 {{- end }}
 {{- end }}
 
-{{/* What every pod of Fairgate has in common, but its containers. */}}
-{{- define "fairgate.pod" -}}
-securityContext:
-  runAsNonRoot: true
-  runAsUser: 65532
-  runAsGroup: 65532
-  fsGroup: 65532
-  seccompProfile: {type: RuntimeDefault}
-priorityClassName: {{ .Values.priorityClassName }}
-{{- with .Values.imagePullSecrets }}
-imagePullSecrets: {{ toYaml . | nindent 2 }}
-{{- end }}
-{{- with .Values.nodeSelector }}
-nodeSelector: {{ toYaml . | nindent 2 }}
-{{- end }}
-{{- with .Values.tolerations }}
-tolerations: {{ toYaml . | nindent 2 }}
-{{- end }}
-{{- end }}
-
-{{- define "fairgate.container" -}}
-image: {{ include "fairgate.image" . }}
-imagePullPolicy: {{ .Values.image.pullPolicy }}
-securityContext:
-  allowPrivilegeEscalation: false
-  readOnlyRootFilesystem: true
-  capabilities: {drop: [ALL]}
-# A process waits here for an API server that does not answer yet.
-startupProbe:
-  httpGet: {path: /livez, port: ops}
-  periodSeconds: 1
-  failureThreshold: 60
-livenessProbe:
-  httpGet: {path: /livez, port: ops}
-  periodSeconds: 10
-  timeoutSeconds: 3
-readinessProbe:
-  httpGet: {path: /readyz, port: ops}
-  periodSeconds: 2
-  timeoutSeconds: 2
-{{- end }}
-
-{{/* Schema of status.conditions, as the API conventions write it. */}}
+{{/* Schema of status.conditions, as in the Kubernetes API conventions. */}}
 {{- define "fairgate.conditions" -}}
 type: array
 maxItems: 16
@@ -237,7 +191,7 @@ items:
     observedGeneration: {type: integer, format: int64}
 {{- end }}
 
-{{/* Schema of a weight: a decimal of 0 or more. A rule, not a pattern: its message is for people. */}}
+{{/* Schema of a weight: a decimal of 0 or more. A rule instead of a pattern, for a readable message. */}}
 {{- define "fairgate.decimal" -}}
 type: string
 maxLength: 16
@@ -281,8 +235,8 @@ x-kubernetes-validations:
 {{- end }}
 
 {{/*
-Whether the API server can count with quantities in these schemas. Before 1.34 it takes every
-quantity for a string of three megabytes, and refuses the rules as too costly.
+Whether the API server supports quantities in the rules of these schemas. Before 1.34 it estimates
+every quantity as a string of three megabytes, and refuses the rules as too costly.
 */}}
 {{- define "fairgate.countsQuantities" -}}
 {{- if semverCompare ">=1.34-0" .Capabilities.KubeVersion.Version }}yes{{ end -}}

@@ -1,6 +1,6 @@
 {{/*
-The first layer: policies that the API server judges by itself, whether Fairgate runs or not.
-What they have in common with the webhooks is in _cel.tpl.
+The first layer of enforcement: admission policies that the API server evaluates itself, even while
+Fairgate is down. _cel.tpl has the expressions that they share with the webhooks.
 */}}
 {{- define "fairgate.policies" -}}
 {{- if and .Values.policies.enabled (semverCompare ">=1.30-0" .Capabilities.KubeVersion.Version) }}
@@ -19,6 +19,9 @@ spec:
     - name: isOurs
       expression: |-
         {{- include "fairgate.concerns" (dict "root" . "pod" "object") | nindent 8 }} && !{{ include "fairgate.isMirror" . | replace "\n" " " }}
+    - name: excess
+      expression: |-
+        {{- include "fairgate.excess" (dict "root" . "pod" "object") | nindent 8 }}
   validations:
     - expression: "!variables.isOurs || object.spec.?nodeName.orValue('') == ''"
       message: {{ include "fairgate.say.nodeName" . }}
@@ -41,11 +44,18 @@ spec:
       message: {{ include "fairgate.say.preemption" . }}
       reason: Forbidden
     {{- end }}
-    # Whoever it is, and whatever it asks for.
+    - expression: "!variables.isOurs || variables.excess == ''"
+      messageExpression: variables.excess
+      reason: Forbidden
+    # The next two rules apply to every pod.
     - expression: |-
         !{{ include "fairgate.reachesDevices" . | replace "\n" " " }}
       messageExpression: |-
         {{- include "fairgate.say.devices" . | nindent 8 }}
+      reason: Forbidden
+    - expression: |-
+        !{{ include "fairgate.keepsOthersOff" . | replace "\n" " " }}
+      message: {{ include "fairgate.say.distance" . }}
       reason: Forbidden
 ---
 apiVersion: admissionregistration.k8s.io/v1
@@ -71,6 +81,9 @@ spec:
     - name: touchesDevices
       expression: |-
         {{- include "fairgate.touchesDevices" . | nindent 8 }}
+    - name: excess
+      expression: |-
+        {{- include "fairgate.excess" (dict "root" . "pod" "object") | nindent 8 }}
   validations:
     - expression: |-
         !variables.isOurs || !({{ include "fairgate.isHeld" "oldObject" | replace "\n" " " }}) || {{ include "fairgate.isHeld" "object" | replace "\n" " " }} || variables.mayRelease
@@ -83,6 +96,11 @@ spec:
     - expression: |-
         !variables.isOurs || {{ include "fairgate.phaseIsKnown" . | replace "\n" " " }}
       message: {{ include "fairgate.say.phase" . }}
+      reason: Forbidden
+    # A release may add entries. Other changes of a pod that was already too large are allowed.
+    - expression: |-
+        !variables.isOurs || variables.excess == '' || variables.mayRelease || {{ include "fairgate.isTooLarge" (dict "root" . "pod" "oldObject") }}
+      messageExpression: variables.excess
       reason: Forbidden
     - expression: |-
         !variables.touchesDevices || !{{ include "fairgate.reachesDevices" . | replace "\n" " " }}
@@ -105,6 +123,64 @@ spec:
       messageExpression: {{ include "fairgate.say.bind" . }}
       reason: Forbidden
 ---
+# Only changes of resource claims evaluate this policy.
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicy
+metadata:
+  name: fairgate-claims
+  labels: {{- $labels }}
+spec:
+  failurePolicy: Fail
+  matchConstraints:
+    resourceRules:
+      - {apiGroups: [resource.k8s.io], apiVersions: ["*"], resources: [resourceclaims], operations: [CREATE, UPDATE], scope: Namespaced}
+  validations:
+    - expression: |-
+        {{ include "fairgate.keepsClaim" . | replace "\n" " " }} || {{ include "fairgate.may" "release" | replace "\n" " " }}
+      message: {{ include "fairgate.say.claim" . }}
+      reason: Forbidden
+    - expression: |-
+        {{- include "fairgate.claimOwnerIsTrue" . | nindent 8 }}
+      message: {{ include "fairgate.say.claimOwner" . }}
+      reason: Forbidden
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicy
+metadata:
+  name: fairgate-delete
+  labels: {{- $labels }}
+spec:
+  failurePolicy: Fail
+  matchConstraints:
+    resourceRules:
+      - {apiGroups: [""], apiVersions: [v1], resources: [pods], operations: [DELETE], scope: Namespaced}
+  # Most deletions do not match.
+  matchConditions:
+    - name: has-grace-period-0
+      expression: {{ include "fairgate.isForcedDelete" . }}
+  validations:
+    - expression: |-
+        {{ include "fairgate.mayVanish" . | replace "\n" " " }} || {{ include "fairgate.confirmsEnd" . }}
+      message: {{ include "fairgate.say.forced" . }}
+      reason: Forbidden
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicy
+metadata:
+  name: fairgate-evict
+  labels: {{- $labels }}
+spec:
+  failurePolicy: Fail
+  matchConstraints:
+    resourceRules:
+      - {apiGroups: [""], apiVersions: [v1], resources: [pods/eviction], operations: [CREATE], scope: Namespaced}
+  validations:
+    # The rules of an eviction cannot read its pod.
+    - expression: |-
+        !({{ include "fairgate.isForcedEviction" . }}) || {{ include "fairgate.confirmsEnds" . }}
+      message: {{ include "fairgate.say.forced" . }}
+      reason: Forbidden
+---
 apiVersion: admissionregistration.k8s.io/v1
 kind: ValidatingAdmissionPolicy
 metadata:
@@ -113,14 +189,14 @@ metadata:
 spec:
   failurePolicy: Fail
   matchConstraints:
-    resourceRules: {{- include "fairgate.templateRules" . | nindent 6 }}
+    resourceRules: {{- include "fairgate.templateRules" (dict "root" .) | nindent 6 }}
   variables:
     - name: stamps
       expression: |-
         {{- include "fairgate.stamps" (include "fairgate.templates" (dict "root" . "of" "object")) | nindent 8 }}
     - name: before
       expression: |-
-        {{- include "fairgate.stampsBefore" . | nindent 8 }}
+        {{- include "fairgate.stampsBefore" (dict "root" .) | nindent 8 }}
   validations:
     - expression: |-
         {{- include "fairgate.stampsAreTrue" (dict "root" . "before" "variables.before" "after" "variables.stamps") | nindent 8 }}
@@ -162,7 +238,7 @@ spec:
         {{- include "fairgate.authorIsTrue" . | nindent 8 }}
       message: {{ include "fairgate.say.author" . }}
       reason: Forbidden
-{{- range list "create" "update" "bind" "templates" "tenants" "authors" }}
+{{- range list "create" "update" "bind" "delete" "evict" "claims" "templates" "tenants" "authors" }}
 ---
 apiVersion: admissionregistration.k8s.io/v1
 kind: ValidatingAdmissionPolicyBinding
@@ -178,13 +254,13 @@ spec:
       matchExpressions:
         - key: kubernetes.io/metadata.name
           operator: NotIn
-          values: {{- toYaml $.Values.exemptNamespaces | nindent 12 }}
+          values: {{- include "fairgate.exemptNamespaces" $ | fromJsonArray | toYaml | nindent 12 }}
   {{- end }}
 {{- end }}
 {{- end }}
 {{- end }}
 
-{{/* What refusals say. The same sentences are in app/core/admission/guard.py. */}}
+{{/* Messages of refusals. app/core/admission/validation.py has the same sentences. */}}
 {{- define "fairgate.say.nodeName" -}}
 "Fairgate: spec.nodeName binds this pod past the queue; remove it, or use spec.nodeSelector to choose nodes."
 {{- end }}
@@ -212,6 +288,15 @@ spec:
 {{- define "fairgate.say.bind" -}}
 "'Fairgate: ' + request.userInfo.username + ' may not bind pods here; only accounts with the verb bind on podgates.fairgate.io may.'"
 {{- end }}
+{{- define "fairgate.say.forced" -}}
+"Fairgate: a bound pod is not deleted or evicted with a grace period of 0: its devices would count as free while its processes may still run; use --grace-period=1, which its node confirms."
+{{- end }}
+{{- define "fairgate.say.claim" -}}
+"Fairgate: a pod was released for this resource claim, so the finalizer fairgate.io/claim-in-use stays until the pod ends; delete the pod to free the claim."
+{{- end }}
+{{- define "fairgate.say.claimOwner" -}}
+"Fairgate: only Kubernetes says which pod a resource claim was generated for; leave out the controller owner and the annotations that begin with resource.kubernetes.io/."
+{{- end }}
 {{- define "fairgate.say.devices" -}}
 {{ include "fairgate.namesDevices" . | replace "\n" " " }} ? {{ include "fairgate.say.variable" . }} :
 {{ include "fairgate.mountsDevices" . }} ? {{ include "fairgate.say.path" . }} :
@@ -228,6 +313,9 @@ spec:
 {{- end }}
 {{- define "fairgate.say.toleration" -}}
 "Fairgate: a pod that asks for no device may not tolerate {{ join ", " .Values.devices.taints }}, which keeps nodes with devices free; remove the toleration."
+{{- end }}
+{{- define "fairgate.say.distance" -}}
+"Fairgate: a required podAntiAffinity may not select pods of other namespaces, or labels that begin with fairgate.io/. Remove those parts, use a preferred term, or ask a cluster admin to list this namespace in exemptNamespaces."
 {{- end }}
 {{- define "fairgate.say.template" -}}
 "Fairgate: the annotation fairgate.io/submitter of a pod template is written by Fairgate, once; leave it as it was, or out."

@@ -1,6 +1,6 @@
 {{/*
-What holds pods, and the second layer of what the policies say. No caBundle here: the webhook
-process writes it, so that an upgrade of the chart never takes it away.
+The webhooks: they hold pods, and are the second layer of enforcement after the policies. The webhook
+process writes the caBundle. It is not set here, so that an upgrade of the chart does not remove it.
 */}}
 {{- define "fairgate.enforcement.webhooks" -}}
 apiVersion: admissionregistration.k8s.io/v1
@@ -8,20 +8,23 @@ kind: MutatingWebhookConfiguration
 metadata:
   name: fairgate
   labels: {{- include "fairgate.labels" . | nindent 4 }}
+  # Otherwise AKS adds a namespaceSelector of its own, by which namespaces could leave the webhooks
+  # out, and the watchdog removes it again and again. exemptNamespaces has kube-system.
+  annotations: {admissions.enforcer/disabled: "true"}
 webhooks:
   - name: hold.fairgate.io
     {{- include "fairgate.webhook" (dict "root" . "path" "/admit") | nindent 4 }}
-    # Another webhook may add the GPU after we have looked.
+    # Another webhook may add the GPU after this one was called.
     reinvocationPolicy: IfNeeded
     rules:
       - {apiGroups: [""], apiVersions: [v1], resources: [pods], operations: [CREATE], scope: Namespaced}
-    # Pods without a managed resource never reach us.
+    # Pods without a managed resource never reach the webhook.
     matchConditions:
       - name: asks-for-managed-resource
         expression: |-
           {{- include "fairgate.asks" (dict "root" . "spec" "object.spec") | nindent 10 }}
-  # kubectl apply of the same manifest names the pod's original PriorityClass again, which the API
-  # server would refuse. Asked only then; without an answer that is what it does.
+  # kubectl apply of the same manifest names the original PriorityClass of the pod again, which the
+  # API server would refuse. Called only then. If there is no answer, the API server refuses it.
   - name: keep-priority.fairgate.io
     {{- include "fairgate.webhook" (dict "root" . "path" "/admit" "failurePolicy" "Ignore") | nindent 4 }}
     rules:
@@ -36,16 +39,29 @@ webhooks:
   - name: stamp.fairgate.io
     {{- include "fairgate.webhook" (dict "root" . "path" "/stamp") | nindent 4 }}
     reinvocationPolicy: IfNeeded
-    rules: {{- include "fairgate.templateRules" . | nindent 6 }}
+    rules: {{- include "fairgate.templateRules" (dict "root" . "only" "specs") | nindent 6 }}
     matchConditions:
-      - name: is-made-by-no-controller
+      - name: is-not-left-to-its-controller
         expression: |-
-          !({{ include "fairgate.isController" . | replace "\n" " " }})
+          !{{ include "fairgate.isLeftToController" (dict "root" . "only" "specs") | replace "\n" " " }}
       - name: asks-for-managed-resource
         expression: |-
           {{- include "fairgate.isToBeStamped" . | nindent 10 }}
-  # The API server tells a watcher what changed, and not who changed it: the name is written on it.
-  # Without an answer the change goes on, unsigned, and counts as made by nobody known.
+  # Kinds whose requests are at no known place are stamped whether they request devices or not. If
+  # there is no answer, the object is accepted without a stamp, so that Fairgate delays no other work.
+  - name: stamp-annotations.fairgate.io
+    {{- include "fairgate.webhook" (dict "root" . "path" "/stamp" "failurePolicy" "Ignore") | nindent 4 }}
+    reinvocationPolicy: IfNeeded
+    rules: {{- include "fairgate.templateRules" (dict "root" . "only" "annotations") | trim | nindent 6 }}
+    matchConditions:
+      - name: is-not-left-to-its-controller
+        expression: |-
+          !{{ include "fairgate.isLeftToController" (dict "root" . "only" "annotations") | replace "\n" " " }}
+      - name: is-new-or-lost-its-stamp
+        expression: |-
+          {{- include "fairgate.isToBeAnnotated" . | nindent 10 }}
+  # A watch does not contain the user that made a change, so the name is written on the object. If
+  # there is no answer, the change is accepted without a name, and its author is unknown.
   - name: sign.fairgate.io
     {{- include "fairgate.webhook" (dict "root" . "path" "/sign" "everywhere" true "failurePolicy" "Ignore") | nindent 4 }}
     reinvocationPolicy: IfNeeded
@@ -68,26 +84,29 @@ webhooks:
         expression: >-
           request.userInfo.username != 'system:serviceaccount:{{ .Release.Namespace }}:fairgate-controller'
 ---
-# Asked only where a policy would refuse, so that releases and the work of nodes go on without us.
+# Called only if a policy would refuse, so that releases and updates by nodes do not depend on it.
 apiVersion: admissionregistration.k8s.io/v1
 kind: ValidatingWebhookConfiguration
 metadata:
   name: fairgate
   labels: {{- include "fairgate.labels" . | nindent 4 }}
+  annotations: {admissions.enforcer/disabled: "true"}
 webhooks:
   - name: create.fairgate.io
     {{- include "fairgate.webhook" (dict "root" . "path" "/validate") | nindent 4 }}
     rules:
       - {apiGroups: [""], apiVersions: [v1], resources: [pods], operations: [CREATE], scope: Namespaced}
     matchConditions:
-      - name: lacks-gate-or-stamps-or-reaches-devices
+      - name: lacks-gate-or-stamps-or-reaches-devices-or-others
         expression: |-
           !(({{ include "fairgate.isHeld" "object" | replace "\n" " " }} && object.spec.?nodeName.orValue('') == '' &&
           {{ include "fairgate.usualScheduler" . | replace "\n" " " }} && {{ include "fairgate.evictsNobody" . }} &&
           {{ include "fairgate.isStamped" . | replace "\n" " " }}) ||
           !{{ include "fairgate.concerns" (dict "root" . "pod" "object") | replace "\n" " " }} ||
           {{ include "fairgate.isMirror" . | replace "\n" " " }}) ||
-          {{ include "fairgate.reachesDevices" . | replace "\n" " " }}
+          ({{ include "fairgate.isHeld" "object" | replace "\n" " " }} && {{ include "fairgate.isTooLarge" (dict "root" . "pod" "object") }}) ||
+          {{ include "fairgate.reachesDevices" . | replace "\n" " " }} ||
+          {{ include "fairgate.keepsOthersOff" . | replace "\n" " " }}
   - name: update.fairgate.io
     {{- include "fairgate.webhook" (dict "root" . "path" "/validate") | nindent 4 }}
     rules:
@@ -100,7 +119,7 @@ webhooks:
       - name: changes-what-is-ours-or-reaches-devices
         expression: |-
           ({{ include "fairgate.concerns" (dict "root" . "pod" "oldObject") | replace "\n" " " }} &&
-          ((!{{ include "fairgate.keepsPlace" . | replace "\n" " " }} && !{{ include "fairgate.may" "release" | replace "\n" " " }}) ||
+          (((!{{ include "fairgate.keepsPlace" . | replace "\n" " " }} || {{ include "fairgate.isTooLarge" (dict "root" . "pod" "object") }}) && !{{ include "fairgate.may" "release" | replace "\n" " " }}) ||
           !{{ include "fairgate.phaseIsKnown" . | replace "\n" " " }})) ||
           ({{ include "fairgate.touchesDevices" . | replace "\n" " " }} && {{ include "fairgate.reachesDevices" . | replace "\n" " " }})
   - name: bind.fairgate.io
@@ -111,13 +130,42 @@ webhooks:
       - name: may-not-bind
         expression: |-
           !{{ include "fairgate.mayBind" . }}
+  - name: delete.fairgate.io
+    {{- include "fairgate.webhook" (dict "root" . "path" "/validate") | nindent 4 }}
+    rules:
+      - {apiGroups: [""], apiVersions: [v1], resources: [pods], operations: [DELETE], scope: Namespaced}
+    matchConditions:
+      - name: has-grace-period-0
+        expression: {{ include "fairgate.isForcedDelete" . }}
+      - name: may-not-vanish
+        expression: |-
+          !({{ include "fairgate.mayVanish" . | replace "\n" " " }} || {{ include "fairgate.confirmsEnd" . }})
+  - name: evict.fairgate.io
+    {{- include "fairgate.webhook" (dict "root" . "path" "/validate") | nindent 4 }}
+    rules:
+      - {apiGroups: [""], apiVersions: [v1], resources: [pods/eviction], operations: [CREATE], scope: Namespaced}
+    matchConditions:
+      - name: has-grace-period-0
+        expression: {{ include "fairgate.isForcedEviction" . }}
+      - name: confirms-no-end
+        expression: |-
+          !{{ include "fairgate.confirmsEnds" . }}
+  - name: claims.fairgate.io
+    {{- include "fairgate.webhook" (dict "root" . "path" "/validate") | nindent 4 }}
+    rules:
+      - {apiGroups: [resource.k8s.io], apiVersions: ["*"], resources: [resourceclaims], operations: [CREATE, UPDATE], scope: Namespaced}
+    matchConditions:
+      - name: frees-a-claim-in-use-or-forges-its-owner
+        expression: |-
+          (!{{ include "fairgate.keepsClaim" . | replace "\n" " " }} && !{{ include "fairgate.may" "release" | replace "\n" " " }}) ||
+          !{{ include "fairgate.claimOwnerIsTrue" . | replace "\n" " " }}
   - name: templates.fairgate.io
     {{- include "fairgate.webhook" (dict "root" . "path" "/validate") | nindent 4 }}
-    rules: {{- include "fairgate.templateRules" . | nindent 6 }}
+    rules: {{- include "fairgate.templateRules" (dict "root" .) | nindent 6 }}
     matchConditions:
       - name: claims-to-be-another
         expression: |-
-          !{{ include "fairgate.stampsAreTrue" (dict "root" . "before" (include "fairgate.stampsBefore" .) "after" (include "fairgate.stamps" (include "fairgate.templates" (dict "root" . "of" "object")))) | replace "\n" " " }}
+          !{{ include "fairgate.stampsAreTrue" (dict "root" . "before" (include "fairgate.stampsBefore" (dict "root" .)) "after" (include "fairgate.stamps" (include "fairgate.templates" (dict "root" . "of" "object")))) | replace "\n" " " }}
   - name: tenants.fairgate.io
     {{- include "fairgate.webhook" (dict "root" . "path" "/validate" "everywhere" true) | nindent 4 }}
     rules:
@@ -126,7 +174,7 @@ webhooks:
       - name: exceeds-the-rights-of-the-caller
         expression: |-
           !{{ include "fairgate.governs" . | replace "\n" " " }}
-  # Apart, because one condition may ask the authorizer about two rights and not three.
+  # A separate webhook, because one condition may query the authorizer for at most two rights.
   - name: users.fairgate.io
     {{- include "fairgate.webhook" (dict "root" . "path" "/validate" "everywhere" true) | nindent 4 }}
     rules:
@@ -137,10 +185,10 @@ webhooks:
           !{{ include "fairgate.weighsUsers" . | replace "\n" " " }} && {{ include "fairgate.governs" . | replace "\n" " " }}
 {{- end }}
 
-{{/* What all webhooks have in common: (dict "root" $ "path" "/admit" "everywhere" false "failurePolicy" "Fail"). */}}
+{{/* Common fields of all webhooks: (dict "root" $ "path" "/admit" "everywhere" false "failurePolicy" "Fail"). */}}
 {{- define "fairgate.webhook" -}}
 admissionReviewVersions: [v1]
-# What could not be judged does not happen: nothing passes unheld.
+# A request that could not be checked is refused, so that no pod bypasses the gate.
 failurePolicy: {{ .failurePolicy | default "Fail" }}
 matchPolicy: Equivalent
 sideEffects: None
@@ -152,11 +200,11 @@ clientConfig:
   service: {name: fairgate-webhook, namespace: {{ .root.Release.Namespace }}, path: {{ .path }}, port: 443}
   {{- end }}
 {{- if not .everywhere }}
-# Only by this label, which nobody can forge; never by labels that users set.
+# Selects only by this label, which users cannot forge, and never by labels that users can set.
 namespaceSelector:
   matchExpressions:
     - key: kubernetes.io/metadata.name
       operator: NotIn
-      values: {{- toYaml .root.Values.exemptNamespaces | nindent 8 }}
+      values: {{- include "fairgate.exemptNamespaces" .root | fromJsonArray | toYaml | nindent 8 }}
 {{- end }}
 {{- end }}

@@ -1,4 +1,4 @@
-"""The attacks run mode by mode, each on a cluster of its own; the table is written at the end."""
+"""Runs the attacks mode by mode, each on its own cluster, and writes the table at the end."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from app.dev.tools import Tools
-from tests.e2e.attacks.ground import MODES, Ground
-from tests.e2e.attacks.ground import ground as entered
+from app.devcluster.binaries import Tools
+from tests.e2e.attacks.attack_cluster import MODES, Ground
+from tests.e2e.attacks.attack_cluster import ground as entered
 from tests.e2e.attacks.outcomes import Outcomes
-from tests.e2e.stage import Stage
+from tests.support.cluster_driver import Stage
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let all tests of a mode follow each other, those too that run in some modes only."""
+    """Group all tests of a mode, including those that run only in some modes."""
     places = [place for place, item in enumerate(items) if _mode(item) is not None]
     in_order = sorted((items[place] for place in places), key=lambda item: MODES.index(_mode(item)))
     for place, item in zip(places, in_order, strict=True):
@@ -31,14 +31,14 @@ def _mode(item: pytest.Item) -> Any:
 
 @pytest.fixture(scope="session", params=MODES)
 def ground(request: pytest.FixtureRequest, cluster_tools: Tools) -> Iterator[Ground]:
-    """A cluster in one mode. Every test runs in all of them, unless it says otherwise."""
+    """A cluster in one mode. Tests run in every mode unless `only` restricts them."""
     with entered(request.param) as place:
         yield place
 
 
 @pytest.fixture(scope="session")
 def outcomes() -> Iterator[Outcomes]:
-    """Where every attack tells what became of it."""
+    """Collects the outcome of every attack."""
     found = Outcomes()
     yield found
     if found.is_whole:
@@ -47,7 +47,7 @@ def outcomes() -> Iterator[Outcomes]:
 
 @pytest.fixture
 def stage(ground: Ground, tmp_path: Path) -> Iterator[Stage]:
-    """What one test puts into that cluster, and takes out of it again."""
+    """Objects that one test creates in the cluster and removes at its end."""
     stage = Stage(ground.cluster, folder=tmp_path)
     try:
         yield stage

@@ -1,4 +1,4 @@
-"""What became of each attack in each mode, and the table of it in docs/security.md."""
+"""Records the outcome of each attack in each mode, and writes the table in docs/security.md."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 PAGE = Path(__file__).parents[3] / "docs" / "security.md"
 BEGIN, END = "<!-- attacks: begin -->", "<!-- attacks: end -->"
 TABLE_MODES = ("everything", "policies", "webhook")
-ROWS = range(1, 32)
+ROWS = range(1, 37)
 NOT_ITS_LAYER = "not its layer"
 
 _NAMES = re.compile(r'"[a-z]+-\d+"')
@@ -18,10 +18,10 @@ _ADDRESS = re.compile(r": failed to call webhook: .*")
 
 @dataclass(frozen=True)
 class Outcome:
-    """One attack in one mode: who stopped it, and what whoever tried it saw.
+    """One attack in one mode: the layer that stopped it, and the answer that the attacker saw.
 
-    `layer`: one or more of K P W R D T X, "outage", or NOT_ITS_LAYER where the layers of this mode
-    cannot see it.
+    `layer` is one or more of K P W R D T X, "outage", or NOT_ITS_LAYER if no layer of this mode can
+    detect the attack.
     """
 
     row: int
@@ -32,13 +32,13 @@ class Outcome:
 
 
 class Outcomes:
-    """Collects outcomes; a row may be told of in several parts."""
+    """Collects outcomes. A row of the table may consist of several outcomes."""
 
     def __init__(self) -> None:
         self._found: dict[tuple[int, str], list[Outcome]] = {}
 
     def __call__(self, row: int, mode: str, attack: str, layer: str, saw: str) -> None:
-        """Record what was seen. `saw`: a short quotation of the answer, or of what happened."""
+        """Record an outcome. `saw` is a short quotation of the answer, or the observed effect."""
         outcome = Outcome(row, mode, attack, layer, _essence(" ".join(saw.split())))
         self._found.setdefault((row, mode), []).append(outcome)
 
@@ -48,14 +48,14 @@ class Outcomes:
         return all((row, mode) in self._found for row in ROWS for mode in TABLE_MODES)
 
     def write(self) -> None:
-        """Put the table into the page, between its two marks."""
+        """Write the table into the page, between its two markers."""
         text = PAGE.read_text()
         before, _, rest = text.partition(BEGIN)
         _, _, after = rest.partition(END)
         PAGE.write_text(f"{before}{BEGIN}\n{self.table()}{END}{after}")
 
     def table(self) -> str:
-        """Return the table in Markdown: a line a row, a column a mode."""
+        """Return the table in Markdown: one line per row, one column per mode."""
         lines = ["| # | attack | " + " | ".join(TABLE_MODES) + " | what was seen |"]
         lines.append("|---|---|" + "---|" * (len(TABLE_MODES) + 1))
         for row in ROWS:
@@ -70,7 +70,7 @@ class Outcomes:
 
 
 def _essence(saw: str) -> str:
-    """Return what Fairgate says in an answer, else the answer; without what differs every time."""
+    """Return Fairgate's message in an answer, or else the answer, without its variable parts."""
     _, found, sentence = saw.partition("Fairgate: ")
     return _NAMES.sub('"..."', found + sentence if found else _ADDRESS.sub("", saw))
 

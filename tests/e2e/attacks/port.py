@@ -1,4 +1,4 @@
-"""The webhook's own port, as a stranger reaches it past the API server."""
+"""The webhook's own port, reached directly and not through the API server."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from tests.e2e.attacks.ground import RED, Ground, body
+from tests.e2e.attacks.attack_cluster import RED, Ground, body
 
 JSON = {"content-type": "application/json"}
 SECONDS = 20.0
 
 
 class Port:
-    """Where the webhook listens. `stolen`: with the API server's own client certificate."""
+    """The address of the webhook. `stolen` has the API server's own client certificate."""
 
     def __init__(self, ground: Ground) -> None:
         details, pki = ground.cluster.details(), ground.cluster.folder / "pki"
@@ -31,7 +31,7 @@ class Port:
         self.bare = self.context()
 
     def context(self, own: Path | None = None) -> ssl.SSLContext:
-        """Return a context that trusts the webhook, with a certificate of one's own or none."""
+        """Return a TLS context that trusts the webhook, with this client certificate if given."""
         context = ssl.create_default_context(cafile=self._ca)
         if own is not None:
             context.load_cert_chain(own.with_suffix(".crt"), own.with_suffix(".key"))
@@ -39,7 +39,7 @@ class Port:
 
     @contextmanager
     def connected(self, context: ssl.SSLContext) -> Iterator[http.client.HTTPSConnection]:
-        """Keep one connection for several posts."""
+        """Use one connection for several posts."""
         connection = http.client.HTTPSConnection(
             self.host, self.port, timeout=SECONDS, context=context
         )
@@ -56,7 +56,7 @@ class Port:
         headers: Mapping[str, str] = JSON,
         method: str = "POST",
     ) -> tuple[int, bytes]:
-        """Post, on a connection of its own. Raises OSError where nobody answers."""
+        """Post on a new connection. Raises OSError if the port does not answer."""
         with self.connected(context) as connection:
             connection.request(method, at, data, dict(headers))
             answer = connection.getresponse()
@@ -64,7 +64,7 @@ class Port:
 
     @contextmanager
     def crowded(self, mute: int, bare: int, slow: int) -> Iterator[None]:
-        """Hold connections open: who never shakes hands, who has no certificate, who dawdles."""
+        """Keep connections open: without handshake, without certificate, or with half a request."""
         with ExitStack() as stack:
             for _ in range(mute):
                 stack.enter_context(self._reach())
@@ -90,7 +90,7 @@ HALF_A_BODY = (
 
 
 def review(item: Any = None, **changed: Any) -> dict[str, Any]:
-    """Return a review as the API server sends it, of a pod of Mallory's."""
+    """Return an admission review of a pod of Mallory, as the API server sends it."""
     request = {
         "uid": "705ab4f5-6393-11e8-b7cc-42010a800002",
         "kind": {"group": "", "version": "v1", "kind": "Pod"},
@@ -108,5 +108,5 @@ def review(item: Any = None, **changed: Any) -> dict[str, Any]:
 
 
 def written(document: object) -> bytes:
-    """Return JSON. NaN and half surrogate pairs are written as Python writes them."""
+    """Return JSON. NaN and lone surrogates are written as Python writes them."""
     return json.dumps(document).encode()

@@ -1,4 +1,4 @@
-"""The REST API, as somebody with a token asks it."""
+"""Requests to the REST API with a token."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import ssl
 import urllib.request
 from urllib.error import HTTPError
 
-from tests.e2e.attacks.ground import Ground
-from tests.people import Person
+from tests.e2e.attacks.attack_cluster import Ground
+from tests.support.personas import Person
 
 
 def asked(ground: Ground, method: str, at: str, token: str, sent: object = None) -> tuple[int, str]:
-    """Ask; return the status and the body. An empty token is not sent."""
+    """Send a request; return the status and the body. An empty token is not sent."""
     details = ground.cluster.details()
     data = None if sent is None else json.dumps(sent).encode()
     headers = {"Content-Type": "application/json"}
@@ -29,7 +29,7 @@ def asked(ground: Ground, method: str, at: str, token: str, sent: object = None)
 
 
 def token_of(who: Person, namespace: str, **spec: object) -> str:
-    """Return a token for REST, made by somebody who may edit the namespace."""
+    """Return a token for the REST API, created by a user that may edit the namespace."""
     spec = {"audiences": ["fairgate"], "expirationSeconds": 600, **spec}
     at = f"/api/v1/namespaces/{namespace}/serviceaccounts/default/token"
     return str(who.call("POST", at, {"spec": spec})["status"]["token"])

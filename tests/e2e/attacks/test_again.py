@@ -1,13 +1,13 @@
-"""Row 12: a release meant for one pod, used by another."""
+"""Row 12: a release meant for one pod, used by another pod."""
 
 from __future__ import annotations
 
-from app.core.admission import guard
-from app.core.admission.gate import release_labels, release_patch
+from app.core.admission import validation
 from app.core.effects import Intend, PodRef, Release
-from app.core.model import HELD, Millis, PoolName, TenantName, Uid, UserName
-from tests.e2e.attacks.ground import (
-    GATE,
+from app.core.model import Millis, PoolName, TenantName, Uid, UserName
+from app.core.release_patch import release_labels, release_patch
+from app.core.well_known import HELD
+from tests.e2e.attacks.attack_cluster import (
     OWN_GATE,
     RED,
     TOO_MANY,
@@ -17,10 +17,10 @@ from tests.e2e.attacks.ground import (
     layer_of,
     path,
 )
-from tests.e2e.attacks.means import answer, ready, remove, submit, with_token, without
+from tests.e2e.attacks.attack_helpers import answer, ready, remove, submit, with_token, without
 from tests.e2e.attacks.outcomes import Outcomes
-from tests.e2e.stage import RELEASE, gates, stamp, until
-from tests.people import Refused
+from tests.support.cluster_driver import GATE, RELEASE, gates, stamp, until
+from tests.support.personas import Refused
 
 ROUNDS = 10
 
@@ -46,7 +46,7 @@ def test_12_a_release_decided_for_one_pod_opens_no_other_of_its_name(
 ) -> None:
     name = ground.held()
     uid = ground.pod(name)["metadata"]["uid"]
-    if ground.mode == "killed":  # none is made anew: another one stands for it
+    if ground.mode == "killed":  # pods cannot be created: use another pod
         name = ground.held()
     else:
         remove(ground, name)
@@ -57,7 +57,7 @@ def test_12_a_release_decided_for_one_pod_opens_no_other_of_its_name(
     assert (said.status, layer_of(said.message)) == (422, "K")
     assert ground.is_held(name)
     assert stamp(ground.pod(name)) == HELD
-    # Nothing but the uid stood in its way.
+    # Only the uid stopped the patch.
     mine = late(name, ground.pod(name)["metadata"]["uid"])
     assert gates(leader.call("PATCH", path(RED, name) + "?dryRun=All", mine, "json")) == []
     outcomes(12, ground.mode, "recreated before the patch comes", "D", f"422 {said.message}")
@@ -77,7 +77,7 @@ def test_12_what_is_recreated_while_its_release_is_decided_waits(
     witness = ground.name("witness")
     submit(ground, body(witness))
     until("who came later is released", lambda: not ground.is_held(witness))
-    # A node that was about to end a small one ends by name what has taken its place.
+    # A node that was about to end a small pod ends the pod that now has its name.
     there = [name for name in names if ground.exists(name)]
     assert there
     for name in there:
@@ -90,7 +90,7 @@ def test_12_what_is_recreated_while_its_release_is_decided_waits(
 
 
 def _recreate(ground: Ground, name: str, reads: int) -> None:
-    """Let a small pod be released, and put a large one of its name in its place meanwhile."""
+    """Let a small pod be released, and replace it by a large pod of the same name meanwhile."""
     mallory, at = ground.mallory, path(RED, name)
     small = submit(ground, body(name, schedulingGates=[{"name": OWN_GATE}, {"name": GATE}]))
     assert mallory.refused("PATCH", at, without(OWN_GATE, gates(small)), "json") is None
@@ -114,7 +114,7 @@ def test_12_a_copied_release_releases_nothing(ground: Ground, outcomes: Outcomes
     match ground.mode:
         case "policies":
             assert layer_of(said.message) == "P"
-            assert guard.UNSTAMPED in said.message
+            assert validation.UNSTAMPED in said.message
         case "killed":
             assert layer_of(said.message) == "outage"
         case _:

@@ -1,4 +1,4 @@
-"""Row 15: asking for GPUs so that they are not counted, or not all of them."""
+"""Row 15: requests for GPUs in forms that might not be counted, or only in part."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ from collections.abc import Callable
 
 import pytest
 
-from app.core.admission import guard
-from tests.e2e.attacks.ground import GATE, GPU, RED, Ground, Object, body, layer_of, path
-from tests.e2e.attacks.means import answer, remove, submit, told
+from app.core.admission import validation
+from tests.e2e.attacks.attack_cluster import RED, Ground, Object, body, layer_of, path
+from tests.e2e.attacks.attack_helpers import answer, remove, submit, told
 from tests.e2e.attacks.outcomes import Outcomes
-from tests.e2e.stage import gates, until
-from tests.people import Refused
+from tests.support.cluster_driver import GATE, GPU, gates, until
+from tests.support.personas import Refused
 
-MANY = 1000
+MANY = 100
+"""The highest number of containers that Fairgate accepts."""
 
 
 def asks(amount: object, name: str = "c", resource: str = GPU, **more: object) -> Object:
@@ -39,14 +40,14 @@ WAYS: dict[str, tuple[int, list[Object], list[Object]]] = {
     "as 15000m": (15, [asks("15000m")], []),
     "as 1.6e1": (16, [asks("1.6e1")], []),
     "as 0.017k": (17, [asks("0.017k")], []),
-    "in a thousand containers": (MANY, spread(1, MANY), []),
-    "in the last of a thousand": (
+    "in a hundred containers": (MANY, spread(1, MANY), []),
+    "in the last of a hundred": (
         18,
         [*(plain(f"p{number}") for number in range(MANY - 1)), asks(18)],
         [],
     ),
 }
-"""How it is asked: what it counts as, the containers, the init containers. No node has so much."""
+"""Form of the request: expected count, containers, init containers. No node has this many GPUs."""
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -59,7 +60,7 @@ def test_15_every_gpu_is_counted_however_it_is_asked_for(
     said = answer(ground.mallory, "POST", path(RED), bare)
     if isinstance(said, Refused):
         assert layer_of(said.message) == {"policies": "P", "killed": "outage"}[ground.mode]
-        assert ground.mode == "killed" or guard.UNGATED in said.message
+        assert ground.mode == "killed" or validation.UNGATED in said.message
         assert not ground.exists(name)
         outcomes(
             15,
@@ -86,7 +87,7 @@ def test_15_every_managed_name_is_held(ground: Ground, outcomes: Outcomes, resou
     said = answer(ground.mallory, "POST", path(RED), bare)
     if isinstance(said, Refused):
         assert layer_of(said.message) == {"policies": "P", "killed": "outage"}[ground.mode]
-        assert ground.mode == "killed" or guard.UNGATED in said.message
+        assert ground.mode == "killed" or validation.UNGATED in said.message
         assert not ground.exists(name)
         return
     assert gates(said) == [GATE]
@@ -136,7 +137,7 @@ def test_15_what_kubernetes_does_not_hand_out_it_refuses(
     name, layer = ground.name("unreal"), "K"
     made = body(name, 0)
     write(made)
-    # A name that is none of ours, and a place where there is no device, are not asked about.
+    # The webhook does not receive pods with only an unmanaged name or devices at pod level.
     if ground.mode == "killed" and write not in (prefixed, pod_level):
         layer, sentence = "outage", "failed calling webhook"
     elif write is negative and ground.mode in ("everything", "webhook"):
@@ -153,7 +154,7 @@ def test_15_what_kubernetes_does_not_hand_out_it_refuses(
 def test_15_no_node_offers_a_name_that_is_not_managed(
     ground: Ground, outcomes: Outcomes, resource: str
 ) -> None:
-    """Nothing holds it, in no mode, and it gets nothing: Kubernetes compares names as they are."""
+    """Such a pod is held in no mode and stays unscheduled: Kubernetes compares names exactly."""
     name = ground.name("misspelt")
     made = body(name, 0, containers=[asks(1, resource=resource)])
     assert ground.mallory.refused("POST", path(RED), made) is None
@@ -165,6 +166,6 @@ def test_15_no_node_offers_a_name_that_is_not_managed(
 
 
 def scheduled(ground: Ground, name: str) -> str:
-    """Return what the scheduler says of a pod."""
+    """Return the message of the PodScheduled condition."""
     conditions = ground.pod(name)["status"].get("conditions", ())
     return " ".join(c.get("message", "") for c in conditions if c["type"] == "PodScheduled")

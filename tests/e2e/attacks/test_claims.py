@@ -1,28 +1,28 @@
-"""Row 16: devices by resource claims, which a pod's own resources do not show."""
+"""Row 16: devices requested by resource claims, which the pod's own resources do not show."""
 
 from __future__ import annotations
 
 import pytest
 
-from app.core.admission import guard
-from tests.e2e.attacks.ground import GATE, GPU, RED, Ground, Object, body, layer_of, path
-from tests.e2e.attacks.means import answer, remove, submit, told
+from app.core.admission import validation
+from tests.e2e.attacks.attack_cluster import RED, Ground, Object, body, layer_of, path
+from tests.e2e.attacks.attack_helpers import answer, remove, submit, told
 from tests.e2e.attacks.outcomes import Outcomes
-from tests.e2e.stage import gates, until
-from tests.people import Refused
+from tests.support.cluster_driver import GATE, GPU, gates, until
+from tests.support.personas import Refused
 
 RESOURCES = "/apis/resource.k8s.io/v1"
 CLAIMS = f"{RESOURCES}/namespaces/{RED}/resourceclaims"
 TEMPLATES = f"{RESOURCES}/namespaces/{RED}/resourceclaimtemplates"
 NAMED, MAPPED = "gpu.nvidia.com", "h100.example.com"
-"""Classes that count as GPUs: by Fairgate's settings, and by what the class itself says."""
+"""Classes that count as GPUs: one by Fairgate's settings, one by the DeviceClass itself."""
 
 BY_NAME = "deviceclass.resource.kubernetes.io/"
 
 
 @pytest.fixture(scope="module", autouse=True)
 def classes(ground: Ground) -> None:
-    """The cluster has both classes."""
+    """Both classes exist in the cluster."""
     kind = {"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass"}
     for name, more in ((NAMED, {}), (MAPPED, {"extendedResourceName": GPU})):
         made = {**kind, "metadata": {"name": name}, "spec": more}
@@ -45,7 +45,7 @@ def template(name: str, request: Object) -> Object:
 
 
 def using(name: str, **source: str) -> Object:
-    """Return a pod that asks for nothing but a claim."""
+    """Return a pod that requests only a resource claim."""
     made = body(name, 0, resourceClaims=[{"name": "d", **source}])
     made["spec"]["containers"][0]["resources"] = {"claims": [{"name": "d"}]}
     return made
@@ -68,17 +68,17 @@ REQUESTS = {
     "the cheapest first": (12, whichever(1, 12)),
     "by a class that is mapped": (13, exactly(13, MAPPED)),
 }
-"""How devices are asked for, and as how many GPUs that counts. No node has so many."""
+"""The form of a device request, and the number of GPUs charged. No node has this many."""
 
 
 def is_held(ground: Ground, outcomes: Outcomes, pod: Object, attack: str) -> bool:
-    """Create a pod that hides what it asks for; tell whether it is stored, and held."""
+    """Create a pod with a hidden request; return whether it is stored and held."""
     name = pod["metadata"]["name"]
     said = answer(ground.mallory, "POST", path(RED), pod)
     if isinstance(said, Refused):
         layer = {"policies": "P", "killed": "outage"}[ground.mode]
         assert layer_of(said.message) == layer
-        assert layer == "outage" or guard.UNGATED in said.message
+        assert layer == "outage" or validation.UNGATED in said.message
         assert not ground.exists(name)
         outcomes(16, ground.mode, attack, layer, said.message)
         if ground.mode == "killed":
@@ -172,7 +172,7 @@ def test_16_no_tenant_asks_as_admin(ground: Ground, outcomes: Outcomes) -> None:
 
 
 def test_16_no_tenant_makes_a_device_class(ground: Ground, outcomes: Outcomes) -> None:
-    """By a class that nobody mapped, its devices would be free."""
+    """The devices of a DeviceClass without a mapping would not be charged."""
     kind = {"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass"}
     made = {**kind, "metadata": {"name": "mine"}, "spec": {}}
     for who in (ground.mallory, ground.chief):

@@ -1,4 +1,4 @@
-"""Rows 29 to 31: the doors besides the API server, and what is read afterwards."""
+"""Rows 29 to 31: endpoints other than the API server, and the audit chain afterwards."""
 
 from __future__ import annotations
 
@@ -15,20 +15,16 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from app.core.effects import Enqueue, PodRef
 from app.core.model import TenantName, Uid, UserName
-from app.dev.processes import Processes
-from app.dev.redis_server import start_redis
+from app.devcluster.processes import Processes
+from app.devcluster.redis_server import start_redis
 from app.store.connection import Server
-from app.store.writer import RedisStore
-from tests.e2e.attacks.ground import (
-    RED,
-    Ground,
-    path,
-)
+from app.store.leader_store import RedisStore
+from tests.e2e.attacks.attack_cluster import RED, Ground, path
+from tests.e2e.attacks.attack_namespaces import only, yard
 from tests.e2e.attacks.outcomes import Outcomes
 from tests.e2e.attacks.rest import asked, token_of
-from tests.e2e.attacks.yard import only, yard
-from tests.e2e.auditing import anchor, audit
-from tests.e2e.stage import GATE, Object, Stage, gates, until
+from tests.support.audit_checks import anchor, audit
+from tests.support.cluster_driver import GATE, Object, Stage, gates, until
 
 ANCHOR = "/api/v1/namespaces/fairgate-system/configmaps/fairgate-audit"
 
@@ -36,7 +32,7 @@ ANCHOR = "/api/v1/namespaces/fairgate-system/configmaps/fairgate-audit"
 
 
 def forged(token: str, key_pem: bytes, **claims: object) -> str:
-    """Return the token with other claims, signed by a key."""
+    """Return the token with other claims, signed with a key."""
     head, middle, _ = token.split(".")
     payload = json.loads(base64.urlsafe_b64decode(middle + "==")) | claims
     begin = f"{head}.{_web64(json.dumps(payload).encode())}"
@@ -63,7 +59,7 @@ def test_29_only_a_true_token_for_fairgate_is_heard(
         "nonsense": "nonsense",
         "no token": "",
     }
-    # The forger's tool works: what it signs rightly is heard.
+    # The signing helper works: a correctly signed token is accepted.
     assert asked(ground, "GET", "/v1/tenants", forged(good, signing.read_bytes()))[0] == 403
     for what, token in strangers.items():
         code, answer = asked(ground, "GET", "/v1/tenants", token)
@@ -118,7 +114,7 @@ SUBMITTER = "fairgate.io/submitter"
 WRITES = "return redis.call('HSET', KEYS[1], 'epoch', ARGV[1])"
 ACL = "on >{} resetkeys ~fairgate:* resetchannels -@all +@read +@write +@scripting +@connection"
 ACL_LESS = "-@dangerous +info"
-"""What Fairgate needs of Redis: its own keys, its scripts, and INFO."""
+"""Rights that Fairgate needs in Redis: its own keys, its scripts, and INFO."""
 
 
 def test_30_an_emptied_or_falsified_redis_costs_a_pause_only(
@@ -152,7 +148,7 @@ def held(ground: Ground) -> dict[str, Object]:
 
 
 def waiting(server: redis.Redis, queue: str) -> int:
-    """Return how many pods wait in a queue, as Redis has it now."""
+    """Return the number of waiting pods in a queue, as stored in Redis."""
     generation = server.hget(STATE, "generation")
     if not isinstance(generation, bytes):
         return 0
@@ -164,7 +160,7 @@ def waiting(server: redis.Redis, queue: str) -> int:
 async def test_30_whoever_has_no_password_gets_nothing_from_redis(
     ground: Ground, outcomes: Outcomes, tmp_path: Path
 ) -> None:
-    """Of a Redis that is run as it should be: see docs."""
+    """The Redis is configured as docs/security.md requires."""
     processes = Processes(tmp_path)
     try:
         url = start_redis(tmp_path, processes, durable=False)
@@ -173,11 +169,12 @@ async def test_30_whoever_has_no_password_gets_nothing_from_redis(
                 "ACL", "SETUSER", "fairgate", *ACL.format("secret").split(), *ACL_LESS.split()
             )
             owner.execute_command("ACL", "SETUSER", "default", "off")
-        said = tried(url, "FLUSHALL", "CONFIG GET *", "EVAL return\t1 0", "PING")
+        where = url.rpartition("@")[2]
+        said = tried(f"redis://{where}", "FLUSHALL", "CONFIG GET *", "EVAL return\t1 0", "PING")
         assert set(said) == {"Authentication required."}
-        known = url.replace("redis://", "redis://fairgate:wrong@")
+        known = f"redis://fairgate:wrong@{where}"
         assert "invalid username-password" in tried(known, "PING")[0]
-        known = url.replace("redis://", "redis://fairgate:secret@")
+        known = f"redis://fairgate:secret@{where}"
         commands = (
             "FLUSHALL",
             "CONFIG SET dir /",
@@ -201,7 +198,7 @@ async def test_30_whoever_has_no_password_gets_nothing_from_redis(
 
 
 def tried(url: str, *commands: str) -> list[str]:
-    """Return with what words a Redis refuses commands; it refuses all of them."""
+    """Return the error messages of commands that Redis refuses. Every command must be refused."""
     said = []
     with redis.Redis.from_url(url, protocol=2) as server:
         for command in commands:
@@ -225,7 +222,7 @@ def test_31_a_chain_that_was_cut_or_edited_does_not_verify(
         return int(json.loads(head.read_text())["data"]["number"])
 
     def is_whole() -> bool:
-        """Tell whether the chain holds the signed head, whatever befell Redis before."""
+        """Return whether the chain contains the signed head, after any loss in Redis."""
         head.write_text(anchor(ground.cluster))
         told[:] = map(json.loads, audit(ground.cluster, "export").stdout.splitlines())
         return any(entry.get("number") == anchored() for entry in told)

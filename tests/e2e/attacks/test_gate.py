@@ -1,11 +1,12 @@
-"""Rows 1 and 2: the gate is taken off a held pod, in every way there is to write a pod."""
+"""Rows 1 and 2: removing the gate of a held pod, with every kind of write to a pod."""
 
 from __future__ import annotations
 
 import copy
 
-from tests.e2e.attacks.ground import GATE, OPEN, RED, Ground, layer_of, path
+from tests.e2e.attacks.attack_cluster import OPEN, RED, Ground, layer_of, path
 from tests.e2e.attacks.outcomes import Outcomes
+from tests.support.cluster_driver import GATE
 
 PATCHES = {
     "json": [OPEN],

@@ -1,4 +1,4 @@
-"""Rows 17 to 21: what a pod tries once it is held or released, and devices past the request."""
+"""Rows 17 to 21: attacks of a held or released pod, and devices beyond the request."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from app.core.admission import guard
-from tests.e2e.attacks.ground import GPU, RED, TOO_MANY, Ground, body, layer_of, path
+from app.core.admission import validation
+from tests.e2e.attacks.attack_cluster import RED, TOO_MANY, Ground, body, layer_of, path
+from tests.e2e.attacks.attack_namespaces import FIRST, armed, late_webhook, yard
 from tests.e2e.attacks.outcomes import NOT_ITS_LAYER, Outcomes
-from tests.e2e.attacks.yard import FIRST, armed, late_webhook, yard
-from tests.e2e.stage import Object, Stage, released_in_order, until
-from tests.e2e.test_life import NOWHERE
-from tests.e2e.test_shares import policy
+from tests.support.cluster_driver import GPU, Object, Stage, released_in_order, until
+from tests.support.shares import policy
+from tests.support.unschedulable import NOWHERE
 
-VARIABLE = guard.VARIABLE.format("NVIDIA_VISIBLE_DEVICES, AMD_VISIBLE_DEVICES")
-TOLERATION = guard.TOLERATION.format("nvidia.com/gpu, amd.com/gpu")
+VARIABLE = validation.VARIABLE.format("NVIDIA_VISIBLE_DEVICES, AMD_VISIBLE_DEVICES")
+TOLERATION = validation.TOLERATION.format("nvidia.com/gpu, amd.com/gpu")
 DEVICES = {"limits": {GPU: "2"}, "requests": {GPU: "2"}}
 EVERY_DEVICE = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]
 PRIVILEGE = {"privileged": True}
@@ -43,7 +43,7 @@ def test_17_a_released_pod_grows_no_devices(
             "ephemeralcontainers",
             joined(securityContext=PRIVILEGE),
             FIRST[ground.mode],
-            guard.PRIVILEGED,
+            validation.PRIVILEGED,
         ),
     )
     for sub, patch, layer, words in tries:
@@ -68,7 +68,7 @@ def test_17_a_gpu_that_a_later_webhook_adds_is_seen(
         until("it is called", lambda: ground.mallory.refused("POST", dry, item) is not None)
         said = ground.mallory.refused("POST", path(RED), item)
     assert said is not None
-    assert guard.UNGATED in said
+    assert validation.UNGATED in said
     assert layer_of(said) == FIRST[ground.mode]
     assert not ground.exists(item["metadata"]["name"])
     outcomes(17, ground.mode, "a webhook after ours adds a GPU", layer_of(said), said)
@@ -81,7 +81,7 @@ def with_volume(item: Object, at: str) -> Object:
 
 
 def reaching(name: str, how: str) -> Object:
-    """Return a pod that asks for no GPU, and reaches for one all the same."""
+    """Return a pod that requests no GPU and tries to reach one."""
     item = body(name, 0)
     container = item["spec"]["containers"][0]
     match how:
@@ -98,8 +98,8 @@ def reaching(name: str, how: str) -> Object:
 
 REACHES = {
     "variable": (VARIABLE, "NVIDIA_VISIBLE_DEVICES=all"),
-    "path": (guard.PATH, "mount /dev/nvidia0"),
-    "privilege": (guard.PRIVILEGED, "a privileged container"),
+    "path": (validation.PATH, "mount /dev/nvidia0"),
+    "privilege": (validation.PRIVILEGED, "a privileged container"),
     "toleration": (TOLERATION, "tolerate the taint of GPU nodes"),
 }
 
@@ -119,7 +119,7 @@ def test_18_devices_are_not_reached_past_the_request(
 
 
 def unseen(name: str, how: str) -> Object:
-    """Return a pod that no layer of ours can tell from an honest one."""
+    """Return a pod that no layer of Fairgate can distinguish from a legitimate pod."""
     item = body(name, 0)
     match how:
         case "a variable from a ConfigMap":
@@ -179,7 +179,7 @@ def test_19_nobody_pretends_that_a_pod_is_finished(
     eve = armed(ground, stage, "pods/status")
     said = eve.refused("PATCH", status, ended())
     assert said is not None
-    assert guard.PHASE in said
+    assert validation.PHASE in said
     assert layer_of(said) == FIRST[ground.mode]
     assert ground.pod(name)["status"]["phase"] == "Running"
     outcomes(19, ground.mode, "the same, with the right to pods/status", layer_of(said), said)
@@ -202,13 +202,13 @@ def test_19_who_will_not_go_is_counted_until_gone(
     until("it runs", lambda: stage.running(ours.namespace) == ["stays"])
     ground.mallory.call("DELETE", path(ours.namespace, "stays"))
     until("it goes", lambda: "deletionTimestamp" in ground.pod("stays", ours.namespace)["metadata"])
-    # The leader hears of it later than of that.
+    # The leader receives the deletion after the creation of the witness.
     assert ours.make(body("witness")) is None
     until("both are counted", lambda: ours.used() == 2)
     outcomes(19, ground.mode, attack, "D", "counts as used until it is gone")
     free = {"metadata": {"finalizers": None}}
     ground.mallory.call("PATCH", path(ours.namespace, "stays"), free)
-    # No kubelet ends the grace here.
+    # No kubelet ends the grace period here.
     stage.delete(ours.namespace, "stays", "--ignore-not-found")
     until("one is counted", lambda: ours.used() == 1)
 
@@ -218,7 +218,7 @@ def test_20_a_pod_that_fits_nowhere_gives_its_place_back(
 ) -> None:
     attack = "be released, and fit no node on purpose"
     ours = yard(ground, stage)
-    policy(stage, schedulingTimeout="5s")
+    policy(stage, schedulingTimeout="5s", evictUnowned=True)
     said = ours.make(body("lost", 8, volumes=NOWHERE))
     if ground.mode == "killed":
         assert layer_of(said) == "outage"
@@ -233,7 +233,8 @@ def test_20_a_pod_that_fits_nowhere_gives_its_place_back(
     until("another runs", lambda: stage.running(ours.namespace) == ["honest"])
     assert released_in_order(ours.pods)[0] == "honest"
     until("its owner is told", lambda: ours.told("lost", "Reclaimed", "no node took it within 5 s"))
-    outcomes(20, ground.mode, attack, "D", "evicted after schedulingTimeout; its like must wait")
+    saw = "evicted after schedulingTimeout if a controller owns it, or with evictUnowned"
+    outcomes(20, ground.mode, attack, "D", f"{saw}; its like must wait")
 
 
 def test_21_a_gang_is_what_it_said_it_was(ground: Ground, outcomes: Outcomes) -> None:
@@ -242,7 +243,7 @@ def test_21_a_gang_is_what_it_said_it_was(ground: Ground, outcomes: Outcomes) ->
         note = {"metadata": {"annotations": {f"fairgate.io/{key}": "2"}}}
         said = ground.mallory.refused("PATCH", path(RED, name), note)
         assert said is not None
-        assert guard.STAMPS_KEPT in said
+        assert validation.STAMPS_KEPT in said
         assert layer_of(said) == FIRST[ground.mode]
     assert not any("gang" in key for key in ground.pod(name)["metadata"]["annotations"])
     outcomes(21, ground.mode, "join, leave or resize a gang later", layer_of(said), said or "")

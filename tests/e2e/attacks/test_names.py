@@ -1,4 +1,4 @@
-"""Rows 10 and 13: being counted as somebody else, or as nobody."""
+"""Rows 10 and 13: attempts to be charged as another tenant or user, or not at all."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from pathlib import Path
 
 import pytest
 
-from app.core.admission import guard
+from app.core.admission import validation
 from app.core.errors import ClusterError
-from app.dev.kubectl import Kubectl
-from tests.e2e.attacks.ground import (
-    GATE,
-    RED,
-    TOO_MANY,
-    Ground,
-    Object,
-    body,
-    layer_of,
-    path,
+from app.devcluster.kubectl import Kubectl
+from tests.e2e.attacks.attack_cluster import RED, TOO_MANY, Ground, Object, body, layer_of, path
+from tests.e2e.attacks.attack_helpers import (
+    CHANGED,
+    answer,
+    ready,
+    remove,
+    rule,
+    somebody,
+    told,
+    with_token,
 )
-from tests.e2e.attacks.means import CHANGED, answer, ready, remove, rule, somebody, told, with_token
 from tests.e2e.attacks.outcomes import NOT_ITS_LAYER, Outcomes
-from tests.e2e.stage import RELEASE, gates, until
-from tests.people import Person, Refused
+from tests.support.cluster_driver import GATE, RELEASE, gates, until
+from tests.support.personas import Person, Refused
 
 SUBMITTER = "fairgate.io/submitter"
 
@@ -44,7 +44,7 @@ CHANGES = (
 
 @pytest.fixture(scope="module")
 def clerk(ground: Ground) -> Person:
-    """Somebody who was given the right to write the status of pods."""
+    """A user with the right to write the status of pods."""
     return somebody(ground, "clerk", rule("patch update", "pods/status"))
 
 
@@ -56,7 +56,7 @@ def test_10_nobody_changes_what_a_pod_is_counted_by(ground: Ground, outcomes: Ou
                 said = who.refused("PATCH", path(RED, name), {"metadata": change})
                 assert said is not None, change
                 assert layer_of(said) == CHANGED[ground.mode]
-                assert guard.STAMPS_KEPT in said
+                assert validation.STAMPS_KEPT in said
         assert stamps(ground.pod(name)) == stamps(before)
     outcomes(10, ground.mode, "tenant, user, pool, gang of a pod", layer_of(said), said)
 
@@ -72,20 +72,20 @@ def test_10_nor_through_the_status(ground: Ground, outcomes: Outcomes, clerk: Pe
         by_right = clerk.refused("PATCH", path(RED, name, "status"), patch)
         assert by_right is not None, change
         assert layer_of(by_right) == CHANGED[ground.mode]
-        assert guard.STAMPS_KEPT in by_right
+        assert validation.STAMPS_KEPT in by_right
     assert stamps(ground.pod(name)) == stamps(before)
     outcomes(10, ground.mode, "through pods/status", "R", said)
     outcomes(10, ground.mode, "through pods/status, by right", layer_of(by_right), by_right)
 
 
 def stamps(pod: Object) -> Object:
-    """Return what Fairgate reads of a pod's labels and annotations."""
+    """Return the labels and annotations of a pod that Fairgate reads."""
     written = {**pod["metadata"].get("labels", {}), **pod["metadata"].get("annotations", {})}
     return {key: value for key, value in written.items() if key.startswith("fairgate.io/")}
 
 
 def test_10_labels_written_by_hand_count_for_nothing(ground: Ground, outcomes: Outcomes) -> None:
-    """With no webhook to overwrite them at create, they are shown; what counts is elsewhere."""
+    """If no webhook overwrites the labels at create, they are stored. Accounting ignores them."""
     name = ground.name("labelled")
     made = ground.stamped(body(name, TOO_MANY))
     made["metadata"]["labels"] |= {"fairgate.io/tenant": "ns.blue", "fairgate.io/user": "bob"}
@@ -100,11 +100,11 @@ def test_10_labels_written_by_hand_count_for_nothing(ground: Ground, outcomes: O
     remove(ground, name)
 
 
-# --- 13: another's name ---
+# --- 13: the name of another user ---
 
 
 def by(template_stamp: str = "", gpus: int = TOO_MANY) -> Object:
-    """Return a pod template that says whose it is, or does not."""
+    """Return a pod template, with or without a submitter stamp."""
     made: Object = {"metadata": {"labels": {"app": "x"}}, "spec": body("x", gpus)["spec"]}
     if template_stamp:
         made["metadata"]["annotations"] = {SUBMITTER: template_stamp}
@@ -129,17 +129,17 @@ REPLICA_SETS = f"/apis/apps/v1/namespaces/{RED}/replicasets"
 
 
 def owner(ground: Ground, user: str) -> str:
-    """Return whose stamp somebody must write himself, because no webhook does."""
+    """Return the stamp that the user must write by hand if no webhook writes it, else ""."""
     return user if ground.mode == "policies" else ""
 
 
 def stamp_in(found: Object) -> str:
-    """Return whose a stored object's template is."""
+    """Return the submitter in the pod template of a stored object."""
     return str(found["spec"]["template"]["metadata"].get("annotations", {}).get(SUBMITTER, ""))
 
 
 def submitter(pod: Object) -> tuple[str, str]:
-    """Return who a pod counts for: annotation and label."""
+    """Return the user that a pod is charged to: annotation and label."""
     about = pod["metadata"]
     return about["annotations"][SUBMITTER], about["labels"]["fairgate.io/user"]
 
@@ -156,7 +156,7 @@ def test_13_a_name_written_on_a_pod_counts_for_nothing(ground: Ground, outcomes:
     match said:
         case Refused():
             assert layer_of(said.message) == layer
-            assert layer == "outage" or guard.UNSTAMPED in said.message
+            assert layer == "outage" or validation.UNSTAMPED in said.message
             assert not ground.exists(name)
         case _:
             assert layer == "W"
@@ -177,7 +177,7 @@ def test_13_a_name_written_into_a_template_counts_for_nothing(
     match said:
         case Refused():
             assert layer_of(said.message) == layer
-            assert layer == "outage" or guard.TEMPLATE in said.message
+            assert layer == "outage" or validation.TEMPLATE in said.message
             assert ground.admin.refused("GET", f"{at}/{name}", None) is not None
         case _:
             assert layer == "W"
@@ -189,7 +189,7 @@ def test_13_a_name_written_into_a_template_counts_for_nothing(
 def test_13_a_template_does_not_change_hands(ground: Ground, outcomes: Outcomes) -> None:
     name = ground.name("kept")
     at = f"{DEPLOYMENTS}/{name}"
-    # Without a webhook in front of it only what asks for nothing can be made.
+    # If the webhook is down, only a Deployment without GPU requests can be created.
     empty = deployment(name, by(owner(ground, "mallory"), 0 if ground.mode == "killed" else 1))
     ground.mallory.call("POST", DEPLOYMENTS, empty)
     before = stamp_in(ground.admin.get(at))
@@ -202,11 +202,11 @@ def test_13_a_template_does_not_change_hands(ground: Ground, outcomes: Outcomes)
         elif who is ground.mallory:
             assert said is not None
             assert layer_of(said) == CHANGED[ground.mode]
-            assert guard.TEMPLATE in said
+            assert validation.TEMPLATE in said
             outcomes(13, ground.mode, "a template changes hands", layer_of(said), said)
         else:
             assert said is not None
-            assert guard.TEMPLATE in said
+            assert validation.TEMPLATE in said
     assert stamp_in(ground.admin.get(at)) == before
 
 
@@ -221,11 +221,13 @@ def test_13_a_pod_of_a_job_counts_for_whoever_made_the_job(
         return
     if (
         ground.mode == "policies"
-    ):  # the controller's pods are refused, as long as nothing holds them
+    ):  # policies refuse the controller's pods, because no webhook adds the gate
         events = f"/api/v1/namespaces/{RED}/events?fieldSelector=involvedObject.name={name}"
         until(
             "the controller was refused",
-            lambda: any(guard.UNGATED in e["message"] for e in ground.admin.get(events)["items"]),
+            lambda: any(
+                validation.UNGATED in e["message"] for e in ground.admin.get(events)["items"]
+            ),
         )
         assert pods_of(ground, name) == []
     else:
@@ -263,7 +265,7 @@ def test_13_a_pod_put_under_a_colleagues_owner_counts_for_its_maker(
     match answer(ground.mallory, "POST", path(RED), forged):
         case Refused() as refused:
             assert ground.mode == "policies"
-            assert guard.UNSTAMPED in refused.message
+            assert validation.UNSTAMPED in refused.message
         case second:
             assert ground.mode != "policies"
             assert submitter(second) == ("mallory", "mallory")
@@ -273,7 +275,7 @@ def test_13_a_pod_put_under_a_colleagues_owner_counts_for_its_maker(
 
 
 def replica_sets(ground: Ground, name: str) -> list[Object]:
-    """Return the references by which a pod says that a Deployment's ReplicaSet owns it."""
+    """Return the owner references of a pod of a Deployment's ReplicaSet."""
 
     def found() -> list[Object]:
         sets = ground.admin.get(REPLICA_SETS)["items"]
@@ -287,7 +289,7 @@ def replica_sets(ground: Ground, name: str) -> list[Object]:
 def test_13_who_may_edit_a_colleagues_object_makes_the_colleagues_pods(
     ground: Ground, outcomes: Outcomes
 ) -> None:
-    """Nothing of ours forbids it: RBAC says who may edit what. The work counts as its maker's."""
+    """RBAC controls edits of an object, not Fairgate. Its pods are charged to its creator."""
     name = ground.name("scaled")
     made = deployment(name, by(owner(ground, "chief")))
     said = answer(ground.chief, "POST", DEPLOYMENTS, made)
@@ -350,4 +352,4 @@ def test_13_a_shared_service_account_is_a_user_of_its_own(
 
 
 CONTROLLER = "system:serviceaccount:kube-system:job-controller"
-"""Whose pods' stamps are believed."""
+"""The controller that may create pods with the submitter of their template."""

@@ -1,4 +1,4 @@
-"""Rows 3, 6, 7, 11 and 12: getting to a node by another way than the queue."""
+"""Rows 3, 6, 7, 11 and 12: reaching a node without passing the queue."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from app.core.admission import guard
-from tests.e2e.attacks.ground import GATE, NODE, RED, Ground, Object, body, layer_of, path
-from tests.e2e.attacks.means import (
+from app.core.admission import validation
+from tests.e2e.attacks.attack_cluster import NODE, RED, Ground, Object, body, layer_of, path
+from tests.e2e.attacks.attack_helpers import (
     CHANGED,
     CREATED,
     STORED,
@@ -20,8 +20,8 @@ from tests.e2e.attacks.means import (
     submit,
 )
 from tests.e2e.attacks.outcomes import Outcomes
-from tests.e2e.stage import gates, stamp, until
-from tests.people import Person, Refused
+from tests.support.cluster_driver import GATE, gates, stamp, until
+from tests.support.personas import Person, Refused
 
 BINDING = rule("create", "pods/binding", "bindings")
 BIND = rule("bind", "podgates", group="fairgate.io")
@@ -31,10 +31,10 @@ MIRROR = {"kubernetes.io/config.mirror": "x"}
 
 @pytest.fixture(scope="module")
 def binder(ground: Ground) -> Person:
-    """Somebody who was given the right to bind pods, but not Fairgate's."""
+    """A user that may bind pods but has no Fairgate role."""
     who = somebody(ground, "binder", BINDING)
 
-    def refused() -> bool:  # an API server learns a moment later that a policy is gone
+    def refused() -> bool:  # an API server notices the removal of a policy a moment later
         answers = [said for _, said in binds(who, "nothing", NODE)]
         return all(layer_of(str(said)) == CHANGED[ground.mode] for said in answers)
 
@@ -44,12 +44,12 @@ def binder(ground: Ground) -> Person:
 
 @pytest.fixture(scope="module")
 def other(ground: Ground) -> Person:
-    """A second scheduler, with Fairgate's right too."""
+    """A second scheduler that has Fairgate's role."""
     return somebody(ground, OTHER, BINDING, BIND, namespace=None)
 
 
 def mirror(ground: Ground, name: str, node: str = NODE) -> Object:
-    """Return the mirror of a static pod with a GPU, as the kubelet of a node makes it."""
+    """Return the mirror pod of a static pod with a GPU, as a kubelet creates it."""
     about = ground.admin.get(f"/api/v1/nodes/{node}")["metadata"]
     owner = {"apiVersion": "v1", "kind": "Node", "name": node, "uid": about["uid"]}
     made = body(name, nodeName=node)
@@ -58,7 +58,7 @@ def mirror(ground: Ground, name: str, node: str = NODE) -> Object:
 
 
 def binds(who: Person, name: str, node: str) -> Iterator[tuple[str, object]]:
-    """Try to bind a pod of red, through both doors; return what each says."""
+    """Try to bind a pod of `red` through both endpoints; yield each answer."""
     target = {"kind": "Node", "name": node}
     binding = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": name}, "target": target}
     for door in (path(RED, name, "binding"), f"/api/v1/namespaces/{RED}/bindings"):
@@ -73,7 +73,7 @@ def test_03_nobody_chooses_a_node_past_the_queue(ground: Ground, outcomes: Outco
             said = who.refused("POST", path(RED), body(name, nodeName=node))
             assert said is not None
             assert layer_of(said) == layer
-            assert layer == "outage" or guard.NODE_NAME in said
+            assert layer == "outage" or validation.NODE_NAME in said
             assert not ground.exists(name)
     outcomes(3, ground.mode, "create with nodeName", layer, said)
 
@@ -82,11 +82,11 @@ def test_03_a_gate_does_not_buy_a_node(ground: Ground, outcomes: Outcomes) -> No
     name = ground.name("seated")
     said = ground.mallory.refused("POST", path(RED), ground.stamped(body(name, nodeName=NODE)))
     assert said is not None
-    # Without a webhook in front of it the API server finds the contradiction before any policy.
+    # Without the webhook the API server detects the contradiction before any policy runs.
     layer = CREATED[ground.mode] if ground.mode != "policies" else "K"
     assert layer_of(said) == layer
     sentence = {
-        "W": guard.NODE_NAME,
+        "W": validation.NODE_NAME,
         "K": "cannot be set until all schedulingGates have been cleared",
     }
     assert sentence.get(layer, "") in said
@@ -128,7 +128,7 @@ def test_06_the_right_to_bind_alone_binds_no_held_pod(
     for door, said in binds(binder, name, NODE):
         assert isinstance(said, Refused), door
         assert layer_of(said.message) == layer
-        assert guard.BIND.format("binder") in said.message
+        assert validation.BIND.format("binder") in said.message
     assert ground.is_held(name)
     assert "nodeName" not in ground.pod(name)["spec"]
     outcomes(6, ground.mode, "bind with RBAC's right to", layer, said.message)
@@ -148,7 +148,7 @@ def test_06_a_scheduler_binds_no_held_pod(ground: Ground, outcomes: Outcomes) ->
 def test_06_a_released_pod_is_bound_to_no_node_of_ones_choice(
     ground: Ground, outcomes: Outcomes, binder: Person
 ) -> None:
-    if ground.mode == "killed":  # nothing new comes
+    if ground.mode == "killed":  # no new pod arrives
         name = ground.released()
     else:
         name = ground.name("adrift")
@@ -159,7 +159,7 @@ def test_06_a_released_pod_is_bound_to_no_node_of_ones_choice(
     for door, said in binds(binder, name, "gpu-node-3"):
         assert isinstance(said, Refused), door
         assert layer_of(said.message) == CHANGED[ground.mode]
-        assert guard.BIND.format("binder") in said.message
+        assert validation.BIND.format("binder") in said.message
     assert ground.pod(name)["spec"].get("nodeName") == before
     remove(ground, name)
 
@@ -170,17 +170,17 @@ def test_07_another_scheduler_gets_no_managed_pod(ground: Ground, outcomes: Outc
     said = ground.mallory.refused("POST", path(RED), made)
     assert said is not None
     assert layer_of(said) == layer
-    assert layer == "outage" or guard.SCHEDULER.format(OTHER, "default-scheduler") in said
+    assert layer == "outage" or validation.SCHEDULER.format(OTHER, "default-scheduler") in said
     assert not ground.exists(name)
     outcomes(7, ground.mode, "another schedulerName", layer, said)
 
 
 def test_06_every_right_in_a_namespace_binds_nothing(ground: Ground) -> None:
-    """Such as a RoleBinding of cluster-admin gives: the verb counts only if held everywhere."""
+    """A RoleBinding of cluster-admin grants such rights. The verb must be granted cluster-wide."""
     wild = somebody(ground, "wild", BINDING, BIND)
     for door, said in binds(wild, ground.held(), NODE):
         assert isinstance(said, Refused), door
-        assert guard.BIND.format("wild") in said.message
+        assert validation.BIND.format("wild") in said.message
 
 
 def test_07_another_scheduler_binds_no_held_pod(
@@ -202,7 +202,7 @@ def test_11_nobody_but_a_node_mirrors_static_pods(ground: Ground, outcomes: Outc
         said = who.refused("POST", path(RED), mirror(ground, name))
         assert said is not None
         assert layer_of(said) == layer
-        assert layer == "outage" or guard.NODE_NAME in said
+        assert layer == "outage" or validation.NODE_NAME in said
     assert not ground.exists(name)
     outcomes(11, ground.mode, "a false mirror of a static pod", layer, said)
 
@@ -228,7 +228,7 @@ def test_11_no_owner_spares_a_pod_the_queue(ground: Ground, outcomes: Outcomes) 
     match ground.mode:
         case "policies":
             assert layer_of(said.message) == "P"
-            assert guard.UNGATED in said.message
+            assert validation.UNGATED in said.message
         case "killed":
             assert layer_of(said.message) == "outage"
         case _:
@@ -242,7 +242,7 @@ def test_11_no_owner_spares_a_pod_the_queue(ground: Ground, outcomes: Outcomes) 
 
 
 def daemon() -> Object:
-    """Return a DaemonSet that runs nowhere."""
+    """Return a DaemonSet that matches no node."""
     labels = {"app": "device-plugin"}
     spec = {"containers": [{"name": "c", "image": "i"}], "nodeSelector": {"place": "nowhere"}}
     return {

@@ -1,4 +1,4 @@
-"""Rows 25 and 26: the webhook's own port, and bodies, clients and pods that are odd."""
+"""Rows 25 and 26: the webhook's own port, and malformed bodies, clients and pods."""
 
 from __future__ import annotations
 
@@ -9,28 +9,19 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.attacks.ground import (
-    GATE,
-    GPU,
-    RED,
-    TOO_MANY,
-    Ground,
-    body,
-    layer_of,
-    path,
-)
+from tests.e2e.attacks.attack_cluster import RED, TOO_MANY, Ground, body, layer_of, path
+from tests.e2e.attacks.attack_namespaces import only, yard
 from tests.e2e.attacks.outcomes import NOT_ITS_LAYER, Outcomes
 from tests.e2e.attacks.port import JSON, Port, review, written
-from tests.e2e.attacks.yard import only, yard
-from tests.e2e.stage import Object, Stage, gates, until
-from tests.people import Refused
+from tests.support.cluster_driver import GATE, GPU, Object, Stage, gates, until
+from tests.support.personas import Refused
 
 LISTENS = ("everything", "webhook")
 """The modes in which a webhook runs."""
 
 REPLAYS = 100
 HEADERS = (400, 431)
-"""The parser has a limit of its own, below ours."""
+"""The limit of the HTTP parser, lower than Fairgate's own."""
 
 NOBODY = "no webhook runs in this mode"
 
@@ -60,7 +51,7 @@ def nobody_listens(port: Port) -> None:
 
 @only(*LISTENS)
 def test_25_a_replayed_review_has_no_effect(ground: Ground, outcomes: Outcomes) -> None:
-    """Though somebody stole the API server's key."""
+    """The attacker has the API server's key."""
     port, before = Port(ground), ground.admin.get(path(RED))["items"]
     answers = set()
     with port.connected(port.stolen) as connection:
@@ -76,7 +67,7 @@ def test_25_a_replayed_review_has_no_effect(ground: Ground, outcomes: Outcomes) 
 
 
 def patched(answer: bytes) -> str:
-    """Return the patch in an answer, "" if there is none."""
+    """Return the patch in an answer, "" if absent."""
     return base64.b64decode(json.loads(answer)["response"].get("patch", "")).decode()
 
 
@@ -196,7 +187,7 @@ def test_26_odd_pods_are_refused_or_held_and_nothing_fails(
         outcomes(26, ground.mode, "odd pods", "D", f"{what}: held")
         return
     assert not ground.exists(name)
-    # Without a webhook that answers, the API server says 500: that is the outage itself.
+    # If no webhook answers, the API server returns 500. That is the outage itself.
     assert 400 <= code < 500 or layer_of(said) == "outage"
     outcomes(26, ground.mode, "odd pods", layer_of(said), f"{what}: {code}")
 
@@ -205,7 +196,7 @@ def test_26_odd_pods_are_refused_or_held_and_nothing_fails(
 def test_26_a_pod_that_cannot_be_read_stops_nobody(
     ground: Ground, stage: Stage, outcomes: Outcomes
 ) -> None:
-    """The webhook would have refused it; where it is gone the leader meets such a pod."""
+    """The webhook would have refused this pod. If the webhook is down, the leader receives it."""
     ours = yard(ground, stage)
     odd = body("odd")
     odd["spec"]["containers"][0]["resources"]["limits"]["cpu"] = "1e9999"
@@ -217,7 +208,7 @@ def test_26_a_pod_that_cannot_be_read_stops_nobody(
 
 
 def sent(ground: Ground, item: Object) -> tuple[int, str | None]:
-    """Create a pod as Mallory; return the status, and with what sentence it was refused."""
+    """Create a pod as Mallory; return the status and the message of the refusal."""
     try:
         ground.mallory.call("POST", path(RED), item)
     except Refused as error:

@@ -1,21 +1,30 @@
-"""Row 14: being served first, or in the place of others, by a PriorityClass."""
+"""Row 14: jumping the queue, or preempting other pods, with a PriorityClass."""
 
 from __future__ import annotations
 
 import pytest
 
-from app.core.admission import guard
-from tests.e2e.attacks.ground import BLUE, RED, TOO_MANY, Ground, Object, body, layer_of, path
-from tests.e2e.attacks.means import CREATED, answer, ready, remove, told
+from app.core.admission import validation
+from tests.e2e.attacks.attack_cluster import (
+    BLUE,
+    RED,
+    TOO_MANY,
+    Ground,
+    Object,
+    body,
+    layer_of,
+    path,
+)
+from tests.e2e.attacks.attack_helpers import CREATED, answer, ready, remove, told
 from tests.e2e.attacks.outcomes import Outcomes
-from tests.e2e.stage import until
-from tests.people import Refused
+from tests.support.cluster_driver import until
+from tests.support.personas import Refused
 
 CLASSES = "/apis/scheduling.k8s.io/v1/priorityclasses"
 URGENT, POLITE = "urgent", "urgent-and-polite"
 HIGHEST = 1_000_000_000
 SCARCE = "amd.com/gpu"
-"""Of which there is one."""
+"""The cluster has one unit of this resource."""
 
 
 def priority_class(name: str, policy: str) -> Object:
@@ -26,7 +35,7 @@ def priority_class(name: str, policy: str) -> Object:
 
 @pytest.fixture(scope="module", autouse=True)
 def classes(ground: Ground) -> None:
-    """The cluster has a class that evicts, and one that does not."""
+    """The cluster has one class that preempts and one that does not."""
     for name, policy in ((URGENT, "PreemptLowerPriority"), (POLITE, "Never")):
         ground.admin.refused("POST", CLASSES, priority_class(name, policy))
     if ground.mode in ("everything", "webhook"):
@@ -51,7 +60,7 @@ def test_14_a_high_class_evicts_nobody(ground: Ground, outcomes: Outcomes) -> No
     match said:
         case Refused():
             assert layer_of(said.message) == {"policies": "P", "killed": "outage"}[ground.mode]
-            assert ground.mode == "killed" or guard.PREEMPTION in said.message
+            assert ground.mode == "killed" or validation.PREEMPTION in said.message
             assert not ground.exists(name)
             outcomes(14, ground.mode, "a high class", layer_of(said.message), said.message)
         case _:
@@ -73,7 +82,7 @@ def test_14_no_pod_is_the_clusters_own(ground: Ground, outcomes: Outcomes) -> No
     assert said is not None
     layer = CREATED[ground.mode]
     assert layer_of(said) == layer
-    sentence = {"W": "is for the cluster's own pods", "P": guard.PREEMPTION}
+    sentence = {"W": "is for the cluster's own pods", "P": validation.PREEMPTION}
     assert sentence.get(layer, "") in said
     assert not ground.exists(name)
     outcomes(14, ground.mode, "a class of the system", layer, said)
@@ -94,7 +103,7 @@ def test_14_a_pod_does_not_become_urgent_later(
         assert said is not None, change
         assert layer_of(said) == "K"
         assert "pod updates may not change fields" in said
-    # Where the webhook is asked it takes this for the manifest applied again, and puts ours back.
+    # The webhook takes this for a repeated `kubectl apply` of the manifest and restores its values.
     policy = {"preemptionPolicy": "PreemptLowerPriority"}
     other = ground.mallory.refused("PATCH", path(RED, name), {"spec": policy})
     assert (other is None) == (ground.mode in ("everything", "webhook"))

@@ -1,4 +1,4 @@
-"""Row 28: what enforces is itself attacked, by somebody of a namespace and by an administrator."""
+"""Row 28: attacks on the enforcement itself, by a namespace user and by an administrator."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from app.dev.fairgate import NAMESPACE
-from tests.e2e.attacks.ground import OPEN, RED, Ground, body, layer_of, path
+from app.devcluster.fairgate_install import NAMESPACE
+from tests.e2e.attacks.attack_cluster import OPEN, RED, Ground, body, layer_of, path
+from tests.e2e.attacks.attack_namespaces import only, yard
 from tests.e2e.attacks.outcomes import NOT_ITS_LAYER, Outcomes
-from tests.e2e.attacks.yard import only, yard
-from tests.e2e.stage import Object, Stage, audited, until
+from tests.support.cluster_driver import Object, Stage, audited, until
 
 REGISTRATION = "/apis/admissionregistration.k8s.io/v1"
 SYSTEM = f"/api/v1/namespaces/{NAMESPACE}"
@@ -35,7 +35,7 @@ GUARDED = (
 AS_ADMIN = "the same, as a cluster administrator"
 WEBHOOK = f"system:serviceaccount:{NAMESPACE}:fairgate-webhook"
 SOON = 30.0
-"""Seconds; on a machine with nothing else to do it takes less than two."""
+"""Seconds. An idle machine needs less than two."""
 
 FALSE = {"metadata": {"labels": {"row": "28"}}}
 OK = "fairgate_canary_ok"
@@ -56,7 +56,7 @@ def test_28_nobody_of_a_namespace_touches_what_enforces(ground: Ground, outcomes
 
 
 def live(ground: Ground, at: str) -> Object | None:
-    """Return an object as it is, None if it is gone."""
+    """Return an object as stored, or None if it is gone."""
     if ground.admin.refused("GET", at, None) is not None:
         return None
     found: Object = ground.admin.get(at)
@@ -64,7 +64,7 @@ def live(ground: Ground, at: str) -> Object | None:
 
 
 def content(found: Object | None) -> Any:
-    """Return what an object says, without who wrote it and when."""
+    """Return the content of an object without metadata and status."""
     return found and {k: v for k, v in found.items() if k not in ("metadata", "status")}
 
 
@@ -95,7 +95,7 @@ def test_28_policies_are_put_back_at_once(ground: Ground, outcomes: Outcomes, at
 
 
 def put_back(ground: Ground, at: str, edit: list[Object]) -> None:
-    """Delete an object, edit it, and see it come back both times."""
+    """Delete an object, then edit it, and wait until the watchdog restores it each time."""
     before = live(ground, at)
     assert before is not None
     ground.admin.call("DELETE", at)
@@ -121,7 +121,7 @@ def test_28_the_canary_proves_that_it_holds_again(
 
 
 def trials(ground: Ground) -> Counter[str]:
-    """Return how often the canary tried to make a pod, and to take a gate off, by now."""
+    """Return how often the canary has tried to create a pod and to remove a gate."""
     found = Counter({"create": 0, "patch": 0})
     for entry in audited(ground.cluster):
         is_canary = entry["objectRef"].get("namespace") == "fairgate-canary"
@@ -145,7 +145,7 @@ def test_28_certificate_map_and_lease_are_put_back(
     assert content(live(ground, SECRET)) != content(before[SECRET])
     leads = lambda: stage.metric("controller", "fairgate_leader_epoch") > epoch  # noqa: E731
     until("a term of a higher epoch has begun", leads)
-    # What held goes on to hold, and what is new is held.
+    # Held pods stay held, and new pods are held.
     ours = yard(ground, stage)
     assert ours.make(body("p")) is None
     until("it runs", lambda: stage.running(ours.namespace) == ["p"])
@@ -158,7 +158,7 @@ def test_28_certificate_map_and_lease_are_put_back(
 def test_28_while_the_definition_of_tenants_is_gone_nothing_is_released(
     ground: Ground, stage: Stage, outcomes: Outcomes
 ) -> None:
-    """Nobody puts a definition back but who installed it: its tenants are gone with it."""
+    """The watchdog does not restore a deleted CRD: its Tenants are deleted with it."""
     ours, definition = yard(ground, stage), ground.admin.get(DEFINITION)
     marks = ("name", "labels", "annotations")
     kept = {key: value for key, value in definition["metadata"].items() if key in marks}
@@ -193,7 +193,7 @@ def pending(stage: Stage, namespace: str) -> float:
 def test_28_without_a_watchdog_an_administrator_takes_enforcement_away(
     ground: Ground, outcomes: Outcomes
 ) -> None:
-    """So it is told: where no process of Fairgate lives, only RBAC keeps the policies."""
+    """This limit is documented: if no Fairgate process runs, only RBAC protects the policies."""
     before, name = live(ground, BINDING), ground.held()
     assert before is not None
     dry = path(RED, name) + "?dryRun=All"

@@ -1,4 +1,4 @@
-"""Rows 23 and 24: more than one's part by weight, wherever weights are written."""
+"""Rows 23 and 24: more than a fair share by weight, in every place that stores weights."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import json
 
 import redis
 
-from app.core.admission import guard
-from tests.e2e.attacks.ground import BLUE, Ground, body, layer_of
+from app.core.admission import validation
+from tests.e2e.attacks.attack_cluster import BLUE, Ground, body, layer_of
+from tests.e2e.attacks.attack_namespaces import FIRST, yard
 from tests.e2e.attacks.outcomes import Outcomes
 from tests.e2e.attacks.rest import asked, token_of
-from tests.e2e.attacks.yard import FIRST, yard
-from tests.e2e.stage import Object, Stage, tenant, until
-from tests.e2e.test_shares import quotas, status
-from tests.people import person
+from tests.support.cluster_driver import Object, Stage, tenant, until
+from tests.support.personas import person
+from tests.support.shares import quotas, status
 
 TENANTS = "/apis/fairgate.io/v1alpha1/tenants"
 
@@ -71,13 +71,13 @@ def test_23_what_redis_says_decides_nothing(
         assert len(mine) > 0
         server.hdel(used, *mine)
         server.delete(f"fairgate:{{default}}:{generation.decode()}:charges")
-        # The leader writes, and decides, once more.
+        # The leader writes and decides again.
         other = yard(ground, stage)
         assert other.make(body("witness")) is None
         until("another tenant goes on", lambda: other.released() == {"witness"})
         assert ours.held() == {"second"}
         assert ours.used("limited") == 1
-        server.flushall()  # what was written is thrown away with the rest
+        server.flushall()  # also removes the leader's later writes
     until("the copy is anew", lambda: _is_counted(ground, "limited:mallory:default:"))
     outcomes(23, ground.mode, attack, "D", "the limit holds: Redis is a copy that nobody believes")
 
@@ -126,7 +126,7 @@ def test_24_a_tenant_admin_does_not_raise_the_own_tenant(
     for change in raises:
         said = head.refused("PATCH", at, {"spec": change})
         assert said is not None, change
-        assert guard.TENANT in said
+        assert validation.TENANT in said
         assert layer_of(said) == FIRST[ground.mode]
     outcomes(24, ground.mode, "raise the own tenant", layer_of(said), said or "")
     for refused in (
@@ -135,12 +135,12 @@ def test_24_a_tenant_admin_does_not_raise_the_own_tenant(
         head.refused("POST", TENANTS, tenant("second", "9", ours.namespace, parent="above")),
     ):
         assert refused is not None
-        assert guard.TENANT in refused
+        assert validation.TENANT in refused
     assert head.get(at)["spec"] == before
     said = head.refused("PATCH", f"{at}/status", {"status": {"pending": 0}})
     assert said is not None
     assert layer_of(said) == "R"
     outcomes(24, ground.mode, "write the status of the own tenant", "R", said)
-    # What is the head's own to decide stays so.
+    # The admin of a tenant may still set the weights of its users.
     weighed = {"spec": {"users": [{"name": "mallory", "weight": "2"}]}}
     assert head.refused("PATCH", at, weighed) is None

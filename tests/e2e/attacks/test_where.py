@@ -1,4 +1,4 @@
-"""Row 9, and what row 10 says of namespaces: going where Fairgate does not look."""
+"""Row 9, and row 10 for namespaces: pods in namespaces that Fairgate might not watch."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from app.core.admission import guard
-from tests.e2e.attacks.ground import GATE, RED, TOO_MANY, Ground, Object, body, layer_of, path
-from tests.e2e.attacks.means import answer, ready, remove, rule, somebody
+from app.core.admission import validation
+from tests.e2e.attacks.attack_cluster import RED, TOO_MANY, Ground, Object, body, layer_of, path
+from tests.e2e.attacks.attack_helpers import answer, ready, remove, rule, somebody
 from tests.e2e.attacks.outcomes import NOT_ITS_LAYER, Outcomes
-from tests.e2e.stage import gates, until
-from tests.people import Person, Refused
+from tests.support.cluster_driver import GATE, gates, until
+from tests.support.personas import Person, Refused
 
 NAME_OF_NAMESPACE = "kubernetes.io/metadata.name"
 NOT_YET = ("not found", "error looking up service account")
@@ -20,7 +20,7 @@ NOT_YET = ("not found", "error looking up service account")
 
 @pytest.fixture(scope="module")
 def nomad(ground: Ground) -> Person:
-    """Somebody who may make namespaces, change their labels, and make pods in all of them."""
+    """A user that may create and label namespaces, and create pods in every namespace."""
     namespaces = rule("create get patch", "namespaces")
     inside = rule("get create", "serviceaccounts", "pods")
     return somebody(ground, "nomad", namespaces, inside, namespace=None)
@@ -40,7 +40,7 @@ def test_09_a_namespace_of_this_very_moment_is_looked_at(
     account["metadata"]["name"] = "default"
 
     def attack(number: int) -> Any:
-        """Try until the namespace and its service account are there."""
+        """Try until the namespace and its service account exist."""
         while True:
             made = ready(ground, body(f"early-{number}", TOO_MANY), "nomad", new)
             bare = body(f"early-{number}", TOO_MANY) if number % 2 else made
@@ -51,7 +51,7 @@ def test_09_a_namespace_of_this_very_moment_is_looked_at(
     with ThreadPoolExecutor(8) as crowd:
         done = [crowd.submit(attack, number) for number in range(8)]
         nomad.call("POST", "/api/v1/namespaces", namespace(new))
-        # Kubernetes makes it too, a moment later.
+        # Kubernetes creates it too, a moment later.
         answer(nomad, "POST", f"/api/v1/namespaces/{new}/serviceaccounts", account)
         answers = [each.result() for each in done]
     for number, said in enumerate(answers):
@@ -60,7 +60,7 @@ def test_09_a_namespace_of_this_very_moment_is_looked_at(
                 assert layer_of(said.message) == "outage"
             case "policies" if number % 2:
                 assert layer_of(said.message) == "P"
-                assert guard.UNGATED in said.message
+                assert validation.UNGATED in said.message
             case _:
                 assert gates(said) == [GATE]
     stored = ground.admin.get(path(new))["items"]
@@ -87,7 +87,7 @@ def test_09_no_label_of_a_namespace_spares_its_pods(
     match ground.mode:
         case "policies":
             assert layer_of(said.message) == "P"
-            assert guard.UNGATED in said.message
+            assert validation.UNGATED in said.message
         case "killed":
             assert layer_of(said.message) == "outage"
         case _:
@@ -118,7 +118,7 @@ def test_09_who_may_work_in_a_namespace_gets_into_no_exempt_one(
 def test_09_who_may_make_any_namespace_can_make_an_exempt_one(
     ground: Ground, outcomes: Outcomes, nomad: Person
 ) -> None:
-    """Nothing of ours forbids it: their names are to be kept from whoever makes namespaces."""
+    """Fairgate does not forbid it. RBAC must reserve these names."""
     exempt, name = "gpu-operator", ground.name("spared")
     nomad.refused("POST", "/api/v1/namespaces", namespace(exempt))
     until("pods can be made", lambda: can_make_pods(ground, exempt))

@@ -1,5 +1,5 @@
-"""The independent observer: a program that follows the API server and judges what Fairgate does.
+"""The independent observer: a program that follows the API server and checks Fairgate's behaviour.
 
-It shares no code with the product: rules, formulas and formats are written again here, from the
-documents, and nothing under this folder may import `app`.
+It shares no code with the product. Rules, formulas and formats are implemented again from the
+documentation, and modules in this folder must not import `app`.
 """

@@ -1,9 +1,10 @@
-"""Follow, judge, and on SIGTERM, or when FILE.stop appears, give the verdict: exit 0, or 1."""
+"""Follows and checks the cluster until SIGTERM or FILE.stop; exits with 0 if all is well, or 1."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import signal
 import sys
 import time
@@ -29,7 +30,7 @@ POLL_SECONDS = 0.1
 
 
 class Observer:
-    """One run. `step` goes on, `finish` judges what must hold in the end."""
+    """One run. `step` checks new observations, `finish` checks the final state."""
 
     def __init__(self, told: argparse.Namespace) -> None:
         self._told = told
@@ -40,16 +41,16 @@ class Observer:
         self._told_of = 0
 
     def start(self) -> None:
-        """Begin to follow."""
+        """Start to follow the API server."""
         self._follower.start()
 
     @property
     def follows(self) -> bool:
-        """Tell whether everything is followed."""
+        """Return whether every kind is followed."""
         return self._follower.follows
 
     def step(self) -> None:
-        """Judge what has become final; print each violation as it is found."""
+        """Check the observations that are final; print each violation."""
         for seen in self._follower.sightings():
             self._judge.take(seen)
         for each in self._judge.violations[self._told_of :]:
@@ -57,7 +58,7 @@ class Observer:
         self._told_of = len(self._judge.violations)
 
     def finish(self) -> bool:
-        """Judge the rest, write the report, and tell whether all is well."""
+        """Check the rest, write the report, and return whether all is well."""
         version = self._catch_up()
         self._judge.finish(version)
         if self._told.redis:
@@ -82,7 +83,7 @@ class Observer:
         return not self._judge.violations
 
     def _catch_up(self) -> int:
-        """Judge everything up to now; return the version of now."""
+        """Check everything up to now; return the current version."""
         newest = 0
 
         def is_done() -> bool:
@@ -99,7 +100,7 @@ class Observer:
         return newest
 
     def _compare(self, invariant: str, differences: Callable[[], list[str]]) -> None:
-        """Compare Redis with what was seen, again and again until nothing differs."""
+        """Compare Redis with the observations repeatedly, until they agree or time runs out."""
         found: list[str] = []
 
         def is_equal() -> bool:
@@ -138,7 +139,7 @@ class Observer:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run until told to stop; return the exit code."""
+    """Run until a stop is requested; return the exit code."""
     told = _parser().parse_args(arguments)
     stopping = False
 
@@ -172,7 +173,8 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--kubeconfig", type=Path, required=True, help="of an administrator")
     add("--report", type=Path, required=True, metavar="FILE", help="where the verdict goes")
-    add("--redis", default="", metavar="URL", help="absent: Redis is not compared")
+    redis_url = os.environ.get("FAIRGATE_REDIS_URL", "")
+    add("--redis", default=redis_url, metavar="URL", help="absent: Redis is not compared")
     add("--cluster", default="default", help="its name in the keys of Redis")
     add("--audit-log", type=Path, metavar="PATH", help="of the API server, JSON lines")
     add("--exempt", default=EXEMPT, help="namespaces that are left alone")

@@ -1,6 +1,6 @@
-"""Quantities, and what a pod reserves by the scheduler's formula (KEP-753, KEP-2837).
+"""Quantities, and the effective requests of a pod (scheduler formula, KEP-753, KEP-2837).
 
-Exact: thousandths of cpu, whole units of everything else. Claims for devices are not counted.
+Exact: thousandths of cpu, whole units of every other resource. Resource claims are not counted.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def amounts(written: Mapping[str, Any] | None) -> dict[str, int]:
 
 
 def reserved(spec: Mapping[str, Any]) -> dict[str, int]:
-    """Return what a pod takes of its node, one unit of `pods` included; nothing that is 0."""
+    """Return the effective requests of a pod, with one unit of `pods`, without zero amounts."""
     main = _sum(_asked(each) for each in spec.get("containers") or ())
     sidecars: Counter[str] = Counter()
     peak: dict[str, int] = {}
@@ -57,7 +57,7 @@ def reserved(spec: Mapping[str, Any]) -> dict[str, int]:
 
 
 def add(total: dict[str, int], more: Amounts, sign: int = 1) -> None:
-    """Add amounts to a total, or with sign -1 take them away."""
+    """Add amounts to a total, or subtract them with sign -1."""
     for name, value in more.items():
         total[name] = total.get(name, 0) + sign * value
 

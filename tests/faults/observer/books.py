@@ -1,4 +1,4 @@
-"""What pods past the gate use, under one layout: of nodes, pools, tenants. Counts and compares."""
+"""Usage of released pods per node, pool and tenant, for one layout."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.faults.observer.objects import Layout, Pod
 
 
 class Books:
-    """Sums over pods. `on`: what is bound to a node; `loose`: of a pool, not bound yet."""
+    """Sums over pods. `on`: pods bound to a node. `loose`: unbound pods of a pool."""
 
     def __init__(self, layout: Layout, pods: Iterable[Pod] = ()) -> None:
         self.layout = layout
@@ -20,7 +20,7 @@ class Books:
             self.count(pod)
 
     def count(self, pod: Pod, sign: int = 1) -> None:
-        """Count a pod, or with sign -1 count it no more; nothing if it uses nothing."""
+        """Add a pod, or remove it with sign -1. A pod that uses no resources is ignored."""
         if not pod.uses:
             return
         if pod.node:
@@ -34,9 +34,9 @@ class Books:
             add(self.under.setdefault((tenant, pool), {}), pod.demand, sign)
 
     def room(self, pool: str) -> dict[str, int]:
-        """Return what the open nodes of a pool have left, what is not bound yet not counted.
+        """Return the free capacity of the open nodes of a pool; unbound pods are not subtracted.
 
-        A node that carries more than it offers takes nothing from the others.
+        An over-allocated node does not reduce the capacity of other nodes.
         """
         left: dict[str, int] = {}
         for name, offer in self.layout.offers.get(pool, {}).items():
@@ -45,7 +45,7 @@ class Books:
         return left
 
     def excess(self, pod: Pod) -> list[str]:
-        """Return what a pod, just released and counted, shows to be too much."""
+        """Return the bounds exceeded by a pod that was just released and counted."""
         pool = self.layout.pool_of(pod)
         if pool is None:
             return [f"no pool has it: its label says {pod.pool!r}"]
@@ -60,7 +60,7 @@ class Books:
         return found
 
     def crowded(self, pod: Pod) -> list[str]:
-        """Return what a pod, just bound and counted, shows to be too much on its node."""
+        """Return the bounds of a node exceeded by a pod that was just bound and counted."""
         home = self.layout.homes.get(pod.node)
         offer = self.layout.offers.get(home or "", {}).get(pod.node)
         if offer is None:
@@ -70,7 +70,7 @@ class Books:
 
 
 def _more(used: Amounts, most: Amounts, pod: Pod, what: str, whole: bool) -> list[str]:
-    """Say where `used` exceeds `most`, of what a pod asks for. `whole`: absent is none."""
+    """Return messages where `used` exceeds `most`. `whole`: an absent resource counts as 0."""
     return [
         f"{what}: {used.get(r, 0)} of {r}, of {most.get(r, 0)}"
         for r in sorted(pod.demand)

@@ -1,7 +1,7 @@
-"""Verifies the audit chain by its documented format (I7), and holds it against what was seen.
+"""Verifies the audit chain by its documented format (I7) and compares it with observed releases.
 
-Entries stand in Redis as lines of JSON; the newest signed head is anchored in the ConfigMap
-`fairgate-audit`. A hole is accepted only where a gap names it, or where old entries were pruned.
+Redis stores entries as lines of JSON. The ConfigMap `fairgate-audit` anchors the newest signed
+head. A hole is valid only if a gap entry names it or old entries were pruned.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Line = Mapping[str, Any]
 
 @dataclass(slots=True)
 class Chain:
-    """What Redis holds of it, and the anchor. `present`: there is, or was, a chain at all."""
+    """The chain in Redis and its anchor. `present`: a chain exists or existed."""
 
     entries: list[Line] = field(default_factory=list)
     signed: Line | None = None
@@ -38,7 +38,7 @@ class Chain:
 
     @property
     def present(self) -> bool:
-        """Tell whether there is a chain at all."""
+        """Return whether a chain exists or existed."""
         return bool(self.entries) or self.anchor is not None
 
 
@@ -57,7 +57,7 @@ def read(url: str, cluster: str, anchor: Mapping[str, str] | None) -> Chain:
 
 
 def verify(chain: Chain) -> list[str]:
-    """Return what does not hold, a sentence each."""
+    """Return the violations, one sentence each."""
     found: list[str] = []
     last: Line | None = None
     for entry in chain.entries:
@@ -82,7 +82,7 @@ def verify(chain: Chain) -> list[str]:
 
 
 def agree(chain: Chain, releases: Iterable[Release]) -> list[str]:
-    """Return which releases that were seen are not told, or otherwise, or told twice."""
+    """Return the observed releases with a missing, different or duplicated entry."""
     told: dict[str, list[Line]] = defaultdict(list)
     for entry in chain.entries:
         if entry["deed"] == "released":
@@ -112,7 +112,7 @@ def digest(entry: Line) -> str:
 
 
 def is_signed(head: Line) -> bool:
-    """Tell whether a head bears a signature of the key it names."""
+    """Return whether a head has a valid signature of the key it names."""
     body = {name: head[name] for name in ("cluster", "number", "hash", "epoch", "at")}
     try:
         key = load_der_public_key(base64.b64decode(head["publicKey"], validate=True))
@@ -150,7 +150,7 @@ def _follows(last: Line, entry: Line) -> bool:
 
 
 def _begins(chain: Chain) -> bool:
-    """Tell whether nothing is missing before the first entry, but what the chain says is."""
+    """Return whether all entries before the first are accounted for by a gap or by pruning."""
     first = chain.entries[0]
     if first["number"] == 1:
         return bool(first["before"] == GENESIS)
@@ -162,7 +162,7 @@ def _begins(chain: Chain) -> bool:
 
 
 def _has(chain: Chain, head: Line) -> bool:
-    """Tell whether the entry of a head is there, or a gap or pruning names it as lost."""
+    """Return whether the entry of a head exists, or a gap or pruning names it as lost."""
     number = head["number"]
     if any(e["number"] == number and e["hash"] == head["hash"] for e in chain.entries):
         return True

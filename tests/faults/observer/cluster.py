@@ -1,6 +1,6 @@
-"""The API server, as an administrator: JSON in and out over TLS, one connection a caller.
+"""An API server client with administrator rights: JSON over TLS, one connection per caller.
 
-Knows nothing of what is asked for. Every failure of the way is an OSError.
+It does not interpret the objects. Every failure of the connection is an OSError.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Refused(Exception):
 
 
 class Api:
-    """One connection, made anew when it broke. Not for several threads at once."""
+    """One connection, opened again after a failure. Not thread-safe."""
 
     def __init__(self, kubeconfig: Path, seconds: float = 40.0) -> None:
         document = yaml.safe_load(kubeconfig.read_text())
@@ -58,7 +58,7 @@ class Api:
         return document
 
     def open(self, path: str, **query: str) -> http.client.HTTPResponse:
-        """Return an answer that is still being written. Raises Refused, OSError."""
+        """Return an answer that is still streaming. Raises Refused, OSError."""
         try:
             answer = self._send(path, query)
             if answer.status < 400:
@@ -96,7 +96,7 @@ def _context(cluster: Object, user: Object) -> ssl.SSLContext:
     else:
         context = ssl.create_default_context(cafile=cluster["certificate-authority"])
     if "client-certificate-data" in user:
-        with tempfile.NamedTemporaryFile() as pem:  # made with mode 0600
+        with tempfile.NamedTemporaryFile() as pem:  # created with mode 0600
             for part in ("client-certificate-data", "client-key-data"):
                 pem.write(base64.b64decode(user[part]) + b"\n")
             pem.flush()

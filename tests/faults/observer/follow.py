@@ -1,7 +1,7 @@
-"""Follows every kind that matters, and gives what was seen in order of versions.
+"""Follows every relevant kind and returns the observations in order of resource version.
 
-Versions are whole numbers over all kinds. A version is final once every stream is known to have
-passed it: only then is it given out. Nothing is judged here.
+Versions are integers over all kinds. A version is final after every stream has passed it. Only
+final versions are returned. The observations are not judged here.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from tests.faults.observer.stream import KINDS, Hole, Sighting, Stream
 
 PROBE_SECONDS = 0.5
 SETTLED_SECONDS = 0.3
-"""From when the API server's own cache has a version until we surely have it too."""
+"""Seconds from the API server's cache having a version until every watch has delivered it."""
 
 
 class Progress(threading.Thread):
-    """Finds out, again and again, which version every stream has surely passed."""
+    """Determines repeatedly which version every stream has passed."""
 
     def __init__(self, api: Api, streams: list[Stream]) -> None:
         super().__init__(daemon=True, name="progress")
@@ -33,7 +33,7 @@ class Progress(threading.Thread):
 
     @property
     def settled(self) -> int:
-        """The version."""
+        """The version that every stream has passed."""
         with self._lock:
             return self._settled
 
@@ -44,7 +44,7 @@ class Progress(threading.Thread):
             try:
                 version = self.newest()
                 for path in KINDS.values():
-                    # Answered from the cache that feeds our watch, once it is as new as that.
+                    # The cache that feeds the watch answers this, after it has reached the version.
                     self._api.get(
                         path,
                         fieldSelector="metadata.name=none",
@@ -55,12 +55,12 @@ class Progress(threading.Thread):
                 continue
             self._ended.wait(SETTLED_SECONDS)
             if min(watches) <= 0 or watches != [stream.watches for stream in self._streams]:
-                continue  # one was not watching all the time
+                continue  # one stream was not watching all the time
             with self._lock:
                 self._settled = version
 
     def newest(self) -> int:
-        """Return the newest version there is, by a quorum read. Raises OSError, Refused."""
+        """Return the newest version, by a quorum read. Raises OSError, Refused."""
         return int(self._api.get(KINDS["leases"], limit="1")["metadata"]["resourceVersion"])
 
     def end(self) -> None:
@@ -69,7 +69,7 @@ class Progress(threading.Thread):
 
 
 class Follower:
-    """All kinds, merged. `sightings` gives what is final by now, in order."""
+    """All kinds, merged. `sightings` returns the final observations, in order."""
 
     def __init__(self, kubeconfig: Path) -> None:
         self.late = 0
@@ -88,24 +88,24 @@ class Follower:
 
     @property
     def follows(self) -> bool:
-        """Tell whether every kind was listed, and is watched."""
+        """Return whether every kind was listed and is watched."""
         return all(stream.watches for stream in self._streams)
 
     @property
     def cuts(self) -> list[float]:
-        """When connections broke."""
+        """Times at which connections broke."""
         return [cut for stream in self._streams for cut in stream.cuts]
 
     @property
     def settled(self) -> int:
-        """The version up to which everything was handed on."""
+        """The version up to which all observations were returned."""
         return self._done
 
     def sightings(self) -> Iterator[Sighting]:
-        """Return, once, what is final; in order of versions."""
+        """Return each final observation once, in order of versions."""
         if not self.follows:
             return
-        final = self._progress.settled  # before the queue is emptied: it holds all up to this
+        final = self._progress.settled  # read first: the queue then contains all up to this version
         while not self._queue.empty():
             each = self._queue.get()
             if isinstance(each, Hole):
@@ -121,11 +121,11 @@ class Follower:
         self._done = max(self._done, final)
 
     def newest(self) -> int:
-        """Return the newest version there is. Raises OSError, Refused."""
+        """Return the newest version. Raises OSError, Refused."""
         return int(self._asking.get(KINDS["leases"], limit="1")["metadata"]["resourceVersion"])
 
     def find(self, path: str) -> Object | None:
-        """Return an object, None if there is none. Raises OSError, Refused."""
+        """Return an object, None if absent. Raises OSError, Refused."""
         try:
             return self._asking.get(path)
         except Refused as error:

@@ -1,6 +1,6 @@
-"""Judges what is seen, in order of versions: invariants I1 to I5 of the design.
+"""Checks the observations in order of versions: invariants I1 to I5 of the design.
 
-Hears sightings and remembers; asks nobody anything. Time is that of the sightings.
+It does no I/O. Time comes from the observations.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tests.faults.observer.objects import ADOPTED, Layout, Managed, Node, Pod, P
 from tests.faults.observer.stream import Sighting
 
 OBSERVE_SECONDS = 10.0
-"""So long after mode Observe pods may still come that no webhook held."""
+"""Seconds after Observe mode in which pods that no webhook held may still appear."""
 
 
 READERS: dict[str, Callable[[Object], Tenant | Pool | Node]] = {
@@ -28,7 +28,10 @@ READERS: dict[str, Callable[[Object], Tenant | Pool | Node]] = {
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
-    """What a scenario announced. `grace`: seconds for which an older, wider bound still counts."""
+    """Exceptions announced by a scenario.
+
+    `grace`: seconds in which an older, wider bound counts.
+    """
 
     grace: float = 5.0
     bypass: bool = False
@@ -37,7 +40,7 @@ class Allowed:
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """An invariant that does not hold: which, what was seen, at which version."""
+    """A violated invariant: its name, the observation and its version."""
 
     invariant: str
     what: str
@@ -46,7 +49,7 @@ class Violation:
 
 @dataclass(slots=True)
 class Term:
-    """Releases of one epoch: the lowest and the highest version at which one was seen."""
+    """Releases of one epoch, with the lowest and the highest observed version."""
 
     first: int
     last: int
@@ -54,7 +57,7 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """A gate that went: from which pod, at which version, with which stamp."""
+    """A removed gate: pod, version and stamp."""
 
     pod: Pod
     version: int
@@ -63,7 +66,7 @@ class Release:
 
 
 class Judge:
-    """See the module. `pods` are all managed pods there are."""
+    """Checks invariants I1 to I5. `pods` are all managed pods that exist."""
 
     def __init__(self, managed: Managed, exempt: frozenset[str], allowed: Allowed) -> None:
         self.pods: dict[str, Pod] = {}
@@ -85,7 +88,7 @@ class Judge:
         self._holder = ""
 
     def take(self, seen: Sighting) -> None:
-        """Take what was seen; violations are added to `violations`."""
+        """Process one observation; append to `violations`."""
         self.counts["versions"] += 1
         try:
             if seen.kind == "pods":
@@ -97,16 +100,16 @@ class Judge:
             else:
                 self._lay_out(seen)
         except (ValueError, ArithmeticError, KeyError, TypeError) as error:
-            # What the API server stores may be garbage to us; that it is so must be seen.
+            # The API server may store objects that the observer cannot parse. Report these.
             self.counts["unreadable"] += 1
             self.blame("observer", f"{seen.kind} not readable: {error!r}", seen.version)
 
     def blame(self, invariant: str, what: str, version: int) -> None:
-        """Note a violation."""
+        """Record a violation."""
         self.violations.append(Violation(invariant, what, version))
 
     def finish(self, version: int) -> None:
-        """Judge what must be true in the end."""
+        """Check the conditions on the final state."""
         for uid in self._strays:
             pod = self.pods.get(uid)
             if pod is None or not pod.uses or pod.stamp == ADOPTED or uid in self.bypassed:
@@ -246,7 +249,7 @@ class Judge:
             self.blame("I4", f"{new} is bound to {new.node!r}: {new.stamp!r}", seen.version)
 
     def _judge_room(self, pod: Pod, seen: Sighting, found: list[str], rule: str) -> None:
-        """It counts only if it was too much under everything that was so a moment before."""
+        """Record excess only if it violates every layout of the last `grace` seconds."""
         if not found:
             return
         while self._before and self._before[0][0] < seen.at - self._allowed.grace:
@@ -261,7 +264,7 @@ class Judge:
             self.blame("I3", f"{pod} released with {pod.stamp}: {what}", seen.version)
 
     def _stray(self, pod: Pod, seen: Sighting, what: str) -> None:
-        """A pod is past the gate that was not seen to be released."""
+        """Handle a pod without a gate that has no observed release."""
         self._strays[pod.uid] = seen.at
         just = seen.at - self._enforced < OBSERVE_SECONDS
         if seen.first or self._observing or just or pod.mirror or pod.over:

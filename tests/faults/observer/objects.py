@@ -1,4 +1,4 @@
-"""Pods, nodes, tenants and pools as the observer knows them: the few fields that rules ask for."""
+"""Pods, nodes, tenants and pools, with only the fields that the rules need."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NS = "ns."
 
 @dataclass(frozen=True, slots=True)
 class Pod:
-    """A pod that is managed: it asks for a managed resource, or has claims that may."""
+    """A managed pod: it requests a managed resource, or has claims that may."""
 
     uid: str
     namespace: str
@@ -45,28 +45,28 @@ class Pod:
 
     @property
     def over(self) -> bool:
-        """Tell whether it uses and waits for nothing any more."""
+        """Return whether the pod has ended. It then neither uses capacity nor waits."""
         return self.phase in ("Succeeded", "Failed")
 
     @property
     def waits(self) -> bool:
-        """Tell whether it must be in a queue."""
+        """Return whether the pod must be in a queue."""
         return self.gated and not self.over and not self.terminating
 
     @property
     def uses(self) -> bool:
-        """Tell whether it counts as used. A terminating pod does until it is gone."""
+        """Return whether the pod counts as used. A terminating pod counts until it is gone."""
         return not self.gated and not self.over
 
     @property
     def release(self) -> tuple[int, int] | None:
-        """Return (epoch, sequence) of its stamp, if that is one of a release."""
+        """Return (epoch, sequence) of its release stamp, None for any other stamp."""
         match = RELEASE.fullmatch(self.stamp)
         return (int(match[1]), int(match[2])) if match else None
 
     @property
     def fence(self) -> int:
-        """Return the epoch of its fence, 0 if there is none."""
+        """Return the epoch of its fence, 0 if absent."""
         match = FENCE.fullmatch(self.stamp)
         return int(match[1]) if match else 0
 
@@ -76,7 +76,7 @@ class Pod:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A node; `open`: ready and schedulable."""
+    """A node. `open` means ready and schedulable."""
 
     name: str
     labels: Mapping[str, str]
@@ -86,7 +86,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Tenant:
-    """A Tenant: `limits` by pool; `allowed` pools, empty: all."""
+    """A Tenant. `limits` are by pool. An empty `allowed` means all pools."""
 
     name: str
     created: int
@@ -107,7 +107,7 @@ class Pool:
 
 
 class Managed:
-    """Which resources are managed; a trailing `*` stands for any ending."""
+    """The managed resources. A trailing `*` matches any suffix."""
 
     def __init__(self, patterns: Iterable[str]) -> None:
         words = tuple(patterns)
@@ -118,7 +118,7 @@ class Managed:
         return resource in self._exact or (bool(self._begins) and resource.startswith(self._begins))
 
     def pod(self, item: Object) -> Pod | None:
-        """Return a pod if it is managed. Raises ValueError if it cannot be read."""
+        """Return a pod if it is managed. Raises ValueError if it cannot be parsed."""
         meta, spec, status = item["metadata"], item.get("spec") or {}, item.get("status") or {}
         demand = reserved(spec)
         claims = bool(spec.get("resourceClaims"))
@@ -187,7 +187,7 @@ def pool(item: Object) -> Pool:
 
 
 class Layout:
-    """Tenants, pools and nodes at one version. Never changes; `but` makes the next one."""
+    """Tenants, pools and nodes at one version. Immutable; `but` returns the next one."""
 
     def __init__(
         self,
@@ -200,7 +200,7 @@ class Layout:
         self.nodes = nodes or {}
 
     def but(self, kind: str, name: str, value: Tenant | Pool | Node | None) -> Layout:
-        """Return the layout in which one object is this, or is gone. Itself if that is no news."""
+        """Return the layout after a change or deletion of one object; itself if unchanged."""
         rows: dict[str, object] = dict(getattr(self, kind))
         if rows.get(name) == value:
             return self
@@ -212,12 +212,12 @@ class Layout:
 
     @cached_property
     def every_pool(self) -> Mapping[str, Pool]:
-        """The pools in force: without any, one of every node."""
+        """The active pools. If no Pool exists, one pool contains every node."""
         return self.pools or {"default": Pool("default", {}, {})}
 
     @cached_property
     def homes(self) -> Mapping[str, str]:
-        """The pool of each node: of those that select it, the first by name."""
+        """The pool of each node: the first by name that selects the node."""
         homes = {}
         for each in self.nodes.values():
             mine = [p.name for p in self.every_pool.values() if _matches(each.labels, p.selector)]
@@ -226,7 +226,7 @@ class Layout:
         return homes
 
     def offer(self, name: str) -> dict[str, int]:
-        """Return what an open node of a pool carries at most; nothing if it is not open."""
+        """Return the amounts that an open node offers, with overcommit; empty if not open."""
         found = self.nodes.get(name)
         if found is None or not found.open or name not in self.homes:
             return {}
@@ -235,7 +235,7 @@ class Layout:
 
     @cached_property
     def offers(self) -> Mapping[str, Mapping[str, Amounts]]:
-        """What the open nodes of each pool carry at most: pool, node, amounts."""
+        """The amounts that the open nodes offer, by pool and node."""
         found: dict[str, dict[str, Amounts]] = {name: {} for name in self.every_pool}
         for name, home in self.homes.items():
             if self.nodes[name].open:
@@ -244,7 +244,7 @@ class Layout:
 
     @cached_property
     def owners(self) -> Mapping[str, str]:
-        """The tenant of each namespace that one names: the oldest."""
+        """The tenant of each namespace: the oldest that names it."""
         owners: dict[str, str] = {}
         for each in sorted(self.tenants.values(), key=lambda t: (t.created, t.name)):
             for namespace in each.namespaces:
@@ -256,7 +256,7 @@ class Layout:
         return self.owners.get(namespace) or NS + namespace
 
     def path(self, name: str) -> list[str]:
-        """Return a tenant and all above it. What closes a circle counts as top level."""
+        """Return a tenant and its ancestors. A tenant that closes a cycle counts as top level."""
         path = [name]
         while (above := self._parent(path[-1])) is not None:
             path.append(above)
@@ -275,7 +275,7 @@ class Layout:
         return mine.parent if mine.parent in {*self.tenants, "default"} else None
 
     def pool_of(self, pod: Pod) -> str | None:
-        """Return the pool that a pod past the gate is charged to: its node's, or its label's."""
+        """Return the pool that a released pod is charged to: by its node, else by its label."""
         if pod.node in self.nodes:
             return self.homes.get(pod.node)
         if pod.pool in self.every_pool:

@@ -1,6 +1,6 @@
-"""Reads the state that Fairgate keeps in Redis, and compares it with a recount (I8).
+"""Reads Fairgate's state from Redis and compares it with a recount (I8).
 
-Only the documented layout is known here. Reads only.
+Implements only the documented layout, and never writes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tests.faults.observer.objects import Layout, Pod
 
 LAYOUT = "1"
 MOST = 2**50
-"""Of larger amounts only this much is counted."""
+"""Larger amounts count as this value."""
 
 Queue = tuple[str, str]
 Cell = tuple[str, str, str, str]
@@ -26,7 +26,7 @@ Cell = tuple[str, str, str, str]
 
 @dataclass(slots=True)
 class Copy:
-    """What Redis holds, or should: queues by (tenant, user), sums by cell, open intents by uid."""
+    """State in Redis: queues by (tenant, user), sums by cell, open intents by uid."""
 
     queues: dict[Queue, list[str]] = field(default_factory=dict)
     waiting: dict[Queue, int] = field(default_factory=dict)
@@ -37,7 +37,7 @@ class Copy:
 
 
 def recount(layout: Layout, pods: Iterable[Pod]) -> Copy:
-    """Return what Redis should hold, counted from the pods alone."""
+    """Return the state that Redis should have, counted from the pods alone."""
     copy = Copy()
     queues: dict[Queue, list[Pod]] = {}
     for pod in pods:
@@ -57,7 +57,7 @@ def recount(layout: Layout, pods: Iterable[Pod]) -> Copy:
 
 
 def read(url: str, cluster: str) -> Copy | None:
-    """Return what Redis holds; None: no complete state. Raises RedisError, ValueError."""
+    """Return the state in Redis; None if incomplete. Raises RedisError, ValueError."""
     with redis.Redis.from_url(url, socket_timeout=5.0, socket_connect_timeout=5.0) as server:
         return _read(server, f"fairgate:{{{quote(cluster, safe='')}}}:")
 
@@ -83,13 +83,13 @@ def _read(server: Any, prefix: str) -> Copy | None:
         copy.used[tenant, user, pool, resource] = int(value)
     copy.intents = {uid.decode() for uid in server.hkeys(here + "intents")}
     charges = server.hgetall(here + "charges")
-    # A pod past the gate that asks for nothing more is charged nothing.
+    # A released pod without requests has no charge.
     copy.charges = {uid.decode() for uid, text in charges.items() if json.loads(text)["amounts"]}
     return copy
 
 
 def compare(wanted: Copy, found: Copy | None) -> list[str]:
-    """Return where Redis differs from a recount, a sentence each."""
+    """Return the differences between Redis and a recount, one sentence each."""
     if found is None:
         return ["there is no complete state"] if wanted.held or wanted.charges else []
     different = [f"intent of pod {uid} is open" for uid in sorted(found.intents)]

@@ -1,4 +1,4 @@
-"""Lists and watches one kind, and hands on every change with its version. Judges nothing."""
+"""Lists and watches one kind, and returns every change with its version."""
 
 from __future__ import annotations
 
@@ -22,21 +22,22 @@ KINDS = {
 }
 PAGE = "500"
 MOST_LISTS = 600
-"""To fill a hole with."""
+"""Lists sent to fill one gap."""
 WATCH_SECONDS = 30
 PAUSE_SECONDS = 0.2
 
 
 Snapshot = dict[str, Object]
-"""Objects by uid; of what was seen long ago, only who it was and its version."""
+"""Objects by uid. Old objects are reduced to their identity and version."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Sighting:
-    """One object at one version. `at` is when it was seen, by our clock.
+    """One object at one version. `at` is the observer's time of the observation.
 
-    `exact`: this is a change as it happened; else it was found by a list, and what lay between
-    was not seen. `gone`: it is deleted. `first`: it was there before we were.
+    `exact`: the change came from a watch. Otherwise a list found it, and earlier changes may be
+    missing. `gone`: the object was deleted. `first`: the object existed before the observer
+    started.
     """
 
     version: int
@@ -51,7 +52,7 @@ class Sighting:
 
 @dataclass(frozen=True, slots=True)
 class Hole:
-    """Versions of a kind that nobody can show us any more."""
+    """Versions of a kind that can no longer be read."""
 
     kind: str
     after: int
@@ -59,10 +60,10 @@ class Hole:
 
 
 class Stream(threading.Thread):
-    """One kind. Survives that the API server goes away.
+    """One kind. Survives an outage of the API server.
 
-    One that is started again knows nothing older than itself (410): then the versions missed are
-    asked for one by one, which the store can answer for minutes. What it cannot, is a hole.
+    A restarted API server has no older events (410). The stream then lists each missed version,
+    which etcd can serve for some minutes. Versions that it cannot read become a `Hole`.
     """
 
     def __init__(self, kind: str, api: Api, into: queue.SimpleQueue[Sighting | Hole]) -> None:
@@ -99,7 +100,7 @@ class Stream(threading.Thread):
                 self.watches = -abs(self.watches)
 
     def end(self) -> None:
-        """Stop after the present watch."""
+        """Stop after the current watch."""
         self._ended.set()
 
     def _begin(self) -> None:
@@ -109,7 +110,7 @@ class Stream(threading.Thread):
         self._version = version
 
     def _resume(self) -> None:
-        """Find what happened since; say so if not every step of it can be found."""
+        """Find the changes since the last version; report a `Hole` if some cannot be read."""
         while not self._ended.is_set():
             try:
                 found, version = self._list()
@@ -128,9 +129,9 @@ class Stream(threading.Thread):
     def _fill(
         self, old: Snapshot, after: int, new: Snapshot, until: int, lists: Iterator[int]
     ) -> None:
-        """Hand on every change between two snapshots; raises Refused if that would be too much.
+        """Report every change between two snapshots; raises Refused if that needs too many lists.
 
-        What came and went in between is not seen. `old` becomes `new`.
+        Objects created and deleted in between are not seen. `old` becomes `new`.
         """
         if _versions(old) == _versions(new):
             return

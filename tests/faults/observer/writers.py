@@ -1,7 +1,8 @@
-"""Who took the gates away, by the API server's own audit log (I2).
+"""Checks which users removed gates, by the API server's audit log (I2).
 
-The log says who wrote to which pod, at best also what. An API server that was killed may have
-carried out a write without a line about it: it shows right after our own connections broke.
+The log names the user of each write to a pod, and sometimes the content. A killed API server may
+have stored a write without logging it. Such a write is seen right after the observer's own
+connections broke.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ WRITER = "system:serviceaccount:fairgate-system:fairgate-controller"
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """A write to a pod itself. `opens`: it takes the gate away; None: the log does not say."""
+    """A write to a pod itself. `opens`: it removes the gate; None if the log does not show it."""
 
     user: str
     namespace: str
@@ -30,7 +31,7 @@ class Write:
 
 
 def read(path: Path) -> list[Write]:
-    """Return the writes to pods in an audit log, as far as it is written whole."""
+    """Return the writes to pods in the complete lines of an audit log."""
     with path.open(encoding="utf-8", errors="replace") as lines:
         return list(_writes(lines))
 
@@ -38,9 +39,9 @@ def read(path: Path) -> list[Write]:
 def judge(
     releases: Iterable[Release], log: Iterable[Write], writer: str, cuts: Iterable[float] = ()
 ) -> list[str]:
-    """Return which releases were done by nobody who may, a sentence each.
+    """Return the releases without a permitted writer, one sentence each.
 
-    `cuts`: when connections to the API server broke.
+    `cuts` are the times at which connections to the API server broke.
     """
     broken = list(cuts)
     by_pod: dict[tuple[str, str], list[Write]] = {}
@@ -68,7 +69,7 @@ def _writes(lines: Iterable[str]) -> Iterator[Write]:
         try:
             entry: dict[str, Any] = json.loads(line)
         except ValueError:
-            continue  # the last line, half written
+            continue  # the last line may be incomplete
         what = entry.get("objectRef") or {}
         if what.get("resource") != "pods" or what.get("subresource"):
             continue
@@ -94,5 +95,5 @@ def _opens(body: object) -> bool | None:
 
 
 def _may_have_happened(status: int) -> bool:
-    """Tell whether a write with this answer may be in the store; a 5xx may."""
+    """Return whether a write with this status may have been stored. A 5xx may."""
     return status < 300 or status >= 500

@@ -1,0 +1,132 @@
+"""Arguments of `fairgate audit`. The implementation is in commands/audit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from app.cli.options import Kubeconfig, Output, OutputFormatOption
+
+audit_app = typer.Typer(
+    no_args_is_help=True,
+    help="The record of what Fairgate did: whether it is whole, and all of it as text.",
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+Redis = Annotated[
+    str | None,
+    typer.Option(
+        "--redis-url",
+        envvar="FAIRGATE_REDIS_URL",
+        help="Where the entries are, as Fairgate is told.",
+        show_default=False,
+        show_envvar=True,
+    ),
+]
+ClusterOption = Annotated[
+    str, typer.Option(envvar="FAIRGATE_CLUSTER", help="Name of the cluster in the keys of Redis.")
+]
+Namespace = Annotated[
+    str, typer.Option("--namespace", "-n", envvar="FAIRGATE_NAMESPACE", help="Fairgate's own.")
+]
+
+
+@audit_app.command(
+    epilog="Examples: [bold]fairgate audit verify --redis-url redis://localhost:6379/0[/bold], "
+    "[bold]fairgate audit verify /var/lib/fairgate/audit --public-key audit.pub[/bold], "
+    "[bold]kubectl logs POD -n fairgate-system | fairgate audit verify -[/bold]"
+)
+def verify(
+    files: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="[FILE|FOLDER]...",
+            allow_dash=True,
+            help="Copies of the entries instead of Redis; - is standard input.",
+            show_default=False,
+        ),
+    ] = None,
+    redis_url: Redis = None,
+    cluster: ClusterOption = "default",
+    namespace: Namespace = "fairgate-system",
+    kubeconfig: Kubeconfig = None,
+    head: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            dir_okay=False,
+            help="A signed head that must be among the entries, as JSON: what "
+            "kubectl get configmap fairgate-audit -o json prints.",
+            show_default=False,
+        ),
+    ] = None,
+    public_key: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            dir_okay=False,
+            help="The key that must have signed the newest head, PEM. Keep it where nobody who "
+            "can change the cluster can change it.",
+            show_default=False,
+        ),
+    ] = None,
+    output: OutputFormatOption = Output.TEXT,
+) -> None:
+    """Check that the audit chain is complete, unchanged and signed.
+
+    If it is not, print the first entry that does not match and exit with code 1. Entries in Redis
+    are checked against the signed head in the ConfigMap fairgate-audit of the cluster, or against
+    --head.
+    """
+    from app.commands.audit import command
+
+    source = command.AuditSource(redis_url, cluster, namespace, kubeconfig)
+    command.verify(source, tuple(files or ()), head, public_key, as_json=output is Output.JSON)
+
+
+@audit_app.command(
+    epilog="Examples: [bold]fairgate audit export --since 24h --tenant team-a | jq .facts[/bold], "
+    "[bold]fairgate audit export --output audit.ndjson[/bold]"
+)
+def export(
+    redis_url: Redis = None,
+    cluster: ClusterOption = "default",
+    since: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="From this time on: 2026-01-31T08:00:00Z, or 2h, which is two hours ago.",
+            show_default=False,
+        ),
+    ] = None,
+    until: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="Before this time, written alike.", show_default=False),
+    ] = None,
+    tenant: Annotated[
+        str | None, typer.Option(help="Only what names this tenant.", show_default=False)
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FILE",
+            dir_okay=False,
+            help="Where to write. [dim]\\[default: standard output][/dim]",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
+    """Print the entries in Redis as JSON lines.
+
+    A complete export ends with the signed head, so that it can be verified on its own.
+    """
+    from app.commands.audit import command
+
+    source = command.AuditSource(redis_url, cluster, "", None)
+    command.export(source, since, until, tenant, output)

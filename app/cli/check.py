@@ -1,0 +1,49 @@
+"""Arguments of `fairgate check`. The implementation is in commands/check."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from app.cli.options import Kubeconfig, Output, OutputFormatOption
+from app.config.settings import MANAGED
+from app.core.errors import InvalidInput
+
+EXAMPLES = (
+    "Examples: [bold]fairgate check[/bold], [bold]fairgate check --wait 120[/bold], "
+    "[bold]helm test fairgate -n fairgate-system[/bold], which runs it in the cluster"
+)
+
+
+def check(
+    namespace: Annotated[
+        str,
+        typer.Option("--namespace", "-n", envvar="FAIRGATE_NAMESPACE", help="That of Fairgate."),
+    ] = "fairgate-system",
+    managed: Annotated[
+        str,
+        typer.Option(
+            "--managed-resources",
+            envvar="FAIRGATE_MANAGED_RESOURCES",
+            help="The managed resources; a pod of the first is tried.",
+        ),
+    ] = ",".join(MANAGED),
+    wait: Annotated[
+        float, typer.Option(min=0, help="Seconds until a check that fails counts as failed.")
+    ] = 30.0,
+    kubeconfig: Kubeconfig = None,
+    output: OutputFormatOption = Output.TEXT,
+) -> None:
+    """Test an installation: a pod is held, forbidden changes are refused, a controller leads.
+
+    Pods are created as dry runs, except one held pod in the namespace fairgate-canary. In mode
+    Observe only the leader is tested. Exits with code 1 if a check fails. Needs permission to
+    create pods in fairgate-canary, and to read Lease, ConfigMap and Policy of Fairgate.
+    """
+    from app.commands.check import command
+
+    resources = tuple(filter(None, map(str.strip, managed.split(","))))
+    if not resources:
+        raise InvalidInput("--managed-resources is empty; name at least one resource.")
+    command.run(command.CheckOptions(kubeconfig, namespace, resources, wait, output.value))

@@ -1,0 +1,95 @@
+"""Arguments of `fairgate doctor`. The implementation is in commands/doctor."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from app.cli.options import Kubeconfig
+
+EXAMPLES = (
+    "Examples: [bold]fairgate doctor[/bold], "
+    "[bold]fairgate doctor --context prod --write values.yaml[/bold], "
+    "[bold]fairgate doctor --values values.yaml[/bold], "
+    "[bold]fairgate doctor --output json | jq '.findings[] | select(.level == \"problem\")'[/bold]"
+)
+
+
+class DoctorOutput(StrEnum):
+    """Output format of the command."""
+
+    TEXT = "text"
+    JSON = "json"
+    VALUES = "values"
+
+
+def doctor(
+    kubeconfig: Kubeconfig = None,
+    context: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="Context of the kubeconfig. [dim]\\[default: the current one][/dim]",
+            show_default=False,
+        ),
+    ] = "",
+    namespace: Annotated[
+        str, typer.Option("--namespace", "-n", help="The namespace of Fairgate.")
+    ] = "fairgate-system",
+    values: Annotated[
+        Path | None,
+        typer.Option(
+            "--values",
+            "-f",
+            metavar="FILE",
+            help="Judge the cluster by this values file of the chart. "
+            "[dim]\\[default: the installed settings, or the chart's defaults][/dim]",
+            show_default=False,
+        ),
+    ] = None,
+    redis_url: Annotated[
+        str,
+        typer.Option(
+            envvar="FAIRGATE_REDIS_URL",
+            help="Also check this Redis, and write it into the values.",
+            show_default=False,
+            show_envvar=False,
+        ),
+    ] = "",
+    image: Annotated[
+        str,
+        typer.Option(
+            metavar="REPOSITORY[:TAG]",
+            help="Image of Fairgate, for the values.",
+            show_default=False,
+        ),
+    ] = "",
+    write: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Write values of the chart that fit the cluster to this new file.",
+            show_default=False,
+        ),
+    ] = None,
+    output: Annotated[
+        DoctorOutput,
+        typer.Option("--output", "-o", help="text; json, which is stable; or the values."),
+    ] = DoctorOutput.TEXT,
+) -> None:
+    """Check whether a cluster is ready for Fairgate, and print values of the chart that fit it.
+
+    It works before and after the installation, and only reads. Each finding is one line with its
+    level: ok, warning or problem. A right that the caller lacks is a problem that names the right.
+    Exit codes: 0 no problem, 1 a problem, 2 wrong arguments, 3 the cluster cannot be reached.
+    """
+    from app.commands.doctor import command
+
+    command.run(
+        command.DoctorOptions(
+            kubeconfig, context, namespace, values, redis_url, image, write, output.value
+        )
+    )

@@ -1,0 +1,99 @@
+"""Arguments of `fairgate nodes`. The implementation is in commands/nodes."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from app.cli.options import Kubeconfig, Output, OutputFormatOption
+from app.config.settings import EXEMPT, MANAGED
+
+RESOURCES, NAMESPACES = ",".join(MANAGED), ",".join(EXEMPT)
+
+nodes_app = typer.Typer(
+    no_args_is_help=True,
+    help="Nodes with GPUs: whether their labels say which, and how they fit the pools.",
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+Managed = Annotated[
+    str,
+    typer.Option(
+        "--managed-resources",
+        envvar="FAIRGATE_MANAGED_RESOURCES",
+        help="What counts as a GPU, as Fairgate is told.",
+    ),
+]
+Exempt = Annotated[
+    str,
+    typer.Option(
+        "--exempt-namespaces",
+        envvar="FAIRGATE_EXEMPT_NAMESPACES",
+        help="Whose pods belong wherever they are.",
+    ),
+]
+
+
+@nodes_app.command(
+    epilog="Examples: [bold]fairgate nodes check[/bold], "
+    "[bold]fairgate nodes check --output json | jq '.findings[].node'[/bold]"
+)
+def check(
+    kubeconfig: Kubeconfig = None,
+    managed: Managed = RESOURCES,
+    exempt: Exempt = NAMESPACES,
+    output: OutputFormatOption = Output.TEXT,
+) -> None:
+    """Find nodes with GPUs that lack a GPU label, or that match no pool or two pools.
+
+    Read-only. Exits with code 1 if there is a finding. Pods without GPUs on nodes with GPUs are
+    also counted, but they are no finding. Needs permission to list nodes, and to list pools and
+    pods for the complete report.
+    """
+    from app.commands.nodes import command
+
+    options = command.NodesOptions(kubeconfig, managed, exempt, output.value)
+    command.run(options, command.check)
+
+
+@nodes_app.command(
+    epilog="Examples: [bold]fairgate nodes label --dry-run[/bold], "
+    "[bold]fairgate nodes label gpu-7 gpu-8 --product NVIDIA-A100-SXM4-40GB --yes[/bold]"
+)
+def label(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[NODE]...", help="Only these; all without one.", show_default=False
+        ),
+    ] = None,
+    product: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="What to call the GPUs of nodes that do not tell themselves.",
+            show_default=False,
+        ),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only say what would be done.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask first.")] = False,
+    kubeconfig: Kubeconfig = None,
+    managed: Managed = RESOURCES,
+    output: OutputFormatOption = Output.TEXT,
+) -> None:
+    """Add the missing label with the GPU product to nodes.
+
+    The product comes from the node's own data: data of its device plugin, or labels of its cloud.
+    --product is used otherwise. Existing labels are never replaced, so it is safe to repeat the
+    command. Exits with code 1 if a node remains without the label. Needs permission to patch nodes.
+    """
+    from app.commands.nodes import command
+
+    options = command.NodesOptions(kubeconfig, managed, "", output.value)
+    wish = command.LabelRequest(tuple(names or ()), product, dry_run, yes)
+    command.run(options, lambda survey, options: command.label(survey, options, wish))

@@ -1,0 +1,48 @@
+"""Arguments of `fairgate release`. The implementation is in commands/release."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from app.cli.options import Kubeconfig, Output, OutputFormatOption
+
+EXAMPLES = (
+    "Examples: [bold]fairgate release train-0 -n team-a[/bold], "
+    "[bold]fairgate release --all[/bold], before [bold]helm uninstall fairgate[/bold]"
+)
+
+
+def release(
+    pod: Annotated[
+        str | None, typer.Argument(metavar="POD", help="The held pod.", show_default=False)
+    ] = None,
+    everything: Annotated[
+        bool,
+        typer.Option(
+            "--all", help="Every held pod of the cluster, and hold none from now on (Observe)."
+        ),
+    ] = False,
+    namespace: Annotated[
+        str | None,
+        typer.Option(
+            "--namespace",
+            "-n",
+            help="Of the pod. [dim]\\[default: that of the kubeconfig][/dim]",
+            show_default=False,
+        ),
+    ] = None,
+    kubeconfig: Kubeconfig = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask first.")] = False,
+    output: OutputFormatOption = Output.TEXT,
+) -> None:
+    """Break glass: remove Fairgate's gate from a held pod, or from all held pods, out of order.
+
+    Needs the verb "release" on podgates.fairgate.io: ClusterRole fairgate-operator. The API
+    server's audit log names the user. It cannot be undone. Gates of other controllers stay. The pod
+    counts as used from then on.
+    """
+    from app.commands.release import command, console
+
+    command.run(console.ReleaseOptions(pod, everything, namespace, kubeconfig, yes, output.value))

@@ -1,0 +1,331 @@
+"""Implementation of `fairgate audit`: reads the chain, checks it against signed heads, prints.
+
+Results go to standard output, everything else to standard error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Protocol, TextIO
+
+from app.commands.audit.verification_report import facts, sentence
+from app.config import setting_parsers
+from app.core.audit.codec import NotOurs, SignedHead, head_line, read, read_head
+from app.core.audit.verifier import BrokenChain, ChainVerdict, ChainVerifier
+from app.core.audit_entry import Entry
+from app.core.durations import duration
+from app.core.errors import InvalidInput, InvalidSettings
+from app.core.model import Millis
+from app.kube import kubeconfig as kubeconfig_files
+from app.kube.audit_anchor import NAME, KeptAnchor
+from app.kube.client import Client
+from app.ports.audit import StreamTail
+from app.store.audit_stream import RedisAuditReader
+from app.store.connection import Server
+from app.tls.audit_signing_key import holds
+from app.tls.audit_signing_key import public_key as read_key
+
+NO = 1
+PAGE = 1000
+TRIES = 5
+"""Attempts to verify a chain that changes during the walk."""
+
+PATIENCE = 2.0
+"""Seconds before the first progress message, and between two."""
+
+
+class VerificationFailed(Exception):
+    """The chain cannot be trusted, for a reason that is not a single entry."""
+
+
+@dataclass(frozen=True, slots=True)
+class AuditSource:
+    """Redis with the entries, and the cluster with the anchored head."""
+
+    redis_url: str | None
+    cluster: str
+    namespace: str
+    kubeconfig: Path | None
+
+
+class Readable(Protocol):
+    """A readable chain."""
+
+    async def ending(self) -> StreamTail:
+        """Return the end of the stream."""
+
+    async def lines(self, after: int, limit: int) -> Sequence[tuple[int, str]]:
+        """Return at most `limit` lines with numbers above `after`, each with its number."""
+
+
+class VerifyProgress:
+    """Prints progress to standard error if the command takes long."""
+
+    def __init__(self) -> None:
+        self._next = time.monotonic() + PATIENCE
+        self._count = 0
+
+    def count(self) -> None:
+        """Count one entry."""
+        self._count += 1
+        if self._count % 100 == 0 and time.monotonic() >= self._next:
+            self._next = time.monotonic() + PATIENCE
+            print(f"fairgate: {self._count} entries so far", file=sys.stderr)
+
+
+def verify(
+    source: AuditSource,
+    files: tuple[Path, ...],
+    head: Path | None,
+    key: Path | None,
+    *,
+    as_json: bool,
+) -> None:
+    """Print whether the chain is intact. Raises SystemExit(1) if it is not, and FairgateError."""
+    given = _head_in(head) if head else None
+    pinned = read_key(_text(key)) if key else None
+    try:
+        if given is not None and not holds(given):
+            raise VerificationFailed(f"the signature of the head in {head} does not hold")
+        verdict = _in_files(files, given) if files else asyncio.run(_in_redis(source, given))
+        signed = verdict.signed
+        if pinned is not None and (signed is None or signed.key != pinned):
+            raise VerificationFailed(f"the newest signed head is not signed by the key in {key}")
+    except BrokenChain as error:
+        _refuse(as_json, error.number, error.why)
+    except VerificationFailed as no:
+        _refuse(as_json, None, str(no))
+    if as_json:
+        print(json.dumps(facts(verdict), indent=2))
+    else:
+        print(sentence(verdict, is_pinned=pinned is not None))
+
+
+def export(
+    source: AuditSource,
+    since: str | None,
+    until: str | None,
+    tenant: str | None,
+    output: Path | None,
+) -> None:
+    """Print entries. Raises FairgateError."""
+    now = Millis(time.time_ns() // 1_000_000)
+    first = _moment(since, now) if since else None
+    last = _moment(until, now) if until else None
+    if output is None:
+        try:
+            asyncio.run(_export(source, first, last, tenant, sys.stdout))
+            sys.stdout.flush()
+        except BrokenPipeError:  # the reader, such as `head`, has closed the pipe
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return
+    try:
+        with output.open("w", encoding="utf-8") as file:
+            asyncio.run(_export(source, first, last, tenant, file))
+    except OSError as error:
+        raise InvalidInput(f"{output} cannot be written: {error.strerror}.") from error
+
+
+async def _export(
+    source: AuditSource,
+    since: Millis | None,
+    until: Millis | None,
+    tenant: str | None,
+    file: TextIO,
+) -> None:
+    progress = VerifyProgress()
+    async with _reader(source) as reader:
+        ending = await reader.ending()
+        async for number, text in _pages(reader, ending.last.number):
+            progress.count()
+            try:
+                entry = read(text)
+            except InvalidInput as error:
+                raise BrokenChain(number, str(error)) from error
+            if not isinstance(entry, Entry):
+                raise BrokenChain(number, "it is no entry")
+            at, named = entry.record.at, entry.record.facts.get("tenant")
+            is_then = (since is None or at >= since) and (until is None or at < until)
+            if is_then and (tenant is None or named == tenant):
+                file.write(text + "\n")
+        if ending.signed and since is None and until is None and tenant is None:
+            file.write(head_line(ending.signed) + "\n")
+
+
+async def _in_redis(source: AuditSource, given: SignedHead | None) -> ChainVerdict:
+    async def anchored() -> SignedHead:
+        return given or await _anchored(source)
+
+    async with _reader(source) as reader:
+        return await prove(reader, anchored)
+
+
+async def prove(reader: Readable, anchored: Callable[[], Awaitable[SignedHead]]) -> ChainVerdict:
+    """Return the verdict on a chain that may grow during the walk. Raises BrokenChain and No."""
+    seen: tuple[int, str] | None = None
+    for left in reversed(range(TRIES)):
+        head, ending = await anchored(), await reader.ending()
+        heads = [head] if ending.signed is None else [head, ending.signed]
+        if not holds(heads[-1]):
+            raise BrokenChain(ending.last.number, "the signature of the head does not hold")
+        if heads[-1].key != head.key:
+            raise VerificationFailed(
+                "the head in Redis is signed by another key than the one in the cluster"
+            )
+        try:
+            return await _walk(reader, ChainVerifier(heads), ending.last.number)
+        except BrokenChain as error:
+            found = (error.number, error.why)
+            if not left or found == seen or (await reader.ending()).last == ending.last:
+                raise  # else retention or a leader may have changed the chain during the walk
+            seen = found
+    raise AssertionError("the last try returns, or raises")
+
+
+async def _walk(reader: Readable, proof: ChainVerifier, last: int) -> ChainVerdict:
+    progress = VerifyProgress()
+    async for number, text in _pages(reader, last):
+        progress.count()
+        try:
+            entry = read(text)
+        except InvalidInput as error:
+            raise BrokenChain(number, str(error)) from error
+        if not isinstance(entry, Entry) or entry.number != number:
+            raise BrokenChain(number, "what stands in its place is not that entry")
+        proof.add_entry(entry)
+    return proof.verdict()
+
+
+async def _pages(reader: Readable, last: int) -> AsyncIterator[tuple[int, str]]:
+    after = 0
+    while after < last:
+        rows = await reader.lines(after, PAGE)
+        if not rows:
+            return
+        for number, text in rows:
+            if number <= last:
+                yield number, text
+        after = max(after + 1, rows[-1][0])  # always advance, even over forged numbers
+
+
+@asynccontextmanager
+async def _reader(source: AuditSource) -> AsyncIterator[RedisAuditReader]:
+    if not source.redis_url:
+        raise InvalidSettings("Say where Redis is: --redis-url or FAIRGATE_REDIS_URL.")
+    server = Server.connect(setting_parsers.redis_url(source.redis_url))
+    try:
+        yield RedisAuditReader(server, source.cluster)
+    finally:
+        await server.close()
+
+
+async def _anchored(source: AuditSource) -> SignedHead:
+    who = kubeconfig_files.find(source.kubeconfig, os.environ)
+    client = await Client.connect(who.kubeconfig)
+    try:
+        found = await KeptAnchor(client, source.namespace).anchored()
+    finally:
+        await client.close()
+    where = f"ConfigMap {source.namespace}/{NAME}"
+    if found is None:
+        raise VerificationFailed(f"{where} holds no signed head to hold the entries against")
+    if not holds(found):
+        raise VerificationFailed(f"the signature of the head in {where} does not hold")
+    if found.cluster != source.cluster:
+        raise VerificationFailed(
+            f"{where} is of cluster {found.cluster}, not {source.cluster}: use --cluster"
+        )
+    return found
+
+
+def _in_files(files: tuple[Path, ...], given: SignedHead | None) -> ChainVerdict:
+    proof, progress = ChainVerifier([given] if given else (), in_files=True), VerifyProgress()
+    for where, text in _lines(files):
+        try:
+            found = read(text)
+        except NotOurs:
+            continue  # log lines may be mixed with entries
+        except InvalidInput as error:
+            if not text.endswith("\n"):
+                continue  # an incomplete last line: the writer stopped, and writes it again later
+            raise VerificationFailed(f"{where}: {error}") from error
+        if isinstance(found, Entry):
+            progress.count()
+            proof.add_entry(found)
+        elif found is not None:
+            if not holds(found):
+                raise VerificationFailed(f"{where}: the signature of the head does not hold")
+            proof.vouch(found)
+    verdict = proof.verdict()
+    if verdict.last is None:
+        raise VerificationFailed("there are no entries in these files")
+    return verdict
+
+
+def _lines(files: tuple[Path, ...]) -> Iterator[tuple[str, str]]:
+    for path in files:
+        if str(path) == "-":
+            yield from (("standard input", text) for text in sys.stdin)
+            continue
+        for file in sorted(path.glob("*.ndjson")) if path.is_dir() else [path]:
+            try:
+                with file.open(encoding="utf-8", errors="replace") as lines:
+                    for count, text in enumerate(lines, 1):
+                        yield f"{file}, line {count}", text
+            except OSError as error:
+                raise InvalidInput(f"{file} cannot be read: {error.strerror}.") from error
+
+
+def _head_in(path: Path) -> SignedHead:
+    try:
+        body = json.loads(_text(path))
+    except ValueError as error:
+        raise InvalidInput(f"{path} holds no JSON ({error}); give a signed head.") from error
+    for name in ("data", "head"):
+        if isinstance(body, dict) and isinstance(body.get(name), dict):
+            body = body[name]
+    try:
+        return read_head(body)
+    except InvalidInput as error:
+        raise InvalidInput(f"{path} holds no signed head: {error}.") from error
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidInput(f"{path} cannot be read: {error}.") from error
+
+
+def _moment(written: str, now: Millis) -> Millis:
+    """Return a time, given as RFC 3339 or as a duration before `now`. Raises InvalidInput."""
+    try:
+        return Millis(now - duration(written))
+    except InvalidInput:
+        pass
+    try:
+        moment = datetime.fromisoformat(written)
+    except ValueError as error:
+        raise InvalidInput(
+            f"{written[:40]!r} is no time; write 2026-01-31T08:00:00Z, or 2h for two hours ago."
+        ) from error
+    if moment.tzinfo is None:
+        raise InvalidInput(f"{written[:40]!r} has no time zone; end it with Z for UTC.")
+    return Millis(int(moment.timestamp() * 1000))
+
+
+def _refuse(as_json: bool, number: int | None, why: str) -> None:
+    if as_json:
+        print(json.dumps({"holds": False, "number": number, "why": why}, indent=2))
+    what = "the audit chain does not hold" if number is None else f"entry {number} does not hold"
+    print(f"fairgate: {what}: {why}.", file=sys.stderr)
+    raise SystemExit(NO)

@@ -1,0 +1,57 @@
+"""Text and JSON of the result of `fairgate audit verify` for an intact chain."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from app.core.audit.verifier import ChainVerdict
+from app.core.audit_entry import Entry
+from app.core.model import Millis
+
+
+def facts(verdict: ChainVerdict) -> dict[str, Any]:
+    """Return the fields of `--output json`."""
+    return {
+        "holds": True,
+        "entries": verdict.entries,
+        "first": _brief(verdict.first),
+        "last": _brief(verdict.last),
+        "head": verdict.signed.fields() if verdict.signed else None,
+        "unsigned": verdict.unsigned,
+        "gaps": verdict.gaps,
+        "absent": verdict.absent.number,
+    }
+
+
+def _brief(entry: Entry | None) -> dict[str, Any] | None:
+    return {"number": entry.number, "at": _stamp(entry.record.at)} if entry else None
+
+
+def sentence(verdict: ChainVerdict, *, is_pinned: bool) -> str:
+    """Return the text output. `is_pinned`: the user gave `--public-key`."""
+    first, last, signed = verdict.first, verdict.last, verdict.signed
+    if first is None or last is None:
+        return "There are no entries yet."
+    said = [
+        f"{verdict.entries} entries hold, from {_stamp(first.record.at)} (number {first.number}) "
+        f"to {_stamp(last.record.at)} (number {last.number})"
+    ]
+    if signed is None:
+        said.append("no signed head is among them, so nothing shows that they are the originals")
+    else:
+        said.append(f"head signed at {_stamp(signed.at)}")
+        if not is_pinned:
+            said.append(f"by the key {signed.key}, which --public-key can hold it against")
+        if verdict.unsigned:
+            said.append(f"{verdict.unsigned} came after it and are not signed yet")
+    if verdict.gaps:
+        said.append(f"{verdict.gaps} of them name a gap")
+    if verdict.absent.number:
+        said.append(f"those up to number {verdict.absent.number} are not here")
+    return "; ".join(said) + "."
+
+
+def _stamp(at: Millis) -> str:
+    moment = datetime.fromtimestamp(at / 1000, UTC)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

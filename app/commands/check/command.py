@@ -1,0 +1,176 @@
+"""Implementation of `fairgate check`: tests an installation with the probes of the canary.
+
+It changes no pod of a user. Mode Observe does not hold pods, so only the leader is tested there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from app.core.errors import ClusterError, ClusterRefused
+from app.core.policy import Mode
+from app.k8s_types import objects
+from app.kube import kubeconfig as kubeconfig_files
+from app.kube.client import Client
+from app.kube.enforcement_probes import EnforcementProbes, HoleFound
+from app.kube.enforcement_spec import CONFIG_MAP, read_mode
+from app.kube.lease import NAME as LEASE
+
+FAILED = 1
+AGAIN_SECONDS = 1.0
+POLICY_PATH = "/apis/fairgate.io/v1alpha1/policies/default"
+
+_lease = msgspec.json.Decoder(objects.Lease)
+
+
+@dataclass(frozen=True, slots=True)
+class CheckOptions:
+    """Arguments of `fairgate check`. `wait`: seconds until a check that fails counts as failed."""
+
+    kubeconfig: Path | None
+    namespace: str
+    managed: tuple[str, ...]
+    wait: float
+    output: str
+
+
+@dataclass(frozen=True, slots=True)
+class CheckResult:
+    """The result of one check, with a message about the result or the failure."""
+
+    name: str
+    passed: bool
+    message: str
+
+
+class CheckFailed(Exception):
+    """A check failed. The message says why."""
+
+
+Check = Callable[[], Awaitable[str]]
+
+
+def run(options: CheckOptions) -> None:
+    """Run all checks. Raises FairgateError, and SystemExit with 1 if one failed."""
+    who = kubeconfig_files.find(options.kubeconfig, os.environ)
+
+    async def go() -> list[CheckResult]:
+        client = await Client.connect(who.kubeconfig)
+        try:
+            return await InstallationCheck(client, options).run()
+        finally:
+            await client.close()
+
+    results = asyncio.run(go())
+    if options.output == "json":
+        facts = [{"check": r.name, "passed": r.passed, "message": r.message} for r in results]
+        print(json.dumps({"checks": facts}, indent=2))
+    else:
+        for each in results:
+            print(f"{'ok' if each.passed else 'FAILED':6}  {each.name:8}  {each.message}")
+    if not all(each.passed for each in results):
+        raise SystemExit(FAILED)
+
+
+class InstallationCheck:
+    """The checks of one installation. `pause` is the time between two tries, in seconds."""
+
+    def __init__(self, client: Client, options: CheckOptions, pause: float = AGAIN_SECONDS) -> None:
+        self._client = client
+        self._namespace = options.namespace
+        self._probes = EnforcementProbes(client, options.managed)
+        self._wait = options.wait
+        self._pause = pause
+
+    async def run(self) -> list[CheckResult]:
+        """Run every check until it passes or the time is over. Return the results in order."""
+        deadline = time.monotonic() + self._wait
+        results = [await self._try("mode", self._mode, deadline)]
+        checks: dict[str, Check] = {"leader": self._leader}
+        if results[0].message != _OBSERVES:
+            checks = {"hold": self._hold, "create": self._create, "release": self._release} | checks
+        for name, check in checks.items():
+            results.append(await self._try(name, check, deadline))
+        return results
+
+    async def _try(self, name: str, check: Check, deadline: float) -> CheckResult:
+        while True:
+            try:
+                return CheckResult(name, True, await check())
+            except (CheckFailed, HoleFound, ClusterError) as error:
+                if time.monotonic() + self._pause > deadline:
+                    return CheckResult(name, False, str(error))
+            await asyncio.sleep(self._pause)
+
+    async def _mode(self) -> str:
+        policy = await self._find(POLICY_PATH) or {}
+        mode = (policy.get("spec") or {}).get("mode")
+        if mode is None:
+            path = f"/api/v1/namespaces/{self._namespace}/configmaps/{CONFIG_MAP}"
+            installed = await self._find(path)
+            if installed is None:
+                raise CheckFailed(
+                    f"there is no ConfigMap {self._namespace}/{CONFIG_MAP}: Fairgate is not "
+                    "installed in this namespace; name its namespace by --namespace."
+                )
+            mode = read_mode(installed.get("data")).value
+        return _OBSERVES if mode == Mode.OBSERVE.value else "Enforce"
+
+    async def _hold(self) -> str:
+        return f"a pod with a managed resource is held by {await self._probes.hold()}"
+
+    async def _create(self) -> str:
+        return f"a pod of another scheduler is refused by {await self._probes.create()}"
+
+    async def _release(self) -> str:
+        return f"the gate of a held pod is protected by {await self._probes.release()}"
+
+    async def _leader(self) -> str:
+        """Return who leads. A leader renews its Lease, so the Lease must change."""
+        first = await self._lease_of()
+        holder = first.spec.holder_identity
+        if not holder:
+            raise CheckFailed(_NO_LEADER)
+        until = time.monotonic() + (first.spec.lease_duration_seconds or 15)
+        while time.monotonic() < until:
+            await asyncio.sleep(self._pause)
+            now = await self._lease_of()
+            if now.spec.holder_identity != holder:
+                break
+            if now.metadata.resource_version != first.metadata.resource_version:
+                return f"{holder} leads"
+        raise CheckFailed(f"{holder} does not renew the Lease {LEASE}; {_NO_LEADER}")
+
+    async def _lease_of(self) -> objects.Lease:
+        path = f"/apis/coordination.k8s.io/v1/namespaces/{self._namespace}/leases/{LEASE}"
+        try:
+            return _lease.decode(await self._client.request("GET", path))
+        except ClusterRefused as error:
+            if error.status != 404:
+                raise
+            raise CheckFailed(_NO_LEADER) from error
+
+    async def _find(self, path: str) -> dict[str, Any] | None:
+        try:
+            found: dict[str, Any] = msgspec.json.decode(await self._client.request("GET", path))
+        except ClusterRefused as error:
+            if error.status != 404:
+                raise
+            return None
+        return found
+
+
+_OBSERVES = "Observe: pods are not held, so enforcement is not tested"
+_NO_LEADER = (
+    "no controller leads, so no pod is released: see whether Redis answers, and the log of "
+    "Deployment fairgate-controller."
+)

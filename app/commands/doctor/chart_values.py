@@ -1,0 +1,196 @@
+"""The values of the chart that fit a cluster, as YAML with comments.
+
+Lists of the chart are extended, not replaced, so that defaults of later versions still apply.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+import yaml
+
+from app.commands.doctor.assumptions import BINDERS, Assumptions
+from app.commands.doctor.cluster_checks import other_binders, other_schedulers
+from app.commands.doctor.device_checks import uncounted_classes, unmanaged_devices
+from app.commands.doctor.findings import names
+from app.commands.doctor.installation_checks import policy_mode
+from app.commands.doctor.snapshot import ClusterSnapshot
+from app.commands.doctor.workload_checks import (
+    described,
+    refused,
+    unlisted_kinds,
+)
+from app.core.policy import Mode
+
+IMAGE = "registry.example.com/fairgate"
+SECRET = "fairgate-redis-url"  # noqa: S105 (a name)
+WIDTH = 10_000
+"""Longest line of YAML, so that no value is folded."""
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """One top-level key, with a comment above it, and comments for the entries of a list."""
+
+    key: str
+    value: Any
+    comment: str
+    notes: Mapping[str, str]
+
+
+def chart_values(
+    seen: ClusterSnapshot, namespace: str, redis_url: str = "", image: str = ""
+) -> list[Section]:
+    """Return the values for a cluster. Empty lists are left out.
+
+    `namespace` is that of Fairgate, which must be exempt.
+    """
+    usual, assumed = Assumptions(), seen.assumed
+    sections = [_mode(seen), _image(seen, image), _redis(redis_url)]
+    exempt = {space.namespace: names(described(space.agents)) for space in _to_exempt(seen)}
+    exempt.setdefault(namespace, "Fairgate itself")
+    sections += _extension(
+        "extraExemptNamespaces",
+        _added(assumed.exempt, usual.exempt, exempt),
+        "Namespaces of node agents. Accounts that may create pods there can use devices without "
+        "Fairgate.",
+        exempt,
+    )
+    extended = [name for name in uncounted_classes(seen).values() if name]
+    sections += _extension(
+        "extraManagedResources",
+        _added(assumed.managed, usual.managed, [*unmanaged_devices(seen), *extended]),
+        "Devices of this cluster.",
+    )
+    classes = {k: v for k, v in assumed.classes.items() if usual.classes.get(k) != v}
+    classes |= {name: resource for name, resource in uncounted_classes(seen).items() if resource}
+    if classes:
+        sections.append(Section("deviceClasses", classes, "DRA device classes.", {}))
+    sections += _schedulers(seen)
+    sections += _extension(
+        "extraControllerUsers",
+        _added(assumed.rules.controllers, usual.rules.controllers, ()),
+        "Accounts that may name the submitter of a pod.",
+        {},
+    )
+    kinds = [
+        *_listed_kinds(assumed, usual),
+        *(k for u in unlisted_kinds(seen) for k in u.templates),
+    ]
+    if kinds:
+        entries = [
+            {"group": k.group, "versions": ["*"], "resource": k.resource, "path": k.path}
+            for k in dict.fromkeys(kinds)
+        ]
+        comment = "Pod templates of the kinds of operators."
+        sections.append(Section("extraPodTemplates", entries, comment, {}))
+    return sections
+
+
+def as_values(sections: Iterable[Section]) -> dict[str, Any]:
+    """Return the values without comments."""
+    return {each.key: each.value for each in sections}
+
+
+def as_yaml(sections: Iterable[Section]) -> str:
+    """Return the values as a file for `helm install --values`."""
+    parts = ["# Values of the chart fairgate for this cluster, written by fairgate doctor."]
+    for each in sections:
+        written = yaml.safe_dump(
+            {each.key: each.value}, sort_keys=False, width=WIDTH, default_flow_style=False
+        )
+        lines = [_noted(line, each.notes) for line in written.rstrip().splitlines()]
+        parts.append("\n".join([*(f"# {line}" for line in each.comment.splitlines()), *lines]))
+    return "\n\n".join(parts) + "\n"
+
+
+def _noted(line: str, notes: Mapping[str, str]) -> str:
+    note = notes.get(line.strip().removeprefix("- ").strip("'\""))
+    return f"{line}  # {note}" if note else line
+
+
+def _mode(seen: ClusterSnapshot) -> Section:
+    mode = (policy_mode(seen) if seen.installation.exists else None) or Mode.OBSERVE
+    return Section(
+        "mode",
+        mode.value,
+        "Observe: no pod is held or refused, and Fairgate counts and warns. Change it to Enforce\n"
+        "when fairgate doctor finds no problem.",
+        {},
+    )
+
+
+def _image(seen: ClusterSnapshot, image: str) -> Section:
+    webhook = seen.installation.deployments.get("fairgate-webhook")
+    if webhook and not image:
+        image = webhook["spec"]["template"]["spec"]["containers"][0]["image"]
+    repository, _, tag = (image or IMAGE).rpartition(":")
+    if not repository or "/" in tag:
+        repository, tag = image or IMAGE, ""
+    value = {"repository": repository} | ({"tag": tag} if tag else {})
+    comment = "" if image else "Change it to the repository with your image of Fairgate."
+    return Section("image", value, comment, {})
+
+
+def _redis(url: str) -> Section:
+    if not url:
+        return Section(
+            "redis",
+            {"bundled": {"enabled": True}},
+            "A Redis for trials. For production set redis.url or redis.existingSecret instead.",
+            {},
+        )
+    if not urlsplit(url).password:
+        return Section("redis", {"url": url}, "", {})
+    return Section(
+        "redis",
+        {"existingSecret": SECRET},
+        "The URL contains a password, so it must be in a Secret:\n"
+        f"kubectl create secret generic {SECRET} --namespace fairgate-system --from-file=url=FILE",
+        {},
+    )
+
+
+def _to_exempt(seen: ClusterSnapshot) -> list[Any]:
+    return [space for space in refused(seen) if space.should_be_exempt]
+
+
+def _schedulers(seen: ClusterSnapshot) -> list[Section]:
+    found, binders = other_schedulers(seen), other_binders(seen)
+    rules, usual = seen.assumed.rules, Assumptions()
+    users = list(dict.fromkeys([*BINDERS, *seen.assumed.binders, *_bound(seen), *binders]))
+    listed = list(dict.fromkeys([*rules.schedulers, *found]))
+    if tuple(listed) == usual.rules.schedulers and tuple(users) == BINDERS:
+        return []
+    return [
+        Section(
+            "schedulers",
+            {"names": listed, "users": users},
+            "Schedulers that may place pods, and the accounts that bind pods. A listed account may "
+            "bind\nany pod, so remove accounts that are no schedulers.",
+            {},
+        )
+    ]
+
+
+def _bound(seen: ClusterSnapshot) -> list[str]:
+    """Return the accounts that hold the right to bind in an installed Fairgate."""
+    return seen.accounts.holders(("fairgate.io", "podgates", "bind"))
+
+
+def _listed_kinds(assumed: Assumptions, usual: Assumptions) -> list[Any]:
+    return [kind for kind in assumed.templates if kind not in usual.templates]
+
+
+def _added(now: Iterable[str], usual: Iterable[str], more: Iterable[str]) -> list[str]:
+    """Return the names in `now` and `more` that the chart does not have."""
+    return [name for name in dict.fromkeys([*now, *more]) if name not in set(usual)]
+
+
+def _extension(
+    key: str, items: list[str], comment: str, notes: Mapping[str, str] | None = None
+) -> list[Section]:
+    return [Section(key, items, comment, notes or {})] if items else []

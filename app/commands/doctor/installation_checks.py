@@ -1,0 +1,191 @@
+"""Checks of an installed Fairgate: webhooks, canary, leader, mode. Pure functions of a snapshot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from app.commands.doctor.findings import Check, Finding, count, ok, problem, warning
+from app.commands.doctor.snapshot import ClusterSnapshot
+from app.core.policy import Mode
+from app.core.well_known import GATE
+from app.ports.cluster_survey import Object
+
+SERVICE = "kubernetes.io/service-name"
+WEBHOOK = "fairgate-webhook"
+RECENT = timedelta(minutes=10)
+ALARMS = ("EnforcementFails", "EnforcementRestored")
+
+KINDS = {"mutating": "MutatingWebhookConfiguration", "validating": "ValidatingWebhookConfiguration"}
+
+
+def check_installation(seen: ClusterSnapshot, now: datetime) -> Iterator[Finding]:
+    """Check an installed Fairgate. `now` is compared with the times of Lease and events."""
+    if not seen.installation.exists:
+        if seen.is_known("mutatingwebhookconfigurations", "deployments"):
+            yield ok(Check.WEBHOOKS, "Fairgate is not installed; the chart's defaults are judged.")
+        return
+    yield from _webhooks(seen)
+    yield from _mode(seen)
+    yield from _canary(seen, now)
+    yield from _leader(seen, now)
+
+
+def _webhooks(seen: ClusterSnapshot) -> Iterator[Finding]:
+    found = seen.installation
+    sound = True
+    for attribute, kind in KINDS.items():
+        item: Object | None = getattr(found, attribute)
+        if item is None and seen.is_known(f"{attribute}webhookconfigurations"):
+            yield problem(
+                Check.WEBHOOKS,
+                f"{kind} fairgate does not exist.",
+                f"See the log of Deployment {WEBHOOK}, and apply the chart again.",
+                [kind],
+            )
+            sound = False
+        for hook in (item or {}).get("webhooks") or ():
+            if not hook["clientConfig"].get("caBundle"):
+                yield problem(
+                    Check.WEBHOOKS,
+                    f"{hook['name']} has no CA, so the API server cannot call it.",
+                    f"See the log of Deployment {WEBHOOK}: it writes the CA when it starts.",
+                    [hook["name"]],
+                )
+                sound = False
+    if not seen.is_known("endpointslices", "mutatingwebhookconfigurations"):
+        return
+    if _is_external(found.mutating):
+        if sound:
+            yield ok(Check.WEBHOOKS, "the API server calls the webhook by its URL.")
+        return
+    ready = _ready_addresses(found.endpoints)
+    if not ready:
+        yield problem(
+            Check.WEBHOOKS,
+            f"Service {WEBHOOK} has no ready endpoint, so pods with devices cannot be created.",
+            f"See why the pods of Deployment {WEBHOOK} are not ready.",
+            [WEBHOOK],
+        )
+    elif ready == 1:
+        yield warning(
+            Check.WEBHOOKS,
+            f"Service {WEBHOOK} has one ready endpoint: pods with devices cannot be created while "
+            "it restarts.",
+            "Run two replicas or more (webhook.replicas).",
+            [WEBHOOK],
+        )
+    elif sound:
+        yield ok(Check.WEBHOOKS, f"Service {WEBHOOK} has {count(ready, 'ready endpoint')}.")
+
+
+def _is_external(configuration: Object | None) -> bool:
+    hooks = (configuration or {}).get("webhooks") or ()
+    return any(hook["clientConfig"].get("url") for hook in hooks)
+
+
+def _ready_addresses(slices: list[Object]) -> int:
+    ready: set[str] = set()
+    for each in slices:
+        if (each["metadata"].get("labels") or {}).get(SERVICE) != WEBHOOK:
+            continue
+        for endpoint in each.get("endpoints") or ():
+            # An absent condition counts as ready, as for kube-proxy.
+            if (endpoint.get("conditions") or {}).get("ready") is not False:
+                ready.update(endpoint.get("addresses") or ())
+    return len(ready)
+
+
+def policy_mode(seen: ClusterSnapshot) -> Mode | None:
+    """Return the mode of the Policy or, if it has none, that of the chart; None if not known."""
+    if not seen.is_known("policies.fairgate.io", "configmaps"):
+        return None
+    found = seen.installation
+    own = ((found.policy or {}).get("spec") or {}).get("mode")
+    of_chart = ((found.enforcement or {}).get("data") or {}).get("mode", "")
+    written = own or of_chart.strip()
+    return next((mode for mode in Mode if mode.value == written), Mode.ENFORCE)
+
+
+def _mode(seen: ClusterSnapshot) -> Iterator[Finding]:
+    match policy_mode(seen):
+        case Mode.ENFORCE:
+            yield ok(Check.MODE, "Fairgate enforces.")
+        case Mode.OBSERVE:
+            yield warning(
+                Check.MODE,
+                "Fairgate only observes: no pod is held or refused.",
+                "Switch to Enforce when no problem is left.",
+            )
+
+
+def _canary(seen: ClusterSnapshot, now: datetime) -> Iterator[Finding]:
+    found = seen.installation
+    for each in found.events:
+        at = _time_of(each)
+        if each.get("reason") in ALARMS and at and now - at < RECENT:
+            yield warning(
+                Check.CANARY,
+                f"{each['reason']} in the last ten minutes: {each.get('message', '')}",
+                "See the section When something breaks in docs/operations.md.",
+            )
+    if policy_mode(seen) is not Mode.ENFORCE or not seen.is_known("pods", "events"):
+        return
+    if found.canary is None:
+        yield warning(
+            Check.CANARY,
+            "the canary pod does not exist, so enforcement is not tested yet.",
+            "Wait a minute after the start of the webhook, then see its log.",
+        )
+    elif not _is_held(found.canary):
+        yield problem(
+            Check.CANARY,
+            "the canary pod does not carry Fairgate's gate: pods are not held.",
+            f"See the log of Deployment {WEBHOOK}.",
+        )
+    else:
+        yield ok(Check.CANARY, "the canary pod is held.")
+
+
+def _is_held(pod: Object) -> bool:
+    return any(gate.get("name") == GATE for gate in pod["spec"].get("schedulingGates") or ())
+
+
+def _leader(seen: ClusterSnapshot, now: datetime) -> Iterator[Finding]:
+    if not seen.is_known("leases"):
+        return
+    spec: dict[str, Any] = (seen.installation.lease or {}).get("spec") or {}
+    holder, renewed = spec.get("holderIdentity"), _read_time(spec.get("renewTime"))
+    if not holder or renewed is None:
+        yield problem(
+            Check.LEADER,
+            "no replica of the controller leads, so no pod is released.",
+            "See the log of Deployment fairgate-controller; the usual cause is Redis.",
+        )
+        return
+    age = now - renewed
+    if age > timedelta(seconds=int(spec.get("leaseDurationSeconds") or 0)):
+        yield problem(
+            Check.LEADER,
+            f"the Lease of {holder} was last renewed {int(age.total_seconds())} s ago, so no pod "
+            "is released.",
+            "See the log of Deployment fairgate-controller. Check the clock of this machine.",
+        )
+    else:
+        yield ok(Check.LEADER, f"{holder} leads.")
+
+
+def _time_of(event: Object) -> datetime | None:
+    return _read_time(event.get("lastTimestamp") or event.get("eventTime"))
+
+
+def _read_time(text: object) -> datetime | None:
+    """Return a time of the API server, None if it is absent or invalid."""
+    if not isinstance(text, str):
+        return None
+    try:
+        read = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return read if read.tzinfo else read.replace(tzinfo=UTC)

@@ -1,0 +1,51 @@
+"""Prints the findings of `fairgate doctor`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from app.commands.doctor.findings import Finding, Level, count
+from app.core.safe_text import all_visible, visible
+
+ORDER = (Level.PROBLEM, Level.WARNING, Level.OK)
+
+
+def has_problem(findings: Iterable[Finding]) -> bool:
+    """Return whether a finding is a problem."""
+    return any(each.level is Level.PROBLEM for each in findings)
+
+
+def as_text(findings: Sequence[Finding]) -> str:
+    """Return one line for each finding, problems first, and a summary."""
+    lines = [each.line for level in ORDER for each in findings if each.level is level]
+    problems, warnings = (_number(findings, level) for level in ORDER[:2])
+    summary = f"{count(problems, 'problem')}, {count(warnings, 'warning')}."
+    if problems or warnings:
+        summary += " fairgate doctor -o values prints values of the chart for this cluster."
+    return "\n".join(map(visible, [*lines, summary])) + "\n"
+
+
+def as_json(findings: Sequence[Finding], values: dict[str, Any]) -> str:
+    """Return findings and values as JSON. The keys are stable."""
+    document = {
+        "problems": _number(findings, Level.PROBLEM),
+        "warnings": _number(findings, Level.WARNING),
+        "findings": [
+            {
+                "check": each.check.value,
+                "level": each.level.value,
+                "message": each.message,
+                "remedy": each.remedy,
+                "objects": list(each.objects),
+            }
+            for each in findings
+        ],
+        "values": values,
+    }
+    return json.dumps(all_visible(document), indent=2) + "\n"
+
+
+def _number(findings: Iterable[Finding], level: Level) -> int:
+    return sum(each.level is level for each in findings)

@@ -1,0 +1,112 @@
+"""Implementation of `fairgate release`: finds the caller, then releases one or all held pods."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from typing import Any
+
+from app.commands.release.console import (
+    NO,
+    CommandFailed,
+    ReleaseOptions,
+    ask,
+    code_of,
+    denied,
+    show,
+    signed,
+    tell,
+)
+from app.commands.release.manual_release import ByHand, GatedPod, ManualReleaseResult
+from app.commands.release.release_all import release_all
+from app.core.errors import ClusterError, ClusterRefused, InvalidInput
+from app.kube import kubeconfig
+from app.kube.client import Client
+
+
+def run(options: ReleaseOptions) -> None:
+    """Run the command. Raises FairgateError, and SystemExit with 1 or 3 if it was not completed."""
+    if (options.pod is None) is not options.everything:
+        raise InvalidInput("Name one pod to release, or say --all: fairgate release --help.")
+    if options.everything and options.namespace is not None:
+        raise InvalidInput("--all means every namespace: leave out --namespace, or name a pod.")
+    if not options.yes and not sys.stdin.isatty():
+        raise InvalidInput(
+            "A release cannot be undone, and there is nobody to ask: add --yes to do it."
+        )
+    who = kubeconfig.find(options.kubeconfig, os.environ)
+    try:
+        code = asyncio.run(_run(options, who))
+    except CommandFailed as no:
+        tell(str(no))
+        code = NO
+    if code:
+        raise SystemExit(code)
+
+
+async def _run(options: ReleaseOptions, who: kubeconfig.Caller) -> int:
+    client = await Client.connect(who.kubeconfig)
+    try:
+        hand = ByHand(client)
+        name = await hand.who()
+        if options.pod is None:
+            return await release_all(hand, options, name)
+        return await release_one(
+            hand, options, options.namespace or who.namespace, options.pod, name
+        )
+    finally:
+        await client.close()
+
+
+async def release_one(
+    hand: ByHand, options: ReleaseOptions, namespace: str, pod: str, who: str
+) -> int:
+    """Release one pod and report. Return the exit code. Raises No, InvalidInput, ClusterError."""
+    if not await hand.may_release(namespace):
+        raise denied(who, f"pods of namespace {namespace}", "a RoleBinding or ClusterRoleBinding")
+    try:
+        held = await hand.find_held(namespace, pod)
+    except ClusterRefused as error:
+        if error.status != 404:
+            raise
+        raise InvalidInput(
+            f"There is no pod {namespace}/{pod}; name its namespace by --namespace."
+        ) from error
+    full = f"{namespace}/{pod}"
+    facts: dict[str, Any] = {"namespace": namespace, "pod": pod, "by": who}
+    if held is None:
+        facts |= {"released": False, "otherGates": [], "why": "not held"}
+        show(options, facts, f"Pod {full} is not held by Fairgate; nothing was changed.")
+        return 0
+    ask(options, f"Release pod {full} by hand? It skips its queue, and cannot be held again.")
+    held, unprotected = await hand.protect(held)
+    for each in unprotected:
+        tell(f"not protected from being exchanged: {each}")
+    outcome = await hand.release(held)
+    done = outcome.result is ManualReleaseResult.RELEASED
+    facts |= {"released": done, "otherGates": list(outcome.pod.others), "why": outcome.why}
+    if outcome.result in (ManualReleaseResult.REFUSED, ManualReleaseResult.UNKNOWN):
+        show(options, facts, "")
+        tell(f"pod {full} was not released: {outcome.why}")
+        return code_of([outcome])
+    if not done:
+        facts["why"] = "not held"
+        show(options, facts, f"Pod {full} was released, or deleted, meanwhile.")
+        return 0
+    lines = [f"Released pod {full} by hand{signed(who)}. From now on it counts as used."]
+    if outcome.pod.others:
+        lines.append(
+            f"It still carries {', '.join(outcome.pod.others)}, which is not Fairgate's: it starts "
+            "when the owner of that removes it."
+        )
+    show(options, facts, "\n".join(lines))
+    await _record(hand, outcome.pod, f"by hand{signed(who)}, past its queue")
+    return 0
+
+
+async def _record(hand: ByHand, pod: GatedPod, message: str) -> None:
+    try:
+        await hand.record(pod, message)
+    except ClusterError as error:
+        tell(f"no event was written on the pod, for its owner to see: {error}")

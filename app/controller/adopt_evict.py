@@ -1,0 +1,206 @@
+"""Executes the effects `Adopt`, `EvictPod`, `ProtectClaim` and `UnprotectClaim`.
+
+It stamps pods that predate Fairgate, evicts pods, and adds or removes the finalizer of claims.
+A few run at a time, and only while the Lease is valid. A failed order is not retried here: the
+engine orders it again until it observes the result.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import assert_never
+
+from app.controller.event_queue import EventQueue
+from app.core.effects import (
+    Adopt,
+    Bypassed,
+    ClaimDeleted,
+    EvictPod,
+    NodeRefused,
+    ProtectClaim,
+    UnprotectClaim,
+)
+from app.core.errors import ClusterError, ClusterRefused
+from app.core.events import EvictionAccepted, EvictionRefused
+from app.core.explain.views import ReleasedView
+from app.core.model import Millis, Resource, Uid
+from app.core.retry import ServerBackoff
+from app.ports.cluster import Adopter, ClaimProtector, Evictor
+from app.ports.leadership import Leadership
+from app.ports.metrics import LeaderMetrics
+
+CONCURRENCY = 8
+"""Small, so that releases hardly wait for corrections."""
+
+log = logging.getLogger("fairgate.control")
+
+
+Correction = Adopt | EvictPod | ProtectClaim | UnprotectClaim
+
+_VERBS: Mapping[type[Correction], str] = {
+    Adopt: "adopt",
+    EvictPod: "evict",
+    ProtectClaim: "protect",
+    UnprotectClaim: "unprotect",
+}
+
+
+class AdoptEvictExecutor:
+    """The orders that wait or are in progress."""
+
+    def __init__(
+        self,
+        adopter: Adopter,
+        claims: ClaimProtector,
+        evictor: Evictor,
+        leadership: Leadership,
+        inbox: EventQueue,
+        meters: LeaderMetrics,
+        clock: Callable[[], Millis],
+        released: Callable[[Uid], ReleasedView | None] = lambda _: None,
+        wanted: Callable[[Uid], bool] = lambda _: True,
+    ) -> None:
+        """`released` returns the use of a pod, `wanted` whether it must still be evicted."""
+        self._adopter = adopter
+        self._claims = claims
+        self._evictor = evictor
+        self._leadership = leadership
+        self._inbox = inbox
+        self._meters = meters
+        self._clock = clock
+        self._released = released
+        self._wanted = wanted
+        self._orders: dict[Uid, Correction] = {}
+        """Orders that wait or are in progress, at most one for each pod or claim."""
+        self._waiting: deque[Uid] = deque()
+        self._workers: set[asyncio.Task[None]] = set()
+
+    def start_order(self, order: Correction) -> None:
+        """Queue an order. Ignore it if another order for the same object is unfinished."""
+        uid = order.ref.uid
+        if uid in self._orders:
+            return
+        self._orders[uid] = order
+        self._waiting.append(uid)
+        if sum(not worker.done() for worker in self._workers) < CONCURRENCY:
+            worker = asyncio.create_task(self._work())
+            self._workers.add(worker)
+            worker.add_done_callback(self._end)
+
+    def report(self, found: Bypassed | ClaimDeleted) -> None:
+        """Log, and count, a pod that bypassed its queue; log a claim that is deleted too early."""
+        facts: dict[str, object] = {
+            "uid": found.ref.uid,
+            "namespace": found.ref.namespace,
+            "pod": found.ref.name,
+            "tenant": found.tenant,
+            "user": found.user,
+        }
+        if found.claim:
+            facts |= {"claim": found.claim, "claim_uid": found.claim_uid}
+        if isinstance(found, ClaimDeleted):
+            log.warning("a claim of a released pod without a node is being deleted", extra=facts)
+            return
+        self._meters.bypassed()
+        facts |= {"node": found.node, "stamp": found.stamp, "since": found.since}
+        if found.claim:
+            facts["gained"] = dict(found.gained)
+            log.error("a pod has another claim than it was released for", extra=facts)
+        else:
+            log.error("a pod got past the gate without a release", extra=facts)
+
+    def report_refusal(self, found: NodeRefused) -> None:
+        """Count and log a released pod that its node refused."""
+        self._meters.node_refused(found.pool, found.reason)
+        facts = {
+            "uid": found.ref.uid,
+            "namespace": found.ref.namespace,
+            "pod": found.ref.name,
+            "tenant": found.tenant,
+            "node": found.node,
+            "reason": found.reason,
+            "until": found.until,
+        }
+        log.warning("a node refused a released pod", extra=facts)
+
+    async def stop(self) -> None:
+        """Cancel all orders. The next leader observes their results."""
+        self._waiting.clear()
+        tasks = list(self._workers)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._orders.clear()
+
+    async def _work(self) -> None:
+        """Execute waiting orders, one after the other."""
+        patience = ServerBackoff()
+        while self._waiting:
+            order = self._orders[self._waiting.popleft()]
+            try:
+                await self._carry_out(order, patience)
+            finally:
+                self._orders.pop(order.ref.uid, None)
+
+    def _end(self, task: asyncio.Task[None]) -> None:
+        self._workers.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("a correction failed unexpectedly", exc_info=error)
+
+    async def _carry_out(self, order: Correction, patience: ServerBackoff) -> None:
+        if self._leadership.left() <= 0:
+            return
+        try:
+            await self._attempt(order)
+        except ClusterError as error:
+            facts = {**_facts(order, error), "tried": _VERBS[type(order)]}
+            log.warning("a pod or claim could not be put right; tried again later", extra=facts)
+            if isinstance(order, EvictPod) and isinstance(error, ClusterRefused):
+                await self._inbox.put(EvictionRefused(self._clock(), order.ref.uid))
+            if not isinstance(error, ClusterRefused) or error.status in (409, 429):
+                await asyncio.sleep(patience.after(error))
+        else:
+            patience.fulfilled()
+
+    async def _attempt(self, order: Correction) -> None:
+        match order:
+            case Adopt():
+                await self._adopter.adopt(order)
+            case ProtectClaim(ref):
+                await self._claims.protect(ref)
+            case UnprotectClaim(ref, version):
+                await self._claims.unprotect(ref, version)
+            case EvictPod():
+                await self._expel(order)
+            case _:
+                assert_never(order)
+
+    async def _expel(self, order: EvictPod) -> None:
+        if not self._wanted(order.ref.uid):
+            return  # the pod was found to be in use meanwhile, or it is gone
+        used = self._released(order.ref.uid)
+        if await self._evictor.evict(order.ref):
+            if used is not None:
+                lost = lost_by(used, self._clock())
+                self._meters.evicted(used.tenant, order.cause, lost)
+            log.info("pod evicted", extra=_facts(order, order.why))
+            await self._inbox.put(EvictionAccepted(self._clock(), order.ref.uid))
+        else:
+            await self._inbox.put(EvictionRefused(self._clock(), order.ref.uid))
+
+
+def lost_by(used: ReleasedView, now: Millis) -> dict[Resource, float]:
+    """Return the resource-seconds that a pod has used so far."""
+    held = 0.0
+    if used.released is not None:
+        held = max(0, now - used.released) / 1000
+    return {resource: amount * held for resource, amount in used.request.items()}
+
+
+def _facts(order: Correction, why: object) -> dict[str, str]:
+    ref = order.ref
+    kind = "claim" if isinstance(order, ProtectClaim | UnprotectClaim) else "pod"
+    return {"namespace": ref.namespace, kind: ref.name, "uid": ref.uid, "why": str(why)}

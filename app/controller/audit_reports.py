@@ -1,0 +1,180 @@
+"""Audit reports of processes that do not lead: sent through Redis, and recorded by the leader.
+
+Reporting never blocks. Reports wait in a bounded queue, also while Redis is unreachable. Equal
+reports within a second become one with a count. Dropped reports are counted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from app.core.audit_entry import AuditRecord, EntryType, Fact
+from app.core.durations import DAY
+from app.core.errors import StoreError
+from app.core.model import Millis
+from app.ports.audit import Recorder, Report, Reports
+
+MOST = 1_000
+"""Different reports that may wait in this process."""
+
+SPARE = 100
+"""More places for reports that are no refusals, so that a flood of refusals cannot hide them."""
+
+SECONDS = 1.0
+"""Time between two deliveries. Equal reports within it become one."""
+
+NO_ROOM = "more was reported than could be kept"
+
+log = logging.getLogger("fairgate.control")
+
+
+@dataclass(slots=True)
+class _Seen:
+    record: AuditRecord
+    count: int = 1
+
+
+class AuditReportSender:
+    """`ports.audit.Reporter`. `deliver_reports` delivers the reports."""
+
+    def __init__(
+        self, reports: Reports, clock: Callable[[], Millis], *, seconds: float = SECONDS
+    ) -> None:
+        self._reports = reports
+        self._clock = clock
+        self._seconds = seconds
+        self._seen: dict[str, _Seen] = {}
+        self._due: list[Report] = []
+        self._dropped: dict[EntryType, int] = {}
+        self._name = secrets.token_hex(4)
+        self._number = 0
+        self._failing = False
+
+    def report(self, deed: EntryType, facts: Mapping[str, Fact], example: str = "") -> None:
+        """Report an audit entry. Equal facts within a second become one report with a count.
+
+        `example` names one object; the first one of equal reports is recorded.
+        """
+        key = f"{deed.value}{json.dumps(facts, sort_keys=True)}"
+        seen = self._seen.get(key)
+        if seen is not None:
+            seen.count += 1
+        elif len(self._seen) + len(self._due) >= MOST + SPARE * (deed is not EntryType.REFUSED):
+            self._drop(deed, 1)
+        else:
+            named: Mapping[str, Fact] = {"object": example} if example else {}
+            self._seen[key] = _Seen(AuditRecord(self._clock(), deed, {**facts, **named}))
+
+    async def deliver_reports(self) -> None:
+        """Deliver until cancelled."""
+        while True:
+            await asyncio.sleep(self._seconds)
+            self._collect()
+            if self._due:
+                await self._deliver()
+
+    async def flush(self) -> None:
+        """Deliver waiting reports with one attempt."""
+        self._collect()
+        if self._due:
+            await self._deliver()
+
+    def _collect(self) -> None:
+        seen, self._seen = self._seen, {}
+        records = [
+            replace(each.record, facts={**each.record.facts, "count": each.count})
+            for each in seen.values()
+        ]
+        if len(self._due) + len(records) < MOST:
+            for deed, count in self._dropped.items():
+                records.append(AuditRecord(self._clock(), deed, {"dropped": count, "why": NO_ROOM}))
+            self._dropped.clear()
+        for record in records:
+            self._number += 1
+            self._due.append(Report(f"{record.at:015d}-{self._name}-{self._number}", record))
+
+    def _drop(self, deed: EntryType, count: int) -> None:
+        """Count dropped reports. A later report states their number."""
+        self._dropped[deed] = self._dropped.get(deed, 0) + count
+
+    async def _deliver(self) -> None:
+        due = self._due[: MOST + SPARE]
+        try:
+            dropped = await self._reports.push(due)
+        except StoreError as error:
+            if not self._failing:
+                facts = {"why": str(error), "waiting": len(due)}
+                log.warning("reports for the audit chain wait for Redis", extra=facts)
+            self._failing = True
+            return
+        self._failing = False
+        del self._due[: len(due)]
+        for deed, count in dropped.items():
+            self._drop(deed, count)
+        if dropped:
+            facts = {"dropped": sum(dropped.values()), "why": "no leader told the earlier ones yet"}
+            log.error("reports for the audit chain were dropped", extra=facts)
+
+
+class AuditReportCollector:
+    """Passes the reports of other processes to the recorder while this replica leads."""
+
+    def __init__(
+        self,
+        reports: Reports,
+        recorder: Recorder,
+        epoch: Callable[[], int | None],
+        clock: Callable[[], Millis],
+        *,
+        seconds: float = SECONDS,
+    ) -> None:
+        self._reports = reports
+        self._recorder = recorder
+        self._epoch = epoch
+        self._clock = clock
+        self._seconds = seconds
+        self._term: int | None = None
+        self._handed: dict[str, None] = {}
+        """Ids passed on in this term, in that order."""
+
+    async def collect_reports(self) -> None:
+        """Collect until cancelled."""
+        while True:
+            await asyncio.sleep(self._seconds)
+            try:
+                await self.collect()
+            except StoreError as error:
+                log.debug("reports not readable", extra={"why": str(error)})
+
+    async def collect(self) -> None:
+        """Pass on each waiting report once a term. Raises StoreError."""
+        epoch = self._epoch()
+        if epoch != self._term:
+            self._term = epoch
+            self._handed.clear()
+        if epoch is None:
+            return
+        waiting = await self._reports.waiting(MOST)
+        if self._epoch() != epoch:
+            return
+        for report in waiting:
+            key = f"report/{report.id}"
+            if report.id in self._handed:
+                # Not sealed yet, or delivered twice after a lost answer: removed after sealing.
+                self._recorder.clear_marker(key)
+                continue
+            self._handed[report.id] = None
+            at = self._then(report.record.at)
+            self._recorder.record(replace(report.record, at=at, notes=((key, ""),)))
+        while len(self._handed) > 10 * MOST:
+            del self._handed[next(iter(self._handed))]
+
+    def _then(self, told: Millis) -> Millis:
+        """Return the time to record: the claimed one, limited to the last day."""
+        now = self._clock()
+        return Millis(max(now - DAY, min(told, now)))

@@ -1,0 +1,243 @@
+"""Queue and loop that seal audit records into the chain while this replica leads.
+
+Records wait in a bounded queue while Redis is unreachable. A gap entry counts the dropped ones.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+
+from app.controller.audit_chain import Chain
+from app.core.audit.codec import plain
+from app.core.audit_entry import AuditRecord, EntryType, Fact
+from app.core.errors import ClusterError, EpochStale, StoreError, StoreFull
+from app.core.model import Millis
+
+MOST = 10_000
+"""Records that may wait."""
+
+MOST_FORGOTTEN = 200_000
+"""Audit markers that may wait for their removal."""
+
+BATCH = 256
+ANCHOR_SECONDS = 10.0
+PROBE_SECONDS = 2.0
+"""How often an idle auditor checks that Redis still has the chain."""
+
+PRUNE_SECONDS = 30.0
+RETRY_SECONDS = 0.5
+LEAVE_SECONDS = 1.0
+"""How long the end of a term waits for unwritten records."""
+
+log = logging.getLogger("fairgate.audit")
+
+
+class _Term:
+    """The queues and timers of one term."""
+
+    def __init__(self, epoch: int) -> None:
+        self.epoch = epoch
+        self.waiting: deque[AuditRecord] = deque()
+        self.taken = self.sealed = 0
+        self.forgotten: deque[tuple[int, str]] = deque()
+        """Keys of audit markers, each with the number of records to seal before its removal."""
+        self.dropped: list[Millis] = []
+        self.lost = 0
+        self.is_open = False
+        self.anchor_at = 0.0
+        self.prune_at = 0.0
+        self.probe_at = 0.0
+        self.ends = False
+        self.done = asyncio.Event()
+
+
+class Auditor:
+    """`ports.audit.Recorder`. It drops records outside a term (from `start_term` to `end`)."""
+
+    def __init__(
+        self, chain: Chain, who: str, clock: Callable[[], Millis], depose: Callable[[], None]
+    ) -> None:
+        self._chain = chain
+        self._who = who
+        self._clock = clock
+        self._depose = depose
+        self._term: _Term | None = None
+        self._wake = asyncio.Event()
+        self._failing = False
+
+    def record(self, record: AuditRecord, /) -> None:
+        """Queue a record if this replica leads."""
+        term = self._term
+        if term is None:
+            return
+        if len(term.waiting) >= MOST:
+            if not term.lost:
+                log.error("audit records are dropped: too many wait", extra={"waiting": MOST})
+            term.lost += 1
+            term.dropped = [*term.dropped[:1], record.at]
+            return
+        term.waiting.append(replace(record, facts=plain(record.facts)))
+        term.taken += 1
+        self._wake.set()
+
+    def clear_marker(self, key: str, /) -> None:
+        """Remove the audit marker of this key after all earlier records are sealed.
+
+        Requests beyond `MOST_FORGOTTEN` are dropped. The next leader removes markers of objects
+        that no longer exist.
+        """
+        term = self._term
+        if term is not None and len(term.forgotten) < MOST_FORGOTTEN:
+            term.forgotten.append((term.taken, key))
+            self._wake.set()
+
+    def start_term(self, epoch: int) -> None:
+        """Start a term of this replica."""
+        self._term = _Term(epoch)
+        self._note("began")
+
+    async def end(self) -> None:
+        """End the term. Wait up to `LEAVE_SECONDS` for queued records to be written."""
+        term = self._term
+        if term is None:
+            return
+        self._note("ended")
+        term.ends = True
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LEAVE_SECONDS):
+                await term.done.wait()
+        if term.waiting or term.lost:
+            facts = {"epoch": term.epoch, "records": len(term.waiting) + term.lost}
+            log.error("audit records were not written before the term ended", extra=facts)
+        if self._term is term:
+            self._term = None
+
+    async def write_records(self) -> None:
+        """Write until cancelled."""
+        while True:
+            term = self._term
+            if term is None or term.done.is_set():
+                await self._wake.wait()
+                self._wake.clear()
+                continue
+            try:
+                await self._step(term)
+                self._tell(None)
+            except EpochStale as error:
+                self._give_up(term, error)
+            except (StoreError, ClusterError) as error:
+                self._tell(error)
+                await asyncio.sleep(RETRY_SECONDS)
+
+    async def _step(self, term: _Term) -> None:
+        chain = self._chain
+        now = asyncio.get_running_loop().time()
+        if not term.is_open:
+            await chain.open(term.epoch)
+            term.is_open = True
+        if term.waiting or chain.has_own:
+            await self._seal(term)
+        await self._forget(term)
+        if not chain.is_anchored and (now >= term.anchor_at or term.ends):
+            await self._anchor(term, now)
+        if now >= term.prune_at and not term.ends:
+            term.prune_at = now if await chain.prune() else now + PRUNE_SECONDS
+        if term.waiting or (term.forgotten and not term.ends):
+            return
+        if term.ends:
+            term.done.set()
+            return
+        if now >= term.probe_at:
+            term.probe_at = now + PROBE_SECONDS
+            term.is_open = await chain.stands()
+        await self._pause(term)
+
+    async def _seal(self, term: _Term) -> None:
+        records = [term.waiting[i] for i in range(min(BATCH, len(term.waiting)))]
+        if term.lost and len(records) == len(term.waiting):
+            term.waiting.append(self._overflow(term))
+            term.taken += 1
+            records.append(term.waiting[-1])
+            term.lost = 0
+        try:
+            sealed = await self._chain.seal(records)
+        except StoreFull:
+            if not await self._chain.prune(urgent=True):
+                raise
+            return
+        if sealed is None:
+            term.is_open = False
+            return
+        for _ in range(sealed):
+            term.waiting.popleft()
+        term.sealed += sealed
+
+    async def _forget(self, term: _Term) -> None:
+        keys: list[str] = []
+        for sealed, key in term.forgotten:
+            if sealed > term.sealed or len(keys) == BATCH:
+                break
+            keys.append(key)
+        if keys:
+            await self._chain.remove_markers(keys)
+            for _ in keys:
+                term.forgotten.popleft()
+
+    async def _anchor(self, term: _Term, now: float) -> None:
+        """Store the head outside Redis. An unreachable API server does not stop other work."""
+        term.anchor_at = now + ANCHOR_SECONDS
+        try:
+            await self._chain.anchor()
+        except ClusterError as error:
+            term.anchor_at = now + PROBE_SECONDS
+            facts = {"why": str(error)}
+            log.warning("the head of the audit chain is not anchored yet", extra=facts)
+
+    async def _pause(self, term: _Term) -> None:
+        due = [term.probe_at, term.prune_at]
+        if not self._chain.is_anchored:
+            due.append(term.anchor_at)
+        seconds = max(0.0, min(due) - asyncio.get_running_loop().time())
+        if not term.is_open:
+            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._wake.wait()
+        self._wake.clear()
+
+    def _overflow(self, term: _Term) -> AuditRecord:
+        facts: dict[str, Fact] = {
+            "dropped": term.lost,
+            "from": term.dropped[0],
+            "to": term.dropped[-1],
+            "why": "more happened than could be written down",
+        }
+        return AuditRecord(self._clock(), EntryType.GAP, facts)
+
+    def _note(self, phase: str) -> None:
+        assert self._term is not None
+        epoch = self._term.epoch
+        facts: dict[str, Fact] = {"leader": self._who, "epoch": epoch, "term": phase}
+        self.record(AuditRecord(self._clock(), EntryType.LEADING, facts))
+        self._wake.set()
+
+    def _give_up(self, term: _Term, error: EpochStale) -> None:
+        log.error("a newer leader keeps the audit chain", extra={"why": str(error)})
+        term.waiting.clear()
+        term.lost = 0
+        term.done.set()
+        if self._term is term:
+            self._term = None
+            self._depose()
+
+    def _tell(self, error: StoreError | ClusterError | None) -> None:
+        if error is not None and not self._failing:
+            log.warning("the audit chain cannot be written", extra={"why": str(error)})
+        elif error is None and self._failing:
+            log.info("the audit chain is written again")
+        self._failing = error is not None

@@ -1,0 +1,177 @@
+"""Passes events to the engine, and the engine's effects to their executors."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import time
+from collections.abc import Callable
+from typing import assert_never
+
+from app.controller.adopt_evict import AdoptEvictExecutor
+from app.controller.event_queue import EventQueue
+from app.controller.event_subject import subject
+from app.controller.pod_costs import PodCosts
+from app.controller.reclaim_executor import Reclaims
+from app.controller.release_executor import Releases
+from app.controller.store_writer import StoreWriter
+from app.core.audit_entry import AuditRecord
+from app.core.effects import (
+    Adopt,
+    Bypassed,
+    Charge,
+    ClaimDeleted,
+    ClearAuditMarker,
+    Dequeue,
+    Effect,
+    EmitEvent,
+    Enqueue,
+    EvictForReclaim,
+    EvictPod,
+    NodeRefused,
+    ProtectClaim,
+    Rebuild,
+    ReclaimOnCooldown,
+    Refund,
+    Release,
+    UnprotectClaim,
+    WakeAt,
+)
+from app.core.engine import Engine
+from app.core.events import CostlyPod, Event, NewsEvent, Pass, PodGone, PodObserved
+from app.core.fairshare.usage_record import UsageEnded, UsageStarted
+from app.core.model import Millis
+from app.ports.audit import Recorder
+from app.ports.cluster import EventEmitter
+from app.ports.liveness import ENGINE, TURN_SECONDS, Steps, TaskSlice
+
+TICK_SECONDS = 1.0
+"""An idle engine gets a pass at least this often, because some decisions depend on time alone."""
+
+SHORTEST_SECONDS = 0.01
+"""Minimum pause, so that a clock that does not advance cannot keep the loop busy."""
+
+
+log = logging.getLogger("fairgate.control")
+
+
+class EngineLoop:
+    """The one task that calls `Engine.handle`. It sets `heard` when the engine is ready."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        inbox: EventQueue,
+        copier: StoreWriter,
+        releases: Releases,
+        corrections: AdoptEvictExecutor,
+        reclaims: Reclaims,
+        announcer: EventEmitter,
+        recorder: Recorder,
+        clock: Callable[[], Millis],
+        heard: asyncio.Event,
+        steps: Steps,
+        costs: PodCosts,
+        timed: Callable[[float], None] = lambda _: None,
+    ) -> None:
+        """`timed` receives the seconds that the engine took for some events and the pass after."""
+        self._engine = engine
+        self._inbox = inbox
+        self._copier = copier
+        self._releases = releases
+        self._corrections = corrections
+        self._reclaims = reclaims
+        self._announcer = announcer
+        self._recorder = recorder
+        self._clock = clock
+        self._heard = heard
+        self._steps = steps
+        self._costs = costs
+        self._timed = timed
+        self._due: Millis | None = None
+        self._pass_seconds = 0.0
+
+    async def run(self) -> None:
+        """Pass events and effects on until cancelled."""
+        while True:
+            events = await self._inbox.take_batch(self._pause())
+            events.reverse()
+            while True:
+                self._take_turn(events)
+                await asyncio.sleep(0)  # let the executors start before the next batch
+                if not events:
+                    break
+            if self._engine.ready and not self._heard.is_set():
+                gc.freeze()  # most objects of the first lists stay: exclude them from collection
+                self._heard.set()
+
+    def _take_turn(self, events: list[NewsEvent]) -> None:
+        """Handle events from the end of the list, then a pass. Leave the rest if time is up."""
+        began = time.perf_counter()
+        turn = TaskSlice(max(TURN_SECONDS, self._pass_seconds))
+        while events and not turn.is_over():
+            self._carry(self._handle(events.pop()))
+            self._postpone()
+        now = self._clock()
+        if self._due is not None and self._due <= now:
+            self._due = None
+        passed = time.perf_counter()
+        self._carry(self._handle(Pass(now)))
+        self._postpone()
+        ended = time.perf_counter()
+        self._pass_seconds = ended - passed
+        self._timed(ended - began)
+
+    def _postpone(self) -> None:
+        for uid in self._costs.end_step():
+            log.warning("pod postponed", extra={"uid": uid})
+            self._carry(self._engine.handle(CostlyPod(self._clock(), uid)))
+
+    def _handle(self, event: Event) -> tuple[Effect, ...]:
+        began = time.perf_counter()
+        match event:
+            case PodObserved(_, pod):
+                self._costs.consider(pod.uid)
+            case PodGone(_, uid):
+                self._costs.forget_pod(uid)
+        effects = self._engine.handle(event)
+        seconds = time.perf_counter() - began
+        self._steps.finish(ENGINE, type(event).__name__, seconds, *subject(event))
+        return effects
+
+    def _pause(self) -> float:
+        """Return the most seconds until the next pass."""
+        if self._due is None:
+            return TICK_SECONDS
+        return min(TICK_SECONDS, max(SHORTEST_SECONDS, (self._due - self._clock()) / 1000))
+
+    def _carry(self, effects: tuple[Effect, ...]) -> None:
+        for effect in effects:
+            match effect:
+                case Enqueue() | Dequeue() | Charge() | Refund() | UsageStarted() | UsageEnded():
+                    self._copier.copy(effect)
+                case Rebuild(epoch):
+                    self._copier.lead(epoch)
+                case Release():
+                    self._releases.start_release(effect)
+                case Adopt() | EvictPod() | ProtectClaim() | UnprotectClaim():
+                    self._corrections.start_order(effect)
+                case Bypassed() | ClaimDeleted():
+                    self._corrections.report(effect)
+                case NodeRefused():
+                    self._corrections.report_refusal(effect)
+                case EmitEvent():
+                    self._announcer.tell(effect)
+                case AuditRecord():
+                    self._recorder.record(effect)
+                case ClearAuditMarker(key):
+                    self._recorder.clear_marker(key)
+                case WakeAt(at):
+                    self._due = at
+                case EvictForReclaim():
+                    self._reclaims.add_eviction(effect)
+                case ReclaimOnCooldown():
+                    self._reclaims.report(effect)
+                case _:
+                    assert_never(effect)

@@ -1,0 +1,78 @@
+"""Feeds the read-only engine of a replica that serves the API."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import time
+from collections.abc import Callable
+
+from app.controller.event_queue import EventQueue
+from app.controller.event_subject import subject
+from app.core.engine import Engine
+from app.core.events import Event, NewsEvent, Pass
+from app.core.explain.views import LeaderStateMessage
+from app.core.model import Millis
+from app.ports.liveness import ENGINE, TURN_SECONDS, Steps, TaskSlice
+
+TICK_SECONDS = 1.0
+
+
+class Follower:
+    """Feeds an engine that never leads.
+
+    `seen_whole`: the engine has received every source completely once. `bulletin`: the last leader
+    state, None if there was no such state yet.
+    """
+
+    def __init__(
+        self, engine: Engine, inbox: EventQueue, steps: Steps, clock: Callable[[], Millis]
+    ) -> None:
+        self.seen_whole = False
+        self.bulletin: LeaderStateMessage | None = None
+        self._engine = engine
+        self._inbox = inbox
+        self._steps = steps
+        self._clock = clock
+        self._pass_seconds = 0.0
+        self._passed = clock()
+
+    def age(self) -> int:
+        """Return the milliseconds since the last pass, without the delay of the watches."""
+        return max(0, self._clock() - self._passed)
+
+    def hear(self, bulletin: LeaderStateMessage) -> None:
+        """Use this leader state from the next pass on."""
+        self.bulletin = bulletin
+
+    async def follow_events(self) -> None:
+        """Pass events on until cancelled."""
+        while True:
+            events = await self._inbox.take_batch(TICK_SECONDS)
+            events.reverse()
+            while True:
+                self._take_turn(events)
+                await asyncio.sleep(0)
+                if not events:
+                    break
+            if self._engine.ready and not self.seen_whole:
+                gc.freeze()  # most objects of the first lists stay: exclude them from collection
+                self.seen_whole = True
+
+    def _take_turn(self, events: list[NewsEvent]) -> None:
+        """Handle events from the end of the list, then a pass. Leave the rest if time is up."""
+        turn = TaskSlice(max(TURN_SECONDS, self._pass_seconds))
+        while events and not turn.is_over():
+            self._handle(events.pop())
+        began = time.perf_counter()
+        self._passed = self._clock()
+        if self.bulletin is not None:
+            self._engine.hear(self.bulletin)
+        self._handle(Pass(self._passed))
+        self._pass_seconds = time.perf_counter() - began
+
+    def _handle(self, event: Event) -> None:
+        began = time.perf_counter()
+        self._engine.handle(event)
+        seconds = time.perf_counter() - began
+        self._steps.finish(ENGINE, type(event).__name__, seconds, *subject(event))

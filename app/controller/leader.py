@@ -1,0 +1,132 @@
+"""The leader's term: acquire the Lease, settle unfinished releases, lead, step down."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+from app.controller.event_queue import EventQueue
+from app.controller.release_executor import Releases
+from app.controller.store_writer import StoreWriter
+from app.controller.takeover import Takeover
+from app.core.events import LeadershipLost
+from app.core.model import Millis
+from app.ports.leadership import Leadership, TermListener
+from app.ports.metrics import LeaderMetrics
+
+OPENING_SECONDS = 60.0
+"""A replica that cannot begin to lead within this time gives the Lease up. Example: no Redis."""
+
+ASIDE_SECONDS = 5.0
+"""How long such a replica lets the others try first."""
+
+log = logging.getLogger("fairgate.control")
+
+
+class Leader:
+    """Runs one term after another."""
+
+    def __init__(
+        self,
+        opening: Takeover,
+        leadership: Leadership,
+        inbox: EventQueue,
+        copier: StoreWriter,
+        releases: Releases,
+        terms: TermListener,
+        meters: LeaderMetrics,
+        clock: Callable[[], Millis],
+    ) -> None:
+        self._opening = opening
+        self._leadership = leadership
+        self._inbox = inbox
+        self._copier = copier
+        self._releases = releases
+        self._terms = terms
+        self._meters = meters
+        self._clock = clock
+        self._deposed = asyncio.Event()
+        self._leaving = False
+        self._aside = 0.0
+        self._acquiring: asyncio.Task[int] | None = None
+        self.leads = False
+        self.epoch: int | None = None
+
+    def leave(self) -> None:
+        """Never lead again. The current term goes on until the Lease is given up."""
+        self._leaving = True
+        if self._acquiring is not None:
+            self._acquiring.cancel()
+
+    def depose(self) -> None:
+        """End this term, because a newer leader was found."""
+        self._deposed.set()
+
+    async def run(self) -> None:
+        """Lead whenever the Lease is free, until cancelled or until `leave` is called."""
+        while not self._leaving:
+            self._acquiring = asyncio.create_task(self._leadership.acquire(self._is_fit))
+            try:
+                await asyncio.wait({self._acquiring})
+                if self._acquiring.cancelled():
+                    return
+                transitions = self._acquiring.result()
+            finally:
+                self._acquiring.cancel()
+            self._deposed.clear()
+            ended = asyncio.create_task(self._ended())
+            try:
+                await self._term(transitions, ended)
+            finally:
+                ended.cancel()
+                await self._step_down()
+
+    async def _is_fit(self) -> bool:
+        """Return whether this replica could lead at once. If not, it leaves the Lease alone."""
+        return time.monotonic() >= self._aside and await self._opening.is_possible()
+
+    async def _term(self, transitions: int, ended: asyncio.Task[None]) -> None:
+        opening = asyncio.create_task(self._opening.take_over(transitions))
+        try:
+            await asyncio.wait(
+                {opening, ended}, timeout=OPENING_SECONDS, return_when=asyncio.FIRST_COMPLETED
+            )
+        finally:
+            opening.cancel()
+        if not opening.done() or ended.done():
+            if not ended.done():
+                log.warning("could not begin to lead; leaving it to others")
+                self._aside = time.monotonic() + ASIDE_SECONDS
+                self.depose()
+            return
+        gained = opening.result()
+        log.info("leading", extra={"epoch": gained.epoch})
+        self.leads, self.epoch = True, gained.epoch
+        self._meters.leading(gained.epoch)
+        self._terms.start_term(gained.epoch)
+        await self._inbox.put(replace(gained, at=self._clock()))
+        self._releases.resume(gained.unsettled, gained.epoch)
+        await ended
+
+    async def _ended(self) -> None:
+        lost = asyncio.create_task(self._leadership.lost())
+        deposed = asyncio.create_task(self._deposed.wait())
+        try:
+            await asyncio.wait({lost, deposed}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            lost.cancel()
+            deposed.cancel()
+
+    async def _step_down(self) -> None:
+        self.leads, self.epoch = False, None
+        self._copier.follow()
+        await self._releases.stop()
+        self._meters.leading(None)
+        await self._inbox.put(LeadershipLost(self._clock()))
+        if self._deposed.is_set():
+            await self._leadership.give_up()
+        await self._terms.end()
+        log.info("following")

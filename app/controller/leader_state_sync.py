@@ -1,0 +1,88 @@
+"""Publishes the leader-only state through Redis, and reads it on replicas that serve the API."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+
+from app.core.engine import Engine
+from app.core.errors import StoreError
+from app.core.explain.views import LeaderStateMessage
+from app.core.model import Millis
+from app.ports.api import LeaderStateStore
+
+SECONDS = 1.0
+
+AGAIN_MS = 10_000
+"""Unchanged state is published again after this time, so that readers can detect stale state."""
+
+log = logging.getLogger("fairgate.control")
+
+
+class LeaderStatePublisher:
+    """Publishes changed leader state while this replica leads."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        bulletins: LeaderStateStore,
+        epoch: Callable[[], int | None],
+        clock: Callable[[], Millis],
+        *,
+        seconds: float = SECONDS,
+    ) -> None:
+        self._engine = engine
+        self._bulletins = bulletins
+        self._epoch = epoch
+        self._clock = clock
+        self._seconds = seconds
+        self._told: LeaderStateMessage | None = None
+
+    async def publish_state(self) -> None:
+        """Publish until cancelled."""
+        while True:
+            await asyncio.sleep(self._seconds)
+            epoch = self._epoch()
+            if epoch is None:
+                self._told = None
+                continue
+            now = self._clock()
+            bulletin = self._engine.outlook.bulletin(now, epoch, self._engine.drift.ratio)
+            told = self._told
+            if told is not None and now - told.at < AGAIN_MS and replace(told, at=now) == bulletin:
+                continue
+            try:
+                await self._bulletins.post(bulletin)
+            except StoreError as error:
+                log.debug("bulletin not written", extra={"why": str(error)})
+            else:
+                self._told = bulletin
+
+
+class LeaderStateReader:
+    """Passes published leader state on. The last state stays valid while Redis is unreadable."""
+
+    def __init__(
+        self,
+        bulletins: LeaderStateStore,
+        hear: Callable[[LeaderStateMessage], None],
+        *,
+        seconds: float = SECONDS,
+    ) -> None:
+        self._bulletins = bulletins
+        self._hear = hear
+        self._seconds = seconds
+
+    async def read_state(self) -> None:
+        """Read until cancelled."""
+        while True:
+            try:
+                bulletin = await self._bulletins.read()
+            except StoreError as error:
+                log.debug("bulletin not readable", extra={"why": str(error)})
+            else:
+                if bulletin is not None:
+                    self._hear(bulletin)
+            await asyncio.sleep(self._seconds)

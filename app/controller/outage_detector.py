@@ -1,0 +1,120 @@
+"""Reports that no pod is released: no replica leads, or the leader cannot reach Redis.
+
+Every controller replica runs it, because a missing leader cannot report its own absence.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+from app.core.effects import PodRef
+from app.core.engine import Engine
+from app.core.errors import ClusterError, StoreError
+from app.core.model import Millis
+
+LOOK_SECONDS = 5.0
+LIMIT_MS = 30_000
+"""A change of leader takes half of this."""
+
+MOST_PODS = 20
+"""Held pods that get an event: each is a write to etcd."""
+
+NO_REDIS = "RedisUnreachable"
+NO_LEADER = "NoLeader"
+RELEASING = "LeaderActive"
+
+log = logging.getLogger("fairgate.control")
+
+
+class OutageNotices(Protocol):
+    """Shows a standstill in the cluster. May raise ClusterError."""
+
+    async def events(self, pods: list[PodRef], reason: str, message: str, now: Millis) -> None:
+        """Write one event for each pod, and one for operators; every replica writes the same."""
+
+    async def condition(self, releasing: bool, reason: str, message: str, now: Millis) -> None:
+        """Write the condition `Releasing` of the Policy, if there is one."""
+
+
+class OutageDetector:
+    """`detect_outages` checks every few seconds. `fault` is empty while pods are released."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        notices: OutageNotices,
+        *,
+        leads: Callable[[], bool],
+        is_led: Callable[[], bool],
+        ask_redis: Callable[[], Awaitable[object]],
+        clock: Callable[[], Millis],
+    ) -> None:
+        """`is_led`: another replica holds the Lease. `ask_redis` raises StoreError."""
+        self._engine = engine
+        self._notices = notices
+        self._leads = leads
+        self._is_led = is_led
+        self._ask_redis = ask_redis
+        self._clock = clock
+        self._since: Millis | None = None
+        self._shown: str | None = None
+        self.fault = ""
+        """Why no pod is released, after 30 s of it."""
+
+    async def detect_outages(self) -> None:
+        """Check until cancelled."""
+        while True:
+            await self.look()
+            await asyncio.sleep(LOOK_SECONDS)
+
+    async def look(self) -> None:
+        """Check once, and report changes."""
+        now = self._clock()
+        reason, why = await self._reason()
+        if not reason:
+            self._since, self.fault = None, ""
+            if self._leads():
+                await self._show(True, RELEASING, "A controller leads and releases pods.", now)
+            else:
+                self._shown = None
+            return
+        self._since = now if self._since is None else self._since
+        silent = now - self._since
+        if silent < LIMIT_MS:
+            return
+        self.fault = f"no pod is released for {silent // 1000} s: {why}"
+        message = f"No pod is released: {why} Ask the operators of this cluster."
+        first = heapq.nsmallest(MOST_PODS, self._engine.held(), key=lambda pod: pod.uid)
+        pods = [PodRef(pod.uid, pod.namespace, pod.name) for pod in first]
+        try:
+            await self._notices.events(pods, reason, message, now)
+        except ClusterError as error:
+            log.debug("events not written", extra={"why": str(error)})
+        await self._show(False, reason, message, now)
+
+    async def _reason(self) -> tuple[str, str]:
+        """Return why no pod is released, as a word and a sentence; empty: pods are released."""
+        leads = self._leads()
+        if not leads and self._is_led():
+            return "", ""  # the leader reports for itself
+        try:
+            await self._ask_redis()
+        except StoreError as error:
+            return NO_REDIS, f"Fairgate cannot reach Redis ({error})"
+        return ("", "") if leads else (NO_LEADER, "no controller of Fairgate leads.")
+
+    async def _show(self, releasing: bool, reason: str, message: str, now: Millis) -> None:
+        if self._shown == reason:
+            return
+        try:
+            await self._notices.condition(releasing, reason, message, now)
+        except ClusterError as error:
+            log.debug("condition not written", extra={"why": str(error)})
+            return
+        self._shown = reason
+        if not releasing:
+            log.error("no pod is released", extra={"why": message})

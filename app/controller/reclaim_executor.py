@@ -1,0 +1,217 @@
+"""Executes the evictions of a reclaim, rate limited: all of its pods, or no pod.
+
+It first checks that disruption budgets allow all evictions together. Then it evicts pod by pod.
+Before each eviction it checks that the eviction is still needed and that this replica still leads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Sequence
+
+from app.controller.adopt_evict import lost_by
+from app.controller.event_queue import EventQueue
+from app.core.effects import EvictForReclaim, ReclaimOnCooldown
+from app.core.errors import ClusterError, ClusterRefused, ClusterUnavailable
+from app.core.events import EvictionAccepted, EvictionRefused
+from app.core.explain.views import ReleasedView
+from app.core.model import Millis, Uid
+from app.ports.cluster import Evictor
+from app.ports.leadership import Leadership
+from app.ports.metrics import LeaderMetrics
+
+PAUSES = (0.5, 1.0, 2.0, 4.0, 8.0, 8.0)
+"""Seconds before each retry of an eviction, after a reclaim has begun."""
+
+log = logging.getLogger("fairgate.control")
+
+
+BURST_SECONDS = 30.0
+"""Unused allowance is saved up for this time, so that a guarantee of many pods need not wait."""
+
+
+class EvictionRateLimiter:
+    """Rate limit of evictions, as an average per minute.
+
+    The evictions of one reclaim go at once. The next reclaim waits the longer for it.
+    """
+
+    def __init__(
+        self,
+        a_minute: float,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self._seconds = 60.0 / a_minute
+        self._clock = clock
+        self._sleep = sleep
+        self._free_at = self._before = clock() - BURST_SECONDS
+
+    async def reserve(self, count: float) -> float:
+        """Wait until `count` evictions may go; return the end of the time that they use up."""
+        now = self._clock()
+        start = self._before = max(now - BURST_SECONDS, self._free_at)
+        end = self._free_at = start + count * self._seconds
+        await self._sleep(max(0.0, start - now))
+        return end
+
+    def give_back(self, end: float) -> None:
+        """Return the allowance of unused evictions, unless later ones already wait for theirs.
+
+        `end` is the result of `reserve`.
+        """
+        if self._free_at == end:
+            self._free_at = self._before
+
+
+class Reclaims:
+    """The reclaims in progress."""
+
+    def __init__(
+        self,
+        evictor: Evictor,
+        leadership: Leadership,
+        inbox: EventQueue,
+        meters: LeaderMetrics,
+        clock: Callable[[], Millis],
+        wanted: Callable[[Uid], bool],
+        allowance: EvictionRateLimiter,
+        released: Callable[[Uid], ReleasedView | None] = lambda _: None,
+        *,
+        pauses: Sequence[float] = PAUSES,
+    ) -> None:
+        """`wanted` returns whether a pod must still be evicted, `released` its use."""
+        self._evictor = evictor
+        self._leadership = leadership
+        self._inbox = inbox
+        self._meters = meters
+        self._clock = clock
+        self._wanted = wanted
+        self._allowance = allowance
+        self._released = released
+        self._pauses = tuple(pauses)
+        self._gathered: list[EvictForReclaim] = []
+        self._under_way: set[asyncio.Task[None]] = set()
+
+    @property
+    def busy(self) -> bool:
+        """Return whether any reclaim is in progress."""
+        return bool(self._under_way)
+
+    def add_eviction(self, order: EvictForReclaim) -> None:
+        """Collect the evictions of one reclaim, which arrive in a row. Start it with the last."""
+        self._gathered.append(order)
+        if len(self._gathered) < order.together:
+            return
+        orders, self._gathered = self._gathered, []
+        task = asyncio.create_task(self._carry_out(orders))
+        self._under_way.add(task)
+        task.add_done_callback(self._end)
+
+    def report(self, found: ReclaimOnCooldown) -> None:
+        """Count and log a reclaim that was refused because it would undo another."""
+        self._meters.loop_refused(found.beneficiary_tenant)
+        facts = {
+            "uid": found.beneficiary.uid,
+            "namespace": found.beneficiary.namespace,
+            "pod": found.beneficiary.name,
+            "tenant": found.beneficiary_tenant,
+            "from": found.tenant,
+            "pool": found.pool,
+            "until": found.until,
+        }
+        log.warning("not reclaimed: the reverse was done within the last hour", extra=facts)
+
+    async def stop(self) -> None:
+        """Cancel all reclaims. The next leader observes the pods that already terminate."""
+        self._gathered = []
+        tasks = list(self._under_way)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _end(self, task: asyncio.Task[None]) -> None:
+        self._under_way.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("a reclaim failed unexpectedly", exc_info=error)
+
+    async def _carry_out(self, orders: list[EvictForReclaim]) -> None:
+        end = await self._allowance.reserve(len(orders))
+        due = [order for order in orders if self._wanted(order.ref.uid)]
+        leads = self._leadership.left() > 0
+        if not (due and leads and await self._is_possible(due)):
+            self._allowance.give_back(end)
+            return
+        for order in due:
+            if not await self._see_off(order):
+                return
+
+    async def _is_possible(self, orders: list[EvictForReclaim]) -> bool:
+        """Return whether all pods could be evicted now. If not, report the pods that would stay."""
+        try:
+            kept = await self._evictor.kept([order.ref for order in orders])
+        except ClusterError as error:
+            kept = {orders[0].ref.uid: str(error)}
+        stay = [order for order in orders if order.ref.uid in kept and not order.overrides]
+        for order in stay:
+            await self._spare(order, kept[order.ref.uid])
+        return not stay
+
+    async def _see_off(self, order: EvictForReclaim) -> bool:
+        """Evict one pod, with a bounded number of retries. Return False if it stays."""
+        why = ""
+        for pause in (0.0, *self._pauses):
+            await asyncio.sleep(pause)
+            if not self._wanted(order.ref.uid):
+                return True
+            if self._leadership.left() <= 0:
+                return False
+            used = self._released(order.ref.uid)
+            try:
+                if await self._evict(order):
+                    await self._accept(order, used)
+                    return True
+                why = "a disruption budget, or a busy server, says so"
+            except ClusterRefused as error:
+                why = str(error)
+                break
+            except ClusterError as error:  # the pod may be evicted; a retry is harmless
+                why = str(error)
+        await self._spare(order, why)
+        return False
+
+    async def _evict(self, order: EvictForReclaim) -> bool:
+        """Evict a pod. If its budgets refuse and are overridden, delete it. False: it stays."""
+        if not order.overrides:
+            return await self._evictor.evict(order.ref)
+        try:
+            if await self._evictor.evict(order.ref):
+                return True
+        except ClusterUnavailable:
+            pass  # the API server answers 500 if several budgets cover a pod
+        if self._leadership.left() <= 0:
+            return False
+        await self._evictor.delete(order.ref)
+        self._meters.budget_overridden(order.tenant)
+        log.warning("a disruption budget was overridden", extra=_facts(order, order.cause.value))
+        return True
+
+    async def _accept(self, order: EvictForReclaim, used: ReleasedView | None) -> None:
+        if used is not None:
+            lost = lost_by(used, self._clock())
+            self._meters.evicted(used.tenant, order.cause.value, lost)
+        facts = {"for": order.beneficiary_tenant, "pool": order.pool}
+        log.info("pod evicted", extra=_facts(order, order.cause.value) | facts)
+        await self._inbox.put(EvictionAccepted(self._clock(), order.ref.uid))
+
+    async def _spare(self, order: EvictForReclaim, why: str) -> None:
+        self._meters.eviction_refused(order.tenant)
+        log.warning("a pod cannot be evicted; others are sought", extra=_facts(order, why))
+        await self._inbox.put(EvictionRefused(self._clock(), order.ref.uid))
+
+
+def _facts(order: EvictForReclaim, why: str) -> dict[str, str]:
+    ref = order.ref
+    return {"namespace": ref.namespace, "pod": ref.name, "uid": ref.uid, "why": why}

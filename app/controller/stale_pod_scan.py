@@ -1,0 +1,119 @@
+"""Finds orphaned and idle pods, and reports them to the engine.
+
+It checks one held pod a second: the pod's controller may be gone. Prometheus supplies the use of
+devices. The engine decides about the reported pods.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from app.controller.event_queue import EventQueue
+from app.core.engine import Engine
+from app.core.errors import FairgateError
+from app.core.events import StalePodCleared, StalePodFound
+from app.core.lifecycle.stale_pods import StaleReason
+from app.core.model import Millis, Pod, Uid
+from app.ports.cluster import DeviceUse, OwnerLookup
+from app.ports.metrics import LeaderMetrics
+
+LOOK_SECONDS = 1.0
+ASK_MS = Millis(300_000)
+HELD_MS = Millis(600_000)
+"""Minimum time in the queue. Kubernetes itself deletes younger orphans."""
+BUSY = 0.01
+"""A pod is idle if each of its devices is busy for less than this fraction of the window."""
+SETTLED_MS = Millis(300_000)
+"""Grace period after the first full window of a pod: images and data take time to load."""
+
+log = logging.getLogger("fairgate.control")
+
+
+class StalePodScanner:
+    """The scanner. It is active while this replica leads."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        owners: OwnerLookup,
+        use: DeviceUse | None,
+        inbox: EventQueue,
+        meters: LeaderMetrics,
+        leads: Callable[[], bool],
+        clock: Callable[[], Millis],
+        *,
+        window: Millis,
+    ) -> None:
+        """`window`: how long devices must have been idle."""
+        self._engine = engine
+        self._owners = owners
+        self._use = use
+        self._inbox = inbox
+        self._meters = meters
+        self._leads = leads
+        self._clock = clock
+        self._window = window
+        self._due: list[Pod] = []
+        self._asked: Millis | None = None
+
+    async def scan_pods(self) -> None:
+        """Scan until cancelled."""
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            if self._leads():
+                await self.look()
+            else:
+                self._due, self._asked = [], None
+                self._meters.zombies({})
+
+    async def look(self) -> None:
+        """Check the next held pod and, if due, all devices. The two checks fail independently."""
+        for part in (self._look_at_owner, self._look_at_devices):
+            try:
+                await part()
+            except FairgateError as error:
+                log.warning("zombies not looked for", extra={"why": str(error)})
+        self._meters.zombies(self._engine.zombies.count())
+
+    async def _look_at_owner(self) -> None:
+        if not self._due:
+            old = self._clock() - HELD_MS
+            self._due = [p for p in self._engine.held() if p.owner and p.since <= old][::-1]
+        if not self._due:
+            return
+        pod = self._due.pop()
+        gone = await self._owners.missing(pod.namespace, pod.name, pod.uid)
+        if not gone:
+            await self._inbox.put(StalePodCleared(self._clock(), pod.uid, StaleReason.OWNERLESS))
+            return
+        why = (
+            f"its controller, {gone}, is gone, so nobody waits for it; delete it, or take the "
+            "controller off its ownerReferences"
+        )
+        await self._report(pod.uid, StaleReason.OWNERLESS, why)
+
+    async def _look_at_devices(self) -> None:
+        """Every `ASK_MS`, report each pod with measurements as idle or in use."""
+        now = self._clock()
+        if self._use is None or (self._asked is not None and now - self._asked < ASK_MS):
+            return
+        self._asked = now
+        measured = await self._use.busiest(self._window // 1000)
+        for pod in self._engine.zombies.suspects():
+            part = measured.get((pod.namespace, pod.name))
+            began = pod.started
+            if part is None or began is None or now - began < self._window + SETTLED_MS:
+                continue
+            if part >= BUSY:
+                await self._inbox.put(StalePodCleared(now, pod.uid, StaleReason.IDLE))
+                continue
+            why = (
+                f"it has used none of its devices for {self._window // 60_000} min (at most "
+                f"{part:.1%} of the time), while others may wait for them; end it if it is done"
+            )
+            await self._report(pod.uid, StaleReason.IDLE, why)
+
+    async def _report(self, uid: Uid, kind: StaleReason, why: str) -> None:
+        await self._inbox.put(StalePodFound(self._clock(), uid, kind, why))

@@ -1,0 +1,195 @@
+"""Status fields and conditions of Tenants and Pools. Pure functions of the engine's views."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from app.core.explain.views import PoolView, TenantView
+from app.core.model import Amounts, NodeName, PoolName, Resource
+from app.core.quantities import render
+from app.core.scheduling.blocked_evictions import BlockedReclaim
+
+MOST = 4
+"""Most names in one message."""
+
+
+@dataclass(frozen=True, slots=True)
+class StatusCondition:
+    """A condition: type, status, reason and message."""
+
+    kind: str
+    holds: bool
+    reason: str
+    message: str
+
+    def written(self) -> dict[str, object]:
+        """Return the condition in the form of the API conventions, without times."""
+        status = "True" if self.holds else "False"
+        words = {"reason": self.reason, "message": self.message}
+        return {"type": self.kind, "status": status, **words}
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectStatus:
+    """The desired status of one object. An object that was created again has another `uid`."""
+
+    fields: Mapping[str, object]
+    conditions: tuple[StatusCondition, ...]
+    generation: int
+    uid: str
+
+
+def tenant_status(tenant: TenantView, known: set[Resource]) -> ObjectStatus:
+    """Return the status of a tenant. `known`: the resources of all pools."""
+    taken = f"an older tenant already has: {', '.join(tenant.disputed)}"
+    if tenant.orphan:
+        also = f"; {taken}" if tenant.disputed else ""
+        message = f"its parent does not exist or closes a circle{also}"
+        ready = _ready(False, "ParentMissing", message)
+    elif tenant.disputed:
+        ready = _ready(False, "NamespaceTaken", taken)
+    elif tenant.paused:
+        ready = _ready(False, "Paused", "nothing of it is released")
+    else:
+        ready = _ready(True, "InForce", "counts in the fair order")
+    shown = known.union(*tenant.used.values())
+    fields = {
+        "share": f"{float(tenant.share):.3f}",
+        "used": _quantities(_sum(tenant.used, shown)),
+        "borrowed": _quantities(_sum(tenant.borrowed, shown)),
+        "pending": tenant.pending,
+        # Rounded, because it decays all the time and every change is a write to the API server.
+        "history": f"{tenant.history:.2f}",
+    }
+    return ObjectStatus(fields, (ready, _blocked(tenant.blocked)), tenant.generation, tenant.uid)
+
+
+def _blocked(found: BlockedReclaim | None) -> StatusCondition:
+    """Return whether budgets of the tenant block a reclaim within another tenant's guarantee."""
+    kind = "BudgetBlocksReclaim"
+    if found is None:
+        return StatusCondition(
+            kind, False, "None", "no disruption budget prevents a reclaim from it"
+        )
+    some = "disruption budget" + ("s " if len(found.budgets) > 1 else " ")
+    named = ", ".join(found.budgets[:MOST]) + (" and others" if len(found.budgets) > MOST else "")
+    message = (
+        f"{some}{named} prevent{'s' if len(found.budgets) == 1 else ''} the eviction of "
+        f"{found.pods} of its pods, so {_listed('tenant', found.tenants)} cannot use the guarantee "
+        f"in {_listed('pool', found.pools)}; allow more disruptions, or set disruptionBudgets: "
+        "Override in the Policy"
+    )
+    return StatusCondition(kind, True, "EvictionRefused", message)
+
+
+def _listed(what: str, names: Sequence[str]) -> str:
+    """Return the kind and the first `MOST` names."""
+    more = " and others" if len(names) > MOST else ""
+    return f"{what}{'s' if len(names) > 1 else ''} {', '.join(names[:MOST])}{more}"
+
+
+def pool_status(
+    pool: PoolView, strays: Sequence[NodeName], fragmentation: float | None
+) -> ObjectStatus:
+    """Return the status of a pool. `strays`: the nodes that belong to no pool."""
+    free = {r: max(0, v - pool.used.get(r, 0)) for r, v in pool.capacity.items()}
+    used = {r: pool.used.get(r, 0) for r in pool.capacity}
+    fields = {
+        "capacity": _quantities(pool.capacity),
+        "used": _quantities(used),
+        "free": _quantities(free),
+        "nodes": pool.nodes,
+        # Sums and rounded values, because every change is a write to the API server.
+        "unowned": _quantities(_sum_by_tenant(pool)),
+        "fragmentation": None if fragmentation is None else f"{fragmentation:.2f}",
+    }
+    conditions = (_in_force(pool), _overlap(pool.contested), _left_out(strays))
+    return ObjectStatus(fields, conditions, pool.generation, pool.uid)
+
+
+def _in_force(pool: PoolView) -> StatusCondition:
+    if pool.contested:
+        return _ready(False, "Overlap", "it claims nodes of a pool before it by name")
+    if pool.paused:
+        return _ready(False, "Paused", "nothing is released into it")
+    if not pool.nodes and not pool.grows:
+        return _ready(False, "NoNodes", "no node matches its nodeSelector")
+    return _binding(pool) or _growing(pool)
+
+
+def _binding(pool: PoolView) -> StatusCondition | None:
+    """Return the condition of a pool without binding; None if the scheduler binds its pods."""
+    if pool.stalled is None:
+        return None
+    since = datetime.fromtimestamp(pool.stalled / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    message = (
+        f"the scheduler has bound no released pod since {since}; little is released, and no "
+        "time-out runs, until it does; see whether kube-scheduler works"
+    )
+    return _ready(False, "BindingStalled", message)
+
+
+def _growing(pool: PoolView) -> StatusCondition:
+    """Return the condition of an active pool, with the state of its scale-up."""
+    if pool.closed is not None:
+        until = datetime.fromtimestamp(pool.closed / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        message = (
+            "pods released for new nodes were given back, because none came in time; it is filled "
+            f"no further than its nodes reach until {until}; see why the autoscaler adds none"
+        )
+        return _ready(True, "NodesMissing", message)
+    if pool.awaiting:
+        number = f"{pool.awaiting} pods are" if pool.awaiting > 1 else "1 pod is"
+        message = f"{number} released for nodes that the autoscaler may add"
+        return _ready(True, "NodesAwaited", message)
+    return _ready(True, "InForce", "pods are released into it")
+
+
+def _overlap(contested: Mapping[NodeName, PoolName]) -> StatusCondition:
+    if not contested:
+        return StatusCondition("Overlap", False, "Apart", "every node it selects is its own")
+    owners = sorted(set(contested.values()))
+    message = (
+        f"it selects {_some(sorted(contested), 'node')} of pool {' and '.join(owners)}, which "
+        "has them; nothing is released into it until its nodeSelector leaves them out"
+    )
+    return StatusCondition("Overlap", True, "SelectsNodesOfAnother", message)
+
+
+def _left_out(strays: Sequence[NodeName]) -> StatusCondition:
+    if not strays:
+        message = "every node that offers a managed resource is in a Pool"
+        return StatusCondition("NodesLeftOut", False, "None", message)
+    message = (
+        f"{_some(strays, 'node')} with managed resources in no Pool, so no pod that is held can "
+        "go there; make a Pool for them, or widen the nodeSelector of one"
+    )
+    return StatusCondition("NodesLeftOut", True, "InNoPool", message)
+
+
+def _some(names: Sequence[str], what: str) -> str:
+    """Return the number of things and the first `MOST` names."""
+    more = len(names) - MOST
+    shown = ", ".join(names[:MOST]) + (f" and {more} more" if more > 0 else "")
+    return f"{len(names)} {what}{'' if len(names) == 1 else 's'} ({shown})"
+
+
+def _ready(holds: bool, reason: str, message: str) -> StatusCondition:
+    return StatusCondition("Ready", holds, reason, message)
+
+
+def _sum(pools: Mapping[PoolName, Amounts], shown: set[Resource]) -> dict[Resource, int]:
+    """Return the sum over all pools of each resource in `shown`."""
+    return {r: sum(amounts.get(r, 0) for amounts in pools.values()) for r in shown}
+
+
+def _sum_by_tenant(pool: PoolView) -> dict[Resource, int]:
+    """Return the resources of the pool that unowned pods without a node use."""
+    shown = pool.unowned.values()
+    return {r: sum(each.get(r, 0) for each in shown) for r in pool.capacity if any(shown)}
+
+
+def _quantities(amounts: Amounts) -> dict[str, str]:
+    return {str(r): render(r, v) for r, v in sorted(amounts.items())}

@@ -1,0 +1,110 @@
+"""Publishes the status of Tenants and Pools, and the metrics of shares.
+
+It reads the engine's view at most once a second, and writes only changed statuses.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+
+from app.controller.status_conditions import ObjectStatus, pool_status, tenant_status
+from app.core.engine import Engine
+from app.core.errors import ClusterError
+from app.core.explain.views import ClusterView
+from app.core.model import Millis, PoolName
+from app.core.retry import ServerBackoff
+from app.ports.cluster import StatusWriter
+from app.ports.metrics import LeaderMetrics
+
+PERIOD_SECONDS = 1.0
+
+log = logging.getLogger("fairgate.control")
+
+
+class Publisher:
+    """Publishes while `leads()` is true."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        writer: StatusWriter,
+        meters: LeaderMetrics,
+        leads: Callable[[], bool],
+        clock: Callable[[], Millis],
+    ) -> None:
+        self._engine = engine
+        self._writer = writer
+        self._meters = meters
+        self._leads = leads
+        self._clock = clock
+        self._published: dict[tuple[str, str], ObjectStatus] = {}
+        self._turned: dict[tuple[str, str, str], Millis] = {}
+        self._patience = ServerBackoff()
+
+    async def publish_status(self) -> None:
+        """Publish until cancelled."""
+        while True:
+            await asyncio.sleep(PERIOD_SECONDS)
+            if not self._leads():
+                self._published.clear()
+                continue
+            outlook = self._engine.outlook
+            view, fragmentation = outlook.view(), outlook.fragmentation()
+            self._meters.shares(view)
+            self._meters.pressing(view, outlook.pressure(), fragmentation)
+            self._meters.drifted(self._engine.drift.ratio)
+            statuses = self._statuses(view, fragmentation)
+            self._published = {k: s for k, s in self._published.items() if k in statuses}
+            self._turned = {k: at for k, at in self._turned.items() if k[:2] in statuses}
+            await self._publish({k: s for k, s in statuses.items() if self._published.get(k) != s})
+
+    async def _publish(self, statuses: Mapping[tuple[str, str], ObjectStatus]) -> None:
+        """Write statuses. Stop at the first failure and wait for the retry delay."""
+        for key, status in statuses.items():
+            if not self._leads():
+                return
+            kind, name = key
+            try:
+                await self._writer.write_status(kind, name, self._stamped(key, status))
+            except ClusterError as error:
+                wait = self._patience.after(error)
+                facts = {"kind": kind, "object": name, "why": str(error), "seconds": wait}
+                log.warning("status not published; tried again later", extra=facts)
+                await asyncio.sleep(wait)
+                return
+            self._patience.fulfilled()
+            self._published[key] = status
+
+    def _statuses(
+        self, view: ClusterView, fragmentation: Mapping[PoolName, float]
+    ) -> dict[tuple[str, str], ObjectStatus]:
+        known = {r for pool in view.pools.values() for r in pool.capacity}
+        statuses = {
+            ("tenants", str(name)): tenant_status(tenant, known)
+            for name, tenant in view.tenants.items()
+            if tenant.exists
+        }
+        return statuses | {
+            ("pools", str(name)): pool_status(pool, view.strays, fragmentation.get(name))
+            for name, pool in view.pools.items()
+            if pool.exists
+        }
+
+    def _stamped(self, key: tuple[str, str], status: ObjectStatus) -> dict[str, object]:
+        """Return the status with its conditions in the form of the API conventions."""
+        before = self._published.get(key)
+        same = before is not None and before.uid == status.uid
+        held = {each.kind: each.holds for each in before.conditions} if before and same else {}
+        observed = {"observedGeneration": status.generation}
+        written = []
+        for each in status.conditions:
+            turned = (*key, each.kind)
+            if held.get(each.kind) is not each.holds:
+                self._turned[turned] = self._clock()
+            since = datetime.fromtimestamp(self._turned[turned] / 1000, UTC)
+            moment = {"lastTransitionTime": since.strftime("%Y-%m-%dT%H:%M:%SZ")}
+            written.append({**each.written(), **moment, **observed})
+        return {**status.fields, **observed, "conditions": written}

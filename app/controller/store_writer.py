@@ -1,0 +1,198 @@
+"""Writes the engine's state to Redis in order, and rebuilds it after an outage or a loss.
+
+It is the only writer of the leader's state. No pod is released while Redis cannot be written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from app.controller.event_queue import EventQueue
+from app.core.effects import Charge, Dequeue, Enqueue, Intend, Refund, StoreWrite
+from app.core.engine import Engine
+from app.core.errors import EpochStale, StoreError, StoreForeign, StoreUnavailable
+from app.core.events import StoreLost, StoreReady
+from app.core.fairshare.usage_record import UsageEnded, UsageStarted
+from app.core.model import Millis
+from app.ports.metrics import LeaderMetrics
+from app.ports.store import Store
+
+BATCH = 256
+PROBE_SECONDS = 1.0
+"""How often an idle leader checks that the store still has its contents."""
+
+MOST_DUE = 100_000
+"""If more writes wait, a rebuild takes less time."""
+
+RECENT = 2000
+"""Recent changes of usage records that a rebuild writes again. Repeated writes are harmless.
+
+Redis may lose acknowledged writes. No pod is released while Redis is unreachable, so there are at
+most as many unwritten changes as running pods.
+"""
+
+RETRY_SECONDS = 0.5
+
+log = logging.getLogger("fairgate.control")
+
+_Due = tuple[Sequence[StoreWrite], asyncio.Future[bool] | None]
+"""Writes that are applied together or not at all, and the future of the waiting caller."""
+
+
+class StoreWriter:
+    """Writes to the store between `lead` and `follow`."""
+
+    def __init__(
+        self,
+        store: Store,
+        engine: Engine,
+        inbox: EventQueue,
+        meters: LeaderMetrics,
+        clock: Callable[[], Millis],
+        depose: Callable[[], None],
+    ) -> None:
+        self._store = store
+        self._engine = engine
+        self._inbox = inbox
+        self._meters = meters
+        self._clock = clock
+        self._depose = depose
+        self._epoch: int | None = None
+        self._stands = False
+        self._due: deque[_Due] = deque()
+        self._runs: deque[UsageStarted | UsageEnded] = deque()
+        """The newest written changes of usage records, followed by all unwritten ones."""
+        self._unwritten = 0
+        self._wake = asyncio.Event()
+
+    def lead(self, epoch: int) -> None:
+        """Take the store over: rebuild it, then write each change, under this epoch."""
+        self._abandon()
+        self._runs.clear()
+        self._unwritten = 0
+        self._epoch = epoch
+        self._wake.set()
+
+    def follow(self) -> None:
+        """Stop writing."""
+        self._abandon()
+        self._epoch = None
+
+    def copy(self, write: Enqueue | Dequeue | Charge | Refund | UsageStarted | UsageEnded) -> None:
+        """Queue a write. Drop it if a rebuild will write the same state.
+
+        Changes of usage records are retained until written, because the engine has only the open
+        records at a rebuild.
+        """
+        if isinstance(write, UsageStarted | UsageEnded):
+            self._runs.append(write)
+            self._unwritten += 1
+        if self._stands:
+            self._due.append(((write,), None))
+            self._wake.set()
+
+    async def intend(self, intents: Sequence[Intend]) -> bool:
+        """Write all intents in one step, and wait for the result.
+
+        Return False if they are not known to be written: the releases must not be sent.
+        """
+        if not self._stands:
+            return False
+        written = asyncio.get_running_loop().create_future()
+        self._due.append((intents, written))
+        self._wake.set()
+        return bool(await written)
+
+    async def write_changes(self) -> None:
+        """Write until cancelled."""
+        while True:
+            if self._epoch is None:
+                await self._wake.wait()
+                self._wake.clear()
+                continue
+            epoch = self._epoch
+            try:
+                await (self._write() if self._stands else self._rebuild())
+            except EpochStale:
+                if epoch == self._epoch:  # else the error belongs to an earlier term
+                    log.error("a newer leader has written to Redis; this one steps down")
+                    self.follow()
+                    self._depose()
+            except StoreError as error:
+                await self._lose(error)
+
+    async def _rebuild(self) -> None:
+        epoch = self._epoch
+        assert epoch is not None
+        contents, runs = [*self._runs, *self._engine.writes()], self._unwritten
+        self._stands = True  # changes from now on are written after these contents
+        await self._store.rebuild(epoch, contents)
+        self._wrote(runs)
+        await self._store.remember(epoch, lambda: list(self._engine.notes()))
+        if self._epoch == epoch:
+            log.info("redis rebuilt", extra={"writes": len(contents), "epoch": epoch})
+            await self._inbox.put(StoreReady(self._clock()))
+
+    async def _write(self) -> None:
+        epoch = self._epoch
+        assert epoch is not None
+        if len(self._due) > MOST_DUE:
+            raise StoreUnavailable("it is too slow for what happens; all of it is written anew")
+        if not self._due:
+            try:
+                async with asyncio.timeout(PROBE_SECONDS):  # wait_for can swallow a cancellation
+                    await self._wake.wait()
+            except TimeoutError:
+                await self._store.write(epoch, [])
+            self._wake.clear()
+            return
+        batch = self._take()
+        try:
+            await self._store.write(epoch, [write for writes, _ in batch for write in writes])
+        except BaseException:
+            self._settle(batch, False)
+            raise
+        self._settle(batch, True)
+        self._wrote(
+            sum(
+                isinstance(each, UsageStarted | UsageEnded)
+                for writes, _ in batch
+                for each in writes
+            )
+        )
+
+    def _wrote(self, runs: int) -> None:
+        """Count `runs` changes of usage records as written. Retain the newest for a rebuild."""
+        self._unwritten -= runs
+        while len(self._runs) > max(self._unwritten, RECENT):
+            self._runs.popleft()
+
+    def _take(self) -> list[_Due]:
+        """Return the next batch. Writes that must be applied together stay in one batch."""
+        batch = [self._due.popleft()]
+        size = len(batch[0][0])
+        while self._due and size + len(self._due[0][0]) <= BATCH:
+            size += len(self._due[0][0])
+            batch.append(self._due.popleft())
+        return batch
+
+    async def _lose(self, error: StoreError) -> None:
+        facts = {"why": str(error)}
+        log.warning("redis cannot be written; nothing is released until it can", extra=facts)
+        self._meters.store_failed("rebuild" if isinstance(error, StoreForeign) else "write")
+        self._abandon()
+        await self._inbox.put(StoreLost(self._clock()))
+        await asyncio.sleep(RETRY_SECONDS)
+
+    def _abandon(self) -> None:
+        self._stands = False
+        due, self._due = list(self._due), deque()
+        self._settle(due, False)
+
+    def _settle(self, batch: list[_Due], written: bool) -> None:
+        for _, waiting in batch:
+            if waiting is not None and not waiting.done():
+                waiting.set_result(written)

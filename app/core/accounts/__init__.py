@@ -1,1 +1,0 @@
-"""Who used how much, for how long."""

@@ -1,0 +1,157 @@
+"""Refuses pods that no pool can ever serve, judged by the Pools and Tenants alone.
+
+Only certain reasons count, because nodes come and go, pools grow, and workloads end. If the webhook
+cannot be certain at create, the pod waits, and the leader decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from app.core.admission.hold import DenyDecision
+from app.core.errors import InvalidInput
+from app.core.model import DEFAULT_POOL, Amounts, Pool, PoolName, Tenant
+from app.core.placement.mismatch import clash
+from app.core.podspec.annotations import named_pools
+from app.core.podspec.gpu_memory import lack, need_of, needed, written
+from app.core.podspec.resource_claims import IMPLICIT
+from app.core.quantities import ManagedResources, render
+from app.core.well_known import ANNOTATION_POOLS
+
+MOST_POOLS = 4
+"""Maximum number of pools that a sentence names. The others are counted."""
+
+LONGEST = 80
+"""Maximum number of characters of a user's text that a sentence repeats."""
+
+_EVERY_NODE = {DEFAULT_POOL: Pool(DEFAULT_POOL)}
+
+_ASK = "ask for more devices or state less memory"
+_NAME = "name a pool that there is, or none"
+_LESS = "ask for less, or an admin for a higher limit"
+_ALLOWED = "ask an admin for a pool that its tenant may use"
+_SELECT = "correct its node selector"
+_SMALLER = "ask for less on one node"
+
+
+@dataclass(frozen=True, slots=True)
+class PodWishes:
+    """Requests of a pod at create. `claims`: some of the requests are resource claims."""
+
+    demand: Amounts
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    selector: Mapping[str, str] = field(default_factory=dict)
+    claims: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class KnownPools:
+    """The pools, and their capacity if the leader has reported it.
+
+    `tenants`: the Tenant of the pod and its ancestors, from the bottom up. Missing ones are
+    omitted.
+    """
+
+    pools: Mapping[PoolName, Pool]
+    tenants: Sequence[Tenant] = ()
+    offered: Mapping[PoolName, Amounts] = field(default_factory=dict)
+
+
+def unreadable(wish: PodWishes) -> DenyDecision | None:
+    """Refuse a pod with an invalid annotation about its GPU memory.
+
+    The pod might otherwise start on devices that are too small.
+    """
+    try:
+        needed(wish.annotations)
+    except InvalidInput as error:
+        return DenyDecision(422, f"Fairgate: {error}")
+    return None
+
+
+def hopeless(wish: PodWishes, known: KnownPools, managed: ManagedResources) -> DenyDecision | None:
+    """Refuse a pod that no pool can ever serve, with the reasons. Call `unreadable` before it."""
+    if wish.claims or any(r.startswith(IMPLICIT) for r in wish.demand):
+        return None  # the content of its claims is not known yet
+    pools = known.pools or _EVERY_NODE
+    named = named_pools(wish.annotations)
+    if named and not any(name in pools for name in named):
+        return DenyDecision(403, _missing(named, known.pools))
+    reasons: dict[PoolName, tuple[str, str]] = {}
+    for name, pool in sorted(pools.items()):
+        found = next(_obstacles(wish, pool, known, managed), None)
+        if found is None:
+            return None
+        reasons[name] = found
+    each = [f"pool {name}: {reason}" for name, (reason, _) in reasons.items()]
+    more = f"; and {len(each) - MOST_POOLS} more" if len(each) > MOST_POOLS else ""
+    remedies = dict.fromkeys(remedy for _, remedy in reasons.values())
+    return DenyDecision(
+        403,
+        f"Fairgate: no pool can ever serve this pod{_because(wish)}: "
+        f"{'; '.join(each[:MOST_POOLS])}{more}. To have it run, {', or '.join(remedies)}.",
+    )
+
+
+def _obstacles(
+    wish: PodWishes, pool: Pool, known: KnownPools, managed: ManagedResources
+) -> Iterator[tuple[str, str]]:
+    """Yield the permanent obstacles between a pod and a pool, each with a remedy."""
+    named = named_pools(wish.annotations)
+    if named and pool.name not in named:
+        yield f"its annotation {ANNOTATION_POOLS} does not name it", _NAME
+    own = known.tenants[0] if known.tenants else None
+    if own is not None and own.pools and pool.name not in own.pools:
+        yield f"its tenant {own.name} may not use it", _ALLOWED
+    if other := clash(wish.selector, pool):
+        yield other, _SELECT
+    bytes_needed = needed(wish.annotations)
+    if bytes_needed:
+        short = lack(need_of(bytes_needed, wish.demand, managed), pool.gpu_memory)
+        if short:
+            yield short, _ASK
+    yield from _beyond_limits(wish, pool, known, managed)
+    yield from _beyond_growth(wish, pool, known)
+
+
+def _beyond_limits(
+    wish: PodWishes, pool: Pool, known: KnownPools, managed: ManagedResources
+) -> Iterator[tuple[str, str]]:
+    for tenant in known.tenants:
+        quota = tenant.quotas.get(pool.name)
+        for resource, most in sorted(quota.limit.items()) if quota else ():
+            asked = wish.demand.get(resource, 0)
+            if asked > most and (resource in managed or resource in pool.weights):
+                text = f"{render(resource, asked)} {resource} asked, and the limit of tenant "
+                yield f"{text}{tenant.name} is {render(resource, most)}", _LESS
+
+
+def _beyond_growth(wish: PodWishes, pool: Pool, known: KnownPools) -> Iterator[tuple[str, str]]:
+    """`maxCapacity` counts only if the leader has reported the present capacity of the pool."""
+    offered = known.offered.get(pool.name)
+    for resource, most in sorted(pool.max_capacity.items()) if offered is not None else ():
+        asked, there = wish.demand.get(resource, 0), (offered or {}).get(resource, 0)
+        if asked > max(most, there):
+            text = (
+                f"{render(resource, asked)} {resource} asked on one node, and the whole pool has "
+            )
+            yield f"{text}{render(resource, max(most, there))} at most", _SMALLER
+
+
+def _missing(named: Sequence[str], pools: Mapping[PoolName, Pool]) -> str:
+    wanted = ", ".join(named)[:LONGEST]
+    there = "there are " + ", ".join(sorted(pools)[:MOST_POOLS])
+    if not pools:
+        there = f"without any Pool all nodes are the one pool {DEFAULT_POOL}"
+    elif len(pools) > MOST_POOLS:
+        there += f" and {len(pools) - MOST_POOLS} more"
+    return (
+        f"Fairgate: {ANNOTATION_POOLS} names {wanted}, and there is no such pool; {there}. "
+        "Name one of these, or leave the annotation out to let it go to any."
+    )
+
+
+def _because(wish: PodWishes) -> str:
+    said = written(wish.annotations)
+    return f" ({said[:LONGEST]})" if said else ""

@@ -1,0 +1,408 @@
+"""Rules of the validating webhook: which users may create and change which objects.
+
+The chart has the same rules in CEL, as admission policies (templates/_policies.tpl). One table of
+cases tests both. A rule returns the message of its refusal, or None.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from app.core.model import UserName
+from app.core.well_known import (
+    ANNOTATION_MIRROR,
+    ANNOTATION_RELEASE,
+    ANNOTATION_SUBMITTER,
+    CREATE_ONLY_KEYS,
+    GATE,
+    HELD,
+    KEY_PREFIX,
+    LABEL_TENANT,
+    LABEL_USER,
+    USER_KEYS,
+)
+
+NEVER = "Never"
+NODE = "system:node:"
+KUBE_SYSTEM = "system:serviceaccount:kube-system:"
+CONTROLLER_MANAGER = "system:kube-controller-manager"
+FINISHED = ("Succeeded", "Failed")
+LEAST_GRACE = 1
+"""Seconds that a kubelet gives every pod. If a pod's own grace period is no longer, the pod ends as
+soon after a forced deletion as after a deletion with this grace period."""
+HARMLESS = ("", "none", "void")
+"""Values of the variables of a container runtime that expose no device."""
+
+NODE_NAME = (
+    "Fairgate: spec.nodeName binds this pod past the queue; remove it, or use spec.nodeSelector "
+    "to choose nodes."
+)
+UNGATED = (
+    "Fairgate: this pod asks for a managed resource and does not carry the gate fairgate.io/queue, "
+    "so Fairgate's webhook was not asked; try again, and if that does not help tell who runs this "
+    "cluster."
+)
+UNSTAMPED = (
+    "Fairgate: the labels and annotations that begin with fairgate.io/ are not those that Fairgate "
+    "writes; leave them out, and let its webhook write them."
+)
+SCHEDULER = (
+    "Fairgate: the scheduler {0} may not place pods that ask for managed resources; use {1}."
+)
+PREEMPTION = (
+    "Fairgate: a pod that asks for managed resources has a PriorityClass that evicts nobody; "
+    "leave preemptionPolicy out, and let Fairgate's webhook choose the class."
+)
+GATE_KEPT = (
+    "Fairgate: only Fairgate takes the gate fairgate.io/queue away, when it is this pod's turn; "
+    "kubectl describe pod tells where it stands."
+)
+STAMPS_KEPT = (
+    "Fairgate: what Fairgate wrote on a pod, and what it read when the pod was created or "
+    "released, does not change; create the pod anew to change it."
+)
+PHASE = (
+    "Fairgate: only the pod's node and the controllers of kube-system tell whether it runs or is "
+    "finished; to end a pod, delete it."
+)
+BIND = (
+    "Fairgate: {0} may not bind pods here; only accounts with the verb bind on "
+    "podgates.fairgate.io may."
+)
+FORCED = (
+    "Fairgate: a bound pod is not deleted or evicted with a grace period of 0: its devices would "
+    "count as free while its processes may still run; use --grace-period=1, which its node "
+    "confirms."
+)
+VARIABLE = (
+    "Fairgate: {0} would reach devices that were not asked for; remove the variable and ask for "
+    "the devices under resources.limits."
+)
+PATH = (
+    "Fairgate: a hostPath volume reaches the devices of the node; remove it and ask for the "
+    "devices under resources.limits."
+)
+PRIVILEGED = (
+    "Fairgate: a privileged container reaches every device of its node; set privileged to false, "
+    "or ask who runs this cluster for an exempt namespace."
+)
+TOLERATION = (
+    "Fairgate: a pod that asks for no device may not tolerate {0}, which keeps nodes with devices "
+    "free; remove the toleration."
+)
+DISTANCE = (
+    "Fairgate: a required podAntiAffinity may not select pods of other namespaces, or labels that "
+    "begin with fairgate.io/. Remove those parts, use a preferred term, or ask a cluster admin to "
+    "list this namespace in exemptNamespaces."
+)
+TEMPLATE = (
+    "Fairgate: the annotation fairgate.io/submitter of a pod template is written by Fairgate, "
+    "once; leave it as it was, or out."
+)
+CLAIM = (
+    "Fairgate: a pod was released for this resource claim, so the finalizer "
+    "fairgate.io/claim-in-use stays until the pod ends; delete the pod to free the claim."
+)
+CLAIM_OWNER = (
+    "Fairgate: only Kubernetes says which pod a resource claim was generated for; leave out the "
+    "controller owner and the annotations that begin with resource.kubernetes.io/."
+)
+TENANT = (
+    "Fairgate: what a tenant is owed is decided by whoever may update its parent (at top level: "
+    "all tenants); ask them, or weigh your own users only."
+)
+USERS = (
+    "Fairgate: to weigh the users of this tenant you need the right to update tenants/users of "
+    "it; ask who runs this cluster."
+)
+
+CONTROLLERS = (
+    *(
+        KUBE_SYSTEM + name
+        for name in (
+            "cronjob-controller",
+            "daemon-set-controller",
+            "deployment-controller",
+            "job-controller",
+            "replicaset-controller",
+            "replication-controller",
+            "statefulset-controller",
+        )
+    ),
+    CONTROLLER_MANAGER,
+)
+
+
+CLAIM_MARKS = (
+    "resource.kubernetes.io/pod-claim-name",
+    "resource.kubernetes.io/extended-resource-claim",
+)
+"""Annotations by which Kubernetes finds the claims that it generated for a pod."""
+CLAIM_MAKERS = (CONTROLLER_MANAGER, "system:kube-scheduler")
+
+
+@dataclass(frozen=True, slots=True)
+class Owned:
+    """An owner reference of a resource claim."""
+
+    kind: str
+    uid: str
+    controller: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimSheet:
+    """Fields of a resource claim that the rules use."""
+
+    owners: tuple[Owned, ...] = ()
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    protected: bool = False
+
+    @property
+    def generated(self) -> bool:
+        """Whether it states that it was generated for a pod."""
+        owned = any(o.controller and o.kind in ("Pod", "PodGroup") for o in self.owners)
+        return owned or any(key in self.annotations for key in CLAIM_MARKS)
+
+    @property
+    def maker(self) -> tuple[object, ...]:
+        """The fields about the pod that it was generated for."""
+        return (self.owners, *(self.annotations.get(key) for key in CLAIM_MARKS))
+
+
+@dataclass(frozen=True, slots=True)
+class ValidationRules:
+    """Settings of the rules per cluster. The defaults are those of the chart."""
+
+    controllers: tuple[str, ...] = CONTROLLERS
+    """Users that create pods from templates of others."""
+    schedulers: tuple[str, ...] = ("default-scheduler",)
+    phase_writers: tuple[str, ...] = ()
+    variables: tuple[str, ...] = ("NVIDIA_VISIBLE_DEVICES", "AMD_VISIBLE_DEVICES")
+    paths: str = r"^/[/.]*(dev[/.]*((nvidia|dri|kfd).*)?|proc/+[^/]+/+root.*)?$"
+    refuse_privileged: bool = True
+    taints: tuple[str, ...] = ("nvidia.com/gpu", "amd.com/gpu")
+    refuse_preemption: bool = True
+    refuse_other_namespaces: bool = True
+    """Whether a required anti-affinity may select pods of its own namespace only."""
+
+
+@dataclass(frozen=True, slots=True)
+class Apart:
+    """A required pod anti-affinity term: the namespaces and the label keys that it selects by."""
+
+    namespaces: tuple[str, ...] = ()
+    selects_namespaces: bool = False
+    keys: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PodFacts:
+    """Fields of a pod that the rules use. The value in `variables` is None if it is a reference.
+
+    `asks`: it requests a managed resource. `names`: it mentions one, perhaps with amount 0.
+    `excess` is the message for a pod that is too large.
+    """
+
+    asks: bool = False
+    names: bool = False
+    gates: tuple[str, ...] = ()
+    labels: Mapping[str, str] = field(default_factory=dict)
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    scheduler: str = ""
+    preemption: str = ""
+    node: str = ""
+    phase: str = ""
+    variables: tuple[tuple[str, str | None], ...] = ()
+    paths: tuple[str, ...] = ()
+    privileged: bool = False
+    tolerated: tuple[str, ...] = ()
+    apart: tuple[Apart, ...] = ()
+    grace: int = 30
+    """Grace period of the pod in seconds, as in its spec."""
+    excess: str = ""
+
+    @property
+    def concerns(self) -> bool:
+        """Whether Fairgate manages the pod, or should manage it."""
+        return GATE in self.gates or ANNOTATION_RELEASE in self.annotations or self.asks
+
+
+class Guard:
+    """The rules with the settings of one cluster."""
+
+    def __init__(self, rules: ValidationRules) -> None:
+        self._rules = rules
+        self._paths = re.compile(rules.paths)
+
+    def is_controller(self, caller: UserName) -> bool:
+        """Return whether a caller creates pods from templates of others."""
+        return caller in self._rules.controllers
+
+    def created(
+        self, pod: PodFacts, caller: UserName, names_owner: bool = False, *, held: bool = True
+    ) -> str | None:
+        """Check a pod at create, in the form in which it would be stored.
+
+        `names_owner`: the caller may name its owner, and with it another submitter.
+        `held`: whether the webhook was to hold the pod. In mode Observe it leaves the pod as it is.
+        """
+        if pod.concerns and not is_mirror(pod.labels, pod.annotations, pod.node, caller):
+            if pod.node:
+                return NODE_NAME
+            if held and GATE not in pod.gates:
+                return UNGATED
+            if held and not self._is_stamped(pod, caller, names_owner):
+                return UNSTAMPED
+            if (pod.scheduler or "default-scheduler") not in self._rules.schedulers:
+                return SCHEDULER.format(pod.scheduler, " or ".join(self._rules.schedulers))
+            if held and self._rules.refuse_preemption and pod.preemption != NEVER:
+                return PREEMPTION
+            if pod.excess:
+                return pod.excess
+        return self.reached(pod)
+
+    def changed(
+        self, before: PodFacts, after: PodFacts, caller: UserName, releases: bool
+    ) -> str | None:
+        """Check a change of a pod. `releases`: the caller has the permission to release pods."""
+        if not before.concerns:
+            return None
+        if GATE in before.gates and GATE not in after.gates and not releases:
+            return GATE_KEPT
+        if not (releases or _keeps_stamps(before, after)):
+            return STAMPS_KEPT
+        if before.phase != after.phase and not self._knows_phase(before, caller):
+            return PHASE
+        if after.excess and not (before.excess or releases):
+            return after.excess
+        return None
+
+    def deleted(self, pod: PodFacts, caller: UserName, grace: int | None) -> str | None:
+        """Check the deletion of a pod by a caller without the permission to release.
+
+        A grace period of 0 removes the pod from the API before its node confirms its end.
+        """
+        ended = not pod.node or pod.phase in FINISHED
+        if grace != 0 or ended or pod.grace <= LEAST_GRACE or not pod.concerns:
+            return None
+        return None if self._knows_phase(pod, caller) else FORCED
+
+    def evicted(self, caller: UserName, grace: int | None) -> str | None:
+        """Check an eviction by a caller without the permission to release.
+
+        The review of an eviction does not contain the pod, so the rule applies to every pod.
+        """
+        return FORCED if grace == 0 and not self._knows_phase(PodFacts(), caller) else None
+
+    def reached(self, pod: PodFacts) -> str | None:
+        """Check whether a pod reaches devices that it does not request."""
+        rules = self._rules
+        if any(n in rules.variables and v not in HARMLESS for n, v in pod.variables):
+            return VARIABLE.format(", ".join(rules.variables))
+        if any(self._paths.search(path) for path in pod.paths):
+            return PATH
+        if pod.privileged and rules.refuse_privileged:
+            return PRIVILEGED
+        if not (pod.asks or pod.names) and any(key in rules.taints for key in pod.tolerated):
+            return TOLERATION.format(", ".join(rules.taints))
+        return None
+
+    def walled(self, pod: PodFacts, namespace: str) -> str | None:
+        """Check whether a pod would keep pods of other namespaces off nodes.
+
+        The scheduler honours the anti-affinity of existing pods: a pod that a term selects cannot
+        go to the node, or domain, of the pod that has the term.
+        """
+        for each in pod.apart:
+            others = each.selects_namespaces or any(n != namespace for n in each.namespaces)
+            if others and self._rules.refuse_other_namespaces:
+                return DISTANCE
+            if any(key.startswith(KEY_PREFIX) for key in each.keys):
+                return DISTANCE
+        return None
+
+    def claimed(
+        self, before: ClaimSheet | None, after: ClaimSheet, caller: UserName, releases: bool
+    ) -> str | None:
+        """Check a resource claim. `before` is None if it is new."""
+        if before is not None and before.protected and not after.protected and not releases:
+            return CLAIM
+        forged = after.generated or (before is not None and before.generated)
+        changed = before is None or before.maker != after.maker
+        if forged and changed and not _makes_claims(caller):
+            return CLAIM_OWNER
+        return None
+
+    def stamped(
+        self,
+        before: Sequence[str],
+        after: Sequence[str],
+        caller: UserName,
+        names_owner: bool = False,
+    ) -> str | None:
+        """Check the stamps in the templates of an object. A missing stamp is "" in both lists.
+
+        `names_owner`: the object is new, and the caller may name its owner.
+        """
+        if self.is_controller(caller) or names_owner or (before and list(before) == list(after)):
+            return None
+        known = [stamp for stamp in before if stamp]
+        allowed = (known[0],) if known else ("", caller)
+        return None if all(stamp in allowed for stamp in after) else TEMPLATE
+
+    def _is_stamped(self, pod: PodFacts, caller: UserName, names_owner: bool) -> bool:
+        written, labels = pod.annotations, [key for key in pod.labels if key.startswith(KEY_PREFIX)]
+        submitter = written.get(ANNOTATION_SUBMITTER, "")
+        speaks = names_owner or self.is_controller(caller)
+        true = submitter == caller or (submitter != "" and speaks)
+        known = {ANNOTATION_RELEASE, ANNOTATION_SUBMITTER, *USER_KEYS}
+        return (
+            written.get(ANNOTATION_RELEASE) == HELD
+            and true
+            and all(key in known for key in written if key.startswith(KEY_PREFIX))
+            and sorted(labels) == sorted((LABEL_TENANT, LABEL_USER))
+        )
+
+    def _knows_phase(self, pod: PodFacts, caller: UserName) -> bool:
+        node = (NODE + pod.node,) if pod.node else ()
+        named = (*node, CONTROLLER_MANAGER, *self._rules.phase_writers)
+        return caller in named or caller.startswith(KUBE_SYSTEM)
+
+
+def _makes_claims(caller: UserName) -> bool:
+    return caller in CLAIM_MAKERS or caller.startswith(KUBE_SYSTEM)
+
+
+def is_mirror(
+    labels: Mapping[str, str], annotations: Mapping[str, str], node: str, caller: UserName
+) -> bool:
+    """Return whether a node made a pod to mirror a static pod, without keys of Fairgate."""
+    nameless = not any(key.startswith(KEY_PREFIX) for key in (*labels, *annotations))
+    return ANNOTATION_MIRROR in annotations and nameless and caller == NODE + node
+
+
+def governed(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
+    """Return why a change of a Tenant without the needed permission is refused."""
+    others = _without_users(before) != _without_users(after)
+    return TENANT if others or not (before and after) else USERS
+
+
+def _without_users(spec: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in spec.items() if key != "users"}
+
+
+def _keeps_stamps(before: PodFacts, after: PodFacts) -> bool:
+    free: frozenset[str] = frozenset()
+    if GATE in before.gates:
+        free = USER_KEYS - CREATE_ONLY_KEYS
+    return _ours(before.labels) == _ours(after.labels) and _ours(before.annotations, free) == _ours(
+        after.annotations, free
+    )
+
+
+def _ours(written: Mapping[str, str], free: frozenset[str] = frozenset()) -> dict[str, str]:
+    return {k: v for k, v in written.items() if k.startswith(KEY_PREFIX) and k not in free}

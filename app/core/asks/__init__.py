@@ -1,1 +1,0 @@
-"""What a pod asks for, as its owner wrote it."""

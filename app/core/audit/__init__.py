@@ -1,0 +1,1 @@
+"""Audit chain: recorded events, format of entries, and verification."""

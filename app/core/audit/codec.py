@@ -1,0 +1,177 @@
+"""Entries and signed heads as JSON lines, for Redis, files and standard output.
+
+Parsing is strict: an ambiguous line, or one with more data than an entry, is refused.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from app.core.audit_entry import AuditRecord, Entry, EntryType, Fact, Head
+from app.core.errors import InvalidInput
+from app.core.model import Millis
+
+_ENTRY = {"audit", "number", "epoch", "at", "deed", "facts", "before", "hash"}
+_HEAD = {"cluster", "number", "hash", "epoch", "at", "signature", "publicKey"}
+
+
+START = '{"audit":true,'
+"""Prefix of the lines that Fairgate writes."""
+
+
+class NotOurs(InvalidInput):
+    """A line that does not claim to belong to the audit chain."""
+
+
+@dataclass(frozen=True, slots=True)
+class SignedHead:
+    """A head with its signature.
+
+    `epoch` is that of the head's entry, `at` the time of the signature. `signature` and `key`
+    (Ed25519, SubjectPublicKeyInfo) are base64 text.
+    """
+
+    cluster: str
+    head: Head
+    epoch: int
+    at: Millis
+    signature: str = ""
+    key: str = ""
+
+    @property
+    def signed(self) -> bytes:
+        """The bytes that the signature covers."""
+        body = {
+            "cluster": self.cluster,
+            "number": self.head.number,
+            "hash": self.head.hash,
+            "epoch": self.epoch,
+            "at": self.at,
+        }
+        return json.dumps(body, sort_keys=True, separators=(",", ":")).encode()
+
+    def fields(self) -> dict[str, Any]:
+        """Return the fields of its JSON form."""
+        return {
+            "cluster": self.cluster,
+            "number": self.head.number,
+            "hash": self.head.hash,
+            "epoch": self.epoch,
+            "at": self.at,
+            "signature": self.signature,
+            "publicKey": self.key,
+        }
+
+
+def plain(facts: Mapping[str, Any]) -> dict[str, Fact]:
+    """Return facts in the form that JSON parsing gives, so that their hash stays the same."""
+    return {str(name): _plain(value) for name, value in facts.items()}
+
+
+def line(entry: Entry) -> str:
+    """Return an entry as one line. The hash is its last field, where a script finds it."""
+    body = {
+        "audit": True,
+        "number": entry.number,
+        "epoch": entry.epoch,
+        "at": entry.record.at,
+        "deed": entry.record.deed.value,
+        "facts": entry.record.facts,
+        "before": entry.before,
+        "hash": entry.hash,
+    }
+    return json.dumps(body, separators=(",", ":"))
+
+
+def head_line(signed: SignedHead) -> str:
+    """Return a signed head as one line."""
+    return json.dumps({"audit": True, "head": signed.fields()}, separators=(",", ":"))
+
+
+def missed_line(count: int, first: int, last: int) -> str:
+    """Return the line for entries that a sink could not accept."""
+    missed = {"entries": count, "from": first, "to": last}
+    return json.dumps({"audit": True, "missed": missed}, separators=(",", ":"))
+
+
+def read(text: str) -> Entry | SignedHead | None:
+    """Parse a line. Return None for a line about entries that a sink missed.
+
+    Raises NotOurs for a line of another kind, InvalidInput for an invalid line of the chain.
+    """
+    try:
+        body = json.loads(text, object_pairs_hook=_once, parse_constant=_no_number)
+    except (ValueError, RecursionError) as error:
+        kind = InvalidInput if text.startswith(START) else NotOurs
+        raise kind(f"it is not a line of JSON ({error})") from error
+    if not isinstance(body, dict) or body.get("audit") is not True:
+        raise NotOurs("it is no line of the audit chain")
+    if set(body) == {"audit", "missed"}:
+        return None
+    if set(body) == {"audit", "head"}:
+        return read_head(body["head"])
+    return _entry(body)
+
+
+def read_head(body: object) -> SignedHead:
+    """Parse the fields of a signed head. Numbers may be text. Raises InvalidInput."""
+    if not isinstance(body, dict) or not set(body) >= _HEAD:
+        raise InvalidInput(f"a signed head has {', '.join(sorted(_HEAD))}")
+    words = [body[name] for name in ("cluster", "hash", "signature", "publicKey")]
+    cluster, digest, signature, key = words
+    if not all(isinstance(word, str) for word in words):
+        raise InvalidInput("cluster, hash, signature and publicKey of a signed head are text")
+    number, epoch, at = (_whole(body[name]) for name in ("number", "epoch", "at"))
+    return SignedHead(cluster, Head(number, digest), epoch, Millis(at), signature, key)
+
+
+def _entry(body: Mapping[str, Any]) -> Entry:
+    if set(body) != _ENTRY:
+        odd = sorted(set(body) ^ _ENTRY)
+        raise InvalidInput(f"an entry does not have, or must have, {', '.join(odd)}")
+    for name in ("number", "epoch", "at"):
+        if type(body[name]) is not int:
+            raise InvalidInput(f"its {name} is not a whole number")
+    if not isinstance(body["before"], str) or not isinstance(body["hash"], str):
+        raise InvalidInput("its hashes are not text")
+    if not isinstance(body["facts"], dict):
+        raise InvalidInput("its facts are not an object")
+    try:
+        deed = EntryType(body["deed"])
+    except ValueError as error:
+        raise InvalidInput(f"this version knows no deed {body['deed']!r}") from error
+    record = AuditRecord(Millis(body["at"]), deed, body["facts"])
+    return Entry(body["number"], body["epoch"], record, body["before"], body["hash"])
+
+
+def _whole(value: object) -> int:
+    text = str(value)
+    if isinstance(value, bool) or not text.isascii() or not text.isdigit() or len(text) > 18:
+        raise InvalidInput(f"{text[:40]!r} in a signed head is not a whole number")
+    return int(text)
+
+
+def _plain(value: Any) -> Any:
+    match value:
+        case None | bool() | int():
+            return value
+        case Mapping():
+            return plain(value)
+        case tuple() | list():
+            return [_plain(each) for each in value]
+        case _:
+            return str(value)
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a name stands twice")
+    return found
+
+
+def _no_number(word: str) -> Any:
+    raise ValueError(f"{word} is no number of JSON")

@@ -1,0 +1,266 @@
+"""Verifies a chain of entries one by one, and refuses the first entry that does not fit.
+
+A hole is accepted only if an entry under a signed head names exactly this hole: a gap, or the front
+that retention removed. The caller verifies the signature of a head before it passes the head.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from app.core.audit.codec import SignedHead
+from app.core.audit_entry import GENESIS, AuditRecord, Entry, EntryType, Fact, Head, is_intact
+from app.core.errors import InvalidInput
+from app.core.model import Millis
+
+REMEMBERED = 100_000
+"""Number of entries to remember: files may repeat them, or branch off from one."""
+
+
+class BrokenChain(InvalidInput):
+    """The chain is invalid: the number of the first entry that does not fit, and the reason."""
+
+    def __init__(self, number: int, why: str) -> None:
+        super().__init__(f"entry {number}: {why}")
+        self.number = number
+        self.why = why
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Facts of a gap: the stream ended `after`, and at least the entries up to `up_to` are lost."""
+
+    after: Head
+    up_to: Head
+
+
+@dataclass(frozen=True, slots=True)
+class ChainVerdict:
+    """A valid chain. `signed` is its newest signed head, `unsigned` counts the later entries."""
+
+    entries: int
+    first: Entry | None
+    last: Entry | None
+    signed: SignedHead | None
+    unsigned: int
+    gaps: int
+    absent: Head
+    """Head of the missing entry before the first one; number 0 if no entry is missing."""
+
+
+def gap_of(record: AuditRecord) -> Gap | None:
+    """Return the facts of a gap; None for other records, and for records lost unsealed."""
+    if record.deed is not EntryType.GAP:
+        return None
+    after, up_to = _head(record.facts.get("after")), _head(record.facts.get("upTo"))
+    return Gap(after, up_to) if after and up_to else None
+
+
+def gap(at: Millis, named: Gap, *, exact: bool, why: str) -> AuditRecord:
+    """Return the record of a gap. `exact`: no entry after `up_to` can be lost too."""
+    facts: dict[str, Fact] = {
+        "after": _facts(named.after),
+        "upTo": _facts(named.up_to),
+        "exact": exact,
+        "why": why,
+    }
+    return AuditRecord(at, EntryType.GAP, facts)
+
+
+def pruned(at: Millis, last: Head, count: int, why: str) -> AuditRecord:
+    """Return the record of a removal of old entries, with `last` as the last removed one."""
+    return AuditRecord(at, EntryType.PRUNED, {"last": _facts(last), "entries": count, "why": why})
+
+
+def ahead(entry: Entry) -> Head:
+    """Return the head that must come right before an entry in the stream."""
+    named = gap_of(entry.record)
+    return named.after if named else Head(entry.number - 1, entry.before)
+
+
+class ChainVerifier:
+    """Verifies one chain. It must contain all `heads`, and end with the last one.
+
+    `in_files`: the newest entries may be unsigned, entries may repeat, a branch may replace entries
+    that were not anchored, and the front may be in other files.
+    """
+
+    def __init__(self, heads: Iterable[SignedHead] = (), *, in_files: bool = False) -> None:
+        self._due: dict[Head, list[SignedHead]] = {}
+        for each in heads:
+            self._due.setdefault(each.head, []).append(each)
+        self._in_files = in_files
+        self._first: Entry | None = None
+        self._last: Entry | None = None
+        self._count = 0
+        self._signed: SignedHead | None = None
+        self._since_signed = 0
+        self._gaps = 0
+        self._open_gaps: list[Entry] = []
+        self._named: list[Gap] = []
+        self._removed: list[tuple[int, Head]] = []
+        self._key: str | None = None
+        self._known: OrderedDict[Head, str | None] = OrderedDict()
+
+    def add_entry(self, entry: Entry) -> None:
+        """Verify the next entry. Raises BrokenChain."""
+        if not is_intact(entry):
+            raise BrokenChain(entry.number, "its contents do not fit its hash")
+        if self._in_files and entry.head in self._known:
+            return
+        self._link(entry)
+        self._first = self._first or entry
+        self._last = entry
+        self._count += 1
+        self._since_signed += 1
+        self._note(entry)
+        self._remember(entry.head)
+        for signed in self._due.pop(entry.head, ()):
+            self._cover(entry, signed)
+
+    def vouch(self, signed: SignedHead) -> None:
+        """Process a signed head from among the entries, after its entry. Raises BrokenChain."""
+        number = signed.head.number
+        if self._first is None or number < self._first.number:
+            return
+        if signed.head not in self._known:
+            raise BrokenChain(number, "a signed head names another hash for it")
+        if self._last is not None and self._last.head == signed.head:
+            self._cover(self._last, signed)
+        else:
+            self._sign(signed, self._known[signed.head])
+
+    def verdict(self) -> ChainVerdict:
+        """Return the result. Raises BrokenChain."""
+        if self._open_gaps:
+            number = self._open_gaps[0].number
+            raise BrokenChain(number, "it names a gap, and no signed head covers it")
+        lost = [head for head in self._due if not any(_spans(each, head) for each in self._named)]
+        if lost:
+            head = min(lost, key=lambda each: each.number)
+            raise BrokenChain(head.number, self._unfound(head))
+        if self._since_signed and not self._in_files:
+            assert self._last is not None
+            raise BrokenChain(self._last.number, "it is the last, and no signed head covers it")
+        absent = ahead(self._first) if self._first else Head()
+        if absent != Head() and not self._in_files and absent not in self._removals():
+            assert self._first is not None
+            raise BrokenChain(
+                self._first.number,
+                f"entry {absent.number} before it is missing, and none tells that it was removed",
+            )
+        return ChainVerdict(
+            self._count,
+            self._first,
+            self._last,
+            self._signed,
+            self._since_signed,
+            self._gaps,
+            absent,
+        )
+
+    def _link(self, entry: Entry) -> None:
+        last = self._last
+        if last is None:
+            self._check_start(entry)
+            return
+        if entry.epoch < last.epoch:
+            raise BrokenChain(
+                entry.number, f"its epoch {entry.epoch} is below {last.epoch}, of the one before"
+            )
+        if entry.number == last.number + 1 and entry.before == last.hash:
+            return
+        named = gap_of(entry.record)
+        if named is not None and entry.before == named.up_to.hash:
+            if named.after == last.head and entry.number > last.number:
+                return
+            if self._in_files and named.up_to in self._known and entry.epoch > last.epoch:
+                return
+        if entry.number > last.number + 1:
+            raise BrokenChain(entry.number, f"{_span(last.number + 1, entry.number - 1)} before it")
+        if entry.number == last.number + 1:
+            raise BrokenChain(
+                entry.number,
+                f"it does not follow entry {last.number}: one of the two is not the original",
+            )
+        raise BrokenChain(entry.number, f"it stands after entry {last.number}, out of order")
+
+    @staticmethod
+    def _check_start(entry: Entry) -> None:
+        if entry.number < 1 or (entry.number == 1 and entry.before != GENESIS):
+            raise BrokenChain(entry.number, "it is not how a chain begins")
+        named = gap_of(entry.record)
+        if named is not None and entry.before != named.up_to.hash:
+            raise BrokenChain(entry.number, "it does not follow what it names")
+
+    def _note(self, entry: Entry) -> None:
+        match entry.record.deed:
+            case EntryType.GAP:
+                self._gaps += 1
+                self._open_gaps.append(entry)
+                if named := gap_of(entry.record):
+                    self._named.append(named)
+            case EntryType.PRUNED:
+                if last := _head(entry.record.facts.get("last")):
+                    self._removed.append((entry.number, last))
+            case EntryType.KEY:
+                key = entry.record.facts.get("publicKey")
+                self._key = key if isinstance(key, str) else None
+
+    def _remember(self, head: Head) -> None:
+        self._known[head] = self._key
+        if len(self._known) > (REMEMBERED if self._in_files else 1):
+            self._known.popitem(last=False)
+
+    def _cover(self, entry: Entry, signed: SignedHead) -> None:
+        if signed.epoch != entry.epoch:
+            raise BrokenChain(
+                entry.number, f"a signed head gives it epoch {signed.epoch}, it says {entry.epoch}"
+            )
+        self._sign(signed, self._key)
+
+    def _sign(self, signed: SignedHead, key: str | None) -> None:
+        if key is not None and signed.key != key:
+            raise BrokenChain(
+                signed.head.number, "its signed head is not signed by the key that the chain names"
+            )
+        assert self._last is not None
+        self._signed = signed
+        self._since_signed = self._last.number - signed.head.number
+        self._open_gaps = [each for each in self._open_gaps if each.number > signed.head.number]
+
+    def _removals(self) -> set[Head]:
+        covered = self._signed.head.number if self._signed else 0
+        return {last for number, last in self._removed if number <= covered}
+
+    def _unfound(self, head: Head) -> str:
+        if self._last is None:
+            return "the signed head names it, and there are no entries at all"
+        if head.number > self._last.number:
+            return f"the signed head names it, and the last is entry {self._last.number}"
+        return "the signed head names another hash for it"
+
+
+def _spans(named: Gap, head: Head) -> bool:
+    """Return whether a gap declares this entry as lost."""
+    return head == named.up_to or named.after.number < head.number <= named.up_to.number
+
+
+def _span(first: int, last: int) -> str:
+    if first == last:
+        return f"entry {first} is missing"
+    return f"entries {first} to {last} are missing"
+
+
+def _facts(head: Head) -> dict[str, Fact]:
+    return {"number": head.number, "hash": head.hash}
+
+
+def _head(fact: object) -> Head | None:
+    match fact:
+        case {"number": int(number), "hash": str(digest)} if not isinstance(number, bool):
+            return Head(number, digest)
+        case _:
+            return None

@@ -1,1 +1,0 @@
-"""The audit chain: what it is told, and whether it holds."""

@@ -1,0 +1,1 @@
+"""Status and wait reasons of the engine's state. Read-only."""

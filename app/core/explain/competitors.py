@@ -1,0 +1,137 @@
+"""Competitors: siblings that would take freed capacity before a workload that waits for it.
+
+Other users and pods are never named, only their tenants.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from app.core.explain.explain_context import WaitingWorkload
+from app.core.explain.reasons import SiblingAhead
+from app.core.fairshare.share_tree import ShareTree
+from app.core.fairshare.sort_key import GUARANTEED, LEFTOVERS
+from app.core.fairshare.tree_node import TenantNode, UserNode, path
+from app.core.model import Amounts
+from app.core.podspec.equivalence_class import EquivalenceClass
+from app.core.quantities import fits, is_device, largest
+
+MOST = 5
+"""Maximum number of siblings to report."""
+
+ANOTHER = "another user"
+
+
+@dataclass(frozen=True, slots=True)
+class Competitors:
+    """Siblings that come before `branch`, in order."""
+
+    branch: TenantNode
+    before: Sequence[TenantNode]
+
+    @property
+    def guaranteed(self) -> bool:
+        """Return whether the first sibling is within its guarantee, and `branch` is not."""
+        first, own = self.before[0].key, self.branch.key
+        return first is not None and first.band == GUARANTEED and own is not None and first < own
+
+
+def rivals(place: WaitingWorkload, tree: ShareTree, *, backfill: bool) -> Competitors | None:
+    """Return the competitors at the highest level with any, or None.
+
+    If backfill is off, the next in order blocks all others, whatever it requests.
+    """
+    for branch in reversed(list(path(place.leaf))):
+        if branch.parent is None:
+            continue
+        before = []
+        for sibling in tree.children(branch.parent):
+            if sibling is branch or sibling.key is None or sibling.key.blocked:
+                break
+            if _has_rival(sibling, place.shape, tree, backfill):
+                before.append(sibling)
+        if before:
+            return Competitors(branch, before)
+    return None
+
+
+def is_behind_own(place: WaitingWorkload, tree: ShareTree, *, backfill: bool) -> bool:
+    """Return whether another workload of the same user comes first."""
+    leaf, shape = place.leaf, place.shape
+    before = (other for turn, other in leaf.queue.heads() if turn < place.turn)
+    return any(
+        _competes(other, shape, backfill) and _may_start(leaf, other, shape, tree)
+        for other in before
+    )
+
+
+def ahead(found: Competitors, tree: ShareTree) -> tuple[SiblingAhead, ...]:
+    """Return the competitors, and the branch after them, with their scores."""
+    own, own_score = str(found.branch.name), _score(found.branch, tree)
+    return tuple(
+        SiblingAhead(_called(each), _score(each, tree), own, own_score)
+        for each in found.before[:MOST]
+    )
+
+
+def _called(sibling: TenantNode) -> str:
+    return ANOTHER if isinstance(sibling, UserNode) else str(sibling.name)
+
+
+def _has_rival(
+    branch: TenantNode, shape: EquivalenceClass, tree: ShareTree, backfill: bool
+) -> bool:
+    """Return whether any workload below a branch may take capacity that a workload awaits."""
+    those = [each for each in branch.shapes if _competes(each, shape, backfill)]
+    if isinstance(branch, UserNode):
+        return any(_may_start(branch, other, shape, tree) for other in those)
+    return bool(those) and any(
+        _has_rival(child, shape, tree, backfill) for child in tree.children(branch)
+    )
+
+
+def _may_start(
+    leaf: UserNode, other: EquivalenceClass, shape: EquivalenceClass, tree: ShareTree
+) -> bool:
+    """Return whether limits let another workload start where this one could."""
+    return any(tree.allows(leaf, other, pool) for pool in other.pools if pool in shape.pools)
+
+
+def _competes(other: EquivalenceClass, shape: EquivalenceClass, backfill: bool) -> bool:
+    """Return whether a workload of class `other` would take capacity that `shape` awaits."""
+    if set(other.pools).isdisjoint(shape.pools):
+        return False
+    if not backfill or other is shape:
+        return True
+    if other.pins and other.pins != shape.pins:
+        return False  # it takes freed capacity on its own nodes only
+    return fits(_devices(other.total), _devices(shape.total)) and fits(
+        _largest(other), _largest(shape)
+    )
+
+
+def _largest(shape: EquivalenceClass) -> Amounts:
+    """Return the largest request of one pod of a workload, per scarce resource."""
+    most: Amounts = {}
+    for demand, _ in shape.parts:
+        most = largest(most, _devices(demand))
+    return most
+
+
+def _devices(total: Amounts) -> Amounts:
+    """Return the scarce part of an amount: its devices, or the whole amount without devices."""
+    return {r: v for r, v in total.items() if is_device(r)} or total
+
+
+def _score(branch: TenantNode, tree: ShareTree) -> str:
+    if branch.head is None or branch.key is None:
+        return "0"
+    _, shape, pool = branch.head
+    cost = tree.cost(shape, pool)
+    if branch.key.band == GUARANTEED:
+        used = branch.part_of_guarantee(pool, cost, 20) or 0
+        return f"{used / (1 << 20):.4f} of its guarantee"
+    if branch.key.band == LEFTOVERS:
+        return "weight 0"
+    return f"{tree.standing(branch, pool, cost, 1):.4f}"

@@ -1,0 +1,420 @@
+"""Why a workload waits: evaluates the rules in order and returns the first that blocks it.
+
+The result names the rule, the numbers that it compared and the pools that it concerns. The text
+for users is in `messages`.
+"""
+
+from __future__ import annotations
+
+from app.core.explain.competitors import ANOTHER, Competitors, ahead, is_behind_own, rivals
+from app.core.explain.explain_context import ExplainContext, WaitingWorkload, place_of, workload_of
+from app.core.explain.messages import (
+    AWAITS,
+    closed,
+    explain,
+    limits,
+    queued,
+    remedies_aside,
+    remedies_of_capacity,
+    remedies_of_limit,
+    remedies_of_order,
+    remedies_of_own,
+    remedies_of_reservation,
+)
+from app.core.explain.pacing import closed_out, held_text
+from app.core.explain.reasons import RULES, Rule, SharedReason, Why
+from app.core.explain.short_resource import shortages
+from app.core.lifecycle.pod_record import Gang, PodRecord
+from app.core.model import NodeSet, Pod, Pool, PoolName, Tenant, Uid, Wait
+from app.core.placement.allocations import Allocations
+from app.core.placement.mismatch import clash, nodes_text, obstacle
+from app.core.placement.node_filter import terms_of
+from app.core.podspec.constraints import PodDistanceRule
+from app.core.podspec.equivalence_class import EquivalenceClass, Pins
+from app.core.podspec.pod_groups import ASKED
+from app.core.quantities import is_device, render
+
+MOST_NODES = 3
+"""Maximum number of nodes that a sentence names."""
+
+
+def excluded(tracked: PodRecord, scene: ExplainContext) -> dict[PoolName, str]:
+    """Return why each pool cannot serve a held pod. Pools that can serve it are omitted."""
+    pod = tracked.pod
+    tenant = scene.tenancy.tenants.get(scene.tenancy.tenant_of(pod.namespace))
+    serving = scene.pools.serving(pod, tenant)
+    found = {
+        name: _reason(pod, tenant, pool, scene)
+        for name, pool in sorted(scene.pools.pools.items())
+        if name not in serving
+    }
+    if tracked.gang is not None:
+        found |= dict.fromkeys(serving, _of_gang(tracked.gang))
+    return found
+
+
+def _of_gang(gang: Gang) -> str:
+    """Return why a gang may not use a pool that one of its pods may use."""
+    members = gang.members
+    if any(m.uses for m in members) and any(m.pod.near and m.pod.near.required for m in members):
+        return f"its gang {gang.name} must stay together, and the rest of it is in no such pool"
+    return f"not all pods of its gang {gang.name} may go there"
+
+
+def too_small(shape: EquivalenceClass, pool: PoolName, scene: ExplainContext) -> str:
+    """Return why a pool could not hold a workload even if it were empty; "" if it could."""
+    if scene.reservations.could_hold(shape, pool) or scene.placement.beyond.could_hold(shape, pool):
+        return ""
+    pins = scene.placement.pins(shape, pool)
+    nodes = scene.placement.open_nodes(pool, _together(pins))
+    if not nodes and (refusing := refusing_text(pool, scene)):
+        return refusing
+    if not nodes:
+        return f"none of {'the nodes it may go to' if pins else 'its nodes'} is ready"
+    if level := _unknown_level(shape, pool, scene):
+        return level
+    grows = bool(scene.placement.beyond.most(pool))
+    offers = [scene.pools.whole(node) for node in nodes]
+    rule = scene.placement.blocking(shape, pool)
+    if rule is not None and rule.distance is PodDistanceRule.AVOIDED:
+        return f"{rule} keeps it off every node that it may go to"
+    if rule is not None and rule.distance is PodDistanceRule.REFUSED:
+        return f"{rule.distance.value} are left out for a while, and it may go to no other node"
+    if rule is not None:
+        return f"its {rule} leaves it no node, because of others of its kind that were released"
+    whose = "the nodes it may go to" if pins else "its ready nodes"
+    for r, asked in sorted(shape.total.items()):
+        there = sum(offer.get(r, 0) for offer in offers)
+        if asked > there and not grows:
+            return f"{render(r, asked)} {r} asked, {render(r, there)} in all {whose}"
+    for demand, _ in shape.parts:
+        for r, asked in sorted(demand.items()):
+            most = max(offer.get(r, 0) for offer in offers)
+            if asked > most:
+                return (
+                    f"{render(r, asked)} {r} asked on one node, its largest has {render(r, most)}"
+                )
+    if any(scene.pools.offer(node) != whole for node, whole in zip(nodes, offers, strict=True)):
+        return ""  # unmanaged pods use the capacity, and may end
+    if shape.manner.confined:
+        return f"no {shape.manner.confined} of it could hold all of that together"
+    if pins:
+        return f"{_nodes(pins)} cannot carry it, even if nothing else ran there"
+    return "no set of its nodes could carry it, even if nothing else ran there"
+
+
+def refusing_text(pool: PoolName, scene: ExplainContext) -> str:
+    """Return the nodes of a pool that are excluded for refused pods, and for how long."""
+    avoided = scene.pools.avoided
+    names = sorted(name for name in avoided if scene.pools.home_of(name) == pool)
+    if not names:
+        return ""
+    seconds = max(0, max(avoided[name] for name in names) - scene.tree.now) // 1000
+    more = f" and {len(names) - MOST_NODES} more" if len(names) > MOST_NODES else ""
+    named = ", ".join(names[:MOST_NODES]) + more
+    return f"nodes that refused pods are left out for {seconds} s more: {named}"
+
+
+def _together(pins: Pins) -> NodeSet:
+    """Return the nodes that any of the parts may use. None means all nodes."""
+    named = [pin for pin in pins if pin is not None]
+    if not named or len(named) < len(pins):
+        return None
+    return tuple(sorted({name for pin in named for name in pin}))
+
+
+def _unknown_level(shape: EquivalenceClass, pool: PoolName, scene: ExplainContext) -> str:
+    """Return why a pool has no domain of the required level; "" if it has one."""
+    label = shape.manner.confined
+    if not label:
+        return ""
+    if label not in scene.pools.pools[pool].topology:
+        return f"its gang must stay in one {label}, which spec.topology of the pool does not list"
+    if not any(scene.placement.grounds(shape, pool) or ()):
+        if shape.manner.beside:
+            return f"its gang must stay in one {label}, and the rest of it is in none of the pool"
+        return f"its gang must stay in one {label}, a label that no node of it has"
+    return ""
+
+
+def _reason(pod: Pod, tenant: Tenant | None, pool: Pool, scene: ExplainContext) -> str:
+    name = pool.name
+    if pod.tied is not None and pod.tied != name:
+        return f"a resource claim that it shares is in use in pool {pod.tied}"
+    if pod.tied is None and pod.pools and name not in pod.pools:
+        return f"its annotation fairgate.io/pools names {', '.join(pod.pools)} only"
+    if tenant is not None and tenant.pools and name not in tenant.pools:
+        return f"its tenant {tenant.name} may use {', '.join(tenant.pools)} only"
+    if name in scene.pools.overlapping:
+        return "it claims nodes of a pool before it by name, so nothing is released into it"
+    if pool.paused:
+        return "it is paused"
+    why = clash(pod.selector, pool) or scene.pools.makes.lack(pod, name)
+    if why:
+        return why
+    nodes = scene.pools.members(name)
+    return obstacle(terms_of(pod), pod.only, pool, nodes) if nodes else "it has no nodes"
+
+
+def _nodes(pins: Pins) -> str:
+    named = sorted({name for pin in pins for name in pin or ()})
+    return nodes_text(tuple(named)) if len(named) == 1 else "the nodes it may go to"
+
+
+OLD_MS = 30_000
+"""A working leader publishes its state more often than this."""
+
+MOST_NAMED = 3
+"""Maximum number of pods that a sentence names."""
+
+AVOIDED_HELPS = (
+    "the end of the existing pods whose required anti-affinity selects it",
+    "labels that this anti-affinity does not select",
+    "a cluster admin who deletes those pods, if they are of another namespace",
+)
+"""Remedies if existing pods keep a pod off nodes by their anti-affinity."""
+
+REFUSED_HELPS = (
+    "a pod that a node takes again after the pause",
+    "a cluster admin who looks at the kubelet and the device plugin of those nodes",
+)
+"""Remedies if nodes are excluded because they refused pods."""
+
+MOST_POOLS = 4
+"""Maximum number of pools that a sentence names. The numbers name all pools."""
+
+
+def why(tracked: PodRecord, scene: ExplainContext) -> Why:
+    """Return why a held pod waits, in the state after a scheduling cycle."""
+    workload = workload_of(tracked)
+    place = place_of(workload)
+    if tracked.wait is not Wait.TURN or place is None:
+        return _aside(tracked, scene)
+    half = isinstance(workload, Gang) and workload.half
+    verdict = _verdict(place, scene, half=half)
+    backfill = scene.roster.usage.policy.backfill
+    next_of_all = verdict.rule in (Rule.CAPACITY, Rule.ORDER) and not verdict.ahead
+    if next_of_all and not half and is_behind_own(place, scene.tree, backfill=backfill):
+        verdict = _behind_own(verdict, place)
+    return Why(
+        verdict.rule,
+        queued(tracked, place, scene.tree) + verdict.text + _avoided(tracked, place, scene),
+        place.leaf.queue.position(place.turn),
+        len(place.leaf.queue),
+        verdict.numbers,
+        verdict.ahead,
+        verdict.remedies,
+    )
+
+
+def _avoided(tracked: PodRecord, place: WaitingWorkload, scene: ExplainContext) -> str:
+    """Return a clause about the pods that close nodes to a pod by their anti-affinity.
+
+    Pods of its own namespace are named, others are only counted.
+    """
+    if not scene.placement.avoided(place.shape):
+        return ""
+    holders = scene.placement.walls.holders(tracked.pod.walled)
+    own = [name for namespace, name in holders if namespace == tracked.pod.namespace]
+    others, more = len(holders) - len(own), len(own) - MOST_NAMED
+    words = [", ".join(own[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")] if own else []
+    if others:
+        words.append(f"{others} {'pod' if others == 1 else 'pods'} of other namespaces")
+    return f"; anti-affinity of existing pods closes nodes to it: {' and '.join(words)}"
+
+
+def _aside(tracked: PodRecord, scene: ExplainContext) -> Why:
+    rule, text = RULES.get(tracked.wait or Wait.TURN, Rule.ORDER), explain(tracked, scene.roster)
+    pools = excluded(tracked, scene) if rule is Rule.NO_POOL else {}
+    numbers = {f"pool {pool}": reason for pool, reason in pools.items()}
+    if rule is Rule.GANG and tracked.gang is not None:
+        numbers = _counts(tracked.gang)
+    return Why(
+        rule,
+        text + _each(pools),
+        numbers=numbers,
+        remedies=remedies_aside(tracked, scene),
+    )
+
+
+def _counts(gang: Gang) -> dict[str, str]:
+    """Return the present and the required number of pods of a gang."""
+    need = "unknown" if gang.size == ASKED else str(gang.need)
+    return {"gang": gang.name, "pods there": str(gang.there), "pods needed": need}
+
+
+def _each(pools: dict[PoolName, str]) -> str:
+    """Return a clause with the reason for each excluded pool."""
+    named = [f"; pool {pool}: {reason}" for pool, reason in pools.items()]
+    more = len(named) - MOST_POOLS
+    return "".join(named[:MOST_POOLS]) + (f"; and {more} more" if more > 0 else "")
+
+
+def _verdict(place: WaitingWorkload, scene: ExplainContext, *, half: bool) -> SharedReason:
+    """Return the cached verdict on a workload, as if it were the first of its user."""
+    own = place.turn.uid if half or place.turn.uid in scene.owners else Uid("")
+    key = (place.leaf, place.shape, own)
+    if key not in scene.verdicts:
+        scene.verdicts[key] = _judge(place, scene, half=half)
+    return scene.verdicts[key]
+
+
+def _judge(place: WaitingWorkload, scene: ExplainContext, *, half: bool) -> SharedReason:
+    leaf, shape, tree = place.leaf, place.shape, scene.tree
+    small = {pool: too_small(shape, pool, scene) for pool in shape.pools}
+    if all(small.values()):
+        return _never(small, place, scene)
+    allowed = [p for p in shape.pools if not small[p] and tree.allows(leaf, shape, p)]
+    if not allowed:
+        rule, numbers = limits(place, tree)
+        helps = remedies_of_limit(rule, numbers, place, scene)
+        return SharedReason(rule, closed(place, tree), numbers, remedies=helps)
+    paced = closed_out(allowed, place, scene.roster)
+    if paced is not None:
+        return paced
+    fitting = [pool for pool in allowed if scene.placement.plan_for(leaf.account, shape, pool)]
+    for pool in fitting:
+        kept = scene.kept(pool, place.turn)
+        if (
+            kept is not None
+            and scene.placement.plan_for(leaf.account, shape, pool, kept[1]) is None
+        ):
+            tenant = str(kept[0])
+            text = f"; room of pool {pool} is kept free for work of tenant {tenant}{_old(scene)}"
+            numbers = {"pool": str(pool), "held for tenant": tenant}
+            helps = remedies_of_reservation(tenant, pool)
+            return SharedReason(Rule.RESERVATION, text, numbers, remedies=helps)
+    numbers = {} if fitting else _lacking(shape, allowed, scene.placement)
+    backfill = scene.roster.usage.policy.backfill
+    found = None if half else rivals(place, tree, backfill=backfill)
+    if found is not None:
+        return _after(found, numbers, scene)
+    if fitting:
+        return SharedReason(Rule.ORDER, "; it is next", numbers)
+    helps = remedies_of_capacity(shape, allowed, scene.placement)
+    if scene.placement.avoided(shape):
+        helps = (*AVOIDED_HELPS[:1], *helps)
+    text = _grown(allowed, place, scene) + _beside(shape, allowed, scene.placement)
+    refusing = [f"; {told}" for p in allowed if (told := refusing_text(p, scene))]
+    if refusing:
+        text, helps = text + "".join(refusing[:MOST_POOLS]), (*REFUSED_HELPS[1:], *helps)
+    text += held_text(allowed, scene.roster)
+    return SharedReason(Rule.CAPACITY, text, numbers, remedies=helps)
+
+
+def _beside(shape: EquivalenceClass, pools: list[PoolName], placement: Allocations) -> str:
+    """Return a clause about resources that are short beside devices; "" if devices are short."""
+    found = [str(each) for pool in pools for each in shortages(shape, pool, placement)]
+    return "".join(f"; {each}" for each in found[:MOST_POOLS])
+
+
+def _grown(pools: list[PoolName], place: WaitingWorkload, scene: ExplainContext) -> str:
+    """Return a clause why no pod is released for future nodes; "" if no pool grows."""
+    growth, now = scene.pools.growth, scene.tree.now
+    found = []
+    for pool in pools:
+        most = scene.placement.beyond.most(pool)
+        if not most:
+            continue
+        until, whose = growth.closed.get(pool), "work"
+        if until is None:
+            until, whose = growth.barred(pool, place.leaf.account), "work of the same user"
+        if until is not None:
+            seconds = max(0, until - now) // 1000
+            found.append(
+                f"; pool {pool} got no new nodes for {whose} that waited for them, so the next "
+                f"try is in {seconds} s"
+            )
+        elif growth.is_wary(pool) and scene.placement.awaiting(pool):
+            found.append(f"; other work {AWAITS} to pool {pool}, and this waits for its outcome")
+        else:
+            amounts = ", ".join(f"{render(r, v)} {r}" for r, v in sorted(most.items()))
+            found.append(f"; pool {pool} may grow to {amounts}, and that is given out")
+    return "".join(found[:MOST_POOLS])
+
+
+def _old(scene: ExplainContext) -> str:
+    """Return the age of the leader state as a clause, if it is old."""
+    silent = 0 if scene.heard_at is None else scene.tree.now - scene.heard_at
+    return f", as the leader told {silent // 1000} s ago" if silent > OLD_MS else ""
+
+
+def _never(
+    small: dict[PoolName, str], place: WaitingWorkload, scene: ExplainContext
+) -> SharedReason:
+    """Return the verdict on a workload that no pool can hold with its present nodes."""
+    numbers = {f"pool {pool}": reason for pool, reason in small.items()}
+    rules = [scene.placement.blocking(place.shape, pool) for pool in small]
+    if any(rule is not None and rule.distance is PodDistanceRule.AVOIDED for rule in rules):
+        return SharedReason(Rule.NO_POOL, _each(small), numbers, remedies=AVOIDED_HELPS)
+    if any(rule is not None and rule.distance is PodDistanceRule.REFUSED for rule in rules):
+        return SharedReason(Rule.CAPACITY, _each(small), numbers, remedies=REFUSED_HELPS)
+    if any(rules):
+        spaced = ("another pod of its kind ending", "a rule that lets more of its kind start")
+        return SharedReason(Rule.NO_POOL, _each(small), numbers, remedies=spaced)
+    helps = ("less asked for by each pod", f"larger nodes in pool {' or '.join(place.shape.pools)}")
+    return SharedReason(Rule.NO_POOL, _each(small), numbers, remedies=helps)
+
+
+def _after(found: Competitors, lacking: dict[str, str], scene: ExplainContext) -> SharedReason:
+    """Return the verdict on a workload with competitors."""
+    those = ahead(found, scene.tree)
+    first = those[0]
+    who = first.tenant if first.tenant == ANOTHER else f"tenant {first.tenant}"
+    rule = Rule.GUARANTEE if found.guaranteed else Rule.ORDER
+    how = ", within its guarantee" if found.guaranteed else ""
+    numbers = {
+        "first": first.tenant,
+        "its score": first.score,
+        "own score": first.own_score,
+        **lacking,
+    }
+    helps = remedies_of_order(found, who)
+    return SharedReason(rule, f"; {who} comes first{how}", numbers, those, helps)
+
+
+def _behind_own(verdict: SharedReason, place: WaitingWorkload) -> SharedReason:
+    """Return the verdict on a workload that comes after others of the same user."""
+    before = place.leaf.queue.position(place.turn) - 1
+    text = f"; {before} of this user's own {'goes' if before == 1 else 'go'} first"
+    numbers = {"own before it": str(before), **verdict.numbers}
+    return SharedReason(
+        Rule.ORDER, text, numbers, remedies=remedies_of_own(place, verdict.remedies)
+    )
+
+
+def _lacking(
+    shape: EquivalenceClass, pools: list[PoolName], placement: Allocations
+) -> dict[str, str]:
+    numbers = {}
+    for pool in pools:
+        free = placement.free(pool)
+        for r, asked in shape.total.items():
+            if is_device(r) or asked > free.get(r, 0):
+                numbers[f"{r} asked"] = render(r, asked)
+                numbers[f"{r} free in {pool}"] = render(r, max(0, free.get(r, 0)))
+        numbers |= (short := _lacking_on(shape, pool, placement))
+        if beside := shortages(shape, pool, placement):
+            for each in beside:
+                r = each.resource
+                numbers[f"{r} asked by one pod"] = render(r, each.asked)
+                numbers[f"most {r} on a node of {pool} with free devices"] = render(r, each.most)
+            continue
+        if not short and all(asked <= free.get(r, 0) for r, asked in shape.total.items()):
+            level = shape.manner.confined
+            what = f"no {level}" if level else "no set of nodes"
+            numbers[f"nodes of {pool}"] = f"{what} has it free together"
+        if closed := placement.avoided_nodes(shape, pool):
+            numbers[f"nodes of {pool} closed by anti-affinity"] = str(closed)
+    return numbers
+
+
+def _lacking_on(shape: EquivalenceClass, pool: PoolName, placement: Allocations) -> dict[str, str]:
+    """Return the missing resources of the only node that a pod may use."""
+    pins = placement.pins(shape, pool)
+    if len(pins) != 1 or pins[0] is None or len(pins[0]) != 1:
+        return {}
+    [node] = pins[0]
+    free = placement.free_on(pool, node)
+    short = [r for r, asked in shape.total.items() if asked > free.get(r, 0)]
+    return {f"{r} free on {node}": render(r, max(0, free.get(r, 0))) for r in short}

@@ -1,0 +1,71 @@
+"""Inputs of an explanation: references to the records of an engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from app.core.explain.reasons import SharedReason
+from app.core.fairshare.share_tree import ShareTree
+from app.core.fairshare.tenants import TenantDirectory
+from app.core.fairshare.tree_node import UserNode
+from app.core.fairshare.user_queue import QueueKey
+from app.core.lifecycle.pod_record import PodRecord, Workload
+from app.core.lifecycle.pod_registry import PodRegistry
+from app.core.model import Millis, PoolName, TenantName, Uid
+from app.core.placement.allocations import Allocations, ReservedCapacity
+from app.core.placement.pools import Pools
+from app.core.podspec.equivalence_class import EquivalenceClass
+from app.core.scheduling.reservation import Reservations
+
+ReservedForOthers = Callable[[PoolName, QueueKey], tuple[TenantName, ReservedCapacity] | None]
+"""Returns a tenant and the capacity reserved in a pool for others than the given position."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainContext:
+    """References to the records of an engine. They are valid until something changes."""
+
+    roster: PodRegistry
+    tenancy: TenantDirectory
+    pools: Pools
+    placement: Allocations
+    reservations: Reservations
+    kept: ReservedForOthers
+    owners: frozenset[Uid] = frozenset()
+    """The workloads with reserved capacity."""
+    heard_at: Millis | None = None
+    """When the leader published its reservations; None if no leader state was received."""
+    verdicts: dict[tuple[UserNode, EquivalenceClass, Uid], SharedReason] = field(
+        default_factory=dict
+    )
+    """Cache of computed verdicts."""
+
+    @property
+    def tree(self) -> ShareTree:
+        """The present share tree."""
+        return self.roster.usage.tree
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingWorkload:
+    """The queue position of a workload."""
+
+    leaf: UserNode
+    turn: QueueKey
+    shape: EquivalenceClass
+
+
+def workload_of(tracked: PodRecord) -> Workload:
+    """Return the workload of a held pod: the pod itself, or its gang if that is complete."""
+    if tracked.gang is not None and tracked.gang.shape is not None:
+        return tracked.gang
+    return tracked
+
+
+def place_of(workload: Workload) -> WaitingWorkload | None:
+    """Return the position of a workload, or None if it is in no queue."""
+    leaf, turn, shape = workload.leaf, workload.turn, workload.shape
+    if leaf is None or turn is None or shape is None:
+        return None
+    return WaitingWorkload(leaf, turn, shape)

@@ -1,0 +1,128 @@
+"""Leader-only state, applied on an engine that follows.
+
+The follower then gives the answers of its leader. A leading engine receives no such state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from app.core.explain.views import LeaderStateMessage, PublishedReservation
+from app.core.lifecycle.pod_registry import PodRegistry
+from app.core.model import (
+    Amounts,
+    BackoffKey,
+    Millis,
+    NodeName,
+    PoolName,
+    Resource,
+    TenantName,
+    Uid,
+)
+from app.core.placement.allocations import ReservedCapacity
+from app.core.placement.autoscaling_backoff import AutoscalingBackoff
+from app.core.placement.pools import add_to
+from app.core.scheduling.release_backoff import ReleaseBackoff
+from app.core.scheduling.reservation import Reservations
+
+MOST = 1000
+"""Maximum number of pods, backoff keys and gangs that a bulletin names."""
+
+
+class LeaderState:
+    """Applies the last received bulletin. `heard` is None before the first one."""
+
+    def __init__(self, roster: PodRegistry, growth: AutoscalingBackoff) -> None:
+        self.heard: LeaderStateMessage | None = None
+        self._roster = roster
+        self._growth = growth
+        self._rooms: dict[tuple[PoolName, Uid], ReservedCapacity] = {}
+
+    def hear(self, bulletin: LeaderStateMessage) -> None:
+        """Apply a bulletin. It replaces the state of the previous one."""
+        before, self.heard = self.heard, bulletin
+        self._rooms.clear()
+        self._roster.ban(bulletin.banned)
+        self._roster.gangs.defer(bulletin.deferred)
+        self._growth.hear(bulletin.closed, bulletin.barred)
+        for uid in before.refused.keys() - bulletin.refused.keys() if before else ():
+            self._rest(uid, 0)
+        for uid, times in bulletin.refused.items():
+            self._rest(uid, times)
+        for uid in sorted(before.postponed - bulletin.postponed) if before else ():
+            self._postpone(uid, False)
+        for uid in sorted(bulletin.postponed):
+            self._postpone(uid, True)
+
+    def kept(self, pool: PoolName, uid: Uid) -> tuple[TenantName, ReservedCapacity] | None:
+        """Return a tenant and the capacity reserved in a pool for other workloads, or None."""
+        told = self.heard.reserved if self.heard is not None else ()
+        those = [each for each in told if each.pool == pool]
+        others = [each for each in those if each.uid != uid]
+        if not others:
+            return None
+        key = (pool, uid if len(others) < len(those) else Uid(""))
+        if key not in self._rooms:
+            rooms: dict[NodeName, dict[Resource, int]] = {}
+            for each in others:
+                for node, amounts in each.rooms.items():
+                    add_to(rooms.setdefault(node, {}), amounts, 1)
+            self._rooms[key] = ReservedCapacity(rooms)
+        return others[0].tenant, self._rooms[key]
+
+    def _rest(self, uid: Uid, times: int) -> None:
+        tracked = self._roster.pods.get(uid)
+        if tracked is not None and not tracked.uses:
+            tracked.refusals = times
+            if tracked.rests != bool(times):
+                self._roster.rest(tracked, bool(times))
+
+    def _postpone(self, uid: Uid, rests: bool) -> None:
+        tracked = self._roster.pods.get(uid)
+        if tracked is not None and not tracked.uses and tracked.is_postponed is not rests:
+            tracked.is_postponed = rests
+            self._roster.rest(tracked, rests)
+
+    @property
+    def owners(self) -> frozenset[Uid]:
+        """The workloads with reserved capacity."""
+        return frozenset(each.uid for each in self.heard.reserved) if self.heard else frozenset()
+
+
+def bulletin(
+    at: Millis,
+    epoch: int,
+    drift: float,
+    roster: PodRegistry,
+    reservations: Reservations,
+    resting: ReleaseBackoff,
+    growth: AutoscalingBackoff,
+) -> LeaderStateMessage:
+    """Return the state that only a leading engine has."""
+    rest = [uid for uid in resting.resting() if uid in roster.pods]
+    refused = [uid for uid in rest if not roster.pods[uid].is_postponed]
+    postponed = [uid for uid in rest if roster.pods[uid].is_postponed]
+    return LeaderStateMessage(
+        at,
+        epoch,
+        round(drift, 4),
+        tuple(
+            PublishedReservation(each.pool, each.owner.uid, each.leaf.tenant, _whole(each.rooms))
+            for each in reservations.owners()
+        ),
+        {uid: roster.pods[uid].refusals for uid in refused[:MOST]},
+        frozenset(sorted(roster.banned, key=_text)[:MOST]),
+        dict(growth.closed),
+        dict(growth.all_barred()[:MOST]),
+        dict(sorted(roster.gangs.deferred.items())[:MOST]),
+        frozenset(postponed[:MOST]),
+    )
+
+
+def _text(kind: BackoffKey) -> tuple[str, str, list[tuple[Resource, int]]]:
+    tenant, user, amounts = kind
+    return tenant, user, sorted(amounts)
+
+
+def _whole(rooms: Mapping[NodeName, Amounts]) -> dict[NodeName, dict[Resource, int]]:
+    return {node: {r: v for r, v in amounts.items() if v} for node, amounts in rooms.items()}

@@ -1,0 +1,388 @@
+"""Text for users about a waiting workload: the reason as a sentence, and the remedies."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+
+from app.core.admission.submitters import counts_for_controller
+from app.core.explain.competitors import Competitors
+from app.core.explain.explain_context import ExplainContext, WaitingWorkload, place_of, workload_of
+from app.core.explain.reasons import Rule
+from app.core.explain.short_resource import shortages
+from app.core.fairshare.share_tree import ShareTree
+from app.core.fairshare.sort_key import GUARANTEED
+from app.core.fairshare.tenants import TenantDirectory
+from app.core.fairshare.tree_node import TenantNode, UserNode, path
+from app.core.fairshare.user_queue import MAX_PRIORITY
+from app.core.lifecycle.pod_record import Gang, PodRecord
+from app.core.lifecycle.pod_registry import PodRegistry
+from app.core.model import Amounts, PoolName, Resource, TenantName, Wait
+from app.core.placement.allocations import Allocations
+from app.core.placement.mismatch import nodes_text
+from app.core.podspec.equivalence_class import EquivalenceClass
+from app.core.podspec.pod_groups import ASKED, source_of
+from app.core.quantities import amount, is_device, render
+from app.core.well_known import GATE
+
+LACKS = "no node takes it while its resource claim for {} is missing or being deleted"
+AWAITS = "waits for nodes that the autoscaler may add"
+
+
+def released(pool: PoolName, waited: int, awaits: bool) -> str:
+    """Return as text the pool of a release, the wait in seconds, and an awaited new node."""
+    where = f"to pool {pool}" if pool else "to any node"
+    return f"{where} after {waited} s" + (f"; it {AWAITS}" if awaits else "")
+
+
+def explain(tracked: PodRecord, roster: PodRegistry) -> str:
+    """Return the wait reason of a held pod as text."""
+    if tracked.wait is not Wait.TURN:
+        return _aside(tracked, roster) + _unknown_submitter(tracked)
+    place = place_of(workload_of(tracked))
+    if place is None:
+        return "queued"
+    return queued(tracked, place, roster.usage.tree) + closed(place, roster.usage.tree)
+
+
+def queued(tracked: PodRecord, place: WaitingWorkload, tree: ShareTree) -> str:
+    """Return the beginning of the sentence for a queued pod."""
+    leaf, shape = place.leaf, place.shape
+    devices = [r for r in shape.total if is_device(r)]
+    wanted = ", ".join(f"{render(r, shape.total[r])} {r}" for r in devices) or "room"
+    lacking = [r for r in devices if r not in tree.scale.counted]
+    if lacking:
+        wanted += f" (no ready node offers {', '.join(lacking)})"
+    where = f"of pool {' or '.join(shape.pools)}"
+    if tracked.pod.only is not None:
+        where = f"on {nodes_text(tracked.pod.only)} {where}"
+    position, length = leaf.queue.position(place.turn), len(leaf.queue)
+    return (
+        f"queued: {position} of {length} in {leaf.tenant}/{leaf.name}; "
+        f"waits for {wanted} {where}{_rest(tracked)}{_unknown_submitter(tracked)}"
+    )
+
+
+def closed(place: WaitingWorkload, tree: ShareTree) -> str:
+    """Return a clause if limits or guarantees forbid every pool, however much is free."""
+    if any(tree.allows(place.leaf, place.shape, pool) for pool in place.shape.pools):
+        return ""
+    rule, numbers = limits(place, tree)
+    facts = ", ".join(f"{v} {k}" for k, v in numbers.items() if k not in ("tenant", "pool"))
+    who = f"tenant {numbers.get('tenant', place.leaf.tenant)}"
+    if rule is Rule.PREEMPTIBLE:
+        because = place.shape.keeper or "it must not be evicted"
+        return f"; {because}, so it starts only within the guarantee of {who}: {facts}"
+    return f"; {who} is at its limit: {facts}"
+
+
+def limits(place: WaitingWorkload, tree: ShareTree) -> tuple[Rule, dict[str, str]]:
+    """Return the limit or guarantee that excludes a workload from all pools, with numbers."""
+    leaf, shape = place.leaf, place.shape
+    for pool in shape.pools:
+        for branch in path(leaf):
+            if not branch.allows(pool, tree.cost(shape, pool)):
+                return Rule.LIMIT, _against(branch, shape, pool, branch.limits[pool], "limit")
+    for pool in shape.pools:
+        for branch in path(leaf):
+            within = tree.rank(branch, shape, pool).band == GUARANTEED
+            if branch.parent is not None and not isinstance(branch, UserNode) and not within:
+                guarantee = branch.guarantees.get(pool, {})
+                return Rule.PREEMPTIBLE, _against(branch, shape, pool, guarantee, "guarantee")
+    return Rule.LIMIT, {}
+
+
+def _against(
+    branch: TenantNode,
+    shape: EquivalenceClass,
+    pool: PoolName,
+    most: Mapping[Resource, int],
+    word: str,
+) -> dict[str, str]:
+    numbers = {"tenant": str(branch.name), "pool": str(pool)}
+    used, gone = branch.uses.get(pool, {}), branch.lingering.get(pool, {})
+    for r in [r for r in shape.total if r in most] or [r for r in shape.total if r in used]:
+        numbers[f"{r} used"] = render(r, used.get(r, 0) - gone.get(r, 0))
+        numbers[f"{r} asked"] = render(r, shape.total[r])
+        numbers[f"{r} {word}"] = render(r, most.get(r, 0))
+    return numbers
+
+
+def _aside(tracked: PodRecord, roster: PodRegistry) -> str:
+    """Return the sentence for a pod that is in no queue."""
+    pod, gang = tracked.pod, tracked.gang
+    match tracked.wait:
+        case Wait.TOO_LARGE:
+            said = pod.too_large.removeprefix("Fairgate: ").removesuffix("; use fewer.")
+            return f"not queued: {said}; create it again with fewer"
+        case Wait.OTHER_GATE:
+            others = ", ".join(gate for gate in pod.gates if gate != GATE)
+            return f"not queued: scheduling gate {others} must be removed first, by its owner"
+        case Wait.NO_POOL if pod.only is not None:
+            where = nodes_text(pod.only)
+            return f"not queued: it may go to {where} only, and no pool that can serve it has that"
+        case Wait.CLAIM:
+            return (
+                f"not queued: there is no resource claim for {', '.join(pod.awaits)} yet; "
+                "create the claim, or its template, that spec.resourceClaims names"
+            )
+        case Wait.NO_POOL:
+            also = ", or none with the memory it needs" if pod.gpu_memory else ""
+            return f"not queued: no pool has a node that it may go to{also}"
+        case Wait.TENANT_PAUSED:
+            return "not queued: its tenant is paused"
+        case Wait.GANG_INCOMPLETE if gang is not None and gang.half:
+            return f"not queued: the rest of its gang {gang.name} is released first"
+        case Wait.GANG_INCOMPLETE if gang is not None:
+            return "not queued: " + incomplete(gang, roster)
+        case Wait.GANG_DEFERRED if gang is not None:
+            return _deferred(gang, roster)
+        case Wait.REFUSED:
+            return (
+                f"tried again later: the API server refused its release {tracked.refusals} "
+                "times; the cause may be the size of the pod (the API server stores at most about "
+                "1.5 MiB), another admission webhook or policy, or an edit of its annotation "
+                "fairgate.io/release"
+            )
+        case Wait.NO_NODE:
+            return (
+                "tried again later: a pod of this user that asks for the same was released and no "
+                "node took it; see what these pods ask of nodes besides devices (volumes, host "
+                "ports, affinity to other pods)"
+            )
+        case Wait.POSTPONED:
+            return (
+                "tried again later: the search for its place took too long, so other pods go "
+                "first; make the lists in its affinity, tolerations and claims shorter"
+            )
+    return "queued"
+
+
+def _deferred(gang: Gang, roster: PodRegistry) -> str:
+    until = roster.gangs.deferred.get(gang.key, roster.usage.now)
+    return (
+        f"tried again in {max(0, until - roster.usage.now) // 1000} s: a pod of its gang "
+        f"{gang.name} failed or was deleted before all of the gang ran, and each time in a row "
+        "all begin anew later; see what became of that pod"
+    )
+
+
+def incomplete(gang: Gang, roster: PodRegistry) -> str:
+    """Return why a gang is incomplete, and whether `gangTimeout` has passed."""
+    if gang.leaving:
+        past = len(gang.past)
+        return (
+            f"of its gang {gang.name} {past} {'pod is' if past == 1 else 'pods are'} being "
+            "evicted, and then it waits again as a whole"
+        )
+    text = f"its gang {gang.name} is not complete, {gang.there} of {gang.need} pods are there"
+    if gang.size == ASKED:
+        there = f"{gang.there} {'pod is' if gang.there == 1 else 'pods are'} there"
+        text = (
+            f"its gang {gang.name} is not complete, {there}, and no "
+            f"{source_of(gang.name)} is known that tells how many there must be"
+        )
+    elif gang.there >= gang.need:
+        text = f"its gang {gang.name} has all its {gang.there} pods, but not all of them are ready"
+    timeout, now = roster.usage.policy.gang_timeout, roster.usage.now
+    if timeout and gang.lacks is not None and now - gang.lacks >= timeout:
+        text += f", for more than {timeout // 1000} s now"
+    return text
+
+
+def _rest(tracked: PodRecord) -> str:
+    """Return a clause for the rest of a gang, or for a pod beyond the gang size."""
+    gang, named = tracked.gang, tracked.pod.gang
+    if gang is None and named:
+        return f"; gang {named} has all its pods without it, so it waits alone"
+    if gang is None or not gang.half:
+        return ""
+    run = sum(member.uses for member in gang.members)
+    return f"; {run} of gang {gang.name} run already, so it goes before all others once it fits"
+
+
+def _unknown_submitter(tracked: PodRecord) -> str:
+    """Return a clause for a pod that counts for its controller. Its namespace has other users."""
+    pod = tracked.pod
+    if not (pod.is_owned and counts_for_controller(pod.user, pod.namespace)):
+        return ""
+    return "; its submitter is not known, so it counts for its controller"
+
+
+Remedies = tuple[str, ...]
+
+
+def remedies_aside(tracked: PodRecord, scene: ExplainContext) -> Remedies:
+    """Return changes that would let a pod into its queue."""
+    pod, gang = tracked.pod, tracked.gang
+    match tracked.wait:
+        case Wait.TOO_LARGE:
+            return ("a new pod with shorter lists",)
+        case Wait.OTHER_GATE:
+            others = [gate for gate in pod.gates if gate != GATE]
+            return tuple(f"its owner removing the scheduling gate {each}" for each in others)
+        case Wait.GANG_INCOMPLETE if gang is not None and not gang.half:
+            return _remedies_of_gang(gang)
+        case Wait.GANG_DEFERRED if gang is not None:
+            return (f"pods of gang {gang.name} that last until all of them run",)
+        case Wait.CLAIM:
+            return tuple(f"a resource claim for {entry}" for entry in pod.awaits)
+        case Wait.TENANT_PAUSED:
+            name = _paused(scene.tenancy.tenant_of(pod.namespace), scene.tenancy)
+            return (f"{_admin_of(name, scene.tenancy)} unpausing tenant {name}",)
+        case Wait.NO_POOL:
+            more = ("more devices asked for, or less memory stated",) if pod.gpu_memory else ()
+            return (
+                *more,
+                "a node selector, affinity, tolerations, or an annotation fairgate.io/pools, that "
+                "some pool can serve",
+                "a cluster admin making a pool that can serve it",
+            )
+        case Wait.REFUSED:
+            return (
+                "its release being let pass by whatever refuses it",
+                "a smaller pod, if it is almost as large as the API server stores",
+            )
+        case Wait.NO_NODE:
+            return ("pods that ask nothing of nodes that none of them offers",)
+        case Wait.POSTPONED:
+            return ("fewer and shorter lists in its affinity, tolerations and claims",)
+    return ()
+
+
+def _remedies_of_gang(gang: Gang) -> Remedies:
+    if gang.leaving:
+        return (f"the end of what still runs of gang {gang.name}",)
+    if gang.size == ASKED:
+        return (f"the {source_of(gang.name)}",)
+    lacking = gang.need - gang.there
+    if lacking <= 0:
+        return (f"every pod of gang {gang.name} waiting for nothing else",)
+    again = f"deleting all pods of gang {gang.name}, if it has another size now"
+    return (f"{lacking} more of gang {gang.name}", *([again] if gang.asks else []))
+
+
+def remedies_of_limit(
+    rule: Rule, numbers: Mapping[str, str], place: WaitingWorkload, scene: ExplainContext
+) -> Remedies:
+    """Return changes that would let a workload past a limit, or into a guarantee."""
+    name, pool = TenantName(numbers.get("tenant", place.leaf.tenant)), numbers.get("pool", "")
+    word = "guarantee" if rule is Rule.PREEMPTIBLE else "limit"
+    admin, found = _admin_of(name, scene.tenancy), []
+    for r in place.shape.total:
+        if f"{r} {word}" not in numbers:
+            continue
+        used, asked, most = (amount(r, numbers[f"{r} {k}"]) for k in ("used", "asked", word))
+        over = used + asked - most
+        if over <= 0:
+            continue
+        if asked > most:
+            found.append(f"less than {render(r, most + 1)} {r} asked for")
+        else:
+            found.append(
+                f"a release of {render(r, over)} {r} that tenant {name} uses in pool {pool}"
+            )
+        found.append(
+            f"{admin} raising the {word} of tenant {name} in pool {pool} to "
+            f"{render(r, used + asked)} {r}"
+        )
+    if rule is Rule.PREEMPTIBLE and place.shape.keeper:
+        found.append("disruption budgets that allow at least one eviction of its pods")
+    elif rule is Rule.PREEMPTIBLE:
+        found.append('a pod that may be evicted, without fairgate.io/preemptible: "false"')
+    return tuple(found)
+
+
+def remedies_of_reservation(tenant: str, pool: PoolName) -> Remedies:
+    """Return changes that would give a workload the capacity reserved for another."""
+    return (
+        f"the work of tenant {tenant} starting that room of pool {pool} is kept free for",
+        "a declared fairgate.io/max-runtime that ends before that can start",
+    )
+
+
+def remedies_of_order(found: Competitors, first: str) -> Remedies:
+    """Return changes that would put a workload before its competitors."""
+    branch = found.branch
+    weight = _decimal(Fraction(*branch.weight))
+    if isinstance(branch, UserNode):
+        whose = f"user {branch.name}, set by an admin of tenant {branch.tenant}"
+    else:
+        whose = f"tenant {branch.name}, set by {_admin_above(branch)}"
+    start = f"the waiting work of {first} starting, or going away"
+    if found.guaranteed:
+        return (start, f"a guarantee of tenant {_tenant_of(branch)} that covers it")
+    return (f"a higher weight than {weight} for {whose}", start)
+
+
+def remedies_of_own(place: WaitingWorkload, others: Remedies) -> Remedies:
+    """Return changes that would put a workload before others of the same user."""
+    priority = MAX_PRIORITY - place.turn.precedence
+    return (
+        f"a higher priority than {priority}, which orders this user's own work",
+        "what stands before it in its own queue starting, or going away",
+        *others,
+    )
+
+
+def remedies_of_capacity(
+    shape: EquivalenceClass, pools: Sequence[PoolName], placement: Allocations
+) -> Remedies:
+    """Return changes that would free capacity for a workload."""
+    found = []
+    for pool in pools:
+        free = placement.free(pool)
+        short = {r: v - max(0, free.get(r, 0)) for r, v in shape.total.items()}
+        lacking = ", ".join(f"{render(r, v)} {r}" for r, v in short.items() if v > 0)
+        beside = shortages(shape, pool, placement)
+        if beside:
+            for each in beside:
+                found.append(
+                    f"{render(each.resource, each.asked)} {each.resource} free on one node of pool "
+                    f"{pool} that has free {', '.join(each.devices)}"
+                )
+                found.append(f"less {each.resource} asked for by each pod")
+        elif lacking:
+            found.append(f"a release of {lacking} in pool {pool}")
+        else:
+            level = shape.manner.confined
+            where = f"one node each in one {level} of" if level else "one node each in"
+            asked = " and ".join(
+                f"{count} times {_devices(demand)}" if count > 1 else _devices(demand)
+                for demand, count in shape.parts
+            )
+            found.append(f"{asked} free on {where} pool {pool}: what is free is scattered")
+    return (*found, f"more nodes in pool {' or '.join(pools)}")
+
+
+def _devices(demand: Amounts) -> str:
+    devices = {r: v for r, v in demand.items() if is_device(r)} or demand
+    return ", ".join(f"{render(r, v)} {r}" for r, v in devices.items())
+
+
+def _tenant_of(branch: TenantNode) -> str:
+    return str(branch.tenant if isinstance(branch, UserNode) else branch.name)
+
+
+def _admin_above(branch: TenantNode) -> str:
+    above = branch.parent
+    named = above is not None and above.parent is not None
+    return f"an admin of tenant {above.name}" if above is not None and named else "a cluster admin"
+
+
+def _admin_of(name: TenantName, tenancy: TenantDirectory) -> str:
+    """Return the people with permission to change a tenant, as text."""
+    parent = tenancy.parent_of(name)
+    return f"an admin of tenant {parent}" if parent is not None else "a cluster admin"
+
+
+def _paused(name: TenantName, tenancy: TenantDirectory) -> TenantName:
+    """Return the paused tenant: this one, or one above it."""
+    known, above = tenancy.tenants.get(name), tenancy.parent_of(name)
+    if (known is not None and known.paused) or above is None:
+        return name
+    return _paused(above, tenancy)
+
+
+def _decimal(value: Fraction) -> str:
+    return f"{float(value):.6f}".rstrip("0").rstrip(".")

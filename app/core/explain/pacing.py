@@ -1,0 +1,106 @@
+"""Explains releases that wait for the scheduler to bind pods, and the usage of unbound pods."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from app.core.explain.explain_context import WaitingWorkload
+from app.core.explain.reasons import Rule, SharedReason
+from app.core.lifecycle.binding_progress import UnboundAmounts
+from app.core.lifecycle.pod_registry import PodRegistry
+from app.core.model import PoolName, Resource, TenantName
+from app.core.placement.pools import add_to
+from app.core.quantities import is_device, render
+
+HeldAmounts = Mapping[tuple[TenantName, PoolName], Mapping[Resource, int]]
+
+
+def closed_out(
+    pools: Sequence[PoolName], place: WaitingWorkload, roster: PodRegistry
+) -> SharedReason | None:
+    """Return why a workload within its limits is not released into these pools now."""
+    leaf, shape, closures = place.leaf, place.shape, roster.usage.closures
+    if not closures or any(closures.is_open(leaf, shape, pool) for pool in pools):
+        return None
+    if not shape.owned and leaf.account in closures.unowned:
+        return _unowned(place, roster)
+    if shape.apart and leaf.account in closures.apart:
+        silent = roster.binding.silent_apart(leaf.account)
+        text = (
+            f"; the scheduler has not looked at {_pods(silent)} of this user yet that "
+            "use claims, a pod group or another scheduler"
+        )
+        helps = ("the scheduler binding those pods", "the end of those pods")
+        return SharedReason(Rule.BINDING, text, {"not looked at": str(silent)}, remedies=helps)
+    return _stalled(next(pool for pool in pools if pool in closures.pools), roster)
+
+
+def _stalled(pool: PoolName, roster: PodRegistry) -> SharedReason:
+    binding = roster.binding
+    since, silent = binding.stalled(pool), binding.silent(pool)
+    numbers = {"pool": str(pool), "not looked at": str(silent)}
+    if since is None:
+        text = f"; the scheduler has yet to bind {_pods(silent)} released into pool {pool}"
+        return SharedReason(
+            Rule.BINDING, text, numbers, remedies=("the scheduler binding those pods",)
+        )
+    seconds = (roster.usage.now - since) // 1000
+    text = (
+        f"; binding is stalled: for {seconds} s the scheduler has not bound {_pods(silent)} "
+        f"released into pool {pool}, so little is released there"
+    )
+    helps = ("a cluster admin finding out why the scheduler binds no pod",)
+    return SharedReason(Rule.BINDING, text, numbers | {"seconds": str(seconds)}, remedies=helps)
+
+
+def _unowned(place: WaitingWorkload, roster: PodRegistry) -> SharedReason:
+    mine = roster.binding.unowned.get(place.leaf.account, {})
+    held: dict[Resource, int] = {}
+    for each in mine.values():
+        add_to(held, each.tracked.pod.demand, 1)
+    most = roster.usage.policy.max_unowned_unbound
+    text = (
+        f"; {_pods(len(mine))} of this user that no controller owns are released and unbound "
+        f"(maxUnownedUnbound {most}), and hold {amounts_text(held)}"
+    )
+    helps = (
+        "those pods being bound, or deleted by their user",
+        "a controller that owns the pods, such as a Job",
+        "a cluster admin raising maxUnownedUnbound in the Policy",
+    )
+    return SharedReason(Rule.UNOWNED, text, {"unbound": str(len(mine))}, remedies=helps)
+
+
+def held_by_unowned(roster: PodRegistry) -> HeldAmounts:
+    """Return the usage of unowned pods that no node accepted, by tenant and pool."""
+    found: dict[tuple[TenantName, PoolName], dict[Resource, int]] = {}
+    for (tenant, _), mine in roster.binding.unowned.items():
+        for each in mine.values():
+            if is_stuck(each):
+                add_to(found.setdefault((tenant, each.lane[0]), {}), each.tracked.pod.demand, 1)
+    return found
+
+
+def is_stuck(loose: UnboundAmounts) -> bool:
+    """Return whether the scheduler found no node for a pod, or its time-out has expired."""
+    return loose.overdue or loose.judged
+
+
+def held_text(pools: Sequence[PoolName], roster: PodRegistry) -> str:
+    """Return a clause about the usage of such pods in some pools; "" if there is no usage."""
+    total: dict[Resource, int] = {}
+    for (_, pool), amounts in held_by_unowned(roster).items():
+        if pool in pools:
+            add_to(total, amounts, 1)
+    text = amounts_text(total)
+    return f"; {text} of it held by pods that no node took and no controller owns" if text else ""
+
+
+def amounts_text(amounts: Mapping[Resource, int]) -> str:
+    """Return amounts of devices as text."""
+    devices = {r: v for r, v in amounts.items() if is_device(r) and v}
+    return ", ".join(f"{render(r, v)} {r}" for r, v in sorted(devices.items()))
+
+
+def _pods(count: int) -> str:
+    return f"{count} pod" if count == 1 else f"{count} pods"

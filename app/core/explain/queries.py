@@ -1,0 +1,256 @@
+"""Read-only queries about the state of an engine: status, queues, usage and wait reasons."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+from app.core.explain import queue_listing, status
+from app.core.explain.backlog_stats import BacklogStats, WaitGroup, groups, pressure
+from app.core.explain.entitlements import Entitlement, owed
+from app.core.explain.evaluate import why
+from app.core.explain.explain_context import ExplainContext, workload_of
+from app.core.explain.leader_state import LeaderState, bulletin
+from app.core.explain.messages import explain
+from app.core.explain.queue_listing import Mark
+from app.core.explain.reasons import Why
+from app.core.explain.snapshot import Snapshot, snapshot
+from app.core.explain.views import (
+    ClusterView,
+    HeldView,
+    LeaderStateMessage,
+    NodeView,
+    ReleasedView,
+    UserView,
+)
+from app.core.fairshare.tenants import TenantDirectory
+from app.core.fairshare.usage_record import UsageRecord
+from app.core.fairshare.usage_totals import AccountKey
+from app.core.fairshare.user_queue import QueueKey
+from app.core.lifecycle.pod_record import PodRecord
+from app.core.lifecycle.pod_registry import PodRegistry
+from app.core.model import (
+    DEFAULT_TENANT,
+    UNMAPPED_PREFIX,
+    Millis,
+    PoolName,
+    Resource,
+    TenantName,
+    Uid,
+    UserName,
+)
+from app.core.placement.allocations import Allocations, ReservedCapacity
+from app.core.placement.pools import Pools
+from app.core.pricing.share_units import Scale
+from app.core.quantities import ManagedResources
+from app.core.scheduling.blocked_evictions import BlockedReclaim
+from app.core.scheduling.release_backoff import ReleaseBackoff
+from app.core.scheduling.reservation import Reservations
+from app.core.usage.tracker import UsageTracker
+
+IN_FULL = 100
+"""Number of pods per batch with a full explanation. Events of others are late or dropped anyway."""
+
+
+class EngineQueries:
+    """Answers as of the last event. Call it after a scheduling cycle.
+
+    Answers are cached until `stale` reports a possible change.
+    """
+
+    def __init__(
+        self,
+        roster: PodRegistry,
+        tenancy: TenantDirectory,
+        pools: Pools,
+        placement: Allocations,
+        reservations: Reservations,
+        managed: ManagedResources,
+        hearsay: LeaderState,
+        resting: ReleaseBackoff,
+        running: UsageTracker,
+        blocked: Callable[[], Mapping[TenantName, BlockedReclaim]],
+    ) -> None:
+        self._roster = roster
+        self._tenancy = tenancy
+        self._pools = pools
+        self._placement = placement
+        self._reservations = reservations
+        self._managed = managed
+        self._hearsay = hearsay
+        self._resting = resting
+        self._running = running
+        self._blocked = blocked
+        self._settled = False
+        self._view: ClusterView | None = None
+        self._known: ExplainContext | None = None
+
+    def stale(self) -> None:
+        """Drop cached answers, because the state may have changed."""
+        self._settled = False
+        self._view = self._known = None
+
+    def view(self) -> ClusterView:
+        """Return the present status of tenants and pools."""
+        self._settle()
+        if self._view is None:
+            self._view = status.overview(
+                self._roster,
+                self._tenancy,
+                self._pools,
+                self._placement,
+                self._managed,
+                self._blocked(),
+            )
+        return self._view
+
+    def snapshot(self, at: Millis) -> Snapshot:
+        """Return the input of a forecast, as of a time not before the last event."""
+        return snapshot(at, self._roster, self._tenancy, self._pools, self._managed)
+
+    def scale(self) -> Scale:
+        """Return the scale in which shares are measured."""
+        return self._roster.usage.tree.scale
+
+    def owed(self) -> Mapping[TenantName, Entitlement]:
+        """Return the used and the entitled share of every tenant and user."""
+        return owed(self._roster, self._tenancy, self._pools)
+
+    def groups(self) -> tuple[WaitGroup, ...]:
+        """Return the number of waiting pods in each queue, grouped by the rule that applies."""
+        return groups(self._roster)
+
+    def pressure(self) -> Mapping[TenantName, BacklogStats]:
+        """Return the number of queued pods and the oldest wait of each tenant."""
+        return pressure(self._roster)
+
+    def fragmentation(self) -> Mapping[PoolName, float]:
+        """Return, per pool, the part of the free capacity that pods like the latest cannot use."""
+        parts = {name: floor.fragmentation() for name, floor in self._pools.floors.items()}
+        return {name: part for name, part in parts.items() if part is not None}
+
+    def why(self, uid: Uid) -> Why | None:
+        """Return why a held pod waits; None for any other pod."""
+        tracked = self._held(uid)
+        if tracked is None:
+            return None
+        self._learn(tracked)
+        return why(tracked, self._scene())
+
+    def texts(self, held: Iterable[PodRecord]) -> Iterator[tuple[PodRecord, str]]:
+        """Yield wait reasons for the owners of held pods, in full only for the first pods."""
+        for number, tracked in enumerate(held):
+            if number < IN_FULL:
+                self._learn(tracked)
+                yield tracked, why(tracked, self._scene()).text
+            else:
+                yield tracked, explain(tracked, self._roster)
+
+    def held(self, uid: Uid) -> HeldView | None:
+        """Return how a held pod waits, as part of its gang if it has one; None for any other."""
+        tracked = self._held(uid)
+        return queue_listing.held(tracked, self._scene()) if tracked is not None else None
+
+    def queue(
+        self, tenant: TenantName, user: UserName | None = None, after: Mark | None = None
+    ) -> Iterator[tuple[Mark, HeldView]]:
+        """Yield the waiting workloads of a tenant's users in order, optionally after a mark."""
+        return queue_listing.queue(tenant, user, after, self._scene())
+
+    def pending(self, tenant: TenantName, user: UserName | None = None) -> int:
+        """Return how many pods of a tenant, or of one of its users, are not released."""
+        leaves = queue_listing.users(tenant, user, self._scene())
+        return sum(len(self._roster.waiting.get(leaf, ())) for leaf in leaves)
+
+    def people(self, tenant: TenantName) -> tuple[UserView, ...]:
+        """Return the users of a tenant with a weight, usage or waiting pods, by name."""
+        self._settle()
+        return status.people(tenant, self._roster, self._tenancy, self._managed)
+
+    def nodes(self, pool: PoolName) -> tuple[NodeView, ...]:
+        """Return the nodes of a pool, by name."""
+        self._settle()
+        return status.nodes(pool, self._pools, self._placement, self._managed)
+
+    def ready_nodes(self, pool: PoolName) -> int:
+        """Return how many nodes of a pool are ready."""
+        self._settle()
+        return len(self._placement.open_nodes(pool))
+
+    def find_pod(self, namespace: str, name: str) -> Uid | None:
+        """Return the uid of the managed pod with this name, or None."""
+        tracked = self._roster.find_pod(namespace, name)
+        return tracked.pod.uid if tracked is not None else None
+
+    def released(self, uid: Uid) -> ReleasedView | None:
+        """Return the view of a released pod; None for any other pod."""
+        self._settle()
+        tracked = self._roster.pods.get(uid)
+        if tracked is None or not tracked.uses:
+            return None
+        return queue_listing.released(tracked, self._roster.usage.awaited(tracked.stay) is not None)
+
+    def exists(self, tenant: TenantName) -> bool:
+        """Return whether a tenant exists, as a resource or for an unmapped namespace."""
+        if tenant.startswith(UNMAPPED_PREFIX):
+            return self._tenancy.tenant_of(tenant.removeprefix(UNMAPPED_PREFIX)) == tenant
+        return tenant in self._tenancy.tenants or tenant == DEFAULT_TENANT
+
+    def bulletin(self, at: Millis, epoch: int, drift: float) -> LeaderStateMessage:
+        """Return the state that only a leading engine has: see `Engine.hear`."""
+        growth = self._pools.growth
+        return bulletin(at, epoch, drift, self._roster, self._reservations, self._resting, growth)
+
+    def running(self) -> Iterator[UsageRecord]:
+        """Yield the open usage records. A follower may not have their true start."""
+        return self._running.runs()
+
+    def spent(self, at: Millis) -> Mapping[AccountKey, Mapping[Resource, int]]:
+        """Return resource-milliseconds of every tenant, user and pool, as fairness counts them."""
+        usage = self._roster.usage
+        return dict(usage.ledger.spent(max(at, usage.now)))
+
+    def _held(self, uid: Uid) -> PodRecord | None:
+        tracked = self._roster.pods.get(uid)
+        return tracked if tracked is not None and not tracked.uses else None
+
+    def _settle(self) -> None:
+        """Bring all accounting up to date.
+
+        A follower never selects workloads, and no cycle runs while a watch is silent.
+        """
+        if not self._settled:
+            self._settled = True
+            self._roster.reckon()
+            self._roster.settle()
+            self._roster.usage.tree.settle()
+
+    def _learn(self, tracked: PodRecord) -> None:
+        """Compare a pod with the anti-affinity of existing pods, if no cycle has done so."""
+        self._settle()
+        if self._roster.learn_walls(workload_of(tracked)):
+            self.stale()
+
+    def _scene(self) -> ExplainContext:
+        self._settle()
+        if self._known is None:
+            heard = self._hearsay.heard
+            own = (each.owner.uid for each in self._reservations.owners())
+            self._known = ExplainContext(
+                self._roster,
+                self._tenancy,
+                self._pools,
+                self._placement,
+                self._reservations,
+                self._kept,
+                frozenset(own) | self._hearsay.owners,
+                heard.at if heard is not None else None,
+            )
+        return self._known
+
+    def _kept(self, pool: PoolName, turn: QueueKey) -> tuple[TenantName, ReservedCapacity] | None:
+        """Return a tenant and capacity reserved for others, by this engine or by the leader."""
+        owners = [r for r in self._reservations.owners() if r.pool == pool]
+        owners = [r for r in owners if r.owner.uid != turn.uid]
+        if owners:
+            return owners[0].leaf.tenant, self._reservations.withheld(owners)
+        return self._hearsay.kept(pool, turn.uid)

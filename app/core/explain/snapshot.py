@@ -1,0 +1,145 @@
+"""Input of a forecast: the engine's state as values that can be sent to another process.
+
+It does not contain future data: run times and later submissions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from app.core.epochs import highest_plausible
+from app.core.fairshare.checkpoint import FairnessState, TenantCheckpoint, worth_keeping
+from app.core.fairshare.live_usage import ITSELF
+from app.core.fairshare.tenants import TenantDirectory
+from app.core.fairshare.tree_node import TenantNode, UserNode
+from app.core.lifecycle.pod_record import PodRecord
+from app.core.lifecycle.pod_registry import PodRegistry
+from app.core.lifecycle.pod_state import PodState
+from app.core.model import (
+    Millis,
+    Node,
+    Phase,
+    Pod,
+    Pool,
+    Tenant,
+    TenantName,
+    UnmanagedPod,
+    UserName,
+)
+from app.core.placement.fragmentation import Sample
+from app.core.placement.pools import Pools
+from app.core.podspec.annotations import LARGEST_GANG
+from app.core.podspec.pod_groups import ASKED
+from app.core.policy import Policy
+from app.core.quantities import ManagedResources
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """State of the engine at a time. If there is no pool, all nodes are in one pool.
+
+    Pods have their present charge, claims included. `held` are the held pods, `running` the
+    released ones: `started` is the start of their use, `pool` and `node` are where they are
+    accounted. `turns` are the last release and the history of every tenant and user. `sample` is
+    the pod mix that the leader packs for.
+    """
+
+    at: Millis
+    epoch: int
+    managed: ManagedResources
+    policy: Policy
+    nodes: tuple[Node, ...]
+    bystanders: tuple[UnmanagedPod, ...]
+    pools: tuple[Pool, ...]
+    tenants: tuple[Tenant, ...]
+    held: tuple[Pod, ...]
+    running: tuple[Pod, ...]
+    turns: Mapping[TenantName, TenantCheckpoint]
+    sample: Sample
+
+
+def snapshot(
+    at: Millis,
+    roster: PodRegistry,
+    tenancy: TenantDirectory,
+    pools: Pools,
+    managed: ManagedResources,
+) -> Snapshot:
+    """Return the state at a time, assuming no change since the last event."""
+    usage = roster.usage
+    now = max(at, usage.now)
+    turns = _turns(roster, now)
+    served = [
+        kept.served[0] for each in turns.values() for kept in (each.own, *each.users.values())
+    ]
+    nodes, bystanders = pools.contents()
+    written = tuple(pool for name, pool in sorted(pools.pools.items()) if pools.is_written(name))
+    asking = [t for t in roster.pods.values() if t.pod.asks]
+    return Snapshot(
+        at=now,
+        epoch=max(highest_plausible([*served, *(t.stamp[0] for t in roster.pods.values())]), 0),
+        managed=managed,
+        policy=usage.policy,
+        nodes=nodes,
+        bystanders=bystanders,
+        pools=written,
+        tenants=tuple(tenancy.tenants[name] for name in sorted(tenancy.tenants)),
+        held=tuple(_held(t) for t in asking if t.life is PodState.HELD),
+        running=tuple(_running(t, now) for t in asking if t.life is not PodState.HELD),
+        turns=turns,
+        sample=pools.mix.drawn(),
+    )
+
+
+def _held(tracked: PodRecord) -> Pod:
+    """Return a held pod with its claims counted and the present size of its gang."""
+    pod, gang = tracked.pod, tracked.gang
+    if pod.gang and gang is None:
+        pod = replace(pod, gang="")  # beyond the gang size
+    elif gang is not None and pod.gang_size != gang.need:
+        pod = replace(pod, gang_size=gang.need if gang.size != ASKED else LARGEST_GANG)
+    return pod if pod.plain is None else replace(pod, claims=(), plain=None)
+
+
+def _running(tracked: PodRecord, now: Millis) -> Pod:
+    """Return a pod that counts as used, as if its release were answered and it were bound."""
+    pod, intent = _held(tracked), tracked.intent
+    running = replace(
+        pod,
+        gates=(),
+        release=pod.release if intent is None else f"{intent.epoch}.{intent.sequence}",
+        node=tracked.node or pod.node,
+        pool=tracked.pool or pod.pool,
+        phase=Phase.RUNNING,
+        started=now if tracked.released is None else tracked.released,
+    )
+    return pod if running == pod else running
+
+
+def _turns(roster: PodRegistry, now: Millis) -> dict[TenantName, TenantCheckpoint]:
+    """Return the last release and the decayed history of every tenant and user."""
+    usage = roster.usage
+    half_life, tree = usage.policy.half_life, usage.tree
+    found: dict[TenantName, dict[UserName, FairnessState]] = {
+        name: {
+            user: FairnessState(past.served, worth_keeping(past.faded(now, half_life)))
+            for user, past in users.items()
+        }
+        for name, users in usage.past.items()
+    }
+    for name, branch in tree.tenants.items():
+        users = found.setdefault(name, {})
+        users[ITSELF] = FairnessState(branch.served, worth_keeping(tree.history(branch, now)))
+        for leaf in _users(branch):
+            users[UserName(leaf.name)] = FairnessState(
+                leaf.served, worth_keeping(tree.history(leaf, now))
+            )
+    return {
+        name: TenantCheckpoint(now, 0, users.pop(ITSELF, FairnessState()), users)
+        for name, users in found.items()
+    }
+
+
+def _users(branch: TenantNode) -> list[UserNode]:
+    return [child for child in branch.children.values() if isinstance(child, UserNode)]

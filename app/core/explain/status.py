@@ -1,0 +1,157 @@
+"""Builds the views of tenants, pools, users and nodes for status, metrics and people."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from fractions import Fraction
+
+from app.core.explain.pacing import held_by_unowned
+from app.core.explain.views import ClusterView, NodeView, PoolView, TenantView, UserView
+from app.core.fairshare.tenants import TenantDirectory
+from app.core.fairshare.tree_node import TenantNode, UserNode, share
+from app.core.lifecycle.pod_registry import PodRegistry
+from app.core.model import Amounts, PoolName, Resource, TenantName, UserName
+from app.core.placement.allocations import Allocations
+from app.core.placement.pools import Pools, add_to
+from app.core.quantities import ManagedResources, add
+from app.core.scheduling.blocked_evictions import BlockedReclaim
+
+
+def overview(
+    roster: PodRegistry,
+    tenancy: TenantDirectory,
+    pools: Pools,
+    placement: Allocations,
+    managed: ManagedResources,
+    blocked: Mapping[TenantName, BlockedReclaim],
+) -> ClusterView:
+    """Return the view of every pool, and of every tenant that exists, uses or waits."""
+    used: dict[TenantName, dict[PoolName, dict[Resource, int]]] = {}
+    pending: dict[TenantName, int] = {}
+    for (tenant, pool), amounts in roster.usage.used.items():
+        for name in tenancy.lineage(tenant) if any(amounts.values()) else ():
+            mine = used.setdefault(name, {})
+            mine[pool] = add(mine.get(pool, {}), _managed(amounts, managed))
+    for tenant, count in roster.pending.items():
+        for name in tenancy.lineage(tenant) if count else ():
+            pending[name] = pending.get(name, 0) + count
+    names = sorted({*used, *pending, *tenancy.tenants})
+    tenants = {
+        name: replace(
+            _tenant(name, roster, tenancy, used.get(name, {}), pending.get(name, 0)),
+            blocked=blocked.get(name),
+        )
+        for name in names
+    }
+    unowned = held_by_unowned(roster)
+    views = {
+        name: PoolView(
+            capacity=_managed(pools.capacity(name), managed),
+            used=_managed(placement.used.get(name, {}), managed),
+            nodes=pools.nodes_in(name),
+            generation=pool.generation,
+            contested=pools.contested(name),
+            paused=pool.paused,
+            exists=pools.is_written(name),
+            uid=pool.uid,
+            grows=bool(pool.max_capacity),
+            awaiting=placement.awaiting(name),
+            closed=pools.growth.closed.get(name),
+            silent=roster.binding.silent(name),
+            stalled=roster.binding.stalled(name),
+            unowned={
+                tenant: _managed(amounts, managed)
+                for (tenant, pool), amounts in unowned.items()
+                if pool == name
+            },
+        )
+        for name, pool in sorted(pools.pools.items())
+    }
+    strays = tuple(n.name for n in pools.outside() if _managed(n.allocatable, managed))
+    return ClusterView(tenants, views, strays)
+
+
+def _tenant(
+    name: TenantName,
+    roster: PodRegistry,
+    tenancy: TenantDirectory,
+    used: dict[PoolName, dict[Resource, int]],
+    pending: int,
+) -> TenantView:
+    tenant = tenancy.tenants.get(name)
+    tree = roster.usage.tree
+    branch = tree.tenants.get(name)
+    orphan = tenant is not None and tenant.parent is not None and tenancy.parent_of(name) is None
+    return TenantView(
+        parent=tenancy.parent_of(name),
+        weight=tenant.weight if tenant else Fraction(1),
+        share=Fraction(*share(branch, tree.scale)) if branch else Fraction(0),
+        used=used,
+        borrowed=_borrowed(branch) if branch else {},
+        history=max(tree.history(branch).values(), default=0.0) if branch else 0.0,
+        pending=pending,
+        generation=tenant.generation if tenant else 0,
+        disputed=tenancy.disputed(name) if tenant else (),
+        orphan=orphan,
+        paused=tenant is not None and tenant.paused,
+        exists=tenant is not None,
+        uid=tenant.uid if tenant else "",
+    )
+
+
+def _managed(amounts: Amounts, managed: ManagedResources) -> dict[Resource, int]:
+    return {r: v for r, v in amounts.items() if r in managed and v}
+
+
+def _borrowed(branch: TenantNode) -> dict[PoolName, dict[Resource, int]]:
+    """Return the usage beyond the guarantee, for each pool with such usage."""
+    borrowed = {pool: branch.borrowed(pool) for pool in branch.uses}
+    return {
+        p: {r: v for r, v in held.items() if v}
+        for p, held in borrowed.items()
+        if any(held.values())
+    }
+
+
+def people(
+    name: TenantName, roster: PodRegistry, tenancy: TenantDirectory, managed: ManagedResources
+) -> tuple[UserView, ...]:
+    """Return the users of a tenant with a weight, usage or waiting pods, by name."""
+    tenant, branch = tenancy.tenants.get(name), roster.usage.tree.tenants.get(name)
+    weights = tenant.user_weights if tenant is not None else {}
+    children = branch.children.values() if branch is not None else ()
+    leaves = {UserName(each.name): each for each in children if isinstance(each, UserNode)}
+    views = [
+        UserView(
+            user,
+            weights.get(user, Fraction(1)),
+            _used_by(leaves[user], managed) if user in leaves else {},
+            len(roster.waiting.get(leaves[user], ())) if user in leaves else 0,
+        )
+        for user in sorted({*weights, *leaves})
+    ]
+    return tuple(each for each in views if each.name in weights or each.used or each.pending)
+
+
+def _used_by(leaf: UserNode, managed: ManagedResources) -> dict[PoolName, dict[Resource, int]]:
+    """Return the usage of a user's present pods, without charges for ended pods."""
+    found = {}
+    for pool, held in leaf.uses.items():
+        gone = leaf.lingering.get(pool, {})
+        found[pool] = _managed({r: v - gone.get(r, 0) for r, v in held.items()}, managed)
+    return {pool: amounts for pool, amounts in found.items() if amounts}
+
+
+def nodes(
+    pool: PoolName, pools: Pools, placement: Allocations, managed: ManagedResources
+) -> tuple[NodeView, ...]:
+    """Return the nodes of a pool, by name."""
+    found = []
+    for node in pools.members(pool):
+        used: dict[Resource, int] = {}
+        for stay in placement.stays.get(node.name, ()):
+            add_to(used, stay.demand, 1)
+        capacity = _managed(node.allocatable, managed)
+        found.append(NodeView(node.name, node.ready, capacity, _managed(used, managed)))
+    return tuple(found)

@@ -1,0 +1,72 @@
+"""Why a workload was selected: the compared numbers at that moment."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from app.core.fairshare.sort_key import BORROWING, GUARANTEED, SiblingKey
+from app.core.fairshare.tree_node import UserNode
+from app.core.fairshare.user_queue import QueueKey
+from app.core.model import Millis, PoolName, TenantName, UserName
+from app.core.placement.assignment import Assignment
+from app.core.podspec.equivalence_class import EquivalenceClass
+
+
+class DecisionLevel(NamedTuple):
+    """One level of the tree: the first branch and its next rival, with their sort keys."""
+
+    winner: str
+    key: SiblingKey | None
+    rival: str | None
+    rival_key: SiblingKey | None
+
+    @property
+    def rule(self) -> str:
+        """Return the criterion that decided between the two."""
+        if self.rival_key is None or self.key is None:
+            return "nobody else waits"
+        mine, other = self.key, self.rival_key
+        if mine.blocked != other.blocked:
+            return "the other is at its limit"
+        if mine.band != other.band:
+            return "within its guarantee" if mine.band == GUARANTEED else "the other has weight 0"
+        if mine.score != other.score:
+            return "lower score" if mine.band >= BORROWING else "less of its guarantee used"
+        if mine.served != other.served:
+            return "served less recently"
+        return "older" if mine.since != other.since else "smaller uid"
+
+
+class Decision(NamedTuple):
+    """One release: the workload's owner and pool, and why it was next.
+
+    `backfilled`: the next in order did not fit, and this release delays no reservation. `levels`:
+    the comparisons from the top of the tree down. `completes`: no comparison applied, because pods
+    of the same gang already run.
+    """
+
+    at: Millis
+    tenant: TenantName
+    user: UserName
+    pool: PoolName
+    backfilled: bool
+    levels: tuple[DecisionLevel, ...]
+    completes: bool = False
+
+    @property
+    def reason(self) -> str:
+        """Return the deciding criteria in words, from the top of the tree down."""
+        if self.completes:
+            return "the rest of a gang of which some run already"
+        steps = "; ".join(f"{level.winner}: {level.rule}" for level in self.levels)
+        return f"backfilled past the next in order; {steps}" if self.backfilled else steps
+
+
+class Selection(NamedTuple):
+    """A workload to release now, and the assignment of its pods to nodes."""
+
+    leaf: UserNode
+    turn: QueueKey
+    shape: EquivalenceClass
+    pool: PoolName
+    plan: Assignment

@@ -1,0 +1,79 @@
+"""Measures how far two siblings have drifted apart, against the published bound.
+
+Let s be the borrowed share of a sibling, including history, over its weight. Right after a release
+of a, for every b with a head that could have started instead:
+
+    s_a - s_b <= half of (l_a/w_a + l_b/w_b)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from app.core.fairshare.decision import Selection
+from app.core.fairshare.share_tree import ShareTree
+from app.core.fairshare.sort_key import BORROWING
+from app.core.fairshare.tree_node import TenantNode, path
+
+
+class Drift:
+    """The largest measured fraction of the bound, and the number of compared pairs."""
+
+    __slots__ = ("_witnesses", "pairs", "ratio")
+
+    def __init__(self, witnesses: int | None) -> None:
+        self.ratio = 0.0
+        self.pairs = 0
+        self._witnesses = witnesses
+
+    def measure(
+        self, tree: ShareTree, choice: Selection, could_start: Callable[[TenantNode], bool]
+    ) -> None:
+        """Compare the borrowing branches of a workload with their siblings before its release."""
+        if self._witnesses == 0:
+            return
+        for branch in path(choice.leaf):
+            parent = branch.parent
+            if parent is None:
+                return
+            head = branch.head is not None and branch.head[0] is choice.turn
+            rank = branch.key if head else tree.rank(branch, choice.shape, choice.pool)
+            if rank is not None and rank.band == BORROWING:
+                self._compare(tree, parent, branch, choice, could_start)
+
+    def _compare(
+        self,
+        tree: ShareTree,
+        parent: TenantNode,
+        branch: TenantNode,
+        choice: Selection,
+        could_start: Callable[[TenantNode], bool],
+    ) -> None:
+        cost = tree.cost(choice.shape, choice.pool)
+        mine = tree.dominant(branch, tree.doubled(branch, choice.pool, cost, 2))
+        size = 2 * tree.scale.whole // tree.unit
+        added = _part(branch.added(choice.pool, cost), size)
+        owed, per = branch.weight
+        seen = 0
+        for other in tree.children(parent):
+            if other is branch or other.head is None or other.key is None:
+                continue
+            if other.key.blocked or other.key.band != BORROWING or not could_start(other):
+                continue
+            _, shape, pool = other.head
+            wanted = _part(other.added(pool, tree.cost(shape, pool)), size)
+            theirs = tree.dominant(other, tree.doubled(other, pool, (), 0))
+            # A common denominator keeps the comparison exact without history.
+            left, right = per * other.weight[0], other.weight[1] * owed
+            if added + wanted > 0:
+                self.pairs += 1
+                apart = mine * left - theirs * right
+                self.ratio = max(self.ratio, apart / (added * left + wanted * right))
+            seen += 1
+            if seen == self._witnesses:
+                return
+
+
+def _part(grains: int, size: int) -> float:
+    """Return grains in the unit of `ShareTree.dominant`; exact if that unit is grains."""
+    return grains if size == 1 else grains / size

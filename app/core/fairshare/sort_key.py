@@ -1,0 +1,68 @@
+"""Sort keys of siblings in the share tree, and ties between them.
+
+`share_tree` computes the keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+from sortedcontainers import SortedDict
+
+from app.core.model import Millis
+
+if TYPE_CHECKING:
+    from app.core.fairshare.tree_node import TenantNode
+
+
+Served = tuple[int, int]
+"""Epoch and sequence of the last release. `NEVER` sorts first."""
+
+NEVER: Served = (0, 0)
+
+TIE = 1e-9
+"""Scores with a relative difference up to this value are equal if history counts."""
+
+GUARANTEED, BORROWING, LEFTOVERS = 0, 1, 2
+"""Bands of the order. The last one is weight 0 beyond the guarantee."""
+
+
+class Rank(NamedTuple):
+    """The rank of a branch among its siblings for one workload, without tie-breakers."""
+
+    blocked: bool
+    band: int
+    score: float
+    """Within the guarantee: the part of the guarantee that is used. Otherwise the share score.
+    Lower comes first.
+
+    An integer of up to some hundreds of bits; a float with history."""
+
+
+class SiblingKey(NamedTuple):
+    """Rank and tie-breakers: a total order of siblings."""
+
+    blocked: bool
+    band: int
+    score: float
+    served: Served
+    since: Millis
+    uid: str
+
+
+def tied(waiting: SortedDict[SiblingKey, TenantNode]) -> Iterator[TenantNode]:
+    """Yield siblings in order. Nearly equal scores count as equal."""
+    group: list[SiblingKey] = []
+    for key in waiting:
+        if group and not _ties(group[0], key):
+            yield from (waiting[k] for k in sorted(group, key=lambda k: k[3:]))
+            group = []
+        group.append(key)
+    yield from (waiting[k] for k in sorted(group, key=lambda k: k[3:]))
+
+
+def _ties(first: SiblingKey, other: SiblingKey) -> bool:
+    if (first.blocked, first.band) != (other.blocked, other.band):
+        return False
+    return other.score - first.score <= TIE * abs(other.score)

@@ -1,0 +1,109 @@
+"""The queue of one user: waiting workloads in order, indexed by equivalence class.
+
+Workloads of one class fit the same nodes, so only the first of each class must be tried.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterable, Iterator
+from operator import itemgetter
+from typing import NamedTuple
+
+from sortedcontainers import SortedList
+
+from app.core.model import Millis, Uid
+from app.core.podspec.equivalence_class import EquivalenceClass
+
+MAX_PRIORITY = 2**31 - 1
+
+
+class QueueKey(NamedTuple):
+    """Position of a workload in its user's queue: priority, then age, then uid. A total order."""
+
+    precedence: int
+    since: Millis
+    uid: Uid
+
+    @property
+    def rank(self) -> str:
+        """The same order as a string."""
+        return f"{self.precedence:010d}.{self.since:014d}.{self.uid}"
+
+
+def turn_of(priority: int, since: Millis, uid: Uid) -> QueueKey:
+    """Return the position of a workload. A higher priority comes first."""
+    return QueueKey(MAX_PRIORITY - priority, since, uid)
+
+
+class UserQueue:
+    """The waiting workloads of one user, in the order of `QueueKey`."""
+
+    __slots__ = ("_all", "_heads", "_lines")
+
+    def __init__(self) -> None:
+        self._lines: dict[EquivalenceClass, SortedList[QueueKey]] = {}
+        self._heads: list[
+            tuple[QueueKey, EquivalenceClass]
+        ] = []  # a SortedDict would need much more memory
+        self._all: SortedList[QueueKey] = SortedList()
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def add(self, turn: QueueKey, shape: EquivalenceClass) -> None:
+        """Add a workload at its position."""
+        line = self._lines.get(shape)
+        if line is None:
+            line = self._lines[shape] = SortedList()
+            insort(self._heads, (turn, shape))
+        elif turn < line[0]:
+            self._strike(line[0])
+            insort(self._heads, (turn, shape))
+        line.add(turn)
+        self._all.add(turn)
+
+    def remove(self, turn: QueueKey, shape: EquivalenceClass) -> None:
+        """Remove a workload. It must be in the queue."""
+        line = self._lines[shape]
+        was_head = turn == line[0]
+        line.remove(turn)
+        if was_head:
+            self._strike(turn)
+            if line:
+                insort(self._heads, (line[0], shape))
+            else:
+                del self._lines[shape]
+        self._all.remove(turn)
+
+    def after(self, turn: QueueKey | None) -> Iterator[QueueKey]:
+        """Iterate over the workloads behind a position (None: all). Keep the queue unchanged."""
+        return iter(self._all.irange(turn, inclusive=(False, True)))
+
+    def oldest(self) -> Millis | None:
+        """Return since when the oldest workload waits. None if the queue is empty."""
+        found: list[Millis] = []
+        place = 0
+        while place < len(self._all):  # the first workload of each priority is its oldest
+            turn = self._all[place]
+            found.append(turn.since)
+            place = self._all.bisect_left((turn.precedence + 1,))
+        return min(found, default=None)
+
+    def head(self) -> tuple[QueueKey, EquivalenceClass] | None:
+        """Return the first workload. None if the queue is empty."""
+        if not self._heads:
+            return None
+        return self._heads[0]
+
+    def heads(self) -> Iterable[tuple[QueueKey, EquivalenceClass]]:
+        """Return the first workload of every class, in order. Do not change the queue meanwhile."""
+        return self._heads
+
+    def _strike(self, turn: QueueKey) -> None:
+        """Remove the head of a class from the heads. No two workloads have the same `QueueKey`."""
+        del self._heads[bisect_left(self._heads, turn, key=itemgetter(0))]
+
+    def position(self, turn: QueueKey) -> int:
+        """Return the number of workloads before this position, plus one."""
+        return 1 + int(self._all.bisect_left(turn))

@@ -1,0 +1,1 @@
+"""Managed pods and gangs, and their lifecycle."""

@@ -1,0 +1,311 @@
+"""Charges each ResourceClaim to exactly one pod, even if several pods share the claim.
+
+A claim in use is charged to the pod with the earliest release among its users. If no pod uses the
+claim, each waiting workload must expect the charge: a single pod, or one pod of a gang.
+
+If a claim is replaced by another one with its name while an ungated pod uses it, the larger amount
+of each resource is charged. `claim_exchanges` handles the other consequences of the replacement.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from sortedcontainers import SortedDict, SortedSet
+
+from app.core.fairshare.sort_key import Served
+from app.core.model import Amounts, ClaimRef, GrantedClaim, Pod, PoolName, Resource, Uid
+from app.core.podspec.resource_claims import Classes, ResourceClaim
+from app.core.quantities import ManagedResources, add, largest
+
+ClaimKey = tuple[str, str]
+"""Namespace and name of a claim."""
+
+
+class ClaimUse(NamedTuple):
+    """The release of an ungated pod, and its pool if that is known."""
+
+    served: Served
+    pool: PoolName | None
+
+
+class _First(NamedTuple):
+    served: Served
+    uid: Uid
+    pool: PoolName | None
+
+
+class _Standing(NamedTuple):
+    """The claims of a pod, its workload and its use."""
+
+    keys: tuple[ClaimKey, ...]
+    group: tuple[str, ...]
+    use: ClaimUse | None
+
+
+@dataclass(slots=True)
+class _Users:
+    """The pods that name one claim: waiting pods by workload, and ungated pods."""
+
+    waiting: dict[tuple[str, ...], SortedSet[Uid]] = field(default_factory=dict)
+    using: SortedDict[tuple[Served, Uid], PoolName | None] = field(default_factory=SortedDict)
+
+    @property
+    def first(self) -> _First | None:
+        """Return the pod that is charged, or None if no pod uses the claim."""
+        if not self.using:
+            return None
+        (served, uid), pool = self.using.peekitem(0)
+        return _First(served, uid, pool)
+
+
+class ClaimCharges:
+    """The claims as last observed, and the pods that name them."""
+
+    def __init__(
+        self, managed: ManagedResources, classes: Mapping[str, Resource] | None = None
+    ) -> None:
+        self._managed = managed
+        self._classes = Classes(managed, classes or {})
+        self._claims: dict[ClaimKey, ResourceClaim] = {}
+        self._former: dict[ClaimKey, list[ResourceClaim]] = {}
+        """Deleted claims by name, while ungated pods may still have their devices."""
+        self._users: dict[ClaimKey, _Users] = {}
+        self._standings: dict[Uid, _Standing] = {}
+        self._stale: dict[Uid, None] = {}
+        self._touched: dict[ClaimKey, bool] = {}
+        """Changed claims (True), and claims that a changed pod names (False)."""
+        self._seen: dict[Uid, None] = {}
+
+    def put_claim(self, claim: ResourceClaim) -> None:
+        """Record the observed state of a claim."""
+        key = claim.key
+        known = self._claims.get(key)
+        if known is not None and known.uid != claim.uid:
+            self._bury(known)
+        self._claims[key] = claim
+        self._touched[key] = True
+        if known != claim:
+            self._doubt(key)
+
+    def drop_claim(self, key: ClaimKey) -> None:
+        """Record that a claim was deleted. Ungated pods are still charged for it.
+
+        They may run with its devices: users with edit permission can delete a claim in use.
+        """
+        known = self._claims.pop(key, None)
+        if known is not None:
+            self._bury(known)
+            self._touched[key] = True
+            self._doubt(key)
+
+    def _bury(self, claim: ResourceClaim) -> None:
+        if not self.in_use(claim.key):
+            return
+        former = self._former.setdefault(claim.key, [])
+        counts = self._classes.count(claim)
+        if not any(_covers(self._classes.count(each), counts) for each in former):
+            former[:] = [each for each in former if not _covers(counts, self._classes.count(each))]
+            former.append(claim)
+
+    def claim(self, key: ClaimKey) -> ResourceClaim | None:
+        """Return a claim as last observed, or None."""
+        return self._claims.get(key)
+
+    def count(self, claim: ResourceClaim) -> Amounts:
+        """Return the managed amounts of a claim."""
+        return self._classes.count(claim)
+
+    def in_use(self, key: ClaimKey) -> bool:
+        """Return whether a pod that is ungated or being released names a claim."""
+        users = self._users.get(key)
+        return users is not None and bool(users.using)
+
+    def users(self, key: ClaimKey) -> tuple[Uid, ...]:
+        """Return the ungated and releasing pods that name a claim, in order of release."""
+        users = self._users.get(key)
+        return tuple(uid for _, uid in users.using) if users is not None else ()
+
+    def is_awaited(self, key: ClaimKey) -> bool:
+        """Return whether a held pod names a claim."""
+        users = self._users.get(key)
+        return users is not None and bool(users.waiting)
+
+    def grants(self, pod: Pod) -> tuple[GrantedClaim, ...]:
+        """Return the current claims of a pod. A release at this moment is for these."""
+        found = {}
+        for ref in pod.claims:
+            claim = self._claims.get((pod.namespace, ref.name))
+            if claim is not None:
+                found[ref.name] = GrantedClaim(ref.name, claim.uid, self._classes.count(claim))
+        return tuple(found.values())
+
+    def touch_all(self) -> None:
+        """Mark every claim as changed."""
+        self._touched = dict.fromkeys((*self._claims, *self._users), True)
+
+    def take_touched(self) -> tuple[list[ClaimKey], dict[Uid, None]]:
+        """Return, once, the claims to check and the ungated pods to judge.
+
+        A pod is judged if it was observed or one of its claims changed, but not if another pod
+        changed.
+        """
+        touched, self._touched = self._touched, {}
+        pods, self._seen = self._seen, {}
+        for key, changed in touched.items():
+            if changed:
+                pods |= dict.fromkeys(self.users(key))
+        return list(touched), pods
+
+    def put_class(self, name: str, stated: Resource | None) -> None:
+        """Record the resource that a DeviceClass states. None: it states no resource or is gone."""
+        if self._classes.store_class(name, stated):
+            self._stale.update(dict.fromkeys(self._standings))
+
+    def reckon(self, pod: Pod, use: ClaimUse | None) -> Pod:
+        """Return a pod with its charged requests. `use` is None while it is held.
+
+        The charge of pods that share a claim with it may change: see `take_stale`.
+        """
+        if pod.plain is None:
+            return pod
+        keys = dict.fromkeys((pod.namespace, ref.name) for ref in pod.claims if ref.name)
+        if use is not None:
+            keys |= dict.fromkeys((pod.namespace, grant.name) for grant in pod.granted or ())
+            for key in keys:
+                self._touched.setdefault(key, False)
+            if keys:
+                self._seen[pod.uid] = None
+        group = (pod.namespace, pod.user, pod.gang) if pod.gang else (pod.uid,)
+        standing = _Standing(tuple(keys), group, use)
+        known = self._standings.get(pod.uid)
+        if known != standing:
+            self._standings[pod.uid] = standing
+            self._move(pod.uid, known, standing)
+        return self._charge(pod, pod.plain, standing)
+
+    def leave(self, uid: Uid) -> None:
+        """Remove a deleted pod. A pod without claims is ignored."""
+        self._move(uid, self._standings.pop(uid, None), None)
+
+    def take_stale(self) -> list[Uid]:
+        """Return, once, the pods with an outdated charge."""
+        stale, self._stale = list(self._stale), {}
+        return stale
+
+    def _move(self, uid: Uid, old: _Standing | None, new: _Standing | None) -> None:
+        if old is not None:
+            for key in old.keys:
+                self._part(uid, old, key)
+        if new is not None:
+            for key in new.keys:
+                self._join(uid, new, key)
+        for key in old.keys if old else ():
+            users = self._users[key]
+            self._touched.setdefault(key, False)
+            if not users.using and self._former.pop(key, []):
+                self._doubt(key)
+            if not users.using and not users.waiting:
+                del self._users[key]
+
+    def _join(self, uid: Uid, standing: _Standing, key: ClaimKey) -> None:
+        users = self._users.setdefault(key, _Users())
+        if standing.use is None:
+            peers = users.waiting.setdefault(standing.group, SortedSet())
+            if peers:
+                self._stale[peers[0]] = None
+            peers.add(uid)
+            return
+        before = users.first
+        users.using[standing.use.served, uid] = standing.use.pool
+        self._pass_on(users, before)
+
+    def _part(self, uid: Uid, standing: _Standing, key: ClaimKey) -> None:
+        users = self._users[key]
+        if standing.use is None:
+            peers = users.waiting[standing.group]
+            peers.discard(uid)
+            if peers:
+                self._stale[peers[0]] = None
+            else:
+                del users.waiting[standing.group]
+        else:
+            before = users.first
+            del users.using[standing.use.served, uid]
+            self._pass_on(users, before)
+
+    def _pass_on(self, users: _Users, before: _First | None) -> None:
+        """If another pod is charged now, mark both pods and all waiting pods as stale."""
+        after = users.first
+        if before == after:
+            return
+        for each in (before, after):
+            if each is not None:
+                self._stale[each.uid] = None
+        for peers in users.waiting.values():
+            self._stale.update(dict.fromkeys(peers))
+
+    def _doubt(self, key: ClaimKey) -> None:
+        users = self._users.get(key)
+        if users is None:
+            return
+        self._stale.update(dict.fromkeys(uid for _, uid in users.using))
+        for peers in users.waiting.values():
+            self._stale.update(dict.fromkeys(peers))
+
+    def _charge(self, pod: Pod, plain: Mapping[Resource, int], standing: _Standing) -> Pod:
+        demand = self._classes.rename(plain)
+        asks = self._managed.asked(demand)
+        tied: PoolName | None = None
+        for key in standing.keys:
+            amounts = self._amounts(pod, key, standing)
+            if amounts:
+                asks = True
+                first = self._users[key].first
+                if self._pays(pod.uid, standing, key):
+                    demand = add(demand, amounts)
+                elif standing.use is None and first is not None:
+                    tied = tied or first.pool
+        awaits = tuple(ref.entry for ref in pod.claims if self._awaits(pod, ref, standing))
+        # A held pod may await a claim with unknown content, which may be a managed resource.
+        asks = asks or (standing.use is None and bool(awaits))
+        return replace(pod, demand=demand, awaits=awaits, tied=tied, asks=asks)
+
+    def _amounts(self, pod: Pod, key: ClaimKey, standing: _Standing) -> dict[Resource, int]:
+        """Return the amounts of a claim. If it was replaced in use, return the largest amounts."""
+        claim = self._claims.get(key)
+        found = self._classes.count(claim) if claim is not None else {}
+        for former in self._former.get(key, ()):
+            found = largest(found, self._classes.count(former))
+        if standing.use is not None:
+            for grant in pod.granted or ():
+                same = claim is not None and claim.uid == grant.uid
+                if grant.name == key[1] and not same:
+                    found = largest(found, grant.amounts)
+        return found
+
+    def _awaits(self, pod: Pod, ref: ClaimRef, standing: _Standing) -> bool:
+        """Return whether an unbound pod cannot be scheduled because this claim is missing."""
+        if pod.node is not None:
+            return False
+        key = (pod.namespace, ref.name)
+        claim = self._claims.get(key)
+        if claim is None or claim.terminating:
+            return True
+        if standing.use is None and key in self._former:
+            return True
+        return ref.generated and not claim.made_for(pod)
+
+    def _pays(self, uid: Uid, standing: _Standing, key: ClaimKey) -> bool:
+        users = self._users[key]
+        first = users.first
+        if first is not None:
+            return first.uid == uid
+        first_waiting: Uid = users.waiting[standing.group][0]
+        return uid == first_waiting
+
+
+def _covers(counts: Amounts, others: Amounts) -> bool:
+    return all(counts.get(resource, 0) >= value for resource, value in others.items())

@@ -1,0 +1,50 @@
+"""Evicts released pods that stay unbound or belong to an incomplete gang.
+
+Delegates to `SchedulingTimeouts` and `GangTimeouts`.
+"""
+
+from __future__ import annotations
+
+from app.core.effects import Effect
+from app.core.lifecycle.eviction_limit import EvictionLimit
+from app.core.lifecycle.gang_timeouts import Explain, GangTimeouts
+from app.core.lifecycle.pod_record import PodRecord
+from app.core.lifecycle.pod_registry import PodRegistry
+from app.core.lifecycle.scheduling_timeout import SchedulingTimeouts
+from app.core.model import Millis, Uid
+from app.core.placement.autoscaling_backoff import AutoscalingBackoff
+
+
+class Misfits:
+    """Combines `SchedulingTimeouts` and `GangTimeouts`.
+
+    `explain` returns the wait reason of a held pod as text.
+    """
+
+    def __init__(self, roster: PodRegistry, growth: AutoscalingBackoff, explain: Explain) -> None:
+        restraint = EvictionLimit(roster.binding)
+        self._unbound = SchedulingTimeouts(roster, growth, restraint)
+        self._broken = GangTimeouts(roster, explain, restraint)
+
+    def start_term(self) -> None:
+        """Start a leader term."""
+        self._unbound.start_term()
+        self._broken.start_term()
+
+    def see(self, tracked: PodRecord) -> list[Uid]:
+        """Process an observed released pod. Return it if its `unbound` eviction is obsolete."""
+        return self._unbound.see(tracked)
+
+    def forget_pod(self, uid: Uid) -> None:
+        """Remove a deleted pod."""
+        self._unbound.forget_pod(uid)
+        self._broken.forget_pod(uid)
+
+    def due(self) -> Millis | None:
+        """Return the next time at which `check_pods` has work without a new event."""
+        due = [self._unbound.due(), self._broken.due()]
+        return min((at for at in due if at is not None), default=None)
+
+    def check_pods(self) -> list[Effect]:
+        """Return evictions and events that are due. Call it after every `settle`."""
+        return [*self._unbound.check_unbound(), *self._broken.check_gangs()]

@@ -1,0 +1,238 @@
+"""Mutable records of one managed pod and of one gang.
+
+A workload waits in a queue as one unit: a single pod, or the held pods of a complete gang.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field, replace
+
+from app.core.effects import Charge, Intend, PodRef
+from app.core.fairshare.sort_key import NEVER, Served
+from app.core.fairshare.tree_node import UserNode
+from app.core.fairshare.usage_record import UsageRecord
+from app.core.fairshare.user_queue import QueueKey
+from app.core.lifecycle.pod_state import PodState
+from app.core.model import (
+    BackoffKey,
+    Millis,
+    NodeName,
+    Pod,
+    PoolName,
+    TenantName,
+    Uid,
+    UserName,
+    Wait,
+)
+from app.core.placement.allocations import Allocation
+from app.core.placement.node_filter import terms_of
+from app.core.podspec.constraints import NodeConstraints
+from app.core.podspec.equivalence_class import EquivalenceClass
+from app.core.well_known import GATE
+
+_STAMP = re.compile(
+    r"0@(?P<fence>\d{1,12})(?:\.\d{1,15}){0,2}|(?P<epoch>\d{1,12})\.(?P<sequence>\d{1,15})",
+    re.ASCII,
+)
+
+FENCE = "0@"
+"""Prefix of the release annotation of a held pod after its release was started and fenced off."""
+
+Queueing = tuple[TenantName, UserName]
+"""Tenant and user of the queue in which the store lists a pod."""
+
+GangKey = tuple[str, UserName, str]
+"""Namespace, user and gang name. A user cannot join, enlarge or block a gang of another user."""
+
+
+@dataclass(slots=True, eq=False)
+class PodRecord:
+    """One managed pod and where it is accounted. `pool` and `stay` are set while it uses capacity.
+
+    `written` is the last write to the store, `noted` the last audit entry, `told` the wait reason
+    that was last sent to its owner. `released` is the start of its use, `entered` the time since
+    which it counts as used here, `run` its usage record. `aimed` is the node of its release.
+    `ordered` are its node constraints after the release, until an observation shows the release.
+    `rests` excludes it from the order during a backoff. `postponements` counts how often its
+    evaluation took too long, and `is_postponed` marks a backoff for that reason. `evicted` is the
+    reason of its eviction. `spared` are the tenants that may not reclaim it, and until when.
+    """
+
+    pod: Pod
+    life: PodState
+    stamp: Served
+    turn: QueueKey
+    leaf: UserNode | None = None
+    gang: Gang | None = None
+    shape: EquivalenceClass | None = None
+    pool: PoolName | None = None
+    stay: Allocation | None = None
+    released: Millis | None = None
+    entered: Millis | None = None
+    run: UsageRecord | None = None
+    wait: Wait | None = None
+    told: Wait | None = None
+    aimed: NodeName | None = None
+    refusals: int = 0
+    rests: bool = False
+    postponements: int = 0
+    is_postponed: bool = False
+    evicted: str = ""
+    spared: tuple[frozenset[TenantName], Millis] | None = None
+    intent: Intend | None = None
+    written: Queueing | Charge | None = None
+    ordered: NodeConstraints | None = None
+    noted: str = ""
+
+    @property
+    def ref(self) -> PodRef:
+        """Return the uid, namespace and name of the pod."""
+        return PodRef(self.pod.uid, self.pod.namespace, self.pod.name)
+
+    @property
+    def members(self) -> tuple[PodRecord, ...]:
+        """Return the pod itself, because it is a workload of one pod."""
+        return (self,)
+
+    @property
+    def starting(self) -> tuple[PodRecord, ...]:
+        """Return the pods to release when this workload is selected: the pod itself."""
+        return (self,)
+
+    @property
+    def begun(self) -> bool:
+        """Return whether a leader has already started to release it without success.
+
+        The fence in the release annotation shows this. Only Fairgate can write a fence, and no new
+        pod has one. A refused patch is no evidence, because users with edit permission can cause
+        any number.
+        """
+        return self.pod.release.startswith(FENCE)
+
+    @property
+    def uses(self) -> bool:
+        """Return whether it may run and therefore counts as used."""
+        return self.life is not PodState.HELD
+
+    @property
+    def terms(self) -> NodeConstraints:
+        """Return its node constraints, or those it will have after its release is observed."""
+        return self.ordered if self.ordered is not None else terms_of(self.pod)
+
+    def heed(self, pod: Pod) -> None:
+        """Apply changed node constraints of an observation. They replace `ordered`."""
+        terms = terms_of(pod)
+        if (terms, pod.only) != (terms_of(self.pod), self.pod.only):
+            self.ordered = None
+            if self.stay is not None:
+                self.stay.terms, self.stay.only = terms, pod.only
+
+    @property
+    def node(self) -> NodeName | None:
+        """Return the node where it runs or is expected to run."""
+        return self.stay.node if self.stay else None
+
+
+@dataclass(slots=True, eq=False)
+class Gang:
+    """Pods of one user that must run together, and the number of pods required.
+
+    `size` is read once; 0 means that the object with the size is unknown. `asks`: the size comes
+    from an object. This object may also give `total`, the number of pods that must succeed (read
+    once too), and `succeeded`, the number that did. `done` are the succeeded pods that still exist,
+    each with the owners of all pods that the gang had then.
+
+    `turn`, `leaf` and `shape` are set while the held pods `starting` wait as one workload. `half`:
+    the other pods of the gang were released, and `starting` is the rest.
+
+    `ending` are the terminating pods, `past` the released ones, `runs` the running ones. `started`:
+    all pods have run at the same time. `found`: a released pod existed when the gang was first
+    observed. `GangReadiness` sets `lacks`, `lost` and `leaving`.
+    """
+
+    key: GangKey
+    size: int
+    asks: bool = False
+    total: int | None = None
+    succeeded: int = 0
+    pods: dict[Uid, PodRecord] = field(default_factory=dict)
+    ending: set[Uid] = field(default_factory=set)
+    past: set[Uid] = field(default_factory=set)
+    runs: set[Uid] = field(default_factory=set)
+    done: dict[Uid, frozenset[str]] = field(default_factory=dict)
+    started: bool = False
+    found: bool = False
+    turn: QueueKey | None = None
+    leaf: UserNode | None = None
+    shape: EquivalenceClass | None = None
+    starting: tuple[PodRecord, ...] = ()
+    half: bool = False
+    lacks: Millis | None = None
+    lost: bool = False
+    leaving: str = ""
+
+    @property
+    def need(self) -> int:
+        """Return how many pods must exist now. Succeeded pods are not required."""
+        if self.total is not None:
+            return min(self.size, max(0, self.total - self.succeeded))
+        if self.asks:
+            return max(0, self.size - len(self.done))
+        if not self.done:
+            return self.size
+        # An earlier run may have used the same gang name, and only the pods show that. Pods of an
+        # earlier run had other owners, or a full gang of its pods succeeded.
+        makers = {member.pod.owner for member in self.pods.values()}
+        ours = sum(not makers.isdisjoint(owners) for owners in self.done.values())
+        return self.size - ours % max(1, self.size)
+
+    @property
+    def there(self) -> int:
+        """Return the number of pods that wait or run, without terminating pods."""
+        return len(self.pods) - len(self.ending)
+
+    @property
+    def name(self) -> str:
+        """Return the gang name that its pods carry."""
+        return self.key[2]
+
+    @property
+    def members(self) -> tuple[PodRecord, ...]:
+        """Return its pods, ordered by uid."""
+        return tuple(self.pods[uid] for uid in sorted(self.pods))
+
+
+Workload = PodRecord | Gang
+
+
+def kind_of(leaf: UserNode, pod: Pod) -> BackoffKey:
+    """Return the backoff key of a pod: tenant, user and requests."""
+    return *leaf.account, frozenset(pod.demand.items())
+
+
+def stamp_of(release: str) -> Served:
+    """Return (epoch, sequence) of a release annotation. `0@7` and `0@7.3` give (7, 0).
+
+    Any other value gives NEVER, because users with edit permission can write the annotation too.
+    """
+    match = _STAMP.fullmatch(release)
+    if match is None:
+        return NEVER
+    return int(match["fence"] or match["epoch"]), int(match["sequence"] or 0)
+
+
+def same_use(tracked: PodRecord, pod: Pod) -> bool:
+    """Return whether a running pod keeps its user, gang, requests, node and pool."""
+    known = tracked.pod
+    if (known.namespace, known.user, known.gang) != (pod.namespace, pod.user, pod.gang):
+        return False
+    if (known.demand, known.asks, known.node) != (pod.demand, pod.asks, pod.node):
+        return False
+    return pod.node is not None or pod.pool in (None, tracked.pool)
+
+
+def still_walled(pod: Pod, known: Pod) -> Pod:
+    """Return the pod with the `walled` rules that were found before, if they still apply."""
+    same = pod.labels == known.labels or GATE not in pod.gates
+    return replace(pod, walled=known.walled) if known.walled and not pod.walled and same else pod

@@ -1,0 +1,135 @@
+"""Stale pods: held pods whose owner is gone, and running pods whose devices are idle."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from enum import Enum
+
+from app.core.effects import Effect, EmitEvent, EventReason, EvictPod
+from app.core.lifecycle.pod_record import PodRecord
+from app.core.lifecycle.pod_registry import PodRegistry
+from app.core.lifecycle.pod_state import PodState
+from app.core.model import Millis, Pod, TenantName, Uid
+from app.core.policy import Mode
+
+
+class StaleReason(Enum):
+    """Why a pod uses its queue position or its capacity without benefit."""
+
+    OWNERLESS = "ownerless"
+    """It is held, and its controller no longer exists."""
+    IDLE = "idle"
+    """It runs, and its devices are idle."""
+
+
+SURE_MS = 60_000
+"""Minimum time between two findings before an eviction, because one sample may be wrong."""
+PAUSE_MS = 3_600_000
+"""Minimum time between two events for an owner."""
+AGAIN_MS = 300_000
+"""Minimum time between two eviction requests."""
+
+
+@dataclass(slots=True)
+class _Found:
+    kind: StaleReason
+    why: str
+    since: Millis
+    told: Millis
+    asked: Millis | None = None
+
+
+class StalePods:
+    """Pods that were found stale, until they are gone or cleared."""
+
+    def __init__(
+        self, roster: PodRegistry, reclaims: Collection[StaleReason], goes: Callable[[Uid], bool]
+    ) -> None:
+        """`goes` returns whether an eviction was accepted, even if it is not visible yet."""
+        self._roster = roster
+        self._goes = goes
+        self._reclaims = frozenset(reclaims)
+        self._found: dict[Uid, _Found] = {}
+
+    def record_stale_pod(self, uid: Uid, kind: StaleReason, why: str) -> list[Effect]:
+        """Record a pod as stale. `why` is a sentence for its owner."""
+        tracked, now = self._roster.pods.get(uid), self._roster.usage.now
+        if tracked is None or not _could_be(tracked, kind):
+            return []
+        effects: list[Effect] = []
+        found = self._found.get(uid)
+        if found is None or found.kind is not kind:
+            found = self._found[uid] = _Found(kind, why, now, now)
+            effects.append(EmitEvent(tracked.ref, EventReason.USELESS, why))
+        elif now - found.told >= PAUSE_MS:
+            found.told = now
+            effects.append(EmitEvent(tracked.ref, EventReason.USELESS, why))
+        found.why = why
+        return effects + self._reclaim(tracked, found, now)
+
+    def clear(self, uid: Uid, kind: StaleReason | None = None) -> list[Uid]:
+        """Clear the finding of a pod, for one reason or for any.
+
+        Return the pods with an obsolete eviction: the pod and its gang. Empty if a pod of the gang
+        is already being evicted.
+        """
+        found = self._found.get(uid)
+        if found is None or kind not in (None, found.kind):
+            return []
+        del self._found[uid]
+        tracked = self._roster.pods.get(uid)
+        if found.asked is None or tracked is None:
+            return []
+        mates = tracked.gang.members if tracked.gang is not None else (tracked,)
+        if any(mate.pod.terminating or self._goes(mate.pod.uid) for mate in mates):
+            return []
+        for mate in mates:
+            if (known := self._found.get(mate.pod.uid)) is not None:
+                known.asked = None
+        return [mate.pod.uid for mate in mates]
+
+    def suspects(self) -> Iterator[Pod]:
+        """Return the pods that may have idle devices: ungated pods with managed requests."""
+        using = (t for t in self._roster.pods.values() if _could_be(t, StaleReason.IDLE))
+        return (tracked.pod for tracked in using)
+
+    def count(self) -> Counter[tuple[TenantName, str]]:
+        """Return the number of stale pods by tenant and kind."""
+        return Counter(
+            (leaf.tenant, found.kind.value)
+            for uid, found in self._found.items()
+            if (known := self._roster.pods.get(uid)) and (leaf := known.leaf)
+        )
+
+    def end(self) -> None:
+        """End a leader term."""
+        self._found.clear()
+
+    def _reclaim(self, tracked: PodRecord, found: _Found, now: Millis) -> list[Effect]:
+        """Return the permitted evictions. A gang is evicted only if all its pods are stale."""
+        if found.kind not in self._reclaims or self._roster.usage.policy.mode is Mode.OBSERVE:
+            return []
+        mates = tracked.gang.members if tracked.gang is not None else (tracked,)
+        effects: list[Effect] = []
+        for mate in mates:
+            known = self._found.get(mate.pod.uid)
+            if known is None or known.kind is not found.kind or now - known.since < SURE_MS:
+                return []
+            if not (mate.pod.preemptible or found.kind is StaleReason.OWNERLESS):
+                return []
+            if known.asked is None or now - known.asked >= AGAIN_MS:
+                effects.append(EvictPod(mate.ref, known.why, known.kind.value))
+        for mate in mates if effects else ():
+            self._found[mate.pod.uid].asked = now
+        return effects
+
+
+def _could_be(tracked: PodRecord, kind: StaleReason) -> bool:
+    """Return whether a finding can apply to a pod. The finding may be outdated."""
+    if tracked.pod.terminating:
+        return False
+    if kind is StaleReason.OWNERLESS:
+        return tracked.life is PodState.HELD
+    return tracked.life is PodState.USING and tracked.pod.asks

@@ -1,0 +1,1 @@
+"""Pools, their nodes, and the assignment of pods to nodes."""

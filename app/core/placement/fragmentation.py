@@ -1,0 +1,240 @@
+"""Fragmentation of free devices: which kinds of pods come, and how much capacity they could use.
+
+Source: Weng et al., "Beware of Fragmentation: Scheduling GPU-Sharing Workloads with Fragmentation
+Gradient Descent", USENIX ATC 2023. A pod goes where it takes least from other kinds, weighted by
+frequency. Here a kind can use the devices of as many pods as still fit. The paper counts all
+devices as soon as one pod fits. Here kinds with few eligible pools have more weight. Integers only;
+the result does not depend on the order of pods.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from operator import mul
+
+from app.core.model import Amounts, PoolName, Resource
+from app.core.placement.node_info import MANY, FreeCapacity, ResourceIndex
+from app.core.placement.shared_devices import Devices, times
+from app.core.podspec.equivalence_class import Parts
+from app.core.quantities import is_device
+
+PodKind = tuple[tuple[tuple[Resource, int], ...], tuple[PoolName, ...]]
+"""A kind of pod: its requests, sorted, and its eligible pools (empty: any)."""
+
+Sample = tuple[tuple[PodKind, int], ...]
+"""Kinds of pods with their weights."""
+
+
+class _Tally:
+    __slots__ = ("count", "kind")
+
+    def __init__(self, kind: PodKind) -> None:
+        self.kind = kind
+        self.count = 0
+
+
+_Counted = list[tuple[_Tally, int]]
+
+
+class PodMix:
+    """Frequency of recent kinds of pods, shared by the pools of a cluster.
+
+    Only pods that request devices count. `draw` renews the sample when the number of pods has
+    doubled, so costs are stable most of the time. `stamp` identifies the sample. `supply`: the
+    devices of each pool, in thousandths. The weight of a kind is divided by the square of the part
+    of the devices that it may use. This measured best on a log of pods that name models.
+    """
+
+    SAMPLE = 256
+    """Maximum number of kinds in a sample: the most frequent ones."""
+    RESOURCES = 32
+    """Maximum number of resources of a pod that counts: users can name any number."""
+    KINDS = 1024
+    """Maximum number of stored kinds."""
+    MEMORY = 8192
+    """Number of pods after which older counts are halved."""
+
+    __slots__ = ("_due", "_given", "_known", "_seen", "_tallies", "sample", "stamp", "supply")
+
+    def __init__(self, given: Sample | None = None) -> None:
+        """`given`: a fixed sample from elsewhere. If set, no pods are counted."""
+        self.stamp = 0
+        self.supply: dict[PoolName, Mapping[Resource, int]] = {}
+        self.sample: Sample = given or ()
+        self._given = given is not None
+        self._seen = 0
+        self._due = 1
+        self._tallies: dict[PodKind, _Tally] = {}
+        self._known: dict[tuple[int, tuple[PoolName, ...]], tuple[Parts, _Counted]] = {}
+
+    def saw(self, parts: Parts, pools: tuple[PoolName, ...] = ()) -> None:
+        """Count a workload with these eligible pools (empty: any)."""
+        if self._given or any(len(demand) > self.RESOURCES for demand, _ in parts):
+            return
+        known = self._known.get((id(parts), pools))
+        if known is None:
+            if len(self._known) >= 4 * self.KINDS:
+                self._forget(self._ranked())
+            tallies = [(self._tally(amounts, pools), count) for amounts, count in parts]
+            counted = [(tally, count) for tally, count in tallies if tally is not None]
+            known = self._known[id(parts), pools] = (parts, counted)  # keeps its id unique
+        for tally, count in known[1]:
+            tally.count += count
+            self._seen += count
+
+    def draw(self) -> bool:
+        """Renew the sample if it is due. Return whether it was renewed."""
+        if self._seen < self._due:
+            return False
+        self.sample = self.drawn()
+        self.stamp += 1
+        if len(self._tallies) > self.KINDS or self._seen >= self.MEMORY:
+            self._forget(self._ranked())
+        self._due = self._seen + min(max(self._seen, 1), self.MEMORY // 2)
+        return True
+
+    def drawn(self) -> Sample:
+        """Return the sample as `draw` would renew it. Changes no state."""
+        if self._seen < self._due:
+            return self.sample
+        return tuple((t.kind, self._weight(t)) for t in self._ranked()[: self.SAMPLE])
+
+    @property
+    def kinds(self) -> int:
+        """The number of stored kinds."""
+        return len(self._tallies)
+
+    def _ranked(self) -> list[_Tally]:
+        return sorted(self._tallies.values(), key=lambda tally: (-tally.count, tally.kind))
+
+    def _weight(self, tally: _Tally) -> int:
+        demand, pools = tally.kind
+        device = next(resource for resource, _ in demand if is_device(resource))
+        there = {pool: offer.get(device, 0) for pool, offer in self.supply.items()}
+        usable = sum(there.get(pool, 0) for pool in pools or there)
+        if usable <= 0:
+            return tally.count
+        return tally.count * 100 * sum(there.values()) ** 2 // usable**2
+
+    def _forget(self, ranked: list[_Tally]) -> None:
+        if self._seen >= self.MEMORY:
+            for tally in ranked:
+                tally.count //= 2
+        limit = self.KINDS if len(ranked) <= self.KINDS else self.KINDS // 2
+        kept = [tally for tally in ranked[:limit] if tally.count]
+        self._tallies = {tally.kind: tally for tally in kept}
+        self._seen = sum(tally.count for tally in kept)
+        self._due = min(self._due, 2 * self._seen + 1)
+        self._known.clear()
+
+    def _tally(self, amounts: Amounts, pools: tuple[PoolName, ...]) -> _Tally | None:
+        demand = tuple(sorted(pair for pair in amounts.items() if pair[1] > 0))
+        if not any(is_device(resource) for resource, _ in demand):
+            return None
+        kind = (demand, tuple(sorted(pools)))
+        tally = self._tallies.get(kind)
+        if tally is None:
+            tally = self._tallies[kind] = _Tally(kind)
+        return tally
+
+
+_Limits = tuple[int, list[int], list[int]]
+"""Limits by devices alone: the highest limit, then a limit and a weight for each row."""
+
+
+class UsabilityGauge:
+    """Computes from a sample how much free capacity on a node of one pool is usable.
+
+    A kind can use the devices of as many pods as still fit. Devices without enough CPU on their
+    node already count as lost, so taking them has no cost.
+    """
+
+    __slots__ = ("_demands", "_known", "_limits", "_needs", "_quotients", "_rows", "devices")
+
+    CACHED = 1 << 14
+    """Maximum number of cached free capacities."""
+
+    def __init__(self, layout: ResourceIndex, sample: Sample, pool: PoolName) -> None:
+        self.devices = [i for i, r in enumerate(layout.resources) if is_device(r)]
+        rows: dict[tuple[tuple[int, int], tuple[int, ...]], int] = {}
+        for (demand, pools), count in sample:
+            if (pools and pool not in pools) or any(r not in layout.index for r, _ in demand):
+                continue
+            needs = {layout.index[resource]: value for resource, value in demand}
+            for index in sorted(needs.keys() & set(self.devices)):
+                others = [0 if i == index else needs.get(i, 0) for i in range(len(layout.index))]
+                row = ((index, needs[index]), tuple(others))
+                rows[row] = rows.get(row, 0) + count
+        self._rows = [(wanted, rows[wanted, others]) for wanted, others in sorted(rows)]
+        self._demands = sorted({wanted for wanted, _ in self._rows})
+        columns = enumerate(zip(*[others for _, others in sorted(rows)], strict=True))
+        self._needs = [(i, column, max(column)) for i, column in columns if any(column)]
+        self._limits: dict[tuple[tuple[Devices, ...], tuple[int, ...]], _Limits] = {}
+        self._quotients: dict[tuple[int, int], list[int]] = {}
+        self._known: dict[FreeCapacity, int] = {}
+
+    def usable(self, room: FreeCapacity) -> int:
+        """Return the usable thousandths of devices, times the frequency of their kinds."""
+        known = self._known.get(room)
+        if known is None:
+            if len(self._known) >= self.CACHED:
+                self._known.clear()
+                self._limits.clear()
+                self._quotients.clear()
+            known = self._known[room] = self._read(room)
+        return known
+
+    def spare(self, room: FreeCapacity) -> int:
+        """Return the free thousandths of devices."""
+        free, devices = room
+        sizes = {one.row: one.size for one in devices}
+        return sum(max(0, free[i]) * 1000 // sizes.get(i, 1) for i in self.devices)
+
+    def wanted(self, room: FreeCapacity) -> int:
+        """Return the value of `usable` if all free devices could be used."""
+        free, devices = room
+        sizes = {one.row: one.size for one in devices}
+        return sum(
+            max(0, free[index]) * 1000 // sizes.get(index, 1) * count
+            for (index, _), count in self._rows
+        )
+
+    def _read(self, room: FreeCapacity) -> int:
+        free, devices = room
+        state = (devices, tuple([free[i] for i in self.devices]))
+        found = self._limits.get(state)
+        if found is None:
+            found = self._limits[state] = self._limit(room)
+        most, limits, weights = found
+        if not most:
+            return 0
+        # A plentiful resource cannot be the limit.
+        short = [
+            self._quotient(i, free[i], needs)
+            for i, needs, top in self._needs
+            if free[i] < most * top
+        ]
+        return sum(map(mul, weights, map(min, limits, *short) if short else limits))
+
+    def _quotient(self, index: int, free: int, needs: tuple[int, ...]) -> list[int]:
+        """Return for each row how many pods one resource alone suffices for."""
+        found = self._quotients.get((index, free))
+        if found is None:
+            left = max(0, free)
+            found = [left // need if need else MANY for need in needs]
+            self._quotients[index, free] = found
+        return found
+
+    def _limit(self, room: FreeCapacity) -> _Limits:
+        """Return for each row how many pods the devices alone suffice for, and its weight."""
+        free, devices = room
+        sold = {one.row: one for one in devices}
+        limit, worth = {}, {}
+        for wanted in self._demands:
+            index, demand = wanted
+            one = sold.get(index)
+            limit[wanted] = max(0, free[index] // demand if one is None else times(one, demand))
+            worth[wanted] = demand * 1000 // (1 if one is None else one.size)
+        limits = [limit[wanted] for wanted, _ in self._rows]
+        weights = [worth[wanted] * count for wanted, count in self._rows]
+        return max(limits, default=0), limits, weights

@@ -1,0 +1,257 @@
+"""Node filter: the nodes of each pool that the constraints of a pod allow.
+
+If a node changes, only that node is evaluated again. Constraints that match the same nodes share
+one cache entry. Free capacity does not matter here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from weakref import ref
+
+from app.core.model import Node, NodeName, NodeSet, Pod, Pool, PoolName
+from app.core.placement.constraint_signature import ConstraintSignatures, SignatureChange
+from app.core.placement.node_bitsets import Marks
+from app.core.podspec.constraints import ANYWHERE, NodeConstraints, telling, unborne
+
+
+@dataclass(slots=True)
+class _Known:
+    """The cached result for one signature: the allowed nodes, and the pins computed from them.
+
+    `asked`: numbers of the terms with this signature. The entry is removed with the last number.
+    """
+
+    gist: ref[NodeConstraints]
+    able: dict[PoolName, set[NodeName]] = field(default_factory=dict)
+    pins: dict[PoolName, NodeSet] = field(default_factory=dict)
+    asked: set[int] = field(default_factory=set)
+
+
+class NodeFilter:
+    """The node filter of all pools.
+
+    `version` changes whenever the result of `pin` may have changed. `edition` changes whenever the
+    labels or taints of any node change.
+    """
+
+    def __init__(self) -> None:
+        self.version = 0
+        self.edition = 0
+        self._pools: Mapping[PoolName, Pool] = {}
+        self._nodes: dict[NodeName, tuple[PoolName, Node]] = {}
+        self._ready: dict[PoolName, set[NodeName]] = {}
+        self._members: dict[PoolName, dict[NodeName, Node]] = {}
+        self._known: dict[int, _Known] = {}
+        self._homes: dict[PoolName, Marks] = {}
+        self._gists = ConstraintSignatures(self._gone)
+        self._rerouted: set[int] = set()
+
+    def reset_pools(self, pools: Mapping[PoolName, Pool]) -> None:
+        """Reset to these pools, without nodes."""
+        self._pools = pools
+        self._nodes.clear()
+        self._ready = {name: set() for name in pools}
+        self._members = {name: {} for name in pools}
+        self._homes = dict.fromkeys(pools, 0)
+        self.edition += 1
+        self._gists.clear()
+        self._rerouted.clear()
+        self.drop_cache_entries()
+
+    def purge(self) -> None:
+        """Drop cache entries of terms that are no longer in use. Cheap without such terms."""
+        self._gists.purge()
+
+    def drop_cache_entries(self) -> None:
+        """Drop all cache entries. Some may be for pods that no longer exist."""
+        self._known.clear()
+        self._gists.drop_terms()
+        self.version += 1
+
+    def update_node(self, node: Node, home: PoolName) -> None:
+        """Add or update a node of a pool."""
+        before = self._nodes.get(node.name)
+        if before == (home, node):
+            return
+        if before is not None and before[0] != home:
+            self.drop(node.name)
+            before = None
+        was = before[1] if before else None
+        self._nodes[node.name] = (home, node)
+        self._fill(home)
+        self._members[home][node.name] = node
+        (self._ready[home].add if node.ready else self._ready[home].discard)(node.name)
+        told = was is None or (was.labels, was.taints) != (node.labels, node.taints)
+        if told:
+            self.edition += 1
+            self._part(self._gists.update_node(node, was))
+            self._homes[home] |= self._gists.mark(node.name)
+        if told or was is None or was.ready != node.ready:
+            for known in self._known.values():
+                self._judge(known, node.name)
+
+    def drop(self, name: NodeName) -> None:
+        """Remove a node from its pool. An unknown name is ignored."""
+        found = self._nodes.pop(name, None)
+        if found is None:
+            return
+        home, node = found
+        self._homes[home] &= ~self._gists.mark(name)
+        self._gists.drop(node)
+        self.edition += 1
+        self._ready[home].discard(name)
+        del self._members[home][name]
+        self._fill(home)
+        for known in self._known.values():
+            self._judge(known, name, left=home)
+
+    def take_rerouted(self) -> frozenset[NodeConstraints]:
+        """Return the terms with different eligible pools since the last call."""
+        found = [self._gists.terms(number) for number in self._rerouted]
+        self._rerouted.clear()
+        return frozenset(terms for terms in found if terms is not None)
+
+    def gist(self, terms: NodeConstraints) -> NodeConstraints:
+        """Return the signature of terms: the part that distinguishes the current nodes."""
+        return self._gists.of(terms)
+
+    def is_label(self, key: str) -> bool:
+        """Return whether any node of a pool has this label."""
+        return self._gists.is_label(key)
+
+    def admits(self, terms: NodeConstraints, name: NodeName) -> bool:
+        """Return whether a pod with these terms may use a node of a pool."""
+        return self._admits(self._gists.of(terms), name)
+
+    def bears(self, terms: NodeConstraints, name: NodeName) -> bool:
+        """Return whether a pod with these terms tolerates the taints of a node of a pool."""
+        home, node = self._nodes[name]
+        if not node.taints:
+            return True
+        borne = (*terms.tolerations, *self._pools[home].tolerations)
+        return unborne(node.taints, borne) is None
+
+    def node(self, name: NodeName) -> Node | None:
+        """Return a node. None if it is in no pool."""
+        found = self._nodes.get(name)
+        return found[1] if found is not None else None
+
+    def members(self, pool: PoolName) -> list[Node]:
+        """Return the nodes of a pool, unordered."""
+        return list(self._members.get(pool, {}).values())
+
+    def serves(self, terms: NodeConstraints, pool: PoolName) -> bool:
+        """Return whether a pool has a node, ready or not, for these terms, or may get one.
+
+        If a growing pool has no node, only its selector labels are known. Otherwise new nodes are
+        assumed to be like its existing nodes.
+        """
+        if self._of(terms).able.get(pool):
+            return True
+        known = self._pools.get(pool)
+        if known is None or not known.max_capacity or self._members[pool]:
+            return False
+        return terms.suits("", known.selector)
+
+    def pin(self, terms: NodeConstraints, only: NodeSet, pool: PoolName) -> NodeSet:
+        """Return the allowed nodes of a pool. None: any ready node."""
+        if only is not None:
+            here = (name for name in only if name in self._nodes)
+            return tuple(n for n in here if self._nodes[n][0] == pool and self.admits(terms, n))
+        known = self._of(terms)
+        if pool not in known.pins:
+            able = known.able.get(pool, set())
+            every = bool(able) and self._ready[pool] <= able
+            known.pins[pool] = None if every else tuple(sorted(able))
+        return known.pins[pool]
+
+    def _fill(self, pool: PoolName) -> None:
+        """Mark all terms if a growing pool has no nodes: the result of `serves` may change."""
+        if self._pools[pool].max_capacity and not self._members[pool]:
+            for known in self._known.values():
+                self._rerouted |= known.asked
+
+    def _of(self, terms: NodeConstraints) -> _Known:
+        gist = self._gists.of(terms)
+        known = self._known.get(gist.number)
+        if known is None:
+            known = self._known[gist.number] = _Known(ref(gist))
+            for name in self._gists.nodes(self._gists.meeting(gist) & ~self._barred(gist)):
+                known.able.setdefault(self._nodes[name][0], set()).add(name)
+        known.asked.add(terms.number)
+        return known
+
+    def _barred(self, gist: NodeConstraints) -> Marks:
+        """Return the nodes with a taint that neither the signature nor their pool tolerates."""
+        barred = 0
+        for taint, marks in self._gists.unborne(gist):
+            for name, pool in self._pools.items():
+                if any(each.bears(taint) for each in pool.tolerations):
+                    marks &= ~self._homes[name]
+            barred |= marks
+        return barred
+
+    def _admits(self, gist: NodeConstraints, name: NodeName) -> bool:
+        _, node = self._nodes[name]
+        return gist.suits(name, node.labels) and self.bears(gist, name)
+
+    def _part(self, parted: Iterable[SignatureChange]) -> None:
+        """Split the cache entries of terms that got another signature."""
+        for terms, before, now in parted:
+            known = self._known.get(before.number)
+            if known is None or terms.number not in known.asked:
+                continue
+            own = self._known.get(now.number)
+            if own is None:
+                able = {pool: set(names) for pool, names in known.able.items()}
+                own = self._known[now.number] = _Known(ref(now), able, dict(known.pins))
+            own.asked.add(terms.number)
+            self._gone(terms.number, before.number)
+
+    def _gone(self, number: int, gist: int) -> None:
+        """Remove terms from the entry of a signature. They are unused or have another signature."""
+        known = self._known.get(gist)
+        if known is not None:
+            known.asked.discard(number)
+            if not known.asked:
+                del self._known[gist]
+
+    def _judge(self, known: _Known, name: NodeName, left: PoolName | None = None) -> None:
+        """Update a cache entry for one node, which exists or has `left` a pool."""
+        gist = known.gist()
+        if gist is None:
+            return  # the terms are no longer in use
+        home = left or self._nodes[name][0]
+        able = known.able.setdefault(home, set())
+        before, after = name in able, left is None and self._admits(gist, name)
+        if before and after:
+            return
+        known.pins.pop(home, None)  # its readiness may decide whether the pin is None
+        self.version += 1
+        if before != after:
+            served = bool(able)
+            (able.add if after else able.discard)(name)
+            if served != bool(able):
+                self._rerouted |= known.asked
+
+
+def terms_of(pod: Pod) -> NodeConstraints:
+    """Return the node constraints of a pod, without node names in its affinity."""
+    terms = pod.terms
+    if terms is None:
+        terms = ANYWHERE
+        borne = telling(pod.tolerations)
+        if pod.selector or pod.affinity is not None or borne:
+            terms = NodeConstraints(tuple(sorted(pod.selector.items())), pod.affinity, borne)
+            object.__setattr__(
+                pod, "affinity", terms.affinity
+            )  # an equal value that all pods share
+        object.__setattr__(pod, "terms", terms)  # cached: this is called often for each pod
+    return terms
+
+
+def within(pin: NodeSet, among: Collection[NodeName]) -> tuple[NodeName, ...]:
+    """Return, by name, the given nodes that a pin allows."""
+    return tuple(sorted(among if pin is None else (name for name in pin if name in among)))

@@ -1,1 +1,0 @@
-"""Pools and their nodes: what fits where."""

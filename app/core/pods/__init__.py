@@ -1,1 +1,0 @@
-"""The managed pods and gangs we know of, and their lives."""

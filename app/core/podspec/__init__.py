@@ -1,0 +1,1 @@
+"""Parsed spec, labels and annotations of a pod."""

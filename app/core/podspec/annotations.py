@@ -1,0 +1,165 @@
+"""The `fairgate.io/*` annotations that users write on pods, parsed and checked."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+
+from app.core.durations import duration
+from app.core.errors import InvalidInput
+from app.core.model import Millis, NodeName, PlacementStrategy, TopologyConstraint
+from app.core.podspec.equivalence_class import ANYHOW, GangLayout
+from app.core.well_known import (
+    ANNOTATION_GANG,
+    ANNOTATION_GANG_SIZE,
+    ANNOTATION_MAX_RUNTIME,
+    ANNOTATION_PLACEMENT,
+    ANNOTATION_POOLS,
+    ANNOTATION_PREEMPTIBLE,
+    ANNOTATION_TOPOLOGY,
+)
+
+Annotations = Mapping[str, str]
+
+LARGEST_GANG = 10_000
+
+OF_THE_JOB = "job"
+"""Value of the gang annotation that stands for the Job of the pod instead of a gang name."""
+
+ALONE = ("", 1)
+
+
+def named_pools(annotations: Annotations) -> tuple[str, ...]:
+    """Return the pools that the user names, in that order. Empty: any pool."""
+    written = annotations.get(ANNOTATION_POOLS, "")
+    return tuple(name.strip() for name in written.split(",") if name.strip())
+
+
+def declared_runtime(annotations: Annotations) -> Millis | None:
+    """Return the declared maximum run time of the pod. None if absent or invalid."""
+    written = annotations.get(ANNOTATION_MAX_RUNTIME)
+    try:
+        return (duration(written) or None) if written is not None else None
+    except InvalidInput:
+        return None
+
+
+def may_be_evicted(annotations: Annotations) -> bool:
+    """Return whether the pod may be evicted for reclaim. Only the value "false" forbids it."""
+    return annotations.get(ANNOTATION_PREEMPTIBLE) != "false"
+
+
+def named_gang(annotations: Annotations) -> tuple[str, int]:
+    """Return the gang that the pod names and its size; `ALONE` if there is no valid gang.
+
+    A gang without a valid size could never be complete, so its pods are released separately.
+    """
+    name = annotations.get(ANNOTATION_GANG, "").strip()
+    count = whole(annotations.get(ANNOTATION_GANG_SIZE, ""))
+    return (name, count) if name and name != OF_THE_JOB and count > 1 else ALONE
+
+
+def whole(size: str) -> int:
+    """Return the gang size in a text; 0 if the text is not a valid size."""
+    size = size.strip()
+    if not (size.isascii() and size.isdecimal()):
+        return 0
+    count = int(size) if len(size) < 9 else 0
+    return count if count <= LARGEST_GANG else 0
+
+
+def misread(annotations: Annotations) -> Iterator[str]:
+    """Yield a warning for every annotation that is probably a mistake."""
+    runtime = annotations.get(ANNOTATION_MAX_RUNTIME)
+    if runtime is not None and declared_runtime(annotations) is None:
+        yield (
+            f"Fairgate: {ANNOTATION_MAX_RUNTIME}: {runtime[:40]!r} is not a run time such as "
+            "90s, 5m or 1h30m, so none is assumed; correct it."
+        )
+    gang = annotations.get(ANNOTATION_GANG, "").strip()
+    size = annotations.get(ANNOTATION_GANG_SIZE, "")
+    is_named = gang not in ("", OF_THE_JOB) and size.strip() != "1"
+    if is_named and named_gang(annotations) == ALONE:
+        yield (
+            f"Fairgate: {ANNOTATION_GANG_SIZE}: {size[:40]!r} is not a whole number from 1 to "
+            f"{LARGEST_GANG}, so this pod waits alone and not with gang {gang[:40]!r}; create it "
+            "again with the number of its pods."
+        )
+    preemptible = annotations.get(ANNOTATION_PREEMPTIBLE, "true")
+    if preemptible not in ("true", "false"):
+        yield (
+            f"Fairgate: {ANNOTATION_PREEMPTIBLE}: {preemptible[:40]!r} is neither true nor false, "
+            'so this pod may be evicted; write "false" if it must not be.'
+        )
+    yield from style_misread(annotations)
+    yield from level_misread(annotations)
+
+
+_LABEL = re.compile(
+    r"([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?",
+    re.ASCII,
+)
+_STYLES = {style.value: style for style in PlacementStrategy}
+_WORDS = {"required": True, "preferred": False}
+
+
+def named_style(annotations: Annotations) -> PlacementStrategy | None:
+    """Return the placement style that the user requests. None if absent or invalid."""
+    return _STYLES.get(annotations.get(ANNOTATION_PLACEMENT, "").strip())
+
+
+def named_level(annotations: Annotations) -> TopologyConstraint | None:
+    """Return the topology level that the user requests for the gang. None if absent or invalid."""
+    word, colon, label = annotations.get(ANNOTATION_TOPOLOGY, "").strip().partition(":")
+    label = label.strip()
+    if not colon or word.strip() not in _WORDS or not is_label(label):
+        return None
+    return TopologyConstraint(label, _WORDS[word.strip()])
+
+
+def is_label(text: str) -> bool:
+    """Return whether a text is a valid label key."""
+    return _LABEL.fullmatch(text) is not None
+
+
+def style_misread(annotations: Annotations) -> Iterator[str]:
+    """Yield a warning if the placement annotation is invalid."""
+    written = annotations.get(ANNOTATION_PLACEMENT)
+    if written is not None and named_style(annotations) is None:
+        yield (
+            f"Fairgate: {ANNOTATION_PLACEMENT}: {written[:40]!r} is neither pack nor spread, so "
+            "this pod is laid out as its pool is; correct it."
+        )
+
+
+def level_misread(annotations: Annotations) -> Iterator[str]:
+    """Yield a warning if the topology annotation is invalid."""
+    written = annotations.get(ANNOTATION_TOPOLOGY)
+    if written is not None and named_level(annotations) is None:
+        yield (
+            f"Fairgate: {ANNOTATION_TOPOLOGY}: {written[:80]!r} is not required:LABEL or "
+            "preferred:LABEL, LABEL being a label of nodes, so its gang may stand anywhere; "
+            "correct it."
+        )
+
+
+def manner_of(
+    styles: Iterable[PlacementStrategy | None],
+    nears: Iterable[TopologyConstraint | None],
+    beside: Iterable[NodeName],
+) -> GangLayout:
+    """Return the layout of a gang from its annotations. `beside`: nodes of its running pods.
+
+    If the pods differ, `required` comes before `preferred`, then the first label and style by name.
+    """
+    style = min((s for s in styles if s is not None), key=lambda s: s.value, default=None)
+    named = (n for n in nears if n is not None)
+    near = min(named, key=lambda n: (not n.required, n.label), default=None)
+    if near is None:
+        return ANYHOW if style is None else GangLayout(style)
+    return GangLayout(style, near, tuple(sorted(set(beside))))
+
+
+def alone(style: PlacementStrategy | None) -> GangLayout:
+    """Return the layout of a pod without a gang. Topology levels do not apply to it."""
+    return ANYHOW if style is None else GangLayout(style)

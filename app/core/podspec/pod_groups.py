@@ -1,0 +1,176 @@
+"""The gang of a pod, from its labels and annotations, for every supported kind of pod group.
+
+A Job, JobSet or PodGroup states the size itself: see `GangDeclaration`. The API server has already
+stored the pod, so this module never refuses. The webhook warns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from app.core.podspec.annotations import OF_THE_JOB, named_gang, whole
+from app.core.well_known import ANNOTATION_GANG, ANNOTATION_GANG_FAILURE
+
+LABEL_JOB_SET = "jobset.sigs.k8s.io/jobset-name"
+LABEL_KUEUE = "kueue.x-k8s.io/pod-group-name"
+ANNOTATION_KUEUE_COUNT = "kueue.x-k8s.io/pod-group-total-count"
+LABEL_COSCHEDULING = "scheduling.x-k8s.io/pod-group"
+OLD_COSCHEDULING = "pod-group.scheduling.sigs.k8s.io/name"
+OLD_COSCHEDULING_LEAST = "pod-group.scheduling.sigs.k8s.io/min-available"
+
+JOB = "job/"
+JOB_SET = "jobset/"
+KUEUE = "kueue/"
+COSCHEDULING = "coscheduling/"
+NATIVE = "podgroup/"
+"""Prefixes of gang names that do not come from Fairgate's own annotations."""
+
+OBJECTS = {
+    JOB: "Job",
+    JOB_SET: "JobSet",
+    COSCHEDULING: "PodGroup (scheduling.x-k8s.io)",
+    NATIVE: "PodGroup (scheduling.k8s.io)",
+}
+"""The object that states the number of pods, by prefix of the gang name."""
+
+LONGEST_NAME = 253
+"""Maximum length of an object name. A longer name cannot match an object."""
+
+ASKED = 0
+"""Size of a gang if the named object states it, and not the pod."""
+
+
+class Membership(NamedTuple):
+    """The name of a gang within namespace and user ("": no gang), and its size or `ASKED`."""
+
+    name: str
+    size: int
+
+
+ALONE = Membership("", 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """The metadata of a pod that determines its gang.
+
+    `job`: the Job that created it. `group`: `spec.schedulingGroup.podGroupName`. Both are empty
+    strings if absent.
+    """
+
+    labels: Mapping[str, str] = field(default_factory=dict)
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    job: str = ""
+    group: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class GangDeclaration:
+    """The size of a gang, as stated by the object of that name.
+
+    `total`: number of pods that must succeed in all, also one after another; None if the object
+    does not state it. `succeeded`: number of pods that have succeeded.
+    """
+
+    namespace: str
+    name: str
+    size: int
+    total: int | None = None
+    succeeded: int = 0
+
+
+def membership(words: Words) -> Membership:
+    """Return the gang of a pod. The first match counts, in this order:
+
+    Fairgate's annotations; a Kueue pod group; a native PodGroup; a PodGroup of the coscheduling
+    plugin. A pod is released alone if it must state the size and does not state a valid one. The
+    same is true if the name is longer than any object name.
+    """
+    found = _membership(words)
+    return found if len(found.name) <= LONGEST_NAME + len(COSCHEDULING) else ALONE
+
+
+def _membership(words: Words) -> Membership:
+    asked = words.annotations.get(ANNOTATION_GANG, "").strip()
+    if asked == OF_THE_JOB:
+        job_set = words.labels.get(LABEL_JOB_SET, "")
+        if words.job and job_set:
+            return Membership(JOB_SET + job_set, ASKED)
+        return Membership(JOB + words.job, ASKED) if words.job else ALONE
+    if asked:
+        return Membership(*named_gang(words.annotations))
+    if name := words.labels.get(LABEL_KUEUE, ""):
+        return _counted(KUEUE + name, words.annotations.get(ANNOTATION_KUEUE_COUNT, ""))
+    if words.group:
+        return Membership(NATIVE + words.group, ASKED)
+    if name := words.labels.get(LABEL_COSCHEDULING, ""):
+        return Membership(COSCHEDULING + name, ASKED)
+    if name := _either(words, OLD_COSCHEDULING):
+        return _counted(COSCHEDULING + name, _either(words, OLD_COSCHEDULING_LEAST))
+    return ALONE
+
+
+def starts_anew(annotations: Mapping[str, str]) -> bool:
+    """Return whether the whole gang restarts if a pod fails before all pods run."""
+    return annotations.get(ANNOTATION_GANG_FAILURE, "").strip() == "restart"
+
+
+def source_of(name: str) -> str:
+    """Return the kind and name of the object that states the gang size; "" if the pods state it."""
+    kind, slash, rest = name.partition("/")
+    word = OBJECTS.get(kind + slash)
+    return f"{word} {rest}" if word else ""
+
+
+def doubtful(words: Words) -> Iterator[str]:
+    """Yield a warning for each invalid or contradictory statement about the gang of a pod.
+
+    `annotations.misread` checks the size in Fairgate's annotation. The number of existing pods is
+    unknown here.
+    """
+    asked = words.annotations.get(ANNOTATION_GANG, "").strip()
+    kueue, old = words.labels.get(LABEL_KUEUE, ""), _either(words, OLD_COSCHEDULING)
+    newer = words.labels.get(LABEL_COSCHEDULING, "")
+    if asked == OF_THE_JOB and not words.job:
+        yield (
+            f"Fairgate: {ANNOTATION_GANG}: {OF_THE_JOB} is for pods of a Job, and no Job made this "
+            "pod, so it waits alone; name the gang and its size."
+        )
+    others = [each for each in (kueue, words.group, newer or old) if each]
+    if asked and others:
+        yield (
+            f"Fairgate: this pod names the gang {asked[:40]!r} and the pod group "
+            f"{others[0][:40]!r}; the annotation counts, so take one of them out."
+        )
+    if not asked and kueue and membership(words) == ALONE:
+        yield _uncounted(kueue, ANNOTATION_KUEUE_COUNT, words.annotations)
+    if not (asked or kueue or words.group or newer) and old and membership(words) == ALONE:
+        found = {**words.annotations, **words.labels}
+        yield _uncounted(old, OLD_COSCHEDULING_LEAST, found)
+    failure = words.annotations.get(ANNOTATION_GANG_FAILURE)
+    if failure is not None and failure.strip() not in ("keep", "restart"):
+        yield (
+            f"Fairgate: {ANNOTATION_GANG_FAILURE}: {failure[:40]!r} is neither keep nor restart, "
+            "so keep holds; correct it."
+        )
+
+
+def _counted(name: str, size: str) -> Membership:
+    count = whole(size)
+    return Membership(name, count) if count > 1 else ALONE
+
+
+def _either(words: Words, key: str) -> str:
+    """Return the value that releases of the plugin wrote as a label or as an annotation."""
+    return words.labels.get(key) or words.annotations.get(key, "")
+
+
+def _uncounted(name: str, key: str, found: Mapping[str, str]) -> str:
+    if found.get(key, "").strip() == "1":
+        return f"Fairgate: the pod group {name[:40]!r} has one pod, so this pod waits alone."
+    return (
+        f"Fairgate: {key}: {found.get(key, '')[:40]!r} does not tell how many pods the group "
+        f"{name[:40]!r} has, so this pod waits alone; create it again with their number."
+    )

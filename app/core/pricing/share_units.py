@@ -1,0 +1,154 @@
+"""Share units: the size of the cluster and the worth of a resource unit, as integers.
+
+All parts of the cluster are whole numbers of one small unit, the grain, so shares are compared
+exactly without fractions. `device_fractions` computes the fraction of a device that a unit is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from fractions import Fraction
+from math import lcm
+
+from app.core.model import Amounts, PoolName, Quota, Resource
+
+Columns = tuple[Resource, ...]
+"""The columns in which a resource counts: its own, or all that measure its devices."""
+
+Cost = tuple[tuple[Resource, int, int, Columns], ...]
+"""The resources of a demand that count in shares: name, amount, grains of one unit, columns."""
+
+_NOTHING: Mapping[Resource, int] = {}
+
+
+class Scale:
+    """The size of the cluster in each column of the shares, and the worth of a unit.
+
+    `size[c]`: the sum over pools of worth times capacity, over the resources in column c. A
+    resource without a column (unmanaged or absent) counts for 0. `worth[p][r]`: 1 if absent.
+    `columns[p][r]`: only r if absent. `fills[p]`: default side resources, see `filled`. The whole
+    cluster is `whole` grains in every column.
+    """
+
+    __slots__ = ("_columns", "_grains", "columns", "counted", "fills", "size", "whole", "worth")
+
+    def __init__(
+        self,
+        size: Mapping[Resource, Fraction],
+        worth: Mapping[PoolName, Mapping[Resource, Fraction]],
+        columns: Mapping[PoolName, Mapping[Resource, Columns]] | None = None,
+        fills: Mapping[PoolName, Filling] | None = None,
+    ) -> None:
+        self.size = size
+        self.worth = worth
+        self.columns = columns or {}
+        self.fills = fills or {}
+        into = [columns for pool in self.columns.values() for columns in pool.items()]
+        measured = {r for r, columns in into if columns[0] in size}
+        shared = {column for _, columns in into for column in columns}
+        self.counted = frozenset({*(size.keys() - shared), *measured})
+        parts: dict[tuple[PoolName, Resource], Fraction] = {}
+        self._columns: dict[PoolName, dict[Resource, Columns]] = {pool: {} for pool in worth}
+        for pool, units in worth.items():
+            for resource in self.counted:
+                counts_in = self.columns.get(pool, {}).get(resource, (resource,))
+                if counts_in[0] in size:
+                    self._columns[pool][resource] = counts_in
+                    unit = units.get(resource, Fraction(1))
+                    parts[pool, resource] = unit / size[counts_in[0]]
+        self.whole = lcm(*(part.denominator for part in parts.values()))
+        self._grains: dict[PoolName, dict[Resource, int]] = {pool: {} for pool in worth}
+        for (pool, resource), part in parts.items():
+            self._grains[pool][resource] = int(part * self.whole)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Scale) and self._identity() == other._identity()
+
+    def _identity(self) -> tuple[object, ...]:
+        return self.size, self.worth, self.columns, self.fills
+
+    def counts_alike(self, other: Scale) -> bool:
+        """Return whether both scales count the same amounts, regardless of their worth."""
+        return (self.counted, self.fills) == (other.counted, other.fills)
+
+    def grains(self, pool: PoolName) -> Mapping[Resource, int]:
+        """Return the grains of one unit of each resource of a pool. Empty for an unknown pool."""
+        return self._grains.get(pool, _NOTHING)
+
+    def cost(self, pool: PoolName, demand: Amounts) -> Cost:
+        """Return the cost of one pod's demand in a pool."""
+        return self._cost(pool, filled(demand, self.fills.get(pool)))
+
+    def cost_of_all(
+        self, pool: PoolName, parts: Iterable[tuple[Amounts, int]], total: Amounts
+    ) -> Cost:
+        """Return the cost of several pods: demands with their count, and their `total`."""
+        fill = self.fills.get(pool)
+        if fill is None:
+            return self._cost(pool, total)
+        summed: dict[Resource, int] = {}
+        for demand, count in parts:
+            for resource, value in filled(demand, fill).items():
+                summed[resource] = summed.get(resource, 0) + count * value
+        return self._cost(pool, summed)
+
+    def quota(self, pool: PoolName, quota: Quota) -> Quota:
+        """Return a quota with default side resources for the devices in it."""
+        fill = self.fills.get(pool)
+        if fill is None:
+            return quota
+        return Quota(_covered(quota.guarantee, fill), _covered(quota.limit, fill))
+
+    def measured(self, pool: PoolName, held: Amounts) -> dict[Resource, int]:
+        """Return used amounts of a pool in grains of every column."""
+        return _in_columns(self._cost(pool, held))
+
+    def counted_for(self, pool: PoolName, demand: Amounts) -> dict[Resource, int]:
+        """Return the demand of one pod in a pool, in grains of every column."""
+        return _in_columns(self.cost(pool, demand))
+
+    def into(self, pool: PoolName, resource: Resource) -> Columns:
+        """Return the columns of a resource of a pool. Empty if it does not count."""
+        return self._columns.get(pool, {}).get(resource, ())
+
+    def _cost(self, pool: PoolName, amounts: Amounts) -> Cost:
+        grains, columns = self.grains(pool), self._columns.get(pool, {})
+        return tuple(
+            (r, v, grains[r], columns[r]) for r, v in amounts.items() if v > 0 and r in grains
+        )
+
+
+def _in_columns(cost: Cost) -> dict[Resource, int]:
+    found: dict[Resource, int] = {}
+    for _, value, grains, columns in cost:
+        for column in columns:
+            found[column] = found.get(column, 0) + value * grains
+    return found
+
+
+Filling = tuple[Resource, tuple[tuple[Resource, int], ...]]
+"""Default side resources. A pod that requests the device but no cores and no memory is charged this
+amount of each per device."""
+
+
+def filled(demand: Amounts, fill: Filling | None) -> Amounts:
+    """Return a demand with default side resources."""
+    if fill is None:
+        return demand
+    device, sides = fill
+    if demand.get(device, 0) <= 0 or any(demand.get(side, 0) for side, _ in sides):
+        return demand
+    return _with_sides(demand, fill)
+
+
+def _covered(amounts: Amounts, fill: Filling) -> Amounts:
+    """Return a quota with default side resources. Named sides stay as written, even if 0."""
+    device, sides = fill
+    if device not in amounts or any(side in amounts for side, _ in sides):
+        return amounts
+    return _with_sides(amounts, fill)
+
+
+def _with_sides(amounts: Amounts, fill: Filling) -> Amounts:
+    device, sides = fill
+    return {**amounts, **{side: amounts[device] * size for side, size in sides}}

@@ -1,0 +1,1 @@
+"""Scheduling cycle: selection, reservations, reclaim and evictions."""

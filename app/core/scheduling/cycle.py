@@ -1,0 +1,453 @@
+"""Scheduling cycle: select, release or evict, and select again until no workload can start.
+
+It turns selections into intents and effects. The rules are in `selection` and `reclaim`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from app.core.effects import (
+    Effect,
+    EmitEvent,
+    EventReason,
+    EvictForReclaim,
+    Intend,
+    PodRef,
+    ReclaimOnCooldown,
+    Release,
+)
+from app.core.fairshare.decision import Decision, DecisionLevel, Selection
+from app.core.fairshare.drift import Drift
+from app.core.fairshare.tree_node import TenantNode, UserNode
+from app.core.lifecycle.node_refusals import NodeRefusals
+from app.core.lifecycle.pod_record import Gang, PodRecord
+from app.core.lifecycle.pod_registry import PodRegistry
+from app.core.model import Millis, NodeName, Pod, PoolName, Resource, TenantName, Uid
+from app.core.placement.allocations import Allocations
+from app.core.placement.equivalence_table import in_order
+from app.core.placement.pools import Pools, add_to
+from app.core.placement.scheduler_hints import (
+    HOSTNAME,
+    NO_WAY,
+    NodeBinding,
+    confined_to,
+    steer_of,
+    steered,
+)
+from app.core.podspec.equivalence_class import EquivalenceClass
+from app.core.policy import Mode, Reclaim, WithinQueue
+from app.core.quantities import fits
+from app.core.release_patch import release_labels
+from app.core.scheduling.pending_evictions import PendingEvictions
+from app.core.scheduling.reclaim import Reclaimer
+from app.core.scheduling.reclaim_cooldown import COOLDOWN_MS, ReclaimCooldowns
+from app.core.scheduling.release_window import ReleaseWindow
+from app.core.scheduling.reservation import MOST_KEPT, Reservation, Reservations
+from app.core.scheduling.selection import WorkloadSelector
+from app.core.scheduling.victims import ReclaimPlan
+from app.core.well_known import LABEL_POOL
+
+NOWHERE = PoolName("")
+"""Pool of a pod that uses no pool."""
+
+MOST_LOOKS = 200_000
+"""Maximum number of evaluated equivalence classes per cycle. Another cycle follows at once.
+
+Users may submit thousands of different classes, and a long cycle blocks all other work.
+"""
+
+
+class SchedulingCycle:
+    """Releases workloads in fair order."""
+
+    def __init__(
+        self,
+        roster: PodRegistry,
+        pools: Pools,
+        placement: Allocations,
+        drift: Drift,
+        refusals: NodeRefusals,
+        *,
+        window: int,
+        evicts: bool,
+        considers: Callable[[Uid | None], None],
+        paced: bool,
+    ) -> None:
+        self.pace = ReleaseWindow(roster)
+        self.reservations = Reservations(placement)
+        self.picker = WorkloadSelector(roster, placement, self.reservations, considers)
+        self._considers = considers
+        self.in_flight: set[Uid] = set()
+        self.truces = ReclaimCooldowns()
+        self._reclaimer = Reclaimer(roster, placement, self.truces)
+        self.evictions = PendingEvictions(roster, self.reservations, self._reclaimer, self.truces)
+        self._told: dict[tuple[Uid, PoolName, TenantName], Millis] = {}
+        self._hopeless: set[tuple[Uid, PoolName]] = set()
+        """Workloads without possible victims in this cycle, by pool. They are not tried again."""
+        self._roster = roster
+        self._pools = pools
+        self._placement = placement
+        self._drift = drift
+        self._refusals = refusals
+        self._window = window
+        self._evicts = evicts
+        self._paced = paced
+        self._sequence = 0
+        self._more_at: Millis | None = None
+
+    def start_term(self) -> None:
+        """Start a leader term: the numbering of releases starts again."""
+        self._sequence = 0
+
+    def end(self) -> None:
+        """End a leader term: the outcome of pending releases and evictions is unknown."""
+        self.in_flight.clear()
+        self.reservations.strict.clear()
+        self.evictions.end()
+        self._told.clear()
+
+    def run_cycle(self, epoch: int) -> list[Effect]:
+        """Release every workload that fits, in fair order."""
+        effects = self._let_go(epoch)
+        self.picker.start_cycle()
+        self._reclaimer.again_at = self._more_at = None
+        self._hopeless.clear()
+        self._learn(list(self._roster.gangs.half))
+        while len(self.in_flight) < self._window and self.picker.looks < MOST_LOOKS:
+            self._considers(None)
+            leaf = self.picker.next()
+            choice = self._rest_of_a_gang()
+            if choice is None and leaf is not None:
+                choice = self.picker.start(leaf)
+            backfilled = choice is None
+            if choice is None:
+                heads = self.picker.waiting()
+                if self._learn([leaf.head[0].uid for leaf in heads if leaf.head is not None]):
+                    continue
+                for waiting in heads:
+                    effects += self._reclaim(waiting)
+                backfill = self._roster.usage.policy.backfill
+                choice = self.picker.backfill() if backfill else self.picker.claimed()
+            if choice is None:
+                break
+            if self._paced and not self.pace.admits(choice):
+                continue
+            if self._learn([choice.turn.uid]):
+                continue
+            effects += self._release(choice, backfilled, epoch)
+            self._considers(None)
+            self._roster.reckon()
+        else:
+            if self.picker.looks >= MOST_LOOKS:
+                self._more_at = Millis(self._roster.usage.now + 1)
+        self._considers(None)
+        self.picker.start_cycle()
+        self._give_up()
+        self.evictions.ordered(effects)
+        self.evictions.review()
+        usage = self._roster.usage
+        after = usage.policy.reserve_after
+        self.reservations.harden(usage.now, after, self.picker.uses_least)
+        return effects
+
+    def due(self) -> Millis | None:
+        """Return when a cycle may find more work without a new event."""
+        due = (
+            self._reclaimer.again_at,
+            self.evictions.due(),
+            self.pace.due(),
+            self._more_at,
+        )
+        return min((at for at in due if at is not None), default=None)
+
+    def rule(self) -> None:
+        """Process a change of the Policy."""
+        self._reclaimer.rule()
+
+    def leave(self, tracked: PodRecord) -> None:
+        """Record that a pod with capacity is terminating."""
+        self._reclaimer.leave(tracked)
+
+    def forget_pod(self, uid: Uid) -> None:
+        """Remove a deleted pod from reservations and from the victim search."""
+        self.reservations.drop(uid)
+        self._reclaimer.forget_pod(uid)
+
+    def _let_go(self, epoch: int) -> list[Effect]:
+        """Release the held pods without managed requests. They wait for no other pod."""
+        idle = [self._roster.idle[uid] for uid in sorted(self._roster.idle)]
+        effects: list[Effect] = []
+        for tracked in idle[: max(0, self._window - len(self.in_flight))]:
+            effects.append(self._release_one(tracked, NOWHERE, None, epoch, None))
+            self.reservations.drop(tracked.pod.uid)
+        return effects
+
+    def _rest_of_a_gang(self) -> Selection | None:
+        """Return the rest of a half released gang if it fits. It precedes all other workloads.
+
+        The running pods of the gang are useless without the rest. If the rest does not fit but
+        could, capacity is reserved exclusively for it.
+        """
+        for gang in self._roster.half_gangs():
+            assert gang.leaf is not None
+            assert gang.turn is not None
+            assert gang.shape is not None
+            choice = self.picker.fit(gang.leaf, gang.turn, gang.shape)
+            if choice is not None:
+                return choice
+            allowed = self.picker.allowed(gang.leaf, gang.shape)
+            mates: dict[NodeName, dict[Resource, int]] = {}
+            for mate in gang.members:
+                if mate.stay is not None and mate.stay.node is not None:
+                    add_to(mates.setdefault(mate.stay.node, {}), mate.pod.demand, 1)
+            self.reservations.complete(gang.turn, gang.leaf, gang.shape, allowed, mates)
+        return None
+
+    def _release(self, choice: Selection, backfilled: bool, epoch: int) -> list[Effect]:
+        tree, uid = self._roster.usage.tree, choice.turn.uid
+        workload = self._roster.workload(uid)
+        assert workload is not None
+        half = isinstance(workload, Gang) and workload.half
+        if not half:
+            self._drift.measure(tree, choice, self.picker.could_start)
+        decision = self._decide(choice, backfilled, half)
+        waiting = list(workload.starting)
+        paid = self.reservations.payment(uid)
+        if paid is not None:
+            for tracked in waiting:
+                tracked.spared = (paid.taken_from, Millis(self._roster.usage.now + COOLDOWN_MS))
+        by_uid = {t.pod.uid: t for t in waiting}
+        pods = in_order([t.pod for t in waiting], choice.shape)
+        # The pod that is charged for a claim goes first, so that the charge does not move to a pod
+        # that shares it. A pod with a node goes before a pod that waits for a node: the second one
+        # could otherwise be expected on that node.
+        pairs = sorted(
+            zip(pods, choice.plan.nodes, strict=True),
+            key=lambda each: (_claim_order(each[0]), each[1] is None),
+        )
+        kept = self.reservations.kept(choice.pool, uid)
+        refusing = self._refusing(choice.leaf.tenant, choice.pool)
+        off = self._hosts(kept + refusing)
+        effects: list[Effect] = []
+        for pod, node in pairs:
+            avoided = off
+            if node is None:
+                avoided = self._open_to(pod, choice.pool, kept) + self._hosts(refusing)
+            way = self._way(pod, choice.shape, node, avoided)
+            one = by_uid[pod.uid]
+            effects.append(
+                self._release_one(one, choice.pool, node, epoch, decision, len(pairs), way)
+            )
+        tree.serve(choice.leaf, (epoch, self._sequence))
+        self.reservations.drop(uid)
+        now = self._roster.usage.now
+        tried = [
+            self._refusals.tried(pod.uid, node, choice.leaf.tenant, now) for pod, node in pairs
+        ]
+        if any(tried):
+            self._refusals.update_nodes(now)
+            self._roster.settle()
+        return effects
+
+    def _refusing(self, tenant: TenantName, pool: PoolName) -> list[NodeName]:
+        """Return the nodes of a pool that are excluded because they refused pods."""
+        closed = (*self._pools.avoided, *self._placement.nodes_closed_to(tenant))
+        return sorted(name for name in closed if self._pools.home_of(name) == pool)[:MOST_KEPT]
+
+    def _release_one(
+        self,
+        tracked: PodRecord,
+        pool: PoolName,
+        node: NodeName | None,
+        epoch: int,
+        decision: Decision | None,
+        together: int = 1,
+        way: NodeBinding = NO_WAY,
+    ) -> Release:
+        """Start the release of one pod. If it has no pool, it may use any node, uncharged."""
+        self._sequence += 1
+        pod, leaf = tracked.pod, tracked.leaf
+        assert leaf is not None
+        demand = pod.demand if pool else {}
+        tracked.intent = Intend(
+            tracked.ref,
+            leaf.tenant,
+            pod.user,
+            pool,
+            demand,
+            epoch,
+            self._sequence,
+            self._roster.usage.now,
+        )
+        selector = {**self._pools.pools[pool].selector, **way.domain} if pool else {}
+        selector = {k: v for k, v in selector.items() if k not in pod.selector}
+        self._roster.release(tracked, node, steered(pod, selector, way.steer))
+        self.in_flight.add(pod.uid)
+        tolerations = self._pools.pools[pool].tolerations if pool else ()
+        labels = release_labels(leaf.tenant, pod.user, pool)
+        return Release(
+            intent=tracked.intent,
+            tested=pod.release,
+            selector=selector,
+            labels=labels if pool else {k: v for k, v in labels.items() if k != LABEL_POOL},
+            has_selector=bool(pod.selector),
+            has_labels=pod.has_labels,
+            has_annotations=pod.has_annotations,
+            since=pod.since,
+            node=node,
+            decision=decision,
+            tolerations=tuple(each for each in tolerations if each not in pod.tolerations),
+            has_tolerations=bool(pod.tolerations),
+            steer=way.steer,
+            together=together,
+            claims=self._roster.grants(pod),
+            generated=frozenset(ref.name for ref in pod.claims if ref.generated),
+        )
+
+    def _open_to(self, pod: Pod, pool: PoolName, kept: list[NodeName]) -> list[str]:
+        """Return the hosts with reserved capacity that could hold a pod now.
+
+        The pod waits for a future node, which the scheduler does not know. Other hosts are not
+        named, because some autoscalers add no node for a pod that names any.
+        """
+        free = self._placement.free_on
+        return self._hosts([name for name in kept if fits(pod.demand, free(pool, name))])
+
+    def _way(
+        self, pod: Pod, shape: EquivalenceClass, node: NodeName | None, off: list[str]
+    ) -> NodeBinding:
+        """Return how the scheduler is directed to the selected node or domain."""
+        labels = self._pools.labels_of(node) if node is not None else {}
+        return NodeBinding(steer_of(shape, pod, node, labels, off), confined_to(shape, labels))
+
+    def _hosts(self, nodes: list[NodeName]) -> list[str]:
+        hosts = [self._pools.labels_of(name).get(HOSTNAME, "") for name in nodes]
+        return [host for host in hosts if host]
+
+    def _decide(self, choice: Selection, backfilled: bool, half: bool) -> Decision:
+        """Record the compared values before the release changes them."""
+        levels = []
+        branch: TenantNode = choice.leaf
+        while branch.parent is not None:
+            rival = self._roster.usage.tree.rival(branch)
+            levels.append(
+                DecisionLevel(
+                    str(branch.name),
+                    branch.key,
+                    str(rival.name) if rival else None,
+                    rival.key if rival else None,
+                )
+            )
+            branch = branch.parent
+        usage, leaf = self._roster.usage, choice.leaf
+        whose = (usage.now, *leaf.account, choice.pool)
+        return Decision(*whose, backfilled, tuple(reversed(levels)), half)
+
+    def _learn(self, uids: Sequence[Uid]) -> bool:
+        """Compare workloads with the anti-affinity of existing pods, before any action for them.
+
+        Return whether this changes which nodes fit. The caller must then evaluate everything again.
+        """
+        found = [self._roster.workload(uid) for uid in uids]
+        learned = [self._roster.learn_walls(each) for each in found if each is not None]
+        if any(learned):
+            self._roster.settle()
+        return any(learned)
+
+    def _reclaim(self, leaf: UserNode) -> list[Effect]:
+        policy = self._roster.usage.policy
+        if not self._evicts or policy.mode is Mode.OBSERVE:
+            return []
+        if policy.reclaim is Reclaim.OFF and policy.within_queue is WithinQueue.NEVER:
+            return []
+        assert leaf.head is not None
+        turn, shape, _ = leaf.head
+        self._considers(turn.uid)
+        workload = self._roster.workload(turn.uid)
+        if workload is None or self.reservations.paid_for(turn.uid):
+            return []
+        if any(t.refusals for t in workload.starting):
+            return []  # its release was refused before: an eviction for it may be useless
+        self._reclaimer.forbidden.clear()
+        for pool in shape.pools:
+            is_open = self._roster.usage.tree.is_open(leaf, shape, pool)
+            if not is_open or (self._paced and not self.pace.reclaims(pool)):
+                continue  # no pod is evicted for a workload that the scheduler would not bind
+            if pool not in self.reservations.strict and (turn.uid, pool) not in self._hopeless:
+                clearance = self._reclaimer.judge(leaf, turn, shape, pool)
+                self._roster.usage.tree.settle()
+                if clearance is not None:
+                    self.pace.reclaimed(pool)
+                    return self._evict(leaf, pool, clearance)
+                self._hopeless.add((turn.uid, pool))
+        return self._report(workload.starting[0].ref, leaf)
+
+    def _report(self, waiting: PodRef, leaf: UserNode) -> list[Effect]:
+        """Report, once, the tenants protected from a workload by a reclaim cooldown."""
+        now, effects = self._roster.usage.now, list[Effect]()
+        self._told = {key: until for key, until in self._told.items() if until > now}
+        for key, until in self._reclaimer.forbidden.items():
+            _, pool, rival = key
+            if key not in self._told:
+                self._told[key] = until
+                effects.append(ReclaimOnCooldown(waiting, leaf.tenant, rival, pool, until))
+                minutes = -(-(until - now) // 60_000)
+                effects.append(
+                    EmitEvent(
+                        waiting,
+                        EventReason.WAITING,
+                        f"no work of tenant {rival} is evicted for it in pool {pool} within the "
+                        f"next {minutes} min: not long ago work of tenant {leaf.tenant} was "
+                        "evicted there for that tenant, and nothing goes back and forth",
+                    )
+                )
+        return effects
+
+    def _evict(self, leaf: UserNode, pool: PoolName, clearance: ReclaimPlan) -> list[Effect]:
+        assert leaf.head is not None
+        turn, shape, _ = leaf.head
+        workload = self._roster.workload(turn.uid)
+        assert workload is not None
+        beneficiary = workload.starting[0].ref
+        judged = zip(clearance.victims, clearance.compared, strict=True)
+        victims = [(t, v.cause, compared) for v, compared in judged for t in v.pods]
+        self.reservations.strict[pool] = Reservation(
+            turn,
+            leaf,
+            shape,
+            pool,
+            dict(clearance.rooms),
+            self._placement.laid_out,
+            strict=True,
+            victims={t.pod.uid for t, _, _ in victims} | clearance.awaited,
+            since=self._roster.usage.now,
+            taken_from=frozenset(v.leaf.tenant for v in clearance.victims),
+        )
+        effects: list[Effect] = []
+        for tracked, cause, compared in victims:
+            tracked.evicted = f"makes room for work of {leaf.tenant}: {cause.explanation}"
+            assert tracked.leaf is not None
+            whose = (*tracked.leaf.account, beneficiary, leaf.tenant)
+            overrides = self.evictions.blocked.overrides(tracked, cause)
+            effects.append(
+                EvictForReclaim(tracked.ref, *whose, cause, pool, compared, len(victims), overrides)
+            )
+        return effects
+
+    def _give_up(self) -> None:
+        """Drop exclusive reservations without remaining victims if others took the capacity."""
+        for pool, reservation in list(self.reservations.strict.items()):
+            if reservation.completes:
+                continue
+            account, shape = reservation.leaf.account, reservation.shape
+            if not reservation.victims and not self._placement.plan_for(account, shape, pool):
+                del self.reservations.strict[pool]
+
+
+def _claim_order(pod: Pod) -> tuple[bool, Uid]:
+    """Return the sort key of a pod within its workload with respect to claims."""
+    if pod.plain is None:
+        return (False, Uid(""))
+    pays = sum(pod.demand.values()) > sum(pod.plain.values())
+    return (not pays, pod.uid)

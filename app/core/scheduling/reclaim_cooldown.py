@@ -1,0 +1,87 @@
+"""Reclaim cooldown: for one hour, a reclaim in the opposite direction is refused and reported.
+
+The reclaim rules already prevent circular evictions. The cooldown is a safeguard. Reclaims within a
+guarantee are exempt, because they take from borrowers only. Audit markers store the cooldowns for
+the next leader.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from app.core.model import Millis, PoolName, TenantName
+
+COOLDOWN_MS = 3_600_000
+"""Duration of a cooldown."""
+
+PREFIX = "Reclaim/"
+"""Key prefix of cooldown markers. No pod uid starts with it."""
+
+
+class ReclaimRecord(NamedTuple):
+    """A workload of the `loser` was evicted in a pool for a workload of the `winner`."""
+
+    pool: PoolName
+    loser: TenantName
+    winner: TenantName
+
+    @property
+    def key(self) -> str:
+        """The key of its audit marker."""
+        return PREFIX + json.dumps(self)
+
+
+class ReclaimCooldowns:
+    """The reclaims of the last hour."""
+
+    def __init__(self) -> None:
+        self._until: dict[ReclaimRecord, Millis] = {}
+
+    def sign(self, taking: ReclaimRecord, now: Millis) -> tuple[str, str]:
+        """Record a reclaim that happens now. Return its audit marker: key and text."""
+        until = Millis(now + COOLDOWN_MS)
+        self._until[taking] = max(until, self._until.get(taking, until))
+        return taking.key, str(self._until[taking])
+
+    def forbids(self, taking: ReclaimRecord, now: Millis) -> Millis | None:
+        """Return the end of the cooldown that forbids this reclaim, or None."""
+        until = self._until.get(ReclaimRecord(taking.pool, taking.winner, taking.loser))
+        return until if until is not None and until > now else None
+
+    def expire(self, now: Millis) -> Iterator[str]:
+        """Remove expired cooldowns. Yield the keys of their audit markers."""
+        over = [taking for taking, until in self._until.items() if until <= now]
+        for taking in over:
+            del self._until[taking]
+            yield taking.key
+
+    def notes(self) -> Iterator[tuple[str, str]]:
+        """Return the audit markers of all cooldowns."""
+        return ((taking.key, str(until)) for taking, until in self._until.items())
+
+    def recall(self, notes: Mapping[str, str], now: Millis) -> None:
+        """Restore cooldowns of earlier leaders. Each ends at most `COOLDOWN_MS` from now."""
+        for key, text in notes.items():
+            if is_taking(key) and (read := _read(key, text)):
+                taking, noted = read
+                until = min(noted, now + COOLDOWN_MS)
+                self._until[taking] = Millis(max(until, self._until.get(taking, 0)))
+
+
+def _read(key: str, text: str) -> tuple[ReclaimRecord, int] | None:
+    """Parse an audit marker. Return None if it is invalid: other writers may have made it."""
+    try:
+        parts, until = json.loads(key.removeprefix(PREFIX)), int(text)
+    except (ValueError, RecursionError):
+        return None
+    match parts:
+        case [str(pool), str(loser), str(winner)]:
+            return ReclaimRecord(PoolName(pool), TenantName(loser), TenantName(winner)), until
+    return None
+
+
+def is_taking(key: str) -> bool:
+    """Return whether a key belongs to a cooldown marker."""
+    return key.startswith(PREFIX)

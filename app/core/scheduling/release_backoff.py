@@ -1,0 +1,60 @@
+"""Backoff of held pods after a refused release patch or an expensive evaluation."""
+
+from __future__ import annotations
+
+from app.core.lifecycle.pod_record import PodRecord
+from app.core.lifecycle.pod_registry import PodRegistry
+from app.core.model import Millis, Uid
+
+FIRST = 1_000
+LONGEST = 64_000
+"""First and longest backoff in milliseconds after a refused release."""
+
+
+FIRST_POSTPONEMENT = 60_000
+LONGEST_POSTPONEMENT = 3_600_000
+"""First and longest backoff in milliseconds after an expensive evaluation."""
+
+MOST_DOUBLINGS = 6
+
+
+class ReleaseBackoff:
+    """The pods in backoff, and when it ends."""
+
+    def __init__(self, roster: PodRegistry) -> None:
+        self._roster = roster
+        self._until: dict[Uid, Millis] = {}
+
+    def start_backoff(self, at: Millis, tracked: PodRecord) -> None:
+        """Start the backoff of a pod. It doubles with each refusal."""
+        pause = min(FIRST << tracked.refusals, LONGEST)
+        tracked.refusals += 1
+        self._until[tracked.pod.uid] = Millis(at + pause)
+        self._roster.rest(tracked, True)
+
+    def postpone(self, at: Millis, tracked: PodRecord) -> None:
+        """Start the backoff of a pod with an expensive evaluation. It doubles each time."""
+        pause = min(FIRST_POSTPONEMENT << tracked.postponements, LONGEST_POSTPONEMENT)
+        tracked.postponements = min(tracked.postponements + 1, MOST_DOUBLINGS)
+        tracked.is_postponed = True
+        self._until[tracked.pod.uid] = Millis(at + pause)
+        self._roster.rest(tracked, True)
+
+    def wake(self, at: Millis) -> None:
+        """Return the pods with an expired backoff to their queues."""
+        for uid in [uid for uid, until in self._until.items() if until <= at]:
+            del self._until[uid]
+            if uid in self._roster.pods:
+                self._roster.rest(self._roster.pods[uid], False)
+
+    def resting(self) -> list[Uid]:
+        """Return the pods in backoff."""
+        return list(self._until)
+
+    def due(self) -> Millis | None:
+        """Return when the next backoff ends, or None."""
+        return min(self._until.values(), default=None)
+
+    def forget_pod(self, uid: Uid) -> None:
+        """Remove a deleted pod."""
+        self._until.pop(uid, None)

@@ -1,1 +1,0 @@
-"""How things stand, and why. Reads only."""

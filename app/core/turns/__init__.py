@@ -1,1 +1,0 @@
-"""A pass: who is released next, what is kept free for whom, and who must go."""

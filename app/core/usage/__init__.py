@@ -1,0 +1,1 @@
+"""Usage records, fairness checkpoints and store sync."""

@@ -1,0 +1,154 @@
+"""Opens and closes usage records as pods change, across leader terms.
+
+Redis stores an open usage record, so its start is the same for all leaders. If a pod ended while
+there was no leader, the followers recorded its end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+
+from app.core.effects import Intend
+from app.core.fairshare.usage_record import NO_NODE, UsageEnded, UsageRecord, UsageStarted
+from app.core.lifecycle.pod_record import PodRecord
+from app.core.lifecycle.pod_registry import PodRegistry
+from app.core.lifecycle.pod_state import PodState
+from app.core.model import Amounts, Millis, Resource, Uid
+from app.core.quantities import ManagedResources
+
+MOST_SEEN = 10_000
+"""Maximum number of pods with remembered ends, in case no leader has stored them ..."""
+MOST_PARTS = 16
+"""... and maximum number of ends per pod."""
+
+
+class UsageTracker:
+    """Tracks the usage of pods. Its times are those by which `UsageTotals` charges."""
+
+    def __init__(self, roster: PodRegistry, managed: ManagedResources) -> None:
+        self._roster = roster
+        self._managed = managed
+        self._seen: dict[Uid, list[UsageRecord]] = {}
+        """Ended usage records by pod, in order."""
+        self._demands: dict[tuple[tuple[Resource, int], ...], Amounts] = {}
+
+    def follow(self, tracked: PodRecord) -> Iterator[UsageStarted | UsageEnded]:
+        """Process a pod that may be accounted differently. Yield the records to store."""
+        old = tracked.run
+        if old is None and tracked.life is not PodState.USING:
+            if tracked.life is PodState.HELD:
+                tracked.entered = None
+            return
+        wanted = self._wanted(tracked)
+        if wanted is old:
+            return
+        tracked.run = wanted
+        if wanted is None:
+            tracked.entered = None
+        else:
+            yield UsageStarted(wanted)
+        if old is not None and (wanted is None or wanted.begin != old.begin):
+            yield self._end(old, self._now)
+
+    def gone(self, tracked: PodRecord) -> Iterator[UsageEnded]:
+        """Yield the ended record of a pod that is removed."""
+        if tracked.run is not None:
+            yield self._end(tracked.run, self._now)
+            tracked.run = None
+
+    def take_up(
+        self, kept: Iterable[UsageRecord], intents: Iterable[Intend]
+    ) -> Iterator[UsageEnded]:
+        """Start a leader term: continue the stored records, and end those of ended pods.
+
+        `intents`: releases with an unknown outcome.
+        """
+        begun = {intent.ref.uid: intent.begin for intent in intents}
+        known = {run.uid: run for run in kept}
+        for uid in {**known, **begun}:
+            tracked = self._roster.pods.get(uid)
+            parts = self._parts(uid, known.get(uid), begun)
+            if tracked is not None and tracked.life is PodState.USING:
+                if not parts:
+                    self._go_on(tracked, known.get(uid), begun.get(uid))
+            elif uid in known and not parts:
+                run = known[uid]
+                parts = [replace(run, end=max(run.begin, self._now), assumed=True)]
+            yield from map(UsageEnded, parts)
+
+    def runs(self) -> Iterator[UsageRecord]:
+        """Yield the open usage records."""
+        return (t.run for t in self._roster.pods.values() if t.run is not None)
+
+    @property
+    def _now(self) -> Millis:
+        return self._roster.usage.now
+
+    def _go_on(self, tracked: PodRecord, kept: UsageRecord | None, begun: Millis | None) -> None:
+        """Continue the stored record of a pod, because no part has ended since."""
+        seen = tracked.run
+        if kept is not None:
+            tracked.run = kept if seen is None else _continued(kept, kept.begin, seen)
+        elif seen is not None and begun:
+            tracked.run = _continued(None, begun, seen)
+        elif begun:
+            tracked.entered = begun
+        self._roster.touched[tracked.pod.uid] = tracked
+
+    def _wanted(self, tracked: PodRecord) -> UsageRecord | None:
+        """Return the present usage record of a pod: the previous one if it did not change."""
+        if tracked.life is not PodState.USING or tracked.pool is None or tracked.leaf is None:
+            return None
+        pod, old, now = tracked.pod, tracked.run, self._now
+        whose = tracked.leaf.tenant, pod.user, tracked.pool, pod.gang or pod.owner or pod.name
+        amounts = self._managed_of(pod.demand)
+        begin = now if tracked.entered is None else tracked.entered
+        bound = pod.started
+        if old is not None:
+            goes_on = old.whose == whose and old.amounts == amounts
+            if goes_on and old.node == (pod.node or NO_NODE):
+                return old
+            begin = old.begin if goes_on else max(old.begin, now)
+            bound = old.bound if old.node == pod.node else None
+        tenant, user, pool, workload = whose
+        if pod.node is not None:
+            bound = max(begin, now if bound is None else bound)
+        return UsageRecord(
+            pod.uid, pod.namespace, pod.name, workload, tenant, user, pool, amounts, begin,
+            pod.node or NO_NODE, bound if pod.node is not None else None,
+        )  # fmt: skip
+
+    def _managed_of(self, demand: Amounts) -> Amounts:
+        """Return the managed part of the requests. Equal results share one object."""
+        found = tuple((r, v) for r, v in demand.items() if v and r in self._managed)
+        if len(self._demands) >= MOST_SEEN:
+            self._demands.clear()
+        return self._demands.setdefault(found, dict(found))
+
+    def _end(self, run: UsageRecord, at: Millis) -> UsageEnded:
+        ended = replace(run, end=max(run.begin, at))
+        if run.uid not in self._seen and len(self._seen) >= MOST_SEEN:
+            del self._seen[next(iter(self._seen))]
+        seen = self._seen.setdefault(run.uid, [])
+        seen.append(ended)
+        del seen[:-MOST_PARTS]
+        return UsageEnded(ended)
+
+    def _parts(
+        self, uid: Uid, kept: UsageRecord | None, begun: Mapping[Uid, Millis]
+    ) -> list[UsageRecord]:
+        """Return the records of a pod that ended since its stored start, beginning there."""
+        since = kept.begin if kept is not None else begun[uid]
+        parts = [run for run in self._seen.get(uid, ()) if (run.end or 0) > since]
+        if parts:
+            parts[0] = _continued(kept, since or parts[0].begin, parts[0])
+        return parts
+
+
+def _continued(kept: UsageRecord | None, begin: Millis, seen: UsageRecord) -> UsageRecord:
+    """Return a stored record with later observations of the pod."""
+    run = replace(seen if kept is None else kept, begin=begin, end=seen.end)
+    if run.node == NO_NODE and seen.bound is not None:
+        run = replace(run, node=seen.node, bound=max(begin, seen.bound))
+    return run

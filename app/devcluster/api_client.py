@@ -1,0 +1,82 @@
+"""Blocking client of the API server with administrator rights, for the setup of a cluster.
+
+Fairgate itself uses `app.kube`.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import ssl
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from app.core.errors import ClusterRefused, ClusterUnavailable
+
+TIMEOUT_SECONDS = 10.0
+
+
+class SetupClient:
+    """One connection to the API server, with a client certificate; closed by `with`."""
+
+    def __init__(self, server: str, ca: Path, certificate: Path, key: Path) -> None:
+        context = ssl.create_default_context(cafile=str(ca))
+        context.load_cert_chain(certificate, key)
+        at = urlsplit(server)
+        self._connection = http.client.HTTPSConnection(
+            at.hostname or "", at.port, timeout=TIMEOUT_SECONDS, context=context
+        )
+
+    def call(self, method: str, path: str, body: object = None) -> Any:
+        """Send one request and return the JSON of its answer; None if the body is not JSON.
+
+        Raises ClusterRefused for 4xx, ClusterUnavailable for 5xx or no answer.
+        """
+        data = None if body is None else json.dumps(body)
+        headers = {"Content-Type": "application/json", "Accept": "application/json"}
+        try:
+            self._connection.request(method, path, data, headers)
+            response = self._connection.getresponse()
+            status, answer = response.status, response.read()
+        except (OSError, http.client.HTTPException) as error:
+            self._connection.close()
+            raise ClusterUnavailable(f"{method} {path}: no answer, {error}") from error
+        if status >= 500:
+            raise ClusterUnavailable(f"{method} {path}: {status} {_told(answer)}")
+        if status >= 400:
+            raise ClusterRefused(f"{method} {path}: {status} {_told(answer)}", status)
+        try:
+            return json.loads(answer)
+        except ValueError:
+            return None
+
+    def create(self, path: str, body: object) -> None:
+        """Create an object. An existing object is left unchanged."""
+        try:
+            self.call("POST", path, body)
+        except ClusterRefused as error:
+            if error.status != 409:
+                raise
+
+    def find(self, path: str) -> Any:
+        """Return an object; None if it does not exist."""
+        try:
+            return self.call("GET", path)
+        except ClusterRefused as error:
+            if error.status != 404:
+                raise
+            return None
+
+    def __enter__(self) -> SetupClient:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._connection.close()
+
+
+def _told(answer: bytes) -> str:
+    try:
+        return str(json.loads(answer)["message"])
+    except (ValueError, KeyError, TypeError):
+        return answer.decode(errors="replace").strip()[:500]

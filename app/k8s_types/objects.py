@@ -1,0 +1,415 @@
+"""msgspec structs of the Kubernetes objects that Fairgate reads, with the needed fields only.
+
+The webhook and the watches share them, so that both read a pod the same way.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from app.core.model import Resource
+from app.core.podspec import requests as pod_requests
+from app.k8s_types.scheduling import AffinitySpec as AffinitySpec
+from app.k8s_types.scheduling import LabelSelector as LabelSelector
+from app.k8s_types.scheduling import NodeAffinity as NodeAffinity
+from app.k8s_types.scheduling import NodeTerm as NodeTerm
+from app.k8s_types.scheduling import NodeTerms as NodeTerms
+from app.k8s_types.scheduling import PodAffinity as PodAffinity
+from app.k8s_types.scheduling import PodTerm as PodTerm
+from app.k8s_types.scheduling import RequirementSpec as RequirementSpec
+from app.k8s_types.scheduling import Spread as Spread
+from app.k8s_types.scheduling import TaintSpec as TaintSpec
+from app.k8s_types.scheduling import TolerationSpec as TolerationSpec
+from app.k8s_types.scheduling import Wire as Wire
+
+Quantities = dict[str, str | int | float]
+
+T = TypeVar("T")
+
+NULL_VALUES: dict[str, object] = {
+    **dict.fromkeys(("labels", "annotations", "nodeSelector", "matchLabels"), ""),
+    **dict.fromkeys(("requests", "limits", "overhead"), 0),
+}
+"""Maps in which null is a value, as in the API server, with that value."""
+
+
+def convert(document: Any, kind: type[T]) -> T:
+    """Return a decoded document as a struct. Null counts as absent. Raises ValidationError."""
+    try:
+        return msgspec.convert(document, kind)
+    except msgspec.ValidationError as error:
+        try:
+            return msgspec.convert(without_nulls(document), kind)
+        except RecursionError:
+            raise error from None
+
+
+def without_nulls(document: Any) -> Any:
+    """Return the document without null fields, as the API server reads it."""
+    if isinstance(document, list):
+        return [without_nulls(each) for each in document]
+    if not isinstance(document, dict):
+        return document
+    return {key: _filled(key, value) for key, value in document.items() if value is not None}
+
+
+def _filled(key: str, value: Any) -> Any:
+    if key in NULL_VALUES and isinstance(value, dict):
+        return {name: NULL_VALUES[key] if each is None else each for name, each in value.items()}
+    return without_nulls(value)
+
+
+class ResourceRequirements(Wire, frozen=True):
+    requests: Quantities | None = None
+    limits: Quantities | None = None
+
+
+class ContainerObject(Wire, frozen=True):
+    resources: ResourceRequirements | None = None
+    restart_policy: str | None = None
+
+
+class Gate(Wire, frozen=True):
+    name: str = ""
+
+
+class PodClaim(Wire, frozen=True):
+    name: str = ""
+    resource_claim_name: str | None = None
+    resource_claim_template_name: str | None = None
+
+
+class SchedulingGroup(Wire, frozen=True):
+    pod_group_name: str | None = None
+
+
+class PodSpec(Wire, frozen=True):
+    containers: list[ContainerObject] | None = None
+    init_containers: list[ContainerObject] | None = None
+    resources: ResourceRequirements | None = None
+    overhead: Quantities | None = None
+    scheduling_gates: list[Gate] | None = None
+    resource_claims: list[PodClaim] | None = None
+    node_selector: dict[str, str] | None = None
+    node_name: str | None = None
+    affinity: AffinitySpec | None = None
+    tolerations: list[TolerationSpec] | None = None
+    topology_spread_constraints: list[Spread] | None = None
+    priority: int | None = None
+    priority_class_name: str | None = None
+    preemption_policy: str | None = None
+    active_deadline_seconds: int | None = None
+    scheduling_group: SchedulingGroup | None = None
+    scheduler_name: str | None = None
+
+    def demand(self) -> dict[Resource, int]:
+        """Return the resources that the pod reserves, in base units. Raises InvalidQuantity."""
+        return pod_requests.reserved(
+            [_ask(c) for c in self.containers or ()],
+            [_ask(c) for c in self.init_containers or ()],
+            _level(self.resources) if self.resources else None,
+            self.overhead,
+        )
+
+
+class Metadata(Wire, frozen=True):
+    name: str = ""
+    generate_name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+    generation: int = 0
+    creation_timestamp: str | None = None
+    deletion_timestamp: str | None = None
+    labels: dict[str, str] | None = None
+    annotations: dict[str, str] | None = None
+    finalizers: list[str] | None = None
+
+
+class OwnerReference(Wire, frozen=True):
+    api_version: str = ""
+    kind: str = ""
+    name: str = ""
+    uid: str = ""
+    controller: bool = False
+
+
+class OwnedMetadata(Metadata, frozen=True):
+    owner_references: list[OwnerReference] | None = None
+
+    @property
+    def job(self) -> str:
+        """Return the name of the Job that controls the object, "" if there is no Job."""
+        owners = self.owner_references or ()
+        return next((o.name for o in owners if o.controller and o.kind == "Job"), "")
+
+
+class PodCondition(Wire, frozen=True):
+    type: str = ""
+    status: str = ""
+    reason: str | None = None
+    message: str | None = None
+
+
+class PodStatus(Wire, frozen=True):
+    phase: str | None = None
+    reason: str | None = None
+    conditions: list[PodCondition] | None = None
+    start_time: str | None = None
+    qos_class: str | None = None
+    resource_claim_statuses: list[PodClaim] | None = None
+
+
+class PodObject(Wire, frozen=True):
+    metadata: OwnedMetadata = OwnedMetadata()
+    spec: PodSpec = PodSpec()
+    status: PodStatus = PodStatus()
+
+
+class ConditionObject(Wire, frozen=True):
+    type: str = ""
+    status: str = ""
+
+
+class NodeSpec(Wire, frozen=True):
+    unschedulable: bool = False
+    taints: list[TaintSpec] | None = None
+
+
+class NodeStatus(Wire, frozen=True):
+    allocatable: Quantities | None = None
+    conditions: list[ConditionObject] | None = None
+
+
+class NodeObject(Wire, frozen=True):
+    metadata: Metadata = Metadata()
+    spec: NodeSpec = NodeSpec()
+    status: NodeStatus = NodeStatus()
+
+
+class WeightedUser(Wire, frozen=True):
+    name: str = ""
+    weight: str = "1"
+
+
+class QuotaObject(Wire, frozen=True):
+    pool: str = ""
+    guarantee: Quantities | None = None
+    limit: Quantities | None = None
+
+
+class TenantObjectSpec(Wire, frozen=True):
+    parent: str | None = None
+    weight: str = "1"
+    namespaces: list[str] | None = None
+    users: list[WeightedUser] | None = None
+    quotas: list[QuotaObject] | None = None
+    pools: list[str] | None = None
+    max_pending: int | None = None
+    paused: bool = False
+
+
+class KeptUser(Wire, frozen=True):
+    """Checkpoint of one user. `spent`: resource-seconds by pool, as decimal text."""
+
+    name: str = ""
+    served: str = ""
+    history: dict[str, str] | None = None
+    spent: dict[str, dict[str, str]] | None = None
+
+
+class CheckpointObject(Wire, frozen=True):
+    """Checkpoint of a tenant. `others`: usage of the users that are not listed by name."""
+
+    time: str = ""
+    epoch: int = 0
+    served: str = ""
+    history: dict[str, str] | None = None
+    users: list[KeptUser] | None = None
+    others: dict[str, dict[str, str]] | None = None
+
+
+class TenantStatus(Wire, frozen=True):
+    pending: int = 0
+    checkpoint: CheckpointObject | None = None
+
+
+class TenantObject(Wire, frozen=True):
+    metadata: Metadata = Metadata()
+    spec: TenantObjectSpec = TenantObjectSpec()
+    status: TenantStatus = TenantStatus()
+
+
+class PoolObjectSpec(Wire, frozen=True):
+    node_selector: dict[str, str] | None = None
+    weights: dict[str, str] | None = None
+    overcommit: dict[str, str] | None = None
+    placement: str = "pack"
+    tolerations: list[TolerationSpec] | None = None
+    topology: list[str] | None = None
+    paused: bool = False
+    gpu_memory: str | int | float | None = None
+    max_capacity: Quantities | None = None
+
+
+class PoolStatus(Wire, frozen=True):
+    capacity: Quantities | None = None
+
+
+class PoolObject(Wire, frozen=True):
+    metadata: Metadata = Metadata()
+    spec: PoolObjectSpec = PoolObjectSpec()
+    status: PoolStatus = PoolStatus()
+
+
+class PolicySpec(Wire, frozen=True):
+    """An absent field is None. The core has the defaults."""
+
+    history: str | None = None
+    half_life: str | None = None
+    min_charge: str | None = None
+    reserve_after: str | None = None
+    backfill: bool | None = None
+    reclaim: str | None = None
+    within_queue: str | None = None
+    disruption_budgets: str | None = None
+    min_runtime: str | None = None
+    gang_timeout: str | None = None
+    scheduling_timeout: str | None = None
+    evict_unowned: bool | None = None
+    max_unbound: int | None = None
+    max_unowned_unbound: int | None = None
+    mode: str | None = None
+
+
+class PolicyObject(Wire, frozen=True):
+    metadata: Metadata = Metadata()
+    spec: PolicySpec = PolicySpec()
+
+
+class PriorityClassObject(Wire, frozen=True):
+    metadata: Metadata = Metadata()
+    value: int = 0
+    global_default: bool = False
+    preemption_policy: str | None = None
+
+
+class DeviceAskObject(Wire, frozen=True):
+    """`exactly`, or one entry of `firstAvailable`. The API server fills in the defaults."""
+
+    device_class_name: str = ""
+    allocation_mode: str = "ExactCount"
+    count: int = 1
+
+
+class DeviceRequest(Wire, frozen=True):
+    name: str = ""
+    exactly: DeviceAskObject | None = None
+    first_available: list[DeviceAskObject] | None = None
+
+
+class DeviceClaim(Wire, frozen=True):
+    requests: list[DeviceRequest] | None = None
+
+
+class ResourceClaimSpec(Wire, frozen=True):
+    devices: DeviceClaim = DeviceClaim()
+
+
+class ResourceClaimObject(Wire, frozen=True):
+    metadata: OwnedMetadata = OwnedMetadata()
+    spec: ResourceClaimSpec = ResourceClaimSpec()
+
+
+class DeviceClassSpec(Wire, frozen=True):
+    extended_resource_name: str | None = None
+
+
+class DeviceClassObject(Wire, frozen=True):
+    metadata: Metadata = Metadata()
+    spec: DeviceClassSpec = DeviceClassSpec()
+
+
+class LeaseSpec(Wire, frozen=True):
+    holder_identity: str | None = None
+    lease_duration_seconds: int | None = None
+    acquire_time: str | None = None
+    renew_time: str | None = None
+    lease_transitions: int | None = None
+
+
+class Lease(Wire, frozen=True):
+    metadata: Metadata = Metadata()
+    spec: LeaseSpec = LeaseSpec()
+
+
+class ListMeta(Wire, frozen=True):
+    resource_version: str = ""
+    continue_: str = msgspec.field(default="", name="continue")
+
+
+class ListPage(Wire, Generic[T], frozen=True):
+    """One page of a list. `Page[msgspec.Raw]` leaves the items undecoded."""
+
+    metadata: ListMeta = ListMeta()
+    items: list[T] | None = None
+
+
+class Change(Wire, Generic[T], frozen=True):
+    """One line of a watch: ADDED, MODIFIED, DELETED, BOOKMARK or ERROR."""
+
+    type: str
+    object: T
+
+
+class Bare(Wire, frozen=True):
+    """Any object, reduced to its metadata."""
+
+    metadata: Metadata = Metadata()
+
+
+class SecretObject(Wire, frozen=True):
+    """A Secret. `data` is base64, as in the API."""
+
+    metadata: Metadata = Metadata()
+    data: dict[str, str] | None = None
+
+
+class ConfigMap(Wire, frozen=True):
+    metadata: Metadata = Metadata()
+    data: dict[str, str] | None = None
+
+
+class ApiServiceSpec(Wire, frozen=True):
+    ca_bundle: str | None = None
+
+
+class ApiServiceObject(Wire, frozen=True):
+    spec: ApiServiceSpec = ApiServiceSpec()
+
+
+class StatusObject(Wire, frozen=True):
+    """Error response of the API server."""
+
+    code: int = 0
+    message: str = ""
+    reason: str = ""
+
+
+def _ask(container: ContainerObject) -> pod_requests.ContainerRequest:
+    resources = container.resources
+    if resources is None:
+        return _NOTHING_ASKED
+    restartable = container.restart_policy == "Always"
+    return pod_requests.ContainerRequest(
+        resources.requests or {}, resources.limits or {}, restartable
+    )
+
+
+def _level(resources: ResourceRequirements) -> pod_requests.ContainerRequest:
+    return pod_requests.ContainerRequest(resources.requests or {}, resources.limits or {})
+
+
+_NOTHING_ASKED = pod_requests.ContainerRequest()

@@ -1,0 +1,162 @@
+"""TokenReview and SubjectAccessReview: implements `ports.auth.Authorizer`.
+
+Positive results are cached for a few seconds, so that polling pages cost the API server little.
+Negative results are not cached, so that a new permission works at once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import TypeVar
+
+import msgspec
+
+from app.core.errors import ClusterUnavailable
+from app.kube.client import Client
+from app.kube.expiring_cache import ExpiringCache
+from app.ports.auth import Identity
+
+AUDIENCE = "fairgate"
+GROUP = "fairgate.io"
+BELIEVED_SECONDS = 5.0
+TIMEOUT = 5.0
+LONGEST_TOKEN = 16 * 1024
+
+TOKENS = "/apis/authentication.k8s.io/v1/tokenreviews"
+ACCESS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
+
+
+class _User(msgspec.Struct):
+    username: str = ""
+    uid: str = ""
+    groups: list[str] | None = None
+    extra: dict[str, list[str]] | None = None
+
+
+class _TokenStatus(msgspec.Struct):
+    authenticated: bool = False
+    audiences: list[str] | None = None
+    user: _User | None = None
+
+
+class _TokenReview(msgspec.Struct):
+    status: _TokenStatus
+
+
+class _AccessStatus(msgspec.Struct):
+    allowed: bool = False
+    denied: bool = False
+
+
+class _AccessReview(msgspec.Struct):
+    status: _AccessStatus
+
+
+class Reviews:
+    """Implements `ports.auth.Authorizer`. `clock` returns monotonic seconds."""
+
+    def __init__(
+        self, client: Client, clock: Callable[[], float], audiences: Sequence[str] = (AUDIENCE,)
+    ) -> None:
+        """`audiences`: accepted token audiences, tried in this order. "" is the API server."""
+        self._client = client
+        self._audiences = audiences
+        self._identities: ExpiringCache[bytes, Identity] = ExpiringCache(clock, BELIEVED_SECONDS)
+        self._rights: ExpiringCache[Hashable, bool] = ExpiringCache(clock, BELIEVED_SECONDS)
+
+    async def authenticate(self, token: str) -> Identity | None:
+        """Return the identity of the token, or None if the token is not valid for Fairgate."""
+        if not token or len(token) > LONGEST_TOKEN:
+            return None
+        # Store the hash and never the token: leaked memory must not reveal tokens.
+        key = hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()
+        known = self._identities.get(key)
+        if known is not None:
+            return known
+        for audience in self._audiences:
+            spec = {"token": token, "audiences": [audience] if audience else []}
+            answer = await self._ask(TOKENS, "authentication.k8s.io/v1", "TokenReview", spec)
+            identity = _identity(_decode(answer, _TokenReview).status, audience)
+            if identity is not None:
+                self._identities.put(key, identity)
+                return identity
+        return None
+
+    async def allows(
+        self,
+        identity: Identity,
+        verb: str,
+        resource: str,
+        subresource: str = "",
+        name: str = "",
+        *,
+        group: str = GROUP,
+        namespace: str = "",
+    ) -> bool:
+        """Return whether RBAC allows the verb. No `name` means all objects. Pods have group ""."""
+        key = (identity, verb, group, resource, subresource, namespace, name)
+        if self._rights.get(key):
+            return True
+        attributes = {"group": group, "verb": verb, "resource": resource}
+        if namespace:
+            attributes["namespace"] = namespace
+        if subresource:
+            attributes["subresource"] = subresource
+        if name:
+            attributes["name"] = name
+        return await self._granted(identity, key, {"resourceAttributes": attributes})
+
+    async def reaches(self, identity: Identity, verb: str, path: str) -> bool:
+        """Return whether RBAC allows the verb on a non-resource path (`nonResourceURLs`)."""
+        key = (identity, verb, path)
+        if self._rights.get(key):
+            return True
+        attributes = {"verb": verb, "path": path}
+        return await self._granted(identity, key, {"nonResourceAttributes": attributes})
+
+    async def _granted(
+        self, identity: Identity, key: Hashable, what: Mapping[str, Mapping[str, str]]
+    ) -> bool:
+        spec = {
+            "user": identity.name,
+            "uid": identity.uid,
+            "groups": list(identity.groups),
+            "extra": {key: list(values) for key, values in identity.extra},
+            **what,
+        }
+        answer = await self._ask(ACCESS, "authorization.k8s.io/v1", "SubjectAccessReview", spec)
+        status = _decode(answer, _AccessReview).status
+        allowed = status.allowed and not status.denied
+        if allowed:
+            self._rights.put(key, True)
+        return allowed
+
+    async def _ask(self, path: str, version: str, kind: str, spec: Mapping[str, object]) -> bytes:
+        body = msgspec.json.encode({"apiVersion": version, "kind": kind, "spec": spec})
+        return await self._client.request("POST", path, body=body, timeout=TIMEOUT)
+
+
+def _identity(status: _TokenStatus, audience: str) -> Identity | None:
+    # A server without audience support returns no audience. The token was then issued for the API
+    # server, and its owner did not intend it for Fairgate.
+    is_ours = not audience or audience in (status.audiences or ())
+    if not status.authenticated or not is_ours:
+        return None
+    user = status.user
+    if user is None or not user.username:
+        return None
+    extra = tuple(sorted((key, tuple(values)) for key, values in (user.extra or {}).items()))
+    return Identity(user.username, user.uid, tuple(user.groups or ()), extra)
+
+
+ReviewAnswer = TypeVar("ReviewAnswer", _TokenReview, _AccessReview)
+
+
+def _decode(answer: bytes, kind: type[ReviewAnswer]) -> ReviewAnswer:
+    try:
+        return msgspec.json.decode(answer, type=kind)
+    except msgspec.DecodeError as error:
+        raise ClusterUnavailable(
+            "The API server answered a review with something else; is it behind a proxy?"
+        ) from error

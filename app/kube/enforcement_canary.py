@@ -1,0 +1,179 @@
+"""Proves periodically, and soon after a restore, that enforcement works.
+
+The probes are in `enforcement_probes`. This module sends no requests itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from app.core.errors import ClusterError
+from app.kube.client import Client
+from app.kube.enforcement_probes import EnforcementProbes, HoleFound, Layer, Stop
+from app.kube.event_recorder import Alarm
+from app.ports.metrics import EnforcementMetrics
+
+log = logging.getLogger("fairgate.kube")
+
+HOLD = "hold"
+CREATE = "create"
+RELEASE = "release"
+
+
+@dataclass(frozen=True, slots=True)
+class Haste:
+    """Timing of the proof after a restore, in seconds, and the maximum number of attempts."""
+
+    first: float = 2.0
+    """An API server applies a change within about a second. The old rule might answer earlier."""
+    again: float = 1.0
+    tries: int = 15
+
+
+NORMAL = Haste()
+
+
+class Canary:
+    """Runs the probes: `hold` (a new pod is held), `create` (a forbidden pod is refused) and
+    `release` (a gate cannot be removed).
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        managed: Sequence[str],
+        *,
+        seconds: float,
+        observing: Callable[[], bool],
+        meters: EnforcementMetrics,
+        alarm: Alarm,
+        checks: Sequence[str] = (HOLD, CREATE, RELEASE),
+        haste: Haste = NORMAL,
+    ) -> None:
+        """`managed`: resource patterns. Probes do not run while `observing`."""
+        self._seconds = seconds
+        self._observing = observing
+        self._meters = meters
+        self._alarm = alarm
+        self._haste = haste
+        self._made = made = EnforcementProbes(client, managed)
+        trials: Mapping[str, Callable[[], Awaitable[Stop]]] = {
+            HOLD: made.hold,
+            CREATE: made.create,
+            RELEASE: made.release,
+        }
+        self._trials = {check: trials[check] for check in checks}
+        self._well: dict[str, bool] = {}
+        self._usual: dict[str, Stop] = {}
+        """What blocked each probe in normal operation. There are two layers, so a block by the
+        second layer does not prove that the first one works.
+        """
+        self._latest: dict[str, Stop] = {}
+        self._hurried = asyncio.Event()
+
+    def hurry(self) -> None:
+        """Request a proof soon, because an object was restored."""
+        self._hurried.set()
+
+    async def unreached(self) -> str:
+        """Return why a new pod is not held; "" if it is, so the API server reaches a replica.
+
+        Raises ClusterError if that could not be tried.
+        """
+        try:
+            await self._made.hold()
+        except HoleFound as error:
+            return str(error)
+        return ""
+
+    async def run(self) -> None:
+        """Probe until cancelled. The first one is delayed: the webhook may be new."""
+        while True:
+            try:
+                async with asyncio.timeout(self._seconds):
+                    await self._hurried.wait()
+            except TimeoutError:
+                self._learn(await self.look())
+            else:
+                await self.prove()
+
+    async def prove(self) -> bool:
+        """Probe until the usual layer blocks every probe. Return whether it did."""
+        began = time.monotonic()
+        self._hurried.clear()
+        pause = self._haste.first
+        found: dict[str, Stop] = {}
+        for _ in range(self._haste.tries):
+            await asyncio.sleep(pause)
+            if self._hurried.is_set():  # another restore, which must take effect as well
+                self._hurried.clear()
+                pause = self._haste.first
+                continue
+            pause = self._haste.again
+            found = await self.look()
+            if self._observing():
+                return False
+            if self._proves(found):
+                facts = {check: str(stop) for check, stop in found.items()}
+                seconds = round(time.monotonic() - began, 3)
+                log.info("enforcement is proven", extra={"seconds": seconds, "by": facts})
+                self._usual |= found
+                return True
+        facts = {check: str(stop) for check, stop in found.items()}
+        log.warning("enforcement is not proven", extra={"by": facts})
+        return False
+
+    def _proves(self, found: Mapping[str, Stop]) -> bool:
+        """Return whether every probe was blocked, and not by the second layer instead."""
+        if found.keys() != self._trials.keys():
+            return False
+        return all(
+            stop.layer is Layer.POLICY or self._usual.get(check, stop).layer is stop.layer
+            for check, stop in found.items()
+        )
+
+    def _learn(self, found: dict[str, Stop]) -> None:
+        """Store a blocking layer as the usual one after two equal results. An upgrade may drop a
+        layer, and the second layer may have replaced the first just once.
+        """
+        for check, stop in found.items():
+            if check not in self._usual or self._latest.get(check) == stop:
+                self._usual[check] = stop
+        self._latest = found
+
+    async def look(self) -> dict[str, Stop]:
+        """Run each probe once and report its result. Return what blocked the probes."""
+        found: dict[str, Stop] = {}
+        for check, trial in self._trials.items():
+            if self._observing():
+                self._well.pop(check, None)
+                self._meters.checked(check, None)
+                continue
+            try:
+                found[check] = await trial()
+            except HoleFound as error:
+                await self._report(check, str(error))
+            except ClusterError as error:  # the probe did not run, so there is no result
+                log.info(
+                    "enforcement could not be tried", extra={"check": check, "why": str(error)}
+                )
+            else:
+                await self._report(check, None)
+        return found
+
+    async def _report(self, check: str, hole: str | None) -> None:
+        well = hole is None
+        self._meters.checked(check, well)
+        if self._well.get(check, True) == well:
+            self._well[check] = well
+            return
+        self._well[check] = well
+        if hole is None:
+            log.info("enforcement holds again", extra={"check": check})
+            return
+        log.error("enforcement does not hold", extra={"check": check, "why": hole})
+        await self._alarm.tell("EnforcementFails", check, f"Enforcement does not hold: {hole}")

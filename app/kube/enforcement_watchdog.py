@@ -1,0 +1,417 @@
+"""Creates the webhook configurations and admission policies of the ConfigMap, and restores them.
+
+Every replica runs one. All replicas write the same, and only if there is a difference. The objects
+of a new installation refuse nothing until the API server has reached a replica, so an image that
+cannot start refuses no pod. It never deletes an object. It creates no object after an uninstall:
+see `Restorer.put_back`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from functools import partial
+
+from app.core.audit_entry import EntryType, Fact
+from app.core.errors import ClusterError, ClusterRefused, FairgateError, InvalidInput
+from app.core.policy import Mode
+from app.kube.client import Client
+from app.kube.enforcement_apply import OURS, Restorer
+from app.kube.enforcement_spec import (
+    CONFIG_MAP,
+    PATHS,
+    WEBHOOKS,
+    Object,
+    Ref,
+    differences,
+    identity,
+    in_force,
+    is_denying,
+    last_writer,
+    only_ca,
+    read_documents,
+    read_mode,
+)
+from app.kube.event_recorder import Alarm
+from app.kube.informer.change_watch import follow
+from app.ports.audit import Reporter
+from app.ports.metrics import EnforcementMetrics
+
+log = logging.getLogger("fairgate.kube")
+
+TRIES = 5
+WARN_SECONDS = 60.0
+"""Interval of warnings that nothing is refused yet."""
+
+DELETED = "deleted"
+LONGEST_TOLD = 300
+"""Maximum length in characters of the differences in an audit entry."""
+
+
+@dataclass(frozen=True, slots=True)
+class WatchdogTiming:
+    """Intervals and time-outs in seconds."""
+
+    look: float = 0.5
+    """Interval of checks of the mode and the CA."""
+    sweep: float = 30.0
+    """Interval of checks of all objects, even without a notification."""
+    proof: float = 1.0
+    """Interval of attempts to prove that the API server reaches a replica."""
+    again: tuple[float, float] = (0.5, 15.0)
+    """Pause after a failed write, doubled each time: first and longest."""
+    breath: float = 0.25
+    """Pause after a restore, in case another client changes the object again."""
+    mode: float = 30.0
+    """How long to wait until the mode is known. The mode is Enforce afterwards."""
+    ca: float = 15.0
+    """How long another replica may be ahead with its CA."""
+
+
+NORMAL = WatchdogTiming()
+
+
+async def nobodys(ca_pem: bytes) -> bool:
+    """Return False: no other CA belongs to Fairgate."""
+    return False
+
+
+async def proved() -> str:
+    """Return "": no proof is needed."""
+    return ""
+
+
+class Watchdog:
+    """Enforces the objects of ConfigMap `fairgate-enforcement`, by `run`."""
+
+    def __init__(
+        self,
+        client: Client,
+        namespace: str,
+        *,
+        owner: str,
+        ca: Callable[[], bytes],
+        observing: Callable[[], bool | None],
+        unreached: Callable[[], Awaitable[str]] = proved,
+        default_mode: Callable[[Mode], None] = lambda mode: None,
+        meters: EnforcementMetrics,
+        alarm: Alarm,
+        is_ours: Callable[[bytes], Awaitable[bool]] = nobodys,
+        then: Callable[[], None] = lambda: None,
+        pace: WatchdogTiming = NORMAL,
+        reporter: Reporter | None = None,
+    ) -> None:
+        """`owner`: ClusterRole that owns every object created here. Deleted objects are not
+        restored without it.
+
+        `observing`: whether the mode is Observe, None while unknown.
+        `unreached`: why the API server reaches no replica, "" if it does. Asked until it does once,
+        if the mode is Enforce and nothing denies yet.
+        `default_mode`: called with the mode in the ConfigMap.
+        `then`: called after each restore of an object that another client changed.
+        `is_ours`: whether another replica may have published a CA other than `ca`.
+        """
+        self._client = client
+        self._maps = f"/api/v1/namespaces/{namespace}/configmaps"
+        self._ca = ca
+        self._mode_now = observing
+        self._unreached = unreached
+        self._warn_at = 0.0
+        self._default_mode = default_mode
+        self._is_ours = is_ours
+        self._then = then
+        self._meters = meters
+        self._alarm = alarm
+        self._pace = pace
+        self._reporter = reporter
+        self._restorer = Restorer(client, owner)
+        self._lock = asyncio.Lock()
+        self._stirred = asyncio.Event()
+        self._dirty: set[Ref] = set()
+        self._all_dirty = True
+        self._look_at = 0.0
+        self._mode_by = 0.0
+        self._failures = 0
+        self._mode: tuple[bool, bytes] | None = None
+        self._may_deny = False
+        """Whether objects may deny: one of them does already, or a replica was reached."""
+        self._map: Object | None = None
+        self._documents: dict[Ref, Object] = {}
+        self._normal: dict[Ref, Object] = {}
+        self._other_ca: dict[Ref, float] = {}
+        """Objects with the CA of another replica, and since when."""
+        self.has_looked = False
+        """Whether every object was checked once. Missing objects were deleted from then on."""
+        self._alarms: dict[str, str] = {}
+        """Events for operators that are not emitted yet, by subject."""
+        self._agreed: dict[Ref, Object] = {}
+        """Each live object when it was last found as wanted."""
+
+    async def run(self) -> None:
+        """Enforce until cancelled."""
+        followed: set[str] = set()
+        self._mode_by = time.monotonic() + self._pace.mode
+        async with asyncio.TaskGroup() as group:
+            heard = partial(self._heard, None)
+            group.create_task(follow(self._client, self._maps, heard, only=CONFIG_MAP))
+            await self._tried(f"ConfigMap {CONFIG_MAP}", self._read_map)
+            while True:
+                await self._rest()
+                await self._round()
+                self.has_looked = self._map is not None
+                for kind in sorted({ref.kind for ref in self._documents} - followed):
+                    heard = partial(self._heard, kind)
+                    group.create_task(follow(self._client, PATHS[kind], heard))
+                    followed.add(kind)
+
+    async def publish(self, ca_pem: bytes) -> None:
+        """Write a CA into every webhook, and return after it is there. Raises ClusterError.
+
+        Call it before serving with a certificate of the new CA. `ca` must return the new CA by
+        then, otherwise the old one is restored.
+        """
+        async with self._lock:
+            await self._read_map()
+            for ref in sorted(self._documents):
+                if ref.kind in WEBHOOKS:
+                    await self._mend(ref, ca_pem, is_newest=True)
+        await self._sound()
+
+    def _heard(self, kind: str | None, name: str | None) -> None:
+        """Record a change. No `kind` means the ConfigMap, no `name` any object of the kind."""
+        if kind is None:
+            self._all_dirty = True
+        else:
+            ours = {ref for ref in self._documents if ref.kind == kind and name in (None, ref.name)}
+            if not ours:
+                return
+            self._dirty |= ours
+        self._stirred.set()
+
+    def _observing(self) -> bool:
+        return bool(self._mode_now())
+
+    async def _rest(self) -> None:
+        """Wait until a check is due."""
+        while not self._is_due():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._pace.look):  # wait_for can swallow a cancellation
+                    await self._stirred.wait()
+        self._stirred.clear()
+
+    def _is_due(self) -> bool:
+        now = time.monotonic()
+        if self._mode_now() is None and now < self._mode_by:
+            self._stirred.clear()  # the first round checks every object
+            return False
+        if self._mode != (self._observing(), self._ca()) or now >= self._look_at:
+            self._all_dirty = True
+        return self._all_dirty or self._stirred.is_set()
+
+    async def _round(self) -> None:
+        """Check and restore all objects that may have changed."""
+        everything, self._all_dirty = self._all_dirty, False
+        dirty, self._dirty = self._dirty, set()
+        self._look_at = time.monotonic() + self._pace.sweep
+        ca, failed = self._ca(), False
+        async with self._lock:
+            self._mode = (self._observing(), ca)
+            if everything:
+                failed = await self._tried(f"ConfigMap {CONFIG_MAP}", self._read_map)
+            for ref in sorted(self._documents if everything else dirty & self._documents.keys()):
+                failed |= await self._tried(str(ref), partial(self._mend, ref, ca))
+        if not self._may_deny and not self._observing():
+            failed |= await self._tried("proof that a replica is reached", self._prove)
+        await self._sound()
+        if failed:
+            least, most = self._pace.again
+            self._look_again(min(most, least * 2 ** min(self._failures, 10)))
+            self._failures += 1
+        else:
+            self._failures = 0
+
+    async def _prove(self) -> None:
+        """Let objects deny if the API server reaches a replica. Raises ClusterError."""
+        why = await self._unreached()
+        if not why:
+            self._may_deny = self._all_dirty = True
+            return
+        now = time.monotonic()
+        if now >= self._warn_at:
+            self._warn_at = now + WARN_SECONDS
+            log.warning("nothing is refused: no replica was reached", extra={"why": why})
+        self._look_again(self._pace.proof)
+
+    async def _tried(self, what: str, work: Callable[[], Awaitable[object]]) -> bool:
+        """Run one step. Return whether it failed; all objects are then checked again soon."""
+        try:
+            await work()
+        except ClusterError as error:
+            level = logging.ERROR if self._failures % 20 == 0 else logging.DEBUG
+            log.log(level, "cannot be kept in force", extra={"what": what, "why": str(error)})
+            return True
+        except Exception:  # invalid input must not end the process that holds pods
+            log.exception("cannot be kept in force", extra={"what": what})
+            return True
+        return False
+
+    def _look_again(self, seconds: float) -> None:
+        self._look_at = min(self._look_at, time.monotonic() + seconds)
+
+    async def _read_map(self) -> bool:
+        """Read the ConfigMap. Return whether it changed. A missing ConfigMap is restored."""
+        path = f"{self._maps}/{CONFIG_MAP}"
+        found = await self._restorer.live(path)
+        if found is not None and self._map is not None and found.get("data") == self._map["data"]:
+            self._map = found
+            return False
+        try:
+            documents = read_documents((found or {}).get("data"))
+            mode = read_mode((found or {}).get("data"))
+        except InvalidInput as error:
+            await self._no_map(path, found, str(error))
+            return False
+        assert found is not None, "what is not there holds no documents"
+        self._map = found
+        self._default_mode(mode)
+        self._take(documents)
+        return True
+
+    def _take(self, documents: dict[Ref, Object]) -> None:
+        """Enforce these documents from now on. Drop the state of all others."""
+        before = self._documents
+        same = {ref for ref, each in documents.items() if before.get(ref) == each}
+        self._normal = {ref: each for ref, each in self._normal.items() if ref in same}
+        self._agreed = {ref: each for ref, each in self._agreed.items() if ref in documents}
+        self._documents = documents
+        self._all_dirty = True
+        self._stirred.set()
+
+    async def _no_map(self, path: str, found: Object | None, why: str) -> None:
+        """Restore a missing or invalid ConfigMap, if its contents are known."""
+        if self._map is None:
+            raise ClusterError(f"{why} Nothing is kept in force until then.")
+        if found is None and self._observing():
+            return
+        wanted = {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": identity(self._map),
+            "data": self._map["data"],
+        }
+        if not await self._restorer.put_back(path, found, wanted):
+            self._is_removed(f"ConfigMap {CONFIG_MAP}")
+            return
+        self._tell(Ref("ConfigMap", CONFIG_MAP), found, [why] if found else [DELETED])
+
+    async def _mend(self, ref: Ref, ca: bytes, *, is_newest: bool = False) -> None:
+        """Make one object as wanted. Raises ClusterError.
+
+        `is_newest`: no replica can have a later CA.
+        """
+        for attempt in range(TRIES):
+            try:
+                await self._compare(ref, ca, is_newest)
+            except ClusterRefused as error:
+                self._normal.pop(ref, None)  # it may be outdated
+                if error.status != 409 or attempt + 1 == TRIES:  # changed since it was read
+                    raise
+            else:
+                return
+
+    async def _compare(self, ref: Ref, ca: bytes, is_newest: bool) -> None:
+        live = await self._restorer.live(ref.path)
+        if live is not None and not self._may_deny and is_denying(live):
+            self._may_deny = self._all_dirty = True
+        denies = self._may_deny and not self._observing()
+        if live is not None:
+            known = self._normal.get(ref)
+            if known is not None and self._agrees(ref, live, in_force(known, ca, denies)):
+                return
+        elif self._observing() and ref in self._agreed:
+            return  # somebody deleted it in mode Observe
+        # The API server may have new defaults, and the chart may have been upgraded. A missing
+        # object is restored at once from the known state.
+        if live is not None or ref not in self._normal:
+            self._normal[ref] = await self._restorer.normal(self._documents[ref])
+        wanted = in_force(self._normal[ref], ca, denies)
+        if live is not None and self._agrees(ref, live, wanted):
+            return
+        if await self._read_map():
+            return  # all objects will be checked again
+        by_us = self._was_agreed(ref, live, denies)
+        if not by_us and await self._is_ahead(ref, live, denies):
+            if not is_newest:
+                return
+            by_us = True  # another replica wrote it earlier
+        if not await self._restorer.put_back(ref.path, live, wanted):
+            self._is_removed(str(ref))
+            return
+        self._agreed[ref] = wanted
+        self._other_ca.pop(ref, None)
+        if by_us:
+            log.info("enforcement written", extra={"kind": ref.kind, "object": ref.name})
+        else:
+            self._tell(ref, live, differences(live, wanted) if live else [DELETED])
+
+    def _is_removed(self, what: str) -> None:
+        log.warning(
+            "a deleted object is not restored: Fairgate is uninstalled", extra={"what": what}
+        )
+
+    def _agrees(self, ref: Ref, live: Object, wanted: Object) -> bool:
+        if differences(live, wanted):
+            return False
+        self._agreed[ref] = wanted
+        self._other_ca.pop(ref, None)
+        return True
+
+    async def _is_ahead(self, ref: Ref, live: Object | None, denies: bool) -> bool:
+        """Return whether only the CA differs, because another replica has a newer one."""
+        other = only_ca(live) if live is not None else None
+        if live is None or other is None:
+            return False
+        if differences(live, in_force(self._normal[ref], other, denies)):
+            return False
+        left = self._other_ca.setdefault(ref, time.monotonic()) + self._pace.ca - time.monotonic()
+        try:
+            if left <= 0 or not await self._is_ours(other):
+                return False
+        except FairgateError as error:  # without an answer the CA is not trusted
+            log.warning("another CA cannot be judged", extra={"why": str(error)})
+            return False
+        self._look_again(left)
+        return True
+
+    def _was_agreed(self, ref: Ref, live: Object | None, denies: bool) -> bool:
+        """Return whether only the desired state has changed, or another replica knew it first."""
+        agreed = self._agreed.get(ref)
+        if live is None or agreed is None:
+            return live is None and agreed is None
+        return not differences(live, agreed)
+
+    def _tell(self, ref: Ref, live: Object | None, what: list[str]) -> None:
+        """Report that another client changed an object and that it was restored."""
+        who = last_writer(live, OURS) if live is not None else "the audit log tells who"
+        facts = {"kind": ref.kind, "object": ref.name, "what": what, "who": who}
+        log.warning("enforcement was touched, and put back", extra=facts)
+        self._meters.restored(ref.kind)
+        if self._reporter is not None:
+            done: dict[str, Fact] = {"kind": ref.kind, "name": ref.name, "manager": who}
+            done["what"] = ", ".join(what)[:LONGEST_TOLD]
+            self._reporter.report(EntryType.RESTORED, done)
+        self._then()
+        told = f"{ref}: {', '.join(what)}"
+        self._alarms[told] = f"Somebody touched {told} ({who}); it has been put back."
+
+    async def _sound(self) -> None:
+        """Emit the events for operators after all restores, then pause in case of more changes."""
+        alarms, self._alarms = self._alarms, {}
+        for told, message in alarms.items():
+            await self._alarm.tell("EnforcementRestored", told, message)
+        if alarms:
+            await asyncio.sleep(self._pace.breath)

@@ -1,0 +1,166 @@
+"""Posts Kubernetes events: on pods for users, rate limited, and for operators."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+from app.core.effects import EmitEvent, EventReason
+from app.core.errors import ClusterError
+from app.core.model import Uid
+from app.core.safe_text import visible
+from app.kube.client import Client
+from app.kube.enforcement_spec import CONFIG_MAP
+
+log = logging.getLogger("fairgate.kube")
+
+QUIET_SECONDS = 10.0
+"""Minimum interval between equal events, so that competing writers do not fill etcd."""
+
+
+class Alarm:
+    """Emits events on the ConfigMap with the enforcement objects."""
+
+    def __init__(
+        self, client: Client, namespace: str, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._client = client
+        self._namespace = namespace
+        self._clock = clock
+        self._told: dict[tuple[str, str], float] = {}
+
+    async def tell(self, reason: str, about: str, message: str) -> None:
+        """Emit a Warning event, unless one with equal `reason` and `about` was emitted just now."""
+        now = self._clock()
+        self._told = {key: at for key, at in self._told.items() if now - at < QUIET_SECONDS}
+        if (reason, about) in self._told:
+            return
+        self._told[reason, about] = now
+        stamp = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        event = {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {"generateName": f"{CONFIG_MAP}.", "namespace": self._namespace},
+            "involvedObject": {
+                "apiVersion": "v1",
+                "kind": "ConfigMap",
+                "namespace": self._namespace,
+                "name": CONFIG_MAP,
+            },
+            "type": "Warning",
+            "reason": reason,
+            "message": visible(message)[:LONGEST_MESSAGE],
+            "source": {"component": COMPONENT},
+            "reportingComponent": COMPONENT,
+            "firstTimestamp": stamp,
+            "lastTimestamp": stamp,
+            "count": 1,
+        }
+        path = f"/api/v1/namespaces/{self._namespace}/events"
+        try:
+            await self._client.request("POST", path, body=event, timeout=2.0)
+        except ClusterError as error:
+            log.debug("alarm not delivered", extra={"reason": reason, "why": str(error)})
+
+
+COMPONENT = "fairgate"
+LONGEST_MESSAGE = 1000
+"""In characters. Clients that show events display little more."""
+
+
+class PodAnnouncer:
+    """`ports.cluster.EventEmitter`. `send_events` sends events, `dropped` counts unsent ones."""
+
+    def __init__(
+        self,
+        client: Client,
+        *,
+        rate: float = 10.0,
+        burst: int = 50,
+        room: int = 1000,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.dropped = 0
+        self._client = client
+        self._rate = rate
+        self._burst = float(burst)
+        self._room = room
+        self._clock = clock
+        self._tokens = float(burst)
+        self._filled_at = clock()
+        self._waiting: dict[tuple[Uid, EventReason], EmitEvent] = {}
+        self._something = asyncio.Event()
+
+    def tell(self, notice: EmitEvent) -> None:
+        """Queue an event. It replaces a queued one with the same pod and reason."""
+        key = (notice.ref.uid, notice.notice)
+        if key in self._waiting:
+            self.dropped += 1
+        elif len(self._waiting) >= self._room:
+            self.dropped += 1
+            return
+        self._waiting[key] = notice
+        self._something.set()
+
+    async def send_events(self) -> None:
+        """Send queued events, oldest first, until cancelled."""
+        while True:
+            await self._something.wait()
+            await self._token()
+            key = next(iter(self._waiting))
+            notice = self._waiting.pop(key)
+            if not self._waiting:
+                self._something.clear()
+            await self._send(notice)
+
+    async def _token(self) -> None:
+        """Wait until one more event is allowed."""
+        while True:
+            now = self._clock()
+            earned = (now - self._filled_at) * self._rate
+            self._tokens = min(self._burst, self._tokens + earned)
+            self._filled_at = now
+            if self._tokens >= 1.0:
+                self._tokens -= 1.0
+                return
+            await asyncio.sleep((1.0 - self._tokens) / self._rate)
+
+    async def _send(self, notice: EmitEvent) -> None:
+        path = f"/api/v1/namespaces/{notice.ref.namespace}/events"
+        try:
+            await self._client.request("POST", path, body=event(notice), timeout=5.0)
+        except ClusterError as error:  # the pod or its namespace may be gone
+            self.dropped += 1
+            log.debug("notice not delivered", extra={"uid": notice.ref.uid, "why": str(error)})
+
+
+WARNINGS = frozenset((EventReason.REFUSED, EventReason.USELESS, EventReason.NODE_REFUSED))
+
+
+def event(notice: EmitEvent) -> dict[str, Any]:
+    """Return a notice as a Kubernetes event on its pod."""
+    ref, now = notice.ref, datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"generateName": f"{ref.name}.", "namespace": ref.namespace},
+        "involvedObject": {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "namespace": ref.namespace,
+            "name": ref.name,
+            "uid": ref.uid,
+        },
+        "type": "Warning" if notice.notice in WARNINGS else "Normal",
+        "reason": notice.notice.value,
+        "message": visible(notice.message)[:LONGEST_MESSAGE],
+        "source": {"component": COMPONENT},
+        "reportingComponent": COMPONENT,
+        "firstTimestamp": now,
+        "lastTimestamp": now,
+        "count": 1,
+    }

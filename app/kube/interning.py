@@ -1,0 +1,76 @@
+"""Interns values that pods repeat: names, requests, selectors.
+
+A leader stores up to a million pods. Most of them differ in little more than uid and name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeVar, cast
+
+MOST_BYTES = 4 * 1024**2
+"""Limit of the estimated size of all stored values in bytes. The cache is cleared beyond it."""
+
+LARGEST = 16 * 1024
+"""Limit of the estimated size of one interned value. Few pods share larger ones."""
+
+K = TypeVar("K")
+V = TypeVar("V")
+T = TypeVar("T")
+
+
+class Shared:
+    """Returns the stored copy of an equal value. Callers must not modify it."""
+
+    def __init__(self) -> None:
+        self._known: dict[object, Any] = {}
+        self._size = 0
+
+    def value(self, value: T) -> T:
+        """Return the stored copy of a hashable value."""
+        return cast(T, self._one((type(value), value), value))
+
+    def mapping(self, mapping: Mapping[K, V]) -> Mapping[K, V]:
+        """Return the stored copy of a mapping of hashable values."""
+        return cast(Mapping[K, V], self._one((dict, *mapping.items()), mapping))
+
+    def _one(self, key: object, value: object) -> Any:
+        known = self._known.get(key)
+        if known is None:
+            size = size_of(key) + size_of(value)
+            if size > LARGEST:
+                return value
+            self._size += size
+            if self._size > MOST_BYTES:
+                self._known.clear()
+                self._size = size
+            known = self._known[key] = value
+        return known
+
+
+def size_of(value: object) -> int:
+    """Return the approximate size in bytes of a value of strings, numbers, tuples and maps."""
+    if isinstance(value, str):
+        return 60 + len(value)
+    if isinstance(value, Mapping):
+        return 250 + sum(100 + size_of(k) + size_of(v) for k, v in value.items())
+    if isinstance(value, tuple | frozenset):
+        return 60 + sum(8 + size_of(each) for each in value)
+    return 40
+
+
+_NAMES: dict[str, str] = {}
+MOST_NAMES = 20_000
+LONGEST_NAME = 320
+"""Longest label key, in characters. Longer strings are not names and are not interned."""
+
+
+def name(text: str) -> str:
+    """Return the stored copy of a name. The cache is limited, because users choose names."""
+    known = _NAMES.get(text)
+    if known is not None or len(text) > LONGEST_NAME:
+        return known or text
+    if len(_NAMES) >= MOST_NAMES:
+        _NAMES.clear()
+    _NAMES[text] = text
+    return text

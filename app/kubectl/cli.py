@@ -1,0 +1,346 @@
+"""The `kubectl-fairgate` command line, built with typer.
+
+Exit codes: 0 done, 1 refused, 2 wrong usage or input, 3 Fairgate or the cluster is unreachable,
+4 a defect of Fairgate. Commands import heavy modules only when they run.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import typer
+
+from app.core.errors import ClusterRefused, FairgateError, InvalidInput
+from app.core.safe_text import visible
+from app.kubectl.options import (
+    ConnectionOptions,
+    Limit,
+    OutputFormat,
+    OutputOption,
+    UsageFormat,
+    WatchOption,
+    reaching,
+    way_of,
+)
+
+NO, WRONG_INPUT, UNREACHABLE, DEFECT, INTERRUPTED = 1, 2, 3, 4, 130
+COMPLETE = "_KUBECTL_FAIRGATE_COMPLETE"
+
+_INPUT = (400, 404, 405, 413, 422)
+"""HTTP statuses that mean a wrong request."""
+
+cli = typer.Typer(
+    name="kubectl-fairgate",
+    help="See who waits for GPUs, and why; weigh tenants and users; read what was used.\n\n"
+    "It asks Fairgate through the cluster of your kubeconfig, as you. Your rights there decide.",
+    epilog="Examples: [bold]kubectl fairgate why train-0 -n team-a[/bold], "
+    "[bold]kubectl fairgate queue team-a --watch[/bold], "
+    "[bold]kubectl fairgate weights set team-a --user alice 2 --dry-run[/bold], "
+    "[bold]kubectl fairgate usage --by user --from 24h -o csv[/bold]",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+weights_app = typer.Typer(
+    rich_markup_mode="rich",
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _tenants(context: typer.Context, incomplete: str) -> list[str]:
+    from app.kubectl import completion
+
+    return completion.tenants(way_of(context.params), incomplete)
+
+
+def _pods(context: typer.Context, incomplete: str) -> list[str]:
+    from app.kubectl import completion
+
+    return completion.pods(way_of(context.params), context.params.get("namespace"), incomplete)
+
+
+TenantArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="TENANT", help="As `tenants` lists it.", autocompletion=_tenants, show_default=False
+    ),
+]
+SomeTenant = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="TENANT",
+        help="Whose. [dim]\\[default: every tenant that you may list][/dim]",
+        autocompletion=_tenants,
+        show_default=False,
+    ),
+]
+OneTenant = Annotated[
+    str | None,
+    typer.Option(help="Of this tenant only.", autocompletion=_tenants, show_default=False),
+]
+
+
+@cli.command(
+    epilog="Examples: [bold]kubectl fairgate queue[/bold], "
+    "[bold]kubectl fairgate queue team-a --user alice -o wide[/bold], "
+    "[bold]kubectl fairgate queue team-a -o json | jq '.items\\[].reason'[/bold]"
+)
+@reaching
+def queue(
+    way: ConnectionOptions,
+    tenant: SomeTenant = None,
+    user: Annotated[
+        str | None, typer.Option(help="Only what this user submitted.", show_default=False)
+    ] = None,
+    limit: Limit = None,
+    watch: WatchOption = False,
+    output: OutputOption = None,
+) -> None:
+    """Show what waits: each user's place, what holds it back, when it is likely to start."""
+    from app.kubectl import commands
+
+    commands.queue(way.open(), commands.look(output, watch), tenant, user, limit)
+
+
+@cli.command(
+    epilog="Examples: [bold]kubectl fairgate why train-0[/bold], "
+    "[bold]kubectl fairgate why train-0 -n team-a --watch[/bold]"
+)
+@reaching
+def why(
+    way: ConnectionOptions,
+    pod: Annotated[str, typer.Argument(metavar="POD", help="A held pod.", autocompletion=_pods)],
+    namespace: Annotated[
+        str | None,
+        typer.Option(
+            "--namespace",
+            "-n",
+            help="Of the pod. [dim]\\[default: that of the kubeconfig][/dim]",
+            show_default=False,
+        ),
+    ] = None,
+    watch: WatchOption = False,
+    output: OutputOption = None,
+) -> None:
+    """Show why a pod waits, until when, and the remedies. You need the right to get the pod."""
+    from app.kubectl import commands
+
+    commands.why(way.open(), commands.look(output, watch), namespace, pod)
+
+
+@cli.command(
+    epilog="Examples: [bold]kubectl fairgate tenants[/bold], "
+    "[bold]kubectl fairgate tenants -o wide[/bold]"
+)
+@reaching
+def tenants(
+    way: ConnectionOptions,
+    limit: Limit = None,
+    watch: WatchOption = False,
+    output: OutputOption = None,
+) -> None:
+    """Show tenants: weight, share of the cluster, used and borrowed amounts, pending pods."""
+    from app.kubectl import commands
+
+    commands.tenants(way.open(), commands.look(output, watch), limit)
+
+
+@cli.command(epilog="Example: [bold]kubectl fairgate pools --watch[/bold]")
+@reaching
+def pools(
+    way: ConnectionOptions,
+    limit: Limit = None,
+    watch: WatchOption = False,
+    output: OutputOption = None,
+) -> None:
+    """Show pools: nodes, capacity, used and free amounts."""
+    from app.kubectl import commands
+
+    commands.pools(way.open(), commands.look(output, watch), limit)
+
+
+@cli.command(
+    epilog="Examples: [bold]kubectl fairgate usage --by tenant,pool --from 7d[/bold], "
+    "[bold]kubectl fairgate usage --tenant team-a --by user -o csv > usage.csv[/bold]"
+)
+@reaching
+def usage(
+    way: ConnectionOptions,
+    by: Annotated[
+        str, typer.Option(help="What to sum by: tenant, user, pool, node, workload; with commas.")
+    ] = "tenant",
+    since: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            metavar="TIME",
+            help="2026-01-31T08:00:00Z, or 2h, which is two hours ago. [dim]\\[default: 1h][/dim]",
+            show_default=False,
+        ),
+    ] = None,
+    until: Annotated[
+        str | None,
+        typer.Option(
+            "--to", metavar="TIME", help="Alike. [dim]\\[default: now][/dim]", show_default=False
+        ),
+    ] = None,
+    tenant: OneTenant = None,
+    limit: Limit = None,
+    output: Annotated[
+        UsageFormat | None,
+        typer.Option(
+            "--output",
+            "-o",
+            help="wide has seconds, exact; json, yaml and csv are the API's own, and stable.",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
+    """Show usage, in hours of each resource: the time for which released pods reserved it."""
+    from app.kubectl import commands
+
+    commands.usage(way.open(), output.value if output else "", by, (since, until), tenant, limit)
+
+
+@cli.command(
+    epilog="Examples: [bold]kubectl fairgate simulate --weight team-a=3[/bold], "
+    "[bold]kubectl fairgate simulate --user team-a/alice=2 --hours 8[/bold]"
+)
+@reaching
+def simulate(
+    way: ConnectionOptions,
+    weight: Annotated[
+        list[str] | None,
+        typer.Option(metavar="TENANT=WEIGHT", help="Repeat it for more.", show_default=False),
+    ] = None,
+    user: Annotated[
+        list[str] | None,
+        typer.Option(metavar="TENANT/USER=WEIGHT", help="Repeat it for more.", show_default=False),
+    ] = None,
+    hours: Annotated[float, typer.Option(min=0.1, max=48, help="How far to look ahead.")] = 4.0,
+    output: OutputOption = None,
+) -> None:
+    """Show the effect of other weights on the pods that wait now. The cluster is not changed."""
+    from app.kubectl import commands
+
+    commands.simulate(way.open(), commands.look(output, False), weight or (), user or (), hours)
+
+
+def _is_written(context: typer.Context) -> Callable[[str], bool]:
+    """Return a function that tests whether an option is on the command line.
+
+    Options that environment variables set do not count.
+    """
+    return lambda name: getattr(context.get_parameter_source(name), "name", "") == "COMMANDLINE"
+
+
+@weights_app.callback(
+    epilog="Examples: [bold]kubectl fairgate weights[/bold], "
+    "[bold]kubectl fairgate weights --tenant team-a[/bold], "
+    "[bold]kubectl fairgate weights set team-a --user alice 2[/bold]"
+)
+@reaching
+def weights(
+    way: ConnectionOptions,
+    context_: typer.Context,
+    tenant: OneTenant = None,
+    watch: WatchOption = False,
+    output: OutputOption = None,
+) -> None:
+    """Show weights and entitled shares of tenants or of a tenant's users. `set` changes weights."""
+    from app.kubectl import commands
+
+    if context_.invoked_subcommand is None:
+        commands.weights(way.open(), commands.look(output, watch), tenant)
+    elif any(map(_is_written(context_), context_.params)):
+        raise InvalidInput("Write options after the word set: kubectl fairgate weights set --help.")
+
+
+@weights_app.command(
+    "set",
+    epilog="Examples: [bold]kubectl fairgate weights set team-a 3[/bold], "
+    "[bold]kubectl fairgate weights set team-a --user alice 2 --dry-run[/bold]",
+)
+@reaching
+def set_weight(
+    way: ConnectionOptions,
+    tenant: TenantArgument,
+    weight: Annotated[str, typer.Argument(metavar="WEIGHT", help="A decimal, such as 2 or 0.5.")],
+    user: Annotated[
+        str | None,
+        typer.Option(help="Weigh this user of the tenant, not the tenant.", show_default=False),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only tell what it would change.")
+    ] = False,
+    output: Annotated[
+        OutputFormat | None,
+        typer.Option("--output", "-o", help="json or yaml: the API's own.", show_default=False),
+    ] = None,
+) -> None:
+    """Set the weight of a tenant (a right on its parent) or of a user (a right on the tenant)."""
+    from app.kubectl import commands
+
+    commands.set_weight(way.open(), commands.look(output, False), tenant, user, weight, dry_run)
+
+
+cli.add_typer(weights_app, name="weights")
+
+
+@cli.callback()
+def root() -> None:
+    """The root command. It has no options."""
+
+
+def main() -> None:
+    """Run the command line and exit with its exit code."""
+    sys.exit(outcome(lambda: cli(prog_name=_name(sys.argv[1:]), complete_var=COMPLETE)))
+
+
+def _name(arguments: list[str]) -> str:
+    """Return the program name in help texts; for completion, the name of the program file."""
+    about_completion = any(each.endswith("-completion") for each in arguments)
+    return "kubectl-fairgate" if about_completion or COMPLETE in os.environ else "kubectl fairgate"
+
+
+def outcome(command: Callable[[], Any]) -> int:
+    """Run a command and return its exit code. Print an error as one sentence to stderr."""
+    try:
+        command()
+    except SystemExit as leaving:
+        return leaving.code if isinstance(leaving.code, int) else int(bool(leaving.code))
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except InvalidInput as error:
+        return _told(error, WRONG_INPUT)
+    except ClusterRefused as error:
+        return _told(error, _code(error.status))
+    except FairgateError as error:
+        return _told(error, UNREACHABLE)
+    except Exception as error:
+        what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        where = "run it again with FAIRGATE_DEBUG=1 to see where"
+        sentence = f"this is a defect of Fairgate ({what}); {where}, and please report it."
+        return _told(FairgateError(sentence), DEFECT)
+    return 0
+
+
+def _code(status: int) -> int:
+    if status == 429:
+        return UNREACHABLE
+    if status == 500:
+        return DEFECT
+    return WRONG_INPUT if status in _INPUT else NO
+
+
+def _told(error: FairgateError, code: int) -> int:
+    print(f"fairgate: {visible(' '.join(str(error).split()))}", file=sys.stderr)
+    if os.environ.get("FAIRGATE_DEBUG", "") not in ("", "0"):
+        traceback.print_exc()
+    return code

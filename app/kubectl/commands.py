@@ -1,0 +1,188 @@
+"""Implementation of each command: its API request, and the output of the answer."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any
+
+from app.core.errors import ClusterRefused, InvalidInput
+from app.core.safe_text import all_visible, visible
+from app.kubectl import arguments, explain, tables
+from app.kubectl.client import ApiAnswer, ApiClient, segment
+from app.kubectl.output import CSV, JSON, YAML, Look, as_text, console, show, tell
+
+FORBIDDEN, GONE = 403, 404
+
+
+def look(form: StrEnum | None, watch: bool) -> Look:
+    """Return the output settings."""
+    return Look(form.value if form else "", watch)
+
+
+def queue(
+    door: ApiClient, how: Look, tenant: str | None, user: str | None, limit: int | None
+) -> None:
+    """Show the queue of one tenant, or the queues of all tenants."""
+    query = [("user", user)] if user is not None else []
+    if tenant is not None:
+        path = f"/tenants/{segment(tenant)}/queue"
+        show(
+            how,
+            lambda: door.pages(path, query, limit),
+            lambda found, now: tables.queues([found], how.wide, now, several=False),
+        )
+        return
+    show(
+        how,
+        lambda: _queues(door, query, limit),
+        lambda found, now: tables.queues(found["items"], how.wide, now, several=True),
+    )
+
+
+def _queues(
+    door: ApiClient, query: Sequence[tuple[str, str]], limit: int | None
+) -> tuple[Any, ApiAnswer]:
+    """Return the queue of every tenant that has pending pods and is visible to the caller."""
+    try:
+        known, answer = door.pages("/tenants")
+    except ClusterRefused as error:
+        if error.status != FORBIDDEN:
+            raise
+        sentence = f"{error} Or name one tenant: kubectl fairgate queue TENANT."
+        raise ClusterRefused(sentence, error.status) from error
+    found: list[Any] = []
+    hidden: list[str] = []
+    left = limit
+    for name in [each["name"] for each in known["items"] if each["pending"]]:
+        if left is not None and left <= 0:
+            break
+        try:
+            waiting, answer = door.pages(f"/tenants/{segment(name)}/queue", query, left)
+        except ClusterRefused as error:
+            if error.status == FORBIDDEN:
+                hidden.append(name)
+            elif error.status != GONE:
+                raise
+            continue
+        found.append(waiting)
+        left = None if left is None else left - len(waiting["items"])
+    if hidden:
+        tell(f"you may not see the queue of {', '.join(hidden)}; others are shown.")
+    return {"items": found}, answer
+
+
+def why(door: ApiClient, how: Look, namespace: str | None, pod: str) -> None:
+    """Show why a pod waits."""
+    path = f"/workloads/{segment(namespace or door.namespace)}/{segment(arguments.pod(pod))}"
+
+    def fetch() -> tuple[Any, ApiAnswer]:
+        answer = door.get(path)
+        return answer.read(), answer
+
+    show(how, fetch, lambda found, now: explain.why(found, how.wide, now))
+
+
+def tenants(door: ApiClient, how: Look, limit: int | None) -> None:
+    """Show tenants."""
+    show(
+        how,
+        lambda: door.pages("/tenants", (), limit),
+        lambda found, _: tables.tenants(found["items"], how.wide),
+    )
+
+
+def pools(door: ApiClient, how: Look, limit: int | None) -> None:
+    """Show pools."""
+    show(
+        how,
+        lambda: door.pages("/pools", (), limit),
+        lambda found, _: tables.pools(found["items"], how.wide),
+    )
+
+
+def usage(
+    door: ApiClient,
+    form: str,
+    by: str,
+    span: tuple[str | None, str | None],
+    tenant: str | None,
+    limit: int | None,
+) -> None:
+    """Show the usage between two times. CSV is printed as received."""
+    names, now = arguments.by(by), datetime.now(UTC)
+    query = [("by", ",".join(names))]
+    query += [
+        (key, arguments.time(text, now))
+        for key, text in zip(("from", "to"), span, strict=True)
+        if text is not None
+    ]
+    query += [("tenant", tenant)] if tenant is not None else []
+    if form == CSV:
+        if limit is not None:
+            raise InvalidInput("CSV is always whole: leave out --limit.")
+        sys.stdout.write(door.get("/usage", [*query, ("format", "csv")]).body.decode())
+        return
+    how = Look(form)
+    show(
+        how,
+        lambda: door.pages("/usage", query, limit),
+        lambda found, _: tables.usage(found, names, how.wide),
+    )
+
+
+def simulate(
+    door: ApiClient, how: Look, weights: Sequence[str], users: Sequence[str], hours: float
+) -> None:
+    """Show the effect of other weights."""
+    if not weights and not users:
+        raise InvalidInput(
+            "Say what to change: --weight team-a=3, or --user team-a/alice=2, or several of them."
+        )
+    body = {
+        "weights": arguments.tenant_weights(weights),
+        "users": arguments.user_weights(users),
+        "hours": hours,
+    }
+    answer = door.send("POST", "/simulations", body)
+    show(
+        how,
+        lambda: (answer.read(), answer),
+        lambda found, _: explain.simulation(found, how.wide),
+    )
+
+
+def weights(door: ApiClient, how: Look, tenant: str | None) -> None:
+    """Show the weights of tenants, or of one tenant's users."""
+    if tenant is None:
+        show(
+            how,
+            lambda: door.pages("/tenants"),
+            lambda found, _: tables.weights(found["items"]),
+        )
+        return
+    show(
+        how,
+        lambda: door.pages(f"/tenants/{segment(tenant)}/users"),
+        lambda found, _: tables.users(tenant, found["items"]),
+    )
+
+
+def set_weight(
+    door: ApiClient, how: Look, tenant: str, user: str | None, weight: str, dry_run: bool
+) -> None:
+    """Set the weight of a tenant or of one of its users."""
+    whom = f"/users/{segment(user)}" if user is not None else ""
+    path = f"/tenants/{segment(tenant)}{whom}/weight"
+    query = [("dryRun", "true")] if dry_run else []
+    found = door.send("PUT", path, {"weight": arguments.weight(weight)}, query).read()
+    if how.form in (JSON, YAML):
+        print(as_text(how.form, found))
+        return
+    who = f"User {user} of tenant {tenant}" if user is not None else f"Tenant {tenant}"
+    if dry_run:
+        console().print(explain.change(visible(who), weight, all_visible(found)))
+    else:
+        console().print(f"{visible(who)} weighs {weight} from now on.")

@@ -1,0 +1,144 @@
+"""Connects to the REST API: through the API server with a kubeconfig, or directly by URL."""
+
+from __future__ import annotations
+
+import logging
+import os
+import urllib.request
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+import urllib3
+import yaml
+
+from app.core.errors import InvalidInput
+from app.kubectl.client import AGGREGATED, DIRECT, ApiClient
+
+LOCAL = ("localhost", "127.0.0.1", "::1")
+_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+MALFORMED = (ValueError, TypeError, KeyError, AttributeError, OSError, yaml.YAMLError)
+
+
+def direct(server: str, token: str | None, authority: Path | None) -> ApiClient:
+    """Return a client for a URL that authenticates by token. Raises InvalidInput."""
+    url = urlsplit(server)
+    if url.scheme not in ("https", "http") or not url.hostname or url.path.rstrip("/"):
+        raise InvalidInput(f"--server {server} is not a URL such as https://fairgate.example:8443.")
+    if url.scheme == "http" and url.hostname not in LOCAL:
+        raise InvalidInput(f"--server {server} would send your token in the clear; use https.")
+    if not token:
+        raise InvalidInput(
+            "With --server a token is needed: set FAIRGATE_TOKEN to what kubectl create token "
+            "NAME --audience fairgate prints, or give it by --token."
+        )
+    proxy = None
+    if not urllib.request.proxy_bypass(url.netloc):
+        proxy = urllib.request.getproxies().get(url.scheme)
+    trust: dict[str, Any] = {
+        "cert_reqs": "CERT_REQUIRED",
+        "ca_certs": str(authority) if authority else None,
+    }
+    pool = urllib3.ProxyManager(proxy, **trust) if proxy else urllib3.PoolManager(**trust)
+    headers = [("Authorization", f"Bearer {token.strip()}")]
+    return ApiClient(pool, f"{url.scheme}://{url.netloc}", DIRECT, lambda: headers, "default")
+
+
+def through(kubeconfig: Path | None, context: str | None) -> ApiClient:
+    """Return a client that goes through the API server of a kubeconfig. Raises InvalidInput."""
+    # Imported here, because help and completion need no library that takes a third of a second.
+    from kubernetes.client import Configuration
+    from kubernetes.client.rest import RESTClientObject
+    from kubernetes.config import ConfigException
+
+    configuration = Configuration()
+    paths, said = _paths(kubeconfig), _Said()
+    logging.getLogger().addHandler(said)
+    try:
+        user, namespace = _load(configuration, paths, context)
+    except (ConfigException, *MALFORMED) as error:
+        raise InvalidInput(f"The kubeconfig {paths} cannot be used: {error}.") from error
+    finally:
+        logging.getLogger().removeHandler(said)
+    _check(user, configuration, said)
+    pool = RESTClientObject(configuration).pool_manager
+    deputy = _deputy(user)
+
+    def headers() -> list[tuple[str, str]]:
+        token = configuration.get_api_key_with_prefix("BearerToken", "authorization")
+        return [*deputy, ("Authorization", token)] if token else deputy
+
+    return ApiClient(pool, configuration.host.rstrip("/"), AGGREGATED, headers, namespace)
+
+
+def _load(configuration: Any, paths: str | None, context: str | None) -> tuple[dict[str, Any], str]:
+    """Fill in the configuration. Return the user entry of the kubeconfig, and the namespace."""
+    from kubernetes.config import load_incluster_config
+    from kubernetes.config.kube_config import KubeConfigLoader, KubeConfigMerger
+
+    if paths is None:
+        load_incluster_config(configuration)
+        return {}, _ACCOUNT.read_text(encoding="utf-8").strip()
+    merged = KubeConfigMerger(paths).config
+    if merged is None:
+        raise InvalidInput(
+            f"There is no kubeconfig {paths}; name one by --kubeconfig or KUBECONFIG, "
+            "or Fairgate's URL by --server."
+        )
+    loader = KubeConfigLoader(merged, active_context=context, config_base_path=None)
+    loader.load_and_set(configuration)
+    chosen = loader.current_context["context"]
+    return _user(merged, chosen), chosen.get("namespace") or "default"
+
+
+def _paths(kubeconfig: Path | None) -> str | None:
+    """Return the kubeconfig files in kubectl's order; None in a pod without a kubeconfig."""
+    if kubeconfig is not None:
+        return str(kubeconfig)
+    named = os.environ.get("KUBECONFIG", "")
+    if named:
+        return named
+    usual = Path("~/.kube/config").expanduser()
+    in_pod = "KUBERNETES_SERVICE_HOST" in os.environ
+    return None if in_pod and not usual.exists() else str(usual)
+
+
+def _user(merged: Any, chosen: Mapping[str, str]) -> dict[str, Any]:
+    name = chosen.get("user")
+    found = merged["users"].get_with_name(name, safe=True) if name else None
+    return (found.value.get("user") or {}) if found else {}
+
+
+def _check(user: Mapping[str, Any], configuration: Any, said: _Said) -> None:
+    """Raise InvalidInput if the exec plugin failed. The library only logs that, and goes on."""
+    plugin = user.get("exec")
+    if plugin and not configuration.api_key and not configuration.cert_file:
+        why = f" ({'; '.join(said.lines)})" if said.lines else ""
+        raise InvalidInput(
+            f"The login program {plugin.get('command')} of your kubeconfig gave no "
+            f"credentials{why}; run it by hand, or log in anew."
+        )
+
+
+def _deputy(user: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return the impersonation headers of a kubeconfig user.
+
+    The library ignores impersonation, and would act as the user itself.
+    """
+    headers = [("Impersonate-User", user.get("as")), ("Impersonate-Uid", user.get("as-uid"))]
+    headers += [("Impersonate-Group", group) for group in user.get("as-groups") or ()]
+    for name, values in (user.get("as-user-extra") or {}).items():
+        headers += [(f"Impersonate-Extra-{quote(name, safe='')}", value) for value in values]
+    return [(name, str(value)) for name, value in headers if value]
+
+
+class _Said(logging.Handler):
+    """Collects the log messages of the library, which it emits in place of exceptions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(" ".join(record.getMessage().split()))

@@ -1,0 +1,160 @@
+"""Text output of `why`, of `simulate`, and of a dry run of `weights set`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from app.kubectl import formatting
+from app.kubectl.tables import fill, new_table, pod
+
+Item = Mapping[str, Any]
+
+_SAID = ("tenant", "pool", "first", "its score", "own score")
+"""Numbers that the reason or the line `ahead` already contains."""
+
+
+def why(item: Item, wide: bool, now: datetime) -> RenderableType:
+    """Return why a pod waits, until when, and the remedies; or that it does not wait."""
+    full = f"{item['namespace']}/{item['name']}"
+    if item["state"] != "held":
+        return f"Pod {full} waits no longer: {item['reason']}."
+    lines: list[RenderableType] = [
+        Text(_opening(item, full), style="bold"),
+        _facts(item, wide, now),
+    ]
+    if item["remedies"]:
+        lines += ["", Text("What would change it:", style="bold")]
+        lines += [_point(each) for each in item["remedies"]]
+    return Group(*lines)
+
+
+def _opening(item: Item, full: str) -> str:
+    what = f"Pod {full}"
+    if item["gang"] is not None:
+        what = f"Gang {item['namespace']}/{item['gang']} ({formatting.count(item['pods'], 'pod')})"
+    if not item["position"]:
+        return f"{what} waits, in no queue yet."
+    place = f"{item['position']} of {item['length']}"
+    return f"{what} waits: {place} in the queue of {item['tenant']}/{item['user']}."
+
+
+def _facts(item: Item, wide: bool, now: datetime) -> RenderableType:
+    pools = " or ".join(item["pools"])
+    asks = formatting.amounts(item["request"]) + (f" of pool {pools}" if pools else "")
+    rows = [
+        ("held back by", item["rule"]),
+        ("reason", item["reason"]),
+        ("asks for", asks),
+        ("held for", formatting.age(item["since"], now)),
+        ("starts", _estimate(item, now)),
+        *(("ahead", _ahead(each)) for each in item["ahead"]),
+    ]
+    if wide:
+        rows += [
+            ("priority", str(item["priority"])),
+            ("first pod", pod(item)),
+            ("uid", item["uid"]),
+        ]
+    rows += [(name, value) for name, value in item["numbers"].items() if name not in _SAID]
+    return _sheet(rows)
+
+
+def _estimate(item: Item, now: datetime) -> str:
+    value = item["estimate"]
+    if value is None:
+        return f"not known: {item['estimateWithheld'] or 'an estimate would be a guess.'}"
+    if value["p90"] <= (now - formatting.moment(value["at"])).total_seconds():
+        return "any moment; it was likely to have started by now"
+    half, most = (formatting.clock(value, part, now) for part in ("p50", "p90"))
+    return f"in {formatting.estimate(value, now)} (even chance by {half}, nine in ten by {most})"
+
+
+def _ahead(each: Item) -> str:
+    # The API does not name a user that is ahead: a text with spaces takes the tenant's place.
+    who = each["tenant"] if " " in each["tenant"] else f"tenant {each['tenant']}"
+    theirs, ours, rule = _score(each["score"]), _score(each["ownScore"]), "the lower goes first"
+    if theirs == ours:  # equal after rounding
+        rule += "; if equal, whoever was served longer ago"
+    return f"{who}, score {theirs} against {ours} of {each['own']} ({rule})"
+
+
+def _score(told: str) -> str:
+    """Return a rounded score. Keep a suffix, which marks a guarantee or weight 0."""
+    number, _, rest = told.partition(" ")
+    known = number.replace(".", "", 1).isdecimal()
+    return f"{formatting.number(number)} {rest}".strip() if known else told
+
+
+def _sheet(rows: list[tuple[str, str]]) -> Table:
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    return fill(table, rows)
+
+
+def _point(sentence: str) -> Table:
+    table = Table.grid(padding=(0, 1, 0, 0))
+    table.add_row("  *", Text(sentence))
+    return table
+
+
+def simulation(answer: Item, wide: bool) -> RenderableType:
+    """Return the effect of a change of weights: values without and with it."""
+    head = Text(
+        f"{formatting.count(answer['pods'], 'pending pod')}, "
+        f"run {formatting.number(str(answer['hours']))} h "
+        f"forward as things are, and with the change ({answer['seconds']:.1f} s). "
+        f"{answer['assumed']}"
+    )
+    if not answer["tenants"]:
+        return Group(head, "No tenant that you may see would fare differently.")
+    more = ("STARTED", "P90 WAIT") if wide else ()
+    columns = ("TENANT", "WEIGHT", "SHARE", "MEAN WAIT", *more)
+    table = new_table(*columns, left=("TENANT",))
+    fill(table, (_foreseen(each, wide) for each in answer["tenants"]))
+    if any(each["now"] != each["then"] for each in answer["tenants"]):
+        return Group(head, "", table)
+    return Group(head, "", table, "Between tenants nothing would change.")
+
+
+def _foreseen(item: Item, wide: bool) -> tuple[str, ...]:
+    now, then = item["now"], item["then"]
+    row = (
+        item["tenant"],
+        _both(item["weightNow"], item["weightThen"]),
+        _both(formatting.percent(now["share"]), formatting.percent(then["share"])),
+        _both(formatting.span(now["waitMeanSeconds"]), formatting.span(then["waitMeanSeconds"])),
+    )
+    if not wide:
+        return row
+    return (
+        *row,
+        _both(*(f"{each['started']}/{each['pending']}" for each in (now, then))),
+        _both(formatting.span(now["waitP90Seconds"]), formatting.span(then["waitP90Seconds"])),
+    )
+
+
+def change(who: str, weight: str, answer: Item) -> RenderableType:
+    """Return the result of a dry run of a weight."""
+    head = Text(f"{who} would weigh {weight}; nothing was changed.")
+    if not answer["shares"]:
+        return Group(head, "Nobody would be owed more or less.")
+    table = new_table("WHO", "OWED OF THE CLUSTER", left=("WHO",))
+    rows = (
+        (
+            each["tenant"] + (f"/{each['user']}" if each["user"] is not None else ""),
+            _both(formatting.percent(each["before"]), formatting.percent(each["after"])),
+        )
+        for each in answer["shares"]
+    )
+    return Group(head, "", fill(table, rows))
+
+
+def _both(before: str, after: str) -> str:
+    return before if before == after else f"{before} -> {after}"

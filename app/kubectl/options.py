@@ -1,0 +1,147 @@
+"""The options that many commands share, and the decorator that adds them."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+import typer
+
+if TYPE_CHECKING:
+    from app.kubectl.client import ApiClient
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionOptions:
+    """A kubeconfig and its context, or a server with a token and its CA."""
+
+    kubeconfig: Path | None = None
+    context: str | None = None
+    server: str | None = None
+    token: str | None = None
+    authority: Path | None = None
+
+    def open(self) -> ApiClient:
+        """Return the HTTP client, without a request. Raises InvalidInput."""
+        from app.kubectl import connect  # heavy
+
+        if self.server is not None:
+            return connect.direct(self.server, self.token, self.authority)
+        return connect.through(self.kubeconfig, self.context)
+
+
+class OutputFormat(StrEnum):
+    """Values of `--output`. The default is a table."""
+
+    WIDE = "wide"
+    JSON = "json"
+    YAML = "yaml"
+
+
+class UsageFormat(StrEnum):
+    """Values of `--output` of `usage`. The default is a table."""
+
+    WIDE = "wide"
+    JSON = "json"
+    YAML = "yaml"
+    CSV = "csv"
+
+
+OutputOption = Annotated[
+    OutputFormat | None,
+    typer.Option(
+        "--output",
+        "-o",
+        help="wide shows more; json and yaml are the API's own answer, and stable.",
+        show_default=False,
+    ),
+]
+WatchOption = Annotated[
+    bool,
+    typer.Option("--watch", "-w", help="Print the answer again when it changes, until Ctrl-C."),
+]
+Limit = Annotated[
+    int | None,
+    typer.Option(min=1, help="Print at most this many. [dim]\\[default: all][/dim]"),
+]
+
+_PANEL = "Connection"
+
+
+def _option(name: str, kind: Any, flag: str, text: str, **more: Any) -> inspect.Parameter:
+    return inspect.Parameter(
+        name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=typer.Option(
+            None, flag, help=text, show_default=False, rich_help_panel=_PANEL, **more
+        ),
+        annotation=kind | None,
+    )
+
+
+_FILE = {"exists": True, "dir_okay": False, "metavar": "FILE"}
+WAY = (
+    _option(
+        "context", str, "--context", "Context of the kubeconfig. The default is the current one."
+    ),
+    _option(
+        "kubeconfig",
+        Path,
+        "--kubeconfig",
+        "Whose credentials are used. [dim]\\[default: KUBECONFIG, ~/.kube/config][/dim]",
+        **_FILE,
+    ),
+    _option(
+        "server",
+        str,
+        "--server",
+        "Fairgate's own URL, instead of the cluster of a kubeconfig.",
+        metavar="URL",
+        envvar="FAIRGATE_SERVER",
+        show_envvar=True,
+    ),
+    _option(
+        "token",
+        str,
+        "--token",
+        "For --server: what `kubectl create token NAME --audience fairgate` prints.",
+        envvar="FAIRGATE_TOKEN",
+        show_envvar=True,
+    ),
+    _option(
+        "authority",
+        Path,
+        "--certificate-authority",
+        "For --server: the CA of its certificate, PEM.",
+        envvar="FAIRGATE_CERTIFICATE_AUTHORITY",
+        show_envvar=True,
+        **_FILE,
+    ),
+)
+
+
+def way_of(values: dict[str, Any]) -> ConnectionOptions:
+    """Return the connection options among the values of a command."""
+    return ConnectionOptions(**{each.name: values.get(each.name) for each in WAY})
+
+
+def reaching(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the connection options to a command, which receives them as `way`."""
+
+    def run(**values: Any) -> None:
+        taken = {name: value for name, value in values.items() if name not in names}
+        command(way=way_of(values), **taken)
+
+    names = {each.name for each in WAY}
+    own = [
+        each
+        for each in inspect.signature(command, eval_str=True).parameters.values()
+        if each.name != "way"
+    ]
+    run.__name__, run.__doc__ = command.__name__, command.__doc__
+    cast(Any, run).__signature__ = inspect.Signature([*own, *WAY])
+    return run

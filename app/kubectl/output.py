@@ -1,0 +1,141 @@
+"""Prints an answer as a table, JSON or YAML, once or whenever it changes (`--watch`)."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from rich.console import Console, RenderableType
+from rich.live import Live
+from rich.text import Text
+
+from app.core.errors import ClusterRefused, ClusterUnavailable
+from app.core.safe_text import all_visible, visible
+from app.kubectl.client import TOO_MANY, ApiAnswer
+
+LOOK_SECONDS = 2.0
+"""Time between two requests of --watch."""
+
+OLD_SECONDS = 15.0
+"""Age of an answer from which the output states it."""
+
+WITHOUT_END = 1000
+"""Line width of files and pipes: their lines are never wrapped."""
+
+JSON, YAML, WIDE, CSV = "json", "yaml", "wide", "csv"
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """Output settings: the form ("" for a table), and whether to watch for changes."""
+
+    form: str = ""
+    watch: bool = False
+
+    @property
+    def wide(self) -> bool:
+        """Return whether the table has all columns."""
+        return self.form == WIDE
+
+
+Fetch = Callable[[], tuple[Any, ApiAnswer]]
+Draw = Callable[[Any, datetime], RenderableType]
+
+
+def show(look: Look, fetch: Fetch, draw: Draw) -> None:
+    """Fetch and print, once or until Ctrl-C. Raises the errors of `fetch`."""
+    if look.watch:
+        _watch(look, fetch, draw)
+        return
+    found, answer = fetch()
+    _print(look, found, answer, draw)
+    note = _note(found, answer)
+    if note:
+        tell(note)
+
+
+def tell(sentence: str) -> None:
+    """Print a message that is not the result to standard error."""
+    print(f"fairgate: {visible(sentence)}", file=sys.stderr)
+
+
+def console() -> Console:
+    """Return a console on standard output. Its width is that of the terminal, if there is one."""
+    wide = None if sys.stdout.isatty() or os.environ.get("COLUMNS") else WITHOUT_END
+    return Console(width=wide, highlight=False, markup=False, emoji=False)
+
+
+def as_text(form: str, found: Any) -> str:
+    """Return an answer as JSON or YAML. The values are unchanged; hidden characters are escaped."""
+    is_plain = all_visible(found) == found
+    if form == JSON:
+        return json.dumps(found, indent=2, ensure_ascii=not is_plain)
+    import yaml
+
+    return str(yaml.safe_dump(found, sort_keys=False, allow_unicode=is_plain)).rstrip("\n")
+
+
+def _print(look: Look, found: Any, answer: ApiAnswer, draw: Draw) -> None:
+    if look.form in (JSON, YAML):
+        print(as_text(look.form, found), flush=True)
+        return
+    found = all_visible(found)
+    out = console()
+    if out.is_terminal:
+        out.print(draw(found, answer.at))
+        return
+    with out.capture() as text:
+        out.print(draw(found, answer.at))
+    print("\n".join(line.rstrip() for line in text.get().splitlines()), flush=True)
+
+
+def _note(found: Any, answer: ApiAnswer) -> str:
+    if answer.age >= OLD_SECONDS:
+        return f"this is as of {answer.age:.0f} s ago; Fairgate has seen nothing newer."
+    if isinstance(found, dict) and found.get("continue"):
+        return "there is more; raise --limit to see it."
+    return ""
+
+
+def _watch(look: Look, fetch: Fetch, draw: Draw) -> None:
+    """Print again whenever the answer changes. Wait while the network is unreachable."""
+    out = console()
+    live = Live(console=out, auto_refresh=False) if out.is_terminal and not _is_data(look) else None
+    last: Any = None
+    try:
+        if live:
+            live.start()
+        while True:
+            try:
+                found, answer = fetch()
+            except (ClusterUnavailable, ClusterRefused) as error:
+                busy = isinstance(error, ClusterUnavailable) or error.status == TOO_MANY
+                if last is None or not busy:
+                    raise
+                if live:
+                    live.update(Text(f"{error} Trying again; Ctrl-C ends it."), refresh=True)
+                last = ()
+            else:
+                if live:
+                    live.update(draw(all_visible(found), answer.at), refresh=True)
+                elif found != last:
+                    if last is not None and not _is_data(look):
+                        print()
+                    _print(look, found, answer, draw)
+                last = found
+            time.sleep(LOOK_SECONDS)
+    except KeyboardInterrupt:
+        return
+    finally:
+        if live:
+            live.stop()
+
+
+def _is_data(look: Look) -> bool:
+    return look.form in (JSON, YAML)

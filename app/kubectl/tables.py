@@ -1,0 +1,243 @@
+"""Tables of the API's lists. Each function returns a table, or a sentence for an empty list."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from fractions import Fraction
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from app.kubectl import formatting
+
+Item = Mapping[str, Any]
+
+
+def new_table(*columns: str, left: Iterable[str]) -> Table:
+    """Return a table without rows. Columns in `left` are text, the others are numbers.
+
+    Text is wrapped if the terminal is narrow, because a truncated name is useless.
+    """
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for column in columns:
+        text = column in left
+        table.add_column(
+            column, justify="left" if text else "right", no_wrap=not text, overflow="fold"
+        )
+    return table
+
+
+def fill(table: Table, rows: Iterable[Sequence[str]]) -> Table:
+    """Add rows as plain text: names are never markup."""
+    for row in rows:
+        table.add_row(*map(Text, row))
+    return table
+
+
+def queues(found: Sequence[Item], wide: bool, now: datetime, *, several: bool) -> RenderableType:
+    """Show queued workloads. `several`: of several tenants, so each row names its tenant."""
+    if not any(each["items"] for each in found):
+        if several:
+            return "Nothing waits."
+        return f"Nothing waits in tenant {found[0]['tenant']}."
+    first = ("TENANT",) if several else ()
+    more = ("PRIORITY", "POOLS", "REASON") if wide else ()
+    columns = (*first, "USER", "PLACE", "POD", "ASKS", "FOR", "HELD BACK BY", "STARTS IN", *more)
+    left = ("TENANT", "USER", "POD", "ASKS", "HELD BACK BY", "POOLS", "REASON")
+    table = new_table(*columns, left=left)
+    return fill(
+        table,
+        (
+            ((queue["tenant"],) if several else ()) + _waiting(each, wide, now)
+            for queue in found
+            for each in queue["items"]
+        ),
+    )
+
+
+def _waiting(item: Item, wide: bool, now: datetime) -> tuple[str, ...]:
+    place = f"{item['position']}/{item['length']}" if item["position"] else formatting.NOTHING
+    row = (
+        item["user"],
+        place,
+        pod(item),
+        formatting.amounts(item["request"]) if wide else formatting.devices(item["request"]),
+        formatting.age(item["since"], now),
+        item["rule"],
+        formatting.estimate(item["estimate"], now),
+    )
+    if not wide:
+        return row
+    return (
+        *row,
+        f"{item['priority']}",
+        ",".join(item["pools"]) or formatting.NOTHING,
+        item["reason"],
+    )
+
+
+def pod(item: Item) -> str:
+    """Return the name of a workload: its first pod, and the number of further pods."""
+    more = f" +{item['pods'] - 1}" if item["pods"] > 1 else ""
+    return f"{item['namespace']}/{item['name']}{more}"
+
+
+def tenants(items: Sequence[Item], wide: bool) -> RenderableType:
+    """Show tenants as a tree."""
+    if not items:
+        return "There are no tenants yet: nobody asked for GPUs, and no Tenant is configured."
+    more = ("WEIGHTED", "GUARANTEE", "LIMIT", "NAMESPACES", "USERS", "") if wide else ()
+    columns = ("TENANT", "WEIGHT", "SHARE", "USED", "BORROWED", "PENDING", *more)
+    left = ("TENANT", "USED", "BORROWED", "GUARANTEE", "LIMIT", "NAMESPACES", "USERS", "")
+    table = new_table(*columns, left=left)
+    return fill(table, (_tenant(each, depth, wide) for each, depth in tree(items)))
+
+
+def _tenant(item: Item, depth: int, wide: bool) -> tuple[str, ...]:
+    row = (
+        "  " * depth + item["name"],
+        item["weight"],
+        formatting.percent(item["share"]),
+        formatting.in_pools(item["used"]),
+        formatting.in_pools(item["borrowed"]),
+        str(item["pending"]),
+    )
+    if not wide:
+        return row
+    quotas = {
+        part: formatting.in_pools({q["pool"]: q[part] for q in item["quotas"]})
+        for part in ("guarantee", "limit")
+    }
+    return (
+        *row,
+        formatting.percent(item["weightedShare"]),
+        quotas["guarantee"],
+        quotas["limit"],
+        ", ".join(item["namespaces"]) or formatting.NOTHING,
+        weights_of(item["users"]),
+        "paused" if item["paused"] else "",
+    )
+
+
+def weights_of(users: Sequence[Item]) -> str:
+    """Return the users with a configured weight, in one line."""
+    return ", ".join(f"{each['name']} {each['weight']}" for each in users) or formatting.NOTHING
+
+
+def tree(items: Sequence[Item]) -> list[tuple[Item, int]]:
+    """Return all tenants with their depth, children after their parents."""
+    names = {each["name"] for each in items}
+    under: dict[str | None, list[Item]] = {}
+    for each in items:
+        parent = each["parent"] if each["parent"] in names else None
+        under.setdefault(parent, []).append(each)
+    rows: list[tuple[Item, int]] = []
+
+    def walk(parent: str | None, depth: int) -> None:
+        for each in under.pop(parent, ()):
+            rows.append((each, depth))
+            walk(each["name"], depth + 1)
+
+    walk(None, 0)
+    while under:  # parents that form a cycle
+        walk(next(iter(under)), 0)
+    return rows
+
+
+def pools(items: Sequence[Item], wide: bool) -> RenderableType:
+    """Show pools: capacity, used and free amounts."""
+    if not items:
+        return "There are no pools yet: no ready node offers a managed resource."
+    more = ("PLACEMENT", "NODE SELECTOR") if wide else ()
+    columns = ("POOL", "NODES", "CAPACITY", "USED", "FREE", "", *more)
+    left = ("POOL", "CAPACITY", "USED", "FREE", "", *more)
+    table = new_table(*columns, left=left)
+    return fill(table, (_pool(each, wide) for each in items))
+
+
+def _pool(item: Item, wide: bool) -> tuple[str, ...]:
+    row = (
+        item["name"],
+        str(item["nodes"]),
+        formatting.amounts(item["capacity"]),
+        formatting.amounts(item["used"]),
+        formatting.amounts(item["free"]),
+        "paused" if item["paused"] else "",
+    )
+    if not wide:
+        return row
+    selector = ",".join(f"{k}={v}" for k, v in item["nodeSelector"].items())
+    return (*row, item["placement"], selector or formatting.NOTHING)
+
+
+def usage(answer: Item, by: Sequence[str], wide: bool) -> RenderableType:
+    """Show usage in hours of each resource; `wide`: in exact seconds."""
+    begin, end = formatting.day(answer["from"]), formatting.day(answer["to"])
+    items: Sequence[Item] = answer["items"]
+    if not items:
+        return f"Nothing was used from {begin} to {end}."
+    resources = sorted({r for each in items for r in each["resourceSeconds"]})
+    unit = "SECONDS" if wide else "HOURS"
+    heads = [f"{formatting.short(r, resources).upper()} {unit}" for r in resources]
+    table = new_table(*(each.upper() for each in by), *heads, left=[each.upper() for each in by])
+    fill(table, (_used(each, by, resources, wide) for each in items))
+    lines: list[RenderableType] = [table, Text(f"From {begin} to {end}.", style="dim")]
+    since = answer["completeSince"]
+    if since is not None and formatting.moment(since) > formatting.moment(answer["from"]):
+        lines.append(f"What ran before {formatting.day(since)} may be missing.")
+    return Group(*lines)
+
+
+def _used(item: Item, by: Sequence[str], resources: Sequence[str], wide: bool) -> tuple[str, ...]:
+    seconds = [item["resourceSeconds"].get(r, "0") for r in resources]
+    names = [item.get(each) or formatting.NOTHING for each in by]
+    return (*names, *(each if wide else formatting.hours(each) for each in seconds))
+
+
+def weights(items: Sequence[Item]) -> RenderableType:
+    """Show the weights and entitled shares of tenants among their siblings."""
+    if not items:
+        return "There are no tenants yet: nobody asked for GPUs, and no Tenant is configured."
+    table = new_table("TENANT", "WEIGHT", "OWED", "SHARE", "USERS", left=("TENANT", "USERS"))
+    return fill(
+        table,
+        (
+            (
+                "  " * depth + each["name"],
+                each["weight"],
+                owed(each, [other for other in items if other["parent"] == each["parent"]]),
+                formatting.percent(each["share"]),
+                weights_of(each["users"]),
+            )
+            for each, depth in tree(items)
+        ),
+    )
+
+
+def users(tenant: str, items: Sequence[Item]) -> RenderableType:
+    """Show the entitled shares, used amounts and pending pods of a tenant's users."""
+    if not items:
+        return f"Tenant {tenant} has no users yet: nobody submitted work, none was given a weight."
+    table = new_table("USER", "WEIGHT", "OWED", "USED", "PENDING", left=("USER", "USED"))
+    return fill(
+        table,
+        (
+            (
+                each["name"],
+                each["weight"],
+                owed(each, items),
+                formatting.in_pools(each["used"]),
+                str(each["pending"]),
+            )
+            for each in items
+        ),
+    )
+
+
+def owed(item: Item, siblings: Sequence[Item]) -> str:
+    """Return the entitled share of a tenant or user, if all of its siblings have pending pods."""
+    total = sum((Fraction(each["weight"]) for each in siblings), Fraction(0))
+    return formatting.percent(Fraction(item["weight"]) / total if total else Fraction(0))

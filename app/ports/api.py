@@ -1,0 +1,99 @@
+"""Protocols and values that the routes of the REST API need, except forecasts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from app.core.explain.views import LeaderStateMessage
+from app.core.model import Millis
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaThen:
+    """Quota of a tenant in a pool at a past time. Amounts are Kubernetes quantities."""
+
+    tenant: str
+    parent: str | None
+    weight: str
+    pool: str
+    guarantee: Mapping[str, str]
+    limit: Mapping[str, str]
+
+
+class PastQuotas(Protocol):
+    """Quotas at past times. May raise StoreError."""
+
+    async def quotas_at(self, at: Millis) -> Sequence[QuotaThen] | None:
+        """Return the quotas at `at` by tenant and pool, or None if records do not reach back."""
+
+
+class LeaderStateStore(Protocol):
+    """Leader state for the other replicas. All methods raise StoreError."""
+
+    async def post(self, bulletin: LeaderStateMessage) -> None:
+        """Replace the last message, unless the stored one has a later epoch."""
+
+    async def read(self) -> LeaderStateMessage | None:
+        """Return the last message, or None if there is no message."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A Tenant or Pool as stored in the API server. `spec` is its JSON.
+
+    `edition` changes with the spec and not with the status. `version` is the resourceVersion,
+    `document` the whole object.
+    """
+
+    name: str
+    edition: str
+    version: str
+    spec: Mapping[str, Any]
+    document: Mapping[str, Any]
+
+
+class TenantsAndPools(Protocol):
+    """Reads Tenants and Pools, and writes them on behalf of a user.
+
+    `kind` is `tenants` or `pools`. May raise ClusterError, or WriteRefused if the write is not
+    allowed. With `dry_run` the API server checks the request and stores no change.
+    """
+
+    async def read(self, kind: str, name: str) -> Stored | None:
+        """Return the current object, or None if it does not exist."""
+
+    async def write(
+        self,
+        kind: str,
+        name: str,
+        spec: Mapping[str, Any],
+        by: str,
+        before: Stored | None,
+        dry_run: bool = False,
+    ) -> Stored | None:
+        """Replace the spec of `before`, or create the object if `before` is None.
+
+        Returns the stored object. Returns None, without a write, if the object changed since
+        `before` or does not exist. `by` is the user that requested the write.
+        """
+
+    async def delete(self, kind: str, before: Stored, by: str, dry_run: bool = False) -> bool:
+        """Delete the object. Return False if it changed since `before`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Front:
+    """Front-proxy settings of the API server: its client CA and its identity headers.
+
+    `ca` (PEM) signs its client certificate. `names` are the allowed common names, empty for any.
+    The other fields are header names, or header prefixes (`extras`).
+    """
+
+    ca: bytes = b""
+    names: tuple[str, ...] = ()
+    users: tuple[str, ...] = ()
+    uids: tuple[str, ...] = ()
+    groups: tuple[str, ...] = ()
+    extras: tuple[str, ...] = ()

@@ -1,0 +1,393 @@
+"""Virtual cluster that drives the production engine in virtual time.
+
+It simulates the API server, kube-scheduler and the store. Each answers at once and never fails.
+All decisions are the engine's. Time comes from scheduled events, not from a clock.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from app.core import events as ev
+from app.core.effects import Effect, EvictForReclaim, Release, WakeAt
+from app.core.engine import Engine
+from app.core.errors import InvalidInput
+from app.core.explain.views import ClusterView
+from app.core.fairshare.checkpoint import TenantCheckpoint
+from app.core.model import (
+    Millis,
+    Node,
+    NodeName,
+    Phase,
+    Pod,
+    Pool,
+    PoolName,
+    ReleaseOutcome,
+    Resource,
+    Tenant,
+    TenantName,
+    Uid,
+    UserName,
+)
+from app.core.placement.fragmentation import Sample
+from app.core.podspec.constraints import NodeSelectorRequirement
+from app.core.podspec.disruption_budget import DisruptionBudget
+from app.core.policy import Policy
+from app.core.quantities import PODS, ManagedResources
+from app.core.well_known import GATE, HELD
+from app.sim.cluster.initial_capacity import InitialCapacity
+from app.sim.cluster.jobs import KEPT, SimulatedJob
+from app.sim.cluster.workload import SimulatedWorkload, TimelineEntry, TimelineStep
+
+EPOCH = 2
+"""Epoch of the only leader. An earlier leader released the workloads that run at the start."""
+
+START = Millis(0)
+
+ProgressCallback = Callable[[Millis], None]
+"""Called with the time after every instant that has events."""
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The release of one pod."""
+
+    at: Millis
+    pod: Pod
+    pool: PoolName
+
+
+class VirtualCluster:
+    """A virtual cluster of nodes, tenants and pools, and the engine that shares it out.
+
+    `add` adds workloads and records them in `timeline`. `submit` and `adopt` add bare pods.
+    `turns` is the checkpointed fairness state at the start. `sample` is the mix of pods to pack
+    for; None means the observed pods. `events` counts the events sent to the engine after the
+    initial state, without `Pass`. `decisions` counts the workloads released or evicted.
+    """
+
+    def __init__(
+        self,
+        managed: ManagedResources,
+        nodes: Iterable[Node],
+        tenants: Iterable[Tenant] = (),
+        pools: Iterable[Pool] = (),
+        policy: Policy | None = None,
+        window: int = 256,
+        *,
+        start: Millis = START,
+        epoch: int = EPOCH,
+        evicts: bool = True,
+        witnesses: int | None = None,
+        turns: Mapping[TenantName, TenantCheckpoint] | None = None,
+        sample: Sample | None = None,
+    ) -> None:
+        self.now = start
+        self._epoch = epoch
+        self.engine = Engine(
+            managed,
+            window,
+            witnesses,
+            evicts,
+            records=False,
+            copied=False,
+            sample=sample,
+            paced=False,
+        )
+        self.started: list[Started] = []
+        self.using: dict[Uid, Pod] = {}
+        """Released pods. Pods of workloads have the state that the API server would show."""
+        self.timeline: list[TimelineEntry] = []
+        self.events = 0
+        self.decisions = 0
+        self._due: list[tuple[Millis, int, Callable[[], Sequence[ev.Event]]]] = []
+        self._order = 0
+        self._wakes: set[Millis] = set()
+        self._runs: dict[Uid, tuple[Pod, int | None]] = {}
+        self._jobs: dict[Uid, SimulatedJob] = {}
+        self._count = 0
+        cluster, members, kinds = tuple(nodes), tuple(tenants), tuple(pools)
+        self._opening = InitialCapacity(cluster, kinds, members)
+        self.hear(*self._first_news(cluster, members, kinds, policy, turns or {}))
+        self.events = 0
+
+    def submit(self, pod: Pod, at: Millis, duration: int | None) -> None:
+        """Create a pod at a time. Once released, it runs for `duration` ms, or forever if None."""
+        self._runs[pod.uid] = (pod, duration)
+        self._schedule(at, lambda: (ev.PodObserved(at, pod),))
+
+    def adopt(self, pod: Pod, ends: Millis | None) -> None:
+        """Add a pod that was released before now. It ends at `ends`; None means never."""
+        self.using[pod.uid] = pod
+        self._schedule(self.now, lambda: (ev.PodObserved(self.now, pod),))
+        lasts = None if ends is None else ends - (pod.started or self.now)
+        self._runs[pod.uid] = (pod, lasts)
+        if ends is not None:
+            self._schedule(max(ends, self.now), partial(self._vanish, pod.uid))
+
+    def add(self, work: SimulatedWorkload) -> None:
+        """Schedule the arrival of a workload. If `released` is set, it runs from the start.
+
+        Workloads that arrive at the same instant differ only in the order of the `add` calls.
+        Raises InvalidInput if no pool has capacity for a workload that runs from the start.
+        """
+        self._count += 1
+        job = SimulatedJob(work, self._count)
+        if work.kept:
+            self._schedule(self.now, partial(self._guard, work.tenant))
+        if work.released is None:
+            self._schedule(work.at, partial(self._arrive, job))
+        else:
+            self._put_in_place(job, work.released)
+
+    def hear(self, *news: ev.Event) -> None:
+        """Send events of this instant to the engine; apply its effects until it returns no more."""
+        todo: Sequence[ev.Event] = news
+        while True:
+            self.events += len(todo)
+            answers: list[ev.Event] = []
+            for event in (*todo, ev.Pass(self.now)):
+                for effect in self.engine.handle(event):
+                    answers += self._play(effect)
+            if not answers:
+                return
+            todo = answers
+
+    def advance_to(self, until: Millis, tell: ProgressCallback | None = None) -> None:
+        """Advance time up to and including `until`."""
+        due = self._due
+        while due and due[0][0] <= until:
+            self.now = due[0][0]
+            news: list[ev.Event] = []
+            while due and due[0][0] == self.now:
+                news += heapq.heappop(due)[2]()
+            self.hear(*news)
+            if tell is not None:
+                tell(self.now)
+        self.now = until
+
+    @property
+    def next_due(self) -> Millis | None:
+        """Time of the next scheduled event; None if no event is scheduled."""
+        return self._due[0][0] if self._due else None
+
+    def waiting(self) -> Iterator[Pod]:
+        """Return the pods of workloads that arrived and are not released."""
+        return (job.pods[uid] for uid, job in self._jobs.items() if uid not in self.using)
+
+    def queued(self) -> Iterator[tuple[SimulatedWorkload, Pod]]:
+        """Return the waiting workloads, longest wait first, each with its first pod."""
+        jobs = dict.fromkeys(self._jobs[pod.uid] for pod in self.waiting())
+        return ((job.work, next(iter(job.pods.values()))) for job in jobs)
+
+    def view(self) -> ClusterView:
+        """Return the current view of the engine."""
+        return self.engine.outlook.view()
+
+    def _play(self, effect: Effect) -> Sequence[ev.Event]:
+        match effect:
+            case Release():
+                return (self._release(effect),)
+            case EvictForReclaim():
+                return self._evict(effect)
+            case WakeAt(at):
+                if at > self.now and at not in self._wakes:
+                    self._wakes.add(at)
+                    self._schedule(at, partial(self._wake, at))
+        return ()
+
+    def _wake(self, at: Millis) -> Sequence[ev.Event]:
+        self._wakes.discard(at)
+        return ()
+
+    def _arrive(self, job: SimulatedJob) -> Sequence[ev.Event]:
+        self._tell(TimelineStep.SUBMITTED, job)
+        return self._wait(job)
+
+    def _guard(self, namespace: str) -> Sequence[ev.Event]:
+        """Return the event of the disruption budget that protects pods of a namespace."""
+        rules = tuple(NodeSelectorRequirement(key, "In", (value,)) for key, value in KEPT.items())
+        budget = DisruptionBudget(namespace, "kept", rules, max_unavailable=0, observed=True)
+        return (ev.BudgetObserved(self.now, budget),)
+
+    def _wait(self, job: SimulatedJob) -> Sequence[ev.Event]:
+        pods = job.attempt_at(self.now)
+        for pod in pods:
+            self._jobs[pod.uid] = job
+        return [ev.PodObserved(self.now, pod) for pod in pods]
+
+    def _put_in_place(self, job: SimulatedJob, released: Millis) -> None:
+        seat = self._opening.seat(job.work)
+        if seat is None:
+            raise InvalidInput(
+                f"workload {job.work.name} is to run before the start, but nothing has room for "
+                "it; make the pool larger or let less run."
+            )
+        pool, nodes = seat
+        pods = job.in_place(released, pool, nodes)
+        for pod in pods:
+            self._jobs[pod.uid] = job
+            self.using[pod.uid] = pod
+        self.timeline.append(TimelineEntry(released, TimelineStep.RELEASED, job.work, pool, nodes))
+        self._schedule(self.now, lambda: [ev.PodObserved(self.now, pod) for pod in pods])
+        self._run_out(job, released)
+
+    def _release(self, order: Release) -> ev.Event:
+        uid = order.intent.ref.uid
+        pool = order.intent.pool
+        job = self._jobs.get(uid)
+        if job is None:
+            pod, duration = self._runs[uid]
+            self.using[uid] = pod
+            if duration is not None:
+                ends = Millis(self.now + duration)
+                self._schedule(ends, partial(self._vanish, uid))
+        else:
+            pod = job.pods[uid]
+            self.using[uid] = replace(
+                pod,
+                gates=(),
+                release=order.stamp,
+                pool=pool,
+                node=order.node,
+                phase=Phase.RUNNING,
+                started=self.now,
+            )
+            job.released += 1
+            if order.node is not None:
+                job.nodes.append(order.node)
+            if job.released == len(job.pods):
+                self._tell(TimelineStep.RELEASED, job, pool, tuple(job.nodes))
+                self.decisions += 1
+                self._run_out(job, self.now)
+        self.started.append(Started(self.now, pod, pool))
+        return ev.ReleaseAnswered(self.now, uid, ReleaseOutcome.RELEASED)
+
+    def _run_out(self, job: SimulatedJob, released: Millis) -> None:
+        """Schedule the end of this attempt. An eviction before that time cancels it."""
+        if job.work.duration is not None:
+            ends = max(self.now, Millis(released + job.work.duration))
+            self._schedule(ends, partial(self._end, job, job.attempt))
+
+    def _end(self, job: SimulatedJob, attempt: int) -> Sequence[ev.Event]:
+        if job.attempt != attempt:
+            return ()
+        self._tell(TimelineStep.ENDED, job)
+        return self._drop(job)
+
+    def _evict(self, order: EvictForReclaim) -> Sequence[ev.Event]:
+        """Delete all pods of the workload and queue it again.
+
+        Evictions of its other pods have no further effect.
+        """
+        uid = order.ref.uid
+        job = self._jobs.get(uid)
+        if job is None:
+            return self._renew(uid) if uid in self.using else ()
+        if job.work.kept and not order.overrides:
+            return (ev.EvictionRefused(self.now, uid),)
+        other = self._jobs.get(order.beneficiary.uid)
+        self.timeline.append(
+            TimelineEntry(
+                self.now,
+                TimelineStep.EVICTED,
+                job.work,
+                beneficiary=other.work if other else None,
+                cause=order.cause,
+            )
+        )
+        self.decisions += 1
+        return [*self._drop(job), *self._wait(job)]
+
+    def _renew(self, uid: Uid) -> Sequence[ev.Event]:
+        """Evict a bare pod. If it has a controller, a new pod replaces it and starts over."""
+        pod, lasts = self._runs[uid]
+        gone = self._vanish(uid)
+        if not pod.owner:
+            return gone
+        self._count += 1
+        again = replace(
+            pod,
+            uid=Uid(f"{uid}+{self._count}"),
+            name=f"{pod.name}+{self._count}",
+            since=self.now,
+            gates=(GATE,),
+            release=HELD,
+            node=None,
+            pool=None,
+            phase=Phase.PENDING,
+            started=None,
+        )
+        self._runs[again.uid] = (again, lasts)
+        return [*gone, ev.PodObserved(self.now, again)]
+
+    def _drop(self, job: SimulatedJob) -> Sequence[ev.Event]:
+        gone = list(job.pods)
+        for uid in gone:
+            del self._jobs[uid]
+            self.using.pop(uid, None)
+        return [ev.PodGone(self.now, uid) for uid in gone]
+
+    def _vanish(self, uid: Uid) -> Sequence[ev.Event]:
+        if self.using.pop(uid, None) is None:
+            return ()
+        return (ev.PodGone(self.now, uid),)
+
+    def _tell(
+        self,
+        step: TimelineStep,
+        job: SimulatedJob,
+        pool: PoolName | None = None,
+        nodes: tuple[NodeName, ...] = (),
+    ) -> None:
+        self.timeline.append(TimelineEntry(self.now, step, job.work, pool, nodes))
+
+    def _first_news(
+        self,
+        nodes: Iterable[Node],
+        tenants: Iterable[Tenant],
+        pools: Iterable[Pool],
+        policy: Policy | None,
+        turns: Mapping[TenantName, TenantCheckpoint],
+    ) -> Iterator[ev.Event]:
+        start = self.now
+        yield from (ev.NodeObserved(start, node) for node in nodes)
+        yield from (ev.TenantObserved(start, tenant) for tenant in tenants)
+        yield from (ev.PoolObserved(start, pool) for pool in pools)
+        if policy is not None:
+            yield ev.PolicyObserved(start, policy)
+        yield from (ev.SourceFresh(start, source) for source in ev.WatchedSource)
+        yield ev.CheckpointsRead(start, turns)  # first: a leader would ignore them
+        yield ev.LeadershipGained(start, self._epoch)
+        yield ev.StoreReady(start)
+
+    def _schedule(self, at: Millis, happens: Callable[[], Sequence[ev.Event]]) -> None:
+        self._order += 1
+        heapq.heappush(self._due, (at, self._order, happens))
+
+
+def held_pod(
+    name: str,
+    namespace: str,
+    devices: int = 1,
+    *,
+    user: str = "user",
+    priority: int = 0,
+    since: int = 0,
+    resource: str = "nvidia.com/gpu",
+) -> Pod:
+    """Return a pod as the webhook creates it: gated, with the release annotation and devices."""
+    return Pod(
+        uid=Uid(f"{namespace}/{name}"),
+        namespace=namespace,
+        name=name,
+        user=UserName(user),
+        priority=priority,
+        since=Millis(since),
+        demand={Resource(resource): devices, PODS: 1},
+        gates=(GATE,),
+        release=HELD,
+    )

@@ -1,0 +1,61 @@
+"""Workloads of a virtual cluster, and the entries of its timeline. Values only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from app.core.effects import ReclaimCause
+from app.core.model import Amounts, Millis, NodeName, PoolName, TenantName, UserName
+from app.core.podspec.equivalence_class import ANYHOW, GangLayout
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SimulatedWorkload:
+    """One workload: a pod, or a gang of equal pods. `demand` is per pod, in base units.
+
+    `duration` counts from the release; None means forever. `released` is set for a workload that
+    runs at the start, and is its earlier release. `kept`: a disruption budget forbids its
+    eviction. Compared by identity.
+    """
+
+    name: str
+    tenant: TenantName
+    user: UserName
+    at: Millis
+    demand: Amounts
+    pods: int = 1
+    duration: Millis | None = None
+    priority: int = 0
+    pools: tuple[PoolName, ...] = ()
+    released: Millis | None = None
+    preemptible: bool = True
+    max_runtime: Millis | None = None
+    manner: GangLayout = ANYHOW
+    kept: bool = False
+
+
+class TimelineStep(Enum):
+    """Change in the state of a workload. An evicted workload waits again from that moment."""
+
+    SUBMITTED = "submitted"
+    RELEASED = "released"
+    ENDED = "ended"
+    EVICTED = "evicted"
+
+
+@dataclass(frozen=True, slots=True)
+class TimelineEntry:
+    """One step of one workload. A timeline is a list of moments in order of time.
+
+    A release sets `pool` and `nodes` (one for each pod), an eviction `beneficiary` and `cause`.
+    Workloads that run at the start are released at their own, earlier time.
+    """
+
+    at: Millis
+    step: TimelineStep
+    work: SimulatedWorkload
+    pool: PoolName | None = None
+    nodes: tuple[NodeName, ...] = ()
+    beneficiary: SimulatedWorkload | None = None
+    cause: ReclaimCause | None = None

@@ -1,0 +1,183 @@
+"""Estimates of the waits of all held pods: simulates repeatedly, answers from the last result.
+
+The simulation runs in a worker process. Run times are learned from the usage records in the store,
+and ranges from the outcomes of earlier estimates. The leader is not contacted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import time
+from collections.abc import Callable, Mapping
+
+from app.core.errors import ForecastFailed, StoreError
+from app.core.explain.snapshot import Snapshot
+from app.core.fairshare.usage_record import UsageRecord
+from app.core.model import Millis, Uid
+from app.core.quantities import ManagedResources
+from app.ports.forecasts import Estimate
+from app.ports.store import UsageRecordReader
+from app.sim.forecast.calibration import Range
+from app.sim.forecast.forward_run import drain
+from app.sim.forecast.run_times import Lasted, RunTimeClass, RunTimes, size_of
+from app.sim.forecast.wait_model import Name, WaitModel, name_of
+from app.sim.forecast.worker import Worker
+
+EVERY_SECONDS = 15.0
+PAUSES = 4.0
+"""Pause after a round, as a multiple of its duration, if longer than `EVERY_SECONDS`."""
+
+SECONDS = 120.0
+NICE = 10
+MOST_PODS = 30_000
+LEARNED = Millis(7 * 24 * 3_600_000)
+"""Age of the oldest usage records that are read at the start."""
+
+OLD = Millis(15 * 60_000)
+"""Age at which an estimate that was not renewed is dropped."""
+
+NOT_YET = "Nobody has looked ahead since it began to wait; ask again in a minute."
+NO_START = "As things stand it does not start within four days, or not at all."
+NO_OUTCOMES = (
+    "Too few estimates for waits like this one have come out yet, or too differently: "
+    "it would be a guess."
+)
+
+log = logging.getLogger("fairgate.forecasts")
+
+
+DEFECT = "Looking ahead failed through a defect of Fairgate's; its log says more."
+
+
+class Estimates:
+    """Implements `Forecasts`. `renew_periodically` renews estimates until cancelled, `look` once.
+
+    `snapshot` returns None until all watches have synced.
+    """
+
+    def __init__(
+        self,
+        snapshot: Callable[[], Snapshot | None],
+        reader: UsageRecordReader,
+        managed: ManagedResources,
+        worker: Worker | None = None,
+    ) -> None:
+        self._snapshot = snapshot
+        self._reader = reader
+        self._managed = managed
+        self._worker = worker or Worker(SECONDS, nice=NICE)
+        self._foretelling = WaitModel()
+        self._at = Millis(0)
+        self._ranges: Mapping[Uid, Range] = {}
+        self._why: dict[Uid, str] = {}
+        self._failure = ""
+        self._waiting: dict[Uid, Name] = {}
+        self._learned: Millis | None = None
+        self._latest: set[tuple[Uid, Millis]] = set()
+        self._rounds = 0
+
+    @property
+    def runs(self) -> RunTimes:
+        """The learned run times."""
+        return self._foretelling.runs
+
+    def estimate(self, uid: Uid) -> Estimate | None:
+        """Return when a held pod is likely to start; None if there is no reliable estimate."""
+        found = self._ranges.get(uid)
+        if found is None:
+            return None
+        return Estimate(math.ceil(found.p50), math.ceil(found.p90), self._at)
+
+    def withheld(self, uid: Uid) -> str:
+        """Return why there is no estimate, as a sentence."""
+        return self._failure or self._why.get(uid, NOT_YET)
+
+    async def renew_periodically(self) -> None:
+        """Renew the estimates repeatedly, until cancelled."""
+        try:
+            while True:
+                began = time.monotonic()
+                try:
+                    await self.look()
+                except Exception:  # a failed forecast must not end the API process
+                    log.exception("looking ahead failed by a defect")
+                    self._failure = DEFECT
+                took = time.monotonic() - began
+                await asyncio.sleep(max(EVERY_SECONDS, PAUSES * took))
+        finally:
+            await self._worker.close()
+
+    async def look(self) -> None:
+        """Learn from new usage records and outcomes, and renew the estimates once."""
+        begun = await self._learn()
+        snapshot = self._snapshot()
+        if snapshot is None:
+            return
+        self._compare(snapshot, begun)
+        try:
+            waits = await self._drain(snapshot)
+        except ForecastFailed as error:
+            log.warning("could not look ahead", extra={"why": str(error)})
+            self._failure = str(error)
+            if snapshot.at - self._at > OLD:
+                self._ranges, self._why = {}, {}
+            return
+        ranges = self._foretelling.ranges(snapshot, waits)
+        self._at, self._ranges, self._failure = snapshot.at, ranges, ""
+        self._why = {
+            pod.uid: NO_OUTCOMES if pod.uid in waits else NO_START
+            for pod in snapshot.held
+            if pod.uid not in ranges
+        }
+
+    async def _drain(self, snapshot: Snapshot) -> Mapping[Uid, float]:
+        if not snapshot.held:
+            return {}
+        if len(snapshot.held) > MOST_PODS:
+            raise ForecastFailed(
+                f"{len(snapshot.held)} pods wait; more than {MOST_PODS} are too many to look ahead."
+            )
+        self._rounds += 1
+        return await self._worker.call(drain, snapshot, self.runs, self._rounds)
+
+    async def _learn(self) -> dict[Uid, Millis]:
+        """Learn from usage records that ended; return the earliest begin for each pod."""
+        begun: dict[Uid, Millis] = {}
+        try:
+            if self._learned is None:
+                snapshot = self._snapshot()
+                if snapshot is None:
+                    return begun
+                self._learned = Millis(max(0, snapshot.at - LEARNED))
+            async for run in self._reader.ran(Millis(self._learned - 1)):
+                self._take(run, begun)
+        except StoreError as error:
+            log.warning("could not read the runs", extra={"why": str(error)})
+        return begun
+
+    def _take(self, run: UsageRecord, begun: dict[Uid, Millis]) -> None:
+        if run.end is None or run.id in self._latest:
+            return
+        if self._learned is None or run.end > self._learned:
+            self._learned = run.end
+            self._latest.clear()
+        self._latest.add(run.id)
+        begun[run.uid] = min(run.begin, begun.get(run.uid, run.begin))
+        if not run.assumed:
+            kind = RunTimeClass(run.tenant, run.user, size_of(run.amounts, self._managed))
+            self._foretelling.ended(Lasted(kind, Millis(run.end - run.begin)))
+
+    def _compare(self, snapshot: Snapshot, begun: Mapping[Uid, Millis]) -> None:
+        """Record the outcomes of the pods that waited in the last round."""
+        now = {pod.uid: name_of(pod) for pod in snapshot.held}
+        left = {uid: name for uid, name in self._waiting.items() if uid not in now}
+        if left:
+            starts = {pod.uid: pod.started or snapshot.at for pod in snapshot.running}
+            starts.update(begun)
+            for uid, name in left.items():
+                if uid in starts:
+                    self._foretelling.started(name, starts[uid])
+            self._foretelling.gone({name for uid, name in left.items() if uid not in starts})
+        self._waiting = now

@@ -1,0 +1,122 @@
+"""Runs a snapshot of the engine forward in virtual time, and takes medians of several runs."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from statistics import median_low
+from typing import Protocol
+
+from app.core import events as ev
+from app.core.explain.snapshot import Snapshot
+from app.core.fairshare.tenants import TenantDirectory
+from app.core.model import Millis, Pod, Tenant, Uid
+from app.sim.cluster.virtual_cluster import VirtualCluster
+from app.sim.forecast.run_times import RunTimes, SampledRunTimes
+
+SAMPLES = 3
+HORIZON = Millis(96 * 3_600_000)
+LATER = 2 * HORIZON
+
+
+def drain(snapshot: Snapshot, runs: RunTimes, seed: int) -> Mapping[Uid, float]:
+    """Return the remaining waits of held pods in seconds, the median of `SAMPLES` runs.
+
+    Pods that do not start within `HORIZON` in most runs are left out.
+    """
+    tenancy = TenantDirectory()
+    for tenant in snapshot.tenants:
+        tenancy.add_tenant(tenant)
+    until = Millis(snapshot.at + HORIZON)
+    found: list[Mapping[Uid, Millis]] = []
+    for number in range(SAMPLES):
+        lasting = SampledRunTimes(snapshot, runs, tenancy, seed * SAMPLES + number)
+        found.append(foresee(snapshot, lasting, until).starts)
+        gc.collect()  # a World has reference cycles: several at once would waste memory
+    waits: dict[Uid, float] = {}
+    for pod in snapshot.held:
+        start = median_low([starts.get(pod.uid, snapshot.at + LATER) for starts in found])
+        if start <= until:
+            waits[pod.uid] = (start - snapshot.at) / 1000
+    return waits
+
+
+class Lasting(Protocol):
+    """Source of run times."""
+
+    def left(self, pod: Pod, ran: Millis) -> Millis | None:
+        """Return how much longer a pod runs that has run for `ran`; None means forever."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """A pod that arrives later, at its `since`. It runs for `lasts`; None means forever."""
+
+    pod: Pod
+    lasts: Millis | None
+
+
+@dataclass(frozen=True, slots=True)
+class Foresight:
+    """Start of each held pod. A pod that does not start before `until` is left out."""
+
+    starts: Mapping[Uid, Millis]
+    until: Millis
+
+
+def stage(
+    snapshot: Snapshot,
+    lasting: Lasting,
+    arrivals: Iterable[Arrival] = (),
+    tenants: Iterable[Tenant] | None = None,
+    *,
+    evicts: bool = True,
+) -> VirtualCluster:
+    """Return a World in the state of the snapshot, before the first release.
+
+    `tenants` replaces the tenants of the snapshot.
+    """
+    world = VirtualCluster(
+        snapshot.managed,
+        snapshot.nodes,
+        snapshot.tenants if tenants is None else tenants,
+        snapshot.pools,
+        snapshot.policy,
+        start=snapshot.at,
+        epoch=snapshot.epoch + 1,
+        evicts=evicts,
+        witnesses=0,
+        turns=snapshot.turns,
+        sample=snapshot.sample,
+    )
+    world.hear(*(ev.UnmanagedPodObserved(snapshot.at, each) for each in snapshot.bystanders))
+    for pod in snapshot.running:
+        ran = Millis(snapshot.at - (pod.started or snapshot.at))
+        left = Millis(0) if pod.terminating else lasting.left(pod, ran)
+        world.adopt(pod, None if left is None else Millis(snapshot.at + left))
+    for pod in snapshot.held:
+        world.submit(pod, snapshot.at, lasting.left(pod, Millis(0)))
+    for arrival in arrivals:
+        world.submit(arrival.pod, arrival.pod.since, arrival.lasts)
+    return world
+
+
+def foresee(
+    snapshot: Snapshot,
+    lasting: Lasting,
+    until: Millis,
+    arrivals: Iterable[Arrival] = (),
+) -> Foresight:
+    """Run a snapshot forward until every held pod has started, or until `until`."""
+    world = stage(snapshot, lasting, arrivals)
+    waiting = {pod.uid for pod in snapshot.held}
+    starts: dict[Uid, Millis] = {}
+    seen = 0
+    while len(starts) < len(waiting) and world.next_due is not None and world.next_due <= until:
+        world.advance_to(world.next_due)
+        for started in world.started[seen:]:
+            if started.pod.uid in waiting:
+                starts[started.pod.uid] = started.at
+        seen = len(world.started)
+    return Foresight(starts, until)

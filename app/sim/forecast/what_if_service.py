@@ -1,0 +1,93 @@
+"""What-if service: simulates the backlog with and without changes, in two worker processes.
+
+Callers, pods and seconds are limited.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+from app.core.errors import ForecastBusy, ForecastFailed
+from app.core.explain.snapshot import Snapshot
+from app.ports.forecasts import Comparison, WeightChanges
+from app.sim.forecast.run_times import RunTimes
+from app.sim.forecast.what_if import assumed, changed, fare
+from app.sim.forecast.worker import Worker
+
+MOST_WAITING = 2
+"""Callers that may wait while another one is served."""
+
+MOST_PODS = 30_000
+"""Largest backlog that is simulated. A larger one is refused, not cut."""
+
+SECONDS = 20.0
+RETRY_AFTER = 5.0
+
+
+class WhatIfs:
+    """Implements `Simulations` on snapshots of the cluster and learned run times."""
+
+    def __init__(
+        self,
+        snapshot: Callable[[], Snapshot],
+        runs: Callable[[], RunTimes],
+        seconds: float = SECONDS,
+    ) -> None:
+        self._snapshot = snapshot
+        self._runs = runs
+        self._workers = (Worker(seconds), Worker(seconds))
+        self._turn = asyncio.Lock()
+        self._callers = 0
+
+    @property
+    def pids(self) -> list[int]:
+        """Process ids of the running workers."""
+        return [worker.pid for worker in self._workers if worker.pid is not None]
+
+    async def compare(self, changes: WeightChanges, hours: float) -> Comparison:
+        """Simulate with and without the changes.
+
+        Raises InvalidInput, ForecastBusy, ForecastFailed.
+        """
+        if self._callers > MOST_WAITING:
+            raise ForecastBusy("Several simulations wait already; try again soon.", RETRY_AFTER)
+        self._callers += 1
+        try:
+            async with self._turn:
+                return await self._compare(changes, hours)
+        finally:
+            self._callers -= 1
+
+    async def close(self) -> None:
+        """Kill the worker processes."""
+        for worker in self._workers:
+            await worker.close()
+
+    async def _compare(self, changes: WeightChanges, hours: float) -> Comparison:
+        began = time.monotonic()
+        # A copy: a thread pickles it while learning may change the original.
+        snapshot, runs = self._snapshot(), self._runs().copy()
+        then = changed(snapshot, changes)
+        pods = len(snapshot.held)
+        if pods > MOST_PODS:
+            raise ForecastFailed(
+                f"{pods} pods wait, and a simulation takes {MOST_PODS} at most; it leaves none out."
+            )
+        workers = self._workers
+        try:
+            async with asyncio.TaskGroup() as group:
+                first = group.create_task(
+                    workers[0].call(fare, snapshot, runs, snapshot.tenants, hours)
+                )
+                second = group.create_task(workers[1].call(fare, snapshot, runs, then, hours))
+        except ExceptionGroup as failed:
+            raise failed.exceptions[0] from failed
+        before, after = first.result(), second.result()
+        return Comparison(
+            pods=pods,
+            seconds=time.monotonic() - began,
+            assumed=assumed(runs),
+            tenants={name: (before[name], after[name]) for name in before if name in after},
+        )

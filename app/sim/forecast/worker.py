@@ -1,0 +1,108 @@
+"""Parent side of a worker process for slow functions. The process can be stopped at any time."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sys
+from asyncio.subprocess import PIPE, Process
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar
+
+import app
+from app.core.errors import ForecastFailed
+from app.sim.forecast.worker_main import DONE
+from app.sim.forecast.worker_protocol import HEAD, length, packed, unpacked
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+GIB = 1024**3
+NEEDED = ("PATH", "LD_LIBRARY_PATH", "LANG", "PYTHONPATH")
+ROOM = "app.sim.forecast.worker_main"
+
+
+class Worker:
+    """Calls functions in a worker process, one at a time. The first call starts the process.
+
+    The process is ended if a call takes more than `seconds` or needs more than `memory` bytes.
+    The next call starts a new process.
+    """
+
+    def __init__(self, seconds: float, memory: int = 3 * GIB // 4, nice: int = 0) -> None:
+        self._nice = nice
+        self._seconds = seconds
+        self._memory = memory
+        self._process: Process | None = None
+        self._turn = asyncio.Lock()
+
+    @property
+    def pid(self) -> int | None:
+        """Process id; None if no process runs."""
+        return self._process.pid if self._process else None
+
+    async def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Return the result of a module-level function. Raises ForecastFailed."""
+        assert not kwargs, "only what stands in order is sent"
+        async with self._turn:
+            try:
+                async with asyncio.timeout(self._seconds):
+                    body = await asyncio.to_thread(packed, (function, args))
+                    verdict, answer = await self._ask(body)
+            except TimeoutError:
+                await self.close()
+                raise ForecastFailed(
+                    f"Looking ahead took more than {self._seconds:g} s and was stopped; ask for "
+                    "fewer hours, or later."
+                ) from None
+            except (EOFError, OSError) as error:
+                await self.close()
+                raise ForecastFailed(
+                    "The process that looks ahead ended in the middle of it; try again."
+                ) from error
+            except BaseException:
+                await self.close()  # a partial answer may be in the pipe
+                raise
+            if verdict != DONE:
+                await self.close()
+                raise ForecastFailed(f"Looking ahead failed: {answer}.")
+            result: T = answer
+            return result
+
+    async def close(self) -> None:
+        """Kill the process if it runs."""
+        process, self._process = self._process, None
+        if process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            await process.communicate()  # reads its pipes to the end, which closes them
+
+    async def _ask(self, body: bytes) -> tuple[str, Any]:
+        process = self._process
+        if process is None or process.returncode is not None:
+            process = self._process = await self._start()
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(body)
+        await process.stdin.drain()
+        head = await process.stdout.readexactly(HEAD.size)
+        answer: tuple[str, Any] = unpacked(await process.stdout.readexactly(length(head)))
+        return answer
+
+    async def _start(self) -> Process:
+        # Pass only the variables that the start needs. Others may be secrets.
+        known = {name: os.environ[name] for name in NEEDED if name in os.environ}
+        paths = [str(Path(app.__file__).parents[1]), known.get("PYTHONPATH", "")]
+        limits = (str(self._memory), str(int(self._seconds)), str(self._nice))
+        return await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            ROOM,
+            *limits,
+            stdin=PIPE,
+            stdout=PIPE,
+            env={**known, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
+            start_new_session=True,  # signals to our group must not reach it: `close` ends it
+        )

@@ -1,0 +1,29 @@
+"""Protocol between a worker process and its parent: pickled values, each after its length.
+
+Unpickling is safe, because only a process and its own child exchange frames.
+"""
+
+from __future__ import annotations
+
+import pickle
+import struct
+from typing import Any
+
+HEAD = struct.Struct(">Q")
+
+
+def packed(value: object) -> bytes:
+    """Return a value as a frame."""
+    body = pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+    return HEAD.pack(len(body)) + body
+
+
+def length(head: bytes) -> int:
+    """Return the number of bytes that follow a head."""
+    found: int = HEAD.unpack(head)[0]
+    return found
+
+
+def unpacked(body: bytes) -> Any:
+    """Return the value in the body of a frame."""
+    return pickle.loads(body)  # noqa: S301 - our own child or parent wrote it

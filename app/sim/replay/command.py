@@ -1,0 +1,180 @@
+"""`fairgate replay`: plays the log of a real cluster under a policy, and prints the figures.
+
+`VirtualCluster` with the engine, or a baseline, decides the order and advances time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from app.core.errors import InvalidInput
+from app.core.model import Millis, Tenant, TenantName
+from app.sim.metrics.window import measure
+from app.sim.replay import packing, replay_flags, replay_report
+from app.sim.replay.machines import Fleet, one_pool, read_fleet
+from app.sim.replay.runner import ReplayInput, play
+from app.sim.replay.trace_files import DEVICE, TraceLog, read_log, read_tenants, shifted, tenants_of
+from app.sim.report import plot
+from app.sim.scenario import value_parsers
+
+POLICIES = ("fair", "fifo", "backfill")
+OUTPUTS = ("text", "json")
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayOptions:
+    """The command line. Either `gpus` or `nodes` is set. Times are not parsed yet.
+
+    `settings` are the `field=value` pairs of `--set`. `start` and `span` are the window, in
+    seconds of the log or as durations. `jitter` is a duration.
+    """
+
+    trace: Path
+    gpus: int | None = None
+    nodes: Path | None = None
+    flat: bool = False
+    tenant: str | None = None
+    tenants: Path | None = None
+    settings: tuple[str, ...] = ()
+    start: str | None = None
+    span: str | None = None
+    jitter: str | None = None
+    seed: int = 0
+    policy: str = "fair"
+    large_gang: int = 16
+    output: str = "text"
+    pack: bool = False
+    any_model: bool = False
+    seeds: int = 10
+    plot: Path | None = None
+
+
+def run(options: ReplayOptions) -> None:
+    """Replay a log and print the result. Raises InvalidInput."""
+    _check(options)
+    if options.pack:
+        packing.run(_pack_order(options), output=options.output)
+        return
+    stage = prepare(options)
+    if options.plot is not None:
+        plot.check(options.plot, stage.start, stage.end)
+    played = play(stage, options.policy)
+    measures = measure(
+        played.timeline,
+        stage.capacity,
+        stage.start,
+        stage.end,
+        weights=stage.weights,
+        device=DEVICE,
+        large_gang=options.large_gang,
+        unit=stage.log.scale,
+    )
+    window = (stage.start, stage.end)
+    if options.plot is not None:
+        title = f"{options.trace.name}, {stage.fleet.gpus} GPUs, {options.policy}"
+        plot.plot(
+            played.timeline,
+            stage.capacity,
+            DEVICE,
+            *window,
+            options.plot,
+            title,
+            unit=stage.log.scale,
+        )
+    if options.output == "json":
+        print(replay_report.as_json(measures, played, window))
+    else:
+        replay_report.show(measures, played, window, options.large_gang, options.policy)
+
+
+def prepare(options: ReplayOptions) -> ReplayInput:
+    """Read the files that the options name. Raises InvalidInput."""
+    fleet = _fleet(options)
+    policy = replay_flags.policy_with(options.settings)
+    models = None if options.any_model else fleet.models
+    log = read_log(options.trace, flat=options.flat, tenant=options.tenant, models=models)
+    if options.jitter is not None:
+        by = replay_flags.option("--jitter", options.jitter, value_parsers.duration)
+        log = TraceLog(shifted(log.works, by, options.seed), log.scale)
+    tenants: Mapping[TenantName, Tenant] = tenants_of(log.works)
+    if options.tenants is not None:
+        pools = [pool.name for pool in fleet.pools]
+        tenants = read_tenants(options.tenants, tenants, pools, log.scale)
+    start, end = _window(options, log)
+    return ReplayInput(fleet, log, tenants, policy, start, end)
+
+
+def _check(options: ReplayOptions) -> None:
+    """Raise InvalidInput if options are invalid or contradict each other."""
+    if options.policy not in POLICIES:
+        raise InvalidInput(
+            f"--policy {options.policy} is none of them; write {', '.join(POLICIES)}."
+        )
+    if options.output not in OUTPUTS:
+        raise InvalidInput(f"--output {options.output} is neither text nor json; write one.")
+    if (options.gpus is None) == (options.nodes is None):
+        raise InvalidInput("Say how large the cluster is: either --gpus N or --nodes FILE.csv.")
+    if options.any_model and options.nodes is None:
+        raise InvalidInput(
+            "--any-model is about the models of nodes, and --gpus N has none; leave it out."
+        )
+    if options.policy != "fair" and options.nodes is not None:
+        raise InvalidInput(
+            f"--policy {options.policy} knows no nodes; write --gpus N in place of --nodes."
+        )
+    if options.policy != "fair" and (options.settings or options.tenants):
+        raise InvalidInput(
+            f"--policy {options.policy} heeds neither --set nor --tenants; leave them out."
+        )
+    if options.large_gang < 1:
+        raise InvalidInput(f"--large-gang {options.large_gang} does not do; write 1 or more.")
+
+
+def _pack_order(options: ReplayOptions) -> packing.PackingOrder:
+    if options.nodes is None:
+        raise InvalidInput("--pack needs real nodes; write --nodes FILE.csv in place of --gpus.")
+    if options.policy != "fair":
+        raise InvalidInput("--pack drives the engine; leave --policy out.")
+    unheeded = {
+        "--flat": options.flat,
+        "--tenants": options.tenants,
+        "--from": options.start,
+        "--for": options.span,
+        "--jitter": options.jitter,
+        "--plot": options.plot,
+    }
+    for flag, given in unheeded.items():
+        if given:
+            raise InvalidInput(f"--pack does not heed {flag}; leave it out.")
+    if not 1 <= options.seeds <= packing.MOST_SEEDS:
+        raise InvalidInput(f"--seeds {options.seeds} does not do; write 1 to {packing.MOST_SEEDS}.")
+    fleet = read_fleet(options.nodes)
+    models = None if options.any_model else fleet.models
+    log = read_log(options.trace, tenant=options.tenant, models=models)
+    policy = replay_flags.policy_with(options.settings)
+    return packing.PackingOrder(fleet, log, policy, options.seeds, any_model=options.any_model)
+
+
+def _fleet(options: ReplayOptions) -> Fleet:
+    if options.nodes is not None:
+        return read_fleet(options.nodes)
+    return one_pool(options.gpus or 0)
+
+
+def _window(options: ReplayOptions, log: TraceLog) -> tuple[Millis, Millis]:
+    first, last = log.works[0].at, log.works[-1].at
+    start = first
+    if options.start is not None:
+        start = replay_flags.option("--from", options.start, replay_flags.seconds)
+    if options.span is not None:
+        return start, Millis(
+            start + replay_flags.option("--for", options.span, replay_flags.seconds)
+        )
+    if start > last:
+        raise InvalidInput(
+            f"--from {options.start} is after the last job, at {last / 1000:.0f}; "
+            "choose an earlier one, or say --for how long."
+        )
+    return start, last

@@ -1,0 +1,77 @@
+"""`fairgate simulate`: reads a scenario, plays it in virtual time and prints the result."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from app.core.model import Millis
+from app.core.quantities import CPU
+from app.sim.cluster.virtual_cluster import ProgressCallback, VirtualCluster
+from app.sim.report import plot
+from app.sim.report.json_report import to_json
+from app.sim.report.progress import progress
+from app.sim.report.text_report import print_outcome
+from app.sim.scenario.guarantee_check import overpromised
+from app.sim.scenario.loader import Scenario, load
+from app.sim.scenario.result import ScenarioResult, sum_up
+
+
+@dataclass(frozen=True, slots=True)
+class SimulateOptions:
+    """The command line. `path` may be `-`, `output` is `json` or `text`."""
+
+    path: str
+    output: str = "text"
+    plot: Path | None = None
+
+
+def run(options: SimulateOptions) -> None:
+    """Simulate and print. Raises InvalidInput if the scenario is invalid."""
+    scenario = load(options.path)
+    if options.plot is not None:
+        plot.check(options.plot, Millis(0), scenario.until)
+    for doubt in overpromised(scenario):
+        print(f"fairgate: {doubt}", file=sys.stderr)
+    with progress("simulating", Millis(0), scenario.until) as tell:
+        outcome = simulate(scenario, tell)
+    if options.output == "json":
+        print(json.dumps(to_json(outcome), indent=1))
+    else:
+        print_outcome(outcome, Console(highlight=False, markup=False, emoji=False))
+    if options.plot is not None:
+        _draw(outcome, options.plot)
+
+
+def simulate(scenario: Scenario, tell: ProgressCallback | None = None) -> ScenarioResult:
+    """Play a scenario to its end."""
+    world = VirtualCluster(
+        scenario.managed,
+        scenario.cluster.nodes,
+        scenario.tenants,
+        scenario.cluster.pools,
+        scenario.policy,
+    )
+    for work in scenario.works:
+        world.add(work)
+    world.advance_to(scenario.until, tell)
+    return sum_up(scenario, world)
+
+
+def _draw(outcome: ScenarioResult, path: Path) -> None:
+    scenario = outcome.scenario
+    device = scenario.device or next(iter(scenario.counted))
+    plot.plot(
+        outcome.timeline,
+        scenario.capacity,
+        device,
+        Millis(0),
+        scenario.until,
+        path,
+        scenario.name,
+        unit=1000 if device == CPU else 1,
+    )

@@ -1,0 +1,102 @@
+"""Audit reports of other processes, stored in Redis until the leader has recorded them.
+
+The step that seals an entry removes its report, so each report is recorded once. Any client of
+Redis can write here, so only reports in the valid format are read.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from itertools import chain
+
+from app.core.audit.codec import plain
+from app.core.audit_entry import REPORTED, AuditRecord, EntryType
+from app.core.model import Millis
+from app.ports.audit import Report
+from app.store.connection import Server
+from app.store.lua_scripts import Scripts
+
+MOST = 10_000
+"""Maximum number of waiting reports. Later ones are dropped and counted."""
+
+SPARE = 1_000
+"""Additional capacity for reports other than refusals: many refusals must not displace them."""
+
+LONGEST = 16 * 1024
+"""Maximum size of a report in bytes."""
+LONGEST_FACT = 1024
+LONGEST_NAME = 64
+MOST_FACTS = 16
+
+log = logging.getLogger("fairgate.audit")
+
+
+class RedisReports:
+    """`ports.audit.Reports` on Redis."""
+
+    def __init__(self, server: Server, cluster: str, *, most: int = MOST) -> None:
+        self._scripts = Scripts(server, cluster)
+        self._most = {deed: most + SPARE * (deed is not EntryType.REFUSED) for deed in REPORTED}
+
+    async def push(self, reports: Sequence[Report]) -> Mapping[EntryType, int]:
+        """Store each report once. Return how many of each type did not fit."""
+        dropped = {}
+        for deed, most in self._most.items():
+            some = [each for each in reports if each.record.deed is deed]
+            flat = chain.from_iterable((each.id, _text(each.record)) for each in some)
+            count = (
+                int((await self._scripts.run_script("report_push", most, *flat))[0]) if some else 0
+            )
+            if count:
+                dropped[deed] = count
+        return dropped
+
+    async def waiting(self, limit: int) -> Sequence[Report]:
+        """Return some unrecorded reports, by id. Invalid reports are removed."""
+        flat = await self._scripts.run_script("report_list", limit)
+        found, odd = [], []
+        for name, text in zip(flat[::2], flat[1::2], strict=True):
+            report = _report(name, text)
+            if report is None:
+                odd.append(name)
+            else:
+                found.append(report)
+        if odd:
+            await self._scripts.run_script("report_drop", *odd)
+            facts = {"dropped": len(odd)}
+            log.error("Redis held reports that Fairgate cannot have written: dropped", extra=facts)
+        return sorted(found, key=lambda each: each.id)
+
+
+def _text(record: AuditRecord) -> str:
+    fields = {"at": record.at, "deed": record.deed.value, "facts": plain(record.facts)}
+    return json.dumps(fields, separators=(",", ":"))
+
+
+def _report(name: bytes, text: bytes) -> Report | None:
+    """Return the parsed report, or None if it is invalid."""
+    if len(name) > LONGEST_NAME or len(text) > LONGEST:
+        return None
+    try:
+        fields = json.loads(text)
+        at, deed, facts = fields["at"], EntryType(fields["deed"]), fields["facts"]
+        report = Report(name.decode(), AuditRecord(Millis(at), deed, facts))
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return None
+    return report if deed in REPORTED and _is_whole(at) and _is_flat(facts) else None
+
+
+def _is_flat(facts: object) -> bool:
+    if not isinstance(facts, dict) or len(facts) > MOST_FACTS:
+        return False
+    short = all(len(each) <= LONGEST_NAME for each in facts)
+    return short and all(
+        _is_whole(each) or (isinstance(each, str) and len(each) <= LONGEST_FACT)
+        for each in facts.values()
+    )
+
+
+def _is_whole(value: object) -> bool:
+    return type(value) is int and 0 <= value < 2**53

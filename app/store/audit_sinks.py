@@ -1,0 +1,215 @@
+"""Sinks for copies of the audit chain's lines: standard output, and a folder of append-only files.
+
+A failing sink is logged once and retried every second. Lines wait meanwhile, up to a limit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+from collections import deque
+from dataclasses import dataclass
+from itertools import islice, takewhile
+from pathlib import Path
+from typing import Protocol
+
+from app.core.audit.codec import missed_line, read
+from app.core.audit_entry import Entry
+from app.core.errors import InvalidInput
+
+MOST = 50_000
+"""Maximum number of lines that wait for a sink."""
+
+AT_ONCE = 256
+RETRY_SECONDS = 1.0
+READ_SECONDS = 5.0
+TAIL = 256 * 1024
+"""Number of bytes at the end of a file in which the last entry is searched."""
+
+FILE_BYTES = 64 * 2**20
+
+log = logging.getLogger("fairgate.audit")
+
+
+@dataclass(frozen=True, slots=True)
+class AuditLine:
+    """A line with its entry number and epoch."""
+
+    text: str
+    number: int
+    epoch: int
+
+
+class Sink(Protocol):
+    """Destination of lines."""
+
+    def write(self, waiting: deque[AuditLine]) -> None:
+        """Write up to AT_ONCE lines and remove each written line from `waiting`. Raises OSError."""
+
+    def last(self) -> int | None:
+        """Return the last entry's number, 0 without entries, None if unknown. Raises OSError."""
+
+
+class Backlog:
+    """`ports.audit.AuditSink`: lines that wait for one sink."""
+
+    def __init__(self, name: str, sink: Sink) -> None:
+        self._name = name
+        self._sink = sink
+        self._waiting: deque[AuditLine] = deque()
+        self._missed: list[AuditLine] = []
+        self._count = 0
+        self._newest = 0
+        self._wake = asyncio.Event()
+        self._empty = asyncio.Event()
+        self._empty.set()
+        self._failing = False
+
+    def write_line(self, line: str, number: int, epoch: int) -> None:
+        """Queue a line. Lines beyond the limit are dropped; a later line reports their numbers."""
+        new = AuditLine(line, number, epoch)
+        self._newest = number
+        if len(self._waiting) >= MOST:
+            if not self._count:
+                log.error("lines of the audit chain are left out", extra={"sink": self._name})
+            self._missed = [*self._missed[:1], new]
+            self._count += 1
+            return
+        self._name_missed()
+        self._waiting.append(new)
+        self._empty.clear()
+        self._wake.set()
+
+    async def copied(self) -> int | None:
+        """Return the number of the last written or queued entry, 0 if missing or unreadable."""
+        try:
+            async with asyncio.timeout(READ_SECONDS):
+                last = await asyncio.to_thread(self._sink.last)
+        except OSError:  # TimeoutError is a subclass
+            last = 0
+        return None if last is None else max(last, self._newest)
+
+    async def flush(self, seconds: float) -> None:
+        """Wait until no line waits, at most `seconds` seconds."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._empty.wait()
+
+    async def write_lines(self) -> None:
+        """Write until cancelled."""
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            while self._waiting:
+                try:
+                    await asyncio.to_thread(self._sink.write, self._waiting)
+                    self._tell(None)
+                except OSError as error:
+                    self._tell(error)
+                    await asyncio.sleep(RETRY_SECONDS)
+                self._name_missed()
+            self._empty.set()
+
+    def _name_missed(self) -> None:
+        if self._count and len(self._waiting) < MOST:
+            first, last = self._missed[0], self._missed[-1]
+            text = missed_line(self._count, first.number, last.number)
+            self._waiting.append(AuditLine(text, first.number, last.epoch))
+            self._missed, self._count = [], 0
+
+    def _tell(self, error: OSError | None) -> None:
+        if error is not None and not self._failing:
+            facts = {"sink": self._name, "why": str(error)}
+            log.error("the audit chain cannot be copied; it is tried again", extra=facts)
+        elif error is None and self._failing:
+            log.info("the audit chain is copied again", extra={"sink": self._name})
+        self._failing = error is not None
+
+
+class Descriptor:
+    """An open file for lines. The rest of a partly written line is written first."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._rest = b""
+
+    def write(self, waiting: deque[AuditLine]) -> None:
+        """Write up to AT_ONCE lines and remove each written line from `waiting`. Raises OSError."""
+        for _ in range(min(AT_ONCE, len(waiting))):
+            self._begin(waiting[0])
+            while self._rest:
+                self._rest = self._rest[os.write(self._descriptor, self._rest) :]
+            waiting.popleft()
+
+    def last(self) -> None:
+        """Return None: the fate of written lines is unknown."""
+
+    def _begin(self, line: AuditLine) -> None:
+        if not self._rest:
+            self._rest = line.text.encode() + b"\n"
+
+
+class AuditFolder:
+    """Files in one folder, ordered by name. A new one starts per term and after FILE_BYTES."""
+
+    def __init__(self, folder: Path, most: int = FILE_BYTES) -> None:
+        self._folder = folder
+        self._most = most
+        self._descriptor: int | None = None
+        self._file = Descriptor(-1)
+        self._epoch = -1
+
+    def write(self, waiting: deque[AuditLine]) -> None:
+        """Write up to AT_ONCE lines of one term, and wait until they are on disk."""
+        first = waiting[0]
+        if first.epoch != self._epoch or self._descriptor is None or self._is_full():
+            self._open(first)
+        assert self._descriptor is not None
+        some = list(islice(waiting, AT_ONCE))  # a copy, because the event loop appends meanwhile
+        turn = deque(takewhile(lambda line: line.epoch == first.epoch, some))
+        before = len(turn)
+        try:
+            self._file.write(turn)
+        finally:
+            for _ in range(before - len(turn)):
+                waiting.popleft()
+        os.fsync(self._descriptor)
+
+    def last(self) -> int:
+        """Return the last entry of the newest file with one, 0 without any. Raises OSError."""
+        for path in sorted(self._folder.glob("audit-*.ndjson"), reverse=True):
+            for text in reversed(_tail(path)):
+                with contextlib.suppress(InvalidInput):
+                    if isinstance(found := read(text), Entry):
+                        return found.number
+        return 0
+
+    def _is_full(self) -> bool:
+        assert self._descriptor is not None
+        return os.fstat(self._descriptor).st_size >= self._most
+
+    def _open(self, line: AuditLine) -> None:
+        path = self._folder / f"audit-{line.epoch:010}-{line.number:016}.ndjson"
+        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+        self._descriptor, self._epoch = descriptor, line.epoch
+        self._file = Descriptor(descriptor)
+        folder = os.open(self._folder, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
+def _tail(path: Path) -> list[str]:
+    with path.open("rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL))
+        return file.read().decode(errors="replace").splitlines()
+
+
+def output() -> Sink:
+    """Return the sink for standard output."""
+    return Descriptor(1)

@@ -1,0 +1,147 @@
+"""Authentication and authorization of REST callers.
+
+A bearer token or the API server's front proxy identifies the caller. RBAC decides about rights.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from hashlib import sha256
+from typing import Annotated
+
+from fastapi import Depends, Request
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+
+from app.ports.auth import Authorizer, Identity
+from app.web.api.problems import Refused
+from app.web.server.rate_limit import RateLimit
+
+CALLER = "fairgate.caller"
+"""Key of the request state that has the caller of the aggregated API. Clients cannot set it."""
+
+MOST_GOOD = 10_000
+
+_bearer = HTTPBearer(
+    auto_error=False, description="A token of audience `fairgate`, as `kubectl create token` makes."
+)
+Bearer = Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]
+
+
+class Access:
+    """Authenticates callers and checks their rights."""
+
+    def __init__(
+        self,
+        authority: Authorizer,
+        callers: RateLimit | None = None,
+        strangers: RateLimit | None = None,
+    ) -> None:
+        """`callers`: rate limit of each caller. `strangers`: rate limit of bad tokens per address.
+
+        None: no limit.
+        """
+        self._authority = authority
+        self._callers = callers
+        self._strangers = strangers
+        self._good: OrderedDict[bytes, None] = OrderedDict()
+        """Hashes of tokens that were valid at their last use, least recently used first."""
+
+    async def caller(self, request: Request, bearer: Bearer) -> Identity:
+        """Return the caller. Raises Refused (401, 429). Meant as a FastAPI dependency."""
+        known: Identity | None = request.scope.get("state", {}).get(CALLER)
+        identity = known or await self._by_token(request, bearer)
+        if self._callers is not None:
+            _heed(self._callers.count_request(identity.name), f"{identity.name} asks too often")
+        return identity
+
+    async def _by_token(
+        self, request: Request, bearer: HTTPAuthorizationCredentials | None
+    ) -> Identity:
+        if bearer is None:
+            raise Refused(401, "Send a token: Authorization: Bearer TOKEN, of audience fairgate.")
+        address = _address(request)
+        # Each unknown token costs the API server a review. Tokens that were valid before do not
+        # count against the address, because behind a proxy all callers share one address.
+        token = _hash(bearer)
+        counted = self._strangers is not None and token not in self._good
+        if self._strangers is not None and counted:  # before the review: requests may be parallel
+            _heed(
+                self._strangers.count_request(address), f"Too many bad tokens came from {address}"
+            )
+        identity = await self._authority.authenticate(bearer.credentials)
+        if self._strangers is not None and counted != (identity is None):
+            (self._strangers.give_back if counted else self._strangers.count_request)(address)
+        self._remember(token, good=identity is not None)
+        if identity is None:
+            raise Refused(
+                401,
+                "This token is not valid, or not for Fairgate; make one with "
+                "kubectl create token NAME --audience fairgate.",
+            )
+        return identity
+
+    def _remember(self, token: bytes, *, good: bool) -> None:
+        self._good.pop(token, None)
+        if good:
+            self._good[token] = None
+            if len(self._good) > MOST_GOOD:
+                self._good.popitem(last=False)
+
+    async def may(
+        self, identity: Identity, verb: str, resource: str, subresource: str = "", name: str = ""
+    ) -> bool:
+        """Return whether RBAC grants this in group `fairgate.io`; no `name`: on all objects."""
+        return await self._authority.allows(identity, verb, resource, subresource, name)
+
+    async def need(
+        self, identity: Identity, verb: str, resource: str, subresource: str = "", name: str = ""
+    ) -> None:
+        """Raise Refused (403), which names the missing right, unless RBAC grants it."""
+        if await self.may(identity, verb, resource, subresource, name):
+            return
+        what = f"{resource}/{subresource}" if subresource else resource
+        of = f" {name}" if name else ""
+        raise Refused(403, f"{identity.name} may not {verb} {what}.fairgate.io{of}; ask for it.")
+
+    async def need_path(self, request: Request, bearer: Bearer, path: str) -> None:
+        """Raise Refused (401, 403, 429) unless RBAC lets the caller `get` a path.
+
+        A refusal counts as a bad token, because it costs the API server a review.
+        """
+        identity = await self.caller(request, bearer)
+        if not await self._authority.reaches(identity, "get", path):
+            if bearer is not None and self._strangers is not None:
+                self._good.pop(_hash(bearer), None)
+                self._strangers.count_request(_address(request))
+            raise Refused(
+                403,
+                f"{identity.name} may not get {path}; bind ClusterRole fairgate-metrics-reader.",
+            )
+
+    async def need_pod(self, identity: Identity, namespace: str, name: str) -> None:
+        """Raise Refused (403) unless RBAC lets the caller `get` pods of this name."""
+        if await self._authority.allows(
+            identity, "get", "pods", name=name, group="", namespace=namespace
+        ):
+            return
+        raise Refused(
+            403,
+            f"{identity.name} may not get pods {name} in namespace {namespace}; why a pod waits "
+            "is told to whoever may get it.",
+        )
+
+
+def _address(request: Request) -> str:
+    return request.client.host if request.client else ""
+
+
+def _hash(bearer: HTTPAuthorizationCredentials) -> bytes:
+    return sha256(bearer.credentials.encode("utf-8", "surrogatepass")).digest()
+
+
+def _heed(wait: float, why: str) -> None:
+    """Raise Refused (429) if `wait`, in seconds, is not 0."""
+    if wait:
+        seconds = math.ceil(wait)
+        raise Refused(429, f"{why}; try again in {seconds} s.", {"Retry-After": str(seconds)})

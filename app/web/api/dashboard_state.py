@@ -1,0 +1,197 @@
+"""State of the cluster for the dashboard, limited to the caller's rights."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from app.core.explain.entitlements import Entitlement
+from app.core.explain.views import ClusterView, LeaderStateMessage, UserView
+from app.core.model import Millis, PoolName, TenantName
+from app.ports.auth import Identity
+from app.web.api.auth import Access
+from app.web.api.formatting import moment
+from app.web.api.pools import pool_whole
+from app.web.api.route_context import RouteContext
+from app.web.api.schemas import (
+    DashboardState,
+    Hello,
+    LeftOut,
+    OwedShown,
+    PartShown,
+    PoolWhole,
+    QueueSum,
+    TenantShown,
+)
+from app.web.api.tenants import tenant_shown, user_shown
+from app.web.api.wait_reason_cache import Sums, WaitReasonCache
+from app.web.metrics import jain
+
+MOST_ASKED = 500
+"""Most tenants to check one by one, if the caller lacks the right on all queues.
+
+Grant the right on all queues to callers with rights on more tenants.
+"""
+
+AT_ONCE = 16
+
+MOST_USERS = 100
+"""Most users of one tenant in the answer: those with the most use and pending pods."""
+
+MOST_QUEUES = 1000
+MOST_NODES = 500
+"""Most nodes of one pool in the answer."""
+
+OLD_MS = 60_000
+"""Maximum age of leader state. Older state means no leader, or no Redis."""
+
+ROUND = 4
+"""Decimals of shares, so that an invisible change is not sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class VisibleState:
+    """Rights of a caller. Callers with equal rights get equal state."""
+
+    every_tenant: bool
+    every_queue: bool
+    queues: frozenset[TenantName]
+    pools: bool
+
+    def tenant(self, name: TenantName) -> bool:
+        """Return whether the caller may see the shares of a tenant."""
+        return self.every_tenant or self.queue(name)
+
+    def queue(self, name: TenantName) -> bool:
+        """Return whether the caller may see a tenant's users and queue."""
+        return self.every_queue or name in self.queues
+
+    def hello(self, identity: Identity) -> Hello:
+        """Return the event that reports these rights to the caller."""
+        return Hello(
+            caller=identity.name,
+            every_tenant=self.every_tenant,
+            every_queue=self.every_queue,
+            queues=sorted(self.queues),
+            pools=self.pools,
+        )
+
+
+async def sight_of(access: Access, identity: Identity, tenants: list[TenantName]) -> VisibleState:
+    """Return a caller's rights. Raises Refused (403) without the right to get the stream."""
+    await access.need(identity, "get", "stream")
+    every_queue, every_tenant, pools = await asyncio.gather(
+        access.may(identity, "get", "tenants", "queue"),
+        access.may(identity, "list", "tenants"),
+        access.may(identity, "list", "pools"),
+    )
+    mine: set[TenantName] = set()
+    asked = [] if every_queue else tenants[:MOST_ASKED]
+    for first in range(0, len(asked), AT_ONCE):
+        some = asked[first : first + AT_ONCE]
+        answers = await asyncio.gather(
+            *(access.may(identity, "get", "tenants", "queue", name) for name in some)
+        )
+        mine |= {name for name, yes in zip(some, answers, strict=True) if yes}
+    return VisibleState(every_tenant, every_queue, frozenset(mine), pools)
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """The complete data, before it is limited to a caller's rights."""
+
+    at: Millis
+    view: ClusterView
+    owed: Mapping[TenantName, Entitlement]
+    people: Mapping[TenantName, tuple[UserView, ...]]
+    sums: Sums
+    pools: tuple[PoolWhole, ...]
+    bulletin: LeaderStateMessage | None
+
+
+def facts(ground: RouteContext, rules: WaitReasonCache) -> Facts:
+    """Return the current data. `rules` caches wait reasons between calls."""
+    outlook = ground.outlook
+    view = outlook.view()
+    return Facts(
+        at=ground.now(),
+        view=view,
+        owed=outlook.owed(),
+        people={name: outlook.people(name) for name in view.tenants},
+        sums=rules.sums(outlook),
+        pools=tuple(_pool(name, ground) for name in view.pools),
+        bulletin=ground.bulletin(),
+    )
+
+
+def state(known: Facts, ground: RouteContext, sight: VisibleState) -> DashboardState:
+    """Return the state for callers with these rights."""
+    tenants = {name: seen for name, seen in known.view.tenants.items() if sight.tenant(name)}
+    people = {name: known.people[name] for name in tenants if sight.queue(name)}
+    queues = [
+        QueueSum(tenant=tenant, user=user, pending=sum(rules.values()), rules=dict(rules))
+        for (tenant, user), rules in known.sums.items()
+        if sight.queue(tenant)
+    ]
+    pools = known.pools if sight.pools else ()
+    told = known.bulletin
+    if told is not None and known.at - told.at > OLD_MS:
+        told = None
+    return DashboardState(
+        at=moment(known.at),
+        epoch=told.epoch if told is not None else None,
+        drift=round(told.drift, ROUND) if told is not None else None,
+        jain=round(jain(known.view), ROUND),
+        tenants=[_tenant(name, ground, sight) for name in tenants],
+        users={name: [user_shown(user) for user in _busiest(known, name)] for name in people},
+        owed={
+            name: _owed(known.owed[name], sight.queue(name))
+            for name in tenants
+            if name in known.owed
+        },
+        queues=queues[:MOST_QUEUES],
+        pools=list(pools),
+        left_out=LeftOut(
+            users=sum(max(0, len(users) - MOST_USERS) for users in people.values()),
+            queues=max(0, len(queues) - MOST_QUEUES),
+            nodes=sum(
+                max(0, known.view.pools[PoolName(each.name)].nodes - MOST_NODES) for each in pools
+            ),
+        ),
+    )
+
+
+def _busiest(known: Facts, name: TenantName) -> list[UserView]:
+    """Return at most `MOST_USERS` users with the most use and pending pods, ordered by name."""
+    users = known.people[name]
+    if len(users) <= MOST_USERS:
+        return list(users)
+    parts = known.owed[name].users if name in known.owed else {}
+    used = {user: part.used for user, part in parts.items()}
+    first = sorted(users, key=lambda u: (-used.get(u.name, 0.0), -u.pending, u.name))
+    return sorted(first[:MOST_USERS], key=lambda user: user.name)
+
+
+def _owed(owed: Entitlement, with_users: bool) -> OwedShown:
+    users = {
+        str(name): PartShown(used=round(part.used, ROUND), owed=round(part.owed, ROUND))
+        for name, part in (owed.users.items() if with_users else ())
+    }
+    return OwedShown(
+        used=round(owed.used, ROUND),
+        owed=round(owed.owed, ROUND),
+        guarantee=round(owed.guarantee, ROUND),
+        limit=None if owed.limit is None else round(owed.limit, ROUND),
+        users=users,
+    )
+
+
+def _tenant(name: TenantName, ground: RouteContext, sight: VisibleState) -> TenantShown:
+    shown = tenant_shown(ground, name)
+    return shown if sight.queue(name) else shown.model_copy(update={"users": []})
+
+
+def _pool(name: PoolName, ground: RouteContext) -> PoolWhole:
+    shown = pool_whole(ground, name)
+    return shown.model_copy(update={"members": shown.members[:MOST_NODES]})

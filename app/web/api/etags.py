@@ -1,0 +1,66 @@
+"""ETag, If-Match and If-None-Match of REST writes."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Annotated
+
+from fastapi import Header
+
+from app.ports.api import Stored
+from app.web.api.problems import Refused
+
+_TAG = re.compile(r'(W/)?"([^"]*)"')
+
+
+def etag(stored: Stored) -> str:
+    """Return the ETag of a resource. It changes with the spec, but not with the status."""
+    return f'"{stored.edition}"'
+
+
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """Preconditions of a write: tags of If-Match and If-None-Match. None: the header is absent."""
+
+    match: frozenset[str] | None = None
+    unless: frozenset[str] | None = None
+
+    def check(self, name: str, found: Stored | None) -> None:
+        """Raise Refused (412) if a precondition fails."""
+        if self.match is not None and not _is_one(found, self.match):
+            raise Refused(
+                412,
+                f"{name} has changed since you read it; read it again, and decide anew."
+                if found
+                else f"There is no {name} any more; leave out If-Match to make it.",
+            )
+        if self.unless is not None and _is_one(found, self.unless):
+            raise Refused(412, f"There is a {name} already; leave out If-None-Match to change it.")
+
+
+Match = Annotated[
+    list[str] | None, Header(description="Only if this is the ETag of what is there.")
+]
+NoneMatch = Annotated[
+    list[str] | None, Header(description="`*`: only if there is none of this name.")
+]
+
+
+def conditions_of(if_match: Match = None, if_none_match: NoneMatch = None) -> Conditions:
+    """Return the preconditions of a request. Meant as a FastAPI dependency."""
+    return Conditions(_tags(if_match or []), _tags(if_none_match or []))
+
+
+def _tags(values: list[str]) -> frozenset[str] | None:
+    """Return the strong tags of a header, or `*`; None if the header is absent."""
+    if not values:
+        return None
+    text = ",".join(values)
+    if text.strip() == "*":
+        return frozenset("*")
+    return frozenset(tag for weak, tag in _TAG.findall(text) if not weak)
+
+
+def _is_one(found: Stored | None, tags: frozenset[str]) -> bool:
+    return found is not None and ("*" in tags or found.edition in tags)

@@ -1,0 +1,55 @@
+"""Formats values of the core for the REST API."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from fractions import Fraction
+
+from app.core.model import Amounts, Millis, PoolName, Resource
+from app.core.quantities import GIB, render
+
+
+def quantities(amounts: Amounts) -> dict[str, str]:
+    """Return amounts as Kubernetes quantities, by resource."""
+    return {str(r): render(r, v) for r, v in sorted(amounts.items())}
+
+
+def size(value: int) -> str:
+    """Return bytes as an exact quantity, in Gi if possible."""
+    return str(value) if value % GIB else f"{value // GIB}Gi"
+
+
+def in_pools(amounts: Mapping[PoolName, Amounts]) -> dict[str, dict[str, str]]:
+    """Return quantities by pool and resource."""
+    return {str(pool): quantities(each) for pool, each in sorted(amounts.items())}
+
+
+def decimals(values: Mapping[Resource, Fraction]) -> dict[str, str]:
+    """Return weights by resource."""
+    return {key: decimal(value) for key, value in sorted(values.items())}
+
+
+def decimal(value: Fraction) -> str:
+    """Return a weight as a decimal. The custom resources allow at most six places."""
+    return f"{float(value):.6f}".rstrip("0").rstrip(".")
+
+
+def parts_of_one(value: Fraction) -> str:
+    """Return a share, with four places."""
+    return f"{float(value):.4f}"
+
+
+def millis(at: datetime) -> Millis:
+    """Return milliseconds since the Unix epoch. A time without zone is UTC."""
+    return Millis(round((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1000))
+
+
+def stamp(at: Millis) -> str:
+    """Return a time as RFC 3339 text, with milliseconds."""
+    return moment(at).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def moment(at: Millis) -> datetime:
+    """Return a time as an aware datetime in UTC."""
+    return datetime.fromtimestamp(at / 1000, UTC)

@@ -1,0 +1,73 @@
+"""Pagination: `continue` encodes the key of the last returned item.
+
+Changes between two pages therefore do not skip other items. The token is opaque to callers. It is
+not trusted: it only selects the position.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+from collections.abc import Callable, Iterable, Sequence
+from typing import Annotated, Any, TypeVar
+
+from fastapi import Query
+
+from app.web.api.problems import Refused
+
+LONGEST_PAGE = 500
+LONGEST_TOKEN = 4096
+
+Limit = Annotated[int, Query(ge=1, le=LONGEST_PAGE, description="Items of one answer at most.")]
+More = Annotated[
+    str | None,
+    Query(
+        alias="continue",
+        max_length=LONGEST_TOKEN,
+        description="The `continue` of the part before; absent: from the start.",
+    ),
+]
+
+T = TypeVar("T")
+PageKey = list[Any]
+
+
+def token(*key: str | int) -> str:
+    """Return the token for the key of an item."""
+    text = json.dumps(key, separators=(",", ":"))
+    return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
+
+
+def key_of(more: str | None, kinds: Sequence[type] = (str,)) -> PageKey | None:
+    """Return the key of a token; None if there is no token. Raises Refused (400)."""
+    if more is None:
+        return None
+    found = None
+    with contextlib.suppress(ValueError, RecursionError):
+        found = json.loads(base64.b64decode(more + "=" * (-len(more) % 4), b"-_", validate=True))
+    if not isinstance(found, list) or [type(each) for each in found] != [*kinds]:
+        raise Refused(400, "continue: this is no token of this list; leave it out to start anew.")
+    return found
+
+
+def part(
+    items: Iterable[T],
+    limit: int,
+    more: str | None,
+    key: Callable[[T], tuple[str, ...]],
+    parts: int = 1,
+) -> tuple[list[T], str | None]:
+    """Return one page of `items`, and the token of the next page, None on the last one.
+
+    `items` are sorted by `key`, which has `parts` elements. Raises Refused (400).
+    """
+    after = key_of(more, [str] * parts)
+    shown: list[T] = []
+    for item in items:
+        if after is not None and [*key(item)] <= after:
+            continue
+        if len(shown) == limit:
+            return shown, token(*key(shown[-1]))
+        shown.append(item)
+    return shown, None

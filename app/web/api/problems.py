@@ -1,0 +1,120 @@
+"""Error answers of the REST API: RFC 9457 problem details."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel
+from starlette.exceptions import HTTPException
+
+from app.core.errors import ClusterError, StoreError, WriteRefused
+
+log = logging.getLogger("fairgate.web")
+
+MEDIA_TYPE = "application/problem+json"
+NO_CLUSTER = "The API server could not be asked who you are; try again in a moment."
+EXTRA = "extra_forbidden"
+DEFECT = "Fairgate failed at this request through a defect of its own; its log says more."
+
+
+class Problem(BaseModel):
+    """An RFC 9457 problem."""
+
+    type: str = "about:blank"
+    title: str
+    status: int
+    detail: str
+
+
+class Refused(Exception):
+    """An error answer to the caller. `detail` is one sentence."""
+
+    def __init__(self, status: int, detail: str, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.detail = detail
+        self.headers = dict(headers or {})
+
+
+def problem(status: int, detail: str) -> Problem:
+    """Return a problem."""
+    return Problem(title=HTTPStatus(status).phrase, status=status, detail=detail)
+
+
+def documented(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """Return the OpenAPI documentation of error answers with these statuses."""
+    content = {MEDIA_TYPE: {"schema": Problem.model_json_schema()}}
+    return {each: {"description": HTTPStatus(each).phrase, "content": content} for each in statuses}
+
+
+def answer(status: int, detail: str, headers: Mapping[str, str] | None = None) -> JSONResponse:
+    """Return a problem as an HTTP answer."""
+    more = {"WWW-Authenticate": "Bearer"} if status == HTTPStatus.UNAUTHORIZED else {}
+    body = problem(status, detail).model_dump()
+    return JSONResponse(body, status, {**more, **(headers or {})}, media_type=MEDIA_TYPE)
+
+
+def install(
+    app: FastAPI,
+    methods: Callable[[str], Iterable[str]],
+    patterns: Mapping[str, str] | None = None,
+) -> None:
+    """Turn every error of a route of `app` into a problem.
+
+    `methods` returns the methods of a path. `patterns`: messages for regular expressions.
+    """
+
+    @app.exception_handler(Refused)
+    async def refused(_: Request, error: Refused) -> JSONResponse:
+        return answer(error.status, error.detail, error.headers)
+
+    @app.exception_handler(HTTPException)
+    async def unrouted(request: Request, error: HTTPException) -> JSONResponse:
+        told = f"{error.detail}; the routes are listed at /openapi.json."
+        headers = error.headers
+        if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+            headers = {"Allow": ", ".join(methods(request.url.path))}
+        return answer(error.status_code, told, headers)
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(_: Request, error: RequestValidationError) -> JSONResponse:
+        errors = error.errors()
+        # A misspelt field gives two errors: it is unknown, and the correct one is missing.
+        first = next((each for each in errors if each["type"] == EXTRA), errors[0])
+        where = ".".join(str(part) for part in first["loc"][1:])
+        # 422 for valid JSON with wrong contents (RFC 9110, section 15.5.21), otherwise 400.
+        in_body = first["loc"][0] == "body" and first["type"] != "json_invalid"
+        return answer(422 if in_body else 400, f"{where or 'The body'}: {_told(first, patterns)}.")
+
+    @app.exception_handler(WriteRefused)
+    async def judged(_: Request, error: WriteRefused) -> JSONResponse:
+        return answer(422 if error.status == 400 else error.status, str(error))
+
+    @app.exception_handler(ClusterError)
+    async def no_cluster(_: Request, error: ClusterError) -> JSONResponse:
+        log.warning("could not ask the API server", extra={"why": str(error)})
+        return answer(503, NO_CLUSTER)
+
+    @app.exception_handler(StoreError)
+    async def no_store(_: Request, error: StoreError) -> JSONResponse:
+        log.warning("could not read the store", extra={"why": str(error)})
+        return answer(503, "The queues cannot be read just now; try again in a moment.")
+
+    @app.exception_handler(Exception)
+    async def defect(request: Request, error: Exception) -> JSONResponse:
+        log.error("a request failed", exc_info=error, extra={"path": request.url.path})
+        return answer(500, DEFECT)
+
+
+def _told(error: Mapping[str, Any], patterns: Mapping[str, str] | None) -> str:
+    """Return the message for an error of one field."""
+    if error["type"] == EXTRA:
+        return "there is no such field; leave it out"
+    pattern = str(error.get("ctx", {}).get("pattern", ""))
+    return (patterns or {}).get(pattern) or str(error["msg"])

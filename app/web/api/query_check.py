@@ -1,0 +1,75 @@
+"""Refuses query parameters that the OpenAPI document of the app does not contain.
+
+A misspelt `dryrun` would otherwise write. It also returns the methods of a path.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import cached_property
+
+from fastapi import FastAPI, Request
+
+from app.web.api.problems import Refused
+
+WITH_SLASHES = "user"
+"""The only path parameter that may contain slashes."""
+
+_NAME = re.compile(r"\\{(\w+)\\}")
+_VERBS = ("get", "put", "post", "delete", "patch", "head", "options")
+
+Queries = Mapping[str, frozenset[str]]
+"""Names of query parameters, by method."""
+
+
+class Documented:
+    """The OpenAPI document of an app, generated at its first use."""
+
+    def __init__(self, app: FastAPI) -> None:
+        self._app = app
+
+    def methods(self, path: str) -> list[str]:
+        """Return the methods of a path, sorted."""
+        return sorted(self._at(path))
+
+    async def need_known(self, request: Request) -> None:
+        """Raise Refused (400) for an undocumented query parameter. A FastAPI dependency."""
+        if not request.query_params:
+            return
+        known = self._at(str(request.scope["path"])).get(request.method, frozenset())
+        for name in request.query_params:
+            if name not in known:
+                told = f"known here: {', '.join(sorted(known))}" if known else "none is known here"
+                raise Refused(400, f"{name[:80]}: there is no such query; {told}.")
+
+    def _at(self, path: str) -> Queries:
+        for pattern, queries in self._paths:
+            if pattern.fullmatch(path):
+                return queries
+        return {}
+
+    @cached_property
+    def _paths(self) -> list[tuple[re.Pattern[str], Queries]]:
+        return [
+            (
+                _pattern(path),
+                {
+                    verb.upper(): frozenset(
+                        each["name"]
+                        for each in operation.get("parameters", ())
+                        if each["in"] == "query"
+                    )
+                    for verb, operation in item.items()
+                    if verb in _VERBS
+                },
+            )
+            for path, item in self._app.openapi()["paths"].items()
+        ]
+
+
+def _pattern(path: str) -> re.Pattern[str]:
+    def named(found: re.Match[str]) -> str:
+        return ".+" if found[1] == WITH_SLASHES else "[^/]+"
+
+    return re.compile(_NAME.sub(named, re.escape(path)), re.DOTALL)

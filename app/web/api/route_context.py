@@ -1,0 +1,69 @@
+"""Dependencies that all routes of the REST API share, and the types of path parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Annotated
+
+from fastapi import Path
+
+from app.core.engine import Engine
+from app.core.explain.queries import EngineQueries
+from app.core.explain.views import LeaderStateMessage
+from app.core.model import Millis, TenantName
+from app.ports.api import PastQuotas, TenantsAndPools
+from app.ports.audit import AuditReader, Reporter
+from app.ports.forecasts import Forecasts, NoForecasts, Simulations
+from app.ports.store import UsageRecordReader
+from app.web.api.auth import Access
+from app.web.api.problems import Refused
+from app.web.webhook.cache import WebhookCache
+
+TenantPath = Annotated[str, Path(description="Name of a tenant.", examples=["team-a"])]
+UserPath = Annotated[
+    str, Path(description="Name of a user; slashes may stay.", examples=["alice@example.com"])
+]
+PoolPath = Annotated[str, Path(description="Name of a pool.", examples=["h100"])]
+NamespacePath = Annotated[str, Path(description="Namespace of the pod.", examples=["team-a"])]
+PodPath = Annotated[str, Path(description="Name of the pod.", examples=["train-0"])]
+
+
+@dataclass(frozen=True, slots=True)
+class RouteContext:
+    """Dependencies of the routes. `engine` is read-only; `age` returns its age in milliseconds.
+
+    `bulletin` returns the last published leader state, None before the first.
+    """
+
+    access: Access
+    engine: Engine
+    seen_whole: Callable[[], bool]
+    age: Callable[[], int]
+    now: Callable[[], Millis]
+    view: WebhookCache
+    runs: UsageRecordReader
+    chain: AuditReader
+    resources: TenantsAndPools
+    reporter: Reporter
+    forecasts: Forecasts = field(default_factory=NoForecasts)
+    past: PastQuotas | None = None
+    bulletin: Callable[[], LeaderStateMessage | None] = lambda: None
+    simulations: Simulations | None = None
+
+    @property
+    def outlook(self) -> EngineQueries:
+        """The queries of the engine."""
+        return self.engine.outlook
+
+    def need_sight(self) -> None:
+        """Raise Refused (503) until every source was received completely."""
+        if not self.seen_whole():
+            raise Refused(503, "Fairgate has just started and does not know the cluster yet.")
+
+    def need_tenant(self, name: str) -> TenantName:
+        """Return the name of an existing tenant; raise Refused (404) if it does not exist."""
+        self.need_sight()
+        if not self.outlook.exists(TenantName(name)):
+            raise Refused(404, f"There is no tenant {name}; GET /v1/tenants lists them.")
+        return TenantName(name)

@@ -1,0 +1,433 @@
+"""Request and response models of the REST API."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Generic, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.alias_generators import to_camel
+
+T = TypeVar("T")
+
+Quantities = dict[str, str]
+"""Kubernetes quantities by resource: `{"nvidia.com/gpu": "8"}`."""
+
+InPools = dict[str, Quantities]
+"""Quantities by pool."""
+
+DECIMAL = r"^[0-9]{1,12}(\.[0-9]{1,6})?$"
+
+
+class ResponseModel(BaseModel):
+    """Base of response models."""
+
+    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True)
+
+
+class RequestModel(ResponseModel):
+    """Base of request models. An unknown field is an error."""
+
+    model_config = ConfigDict(extra="forbid", coerce_numbers_to_str=True)
+
+
+class PageModel(ResponseModel, Generic[T]):
+    """One page of a list. `continue`: the token of the next page, null on the last page."""
+
+    items: list[T]
+    more: str | None = Field(None, serialization_alias="continue")
+
+
+class Weight(RequestModel):
+    """Weight of a tenant or user, relative to its siblings."""
+
+    weight: str = Field(pattern=DECIMAL, examples=["2"])
+
+
+class UserWeight(RequestModel):
+    """A user of a tenant, and the weight relative to the tenant's other users."""
+
+    name: str = Field(min_length=1, max_length=512, examples=["alice@example.com"])
+    weight: str = Field("1", pattern=DECIMAL)
+
+
+class QuotaSpec(RequestModel):
+    """Guarantee and limit of a tenant in a pool."""
+
+    pool: str = Field(min_length=1, max_length=253, examples=["h100"])
+    guarantee: Quantities = {}
+    limit: Quantities = {}
+
+
+class TenantSpecModel(RequestModel):
+    """Configuration of a tenant. Absent fields have their default."""
+
+    parent: str | None = None
+    weight: str = Field("1", pattern=DECIMAL)
+    namespaces: list[str] = []
+    users: list[UserWeight] = []
+    quotas: list[QuotaSpec] = []
+    pools: list[str] = []
+    max_pending: int | None = Field(None, ge=0, le=10_000_000)
+    paused: bool = False
+
+
+class TenantShown(TenantSpecModel):
+    """Configuration and current state of a tenant, its child tenants included.
+
+    `share`: the dominant share of the cluster. `weightedShare`: the share divided by the weight.
+    `exists`: there is a Tenant resource. A namespace that belongs to no Tenant has no such object.
+    """
+
+    model_config = ConfigDict(extra="ignore")
+
+    name: str
+    exists: bool
+    share: str
+    weighted_share: str
+    used: InPools
+    borrowed: InPools
+    pending: int
+
+
+class UserShown(ResponseModel):
+    """A user of a tenant: weight, used amounts, and the number of pending pods."""
+
+    name: str
+    weight: str
+    used: InPools
+    pending: int
+
+
+class TolerationModel(RequestModel):
+    """A toleration that a pod gets at release, in the form of a pod's toleration."""
+
+    key: str | None = None
+    operator: str | None = Field(None, pattern="^(Exists|Equal)$")
+    value: str | None = None
+    effect: str | None = Field(None, pattern="^(NoSchedule|PreferNoSchedule|NoExecute)$")
+    toleration_seconds: int | None = None
+
+
+class PoolSpecModel(RequestModel):
+    """Configuration of a pool. Absent fields have their default."""
+
+    node_selector: dict[str, str] = {}
+    weights: dict[str, str] = {}
+    overcommit: dict[str, str] = {}
+    placement: str = Field("pack", pattern="^(pack|spread)$")
+    tolerations: list[TolerationModel] = []
+    topology: list[str] = []
+    paused: bool = False
+    gpu_memory: str | None = None
+    max_capacity: Quantities = {}
+
+
+class NodeShown(ResponseModel):
+    """A node of a pool, and its use by released pods. Managed resources only."""
+
+    name: str
+    ready: bool
+    capacity: Quantities
+    used: Quantities
+
+
+class PoolShown(PoolSpecModel):
+    """Configuration and current state of a pool. `nodes`: the number of ready nodes."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    name: str
+    exists: bool
+    capacity: Quantities
+    used: Quantities
+    free: Quantities
+    nodes: int
+
+
+class PoolWhole(PoolShown):
+    """A pool, and each of its nodes, ordered by name."""
+
+    members: list[NodeShown]
+
+
+class EstimateShown(ResponseModel):
+    """Estimated start, in seconds from `at`: 50 % chance by `p50`, 90 % by `p90`."""
+
+    p50: int
+    p90: int
+    at: datetime
+
+
+class QueuedWorkload(ResponseModel):
+    """A held workload: one pod, or the waiting pods of a gang, named by its first pod.
+
+    `position` counts from 1 in the user's queue; 0: it is not queued. `rule` is one of a few fixed
+    words, `reason` a sentence. `estimate` is null if it would be a guess.
+    """
+
+    namespace: str
+    name: str
+    uid: str
+    gang: str | None
+    pods: int
+    user: str
+    priority: int
+    since: datetime
+    request: Quantities
+    pools: list[str]
+    position: int
+    length: int
+    rule: str
+    reason: str
+    estimate: EstimateShown | None
+
+
+class QueueModel(PageModel[QueuedWorkload]):
+    """Held workloads of a tenant, by user, in the order of each user's queue. `pending`: pods."""
+
+    tenant: str
+    pending: int
+
+
+class AheadModel(ResponseModel):
+    """A sibling that goes first, at the highest level of the tree that has such a sibling.
+
+    It never names a user or pod. The lower score goes first.
+    """
+
+    tenant: str
+    score: str
+    own: str
+    own_score: str
+
+
+class WorkloadModel(QueuedWorkload):
+    """Why a pod waits. `state` is `held` or `released`. Finished pods are not found.
+
+    `reason`: for a released pod, the time and place of the release. `numbers`: the values that the
+    rule compared, by name. `remedies`: changes that would help. `estimateWithheld`: why there is no
+    estimate.
+    """
+
+    tenant: str
+    state: str
+    numbers: dict[str, str]
+    ahead: list[AheadModel]
+    remedies: list[str]
+    estimate_withheld: str | None
+
+
+class UsageRow(ResponseModel):
+    """Usage, grouped by the requested keys. Keys that were not requested are absent.
+
+    `resourceSeconds`: exact decimals by resource, in the resource's own unit times seconds. `at`:
+    the begin of the step, if steps were requested. `node` is "" for the time without a node.
+    """
+
+    tenant: str | None = None
+    user: str | None = None
+    pool: str | None = None
+    node: str | None = None
+    workload: str | None = None
+    at: datetime | None = None
+    resource_seconds: dict[str, str]
+
+
+class UsageModel(PageModel[UsageRow]):
+    """Usage between two times. Records before `completeSince` are incomplete."""
+
+    since: datetime = Field(alias="from")
+    until: datetime = Field(alias="to")
+    complete_since: datetime | None
+
+
+class QuotaRow(ResponseModel):
+    """A tenant in a pool.
+
+    The last four fields are null with `?at=`, because only configuration is recorded. `pool` is ""
+    for a tenant without any quota at that time.
+    """
+
+    tenant: str
+    parent: str | None
+    weight: str
+    pool: str
+    guarantee: Quantities
+    limit: Quantities
+    used: Quantities | None
+    borrowed: Quantities | None
+    pending: int | None
+    weighted_share: str | None
+
+
+class Quotas(PageModel[QuotaRow]):
+    """Quotas in force at a time."""
+
+    at: datetime
+
+
+class AuditHead(ResponseModel):
+    """The newest signed head of the audit chain. `fairgate audit verify` reads `signed`."""
+
+    number: int
+    hash: str
+    at: datetime
+    signed: str
+
+
+WeightText = Annotated[str, Field(pattern=DECIMAL)]
+
+
+class WhatIf(RequestModel):
+    """Changes to simulate: weights of tenants, and weights of users by tenant."""
+
+    weights: dict[str, WeightText] = Field(default={}, max_length=1000, examples=[{"team-a": "3"}])
+    users: dict[str, dict[str, WeightText]] = Field(
+        default={}, max_length=1000, examples=[{"team-a": {"alice": "2"}}]
+    )
+    hours: float = Field(4.0, gt=0, le=48)
+
+
+class TenantForecastModel(ResponseModel):
+    """Result for a tenant: its mean share, and the waits of the pods that are pending now.
+
+    Waits start now. A pod that is not released by the end counts with the whole time.
+    """
+
+    share: str
+    pending: int
+    started: int
+    wait_mean_seconds: float
+    wait_p90_seconds: float
+
+
+class TenantForeseen(ResponseModel):
+    """Results for a tenant without (`now`) and with (`then`) the requested changes."""
+
+    tenant: str
+    weight_now: str
+    weight_then: str
+    now: TenantForecastModel
+    then: TenantForecastModel
+
+
+class Simulation(ResponseModel):
+    """Effect of a change on the current backlog. `assumed`: the source of the run times.
+
+    `pods`: all pending pods, which all took part. The list has only tenants visible to the caller.
+    """
+
+    pods: int
+    hours: float
+    seconds: float
+    assumed: str
+    tenants: list[TenantForeseen]
+
+
+class QueueSum(ResponseModel):
+    """Pending pods of one queue. `rules`: the number of pods by wait reason."""
+
+    tenant: str
+    user: str
+    pending: int
+    rules: dict[str, int]
+
+
+class PartShown(ResponseModel):
+    """Fractions of the cluster, 0 to 1: used, and entitled among active siblings."""
+
+    used: float
+    owed: float
+
+
+class OwedShown(PartShown):
+    """Fractions of a tenant and of its users. `limit`: null if absent or without effect."""
+
+    guarantee: float
+    limit: float | None
+    users: dict[str, PartShown]
+
+
+class Hello(ResponseModel):
+    """The event `hello`: the caller and its rights. It is the first event, and sent on changes.
+
+    `everyTenant`: the caller sees all tenants; otherwise only the tenants in `queues`, with the
+    right to get their queue.
+    """
+
+    caller: str
+    every_tenant: bool
+    every_queue: bool
+    queues: list[str]
+    pools: bool
+
+
+class LeftOut(ResponseModel):
+    """Numbers of objects beyond the limits of the answer."""
+
+    users: int
+    queues: int
+    nodes: int
+
+
+class DashboardState(ResponseModel):
+    """The event `state` of the stream: the data of the dashboard, limited to the caller's rights.
+
+    `drift`: the largest drift as a fraction of its bound. `jain`: Jain's index. `epoch`: the
+    leader's epoch. `drift` and `epoch` are null without fresh leader state. `owed`: by tenant.
+    """
+
+    at: datetime
+    epoch: int | None
+    drift: float | None
+    jain: float | None
+    tenants: list[TenantShown]
+    users: dict[str, list[UserShown]]
+    owed: dict[str, OwedShown]
+    queues: list[QueueSum]
+    pools: list[PoolWhole]
+    left_out: LeftOut
+
+
+class TenantWritten(TenantSpecModel):
+    """A tenant as stored in the API server. Its current state follows a moment later."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    name: str
+
+
+class PoolWritten(PoolSpecModel):
+    """A pool as stored in the API server. Its current state follows a moment later."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    name: str
+
+
+class ShareChange(ResponseModel):
+    """Entitled share of a tenant or user, 0 to 1, if all tenants and users had requests.
+
+    `before` null: it is new. `after` null: it is deleted.
+    """
+
+    tenant: str
+    user: str | None
+    before: str | None
+    after: str | None
+
+
+class TenantChange(ResponseModel):
+    """Effect of a dry run on a tenant. `before` null: it is new. `after` null: it is deleted."""
+
+    before: TenantWritten | None
+    after: TenantWritten | None
+    shares: list[ShareChange]
+
+
+class PoolChange(ResponseModel):
+    """Effect of a dry run on a pool. `before` null: it is new. `after` null: it is deleted."""
+
+    before: PoolWritten | None
+    after: PoolWritten | None

@@ -1,0 +1,71 @@
+"""Preview of the entitled shares after a change of a tenant (`dryRun`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from fractions import Fraction
+
+from app.core.explain.entitlements import WHOLE, Standing, entitled
+from app.core.explain.queries import EngineQueries
+from app.core.model import TenantName, UserName
+from app.web.api.formatting import decimal
+from app.web.api.schemas import ShareChange, TenantSpecModel, TenantWritten
+
+MOST_SHOWN = 500
+_ONE = Fraction(1)
+
+
+def shares(
+    outlook: EngineQueries, before: TenantWritten | None, after: TenantWritten | None
+) -> list[ShareChange]:
+    """Return the entitled shares that change: by weight, as if all tenants and users had requests.
+
+    Users with a configured weight, with usage or with pending pods count. Users of other tenants
+    are not named.
+    """
+    now = _standings(outlook)
+    named = before or after
+    assert named is not None, "a change of nothing"
+    name = TenantName(named.name)
+    busy = [each.name for each in outlook.people(name) if each.pending or each.used]
+    known = now.pop(name, None)
+    old, new = dict(now), dict(now)
+    if before is not None:
+        old[name] = _standing(before, busy)
+    elif known is not None:
+        old[name] = known  # a namespace without a Tenant object
+    if after is not None:
+        new[name] = _standing(after, busy)
+    was, will_be = entitled(old), entitled(new)
+    shown = {key for key in was.keys() | will_be.keys() if key[1] == WHOLE or key[0] == name}
+    changed = sorted(key for key in shown if was.get(key) != will_be.get(key))
+    return [
+        ShareChange(
+            tenant=tenant,
+            user=None if user == WHOLE else user,
+            before=_text(was.get((tenant, user))),
+            after=_text(will_be.get((tenant, user))),
+        )
+        for tenant, user in changed[:MOST_SHOWN]
+    ]
+
+
+def _standings(outlook: EngineQueries) -> dict[TenantName, Standing]:
+    """Return the current tenants. A parent without a Tenant object has weight 1."""
+    found = {
+        name: Standing(each.parent, each.weight, {u.name: u.weight for u in outlook.people(name)})
+        for name, each in outlook.view().tenants.items()
+    }
+    parents = {each.parent for each in found.values() if each.parent is not None}
+    return {name: Standing(None, _ONE) for name in parents if name not in found} | found
+
+
+def _standing(spec: TenantSpecModel, busy: Iterable[UserName]) -> Standing:
+    users = dict.fromkeys(busy, _ONE)
+    users |= {UserName(each.name): Fraction(each.weight) for each in spec.users}
+    parent = TenantName(spec.parent) if spec.parent else None
+    return Standing(parent, Fraction(spec.weight), users)
+
+
+def _text(part: Fraction | None) -> str | None:
+    return None if part is None else decimal(part)

@@ -1,0 +1,52 @@
+"""Cache of the wait reason of every queue.
+
+Each call refreshes a few entries, because a full refresh is too slow: first new ones, then the
+oldest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from app.core.explain.backlog_stats import QueueName
+from app.core.explain.queries import EngineQueries
+from app.core.model import Uid
+
+QUEUED = "queued"
+"""Placeholder for a wait reason that is not evaluated yet."""
+
+THINKING = 0.03
+"""Seconds for one call, which blocks other requests. At least one entry is refreshed."""
+
+Sums = Mapping[QueueName, Mapping[str, int]]
+
+
+class WaitReasonCache:
+    """The cache. `clock` returns monotonic seconds."""
+
+    def __init__(self, clock: Callable[[], float], thinking: float = THINKING) -> None:
+        self._clock = clock
+        self._thinking = thinking
+        self._known: dict[Uid, str] = {}
+        """Wait reasons by the first pod of each group, the most recently evaluated last."""
+
+    def sums(self, outlook: EngineQueries) -> Sums:
+        """Return the number of pending pods of each queue, by wait reason."""
+        groups = outlook.groups()
+        # A dictionary preserves the order, unlike a set.
+        open_ones = dict.fromkeys(group.first for group in groups if group.rule is None)
+        known = {uid: rule for uid, rule in self._known.items() if uid in open_ones}
+        until = self._clock() + self._thinking
+        for uid in [*(each for each in open_ones if each not in known), *known]:
+            answer = outlook.why(uid)
+            known.pop(uid, None)
+            known[uid] = answer.rule.value if answer is not None else QUEUED
+            if self._clock() >= until:
+                break
+        self._known = known
+        found: dict[QueueName, dict[str, int]] = {}
+        for group in groups:
+            queue = found.setdefault(group.queue, {})
+            rule = group.rule or known.get(group.first, QUEUED)
+            queue[rule] = queue.get(rule, 0) + group.pods
+        return {name: dict(sorted(rules.items())) for name, rules in found.items()}

@@ -1,0 +1,212 @@
+"""Checks the caller's rights, then writes a Tenant or Pool and records the caller.
+
+It checks RBAC for the caller, and writes with Fairgate's own account. The API server validates.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from app.core.admission.tenant_permissions import (
+    TenantPermission,
+    TenantSpecMap,
+    above,
+    grants,
+    meaning,
+)
+from app.core.audit_entry import EntryType
+from app.core.errors import ClusterUnavailable
+from app.ports.api import Stored, TenantsAndPools
+from app.ports.audit import Reporter
+from app.ports.auth import Identity
+from app.web.api.auth import Access
+from app.web.api.etags import Conditions
+from app.web.api.problems import Refused
+
+KINDS = {"tenants": "Tenant", "pools": "Pool"}
+TRIES = 5
+"""Attempts of a write that conflicts with other writes."""
+
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
+
+
+@dataclass(frozen=True, slots=True)
+class WriteRequest:
+    """A write request: caller, object and preconditions."""
+
+    caller: Identity
+    kind: str
+    name: str
+    conditions: Conditions
+    dry_run: bool = False
+
+    @property
+    def what(self) -> str:
+        """Return the name of the object for messages."""
+        return f"{self.kind.removesuffix('s')} {self.name}"
+
+
+Edit = Callable[[TenantSpecMap | None], TenantSpecMap | None]
+Permit = Callable[[WriteRequest, TenantSpecMap | None, TenantSpecMap | None], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class WriteOutcome:
+    """The object before and after a write; in a dry run `after` is the result it would have."""
+
+    before: Stored | None
+    after: Stored | None
+
+
+class WriteService:
+    """Writes on behalf of callers. All methods raise Refused and ClusterError."""
+
+    def __init__(self, access: Access, resources: TenantsAndPools, reporter: Reporter) -> None:
+        self._access = access
+        self._resources = resources
+        self._reporter = reporter
+
+    async def replace(self, wish: WriteRequest, spec: TenantSpecMap) -> WriteOutcome:
+        """Create an object, or replace its spec."""
+        return await self._write(wish, lambda _: spec, self._permit)
+
+    async def reweigh(self, wish: WriteRequest, weight: str) -> WriteOutcome:
+        """Set the weight of an existing tenant."""
+
+        async def permit(
+            wish: WriteRequest, before: TenantSpecMap | None, _: TenantSpecMap | None
+        ) -> None:
+            await self._need(wish, above(before))
+
+        return await self._write(wish, _if_any(lambda old: {**old, "weight": weight}), permit)
+
+    async def weigh_user(self, wish: WriteRequest, user: str, weight: str) -> WriteOutcome:
+        """Set the weight of a user of an existing tenant."""
+
+        async def permit(wish: WriteRequest, *_: TenantSpecMap | None) -> None:
+            await self._need(wish, TenantPermission(wish.name, "users"))
+
+        return await self._write(wish, _if_any(lambda old: _with_user(old, user, weight)), permit)
+
+    async def delete(self, wish: WriteRequest) -> WriteOutcome:
+        """Delete an existing object."""
+        for _ in range(TRIES):
+            before = await self._find(wish)
+            await self._permit(wish, before.spec if before else None, None)
+            wish.conditions.check(wish.what, before)
+            if before is None:
+                raise _absent(wish)
+            if await self._delete(wish, before):
+                if not wish.dry_run:
+                    self._tell(wish, before)
+                return WriteOutcome(before, None)
+        raise _contended(wish)
+
+    def _tell(self, wish: WriteRequest, before: Stored) -> None:
+        """Report the caller for the audit chain, because a deleted object cannot name it."""
+        facts = {"kind": KINDS[wish.kind], "name": before.name, "by": wish.caller.name}
+        self._reporter.report(EntryType.DELETED, facts)
+
+    async def _write(self, wish: WriteRequest, edit: Edit, permit: Permit) -> WriteOutcome:
+        """Store the result of `edit`, after `permit` allows it. Result None: no object to edit.
+
+        Rights are checked first, so that an unauthorized caller gets no information.
+        """
+        for _ in range(TRIES):
+            before = await self._find(wish)
+            was = before.spec if before else None
+            after = edit(was)
+            await permit(wish, was, after)
+            wish.conditions.check(wish.what, before)
+            if after is None:
+                raise _absent(wish)
+            if was is not None and meaning(was) == meaning(after):
+                return WriteOutcome(before, before)
+            if stored := await self._store(wish, after, before):
+                return WriteOutcome(before, stored)
+        raise _contended(wish)
+
+    async def _permit(
+        self, wish: WriteRequest, before: TenantSpecMap | None, after: TenantSpecMap | None
+    ) -> None:
+        """Raise Refused (403) unless the caller has every right for the change."""
+        caller, access = wish.caller, self._access
+        if wish.kind == "pools":
+            verb = "delete" if after is None else "update" if before is not None else "create"
+            await access.need(caller, verb, "pools", name=wish.name)
+            return
+        needed = grants(wish.name, before, after)
+        for grant in needed:
+            await self._need(wish, grant)
+        # As for kubectl, the right on the parent does not suffice to create or delete a tenant: a
+        # new tenant may name any free namespace, and a deletion affects child tenants.
+        if before is None:
+            await access.need(caller, "create", "tenants")
+        elif after is None:
+            await access.need(caller, "delete", "tenants", name=wish.name)
+        if not needed and not await access.may(caller, "update", "tenants", "users", wish.name):
+            await self._need(wish, above(before))
+
+    async def _need(self, wish: WriteRequest, grant: TenantPermission) -> None:
+        caller, access = wish.caller, self._access
+        if grant.name not in ("", wish.name):
+            # Name the parent only to callers with the right to get this tenant.
+            if await access.may(caller, "update", "tenants", grant.subresource, grant.name):
+                return
+            if not await access.may(caller, "get", "tenants", name=wish.name):
+                raise Refused(403, f"{caller.name} may not update tenants.fairgate.io; ask for it.")
+        await access.need(caller, "update", "tenants", grant.subresource, grant.name)
+
+    async def _find(self, wish: WriteRequest) -> Stored | None:
+        if not _NAME.fullmatch(wish.name):
+            return None
+        return await self._resources.read(wish.kind, wish.name)
+
+    async def _store(
+        self, wish: WriteRequest, after: TenantSpecMap, before: Stored | None
+    ) -> Stored | None:
+        if not _NAME.fullmatch(wish.name):
+            raise Refused(
+                422,
+                f"{wish.name[:80]!r} cannot be a name: lower case letters, digits, - and . may be "
+                "in one, at most 253.",
+            )
+        by, dry_run = wish.caller.name, wish.dry_run
+        try:
+            return await self._resources.write(wish.kind, wish.name, after, by, before, dry_run)
+        except ClusterUnavailable as error:
+            raise _unknown(wish) from error
+
+    async def _delete(self, wish: WriteRequest, before: Stored) -> bool:
+        try:
+            return await self._resources.delete(wish.kind, before, wish.caller.name, wish.dry_run)
+        except ClusterUnavailable as error:
+            raise _unknown(wish) from error
+
+
+def _if_any(edit: Callable[[TenantSpecMap], TenantSpecMap]) -> Edit:
+    return lambda old: None if old is None else edit(old)
+
+
+def _with_user(spec: TenantSpecMap, user: str, weight: str) -> TenantSpecMap:
+    weights = {each["name"]: each for each in spec.get("users") or ()}
+    weights[user] = {"name": user, "weight": weight}
+    return {**spec, "users": list(weights.values())}
+
+
+def _absent(wish: WriteRequest) -> Refused:
+    return Refused(404, f"There is no {wish.what}; GET /v1/{wish.kind} lists them.")
+
+
+def _contended(wish: WriteRequest) -> Refused:
+    return Refused(409, f"{wish.what} is being changed by others as well; try again.")
+
+
+def _unknown(wish: WriteRequest) -> Refused:
+    return Refused(
+        503,
+        f"The API server did not answer, so it is not known whether {wish.what} was changed; read "
+        "it, and try again if need be.",
+    )

@@ -1,0 +1,50 @@
+"""Rate limit per caller: token buckets with bounded memory. It is independent of HTTP."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+
+MOST_CALLERS = 10_000
+BURST_SECONDS = 2.0
+"""Size of a bucket, in seconds of the rate."""
+
+
+class RateLimit:
+    """Allows `per_second` requests to each caller; 0: no limit.
+
+    If there are more than `MOST_CALLERS`, the least recent caller starts again with a full bucket.
+    """
+
+    def __init__(self, per_second: float, clock: Callable[[], float]) -> None:
+        """`clock` returns monotonic seconds."""
+        self._rate = per_second
+        self._most = max(1.0, per_second * BURST_SECONDS)
+        self._clock = clock
+        self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()
+
+    def count_request(self, who: str) -> float:
+        """Count one request and return 0. If the bucket is empty, return the seconds to wait."""
+        wait = self.wait(who)
+        if not wait and self._rate:
+            at, left = self._left[who]
+            self._left[who] = (at, left - 1)
+        return wait
+
+    def give_back(self, who: str) -> None:
+        """Return one token of a request that should not count."""
+        if self._rate and who in self._left:
+            at, left = self._left[who]
+            self._left[who] = (at, min(self._most, left + 1))
+
+    def wait(self, who: str) -> float:
+        """Return the seconds until the next request is allowed, 0 if at once. Take no token."""
+        if not self._rate:
+            return 0.0
+        now = self._clock()
+        at, left = self._left.pop(who, (now, self._most))
+        left = min(self._most, left + (now - at) * self._rate)
+        self._left[who] = (now, left)
+        if len(self._left) > MOST_CALLERS:
+            self._left.popitem(last=False)
+        return 0.0 if left >= 1 else (1 - left) / self._rate

@@ -1,0 +1,353 @@
+"""Handlers of the webhook paths: each turns an admission request into a decision.
+
+They use only the view in memory. The rules are in `core.admission`: `hold`, `validation`,
+`pod_templates`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from app.core.admission import changed_by, hold, unsatisfiable
+from app.core.admission.hold import (
+    DenyDecision,
+    HoldDecision,
+    HoldVerdict,
+    IgnoreDecision,
+    PatchDecision,
+)
+from app.core.admission.pod_templates import TemplateKind, cautions, stamp, stamps
+from app.core.admission.submitters import NO_OWNER, Kinds, OwnerAnswer, OwnerRef, controller_of
+from app.core.admission.validation import BIND, Guard, governed
+from app.core.errors import InvalidQuantity
+from app.core.model import PoolName, Resource, UserName
+from app.core.placement.scheduler_hints import may_pack
+from app.core.podspec.annotations import named_pools, named_style
+from app.core.podspec.size_limits import excess
+from app.core.quantities import ManagedResources
+from app.core.release_patch import Patch
+from app.core.well_known import ANNOTATION_SUBMITTER
+from app.k8s_types import objects
+from app.k8s_types.list_sizes import sizes_of
+from app.web.webhook import pod_facts
+from app.web.webhook.admission_review import Request
+from app.web.webhook.cache import WebhookCache
+
+NOT_READY = "Fairgate has just started and does not know the tenants yet; try again in a moment."
+NO_OBJECT = "Fairgate: the review holds no object to judge."
+UNREADABLE = "Fairgate cannot read what this pod asks for: {}"
+HELD = ("pods", "bindings", "resourceclaims")
+"""Resources with rules that only apply in mode Enforce."""
+
+POD = TemplateKind("", "pods", "metadata.annotations")
+"""A pod has its stamp among its own annotations."""
+
+OVERRULED = (
+    "Fairgate: fairgate.io/submitter is written by Fairgate alone; the value given was not kept."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class HandlerContext:
+    """Dependencies that all handlers share."""
+
+    view: WebhookCache
+    managed: ManagedResources
+    exempt: frozenset[str]
+    guard: Guard
+    kinds: Kinds
+    ready: Callable[[], bool]
+
+    def observed(self, verdict: HoldVerdict, forged: Patch | None = None) -> HoldVerdict:
+        """Return the decision for the Policy's mode.
+
+        Observe mode leaves a pod unchanged, except that the patch `forged` removes forged
+        annotations.
+        """
+        if not self.view.observing:
+            return verdict
+        match verdict:
+            case HoldDecision():
+                return PatchDecision(forged or [], observed="would-hold")
+            case DenyDecision(_, message):
+                warning = f"Not refused, only observed: {message}"
+                return PatchDecision(forged or [], (warning,), "would-refuse")
+            case _:
+                return verdict
+
+
+class HoldHandler:
+    """Handler of /admit: holds, refuses or ignores pods at create."""
+
+    def __init__(self, ground: HandlerContext) -> None:
+        self._ground = ground
+
+    def owner_named(self, request: Request[objects.PodObject]) -> OwnerRef | None:
+        """Return the owner to look up: that of a new pod without a trusted stamp."""
+        pod, caller = request.object, UserName(request.user_info.username)
+        if request.operation != "CREATE" or request.sub_resource or pod is None:
+            return None
+        stamped = ANNOTATION_SUBMITTER in (pod.metadata.annotations or {})
+        if request.namespace in self._ground.exempt or (
+            stamped and self._ground.guard.is_controller(caller)
+        ):
+            return None
+        found = next((o for o in pod.metadata.owner_references or () if o.controller), None)
+        return OwnerRef(found.api_version, found.kind, found.name, found.uid) if found else None
+
+    def judge(
+        self, request: Request[objects.PodObject], owner: OwnerAnswer = NO_OWNER
+    ) -> HoldVerdict:
+        """Return the decision. Dry runs need no exception, because it has no side effect."""
+        ground = self._ground
+        if request.sub_resource or request.namespace in ground.exempt:
+            return IgnoreDecision()
+        if request.operation == "UPDATE" and request.object and request.old_object:
+            return hold.judge_change(_priority(request.old_object), _priority(request.object))
+        if request.operation != "CREATE":
+            return IgnoreDecision()
+        pod = request.object
+        if pod is None:
+            return DenyDecision(422, NO_OBJECT)
+        try:
+            demand = pod.spec.demand()
+        except InvalidQuantity as error:
+            return DenyDecision(422, UNREADABLE.format(error))
+        if not (pod.spec.resource_claims or ground.managed.asked(demand)):
+            return IgnoreDecision()
+        if not ground.ready():
+            return DenyDecision(503, NOT_READY)
+        candidate = self._candidate(request, pod, demand, owner)
+        tenant, classes = ground.view.owner_of(request.namespace), ground.view.classes
+        verdict = hold.judge(candidate, tenant, ground.managed, classes)
+        if isinstance(verdict, HoldDecision):
+            verdict = self._hopeless(request.namespace, pod, demand) or verdict
+        return ground.observed(verdict, hold.forged(candidate))
+
+    def _hopeless(
+        self, namespace: str, pod: objects.PodObject, demand: dict[Resource, int]
+    ) -> DenyDecision | None:
+        """Refuse a pod that can never start. Use only certain and fresh state."""
+        wish = unsatisfiable.PodWishes(
+            demand,
+            pod.metadata.annotations or {},
+            pod.spec.node_selector or {},
+            claims=bool(pod.spec.resource_claims),
+        )
+        refused = unsatisfiable.unreadable(wish)
+        known = self._ground.view.prospects(namespace)
+        if refused is not None or known is None:
+            return refused
+        return unsatisfiable.hopeless(wish, known, self._ground.managed)
+
+    def _candidate(
+        self,
+        request: Request[objects.PodObject],
+        pod: objects.PodObject,
+        demand: dict[Resource, int],
+        owner: OwnerAnswer,
+    ) -> hold.PodCreateRequest:
+        caller, group = UserName(request.user_info.username), pod.spec.scheduling_group
+        return hold.PodCreateRequest(
+            namespace=request.namespace,
+            caller=caller,
+            demand=demand,
+            believed=self._ground.guard.is_controller(caller),
+            owner=owner.submitter,
+            claims=bool(pod.spec.resource_claims),
+            gates=tuple([each.name for each in pod.spec.scheduling_gates or ()]),
+            labels=pod.metadata.labels,
+            annotations=pod.metadata.annotations,
+            node_name=pod.spec.node_name,
+            priority_class=pod.spec.priority_class_name,
+            preemption_policy=pod.spec.preemption_policy,
+            packs=self._packs(request.namespace, pod),
+            affinity=pod.spec.affinity is not None,
+            job=pod.metadata.job,
+            group=(group.pod_group_name or "") if group else "",
+            excess=excess(sizes_of(pod)),
+        )
+
+    def _packs(self, namespace: str, pod: objects.PodObject) -> bool:
+        """Return whether to add pod affinity for packing.
+
+        A pod with its own pod affinity or topology spread constraints is excluded.
+        """
+        spec, written, view = pod.spec, pod.metadata.annotations or {}, self._ground.view
+        own = spec.affinity and (spec.affinity.pod_affinity or spec.affinity.pod_anti_affinity)
+        if own or spec.topology_spread_constraints:
+            return False
+        named = [PoolName(name) for name in named_pools(written)]
+        tenant = view.tenancy.tenants.get(view.tenancy.tenant_of(namespace))
+        allowed = tenant.pools if tenant else ()
+        selector = spec.node_selector or {}
+        return may_pack(view.pools, named_style(written), named, selector, allowed)
+
+
+def _priority(pod: objects.PodObject) -> hold.Priority:
+    return pod.spec.priority_class_name, pod.spec.preemption_policy
+
+
+class TemplateStampHandler:
+    """Handler of /stamp: writes the submitter into the pod templates of objects."""
+
+    def __init__(self, ground: HandlerContext) -> None:
+        self._ground = ground
+
+    def owner_named(self, request: Request[Any]) -> OwnerRef | None:
+        """Return the owner to look up: that of a new object of which no stamp is trusted."""
+        ground, caller = self._ground, UserName(request.user_info.username)
+        kinds = ground.kinds.get((request.resource.group, request.resource.resource))
+        if kinds is None or request.operation != "CREATE" or request.namespace in ground.exempt:
+            return None
+        if ground.guard.is_controller(caller) and any(stamps(kinds, request.object)):
+            return None
+        return controller_of(request.object)
+
+    def judge(self, request: Request[Any], owner: OwnerAnswer = NO_OWNER) -> HoldVerdict:
+        """Return the patch of the pod templates, or ignore the object."""
+        ground, caller = self._ground, UserName(request.user_info.username)
+        kinds = ground.kinds.get((request.resource.group, request.resource.resource))
+        if kinds is None or request.namespace in ground.exempt or request.sub_resource:
+            return IgnoreDecision()
+        if ground.guard.is_controller(caller) and owner.submitter is None:
+            return IgnoreDecision()
+        if request.object is None:
+            return DenyDecision(422, NO_OBJECT)
+        caller = owner.submitter or caller
+        before = request.old_object if request.operation == "UPDATE" else None
+        patch, overruled = stamp(kinds, before, request.object, caller, self._asks)
+        warnings = cautions(kinds, request.object, self._asks)
+        return hold.PatchDecision(patch, ((OVERRULED,) if overruled else ()) + warnings)
+
+    def _asks(self, template: dict[str, Any]) -> bool:
+        """Return whether a template requests a managed resource; False if it is invalid."""
+        return pod_facts.asks_of(template.get("spec"), self._ground.managed)
+
+
+class ChangedByHandler:
+    """Handler of /sign: records the caller in changes of Fairgate's objects and manual releases."""
+
+    def __init__(self, ground: HandlerContext, speakers: frozenset[str]) -> None:
+        self._ground = ground
+        self._speakers = speakers
+
+    def owner_named(self, _: Request[Any]) -> None:
+        """Return None: a change has no owner."""
+
+    def judge(self, request: Request[Any], _: OwnerAnswer = NO_OWNER) -> HoldVerdict:
+        """Return a patch with the caller's name, or ignore the object."""
+        caller = UserName(request.user_info.username)
+        if request.sub_resource or request.object is None:
+            return IgnoreDecision()
+        before = request.old_object if request.operation == "UPDATE" else None
+        match request.resource.group, request.resource.resource:
+            case "fairgate.io", "tenants" | "pools" | "policies":
+                speaks = caller in self._speakers
+                return hold.PatchDecision(
+                    changed_by.authored(before, request.object, caller, speaks)
+                )
+            case "", "pods" if request.namespace not in self._ground.exempt:
+                return hold.PatchDecision(changed_by.freed(before, request.object, caller))
+            case _:
+                return IgnoreDecision()
+
+
+class ValidateHandler:
+    """Handler of /validate: checks objects and their changes, if the caller lacks a right."""
+
+    def __init__(self, ground: HandlerContext, releasers: frozenset[str]) -> None:
+        self._ground = ground
+        self._releasers = releasers
+
+    def owner_named(self, request: Request[Any]) -> OwnerRef | None:
+        """Return the owner of a new object with the stamp of another user than the caller."""
+        caller = UserName(request.user_info.username)
+        if request.operation != "CREATE" or self._ground.guard.is_controller(caller):
+            return None
+        asked = (request.resource.group, request.resource.resource)
+        kinds = (POD,) if asked == ("", "pods") else self._ground.kinds.get(asked, ())
+        if all(each in ("", caller) for each in stamps(kinds, request.object)):
+            return None
+        return controller_of(request.object)
+
+    def judge(self, request: Request[Any], owner: OwnerAnswer = NO_OWNER) -> HoldVerdict:
+        """Allow the request, or refuse it with the message of the violated rule."""
+        caller = UserName(request.user_info.username)
+        if request.namespace in self._ground.exempt:
+            return IgnoreDecision()
+        try:
+            sentence = self._sentence(request, caller, owner.is_trusted)
+        except msgspec.ValidationError as error:
+            return DenyDecision(422, f"Fairgate cannot read this object: {error}")
+        except InvalidQuantity as error:
+            return DenyDecision(422, UNREADABLE.format(error))
+        verdict = DenyDecision(403, sentence) if sentence else IgnoreDecision()
+        # Names and weights are protected in mode Observe, too: a forged value would count later.
+        return self._ground.observed(verdict) if request.resource.resource in HELD else verdict
+
+    def _sentence(self, request: Request[Any], caller: UserName, names_owner: bool) -> str | None:
+        match request.resource.group, request.resource.resource, request.sub_resource:
+            case ("", "pods", "binding") | ("", "bindings", _):
+                return BIND.format(caller)
+            case "", "pods", "eviction":
+                return self._eviction(request, caller)
+            case "", "pods", _:
+                return self._pod(request, caller, names_owner)
+            case "resource.k8s.io", "resourceclaims", _:
+                return self._claim(request, caller)
+            case "fairgate.io", "tenants", _:
+                return governed(_spec(request.old_object), _spec(request.object))
+            case group, resource, _:
+                kinds = self._ground.kinds.get((group, resource))
+                if kinds is None:
+                    return None
+                before = stamps(kinds, request.old_object)
+                after = stamps(kinds, request.object)
+                return self._ground.guard.stamped(before, after, caller, names_owner)
+
+    def _pod(self, request: Request[Any], caller: UserName, names_owner: bool) -> str | None:
+        ground = self._ground
+        releases = self._releases(request, caller)
+        if request.operation == "DELETE":
+            gone = pod_facts.sheet_of(request.old_object, ground.managed)
+            grace = request.options.grace_period_seconds if request.options else None
+            return None if releases else ground.guard.deleted(gone, caller, grace)
+        after = pod_facts.sheet_of(request.object, ground.managed)
+        if request.operation == "CREATE":
+            guard = ground.guard
+            held = not ground.view.observing
+            refusal = guard.created(after, caller, names_owner, held=held)
+            return refusal or guard.walled(after, request.namespace)
+        before = pod_facts.sheet_of(request.old_object, ground.managed)
+        sentence = ground.guard.changed(before, after, caller, releases)
+        touched = request.sub_resource == "ephemeralcontainers"
+        if sentence is None and (touched or before.tolerated != after.tolerated):
+            return ground.guard.reached(after)
+        return sentence
+
+    def _eviction(self, request: Request[Any], caller: UserName) -> str | None:
+        if self._releases(request, caller):
+            return None
+        options = msgspec.convert(request.object, pod_facts.Eviction).delete_options
+        grace = options.grace_period_seconds if options else None
+        return self._ground.guard.evicted(caller, grace)
+
+    def _claim(self, request: Request[Any], caller: UserName) -> str | None:
+        before = None
+        if request.operation == "UPDATE":
+            before = pod_facts.claim_sheet_of(request.old_object)
+        after = pod_facts.claim_sheet_of(request.object)
+        return self._ground.guard.claimed(before, after, caller, self._releases(request, caller))
+
+    def _releases(self, request: Request[Any], caller: UserName) -> bool:
+        return caller in self._releasers or "system:masters" in request.user_info.groups
+
+
+def _spec(document: Any) -> dict[str, Any]:
+    found = document.get("spec") if isinstance(document, dict) else None
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,151 @@
+"""Converts pods and claims of a review into the fields that `core.admission.validation` checks.
+
+Only requests that may violate a rule reach it, so clarity matters more than speed.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from app.core.admission.validation import Apart, ClaimSheet, Owned, PodFacts
+from app.core.errors import InvalidQuantity
+from app.core.podspec.resource_claims import FINALIZER
+from app.core.podspec.size_limits import excess
+from app.core.quantities import ManagedResources
+from app.k8s_types import admission, objects
+from app.k8s_types.list_sizes import sizes_of
+
+DEFAULT_GRACE = 30
+"""Seconds. The API server's default grace period of a pod."""
+
+
+class Variable(objects.Wire, frozen=True):
+    name: str = ""
+    value: str | None = None
+    value_from: dict[str, Any] | None = None
+
+
+class Security(objects.Wire, frozen=True):
+    privileged: bool | None = None
+
+
+class ContainerFacts(objects.Wire, frozen=True):
+    env: list[Variable] | None = None
+    security_context: Security | None = None
+
+
+class HostPath(objects.Wire, frozen=True):
+    path: str = ""
+
+
+class Volume(objects.Wire, frozen=True):
+    host_path: HostPath | None = None
+
+
+class TolerationFacts(objects.Wire, frozen=True):
+    key: str | None = None
+
+
+class PodSpecFacts(objects.Wire, frozen=True):
+    containers: list[ContainerFacts] | None = None
+    init_containers: list[ContainerFacts] | None = None
+    ephemeral_containers: list[ContainerFacts] | None = None
+    volumes: list[Volume] | None = None
+    tolerations: list[TolerationFacts] | None = None
+    scheduler_name: str | None = None
+    preemption_policy: str | None = None
+    termination_grace_period_seconds: int | None = None
+
+
+class Eviction(objects.Wire, frozen=True):
+    delete_options: admission.DeleteOptions | None = None
+
+
+class PodReach(objects.Wire, frozen=True):
+    spec: PodSpecFacts = PodSpecFacts()
+
+
+def claim_sheet_of(document: Any) -> ClaimSheet:
+    """Return the fields of a resource claim for the rules. Raises msgspec.ValidationError."""
+    meta = msgspec.convert(document, objects.ResourceClaimObject).metadata
+    owners = (Owned(o.kind, o.uid, o.controller) for o in meta.owner_references or ())
+    protected = FINALIZER in (meta.finalizers or ())
+    return ClaimSheet(tuple(owners), meta.annotations or {}, protected)
+
+
+def sheet_of(document: Any, managed: ManagedResources) -> PodFacts:
+    """Return the fields of a pod for the rules. Raises msgspec.ValidationError, InvalidQuantity."""
+    pod = objects.convert(document, objects.PodObject)
+    spec = objects.convert(document, PodReach).spec
+    kinds = (spec.containers, spec.init_containers, spec.ephemeral_containers)
+    own = spec.termination_grace_period_seconds
+    containers = [container for many in kinds for container in many or ()]
+    return PodFacts(
+        asks=asks(pod.spec, managed),
+        names=names(pod.spec, managed),
+        gates=tuple(gate.name for gate in pod.spec.scheduling_gates or ()),
+        labels=pod.metadata.labels or {},
+        annotations=pod.metadata.annotations or {},
+        scheduler=spec.scheduler_name or "",
+        preemption=spec.preemption_policy or "",
+        node=pod.spec.node_name or "",
+        phase=pod.status.phase or "",
+        variables=tuple(
+            (each.name, None if each.value_from is not None else each.value or "")
+            for container in containers
+            for each in container.env or ()
+        ),
+        paths=tuple(v.host_path.path for v in spec.volumes or () if v.host_path),
+        privileged=any(c.security_context and c.security_context.privileged for c in containers),
+        tolerated=tuple(t.key or "" for t in spec.tolerations or ()),
+        apart=_apart(pod.spec.affinity),
+        grace=DEFAULT_GRACE if own is None else own,
+        excess=excess(sizes_of(pod)),
+    )
+
+
+def _apart(affinity: objects.AffinitySpec | None) -> tuple[Apart, ...]:
+    rule = affinity.pod_anti_affinity if affinity else None
+    terms = rule.required_during_scheduling_ignored_during_execution if rule else None
+    return tuple(
+        Apart(
+            tuple(term.namespaces or ()),
+            term.namespace_selector is not None,
+            (
+                *_keys(term.label_selector),
+                *(term.match_label_keys or ()),
+                *(term.mismatch_label_keys or ()),
+            ),
+        )
+        for term in terms or ()
+    )
+
+
+def _keys(selector: objects.LabelSelector | None) -> tuple[str, ...]:
+    if selector is None:
+        return ()
+    expressions = selector.match_expressions or ()
+    return (*(selector.match_labels or {}), *(each.key for each in expressions))
+
+
+def asks(spec: objects.PodSpec, managed: ManagedResources) -> bool:
+    """Return whether a pod requests a managed resource or has resource claims."""
+    return bool(spec.resource_claims) or managed.asked(spec.demand())
+
+
+def asks_of(spec: Any, managed: ManagedResources) -> bool:
+    """Return whether the JSON of a pod spec asks for managed resources; False if it is invalid."""
+    try:
+        return asks(objects.convert(spec, objects.PodSpec), managed)
+    except (msgspec.ValidationError, InvalidQuantity):
+        return False
+
+
+def names(spec: objects.PodSpec, managed: ManagedResources) -> bool:
+    """Return whether a pod names a managed resource, even with amount 0, or has claims."""
+    containers = [*(spec.containers or ()), *(spec.init_containers or ())]
+    written = [each.resources for each in containers if each.resources]
+    named = [name for each in written for name in {**(each.limits or {}), **(each.requests or {})}]
+    return bool(spec.resource_claims) or any(name in managed for name in named)

@@ -1,0 +1,147 @@
+"""Builds the adapters of a process and runs its roles until a signal.
+
+Each role has a module here that assembles its parts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import AsyncExitStack
+from typing import Any
+
+import uvloop
+
+from app.config import logging as log_config
+from app.config.settings import Settings
+from app.core.errors import ClusterUnavailable, StoreUnavailable
+from app.kube.access_review import AUDIENCE, Reviews
+from app.kube.client import Client
+from app.web.api.auth import Access
+from app.web.health import SERVES, leader_routes, ops_app
+from app.web.server.rate_limit import RateLimit
+from app.web.server.server import Listener, Servers, allow_connections
+from app.wiring.api import api
+from app.wiring.controller import controller
+from app.wiring.process import Adapters, RoleProcess
+from app.wiring.webhook import webhook
+
+RETRY_SECONDS = 1.0
+BAD_TOKENS = 10
+"""Bad tokens accepted on /metrics per second and address: each costs the API server two reviews."""
+
+ROLES: dict[str, Callable[[RoleProcess], Awaitable[None]]] = {
+    "webhook": webhook,
+    "controller": controller,
+    "api": api,
+}
+
+log = logging.getLogger("fairgate")
+
+
+def serve(settings: Settings, adapters: Adapters | None = None) -> None:
+    """Run one process until SIGTERM or SIGINT. Raises FairgateError."""
+    log_config.set_up(settings.log_level)
+    allow_connections()
+    uvloop.run(_serve(settings, adapters or Adapters()))
+
+
+async def _serve(settings: Settings, adapters: Adapters) -> None:
+    stop = asyncio.Event()
+    for sign in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(sign, stop.set)
+    async with AsyncExitStack() as stack:
+        client = await Client.connect(
+            settings.kubeconfig, pool_size=settings.release_concurrency + 32
+        )
+        stack.push_async_callback(client.close)
+        process = RoleProcess(settings, client, stack, adapters)
+        if await _set_up(process, stop):
+            await _run(process, stop)
+
+
+async def _set_up(process: RoleProcess, stop: asyncio.Event) -> bool:
+    """Assemble all roles. Return False if `stop` was set before."""
+
+    async def build() -> None:
+        for role in process.settings.roles:
+            await ROLES[role](process)
+
+    building = asyncio.create_task(build())
+    stopped = asyncio.create_task(stop.wait())
+    await asyncio.wait({building, stopped}, return_when=asyncio.FIRST_COMPLETED)
+    stopped.cancel()
+    if building.done():
+        await building
+        return True
+    building.cancel()
+    await asyncio.gather(building, return_exceptions=True)
+    return False
+
+
+async def _run(process: RoleProcess, stop: asyncio.Event) -> None:
+    settings, checks = process.settings, process.checks
+    ops = ops_app(checks, process.liveness, _scraping(process))
+    if process.standstill is not None:
+        ops.include_router(leader_routes(process.standstill))
+    process.listeners.append(Listener("ops", ops, settings.ops_listen, apart=True))
+    process.tasks.append(process.liveness.beat)
+    servers = Servers(process.listeners)
+    checks[SERVES] = lambda: not servers.draining
+    background = [asyncio.create_task(_until_ended(task(), stop)) for task in process.tasks]
+    serving_all = _until_ended(servers.run(stop, settings.drain_seconds), stop)
+    served = asyncio.create_task(serving_all)
+    try:
+        await asyncio.wait(
+            {served, asyncio.ensure_future(servers.started.wait())},
+            return_when=asyncio.FIRST_COMPLETED,
+        )
+        for step in process.after_start:
+            background.append(asyncio.create_task(_until_ended(_insist(step), stop)))
+        await stop.wait()
+        for last in process.before_end:
+            await last()
+        await served
+    finally:
+        stop.set()
+        for task in background:
+            task.cancel()
+        outcomes = await asyncio.gather(*background, served, return_exceptions=True)
+    for outcome in outcomes:
+        if isinstance(outcome, Exception):
+            raise outcome
+
+
+def _scraping(process: RoleProcess) -> Access | None:
+    """Return the access control of `/metrics`; None: it is public."""
+    if process.settings.metrics_public:
+        return None
+    # Prometheus usually sends its service account token, which has the API server's audience.
+    authority = Reviews(process.client, time.monotonic, (AUDIENCE, ""))
+    return Access(authority, strangers=RateLimit(BAD_TOKENS, time.monotonic))
+
+
+async def _until_ended(task: Coroutine[Any, Any, None], stop: asyncio.Event) -> None:
+    """Run a task of the process. Stop the process if the task fails."""
+    try:
+        await task
+    except Exception:
+        log.exception("a part of the process failed; the process ends")
+        stop.set()
+        raise
+
+
+async def _insist(step: Callable[[], Awaitable[object]]) -> None:
+    """Retry a step until it succeeds once."""
+    while True:
+        try:
+            await step()
+        except (ClusterUnavailable, StoreUnavailable) as error:
+            facts = {"why": str(error)}
+            log.warning("the API server or Redis cannot be reached yet", extra=facts)
+            await asyncio.sleep(RETRY_SECONDS)
+        else:
+            return

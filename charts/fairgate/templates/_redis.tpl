@@ -1,0 +1,31 @@
+{{/* The Redis URL, as an environment variable. */}}
+{{- define "fairgate.redis" -}}
+- name: FAIRGATE_REDIS_URL
+{{- if (.Values.redis.bundled).enabled }}
+  valueFrom: {secretKeyRef: {name: fairgate-redis, key: url}}
+{{- else if .Values.redis.existingSecret }}
+  valueFrom: {secretKeyRef: {name: {{ .Values.redis.existingSecret }}, key: {{ .Values.redis.secretKey }}}}
+{{- else }}
+  value: {{ required "redis.url is empty. Without Redis no pod is ever released: set redis.url=redis://HOST:6379/0, or redis.existingSecret to the Secret that holds the URL, or redis.bundled.enabled=true for a trial." .Values.redis.url | quote }}
+{{- end }}
+{{- end }}
+
+{{/*
+The password of the bundled Redis: the value, or the one that the cluster already has, or a new one.
+*/}}
+{{- define "fairgate.redisPassword" -}}
+{{- $stored := (lookup "v1" "Secret" .Release.Namespace "fairgate-redis").data | default dict -}}
+{{- if .Values.redis.bundled.password -}}
+{{ .Values.redis.bundled.password }}
+{{- else if $stored.password -}}
+{{ b64dec $stored.password }}
+{{- else -}}
+{{ randAlphaNum 32 }}
+{{- end -}}
+{{- end }}
+
+{{/* Labels that select the pod of the bundled Redis. */}}
+{{- define "fairgate.redisSelector" -}}
+app.kubernetes.io/name: fairgate-redis
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}

@@ -1,0 +1,375 @@
+"""Row 32: a pod that is released for one resource claim, and then given another claim.
+
+The devices are real for the API server and the scheduler: each node has a ResourceSlice with eight
+GPUs and a network device. The tenant may have no GPU.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from app.core.admission import validation
+from app.core.podspec.resource_claims import FINALIZER
+from tests.e2e.attacks.attack_cluster import Ground, Object, body, layer_of, path
+from tests.e2e.attacks.attack_helpers import CHANGED
+from tests.e2e.attacks.attack_namespaces import Yard, only, yard
+from tests.e2e.attacks.outcomes import Outcomes
+from tests.support.audit_checks import audit
+from tests.support.cluster_driver import GATE, GPU, Stage, gates, until
+
+API = "resource.k8s.io/v1"
+ROOT = f"/apis/{API}"
+DRIVER = "row32.example.com"
+CARD, NIC = "card.row32.example.com", "nic.row32.example.com"
+NODES = [f"gpu-node-{number}" for number in range(4)]
+ROW = 32
+LAYERED = only("everything", "policies", "webhook")
+
+Steps = Callable[["Trap"], list[str | None]]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def devices(ground: Ground) -> None:
+    """Publish devices on every node, and a DeviceClass for each kind of device."""
+    classes: list[Object] = [
+        {"name": CARD, "kind": "gpu", "more": {"extendedResourceName": GPU}},
+        {"name": NIC, "kind": "nic", "more": {}},
+    ]
+    for each in classes:
+        attributes = f"device.attributes['{DRIVER}']"
+        expression = f"device.driver == '{DRIVER}' && {attributes}.kind == '{each['kind']}'"
+        spec = {"selectors": [{"cel": {"expression": expression}}], **each["more"]}
+        about = {"apiVersion": API, "kind": "DeviceClass", "metadata": {"name": each["name"]}}
+        made = {**about, "spec": spec}
+        ground.admin.refused("POST", f"{ROOT}/deviceclasses", made)
+    for node in NODES:
+        found = [device(f"gpu-{number}", "gpu") for number in range(8)]
+        found += [device(f"nic-{number}", "nic") for number in range(64)]
+        spec = {
+            "driver": DRIVER,
+            "nodeName": node,
+            "pool": {"name": node, "generation": 1, "resourceSliceCount": 1},
+            "devices": found,
+        }
+        kind = {"apiVersion": API, "kind": "ResourceSlice", "metadata": {"name": f"row32-{node}"}}
+        ground.admin.refused("POST", f"{ROOT}/resourceslices", {**kind, "spec": spec})
+
+
+def device(name: str, kind: str) -> Object:
+    return {"name": name, "attributes": {"kind": {"string": kind}}}
+
+
+def requests(count: int, name: str) -> Object:
+    exactly = {"deviceClassName": name, "count": count}
+    return {"devices": {"requests": [{"name": "r", "exactly": exactly}]}}
+
+
+def claim(name: str, count: int = 1, kind: str = NIC, **metadata: object) -> Object:
+    meta = {"name": name, **metadata}
+    made = {"apiVersion": API, "kind": "ResourceClaim", "metadata": meta}
+    return {**made, "spec": requests(count, kind)}
+
+
+def template(name: str, count: int, kind: str) -> Object:
+    made = {"apiVersion": API, "kind": "ResourceClaimTemplate", "metadata": {"name": name}}
+    return {**made, "spec": {"spec": requests(count, kind)}}
+
+
+@dataclass
+class Trap:
+    """A namespace of a tenant that may have no GPU, with a pod that waits for a claim."""
+
+    ground: Ground
+    yard: Yard
+
+    @property
+    def claims(self) -> str:
+        return f"{ROOT}/namespaces/{self.yard.namespace}/resourceclaims"
+
+    @property
+    def templates(self) -> str:
+        return f"{ROOT}/namespaces/{self.yard.namespace}/resourceclaimtemplates"
+
+    def claim(self, name: str = "c") -> Object:
+        found: Object = self.ground.admin.get(f"{self.claims}/{name}")
+        return found
+
+    def is_free(self) -> bool:
+        return self.ground.admin.refused("GET", f"{self.claims}/c", None) is not None
+
+    def pod(self, name: str = "bait") -> Object:
+        return self.ground.pod(name, self.yard.namespace)
+
+    def bait(self, name: str = "bait", **source: str) -> None:
+        """Create a pod that its affinity keeps unscheduled, and wait until it is released."""
+        term = {
+            "labelSelector": {"matchLabels": {"spring": name}},
+            "topologyKey": "kubernetes.io/hostname",
+        }
+        affinity = {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+        entry = {"name": "d", **(source or {"resourceClaimName": "c"})}
+        made = body(name, 0, resourceClaims=[entry], affinity=affinity)
+        made["spec"]["containers"][0]["resources"] = {"claims": [{"name": "d"}]}
+        assert self.yard.make(made) is None
+        until(f"{name} is released", lambda: GATE not in gates(self.pod(name)))
+        until("it finds no node", lambda: self.unscheduled(name))
+
+    def unscheduled(self, name: str) -> bool:
+        found = self.pod(name)["status"].get("conditions", [])
+        return any(c["type"] == "PodScheduled" and c["status"] == "False" for c in found)
+
+    def spring(self, *names: str) -> None:
+        """Satisfy the affinity of the named pods and a witness.
+
+        The witness runs after the scheduler has tried these pods.
+        """
+        self.ground.admin.call("POST", self.claims, claim("witness"))
+        self.bait("witness", resourceClaimName="witness")
+        for name in (*(names or ("bait",)), "witness"):
+            made = body(f"spring-of-{name}", 0)
+            made["metadata"]["labels"] = {"spring": name}
+            assert self.ground.mallory.refused("POST", path(self.yard.namespace), made) is None
+        until("the witness runs", lambda: "nodeName" in self.pod("witness")["spec"])
+
+    def gained(self) -> int:
+        """Return the number of GPUs allocated to claims of the namespace."""
+        found = self.ground.admin.get(self.claims)["items"]
+        allocated = [each.get("status", {}).get("allocation") or {} for each in found]
+        results = [r for each in allocated for r in each.get("devices", {}).get("results", [])]
+        return sum(each["device"].startswith("gpu-") for each in results)
+
+    def told(self, deed: str) -> list[Object]:
+        """Return the audit entries of this type for this namespace."""
+        lines = audit(self.ground.cluster, "export").stdout.splitlines()
+        entries = [json.loads(line) for line in lines]
+        return [
+            entry
+            for entry in entries
+            if entry.get("deed") == deed
+            and entry.get("facts", {}).get("namespace") == self.yard.namespace
+        ]
+
+
+@pytest.fixture
+def trap(ground: Ground, stage: Stage) -> Iterator[Trap]:
+    place = yard(ground, stage)
+    stage.tenant(
+        place.namespace,
+        "1",
+        place.namespace,
+        quotas=[{"pool": "default", "limit": {GPU: 0}}],
+    )
+    until("the tenant is seen", lambda: bool(stage.get("tenant", place.namespace).get("status")))
+    made = Trap(ground, place)
+    yield made
+    now = {"gracePeriodSeconds": 0}
+    for each in place.pods:
+        ground.admin.refused("DELETE", path(place.namespace, each["metadata"]["name"]), now)
+    ground.admin.refused("DELETE", made.claims, None)
+    until("no claim is left", lambda: ground.admin.get(made.claims)["items"] == [])
+
+
+# --- the attacks ---
+
+
+def delete_and_create(trap: Trap) -> list[str | None]:
+    mallory, at = trap.ground.mallory, f"{trap.claims}/c"
+    mallory.call("DELETE", at, {"gracePeriodSeconds": 0})
+    return [mallory.refused("POST", trap.claims, claim("c", 8, CARD))]
+
+
+def free_and_create(trap: Trap) -> list[str | None]:
+    """Try every way to write the finalizers of a claim, then to create a new one."""
+    mallory, at = trap.ground.mallory, f"{trap.claims}/c"
+    found = trap.claim()
+    meta = {**found["metadata"], "finalizers": []}
+    bare = {"name": "c", "finalizers": []}
+    apply = {"apiVersion": API, "kind": "ResourceClaim", "metadata": bare}
+    index = found["metadata"]["finalizers"].index(FINALIZER)
+    remove = {"op": "remove", "path": f"/metadata/finalizers/{index}"}
+    primitive = {"$deleteFromPrimitiveList/finalizers": [FINALIZER]}
+    said = [
+        mallory.refused("PATCH", at, {"metadata": {"finalizers": None}}),
+        mallory.refused("PATCH", at, {"metadata": {"finalizers": ["example.com/mine"]}}),
+        mallory.refused("PATCH", at, [remove], "json"),
+        mallory.refused("PATCH", at, {"metadata": primitive}, "strategic"),
+        mallory.refused("PUT", at, {**found, "metadata": meta}),
+        mallory.refused("PUT", at, {**found, "metadata": {**meta, "resourceVersion": ""}}),
+    ]
+    layer = CHANGED[trap.ground.mode]
+    for each in said:
+        assert each is not None
+        assert validation.CLAIM in each
+        assert layer_of(each) == layer
+    assert mallory.refused("PATCH", f"{at}?fieldManager=m&force=true", apply, "apply") is None
+    assert FINALIZER in trap.claim()["metadata"]["finalizers"]
+    return [*said, *delete_and_create(trap)]
+
+
+def delete_collection(trap: Trap) -> list[str | None]:
+    trap.ground.mallory.call("DELETE", trap.claims, {"gracePeriodSeconds": 0})
+    return [trap.ground.mallory.refused("POST", trap.claims, claim("c", 8, CARD))]
+
+
+WAYS: dict[str, Steps] = {
+    "deleted and created again": delete_and_create,
+    "its finalizer removed": free_and_create,
+    "deleted with all others": delete_collection,
+}
+
+
+@LAYERED
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("restarts", [False, True], ids=["one leader", "a restart"])
+def test_32_a_named_claim_keeps_its_name(
+    ground: Ground, outcomes: Outcomes, trap: Trap, way: str, restarts: bool
+) -> None:
+    ground.mallory.call("POST", trap.claims, claim("c"))
+    trap.bait()
+    first = trap.claim()["metadata"]
+    assert FINALIZER in first["finalizers"]
+    if restarts:
+        restart(ground)
+    said = WAYS[way](trap)
+    assert said[-1] is not None
+    assert trap.claim()["metadata"]["uid"] == first["uid"]
+    trap.spring()
+    assert trap.gained() == 0
+    assert "nodeName" not in trap.pod()["spec"]
+    until("the chain says so", lambda: bool(trap.told("claim-deleted")))
+    [entry] = trap.told("claim-deleted")
+    assert entry["facts"]["claimUid"] == first["uid"]
+    assert trap.yard.told("bait", "Refused", "is being deleted")
+    outcomes(ROW, ground.mode, "a claim exchanged after the release", "D", said[-1])
+
+
+def restart(ground: Ground) -> None:
+    """Stop the leader and wait for the next term."""
+    lease = "/apis/coordination.k8s.io/v1/namespaces/fairgate-system/leases/fairgate-controller"
+
+    def terms() -> object:
+        return ground.admin.get(lease)["spec"].get("leaseTransitions")
+
+    before = terms()
+    ground.cluster.restart("fairgate-controller")
+    until("another leads", lambda: terms() != before)
+
+
+@LAYERED
+def test_32_a_deleted_owner_does_not_free_the_name(
+    ground: Ground, outcomes: Outcomes, trap: Trap
+) -> None:
+    """The garbage collector deletes a claim of a deleted owner, with the rights of kube-system."""
+    maps = f"/api/v1/namespaces/{trap.yard.namespace}/configmaps"
+    mallory = ground.mallory
+    owner = mallory.call("POST", maps, {"metadata": {"name": "owner"}})["metadata"]
+    reference = {"apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": owner["uid"]}
+    mallory.call("POST", trap.claims, claim("c", ownerReferences=[reference]))
+    trap.bait()
+    mallory.call("DELETE", f"{maps}/owner")
+    until("it is deleted", lambda: "deletionTimestamp" in trap.claim()["metadata"])
+    said = mallory.refused("POST", trap.claims, claim("c", 8, CARD))
+    assert said is not None
+    trap.spring()
+    assert trap.gained() == 0
+    until("the chain says so", lambda: len(trap.told("claim-deleted")) == 1)
+    outcomes(ROW, ground.mode, "through the garbage collector", "D", said)
+
+
+@LAYERED
+def test_32_a_generated_claim_is_not_generated_again(
+    ground: Ground, outcomes: Outcomes, trap: Trap
+) -> None:
+    mallory = ground.mallory
+    mallory.call("POST", trap.templates, template("t", 1, NIC))
+    trap.bait(resourceClaimTemplateName="t")
+    [status] = trap.pod()["status"]["resourceClaimStatuses"]
+    name = status["resourceClaimName"]
+    first = trap.claim(name)["metadata"]
+    mallory.call("DELETE", f"{trap.templates}/t")
+    mallory.call("POST", trap.templates, template("t", 8, CARD))
+    owner = first["ownerReferences"][0]
+    marks = {"resource.kubernetes.io/pod-claim-name": "d"}
+    layer = CHANGED[ground.mode]
+    for forged in (
+        claim("forged", 8, CARD, ownerReferences=[owner], annotations=marks),
+        claim("forged", 8, CARD, ownerReferences=[owner]),
+        claim("forged", 8, CARD, annotations=marks),
+    ):
+        said = mallory.refused("POST", trap.claims, forged)
+        assert said is not None
+        assert validation.CLAIM_OWNER in said
+        assert layer_of(said) == layer
+        outcomes(ROW, ground.mode, "a claim as if it was generated", layer, said)
+    orphan = {"metadata": {"ownerReferences": None}}
+    said = mallory.refused("PATCH", f"{trap.claims}/{name}", orphan)
+    assert said is not None
+    assert validation.CLAIM_OWNER in said
+    mallory.call("DELETE", f"{trap.claims}/{name}")
+    trap.spring()
+    [status] = trap.pod()["status"]["resourceClaimStatuses"]
+    assert status["resourceClaimName"] == name
+    assert trap.claim(name)["metadata"]["uid"] == first["uid"]
+    assert trap.gained() == 0
+    assert "nodeName" not in trap.pod()["spec"]
+    until("the chain says so", lambda: len(trap.told("claim-deleted")) == 1)
+
+
+@LAYERED
+def test_32_a_shared_claim_keeps_its_name_until_the_last_pod_ends(
+    ground: Ground, outcomes: Outcomes, trap: Trap
+) -> None:
+    mallory = ground.mallory
+    mallory.call("POST", trap.claims, claim("c"))
+    trap.bait("one")
+    trap.bait("two")
+    first = trap.claim()["metadata"]
+    mallory.call("DELETE", path(trap.yard.namespace, "one"), {"gracePeriodSeconds": 0})
+    mallory.call("DELETE", f"{trap.claims}/c")
+    said = mallory.refused("POST", trap.claims, claim("c", 8, CARD))
+    assert said is not None
+    trap.spring("two")
+    assert trap.claim()["metadata"]["uid"] == first["uid"]
+    assert trap.gained() == 0
+    mallory.call("DELETE", path(trap.yard.namespace, "two"), {"gracePeriodSeconds": 0})
+    until("the name is free", trap.is_free)
+    outcomes(ROW, ground.mode, "a shared claim", "D", said)
+
+
+@LAYERED
+def test_32_an_exchange_is_reported_charged_and_evicted_if_the_name_was_freed_by_force(
+    ground: Ground, outcomes: Outcomes, trap: Trap
+) -> None:
+    """Only a cluster administrator can free the name. The exchange is then detected."""
+    mallory = ground.mallory
+    mallory.call("POST", trap.claims, claim("c"))
+    trap.bait()
+    mallory.call("DELETE", f"{trap.claims}/c")
+    free = {"metadata": {"finalizers": None}}
+    ground.admin.refused("PATCH", f"{trap.claims}/c", free)
+    until("the name is free", trap.is_free)
+    mallory.call("POST", trap.claims, claim("c", 8, CARD))
+    until("it is evicted", lambda: not ground.exists("bait", trap.yard.namespace))
+    assert trap.gained() == 0
+    until("the chain says so", lambda: len(trap.told("bypassed")) == 1)
+    [entry] = trap.told("bypassed")
+    assert entry["facts"]["claim"] == "c"
+    outcomes(ROW, ground.mode, "a name freed by force", "D", "reported as a bypass and evicted")
+
+
+@LAYERED
+def test_32_a_namespace_is_deleted_with_its_claims(
+    ground: Ground, stage: Stage, outcomes: Outcomes, trap: Trap
+) -> None:
+    ground.mallory.call("POST", trap.claims, claim("c"))
+    trap.bait()
+    namespace = trap.yard.namespace
+    stage.namespaces.remove(namespace)
+    at = f"/api/v1/namespaces/{namespace}"
+    ground.admin.call("DELETE", at)
+    until("it is gone", lambda: ground.admin.refused("GET", at, None) is not None)
+    outcomes(ROW, ground.mode, "a namespace deleted with its claims", "D", "it goes")

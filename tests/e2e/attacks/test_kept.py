@@ -1,0 +1,91 @@
+"""Row 35: a PodDisruptionBudget that would protect borrowed devices for ever."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from tests.e2e.attacks.attack_cluster import Ground, Object, body, layer_of
+from tests.e2e.attacks.attack_namespaces import Yard, yard
+from tests.e2e.attacks.outcomes import Outcomes
+from tests.support.cluster_driver import Stage, until
+
+ATTACK = "borrow behind a disruption budget that allows no eviction"
+BUDGETS: dict[str, tuple[Object, ...]] = {
+    "none": ({"maxUnavailable": 0},),
+    "zero-percent": ({"maxUnavailable": "0%"},),
+    "all": ({"minAvailable": "100%"},),
+    "many": ({"minAvailable": 8},),
+    "unowned": ({"maxUnavailable": 1},),
+    "half-of-unowned": ({"minAvailable": "50%"},),
+    "nothing-said": ({},),
+    "healthy-only": ({"maxUnavailable": 0, "unhealthyPodEvictionPolicy": "AlwaysAllow"},),
+    "two": ({"minAvailable": 0}, {"maxUnavailable": "100%"}),
+}
+
+
+def make(ours: Yard, kind: str) -> None:
+    """Create the budgets of a kind as a user with `edit`. They cover pods with that label."""
+    at = f"/apis/policy/v1/namespaces/{ours.namespace}/poddisruptionbudgets"
+    for number, spec in enumerate(BUDGETS[kind]):
+        selector = {"matchLabels": {"kind": kind}}
+        made = {"metadata": {"name": f"{kind}-{number}"}, "spec": {"selector": selector, **spec}}
+        ours.ground.mallory.call("POST", at, made)
+        until("it is seen", partial(is_seen, ours, f"{at}/{kind}-{number}"))
+
+
+def is_seen(ours: Yard, where: str) -> bool:
+    """Return whether the disruption controller has seen a budget."""
+    return "observedGeneration" in ours.ground.admin.get(where).get("status", {})
+
+
+def labelled(name: str, **labels: Any) -> Object:
+    item = body(name)
+    item["metadata"]["labels"] = labels
+    return item
+
+
+def test_35_no_budget_keeps_what_is_borrowed(
+    ground: Ground, stage: Stage, outcomes: Outcomes
+) -> None:
+    ours = yard(ground, stage)
+    if ground.mode == "killed":
+        said = ours.make(labelled("none", kind="none"))
+        assert layer_of(said) == "outage"
+        outcomes(35, ground.mode, ATTACK, "outage", said or "")
+        return
+    for kind in BUDGETS:
+        make(ours, kind)
+        assert ours.make(labelled(kind, kind=kind)) is None
+    assert ours.make(labelled("free")) is None
+    until("what no budget covers borrows", lambda: "free" in ours.released())
+    for kind in BUDGETS:
+        until(f"{kind}: it is said why", lambda k=kind: ours.told(k, "Held", "disruption budget"))  # type: ignore[misc]
+    assert ours.held() == set(BUDGETS)
+    outcomes(35, ground.mode, ATTACK, "D", "starts within the guarantee only, and is told why")
+
+
+def test_35_labels_are_judged_as_they_are(ground: Ground, stage: Stage, outcomes: Outcomes) -> None:
+    attack = "change labels so that a budget covers it, before its turn"
+    ours = yard(ground, stage)
+    if ground.mode == "killed":
+        assert layer_of(ours.make(labelled("late"))) == "outage"
+        outcomes(35, ground.mode, attack, "outage", "")
+        return
+    make(ours, "none")
+    own = {"schedulingGates": [{"name": "example.com/mine"}]}
+    item = labelled("late")
+    item["spec"] |= own
+    if ground.mode == "policies":
+        item["spec"]["schedulingGates"].append({"name": "fairgate.io/queue"})
+    assert ours.make(item) is None
+    at = f"/api/v1/namespaces/{ours.namespace}/pods/late"
+    mallory = ground.mallory
+    mallory.call("PATCH", at, {"metadata": {"labels": {"kind": "none"}}})
+    gates = [each["name"] for each in mallory.get(at)["spec"]["schedulingGates"]]
+    place = f"/spec/schedulingGates/{gates.index('example.com/mine')}"
+    mallory.call("PATCH", at, [{"op": "remove", "path": place}], "json")
+    assert ours.make(labelled("free")) is None
+    until("what no budget covers borrows", lambda: "free" in ours.released())
+    assert ours.held() == {"late"}
+    outcomes(35, ground.mode, attack, "D", "the labels count that it has when its turn comes")

@@ -1,0 +1,121 @@
+"""Guarantees and disruption budgets: protected pods are shown, and evicted if the Policy allows."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.devcluster import state_dir as folders
+from app.devcluster.binaries import Tools
+from app.devcluster.cluster import LocalCluster
+from app.devcluster.cluster_options import ClusterOptions
+from tests.support.cluster_driver import Object, Stage, pod, until
+from tests.support.reclaim_teams import policy, team, told
+
+MANY = 32
+POOL = "default"
+
+
+@pytest.fixture(scope="module")
+def full(cluster_tools: Tools) -> Iterator[LocalCluster]:
+    """A cluster of 32 GPUs."""
+    cluster = LocalCluster(folders.own_folder("budgets"))
+    try:
+        cluster.up(ClusterOptions(nodes=4))
+        yield cluster
+    finally:
+        cluster.down()
+
+
+@pytest.fixture
+def stage(full: LocalCluster, tmp_path: Path) -> Iterator[Stage]:
+    stage = Stage(full, folder=tmp_path)
+    try:
+        yield stage
+    finally:
+        stage.clear()
+
+
+def ones(prefix: str, **labels: str) -> list[Object]:
+    """Return one pod of one GPU for every GPU."""
+    pods = [pod(f"{prefix}-{number}") for number in range(MANY)]
+    for number, each in enumerate(pods):
+        each["metadata"]["labels"] = {"half": str(number % 2), **labels}
+    return pods
+
+
+def budget(stage: Stage, namespace: str, name: str, selector: Object, **spec: Any) -> None:
+    kind = {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget"}
+    spec = {"selector": selector, **spec}
+    stage.apply(namespace, {**kind, "metadata": {"name": name}, "spec": spec})
+
+
+def condition(stage: Stage, tenant: str) -> Object:
+    """Return the condition of a tenant that names the pods protected by its budgets."""
+    found = stage.get("tenant", tenant).get("status", {}).get("conditions", [])
+    return next((each for each in found if each["type"] == "BudgetBlocksReclaim"), {})
+
+
+def test_a_guarantee_waits_for_budgets_until_the_policy_overrides_them(stage: Stage) -> None:
+    policy(stage)
+    a, b = team(stage, "owner", MANY, POOL), team(stage, "borrower", 0, POOL)
+    stage.apply(b, *ones("b"))
+    until("all is borrowed", lambda: len(stage.running(b)) == MANY)
+    budget(stage, b, "all", {}, maxUnavailable=0)
+    budget(stage, b, "half", {"matchLabels": {"half": "1"}}, minAvailable=MANY // 2)
+    seen = lambda: stage.get("pdb", "all", "-n", b).get("status", {}).get("currentHealthy")  # noqa: E731
+    until("the budget is known", lambda: seen() == MANY)
+    stage.apply(a, *ones("a"))
+    until("the tenant shows it", lambda: condition(stage, "borrower").get("status") == "True")
+    message = condition(stage, "borrower")["message"]
+    assert "disruption budgets borrower/all, borrower/half prevent the eviction" in message
+    assert "tenant owner" in message
+    refused = lambda: stage.metric("controller", "fairgate_evictions_refused_total")  # noqa: E731
+    until("many were refused", lambda: refused() >= MANY)
+    shown = lambda: stage.metric("controller", "fairgate_reclaim_blocked_pods")  # noqa: E731
+    until("the metric counts each pod once", lambda: shown() == MANY)
+    assert len(stage.running(b)) == MANY
+    waiting = [each for each in told(stage, a, "Waiting") if "cannot be evicted now" in each]
+    assert len(waiting) == len(set(waiting))
+
+    policy(stage, disruptionBudgets="Override")
+    began = time.monotonic()
+    until("the guarantee is honoured", lambda: len(stage.running(a)) == MANY)
+    print(f"honoured after {time.monotonic() - began:.1f} s")
+    assert stage.metric("controller", "fairgate_budgets_overridden_total") == MANY
+    until("nothing is blocked", lambda: condition(stage, "borrower").get("status") == "False")
+    until("its owners are told", lambda: bool(told(stage, b, "Reclaimed")))
+    assert "disruptionBudgets: Override" in told(stage, b, "Reclaimed")[0]
+
+
+def test_a_guarantee_is_honoured_over_a_budget_that_came_later(stage: Stage) -> None:
+    policy(stage, disruptionBudgets="Override")
+    a, b = team(stage, "late-owner", MANY, POOL), team(stage, "late-borrower", 0, POOL)
+    stage.apply(b, *ones("b"))
+    until("all is borrowed", lambda: len(stage.running(b)) == MANY)
+    budget(stage, b, "all", {}, minAvailable="100%")
+    stage.apply(a, *ones("a"))
+    began = time.monotonic()
+    until("the guarantee is honoured", lambda: len(stage.running(a)) == MANY)
+    print(f"honoured after {time.monotonic() - began:.1f} s")
+
+
+def test_what_a_budget_keeps_borrows_nothing(stage: Stage) -> None:
+    policy(stage)
+    b = team(stage, "keeper", 2, POOL)
+    budget(stage, b, "keep", {"matchLabels": {"app": "kept"}}, maxUnavailable=0)
+    until("it is seen", lambda: bool(stage.get("pdb", "keep", "-n", b).get("status")))
+    kept = ones("kept", app="kept")[:4]
+    stage.apply(b, *kept)
+    until("the guarantee is used", lambda: len(stage.running(b)) == 2)
+    stage.apply(b, *ones("free", app="free")[:4])
+    until("others borrow", lambda: len(stage.running(b)) == 6)
+    assert len(stage.held(b)) == 2
+    words = "disruption budget keeper/keep allows no eviction of it"
+    until("it is said why", lambda: any(words in each for each in told(stage, b, "Held")))
+    stage.cluster.kubectl("delete", "pdb", "keep", "-n", b)
+    until("all borrow", lambda: len(stage.running(b)) == 8)

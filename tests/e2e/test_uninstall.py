@@ -1,0 +1,141 @@
+"""Helm uninstalls and installs Fairgate while its processes run, end, or were killed."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from app.core.errors import ClusterError
+from app.devcluster import state_dir as folders
+from app.devcluster.binaries import Tools
+from app.devcluster.cluster import LocalCluster
+from app.devcluster.cluster_options import ClusterOptions
+from app.devcluster.fairgate_install import CHART, NAMESPACE
+from tests.support.chart import ROLES, Chart
+from tests.support.cluster_driver import GATE, Stage, gates, name_of, pod, until
+from tests.support.documented_lines import run_documented
+
+KEPT = (
+    "mutatingwebhookconfigurations",
+    "validatingwebhookconfigurations",
+    "validatingadmissionpolicies",
+    "validatingadmissionpolicybindings",
+)
+LABEL = "app.kubernetes.io/name=fairgate"
+
+
+class Site:
+    """A cluster with Fairgate installed by helm. The Fairgate processes run outside the cluster."""
+
+    def __init__(self, cluster: LocalCluster, tools: Tools, folder: Path) -> None:
+        self.cluster = cluster
+        self.stage = Stage(cluster, folder=folder)
+        self._chart = Chart(tools, folder)
+        self._tools = tools
+
+    def helm(self, *args: str) -> None:
+        where = ("--namespace", NAMESPACE, "--kubeconfig", str(self.cluster.kubeconfig))
+        done = self._chart.run(*args, *where)
+        assert done.returncode == 0, done.stderr
+
+    def install(self, *flags: str) -> None:
+        values = str(self.cluster.folder / "fairgate" / "values.json")
+        self.helm("install", "fairgate", str(CHART), "--values", values, *flags)
+
+    def enforcing(self) -> list[str]:
+        """Return the names of the Fairgate objects that the API server still enforces."""
+        return [
+            name_of(each) for kind in KEPT for each in self.stage.get(kind, "-l", LABEL)["items"]
+        ]
+
+    def start(self) -> None:
+        for role in ROLES:
+            self.cluster.start_fairgate(role)
+
+    def documented(self, about: str) -> None:
+        run_documented(about, self._tools.kubectl, self.cluster.kubeconfig)
+
+
+@pytest.fixture(scope="module")
+def site(cluster_tools: Tools, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    cluster = LocalCluster(folders.own_folder("uninstall"))
+    drains = {"FAIRGATE_DRAIN_SECONDS": "20"}
+    try:
+        cluster.up(ClusterOptions(nodes=1, gpus=4, environment=drains))
+        site = Site(cluster, cluster_tools, tmp_path_factory.mktemp("uninstall"))
+        # kubectl created the objects of a local cluster.
+        site.install("--take-ownership", "--force-conflicts")
+        yield site
+    finally:
+        cluster.down()
+
+
+def created(site: Site, space: str, name: str) -> bool:
+    """Create a pod; False if refused. An API server drops a policy a moment after its deletion."""
+    with contextlib.suppress(ClusterError):
+        site.stage.apply(space, pod(name))
+        return True
+    return False
+
+
+def end(site: Site, how: str) -> None:
+    """Stop the webhook's processes, by a kill or by a signal that lets them drain."""
+    for child in site.cluster.processes.alive("fairgate-webhook"):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(child.pid, signal.SIGKILL if how == "killed" else signal.SIGTERM)
+
+
+@pytest.mark.parametrize("how", ["alive", "killed", "draining"])
+def test_uninstalled_fairgate_is_gone_and_can_be_installed_again(site: Site, how: str) -> None:
+    stage, space = site.stage, site.stage.namespace(f"uninstall-{how}")
+    stage.apply(space, pod("held", 9))
+    until("a pod is held", lambda: stage.held(space) == ["held"])
+    if how != "alive":
+        end(site, how)
+    site.helm("uninstall", "fairgate")
+
+    until("no policy and no webhook is left", lambda: site.enforcing() == [])
+    until("GPU pods may be created", lambda: created(site, space, "free"))
+    until("a new pod runs", lambda: stage.running(space) == ["free"])
+    assert site.enforcing() == []
+    assert stage.held(space) == ["held"]
+    site.documented("Pods that are still held then keep their gate")
+    until("no gate is left", lambda: not any(gates(each) for each in stage.pods(space)))
+
+    site.install()
+    for role in ROLES:
+        site.cluster.stop_fairgate(role, signal.SIGKILL)
+    site.start()
+    stage.apply(space, pod("again", 9))
+    until("pods are held again", lambda: stage.held(space) == ["again"])
+    stage.delete(space, "held", "free", "again")
+
+
+def test_a_documented_line_repairs_a_cluster_without_fairgate(site: Site) -> None:
+    """If the namespace was deleted first, helm has no release record."""
+    stage, space = site.stage, site.stage.namespace("uninstall-broken")
+    for role in ROLES:
+        site.cluster.stop_fairgate(role, signal.SIGKILL)
+    with pytest.raises(ClusterError, match="fairgate"):
+        stage.apply(space, pod("refused"))
+    site.documented("removes what the API server still enforces")
+    assert site.enforcing() == []
+    until("GPU pods may be created", lambda: created(site, space, "free"))
+    until("a pod runs", lambda: stage.running(space) == ["free"])
+    site.start()
+    until("everything is back", lambda: set(site.enforcing()) >= {"fairgate", "fairgate-create"})
+
+    def held() -> bool:
+        made = json.dumps(pod("dry", 9))
+        said = site.cluster.kubectl(
+            "create", "-n", space, "--dry-run=server", "-o", "json", "-f", "-", stdin=made
+        )
+        return GATE in gates(json.loads(said))
+
+    until("pods are held", held)

@@ -1,0 +1,64 @@
+"""Checkpoints in memory, with an API server that may be slow or refuse."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from app.core.errors import ClusterError, ClusterRefused
+from app.core.fairshare.checkpoint import TenantCheckpoint
+from app.core.model import TenantName
+
+
+@dataclass
+class Map:
+    """The shared checkpoint object that all processes see."""
+
+    kept: Mapping[TenantName, TenantCheckpoint] = field(default_factory=dict)
+    version: int = 0
+
+
+class FakeKeeper:
+    """Implements `ports.cluster.CheckpointStore`.
+
+    `open` lets writes pass. Each call raises `refusal`, if set.
+    """
+
+    def __init__(self, shared: Map | None = None) -> None:
+        self.map = shared or Map()
+        self._version: int | None = None
+        self.tenants: set[TenantName] = set()
+        self.kept: dict[TenantName, TenantCheckpoint] = {}
+        self.tries = 0
+        self.refusal: ClusterError | None = None
+        self.open = asyncio.Event()
+        self.open.set()
+
+    async def keep(self, name: TenantName, checkpoint: TenantCheckpoint) -> None:
+        await self._answer()
+        if name in self.tenants:
+            self.kept[name] = checkpoint
+
+    async def keep_others(self, checkpoints: Mapping[TenantName, TenantCheckpoint]) -> None:
+        await self._answer()
+        version, self._version = self._version, None
+        if version not in (None, self.map.version):
+            raise ClusterRefused("another has written", 409)
+        self._version = self.map.version = self.map.version + 1
+        self.map.kept = dict(checkpoints)
+
+    async def read_others(self) -> Mapping[TenantName, TenantCheckpoint]:
+        self._version = self.map.version
+        return self.map.kept
+
+    @property
+    def others(self) -> Mapping[TenantName, TenantCheckpoint]:
+        """Return the checkpoints stored outside a Tenant object."""
+        return self.map.kept
+
+    async def _answer(self) -> None:
+        self.tries += 1
+        await self.open.wait()
+        if self.refusal is not None:
+            raise self.refusal

@@ -1,0 +1,44 @@
+"""A ClaimProtector without an API server."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from app.core.effects import ClaimAddress
+from app.core.errors import ClusterRefused
+from app.core.podspec.resource_claims import ResourceClaim
+
+
+class FakeClaims:
+    """`ports.cluster.ClaimProtector` on `claims`, keyed by namespace and name."""
+
+    def __init__(self, *claims: ResourceClaim) -> None:
+        self.claims = {claim.key: claim for claim in claims}
+        self._writes = 0
+
+    async def protect(self, ref: ClaimAddress, stamp: str = "") -> ResourceClaim | None:
+        claim = self.claims.get((ref.namespace, ref.name))
+        if claim is None:
+            raise ClusterRefused("not found", 404)
+        if claim.uid != ref.uid:
+            raise ClusterRefused("uid: field is immutable", 422)
+        if claim.terminating and not claim.protected:
+            raise ClusterRefused("no new finalizers can be added", 422)
+        return self._write(replace(claim, protected=True), changes=bool(stamp))
+
+    async def unprotect(self, ref: ClaimAddress, version: str) -> None:
+        claim = self.claims.get((ref.namespace, ref.name))
+        if claim is None or claim.uid != ref.uid or claim.version != version:
+            return
+        if claim.terminating:
+            del self.claims[claim.key]
+        else:
+            self._write(replace(claim, protected=False))
+
+    def _write(self, claim: ResourceClaim, *, changes: bool = True) -> ResourceClaim:
+        known = self.claims[claim.key]
+        if changes or known.protected != claim.protected:
+            self._writes += 1
+            claim = replace(claim, version=f"w{self._writes}")
+        self.claims[claim.key] = claim
+        return claim

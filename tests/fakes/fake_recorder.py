@@ -1,0 +1,32 @@
+"""A `Recorder` that stores its records and audit markers."""
+
+from __future__ import annotations
+
+from app.core.audit_entry import AuditRecord, EntryType
+
+
+class FakeRecorder:
+    """`records` in order, and `notes` by key."""
+
+    def __init__(self) -> None:
+        self.records: list[AuditRecord] = []
+        self.notes: dict[str, str] = {}
+
+    def record(self, record: AuditRecord, /) -> None:
+        self.records.append(record)
+        for key, text in record.notes:
+            self.note(key, text)
+
+    def clear_marker(self, key: str, /) -> None:
+        self.note(key, "")
+
+    def note(self, key: str, text: str) -> None:
+        """Store an audit marker; an empty text removes it."""
+        if text:
+            self.notes[key] = text
+        else:
+            self.notes.pop(key, None)
+
+    def told(self, deed: EntryType) -> list[AuditRecord]:
+        """Return the records of one type."""
+        return [record for record in self.records if record.deed is deed]

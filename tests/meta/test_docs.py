@@ -1,0 +1,70 @@
+"""The documentation pages: all links work, and lists are complete."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from app.core.explain.reasons import Rule
+from app.web import metrics
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted(
+    [
+        *ROOT.glob("*.md"),
+        *(ROOT / "docs").rglob("*.md"),
+        *(ROOT / "charts").rglob("*.md"),
+        *(ROOT / "certs").glob("*.md"),
+    ]
+)
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+
+
+def anchors(page: Path) -> set[str]:
+    """Return the link anchors of the headings of a page."""
+    heads = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", head.lower()).replace(" ", "-") for head in heads}
+
+
+def links(page: Path) -> list[str]:
+    """Return the links of a page to other files of the repository, or within the page."""
+    return [each for each in LINK.findall(page.read_text()) if "://" not in each]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_what_is_linked_to_is_there(page: Path) -> None:
+    for link in links(page):
+        name, _, anchor = link.partition("#")
+        file = (page.parent / name).resolve() if name else page
+        assert file.exists(), link
+        assert not anchor or anchor in anchors(file), link
+
+
+def test_there_are_links_to_judge() -> None:
+    assert sum(len(links(page)) for page in PAGES) > 50
+
+
+def test_every_metric_is_told_on_the_page_of_operations() -> None:
+    families = [each.name for each in metrics.REGISTRY.collect() if "fairgate" in each.name]
+    page = (ROOT / "docs" / "operations.md").read_text()
+    assert len(families) > 20
+    assert [name for name in families if name not in page] == []
+
+
+def test_every_rule_that_holds_a_pod_back_is_explained_to_users() -> None:
+    page = (ROOT / "docs" / "users.md").read_text()
+    assert [rule.value for rule in Rule if f"| `{rule.value}` |" not in page] == []
+
+
+def test_decisions_have_one_number_each_and_say_it() -> None:
+    pages = sorted((ROOT / "docs" / "decisions").glob("[0-9]*.md"))
+    numbers = [int(page.name[:4]) for page in pages]
+    assert len(set(numbers)) == len(numbers)
+    assert [page for page, n in zip(pages, numbers, strict=True) if not says(page, n)] == []
+
+
+def says(page: Path, number: int) -> bool:
+    """Return whether the heading of a decision begins with its number."""
+    return page.read_text().startswith(f"# {number}. ")

@@ -1,0 +1,255 @@
+"""A released pod keeps its claims, for any action of a tenant and any delay of messages.
+
+The API server is a model with the rules of Kubernetes. A name is free only after the object is
+gone, and an object with a finalizer stays. Watches and writes may be late, and leaders may change.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app.core import events as ev
+from app.core.effects import Bypassed, ClaimAddress, Effect, ProtectClaim, Release, UnprotectClaim
+from app.core.engine import Engine
+from app.core.errors import ClusterRefused
+from app.core.model import ClaimRef, Millis, Node, NodeName, Pod, ReleaseOutcome, Resource, Uid
+from app.core.podspec.resource_claims import DeviceAsk, ResourceClaim
+from app.core.quantities import PODS, ManagedResources
+from app.sim.cluster.virtual_cluster import held_pod
+from tests.fakes.fake_claim_protector import FakeClaims
+from tests.support.depth import cases
+
+GPU = Resource("nvidia.com/gpu")
+NAMES = ("c0", "c1")
+Write = Release | ProtectClaim | UnprotectClaim
+
+
+@dataclass
+class World:
+    """The API server, one leader at a time, and the messages between them."""
+
+    server: FakeClaims = field(default_factory=FakeClaims)
+    pods: dict[Uid, Pod] = field(default_factory=dict)
+    late_claims: list[ev.NewsEvent] = field(default_factory=list)
+    late_pods: list[ev.NewsEvent] = field(default_factory=list)
+    writes: list[Write] = field(default_factory=list)
+    bypassed: int = 0
+    epoch: int = 0
+    now: int = 1_000_000
+    made: int = 0
+
+    def __post_init__(self) -> None:
+        self.lead()
+
+    @property
+    def at(self) -> Millis:
+        return Millis(self.now)
+
+    def lead(self) -> None:
+        """Start a new leader from the API server's state. Pending removals stay pending."""
+        self.epoch += 1
+        self.writes = [each for each in self.writes if not isinstance(each, Release)]
+        self.late_claims, self.late_pods = [], []
+        self.engine = Engine(ManagedResources([GPU]), classes={"gpu": GPU})
+        room = {GPU: 4, PODS: 100}
+        self.hear(ev.NodeObserved(self.at, Node(NodeName("n"), {}, room, True)))
+        for pod in self.pods.values():
+            self.hear(ev.PodObserved(self.at, pod))
+        for claim in self.server.claims.values():
+            self.hear(ev.ClaimObserved(self.at, claim))
+        for source in ev.WatchedSource:
+            self.hear(ev.SourceFresh(self.at, source))
+        self.hear(ev.Installed(self.at, Millis(0)))
+        self.hear(ev.LeadershipGained(self.at, self.epoch))
+        self.hear(ev.StoreReady(self.at))
+
+    def hear(self, event: ev.NewsEvent) -> None:
+        self._note(self.engine.handle(event))
+
+    def turn(self) -> None:
+        self.now += 7_000
+        self._note(self.engine.handle(ev.Pass(self.at)))
+
+    def _note(self, effects: Sequence[Effect]) -> None:
+        self.bypassed += sum(isinstance(each, Bypassed) for each in effects)
+        self.writes += [each for each in effects if isinstance(each, Write)]
+
+    def create(self, name: str, kind: str) -> None:
+        if ("a", name) not in self.server.claims:
+            self.made += 1
+            uid = Uid(f"u{self.made}")
+            asked = ((DeviceAsk(kind, 1),),)
+            claim = ResourceClaim("a", name, asked, uid=uid, version=f"made-{uid}")
+            self.server.claims[claim.key] = claim
+            self.late_claims.append(ev.ClaimObserved(self.at, claim))
+
+    def delete(self, name: str) -> None:
+        claim = self.server.claims.get(("a", name))
+        if claim is None:
+            return
+        if claim.protected:
+            self.made += 1
+            going = replace(claim, terminating=True, version=f"going-{self.made}")
+            self.server.claims[claim.key] = going
+            self.late_claims.append(ev.ClaimObserved(self.at, going))
+        else:
+            del self.server.claims[claim.key]
+            self.late_claims.append(ev.ClaimGone(self.at, "a", name))
+
+    def submit(self, number: int, names: Sequence[str]) -> None:
+        refs = tuple(ClaimRef(f"e{i}", name) for i, name in enumerate(dict.fromkeys(names)))
+        plain = {PODS: 1}
+        pod = replace(held_pod(f"p{number:03}", "a"), demand=plain, plain=plain, claims=refs)
+        self.pods[pod.uid] = pod
+        self.late_pods.append(ev.PodObserved(self.at, pod))
+
+    def end(self, which: int) -> None:
+        if self.pods:
+            uid = sorted(self.pods)[which % len(self.pods)]
+            del self.pods[uid]
+            self.late_pods.append(ev.PodGone(self.at, uid))
+
+    def carry_out(self, which: int) -> None:
+        """Apply one of the pending writes."""
+        if not self.writes:
+            return
+        write = self.writes.pop(which % len(self.writes))
+        before = dict(self.server.claims)
+        match write:
+            case Release():
+                self._release(write)
+            case ProtectClaim(ref):
+                self._protected(self.server.protect(ref))
+            case UnprotectClaim(ref, version):
+                asyncio.run(self.server.unprotect(ref, version))
+        for key in before.keys() | self.server.claims.keys():
+            claim = self.server.claims.get(key)
+            if claim is None:
+                self.late_claims.append(ev.ClaimGone(self.at, *key))
+            elif claim != before.get(key) or claim.version != before[key].version:
+                self.late_claims.append(ev.ClaimObserved(self.at, claim))
+
+    def _protected(self, asked: object) -> bool:
+        try:
+            claim = asyncio.run(asked)  # type: ignore[arg-type]
+        except ClusterRefused:
+            return False
+        return claim is not None and not claim.terminating
+
+    def _release(self, order: Release) -> None:
+        ref, answer = order.intent.ref, ReleaseOutcome.HELD
+        pod = self.pods.get(ref.uid)
+        claims = [ClaimAddress(grant.uid, ref.namespace, grant.name) for grant in order.claims]
+        if all(self._protected(self.server.protect(each, order.stamp)) for each in claims):
+            answer = ReleaseOutcome.RELEASED if pod is not None else ReleaseOutcome.GONE
+        if pod is not None and answer is ReleaseOutcome.RELEASED:
+            self.pods[ref.uid] = released = replace(
+                pod, gates=(), release=order.stamp, granted=order.claims or None
+            )
+            self.late_pods.append(ev.PodObserved(self.at, released))
+        self.hear(ev.ReleaseAnswered(self.at, ref.uid, answer))
+
+    def deliver(self, late: list[ev.NewsEvent]) -> None:
+        events, late[:] = list(late), []
+        for event in events:
+            self.hear(event)
+
+    def check(self) -> None:
+        """Check that every released pod finds, by name, the claims that it was released for."""
+        for pod in self.pods.values():
+            for grant in pod.granted or ():
+                claim = self.server.claims.get(("a", grant.name))
+                assert claim is not None, f"{grant.name} of {pod.name} is gone"
+                assert claim.uid == grant.uid, f"{grant.name} of {pod.name} was exchanged"
+
+    def settle(self) -> None:
+        """Deliver all messages until no write is pending."""
+        for _ in range(100):
+            self.deliver(self.late_claims)
+            self.deliver(self.late_pods)
+            self.turn()
+            if not self.writes:
+                return
+            while self.writes:
+                self.carry_out(0)
+        raise AssertionError("it never comes to rest")
+
+
+news = st.sampled_from([("claims",), ("pods",), ("all",), ("all",), ("turn",), ("turn",)])
+writes = st.one_of(st.just(("write all",)), st.tuples(st.just("write"), st.integers(0, 5)))
+deeds = st.one_of(
+    st.tuples(st.just("create"), st.sampled_from(NAMES), st.sampled_from(["gpu", "nic"])),
+    st.tuples(st.just("delete"), st.sampled_from(NAMES)),
+    st.tuples(st.just("submit"), st.lists(st.sampled_from(NAMES), min_size=1, max_size=2)),
+    st.tuples(st.just("end"), st.integers(0, 5)),
+    st.just(("lead",)),
+)
+scripts = st.lists(st.one_of(deeds, news, news, writes), min_size=20, max_size=80)
+
+
+@given(scripts)
+@settings(max_examples=cases(160, 400))
+def test_a_released_pod_keeps_the_claims_that_it_was_released_for(
+    script: list[tuple[object, ...]],
+) -> None:
+    world = World()
+    for number, (kind, *details) in enumerate(script):
+        match kind, details:
+            case "create", [name, device]:
+                world.create(str(name), str(device))
+            case "delete", [name]:
+                world.delete(str(name))
+            case "submit", [names]:
+                world.submit(number, names)  # type: ignore[arg-type]
+            case "end", [which]:
+                world.end(int(str(which)))
+            case "write", [which]:
+                world.carry_out(int(str(which)))
+            case "claims", _:
+                world.deliver(world.late_claims)
+            case "pods", _:
+                world.deliver(world.late_pods)
+            case "all", _:
+                world.deliver(world.late_claims)
+                world.deliver(world.late_pods)
+            case "write all", _:
+                while world.writes:
+                    world.carry_out(0)
+            case "lead", _:
+                world.lead()
+            case _:
+                world.turn()
+        world.check()
+    world.settle()
+    world.check()
+    assert world.bypassed == 0
+    for uid in list(world.pods):
+        del world.pods[uid]
+        world.late_pods.append(ev.PodGone(world.at, uid))
+    world.settle()
+    assert [claim for claim in world.server.claims.values() if claim.protected] == []
+
+
+def test_a_removal_decided_before_a_release_does_not_undo_its_protection() -> None:
+    world = World()
+    world.create("c0", "nic")
+    world.submit(1, ["c0"])
+    world.settle()
+    world.end(0)
+    world.deliver(world.late_pods)
+    world.turn()
+    assert [type(each) for each in world.writes] == [UnprotectClaim]
+    world.submit(2, ["c0"])
+    world.deliver(world.late_pods)
+    world.turn()
+    assert isinstance(world.writes[-1], Release)
+    world.carry_out(len(world.writes) - 1)
+    world.carry_out(0)  # the removal arrives last
+    world.delete("c0")
+    world.create("c0", "gpu")
+    world.check()

@@ -1,0 +1,288 @@
+"""Operations of the end-to-end tests on a cluster, always through the API server."""
+
+from __future__ import annotations
+
+import json
+import time
+import urllib.request
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from app.core.errors import ClusterRefused, ClusterUnavailable
+from app.devcluster.api_client import SetupClient
+from app.devcluster.cluster import LocalCluster
+from app.devcluster.control_plane import ControlPlane
+from app.devcluster.kubectl import Kubectl
+
+GATE = "fairgate.io/queue"
+RELEASE = "fairgate.io/release"
+GPU = "nvidia.com/gpu"
+PATIENCE = 90.0
+POLL = 0.1
+
+PLURALS = {
+    ("v1", "Node"): "nodes",
+    ("v1", "Pod"): "pods",
+    ("apps/v1", "Deployment"): "deployments",
+    ("batch/v1", "Job"): "jobs",
+    ("resource.k8s.io/v1", "ResourceClaim"): "resourceclaims",
+    ("scheduling.k8s.io/v1", "PriorityClass"): "priorityclasses",
+    ("fairgate.io/v1alpha1", "Policy"): "policies",
+    ("fairgate.io/v1alpha1", "Pool"): "pools",
+    ("fairgate.io/v1alpha1", "Tenant"): "tenants",
+}
+"""The kinds that `apply` creates without kubectl."""
+
+NAMESPACED = ("pods", "deployments", "jobs", "resourceclaims")
+
+WORKLOADS = (
+    "apis/apps/v1/%s/daemonsets",
+    "apis/apps/v1/%s/deployments",
+    "apis/batch/v1/%s/jobs",
+    "api/v1/%s/pods",
+)
+
+AS_KUBECTL = "fieldManager=kubectl-client-side-apply&fieldValidation=Strict"
+LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
+
+Object = dict[str, Any]
+
+
+class NeverTrueError(AssertionError):
+    """A condition did not become true in time."""
+
+
+def until(what: str, true: Callable[[], bool], seconds: float = PATIENCE) -> None:
+    """Wait for a condition. The time limit is generous, because test machines may be slow."""
+    deadline = time.monotonic() + seconds
+    while not true():
+        if time.monotonic() > deadline:
+            raise NeverTrueError(f"not within {seconds:.0f} s: {what}")
+        time.sleep(POLL)
+
+
+def next_second() -> None:
+    """Wait for the next whole second: creation times in the API server have one-second resolution.
+
+    Pods created in the same second are ordered by uid. A pod created in the second of the
+    installation may count as older than the installation.
+    """
+    now = int(time.time())
+    until("the second is over", lambda: int(time.time()) > now)
+
+
+def pod(name: str, gpus: int = 1, *, priority: str = "", **spec: Any) -> Object:
+    """Return an ordinary pod."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name},
+        "spec": template(gpus, priority=priority)["spec"] | spec,
+    }
+
+
+def template(gpus: int, *, priority: str = "", policy: str = "Never") -> Object:
+    """Return an ordinary pod template."""
+    container: Object = {"name": "c", "image": "i", "resources": {"requests": {"cpu": "1"}}}
+    if gpus:
+        container["resources"]["limits"] = {GPU: gpus}
+    spec: Object = {"restartPolicy": policy, "containers": [container]}
+    if priority:
+        spec["priorityClassName"] = priority
+    return {"metadata": {"labels": {"app": "x"}}, "spec": spec}
+
+
+def tenant(name: str, weight: str = "1", *namespaces: str, **spec: Any) -> Object:
+    """Return a Tenant."""
+    return {
+        "apiVersion": "fairgate.io/v1alpha1",
+        "kind": "Tenant",
+        "metadata": {"name": name},
+        "spec": {"weight": weight, "namespaces": list(namespaces), **spec},
+    }
+
+
+@dataclass
+class Stage:
+    """A cluster, and the objects that one test created in it."""
+
+    cluster: LocalCluster
+    namespaces: list[str] = field(default_factory=list)
+    objects: list[tuple[str, str]] = field(default_factory=list)
+    folder: Path = Path()
+
+    def api(self) -> SetupClient:
+        """Return a connection as the cluster administrator; use it in a `with` statement."""
+        return ControlPlane.load(self.cluster.folder, self.cluster.processes).api()
+
+    def apply(self, namespace: str, *objects: Object) -> None:
+        """Apply objects as the cluster administrator, as `kubectl apply` does.
+
+        A run of kubectl takes a tenth of a second of CPU time, so `_create` creates new objects.
+        """
+        rest = list(objects)
+        with self.api() as api:
+            while rest and _create(api, namespace, rest[0]):
+                del rest[0]
+        if rest:
+            text = "\n---\n".join(map(json.dumps, rest))
+            self.cluster.kubectl("apply", "-n", namespace, "-f", "-", stdin=text)
+
+    def namespace(self, name: str) -> str:
+        """Create a namespace that is emptied when the test ends."""
+        created = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
+        account = f"/api/v1/namespaces/{name}/serviceaccounts/default"
+        with self.api() as api:
+            api.create("/api/v1/namespaces", created)
+            self.namespaces.append(name)
+            # Pods need it, and the controller that creates it may still be recovering from a fault.
+            until("the default service account", lambda: api.find(account) is not None)
+        return name
+
+    def tenant(self, name: str, weight: str = "1", *namespaces: str, **spec: Any) -> None:
+        """Apply a Tenant that is deleted when the test ends."""
+        self.apply("default", tenant(name, weight, *namespaces, **spec))
+        self.objects.append(("tenant", name))
+
+    def priority_class(self, name: str, value: int) -> str:
+        """Create a PriorityClass that is deleted when the test ends."""
+        kind = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass"}
+        self.apply("default", {**kind, "metadata": {"name": name}, "value": value})
+        self.objects.append(("priorityclass", name))
+        return name
+
+    def get(self, what: str, *args: str) -> Any:
+        """`kubectl get`, as JSON."""
+        if what == "tenant" and len(args) == 1:
+            with self.api() as api:
+                return api.call("GET", f"/apis/fairgate.io/v1alpha1/tenants/{args[0]}")
+        return json.loads(self.cluster.kubectl("get", what, *args, "-o", "json"))
+
+    def pods(self, namespace: str) -> list[Object]:
+        """Return all pods of a namespace."""
+        with self.api() as api:
+            items = api.call("GET", f"/api/v1/namespaces/{namespace}/pods")["items"]
+        return [{"apiVersion": "v1", "kind": "Pod", **item} for item in items]
+
+    def held(self, namespace: str) -> list[str]:
+        """Return the names of the pods that have Fairgate's gate."""
+        return [name_of(p) for p in self.pods(namespace) if GATE in gates(p)]
+
+    def running(self, namespace: str) -> list[str]:
+        """Return the names of the running pods."""
+        return [name_of(p) for p in self.pods(namespace) if p["status"].get("phase") == "Running"]
+
+    def using(self, namespace: str) -> list[Object]:
+        """Return the released pods that have not finished."""
+        over = ("Succeeded", "Failed")
+        return [
+            p for p in self.pods(namespace) if not gates(p) and p["status"]["phase"] not in over
+        ]
+
+    def delete(self, namespace: str, *names: str) -> None:
+        """Delete pods at once."""
+        self.cluster.kubectl(
+            "delete", "pod", "-n", namespace, "--grace-period=0", "--force", *names
+        )
+
+    def block(self, namespace: str, nodes: int = 8) -> list[str]:
+        """Fill the cluster with one pod per node; return the pods when they run."""
+        names = [f"blocker-{number}" for number in range(nodes)]
+        self.apply(namespace, *(pod(name, 8) for name in names))
+        until("the blockers run", lambda: len(self.running(namespace)) == nodes)
+        return names
+
+    def as_user(self, name: str, namespace: str) -> Kubectl:
+        """Return kubectl with the credentials of a user that may edit a namespace."""
+        binding = f"edit-{name}"
+        self.cluster.kubectl(
+            "create",
+            "rolebinding",
+            binding,
+            "-n",
+            namespace,
+            "--clusterrole=edit",
+            f"--user={name}",
+        )
+        kubeconfig = self.folder / f"{name}.kubeconfig"
+        kubeconfig.write_text(self.cluster.user(name))
+        return Kubectl(Path(self.cluster.details().kubectl), kubeconfig, self.folder)
+
+    def metric(self, role: str, name: str, label: str = "") -> float:
+        """Return the sum of a metric over a role's processes, for series with this label."""
+        total = 0.0
+        for url in self.cluster.ops_urls(role):
+            with urllib.request.urlopen(f"{url}/metrics", timeout=5) as answer:
+                for line in answer.read().decode().splitlines():
+                    if line.startswith(name) and line[len(name)] in " {" and label in line:
+                        total += float(line.rpartition(" ")[2])
+        return total
+
+    def clear(self) -> None:
+        """Remove the objects of the test, and wait until its pods are gone."""
+        for namespace in self.namespaces:
+            until(f"{namespace} is empty", lambda n=namespace: self._empty(n))  # type: ignore[misc]
+        for kind in dict.fromkeys(kind for kind, _ in self.objects):
+            names = [name for of, name in self.objects if of == kind]
+            self.cluster.kubectl("delete", kind, *names, "--ignore-not-found")
+
+    def _empty(self, namespace: str) -> bool:
+        """Delete the workloads of a namespace; return whether no pod was left before."""
+        options = "gracePeriodSeconds=0&propagationPolicy=Background"
+        try:
+            with self.api() as api:
+                for kind in WORKLOADS:
+                    api.call("DELETE", f"/{kind % f'namespaces/{namespace}'}?{options}")
+        except ClusterUnavailable:  # many pods take longer than one request may
+            return False
+        return not self.pods(namespace)
+
+
+def _create(api: SetupClient, namespace: str, item: Object) -> bool:
+    """Create an object as kubectl does; False: it exists or is of another kind."""
+    plural = PLURALS.get((str(item.get("apiVersion")), str(item.get("kind"))))
+    if plural is None:
+        return False
+    version = item["apiVersion"]
+    where = f"/{'apis' if '/' in version else 'api'}/{version}"
+    metadata = dict(item["metadata"])
+    if plural in NAMESPACED:
+        where += f"/namespaces/{metadata.setdefault('namespace', namespace)}"
+    annotations = metadata.get("annotations") or {}
+    applied = json.dumps({**item, "metadata": {**metadata, "annotations": annotations}})
+    metadata["annotations"] = {**annotations, LAST_APPLIED: f"{applied}\n"}
+    try:
+        api.call("POST", f"{where}/{plural}?{AS_KUBECTL}", {**item, "metadata": metadata})
+    except ClusterRefused as error:
+        if error.status != 409:
+            raise
+        return False
+    return True
+
+
+def audited(cluster: LocalCluster) -> Iterator[Object]:
+    """Yield the entries of the API server's audit log in order."""
+    *lines, _ = cluster.audit_log.read_text().split("\n")  # the last line may be incomplete
+    yield from map(json.loads, lines)
+
+
+def name_of(item: Object) -> str:
+    return str(item["metadata"]["name"])
+
+
+def gates(item: Object) -> list[str]:
+    return [gate["name"] for gate in item["spec"].get("schedulingGates", [])]
+
+
+def stamp(item: Object) -> str:
+    return str(item["metadata"].get("annotations", {}).get(RELEASE, ""))
+
+
+def released_in_order(pods: Iterable[Object]) -> list[str]:
+    """Return the names of released pods in the order of their releases."""
+    stamps = sorted(
+        (tuple(map(int, stamp(p).split("."))), name_of(p)) for p in pods if "." in stamp(p)
+    )
+    return [name for _, name in stamps]

@@ -1,0 +1,285 @@
+"""The controller around a real engine, with fakes for every port."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from app.controller.adopt_evict import AdoptEvictExecutor
+from app.controller.engine_loop import EngineLoop
+from app.controller.event_queue import EventQueue
+from app.controller.leader import Leader
+from app.controller.pod_costs import PodCosts
+from app.controller.reclaim_executor import EvictionRateLimiter, Reclaims
+from app.controller.release_executor import Releases
+from app.controller.status_publisher import Publisher
+from app.controller.store_writer import StoreWriter
+from app.controller.takeover import Takeover
+from app.core import events as ev
+from app.core.effects import EmitEvent
+from app.core.engine import Engine
+from app.core.errors import ClusterError
+from app.core.explain.backlog_stats import BacklogStats
+from app.core.explain.views import ClusterView
+from app.core.model import (
+    Millis,
+    Node,
+    NodeName,
+    Pod,
+    PoolName,
+    ReleaseOutcome,
+    Resource,
+    TenantName,
+)
+from app.core.quantities import PODS, ManagedResources
+from app.ports.liveness import Liveness, Steps
+from tests.fakes.fake_checkpoint_store import FakeKeeper
+from tests.fakes.fake_claim_protector import FakeClaims
+from tests.fakes.fake_evictor import FakeCorrector, FakeInstallation
+from tests.fakes.fake_pods import FakeReleaser, StoredPod
+from tests.fakes.fake_recorder import FakeRecorder
+from tests.fakes.fake_store import Contents, FakeStore, Memory
+from tests.fakes.fake_watch_sync import FakeEpochs, FakeSight
+
+GPU = Resource("nvidia.com/gpu")
+NODE = NodeName("n")
+
+
+@dataclass
+class FakeLead:
+    """`ports.leadership.Leadership` that a test grants and revokes."""
+
+    free: asyncio.Event = field(default_factory=asyncio.Event)
+    over: asyncio.Event = field(default_factory=asyncio.Event)
+    transitions: int = 4
+    declined: int = 0
+    taken: int = 0
+
+    async def acquire(self, fit: Callable[[], Awaitable[bool]] | None = None) -> int:
+        await self.free.wait()
+        while fit is not None and not await fit():
+            self.declined += 1
+            await asyncio.sleep(0.01)
+        self.taken += 1
+        self.over.clear()
+        return self.transitions
+
+    def left(self) -> float:
+        return 0.0 if self.over.is_set() else 60.0
+
+    async def lost(self) -> None:
+        await self.over.wait()
+
+    async def give_up(self) -> None:
+        self.over.set()
+
+
+@dataclass
+class FakeMeters:
+    """`ports.metrics.LeaderMetrics` that stores its values."""
+
+    epochs: list[int | None] = field(default_factory=list)
+    answers: list[ReleaseOutcome] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+    views: list[ClusterView] = field(default_factory=list)
+    drifts: list[float] = field(default_factory=list)
+    pressures: list[Mapping[TenantName, BacklogStats]] = field(default_factory=list)
+    evictions: list[tuple[TenantName, str, Mapping[Resource, float]]] = field(default_factory=list)
+    refusals: list[TenantName] = field(default_factory=list)
+    loops: list[TenantName] = field(default_factory=list)
+    useless: list[dict[tuple[TenantName, str], int]] = field(default_factory=list)
+    strays: int = 0
+    overridden: list[TenantName] = field(default_factory=list)
+    nodes_refusing: list[tuple[str, str]] = field(default_factory=list)
+
+    def leading(self, epoch: int | None) -> None:
+        self.epochs.append(epoch)
+
+    def shares(self, view: ClusterView) -> None:
+        self.views.append(view)
+
+    def pressing(
+        self,
+        view: ClusterView,
+        pressure: Mapping[TenantName, BacklogStats],
+        fragmentation: Mapping[PoolName, float],
+    ) -> None:
+        self.pressures.append(pressure)
+
+    def evicted(self, tenant: TenantName, cause: str, lost: Mapping[Resource, float]) -> None:
+        self.evictions.append((tenant, cause, lost))
+
+    def eviction_refused(self, tenant: TenantName) -> None:
+        self.refusals.append(tenant)
+
+    def budget_overridden(self, tenant: TenantName) -> None:
+        self.overridden.append(tenant)
+
+    def loop_refused(self, tenant: TenantName) -> None:
+        self.loops.append(tenant)
+
+    def zombies(self, count: Mapping[tuple[TenantName, str], int]) -> None:
+        self.useless.append(dict(count))
+
+    def drifted(self, ratio: float) -> None:
+        self.drifts.append(ratio)
+
+    def released(
+        self,
+        tenant: TenantName,
+        pool: PoolName,
+        answer: ReleaseOutcome,
+        seconds: float,
+        waited: float | None = None,
+    ) -> None:
+        self.answers.append(answer)
+
+    def bypassed(self) -> None:
+        self.strays += 1
+
+    def node_refused(self, pool: PoolName, reason: str) -> None:
+        self.nodes_refusing.append((pool, reason))
+
+    def store_failed(self, operation: str) -> None:
+        self.failures.append(operation)
+
+
+@dataclass
+class Told:
+    """`ports.cluster.EventEmitter` that stores its events."""
+
+    notices: list[EmitEvent] = field(default_factory=list)
+
+    def tell(self, notice: EmitEvent) -> None:
+        self.notices.append(notice)
+
+
+@dataclass
+class Written:
+    """`ports.cluster.StatusWriter` that stores its writes."""
+
+    statuses: dict[tuple[str, str], dict[str, object]] = field(default_factory=dict)
+    writes: int = 0
+    refusal: ClusterError | None = None
+    """Raised once."""
+
+    async def write_status(self, kind: str, name: str, status: dict[str, object]) -> None:
+        if self.refusal is not None:
+            refusal, self.refusal = self.refusal, None
+            raise refusal
+        self.statuses[kind, name] = status
+        self.writes += 1
+
+
+class Listening(EventQueue):
+    """An `EventQueue` that counts its waits and stores the last time-out."""
+
+    patience = 0.0
+    waits = 0
+
+    async def take_batch(self, seconds: float) -> list[ev.NewsEvent]:
+        self.patience = seconds
+        self.waits += 1
+        return await super().take_batch(seconds)
+
+
+class Rig:
+    """The complete controller on fakes."""
+
+    def __init__(self, memory: Memory | None = None) -> None:
+        self.memory = memory or Memory()
+        self.store = FakeStore(self.memory)
+        self.engine = Engine(ManagedResources([GPU]), evicts_bypassed=True)
+        self.corrector, self.installation = FakeCorrector(), FakeInstallation(Millis(30_000))
+        self.keeper = FakeKeeper()
+        self.inbox, self.lead, self.meters = Listening(), FakeLead(), FakeMeters()
+        self.told, self.written = Told(), Written()
+        self.sight, self.anchor = FakeSight(), FakeEpochs()
+        self.parts: dict[str, asyncio.Task[None]] = {}
+        self.releaser = FakeReleaser(lambda: self.lead.left() > 0)
+        self.now = Millis(60_000)
+        clock: Callable[[], Millis] = lambda: self.now  # noqa: E731
+        heard = asyncio.Event()
+        self.copier = StoreWriter(
+            self.store, self.engine, self.inbox, self.meters, clock, self.depose
+        )
+        self.releases = Releases(
+            self.releaser, self.copier, self.lead, self.inbox, self.meters, clock, 4, self.depose
+        )
+        self.recorder = FakeRecorder()
+        self.slow: list[str] = []
+        opening = Takeover(
+            self.engine, self.inbox, self.store, self.releaser, self.installation, self.sight,
+            self.keeper, self.anchor, clock, heard,
+        )  # fmt: skip
+        self.leader = Leader(
+            opening, self.lead, self.inbox, self.copier, self.releases, self.anchor, self.meters,
+            clock,
+        )  # fmt: skip
+        self.corrections = AdoptEvictExecutor(
+            self.corrector, FakeClaims(), self.corrector, self.lead, self.inbox, self.meters, clock
+        )
+        self.reclaims = Reclaims(
+            self.corrector, self.lead, self.inbox, self.meters, clock, self.engine.wants_gone,
+            EvictionRateLimiter(100_000), self.engine.outlook.released, pauses=(0.0,),
+        )  # fmt: skip
+        self.loop = EngineLoop(
+            self.engine, self.inbox, self.copier, self.releases, self.corrections, self.reclaims,
+            self.told, self.recorder, clock, heard, Steps(Liveness(), self.slow.append),
+            PodCosts(),
+        )  # fmt: skip
+        self.publisher = Publisher(
+            self.engine, self.written, self.meters, lambda: self.leader.leads, clock
+        )
+
+    def depose(self) -> None:
+        self.leader.depose()
+
+    async def hear(self, *events: ev.NewsEvent) -> None:
+        for event in events:
+            await self.inbox.put(event)
+
+    async def open(self, gpus: int) -> None:
+        node = Node(NODE, {}, {GPU: gpus, PODS: 1000}, True)
+        await self.hear(ev.NodeObserved(Millis(0), node))
+        await self.hear(*(ev.SourceFresh(Millis(0), source) for source in ev.WatchedSource))
+
+    async def create(self, pod: Pod) -> None:
+        self.releaser.pods[pod.namespace, pod.name] = StoredPod(pod.uid, pod.release)
+        await self.hear(ev.PodObserved(Millis(0), pod))
+
+    def released(self) -> int:
+        return sum(not pod.held for pod in self.releaser.pods.values())
+
+    def is_copy(self) -> bool:
+        return self.memory.contents == Contents.of(self.engine.writes())
+
+
+@asynccontextmanager
+async def running(rig: Rig, gpus: int = 2) -> AsyncIterator[Rig]:
+    parts = {
+        "loop": rig.loop.run,
+        "copier": rig.copier.write_changes,
+        "leader": rig.leader.run,
+        "publisher": rig.publisher.publish_status,
+    }
+    rig.parts = {name: asyncio.create_task(part()) for name, part in parts.items()}
+    tasks = list(rig.parts.values())
+    try:
+        await rig.open(gpus)
+        yield rig
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await rig.releases.stop()
+        await rig.corrections.stop()
+        await rig.reclaims.stop()
+
+
+async def until(true: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not true():
+            await asyncio.sleep(0.005)

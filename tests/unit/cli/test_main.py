@@ -1,0 +1,284 @@
+"""The command line: exit codes, messages, and a fast help."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from app.cli.main import _outcome, cli
+from app.core.errors import (
+    ClusterUnavailable,
+    FairgateError,
+    InvalidQuantity,
+    StoreUnavailable,
+    ToolMissing,
+)
+from app.sim.replay.command import ReplayOptions
+from app.sim.replay.trace_files import COLUMNS
+
+
+def fairgate(
+    *arguments: str, stdin: str | None = None, **variables: str
+) -> subprocess.CompletedProcess[str]:
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("FAIRGATE_")}
+    return subprocess.run(
+        [sys.executable, "-m", "app", *arguments],
+        env=environment | variables,
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        input=stdin,
+    )
+
+
+def raising(error: BaseException) -> Callable[[], None]:
+    def command() -> None:
+        raise error
+
+    return command
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (SystemExit(0), 0),
+        (SystemExit(None), 0),
+        (SystemExit(1), 1),
+        (InvalidQuantity("x"), 2),
+        (ToolMissing("x"), 3),
+        (ClusterUnavailable("x"), 3),
+        (StoreUnavailable("x"), 3),
+        (KeyError("x"), 4),
+        (KeyboardInterrupt(), 130),
+    ],
+)
+def test_the_exit_code_tells_what_happened(error: BaseException, code: int) -> None:
+    assert _outcome(raising(error)) == code
+
+
+def test_an_error_is_one_sentence_without_a_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+    _outcome(raising(FairgateError("Redis at redis:6379 does not answer; start it.")))
+
+    assert capsys.readouterr() == ("", "fairgate: Redis at redis:6379 does not answer; start it.\n")
+
+
+def test_a_defect_says_how_to_see_where(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("logging.root.handlers", [])
+    _outcome(raising(ValueError("odd")))
+    told = capsys.readouterr().err
+    assert "ValueError: odd" in told
+    assert "FAIRGATE_DEBUG=1" in told
+    assert "Traceback" not in told
+
+    monkeypatch.setenv("FAIRGATE_DEBUG", "1")
+    _outcome(raising(ValueError("odd")))
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_help_does_not_wait_for_heavy_imports() -> None:
+    script = (
+        "import sys, app.cli.main; "
+        "heavy = {'fastapi', 'kubernetes', 'redis', 'cryptography', 'uvicorn', 'msgspec', "
+        "'yaml', 'matplotlib', 'app.core.engine', 'app.sim.cluster.virtual_cluster'}; "
+        "print(*(heavy & sys.modules.keys()))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True)
+
+    assert done.stdout == b"\n"
+
+
+def test_help_lists_every_command() -> None:
+    done = fairgate("--help")
+
+    assert done.returncode == 0
+    for command in ("serve", "simulate", "replay", "release", "audit", "dev"):
+        assert command in done.stdout
+
+
+def test_check_settings_prints_them_all_without_a_password() -> None:
+    done = fairgate("serve", "--check-settings", FAIRGATE_REDIS_URL="redis://:s3cret@h:1/0")
+
+    assert done.returncode == 0
+    assert "FAIRGATE_MANAGED_RESOURCES" in done.stdout
+    assert "s3cret" not in done.stdout + done.stderr
+
+
+def test_roles_may_be_repeated_or_separated_by_commas() -> None:
+    for arguments in (["--role", "webhook", "--role", "api"], ["--role", "api,webhook"]):
+        done = fairgate("serve", "--check-settings", *arguments, "--redis-url", "redis://h:1/0")
+
+        assert done.stdout.splitlines()[0].split()[-1] == "webhook,api"
+
+
+def test_every_mistake_in_the_settings_is_told_at_once() -> None:
+    done = fairgate("serve", "--lease-seconds", "soon", FAIRGATE_LOG_LEVEL="loud")
+
+    assert done.returncode == 2
+    assert done.stdout == ""
+    for named in ("--lease-seconds", "FAIRGATE_LOG_LEVEL", "--redis-url"):
+        assert named in done.stderr
+
+
+def test_wrong_usage_exits_with_2() -> None:
+    assert fairgate("serve", "--no-such-flag").returncode == 2
+    assert fairgate("no-such-command").returncode == 2
+
+
+SCENARIO = """\
+pools: [{name: main, capacity: {nvidia.com/gpu: 4}}]
+tenants: [{name: a}, {name: b, weight: 3}]
+workloads:
+  - {name: w, tenant: a, count: 4, request: {nvidia.com/gpu: 1}}
+  - {name: v, tenant: b, count: 4, request: {nvidia.com/gpu: 1}}
+until: 1h
+"""
+
+
+def test_simulate_prints_json_that_is_stable(tmp_path: Path) -> None:
+    file = tmp_path / "scenario.yaml"
+    file.write_text(SCENARIO)
+    done = fairgate("simulate", str(file), "--output", "json")
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout)["tenants"]["b"]["used"] == {"nvidia.com/gpu": 3}
+    assert fairgate("simulate", str(file), "-o", "json").stdout == done.stdout
+
+
+def test_simulate_reads_standard_input_and_prints_tables() -> None:
+    done = fairgate("simulate", "-", stdin=SCENARIO)
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "Share of the cluster over time" in done.stdout
+
+
+def test_a_scenario_that_makes_no_sense_exits_with_2_and_says_where() -> None:
+    done = fairgate("simulate", "-", stdin=SCENARIO.replace("weight: 3", "weight: -3"))
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == (
+        "fairgate: standard input:2: tenants[1].weight: -3 is negative; write 0 or more.\n"
+    )
+
+
+def test_simulate_needs_a_scenario_and_a_form_that_exists() -> None:
+    assert fairgate("simulate").returncode == 2
+    assert fairgate("simulate", "-", "--output", "yaml", stdin=SCENARIO).returncode == 2
+    assert fairgate("simulate", "no-such-file.yaml").returncode == 2
+
+
+@pytest.mark.parametrize("command", ["simulate", "replay"])
+def test_help_gives_examples(command: str) -> None:
+    done = fairgate(command, "--help")
+
+    assert done.returncode == 0
+    assert f"fairgate {command}" in done.stdout.split("Examples")[1]
+
+
+def test_help_names_the_columns_of_a_log_and_the_defaults_that_are_not_a_clusters() -> None:
+    replay = " ".join(fairgate("replay", "--help", COLUMNS="400").stdout.split())
+    simulate = " ".join(fairgate("simulate", "--help", COLUMNS="400").stdout.split())
+
+    for column in COLUMNS:
+        assert column in replay
+    assert "reclaim is off and minRuntime is 0s" in simulate
+
+
+def test_a_guarantee_that_cannot_be_kept_is_a_sentence_on_standard_error() -> None:
+    text = SCENARIO.replace("{name: a}", "{name: a, guarantee: {nvidia.com/gpu: 5}}")
+    done = fairgate("simulate", "-", "--output", "json", stdin=text)
+
+    assert done.returncode == 0
+    assert json.loads(done.stdout)["until"] == 3600
+    assert done.stderr == (
+        "fairgate: standard input: tenant a is guaranteed 5 nvidia.com/gpu of pool main, which has "
+        "4, so it can never have them all; lower the guarantee or make the pool larger.\n"
+    )
+
+
+def test_a_picture_of_no_time_is_refused_and_a_scenario_of_no_time_is_not() -> None:
+    pytest.importorskip("matplotlib", reason="the extra `plot` is not installed")
+    instant = SCENARIO.replace("until: 1h", "until: 0s")
+    done = fairgate("simulate", "-", "--plot", "p.png", stdin=instant)
+
+    assert fairgate("simulate", "-", stdin=instant).returncode == 0
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "nothing to draw" in done.stderr
+
+
+def test_replay_hands_over_every_option(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: list[ReplayOptions] = []
+    monkeypatch.setattr("app.sim.replay.command.run", taken.append)
+    line = (
+        "fairgate replay log.csv --gpus 8 --nodes n.csv --flat --tenant t --tenants w.csv "
+        "--set history=1 --set policy.halfLife=2h --from 5 --for 2d --jitter 30s --seed 7 "
+        "--policy fifo --large-gang 9 --output json --pack --any-model --seeds 3 --plot p.png"
+    )
+    monkeypatch.setattr("sys.argv", line.split())
+
+    assert _outcome(cli) == 0
+    assert taken == [
+        ReplayOptions(
+            trace=Path("log.csv"),
+            gpus=8,
+            nodes=Path("n.csv"),
+            flat=True,
+            tenant="t",
+            tenants=Path("w.csv"),
+            settings=("history=1", "policy.halfLife=2h"),
+            start="5",
+            span="2d",
+            jitter="30s",
+            seed=7,
+            policy="fifo",
+            large_gang=9,
+            output="json",
+            pack=True,
+            any_model=True,
+            seeds=3,
+            plot=Path("p.png"),
+        )
+    ]
+
+
+def test_the_shell_completes_commands_and_words() -> None:
+    script = "import sys; sys.argv = ['fairgate']; from app.cli.main import main; main()"
+
+    def completed(words: str) -> list[str]:
+        asked = {"COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+        done = subprocess.run(
+            [sys.executable, "-c", script],
+            env=os.environ | asked | {"_FAIRGATE_COMPLETE": "complete_bash"},
+            check=True,
+            capture_output=True,
+            text=True,
+        )
+        return done.stdout.split()
+
+    assert completed("fairgate sim") == ["simulate"]
+    assert completed("fairgate nodes ") == ["check", "label"]
+    assert completed("fairgate nodes check --output ") == ["text", "json"]
+    assert completed("fairgate simulate x.yaml --output ") == ["text", "json"]
+    assert completed("fairgate replay x.csv --policy ") == ["fair", "fifo", "backfill"]
+
+
+def test_looking_at_nodes_without_a_cluster_is_told_in_a_sentence(tmp_path: Path) -> None:
+    nowhere = tmp_path / "kubeconfig"
+    done = fairgate("nodes", "check", "--kubeconfig", str(nowhere))
+    assert done.returncode == 2
+    assert f"There is no kubeconfig {nowhere}" in done.stderr
+    nowhere.write_text(
+        "apiVersion: v1\nkind: Config\ncurrent-context: c\n"
+        "contexts: [{name: c, context: {cluster: c, user: u}}]\n"
+        "clusters: [{name: c, cluster: {server: 'http://127.0.0.1:1'}}]\n"
+        "users: [{name: u, user: {token: t}}]\n"
+    )
+    assert fairgate("nodes", "check", "--kubeconfig", str(nowhere)).returncode == 3

@@ -1,0 +1,121 @@
+"""What `fairgate check` concludes from the answers of the API server."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from app.commands.check.command import CheckOptions, CheckResult, InstallationCheck
+from app.core.errors import ClusterRefused, ClusterUnavailable
+from app.core.well_known import GATE
+from app.kube.enforcement_probes import SCHEDULER
+
+DENIED = ClusterRefused("422 ValidatingAdmissionPolicy 'fairgate-x' denied request: no", 422)
+NOT_FOUND = ClusterRefused("404", 404)
+
+
+class Installation:
+    """Answers like an API server with Fairgate. The leader renews its Lease at every look."""
+
+    def __init__(self) -> None:
+        self.policy: dict[str, Any] | None = None
+        self.config: dict[str, str] | None = {}
+        self.holder = "controller-1"
+        self.renews = True
+        self.gates = [GATE]
+        self.outages = 0
+        self._looks = 0
+
+    async def request(self, method: str, path: str, *, body: Any = None, **_: Any) -> bytes:
+        if self.outages:
+            self.outages -= 1
+            raise ClusterUnavailable("no answer")
+        if path.endswith("/policies/default"):
+            return self._answer(self.policy)
+        if "/configmaps/" in path:
+            return self._answer(None if self.config is None else {"data": self.config})
+        if "/leases/" in path:
+            return self._lease()
+        if method == "PATCH" or (
+            method == "POST" and body["spec"].get("schedulerName") == SCHEDULER
+        ):
+            raise DENIED
+        gates = [{"name": name} for name in self.gates]
+        return self._answer({"metadata": {"uid": "u"}, "spec": {"schedulingGates": gates}})
+
+    def _lease(self) -> bytes:
+        self._looks += self.renews
+        spec = {"holderIdentity": self.holder, "leaseDurationSeconds": 1}
+        return self._answer({"metadata": {"resourceVersion": str(self._looks)}, "spec": spec})
+
+    def _answer(self, document: dict[str, Any] | None) -> bytes:
+        if document is None:
+            raise NOT_FOUND
+        return json.dumps(document).encode()
+
+
+async def results_of(api: Installation, wait: float = 0.0) -> dict[str, CheckResult]:
+    options = CheckOptions(None, "fairgate-system", ("nvidia.com/gpu",), wait, "text")
+    check = InstallationCheck(api, options, pause=0.001)  # type: ignore[arg-type]
+    return {each.name: each for each in await check.run()}
+
+
+async def test_a_sound_installation_passes_every_check() -> None:
+    results = await results_of(Installation())
+    assert list(results) == ["mode", "hold", "create", "release", "leader"]
+    assert all(each.passed for each in results.values())
+    assert results["create"].message.endswith("policy fairgate-x")
+    assert results["leader"].message == "controller-1 leads"
+
+
+async def test_a_pod_that_is_not_held_fails_the_check_and_the_others_go_on() -> None:
+    api = Installation()
+    api.gates = []
+    results = await results_of(api)
+    assert not results["hold"].passed
+    assert "is not held" in results["hold"].message
+    assert results["leader"].passed
+
+
+@pytest.mark.parametrize("where", ["policy", "config"])
+async def test_in_mode_observe_only_the_leader_is_tested(where: str) -> None:
+    api = Installation()
+    api.gates = []
+    if where == "policy":
+        api.policy = {"spec": {"mode": "Observe"}}
+    else:
+        api.config = {"mode": "Observe"}
+    results = await results_of(api)
+    assert list(results) == ["mode", "leader"]
+    assert "Observe" in results["mode"].message
+
+
+async def test_the_policy_goes_before_the_installation() -> None:
+    api = Installation()
+    api.policy, api.config = {"spec": {"mode": "Enforce"}}, {"mode": "Observe"}
+    assert (await results_of(api))["mode"].message == "Enforce"
+
+
+async def test_a_namespace_without_fairgate_is_named() -> None:
+    api = Installation()
+    api.config = None
+    mode = (await results_of(api))["mode"]
+    assert not mode.passed
+    assert "there is no ConfigMap fairgate-system/fairgate-enforcement" in mode.message
+
+
+@pytest.mark.parametrize(("holder", "renews"), [("", True), ("dead", False)])
+async def test_a_lease_that_nobody_renews_has_no_leader(holder: str, renews: bool) -> None:
+    api = Installation()
+    api.holder, api.renews = holder, renews
+    leader = (await results_of(api))["leader"]
+    assert not leader.passed
+    assert "no controller leads, so no pod is released" in leader.message
+
+
+async def test_a_check_is_repeated_until_it_passes() -> None:
+    api = Installation()
+    api.outages = 5
+    assert all(each.passed for each in (await results_of(api, wait=60.0)).values())

@@ -1,0 +1,393 @@
+"""The checks of `fairgate doctor`, on in-memory clusters."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable
+from datetime import timedelta
+
+import pytest
+
+from app.commands.doctor.assumptions import planned
+from app.commands.doctor.checks import examine
+from app.commands.doctor.findings import Check, Finding, Level
+from app.commands.doctor.redis_checks import RedisServer, check_server
+from app.core.errors import ClusterRefused, ClusterUnavailable, InvalidInput
+from tests.fakes.fake_cluster_survey import FakeSurvey
+from tests.support.doctor_cluster import (
+    AGENTS,
+    BINDER,
+    BINDINGS,
+    GPU,
+    ON_GPU_NODES,
+    RAY_CLUSTERS,
+    ROLES,
+    UNKNOWN_KIND,
+    cluster_role,
+    daemon_set,
+    made,
+    pod,
+    role_binding,
+)
+from tests.support.doctor_rig import HOME, NOW, Object, cluster, installed, look, time_of
+
+
+def found(
+    *objects: Object, values: str = "", version: str = "v1.36.0", forbidden: Iterable[str] = ()
+) -> dict[Check, list[Finding]]:
+    """Return the findings that are not ok, by check."""
+    fake = cluster(*objects, version=version, forbidden=forbidden)
+    findings: dict[Check, list[Finding]] = {}
+    for each in examine(look(fake, values), HOME, NOW):
+        if each.level is not Level.OK:
+            findings.setdefault(each.check, []).append(each)
+    return findings
+
+
+def only(findings: dict[Check, list[Finding]], check: Check) -> Finding:
+    """Return the single finding, which must be of this check."""
+    assert list(findings) == [check]
+    [finding] = findings[check]
+    return finding
+
+
+def test_a_cluster_in_order_has_only_findings_that_are_ok() -> None:
+    assert found(pod("team-a", "train", 2)) == {}
+
+
+def test_every_agent_in_use_is_named_with_its_namespace_and_purpose() -> None:
+    findings = found(*AGENTS)[Check.NAMESPACES]
+    assert [(f.objects, f.level) for f in findings] == [
+        ((f"DaemonSet {space}/{name}",), Level.PROBLEM)
+        for space, name in (
+            ("aws-ebs-csi", "ebs-csi-node"),
+            ("calico-system", "calico-node"),
+            ("cilium", "cilium"),
+            ("monitoring", "node-exporter"),
+            ("nvidia-device-plugin", "nvidia-device-plugin"),
+        )
+    ]
+    text = "\n".join(each.line for each in findings)
+    assert "calico-node (network plugin, privileged container)" in text
+    assert "node-exporter (monitoring agent, hostPath volume with devices)" in text
+    assert "nvidia-device-plugin (device plugin, toleration of a GPU taint)" in text
+    assert "Add cilium to extraExemptNamespaces." in text
+
+
+def test_agents_in_exempt_namespaces_are_in_order() -> None:
+    spaces = [each["metadata"]["namespace"] for each in AGENTS]
+    assert found(*AGENTS, values=f"extraExemptNamespaces: {spaces}") == {}
+
+
+def test_a_namespace_with_agents_and_gpu_pods_is_not_to_be_exempted() -> None:
+    agent = daemon_set("team-a", "shell", "agent", privileged=True)
+    finding = only(found(agent, pod("team-a", "train", 1)), Check.NAMESPACES)
+    assert "Move the agents to a namespace of their own" in finding.remedy
+    assert finding.level is Level.PROBLEM
+
+
+def test_a_privileged_pod_that_is_no_agent_is_refused_and_its_namespace_not_exempted() -> None:
+    privileged = pod("ci", "build")
+    privileged["spec"]["containers"][0]["securityContext"] = {"privileged": True}
+    finding = only(found(privileged), Check.PODS)
+    assert finding.objects == ("Pod ci/build",)
+    assert "set privileged to false" in finding.remedy
+
+
+@pytest.mark.parametrize(
+    ("spec", "part"),
+    [
+        ({"priorityClassName": "system-node-critical"}, "PriorityClass system-node-critical"),
+        ({"tolerations": [{"key": f"k{i}"} for i in range(51)]}, "50 tolerations"),
+        ({"volumes": [{"name": "v", "hostPath": {"path": "/dev/nvidia0"}}]}, "hostPath"),
+    ],
+)
+def test_gpu_pods_are_judged_by_the_rules_of_the_webhook(spec: Object, part: str) -> None:
+    finding = only(found(pod("team-a", "train", 1, **spec)), Check.PODS)
+    assert part in finding.remedy
+
+
+def test_a_gpu_pod_that_runs_already_is_not_refused_for_its_node_or_class() -> None:
+    running = pod("team-a", "train", 1, nodeName="n", preemptionPolicy="PreemptLowerPriority")
+    assert found(running) == {}
+
+
+def test_a_pod_that_fairgate_held_is_not_refused_for_its_stamps() -> None:
+    held = pod("team-a", "train", 1, schedulingGates=[{"name": "fairgate.io/queue"}])
+    held["metadata"]["labels"] = {"fairgate.io/tenant": "a", "fairgate.io/user": "b"}
+    held["metadata"]["annotations"] = {"fairgate.io/release": "0"}
+    assert found(held) == {}
+
+
+def test_pods_count_for_their_deployment_or_cron_job() -> None:
+    owned = pod("ci", "web-abc-x", hostPID=True)
+    owned["spec"]["containers"][0]["securityContext"] = {"privileged": True}
+    owned["metadata"]["labels"] = {"pod-template-hash": "abc"}
+    owner = {"kind": "ReplicaSet", "name": "web-abc", "controller": True}
+    owned["metadata"]["ownerReferences"] = [owner]
+    assert only(found(owned), Check.PODS).objects == ("Deployment ci/web",)
+    template = {"spec": pod("", "")["spec"]}
+    job = made("Job", "batch/v1", "night-1", "ci", spec={"template": template})
+    job["metadata"]["ownerReferences"] = [{"kind": "CronJob", "name": "night", "controller": True}]
+    owned["metadata"]["ownerReferences"] = [{"kind": "Job", "name": "night-1", "controller": True}]
+    assert only(found(job, owned), Check.PODS).objects == ("CronJob ci/night",)
+
+
+def test_ended_pods_are_left_out() -> None:
+    ended = pod("ci", "build", tolerations=ON_GPU_NODES) | {"status": {"phase": "Succeeded"}}
+    assert found(ended) == {}
+
+
+def test_gpu_pods_in_exempt_namespaces_are_reported() -> None:
+    finding = only(found(pod("kube-system", "train", 1)), Check.NAMESPACES)
+    assert (finding.level, finding.objects) == (Level.WARNING, ("Pod kube-system/train",))
+
+
+def test_another_scheduler_and_its_account_are_named() -> None:
+    findings = found(pod("team-a", "train", 1, schedulerName="volcano"), ROLES[0], BINDINGS[0])
+    names, account = findings[Check.SCHEDULERS]
+    assert "scheduler volcano" in names.message
+    assert names.objects == ("Pod team-a/train",)
+    assert account.objects == (BINDER,)
+    values = f"schedulers: {{names: [default-scheduler, volcano], users: ['{BINDER}']}}"
+    listed = pod("team-a", "train", 1, schedulerName="volcano")
+    assert found(listed, ROLES[0], BINDINGS[0], values=values) == {}
+
+
+def test_the_stock_scheduler_and_controllers_may_bind() -> None:
+    rule = {"apiGroups": [""], "resources": ["pods/binding"], "verbs": ["create"]}
+    daemon_sets = "system:serviceaccount:kube-system:daemon-set-controller"
+    assert found(
+        cluster_role("scheduler", rule),
+        role_binding("scheduler", "system:kube-scheduler"),
+        cluster_role("daemons", rule),
+        role_binding("daemons", daemon_sets),
+    ) == {}  # fmt: skip
+
+
+def test_an_operator_is_named_if_its_kind_is_not_listed() -> None:
+    [kind] = found(UNKNOWN_KIND, *ROLES[2:], *BINDINGS[2:])[Check.OPERATORS]
+    assert (kind.level, kind.objects) == (Level.WARNING, ("trainings.batch.example.com",))
+    assert kind.remedy == "Add Training to extraPodTemplates."
+
+
+def test_an_operator_of_a_listed_kind_needs_no_entry() -> None:
+    assert Check.OPERATORS not in found(RAY_CLUSTERS, ROLES[1], BINDINGS[1])
+
+
+def test_the_paths_of_templates_are_found_in_the_schema_of_a_kind() -> None:
+    seen = look(cluster(RAY_CLUSTERS, UNKNOWN_KIND))
+    assert {each.resource: each.paths for each in seen.kinds} == {
+        "rayclusters": ("spec.headGroupSpec.template", "spec.workerGroupSpecs[*].template"),
+        "trainings": ("spec.replicas{*}.template",),
+    }
+
+
+def test_accelerators_that_are_not_managed_are_named_and_other_devices_are_not() -> None:
+    capacity = {"habana.ai/gaudi": "8", "rdma/hca": "1", GPU: "1", "nvidia.com/mig-1g.5gb": "2"}
+    finding = only(found(made("Node", "v1", "m", status={"capacity": capacity})), Check.DEVICES)
+    assert finding.objects == ("habana.ai/gaudi",)
+
+
+def test_device_classes_that_count_as_no_resource_are_named() -> None:
+    counted = made("DeviceClass", "x", "gpu.nvidia.com", spec={})
+    extended = made("DeviceClass", "x", "a", spec={"extendedResourceName": "nvidia.com/gpu"})
+    other = made("DeviceClass", "x", "tpu.example.com", spec={})
+    finding = only(found(counted, extended, other), Check.DEVICE_CLASSES)
+    assert (finding.level, finding.objects) == (Level.WARNING, ("tpu.example.com",))
+
+
+def test_older_versions_of_dra_are_not_read() -> None:
+    fake = cluster()
+    beta = "resource.k8s.io/v1beta1"
+    fake.documents["/apis/resource.k8s.io"] = {"preferredVersion": {"groupVersion": beta}}
+    fake.add(f"/apis/{beta}/deviceclasses", [made("DeviceClass", "x", "gpu.nvidia.com", spec={})])
+    findings = [e for e in examine(look(fake), HOME, NOW) if e.check is Check.DEVICE_CLASSES]
+    assert (findings[0].level, findings[0].objects) == (Level.WARNING, (beta,))
+
+
+def test_a_class_with_the_name_of_a_twin_is_a_problem() -> None:
+    high = made("PriorityClass", "scheduling.k8s.io/v1", "high", value=10)
+    taken = made("PriorityClass", "scheduling.k8s.io/v1", "fairgate-high", value=3)
+    findings = found(high, taken)
+    assert only(findings, Check.PRIORITIES).objects == ("fairgate-high",)
+    assert found(high) == {}
+
+
+def quota(namespace: str, *classes: str) -> Object:
+    term = {"scopeName": "PriorityClass", "operator": "In", "values": list(classes)}
+    spec = {"hard": {"pods": "5"}, "scopeSelector": {"matchExpressions": [term]}}
+    return made("ResourceQuota", "v1", "limit", namespace, spec=spec)
+
+
+def test_a_quota_that_names_a_class_must_name_its_twin() -> None:
+    high = made("PriorityClass", "scheduling.k8s.io/v1", "high", value=10)
+    finding = only(found(high, quota("team-a", "high")), Check.QUOTAS)
+    assert "Name fairgate-high" in finding.remedy
+    assert found(high, quota("team-a", "high", "fairgate-high")) == {}
+
+
+def test_a_quota_for_critical_pods_is_needed_for_fairgate_too() -> None:
+    critical = "system-cluster-critical"
+    finding = only(found(quota("kube-system", critical)), Check.QUOTAS)
+    assert f"Create the same ResourceQuota in {HOME}" in finding.remedy
+    assert found(quota("kube-system", critical), quota(HOME, critical)) == {}
+
+
+@pytest.mark.parametrize(
+    ("version", "level"),
+    [("v1.29.9", Level.PROBLEM), ("v1.31.0-gke.1", Level.WARNING), ("v1.37.2", None)],
+)
+def test_the_version_of_kubernetes_is_compared(version: str, level: Level | None) -> None:
+    findings = found(version=version)
+    assert [each.level for each in findings.get(Check.KUBERNETES, ())] == ([level] if level else [])
+
+
+def test_a_missing_right_is_a_problem_that_names_it() -> None:
+    findings = found(forbidden=["/pods", "/clusterroles"])
+    assert [each.level for each in findings[Check.RIGHTS]] == [Level.PROBLEM, Level.PROBLEM]
+    assert "Grant the verb list on pods" in findings[Check.RIGHTS][1].remedy
+
+
+def test_custom_resources_that_cannot_be_read_are_a_warning() -> None:
+    rights = found(UNKNOWN_KIND, forbidden=["/trainings"])[Check.RIGHTS]
+    assert [(f.level, f.objects) for f in rights] == [
+        (Level.WARNING, ("trainings.batch.example.com",))
+    ]
+
+
+def test_a_broken_conversion_webhook_does_not_end_the_command() -> None:
+    class Broken(FakeSurvey):
+        async def pages(self, path: str, size: int) -> AsyncIterator[list[Object]]:
+            if path.endswith("/trainings"):
+                raise ClusterUnavailable("conversion webhook failed")
+            async for page in super().pages(path, size):
+                yield page
+
+    sound = cluster(UNKNOWN_KIND, *AGENTS)
+    seen = look(Broken(sound.lists, sound.documents))
+    assert seen.unanswered == {"trainings.batch.example.com": "conversion webhook failed"}
+    assert len(seen.workloads) == len(AGENTS)
+
+
+def test_refused_credentials_end_the_command() -> None:
+    class Expired(FakeSurvey):
+        async def get(self, path: str) -> Object | None:
+            raise ClusterRefused("401 Unauthorized", 401)
+
+    with pytest.raises(ClusterUnavailable, match="log in again"):
+        look(Expired())
+
+
+# --- an installed Fairgate ---
+
+
+def judged(**changes: Object) -> dict[Check, list[Finding]]:
+    return found(*installed(**changes).values())
+
+
+def test_an_installation_in_order_has_no_finding() -> None:
+    assert judged() == {}
+
+
+def test_the_settings_of_the_installation_are_judged() -> None:
+    assert found(*installed().values(), AGENTS[0]) == {}
+    assert Check.NAMESPACES in found(*installed().values(), AGENTS[1])
+
+
+def test_endpoints_that_are_not_ready_are_a_problem() -> None:
+    slices = installed()["EndpointSlice"]
+    slices["endpoints"] = [{"addresses": ["10.0.0.1"], "conditions": {"ready": False}}]
+    finding = only(judged(EndpointSlice=slices), Check.WEBHOOKS)
+    assert "no ready endpoint" in finding.message
+
+
+def test_a_webhook_without_ca_is_a_problem() -> None:
+    item = installed()["MutatingWebhookConfiguration"]
+    item["webhooks"] = [{"name": "hold.fairgate.io", "clientConfig": {"service": {}}}]
+    finding = only(judged(MutatingWebhookConfiguration=item), Check.WEBHOOKS)
+    assert finding.objects == ("hold.fairgate.io",)
+
+
+@pytest.mark.parametrize("age", [None, timedelta(minutes=2)])
+def test_a_lease_without_holder_or_that_expired_is_a_problem(age: timedelta | None) -> None:
+    spec = (
+        {"holderIdentity": "a", "leaseDurationSeconds": 15, "renewTime": time_of(age)}
+        if age
+        else {}
+    )
+    finding = only(
+        judged(Lease=made("Lease", "x", "fairgate-controller", HOME, spec=spec)), Check.LEADER
+    )
+    assert finding.level is Level.PROBLEM
+
+
+def test_mode_observe_is_a_warning() -> None:
+    observe = made("Policy", "x", "default", spec={"mode": "Observe"})
+    assert only(judged(Policy=observe), Check.MODE).level is Level.WARNING
+
+
+@pytest.mark.parametrize(("own", "observes"), [({}, True), ({"mode": "Enforce"}, False)])
+def test_the_policy_overrides_the_mode_of_the_chart(own: Object, observes: bool) -> None:
+    chart = made("ConfigMap", "v1", "fairgate-enforcement", HOME, data={"mode": "Observe"})
+    policy = made("Policy", "x", "default", spec=own)
+    assert (Check.MODE in judged(Policy=policy, ConfigMap=chart)) is observes
+
+
+def test_a_canary_that_is_not_held_is_a_problem() -> None:
+    free = pod("fairgate-canary", "fairgate-canary", 1)
+    assert only(judged(Pod=free), Check.CANARY).level is Level.PROBLEM
+
+
+def test_recent_alarms_are_reported_and_old_ones_are_not() -> None:
+    def alarm(age: timedelta) -> Object:
+        text = {"reason": "EnforcementFails", "message": "not held", "lastTimestamp": time_of(age)}
+        return made("Event", "v1", "e", HOME, **text)
+
+    assert "not held" in only(judged(Event=alarm(timedelta(minutes=1))), Check.CANARY).message
+    assert judged(Event=alarm(timedelta(hours=1))) == {}
+
+
+# --- Redis ---
+
+
+@pytest.mark.parametrize(
+    ("server", "level", "part"),
+    [
+        (RedisServer("7.2.4", 0, "noeviction"), Level.OK, "answers"),
+        (RedisServer("6.0.16", 0, "noeviction"), Level.PROBLEM, "6.0.16"),
+        (RedisServer("7.2.4", 10**9, "allkeys-lru"), Level.PROBLEM, "evicts keys"),
+        (RedisServer("7.2.4", 10**8, "noeviction"), Level.WARNING, "maxmemory of 100 MB"),
+    ],
+)
+def test_a_redis_server_is_judged(server: RedisServer, level: Level, part: str) -> None:
+    [finding] = check_server(server, "redis:6379", 100)
+    assert finding.level is level
+    assert part in finding.message
+
+
+def test_the_size_of_redis_is_a_sum() -> None:
+    pods = [pod("team-a", f"train-{number}", 1) for number in range(2000)]
+    findings = examine(look(cluster(*pods)), HOME, NOW)
+    [size] = [each for each in findings if each.check is Check.REDIS]
+    assert "355 MB: 3 MB for 2000 pods with devices, 96 MB for usage records" in size.message
+    assert "set maxmemory to 512 MB or more" in size.message
+
+
+# --- the values file ---
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[1]",
+        "podTemplates: [{group: x}]",
+        "a: [",
+        "devices: [1]",
+        "schedulers: {names: []}",
+        'devices: {paths: "["}',
+        "managedResources: [5]",
+    ],
+)
+def test_a_wrong_values_file_is_refused(text: str) -> None:
+    with pytest.raises(InvalidInput, match="values file cannot be read"):
+        planned(text)

@@ -1,0 +1,167 @@
+"""The values file and the output of `fairgate doctor`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+import yaml
+
+from app.commands.doctor.assumptions import planned
+from app.commands.doctor.chart_values import as_values, as_yaml, chart_values
+from app.commands.doctor.checks import examine
+from app.commands.doctor.findings import Level
+from app.commands.doctor.report import as_json, as_text, has_problem
+from app.commands.doctor.snapshot import ClusterSnapshot, take_snapshot
+from tests.support.doctor_cluster import (
+    AGENTS,
+    BINDER,
+    BINDINGS,
+    RAY_CLUSTERS,
+    ROLES,
+    UNKNOWN_KIND,
+    daemon_set,
+    made,
+    pod,
+    role_binding,
+)
+from tests.support.doctor_rig import HOME, NOW, cluster, installed, look
+
+IN_USE = [
+    *AGENTS,
+    *ROLES,
+    *BINDINGS,
+    RAY_CLUSTERS,
+    UNKNOWN_KIND,
+    pod("team-a", "train", 1, schedulerName="volcano"),
+    made("Node", "v1", "m", status={"capacity": {"habana.ai/gaudi": "8"}}),
+    made("DeviceClass", "x", "tpu", spec={"extendedResourceName": "example.com/tpu"}),
+]
+
+
+def values_of(seen: ClusterSnapshot, redis: str = "", image: str = "") -> dict[str, Any]:
+    """Return the values, after a check that the YAML with comments has the same content."""
+    sections = chart_values(seen, HOME, redis, image)
+    assert yaml.safe_load(as_yaml(sections)) == as_values(sections)
+    return as_values(sections)
+
+
+def test_values_of_a_cluster_in_order_have_only_mode_image_and_redis() -> None:
+    values = values_of(look(cluster(pod("team-a", "train", 1))))
+    assert list(values) == ["mode", "image", "redis"]
+    assert values["mode"] == "Observe"
+    assert values["redis"] == {"bundled": {"enabled": True}}
+
+
+def test_values_list_all_parts_of_a_cluster_in_use() -> None:
+    values = values_of(look(cluster(*IN_USE)))
+    assert values["extraExemptNamespaces"] == sorted(a["metadata"]["namespace"] for a in AGENTS)
+    assert values["extraManagedResources"] == ["habana.ai/gaudi", "example.com/tpu"]
+    assert values["deviceClasses"] == {"tpu": "example.com/tpu"}
+    assert values["schedulers"] == {
+        "names": ["default-scheduler", "volcano"],
+        "users": ["system:kube-scheduler", BINDER],
+    }
+    assert "extraControllerUsers" not in values  # these accounts are trusted with any submitter
+    assert {
+        "group": "batch.example.com",
+        "versions": ["*"],
+        "resource": "trainings",
+        "path": "spec.replicas{*}.template",
+    } in values["extraPodTemplates"]
+
+
+def test_a_cluster_has_no_problem_left_with_its_own_values() -> None:
+    text = as_yaml(chart_values(look(cluster(*IN_USE)), HOME))
+    left = [e for e in examine(look(cluster(*IN_USE), text), HOME, NOW) if e.level is not Level.OK]
+    assert left == []
+
+
+def test_comments_name_the_agents_of_a_namespace() -> None:
+    text = as_yaml(chart_values(look(cluster(*AGENTS)), HOME))
+    expected = "- cilium  # DaemonSet cilium (network plugin, privileged container)"
+    assert expected in text.splitlines()
+
+
+def test_another_namespace_of_fairgate_is_exempted() -> None:
+    [exempt] = [e for e in chart_values(look(cluster()), "gpu") if e.key == "extraExemptNamespaces"]
+    assert exempt.value == ["gpu"]
+
+
+def test_a_namespace_with_gpu_pods_is_not_exempted() -> None:
+    agent = daemon_set("team-a", "shell", "agent", privileged=True)
+    assert "extraExemptNamespaces" not in values_of(look(cluster(agent, pod("team-a", "t", 1))))
+
+
+def test_values_of_an_installation_keep_its_own_settings() -> None:
+    values = values_of(look(cluster(*installed().values(), AGENTS[1])))
+    assert values["mode"] == "Enforce"
+    assert values["image"] == {"repository": "example.com/fairgate", "tag": "1"}
+    assert values["extraExemptNamespaces"] == ["calico-system", "cilium"]
+
+
+def test_a_password_of_redis_is_not_written() -> None:
+    seen = look(cluster())
+    text = as_yaml(chart_values(seen, HOME, "redis://:secret@redis:6379/0"))
+    assert "secret@" not in text
+    assert yaml.safe_load(text)["redis"] == {"existingSecret": "fairgate-redis-url"}
+    assert values_of(seen, "redis://redis:6379/0")["redis"] == {"url": "redis://redis:6379/0"}
+
+
+@pytest.mark.parametrize(
+    ("image", "expected"),
+    [
+        ("host:5000/fairgate:1.2", {"repository": "host:5000/fairgate", "tag": "1.2"}),
+        ("host:5000/fairgate", {"repository": "host:5000/fairgate"}),
+        ("fairgate", {"repository": "fairgate"}),
+    ],
+)
+def test_an_image_is_split_into_repository_and_tag(image: str, expected: dict[str, str]) -> None:
+    assert values_of(look(cluster()), image=image)["image"] == expected
+
+
+def test_names_with_yaml_syntax_are_quoted() -> None:
+    strange = "a: [#\nb"
+    seen = look(cluster(ROLES[0], role_binding("volcano-scheduler", strange)))
+    assert values_of(seen)["schedulers"]["users"][-1] == strange
+
+
+def test_text_has_one_line_for_each_finding_problems_first() -> None:
+    seen = look(cluster(*AGENTS, version="v1.31.0"))
+    findings = examine(seen, HOME, NOW)
+    *lines, summary = as_text(findings).splitlines()
+    assert len(lines) == len(findings)
+    levels = [line.split()[0] for line in lines]
+    assert levels == sorted(levels, key=["problem", "warning", "ok"].index)
+    assert summary.startswith("5 problems, 1 warning.")
+    assert has_problem(findings)
+
+
+def test_hidden_characters_of_names_are_escaped() -> None:
+    seen = look(cluster(ROLES[0], role_binding("volcano-scheduler", "evil\x1b[2J")))
+    findings = examine(seen, HOME, NOW)
+    assert "\x1b" not in as_text(findings)
+    assert "evil\\\\u001b" in as_json(findings, {})
+
+
+def test_json_has_findings_and_values() -> None:
+    seen = look(cluster(AGENTS[0]))
+    document = json.loads(as_json(examine(seen, HOME, NOW), as_values(chart_values(seen, HOME))))
+    assert (document["problems"], document["warnings"]) == (1, 0)
+    [found] = [each for each in document["findings"] if each["level"] == "problem"]
+    assert found["check"] == "exempt-namespaces"
+    assert found["objects"] == ["DaemonSet calico-system/calico-node"]
+    assert document["values"]["extraExemptNamespaces"] == ["calico-system"]
+
+
+def test_a_right_to_get_version_is_not_needed_for_the_values() -> None:
+    seen = asyncio.run(take_snapshot(cluster(*AGENTS, forbidden=["/version"]), HOME))
+    assert len(values_of(seen)["extraExemptNamespaces"]) == len(AGENTS)
+
+
+def test_values_files_are_read_as_the_chart_reads_them() -> None:
+    read = planned("exemptNamespaces: [only]\nextraExemptNamespaces: [more]\n")
+    assert read.exempt == ("only", "more")
+    assert planned("devices: {refusePrivileged: false}").rules.refuse_privileged is False

@@ -1,0 +1,177 @@
+"""Reports of followers reach the audit chain exactly once and block no caller."""
+
+from __future__ import annotations
+
+import pytest
+
+from app.controller.audit_reports import MOST, AuditReportCollector, AuditReportSender
+from app.core.audit_entry import EntryType, Fact
+from app.core.durations import DAY
+from app.core.model import Millis
+from tests.fakes.fake_recorder import FakeRecorder
+from tests.fakes.fake_reports import FakeReports
+
+FACTS: dict[str, Fact] = {"user": "alice", "namespace": "a", "what": "CREATE pods", "why": "no"}
+
+
+class Line:
+    """A reporter, Redis, and a leader that collects."""
+
+    def __init__(self) -> None:
+        self.reports = FakeReports()
+        self.now = Millis(5)
+        self.reporting = AuditReportSender(self.reports, lambda: self.now)
+        self.recorder = Sealing(self.reports)
+        self.epoch: int | None = 1
+        self.collecting = AuditReportCollector(
+            self.reports, self.recorder, lambda: self.epoch, lambda: self.now
+        )
+
+    def seal(self) -> None:
+        """Seal the pending records and apply the pending removals of reports."""
+        self.recorder.seal()
+
+
+class Sealing(FakeRecorder):
+    """Drops a report after its record is sealed, or later when its removal is requested."""
+
+    def __init__(self, reports: FakeReports) -> None:
+        super().__init__()
+        self._reports = reports
+        self._due: list[str] = []
+
+    def note(self, key: str, text: str) -> None:
+        self._due.append(key.removeprefix("report/"))
+
+    def seal(self) -> None:
+        for name in self._due:
+            self._reports.kept.pop(name, None)
+        self._due.clear()
+
+
+async def test_what_repeats_is_one_report_with_a_count() -> None:
+    line = Line()
+    for name in ("x", "y", "z"):
+        line.reporting.report(EntryType.REFUSED, FACTS, name)
+    line.reporting.report(EntryType.REFUSED, {**FACTS, "user": "bob"}, "w")
+    await line.reporting.flush()
+    facts = [dict(each.record.facts) for each in line.reports.kept.values()]
+    assert facts == [
+        {**FACTS, "object": "x", "count": 3},
+        {**FACTS, "user": "bob", "object": "w", "count": 1},
+    ]
+
+
+async def test_reports_wait_while_redis_is_away() -> None:
+    line = Line()
+    line.reporting.report(EntryType.REFUSED, FACTS)
+    line.reports.down = True
+    await line.reporting.flush()
+    await line.reporting.flush()
+    assert not line.reports.kept
+    line.reports.down = False
+    await line.reporting.flush()
+    assert len(line.reports.kept) == 1
+
+
+async def test_what_there_is_no_room_for_is_counted() -> None:
+    line = Line()
+    line.reports.down = True
+    for number in range(MOST + 7):
+        line.reporting.report(EntryType.REFUSED, {**FACTS, "user": str(number)})
+    await line.reporting.flush()
+    line.reports.down = False
+    for _ in range(2):
+        await line.reporting.flush()
+    counts = [each.record.facts.get("dropped") for each in line.reports.kept.values()]
+    assert [count for count in counts if count] == [7]
+
+
+async def test_a_report_is_told_once_however_often_it_is_collected() -> None:
+    line = Line()
+    line.reporting.report(EntryType.REFUSED, FACTS, "x")
+    await line.reporting.flush()
+    for _ in range(3):
+        await line.collecting.collect()
+    assert len(line.recorder.records) == 1
+    line.seal()
+    assert not line.reports.kept
+
+
+@pytest.mark.parametrize("looks", [True, False])
+async def test_a_report_delivered_again_after_it_was_told_is_not_told_again(looks: bool) -> None:
+    line = Line()
+    line.reporting.report(EntryType.REFUSED, FACTS, "x")
+    line.reports.deaf = True
+    await line.reporting.flush()
+    await line.collecting.collect()
+    line.seal()
+    if looks:
+        await line.collecting.collect()
+    line.reports.deaf = False
+    await line.reporting.flush()
+    assert len(line.reports.kept) == 1
+    await line.collecting.collect()
+    line.seal()
+    line.epoch = 2
+    await line.collecting.collect()
+    assert len(line.recorder.records) == 1
+    assert not line.reports.kept
+
+
+async def test_what_redis_had_no_room_for_is_told_by_the_next_report() -> None:
+    line = Line()
+    line.reports.most = 3
+    for number in range(8):
+        line.reporting.report(EntryType.REFUSED, {**FACTS, "user": str(number)})
+    line.reporting.report(EntryType.RESTORED, {"kind": "Policy"})
+    await line.reporting.flush()
+    await line.collecting.collect()
+    line.seal()
+    await line.reporting.flush()
+    await line.collecting.collect()
+    told = line.recorder.told(EntryType.REFUSED)
+    assert [each.facts.get("dropped") for each in told] == [None, None, None, 5]
+    assert len(line.recorder.told(EntryType.RESTORED)) == 1
+
+
+async def test_a_flood_of_refusals_leaves_room_for_what_is_restored() -> None:
+    line = Line()
+    for number in range(MOST + 7):
+        line.reporting.report(EntryType.REFUSED, {**FACTS, "user": str(number)})
+    line.reporting.report(EntryType.RESTORED, {"kind": "Policy"})
+    await line.reporting.flush()
+    assert EntryType.RESTORED in [each.record.deed for each in line.reports.kept.values()]
+
+
+@pytest.mark.parametrize(
+    ("claimed", "told"), [(10**15, 10**12), (0, 10**12 - DAY), (10**12, 10**12)]
+)
+async def test_a_report_is_of_the_last_day(claimed: int, told: int) -> None:
+    line = Line()
+    line.now = Millis(claimed)
+    line.reporting.report(EntryType.REFUSED, FACTS, "x")
+    await line.reporting.flush()
+    line.now = Millis(10**12)
+    await line.collecting.collect()
+    assert [each.at for each in line.recorder.records] == [told]
+
+
+async def test_the_next_leader_tells_what_the_last_one_did_not_seal() -> None:
+    line = Line()
+    line.reporting.report(EntryType.RESTORED, FACTS)
+    await line.reporting.flush()
+    await line.collecting.collect()
+    line.epoch = 2
+    await line.collecting.collect()
+    assert len(line.recorder.told(EntryType.RESTORED)) == 2, "the first was never sealed"
+
+
+async def test_who_does_not_lead_collects_nothing() -> None:
+    line = Line()
+    line.epoch = None
+    line.reporting.report(EntryType.REFUSED, FACTS)
+    await line.reporting.flush()
+    await line.collecting.collect()
+    assert not line.recorder.records
+    assert line.reports.kept

@@ -1,0 +1,471 @@
+"""The leader's audit chain: sealing, losses and retention."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import pytest
+
+from app.controller.audit_chain import Retention
+from app.controller.audit_writer import MOST, Auditor
+from app.core.audit.codec import line, read
+from app.core.audit.verifier import BrokenChain, ChainVerifier
+from app.core.audit_entry import AuditRecord, Entry, EntryType, Head, seal
+from app.core.errors import StoreFull
+from app.core.model import Millis
+from tests.fakes.fake_audit_stream import Copies, FakeKey
+from tests.support.audit_world import AGE, SIZE, World, held
+
+
+def whole(copies: Copies) -> int:
+    """Return the number of entries in the copies, after checking their consistency."""
+    proof = ChainVerifier(in_files=True)
+    for entry in copies.entries():
+        proof.add_entry(entry)
+    return proof.verdict().entries
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+@asynccontextmanager
+async def running(auditor: Auditor) -> AsyncIterator[Auditor]:
+    task = asyncio.create_task(auditor.write_records())
+    try:
+        yield auditor
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def until(true: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not true():
+            await asyncio.sleep(0.005)
+
+
+# --- terms ---
+
+
+async def test_what_is_recorded_in_a_term_is_sealed_signed_and_anchored(world: World) -> None:
+    async with running(world.auditor()) as auditor:
+        auditor.start_term(3)
+        auditor.record(held(1))
+        await auditor.end()
+    deeds = [each.record.deed for each in world.stream.entries()]
+    assert deeds == [EntryType.KEY, EntryType.LEADING, EntryType.HELD, EntryType.LEADING]
+    assert world.anchor.head == world.stream.signed
+    assert world.verify().entries == 4
+    assert world.copies.entries() == world.stream.entries()
+
+
+async def test_a_note_is_kept_with_its_entry_and_goes_when_all_before_it_is_sealed(
+    world: World,
+) -> None:
+    world.stream.down = True
+    async with running(world.auditor()) as auditor:
+        auditor.start_term(3)
+        auditor.record(replace(held(1), notes=(("a", "held"),)))
+        auditor.record(replace(held(2), notes=(("b", "held"),)))
+        auditor.clear_marker("a")
+        world.stream.down = False
+        await until(lambda: world.stream.notes == {"b": "held"})
+        auditor.clear_marker("b")
+        await until(lambda: not world.stream.notes)
+        assert world.verify().entries == 4
+
+
+async def test_what_was_not_sealed_is_not_noted(world: World) -> None:
+    async with running(world.auditor()) as auditor:
+        auditor.start_term(3)
+        await until(lambda: bool(world.stream.rows))
+        world.stream.down = True
+        auditor.record(replace(held(1), notes=(("a", "held"),)))
+        await auditor.end()
+    assert world.stream.notes == {}
+
+
+async def test_a_standby_records_nothing(world: World) -> None:
+    async with running(world.auditor()) as auditor:
+        auditor.record(held(1))
+        auditor.start_term(3)
+        await auditor.end()
+        auditor.record(held(2))
+    assert EntryType.HELD not in [each.record.deed for each in world.stream.entries()]
+
+
+async def test_records_wait_while_redis_is_away(world: World) -> None:
+    world.stream.down = True
+    async with running(world.auditor()) as auditor:
+        auditor.start_term(3)
+        for number in range(600):
+            auditor.record(held(number))
+        world.stream.down = False
+        await until(lambda: len(world.stream.rows) == 602)
+        await auditor.end()
+    assert world.verify().gaps == 0
+
+
+async def test_what_is_beyond_the_bound_is_named(world: World) -> None:
+    world.stream.down = True
+    async with running(world.auditor()) as auditor:
+        auditor.start_term(3)
+        for number in range(MOST + 10):
+            auditor.record(held(number, at=number))
+        world.stream.down = False
+        await until(lambda: bool(world.gaps()))
+    (gap,) = world.gaps()
+    assert gap.record.facts["dropped"] == 11  # including the first entry of the term
+    assert (gap.record.facts["from"], gap.record.facts["to"]) == (MOST - 1, MOST + 9)
+
+
+async def test_a_lost_answer_seals_once(world: World) -> None:
+    async with running(world.auditor()) as auditor:
+        world.stream.deaf = True
+        auditor.start_term(3)
+        auditor.record(held(1))
+        await until(lambda: len(world.stream.rows) == 3)
+        auditor.record(held(2))
+        world.stream.deaf = False
+        await until(lambda: len(world.stream.rows) == 4)
+        await auditor.end()
+    deeds = [each.record.deed for each in world.stream.entries()]
+    assert deeds == [
+        EntryType.KEY,
+        EntryType.LEADING,
+        EntryType.HELD,
+        EntryType.HELD,
+        EntryType.LEADING,
+    ]
+    assert world.verify().gaps == 0
+
+
+async def test_an_old_leader_steps_down_and_seals_nothing(world: World) -> None:
+    await world.term(4, 1)
+    async with running(world.auditor()) as auditor:
+        auditor.start_term(3)
+        await until(lambda: world.deposed == 1)
+        await auditor.end()
+    assert {each.epoch for each in world.stream.entries()} == {4}
+
+
+async def test_an_anchor_that_cannot_be_written_stops_no_sealing(world: World) -> None:
+    chain = await world.term(3, 1)
+    world.anchor.silent = True
+    await chain.seal([held(2)])
+    assert not chain.is_anchored
+    world.anchor.silent = False
+    await chain.anchor()
+    assert world.anchor.head == world.stream.signed
+
+
+async def test_facts_of_any_kind_are_written_as_json_gives_them_back(world: World) -> None:
+    facts = {"a": ("x", 1), "b": {"c": None}, "d": "\ud800", "e": 1.5, "f": 2**70}
+    async with running(world.auditor()) as auditor:
+        auditor.start_term(3)
+        auditor.record(AuditRecord(Millis(1), EntryType.HELD, facts))  # type: ignore[arg-type]
+        await auditor.end()
+    assert world.verify().entries == 4
+
+
+# --- losses ---
+
+
+async def test_the_next_leader_goes_on_where_the_last_one_ended(world: World) -> None:
+    await world.term(3, 2)
+    await world.term(4, 2)
+    assert (world.verify().entries, world.gaps()) == (5, [])
+
+
+async def test_redis_emptied_under_a_leader_becomes_a_gap_that_is_exact(world: World) -> None:
+    chain = await world.term(3, 2)
+    world.stream.flush()
+    assert not await chain.stands()
+    assert await chain.seal([held(9)]) is None
+    await world.term(3, 1, chain)
+    (gap,) = world.gaps()
+    assert gap.record.facts["exact"] is True
+    assert gap.number == 4
+    assert world.verify().entries == 2
+
+
+async def test_redis_emptied_between_leaders_goes_on_from_the_anchor(world: World) -> None:
+    first = await world.term(3, 2)
+    anchored = world.anchor.head
+    assert anchored is not None
+    await first.seal([held(9)])
+    world.stream.flush()
+    await world.term(4, 1)
+    (gap,) = world.gaps()
+    assert (gap.number, gap.before) == (anchored.head.number + 1, anchored.head.hash)
+    assert gap.record.facts["exact"] is False
+    assert world.verify().first == gap
+
+
+async def test_an_older_copy_of_redis_becomes_a_gap_after_its_end(world: World) -> None:
+    chain = await world.term(3, 2)
+    old = world.stream.copy()
+    await chain.seal([held(number) for number in range(5)])
+    await chain.anchor()
+    lost = world.stream.last()
+    world.stream.restore(old)
+    await world.term(4, 1)
+    (gap,) = world.gaps()
+    assert gap.record.facts["after"] == {"number": 3, "hash": old.last().hash}
+    assert gap.record.facts["upTo"] == {"number": lost.number, "hash": lost.hash}
+    assert (world.verify().entries, world.verify().gaps) == (5, 1)
+
+
+async def test_a_chain_of_another_branch_is_named_and_left(world: World) -> None:
+    chain = await world.term(3, 2)
+    await chain.seal([held(number) for number in range(9)])
+    old = world.stream.copy()  # never anchored
+    world.stream.flush()
+    await world.term(4, 1)
+    world.stream.restore(old)
+    await world.term(5, 1)
+    assert world.verify().gaps == 1
+    assert world.stream.last().number > old.last().number
+
+
+@pytest.mark.parametrize("forge", ["append", "replace", "shorten"])
+async def test_what_was_never_signed_is_set_aside(world: World, forge: str) -> None:
+    await world.term(3, 3)
+    stream = world.stream
+    entries = stream.entries()
+    match forge:
+        case "append":
+            forged = [*entries, seal(entries[-1].head, 3, held(66))]
+        case "replace":
+            forged = [*entries[:-1], seal(entries[-2].head, 3, held(66))]
+        case _:
+            forged = entries[:-1]
+    stream.rows = [(each.number, line(each)) for each in forged]
+    with pytest.raises(BrokenChain):
+        world.verify()
+    await world.term(4, 1)
+    assert [number for number, _ in stream.aside] == [each.number for each in forged]
+    (gap,) = world.gaps()
+    assert gap.before == entries[-1].hash
+    assert world.verify().first == gap
+
+
+async def test_a_head_of_another_key_vouches_for_nothing(world: World) -> None:
+    await world.term(3, 2)
+    stream = world.stream
+    forged = seal(stream.entries()[-1].head, 3, held(66))
+    stream.rows.append((forged.number, line(forged)))
+    signed = stream.signed
+    assert signed is not None
+    stream.signed = FakeKey().signer.sign(replace(signed, head=forged.head))
+    await world.term(4, 1)
+    assert [each.record.deed for each in stream.entries()] == [EntryType.GAP, EntryType.HELD]
+
+
+async def test_a_head_that_was_lost_alone_is_written_again(world: World) -> None:
+    chain = await world.term(3, 2)
+    world.stream.signed = None
+    assert not await chain.stands()
+    await chain.open(3)
+    assert chain.has_own
+    assert await chain.seal([]) == 0
+    assert (world.verify().entries, world.verify().gaps) == (3, 0)
+
+
+async def test_a_new_key_is_recorded_and_the_chain_goes_on(world: World) -> None:
+    await world.term(3, 2)
+    world.key = FakeKey()
+    await world.term(4, 1)
+    deeds = [each.record.deed for each in world.stream.entries()]
+    assert deeds == [EntryType.KEY, EntryType.HELD, EntryType.HELD, EntryType.KEY, EntryType.HELD]
+    assert world.verify().entries == 5
+
+
+async def test_a_new_key_is_recorded_though_the_head_was_lost_too(world: World) -> None:
+    await world.term(3, 2)
+    world.key, world.stream.signed = FakeKey(), None
+    async with running(world.auditor()) as auditor:
+        auditor.start_term(4)
+        await auditor.end()
+    assert EntryType.KEY in [each.record.deed for each in world.stream.entries()[3:]]
+    assert world.verify().gaps == 0
+
+
+async def test_the_next_leader_copies_again_what_was_not_anchored(world: World) -> None:
+    chain = await world.term(3, 2)
+    await chain.seal([held(8), held(9)])
+    world.copies.lines = world.copies.lines[:-2]  # this killed the process
+    await world.term(4, 1)
+    proof = ChainVerifier(in_files=True)
+    for entry in world.copies.entries():
+        proof.add_entry(entry)
+    assert proof.verdict().entries == 6
+
+
+async def test_however_much_was_not_anchored_is_copied_to_its_end(world: World) -> None:
+    world.retention = Retention(Millis(10**12), 10**12)
+    chain = await world.term(3, 2)
+    for _ in range(24):
+        await chain.seal([held(number) for number in range(256)])
+    world.copies.lines = world.copies.lines[:-300]  # this killed the process
+    await world.term(4, 1)
+    assert whole(world.copies) == len(world.stream.rows)
+
+
+async def test_what_was_anchored_and_never_copied_is_copied_by_the_next_leader(
+    world: World,
+) -> None:
+    world.copies.knows = True
+    chain = await world.term(3, 2)
+    kept = list(world.copies.lines)
+    await chain.seal([held(number) for number in range(100)])
+    await chain.anchor()
+    world.copies.lines = kept  # the disk was full
+    await world.term(4, 1)
+    assert whole(world.copies) == len(world.stream.rows)
+
+
+async def test_what_cannot_be_copied_any_more_is_named_by_a_line(world: World) -> None:
+    world.copies.knows = True
+    chain = await world.term(3, 2)
+    kept = list(world.copies.lines)
+    await chain.seal([held(number) for number in range(100)])
+    await chain.anchor()
+    world.copies.lines = kept
+    world.stream.rows = [row for row in world.stream.rows if row[0] > 50]
+    await world.term(4, 1)
+    missed = [text for text in world.copies.lines if "missed" in text]
+    assert missed == ['{"audit":true,"missed":{"entries":47,"from":4,"to":50}}']
+    assert world.copies.entries()[3:][0].number == 51
+
+
+async def test_copies_bridge_what_redis_lost(world: World) -> None:
+    chain = await world.term(3, 2)
+    await chain.seal([held(9)])
+    world.stream.flush()
+    await world.term(4, 2)
+    proof = ChainVerifier(in_files=True)
+    for text in world.copies.lines:
+        found = read(text)
+        if isinstance(found, Entry):
+            proof.add_entry(found)
+        elif found is not None:
+            proof.vouch(found)
+    verdict = proof.verdict()
+    assert (verdict.unsigned, verdict.gaps) == (0, 1)
+    assert verdict.signed == world.anchor.head
+
+
+# --- retention ---
+
+
+async def test_old_entries_go_and_the_rest_still_verifies(world: World) -> None:
+    chain = await world.term(3, 20)
+    world.now = Millis(10 + AGE + 1)
+    await chain.seal([held(99, at=world.now)])
+    await chain.anchor()
+    assert not await chain.prune()
+    entries = world.stream.entries()
+    assert [each.record.deed for each in entries] == [EntryType.HELD, EntryType.PRUNED]
+    assert entries[-1].record.facts["last"] == {"number": 21, "hash": entries[0].before}
+    assert world.verify().absent == Head(21, entries[0].before)
+    assert not await chain.prune()
+
+
+async def test_what_takes_too_much_memory_goes_oldest_first(world: World) -> None:
+    chain = await world.term(3, 50)
+    world.retention = Retention(Millis(AGE), 6000)
+    chain = await world.term(4, 1)
+    await chain.prune()
+    assert sum(len(text) for _, text in world.stream.rows) < 6600
+    assert world.verify().last == world.stream.entries()[-1]
+
+
+async def test_at_most_half_of_what_redis_may_hold_is_kept(world: World) -> None:
+    chain = await world.term(3, 50)
+    world.stream.most = world.stream.size * 2 - 4000
+    await chain.prune()
+    assert world.stream.size < world.stream.most / 2 + 600
+    assert world.verify().last == world.stream.entries()[-1]
+
+
+async def test_however_little_memory_redis_is_given_the_newest_entries_stay(world: World) -> None:
+    world.retention = Retention(Millis(AGE), SIZE, least=6000)
+    chain = await world.term(3, 50)
+    world.stream.most = 1
+    for _ in range(3):
+        await chain.prune(urgent=True)
+    assert 5000 < world.stream.size < 7000
+
+
+async def test_a_redis_without_memory_is_given_some_and_all_is_sealed(world: World) -> None:
+    await world.term(2, 100)
+    async with running(world.auditor()) as auditor:
+        auditor.start_term(3)
+        await until(lambda: len(world.stream.rows) == 102)
+        world.stream.most = world.stream.size
+        auditor.record(held(555))
+        await auditor.end()
+    deeds = [each.record.deed for each in world.stream.entries()]
+    assert deeds[-3:] == [EntryType.PRUNED, EntryType.HELD, EntryType.LEADING]
+    assert world.stream.size < world.stream.most
+    assert world.verify().gaps == 0
+
+
+async def test_what_waits_is_sealed_once_though_memory_ran_out(world: World) -> None:
+    chain = await world.term(3, 100)
+    world.stream.most = world.stream.size
+    with pytest.raises(StoreFull):
+        await chain.seal([held(555)])
+    await chain.prune(urgent=True)
+    assert await chain.seal([held(555)]) == 1
+    assert [each.record.facts.get("pod") for each in world.stream.entries()].count("p555") == 1
+    assert world.verify().gaps == 0
+
+
+async def test_a_long_queue_of_records_hinders_no_retention(world: World) -> None:
+    await world.term(2, 100)
+    world.now = Millis(10 + AGE + 1)
+    async with running(world.auditor()) as auditor:
+        auditor.start_term(3)
+        for number in range(5000):
+            auditor.record(held(number, at=world.now))
+        await until(lambda: world.stream.rows[0][0] > 1)
+        await auditor.end()
+    deeds = [each.record.deed for each in world.stream.entries()]
+    assert deeds.index(EntryType.PRUNED) < 2000
+
+
+async def test_what_is_not_anchored_yet_stays(world: World) -> None:
+    chain = await world.term(3, 3)
+    await chain.seal([held(number) for number in range(30)])
+    world.now = Millis(10 + AGE + 1)
+    await chain.prune()
+    assert world.stream.rows[0][0] == 4
+    assert world.verify().entries == 32
+
+
+async def test_one_step_removes_a_bounded_number(world: World) -> None:
+    chain = await world.term(3, 1200)
+    world.now = Millis(10 + AGE + 1)
+    assert await chain.prune()
+    assert world.stream.rows[0][0] == 501
+    assert await chain.prune()
+    assert not await chain.prune()
+    assert world.stream.rows[0][0] == 1201
+    assert world.verify().entries == 4
+
+
+async def test_what_somebody_made_look_old_stays_as_evidence(world: World) -> None:
+    chain = await world.term(3, 5)
+    rows = world.stream.rows
+    rows[:] = [(number, text.replace('"at":10', '"at":-9999')) for number, text in rows]
+    await chain.prune()
+    assert len(world.stream.rows) == 6
+    with pytest.raises(BrokenChain, match="entry 1"):
+        world.verify()

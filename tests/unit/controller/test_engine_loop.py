@@ -1,0 +1,406 @@
+"""The controller around the engine: its effects, and the loss of the store or the lease."""
+
+from __future__ import annotations
+
+from dataclasses import replace as changed
+
+import pytest
+
+from app.controller.engine_loop import TICK_SECONDS
+from app.controller.store_writer import MOST_DUE
+from app.core import events as ev
+from app.core.audit_entry import EntryType
+from app.core.effects import Dequeue, EventReason
+from app.core.errors import ClusterRefused
+from app.core.model import (
+    DEFAULT_POOL,
+    Millis,
+    Pod,
+    Pool,
+    PoolName,
+    Quota,
+    ReleaseOutcome,
+    Tenant,
+    TenantName,
+    Uid,
+    UserName,
+)
+from app.core.well_known import HELD
+from app.sim.cluster.virtual_cluster import held_pod
+from tests.fakes.fake_evictor import FreePod
+from tests.fakes.fake_store import FakeStore, Memory
+from tests.support.controller_rig import GPU, NODE, Rig, running, until
+
+
+async def test_a_leader_releases_what_fits_and_keeps_the_store_a_copy() -> None:
+    async with running(Rig()) as rig:
+        for i in range(3):
+            await rig.create(held_pod(f"p{i}", "a"))
+        rig.lead.free.set()
+        await until(lambda: rig.released() == 2 and rig.is_copy())
+        assert rig.memory.contents is not None
+        assert len(rig.memory.contents.held) == 1
+        assert rig.memory.contents.intents() == ()
+        assert rig.meters.answers == [ReleaseOutcome.RELEASED] * 2
+
+
+async def test_a_standby_releases_nothing() -> None:
+    async with running(Rig()) as rig:
+        await rig.create(held_pod("p", "a"))
+        await until(lambda: bool(list(rig.engine.held())))
+        assert rig.released() == 0
+        assert rig.memory.contents is None
+
+
+async def test_the_epoch_is_above_everything_that_was_ever_seen() -> None:
+    async with running(Rig(Memory(floor=7))) as rig:
+        old = changed(held_pod("old", "a"), gates=(), release="9.3")
+        await rig.create(old)
+        rig.lead.free.set()
+        await until(lambda: rig.meters.epochs == [10])
+
+
+async def test_a_new_leader_fences_what_the_last_one_left_open() -> None:
+    first = Rig()
+    pod = held_pod("p", "a")
+    async with running(first) as rig:
+        rig.releaser.late = []
+        await rig.create(pod)
+        rig.lead.free.set()
+        await until(lambda: len(rig.releaser.late or []) == 1)
+    (late,) = first.releaser.late or []
+    second = Rig(first.memory)
+    second.releaser.pods = first.releaser.pods
+    async with running(second, gpus=0) as rig:
+        await rig.create(pod)
+        rig.lead.transitions = 5
+        rig.lead.free.set()
+        await until(lambda: rig.leader.leads)
+        assert first.releaser.apply(late) is False
+        assert rig.released() == 0
+
+
+async def test_flushed_redis_costs_a_pause_only() -> None:
+    async with running(Rig()) as rig:
+        rig.lead.free.set()
+        await rig.create(held_pod("p0", "a"))
+        await until(lambda: rig.released() == 1)
+        rig.memory.flush()
+        for i in range(1, 3):
+            await rig.create(held_pod(f"p{i}", "a"))
+        await until(lambda: rig.released() == 2 and rig.is_copy())
+        assert rig.meters.failures
+
+
+async def test_a_store_that_falls_too_far_behind_is_written_anew() -> None:
+    async with running(Rig()) as rig:
+        rig.lead.free.set()
+        await until(lambda: rig.leader.leads and rig.is_copy())
+        for _ in range(MOST_DUE + 1):
+            rig.copier.copy(Dequeue(Uid("x")))
+        await until(lambda: rig.meters.failures == ["write"])
+        await rig.create(held_pod("p", "a"))
+        await until(lambda: rig.released() == 1 and rig.is_copy())
+
+
+async def test_runs_that_end_while_redis_is_away_are_written_when_it_is_back() -> None:
+    async with running(Rig()) as rig:
+        rig.lead.free.set()
+        for name in ("p0", "p1"):
+            await rig.create(held_pod(name, "a"))
+        await until(lambda: len(rig.memory.runs.open) == 2)
+        rig.memory.down = True
+        await until(lambda: bool(rig.meters.failures))
+        rig.now = Millis(90_000)
+        await rig.hear(ev.PodGone(rig.now, held_pod("p0", "a").uid))
+        await until(lambda: len(list(rig.engine.outlook.running())) == 1)
+        rig.memory.down = False
+        await until(lambda: len(rig.memory.runs.ended) == 1)
+        (run,) = rig.memory.runs.ended.values()
+        assert (run.pod, run.begin, run.end, run.assumed) == ("p0", 60_000, 90_000, False)
+        assert [each.pod for each in rig.memory.runs.running()] == ["p1"]
+
+
+async def test_runs_that_redis_lost_again_are_written_again() -> None:
+    async with running(Rig()) as rig:
+        rig.lead.free.set()
+        for name in ("p0", "p1"):
+            await rig.create(held_pod(name, "a"))
+        await until(lambda: len(rig.memory.runs.open) == 2)
+        await rig.hear(ev.PodGone(rig.now, held_pod("p0", "a").uid))
+        await until(lambda: len(rig.memory.runs.ended) == 1)
+        before = rig.memory.runs
+        rig.memory.flush()
+        await until(lambda: rig.memory.runs == before)
+
+
+async def test_a_new_leader_goes_on_with_the_runs_of_the_last() -> None:
+    first = Rig()
+    pods = [held_pod(name, "a") for name in ("p0", "p1")]
+    async with running(first) as rig:
+        for pod in pods:
+            await rig.create(pod)
+        rig.lead.free.set()
+        await until(lambda: len(rig.memory.runs.open) == 2)
+    second = Rig(first.memory)
+    second.now = Millis(200_000)
+    seen = changed(pods[0], gates=(), release="1.1", started=Millis(170_000))
+    async with running(second) as rig:
+        await rig.create(seen)
+        rig.lead.transitions = 5
+        rig.lead.free.set()
+        await until(lambda: rig.leader.leads and len(rig.memory.runs.ended) == 1)
+        (run,) = rig.memory.runs.running()
+        assert (run.pod, run.begin) == ("p0", 60_000)
+        (ended,) = rig.memory.runs.ended.values()
+        assert (ended.pod, ended.begin, ended.end, ended.assumed) == ("p1", 60_000, 200_000, True)
+
+
+async def test_a_status_that_was_refused_is_published_later() -> None:
+    async with running(Rig()) as rig:
+        rig.written.refusal = ClusterRefused("busy", 429, 1.0)
+        await rig.hear(ev.TenantObserved(Millis(0), Tenant(TenantName("t"), Millis(0))))
+        rig.lead.free.set()
+        await until(lambda: rig.written.refusal is None)
+        assert not rig.written.statuses
+        await until(lambda: ("tenants", "t") in rig.written.statuses)
+
+
+async def test_a_pool_that_was_created_again_gets_its_status_again() -> None:
+    async with running(Rig()) as rig:
+        pool = Pool(PoolName("a"), uid="first")
+        await rig.hear(ev.PoolObserved(Millis(0), pool))
+        rig.lead.free.set()
+        await until(lambda: ("pools", "a") in rig.written.statuses)
+        seen = len(rig.meters.views)
+        await until(lambda: len(rig.meters.views) > seen + 1)
+        rig.written.statuses.clear()
+        again = changed(pool, uid="second")
+        await rig.hear(ev.PoolGone(Millis(0), pool.name), ev.PoolObserved(Millis(0), again))
+        await until(lambda: ("pools", "a") in rig.written.statuses)
+
+
+async def test_nothing_is_released_while_redis_is_away() -> None:
+    async with running(Rig()) as rig:
+        rig.lead.free.set()
+        await until(lambda: rig.leader.leads)
+        rig.memory.down = True
+        await until(lambda: bool(rig.meters.failures))
+        await rig.create(held_pod("p", "a"))
+        await until(lambda: bool(list(rig.engine.held())))
+        assert rig.released() == 0
+        rig.memory.down = False
+        await until(lambda: rig.released() == 1)
+
+
+async def test_a_swallowed_reply_counts_once_and_is_found_out() -> None:
+    async with running(Rig()) as rig:
+        rig.releaser.deaf = True
+        rig.lead.free.set()
+        for i in range(4):
+            await rig.create(held_pod(f"p{i}", "a"))
+        await until(lambda: rig.meters.answers == [ReleaseOutcome.RELEASED] * 2)
+        assert rig.released() == 2
+
+
+async def test_a_leader_that_finds_a_newer_epoch_steps_down() -> None:
+    async with running(Rig()) as rig:
+        rig.lead.free.set()
+        await until(lambda: rig.leader.leads and rig.memory.contents is not None)
+        rig.lead.free.clear()
+        await FakeStore(rig.memory).rebuild(99, [])
+        await until(lambda: rig.lead.over.is_set() and not rig.leader.leads)
+
+
+async def test_a_leader_that_leaves_does_not_take_the_lease_again() -> None:
+    async with running(Rig()) as rig:
+        rig.lead.free.set()
+        await until(lambda: rig.leader.leads)
+        rig.leader.leave()
+        await rig.releases.drain(1)
+        await rig.lead.give_up()
+        await until(rig.parts["leader"].done)
+        assert not rig.leader.leads
+
+
+async def test_a_standby_that_leaves_never_leads() -> None:
+    async with running(Rig()) as rig:
+        await until(lambda: rig.engine.ready)
+        rig.leader.leave()
+        await until(rig.parts["leader"].done)
+        rig.lead.free.set()
+        assert not rig.leader.leads
+
+
+async def test_no_patch_leaves_after_the_lease_is_over() -> None:
+    async with running(Rig()) as rig:
+        rig.lead.free.set()
+        await until(lambda: rig.leader.leads and rig.memory.contents is not None)
+        rig.lead.free.clear()
+        rig.lead.over.set()
+        await rig.create(held_pod("p", "a"))
+        await until(lambda: not rig.leader.leads)
+        assert rig.released() == 0
+
+
+async def test_status_is_published_for_tenants_that_exist() -> None:
+    async with running(Rig()) as rig:
+        tenant = Tenant(TenantName("t"), Millis(0), namespaces=("a",), generation=3)
+        await rig.hear(ev.TenantObserved(Millis(0), tenant))
+        rig.lead.free.set()
+        for i in range(3):
+            await rig.create(held_pod(f"p{i}", "a", user=UserName("u")))
+        await until(lambda: bool(rig.written.statuses))
+        await until(lambda: rig.written.statuses["tenants", "t"]["pending"] == 1)
+        status = rig.written.statuses["tenants", "t"]
+        assert status["share"] == "1.000"
+        assert status["used"] == {"nvidia.com/gpu": "2"}
+        assert status["observedGeneration"] == 3
+        assert set(rig.written.statuses) == {("tenants", "t")}
+
+
+def guaranteed(name: str, namespace: str, guarantee: int) -> ev.TenantObserved:
+    quotas = {DEFAULT_POOL: Quota({GPU: guarantee})}
+    tenant = Tenant(TenantName(name), Millis(0), namespaces=(namespace,), quotas=quotas)
+    return ev.TenantObserved(Millis(0), tenant)
+
+
+async def test_status_tells_what_is_borrowed_and_what_is_remembered() -> None:
+    async with running(Rig(), gpus=4) as rig:
+        await rig.hear(guaranteed("t", "a", 1))
+        rig.lead.free.set()
+        for i in range(3):
+            await rig.create(held_pod(f"p{i}", "a"))
+        await until(lambda: rig.released() == 3)
+        rig.now = Millis(60_000 + 4 * 3_600_000)  # one half-life
+        history = lambda: rig.written.statuses.get(("tenants", "t"), {}).get("history")  # noqa: E731
+        await until(lambda: history() == "0.25")
+        status = rig.written.statuses["tenants", "t"]
+        assert (status["used"], status["borrowed"]) == ({GPU: "3"}, {GPU: "2"})
+
+
+async def test_a_status_that_says_the_same_is_not_written_again() -> None:
+    async with running(Rig(), gpus=4) as rig:
+        await rig.hear(guaranteed("t", "a", 0))
+        rig.lead.free.set()
+        await rig.create(held_pod("p", "a"))
+        await until(lambda: rig.written.statuses.get(("tenants", "t"), {}).get("share") == "0.250")
+        writes, seen = rig.written.writes, len(rig.meters.views)
+        rig.now = Millis(rig.now + 60_000)  # the history grows, by less than 0.01
+        await until(lambda: len(rig.meters.views) > seen + 2)
+        assert rig.written.writes == writes
+
+
+async def test_what_others_borrow_is_taken_back_and_their_owner_is_told() -> None:
+    async with running(Rig()) as rig:
+        await rig.hear(guaranteed("owner", "a", 1))
+        rig.lead.free.set()
+        for i in range(2):
+            await rig.create(held_pod(f"b{i}", "b"))
+        await until(lambda: rig.released() == 2)
+        for i in range(2):
+            rig.corrector.pods["b", f"b{i}"] = FreePod(f"b/b{i}", budget=[0])
+            stored = changed(held_pod(f"b{i}", "b"), gates=(), release=f"5.{i + 1}", node=NODE)
+            await rig.hear(ev.PodObserved(rig.now, stored))
+        rig.now = Millis(rig.now + 3_600_000)  # long after minRuntime
+        await rig.create(held_pod("p", "a"))
+        await until(lambda: len(rig.meters.refusals) == 2)  # the first and then the second
+        rig.corrector.pods["b", "b0"].budget = None
+        rig.now = Millis(rig.now + 60_000)
+        await until(lambda: ("b", "b0") not in rig.corrector.pods)
+        told = lambda: [t for t in rig.told.notices if t.notice is EventReason.RECLAIMED]  # noqa: E731
+        await until(lambda: bool(told()))
+        assert rig.releaser.pods["a", "p"].held  # it is terminating and still counts
+        await rig.hear(ev.PodGone(rig.now, Uid("b/b0")))
+        await until(lambda: not rig.releaser.pods["a", "p"].held)
+        assert [t.ref.name for t in told()] == ["b0"]
+        assert ("b", "b1") in rig.corrector.pods
+        assert rig.meters.evictions[0][1] == "guarantee"
+
+
+async def test_the_loop_sleeps_no_longer_than_until_something_is_due() -> None:
+    async with running(Rig()) as rig:
+        rig.lead.free.set()
+        await until(lambda: rig.leader.leads and rig.memory.contents is not None)
+        await rig.create(held_pod("p", "a"))
+        rig.releaser.pods["a", "p"].stamp = "edited"  # so its release is refused and it backs off
+        await until(lambda: rig.meters.answers == [ReleaseOutcome.HELD])
+        rig.now = Millis(rig.now + 900)
+        await until(lambda: rig.inbox.patience == 0.1)
+        rig.releaser.pods["a", "p"].stamp = HELD
+        rig.now = Millis(rig.now + 100)
+        await until(lambda: rig.released() == 1 and rig.inbox.patience == TICK_SECONDS)
+
+
+def running_pod(name: str, since: int) -> Pod:
+    return changed(held_pod(name, "a", since=since), gates=(), release="", node=NODE)
+
+
+async def test_who_was_there_before_us_is_adopted_until_that_is_seen() -> None:
+    async with running(Rig()) as rig:
+        old = running_pod("old", 29_000)
+        rig.corrector.pods["a", "old"] = FreePod(old.uid)
+        rig.corrector.silent = True
+        await rig.hear(ev.PodObserved(rig.now, old))
+        rig.lead.free.set()
+        await until(lambda: len(rig.corrector.asked) == 1)
+        rig.corrector.silent = False
+
+        def is_adopted() -> bool:
+            """Check, and let time pass: an order is ignored while the first is under way."""
+            if rig.corrector.pods["a", "old"].stamp == "adopted":
+                return True
+            rig.now = Millis(rig.now + 5_000)
+            return False
+
+        await until(is_adopted)
+        assert rig.corrector.pods["a", "old"].labels["fairgate.io/tenant"] == "ns.a"
+        await rig.hear(ev.PodObserved(rig.now, changed(old, release="adopted")))
+        await until(rig.is_copy)
+        asked = len(rig.corrector.asked)
+        rig.now = Millis(rig.now + 1_000_000)
+        before = rig.inbox.waits
+        await until(lambda: rig.inbox.waits > before + 1)
+        assert len(rig.corrector.asked) == asked
+
+
+async def test_who_got_round_the_gate_is_counted_logged_told_and_evicted(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with running(Rig()) as rig:
+        rig.lead.free.set()
+        await until(lambda: rig.leader.leads)
+        new = running_pod("new", 31_000)
+        rig.corrector.pods["a", "new"] = FreePod(new.uid, budget=[0])
+        await rig.hear(ev.PodObserved(rig.now, new))
+        await until(lambda: rig.meters.strays == 1 and len(rig.corrector.asked) == 1)
+        assert [t.notice for t in rig.told.notices] == [EventReason.REFUSED]
+        [record] = [r for r in caplog.records if r.levelname == "ERROR"]
+        assert (record.__dict__["pod"], record.__dict__["node"]) == ("new", NODE)
+        rig.corrector.pods["a", "new"].budget = None
+        rig.now = Millis(rig.now + 5_000)
+        await until(lambda: not rig.corrector.pods)
+        await until(lambda: len(rig.recorder.told(EntryType.RECLAIMED)) == 1)
+        assert rig.meters.strays == 1
+
+
+async def test_nothing_is_corrected_after_the_lease_is_over() -> None:
+    async with running(Rig()) as rig:
+        rig.lead.free.set()
+        await until(lambda: rig.leader.leads)
+        rig.lead.free.clear()
+        rig.lead.left = lambda: 0.0  # type: ignore[method-assign]
+        await rig.hear(ev.PodObserved(rig.now, running_pod("new", 31_000)))
+        await until(lambda: rig.meters.strays == 1)
+        before = rig.inbox.waits
+        await until(lambda: rig.inbox.waits > before + 1)
+        assert not rig.corrector.asked
+
+
+async def test_the_first_leader_says_since_when_we_are_here() -> None:
+    rig = Rig()
+    rig.installation.kept = None
+    async with running(rig):
+        rig.lead.free.set()
+        await until(lambda: rig.leader.leads)
+        assert rig.installation.kept == 60_000

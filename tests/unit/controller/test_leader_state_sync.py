@@ -1,0 +1,191 @@
+"""Leader-only state reaches the other replicas, which then give the same answers as the leader."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+from app.controller.event_queue import EventQueue
+from app.controller.follower import Follower
+from app.controller.leader_state_sync import AGAIN_MS, LeaderStatePublisher, LeaderStateReader
+from app.core import events as ev
+from app.core.engine import Engine
+from app.core.explain.reasons import Rule
+from app.core.explain.views import LeaderStateMessage
+from app.core.model import Millis, Node, NodeName, Pod, ReleaseOutcome, Resource, Uid
+from app.core.quantities import PODS, ManagedResources
+from app.ports.liveness import Liveness, Steps
+from app.sim.cluster.virtual_cluster import held_pod
+from tests.fakes.fake_leader_state_store import FakeBulletins
+from tests.support.gang_driver import Lead, member, round_of
+
+GPU = Resource("nvidia.com/gpu")
+
+
+def engine(*pods: Pod, leads: bool) -> Engine:
+    """Return an engine with one node of 4 devices and these pods."""
+    made = Engine(ManagedResources([GPU]), evicts=False)
+    made.handle(ev.NodeObserved(Millis(0), Node(NodeName("n"), {}, {GPU: 4, PODS: 100}, True)))
+    for pod in pods:
+        made.handle(ev.PodObserved(Millis(0), pod))
+    for source in ev.WatchedSource:
+        made.handle(ev.SourceFresh(Millis(0), source))
+    if leads:
+        made.handle(ev.LeadershipGained(Millis(0), 7))
+        made.handle(ev.StoreReady(Millis(0)))
+    made.handle(ev.Pass(Millis(0)))
+    return made
+
+
+def rule(of: Engine, uid: str) -> Rule:
+    found = of.outlook.why(Uid(uid))
+    assert found is not None
+    return found.rule
+
+
+@asynccontextmanager
+async def running(*parts: Callable[[], Coroutine[Any, Any, None]]) -> AsyncIterator[None]:
+    tasks = [asyncio.create_task(part()) for part in parts]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def until(true: Callable[[], bool]) -> None:
+    while not true():
+        await asyncio.sleep(0)
+
+
+class Line:
+    """A leader that publishes its state through Redis, and a replica that reads it."""
+
+    def __init__(self, leader: Engine) -> None:
+        self.bulletins = FakeBulletins()
+        self.heard: list[LeaderStateMessage] = []
+        self.now = Millis(1000)
+        self.epoch: int | None = 7
+        self.looked = 0
+        self.posting = LeaderStatePublisher(
+            leader, self.bulletins, self._epoch, lambda: self.now, seconds=0
+        )
+        self.hearing = LeaderStateReader(self.bulletins, self.heard.append, seconds=0)
+
+    def _epoch(self) -> int | None:
+        self.looked += 1
+        return self.epoch
+
+    async def rounds(self, count: int = 3) -> None:
+        """Wait until the leader has published `count` more times."""
+        before = self.looked
+        await until(lambda: self.looked >= before + count)
+
+
+async def test_what_has_not_changed_is_told_again_after_a_while_only() -> None:
+    line = Line(engine(leads=True))
+    async with running(line.posting.publish_state):
+        await line.rounds()
+        assert line.bulletins.posted == 1
+        line.now = Millis(line.now + AGAIN_MS - 1)
+        await line.rounds()
+        assert line.bulletins.posted == 1
+        line.now = Millis(line.now + 1)
+        await line.rounds()
+        assert line.bulletins.posted == 2
+
+
+async def test_who_does_not_lead_tells_nothing() -> None:
+    line = Line(engine(leads=False))
+    line.epoch = None
+    async with running(line.posting.publish_state):
+        await line.rounds()
+    assert line.bulletins.posted == 0
+
+
+async def test_what_a_store_did_not_take_is_told_once_it_does() -> None:
+    line = Line(engine(leads=True))
+    line.bulletins.memory.down = True
+    async with running(line.posting.publish_state):
+        await line.rounds()
+        assert line.bulletins.posted == 0
+        line.bulletins.memory.down = False
+        await until(lambda: line.bulletins.posted == 1)
+
+
+async def test_while_the_store_is_away_the_last_that_was_told_stands() -> None:
+    line = Line(engine(leads=True))
+    async with running(line.posting.publish_state, line.hearing.read_state):
+        await until(lambda: bool(line.heard))
+        line.bulletins.memory.down = True
+        line.heard.clear()
+        await line.rounds()
+        assert line.heard == []
+        line.bulletins.memory.down = False
+        await until(lambda: bool(line.heard))
+
+
+async def test_a_replica_answers_as_its_leader_about_room_that_is_kept() -> None:
+    wall = [
+        replace(held_pod(f"w{n}", "bbcc"[n]), gates=(), release=f"1.{n + 1}", node=NodeName("n"))
+        for n in range(4)
+    ]
+    gang = [held_pod(f"g{n}", "a", 1, since=1) for n in range(3)]
+    gang = [replace(each, gang="g", gang_size=3) for each in gang]
+    small = held_pod("small", "c", since=5)
+    leader = engine(*wall, *gang, small, leads=True)
+    replica = engine(*wall, *gang, small, leads=False)
+    late = Millis(400_000)  # a head that waited this long has a reservation
+    for each in (leader, replica):
+        each.handle(ev.Pass(late))
+        each.handle(ev.PodGone(late, wall[0].uid))
+        each.handle(ev.Pass(late))
+    bulletin = leader.outlook.bulletin(late, 7, 0.0)
+    assert [each.tenant for each in bulletin.reserved] == ["ns.a"]
+    assert rule(leader, small.uid) is Rule.RESERVATION
+    assert rule(replica, small.uid) is not Rule.RESERVATION
+    replica.hear(bulletin)
+    replica.handle(ev.Pass(late))
+    for pod in (*gang, small):
+        assert replica.outlook.why(pod.uid) == leader.outlook.why(pod.uid)
+    replica.hear(replace(bulletin, reserved=()))
+    assert rule(replica, small.uid) is not Rule.RESERVATION
+
+
+async def test_a_replica_answers_as_its_leader_about_gangs_that_begin_anew() -> None:
+    lead = Lead()
+    round_of(lead, 0)
+    pods = [member(n, gang_anew=True) for n in (20, 21, 22, 23)]
+    lead.see(*pods)
+    replica = engine(*pods, leads=False)
+    replica.handle(ev.Pass(lead.at))
+    bulletin = lead.engine.outlook.bulletin(lead.at, 7, 0.0)
+    replica.hear(bulletin)
+    why = replica.outlook.why(pods[0].uid)
+    assert why == lead.engine.outlook.why(pods[0].uid)
+    assert why is not None
+    assert why.rule is Rule.GANG_DEFERRED
+    replica.hear(replace(bulletin, deferred={}))
+    assert rule(replica, pods[0].uid) is not Rule.GANG_DEFERRED
+
+
+async def test_a_replica_answers_as_its_leader_about_releases_that_were_refused() -> None:
+    pods = [held_pod("p", "a"), held_pod("q", "a", since=5)]
+    leader, replica = engine(*pods, leads=True), engine(*pods, leads=False)
+    at = Millis(10)
+    leader.handle(ev.ReleaseAnswered(at, pods[0].uid, ReleaseOutcome.HELD))
+    leader.handle(ev.Pass(at))
+    bulletin = leader.outlook.bulletin(at, 7, 0.0)
+    steps = Steps(Liveness(), lambda _: None)
+    mirror = Follower(replica, EventQueue(), steps, lambda: at)
+    mirror.hear(bulletin)
+    async with running(mirror.follow_events):
+        await until(lambda: rule(replica, pods[0].uid) is Rule.REFUSED)
+    assert replica.outlook.why(pods[0].uid) == leader.outlook.why(pods[0].uid)
+    replica.hear(replace(bulletin, refused={}))
+    replica.handle(ev.Pass(at))
+    assert rule(replica, pods[0].uid) is not Rule.REFUSED

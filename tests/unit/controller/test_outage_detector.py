@@ -1,0 +1,169 @@
+"""The remaining replicas report a missing leader or a missing Redis."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from fastapi import FastAPI
+
+from app.controller.outage_detector import MOST_PODS, NO_LEADER, NO_REDIS, RELEASING, OutageDetector
+from app.core.effects import PodRef
+from app.core.errors import ClusterRefused, ClusterUnavailable, StoreUnavailable
+from app.core.model import Millis, Uid
+from app.kube.client import Client
+from app.kube.outage_notices import AGAIN_MS, ClusterOutageNotices
+from app.web.health import leader_routes
+from tests.support.asgi import call
+
+
+class Held:
+    """An engine with held pods only."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def held(self) -> list[Any]:
+        return [
+            SimpleNamespace(uid=Uid(f"u{n:05}"), namespace="ns", name=f"p{n}")
+            for n in reversed(range(self.count))
+        ]
+
+
+@dataclass
+class Rig:
+    leads: bool = False
+    is_led: bool = False
+    redis: bool = True
+    seconds: int = 0
+    fails: bool = False
+    told: list[tuple[list[str], str, str]] = field(default_factory=list)
+    conditions: list[tuple[bool, str]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.standstill = OutageDetector(
+            cast(Any, Held(3 * MOST_PODS)),
+            self,
+            leads=lambda: self.leads,
+            is_led=lambda: self.is_led,
+            ask_redis=self.ask,
+            clock=lambda: Millis(self.seconds * 1000),
+        )
+
+    async def ask(self) -> None:
+        if not self.redis:
+            raise StoreUnavailable("redis:6379: Name or service not known")
+
+    async def events(self, pods: list[PodRef], reason: str, message: str, now: Millis) -> None:
+        if self.fails:
+            raise ClusterUnavailable("no answer")
+        self.told.append(([ref.name for ref in pods], reason, message))
+
+    async def condition(self, releasing: bool, reason: str, message: str, now: Millis) -> None:
+        if self.fails:
+            raise ClusterUnavailable("no answer")
+        self.conditions.append((releasing, reason))
+
+    async def after(self, seconds: int) -> None:
+        self.seconds += seconds
+        await self.standstill.look()
+
+
+@pytest.mark.parametrize(
+    ("leads", "redis", "reason"),
+    [(False, False, NO_REDIS), (False, True, NO_LEADER), (True, False, NO_REDIS)],
+)
+async def test_a_standstill_of_thirty_seconds_is_reported(
+    leads: bool, redis: bool, reason: str
+) -> None:
+    rig = Rig(leads=leads, redis=redis)
+    await rig.after(0)
+    await rig.after(29)
+    assert (rig.told, rig.conditions, rig.standstill.fault) == ([], [], "")
+    await rig.after(1)
+    [(pods, told, message)] = rig.told
+    assert pods == [f"p{n}" for n in range(MOST_PODS)]
+    assert told == reason
+    assert "No pod is released" in message
+    assert ("Name or service not known" in message) == (not redis)
+    assert rig.conditions == [(False, reason)]
+    assert rig.standstill.fault.startswith("no pod is released for 30 s")
+
+
+async def test_a_standby_reports_nothing_while_another_leads() -> None:
+    rig = Rig(is_led=True, redis=False)
+    for _ in range(20):
+        await rig.after(30)
+    assert (rig.told, rig.conditions, rig.standstill.fault) == ([], [], "")
+
+
+async def test_a_change_of_leader_is_no_standstill() -> None:
+    rig = Rig()
+    for _ in range(10):
+        await rig.after(20)
+        rig.is_led = not rig.is_led
+    assert (rig.told, rig.conditions) == ([], [])
+
+
+async def test_the_end_is_reported_by_the_leader() -> None:
+    rig = Rig(redis=False)
+    await rig.after(0)
+    await rig.after(30)
+    rig.redis = rig.leads = True
+    for _ in range(3):
+        await rig.after(5)
+    assert rig.conditions == [(False, NO_REDIS), (True, RELEASING)]
+    assert rig.standstill.fault == ""
+
+
+async def test_a_condition_that_was_not_written_is_tried_again() -> None:
+    rig = Rig(fails=True)
+    await rig.after(0)
+    await rig.after(30)
+    rig.fails = False
+    await rig.after(5)
+    await rig.after(5)
+    assert rig.conditions == [(False, NO_LEADER)]
+
+
+@dataclass
+class Events:
+    """An API server that stores events, each name once."""
+
+    stored: dict[str, Any] = field(default_factory=dict)
+    asked: int = 0
+
+    async def request(self, method: str, path: str, *, body: Any = None, **_: object) -> bytes:
+        self.asked += 1
+        name = f"{path}/{body['metadata']['name']}"
+        if name in self.stored:
+            raise ClusterRefused("409 exists", 409)
+        self.stored[name] = body
+        return b"{}"
+
+
+async def test_several_replicas_write_each_event_once() -> None:
+    server = Events()
+    replicas = [ClusterOutageNotices(cast(Client, server), "fairgate-system") for _ in range(3)]
+    pods = [PodRef(Uid(f"uid-{n}-x"), "ns", "p" * 250 + str(n)) for n in range(5)]
+    for now in (0, 5_000, 10_000):
+        for each in replicas:
+            await each.events(pods, NO_LEADER, "No pod is released.", Millis(now))
+    assert len(server.stored) == 6
+    assert server.asked == 18
+    assert all(len(body["metadata"]["name"]) <= 253 for body in server.stored.values())
+    assert {body["type"] for body in server.stored.values()} == {"Warning"}
+    await replicas[0].events(pods, NO_LEADER, "No pod is released.", Millis(AGAIN_MS))
+    assert len(server.stored) == 12
+
+
+async def test_the_health_of_the_leader_is_apart_from_readiness() -> None:
+    fault = ""
+    app = FastAPI()
+    app.include_router(leader_routes(lambda: fault))
+    assert (await call(app, "GET", "/healthz/leader")).status == 200
+    fault = "no pod is released for 31 s"
+    reply = await call(app, "GET", "/healthz/leader")
+    assert (reply.status, reply.body) == (503, b"no pod is released for 31 s\n")

@@ -1,0 +1,107 @@
+"""A pod gets an event when the reason of its wait changes, with limits per pod and in total."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+
+from app.controller.wait_reason_events import LOOKED_AT, PAUSE_MS, TOLD, WaitReasonEvents
+from app.core import events as ev
+from app.core.effects import EmitEvent, EventReason
+from app.core.engine import Engine
+from app.core.model import Millis, Node, NodeName, Pod, Resource, Tenant, TenantName
+from app.core.quantities import PODS, ManagedResources
+from app.sim.cluster.virtual_cluster import held_pod
+
+GPU = Resource("nvidia.com/gpu")
+
+
+class Board:
+    """Records its events."""
+
+    def __init__(self) -> None:
+        self.told: list[EmitEvent] = []
+
+    def tell(self, notice: EmitEvent) -> None:
+        self.told.append(notice)
+
+
+class Room:
+    """A full cluster, its waiting pods, and the reporter of wait reasons."""
+
+    def __init__(self, *pods: Pod) -> None:
+        self.now = Millis(0)
+        self.engine = Engine(ManagedResources([GPU]), evicts=False)
+        self.board = Board()
+        self.narrator = WaitReasonEvents(self.engine, self.board, lambda: True, lambda: self.now)
+        wall = replace(held_pod("wall", "w", 8), gates=(), release="1.1", node=NodeName("n"))
+        node = Node(NodeName("n"), {}, {GPU: 8, PODS: 9999}, True)
+        self.hear(ev.NodeObserved(self.now, node))
+        for pod in (wall, *pods):
+            self.hear(ev.PodObserved(self.now, pod))
+        for source in ev.WatchedSource:
+            self.engine.handle(ev.SourceFresh(self.now, source))
+        self.look()
+
+    def hear(self, event: ev.ClusterEvent) -> None:
+        self.engine.handle(event)
+
+    def look(self, rounds: int = 1) -> None:
+        self.engine.handle(ev.Pass(self.now))
+        for _ in range(rounds):
+            self.narrator.look()
+
+    def later(self) -> None:
+        self.now = Millis(self.now + PAUSE_MS)
+
+
+def weigh(name: str, weight: int) -> ev.TenantObserved:
+    tenant = Tenant(TenantName(name), Millis(0), Fraction(weight), namespaces=(name,))
+    return ev.TenantObserved(Millis(0), tenant)
+
+
+def test_who_came_first_and_does_no_more_is_told() -> None:
+    room = Room(held_pod("mine", "a", 4), held_pod("theirs", "b", 4, since=5))
+    room.later()
+    room.look()
+    assert room.board.told == []
+    room.hear(weigh("b", 9))
+    room.hear(weigh("a", 1))
+    room.look()
+    told = {each.ref.name: each for each in room.board.told}
+    assert told.keys() == {"mine", "theirs"}
+    assert told["mine"].notice is EventReason.WAITING
+    assert told["mine"].message.endswith("; tenant b comes first")
+    assert "comes first" not in told["theirs"].message
+
+
+def test_a_pod_is_not_told_again_at_once() -> None:
+    room = Room(held_pod("mine", "a", 4), held_pod("theirs", "b", 4, since=5))
+    room.hear(weigh("b", 9))
+    room.hear(weigh("a", 1))
+    room.look()
+    assert room.board.told == []
+    room.later()
+    room.look()
+    assert len(room.board.told) == 2
+    room.hear(weigh("a", 99))
+    room.look(3)
+    assert len(room.board.told) == 2
+
+
+def test_in_a_round_a_few_are_told_and_none_is_left_out() -> None:
+    many = LOOKED_AT + 50
+    room = Room(*(held_pod(f"p{n}", f"n{n}", 9 if n % 2 else 8) for n in range(many)))
+    room.look()
+    room.later()
+    room.hear(ev.NodeObserved(room.now, Node(NodeName("n"), {}, {GPU: 1, PODS: 9999}, True)))
+    counts = []
+    for _ in range(many):
+        before = len(room.board.told)
+        room.look()
+        counts.append(len(room.board.told) - before)
+    assert max(counts) == TOLD
+    waits = {p.name for p in room.engine.held()}
+    names = [each.ref.name for each in room.board.told]
+    assert len(names) == len(set(names))
+    assert {name for name in waits if int(name[1:]) % 2 == 0} <= set(names)

@@ -1,0 +1,216 @@
+"""Twins of PriorityClasses: the twins that should exist, and the twin of a pod."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.core.admission.priority_class_twins import (
+    CLASSLESS,
+    NEVER,
+    PriorityClass,
+    Unfit,
+    kept_patch,
+    missing,
+    priority_patch,
+    replacement,
+    surplus,
+    twin_name,
+    twins,
+)
+
+PREEMPTS = "PreemptLowerPriority"
+HIGH = PriorityClass("high", 1000)
+TWIN = PriorityClass("fairgate-high", 1000, never=True, ours=True)
+NONE = PriorityClass(CLASSLESS, 0, never=True, ours=True)
+OBJECT_NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+
+names = st.from_regex(r"[a-z0-9]([-a-z0-9]{0,20}[a-z0-9])?(\.[a-z0-9]{1,9})?", fullmatch=True)
+long_names = st.integers(200, 253).map(lambda length: "a" * length)
+classes = st.builds(
+    PriorityClass,
+    name=st.one_of(names, names.map(lambda n: f"fairgate-{n}"), long_names, st.just(CLASSLESS)),
+    value=st.integers(-5, 5),
+    never=st.booleans(),
+    is_default=st.booleans(),
+    ours=st.booleans(),
+)
+
+
+def known(*each: PriorityClass) -> dict[str, PriorityClass]:
+    return {one.name: one for one in each}
+
+
+def kept(of: dict[str, PriorityClass]) -> dict[str, PriorityClass]:
+    """Return the classes after the changes of `surplus` and `missing`."""
+    for each in surplus(of):
+        del of[each.name]
+    for twin in missing(of):
+        of[twin.name] = PriorityClass(twin.name, twin.value, never=True, ours=True)
+    return of
+
+
+# --- twins that should exist ---
+
+
+def test_each_class_whose_pods_evict_has_a_twin_of_its_value() -> None:
+    polite = PriorityClass("polite", 5, never=True)
+    system = PriorityClass("system-node-critical", 2_000_001_000)
+    wanted = twins(known(HIGH, TWIN, polite, system))
+    assert {name: twin.value for name, twin in wanted.items()} == {
+        "fairgate-high": 1000,
+        CLASSLESS: 0,
+    }
+
+
+def test_a_class_somebody_else_named_like_a_twin_has_a_twin_itself() -> None:
+    assert "fairgate-fairgate-high" in twins(known(PriorityClass("fairgate-high", 3)))
+
+
+@given(st.sets(st.one_of(names, long_names, st.just("")), max_size=20))
+def test_no_two_classes_share_a_twin_and_its_name_is_legal(chosen: set[str]) -> None:
+    given_names = {twin_name(name) for name in chosen}
+    assert len(given_names) == len(chosen)
+    assert all(OBJECT_NAME.fullmatch(name) and len(name) <= 253 for name in given_names)
+
+
+@given(st.lists(classes, max_size=12, unique_by=lambda each: each.name))
+def test_keeping_them_once_is_enough_and_touches_only_our_own(chosen: list[PriorityClass]) -> None:
+    before = known(*chosen)
+    after = kept(dict(before))
+    assert surplus(after) == []
+    assert missing(after) == []
+    for name, each in before.items():
+        if not each.ours or not name.startswith("fairgate"):
+            assert after[name] == each
+
+
+@pytest.mark.parametrize(
+    "spoilt",
+    [replace(TWIN, value=999), replace(TWIN, never=False), replace(TWIN, is_default=True)],
+    ids=["value", "policy", "default"],
+)
+def test_a_twin_that_was_tampered_with_is_made_anew(spoilt: PriorityClass) -> None:
+    assert surplus(known(HIGH, spoilt, NONE)) == [spoilt]
+    assert kept(known(HIGH, spoilt, NONE)) == known(HIGH, TWIN, NONE)
+
+
+def test_a_twin_goes_with_its_class() -> None:
+    assert surplus(known(TWIN, NONE)) == [TWIN]
+
+
+def test_a_class_that_only_carries_our_label_is_left_alone() -> None:
+    labelled = PriorityClass("batch", 3, never=True, ours=True)
+    assert surplus(known(labelled, NONE)) == []
+
+
+# --- the class of a pod ---
+
+
+def test_a_pod_gets_the_twin_of_its_class() -> None:
+    assert priority_patch("high", PREEMPTS, known(HIGH, TWIN)) == [
+        {"op": "add", "path": "/spec/priorityClassName", "value": "fairgate-high"},
+        {"op": "add", "path": "/spec/preemptionPolicy", "value": "Never"},
+    ]
+
+
+@pytest.mark.parametrize("name", [None, ""])
+def test_a_pod_without_a_class_gets_the_twin_of_none(name: str | None) -> None:
+    assert replacement(name, PREEMPTS, known(NONE)) == CLASSLESS
+
+
+def test_a_pod_that_evicts_nobody_keeps_its_class() -> None:
+    assert priority_patch("polite", NEVER, {}) == []
+    assert priority_patch("fairgate-high", NEVER, known(HIGH, TWIN)) == []
+
+
+@pytest.mark.parametrize(
+    "of",
+    [
+        known(),
+        known(HIGH),
+        known(TWIN),
+        known(HIGH, replace(TWIN, value=999)),
+        known(HIGH, replace(TWIN, never=False)),
+    ],
+    ids=["nothing", "no twin", "no class", "old value", "no policy"],
+)
+def test_a_pod_whose_twin_is_not_known_yet_is_asked_to_come_again(
+    of: dict[str, PriorityClass],
+) -> None:
+    refused = replacement("high", PREEMPTS, of)
+    assert refused == Unfit(
+        503,
+        "Fairgate: the twin of PriorityClass high is not there yet; try again in a moment.",
+    )
+
+
+def test_a_twin_whose_name_is_taken_is_said_to_be() -> None:
+    refused = replacement("high", PREEMPTS, known(HIGH, PriorityClass("fairgate-high", 3)))
+    assert isinstance(refused, Unfit)
+    assert refused.code == 403
+    assert "PriorityClass fairgate-high stands where Fairgate keeps the twin" in refused.message
+
+
+def test_a_class_in_the_twins_place_that_does_its_work_will_do() -> None:
+    same = replace(TWIN, ours=False)
+    assert replacement("high", PREEMPTS, known(HIGH, same)) == "fairgate-high"
+
+
+def test_classes_of_the_system_are_refused() -> None:
+    system = PriorityClass("system-cluster-critical", 2_000_000_000)
+    refused = replacement(system.name, PREEMPTS, known(system))
+    assert isinstance(refused, Unfit)
+    assert refused.code == 403
+    assert system.name in refused.message
+
+
+@given(
+    st.lists(classes, max_size=8, unique_by=lambda each: each.name),
+    st.one_of(st.none(), names),
+    st.sampled_from([PREEMPTS, None, ""]),
+)
+def test_whatever_a_pod_gets_has_its_value_and_evicts_nobody(
+    chosen: list[PriorityClass], name: str | None, policy: str | None
+) -> None:
+    of = known(*chosen)
+    got = replacement(name, policy, of)
+    assert got is not None
+    if not isinstance(got, Unfit):
+        assert of[got].never
+        assert of[got].value == (of[name].value if name else 0)
+
+
+# --- changes that an update may not revert ---
+
+
+@pytest.mark.parametrize(
+    "new",
+    [("high", NEVER), ("high", PREEMPTS), ("high", None), ("fairgate-high", PREEMPTS)],
+)
+def test_a_twin_is_put_back_where_its_class_is_named_again(new: tuple[str, str | None]) -> None:
+    assert kept_patch(("fairgate-high", NEVER), new) == [
+        {"op": "add", "path": "/spec/priorityClassName", "value": "fairgate-high"},
+        {"op": "add", "path": "/spec/preemptionPolicy", "value": "Never"},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (("fairgate-high", NEVER), ("fairgate-high", NEVER)),
+        (("fairgate-high", NEVER), ("low", PREEMPTS)),
+        (("fairgate-high", NEVER), (None, PREEMPTS)),
+        (("polite", NEVER), ("polite", PREEMPTS)),
+        (("high", PREEMPTS), ("fairgate-high", NEVER)),
+        ((None, None), ("high", PREEMPTS)),
+    ],
+)
+def test_any_other_change_is_left_to_the_api_server(
+    old: tuple[str | None, str | None], new: tuple[str | None, str | None]
+) -> None:
+    assert kept_patch(old, new) == []

@@ -1,0 +1,254 @@
+"""A pod that no pool can ever run is refused at create; one that might run is not."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import msgspec
+import pytest
+
+from app.core import events as ev
+from app.core.admission.hold import DenyDecision
+from app.core.admission.unsatisfiable import KnownPools, PodWishes, hopeless, unreadable
+from app.core.model import (
+    Amounts,
+    Millis,
+    Pool,
+    PoolName,
+    Quota,
+    Resource,
+    Tenant,
+    TenantName,
+)
+from app.core.policy import Mode, Policy
+from app.core.quantities import GIB, ManagedResources
+from app.web.webhook.cache import WebhookCache
+from tests.support.json_patch import apply
+from tests.support.webhook_app import answer, app_of, gpu_pod, review
+
+GPU = Resource("nvidia.com/gpu")
+MANAGED = ManagedResources([GPU, "nvidia.com/mig-*"])
+NOW = Millis(0)
+MEMORY, SIZE, POOLS = "fairgate.io/gpu-memory", "fairgate.io/model-size", "fairgate.io/pools"
+
+
+def kind(name: str, gib: int | None = None, most: int = 0, **selector: str) -> Pool:
+    return Pool(
+        PoolName(name),
+        selector,
+        gpu_memory=None if gib is None else gib * GIB,
+        max_capacity={GPU: most} if most else {},
+    )
+
+
+def team(
+    name: str = "team", limits: dict[str, int] | None = None, pools: tuple[str, ...] = ()
+) -> Tenant:
+    quotas = {PoolName(p): Quota(limit={GPU: v}) for p, v in (limits or {}).items()}
+    named = tuple(PoolName(each) for each in pools)
+    return Tenant(TenantName(name), NOW, pools=named, quotas=quotas)
+
+
+def known(*pools: Pool, tenants: tuple[Tenant, ...] = (), **offered: int) -> KnownPools:
+    told: dict[PoolName, Amounts] = {PoolName(p): {GPU: v} for p, v in offered.items()}
+    return KnownPools({pool.name: pool for pool in pools}, tenants, told)
+
+
+def why_not(known: KnownPools, devices: int = 1, **wish: Any) -> str:
+    """Return the message of the refusal, "" if accepted."""
+    found = hopeless(PodWishes({GPU: devices}, **wish), known, MANAGED)
+    if found is None:
+        return ""
+    assert found.code == 403
+    return found.message
+
+
+def test_without_a_word_every_pod_has_a_prospect() -> None:
+    assert why_not(known()) == ""
+    assert why_not(known(kind("a", 16)), 1000) == ""
+
+
+def test_memory_that_no_pool_holds() -> None:
+    both = known(kind("h100", 80), kind("t4", 16))
+    text = why_not(both, annotations={SIZE: "70B"})
+    assert text == (
+        "Fairgate: no pool can ever serve this pod (fairgate.io/model-size: 70B): "
+        "pool h100: it needs 140Gi of device memory, and asks for 1 device of 80Gi; "
+        "pool t4: it needs 140Gi of device memory, and asks for 1 device of 16Gi. "
+        "To have it run, ask for more devices or state less memory."
+    )
+    assert why_not(both, 2, annotations={SIZE: "70B"}) == ""
+
+
+def test_a_pool_of_which_nobody_wrote_what_its_devices_hold_may_serve() -> None:
+    assert why_not(known(kind("t4", 16), kind("other")), annotations={MEMORY: "500Gi"}) == ""
+
+
+def test_a_slice_holds_what_its_name_tells() -> None:
+    wish = PodWishes({Resource("nvidia.com/mig-1g.10gb"): 1}, {MEMORY: "11Gi"})
+    found = hopeless(wish, known(kind("a100")), MANAGED)
+    assert found is not None
+    assert "needs 11Gi of device memory, and asks for 10Gi" in found.message
+    smaller = PodWishes(wish.demand, {MEMORY: "10Gi"})
+    assert hopeless(smaller, known(kind("a100")), MANAGED) is None
+
+
+@pytest.mark.parametrize(
+    ("pools", "there"),
+    [
+        ((), "without any Pool all nodes are the one pool default"),
+        ((kind("a"), kind("b")), "there are a, b"),
+        (tuple(kind(f"p{n}") for n in range(9)), "there are p0, p1, p2, p3 and 5 more"),
+    ],
+)
+def test_an_annotation_that_names_no_pool_there_is(pools: tuple[Pool, ...], there: str) -> None:
+    text = why_not(known(*pools), annotations={POOLS: "h200, h300"})
+    assert "fairgate.io/pools names h200, h300, and there is no such pool; " + there in text
+
+
+def test_one_pool_that_there_is_will_do() -> None:
+    assert why_not(known(), annotations={POOLS: "default"}) == ""
+    assert why_not(known(kind("a")), annotations={POOLS: "typo,a"}) == ""
+
+
+def test_a_tenants_pools_and_the_annotation_that_names_others() -> None:
+    pools = known(kind("a"), kind("b"), tenants=(team(pools=("a",)),))
+    assert why_not(pools) == ""
+    text = why_not(pools, annotations={POOLS: "b"})
+    assert "pool b: its tenant team may not use it" in text
+
+
+def test_pools_of_a_tenant_above_bind_nobody_below() -> None:
+    """As in the leader, only the tenant's own list counts."""
+    above = team("above", pools=("a",))
+    assert why_not(known(kind("b"), tenants=(team(), above))) == ""
+
+
+def test_a_node_selector_against_that_of_every_pool() -> None:
+    pools = known(kind("a", product="A100"), kind("t", product="T4"))
+    text = why_not(pools, selector={"product": "H100"})
+    assert "its node selector asks for product=H100, the pool is product=A100" in text
+    assert why_not(pools, selector={"product": "T4"}) == ""
+    assert why_not(pools, selector={"zone": "b"}) == ""
+
+
+def test_a_limit_below_the_request_in_every_pool() -> None:
+    limits = team(limits={"a": 2, "b": 1})
+    pools = (kind("a"), kind("b"))
+    assert why_not(known(*pools, tenants=(limits,)), 2) == ""
+    text = why_not(known(*pools, tenants=(limits,)), 3)
+    assert "pool a: 3 nvidia.com/gpu asked, and the limit of tenant team is 2" in text
+    assert why_not(known(*pools, kind("c"), tenants=(limits,)), 3) == ""
+
+
+def test_the_limit_of_a_tenant_above_counts() -> None:
+    lineage = (team(limits={"a": 8}), team("above", limits={"a": 4}))
+    text = why_not(known(kind("a"), tenants=lineage), 5)
+    assert "the limit of tenant above is 4" in text
+
+
+def test_a_limit_of_what_no_share_is_about_holds_nobody_back() -> None:
+    cpu = Resource("cpu")
+    tenant = Tenant(TenantName("t"), NOW, quotas={PoolName("a"): Quota(limit={cpu: 1})})
+    wish = PodWishes({GPU: 1, cpu: 8000})
+    assert hopeless(wish, known(kind("a"), tenants=(tenant,)), MANAGED) is None
+
+
+def test_what_a_pool_may_grow_to_counts_once_its_size_is_known() -> None:
+    small = kind("a", most=8)
+    assert why_not(known(small), 9) == ""
+    assert "and the whole pool has 8 at most" in why_not(known(small, a=0), 9)
+    assert why_not(known(small, a=16), 9) == ""
+    assert why_not(known(small, a=16), 17)
+    assert why_not(known(kind("a"), a=4), 9) == ""  # anyone may add nodes
+
+
+def test_of_claims_nothing_is_known() -> None:
+    annotations = {SIZE: "70B", POOLS: "nowhere"}
+    assert why_not(known(kind("a", 16)), claims=True, annotations=annotations) == ""
+    wish = PodWishes({Resource("deviceclass.resource.kubernetes.io/gpu"): 1}, annotations)
+    assert hopeless(wish, known(kind("a", 16)), MANAGED) is None
+
+
+def test_many_pools_are_counted_not_listed() -> None:
+    text = why_not(known(*(kind(f"p{n}", 16) for n in range(9))), annotations={SIZE: "70B"})
+    assert "; and 5 more. To have it run" in text
+    assert len(text) < 600
+
+
+def test_what_cannot_be_read_is_refused_whatever_the_pools() -> None:
+    found = unreadable(PodWishes({GPU: 1}, {MEMORY: "40GB"}))
+    assert isinstance(found, DenyDecision)
+    assert found.code == 422
+    assert unreadable(PodWishes({GPU: 1}, {MEMORY: "40Gi"})) is None
+
+
+async def view_of(*events: ev.ClusterEvent, fresh: bool = True) -> WebhookCache:
+    view = WebhookCache([ev.WatchedSource.TENANTS, ev.WatchedSource.POOLS])
+    for event in events:
+        await view.put(event)
+    for source in (
+        (ev.WatchedSource.TENANTS, ev.WatchedSource.POOLS) if fresh else (ev.WatchedSource.TENANTS,)
+    ):
+        await view.put(ev.SourceFresh(NOW, source))
+    return view
+
+
+T4 = ev.PoolObserved(NOW, kind("t4", 16))
+LARGE = gpu_pod(annotations={SIZE: "70B"})
+
+
+async def test_the_webhook_refuses_what_cannot_ever_start() -> None:
+    response = await answer(app_of(await view_of(T4)), review(LARGE))
+    assert response["allowed"] is False
+    assert response["status"]["code"] == 403
+    assert "no pool can ever serve this pod" in response["status"]["message"]
+
+
+async def test_a_dry_run_is_refused_alike() -> None:
+    response = await answer(app_of(await view_of(T4)), review(LARGE, dryRun=True))
+    assert response["allowed"] is False
+
+
+async def test_it_refuses_nothing_by_what_may_be_old() -> None:
+    view = await view_of(T4)
+    await view.put(ev.SourceStale(NOW, ev.WatchedSource.POOLS))
+    assert (await answer(app_of(view), review(LARGE)))["allowed"] is True
+    await view.put(ev.SourceFresh(NOW, ev.WatchedSource.POOLS))
+    assert (await answer(app_of(view), review(LARGE)))["allowed"] is False
+
+
+async def test_who_has_not_seen_the_pools_refuses_nothing_by_them() -> None:
+    view = WebhookCache()
+    await view.put(ev.SourceFresh(NOW, ev.WatchedSource.TENANTS))
+    pod = gpu_pod(annotations={POOLS: "nowhere"})
+    assert (await answer(app_of(view), review(pod)))["allowed"] is True
+
+
+async def test_a_pool_that_is_gone_serves_nobody_and_one_that_came_does() -> None:
+    view = await view_of(T4)
+    pod = gpu_pod(annotations={POOLS: "t4"})
+    assert (await answer(app_of(view), review(pod)))["allowed"] is True
+    await view.put(ev.PoolGone(NOW, PoolName("t4")))
+    assert (await answer(app_of(view), review(pod)))["allowed"] is False
+    await view.put(ev.PoolObserved(NOW, kind("h100", 80), offered={GPU: 8}))
+    assert (await answer(app_of(view), review(gpu_pod("2", annotations={SIZE: "70B"}))))["allowed"]
+
+
+async def test_what_cannot_be_read_is_refused_though_the_pools_are_not_known() -> None:
+    view = WebhookCache()
+    await view.put(ev.SourceFresh(NOW, ev.WatchedSource.TENANTS))
+    response = await answer(app_of(view), review(gpu_pod(annotations={MEMORY: "40GB"})))
+    assert response["status"]["code"] == 422
+
+
+async def test_who_only_observes_refuses_nothing() -> None:
+    view = await view_of(T4, ev.PolicyObserved(NOW, Policy(mode=Mode.OBSERVE)))
+    for pod in (LARGE, gpu_pod(annotations={MEMORY: "40GB"})):
+        response = await answer(app_of(view), review(pod))
+        assert response["allowed"] is True
+        assert any("Not refused, only observed" in each for each in response["warnings"])
+        if "patch" in response:
+            patch = msgspec.json.decode(base64.b64decode(response["patch"]))
+            assert apply(pod, patch)["spec"] == pod["spec"]

@@ -1,0 +1,113 @@
+"""Shares by weight alone, and the effect of a weight change."""
+
+from __future__ import annotations
+
+import json
+from fractions import Fraction
+from typing import Any
+
+import pytest
+
+from app.core.explain.entitlements import WHOLE, Standing, entitled
+from app.core.model import TenantName, UserName
+from tests.support.asgi import call
+from tests.support.rest_app import Both, tenant
+
+A, B, C, D = map(TenantName, "abcd")
+ALICE, BOB = UserName("alice"), UserName("bob")
+
+
+def stands(weight: float, parent: TenantName | None = None, **users: float) -> Standing:
+    return Standing(
+        parent, Fraction(weight), {UserName(name): Fraction(each) for name, each in users.items()}
+    )
+
+
+def test_siblings_are_owed_by_their_weights() -> None:
+    parts = entitled({A: stands(1), B: stands(2), C: stands(1)})
+    assert parts == {
+        (A, WHOLE): Fraction(1, 4),
+        (B, WHOLE): Fraction(1, 2),
+        (C, WHOLE): Fraction(1, 4),
+    }
+
+
+def test_a_level_shares_what_its_parent_is_owed_and_users_are_siblings_of_tenants() -> None:
+    parts = entitled({A: stands(1, alice=1, bob=2), B: stands(3), C: stands(1, A)})
+    assert parts[A, WHOLE] == Fraction(1, 4)
+    assert (parts[A, ALICE], parts[A, BOB], parts[C, WHOLE]) == (
+        Fraction(1, 16),
+        Fraction(1, 8),
+        Fraction(1, 16),
+    )
+
+
+def test_weight_0_is_owed_nothing_also_if_everybody_has_it() -> None:
+    assert entitled({A: stands(0), B: stands(1)})[A, WHOLE] == 0
+    assert entitled({A: stands(0), B: stands(0)}) == {(A, WHOLE): 0, (B, WHOLE): 0}
+
+
+def test_a_parent_that_is_missing_or_closes_a_circle_counts_as_none() -> None:
+    half = Fraction(1, 2)
+    assert entitled({A: stands(1, D), B: stands(1)}) == {(A, WHOLE): half, (B, WHOLE): half}
+    assert entitled({A: stands(1, B), B: stands(1, A)}) == {(A, WHOLE): half, (B, WHOLE): half}
+
+
+def test_parts_of_a_level_make_up_their_parent() -> None:
+    parts = entitled(
+        {A: stands(0.3, alice=0.7, bob=5), B: stands(7, A), C: stands(2, A), D: stands(11)}
+    )
+    assert parts[A, WHOLE] + parts[D, WHOLE] == 1
+    below = parts[A, ALICE] + parts[A, BOB] + parts[B, WHOLE] + parts[C, WHOLE]
+    assert below == parts[A, WHOLE]
+
+
+@pytest.fixture
+async def both() -> Both:
+    both = Both()
+    await both.hear(tenant("a"), tenant("b"), tenant("c", parent="a", users={"alice": Fraction(1)}))
+    await both.open()
+    both.rights.everything = True
+    for name, spec in {
+        "a": {},
+        "b": {},
+        "c": {"parent": "a", "users": [{"name": "alice"}]},
+    }.items():
+        both.resources.put("tenants", name, spec)
+    return both
+
+
+async def shown(both: Both, method: str, path: str, body: object = None) -> dict[str, Any]:
+    head = {"authorization": "Bearer alices", "content-type": "application/json"}
+    data = b"" if body is None else json.dumps(body).encode()
+    reply = await call(both.app, method, f"/v1/tenants/{path}?dryRun=true", data, head)
+    assert reply.status == 200, reply.body
+    return {
+        "/".join(filter(None, (each["tenant"], each["user"]))): (each["before"], each["after"])
+        for each in reply.json["shares"]
+    }
+
+
+async def test_a_weight_shows_what_it_does_to_all(both: Both) -> None:
+    assert await shown(both, "PUT", "a/weight", {"weight": "3"}) == {
+        "a": ("0.5", "0.75"),
+        "b": ("0.5", "0.25"),
+        "c": ("0.5", "0.75"),
+    }
+
+
+async def test_a_users_weight_shows_what_it_does_to_the_others(both: Both) -> None:
+    assert await shown(both, "PUT", "c/users/bob/weight", {"weight": "3"}) == {
+        "c/alice": ("0.5", "0.125"),
+        "c/bob": (None, "0.375"),
+    }
+
+
+async def test_a_new_tenant_and_one_that_goes_show_what_they_do(both: Both) -> None:
+    assert (await shown(both, "PUT", "d", {"weight": "2"}))["d"] == (None, "0.5")
+    gone = await shown(both, "DELETE", "c")
+    assert gone == {"c": ("0.5", None), "c/alice": ("0.5", None)}
+
+
+async def test_what_changes_no_weight_changes_no_share(both: Both) -> None:
+    assert await shown(both, "PUT", "b", {"paused": True}) == {}

@@ -1,0 +1,40 @@
+"""Events of held pods."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from app.core import events as ev
+from app.core.audit_entry import EntryType
+from app.core.effects import EmitEvent, EventReason
+from app.sim.cluster.virtual_cluster import held_pod
+from tests.support.bypass_watch import EPOCH, Watch
+
+LARGE = held_pod("p", "a", 9)
+"""Larger than the only node."""
+
+
+def held(watch: Watch) -> list[str]:
+    return [each.ref.name for each in watch.all(EmitEvent) if each.notice is EventReason.HELD]
+
+
+def test_a_pod_that_came_while_nobody_led_gets_its_event() -> None:
+    watch = Watch(LARGE, lead=False)
+    watch.lead(EPOCH)
+    assert held(watch) == ["p"]
+    watch.see(replace(LARGE, priority=3))
+    assert held(watch) == []
+
+
+def test_a_pod_that_an_earlier_leader_recorded_gets_no_second_event() -> None:
+    watch = Watch(LARGE, lead=False)
+    watch.lead(EPOCH, {LARGE.uid: EntryType.HELD.value})
+    assert held(watch) == []
+
+
+def test_a_new_term_repeats_no_event() -> None:
+    watch = Watch(LARGE)
+    assert held(watch) == ["p"]
+    watch.hear(ev.LeadershipLost(watch.at))
+    watch.lead(EPOCH + 1, {LARGE.uid: EntryType.HELD.value})
+    assert held(watch) == []

@@ -1,0 +1,254 @@
+"""Messages to the owner of a held pod about limits and guarantees."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from app.core import events as ev
+from app.core.effects import EmitEvent, EventReason
+from app.core.engine import Engine
+from app.core.explain.reasons import Rule, Why
+from app.core.model import (
+    DEFAULT_POOL,
+    Millis,
+    Node,
+    NodeName,
+    Pod,
+    Quota,
+    ReleaseOutcome,
+    Resource,
+    Tenant,
+    TenantName,
+    Uid,
+    UnmanagedPod,
+    UserName,
+)
+from app.core.policy import Policy
+from app.core.quantities import CPU, PODS, ManagedResources
+from app.sim.cluster.virtual_cluster import held_pod
+
+GPU = Resource("nvidia.com/gpu")
+NOW = Millis(0)
+
+
+def leader(quota: Quota) -> Engine:
+    """Return a leader of 8 devices and a tenant `team` with this quota."""
+    engine = Engine(ManagedResources([GPU]))
+    engine.handle(ev.LeadershipGained(NOW, 1))
+    engine.handle(ev.StoreReady(NOW))
+    for source in ev.WatchedSource:
+        engine.handle(ev.SourceFresh(NOW, source))
+    node = Node(NodeName("n"), {}, {GPU: 8, PODS: 100}, True)
+    engine.handle(ev.NodeObserved(NOW, node))
+    quotas = {DEFAULT_POOL: quota}
+    tenant = Tenant(TenantName("team"), NOW, namespaces=("a",), quotas=quotas)
+    engine.handle(ev.TenantObserved(NOW, tenant))
+    return engine
+
+
+def told(engine: Engine, pod: Pod) -> list[str]:
+    """Create a pod; return the messages of its Held events."""
+    engine.handle(ev.PodObserved(NOW, pod))
+    effects = engine.handle(ev.Pass(NOW))
+    return [e.message for e in effects if isinstance(e, EmitEvent) and e.notice is EventReason.HELD]
+
+
+def test_who_is_at_the_limit_is_told_the_numbers() -> None:
+    engine = leader(Quota(limit={GPU: 3}))
+    first, second = held_pod("p0", "a", 2, user="u"), held_pod("p1", "a", 2, user="u")
+
+    assert told(engine, first) == []
+    engine.handle(ev.ReleaseAnswered(NOW, first.uid, ReleaseOutcome.RELEASED))
+
+    assert told(engine, second) == [
+        "queued: 1 of 1 in team/u; waits for 2 nvidia.com/gpu of pool default; tenant team is at "
+        "its limit: 2 nvidia.com/gpu used, 2 nvidia.com/gpu asked, 3 nvidia.com/gpu limit"
+    ]
+    reason = engine.outlook.why(second.uid)
+    assert reason is not None
+    assert reason.rule is Rule.LIMIT
+
+
+def test_who_must_not_be_evicted_is_told_to_stay_within_the_guarantee() -> None:
+    engine = leader(Quota(guarantee={GPU: 1}))
+    stubborn = replace(held_pod("p", "a", 2, user="u"), preemptible=False)
+
+    assert told(engine, stubborn) == [
+        "queued: 1 of 1 in team/u; waits for 2 nvidia.com/gpu of pool default; it must not be "
+        "evicted, so it starts only within the guarantee of tenant team: 0 nvidia.com/gpu used, "
+        "2 nvidia.com/gpu asked, 1 nvidia.com/gpu guarantee"
+    ]
+
+
+def test_who_may_start_as_soon_as_there_is_room_is_told_nothing_of_limits() -> None:
+    engine = leader(Quota(limit={GPU: 8}))
+    engine.handle(ev.PodObserved(NOW, held_pod("b", "b", 8)))
+    engine.handle(ev.Pass(NOW))
+
+    (message,) = told(engine, held_pod("p", "a", 8, user="u"))
+    assert message == "queued: 1 of 1 in team/u; waits for 8 nvidia.com/gpu of pool default"
+
+
+def asked(engine: Engine, pod: Pod) -> Why:
+    engine.handle(ev.PodObserved(NOW, pod))
+    engine.handle(ev.Pass(NOW))
+    found = engine.outlook.why(pod.uid)
+    assert found is not None
+    return found
+
+
+def test_who_is_next_is_told_what_must_come_free() -> None:
+    engine = leader(Quota())
+    engine.handle(ev.PodObserved(NOW, held_pod("wall", "b", 6)))
+    engine.handle(ev.Pass(NOW))
+
+    found = asked(engine, held_pod("p", "a", 4, user="u"))
+
+    assert found.rule is Rule.CAPACITY
+    assert found.numbers == {"nvidia.com/gpu asked": "4", "nvidia.com/gpu free in default": "2"}
+    assert found.remedies[0] == "a release of 2 nvidia.com/gpu in pool default"
+
+
+def test_who_stands_behind_his_own_is_told_how_many_they_are() -> None:
+    engine = leader(Quota())
+    for name in ("wall", "first", "second"):
+        engine.handle(ev.PodObserved(NOW, held_pod(name, "a", 8, user="u")))
+
+    found = asked(engine, held_pod("p", "a", 8, user="u", since=5))
+
+    assert (found.rule, found.position, found.length) == (Rule.ORDER, 3, 3)
+    assert found.text.endswith("; 2 of this user's own go first")
+    assert found.ahead == ()
+
+
+def test_another_user_of_the_tenant_has_no_name() -> None:
+    engine = leader(Quota())
+    wall = held_pod("wall", "a", 8, user="me")
+    engine.handle(ev.PodObserved(NOW, wall))
+    engine.handle(ev.Pass(NOW))
+    engine.handle(ev.ReleaseAnswered(NOW, wall.uid, ReleaseOutcome.RELEASED))
+    engine.handle(ev.PodObserved(NOW, held_pod("theirs", "a", 8, user="secret")))
+
+    found = asked(engine, held_pod("p", "a", 8, user="me"))
+
+    (first,) = found.ahead
+    assert (found.rule, first.tenant, first.own) == (Rule.ORDER, "another user", "me")
+    assert (first.score, first.own_score) == ("0.5000", "1.5000")
+    assert found.remedies[0] == (
+        "a higher weight than 1 for user me, set by an admin of tenant team"
+    )
+    assert "secret" not in repr(found)
+
+
+def test_the_guarantee_of_another_tenant_goes_first() -> None:
+    engine = leader(Quota(guarantee={GPU: 4}))
+    engine.handle(ev.PodObserved(NOW, held_pod("wall", "c", 8)))
+    engine.handle(ev.Pass(NOW))
+    engine.handle(ev.PodObserved(NOW, held_pod("theirs", "a", 2)))
+
+    found = asked(engine, held_pod("p", "b", 2))
+
+    assert found.rule is Rule.GUARANTEE
+    assert found.text.endswith("; tenant team comes first, within its guarantee")
+    assert found.ahead[0].score == "0.0000 of its guarantee"
+
+
+def test_without_backfill_the_next_keeps_the_small_waiting() -> None:
+    engine = leader(Quota())
+    engine.handle(ev.PodObserved(NOW, held_pod("wall", "c", 6)))
+    engine.handle(ev.Pass(NOW))
+    engine.handle(ev.PolicyObserved(NOW, Policy(backfill=False)))
+    engine.handle(ev.PodObserved(NOW, held_pod("large", "a", 4, user="u")))
+
+    found = asked(engine, held_pod("small", "a", 1, user="u", since=5))
+
+    assert found.rule is Rule.ORDER
+    assert found.numbers["own before it"] == "1"
+
+
+def test_the_owner_is_told_who_comes_first_and_what_excludes_a_pool() -> None:
+    engine = leader(Quota())
+    engine.handle(ev.PodObserved(NOW, held_pod("wall", "a", 8)))
+    engine.handle(ev.Pass(NOW))
+    engine.handle(ev.PodObserved(NOW, held_pod("theirs", "b", 2)))
+    engine.handle(ev.Pass(NOW))
+
+    (first,) = told(engine, held_pod("p", "a", 2, since=5))
+    (other,) = told(engine, replace(held_pod("q", "a", 2), selector={"gpu": "a100"}))
+
+    assert first.endswith("; tenant default comes first")
+    assert other.endswith(
+        "; pool default: no node of it has the labels of its node selector, gpu=a100"
+    )
+
+
+def test_since_when_a_pod_runs_is_known_to_who_did_not_release_it() -> None:
+    follower = Engine(ManagedResources([GPU]))
+    pod = held_pod("p", "a", 2)
+    follower.handle(ev.PodObserved(NOW, pod))
+    follower.handle(ev.Pass(NOW))
+    released = replace(pod, gates=(), release="1.1", node=NodeName("n"))
+    follower.handle(ev.PodObserved(Millis(7000), released))
+    follower.handle(ev.Pass(Millis(7000)))
+
+    found = follower.outlook.released(pod.uid)
+    assert found is not None
+    assert (found.released, found.node) == (7000, "n")
+
+
+def crowded(cpu_of_others: int) -> Engine:
+    """Return a leader of two nodes. Pods without devices use cpu on `n`, and `m` has no devices."""
+    engine = leader(Quota())
+    for name, devices in (("n", 8), ("m", 0)):
+        room = {GPU: devices, CPU: 32_000, PODS: 100}
+        engine.handle(ev.NodeObserved(NOW, Node(NodeName(name), {}, room, True)))
+    uses = {CPU: cpu_of_others, PODS: 1}
+    other = UnmanagedPod(Uid("other"), NodeName("n"), uses)
+    engine.handle(ev.UnmanagedPodObserved(NOW, other))
+    return engine
+
+
+def wanting(name: str, devices: int, cpu: int) -> Pod:
+    made = held_pod(name, "a", devices, user="u")
+    return replace(made, demand={**made.demand, CPU: cpu})
+
+
+def test_the_resource_that_is_short_beside_free_devices_is_named() -> None:
+    found = asked(crowded(30_000), wanting("p", 4, 8_000))
+
+    assert found.rule is Rule.CAPACITY
+    assert found.text.endswith(
+        "; cpu is short on the nodes of pool default with free nvidia.com/gpu: 8 asked by one pod, "
+        "at most 2 free on one node"
+    )
+    assert found.numbers["cpu asked by one pod"] == "8"
+    assert found.numbers["most cpu on a node of default with free devices"] == "2"
+    assert not any("free together" in each for each in found.numbers.values())
+    assert found.remedies[:2] == (
+        "8 cpu free on one node of pool default that has free nvidia.com/gpu",
+        "less cpu asked for by each pod",
+    )
+    assert not any("scattered" in each for each in found.remedies)
+
+
+def test_short_devices_are_not_blamed_on_cpu() -> None:
+    engine = crowded(30_000)
+    engine.handle(ev.PodObserved(NOW, held_pod("wall", "b", 6)))
+    engine.handle(ev.Pass(NOW))
+
+    found = asked(engine, wanting("p", 4, 8_000))
+
+    assert found.rule is Rule.CAPACITY
+    assert "cpu is short" not in found.text
+    assert found.numbers["nvidia.com/gpu free in default"] == "2"
+
+
+def test_a_pod_that_counts_for_its_controller_says_so() -> None:
+    engine = leader(Quota(limit={GPU: 0}))
+    account = UserName("system:serviceaccount:argo:argo")
+    pod = replace(held_pod("p", "a", 2, user=account), owner=Uid("w"))
+    [message] = told(engine, pod)
+    assert "its submitter is not known, so it counts for its controller" in message
+    reason = engine.outlook.why(pod.uid)
+    assert reason is not None
+    assert "its submitter is not known" in reason.text

@@ -1,0 +1,459 @@
+"""Charges of resource claims, and the pod that is charged for a shared claim."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from app.core import events as ev
+from app.core.effects import EmitEvent, EventReason, EvictForReclaim, Release
+from app.core.engine import Engine
+from app.core.explain.reasons import Rule
+from app.core.model import (
+    Amounts,
+    ClaimRef,
+    Millis,
+    Node,
+    NodeName,
+    Phase,
+    Pod,
+    Pool,
+    PoolName,
+    ReleaseOutcome,
+    Resource,
+    Uid,
+)
+from app.core.podspec.resource_claims import Alternatives, Classes, DeviceAsk, ResourceClaim
+from app.core.quantities import CPU, PODS, ManagedResources
+from app.core.well_known import GATE
+from app.sim.cluster.virtual_cluster import held_pod
+
+GPU = Resource("nvidia.com/gpu")
+AMD = Resource("amd.com/gpu")
+MANAGED = ManagedResources([GPU, AMD])
+CLASSES = {"gpu.nvidia.com": GPU, "gpu.amd.com": AMD, "tpu": Resource("example.com/tpu")}
+BY_NAME = Resource("deviceclass.resource.kubernetes.io/gpu.nvidia.com")
+NIC_BY_NAME = Resource("deviceclass.resource.kubernetes.io/nic")
+AT = Millis(1000)
+
+
+def gpus(count: int | None = 1) -> Alternatives:
+    return (DeviceAsk("gpu.nvidia.com", count),)
+
+
+def claim(name: str, *requests: Alternatives, owner: str | None = None) -> ResourceClaim:
+    return ResourceClaim("a", name, requests, Uid(owner) if owner else None)
+
+
+def counted(*requests: Alternatives) -> Amounts:
+    return Classes(MANAGED, CLASSES).count(claim("c", *requests))
+
+
+# --- the charge of a claim ---
+
+
+@pytest.mark.parametrize(
+    ("requests", "amounts"),
+    [
+        ((gpus(),), {GPU: 1}),
+        ((gpus(3),), {GPU: 3}),
+        ((gpus(3), gpus(2)), {GPU: 5}),
+        ((gpus(None),), {GPU: 32}),
+        ((gpus(2), (DeviceAsk("gpu.amd.com", 1),)), {GPU: 2, AMD: 1}),
+        (((DeviceAsk("gpu.nvidia.com", 1), DeviceAsk("gpu.nvidia.com", 4)),), {GPU: 4}),
+        (((DeviceAsk("gpu.nvidia.com", 1), DeviceAsk("gpu.amd.com", 2)),), {GPU: 1, AMD: 2}),
+        (((DeviceAsk("nic", 8), DeviceAsk("gpu.nvidia.com", 2)),), {GPU: 2}),
+        (((DeviceAsk("gpu.nvidia.com", 2), DeviceAsk("gpu.nvidia.com", None)),), {GPU: 32}),
+        ((gpus(0),), {}),
+        (((DeviceAsk("nic", 4),),), {}),
+        ((), {}),
+    ],
+    ids=[
+        "one", "exact", "two requests", "all", "two classes", "first available of one class",
+        "first available of two", "a cheaper choice", "all as a choice", "none", "not managed",
+        "empty",
+    ],
+)  # fmt: skip
+def test_a_claim_counts_as_the_most_it_can_be_given(
+    requests: tuple[Alternatives, ...], amounts: Amounts
+) -> None:
+    assert counted(*requests) == amounts
+
+
+@pytest.mark.parametrize("requests", [(gpus(2**62),), (gpus(None), gpus(None)), (gpus(40),)])
+def test_a_claim_counts_as_no_more_than_the_api_can_allocate(
+    requests: tuple[Alternatives, ...],
+) -> None:
+    assert counted(*requests) == {GPU: 32}
+
+
+def test_a_class_counts_as_written_else_as_its_own_resource_else_as_nothing() -> None:
+    classes = Classes(MANAGED, CLASSES)
+    classes.store_class("h100", GPU)
+    classes.store_class("gpu.nvidia.com", AMD)
+    classes.store_class("odd", Resource("example.com/odd"))
+
+    assert classes.resource("h100") == GPU
+    assert classes.resource("gpu.nvidia.com") == GPU
+    assert classes.resource("odd") is None
+    assert classes.resource("tpu") is None
+    assert classes.store_class("h100", None)
+    assert classes.resource("h100") is None
+
+
+def test_device_classes_asked_for_by_name_count_as_their_resource() -> None:
+    asked = {CPU: 1000, GPU: 1, BY_NAME: 2, NIC_BY_NAME: 9}
+    assert Classes(MANAGED, CLASSES).rename(asked) == {CPU: 1000, GPU: 3}
+
+
+# --- the leader ---
+
+
+class Bench:
+    """A leader of one node of 8 devices, and its pods."""
+
+    def __init__(self, devices: int = 8, *more: Node) -> None:
+        self.engine = Engine(MANAGED, classes=CLASSES)
+        self.pods: dict[Uid, Pod] = {}
+        self.told: list[EmitEvent] = []
+        room = {GPU: devices, CPU: 64_000, PODS: 100}
+        for node in (Node(NodeName("n"), {"pool": "p"}, room, True), *more):
+            self.engine.handle(ev.NodeObserved(AT, node))
+        for source in ev.WatchedSource:
+            self.engine.handle(ev.SourceFresh(AT, source))
+        self.engine.handle(ev.LeadershipGained(AT, 7))
+        self.engine.handle(ev.StoreReady(AT))
+
+    def hear(self, *news: ev.NewsEvent) -> list[Release]:
+        """Send events; return all resulting releases. Each release succeeds."""
+        done: list[Release] = []
+        queue = list(news)
+        while True:
+            effects = [e for event in queue for e in self.engine.handle(event)]
+            effects += self.engine.handle(ev.Pass(AT))
+            assert not any(isinstance(e, EvictForReclaim) for e in effects)
+            self.told += [e for e in effects if isinstance(e, EmitEvent)]
+            orders = [e for e in effects if isinstance(e, Release)]
+            done += orders
+            if not orders:
+                return done
+            queue = [event for order in orders for event in self._released(order)]
+
+    def _released(self, order: Release) -> list[ev.NewsEvent]:
+        uid = order.intent.ref.uid
+        self.pods[uid] = replace(
+            self.pods[uid], gates=(), release=order.stamp, pool=order.intent.pool or None
+        )
+        answered = ev.ReleaseAnswered(AT, uid, ReleaseOutcome.RELEASED)
+        return [answered, ev.PodObserved(AT, self.pods[uid])]
+
+    def see(self, *pods: Pod) -> list[str]:
+        """Return the names of the pods released after these pods were observed."""
+        self.pods |= {pod.uid: pod for pod in pods}
+        return names(self.hear(*(ev.PodObserved(AT, pod) for pod in pods)))
+
+    def put(self, *claims: ResourceClaim) -> list[str]:
+        return names(self.hear(*(ev.ClaimObserved(AT, each) for each in claims)))
+
+    def end(self, name: str) -> list[str]:
+        del self.pods[Uid(f"a/{name}")]
+        return names(self.hear(ev.PodGone(AT, Uid(f"a/{name}"))))
+
+    @property
+    def used(self) -> Amounts:
+        used = self.engine.outlook.view().pools[PoolName("default")].used
+        return {r: v for r, v in used.items() if v}
+
+    def charged(self) -> dict[str, int]:
+        """Return the number of devices charged to each pod, by name."""
+        found = {}
+        for write in self.engine.writes():
+            demand = getattr(write, "demand", {})
+            uid = getattr(write, "uid", None)
+            if uid is not None and demand.get(GPU):
+                found[uid.partition("/")[2]] = demand[GPU]
+        return found
+
+    def rule(self, name: str) -> Rule:
+        found = self.engine.outlook.why(Uid(f"a/{name}"))
+        assert found is not None
+        return found.rule
+
+
+def names(orders: list[Release]) -> list[str]:
+    return [order.intent.ref.name for order in orders]
+
+
+def pod(name: str, *claims: str, made: str = "", **more: object) -> Pod:
+    """Return a held pod of namespace a with these claims; `made` is its generated claim."""
+    refs = [ClaimRef(each, each) for each in claims]
+    refs += [ClaimRef("made", made if made != "?" else "", True)] if made else []
+    plain = {CPU: 1000, PODS: 1}
+    fields = {"demand": plain, "plain": plain, "claims": tuple(refs), **more}
+    return replace(held_pod(name, "a"), **fields)  # type: ignore[arg-type]
+
+
+def test_a_pod_is_charged_what_its_claim_asks_for() -> None:
+    bench = Bench()
+    bench.put(claim("c", gpus(3)))
+    assert bench.see(pod("p", "c")) == ["p"]
+    assert bench.used == {GPU: 3}
+
+
+def test_what_containers_ask_for_is_charged_besides() -> None:
+    bench = Bench()
+    bench.put(claim("c", gpus(3)))
+    plain = {GPU: 2, BY_NAME: 1, PODS: 1}
+    bench.see(pod("p", "c", plain=plain))
+    assert bench.used == {GPU: 6}
+
+
+def test_a_claim_named_twice_by_one_pod_counts_once() -> None:
+    bench = Bench()
+    bench.put(claim("c", gpus(3)))
+    refs = (ClaimRef("one", "c"), ClaimRef("two", "c"))
+    bench.see(pod("p", claims=refs))
+    assert bench.used == {GPU: 3}
+
+
+def test_a_pod_waits_for_the_room_its_claims_need() -> None:
+    bench = Bench()
+    bench.put(claim("c", gpus(5)), claim("d", gpus(4)))
+    assert bench.see(pod("p", "c"), pod("q", "d")) == ["p"]
+    assert bench.rule("q") is Rule.CAPACITY
+    assert bench.end("p") == ["q"]
+    assert bench.used == {GPU: 4}
+
+
+def test_a_pod_waits_for_a_claim_that_is_not_there_and_is_told_so() -> None:
+    bench = Bench()
+    assert bench.see(pod("p", "c", "d")) == []
+    assert bench.rule("p") is Rule.CLAIM
+    [told] = [each.message for each in bench.told if each.notice is EventReason.HELD]
+    assert "no resource claim for c, d yet" in told
+    assert bench.put(claim("c", gpus())) == []
+    assert bench.put(claim("d", gpus())) == ["p"]
+
+
+@pytest.mark.parametrize("owner", [None, "a/other"])
+def test_only_the_claim_made_for_a_pod_will_do_for_a_generated_one(owner: str | None) -> None:
+    bench = Bench()
+    bench.put(claim("p-made-x", gpus(1), owner=owner))
+    assert bench.see(pod("p", made="?")) == []
+    assert bench.see(pod("p", made="p-made-x")) == []
+    assert bench.rule("p") is Rule.CLAIM
+    assert bench.put(claim("p-made-x", gpus(2), owner="a/p")) == ["p"]
+    assert bench.used == {GPU: 2}
+
+
+def test_a_claim_made_for_a_group_serves_all_of_it() -> None:
+    bench = Bench()
+    bench.put(replace(claim("group", gpus(2)), of_group=True))
+    assert bench.see(pod("p", made="group"), pod("q", made="group")) == ["p", "q"]
+    assert bench.used == {GPU: 2}
+
+
+def test_a_pod_whose_claims_are_not_managed_goes_at_once_and_is_not_charged() -> None:
+    bench = Bench(0)
+    bench.put(claim("net", (DeviceAsk("nic"),)))
+    [order] = bench.hear(*_seen(bench, pod("p", "net")))
+    assert order.selector == {}
+    assert set(order.labels) == {"fairgate.io/tenant", "fairgate.io/user"}
+    assert order.intent.demand == {}
+    assert bench.used == {}
+    assert not list(bench.engine.writes())
+
+
+def _seen(bench: Bench, one: Pod) -> list[ev.NewsEvent]:
+    bench.pods[one.uid] = one
+    return [ev.PodObserved(AT, one)]
+
+
+def test_a_device_class_by_name_that_is_not_managed_goes_at_once() -> None:
+    bench = Bench(0)
+    assert bench.see(pod("p", plain={NIC_BY_NAME: 4, PODS: 1})) == ["p"]
+    assert bench.used == {}
+
+
+def test_a_pod_that_goes_at_once_still_waits_for_gates_of_others() -> None:
+    bench = Bench(0)
+    bench.put(claim("net", (DeviceAsk("nic"),)))
+    assert bench.see(pod("p", "net", gates=(GATE, "other"))) == []
+    assert bench.rule("p") is Rule.OTHER_GATE
+    assert bench.see(pod("p", "net")) == ["p"]
+
+
+def test_a_pod_that_goes_at_once_takes_its_room_on_its_node() -> None:
+    bench = Bench()
+    bench.put(claim("net", (DeviceAsk("nic"),)), claim("c", gpus()))
+    plain = {CPU: 64_000, PODS: 1}
+    bench.see(pod("p", "net", plain=plain))
+    bench.see(replace(bench.pods[Uid("a/p")], node=NodeName("n"), phase=Phase.RUNNING))
+    assert bench.see(pod("q", "c")) == []
+    assert bench.rule("q") is Rule.CAPACITY
+    assert bench.end("p") == ["q"]
+
+
+def test_a_refused_release_of_a_pod_that_goes_at_once_is_tried_again() -> None:
+    bench = Bench()
+    bench.put(claim("net", (DeviceAsk("nic"),)))
+    one = pod("p", "net")
+    bench.engine.handle(ev.PodObserved(AT, one))
+    assert len(_releases(bench, AT)) == 1
+    bench.engine.handle(ev.ReleaseAnswered(AT, one.uid, ReleaseOutcome.HELD))
+    assert _releases(bench, AT) == []
+    assert len(_releases(bench, Millis(AT + 2000))) == 1
+
+
+def _releases(bench: Bench, at: Millis) -> list[Release]:
+    return [e for e in bench.engine.handle(ev.Pass(at)) if isinstance(e, Release)]
+
+
+def test_a_pod_that_goes_at_once_does_not_hold_up_its_gang() -> None:
+    bench = Bench()
+    bench.put(claim("net", (DeviceAsk("nic"),)), claim("c", gpus(2)))
+    gang = {"gang": "g", "gang_size": 2}
+    assert bench.see(pod("launcher", "net", **gang)) == ["launcher"]
+    assert bench.see(pod("worker", "c", **gang)) == ["worker"]
+
+
+# --- shared claims ---
+
+
+def test_a_shared_claim_is_charged_to_the_first_released_and_passes_on_when_it_ends() -> None:
+    bench = Bench()
+    bench.put(claim("c", gpus(6)))
+    assert bench.see(pod("p", "c"), pod("q", "c"), pod("r", "c")) == ["p", "q", "r"]
+    assert bench.charged() == {"p": 6}
+    bench.end("q")
+    assert bench.charged() == {"p": 6}
+    bench.end("p")
+    assert bench.charged() == {"r": 6}
+    assert bench.used == {GPU: 6}
+    bench.end("r")
+    assert bench.used == {}
+
+
+def test_who_shares_goes_to_the_pool_where_the_claim_is() -> None:
+    room = {GPU: 8, CPU: 64_000, PODS: 100}
+    bench = Bench(8, Node(NodeName("m"), {"pool": "q"}, room, True))
+    pools = [Pool(PoolName(each), {"pool": each}) for each in ("p", "q")]
+    bench.hear(*(ev.PoolObserved(AT, pool) for pool in pools))
+    bench.put(claim("c", gpus(2)))
+    bench.see(pod("first", "c", pools=(PoolName("q"),)))
+    [order] = bench.hear(*_seen(bench, pod("second", "c")))
+    assert order.selector == {"pool": "q"}
+
+
+def test_a_gang_that_shares_a_claim_needs_its_room_once() -> None:
+    bench = Bench()
+    bench.put(claim("c", gpus(8)))
+    gang = [pod(f"p{i}", "c", gang="g", gang_size=4) for i in range(4)]
+    assert sorted(bench.see(*gang)) == ["p0", "p1", "p2", "p3"]
+    assert bench.charged() == {"p0": 8}
+    bench.end("p0")
+    assert bench.used == {GPU: 8}
+
+
+def test_two_workloads_that_share_a_claim_each_expect_to_pay_while_nobody_uses_it() -> None:
+    bench = Bench()
+    bench.put(claim("big", gpus(8)), claim("c", gpus(6)))
+    bench.see(pod("wall", "big"))
+    assert bench.see(pod("p", "c"), pod("q", "c")) == []
+    assert [bench.rule("p"), bench.rule("q")] == [Rule.CAPACITY, Rule.ORDER]
+    assert bench.end("wall") == ["p", "q"]
+    assert bench.used == {GPU: 6}
+
+
+# --- claims that change ---
+
+
+def test_a_claim_made_anew_after_the_release_is_charged_as_it_really_is() -> None:
+    bench = Bench()
+    bench.put(claim("made-1", gpus(1), owner="a/p"))
+    assert bench.see(pod("p", made="made-1")) == ["p"]
+    swapped = claim("made-2", gpus(7), owner="a/p")
+    bench.hear(ev.ClaimGone(AT, "a", "made-1"), ev.ClaimObserved(AT, swapped))
+    assert bench.used == {GPU: 1}
+    status = (ClaimRef("made", "made-2", True),)
+    bench.see(replace(bench.pods[Uid("a/p")], claims=status))
+    assert bench.used == {GPU: 7}
+
+
+def test_a_claim_of_the_same_name_made_anew_after_queueing_is_judged_anew() -> None:
+    bench = Bench()
+    bench.put(claim("big", gpus(8)), claim("c", gpus(1)))
+    bench.see(pod("wall", "big"))
+    bench.see(pod("p", "c"))
+    bench.hear(ev.ClaimGone(AT, "a", "c"))
+    assert bench.rule("p") is Rule.CLAIM
+    bench.put(claim("c", gpus(5)))
+    assert bench.end("wall") == ["p"]
+    assert bench.used == {GPU: 5}
+
+
+def test_an_unmanaged_claim_that_becomes_a_managed_one_is_charged() -> None:
+    bench = Bench()
+    bench.put(claim("c", (DeviceAsk("nic"),)))
+    assert bench.see(pod("p", "c")) == ["p"]
+    bench.put(claim("c", gpus(4)))
+    assert bench.used == {GPU: 4}
+
+
+def test_a_claim_that_vanishes_under_a_released_pod_is_charged_until_the_pod_ends() -> None:
+    bench = Bench()
+    bench.put(claim("c", gpus(4)))
+    bench.see(pod("p", "c"))
+    bench.hear(ev.ClaimGone(AT, "a", "c"))
+    assert bench.used == {GPU: 4}
+    assert bench.see(pod("q", "c")) == []
+    assert bench.rule("q") is Rule.CLAIM
+    bench.end("p")
+    assert bench.used == {}
+
+
+def test_a_smaller_claim_of_the_same_name_counts_once_the_larger_is_out_of_use() -> None:
+    bench = Bench()
+    bench.put(claim("c", gpus(7)))
+    bench.see(pod("p", "c"))
+    bench.hear(ev.ClaimGone(AT, "a", "c"))
+    bench.put(claim("c", gpus(1)))
+    assert bench.used == {GPU: 7}
+    bench.end("p")
+    assert bench.see(pod("q", "c")) == ["q"]
+    assert bench.used == {GPU: 1}
+
+
+def test_who_takes_the_owner_off_a_claim_in_use_is_charged_all_the_same() -> None:
+    bench = Bench()
+    bench.put(claim("made", gpus(4), owner="a/p"))
+    bench.see(pod("p", made="made"))
+    bench.put(claim("made", gpus(4)))
+    assert bench.used == {GPU: 4}
+
+
+def test_a_class_that_becomes_managed_is_charged_from_then_on() -> None:
+    bench = Bench()
+    bench.put(claim("c", (DeviceAsk("h100", 2),)))
+    assert bench.see(pod("p", "c")) == ["p"]
+    bench.hear(ev.ClassObserved(AT, "h100", GPU))
+    assert bench.used == {GPU: 2}
+    bench.hear(ev.ClassGone(AT, "h100"))
+    assert bench.used == {}
+
+
+def test_a_reservation_is_not_for_what_a_claim_asked_for_before() -> None:
+    bench = Bench()
+    bench.put(*(claim(name, gpus(n)) for name, n in (("six", 6), ("one", 1), ("two", 2))))
+    bench.see(pod("wall", "six"))
+    bench.see(pod("brick", "one"))
+    assert bench.see(pod("p", "two")) == []  # it is next, so its timer runs
+    later = Millis(AT + 10 * 60_000)
+    assert _releases(bench, later) == []
+    bench.put(claim("eight", gpus(8)), claim("last", gpus(1)))
+    bench.engine.handle(ev.PodObserved(later, pod("before", "eight", priority=1)))
+    bench.engine.handle(ev.PodObserved(later, pod("z", "last")))
+    bench.engine.handle(ev.ClaimObserved(later, claim("two", gpus(8))))
+    bench.engine.handle(ev.PodGone(later, Uid("a/brick")))
+    assert "p" not in names(_releases(bench, later))

@@ -1,0 +1,506 @@
+"""Incomplete gangs: required number of pods, reports, evictions and restarts."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from app.core import events as ev
+from app.core.effects import EventReason, WakeAt
+from app.core.explain.reasons import Rule
+from app.core.lifecycle.gang_timeouts import PAUSE
+from app.core.model import Millis, Phase, Pod, Uid
+from app.core.podspec.pod_groups import GangDeclaration
+from app.core.policy import Mode, Policy
+from app.core.retry import LONG, MOST_DOUBLINGS
+from app.sim.cluster.virtual_cluster import held_pod
+from tests.support.gang_driver import GPU, MINUTE, NODE, Lead, member, round_of
+
+
+def members(count: int, size: int = 4, gang: str = "train", **more: object) -> list[Pod]:
+    return [member(n, size, gang, **more) for n in range(count)]
+
+
+def of_job(count: int, **more: object) -> list[Pod]:
+    return members(count, 0, "job/j", **more)
+
+
+def job(size: int, total: int | None = None, succeeded: int = 0) -> ev.GroupObserved:
+    return ev.GroupObserved(Millis(1000), GangDeclaration("a", "job/j", size, total, succeeded))
+
+
+# Required number of pods.
+
+
+def test_a_gang_whose_size_nobody_told_waits_and_says_so() -> None:
+    lead = Lead()
+    pods = of_job(3)
+    lead.see(*pods)
+    assert lead.released == []
+    assert "3 pods are there, and no Job j is known" in lead.text(pods[0])
+    lead.hear(job(3))
+    assert lead.released == ["g0", "g1", "g2"]
+
+
+def test_a_job_that_was_known_before_its_pods_tells_their_number() -> None:
+    lead = Lead()
+    lead.hear(job(2))
+    lead.see(*of_job(1))
+    assert lead.released == []
+    lead.see(*of_job(2)[1:])
+    assert lead.released == ["g0", "g1"]
+
+
+@pytest.mark.parametrize("later", [1, 3, 8])
+def test_the_size_that_was_seen_first_holds(later: int) -> None:
+    lead = Lead()
+    lead.hear(job(4, total=4))
+    lead.see(*of_job(3))
+    lead.hear(job(later, total=later))
+    assert lead.released == []
+    assert "3 of 4 pods are there" in lead.text(of_job(3)[0])
+    lead.see(*of_job(4)[3:])
+    assert len(lead.released) == 4
+
+
+def test_a_new_gang_of_the_same_name_has_its_size_read_anew() -> None:
+    lead = Lead()
+    lead.hear(job(4))
+    lead.see(*of_job(2))
+    lead.gone("a/g0", "a/g1")
+    lead.hear(job(2))
+    lead.see(*of_job(2))
+    assert lead.released == ["g0", "g1"]
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_pods_beyond_the_size_wait_each_alone(known: bool) -> None:
+    lead = Lead(gpus=2)
+    news = (job(4),) if known else ()
+    lead.hear(*news)
+    lead.see(*of_job(6))
+    lead.hear(job(4))
+    assert lead.released == ["g4", "g5"]
+    lead.room(6)
+    assert lead.released == ["g4", "g5", "g0", "g1", "g2", "g3"]
+
+
+def test_one_too_many_is_told_that_it_waits_alone() -> None:
+    lead = Lead(gpus=0)
+    lead.room(0)
+    lead.see(*members(5))
+    assert "gang train has all its pods without it" in lead.text(member(4))
+
+
+def test_the_tail_of_a_job_needs_no_pods_that_never_come() -> None:
+    """Ten completions with parallelism four: the last two pods do not wait for two more."""
+    lead = Lead()
+    lead.hear(job(4, total=10))
+    lead.see(*of_job(4))
+    lead.finish("a/g0", "a/g1", "a/g2", "a/g3")
+    lead.hear(job(4, total=10, succeeded=8))
+    lead.see(member(8, 0, "job/j"), member(9, 0, "job/j"))
+    assert lead.released[4:] == ["g8", "g9"]
+
+
+def test_the_last_of_a_gang_is_replaced_after_the_others_succeeded() -> None:
+    lead = Lead()
+    lead.see(*members(4))
+    lead.finish("a/g0", "a/g1", "a/g2")
+    lead.finish("a/g3", failed=True)
+    lead.see(member(9))
+    assert lead.released[4:] == ["g9"]
+
+
+def test_a_gang_that_succeeded_whole_counts_for_nothing_in_the_next_of_its_name() -> None:
+    lead = Lead()
+    lead.see(*members(4))
+    lead.finish(*(f"a/g{n}" for n in range(4)))
+    lead.see(member(10), member(11))
+    assert len(lead.released) == 4
+    lead.see(member(12), member(13))
+    assert len(lead.released) == 8
+
+
+def test_what_succeeded_before_a_leader_came_counts_too() -> None:
+    done = [replace(p, phase=Phase.FINISHED, gates=(), release="7.1") for p in members(3)]
+    lead = Lead(8, *done, member(9))
+    assert lead.released == ["g9"]
+
+
+def test_a_pod_that_is_deleted_is_not_there() -> None:
+    lead = Lead(gpus=8, policy=Policy(gang_timeout=Millis(0)))
+    lead.see(*members(4))
+    lead.see(replace(lead.pods[Uid("a/g0")], terminating=True))
+    lead.see(member(9))
+    assert lead.released[4:] == ["g9"]
+
+
+# Reports.
+
+
+def test_an_incomplete_gang_is_reported_once() -> None:
+    lead = Lead()
+    pods = members(3)
+    lead.see(*pods)
+    lead.told.clear()
+    lead.wait(9 * MINUTE)
+    assert lead.told == []
+    assert "more than" not in lead.text(pods[0])
+    lead.wait(2 * MINUTE)
+    assert [(t.ref.name, t.notice) for t in lead.told] == [
+        (p.name, EventReason.WAITING) for p in pods
+    ]
+    assert "3 of 4 pods are there, for more than 600 s" in lead.told[0].message
+    assert "for more than 600 s" in lead.text(pods[0])
+    lead.wait(60 * MINUTE)
+    assert len(lead.told) == 3
+    assert lead.expelled == []
+
+
+def test_the_engine_asks_to_be_woken_when_a_gang_is_overdue() -> None:
+    lead = Lead()
+    effects = lead.hear(*(ev.PodObserved(lead.at, p) for p in members(3)))
+    wakes = [each.at for each in effects if hasattr(each, "at") and not hasattr(each, "facts")]
+    assert wakes == [900 + 10 * MINUTE]
+
+
+def test_a_gang_that_becomes_whole_is_not_reported() -> None:
+    lead = Lead(gpus=0)
+    lead.see(*members(3))
+    lead.see(member(3))
+    lead.told.clear()
+    lead.wait(60 * MINUTE)
+    assert lead.told == []
+
+
+def test_without_a_time_out_nothing_is_reported_or_given_back() -> None:
+    lead = Lead(policy=Policy(gang_timeout=Millis(0)))
+    lead.see(*members(3))
+    lead.told.clear()
+    lead.wait(60 * MINUTE)
+    assert lead.told == []
+
+
+# Evictions.
+
+
+def broken(lead: Lead, pods: Sequence[Pod] | None = None) -> None:
+    """Release a gang and delete one pod before it runs."""
+    lead.runs = False
+    lead.see(*(pods or members(4)))
+    assert len(lead.released) == 4
+    for n in (1, 2, 3):
+        lead.see(replace(lead.pods[Uid(f"a/g{n}")], phase=Phase.RUNNING))
+    lead.gone("a/g0")
+
+
+def test_half_a_gang_gives_back_what_it_holds_after_the_time_out() -> None:
+    lead = Lead()
+    broken(lead)
+    lead.wait(9 * MINUTE)
+    assert lead.expelled == []
+    lead.wait(MINUTE)
+    assert lead.going() == ["g1", "g2", "g3"]
+    assert {e.cause for e in lead.expelled} == {"gang"}
+    assert "only 3 of the 4 pods of its gang train" in lead.expelled[0].why
+
+
+def test_what_is_given_back_waits_again_as_a_whole() -> None:
+    lead = Lead()
+    broken(lead)
+    lead.wait(10 * MINUTE)
+    lead.see(member(10))
+    assert "3 pods are being evicted" in lead.text(member(10))
+    assert len(lead.released) == 4
+    lead.gone("a/g1", "a/g2", "a/g3")
+    lead.see(member(11), member(12))
+    assert len(lead.released) == 4
+    lead.runs = True
+    lead.see(member(13))
+    assert lead.released[4:] == ["g10", "g11", "g12", "g13"]
+    lead.expelled.clear()
+    lead.wait(60 * MINUTE)
+    assert lead.expelled == []
+
+
+def test_a_replacement_in_time_keeps_the_gang() -> None:
+    lead = Lead()
+    broken(lead)
+    lead.wait(9 * MINUTE)
+    lead.runs = True
+    lead.see(member(9))
+    assert lead.released[4:] == ["g9"]
+    lead.wait(60 * MINUTE)
+    assert lead.expelled == []
+
+
+def test_a_gang_of_which_all_ran_is_left_alone() -> None:
+    lead = Lead()
+    lead.see(*members(4))
+    lead.finish("a/g0", failed=True)
+    lead.room(3)
+    lead.see(member(9))
+    lead.wait(60 * MINUTE)
+    assert lead.expelled == []
+
+
+def test_who_may_not_be_evicted_now_is_asked_for_again() -> None:
+    lead = Lead()
+    broken(lead)
+    lead.wait(10 * MINUTE)
+    lead.hear(ev.EvictionRefused(lead.at, Uid("a/g1")))
+    lead.gone("a/g2", "a/g3")
+    lead.expelled.clear()
+    lead.wait(5_000)
+    assert lead.going() == ["g1"]
+
+
+def test_while_it_is_given_back_nothing_more_of_it_is_released() -> None:
+    lead = Lead()
+    broken(lead)
+    lead.wait(10 * MINUTE)
+    lead.see(member(9))
+    lead.wait(MINUTE)
+    assert lead.released[4:] == []
+
+
+def test_nobody_is_evicted_where_all_is_only_observed() -> None:
+    lead = Lead(policy=Policy(mode=Mode.OBSERVE))
+    broken(lead, members(4, gang_anew=True))
+    lead.wait(60 * MINUTE)
+    assert lead.expelled == []
+
+
+def test_what_a_new_leader_finds_running_is_left_alone() -> None:
+    """A new leader cannot know whether all pods ever ran together."""
+    half = [
+        replace(member(n), gates=(), release=f"7.{n + 1}", node=NODE, phase=Phase.RUNNING)
+        for n in range(3)
+    ]
+    lead = Lead(8, *half)
+    lead.wait(60 * MINUTE)
+    assert lead.expelled == []
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+def test_what_a_new_leader_finds_and_nothing_of_it_runs_is_given_back(leaves: bool) -> None:
+    """An earlier leader was about to evict it, and that process has ended."""
+    there = replace(member(0), gates=(), release="7.1", node=NODE, phase=Phase.PENDING)
+    found = [there]
+    if leaves:
+        going = replace(member(4), gates=(), release="7.2", node=NODE, phase=Phase.RUNNING)
+        found.append(replace(going, terminating=True))
+    lead = Lead(2, *found, member(1), member(2))
+    lead.wait(9 * MINUTE)
+    assert lead.expelled == []
+    lead.wait(MINUTE)
+    assert lead.going() == ["g0"]
+
+
+def test_what_a_dead_leader_left_half_gives_back_if_the_rest_finds_no_room() -> None:
+    half = [
+        replace(member(n), gates=(), release=f"7.{n + 1}", node=NODE, phase=Phase.RUNNING)
+        for n in range(2)
+    ]
+    rest = [replace(member(n), release="0@8") for n in (2, 3)]
+    big = replace(held_pod("b", "b"), gates=(), release="7.9", node=NODE, phase=Phase.RUNNING)
+    lead = Lead(4, *half, *rest, replace(big, demand={GPU: 2}))
+    assert lead.released == []
+    lead.wait(10 * MINUTE)
+    assert lead.going() == ["g0", "g1"]
+    lead.gone("a/g0", "a/g1")
+    lead.see(held_pod("small", "c"), held_pod("small2", "c"))
+    assert lead.released == ["small", "small2"]
+
+
+# Restarts.
+
+
+def test_a_gang_that_asks_for_it_begins_anew_when_one_fails_before_all_run() -> None:
+    lead = Lead()
+    broken(lead, members(4, gang_anew=True))
+    assert lead.going() == ["g1", "g2", "g3"]
+    assert "fairgate.io/gang-failure: restart" in lead.expelled[0].why
+    lead.gone("a/g1", "a/g2", "a/g3")
+    lead.runs = True
+    lead.see(*(member(n, gang_anew=True) for n in (10, 11, 12)))
+    assert len(lead.released) == 4
+    lead.see(member(13, gang_anew=True))
+    assert len(lead.released) == 4
+    lead.wait(PAUSE)
+    assert len(lead.released) == 8
+    assert len(lead.expelled) == 3
+
+
+def test_a_pod_that_failed_counts_as_one_that_is_gone() -> None:
+    lead = Lead()
+    lead.runs = False
+    lead.see(*members(4, gang_anew=True))
+    lead.finish("a/g0", failed=True)
+    assert lead.going() == ["g1", "g2", "g3"]
+
+
+def test_a_pod_that_succeeded_early_is_no_failure() -> None:
+    lead = Lead()
+    lead.runs = False
+    lead.see(*members(4, gang_anew=True))
+    lead.finish("a/g0")
+    lead.wait(60 * MINUTE)
+    assert lead.expelled == []
+
+
+def test_keep_goes_on_and_the_replacement_takes_its_place() -> None:
+    lead = Lead()
+    broken(lead)
+    assert lead.expelled == []
+    lead.see(member(9))
+    assert lead.released[4:] == ["g9"]
+
+
+def test_once_all_have_run_a_failure_is_the_owners_business() -> None:
+    lead = Lead()
+    lead.see(*members(4, gang_anew=True))
+    lead.finish("a/g0", failed=True)
+    lead.wait(60 * MINUTE)
+    assert lead.expelled == []
+
+
+def test_what_ran_whole_and_lost_a_pod_for_good_is_reported_and_left_alone() -> None:
+    lead = Lead()
+    lead.see(*members(4))
+    lead.finish("a/g0", "a/g1", failed=True)
+    lead.see(member(9))
+    lead.told.clear()
+    lead.wait(10 * MINUTE)
+    assert "3 of 4 pods are there, for more than" in lead.told[0].message
+    assert lead.expelled == []
+
+
+def test_a_gang_that_ran_once_begins_like_any_other_when_all_of_it_is_made_anew() -> None:
+    lead = Lead(gpus=4)
+    lead.see(*members(4, gang_anew=True))
+    lead.see(*(replace(p, terminating=True) for p in list(lead.pods.values())))
+    lead.see(*(member(n, gang_anew=True) for n in (5, 6, 7, 8)))
+    lead.gone(*(f"a/g{n}" for n in range(3)))
+    assert lead.expelled == []
+    lead.runs = False
+    lead.gone("a/g3")
+    assert lead.released[4:] == ["g5", "g6", "g7", "g8"]
+    lead.gone("a/g5")
+    assert lead.going() == ["g6", "g7", "g8"]
+
+
+def test_a_gang_that_waits_does_not_begin_anew() -> None:
+    lead = Lead(gpus=0)
+    lead.see(*members(4, gang_anew=True))
+    lead.gone("a/g0")
+    lead.wait(MINUTE)
+    assert lead.expelled == []
+
+
+def test_a_standby_that_takes_over_does_not_begin_anew_what_is_long_past() -> None:
+    lead = Lead()
+    lead.hear(ev.LeadershipLost(lead.at))
+    pods = [replace(p, gates=(), release="9.1", node=NODE) for p in members(4, gang_anew=True)]
+    lead.see(*members(4, gang_anew=True))
+    lead.see(*pods)
+    lead.gone("a/g0")
+    lead.gone("a/g1", "a/g2", "a/g3")
+    again = [member(n, gang_anew=True) for n in (5, 6, 7, 8)]
+    lead.see(*again)
+    lead.see(*(replace(p, gates=(), release="9.2", node=NODE) for p in again))
+    lead.hear(ev.LeadershipGained(lead.at, 10), ev.StoreReady(lead.at))
+    assert lead.expelled == []
+
+
+def test_what_crashes_again_and_again_starts_anew_after_twice_as_long_each_time() -> None:
+    lead = Lead()
+    starts = []
+    for number in range(MOST_DOUBLINGS + 4):
+        round_of(lead, number)
+        starts.append(lead.at)
+    pauses = [later - sooner for sooner, later in itertools.pairwise(starts)]
+    doubled = [PAUSE << n for n in range(MOST_DOUBLINGS + 1)]
+    assert pauses == [*doubled, doubled[-1], doubled[-1]]
+
+
+def test_the_pause_counts_from_the_loss_and_not_from_the_end_of_the_last_pod() -> None:
+    lead = Lead()
+    broken(lead, members(4, gang_anew=True))
+    lead.wait(PAUSE)
+    lead.gone("a/g1", "a/g2", "a/g3")
+    lead.see(*(member(n, gang_anew=True) for n in (10, 11, 12, 13)))
+    assert len(lead.released) == 8
+
+
+def test_once_all_have_run_the_next_loss_counts_as_the_first() -> None:
+    lead = Lead()
+    for number in range(3):
+        round_of(lead, number)
+    lead.wait(PAUSE << 2)
+    lead.runs = True
+    lead.see(*(member(n, gang_anew=True) for n in (50, 51, 52, 53)))
+    lead.gone(*(f"a/g{n}" for n in (50, 51, 52, 53)))
+    round_of(lead, 6)
+    lead.see(*(member(n, gang_anew=True) for n in (70, 71, 72, 73)))
+    before = len(lead.released)
+    lead.wait(PAUSE)
+    assert len(lead.released) == before + 4
+
+
+def test_a_gang_that_lost_nothing_for_long_is_forgiven() -> None:
+    lead = Lead()
+    round_of(lead, 0)
+    round_of(lead, 1)
+    lead.wait((PAUSE << 1) + LONG)
+    round_of(lead, 2)
+    before = len(lead.released)
+    lead.see(*(member(n, gang_anew=True) for n in (70, 71, 72, 73)))
+    lead.wait(PAUSE)
+    assert len(lead.released) == before + 4
+
+
+def test_no_other_gang_of_the_same_user_waits_for_it() -> None:
+    lead = Lead()
+    round_of(lead, 0)
+    lead.see(*members(4, gang="other", gang_anew=True))
+    assert len(lead.released) == 8
+
+
+def test_the_engine_asks_to_be_woken_when_a_gang_may_start_anew() -> None:
+    lead = Lead()
+    lead.runs = False
+    lead.see(*members(4, gang_anew=True))
+    effects = lead.engine.handle(ev.PodGone(lead.at, Uid("a/g0")))
+    effects += lead.engine.handle(ev.Pass(lead.at))
+    for each in [*lead.pods][1:]:
+        effects += lead.engine.handle(ev.PodGone(lead.at, each))
+    effects += lead.engine.handle(ev.Pass(lead.at))
+    assert [each.at for each in effects if isinstance(each, WakeAt)][-1] == lead.at + PAUSE
+
+
+def test_who_waits_to_start_anew_is_told_why_and_until_when() -> None:
+    lead = Lead()
+    round_of(lead, 0)
+    lead.wait(4_000)
+    lead.told.clear()
+    lead.see(*(member(n, gang_anew=True) for n in (70, 71, 72, 73)))
+    why = lead.engine.outlook.why(Uid("a/g70"))
+    assert why is not None
+    assert why.rule is Rule.GANG_DEFERRED
+    assert "tried again in 6 s: a pod of its gang train failed or was deleted" in why.text
+    assert why.remedies == ("pods of gang train that last until all of them run",)
+    assert any("a pod of its gang train" in each.message for each in lead.told)
+
+
+def test_where_all_is_only_observed_nobody_waits_to_start_anew() -> None:
+    lead = Lead()
+    round_of(lead, 0)
+    lead.see(*(member(n, gang_anew=True) for n in (70, 71, 72, 73)))
+    assert len(lead.released) == 4
+    lead.hear(ev.PolicyObserved(lead.at, Policy(mode=Mode.OBSERVE)))
+    assert len(lead.released) == 8

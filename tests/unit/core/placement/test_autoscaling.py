@@ -1,0 +1,501 @@
+"""Pools that grow: pods are released before their nodes exist, and evicted if no node appears."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from app.core import events as ev
+from app.core.effects import EventReason
+from app.core.model import (
+    Millis,
+    Node,
+    NodeName,
+    Quota,
+    Resource,
+    Tenant,
+    TenantName,
+    UserName,
+)
+from app.core.placement.scheduler_hints import HOSTNAME
+from app.core.podspec.constraints import Taint, Toleration
+from app.core.policy import Mode, Policy
+from app.core.quantities import CPU, PODS
+from tests.support.autoscaled_pool import AUTO, GPU, LABELS, OFFER, TIMEOUT, Farm, fail, owed
+from tests.support.host_ports import PORTS
+
+
+def test_work_is_released_beyond_the_nodes_up_to_what_the_pool_may_grow_to() -> None:
+    farm = Farm(24)
+    for number in range(5):
+        farm.create(f"p{number}")
+    assert farm.where == {"p0": "auto-0", "p1": None, "p2": None}
+    assert "may grow to 24 nvidia.com/gpu, and that is given out" in farm.why("p3")
+    assert farm.pool().awaiting == 2
+
+
+def test_who_is_released_for_a_node_to_come_is_told_so() -> None:
+    farm = Farm(16)
+    farm.create("p0")
+    farm.create("p1")
+    released = [t.message for t in farm.told if t.notice is EventReason.RELEASED]
+    assert released[0] == "to pool auto after 0 s"
+    assert released[1].endswith("; it waits for nodes that the autoscaler may add")
+    uid = farm.pods["p1"].uid
+    view = farm.engine.outlook.released(uid)
+    assert view is not None
+    assert view.awaits
+
+
+def test_a_pool_without_it_is_filled_no_further_than_its_nodes() -> None:
+    farm = Farm(0)
+    farm.create("p0")
+    farm.create("p1")
+    assert farm.where == {"p0": "auto-0"}
+
+
+def test_a_pool_scaled_to_nothing_serves_who_asks_for_no_more_than_its_own_labels() -> None:
+    farm = Farm(8, nodes=0)
+    farm.create("plain")
+    farm.create("labelled", selector=LABELS)
+    farm.create("elsewhere", selector={"zone": "b"})
+    assert farm.where == {"plain": None}
+    assert "may grow to 8" in farm.why("labelled")
+    assert "no pool has a node that it may go to" in farm.why("elsewhere")
+
+
+def test_what_is_bound_when_a_node_comes_leaves_the_rest_to_others() -> None:
+    farm = Farm(24)
+    farm.create("p0")
+    farm.create("p1")
+    node = farm.add(1)
+    farm.create("p2")  # the new node is for the pod that waits for it
+    assert farm.where["p2"] is None
+    farm.bind("p1", node)
+    assert farm.pool().awaiting == 1
+    assert farm.pool().used == {GPU: 24}
+    farm.wait(TIMEOUT - 1)
+    assert not farm.evicted
+
+
+def test_small_work_takes_what_is_free_while_large_work_waits_for_a_node() -> None:
+    farm = Farm(16)
+    farm.create("small", 4)
+    farm.create("large", 8)
+    farm.create("other", 4)
+    assert farm.where == {"small": "auto-0", "large": None, "other": "auto-0"}
+
+
+def test_what_is_scattered_over_nodes_counts_for_no_new_node() -> None:
+    """16 of 24 devices exist, and half of each node is in use. Only one more node may appear."""
+    farm = Farm(24, nodes=2)
+    farm.create("a", 5)
+    farm.create("b", 5)
+    assert set(farm.where.values()) == {"auto-0", "auto-1"}
+    farm.create("c", 8)
+    farm.create("d", 8)
+    farm.create("e", 3)
+    assert farm.where["c"] is None
+    assert "d" not in farm.where
+    assert farm.where["e"] in ("auto-0", "auto-1")
+
+
+def test_a_gang_may_be_part_here_and_part_to_come() -> None:
+    farm = Farm(24)
+    for number in range(3):
+        farm.create(f"m{number}", gang="g", gang_size=3)
+    assert sorted(farm.where) == ["m0", "m1", "m2"]
+    assert [node for node in farm.where.values() if node] == ["auto-0"]
+
+
+def test_a_gang_larger_than_the_pool_may_grow_to_is_not_begun() -> None:
+    farm = Farm(24)
+    for number in range(4):
+        farm.create(f"m{number}", gang="g", gang_size=4)
+    assert not farm.where
+
+
+def test_a_pod_larger_than_any_node_of_the_pool_waits() -> None:
+    farm = Farm(64)
+    farm.create("huge", 9)
+    assert not farm.where
+    assert "its largest has 8" in farm.why("huge")
+
+
+def test_other_resources_than_those_named_are_bounded_by_a_node() -> None:
+    farm = Farm(64, nodes=0)
+    farm.add(0, {GPU: 8, CPU: 16_000, PODS: 110})
+    farm.create("first")
+    farm.create("hungry", demand={GPU: 1, CPU: 16_001, PODS: 1})
+    farm.create("modest", demand={GPU: 1, CPU: 16_000, PODS: 1})
+    assert farm.where == {"first": "auto-0", "modest": None}
+
+
+def test_nobody_pinned_to_a_node_waits_for_another() -> None:
+    farm = Farm(64)
+    farm.create("first")
+    farm.create("daemon", 1, only=(NodeName("auto-0"),))
+    assert farm.where == {"first": "auto-0"}
+
+
+def test_limits_hold_beyond_the_nodes() -> None:
+    farm = Farm(64)
+    quota = {AUTO: Quota(limit={GPU: 16})}
+    team = Tenant(TenantName("t"), Millis(0), namespaces=("a",), quotas=quota)
+    farm.hear(ev.TenantObserved(farm.at, team))
+    for number in range(3):
+        farm.create(f"p{number}")
+    assert sorted(farm.where) == ["p0", "p1"]
+
+
+def test_limits_hold_where_there_is_no_node_at_all() -> None:
+    farm = Farm(64, nodes=0)
+    team = Tenant(
+        TenantName("t"), Millis(0), namespaces=("a",), quotas={AUTO: Quota(limit={GPU: 8})}
+    )
+    farm.hear(ev.TenantObserved(farm.at, team))
+    farm.create("p0")
+    farm.create("p1")
+    assert sorted(farm.where) == ["p0"]
+
+
+def test_shares_are_measured_against_what_the_pool_may_grow_to() -> None:
+    farm = Farm(32)
+    farm.create("p0")
+    scale = farm.engine.outlook.scale()
+    assert scale.size == {GPU: 32}
+    farm.add(1)
+    assert farm.engine.outlook.scale().size == scale.size
+
+
+def test_if_no_node_comes_the_place_is_given_back_and_no_more_is_filled_for_a_while() -> None:
+    farm = Farm(24)
+    farm.create("p0")
+    fail(farm, "ann", "bob")
+    assert sorted(farm.evicted) == ["vain-ann", "vain-bob"]
+    told = [t.message for t in farm.told if t.notice is EventReason.RECLAIMED]
+    assert told[0].startswith("no new node of pool auto came for it within 300 s")
+    farm.create("p2")
+    assert "p2" not in farm.where
+    assert farm.why("p2").endswith("so the next try is in 300 s")
+    assert farm.pool().closed == farm.now + TIMEOUT
+    assert farm.alarm == farm.now + TIMEOUT
+
+
+def test_what_is_free_on_its_nodes_is_filled_all_the_while() -> None:
+    farm = Farm(24)
+    farm.create("p0")
+    farm.create("p1")
+    farm.wait(TIMEOUT)
+    farm.delete("p1")
+    farm.delete("p0")
+    farm.create("again")  # the same request, but it does not count as failed
+    assert farm.where["again"] == "auto-0"
+
+
+def test_then_one_at_a_time_tries_until_a_new_node_takes_it() -> None:
+    farm = Farm(40)
+    farm.create("p0")
+    fail(farm, "ann", "bob")
+    for name in ("p2", "p3", "p4"):
+        farm.create(name)
+    farm.wait(TIMEOUT)
+    assert sorted(farm.where)[:-2] == ["p0", "p2"]
+    assert "waits for its outcome" in farm.why("p3")
+    node = farm.add(1)
+    farm.bind("p2", node)
+    assert sorted(farm.where)[:-2] == ["p0", "p2", "p3", "p4"]
+    assert farm.pool().closed is None
+    farm.create("again", user=UserName("ann"))  # the pool failed, not ann's requests
+    assert farm.where["again"] is None
+
+
+def test_a_node_that_was_there_before_proves_nothing() -> None:
+    farm = Farm(40)
+    farm.create("p0")
+    fail(farm, "ann", "bob")
+    farm.create("p2")
+    farm.wait(TIMEOUT)
+    assert farm.where["p2"] is None
+    farm.delete("p0")
+    farm.bind("p2", NodeName("auto-0"))
+    farm.create("p3")
+    farm.create("p4")
+    assert farm.where["p3"] is None
+    assert "p4" not in farm.where
+
+
+def test_each_failure_in_a_row_closes_it_to_a_user_twice_as_long() -> None:
+    farm = Farm(16)
+    farm.create("p0")
+    spans = []
+    for number in range(8):
+        farm.create(f"q{number}")
+        assert f"q{number}" in farm.where
+        farm.wait(TIMEOUT)
+        farm.delete(f"q{number}")
+        farm.create(f"next{number}")
+        assert f"next{number}" not in farm.where
+        [after] = re.findall(r"the next try is in (\d+) s", farm.why(f"next{number}"))
+        farm.delete(f"next{number}")
+        spans.append(int(after) * 1000 // TIMEOUT)
+        farm.wait(int(after) * 1000)
+    assert spans == [1, 2, 4, 8, 16, 32, 64, 64]
+
+
+def test_a_failure_is_forgotten_in_the_end() -> None:
+    farm = Farm(40)
+    farm.create("p0")
+    farm.create("p1")
+    farm.wait(TIMEOUT)
+    farm.delete("p1")
+    farm.wait(TIMEOUT)
+    farm.wait(farm.alarm - farm.now)
+    for name in ("p2", "p3"):
+        farm.create(name)
+    assert sorted(farm.where) == ["p0", "p1", "p2", "p3"]
+
+
+def test_one_user_whom_no_node_comes_for_closes_a_pool_to_nobody_else() -> None:
+    farm = Farm(40)
+    farm.create("p0")
+    for length in (1, 2, 4):
+        fail(farm, "ann")
+        farm.create("again", user=UserName("ann"))
+        assert "again" not in farm.where
+        assert "no new nodes for work of the same user" in farm.why("again")
+        farm.delete("again")
+        assert farm.pool().closed is None
+        for name in ("q0", "q1"):  # one at a time only, if the pool had failed for other users
+            farm.create(name)
+            assert farm.where[name] is None
+        for name in ("q0", "q1"):
+            farm.delete(name)
+        farm.wait(length * TIMEOUT)
+
+
+def test_one_person_of_two_tenants_closes_a_pool_to_nobody_else() -> None:
+    farm = Farm(40)
+    farm.create("there")
+    for namespace in ("a1", "a2"):
+        farm.create(f"vain-{namespace}", namespace=namespace, user=UserName("mallory"))
+    farm.wait(TIMEOUT)
+    farm.create("other", user=UserName("alice"))
+    assert "other" in farm.where
+    assert not farm.pool().closed
+
+
+def test_who_failed_alone_is_not_let_in_because_others_get_nodes() -> None:
+    farm = Farm(40)
+    farm.create("p0")
+    fail(farm, "ann")
+    farm.create("p1")
+    farm.bind("p1", farm.add(1))
+    farm.create("again", user=UserName("ann"))
+    assert "again" not in farm.where
+
+
+def test_who_is_kept_from_new_nodes_still_takes_what_is_there() -> None:
+    farm = Farm(24)
+    farm.create("p0")
+    fail(farm, "ann")
+    farm.delete("p0")
+    farm.create("again", user=UserName("ann"))
+    assert farm.where["again"] == "auto-0"
+
+
+def test_nobody_waits_for_new_nodes_who_bears_none_of_those_there() -> None:
+    farm = Farm(24)
+    taint = Taint("team", "x")
+    tainted = Node(NodeName("auto-0"), LABELS, OFFER, True, taints=(taint,))
+    farm.hear(ev.NodeObserved(farm.at, tainted))
+    farm.create("intruder")
+    farm.create("member", tolerations=(Toleration("team", "Equal", "x"),))
+    assert farm.where == {"member": "auto-0"}
+    assert "no pool has a node that it may go to" in farm.why("intruder")
+    farm.hear(ev.NodeGone(farm.at, NodeName("auto-0")))
+    assert farm.where["intruder"] is None  # the taints of future nodes are unknown
+    farm.hear(ev.NodeObserved(farm.at, tainted))
+    farm.create("second intruder")
+    assert "second intruder" not in farm.where
+
+
+@pytest.mark.parametrize(
+    "policy", [Policy(scheduling_timeout=Millis(0)), Policy(mode=Mode.OBSERVE)]
+)
+def test_who_may_wait_for_ever_closes_nothing(policy: Policy) -> None:
+    farm = Farm(24)
+    farm.create("p0")
+    farm.create("p1")
+    farm.wait(TIMEOUT)
+    farm.hear(ev.PolicyObserved(farm.at, policy))
+    assert farm.pool().closed is None
+    farm.create("p2")
+    assert farm.where["p2"] is None
+
+
+def test_a_node_that_is_there_and_does_not_take_it_is_no_failure_to_grow() -> None:
+    farm = Farm(24)
+    farm.create("p0")
+    farm.create("p1")
+    farm.add(1)
+    farm.wait(TIMEOUT)
+    assert farm.evicted == []  # its time-out starts again with the node
+    farm.wait(TIMEOUT)
+    assert farm.evicted == []  # the scheduler has made no decision since
+    farm.pods["p1"] = replace(farm.pods["p1"], said=PORTS)
+    farm.see(farm.pods["p1"])
+    assert farm.evicted == ["p1"]
+    assert farm.pool().closed is None
+    farm.delete("p1")
+    farm.create("p2")
+    assert "p2" not in farm.where  # because an identical pod found no node
+    farm.create("p3", 4)
+    assert farm.where["p3"] == "auto-1"
+
+
+def test_a_replica_knows_which_pools_are_closed() -> None:
+    farm = Farm(24)
+    farm.create("p0")
+    fail(farm, "ann", "bob")
+    heard = farm.engine.outlook.bulletin(farm.at, 7, 0.0)
+    assert heard.closed == {AUTO: farm.now + TIMEOUT}
+    other = Farm(24)
+    other.create("p0")
+    other.hear(ev.LeadershipLost(other.at))
+    other.now = farm.now
+    other.engine.hear(heard)
+    other.create("p1")
+    assert other.why("p1").endswith("so the next try is in 300 s")
+
+
+def test_a_replica_knows_for_whom_they_are_closed() -> None:
+    farm = Farm(24)
+    farm.create("p0")
+    fail(farm, "ann")
+    heard = farm.engine.outlook.bulletin(farm.at, 7, 0.0)
+    assert not heard.closed
+    other = Farm(24)
+    other.create("p0")
+    other.hear(ev.LeadershipLost(other.at))
+    other.now = farm.now
+    other.engine.hear(heard)
+    other.create("p1", user=UserName("ann"))
+    text = "no new nodes for work of the same user that waited for them, so the next try is in 300"
+    assert text in other.why("p1")
+
+
+def test_a_pool_that_may_grow_less_than_it_has_is_filled_as_it_is() -> None:
+    farm = Farm(4)
+    farm.create("p0")
+    farm.create("p1")
+    assert farm.where == {"p0": "auto-0"}
+
+
+def test_only_what_is_said_to_grow_does() -> None:
+    farm = Farm(64, nodes=0)
+    nic = Resource("example.com/nic")
+    farm.add(0, {GPU: 1, nic: 1, PODS: 110})
+    farm.create("fills", demand={GPU: 1, nic: 1, PODS: 1})
+    farm.create("nic", demand={GPU: 1, nic: 1, PODS: 1})
+    assert farm.where == {"fills": "auto-0", "nic": None}
+
+
+def test_who_is_bound_to_no_node_at_all_waits() -> None:
+    farm = Farm(64)
+    farm.create("nowhere", 1, only=())
+    assert not farm.where
+
+
+def kept(farm: Farm) -> None:
+    """Reserve capacity on both nodes for a pinned pod; half of each node is in use.
+
+    The pool has 16 devices and may grow to 24.
+    """
+    for number in range(2):
+        labels = {**LABELS, HOSTNAME: f"host-{number}"}
+        farm.hear(ev.NodeObserved(farm.at, Node(NodeName(f"auto-{number}"), labels, OFFER, True)))
+    farm.hear(ev.PolicyObserved(farm.at, Policy(reserve_after=Millis(1000))))
+    farm.create("here", 6)
+    farm.create("there", 6)
+    farm.create("pinned", 8, selector={HOSTNAME: "host-0"})
+    farm.wait(1000)
+
+
+def test_who_waits_for_a_new_node_leaves_room_alone_that_is_kept() -> None:
+    farm = Farm(24, nodes=2)
+    kept(farm)
+    assert set(farm.where) == {"here", "there"}
+    farm.create("next", 2)
+    assert farm.where["next"] == "auto-1"
+    farm.create("later", 2)
+    assert farm.where["later"] is None
+    steer = farm.orders["later"].steer
+    assert steer is not None
+    assert (steer.host, steer.off) == ("", ("host-0",))
+    farm.create("large", 4)  # would not fit there anyway
+    assert farm.orders["large"].steer is None
+
+
+def test_room_that_is_kept_and_in_use_counts_once() -> None:
+    """12 of 24 devices are in use, and 2 free devices are reserved. 10 are left."""
+    farm = Farm(24, nodes=2)
+    kept(farm)
+    farm.create("a", 2)
+    farm.create("b", 8)
+    assert farm.where["b"] is None
+    farm.create("c", 1)
+    assert "c" not in farm.where
+
+
+def test_a_guarantee_is_honoured_by_what_is_taken_and_what_is_to_come_together() -> None:
+    farm = Farm(24, nodes=2, reclaims=True)
+    owed(farm)
+    for number in range(3):
+        farm.create(f"m{number}", namespace="owner", gang="g", gang_size=3)
+    assert sorted(farm.taken) == ["g0", "g1"]
+    farm.create("late", namespace="guest")  # future nodes are reserved for the gang too
+    assert "late" not in farm.where
+    farm.delete("g0")
+    assert "m0" not in farm.where
+    farm.delete("g1")
+    assert {farm.where[f"m{number}"] for number in range(3)} == {None, "auto-0", "auto-1"}
+    assert "late" not in farm.where
+
+
+def test_nobody_goes_for_what_may_come_without_that() -> None:
+    farm = Farm(24, nodes=2, reclaims=True)
+    owed(farm)
+    farm.create("m", namespace="owner")
+    assert farm.where["m"] is None
+    assert not farm.taken
+
+
+def test_nobody_goes_for_nodes_that_did_not_come_lately() -> None:
+    farm = Farm(24, nodes=2, reclaims=True)
+    owed(farm)
+    fail(farm, "ann", namespace="owner")
+    for number in range(3):
+        name = f"m{number}"
+        farm.create(name, namespace="owner", gang="g", gang_size=3, user=UserName("ann"))
+    assert not farm.taken  # not even the future nodes could hold it
+
+
+def test_nobody_goes_for_room_that_others_wait_for_in_the_scheduler() -> None:
+    farm = Farm(32, nodes=2, reclaims=True)
+    for name, most in (("owner", 8), ("guest", 0), ("third", 16)):
+        quotas = {AUTO: Quota(guarantee={GPU: most})}
+        tenant = Tenant(TenantName(name), Millis(0), namespaces=(name,), quotas=quotas)
+        farm.hear(ev.TenantObserved(farm.at, tenant))
+    farm.hear(ev.PolicyObserved(farm.at, Policy(min_runtime=Millis(0))))
+    farm.create("g0", namespace="guest")
+    farm.create("g1", namespace="guest")
+    fail(farm, "ann", namespace="owner")
+    farm.create("d0", namespace="third")
+    farm.create("mine", namespace="owner", user=UserName("ann"))
+    assert farm.where["d0"] is None
+    assert not farm.taken
+    farm.bind("d0", farm.add(2))
+    assert len(farm.taken) == 1

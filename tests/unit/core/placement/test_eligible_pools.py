@@ -1,0 +1,70 @@
+"""Cached eligible pools are recomputed when needed and evicted when unused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from app.core import events as ev
+from app.core.model import Millis, NodeName, Pool, PoolName
+from app.core.placement.node_filter import terms_of
+from app.core.placement.pools import Pools
+from app.core.podspec.constraints import Taint, Toleration
+from app.core.podspec.device_fractions import LABEL_MEMORY
+from app.core.quantities import GIB, ManagedResources
+from tests.support.engine_bench import GPU, Bench
+from tests.support.placement_bench import asks, node
+
+OLD, NEW = (Pool(PoolName(name), {"pool": name}) for name in ("old", "new"))
+
+
+def test_a_pool_that_goes_while_another_and_a_node_come_disturbs_nobody() -> None:
+    a, b = (node(name, Taint("t"), pool=pool) for name, pool in (("a", "old"), ("b", "new")))
+    bench = Bench(a, pools=(OLD,))
+    bench.see(
+        asks("p", pools=(NEW.name,), gpu_memory=GIB, tolerations=(Toleration("t", "Exists"),))
+    )
+    at = Millis(2)
+    bench.hear(ev.PoolGone(at, OLD.name), ev.PoolObserved(at, NEW), ev.NodeObserved(at, b))
+    assert bench.released == {"p": "b"}
+
+
+def test_answers_are_forgotten_with_the_last_pod_that_asked() -> None:
+    bench = Bench(node("a"))
+    pools = bench.engine._pools
+    for number in range(100):
+        pod = asks(f"p{number}", 8, selector={"zone": f"none-{number}"})
+        bench.engine.handle(ev.PodObserved(Millis(2), pod))
+        bench.engine.handle(ev.PodGone(Millis(2), pod.uid))
+        if not number % 5:
+            bench.engine.handle(ev.Pass(Millis(2)))
+        del pod
+        assert pools.answers <= 7
+    assert bench.released == {}
+
+
+def test_memory_that_a_node_tells_of_anew_lets_in_who_needs_it() -> None:
+    pools = Pools(ManagedResources([GPU]))
+    pools.put_pool(OLD)
+    pools.put_node(node("a", pool="old", **{LABEL_MEMORY: "16384"}))
+    pools.settle()
+    small, large = asks("s", 1, gpu_memory=GIB), asks("l", 1, gpu_memory=40 * GIB)
+    large = replace(large, tolerations=(Toleration("odd", "Exists"),))
+    assert (pools.serving(small, None), pools.serving(large, None)) == (("old",), ())
+    pools.put_node(node("a", pool="old", **{LABEL_MEMORY: "81920"}))
+    assert len(pools.take_rerouted()) == 1
+    assert (pools.serving(small, None), pools.serving(large, None)) == (("old",), ("old",))
+
+
+def test_the_first_node_of_a_pool_that_grows_disturbs_nobody_whom_it_serves_as_before() -> None:
+    pools = Pools(ManagedResources([GPU]))
+    pools.put_pool(replace(OLD, max_capacity={GPU: 16}))
+    pools.settle()
+    plain, tied = asks("p", 1), asks("q", 1, selector={"zone": "z"})
+    assert (pools.serving(plain, None), pools.serving(tied, None)) == (("old",), ())
+    for _ in range(2):
+        pools.put_node(node("a", pool="old", zone="z"))
+        assert pools.take_rerouted() == {terms_of(tied)}
+        assert pools.serving(tied, None) == ("old",)
+        pools.drop_node(NodeName("a"))
+        assert pools.take_rerouted() == {terms_of(tied)}
+        assert pools.serving(tied, None) == ()

@@ -1,0 +1,293 @@
+"""The constraints added to a pod so that the stock scheduler picks the engine's node."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import pytest
+
+from app.core.admission.hold import HoldDecision, NamespaceOwner, PodCreateRequest, judge
+from app.core.model import (
+    Millis,
+    NodeName,
+    PlacementStrategy,
+    Pod,
+    Pool,
+    PoolName,
+    Resource,
+    TenantName,
+    TopologyConstraint,
+    UserName,
+)
+from app.core.placement.scheduler_hints import (
+    HOSTNAME,
+    PREFERRED,
+    REQUIRED,
+    TOWARDS_OTHERS,
+    NodeHint,
+    confined_to,
+    may_pack,
+    steer_of,
+    steer_patch,
+)
+from app.core.podspec.annotations import manner_of, misread, named_level, named_style
+from app.core.podspec.equivalence_class import EquivalenceClass, GangLayout
+from app.core.quantities import ManagedResources
+from app.core.release_patch import release_patch
+from app.core.well_known import GATE
+from app.k8s_types import objects
+from app.kube.convert import Pods
+from app.sim.cluster.virtual_cluster import held_pod
+from tests.support.json_patch import apply
+from tests.support.release_orders import ORDER
+
+GPU = Resource("nvidia.com/gpu")
+MANAGED = ManagedResources([GPU])
+NODE = NodeName("n-1")
+HERE = {"key": HOSTNAME, "operator": "In", "values": ["host-1"]}
+ELSE = {"key": "zone", "operator": "In", "values": ["a"]}
+TOWARDS = {"weight": 100, "preference": {"matchExpressions": [HERE]}}
+OTHER = {"weight": 1, "preference": {"matchExpressions": [ELSE]}}
+
+Json = dict[str, Any]
+
+
+def stored(affinity: Json | None) -> Json:
+    limits = {"limits": {GPU: "1"}}
+    spec: Json = {"schedulingGates": [{"name": GATE}], "containers": [{"resources": limits}]}
+    if affinity is not None:
+        spec["affinity"] = affinity
+    annotations = {"fairgate.io/release": "0"}
+    metadata = {"uid": "u-1", "name": "p", "namespace": "a", "annotations": annotations}
+    return {"metadata": {**metadata, "labels": {}}, "spec": spec}
+
+
+def read(document: Json) -> Pod:
+    pod = msgspec.convert(document, objects.PodObject)
+    seen = Pods(MANAGED, frozenset()).read(pod, Millis(0))
+    assert seen is not None
+    assert hasattr(seen, "pod")
+    assert isinstance(seen.pod, Pod)
+    return seen.pod
+
+
+def steered(affinity: Json | None, *, exactly: bool, off: tuple[str, ...] = ()) -> Json:
+    document = stored(affinity)
+    steer = NodeHint("host-1", exactly, read(document).bounds, off)
+    released = apply(document, release_patch(replace(ORDER, steer=steer)))
+    assert "schedulingGates" not in released["spec"]
+    found = released["spec"]["affinity"]
+    assert isinstance(found, dict)
+    return found
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        None,
+        {},
+        {"podAffinity": TOWARDS_OTHERS},
+        {"nodeAffinity": {}},
+        {"nodeAffinity": {PREFERRED: []}},
+        {"nodeAffinity": {PREFERRED: [OTHER]}},
+        {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [{"matchExpressions": [ELSE]}]}}},
+    ],
+)
+def test_a_preference_is_added_to_what_is_there(before: Json | None) -> None:
+    after = steered(before, exactly=False)
+    nodes, known = after["nodeAffinity"], (before or {}).get("nodeAffinity", {})
+    assert nodes[PREFERRED] == [*known.get(PREFERRED, []), TOWARDS]
+    assert nodes.get(REQUIRED) == known.get(REQUIRED)
+    assert after.get("podAffinity") == (before or {}).get("podAffinity")
+
+
+@pytest.mark.parametrize(
+    ("before", "terms"),
+    [
+        (None, [{"matchExpressions": [HERE]}]),
+        ({"podAffinity": {}}, [{"matchExpressions": [HERE]}]),
+        ({"nodeAffinity": {PREFERRED: [OTHER]}}, [{"matchExpressions": [HERE]}]),
+        (
+            {
+                "nodeAffinity": {
+                    REQUIRED: {
+                        "nodeSelectorTerms": [
+                            {"matchExpressions": [ELSE]},
+                            {},
+                            {"matchFields": [{"key": "metadata.name", "operator": "In"}]},
+                        ]
+                    }
+                }
+            },
+            [
+                {"matchExpressions": [ELSE, HERE]},
+                {},
+                {
+                    "matchFields": [{"key": "metadata.name", "operator": "In"}],
+                    "matchExpressions": [HERE],
+                },
+            ],
+        ),
+    ],
+)
+def test_an_exact_node_goes_into_every_term_and_makes_none_more(
+    before: Json | None, terms: list[Json]
+) -> None:
+    after = steered(before, exactly=True)
+    assert after["nodeAffinity"][REQUIRED]["nodeSelectorTerms"] == terms
+
+
+def shape_of(*counts: int, manner: GangLayout) -> EquivalenceClass:
+    parts = tuple(({GPU: size}, count) for size, count in enumerate(counts, 1))
+    return EquivalenceClass(parts, {}, (PoolName("p"),), manner=manner)
+
+
+def test_only_unlike_pods_that_stay_in_one_domain_are_bound_to_their_nodes() -> None:
+    must, pod = GangLayout(near=TopologyConstraint("rack", True)), held_pod("p", "t")
+    labels = {HOSTNAME: "host-1", "rack": "r1"}
+    alike = steer_of(shape_of(4, manner=must), pod, NODE, labels)
+    unlike = steer_of(shape_of(4, 1, manner=must), pod, NODE, labels)
+    loose = steer_of(
+        shape_of(4, 1, manner=GangLayout(near=TopologyConstraint("rack"))), pod, NODE, labels
+    )
+    assert [each and each.exactly for each in (alike, unlike, loose)] == [False, True, False]
+    assert confined_to(shape_of(4, manner=must), labels) == {"rack": "r1"}
+    assert confined_to(shape_of(4, manner=GangLayout()), labels) == {}
+
+
+def test_a_pod_that_may_go_to_one_node_alone_needs_no_steering() -> None:
+    pod = replace(held_pod("p", "t"), only=(NODE,))
+    shape = shape_of(1, manner=GangLayout())
+    assert steer_of(shape, pod, NODE, {HOSTNAME: "host-1"}) is None
+    assert steer_of(shape, held_pod("p", "t"), NODE, {}) is None
+    assert steer_patch(NodeHint("host-1"))
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        None,
+        {"nodeAffinity": {PREFERRED: [OTHER]}},
+        {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [{"matchExpressions": [ELSE]}]}}},
+    ],
+)
+def test_nodes_where_room_is_kept_are_left_alone(before: Json | None) -> None:
+    away = {"key": HOSTNAME, "operator": "NotIn", "values": ["host-2", "host-3"]}
+    nodes = steered(before, exactly=False, off=("host-2", "host-3"))["nodeAffinity"]
+    known = (before or {}).get("nodeAffinity", {})
+    [term] = nodes[REQUIRED]["nodeSelectorTerms"]
+    assert term["matchExpressions"] == [*([ELSE] if REQUIRED in known else []), away]
+    assert nodes[PREFERRED] == [*known.get(PREFERRED, []), TOWARDS]
+
+
+def test_who_waits_for_a_node_to_come_is_only_kept_off_some() -> None:
+    shape, pod = shape_of(1, manner=GangLayout()), held_pod("p", "t")
+    assert steer_of(shape, pod, None, {}) is None
+    found = steer_of(shape, pod, None, {}, ("host-2",))
+    assert found is not None
+    patch = release_patch(replace(ORDER, steer=found))
+    away = {"key": HOSTNAME, "operator": "NotIn", "values": ["host-2"]}
+    affinity = apply(stored(None), patch)["spec"]["affinity"]
+    must = {"nodeSelectorTerms": [{"matchExpressions": [away]}]}
+    assert affinity == {"nodeAffinity": {REQUIRED: must}}
+
+
+def test_the_chosen_node_is_never_one_to_leave_alone() -> None:
+    shape = shape_of(1, manner=GangLayout())
+    labels = {HOSTNAME: "host-1"}
+    found = steer_of(shape, held_pod("p", "t"), NODE, labels, ("host-1", "host-2"))
+    assert found is not None
+    assert found.off == ("host-2",)
+
+
+PACKED, SPREAD = Pool(PoolName("a")), Pool(PoolName("b"), placement=PlacementStrategy.SPREAD)
+POOLS = {pool.name: pool for pool in (PACKED, SPREAD)}
+KIND = Pool(PoolName("k"), selector={"kind": "x"})
+
+
+@pytest.mark.parametrize(
+    ("pools", "style", "named", "selector", "allowed", "expected"),
+    [
+        ({}, None, (), {}, (), True),
+        ({}, PlacementStrategy.SPREAD, (), {}, (), False),
+        (POOLS, None, (), {}, (), True),
+        (POOLS, None, ("b",), {}, (), False),
+        (POOLS, None, (), {}, ("b",), False),
+        (POOLS, PlacementStrategy.SPREAD, (), {}, (), False),
+        (POOLS, PlacementStrategy.PACK, ("b",), {}, (), True),
+        ({"k": KIND}, None, (), {"kind": "y"}, (), False),
+        ({"k": KIND}, None, (), {"kind": "x", "more": "z"}, (), True),
+    ],
+)
+def test_a_pod_is_pulled_to_others_where_pods_are_packed(
+    pools: dict[PoolName, Pool],
+    style: PlacementStrategy | None,
+    named: tuple[PoolName, ...],
+    selector: dict[str, str],
+    allowed: tuple[PoolName, ...],
+    expected: bool,
+) -> None:
+    assert may_pack(pools, style, named, selector, allowed) is expected
+
+
+@pytest.mark.parametrize(
+    "before", [None, {}, {"nodeAffinity": {PREFERRED: [OTHER]}}], ids=["none", "empty", "nodes"]
+)
+def test_the_pull_leaves_what_is_written(before: Json | None) -> None:
+    candidate = PodCreateRequest("team-a", UserName("alice"), {GPU: 1}, packs=True)
+    verdict = judge(
+        replace(candidate, affinity=before is not None),
+        NamespaceOwner(TenantName("team-a")),
+        MANAGED,
+    )
+    assert isinstance(verdict, HoldDecision)
+    spec = {} if before is None else {"affinity": before}
+    pod = apply({"metadata": {}, "spec": spec}, verdict.patch)
+    assert pod["spec"]["affinity"] == {**(before or {}), "podAffinity": TOWARDS_OTHERS}
+
+
+@pytest.mark.parametrize(
+    ("written", "near"),
+    [
+        ("required:example.com/rack", TopologyConstraint("example.com/rack", True)),
+        (" preferred: rack ", TopologyConstraint("rack")),
+        ("rack", None),
+        ("required:", None),
+        ("require:rack", None),
+        ("required:-rack", None),
+        ("required:UPPER/rack", None),
+        ("required:a/b/c", None),
+        ("", None),
+    ],
+)
+def test_a_level_is_written_with_a_word_and_a_label(
+    written: str, near: TopologyConstraint | None
+) -> None:
+    annotations = {"fairgate.io/topology": written}
+    assert named_level(annotations) == near
+    assert (list(misread(annotations)) == []) is (near is not None)
+
+
+@pytest.mark.parametrize(
+    ("written", "style"),
+    [("pack", PlacementStrategy.PACK), ("spread", PlacementStrategy.SPREAD), ("Pack", None)],
+)
+def test_a_placement_is_one_of_two_words(written: str, style: PlacementStrategy | None) -> None:
+    annotations = {"fairgate.io/placement": written}
+    assert named_style(annotations) == style
+    assert (list(misread(annotations)) == []) is (style is not None)
+
+
+def test_where_the_pods_of_a_gang_differ_the_strictest_word_holds() -> None:
+    nears = [
+        TopologyConstraint("a"),
+        None,
+        TopologyConstraint("z", True),
+        TopologyConstraint("c", True),
+    ]
+    assert manner_of([None, PlacementStrategy.SPREAD], nears, [NODE]) == GangLayout(
+        PlacementStrategy.SPREAD, TopologyConstraint("c", True), (NODE,)
+    )
+    assert manner_of([None], [None], [NODE]) == GangLayout()

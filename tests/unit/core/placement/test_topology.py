@@ -1,0 +1,209 @@
+"""Topology of gangs: one domain if required, else as few domains as possible."""
+
+from __future__ import annotations
+
+import pytest
+
+from app.core.model import Amounts, NodeName, PlacementStrategy, Resource, TopologyConstraint
+from app.core.placement.pool_nodes import PoolNodes
+from app.core.placement.topology import grounds
+from app.core.podspec.equivalence_class import GangLayout, Parts
+from app.core.quantities import CPU
+
+GPU = Resource("nvidia.com/gpu")
+ZONE, RACK, CLIQUE = "zone", "rack", "nvidia.com/gpu.clique"
+MUST, MAY = (
+    GangLayout(near=TopologyConstraint(RACK, True)),
+    GangLayout(near=TopologyConstraint(RACK)),
+)
+ONE: Amounts = {GPU: 1}
+
+
+def floor(
+    *nodes: tuple[str, str, int],
+    levels: tuple[str, ...] = (ZONE, RACK),
+    style: PlacementStrategy = PlacementStrategy.PACK,
+) -> PoolNodes:
+    """Return pool nodes, each written as its name, `zone/rack`, and its devices."""
+    found = PoolNodes(style, topology=levels)
+    for name, place, gpus in nodes:
+        zone, _, rack = place.partition("/")
+        labels = {key: value for key, value in ((ZONE, zone), (RACK, rack)) if value}
+        found.set_node(NodeName(name), {GPU: gpus, CPU: 64_000}, {}, True, labels)
+    return found
+
+
+def stand(
+    nodes: PoolNodes, count: int, manner: GangLayout, demand: Amounts = ONE
+) -> list[str] | None:
+    plan = nodes.find(((demand, count),), manner=manner)
+    return None if plan is None else sorted(plan.nodes)
+
+
+def test_a_gang_that_must_takes_the_tightest_domain_that_holds_it() -> None:
+    nodes = floor(("a", "z/r1", 8), ("b", "z/r2", 4), ("c", "z/r3", 6), ("d", "z/r3", 1))
+    assert stand(nodes, 4, MUST) == ["b"] * 4
+    assert set(stand(nodes, 5, MUST) or ()) == {"c", "d"}
+    assert stand(nodes, 7, MUST) == ["c"] * 6 + ["d"]
+    assert stand(nodes, 8, MUST) == ["a"] * 8
+
+
+def test_a_gang_that_must_waits_though_the_pool_has_room() -> None:
+    nodes = floor(("a", "z/r1", 8), ("b", "z/r2", 8))
+    assert stand(nodes, 9, MUST) is None
+    assert stand(nodes, 9, MAY) is not None
+
+
+def test_nodes_without_the_label_are_in_no_domain() -> None:
+    nodes = floor(("a", "z", 8), ("b", "z", 8), ("c", "z/r1", 4))
+    assert stand(nodes, 4, MUST) == ["c"] * 4
+    assert stand(nodes, 5, MUST) is None
+    assert stand(nodes, 5, MAY) is not None
+
+
+def test_a_label_that_the_pool_does_not_list_is_no_level_of_it() -> None:
+    nodes = floor(("a", "z/r1", 8), levels=(ZONE,))
+    assert stand(nodes, 2, MUST) is None
+    assert stand(nodes, 2, MAY) == ["a", "a"]
+
+
+def test_what_only_had_better_takes_the_fewest_domains_and_the_tightest_last() -> None:
+    nodes = floor(("a", "z/r1", 4), ("b", "z/r2", 8), ("c", "z/r3", 3), ("d", "z/r4", 6))
+    assert stand(nodes, 8, MAY) == ["b"] * 8
+    assert stand(nodes, 11, MAY) == ["b"] * 8 + ["c"] * 3
+    assert set(stand(nodes, 15, MAY) or ()) == {"b", "c", "d"}
+
+
+def test_without_a_word_a_gang_stands_in_the_narrowest_domain_that_holds_it() -> None:
+    nodes = floor(("a", "z1/r1", 3), ("b", "z1/r2", 8), ("c", "z2/r3", 5), ("d", "z2/r4", 5))
+    anyhow = GangLayout()
+    assert stand(nodes, 3, anyhow) == ["a"] * 3
+    assert stand(nodes, 5, anyhow) == ["c"] * 5
+    assert stand(nodes, 9, anyhow) == ["c"] * 5 + ["d"] * 4  # one zone, and the tighter one
+    assert stand(nodes, 11, anyhow) == ["a"] * 3 + ["b"] * 8
+
+
+def test_a_wide_domain_is_filled_from_the_fewest_narrow_ones() -> None:
+    nodes = floor(*((f"n{i}", f"z/r{i // 2}", 4) for i in range(8)))
+    manner = GangLayout(near=TopologyConstraint(ZONE, True))
+    taken = stand(nodes, 16, manner)
+    assert taken is not None
+    assert {int(name[1:]) // 2 for name in taken} == {0, 1}
+
+
+def test_an_nvlink_domain_is_a_level_like_any_other() -> None:
+    nodes = PoolNodes(topology=(RACK, CLIQUE))
+    for number in range(4):
+        labels = {RACK: "r", CLIQUE: f"cluster.{number // 2}"}
+        nodes.set_node(NodeName(f"n{number}"), {GPU: 4, CPU: 64_000}, {}, True, labels)
+    nodes.allocate(NodeName("n0"), {GPU: 4})
+    assert (
+        stand(nodes, 8, GangLayout(near=TopologyConstraint(CLIQUE, True)))
+        == ["n2"] * 4 + ["n3"] * 4
+    )
+
+
+def test_domains_follow_what_is_taken_given_relabelled_and_gone() -> None:
+    nodes = floor(("a", "z/r1", 4), ("b", "z/r2", 4))
+    assert stand(nodes, 4, MUST) == ["a"] * 4
+    slot = nodes.allocate(NodeName("a"), {GPU: 1})
+    assert stand(nodes, 4, MUST) == ["b"] * 4
+    assert stand(nodes, 5, MUST) is None
+    nodes.set_node(NodeName("b"), {GPU: 4, CPU: 64_000}, {}, True, {RACK: "r1"})
+    assert set(stand(nodes, 5, MUST) or ()) == {"a", "b"}
+    nodes.give(slot)
+    assert stand(nodes, 8, MUST) is not None
+    nodes.drop(NodeName("b"))
+    assert stand(nodes, 5, MUST) is None
+    assert stand(nodes, 4, MUST) == ["a"] * 4
+
+
+def test_a_node_that_is_closed_holds_nobody() -> None:
+    nodes = floor(("a", "z/r1", 4), ("b", "z/r1", 4))
+    assert stand(nodes, 8, MUST) is not None
+    nodes.set_node(NodeName("b"), {GPU: 4, CPU: 64_000}, {}, False, {RACK: "r1"})
+    assert stand(nodes, 5, MUST) is None
+
+
+def test_what_is_withheld_is_not_counted() -> None:
+    nodes = floor(("a", "z/r1", 4), ("b", "z/r2", 8))
+    parts: Parts = ((ONE, 4),)
+    plan = nodes.find(parts, {NodeName("a"): {GPU: 1}}, manner=MUST)
+    assert plan is not None
+    assert set(plan.nodes) == {"b"}
+    assert nodes.find(parts, {NodeName("a"): ONE, NodeName("b"): {GPU: 5}}, manner=MUST) is None
+
+
+def test_pods_that_may_go_to_some_nodes_only_stay_in_one_domain_with_the_others() -> None:
+    nodes = floor(("a", "z/r1", 4), ("b", "z/r2", 4))
+    parts: Parts = (({GPU: 2}, 1), ({GPU: 1}, 2))
+    plan = nodes.find(parts, pins=((NodeName("b"),), None), manner=MUST)
+    assert plan is not None
+    assert plan.nodes == ("b", "b", "b")
+
+
+def test_unlike_pods_stay_in_one_domain() -> None:
+    nodes = floor(("a", "z/r1", 6), ("b", "z/r2", 4), ("c", "z/r2", 4))
+    plan = nodes.find((({GPU: 4}, 1), ({GPU: 1}, 4)), manner=MUST)
+    assert plan is not None
+    assert set(plan.nodes) == {"b", "c"}
+
+
+def test_the_rest_of_a_gang_goes_to_the_domain_of_those_that_run() -> None:
+    nodes = floor(("a", "z/r1", 8), ("b", "z/r2", 2))
+    beside = GangLayout(near=TopologyConstraint(RACK, True), beside=(NodeName("a"),))
+    assert stand(nodes, 1, beside) == ["a"]
+    nodes.allocate(NodeName("a"), {GPU: 8})
+    assert stand(nodes, 1, beside) is None
+
+
+def test_the_rest_of_a_gang_whose_domain_is_not_known_any_more_waits() -> None:
+    nodes = floor(("a", "z/r1", 8), ("b", "z/r2", 2))
+    lost = NodeName("gone")
+    assert stand(nodes, 1, GangLayout(near=TopologyConstraint(RACK, True), beside=(lost,))) is None
+    assert (
+        grounds(nodes.domains, GangLayout(near=TopologyConstraint(RACK, True), beside=(lost,)))
+        == []
+    )
+    assert stand(nodes, 1, GangLayout(near=TopologyConstraint(RACK), beside=(lost,))) == ["b"]
+    some = GangLayout(near=TopologyConstraint(RACK, True), beside=(lost, NodeName("a")))
+    assert stand(nodes, 1, some) == ["a"]
+    assert grounds(nodes.domains, some) == [frozenset({"a"})]
+
+
+def test_a_spread_gang_is_spread_within_its_domain() -> None:
+    nodes = floor(("a", "z/r1", 4), ("b", "z/r2", 4), ("c", "z/r2", 4))
+    spread = GangLayout(PlacementStrategy.SPREAD, TopologyConstraint(RACK, True))
+    assert stand(nodes, 2, spread) == ["b", "c"]
+    assert stand(nodes, 3, GangLayout(PlacementStrategy.SPREAD)) == ["a", "b", "c"]
+
+
+def test_a_spread_gang_takes_racks_in_turn_and_nodes_in_turn_within_them() -> None:
+    nodes = floor(*((f"a{i}", "z/r1", 8) for i in range(4)), ("b", "z/r2", 8), ("c", "y/r3", 1))
+    assert stand(nodes, 2, GangLayout(PlacementStrategy.SPREAD)) == ["a0", "c"]
+    assert stand(nodes, 5, GangLayout(PlacementStrategy.SPREAD)) == ["a0", "a1", "b", "b", "c"]
+    assert stand(nodes, 41, GangLayout(PlacementStrategy.SPREAD)) is not None
+    assert stand(nodes, 42, GangLayout(PlacementStrategy.SPREAD)) is None
+
+
+def test_a_spread_gang_leaves_what_is_withheld() -> None:
+    nodes = floor(("a", "z/r1", 4), ("b", "z/r2", 4))
+    plan = nodes.find(
+        ((ONE, 4),), {NodeName("a"): {GPU: 3}}, manner=GangLayout(PlacementStrategy.SPREAD)
+    )
+    assert plan is not None
+    assert sorted(plan.nodes) == ["a", "b", "b", "b"]
+    assert (
+        nodes.find(
+            ((ONE, 6),), {NodeName("a"): {GPU: 3}}, manner=GangLayout(PlacementStrategy.SPREAD)
+        )
+        is None
+    )
+
+
+@pytest.mark.parametrize("pool", PlacementStrategy)
+def test_the_style_of_the_pod_goes_before_that_of_the_pool(pool: PlacementStrategy) -> None:
+    nodes = floor(("a", "", 4), ("b", "", 8), levels=(), style=pool)
+    nodes.allocate(NodeName("a"), {GPU: 1})
+    assert stand(nodes, 1, GangLayout(PlacementStrategy.PACK)) == ["a"]
+    assert stand(nodes, 1, GangLayout(PlacementStrategy.SPREAD)) == ["b"]

@@ -1,0 +1,148 @@
+"""Node constraints are evaluated like in kube-scheduler: every rule of its documentation."""
+
+from __future__ import annotations
+
+import pytest
+
+from app.core.podspec.constraints import (
+    NodeConstraints,
+    NodeSelectorRequirement,
+    NodeSelectorTerm,
+    Taint,
+    Toleration,
+    telling,
+    unborne,
+)
+
+LABELS = {"zone": "a", "cores": "64", "empty": "", "odd": "1_0"}
+
+
+@pytest.mark.parametrize(
+    ("key", "operator", "values", "holds"),
+    [
+        ("zone", "In", ("a", "b"), True),
+        ("zone", "In", ("b",), False),
+        ("none", "In", ("a",), False),
+        ("zone", "In", (), False),
+        ("empty", "In", ("",), True),
+        ("none", "In", ("",), False),
+        ("zone", "NotIn", ("a",), False),
+        ("zone", "NotIn", ("b",), True),
+        ("none", "NotIn", ("a",), True),  # a node without the label matches
+        ("zone", "Exists", (), True),
+        ("empty", "Exists", (), True),
+        ("none", "Exists", (), False),
+        ("zone", "DoesNotExist", (), False),
+        ("none", "DoesNotExist", (), True),
+        ("cores", "Gt", ("63",), True),
+        ("cores", "Gt", ("64",), False),
+        ("cores", "Gt", ("-1",), True),
+        ("cores", "Lt", ("65",), True),
+        ("cores", "Lt", ("9",), False),  # compared as numbers, not as text
+        ("zone", "Gt", ("1",), False),
+        ("none", "Lt", ("1",), False),
+        ("cores", "Gt", ("x",), False),
+        ("cores", "Gt", ("1", "2"), False),
+        ("cores", "Gt", (str(2**63),), False),
+        ("odd", "Gt", ("1",), False),
+        ("zone", "Near", ("a",), False),
+    ],
+)
+def test_a_requirement_reads_labels_as_the_scheduler_does(
+    key: str, operator: str, values: tuple[str, ...], holds: bool
+) -> None:
+    assert NodeSelectorRequirement(key, operator, values).holds(LABELS) is holds
+
+
+@pytest.mark.parametrize(
+    ("toleration", "bears"),
+    [
+        (Toleration("gpu", "Equal", "yes", "NoSchedule"), True),
+        (Toleration("gpu", "Equal", "no", "NoSchedule"), False),
+        (Toleration("gpu", "Equal", "yes", "NoExecute"), False),
+        (Toleration("gpu", "Equal", "yes"), True),  # no effect: every effect
+        (Toleration("gpu", "Exists"), True),
+        (Toleration("other", "Exists"), False),
+        (Toleration("", "Exists"), True),  # no key: every taint
+        (Toleration("", "Exists", "", "NoExecute"), False),
+        (Toleration("gpu", "", "yes"), True),  # no operator: Equal
+        (Toleration("gpu", "Equal"), False),
+        (Toleration("gpu", "Near", "yes"), False),
+        (Toleration("gpu", "Gt", "1"), False),  # the taint's value is not a number
+    ],
+)
+def test_a_toleration_bears_taints_as_the_scheduler_says(
+    toleration: Toleration, bears: bool
+) -> None:
+    assert toleration.bears(Taint("gpu", "yes", "NoSchedule")) is bears
+
+
+@pytest.mark.parametrize(
+    ("operator", "value", "bears"),
+    [("Gt", "900", True), ("Gt", "950", False), ("Lt", "951", True), ("Lt", "0951", False)],
+)
+def test_a_threshold_compares_the_value_of_the_taint(
+    operator: str, value: str, bears: bool
+) -> None:
+    assert Toleration("sla", operator, value).bears(Taint("sla", "950")) is bears
+
+
+def test_every_barring_taint_must_be_borne_and_others_do_not_matter() -> None:
+    soft = Taint("a", "", "PreferNoSchedule")
+    hard, harder = Taint("b"), Taint("c", "", "NoExecute")
+    assert unborne((soft,), ()) is None
+    assert unborne((soft, hard), ()) == hard
+    assert unborne((hard, harder), (Toleration("b", "Exists"),)) == harder
+    assert unborne((hard, harder), (Toleration("", "Exists"),)) is None
+
+
+def term(
+    *expressions: NodeSelectorRequirement, fields: tuple[NodeSelectorRequirement, ...] = ()
+) -> NodeSelectorTerm:
+    return NodeSelectorTerm(expressions, fields)
+
+
+ZONE_A, ZONE_B = (
+    NodeSelectorRequirement("zone", "In", ("a",)),
+    NodeSelectorRequirement("zone", "In", ("b",)),
+)
+NODE_N = NodeSelectorRequirement("metadata.name", "In", ("n",))
+NOT_N = NodeSelectorRequirement("metadata.name", "NotIn", ("n",))
+
+
+@pytest.mark.parametrize(
+    ("affinity", "suits"),
+    [
+        (None, True),
+        ((), False),
+        ((term(),), False),  # an empty term matches no node
+        ((term(ZONE_A),), True),
+        ((term(ZONE_B),), False),
+        ((term(ZONE_B), term(ZONE_A)), True),  # terms are alternatives
+        ((term(ZONE_A, ZONE_B),), False),  # expressions are not
+        ((term(ZONE_A, fields=(NODE_N,)),), True),
+        ((term(ZONE_A, fields=(NOT_N,)),), False),
+        ((term(ZONE_B, fields=(NODE_N,)),), False),
+    ],
+)
+def test_of_several_terms_one_is_enough_and_all_of_it_must_hold(
+    affinity: tuple[NodeSelectorTerm, ...] | None, suits: bool
+) -> None:
+    assert NodeConstraints(affinity=affinity).suits("n", LABELS) is suits
+
+
+def test_node_selector_and_affinity_must_both_hold() -> None:
+    assert NodeConstraints((("zone", "a"),), (term(ZONE_A),)).suits("n", LABELS)
+    assert not NodeConstraints((("zone", "b"),), (term(ZONE_A),)).suits("n", LABELS)
+    assert not NodeConstraints((("zone", "a"),), (term(ZONE_B),)).suits("n", LABELS)
+
+
+def test_tolerations_that_every_pod_is_given_make_no_pod_unlike_another() -> None:
+    given = tuple(
+        Toleration(f"node.kubernetes.io/{word}", "Exists", "", "NoExecute", 300)
+        for word in ("not-ready", "unreachable")
+    )
+    soft = Toleration("x", "Exists", "", "PreferNoSchedule")
+    own = Toleration("gpu", "Exists")
+    assert telling((*given, soft)) == ()
+    assert telling((own, *given)) == (own,)

@@ -1,0 +1,254 @@
+"""The fraction of a device that a resource unit is, by its name and by the node labels."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import pytest
+
+from app.core.model import Millis, Node, NodeName, Pool, PoolName, Resource
+from app.core.placement.pools import Pools
+from app.core.podspec.device_fractions import (
+    CORES,
+    MEMORY,
+    SHARED,
+    WHOLE,
+    prices,
+    sizes,
+    slice_price,
+)
+from app.core.podspec.requests import ContainerRequest, reserved
+from app.core.pricing.share_units import filled
+from app.core.quantities import ManagedResources
+from app.kube.hami import ANNOTATION, product, with_hami
+
+MANAGED = ManagedResources(["nvidia.com/*"])
+SLICE = Resource("nvidia.com/mig-1g.5gb")
+HALF = Resource("nvidia.com/mig-3g.20gb")
+AT = Millis(0)
+
+
+def share(one: int, of: int) -> Fraction:
+    return Fraction(one, of)
+
+
+@pytest.mark.parametrize(
+    ("profile", "memory", "price"),
+    [
+        ("1g.5gb", None, share(1, 7)),
+        ("1g.5gb", 40960, share(1, 7)),
+        ("1g.10gb", 40960, share(1, 4)),  # with twice the memory: two eighths
+        ("1g.10gb", 81559, share(1, 7)),  # H100
+        ("2g.10gb", None, share(2, 7)),
+        ("3g.20gb", None, share(1, 2)),  # 3/7 of the compute, half of the memory
+        ("4g.20gb", None, share(4, 7)),
+        ("7g.40gb", None, share(1, 1)),
+        ("7g.141gb", 143771, share(1, 1)),
+        ("1g.18gb", 143771, share(1, 7)),
+        ("1g.6gb", None, share(1, 4)),  # A30 is divided into four
+        ("2g.12gb", 24576, share(1, 2)),
+        ("1c.3g.20gb", None, share(1, 6)),  # a third of the compute of one half
+        ("1g.5gb.me", None, share(1, 7)),
+    ],
+)
+def test_a_slice_costs_the_larger_of_its_parts(
+    profile: str, memory: int | None, price: Fraction
+) -> None:
+    assert slice_price(profile, memory) == price
+
+
+@pytest.mark.parametrize("profile", ["", "9g.5gb", "1g", "g.5gb", "1g.5", "a-1g.5gb"])
+def test_what_is_no_profile_has_no_price(profile: str) -> None:
+    assert slice_price(profile) is None
+
+
+@pytest.mark.parametrize(
+    ("labels", "offer", "told"),
+    [
+        ({}, {WHOLE: 8}, {WHOLE: share(1, 1)}),
+        ({"nvidia.com/gpu.replicas": "4"}, {SHARED: 8}, {SHARED: share(1, 4)}),
+        ({"nvidia.com/gpu.count": "2"}, {SHARED: 8}, {SHARED: share(1, 4)}),
+        ({}, {SHARED: 8}, {}),
+        ({"nvidia.com/gpu.replicas": "many"}, {SHARED: 8}, {}),
+        # Time-sliced under the plain name; partitioned under the plain name; in GKE's labels.
+        ({"nvidia.com/gpu.replicas": "4"}, {WHOLE: 8}, {WHOLE: share(1, 4)}),
+        ({"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-40GB-MIG-1g.5gb"}, {WHOLE: 7},
+         {WHOLE: share(1, 7)}),
+        ({"cloud.google.com/gke-gpu-partition-size": "3g.20gb"}, {WHOLE: 2}, {WHOLE: share(1, 2)}),
+        ({"cloud.google.com/gke-max-shared-clients-per-gpu": "10"}, {WHOLE: 10},
+         {WHOLE: share(1, 10)}),
+        ({"nvidia.com/mig-1g.5gb.replicas": "2"},
+         {Resource("nvidia.com/mig-1g.5gb.shared"): 14},
+         {Resource("nvidia.com/mig-1g.5gb.shared"): share(1, 14)}),
+        # HAMi: two devices with ten shares each.
+        ({}, {WHOLE: 20, CORES: 200, MEMORY: 81920},
+         {WHOLE: share(1, 10), CORES: share(1, 100), MEMORY: share(1, 40960)}),
+        ({"nvidia.com/gpu.memory": "40960"}, {WHOLE: 20, MEMORY: 81920},
+         {WHOLE: share(1, 10), MEMORY: share(1, 40960)}),
+        ({}, {MEMORY: 81920}, {}),
+        ({}, {Resource("amd.com/gpu"): 8, Resource("cpu"): 1000}, {}),
+    ],
+)  # fmt: skip
+def test_a_node_tells_prices(
+    labels: dict[str, str], offer: dict[Resource, int], told: dict[Resource, Fraction]
+) -> None:
+    assert prices(labels, offer) == told
+
+
+def test_the_memory_of_a_device_may_be_told_from_outside() -> None:
+    offer = {MEMORY: 81920}
+    assert prices({}, offer, 40960 << 20) == {MEMORY: share(1, 40960)}
+    assert sizes({}, offer, 40960 << 20) == {MEMORY: 40960}
+
+
+def nodes(*written: tuple[str, dict[str, str], dict[Resource, int]]) -> Pools:
+    pools = Pools(MANAGED)
+    for name, labels, offer in written:
+        pools.put_node(Node(NodeName(name), labels, offer, True))
+    pools.settle()
+    return pools
+
+
+DEFAULT = PoolName("default")
+
+
+def test_slices_and_cards_are_measured_in_one_column() -> None:
+    scale = nodes(("a", {}, {WHOLE: 8}), ("b", {}, {SLICE: 14})).scale()
+    assert scale.size == {WHOLE: 10}
+    seven = scale.measured(DEFAULT, {SLICE: 7})
+    assert seven == scale.measured(DEFAULT, {WHOLE: 1}) == {WHOLE: scale.whole // 10}
+
+
+def test_without_parts_nothing_changes() -> None:
+    pools = nodes(("a", {}, {WHOLE: 8, Resource("amd.com/gpu"): 4, Resource("cpu"): 9}))
+    pools.put_pool(Pool(DEFAULT, weights={Resource("cpu"): Fraction(2)}))
+    pools.settle()
+    scale = pools.scale()
+    assert scale.size == {WHOLE: 8, "cpu": 18}  # priced resources count, managed or not
+    assert (scale.columns, scale.fills) == ({}, {})
+
+
+def test_an_unpriced_share_is_measured_against_itself_alone() -> None:
+    scale = nodes(("a", {}, {WHOLE: 8, SLICE: 7}), ("b", {}, {SHARED: 10})).scale()
+    assert scale.size == {WHOLE: 9, SHARED: 10}
+    assert scale.measured(DEFAULT, {SHARED: 5}) == {SHARED: scale.whole // 2}
+
+
+def test_a_part_is_weighed_like_the_device_it_is_of() -> None:
+    pools = Pools(MANAGED)
+    pools.put_pool(Pool(PoolName("big"), {"p": "big"}, {WHOLE: Fraction(4)}))
+    pools.put_pool(Pool(PoolName("small"), {"p": "small"}))
+    pools.put_node(Node(NodeName("a"), {"p": "big"}, {SLICE: 7}, True))
+    pools.put_node(Node(NodeName("b"), {"p": "small"}, {WHOLE: 4, SLICE: 7}, True))
+    pools.settle()
+    scale = pools.scale()
+    assert scale.size == {WHOLE: 9}
+    dear, cheap = (scale.grains(PoolName(p))[SLICE] for p in ("big", "small"))
+    assert dear == 4 * cheap
+
+
+def test_the_dearest_node_of_a_pool_sets_its_price_and_takes_it_with_it() -> None:
+    pools = nodes(("b", {"nvidia.com/gpu.replicas": "10"}, {SHARED: 10}))
+    assert pools.scale().size == {WHOLE: 1}
+    pools.put_node(Node(NodeName("a"), {"nvidia.com/gpu.replicas": "2"}, {SHARED: 2}, True))
+    assert pools.scale().size == {WHOLE: 6}
+    pools.drop_node(NodeName("a"))
+    assert pools.scale().size == {WHOLE: 1}
+
+
+def test_of_compute_and_memory_the_larger_counts() -> None:
+    hami = {WHOLE: 20, CORES: 200, MEMORY: 81920}
+    scale = nodes(("a", {}, hami)).scale()
+    assert set(scale.size.values()) == {Fraction(2)}
+    held = scale.measured(DEFAULT, {WHOLE: 1, CORES: 10, MEMORY: 10240})
+    assert max(held.values()) == scale.whole // 8
+
+
+def test_a_pod_that_names_no_part_has_the_whole_of_a_device() -> None:
+    pools = nodes(("a", {}, {WHOLE: 20, CORES: 200, MEMORY: 81920}))
+    scale = pools.scale()
+    assert {r: v for r, v, _, _ in scale.cost(DEFAULT, {WHOLE: 1})} == {
+        WHOLE: 1, CORES: 100, MEMORY: 40960,
+    }  # fmt: skip
+    floor = pools.floors[DEFAULT]
+    floor.allocate(NodeName("a"), {WHOLE: 1, CORES: 60, MEMORY: 1024})
+    assert floor.find((({WHOLE: 1}, 1),)) is not None
+    assert floor.find((({WHOLE: 1}, 2),)) is None  # one of the two is in use
+
+
+def test_two_parts_of_sixty_per_cent_do_not_share_a_device() -> None:
+    floor = nodes(("a", {}, {WHOLE: 20, CORES: 200})).floors[DEFAULT]
+    asked = {WHOLE: 1, CORES: 60}
+    assert floor.find(((asked, 2),)) is not None
+    assert floor.find(((asked, 3),)) is None  # 180 of 200, and yet no device has 60 left
+
+
+def test_what_is_asked_of_each_of_several_devices_is_asked_in_all() -> None:
+    one = ContainerRequest(limits={WHOLE: "2", CORES: "30", MEMORY: "1000"})
+    assert reserved([one]) == {WHOLE: 2, CORES: 60, MEMORY: 2000, "pods": 1}
+    assert reserved([one, ContainerRequest(limits={CORES: "5"})])[CORES] == 65
+
+
+def test_filling_leaves_alone_who_says_what_it_takes() -> None:
+    fill = (WHOLE, ((CORES, 100),))
+    assert filled({WHOLE: 2}, fill) == {WHOLE: 2, CORES: 200}
+    assert filled({WHOLE: 2, CORES: 60}, fill) == {WHOLE: 2, CORES: 60}
+    assert filled({SLICE: 2}, fill) == {SLICE: 2}
+
+
+OLD = "GPU-1,10,32768,100,NVIDIA-Tesla V100,0,true:GPU-2,10,32768,100,NVIDIA-Tesla V100,0,false:"
+NEW = (
+    '[{"id":"GPU-1","count":10,"devmem":32768,"devcore":100,"type":"NVIDIA-Tesla V100",'
+    '"numa":0,"health":true}]'
+)
+
+
+@pytest.mark.parametrize("written", [OLD, NEW], ids=["fields", "json"])
+def test_what_hami_notes_of_healthy_devices_is_offered(written: str) -> None:
+    offer = with_hami({WHOLE: 10}, {ANNOTATION: written})
+    assert offer == {WHOLE: 10, CORES: 100, MEMORY: 32768}
+    assert product({ANNOTATION: written}) == "NVIDIA-Tesla V100"
+
+
+@pytest.mark.parametrize("written", ["[", "GPU-1,10", '[{"devmem":-1}]', "a,b,c,d,e,f,g:", "{}"])
+def test_a_note_that_cannot_be_read_offers_nothing(written: str) -> None:
+    assert with_hami({WHOLE: 10}, {ANNOTATION: written}) == {WHOLE: 10}
+
+
+def test_plain_nodes_and_those_of_hami_may_be_one_pool() -> None:
+    hami = {WHOLE: 20, CORES: 200, MEMORY: 81920}
+    pools = nodes(("plain", {}, {WHOLE: 8}), ("hami", {}, hami))
+    scale = pools.scale()
+    assert set(scale.size.values()) == {Fraction(10)}
+    for pod in ({WHOLE: 1}, {WHOLE: 1, CORES: 100, MEMORY: 40960}):
+        assert max(scale.counted_for(DEFAULT, pod).values()) == scale.whole // 10
+    floor = pools.floors[DEFAULT]
+    assert floor.find((({WHOLE: 1}, 10),)) is not None
+    assert floor.find((({WHOLE: 1}, 11),)) is None
+    assert floor.find((({WHOLE: 1, CORES: 10}, 20),)) is not None
+    pools.drop_node(NodeName("hami"))
+    scale = pools.scale()
+    assert (scale.size, scale.columns) == ({WHOLE: 8}, {})
+    assert pools.floors[DEFAULT].find((({WHOLE: 1}, 8),)) is not None
+
+
+def test_what_has_no_size_is_not_counted() -> None:
+    pools = nodes(("a", {}, {SLICE: 7}))
+    there = pools.scale()
+    pools.put_node(Node(NodeName("a"), {}, {SLICE: 7}, False))
+    away = pools.scale()
+    assert (there.counted, away.counted) == ({SLICE}, frozenset())
+    assert not there.counts_alike(away), "what was noted meanwhile must be counted anew"
+
+
+def test_a_node_of_parts_may_become_ready_after_it_was_seen() -> None:
+    offer = {WHOLE: 20, CORES: 200}
+    pools = Pools(MANAGED)
+    pools.put_node(Node(NodeName("a"), {}, offer, False))
+    pools.settle()
+    assert pools.scale().size == {}
+    pools.put_node(Node(NodeName("a"), {}, offer, True))
+    assert set(pools.scale().size.values()) == {Fraction(2)}
+    asked = {WHOLE: 1, CORES: 60}
+    assert pools.floors[DEFAULT].find(((asked, 2),)) is not None
+    assert pools.floors[DEFAULT].find(((asked, 3),)) is None

@@ -1,0 +1,234 @@
+"""The device memory that a pod needs, and the pools that have enough."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from app.core.errors import InvalidInput
+from app.core.model import (
+    Amounts,
+    ClaimRef,
+    Millis,
+    Node,
+    NodeName,
+    Pod,
+    Pool,
+    PoolName,
+    Resource,
+)
+from app.core.placement.pools import Pools
+from app.core.podspec.gpu_memory import lack, need_of, needed, stated
+from app.core.podspec.requests import ContainerRequest, reserved
+from app.core.quantities import GIB, MIB, PODS, ManagedResources
+from app.sim.cluster.virtual_cluster import VirtualCluster, held_pod
+
+GPU = Resource("nvidia.com/gpu")
+MANAGED = ManagedResources(
+    [GPU, "nvidia.com/mig-*", "nvidia.com/gpu.shared", "nvidia.com/gpucores", "nvidia.com/gpumem"]
+)
+MEMORY, SIZE = "fairgate.io/gpu-memory", "fairgate.io/model-size"
+
+
+@pytest.mark.parametrize(
+    ("size", "expected"),
+    [
+        ("7B", 13 * GIB),
+        ("13B", 26 * GIB),
+        ("70B", 140 * GIB),
+        (" 7b ", 13 * GIB),
+        ("8B", 19_200_000_000),
+        ("0.5B", 1_200_000_000),
+        ("405B", 972_000_000_000),
+        ("1.5T", 3_600_000_000_000),
+        ("350M", 840_000_000),
+    ],
+)
+def test_a_size_is_the_memory_that_the_model_takes(size: str, expected: int) -> None:
+    assert needed({SIZE: size}) == expected
+
+
+@pytest.mark.parametrize(
+    ("memory", "expected"), [("40Gi", 40 * GIB), ("16G", 16 * 10**9), ("1.5Gi", 3 * GIB // 2)]
+)
+def test_memory_is_a_quantity(memory: str, expected: int) -> None:
+    assert needed({MEMORY: memory}) == expected
+
+
+def test_who_says_nothing_needs_nothing() -> None:
+    assert needed({"fairgate.io/pools": "a"}) == 0
+
+
+def test_stated_memory_goes_before_a_size() -> None:
+    """A quantised model needs less than its number of parameters suggests."""
+    assert needed({MEMORY: "6Gi", SIZE: "7B"}) == 6 * GIB
+
+
+@pytest.mark.parametrize(
+    "annotations",
+    [
+        {MEMORY: "40GB"},
+        {MEMORY: "much"},
+        {MEMORY: "40"},
+        {MEMORY: "0"},
+        {MEMORY: "-8Gi"},
+        {MEMORY: ""},
+        {SIZE: "large"},
+        {SIZE: "7"},
+        {SIZE: "0B"},
+        {SIZE: "-7B"},
+        {SIZE: "7B7"},
+        {SIZE: "\uff17B"},
+        {MEMORY: "40Gi", SIZE: "huge"},
+    ],
+)
+def test_what_cannot_be_read_is_named_with_what_to_write(annotations: dict[str, str]) -> None:
+    with pytest.raises(InvalidInput, match=r"fairgate\.io/(gpu-memory|model-size).* write it"):
+        needed(annotations)
+    assert stated(annotations) == 0
+
+
+@pytest.mark.parametrize(
+    ("demand", "each", "memory"),
+    [
+        ({GPU: 1}, 16 * GIB, 16 * GIB),
+        ({GPU: 4}, 40 * GIB, 160 * GIB),
+        ({Resource("nvidia.com/mig-3g.40gb"): 1}, 80 * GIB, 40 * GIB),
+        ({Resource("nvidia.com/mig-1g.10gb"): 3}, None, 30 * GIB),
+        ({Resource("nvidia.com/mig-1g.10gb.me"): 1}, None, 10 * GIB),
+        ({Resource("nvidia.com/mig-1c.3g.20gb"): 1}, None, 20 * GIB),
+        ({Resource("nvidia.com/gpu.shared"): 3}, 16 * GIB, 16 * GIB),
+        ({Resource("nvidia.com/gpucores"): 50}, 16 * GIB, 16 * GIB),
+        ({GPU: 2, Resource("nvidia.com/gpucores"): 100}, 16 * GIB, 32 * GIB),
+        ({Resource("nvidia.com/gpumem"): 3000}, 16 * GIB, 3000 * MIB),
+        ({GPU: 2, Resource("nvidia.com/gpumem"): 6000}, 16 * GIB, 6000 * MIB),
+        ({GPU: 1, Resource("rdma/hca"): 8, Resource("cpu"): 9000}, 16 * GIB, 16 * GIB),
+    ],
+)
+def test_devices_hold_so_much_and_no_more(demand: Amounts, each: int | None, memory: int) -> None:
+    assert need_of(memory, demand, MANAGED).holds(each) is True
+    assert need_of(memory + 1, demand, MANAGED).holds(each) is False
+    assert lack(need_of(memory + 1, demand, MANAGED), each)
+    assert not lack(need_of(memory, demand, MANAGED), each)
+
+
+def test_memory_asked_of_each_of_two_cards_counts_twice() -> None:
+    """HAMi reads gpumem as the memory of each device. The total is computed once, by the parser."""
+    asked = ContainerRequest(limits={"nvidia.com/gpu": 2, "nvidia.com/gpumem": 10240})
+    need = need_of(20 * GIB, reserved([asked]), MANAGED)
+    assert need.holds(None) is True
+    assert replace(need, needed=20 * GIB + 1).holds(None) is False
+
+
+def test_of_devices_that_nobody_knows_nothing_is_told() -> None:
+    assert need_of(GIB, {GPU: 1}, MANAGED).holds(None) is None
+
+
+def wanting(gib: int, devices: int = 1, name: str = "p") -> Pod:
+    return replace(held_pod(name, "a", devices), gpu_memory=gib * GIB)
+
+
+def node(name: str, label: str = "", devices: int = 8) -> Node:
+    labels = {"kind": name.rpartition("-")[0]} | ({"nvidia.com/gpu.memory": label} if label else {})
+    return Node(NodeName(name), labels, {GPU: devices, PODS: 110}, True)
+
+
+def known(*pools: Pool, nodes: tuple[Node, ...]) -> Pools:
+    made = Pools(ManagedResources([GPU]))
+    for pool in pools:
+        made.put_pool(pool)
+    for each in nodes:
+        made.put_node(each)
+    made.settle()
+    return made
+
+
+def kind(name: str, gib: int | None = None) -> Pool:
+    return Pool(PoolName(name), {"kind": name}, gpu_memory=None if gib is None else gib * GIB)
+
+
+A100, H100, T4 = kind("a100", 40), kind("h100", 80), kind("t4", 16)
+NODES = (node("a100-0"), node("h100-0"), node("t4-0"))
+
+
+@pytest.mark.parametrize(
+    ("gib", "devices", "pools"),
+    [
+        (13, 1, ("t4", "a100", "h100")),
+        (26, 1, ("a100", "h100")),
+        (26, 2, ("t4", "a100", "h100")),
+        (80, 1, ("h100",)),
+        (140, 1, ()),
+        (140, 2, ("h100",)),
+        (0, 1, ("a100", "h100", "t4")),
+    ],
+)
+def test_pools_serve_what_their_devices_hold_the_smallest_first(
+    gib: int, devices: int, pools: tuple[str, ...]
+) -> None:
+    assert known(A100, H100, T4, nodes=NODES).serving(wanting(gib, devices), None) == pools
+
+
+def test_without_a_word_of_the_pool_its_smallest_node_tells() -> None:
+    pools = known(kind("x"), nodes=(node("x-0", "81559"), node("x-1", "15360")))
+    assert pools.serving(wanting(15), None) == ("x",)
+    assert pools.serving(wanting(16), None) == ()
+    pools.drop_node(NodeName("x-1"))
+    pools.settle()
+    assert pools.serving(wanting(79), None) == ("x",)
+
+
+@pytest.mark.parametrize("label", ["", "much", "0", "-1", "9" * 40])
+def test_a_pool_of_which_nobody_knows_serves_but_comes_last(label: str) -> None:
+    pools = known(H100, kind("a"), nodes=(node("h100-0"), node("a-0", label)))
+    assert pools.serving(wanting(70), None) == ("h100", "a")
+    assert pools.serving(wanting(500), None) == ("a",)
+
+
+def test_who_shares_a_claim_goes_where_that_is() -> None:
+    pod = replace(wanting(500, 0), claims=(ClaimRef("c", "c"),), plain={})
+    assert known(T4, nodes=NODES).serving(replace(pod, demand={PODS: 1}), None) == ("t4",)
+
+
+def world(*pools: Pool, nodes: tuple[Node, ...] = NODES) -> VirtualCluster:
+    return VirtualCluster(ManagedResources([GPU]), nodes, pools=pools)
+
+
+def went(world: VirtualCluster) -> list[str]:
+    world.advance_to(Millis(0))
+    return [str(each.pool) for each in world.started]
+
+
+def test_a_small_model_leaves_large_devices_alone_while_small_ones_are_free() -> None:
+    there = world(A100, H100, T4, nodes=(node("a100-0"), node("h100-0"), node("t4-0", devices=2)))
+    for number in range(4):
+        there.submit(wanting(13, name=f"p{number}"), Millis(0), None)
+    assert went(there) == ["t4", "t4", "a100", "a100"]
+
+
+def test_who_says_nothing_is_packed_as_ever() -> None:
+    there = world(A100, T4)
+    there.submit(wanting(13, 6, "a"), Millis(0), None)
+    there.submit(wanting(0, 2, "b"), Millis(0), None)
+    assert went(there) == ["t4", "t4"]
+
+
+def test_a_gang_goes_where_all_of_it_has_its_memory() -> None:
+    there = world(A100, T4)
+    for number, gib in enumerate((13, 30)):
+        pod = replace(wanting(gib, name=f"m{number}"), gang="g", gang_size=2)
+        there.submit(pod, Millis(0), None)
+    assert went(there) == ["a100", "a100"]
+
+
+def test_who_waits_is_told_which_devices_are_too_small() -> None:
+    there = world(A100, kind("x"), nodes=(node("a100-0"), node("x-0", "15360")))
+    pod = wanting(60)
+    there.submit(pod, Millis(0), None)
+    assert went(there) == []
+    why = there.engine.outlook.why(pod.uid)
+    assert why is not None
+    assert "may go to, or none with the memory it needs" in why.text
+    lacking = "it needs 60Gi of device memory, and asks for 1 device of {}"
+    assert why.numbers == {"pool a100": lacking.format("40Gi"), "pool x": lacking.format("15Gi")}

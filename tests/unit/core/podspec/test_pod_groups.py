@@ -1,0 +1,177 @@
+"""The gang of a pod for every kind of pod group, and the gang size according to the objects."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from app.core.model import Millis
+from app.core.podspec.pod_groups import (
+    ALONE,
+    ASKED,
+    GangDeclaration,
+    Membership,
+    Words,
+    doubtful,
+    membership,
+    source_of,
+)
+from app.core.quantities import ManagedResources
+from app.kube.convert_groups import (
+    Groups,
+    JobObject,
+    JobSet,
+    PodGroup,
+    read_native_group,
+    read_pod_group,
+)
+
+AT = Millis(7)
+READ = Groups(ManagedResources(["nvidia.com/gpu"]))
+OURS = {"fairgate.io/gang": "train", "fairgate.io/gang-size": "4"}
+BY_JOB = {"fairgate.io/gang": "job"}
+IN_A_SET = {"jobset.sigs.k8s.io/jobset-name": "js"}
+KUEUE = {"kueue.x-k8s.io/pod-group-name": "kg"}
+KUEUE_COUNT = {"kueue.x-k8s.io/pod-group-total-count": "3"}
+PLUGIN = {"scheduling.x-k8s.io/pod-group": "pg"}
+OLD = {"pod-group.scheduling.sigs.k8s.io/name": "old"}
+OLD_COUNT = {"pod-group.scheduling.sigs.k8s.io/min-available": "5"}
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (Words(), ALONE),
+        (Words(annotations=OURS), ("train", 4)),
+        (Words(annotations={**OURS, "fairgate.io/gang-size": "many"}), ALONE),
+        (Words(annotations={**OURS, "fairgate.io/gang-size": "1"}), ALONE),
+        (Words(annotations=BY_JOB, job="j"), ("job/j", ASKED)),
+        (Words(annotations=BY_JOB), ALONE),
+        (Words(IN_A_SET, BY_JOB, job="js-w-0"), ("jobset/js", ASKED)),
+        (Words(IN_A_SET, BY_JOB), ALONE),  # a label that no Job wrote
+        (Words(IN_A_SET, job="js-w-0"), ALONE),  # no gang is requested
+        (Words(annotations={}, job="j"), ALONE),
+        (Words(KUEUE, KUEUE_COUNT), ("kueue/kg", 3)),
+        (Words(KUEUE, {}), ALONE),
+        (Words(KUEUE, {"kueue.x-k8s.io/pod-group-total-count": "-3"}), ALONE),
+        (Words(KUEUE, {"kueue.x-k8s.io/pod-group-total-count": "99999"}), ALONE),
+        (Words(group="native"), ("podgroup/native", ASKED)),
+        (Words(PLUGIN), ("coscheduling/pg", ASKED)),
+        (Words({**OLD, **OLD_COUNT}), ("coscheduling/old", 5)),
+        (Words(annotations={**OLD, **OLD_COUNT}), ("coscheduling/old", 5)),
+        (Words(OLD), ALONE),
+        # Precedence of the kinds.
+        (Words(KUEUE, {**OURS, **KUEUE_COUNT}), ("train", 4)),
+        (Words({**KUEUE, **PLUGIN}, KUEUE_COUNT, group="native"), ("kueue/kg", 3)),
+        (Words(PLUGIN, group="native"), ("podgroup/native", ASKED)),
+        (Words({**PLUGIN, **OLD, **OLD_COUNT}), ("coscheduling/pg", ASKED)),
+    ],
+)
+def test_the_first_kind_of_group_that_a_pod_names_counts(
+    words: Words, expected: tuple[str, int]
+) -> None:
+    assert membership(words) == Membership(*expected)
+
+
+@pytest.mark.parametrize(
+    ("words", "warned"),
+    [
+        (Words(annotations=OURS), []),
+        (Words(annotations=BY_JOB, job="j"), []),
+        (Words(annotations=BY_JOB), ["no Job made this pod"]),
+        (Words(KUEUE, KUEUE_COUNT), []),
+        (Words(KUEUE), ["pod-group-total-count: ''"]),
+        (Words(KUEUE, {"kueue.x-k8s.io/pod-group-total-count": "x"}), ["pod-group-total-count"]),
+        (Words(KUEUE, {"kueue.x-k8s.io/pod-group-total-count": "1"}), ["has one pod"]),
+        (Words(OLD), ["min-available"]),
+        (Words({**OLD, **OLD_COUNT}), []),
+        (Words({**OLD, **PLUGIN}), []),
+        (Words(KUEUE, {**OURS, **KUEUE_COUNT}), ["'train' and the pod group 'kg'"]),
+        (Words(annotations={**OURS, "fairgate.io/gang-failure": "retry"}), ["neither keep nor"]),
+        (Words(annotations={**OURS, "fairgate.io/gang-failure": "restart"}), []),
+    ],
+)
+def test_who_says_of_a_gang_what_cannot_be_is_warned(words: Words, warned: list[str]) -> None:
+    found = list(doubtful(words))
+    assert len(found) == len(warned)
+    for sentence, part in zip(found, warned, strict=True):
+        assert part in sentence
+        assert sentence.startswith("Fairgate: ")
+
+
+def job(annotations: dict[str, str] | None = None, gpus: str = "1", **spec: Any) -> dict[str, Any]:
+    containers = [{"resources": {"limits": {"nvidia.com/gpu": gpus}}}]
+    about = {"annotations": BY_JOB if annotations is None else annotations}
+    return {**spec, "template": {"metadata": about, "spec": {"containers": containers}}}
+
+
+def told(spec: dict[str, Any], **status: Any) -> GangDeclaration | None:
+    document = {"metadata": {"name": "j", "namespace": "n"}, "spec": spec, "status": status}
+    found = READ.job(msgspec.convert(document, JobObject), AT)
+    return found.group if found else None
+
+
+@pytest.mark.parametrize(
+    ("spec", "size", "total"),
+    [
+        (job(parallelism=4, completions=4), 4, 4),
+        (job(parallelism=4, completions=10), 4, 10),
+        (job(parallelism=10, completions=4), 4, 4),
+        (job(parallelism=4), 4, None),
+        (job(), 1, None),
+        (job(parallelism=0, completions=4), 1, 4),
+        (job(parallelism=99_999, completions=99_999), 1, 99_999),
+    ],
+)
+def test_a_job_has_as_many_pods_as_may_run_at_once(
+    spec: dict[str, Any], size: int, total: int | None
+) -> None:
+    assert told(spec) == GangDeclaration("n", "job/j", size, total)
+
+
+def test_what_of_a_job_has_succeeded_need_not_come_again() -> None:
+    assert told(job(parallelism=4, completions=4), succeeded=3) == GangDeclaration(
+        "n", "job/j", 4, 4, 3
+    )
+
+
+@pytest.mark.parametrize("spec", [job({}), job({"fairgate.io/gang": "train"}), job(gpus="0")])
+def test_a_job_that_does_not_ask_or_is_not_held_is_nobodys_gang(spec: dict[str, Any]) -> None:
+    assert told({**spec, "parallelism": 4}) is None
+
+
+def test_a_job_set_is_one_gang_of_all_its_pods_that_ask() -> None:
+    def replicated(replicas: int, template: dict[str, Any]) -> dict[str, Any]:
+        return {"replicas": replicas, "template": {"spec": template}}
+
+    jobs = [
+        replicated(2, job(parallelism=3, completions=3)),
+        replicated(1, job()),
+        replicated(5, job({}, parallelism=7)),
+        replicated(1, job(gpus="0", parallelism=7)),
+    ]
+    document = {"metadata": {"name": "js", "namespace": "n"}, "spec": {"replicatedJobs": jobs}}
+    found = READ.job_set(msgspec.convert(document, JobSet), AT)
+    assert found is not None
+    assert found.group == GangDeclaration("n", "jobset/js", 7)
+
+
+def test_pod_groups_of_both_kinds_are_read() -> None:
+    about = {"metadata": {"name": "g", "namespace": "n"}}
+
+    def group(**spec: Any) -> PodGroup:
+        return msgspec.convert({**about, "spec": spec}, PodGroup)
+
+    assert read_pod_group(group(minMember=4), AT).group == GangDeclaration("n", "coscheduling/g", 4)
+    gang = group(schedulingPolicy={"gang": {"minCount": 3}})
+    assert read_native_group(gang, AT).group == GangDeclaration("n", "podgroup/g", 3)
+    basic = group(schedulingPolicy={"basic": {}})
+    assert read_native_group(basic, AT).group == GangDeclaration("n", "podgroup/g", 1)
+
+
+def test_a_gang_names_who_tells_its_size() -> None:
+    assert source_of("jobset/js") == "JobSet js"
+    assert source_of("kueue/kg") == ""
+    assert source_of("train") == ""

@@ -1,0 +1,80 @@
+"""Effective requests of a pod, case by case. Amounts are GPUs unless stated otherwise."""
+
+from __future__ import annotations
+
+import pytest
+
+from app.core.errors import InvalidQuantity
+from app.core.podspec.requests import ContainerRequest, reserved
+
+GPU = "nvidia.com/gpu"
+
+
+def gpus(count: int, sidecar: bool = False) -> ContainerRequest:
+    return ContainerRequest({GPU: str(count)}, {GPU: str(count)}, sidecar)
+
+
+@pytest.mark.parametrize(
+    ("containers", "inits", "expected"),
+    [
+        ([gpus(2)], [], 2),
+        ([gpus(2), gpus(3)], [], 5),
+        # Init containers run before the containers, one at a time: the largest one counts.
+        ([gpus(2)], [gpus(3), gpus(1)], 3),
+        ([gpus(4)], [gpus(3)], 4),
+        # A sidecar stays running, so it adds to the containers.
+        ([gpus(2)], [gpus(1, sidecar=True)], 3),
+        ([gpus(2)], [gpus(1, sidecar=True), gpus(1, sidecar=True)], 4),
+        # It also adds to later init containers, but not to earlier ones.
+        ([gpus(1)], [gpus(1, sidecar=True), gpus(3)], 4),
+        ([gpus(1)], [gpus(3), gpus(1, sidecar=True)], 3),
+        ([gpus(0)], [gpus(2, sidecar=True), gpus(2), gpus(1, sidecar=True)], 4),
+    ],
+)
+def test_containers_and_what_runs_before_them(
+    containers: list[ContainerRequest], inits: list[ContainerRequest], expected: int
+) -> None:
+    assert reserved(containers, inits)[GPU] == expected
+
+
+def test_a_limit_alone_counts_as_the_request() -> None:
+    assert reserved([ContainerRequest(limits={GPU: "2"})])[GPU] == 2
+
+
+def test_a_request_wins_over_its_limit() -> None:
+    assert reserved([ContainerRequest({"cpu": "1"}, {"cpu": "4"})])["cpu"] == 1000
+
+
+def test_overhead_is_added() -> None:
+    total = reserved([ContainerRequest({"cpu": "1"})], overhead={"cpu": "250m", "memory": "10Mi"})
+
+    assert total == {"cpu": 1250, "memory": 10 * 2**20, "pods": 1}
+
+
+def test_a_pod_level_request_replaces_the_sum_of_cpu_and_memory() -> None:
+    total = reserved(
+        [ContainerRequest({"cpu": "1", "memory": "1Gi"})],
+        pod_level=ContainerRequest({"cpu": "3"}),
+        overhead={"cpu": "1"},
+    )
+
+    assert total == {"cpu": 4000, "memory": 2**30, "pods": 1}
+
+
+def test_a_pod_level_request_cannot_hide_devices() -> None:
+    assert reserved([gpus(2)], pod_level=ContainerRequest({GPU: "0"}))[GPU] == 2
+
+
+def test_every_pod_takes_one_place_of_pods() -> None:
+    assert reserved([]) == {"pods": 1}
+
+
+@pytest.mark.parametrize("where", ["requests", "limits"])
+def test_less_than_nothing_is_refused(where: str) -> None:
+    with pytest.raises(InvalidQuantity, match="negative"):
+        reserved([gpus(2), ContainerRequest(**{where: {GPU: "-1"}})])
+
+
+def test_negative_overhead_is_refused() -> None:
+    with pytest.raises(InvalidQuantity, match="negative"):
+        reserved([gpus(2)], overhead={GPU: "-2"})

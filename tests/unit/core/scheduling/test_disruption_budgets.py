@@ -1,0 +1,397 @@
+"""Disruption budgets: protected pods delay a guarantee, or the Policy overrides their budgets."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from app.core import events as ev
+from app.core.effects import EmitEvent, EventReason, EvictForReclaim, ReclaimCause
+from app.core.explain.reasons import Rule
+from app.core.lifecycle.budget_registry import FEW_PODS, MOST_BUDGETS, MOST_TERMS_TOGETHER, REST_MS
+from app.core.model import Millis, Pod, TenantName, Uid
+from app.core.podspec.constraints import NodeSelectorRequirement
+from app.core.podspec.disruption_budget import MOST_TERMS, DisruptionBudget, selects
+from app.core.policy import DisruptionBudgets, Reclaim
+from app.core.scheduling.blocked_evictions import LAPSE_MS, PATIENCE_MS, SHOWN_MS, SPARED_MS
+from app.core.scheduling.reclaim import LEAVING_MS
+from app.sim.cluster.virtual_cluster import held_pod
+from tests.support.eviction_cluster import Town, nine
+
+ALL: tuple[NodeSelectorRequirement, ...] = ()
+APP = (NodeSelectorRequirement("app", "In", ("x",)),)
+OVERRIDE = DisruptionBudgets.OVERRIDE
+
+
+def budget(name: str = "keep", namespace: str = "b", **fields: object) -> DisruptionBudget:
+    """Return a budget over a whole namespace that the disruption controller has processed."""
+    plain = DisruptionBudget(
+        namespace, name, ALL, min_available=1, observed=True, expected=100, allowed=1
+    )
+    return replace(plain, **fields)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("fields", "pods", "keeps"),
+    [
+        ({}, 5, False),
+        ({"allowed": 0}, 5, True),
+        ({"observed": False}, 5, True),
+        ({"min_available": 0}, 5, False),
+        ({"min_available": "100%"}, 5, True),
+        ({"min_available": "150%"}, 5, True),
+        ({"min_available": "99%"}, 5, False),
+        ({"min_available": None, "max_unavailable": 0}, 5, True),
+        ({"min_available": None, "max_unavailable": "0%"}, 5, True),
+        ({"min_available": None, "max_unavailable": 1}, 5, False),
+        ({"min_available": None, "max_unavailable": 1, "expected": 4}, 5, True),
+        ({"min_available": "50%", "expected": 0}, 1, True),
+        ({"min_available": 1, "expected": 0}, 1, False),
+        ({"min_available": None, "allowed": 0}, 5, True),
+    ],
+)
+def test_a_budget_keeps_pods_by_its_spec_and_by_its_status(
+    fields: dict[str, object], pods: int, keeps: bool
+) -> None:
+    assert budget(**fields).keeps(pods) is keeps
+
+
+def test_no_selector_covers_nothing_and_an_empty_one_everything() -> None:
+    assert not budget(selector=None).covers({"app": "x"})
+    assert budget(selector=ALL).covers({})
+    assert budget(selector=APP).covers({"app": "x"})
+    assert not budget(selector=APP).covers({"app": "y"})
+    assert budget(selector=APP).covers(None)  # too many labels to evaluate
+    assert not budget(selector=None).covers(None)
+
+
+def test_a_selector_too_large_to_compare_covers_everything() -> None:
+    few = tuple(f"v{n}" for n in range(MOST_TERMS - 1))
+    assert selects({}, (NodeSelectorRequirement("app", "In", few),)) != ALL
+    assert selects({}, (NodeSelectorRequirement("app", "In", (*few, "one")),)) == ALL
+    assert selects({f"k{n}": "v" for n in range(MOST_TERMS + 1)}, ()) == ALL
+
+
+@pytest.fixture
+def town() -> Town:
+    made = Town()
+    made.lead()
+    return made
+
+
+def put(town: Town, *budgets: DisruptionBudget) -> None:
+    town.hear(*(ev.BudgetObserved(town.at, each) for each in budgets))
+
+
+def submit(town: Town, *names: str, **more: object) -> list[Pod]:
+    pods = [replace(held_pod(n, n[0], since=town.now), **more) for n in names]  # type: ignore[arg-type]
+    town.hear(*(ev.PodObserved(town.at, pod) for pod in pods))
+    return pods
+
+
+def text(town: Town, uid: Uid) -> str:
+    found = town.engine.outlook.why(uid)
+    assert found is not None
+    assert found.rule is Rule.PREEMPTIBLE
+    return found.text
+
+
+def test_what_a_budget_keeps_starts_within_the_guarantee_only(town: Town) -> None:
+    put(town, budget(allowed=0))
+    pods = submit(town, *(f"b{n}" for n in range(4)))
+    assert town.released() == ["b0", "b1"]
+    said = text(town, pods[3].uid)
+    assert "disruption budget b/keep allows no eviction of it" in said
+    assert "starts only within the guarantee of tenant b" in said
+    submit(town, "d0")
+    assert town.released() == ["d0"]  # another namespace
+
+
+def test_it_borrows_once_the_budget_allows_a_disruption(town: Town) -> None:
+    put(town, budget(allowed=0))
+    submit(town, *(f"b{n}" for n in range(4)))
+    town.released()
+    put(town, budget(allowed=1))
+    assert town.released() == ["b2", "b3"]
+
+
+def test_it_borrows_once_the_budget_is_gone(town: Town) -> None:
+    put(town, budget(max_unavailable=0, min_available=None))
+    submit(town, *(f"b{n}" for n in range(4)))
+    town.released()
+    town.hear(ev.BudgetGone(town.at, "b", "keep"))
+    assert town.released() == ["b2", "b3"]
+
+
+def test_a_budget_made_while_it_waits_counts(town: Town) -> None:
+    pods = town.run(*(f"d{n}" for n in range(9)))
+    put(town, budget(namespace="d", allowed=0, selector=APP))
+    waiting = submit(town, "d-a", labels={"app": "x"})
+    town.end(*pods)
+    assert town.released() == []
+    assert "disruption budget d/keep" in text(town, waiting[0].uid)
+
+
+def test_labels_decide_whether_it_is_covered(town: Town) -> None:
+    put(town, budget(namespace="d", allowed=0, selector=APP))
+    [pod] = submit(town, "d0", labels={"app": "x"})
+    assert town.released() == []
+    town.hear(ev.PodObserved(town.at, replace(pod, labels={"app": "y"})))
+    assert town.released() == ["d0"]
+
+
+def test_more_than_one_budget_keeps_it_whatever_they_allow(town: Town) -> None:
+    put(town, budget("one", "d"), budget("two", "d"))
+    [pod] = submit(town, "d0")
+    assert town.released() == []
+    assert "disruption budgets d/one and d/two cover it" in text(town, pod.uid)
+
+
+def test_a_namespace_of_very_many_budgets_keeps_all_its_pods(town: Town) -> None:
+    put(town, *(budget(f"n{n}", "d", selector=APP) for n in range(MOST_BUDGETS + 1)))
+    [pod] = submit(town, "d0")
+    assert town.released() == []
+    assert f"more than {MOST_BUDGETS} disruption budgets" in text(town, pod.uid)
+
+
+def test_a_namespace_of_too_large_selectors_keeps_all_its_pods_until_they_are_smaller(
+    town: Town,
+) -> None:
+    many = tuple(NodeSelectorRequirement(f"k{n}", "Exists") for n in range(MOST_TERMS))
+    size = MOST_TERMS_TOGETHER // MOST_TERMS + 1
+    put(town, *(budget(f"n{n}", "d", selector=many) for n in range(size)))
+    [pod] = submit(town, "d0")
+    assert town.released() == []
+    assert "too large selectors" in text(town, pod.uid)
+    town.hear(ev.BudgetGone(town.at, "d", "n0"))
+    assert town.released() == ["d0"]
+
+
+def test_budgets_of_such_a_namespace_are_compared_again_once_one_is_gone(town: Town) -> None:
+    put(town, *(budget(f"n{n}", "d", selector=APP) for n in range(MOST_BUDGETS + 1)))
+    [covered, other] = submit(town, "d0", "d1")
+    town.hear(ev.PodObserved(town.at, replace(covered, labels={"app": "x"})))
+    town.hear(ev.BudgetGone(town.at, "d", "n0"))
+    assert town.released() == [other.name]
+    assert "and the API evicts no pod of several" in text(town, covered.uid)
+
+
+def test_budgets_that_change_all_the_time_are_compared_with_many_pods_only_now_and_then(
+    town: Town, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls, covers = [], DisruptionBudget.covers
+    monkeypatch.setattr(
+        DisruptionBudget, "covers", lambda *given: calls.append(1) or covers(*given)
+    )
+    count = 2 * FEW_PODS
+    town.run(*(f"d{n}" for n in range(9)))
+    submit(town, *(f"d-{n}" for n in range(count)), labels={"app": "x"})
+    for turn in range(20):
+        put(town, budget("n", "d", selector=ALL if turn % 2 else APP, allowed=turn % 2))
+        town.hear(ev.BudgetGone(town.at, "d", "n"))
+    assert len(calls) <= count + 9
+    put(town, budget("n", "d", selector=APP, allowed=0))
+    last = Uid(f"d/d-{count - 1}")
+    assert town.alarm <= town.now + REST_MS * (count + 9)
+    town.wait(REST_MS * (count + 9))
+    assert "disruption budget d/n" in text(town, last)
+
+
+def test_pods_that_the_disruption_controller_has_not_counted_wait_for_it(town: Town) -> None:
+    old = budget(namespace="d", min_available=None, max_unavailable=2, expected=2, allowed=1)
+    put(town, old)
+    submit(town, *(f"d{n}" for n in range(5)))
+    assert town.released() == []
+    put(town, replace(old, expected=5, allowed=1))
+    assert len(town.released()) == 5
+
+
+def test_a_gang_is_kept_if_one_of_its_pods_is(town: Town) -> None:
+    put(town, budget(namespace="d", allowed=0, selector=APP))
+    gang = {"gang": "train", "gang_size": 2}
+    pods = [
+        replace(held_pod(name, "d", since=1), labels=labels, **gang)
+        for name, labels in (("d0", {"app": "x"}), ("d1", {}))
+    ]
+    town.hear(*(ev.PodObserved(town.at, pod) for pod in pods))
+    assert town.released() == []
+    assert "disruption budget d/keep" in text(town, pods[1].uid)
+
+
+def test_with_override_it_borrows_unless_work_is_also_evicted_for_fairness(town: Town) -> None:
+    put(town, budget(namespace="d", allowed=0))
+    submit(town, "d0")
+    town.rule(disruption_budgets=OVERRIDE, reclaim=Reclaim.FAIR)
+    assert town.released() == []
+    town.rule(disruption_budgets=OVERRIDE)
+    assert town.released() == ["d0"]
+    town.rule()
+    submit(town, "d1")
+    assert town.released() == []
+
+
+# --- reclaim ---
+
+
+def refuse(town: Town) -> list[EvictForReclaim]:
+    """Refuse every eviction that overrides no budget, until all orders override; return those."""
+    done = []
+    while orders := town.take(EvictForReclaim):
+        done += [each for each in orders if each.overrides]
+        refused = [each for each in orders if not each.overrides]
+        if not refused:
+            break
+        town.hear(*(ev.EvictionRefused(town.at, each.ref.uid) for each in refused))
+    return done
+
+
+def test_respected_budgets_are_never_overridden_and_that_is_said_once(town: Town) -> None:
+    nine(town)
+    put(town, budget(allowed=0))
+    town.submit("a-one")
+    for _ in range(10):
+        assert refuse(town) == []
+        town.wait(SPARED_MS)
+    told = [each for each in town.take(EmitEvent) if each.notice is EventReason.WAITING]
+    assert len(told) == 1
+    assert told[0].ref.name == "a-one"
+
+
+def test_a_budget_is_overridden_for_a_guarantee_after_a_while(town: Town) -> None:
+    pods = nine(town)
+    put(town, budget(allowed=0))
+    town.rule(disruption_budgets=OVERRIDE)
+    town.submit("a-two", 2)
+    assert refuse(town) == []
+    town.wait(PATIENCE_MS - 1)
+    assert refuse(town) == []
+    assert town.alarm <= town.now + 1
+    town.wait(1)
+    orders = refuse(town)
+    assert [(each.cause, each.overrides) for each in orders] == [(ReclaimCause.GUARANTEE, True)] * 2
+    gone = [pod for pod in pods if pod.uid in {each.ref.uid for each in orders}]
+    town.accept(*gone)
+    told = [each for each in town.take(EmitEvent) if each.notice is EventReason.RECLAIMED]
+    assert all("disruptionBudgets: Override" in each.message for each in told)
+    town.end(*gone)
+    assert town.released() == ["a-two"]
+    town.submit("a-next")
+    assert [each.overrides for each in town.take(EvictForReclaim)] == [
+        True
+    ]  # it has already waited once
+
+
+def test_very_many_budgets_are_overridden_like_one(town: Town) -> None:
+    nine(town)
+    put(town, *(budget(f"n{n}", selector=APP) for n in range(MOST_BUDGETS + 1)))
+    town.rule(disruption_budgets=OVERRIDE)
+    town.submit("a-one")
+    assert refuse(town) == []
+    town.wait(PATIENCE_MS)
+    assert len(refuse(town)) == 1
+
+
+def test_a_new_policy_is_followed_at_once(town: Town) -> None:
+    nine(town)
+    put(town, budget(allowed=0))
+    town.submit("a-one")
+    assert refuse(town) == []
+    town.rule(disruption_budgets=OVERRIDE)
+    assert refuse(town) == []
+    town.wait(PATIENCE_MS)
+    assert len(refuse(town)) == 1
+
+
+def test_patience_begins_again_after_long(town: Town) -> None:
+    nine(town)
+    put(town, budget(allowed=0))
+    town.rule(disruption_budgets=OVERRIDE)
+    uid = town.submit("a-one")
+    refuse(town)
+    town.hear(ev.PodGone(town.at, uid))
+    town.wait(LAPSE_MS + 1)
+    town.submit("a-two")
+    assert [each.overrides for each in town.take(EvictForReclaim)] == [False]
+
+
+def test_without_a_budget_nothing_is_overridden(town: Town) -> None:
+    nine(town)
+    town.rule(disruption_budgets=OVERRIDE)
+    town.submit("a-one")
+    for _ in range(20):
+        assert refuse(town) == []
+        town.wait(PATIENCE_MS)
+
+
+def test_budgets_are_overridden_for_guarantees_alone(town: Town) -> None:
+    nine(town)
+    put(town, budget(allowed=0))
+    town.rule(disruption_budgets=OVERRIDE, reclaim=Reclaim.FAIR)
+    town.submit("d-one")
+    for _ in range(20):
+        orders = town.take(EvictForReclaim)
+        assert not any(each.overrides for each in orders)
+        assert all(each.cause is ReclaimCause.FAIR for each in orders)
+        town.hear(*(ev.EvictionRefused(town.at, each.ref.uid) for each in orders))
+        town.wait(SPARED_MS)
+
+
+def test_the_tenant_shows_what_its_budgets_keep_until_that_is_over(town: Town) -> None:
+    pods = nine(town)
+    put(town, budget(allowed=0))
+    uid = town.submit("a-one")
+    assert refuse(town) == []
+    found = town.engine.outlook.view().tenants[TenantName("b")].blocked
+    assert found is not None
+    assert (found.pods, found.budgets, found.tenants) == (9, ("b/keep",), (TenantName("a"),))
+    town.end(pods[0])
+    found = town.engine.outlook.view().tenants[TenantName("b")].blocked
+    assert found is not None
+    assert found.pods == 8
+    town.hear(ev.PodGone(town.at, uid))
+    town.wait(SHOWN_MS + 1)
+    assert town.engine.outlook.view().tenants[TenantName("b")].blocked is None
+
+
+def test_room_that_was_freed_is_not_lost_if_the_next_victim_stays(town: Town) -> None:
+    pods = nine(town)
+    town.submit("a-two", 2)
+    town.submit("d-one")
+    first, second = (each.ref.uid for each in town.take(EvictForReclaim))
+    gone = next(pod for pod in pods if pod.uid == first)
+    town.accept(gone)
+    town.end(gone)
+    town.hear(ev.EvictionRefused(town.at, second))
+    assert town.released() == []
+    [other] = town.take(EvictForReclaim)
+    assert other.ref.uid not in (first, second)
+    last = next(pod for pod in pods if pod.uid == other.ref.uid)
+    town.accept(last)
+    town.end(last)
+    assert town.released() == ["a-two"]
+
+
+def test_a_pod_that_is_deleted_with_a_long_grace_period_is_evicted_all_the_same(
+    town: Town,
+) -> None:
+    pods = nine(town)
+    slow = [replace(p, terminating=True, gone_by=Millis(town.now + 10**9)) for p in pods]
+    town.hear(*(ev.PodObserved(town.at, pod) for pod in slow))
+    town.submit("a-one")
+    assert town.evicted() == ["b8"]
+
+
+def test_a_pod_that_takes_longer_to_end_than_promised_is_evicted_again(town: Town) -> None:
+    pods = nine(town)
+    town.hear(
+        *(
+            ev.PodObserved(town.at, replace(pod, terminating=True, gone_by=Millis(town.now + 1)))
+            for pod in pods
+        )
+    )
+    town.submit("a-one")
+    assert town.evicted() == []
+    town.wait(LEAVING_MS)
+    town.wait(1)
+    assert town.evicted() == ["b8"]

@@ -1,0 +1,359 @@
+"""Evictions as in a real cluster: slow and not always successful."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from app.core import events as ev
+from app.core.audit_entry import AuditRecord, EntryType
+from app.core.effects import (
+    EmitEvent,
+    EventReason,
+    EvictForReclaim,
+    EvictPod,
+    ReclaimOnCooldown,
+)
+from app.core.lifecycle.stale_pods import SURE_MS, StaleReason
+from app.core.model import (
+    Phase,
+    ReleaseOutcome,
+    Uid,
+)
+from app.core.policy import Mode, Reclaim, WithinQueue
+from app.core.quantities import PODS
+from app.core.scheduling.blocked_evictions import SPARED_MS
+from app.core.scheduling.pending_evictions import STUCK_MS
+from app.core.scheduling.reclaim import LEAVING_MS
+from app.core.scheduling.reclaim_cooldown import COOLDOWN_MS
+from app.sim.cluster.virtual_cluster import held_pod
+from tests.support.eviction_cluster import GPU, NODE, POOL, Town, nine
+
+
+@pytest.fixture
+def town() -> Town:
+    return Town()
+
+
+def test_what_is_freed_is_kept_until_the_last_of_it_is_gone(town: Town) -> None:
+    pods = nine(town)
+    town.lead()
+    town.submit("a-two", 2)
+    town.submit("d-one")
+    assert town.evicted() == ["b7", "b8"]
+    town.accept(*pods[7:])
+    town.end(pods[7])
+    assert town.released() == []
+    town.end(pods[8])
+    assert town.released() == ["a-two"]
+    assert town.evicted() == []
+
+
+def test_the_owner_is_told_once_when_it_goes_and_nothing_of_others_but_the_tenant(
+    town: Town,
+) -> None:
+    pods = nine(town)
+    town.lead()
+    town.submit("a-secret")
+    town.take(EmitEvent)
+    town.accept(pods[8])
+    town.end(pods[8])
+    [told] = [t for t in town.take(EmitEvent) if t.notice is EventReason.RECLAIMED]
+    assert told.ref.name == "b8"
+    assert "work of tenant a in pool default" in told.message
+    assert "secret" not in told.message
+    [record] = [r for r in town.take(AuditRecord) if r.deed is EntryType.RECLAIMED]
+    assert record.facts["cause"] == "guarantee"
+
+
+def test_who_is_wanted_no_more_is_not_evicted_late(town: Town) -> None:
+    pods = nine(town)
+    town.lead()
+    uid = town.submit("a-one")
+    assert town.engine.wants_gone(pods[8].uid)
+    town.hear(ev.PodGone(town.at, uid))
+    assert not town.engine.wants_gone(pods[8].uid)
+
+
+def test_nobody_is_evicted_any_more_once_it_fits_without(town: Town) -> None:
+    pods = nine(town)
+    town.lead()
+    town.submit("a-one")
+    assert town.evicted() == ["b8"]
+    town.end(pods[0])
+    assert town.released() == ["a-one"]
+    assert not town.engine.wants_gone(pods[8].uid)
+
+
+def test_the_rest_of_a_gang_that_has_begun_to_go_goes(town: Town) -> None:
+    town.run(*(f"b{number}" for number in range(6)))
+    gang = town.run("b-m0", "b-m1", "b-m2", gang="train", gang_size=3)
+    town.lead()
+    uid = town.submit("a-one")
+    assert town.evicted() == ["b-m0", "b-m1", "b-m2"]
+    town.accept(gang[0])
+    town.end(gang[0])
+    assert town.released() == ["a-one"]
+    town.hear(ev.PodGone(town.at, uid))
+    assert town.engine.wants_gone(gang[1].uid)
+    assert town.engine.wants_gone(gang[2].uid)
+    town.end(*gang[1:])
+    assert sum(t.notice is EventReason.RECLAIMED for t in town.take(EmitEvent)) == 3
+
+
+def test_a_gang_of_which_one_may_not_go_is_left_alone_for_a_while(town: Town) -> None:
+    town.run(*(f"b{number}" for number in range(6)), preemptible=False)
+    gang = town.run("b-m0", "b-m1", "b-m2", gang="train", gang_size=3)
+    town.lead()
+    town.submit("a-one")
+    assert len(town.evicted()) == 3
+    town.take(EmitEvent)
+    town.hear(ev.EvictionRefused(town.at, gang[1].uid))
+    assert not any(town.engine.wants_gone(pod.uid) for pod in gang)
+    [told] = town.take(EmitEvent)
+    assert (told.ref.name, told.notice) == ("a-one", EventReason.WAITING)
+    assert "tenant b" in told.message
+    assert "m1" not in told.message
+    town.wait(SPARED_MS - 1)
+    assert town.evicted() == []
+    assert town.alarm == town.now + 1
+    town.wait(1)
+    assert len(town.evicted()) == 3
+
+
+def test_others_go_in_place_of_who_may_not(town: Town) -> None:
+    pods = nine(town)
+    town.lead()
+    town.submit("a-one")
+    assert town.evicted() == ["b8"]
+    town.hear(ev.EvictionRefused(town.at, pods[8].uid))
+    assert town.evicted() == ["b7"]
+
+
+def test_what_leaves_anyway_is_waited_for_and_kept(town: Town) -> None:
+    pods = nine(town)
+    town.lead()
+    town.leave(pods[0], pods[1])
+    town.submit("a-two", 2)
+    town.submit("d-one")
+    assert town.evicted() == []
+    town.end(pods[0])
+    assert town.released() == []
+    town.end(pods[1])
+    assert town.released() == ["a-two"]
+
+
+def test_a_new_leader_evicts_only_what_is_still_lacking(town: Town) -> None:
+    pods = nine(town)
+    town.leave(pods[3])
+    town.submit("a-two", 2)
+    town.lead()
+    assert town.evicted() == ["b8"]
+
+
+def test_a_new_leader_finishes_a_gang_that_has_begun_to_go(town: Town) -> None:
+    gang = town.run("b-m0", "b-m1", gang="train", gang_size=2)
+    town.run(*(f"b{number}" for number in range(7)))
+    town.leave(gang[0])
+    town.submit("a-two", 2)
+    town.lead()
+    assert town.evicted() == ["b-m1"]
+
+
+def test_what_never_leaves_is_not_waited_for_for_ever(town: Town) -> None:
+    pods = nine(town)
+    town.lead()
+    town.submit("a-one")
+    assert town.evicted() == ["b8"]
+    town.accept(pods[8])
+    town.wait(STUCK_MS - 1)
+    assert town.evicted() == []
+    town.wait(1)
+    town.wait(LEAVING_MS)
+    assert town.evicted() == ["b7"]
+
+
+def reverse(town: Town, gpus: int) -> Town:
+    """a reclaims its guarantee from b and then borrows; b, with guarantee 2, submits `b-back`."""
+    town.rule(reclaim=Reclaim.FAIR)
+    pods = nine(town)
+    town.lead()
+    town.submit("a-one")
+    town.accept(pods[8])
+    town.end(*pods)
+    assert town.released() == ["a-one"]
+    town.hear(ev.ReleaseAnswered(town.at, Uid("a/a-one"), ReleaseOutcome.RELEASED))
+    town.hear(ev.PodGone(town.at, Uid("a/a-one")))
+    town.run(*(f"a{number}" for number in range(9)))
+    town.take(EvictForReclaim)
+    town.submit("b-back", gpus)
+    return town
+
+
+def test_the_reverse_of_a_reclaim_is_refused_and_told_once(town: Town) -> None:
+    reverse(town, 3)
+    assert town.evicted() == []
+    [found] = town.take(ReclaimOnCooldown)
+    assert (found.beneficiary.name, found.tenant, found.pool) == ("b-back", "a", POOL)
+    assert any("back and forth" in told.message for told in town.take(EmitEvent))
+    town.wait(60_000)
+    assert town.take(ReclaimOnCooldown) == []
+
+
+def test_what_is_guaranteed_is_no_reverse(town: Town) -> None:
+    reverse(town, 2)
+    assert town.evicted() == ["a7", "a8"]
+    assert town.take(ReclaimOnCooldown) == []
+
+
+@pytest.mark.parametrize(("gpus", "gone"), [(2, ["d-four"]), (3, [])], ids=["owed", "more"])
+def test_what_stands_on_freed_room_goes_for_what_is_guaranteed(
+    town: Town, gpus: int, gone: list[str]
+) -> None:
+    """d reclaims three devices from b and starts. a uses the rest with non-preemptible pods."""
+    town.rule(reclaim=Reclaim.FAIR)
+    pods = nine(town)
+    town.lead()
+    uid = town.submit("d-four", 3)
+    leaving = town.evicted()
+    town.end(*(pod for pod in pods if pod.name in leaving))
+    assert town.released() == ["d-four"]
+    town.hear(ev.ReleaseAnswered(town.at, uid, ReleaseOutcome.RELEASED))
+    run = replace(held_pod("d-four", "d", 3, since=town.now), gates=(), release="7.1", node=NODE)
+    town.hear(ev.PodObserved(town.at, replace(run, phase=Phase.RUNNING, started=town.at)))
+    town.end(*(pod for pod in pods if pod.name not in leaving))
+    town.run(*(f"a{number}" for number in range(6)), preemptible=False)
+    town.submit("b-back", gpus)
+    assert town.evicted() == gone
+
+
+def test_after_an_hour_it_is_no_reverse_any_more(town: Town) -> None:
+    reverse(town, 3)
+    assert any(key.startswith("Reclaim/") for key in town.notes)
+    town.wait(COOLDOWN_MS - 1)
+    assert town.evicted() == []
+    town.wait(1)
+    assert town.evicted() == ["a6", "a7", "a8"]
+    assert not any(key.startswith("Reclaim/") for key in town.notes)
+
+
+def test_the_next_leader_remembers_what_was_reclaimed(town: Town) -> None:
+    reverse(town, 3)
+    after = Town(town.notes, epoch=8, at=town.now)
+    after.rule(reclaim=Reclaim.FAIR)
+    after.run(*(f"a{number}" for number in range(9)))
+    after.submit("b-back", 3)
+    after.lead()
+    assert after.evicted() == []
+    assert len(after.take(ReclaimOnCooldown)) == 1
+
+
+def test_others_go_in_place_of_an_idle_one_that_may_not(town: Town) -> None:
+    pods = nine(town)
+    town.lead()
+    idle = ev.StalePodFound(town.at, pods[8].uid, StaleReason.IDLE, "it is idle")
+    town.hear(idle)
+    town.submit("a-one")
+    assert town.evicted() == ["b8"]
+    town.wait(SURE_MS)
+    town.hear(idle)
+    assert town.take(EvictPod) == []
+    town.hear(ev.EvictionRefused(town.at, pods[8].uid))
+    assert town.evicted() == ["b7"]
+
+
+def test_who_was_spared_once_goes_for_nobody_who_waits_no_more(town: Town) -> None:
+    pods = nine(town)
+    town.lead()
+    town.submit("a-two", 2)
+    assert town.evicted() == ["b7", "b8"]
+    town.end(pods[0])
+    town.wait(STUCK_MS)
+    town.wait(0)
+    assert town.evicted() == ["b8"]
+    town.accept(pods[8])
+    town.end(pods[8])
+    assert town.released() == ["a-two"]
+    uid = town.submit("a-one")
+    assert town.evicted() == ["b7"]
+    town.hear(ev.PodGone(town.at, uid))
+    assert not town.engine.wants_gone(pods[7].uid)
+
+
+@pytest.mark.parametrize(
+    ("key", "text"),
+    [
+        ('Reclaim/["p", "b", "a"]', "soon"),
+        ('Reclaim/["p", "b", "a"]', "1" * 5000),
+        ("Reclaim/", "1"),
+        ("Reclaim/5", "1"),
+        ('Reclaim/["x"]', "1"),
+        ('Reclaim/[["x"], "b", "a"]', "1"),
+        ("Reclaim/" + "[" * 100_000, "1"),
+    ],
+    ids=["no time", "no number", "no key", "no list", "too short", "no names", "too deep"],
+)
+def test_a_garbled_note_is_no_truce(town: Town, key: str, text: str) -> None:
+    town.notes = {key: text}
+    nine(town)
+    town.submit("a-one")
+    town.lead()
+    assert town.evicted() == ["b8"]
+
+
+@pytest.mark.parametrize("rules", [{"mode": Mode.OBSERVE}, {"reclaim": Reclaim.OFF}], ids=str)
+def test_nobody_is_evicted_where_that_is_off(town: Town, rules: dict[str, object]) -> None:
+    town.rule(**rules)
+    nine(town)
+    town.lead()
+    town.submit("a-one")
+    assert town.evicted() == []
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_the_owner_of_lower_priority_work_is_told_too(town: Town, late: bool) -> None:
+    """The pod may be gone before the leader receives the accepted eviction."""
+    town.rule(within_queue=WithinQueue.LOWER_PRIORITY)
+    mine = town.run("a0", "a1", "a2", "a3")
+    others = town.run(*(f"b{number}" for number in range(5)))
+    town.lead()
+    high = replace(held_pod("a-x", "a", 4, since=town.now), priority=1)
+    town.hear(ev.PodObserved(town.at, high))
+    gone = town.evicted()
+    assert set(gone) <= {pod.name for pod in (*mine, *others)}
+    pods = [pod for pod in (*mine, *others) if pod.name in gone]
+    for pod in pods:
+        if late:
+            town.end(pod)
+            town.hear(ev.EvictionAccepted(town.at, pod.uid))
+        else:
+            town.accept(pod)
+            town.end(pod)
+    told = sorted(t.ref.name for t in town.take(EmitEvent) if t.notice is EventReason.RECLAIMED)
+    assert told == gone
+
+
+def test_all_that_may_only_go_together_goes_though_it_fits_without(town: Town) -> None:
+    """Guarantees 4 and 2 of 9: b's pod may be evicted for a's only together with a's own pod."""
+    town.rule(within_queue=WithinQueue.LOWER_PRIORITY)
+    [mine] = town.run("a0", demand={GPU: 3, PODS: 1})
+    [others] = town.run("b0", demand={GPU: 6, PODS: 1})
+    town.lead()
+    high = replace(held_pod("a-x", "a", 4, since=town.now), priority=1)
+    town.hear(ev.PodObserved(town.at, high))
+    assert town.evicted() == ["a0", "b0"]
+    town.accept(others)
+    town.end(others)
+    assert town.released() == ["a-x"]
+    assert town.engine.wants_gone(mine.uid)
+
+
+def test_an_eviction_that_was_withdrawn_too_late_is_told_all_the_same(town: Town) -> None:
+    pods = nine(town)
+    town.lead()
+    uid = town.submit("a-one")
+    town.hear(ev.PodGone(town.at, uid))
+    town.take(EmitEvent)
+    town.accept(pods[8])
+    assert [t.notice for t in town.take(EmitEvent)] == [EventReason.RECLAIMED]

@@ -1,0 +1,141 @@
+"""Quantities: exact, rounded up, and limited to the formats of Kubernetes."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import pytest
+
+from app.core.errors import InvalidQuantity
+from app.core.model import Resource
+from app.core.quantities import (
+    MOST,
+    ManagedResources,
+    amount,
+    amounts,
+    fits,
+    parse_quantity,
+    render,
+)
+
+GPU = Resource("nvidia.com/gpu")
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("0", 0),
+        ("2", 2),
+        (2, 2),
+        (1.5, Fraction(3, 2)),
+        ("500m", Fraction(1, 2)),
+        ("1.5", Fraction(3, 2)),
+        (".5", Fraction(1, 2)),
+        ("5.", 5),
+        ("+3", 3),
+        ("-3", -3),
+        ("1k", 1000),
+        ("1M", 10**6),
+        ("1Ki", 1024),
+        ("1.5Gi", 3 * 2**29),
+        ("1Ei", 2**60),
+        ("1E", 10**18),
+        ("1E3", 1000),
+        ("1e-3", Fraction(1, 1000)),
+        ("100n", Fraction(1, 10**7)),
+        ("3u", Fraction(3, 10**6)),
+        (" 1Gi\n", 2**30),
+        ("1e100", 10**100),
+        (1e22, 10**22),
+        ("9" * 60, 10**60 - 1),
+        ("0" * 5000 + "2", 2),
+    ],
+)
+def test_a_quantity_has_its_exact_value(text: str | int | float, value: Fraction) -> None:
+    assert parse_quantity(text) == value
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *["", " ", "1 Gi", "one", "1K", "1kk", "1e", "1e3Ki", "0x1", "1_0", "--1", "1e1.5"],
+        *["٣", "NaN", "inf", float("nan"), float("inf"), "+", "1.2.3", ".", "1e", "e3"],
+    ],
+)
+def test_anything_else_is_no_quantity(text: str | float) -> None:
+    with pytest.raises(InvalidQuantity):
+        parse_quantity(text)
+
+
+@pytest.mark.parametrize(
+    ("resource", "text", "units"),
+    [
+        ("cpu", "1", 1000),
+        ("cpu", "1500m", 1500),
+        ("cpu", "0.0001", 1),
+        ("memory", "1Gi", 2**30),
+        ("memory", "1500m", 2),
+        ("nvidia.com/gpu", "4", 4),
+        ("nvidia.com/gpu", "100m", 1),
+    ],
+)
+def test_what_is_finer_than_a_unit_is_rounded_up(resource: str, text: str, units: int) -> None:
+    assert amount(resource, text) == units
+
+
+def test_a_mistake_names_its_resource() -> None:
+    with pytest.raises(InvalidQuantity, match=r"nvidia\.com/gpu.*'two'"):
+        amounts({"cpu": "1", "nvidia.com/gpu": "two"})
+
+
+@pytest.mark.parametrize(
+    ("resource", "units", "text"),
+    [("cpu", 1500, "1500m"), ("cpu", 2000, "2"), ("nvidia.com/gpu", 3, "3"), ("cpu", 0, "0")],
+)
+def test_an_amount_is_written_so_that_it_reads_back(resource: str, units: int, text: str) -> None:
+    assert render(resource, units) == text
+    assert amount(resource, text) == units
+
+
+def test_asking_for_none_of_what_is_not_there_fits() -> None:
+    assert fits({GPU: 0}, {})
+    assert fits({GPU: 2}, {GPU: 2})
+    assert not fits({GPU: 3}, {GPU: 2})
+    assert not fits({GPU: 1}, {})
+
+
+@pytest.mark.parametrize(
+    ("resource", "managed"),
+    [
+        ("nvidia.com/gpu", True),
+        ("nvidia.com/mig-1g.5gb", True),
+        ("nvidia.com/mig", False),
+        ("nvidia.com/gpu.product", False),
+        ("cpu", False),
+    ],
+)
+def test_a_star_stands_for_any_ending(resource: str, managed: bool) -> None:
+    chosen = ManagedResources(["nvidia.com/gpu", "nvidia.com/mig-*"])
+
+    assert (resource in chosen) is managed
+    assert chosen.asked({Resource(resource): 1}) is managed
+
+
+def test_asking_for_zero_is_not_asking() -> None:
+    assert not ManagedResources([GPU]).asked({GPU: 0})
+
+
+def test_without_patterns_nothing_is_managed() -> None:
+    assert GPU not in ManagedResources([])
+
+
+@pytest.mark.parametrize("text", ["1e999999999", "9" * 5000, "8" * 401 + "Ei"])
+def test_a_quantity_without_bounds_is_larger_than_any_node(text: str) -> None:
+    assert parse_quantity(text) > 2**200
+    assert amount("memory", text) == MOST
+
+
+@pytest.mark.parametrize("text", ["1e-999999999", "0." + 5000 * "0" + "1", "1n"])
+def test_a_quantity_above_zero_never_becomes_zero(text: str) -> None:
+    assert parse_quantity(text) > 0
+    assert amount("memory", text) == 1

@@ -1,0 +1,137 @@
+"""Requests slow down if a server is slow or sends Retry-After, and the backlog is bounded."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+
+import pytest
+
+from app.controller.adopt_evict import CONCURRENCY, AdoptEvictExecutor
+from app.controller.event_queue import EventQueue
+from app.core import events as ev
+from app.core.effects import Adopt, EvictPod, PodRef
+from app.core.errors import ClusterError, ClusterRefused, ClusterUnavailable
+from app.core.explain.views import ReleasedView
+from app.core.fairshare.usage_totals import UsageTotals
+from app.core.model import DEFAULT_POOL, Millis, Resource, TenantName, Uid, UserName
+from app.core.retry import LONGEST_SECONDS, ServerBackoff
+from tests.fakes.fake_claim_protector import FakeClaims
+from tests.fakes.fake_evictor import FakeCorrector, FreePod
+from tests.support.controller_rig import FakeLead, FakeMeters
+
+GPU = Resource("nvidia.com/gpu")
+
+
+@pytest.mark.parametrize(
+    ("errors", "seconds"),
+    [
+        ([ClusterUnavailable("")] * 4, [1, 2, 4, 8]),
+        ([ClusterRefused("", 429, 7.0)] * 4, [7, 7, 7, 8]),
+        ([ClusterRefused("", 429, 10_000.0)], [LONGEST_SECONDS]),
+        ([ClusterUnavailable("")] * 2000, [1, 2, 4, 8, 16] + [LONGEST_SECONDS] * 1995),
+    ],
+)
+def test_each_failure_in_a_row_is_waited_for_longer_and_as_long_as_asked(
+    errors: list[ClusterError], seconds: list[float]
+) -> None:
+    patience = ServerBackoff()
+    assert [patience.after(error) for error in errors] == seconds
+    patience.fulfilled()
+    assert patience.after(ClusterUnavailable("")) == 1
+
+
+@dataclass
+class SlowPort:
+    """`ports.cluster.Adopter` and `ports.cluster.Evictor` that delay requests until released."""
+
+    open: asyncio.Event = field(default_factory=asyncio.Event)
+    begun: list[Uid] = field(default_factory=list)
+
+    async def adopt(self, order: Adopt) -> None:
+        self.begun.append(order.ref.uid)
+        await self.open.wait()
+
+    async def evict(self, ref: PodRef) -> bool:
+        raise AssertionError(ref)
+
+
+async def test_a_slow_server_is_asked_a_few_things_at_a_time_and_each_once() -> None:
+    port = SlowPort()
+    clock = lambda: Millis(0)  # noqa: E731
+    corrections = AdoptEvictExecutor(
+        port, FakeClaims(), port, FakeLead(), EventQueue(), FakeMeters(), clock
+    )
+    orders = [Adopt(PodRef(Uid(f"{i}"), "space", f"p{i}"), {}) for i in range(500)]
+    for order in [*orders, *orders]:
+        corrections.start_order(order)
+    async with asyncio.timeout(20):
+        while len(port.begun) < CONCURRENCY:
+            await asyncio.sleep(0)
+        assert len(asyncio.all_tasks()) == 1 + CONCURRENCY
+        port.open.set()
+        while len(port.begun) < len(orders):
+            await asyncio.sleep(0)
+    assert port.begun == [order.ref.uid for order in orders]
+    corrections.start_order(orders[0])  # it is asked again
+    async with asyncio.timeout(20):
+        while len(port.begun) == len(orders):
+            await asyncio.sleep(0)
+    await corrections.stop()
+
+
+async def test_an_eviction_is_counted_with_what_its_pod_had_used() -> None:
+    corrector, meters = FakeCorrector(), FakeMeters()
+    corrector.pods["space", "p"] = FreePod("uid")
+    corrector.pods["space", "guarded"] = FreePod("other", budget=[0])
+    team = TenantName("a")
+
+    def released(uid: Uid) -> ReleasedView:
+        ref = PodRef(uid, "space", "p")
+        user, when = UserName("u"), Millis(0)
+        used = {GPU: 2}
+        return ReleasedView(ref, team, "", user, 0, when, used, Millis(10_000), None, None, False)
+
+    clock = lambda: Millis(40_000)  # noqa: E731
+    corrections = AdoptEvictExecutor(
+        corrector, FakeClaims(), corrector, FakeLead(), EventQueue(), meters, clock, released
+    )
+    corrections.start_order(EvictPod(PodRef(Uid("other"), "space", "guarded"), "no node took it"))
+    corrections.start_order(EvictPod(PodRef(Uid("uid"), "space", "p"), "no node took it"))
+    async with asyncio.timeout(20):
+        while not meters.evictions:
+            await asyncio.sleep(0)
+    await corrections.stop()
+    assert meters.evictions == [(team, "unbound", {GPU: 60.0})]
+
+
+async def test_who_turned_out_to_be_of_use_meanwhile_is_not_evicted() -> None:
+    corrector, meters = FakeCorrector(), FakeMeters()
+    corrector.pods = {("space", name): FreePod(name) for name in ("busy", "idle")}
+    corrections = AdoptEvictExecutor(
+        corrector,
+        FakeClaims(),
+        corrector,
+        FakeLead(),
+        inbox := EventQueue(),
+        meters,
+        lambda: Millis(7),
+        wanted=lambda uid: uid != "busy",
+    )
+    for name in ("busy", "idle"):
+        corrections.start_order(EvictPod(PodRef(Uid(name), "space", name), "it is idle", "idle"))
+    assert await inbox.take_batch(20) == [ev.EvictionAccepted(Millis(7), Uid("idle"))]
+    await corrections.stop()
+    assert set(corrector.pods) == {("space", "busy")}
+
+
+def test_accounts_of_idle_users_are_summed_and_nothing_is_lost() -> None:
+    ledger, team = UsageTotals(), TenantName("a")
+    users = [UserName(f"u{i}") for i in range(5)]
+    for user in users:
+        ledger.use(Millis(0), (team, user, DEFAULT_POOL), {GPU: 1})
+    for user in users[:4]:
+        ledger.use(Millis(1000), (team, user, DEFAULT_POOL), {GPU: 1}, -1)
+    ledger.fold(Millis(2000), team, set(users[1:]))
+    spent = {owner[1]: amounts[GPU] for owner, amounts in ledger.spent(Millis(3000))}
+    assert spent == {"u0": 1000, "": 3000, "u4": 3000}

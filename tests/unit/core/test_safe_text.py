@@ -1,0 +1,105 @@
+"""User names cannot inject terminal commands, spreadsheet formulas or misleading characters."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import logging
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.config import logging as log_config
+from app.core.effects import EmitEvent, EventReason, PodRef
+from app.core.model import Uid
+from app.core.safe_text import all_visible, csv_cell, visible
+from app.kube.event_recorder import event
+from app.kubectl.output import JSON, YAML, as_text
+from app.web.webhook.admission_review import refuse
+
+BIDI = [*range(0x202A, 0x202F), *range(0x2066, 0x206A), 0x200E, 0x200F, 0x061C]
+CONTROL = [*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029]
+HIDDEN = [chr(each) for each in BIDI + CONTROL]
+EVIL = "al\u202eice\x1b[2J\x9b"
+
+
+def is_safe(text: str) -> bool:
+    return not set(text) & set(HIDDEN)
+
+
+@pytest.mark.parametrize("hidden", HIDDEN, ids=lambda each: f"{ord(each):04x}")
+def test_hidden_characters_are_shown_as_escapes(hidden: str) -> None:
+    assert visible(f"a{hidden}b") == f"a\\u{ord(hidden):04x}b"
+
+
+@given(st.text())
+def test_no_hidden_character_is_left(text: str) -> None:
+    shown = visible(text)
+    assert is_safe(shown)
+    shown.encode()
+
+
+def test_other_writing_stays_as_it_is() -> None:
+    assert visible("Zoë 山田 שלום علي") == "Zoë 山田 שלום علي"
+
+
+def test_everything_in_an_answer_is_made_visible() -> None:
+    found = {"items": [{EVIL: [EVIL, 1, None, True]}]}
+    assert all_visible(found) == {"items": [{visible(EVIL): [visible(EVIL), 1, None, True]}]}
+
+
+@pytest.mark.parametrize("form", [JSON, YAML])
+def test_data_is_printed_without_hidden_characters_and_reads_back_the_same(form: str) -> None:
+    found = {"user": EVIL}
+    text = as_text(form, found)
+    assert is_safe(text.replace("\n", ""))
+    assert (json.loads(text) if form == JSON else yaml.safe_load(text)) == found
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        "=",
+        "+",
+        "-",
+        "@",
+        "\t",
+        "\r",
+        "\n",
+        "|",
+        "%",
+        " =",
+        "\uff1d",
+        "\uff0b",
+        "\uff0d",
+        "\uff20",
+        "'=",
+    ],
+)
+def test_a_cell_is_no_formula(first: str) -> None:
+    cell = csv_cell(f"{first}cmd('calc')")
+    assert cell.startswith("'")
+    assert is_safe(cell)
+    written = io.StringIO()
+    csv.writer(written).writerow([cell])
+    assert next(csv.reader(io.StringIO(written.getvalue()))) == [cell]
+
+
+def test_usual_names_are_cells_as_they_are() -> None:
+    for name in ("team-a", "alice@example.com", "system:serviceaccount:a:b", ""):
+        assert csv_cell(name) == name
+
+
+def test_events_and_refusals_hide_nothing() -> None:
+    told = event(EmitEvent(PodRef(Uid("u"), "ns", "p"), EventReason.WAITING, EVIL))
+    assert told["message"] == visible(EVIL)
+    assert is_safe(json.loads(refuse("uid", 403, EVIL).body)["response"]["status"]["message"])
+
+
+def test_a_log_on_a_terminal_hides_nothing() -> None:
+    record = logging.makeLogRecord({"msg": EVIL, "name": "fairgate", "user": EVIL})
+    line = log_config.Human().format(record)
+    assert is_safe(line.replace("\x1b[0m", "").replace("\x1b[31m", ""))

@@ -1,0 +1,35 @@
+"""Free ports for programs that do not listen yet."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from app.core.errors import ClusterError
+from app.devcluster import readiness
+from app.devcluster.readiness import free_ports
+
+HOST = "127.0.0.1"
+
+
+def test_a_port_that_was_given_is_given_to_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    [given] = free_ports(1)
+    monkeypatch.setattr(readiness, "PORTS", range(given, given + 1))
+    with pytest.raises(ClusterError, match="No 1 ports are free"):
+        free_ports(1)
+    with socket.socket() as stranger, pytest.raises(OSError, match="in use"):
+        stranger.bind((HOST, given))
+
+
+def test_whom_a_port_was_given_to_may_listen_there_again_and_again() -> None:
+    [given] = free_ports(1)
+    for _ in range(2):
+        with (
+            socket.create_server((HOST, given)) as server,
+            socket.create_connection((HOST, given)) as there,
+        ):
+            here, _ = server.accept()
+            with here:
+                here.sendall(b"x")
+                assert there.recv(1) == b"x"

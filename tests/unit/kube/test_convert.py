@@ -1,0 +1,468 @@
+"""Conversion of API objects to the values of the core."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from app.core import events, model, well_known
+from app.core.errors import InvalidInput
+from app.core.podspec.annotations import misread, named_gang
+from app.core.podspec.resource_claims import DeviceAsk, ResourceClaim
+from app.core.quantities import ManagedResources
+from app.k8s_types import objects
+from app.kube import convert
+from app.kube.interning import LARGEST, MOST_BYTES, Shared
+
+AT = model.Millis(7)
+PODS = convert.Pods(ManagedResources(["nvidia.com/gpu"]), frozenset({"kube-system"}))
+ONE_GPU = {"limits": {"nvidia.com/gpu": "1"}}
+CPU_ONLY = {"requests": {"cpu": "500m"}}
+
+
+def pod(
+    resources: dict[str, Any],
+    *,
+    namespace: str = "team-a",
+    phase: str = "Pending",
+    uid: str = "u-1",
+    annotations: dict[str, str] | None = None,
+    **spec: Any,
+) -> objects.PodObject:
+    about = {"annotations": annotations} if annotations else {}
+    document = {
+        "metadata": {"name": "p", "namespace": namespace, "uid": uid, **about},
+        "spec": {"containers": [{"resources": resources}], **spec},
+        "status": {"phase": phase},
+    }
+    return msgspec.convert(document, objects.PodObject)
+
+
+def managed(document: objects.PodObject) -> model.Pod:
+    event = PODS.read(document, AT)
+    assert isinstance(event, events.PodObserved)
+    return event.pod
+
+
+def test_a_mirror_pod_is_told_by_what_its_node_writes() -> None:
+    assert managed(pod(ONE_GPU, annotations={well_known.ANNOTATION_MIRROR: "x"})).mirror
+    assert not managed(pod(ONE_GPU)).mirror
+
+
+def test_managed_pod_is_read_whole() -> None:
+    document = msgspec.convert(
+        {
+            "metadata": {
+                "name": "train",
+                "namespace": "team-a",
+                "uid": "u-9",
+                "creationTimestamp": "2026-01-02T03:04:05Z",
+                "deletionTimestamp": "2026-01-02T04:04:05Z",
+                "labels": {well_known.LABEL_POOL: "h100"},
+                "annotations": {
+                    well_known.ANNOTATION_SUBMITTER: "alice@example.com",
+                    well_known.ANNOTATION_RELEASE: "7.3",
+                    well_known.ANNOTATION_POOLS: "h100, a100",
+                    well_known.ANNOTATION_MAX_RUNTIME: "1h30m",
+                    well_known.ANNOTATION_PREEMPTIBLE: "false",
+                },
+            },
+            "spec": {
+                "containers": [{"resources": ONE_GPU}],
+                "schedulingGates": [{"name": well_known.GATE}, {"name": "other"}],
+                "nodeSelector": {"zone": "a"},
+                "nodeName": "n1",
+                "priority": 5,
+            },
+            "status": {
+                "phase": "Running",
+                "startTime": "2026-01-02T03:05:05Z",
+                "qosClass": "Guaranteed",
+            },
+        },
+        objects.PodObject,
+    )
+    assert managed(document) == model.Pod(
+        uid=model.Uid("u-9"),
+        namespace="team-a",
+        name="train",
+        user=model.UserName("alice@example.com"),
+        priority=5,
+        since=model.Millis(1767323045000),
+        demand={model.Resource("nvidia.com/gpu"): 1, model.Resource("pods"): 1},
+        gates=(well_known.GATE, "other"),
+        release="7.3",
+        node=model.NodeName("n1"),
+        pool=model.PoolName("h100"),
+        selector={"zone": "a"},
+        pools=(model.PoolName("h100"), model.PoolName("a100")),
+        phase=model.Phase.RUNNING,
+        terminating=True,
+        has_labels=True,
+        has_annotations=True,
+        started=model.Millis(1767323105000),
+        max_runtime=model.Millis(5_400_000),
+        preemptible=False,
+        labels={well_known.LABEL_POOL: "h100"},
+        gone_by=model.Millis(1767326645000),
+        quality=model.QosClass.GUARANTEED,
+    )
+
+
+@pytest.mark.parametrize(
+    ("owners", "labels", "owner"),
+    [
+        ([], {}, ""),
+        ([{"kind": "Job", "name": "train", "controller": True}], {}, "train"),
+        ([{"kind": "Job", "name": "train"}], {}, ""),
+        (
+            [{"kind": "ReplicaSet", "name": "web-5f6d", "controller": True}],
+            {"pod-template-hash": "5f6d"},
+            "web",
+        ),
+        ([{"kind": "ReplicaSet", "name": "web-5f6d", "controller": True}], {}, "web-5f6d"),
+        (
+            [{"kind": "Job", "name": "web-5f6d", "controller": True}],
+            {"pod-template-hash": "5f6d"},
+            "web-5f6d",
+        ),
+    ],
+)
+def test_a_pods_owner_is_its_controller_and_of_a_replica_set_the_deployment(
+    owners: list[dict[str, object]], labels: dict[str, str], owner: str
+) -> None:
+    document = {
+        "metadata": {"ownerReferences": owners, "labels": labels},
+        "spec": {"containers": [{"resources": {"limits": {"nvidia.com/gpu": "1"}}}]},
+    }
+    assert managed(msgspec.convert(document, objects.PodObject)).owner == owner
+
+
+def test_pod_without_maps_says_so() -> None:
+    plain = managed(pod(ONE_GPU))
+    assert (plain.has_labels, plain.has_annotations, plain.selector) == (False, False, {})
+    assert (plain.user, plain.release, plain.gates) == (model.UNKNOWN_USER, "", ())
+
+
+@pytest.mark.parametrize(
+    ("written", "phase"),
+    [
+        ("Pending", model.Phase.PENDING),
+        ("", model.Phase.PENDING),
+        ("Running", model.Phase.RUNNING),
+        ("Unknown", model.Phase.RUNNING),
+        ("Succeeded", model.Phase.FINISHED),
+        ("Failed", model.Phase.FINISHED),
+    ],
+)
+def test_phase(written: str, phase: model.Phase) -> None:
+    assert managed(pod(ONE_GPU, phase=written)).phase is phase
+
+
+@pytest.mark.parametrize(
+    ("document", "concerns_us"),
+    [
+        (pod(CPU_ONLY, nodeName="n1"), True),
+        (pod(CPU_ONLY), False),
+        (pod(CPU_ONLY, nodeName="n1", phase="Succeeded"), False),
+        (pod(ONE_GPU, namespace="kube-system", nodeName="n1"), True),
+        (pod(ONE_GPU, namespace="kube-system"), False),
+        (pod({"limits": {"nvidia.com/gpu": "0"}}), False),
+    ],
+    ids=["bound", "unbound", "finished", "exempt bound", "exempt unbound", "asks for 0"],
+)
+def test_other_pods_matter_only_for_their_room(
+    document: objects.PodObject, concerns_us: bool
+) -> None:
+    event = PODS.read(document, AT)
+    assert isinstance(event, events.UnmanagedPodObserved) is concerns_us
+    assert not isinstance(event, events.PodObserved)
+
+
+def test_pod_with_garbage_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="quantity"):
+        PODS.read(pod({"limits": {"nvidia.com/gpu": "many"}}), AT)
+
+
+@pytest.mark.parametrize(
+    ("conditions", "cordoned", "ready"),
+    [
+        ([{"type": "Ready", "status": "True"}], False, True),
+        ([{"type": "Ready", "status": "True"}], True, False),
+        ([{"type": "Ready", "status": "Unknown"}], False, False),
+        ([{"type": "DiskPressure", "status": "True"}], False, False),
+        (None, False, False),
+    ],
+)
+def test_node_is_ready_when_it_can_take_pods(
+    conditions: list[dict[str, str]] | None, cordoned: bool, ready: bool
+) -> None:
+    document = {
+        "metadata": {"name": "n1", "labels": {"zone": "a"}},
+        "spec": {"unschedulable": cordoned},
+        "status": {"allocatable": {"cpu": "2", "memory": "1Ki"}, "conditions": conditions},
+    }
+    node = convert.read_node(msgspec.convert(document, objects.NodeObject), AT).node
+    assert node == model.Node(
+        model.NodeName("n1"), {"zone": "a"}, {"cpu": 2000, "memory": 1024}, ready
+    )
+
+
+HOUR = model.Millis(3_600_000)
+
+
+@pytest.mark.parametrize(
+    ("declared", "deadline", "longest"),
+    [
+        (None, None, None),
+        ("1h", None, HOUR),
+        (None, 3600, HOUR),
+        ("1h", 7200, HOUR),
+        ("2h", 3600, HOUR),
+        ("an hour", None, None),
+        ("0s", None, None),
+        ("", 3600, HOUR),
+    ],
+)
+def test_a_pod_runs_at_most_as_long_as_declared_and_as_its_deadline_allows(
+    declared: str | None, deadline: int | None, longest: model.Millis | None
+) -> None:
+    annotations = {} if declared is None else {well_known.ANNOTATION_MAX_RUNTIME: declared}
+    document = pod(ONE_GPU, annotations=annotations, activeDeadlineSeconds=deadline)
+    assert managed(document).max_runtime == longest
+
+
+@pytest.mark.parametrize("written", ["true", "False", "no", ""])
+def test_only_the_word_false_protects_from_eviction(written: str) -> None:
+    annotations = {well_known.ANNOTATION_PREEMPTIBLE: written}
+    assert managed(pod(ONE_GPU, annotations=annotations)).preemptible
+
+
+def test_what_pods_repeat_is_kept_once() -> None:
+    def another(uid: str) -> model.Pod:
+        annotations = {
+            well_known.ANNOTATION_SUBMITTER: "alice" + uid[:0],
+            well_known.ANNOTATION_RELEASE: "0" + uid[:0],
+            well_known.ANNOTATION_POOLS: "h100",
+        }
+        spec = {"schedulingGates": [{"name": well_known.GATE}], "nodeSelector": {"zone": "a"}}
+        return managed(pod(ONE_GPU, uid=uid, annotations=annotations, **spec))
+
+    one, other = another("u-1"), another("u-2")
+    for each in ("namespace", "user", "since", "demand", "gates", "release", "selector", "pools"):
+        assert getattr(one, each) is getattr(other, each), each
+    assert one.uid != other.uid
+
+
+def test_sharing_confuses_no_values_and_keeps_a_bounded_number() -> None:
+    shared = Shared()
+    assert [shared.value(0), shared.value(False), shared.value(0.0)] == [0, False, 0.0]
+    assert [type(shared.value(each)) for each in (0, False)] == [int, bool]
+    mapping = {"a": "1"}
+    assert shared.mapping(mapping) is mapping
+    assert shared.mapping({"a": "1"}) is mapping
+    for number in range(MOST_BYTES // LARGEST * 3):
+        shared.value(str(number).ljust(LARGEST // 3))
+    assert shared.mapping({"a": "1"}) is not mapping
+
+
+def affinity(*terms: dict[str, Any]) -> dict[str, Any]:
+    required = {"nodeSelectorTerms": list(terms)}
+    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
+
+
+def on(*names: str) -> dict[str, Any]:
+    """A term as the DaemonSet controller writes it."""
+    key = "metadata.name"
+    return {"matchFields": [{"key": key, "operator": "In", "values": [each]} for each in names]}
+
+
+GPU_KIND = {"matchExpressions": [{"key": "gpu", "operator": "Exists"}]}
+
+
+@pytest.mark.parametrize(
+    ("terms", "only"),
+    [
+        ([on("n1")], ("n1",)),
+        ([on("n1") | GPU_KIND, on("n1")], ("n1",)),
+        ([on("n2"), on("n1")], ("n1", "n2")),
+        ([on("n1"), GPU_KIND], None),
+        ([GPU_KIND], None),
+        ([on("n1"), {}], ("n1",)),
+        ([on("n1", "n2")], ()),
+        (
+            [{"matchFields": [{"key": "metadata.name", "operator": "NotIn", "values": ["n1"]}]}],
+            None,
+        ),
+    ],
+    ids=["daemon", "daemon with labels", "two", "or a label", "label", "empty term", "none", "not"],
+)
+def test_required_affinity_to_named_nodes_is_read(
+    terms: list[dict[str, Any]], only: model.NodeSet
+) -> None:
+    assert managed(pod(ONE_GPU, affinity=affinity(*terms))).only == only
+
+
+def test_preferred_affinity_pins_nothing() -> None:
+    preferred = {"preferredDuringSchedulingIgnoredDuringExecution": [{"preference": on("n1")}]}
+    assert managed(pod(ONE_GPU, affinity={"nodeAffinity": preferred})).only is None
+    assert managed(pod(ONE_GPU, affinity={"podAffinity": {}})).only is None
+    assert managed(pod(ONE_GPU)).only is None
+
+
+# --- resource claims ---
+
+
+def claiming(
+    *claims: dict[str, str], made: list[dict[str, str]] | None = None, **spec: Any
+) -> objects.PodObject:
+    document = {
+        "metadata": {"name": "p", "namespace": "team-a", "uid": "u-1"},
+        "spec": {"containers": [{}], "resourceClaims": list(claims), **spec},
+        "status": {"phase": "Pending", "resourceClaimStatuses": made},
+    }
+    return msgspec.convert(document, objects.PodObject)
+
+
+NAMED = {"name": "a", "resourceClaimName": "shared"}
+MADE = {"name": "b", "resourceClaimTemplateName": "two"}
+
+
+def test_claims_are_found_by_name_and_generated_ones_by_the_pods_status() -> None:
+    found = [{"name": "b", "resourceClaimName": "p-b-x7"}]
+    one = managed(claiming(NAMED, MADE, made=found))
+    assert one.claims == (
+        model.ClaimRef("a", "shared"),
+        model.ClaimRef("b", "p-b-x7", generated=True),
+    )
+    assert one.plain == {model.Resource("pods"): 1}
+
+
+def test_a_claim_not_generated_yet_has_no_name_and_one_not_needed_is_none() -> None:
+    assert managed(claiming(MADE)).claims == (model.ClaimRef("b", "", generated=True),)
+    assert managed(claiming(MADE, made=[{"name": "b"}])).claims == ()
+
+
+def test_a_pod_that_asks_for_a_device_class_by_name_is_read_whole() -> None:
+    by_name = "deviceclass.resource.kubernetes.io/gpu.nvidia.com"
+    one = managed(pod({"limits": {by_name: "2"}}))
+    assert one.plain == {by_name: 2, "pods": 1}
+
+
+def test_a_pod_without_claims_has_nothing_to_be_counted_later() -> None:
+    assert managed(pod(ONE_GPU)).plain is None
+
+
+def test_pods_with_claims_in_exempt_namespaces_do_not_concern_us() -> None:
+    document = msgspec.convert(
+        {
+            "metadata": {"name": "p", "namespace": "kube-system", "uid": "u-1"},
+            "spec": {"resourceClaims": [NAMED]},
+        },
+        objects.PodObject,
+    )
+    assert PODS.read(document, AT) is None
+
+
+def read_claim(spec: dict[str, Any], owners: list[dict[str, Any]] | None = None) -> ResourceClaim:
+    meta = {"name": "c", "namespace": "team-a", "ownerReferences": owners}
+    document = msgspec.convert(
+        {"metadata": meta, "spec": {"devices": {"requests": [spec]}}}, objects.ResourceClaimObject
+    )
+    return convert.read_claim(document, AT).claim
+
+
+@pytest.mark.parametrize(
+    ("request_", "alternatives"),
+    [
+        ({"exactly": {"deviceClassName": "g"}}, (DeviceAsk("g", 1),)),
+        (
+            {"exactly": {"deviceClassName": "g", "allocationMode": "ExactCount", "count": 3}},
+            (DeviceAsk("g", 3),),
+        ),
+        (
+            {"exactly": {"deviceClassName": "g", "allocationMode": "All", "adminAccess": True}},
+            (DeviceAsk("g", None),),
+        ),
+        ({"exactly": {"deviceClassName": "g", "allocationMode": "New"}}, (DeviceAsk("g", None),)),
+        (
+            {
+                "firstAvailable": [
+                    {"name": "x", "deviceClassName": "g", "count": 2},
+                    {"name": "y", "deviceClassName": "h"},
+                ]
+            },
+            (DeviceAsk("g", 2), DeviceAsk("h", 1)),
+        ),
+    ],
+    ids=["default", "exact", "all, as admin", "a mode of later servers", "first available"],
+)
+def test_requests_of_a_claim_are_read(
+    request_: dict[str, Any], alternatives: tuple[DeviceAsk, ...]
+) -> None:
+    assert read_claim({"name": "r", **request_}) == ResourceClaim("team-a", "c", (alternatives,))
+
+
+def test_a_request_of_an_unknown_kind_is_not_taken_for_nothing() -> None:
+    with pytest.raises(InvalidInput, match="kind that is not known"):
+        read_claim({"name": "r", "sometime": {}})
+
+
+def test_a_claim_knows_the_pod_or_group_it_was_made_for() -> None:
+    request = {"name": "r", "exactly": {"deviceClassName": "g"}}
+    pod_owner = {"kind": "Pod", "uid": "u-1", "controller": True}
+    assert read_claim(request, [pod_owner]).owner == "u-1"
+    assert read_claim(request, [{**pod_owner, "controller": False}]).owner is None
+    assert read_claim(request, [{"kind": "PodGroup", "uid": "g-1", "controller": True}]).of_group
+
+
+def test_a_device_class_may_name_a_resource() -> None:
+    document = {"metadata": {"name": "g"}, "spec": {"extendedResourceName": "nvidia.com/gpu"}}
+    event = convert.read_class(msgspec.convert(document, objects.DeviceClassObject), AT)
+    assert (event.name, event.stated) == ("g", "nvidia.com/gpu")
+
+
+@pytest.mark.parametrize(
+    ("annotations", "gang"),
+    [
+        ({"fairgate.io/gang": "train", "fairgate.io/gang-size": "4"}, ("train", 4)),
+        ({"fairgate.io/gang": " train ", "fairgate.io/gang-size": " 10000 "}, ("train", 10_000)),
+        ({"fairgate.io/gang": "train", "fairgate.io/gang-size": "1"}, ("", 1)),
+        ({"fairgate.io/gang": "train"}, ("", 1)),
+        ({"fairgate.io/gang-size": "4"}, ("", 1)),
+        ({"fairgate.io/gang": "", "fairgate.io/gang-size": "4"}, ("", 1)),
+        ({"fairgate.io/gang": "job", "fairgate.io/gang-size": "4"}, ("", 1)),
+        *(
+            ({"fairgate.io/gang": "train", "fairgate.io/gang-size": size}, ("", 1))
+            for size in ("0", "-4", "4.0", "four", "10001", "9" * 5000, "\uff14", "")
+        ),
+    ],
+)
+def test_a_gang_is_read_with_a_legible_size_only(
+    annotations: dict[str, str], gang: tuple[str, int]
+) -> None:
+    assert named_gang(annotations) == gang
+    warned = any("waits alone" in each for each in misread(annotations))
+    size, named = annotations.get("fairgate.io/gang-size"), annotations.get("fairgate.io/gang")
+    assert warned == (gang == ("", 1) and named == "train" and size != "1")
+
+
+def test_a_pod_is_read_as_one_of_its_gang() -> None:
+    document = pod(ONE_GPU, annotations={"fairgate.io/gang": "train", "fairgate.io/gang-size": "4"})
+    read = managed(document)
+    assert (read.gang, read.gang_size) == ("train", 4)
+
+
+@pytest.mark.parametrize(
+    ("annotations", "needed"),
+    [
+        ({"fairgate.io/gpu-memory": "40Gi"}, 40 * 2**30),
+        ({"fairgate.io/model-size": "7B"}, 13 * 2**30),
+        ({"fairgate.io/gpu-memory": "much"}, 0),
+        ({}, 0),
+    ],
+)
+def test_a_pod_needs_the_memory_that_it_says(annotations: dict[str, str], needed: int) -> None:
+    assert managed(pod(ONE_GPU, annotations=annotations)).gpu_memory == needed

@@ -1,0 +1,81 @@
+"""Kubernetes events: bounded in number and in rate."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from app.core.effects import EmitEvent, EventReason, PodRef
+from app.core.errors import ClusterRefused
+from app.core.model import Uid
+from app.kube.event_recorder import PodAnnouncer, event
+
+
+class Board:
+    """A client that stores the events posted to it."""
+
+    def __init__(self) -> None:
+        self.messages: list[str] = []
+        self.refuse = False
+
+    async def request(self, method: str, path: str, *, body: Any, timeout: float) -> bytes:
+        await asyncio.sleep(0)
+        if self.refuse:
+            raise ClusterRefused("namespace is being terminated", 403)
+        self.messages.append(body["message"])
+        return b"{}"
+
+
+def tell(name: str, message: str = "", notice: EventReason = EventReason.WAITING) -> EmitEvent:
+    return EmitEvent(PodRef(Uid(name), "default", name), notice, message or name)
+
+
+async def run_for(announcer: PodAnnouncer, seconds: float) -> None:
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(announcer.send_events(), seconds)
+
+
+async def test_burst_passes_and_then_the_rate_holds() -> None:
+    board = Board()
+    announcer = PodAnnouncer(board, rate=20.0, burst=5)  # type: ignore[arg-type]
+    for n in range(100):
+        announcer.tell(tell(str(n)))
+    await run_for(announcer, 0.5)
+    assert 10 <= len(board.messages) <= 16
+    assert board.messages == [str(n) for n in range(len(board.messages))]
+
+
+async def test_newer_notice_replaces_the_older() -> None:
+    board = Board()
+    announcer = PodAnnouncer(board)  # type: ignore[arg-type]
+    announcer.tell(tell("a", "4th"))
+    announcer.tell(tell("a", "held", EventReason.HELD))
+    announcer.tell(tell("a", "3rd"))
+    await run_for(announcer, 0.05)
+    assert board.messages == ["3rd", "held"]
+
+
+async def test_what_does_not_fit_is_dropped_and_counted() -> None:
+    announcer = PodAnnouncer(Board(), room=2)  # type: ignore[arg-type]
+    for name in "abcd":
+        announcer.tell(tell(name))
+    assert announcer.dropped == 2
+
+
+async def test_refusal_is_counted_and_does_not_end_it() -> None:
+    board = Board()
+    announcer = PodAnnouncer(board)  # type: ignore[arg-type]
+    board.refuse = True
+    announcer.tell(tell("a"))
+    await run_for(announcer, 0.05)
+    board.refuse = False
+    announcer.tell(tell("b"))
+    await run_for(announcer, 0.05)
+    assert (board.messages, announcer.dropped) == (["b"], 1)
+
+
+def test_events_about_problems_are_warnings() -> None:
+    warnings = {each for each in EventReason if event(tell("a", notice=each))["type"] == "Warning"}
+    assert warnings == {EventReason.REFUSED, EventReason.USELESS, EventReason.NODE_REFUSED}

@@ -1,0 +1,73 @@
+"""Pages of a list: short if sizes are unknown or large; long pages are decoded object by object."""
+
+from __future__ import annotations
+
+from app.core.events import ClaimObserved, SourceFresh, WatchedSource
+from app.kube.list_paging import FEW, LARGE_BYTES, MOST_LARGE, WHOLE_BYTES, Paging
+from tests.support.watch_script import Script, following, heard, page, tenant
+
+PAGE = 500
+
+
+def listed(large: int) -> Paging:
+    paging, keys = Paging(PAGE), {str(i) for i in range(MOST_LARGE * 2)}
+    for i, key in enumerate(sorted(keys)):
+        paging.seen(key, LARGE_BYTES if i < large else 1)
+    paging.listed(keys)
+    return paging
+
+
+def test_first_list_has_short_pages() -> None:
+    assert Paging(PAGE).limit == FEW
+
+
+def test_pages_have_the_usual_length_once_sizes_are_known() -> None:
+    assert listed(large=MOST_LARGE).limit == PAGE
+
+
+def test_pages_are_short_while_many_objects_are_large() -> None:
+    assert listed(large=MOST_LARGE + 1).limit == FEW
+
+
+def test_large_objects_that_are_gone_count_no_more() -> None:
+    paging = listed(large=MOST_LARGE + 1)
+    paging.gone("0")
+    assert paging.limit == PAGE
+
+
+def test_large_objects_that_shrink_count_no_more() -> None:
+    paging = listed(large=MOST_LARGE + 1)
+    paging.seen("0", LARGE_BYTES - 1)
+    assert paging.limit == PAGE
+
+
+def test_large_objects_that_a_list_lacks_count_no_more() -> None:
+    paging = listed(large=MOST_LARGE + 1)
+    paging.listed({"0"})
+    assert paging.limit == PAGE
+
+
+async def test_watch_requests_short_pages_first() -> None:
+    script = Script([page(tenant("a"), more="x"), page(tenant("b"))], [])
+    async with heard(script) as sink:
+        await sink.until(lambda event: isinstance(event, SourceFresh))
+    assert [each["limit"] for each in script.queries] == [str(FEW)] * 2
+
+
+async def test_large_objects_of_a_long_page_are_noticed() -> None:
+    pad = {"x": "y" * LARGE_BYTES}
+    count = WHOLE_BYTES // LARGE_BYTES
+    claims = [
+        {
+            "metadata": {"name": f"c{i}", "namespace": "n", "annotations": pad},
+            "spec": {"devices": {}},
+        }
+        for i in range(count)
+    ]
+    script = Script([page(*claims), page(*claims)], [])
+    async with following(script, source=WatchedSource.CLAIMS) as (watch, sink):
+        await sink.until(lambda event: isinstance(event, SourceFresh))
+        await watch.catch_up()
+    found = {each.claim.name for each in sink.events if isinstance(each, ClaimObserved)}
+    assert len(found) == count
+    assert script.queries[-1]["limit"] == str(FEW)

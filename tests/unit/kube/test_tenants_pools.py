@@ -1,0 +1,161 @@
+"""Write requests to the API server, and the interpretation of its answers."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from app.core.errors import ClusterRefused, ClusterUnavailable, WriteRefused
+from app.kube.client import Client
+from app.kube.tenants_pools import KubeResources, sentence
+from app.ports.api import Stored
+
+TENANTS = "/apis/fairgate.io/v1alpha1/tenants"
+FOUND = {
+    "metadata": {
+        "name": "team a", "uid": "u-1", "generation": 4, "resourceVersion": "77",
+        "annotations": {"other.example/x": "kept"}, "labels": {"kept": "too"},
+    },
+    "spec": {"weight": "1"},
+}  # fmt: skip
+
+
+@dataclass
+class Wire(Client):
+    """A client that records its requests."""
+
+    answers: list[Any] = field(default_factory=list)
+    sent: list[dict[str, Any]] = field(default_factory=list)
+
+    async def request(self, method: str, path: str, **more: Any) -> bytes:  # type: ignore[override]
+        self.sent.append({"method": method, "path": path, **more})
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return json.dumps(answer).encode()
+
+
+def refused(status: int, said: str, method: str = "PATCH", at: str = "team%20a") -> ClusterRefused:
+    return ClusterRefused(f"{method} {TENANTS}/{at}: {status} {said}", status)
+
+
+async def stored() -> Stored:
+    found = await KubeResources(Wire([FOUND])).read("tenants", "team a")
+    assert found is not None
+    return found
+
+
+async def test_an_edition_is_of_the_spec_and_of_this_very_object() -> None:
+    found = await stored()
+    assert (found.edition, found.version) == ("u-1-4", "77")
+
+
+async def test_a_change_touches_the_spec_and_its_authors_name_alone() -> None:
+    client = Wire([FOUND])
+    await KubeResources(client).write("tenants", "team a", {"weight": "2"}, "alice", await stored())
+    (sent,) = client.sent
+    assert (sent["method"], sent["path"]) == ("PATCH", f"{TENANTS}/team%20a")
+    assert sent["body"] == [
+        {"op": "replace", "path": "/metadata/resourceVersion", "value": "77"},
+        {"op": "add", "path": "/spec", "value": {"weight": "2"}},
+        {"op": "add", "path": "/metadata/annotations/fairgate.io~1changed-by", "value": "alice"},
+        {"op": "add", "path": "/metadata/annotations/fairgate.io~1changed", "value": "5"},
+    ]
+    assert ("dryRun", "All") not in sent["query"]
+
+
+async def test_an_object_without_annotations_gets_them_all() -> None:
+    bare = {**FOUND, "metadata": {**FOUND["metadata"], "annotations": None}}
+    client = Wire([bare, FOUND])
+    resources = KubeResources(client)
+    before = await resources.read("tenants", "team a")
+    await resources.write("tenants", "team a", {}, "alice", before)
+    assert client.sent[1]["body"][-1] == {
+        "op": "add",
+        "path": "/metadata/annotations",
+        "value": {"fairgate.io/changed-by": "alice", "fairgate.io/changed": "5"},
+    }
+
+
+async def test_what_is_made_names_its_author() -> None:
+    client = Wire([FOUND])
+    await KubeResources(client).write("tenants", "new", {}, "alice", None, dry_run=True)
+    (sent,) = client.sent
+    assert (sent["method"], sent["path"]) == ("POST", TENANTS)
+    assert sent["body"]["metadata"]["annotations"] == {
+        "fairgate.io/changed-by": "alice",
+        "fairgate.io/changed": "1",
+    }
+    assert ("dryRun", "All") in sent["query"]
+
+
+async def test_a_deletion_is_of_what_was_read_and_nothing_newer() -> None:
+    client = Wire([{"kind": "Status"}])
+    assert await KubeResources(client).delete("tenants", await stored(), "alice")
+    assert client.sent[0]["body"]["preconditions"] == {"uid": "u-1", "resourceVersion": "77"}
+    assert client.sent[0]["body"]["dryRun"] == []
+    tried = Wire([{"kind": "Status"}])
+    assert await KubeResources(tried).delete("tenants", await stored(), "alice", dry_run=True)
+    assert tried.sent[0]["body"]["dryRun"] == ["All"]
+
+
+@pytest.mark.parametrize("status", [404, 409])
+async def test_a_race_that_is_lost_writes_nothing(status: int) -> None:
+    before = await stored()
+    resources = KubeResources(Wire([refused(status, "no"), refused(status, "no")]))
+    assert await resources.write("tenants", "team a", {}, "alice", before) is None
+    assert not await resources.delete("tenants", before, "alice")
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [(422, WriteRefused), (403, WriteRefused), (400, WriteRefused), (413, WriteRefused),
+     (401, ClusterRefused), (429, ClusterRefused)],
+)  # fmt: skip
+async def test_what_was_judged_is_told_apart_from_what_was_not(
+    status: int, kind: type[ClusterRefused]
+) -> None:
+    resources, before = KubeResources(Wire([refused(status, "no")])), await stored()
+    with pytest.raises(ClusterRefused) as caught:
+        await resources.write("tenants", "team a", {}, "alice", before)
+    assert type(caught.value) is kind
+
+
+async def test_a_write_without_an_answer_stays_unknown() -> None:
+    resources, before = KubeResources(Wire([ClusterUnavailable("no answer")])), await stored()
+    with pytest.raises(ClusterUnavailable):
+        await resources.write("tenants", "team a", {}, "alice", before)
+
+
+async def test_what_is_no_object_is_no_answer() -> None:
+    for answer in ({}, [], {"metadata": {"name": "x"}}, 7):
+        with pytest.raises(ClusterUnavailable):
+            await KubeResources(Wire([answer])).read("tenants", "x")
+
+
+@pytest.mark.parametrize(
+    ("said", "kept"),
+    [
+        (
+            'Tenant.fairgate.io "a" is invalid: spec.weight: Invalid value: "string": must be a '
+            "decimal number of 0 or more, such as 2 or 0.5; at most six decimals",
+            "spec.weight: must be a decimal number of 0 or more, such as 2 or 0.5; at most six "
+            "decimals.",
+        ),
+        (
+            'Tenant.fairgate.io "a" is invalid: spec.maxPending: Invalid value: -1: in body should',
+            "spec.maxPending: -1: in body should.",
+        ),
+        (
+            'Tenant.fairgate.io "ns.a" is invalid: metadata.name: Invalid value: names that',
+            "metadata.name: names that.",
+        ),
+        ('tenants.fairgate.io "a" is forbidden: because.', "because."),
+        ("anything else", "anything else."),
+    ],
+)
+def test_noise_is_left_out_of_what_the_api_server_says(said: str, kept: str) -> None:
+    assert sentence(said) == kept

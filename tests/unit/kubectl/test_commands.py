@@ -1,0 +1,402 @@
+"""`kubectl-fairgate`: the output of each command, compared with reviewed files.
+
+`REWRITE_GOLDEN=1` writes the files again. Review the difference before you commit it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+from pydantic import BaseModel
+
+from app.kubectl.cli import COMPLETE, cli, outcome
+from app.web.api import schemas
+from tests.support import kubectl_answers as answers
+from tests.support.rest_server import Reply, Rest, serving
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "plugin"
+REWRITE = "REWRITE_GOLDEN"
+
+
+@pytest.fixture(autouse=True)
+def _a_plain_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in (
+        *("COLUMNS", "KUBECONFIG", "HTTP_PROXY", "http_proxy", "FAIRGATE_DEBUG"),
+        *("FAIRGATE_SERVER", "FAIRGATE_CERTIFICATE_AUTHORITY"),
+    ):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TZ", "UTC")
+    monkeypatch.setenv("FAIRGATE_TOKEN", "alices")
+
+
+@pytest.fixture
+def rest() -> Iterator[Rest]:
+    """The API with a small cluster."""
+    small = Rest(
+        {
+            "GET /tenants": answers.tenants(),
+            "GET /tenants/team-a/queue": answers.queue(),
+            "GET /tenants/research/queue": schemas.QueueModel(
+                tenant="research", pending=0, items=[]
+            ),
+            "GET /tenants/team-a/users": answers.users(),
+            "GET /pools": answers.pools(),
+            "GET /workloads/team-a/train-7": answers.workload(),
+            "GET /usage": answers.usage(),
+            "POST /simulations": answers.simulation(),
+        }
+    )
+    with serving(small):
+        yield small
+
+
+Told = tuple[int, str, str]
+Run = Callable[..., Told]
+
+
+@pytest.fixture
+def run(rest: Rest, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Run a command line against the API; return its exit code and its output."""
+
+    def run(*arguments: str, server: str | None = None) -> Told:
+        line = [*arguments, "--server", server or rest.url]
+        code = outcome(lambda: cli(line, prog_name="kubectl fairgate", complete_var=COMPLETE))
+        return code, *capsys.readouterr()
+
+    return run
+
+
+def hold(name: str, told: Told) -> None:
+    """Fail unless the output equals the reviewed file."""
+    code, out, err = told
+    text = f"{out}{'--- stderr' + chr(10) + err if err else ''}--- exit {code}\n"
+    file = GOLDEN / f"{name}.txt"
+    if os.environ.get(REWRITE):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text, encoding="utf-8")
+    assert text == file.read_text(encoding="utf-8")
+
+
+LINES = {
+    "queue": ("queue", "team-a"),
+    "queues": ("queue",),
+    "why": ("why", "train-7", "-n", "team-a"),
+    "tenants": ("tenants",),
+    "pools": ("pools",),
+    "usage": ("usage", "--by", "tenant,pool"),
+    "weights": ("weights",),
+    "weights-of-users": ("weights", "--tenant", "team-a"),
+    "simulate": ("simulate", "--weight", "team-a=3"),
+}
+
+
+@pytest.mark.parametrize("name", LINES)
+def test_a_table_reads_as_it_did(name: str, run: Run) -> None:
+    hold(name, run(*LINES[name]))
+
+
+@pytest.mark.parametrize("name", LINES)
+def test_a_wide_table_reads_as_it_did(name: str, run: Run) -> None:
+    hold(f"{name}-wide", run(*LINES[name], "-o", "wide"))
+
+
+@pytest.mark.parametrize("name", LINES)
+def test_a_narrow_terminal_is_kept_to(name: str, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "72")
+    told = run(*LINES[name])
+    assert max(len(line) for line in told[1].splitlines()) <= 72
+    hold(f"{name}-narrow", told)
+
+
+@pytest.mark.parametrize("name", LINES)
+def test_json_and_yaml_are_what_the_api_said(name: str, rest: Rest, run: Run) -> None:
+    code, out, _ = run(*LINES[name], "-o", "json")
+    as_yaml = run(*LINES[name], "-o", "yaml")[1]
+    asked = rest.asked[-1]
+    said = json.loads(rest.answer(asked).body)
+    found = json.loads(out)
+    assert code == 0
+    assert yaml.safe_load(as_yaml) == found
+    assert (found["items"][-1] if name == "queues" else found) == said
+
+
+EMPTY: dict[str, tuple[str, BaseModel]] = {
+    "queue": (
+        "GET /tenants/team-a/queue",
+        schemas.QueueModel(tenant="team-a", pending=0, items=[]),
+    ),
+    "queues": ("GET /tenants", schemas.PageModel[schemas.TenantShown](items=[])),
+    "tenants": ("GET /tenants", schemas.PageModel[schemas.TenantShown](items=[])),
+    "pools": ("GET /pools", schemas.PageModel[schemas.PoolShown](items=[])),
+    "usage": ("GET /usage", answers.usage().model_copy(update={"items": []})),
+    "weights": ("GET /tenants", schemas.PageModel[schemas.TenantShown](items=[])),
+    "weights-of-users": (
+        "GET /tenants/team-a/users",
+        schemas.PageModel[schemas.UserShown](items=[]),
+    ),
+    "simulate": ("POST /simulations", answers.simulation().model_copy(update={"tenants": []})),
+    "why": (
+        "GET /workloads/team-a/train-7",
+        answers.workload(
+            position=0,
+            rule="no pool",
+            reason="not queued: no pool can serve its node selector",
+            pools=[],
+            ahead=[],
+            remedies=[],
+            numbers={},
+            estimate=None,
+            estimate_withheld="no pool could ever serve it.",
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", EMPTY)
+def test_nothing_to_show_is_a_sentence(name: str, rest: Rest, run: Run) -> None:
+    route, answer = EMPTY[name]
+    rest.answers[route] = answer
+    hold(f"{name}-empty", run(*LINES[name]))
+
+
+def test_a_gang_and_a_released_pod_are_told_as_such(rest: Rest, run: Run) -> None:
+    route = "GET /workloads/team-a/train-7"
+    rest.answers[route] = answers.workload(gang="train", pods=4)
+    hold("why-gang", run(*LINES["why"]))
+    rest.answers[route] = answers.workload(
+        state="released", reason="released to pool h100, on node h100-3 since 2026-03-01T11:48:00Z"
+    )
+    hold("why-released", run(*LINES["why"]))
+
+
+def test_an_estimate_that_has_passed_is_not_told_as_one(rest: Rest, run: Run) -> None:
+    past = schemas.EstimateShown(p50=30, p90=50, at=answers.NOW.replace(hour=11))
+    rest.answers["GET /workloads/team-a/train-7"] = answers.workload(estimate=past)
+    assert "any moment" in run(*LINES["why"])[1]
+
+
+def test_lost_detail_is_said(rest: Rest, run: Run) -> None:
+    rest.answers["GET /usage"] = answers.usage(lost=True)
+    hold("usage-lost", run(*LINES["usage"]))
+
+
+def test_csv_goes_through_as_it_comes(rest: Rest, run: Run) -> None:
+    csv = "tenant,nvidia.com/gpu\r\nteam-a,144000.123\r\n"
+    rest.answers["GET /usage"] = Reply(200, csv, "text/csv")
+    assert run("usage", "-o", "csv") == (0, csv, "")
+    assert rest.asked[-1].query["format"] == "csv"
+    assert run("usage", "-o", "csv", "--limit", "3")[0] == 2
+
+
+def test_every_page_is_read_and_no_more_than_was_asked_for(rest: Rest, run: Run) -> None:
+    rest.page = 1
+    whole = run("queue", "team-a")
+    assert [each.query.get("continue") for each in rest.asked] == [None, "1", "2", "3"]
+    assert whole[1] == (GOLDEN / "queue.txt").read_text(encoding="utf-8").partition("---")[0]
+    code, out, err = run("queue", "team-a", "--limit", "2", "-o", "json")
+    assert (code, len(json.loads(out)["items"]), json.loads(out)["continue"]) == (0, 2, "2")
+    assert "--limit" in err
+    rest.page = 500
+    every = json.loads(run("queue", "--limit", "1", "-o", "json")[1])
+    assert [len(each["items"]) for each in every["items"]] == [0, 1]
+
+
+def test_a_queue_may_be_that_of_one_user(rest: Rest, run: Run) -> None:
+    run("queue", "team-a", "--user", "bob")
+    assert rest.asked[-1].query["user"] == "bob"
+
+
+def test_old_data_are_said_to_be_old(rest: Rest, run: Run) -> None:
+    rest.headers["Fairgate-Age"] = "42.5"
+    assert run("tenants")[2] == (
+        "fairgate: this is as of 42 s ago; Fairgate has seen nothing newer.\n"
+    )
+    rest.headers["Fairgate-Age"] = "0.4"
+    assert run("tenants")[2] == ""
+
+
+def test_the_token_is_sent_and_nothing_else(rest: Rest, run: Run) -> None:
+    run("tenants", "--token", "bobs")
+    asked = rest.asked[-1]
+    assert asked.headers["authorization"] == "Bearer bobs"
+    assert not [name for name in asked.headers if name.startswith(("impersonate", "x-remote"))]
+
+
+def test_names_are_one_segment_of_the_path(rest: Rest, run: Run) -> None:
+    name = "ci/bot?x=1"
+    rest.answers[f"PUT /tenants/team-a/users/{name}/weight"] = answers.stored()
+    code, out, _ = run("weights", "set", "team-a", "--user", name, "2")
+    assert (code, out) == (0, f"User {name} of tenant team-a weighs 2 from now on.\n")
+    assert rest.asked[-1].body == {"weight": "2"}
+    assert "dryRun" not in rest.asked[-1].query
+
+
+def test_a_tenant_is_weighed(rest: Rest, run: Run) -> None:
+    rest.answers["PUT /tenants/team-a/weight"] = answers.stored("3")
+    told = run("weights", "set", "team-a", "3")
+    assert told == (0, "Tenant team-a weighs 3 from now on.\n", "")
+    assert rest.asked[-1].query == {}
+    as_json = json.loads(run("weights", "set", "team-a", "3", "-o", "json")[1])
+    assert as_json == answers.stored("3").model_dump(mode="json", by_alias=True)
+
+
+def test_a_dry_run_tells_whose_share_would_change(rest: Rest, run: Run) -> None:
+    route, line = "PUT /tenants/team-a/users/bob/weight", ("set", "team-a", "--user", "bob", "2")
+    rest.answers[route] = answers.change()
+    hold("weights-set-dry-run", run("weights", *line, "--dry-run"))
+    assert rest.asked[-1].query == {"dryRun": "true"}
+    rest.answers[route] = answers.change(to_nobody=True)
+    hold("weights-set-dry-run-empty", run("weights", *line, "--dry-run"))
+
+
+def test_what_if_asks_for_what_was_written(rest: Rest, run: Run) -> None:
+    line = ("--weight", "team-a=3", "--user", "team-a/a=b=2", "--user", "team-a/c/d=0.5")
+    assert run("simulate", *line, "--hours", "8")[0] == 0
+    assert schemas.WhatIf.model_validate(rest.asked[-1].body) == schemas.WhatIf(
+        weights={"team-a": "3"}, users={"team-a": {"a=b": "2", "c/d": "0.5"}}, hours=8
+    )
+
+
+def test_a_change_that_moves_nothing_between_tenants_is_told_so(rest: Rest, run: Run) -> None:
+    same = answers.simulation()
+    same.tenants = [each.model_copy(update={"then": each.now}) for each in same.tenants]
+    rest.answers["POST /simulations"] = same
+    assert run(*LINES["simulate"])[1].endswith("\nBetween tenants nothing would change.\n")
+
+
+def test_usage_asks_for_what_was_written(rest: Rest, run: Run) -> None:
+    run("usage", "--by", "user,node", "--from", "2026-02-01T08:00+01:00", "--to", "1d2h")
+    query = rest.asked[-1].query
+    assert query["by"] == "user,node"
+    assert query["from"] == "2026-02-01T07:00:00Z"
+    assert query["to"].endswith("Z")
+
+
+WRONG = {
+    "no-change": ("simulate",),
+    "no-weight": ("simulate", "--weight", "team-a"),
+    "no-tenant-of-user": ("simulate", "--user", "alice=2"),
+    "no-such-sum": ("usage", "--by", "colour"),
+    "no-decimal": ("weights", "set", "team-a", "twice"),
+    "no-time": ("usage", "--from", "yesterday"),
+    "no-pod": ("why", "job/train"),
+    "options-before-set": ("weights", "--tenant", "team-a", "set", "team-a", "2"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_input_is_told_in_a_sentence(name: str, rest: Rest, run: Run) -> None:
+    hold(f"wrong-{name}", run(*WRONG[name]))
+    assert rest.asked == []
+
+
+@pytest.mark.parametrize(
+    ("status", "code"),
+    list({400: 2, 401: 1, 403: 1, 404: 2, 409: 1, 412: 1, 422: 2, 429: 3, 500: 4, 503: 3}.items()),
+)
+def test_the_exit_code_tells_what_a_problem_is(
+    status: int, code: int, rest: Rest, run: Run
+) -> None:
+    rest.refuse("GET /pools", status, "This is\nwhy.")
+    assert run("pools") == (code, "", "fairgate: This is why.\n")
+
+
+def test_who_may_not_list_tenants_is_told_to_name_one(rest: Rest, run: Run) -> None:
+    rest.refuse("GET /tenants", 403, "alice may not list tenants.fairgate.io; ask for it.")
+    hold("queues-refused", run("queue"))
+
+
+def test_queues_that_one_may_not_see_are_named_and_the_others_shown(rest: Rest, run: Run) -> None:
+    rest.refuse("GET /tenants/research/queue", 403, "alice may not get tenants/queue.")
+    code, out, err = run("queue")
+    assert (code, out.count("team-a/train")) == (0, 3)
+    assert err == "fairgate: you may not see the queue of research; others are shown.\n"
+
+
+def test_what_is_not_fairgate_is_told_so(rest: Rest, run: Run) -> None:
+    rest.answers["GET /pools"] = Reply(200, "<html>", "text/html")
+    hold("not-json", run("pools"))
+    rest.answers["GET /pools"] = Reply(302, "", "text/html")
+    code, _, err = run("pools")
+    assert (code, "see whether --server names" in err) == (1, True)
+
+
+def test_a_read_waits_if_it_is_told_to_and_a_write_does_not(rest: Rest, run: Run) -> None:
+    rest.refuse("GET /pools", 429, "Ask less often.")
+    rest.refuse("PUT /tenants/team-a/weight", 429, "Ask less often.")
+    busy = rest.answers["GET /pools"]
+    rest.headers["Retry-After"] = "0.01"
+    rest.answers["GET /pools"] = [busy, busy, answers.pools()]
+    assert run("pools")[0] == 0
+    assert run("weights", "set", "team-a", "2")[0] == 3
+    assert [each.method for each in rest.asked] == ["GET", "GET", "GET", "PUT"]
+    rest.headers["Retry-After"] = "3600"
+    rest.answers["GET /pools"] = busy
+    assert run("pools") == (3, "", "fairgate: Ask less often.\n")
+
+
+def test_nobody_there_exits_with_3(run: Run) -> None:
+    code, out, err = run("pools", server="http://127.0.0.1:1")
+    assert (code, out) == (3, "")
+    assert err == (
+        "fairgate: http://127.0.0.1:1 does not answer (Connection refused); see whether the "
+        "address is right and can be reached from here.\n"
+    )
+
+
+@pytest.mark.parametrize("server", ["http://fairgate.example", "fairgate.example", "https://h/v1"])
+def test_a_token_is_not_sent_in_the_clear_or_to_what_is_no_url(server: str, run: Run) -> None:
+    code, _, err = run("pools", server=server)
+    assert (code, err.startswith(f"fairgate: --server {server} ")) == (2, True)
+
+
+def test_without_a_token_it_says_how_to_get_one(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("FAIRGATE_TOKEN")
+    code, _, err = run("pools")
+    assert (code, "kubectl create token" in err) == (2, True)
+
+
+def test_a_user_who_is_ahead_is_called_no_tenant(rest: Rest, run: Run) -> None:
+    ahead = schemas.AheadModel(tenant="another user", score="0.5", own="alice", own_score="0.5")
+    rest.answers["GET /workloads/team-a/train-7"] = answers.workload().model_copy(
+        update={"ahead": [ahead]}
+    )
+    _, out, _ = run("why", "train-7", "-n", "team-a")
+    assert "another user, score 0.5 against 0.5 of alice" in out
+    assert "tenant another user" not in out
+
+
+@pytest.mark.parametrize(
+    ("own", "words"),
+    [
+        ("0.5000", "against 0.5 of team-a (the lower goes first; if equal, whoever was served "),
+        ("0.7500", "against 0.75 of team-a (the lower goes first)"),
+        ("weight 0", "against weight 0 of team-a (the lower goes first)"),
+        ("0.2500 of its guarantee", "against 0.25 of its guarantee of team-a (the lower goes "),
+    ],
+)
+def test_who_is_ahead_is_told_so_that_it_can_be_understood(
+    rest: Rest, run: Run, own: str, words: str
+) -> None:
+    ahead = schemas.AheadModel(tenant="team-b", score="0.5", own="team-a", own_score=own)
+    rest.answers["GET /workloads/team-a/train-7"] = answers.workload().model_copy(
+        update={"ahead": [ahead]}
+    )
+    _, out, _ = run("why", "train-7", "-n", "team-a")
+    assert f"score 0.5 {words}" in " ".join(out.split())
+
+
+@pytest.mark.parametrize("line", ["pools", "weights", "weights set team-a 3"])
+def test_the_url_may_be_in_the_environment(
+    line: str, rest: Rest, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rest.answers["PUT /tenants/team-a/weight"] = answers.stored("3")
+    monkeypatch.setenv("FAIRGATE_SERVER", rest.url)
+    name = "kubectl fairgate"
+    code = outcome(lambda: cli(line.split(), prog_name=name, complete_var=COMPLETE))
+    assert (code, capsys.readouterr().err) == (0, "")

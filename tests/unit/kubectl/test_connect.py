@@ -1,0 +1,260 @@
+"""Connections to Fairgate with all kinds of kubeconfig credentials, and the error messages."""
+
+from __future__ import annotations
+
+import base64
+import json
+import ssl
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.core.errors import ClusterRefused, ClusterUnavailable, InvalidInput
+from app.kubectl.client import AGGREGATED
+from app.kubectl.options import ConnectionOptions
+from app.tls.certificate_authority import CertificateAuthority, Credential, new_authority
+from tests.support import kubectl_answers as answers
+from tests.support.rest_server import Asked, Reply, Rest, serving
+
+NAME = "fairgate.test"
+
+
+@pytest.fixture(autouse=True)
+def _a_plain_place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("KUBECONFIG", "http_proxy", "HTTP_PROXY", "https_proxy", "HTTPS_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+
+
+@pytest.fixture(scope="module")
+def ca() -> CertificateAuthority:
+    return new_authority("ca", datetime.now(UTC), 1)
+
+
+@pytest.fixture
+def plain() -> Iterator[Rest]:
+    """The API without TLS."""
+    with serving(Rest({"GET /pools": answers.pools()})) as rest:
+        yield rest
+
+
+def tls(ca: CertificateAuthority, folder: Path, *names: str) -> ssl.SSLContext:
+    """Return a TLS context that requests client certificates."""
+    own = ca.issue("server", names=names, server=True, client=False, now=datetime.now(UTC), days=1)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    (folder / "server.crt").write_bytes(own.certificate_pem)
+    (folder / "server.key").write_bytes(own.key_pem)
+    context.load_cert_chain(folder / "server.crt", folder / "server.key")
+    context.load_verify_locations(cadata=ca.certificate_pem.decode())
+    context.verify_mode = ssl.CERT_OPTIONAL
+    return context
+
+
+@pytest.fixture
+def secure(ca: CertificateAuthority, tmp_path: Path) -> Iterator[Rest]:
+    """The API with TLS, on its real address."""
+    context = tls(ca, tmp_path, "127.0.0.1")
+    with serving(Rest({"GET /pools": answers.pools()}), context) as rest:
+        yield rest
+
+
+def person(ca: CertificateAuthority, name: str) -> Credential:
+    return ca.issue(name, server=False, client=True, now=datetime.now(UTC), days=1)
+
+
+def encoded(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+def kubeconfig(path: Path, cluster: dict[str, Any], user: dict[str, Any], **more: Any) -> Path:
+    context = {"cluster": "c", "user": "u", "namespace": "team-a"}
+    document = {
+        "current-context": "x",
+        "contexts": [{"name": "x", "context": context}],
+        "clusters": [{"name": "c", "cluster": cluster}],
+        "users": [{"name": "u", "user": user}],
+    }
+    path.write_text(json.dumps(document | more))
+    return path
+
+
+def asked(rest: Rest, file: Path, context: str | None = None) -> Asked:
+    """Request the pools with a kubeconfig; return the request that arrived."""
+    ConnectionOptions(file, context).open().get("/pools")
+    assert rest.asked[-1].path == f"{AGGREGATED}/pools"
+    return rest.asked[-1]
+
+
+def test_a_client_certificate_is_shown(
+    secure: Rest, ca: CertificateAuthority, tmp_path: Path
+) -> None:
+    alice = person(ca, "alice")
+    user = {
+        "client-certificate-data": encoded(alice.certificate_pem),
+        "client-key-data": encoded(alice.key_pem),
+    }
+    cluster = {"server": secure.url, "certificate-authority-data": encoded(ca.certificate_pem)}
+    file = kubeconfig(tmp_path / "config", cluster, user)
+    assert asked(secure, file).person == "alice"
+    assert ConnectionOptions(file).open().namespace == "team-a"
+
+
+def test_files_are_found_next_to_the_kubeconfig(
+    secure: Rest, ca: CertificateAuthority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bob = person(ca, "bob")
+    (tmp_path / "bob.crt").write_bytes(bob.certificate_pem)
+    (tmp_path / "bob.key").write_bytes(bob.key_pem)
+    (tmp_path / "ca.crt").write_bytes(ca.certificate_pem)
+    user = {"client-certificate": "bob.crt", "client-key": "bob.key"}
+    cluster = {"server": secure.url, "certificate-authority": "ca.crt"}
+    file = kubeconfig(tmp_path / "config", cluster, user)
+    monkeypatch.chdir("/")
+    assert asked(secure, file).person == "bob"
+
+
+def test_the_name_in_the_certificate_may_be_another(
+    ca: CertificateAuthority, tmp_path: Path
+) -> None:
+    with serving(Rest({"GET /pools": answers.pools()}), tls(ca, tmp_path, NAME)) as rest:
+        cluster = {"server": rest.url, "certificate-authority-data": encoded(ca.certificate_pem)}
+        file = kubeconfig(tmp_path / "a", cluster, {"token": "t"})
+        with pytest.raises(ClusterUnavailable, match="No trust in the TLS"):
+            ConnectionOptions(file).open().get("/pools")
+        file = kubeconfig(tmp_path / "b", cluster | {"tls-server-name": NAME}, {"token": "t"})
+        assert asked(rest, file).headers["authorization"] == "Bearer t"
+
+
+def test_a_token_may_be_written_or_in_a_file(plain: Rest, tmp_path: Path) -> None:
+    cluster = {"server": plain.url}
+    file = kubeconfig(tmp_path / "a", cluster, {"token": "written"})
+    assert asked(plain, file).headers["authorization"] == "Bearer written"
+    (tmp_path / "token").write_text("from-file")
+    file = kubeconfig(tmp_path / "b", cluster, {"tokenFile": "token"})
+    assert asked(plain, file).headers["authorization"].strip() == "Bearer from-file"
+
+
+def test_a_password_is_basic_authentication(plain: Rest, tmp_path: Path) -> None:
+    file = kubeconfig(tmp_path / "a", {"server": plain.url}, {"username": "a", "password": "b"})
+    assert asked(plain, file).headers["authorization"] == f"Basic {encoded(b'a:b')}"
+
+
+def program(folder: Path, text: str) -> dict[str, Any]:
+    """Return a kubeconfig user with an exec credential plugin."""
+    script = folder / "login"
+    script.write_text(f"#!/bin/sh\n{text}\n")
+    script.chmod(0o755)
+    version = "client.authentication.k8s.io/v1"
+    return {"exec": {"command": str(script), "apiVersion": version, "interactiveMode": "Never"}}
+
+
+def test_a_login_program_gives_the_token(plain: Rest, tmp_path: Path) -> None:
+    said = {
+        "apiVersion": "client.authentication.k8s.io/v1",
+        "kind": "ExecCredential",
+        "status": {"token": "fresh"},
+    }
+    user = program(tmp_path, f"echo '{json.dumps(said)}'")
+    file = kubeconfig(tmp_path / "a", {"server": plain.url}, user)
+    assert asked(plain, file).headers["authorization"] == "Bearer fresh"
+
+
+def test_a_login_program_that_fails_makes_nobody_of_no_one(plain: Rest, tmp_path: Path) -> None:
+    user = program(tmp_path, "echo 'session expired' >&2; exit 1")
+    file = kubeconfig(tmp_path / "a", {"server": plain.url}, user)
+    with pytest.raises(InvalidInput, match=r"login.*session expired.*log in anew"):
+        ConnectionOptions(file).open()
+    assert plain.asked == []
+
+
+def test_a_kubeconfig_that_acts_as_somebody_else_does(plain: Rest, tmp_path: Path) -> None:
+    user = {"token": "t", "as": "bob", "as-groups": ["g", "h"], "as-user-extra": {"a/b": ["1"]}}
+    headers = asked(plain, kubeconfig(tmp_path / "a", {"server": plain.url}, user)).headers
+    assert headers["impersonate-user"] == "bob"
+    assert headers["impersonate-group"] == "g,h"
+    assert headers["impersonate-extra-a%2fb"] == "1"
+
+
+def test_a_proxy_is_used(plain: Rest, tmp_path: Path) -> None:
+    cluster = {"server": "http://cluster.invalid", "proxy-url": plain.url}
+    assert asked(plain, kubeconfig(tmp_path / "a", cluster, {"token": "t"})).headers["host"] == (
+        "cluster.invalid"
+    )
+
+
+def test_several_files_are_one_and_another_context_may_be_meant(
+    plain: Rest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = kubeconfig(tmp_path / "one", {"server": "http://127.0.0.1:1"}, {"token": "one"})
+    other = tmp_path / "two"
+    document = {
+        "contexts": [{"name": "y", "context": {"cluster": "d", "user": "v"}}],
+        "clusters": [{"name": "d", "cluster": {"server": plain.url}}],
+        "users": [{"name": "v", "user": {"token": "two"}}],
+    }
+    other.write_text(json.dumps(document))
+    monkeypatch.setenv("KUBECONFIG", f"{one}:{other}:{tmp_path / 'gone'}")
+    door = ConnectionOptions(context="y").open()
+    door.get("/pools")
+    assert plain.asked[-1].headers["authorization"] == "Bearer two"
+    assert door.namespace == "default"
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "a: b", "{", '{"current-context": "x", "contexts": [{"name": "x"}]}']
+)
+def test_what_is_no_kubeconfig_is_told(text: str, tmp_path: Path) -> None:
+    (tmp_path / "config").write_text(text)
+    with pytest.raises(InvalidInput, match="kubeconfig"):
+        ConnectionOptions(tmp_path / "config").open()
+
+
+def test_no_kubeconfig_at_all_is_told(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match=r"There is no kubeconfig .*\.kube/config"):
+        ConnectionOptions().open()
+
+
+def test_a_context_that_is_not_there_is_named(plain: Rest, tmp_path: Path) -> None:
+    file = kubeconfig(tmp_path / "a", {"server": plain.url}, {"token": "t"})
+    with pytest.raises(InvalidInput, match="prod"):
+        ConnectionOptions(file, "prod").open()
+
+
+def status(code: int, message: str) -> Reply:
+    body = {"kind": "Status", "apiVersion": "v1", "code": code, "message": message}
+    return Reply(code, json.dumps(body), "application/json")
+
+
+@pytest.mark.parametrize(
+    ("reply", "kind", "sentence"),
+    [
+        (status(401, "Unauthorized"), ClusterRefused, "does not accept your credentials"),
+        (status(403, "alice cannot get path"), ClusterRefused, "alice cannot get path"),
+        (Reply(404, "404 page not found", "text/plain"), ClusterRefused, "has no Fairgate API"),
+        (Reply(503, "service unavailable", "text/plain"), ClusterUnavailable, "kubectl get apis"),
+        (status(500, "etcd"), ClusterUnavailable, "etcd"),
+    ],
+)
+def test_what_the_api_server_says_is_told_apart_from_fairgate(
+    reply: Reply, kind: type[Exception], sentence: str, plain: Rest, tmp_path: Path
+) -> None:
+    plain.answers["GET /pools"] = reply
+    file = kubeconfig(tmp_path / "a", {"server": plain.url}, {"token": "t"})
+    with pytest.raises(kind, match=sentence):
+        ConnectionOptions(file).open().get("/pools")
+
+
+def test_a_url_is_trusted_by_the_named_ca_alone(
+    secure: Rest, ca: CertificateAuthority, tmp_path: Path
+) -> None:
+    (tmp_path / "ca.crt").write_bytes(ca.certificate_pem)
+    ConnectionOptions(server=secure.url, token="t", authority=tmp_path / "ca.crt").open().get(
+        "/pools"
+    )
+    assert secure.asked[-1].path == "/v1/pools"
+    with pytest.raises(ClusterUnavailable, match="--certificate-authority"):
+        ConnectionOptions(server=secure.url, token="t").open().get("/pools")

@@ -1,0 +1,73 @@
+"""Calls in a worker process: answers, limits and shutdown."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+
+import pytest
+
+from app.core.errors import ForecastFailed
+from app.sim.forecast.worker import GIB, Worker
+
+
+async def test_it_answers_with_what_the_function_returns() -> None:
+    worker = Worker(60)
+    assert await worker.call(divmod, 17, 5) == (3, 2)
+    first = worker.pid
+    assert await worker.call(os.getpid) == first != os.getpid()
+    await worker.close()
+    assert worker.pid is None
+
+
+async def test_a_call_that_takes_too_long_is_stopped_and_the_next_starts_afresh() -> None:
+    worker = Worker(3)
+    await worker.call(divmod, 1, 1)
+    first = worker.pid
+    with pytest.raises(ForecastFailed, match="more than 3 s"):
+        await worker.call(time.sleep, 60)
+    assert await worker.call(divmod, 17, 5) == (3, 2)
+    assert worker.pid != first
+    await worker.close()
+
+
+async def test_a_process_that_is_killed_fails_its_call_alone() -> None:
+    worker = Worker(60)
+    await worker.call(divmod, 1, 1)
+    assert worker.pid is not None
+    call = asyncio.create_task(worker.call(time.sleep, 50))
+    await asyncio.sleep(0)  # the call starts before its process ends
+    os.kill(worker.pid, signal.SIGKILL)
+    with pytest.raises(ForecastFailed, match="try again"):
+        await call
+    assert await worker.call(divmod, 17, 5) == (3, 2)
+    await worker.close()
+
+
+async def test_too_much_memory_fails_the_call_alone() -> None:
+    worker = Worker(60, memory=GIB // 2)
+    with pytest.raises(ForecastFailed, match="too much memory"):
+        await worker.call(bytes, GIB)
+    assert await worker.call(divmod, 17, 5) == (3, 2)
+    await worker.close()
+
+
+async def test_an_error_there_is_told_here() -> None:
+    worker = Worker(60)
+    with pytest.raises(ForecastFailed, match="ZeroDivisionError"):
+        await worker.call(divmod, 1, 0)
+    await worker.close()
+
+
+async def test_a_call_that_is_given_up_leaves_nothing_behind() -> None:
+    worker = Worker(60)
+    await worker.call(divmod, 1, 1)
+    call = asyncio.create_task(worker.call(time.sleep, 50))
+    await asyncio.sleep(0)
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    assert await worker.call(divmod, 17, 5) == (3, 2)
+    await worker.close()

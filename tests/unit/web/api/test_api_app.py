@@ -1,0 +1,136 @@
+"""The REST API: authentication, authorization and problem responses."""
+
+from __future__ import annotations
+
+import pytest
+
+from app.web.api import examples
+from app.web.api.schemas import (
+    PageModel,
+    PoolShown,
+    PoolWhole,
+    QueueModel,
+    Quotas,
+    ResponseModel,
+    TenantShown,
+    UserShown,
+    WorkloadModel,
+)
+from tests.support.asgi import call
+from tests.support.rest_app import Both, node, pool, problem, tenant
+
+
+@pytest.fixture
+async def both() -> Both:
+    both = Both()
+    await both.hear(tenant("team-a"), pool("h100"), node("n", 8))
+    await both.open()
+    return both
+
+
+PATHS = [
+    "/v1/tenants",
+    "/v1/tenants/team-a",
+    "/v1/tenants/team-a/users",
+    "/v1/tenants/team-a/queue",
+    "/v1/pools",
+    "/v1/pools/h100",
+    "/v1/quotas",
+    "/v1/workloads/team-a/p",
+]
+
+
+async def test_a_right_on_one_tenant_opens_no_other(both: Both) -> None:
+    both.rights.granted = {("get", "tenants/queue/team-a")}
+
+    reply = await both.get("/v1/tenants/team-b/queue")
+
+    assert reply.status == 403
+    assert problem(reply).startswith("alice may not get tenants/queue.fairgate.io team-b")
+
+
+async def test_a_stranger_cannot_tell_what_exists(both: Both) -> None:
+    there, nowhere = [await both.get(f"/v1/tenants/{name}/queue") for name in ("team-a", "nobody")]
+
+    assert there.status == nowhere.status == 403
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_without_a_valid_token_nothing_is_answered(both: Both, path: str) -> None:
+    for reply in (await call(both.app, "GET", path), await both.get(path, "mallorys")):
+        assert reply.status == 401
+        assert reply.headers["www-authenticate"] == "Bearer"
+        assert "fairgate" in problem(reply)
+    assert (await both.get(path)).status == 403
+
+
+async def test_an_api_server_that_does_not_answer_opens_no_door(both: Both) -> None:
+    both.rights.fails = True
+
+    reply = await both.get("/v1/tenants")
+
+    assert reply.status == 503
+    assert "10.0.0.1" not in problem(reply)
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_a_view_that_is_not_whole_is_503(path: str) -> None:
+    both = Both()
+    both.rights.everything = True
+
+    reply = await both.get(path)
+
+    assert reply.status == 503
+    assert problem(reply)
+
+
+async def test_what_cannot_be_meant_is_a_problem(both: Both) -> None:
+    both.rights.granted = {("get", "tenants/queue/team-a")}
+
+    assert (await both.get("/v1/tenants/team-a/queue?limit=0")).status == 400
+    nowhere = await both.get("/v2")
+    assert nowhere.status == 404
+    assert "/openapi.json" in problem(nowhere)
+    assert (await call(both.app, "POST", "/v1/tenants")).status == 405
+
+
+async def test_the_description_names_routes_and_how_to_log_in(both: Both) -> None:
+    described = (await call(both.app, "GET", "/openapi.json")).json
+
+    assert {"/v1/tenants", "/v1/pools", "/v1/tenants/{tenant}/queue"} <= described["paths"].keys()
+    assert described["components"]["securitySchemes"]
+
+
+async def test_readiness_lists_what_is_missing(both: Both) -> None:
+    both.checks = {"redis": lambda: False, "view": lambda: both.view.ready}
+
+    assert (await call(both.app, "GET", "/livez")).status == 200
+    reply = await call(both.app, "GET", "/readyz")
+    assert (reply.status, reply.body) == (503, b"not ready: redis\n")
+    both.rights.granted.add(("get", "/metrics"))
+    assert b"fairgate_admission_requests_total" in (await both.get("/metrics")).body
+    assert (await call(both.app, "GET", "/metrics")).status == 401
+
+
+@pytest.mark.parametrize(
+    ("path", "told", "kind"),
+    [
+        ("tenants", examples.TENANTS, PageModel[TenantShown]),
+        ("tenants/{tenant}", examples.TENANT, TenantShown),
+        ("tenants/{tenant}/users", examples.USERS, PageModel[UserShown]),
+        ("tenants/{tenant}/queue", examples.QUEUE, QueueModel),
+        ("pools", examples.POOLS, PageModel[PoolShown]),
+        ("pools/{pool}", examples.POOL, PoolWhole),
+        ("quotas", examples.QUOTAS, Quotas),
+        ("workloads/{namespace}/{pod}", examples.WORKLOAD, WorkloadModel),
+    ],
+)
+async def test_each_example_is_an_answer_that_could_be(
+    both: Both, path: str, told: examples.Responses, kind: type[ResponseModel]
+) -> None:
+    example = told[200]["content"]["application/json"]["example"]
+    assert kind.model_validate(example).model_dump(mode="json", by_alias=True) == example
+
+    described = (await call(both.app, "GET", "/openapi.json")).json
+    answer = described["paths"][f"/v1/{path}"]["get"]["responses"]["200"]
+    assert answer["content"]["application/json"]["example"]

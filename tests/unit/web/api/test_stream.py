@@ -1,0 +1,476 @@
+"""The event stream: its events per caller, their timing, and its end."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from starlette.types import ASGIApp, Message
+
+from app.core import events as ev
+from app.core.model import PoolName, TenantName, UserName
+from app.web.api.dashboard_state import Facts, VisibleState, facts, state
+from app.web.api.problems import Refused
+from app.web.api.schemas import DashboardState
+from app.web.api.stream import MOST_OF_ONE, ConnectionLimit, StateCache, StreamTiming
+from app.web.api.wait_reason_cache import QUEUED, WaitReasonCache
+from tests.fakes.fake_api_cluster import GPU, Town, busy, held, pool, tenant
+from tests.fakes.fake_authorizer import Rights
+from tests.support.asgi import call
+
+SECONDS = 30
+QUICK = StreamTiming(beat=0.01, quiet=0.02, trust=3600, patience=3600)
+UNTRUSTING = StreamTiming(beat=0.01, quiet=3600, trust=0.01, patience=3600)
+EVERY = VisibleState(True, True, frozenset(), True)
+
+Event = tuple[str, Any]
+
+
+@dataclass
+class Reader:
+    """One client that receives an answer in parts. It reads data only while `taking` is set."""
+
+    app: ASGIApp
+    token: str = "alices"
+    parts: asyncio.Queue[Message] = field(default_factory=asyncio.Queue)
+    taking: asyncio.Event = field(default_factory=asyncio.Event)
+    left: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def run(self) -> None:
+        scope = {
+            "type": "http",
+            "asgi": {"version": "3.0", "spec_version": "2.3"},
+            "http_version": "1.1",
+            "method": "GET",
+            "path": "/v1/stream",
+            "raw_path": b"/v1/stream",
+            "root_path": "",
+            "query_string": b"",
+            "scheme": "https",
+            "server": ("127.0.0.1", 443),
+            "client": ("127.0.0.1", 1),
+            "headers": [(b"authorization", f"Bearer {self.token}".encode())],
+            "state": {},
+        }
+        asked = False
+
+        async def receive() -> Message:
+            nonlocal asked
+            if asked:
+                await self.left.wait()
+                return {"type": "http.disconnect"}
+            asked = True
+            return {"type": "http.request", "body": b"", "more_body": False}
+
+        async def send(message: Message) -> None:
+            await self.taking.wait()
+            self.parts.put_nowait(message)
+
+        await self.app(scope, receive, send)
+
+    async def status(self) -> int:
+        async with asyncio.timeout(SECONDS):
+            message = await self.parts.get()
+        assert message["type"] == "http.response.start"
+        status: int = message["status"]
+        return status
+
+    async def part(self) -> bytes | None:
+        """Return the next part as sent; None at the end."""
+        async with asyncio.timeout(SECONDS):
+            message = await self.parts.get()
+        body: bytes = message.get("body", b"")
+        return body if body or message.get("more_body") else None
+
+    async def event(self) -> Event:
+        """Return the next event, without keep-alive comments."""
+        while (part := await self.part()) is not None:
+            if not part.startswith(b":"):
+                name, data = part.decode().rstrip("\n").split("\n")
+                return name.removeprefix("event: "), json.loads(data.removeprefix("data: "))
+        raise EOFError
+
+
+@asynccontextmanager
+async def listening(town: Town, rhythm: StreamTiming = QUICK) -> AsyncIterator[Reader]:
+    """Read the stream until the end of the block."""
+    reader = Reader(town.app(rhythm))
+    reader.taking.set()
+    task = asyncio.create_task(reader.run())
+    try:
+        yield reader
+    finally:
+        reader.left.set()
+        reader.taking.set()
+        async with asyncio.timeout(SECONDS):
+            await task
+
+
+@pytest.fixture
+async def town() -> Town:
+    town = Town()
+    await town.open()
+    await town.tell(*busy())
+    return town
+
+
+async def told(town: Town) -> tuple[Any, Any]:
+    """Return the first two events: hello and state."""
+    async with listening(town) as reader:
+        assert await reader.status() == 200
+        (one, hello), (other, state) = await reader.event(), await reader.event()
+    assert (one, other) == ("hello", "state")
+    return hello, state
+
+
+async def test_who_listens_is_told_at_once_who_they_are_and_how_things_stand(town: Town) -> None:
+    hello, state = await told(town)
+
+    assert hello["caller"] == "alice@example.com"
+    by_name = {each["name"]: each for each in state["tenants"]}
+    assert by_name["robotics"]["used"] == {"h100": {GPU: "20"}}
+    assert by_name["robotics"]["pending"] == 7
+    assert [user["name"] for user in state["users"]["robotics"]] == [
+        "dave@example.com",
+        "erin@example.com",
+    ]
+    assert {
+        "tenant": "robotics",
+        "user": "erin@example.com",
+        "pending": 7,
+        "rules": {"limit": 7},
+    } in (state["queues"])
+    h100 = state["pools"][0]
+    assert (h100["name"], len(h100["members"]), h100["used"]) == ("h100", 8, {GPU: "54"})
+    assert state["leftOut"] == {"users": 0, "queues": 0, "nodes": 0}
+
+
+async def test_what_is_owed_is_told_with_guarantee_and_limit(town: Town) -> None:
+    _, state = await told(town)
+
+    # The cluster has 272 units in total; an H100 counts 4. Guarantees take 16 and 8 H100s, that is
+    # 96 units. The other 176 are divided by weight, in total 6: research 3, and 1 each for
+    # robotics, teaching and default.
+    robotics = state["owed"]["robotics"]
+    assert robotics["guarantee"] == pytest.approx(32 / 272, abs=1e-4)
+    assert robotics["owed"] == pytest.approx((32 + 176 / 6) / 272, abs=1e-4)
+    assert robotics["limit"] == pytest.approx((24 * 4 + 16) / 272, abs=1e-4)
+    vision = state["owed"]["vision"]
+    research = (64 + 176 / 2) / 272
+    assert vision["owed"] == pytest.approx(research * 2 / 3, abs=1e-4)
+    assert vision["users"]["alice@example.com"]["owed"] == pytest.approx(research / 2, abs=1e-4)
+
+
+async def test_a_state_that_did_not_change_is_not_told_again(town: Town) -> None:
+    async with listening(town) as reader:
+        await reader.status()
+        await reader.event(), await reader.event()
+        assert await reader.part() == b": nothing changed\n\n"
+        assert await reader.part() == b": nothing changed\n\n"
+
+
+async def test_a_change_is_told(town: Town) -> None:
+    async with listening(town) as reader:
+        await reader.status()
+        await reader.event(), await reader.event()
+        await town.tell(held("new", "teaching", "ivan@example.com"))
+        name, state = await reader.event()
+    assert name == "state"
+    assert "ivan@example.com" in [user["name"] for user in state["users"]["teaching"]]
+
+
+async def test_a_slow_reader_gets_the_newest_and_nothing_else(town: Town) -> None:
+    async with listening(town) as reader:
+        await reader.status()
+        await reader.event(), await reader.event()
+        reader.taking.clear()
+        for number in range(5):
+            await town.tell(held(f"new-{number}", "teaching", "ivan@example.com"))
+            assert await _passes(reader)
+        reader.taking.set()
+        pending = 0
+        states = 0
+        while pending < 5:
+            _, state = await reader.event()
+            states += 1
+            users = {each["name"]: each for each in state["users"]["teaching"]}
+            pending = users["ivan@example.com"]["pending"]
+    # The part that was held back, and the newest part.
+    assert states <= 2
+
+
+async def _passes(reader: Reader) -> bool:
+    """Let some intervals pass without reading; return whether no part arrived."""
+    await asyncio.sleep(5 * QUICK.beat)
+    return reader.parts.empty()
+
+
+async def test_without_the_right_nothing_is_told(town: Town) -> None:
+    town.rights.granted -= {("get", "stream")}
+    async with listening(town) as reader:
+        assert await reader.status() == 403
+    for headers in ({}, {"authorization": "Bearer mallorys"}):
+        assert (await call(town.app(), "GET", "/v1/stream", headers=headers)).status == 401
+
+
+async def test_another_tenants_data_is_never_told(town: Town) -> None:
+    town.rights.granted = {("get", "stream"), ("get", "tenants/queue/robotics")}
+
+    hello, state = await told(town)
+
+    assert (hello["everyTenant"], hello["queues"], hello["pools"]) == (False, ["robotics"], False)
+    assert [each["name"] for each in state["tenants"]] == ["robotics"]
+    assert state["pools"] == []
+    said = json.dumps(state)
+    for other in ("research", "vision", "teaching", "alice", "bob", "frank", "h100-00", "wait-"):
+        assert other not in said, other
+    assert "erin@example.com" in said
+
+
+async def test_who_may_list_tenants_sees_no_users_of_theirs(town: Town) -> None:
+    town.rights.granted = {("get", "stream"), ("list", "tenants")}
+
+    _, state = await told(town)
+
+    assert {"research", "robotics"} <= {each["name"] for each in state["tenants"]}
+    assert (state["users"], state["queues"], state["pools"]) == ({}, [], [])
+    assert "@example.com" not in json.dumps({**state, "tenants": []})
+
+
+async def test_users_that_a_tenant_weighs_are_told_to_who_may_see_its_queue_only(
+    town: Town,
+) -> None:
+    town.rights.granted = {("get", "stream"), ("list", "tenants")}
+
+    _, state = await told(town)
+
+    assert "alice" not in json.dumps(state)
+
+
+def token_expires(rights: Rights) -> None:
+    rights.token = "another"
+
+
+def right_goes(rights: Rights) -> None:
+    rights.granted = set()
+
+
+def api_server_goes(rights: Rights) -> None:
+    rights.fails = True
+
+
+@pytest.mark.parametrize(
+    ("happens", "status"), [(token_expires, 401), (right_goes, 403), (api_server_goes, 503)]
+)
+async def test_it_ends_when_the_caller_may_listen_no_more(
+    town: Town, happens: Callable[[Rights], None], status: int
+) -> None:
+    async with listening(town, UNTRUSTING) as reader:
+        await reader.status()
+        await reader.event(), await reader.event()
+        happens(town.rights)
+        await town.tell(held("new", "teaching", "ivan@example.com"))
+        name, problem = await reader.event()
+        while name != "end":  # changed before the rights were checked again
+            name, problem = await reader.event()
+        assert problem["status"] == status
+        assert problem["detail"]
+        assert await reader.part() is None
+
+
+async def test_rights_that_change_change_what_is_told(town: Town) -> None:
+    async with listening(town, UNTRUSTING) as reader:
+        await reader.status()
+        await reader.event(), await reader.event()
+        town.rights.granted -= {("list", "pools")}
+        name, hello = await reader.event()
+        assert (name, hello["pools"]) == ("hello", False)
+        name, state = await reader.event()
+        assert (name, state["pools"]) == ("state", [])
+
+
+async def test_it_ends_when_the_process_is_told_to_stop(town: Town) -> None:
+    async with listening(town) as reader:
+        await reader.status()
+        await reader.event(), await reader.event()
+        town.stays = False
+        with pytest.raises(EOFError):
+            await reader.event()
+
+
+async def test_nobody_listens_too_often(town: Town) -> None:
+    app = town.app(QUICK)
+    readers = [Reader(app) for _ in range(MOST_OF_ONE)]
+    tasks = []
+    for reader in readers:
+        reader.taking.set()
+        tasks.append(asyncio.create_task(reader.run()))
+        assert await reader.status() == 200
+    one_more = Reader(app)
+    one_more.taking.set()
+    await one_more.run()
+    assert await one_more.status() == 429
+
+    readers[0].left.set()
+    await tasks[0]
+    another = Reader(app)
+    another.taking.set()
+    tasks.append(asyncio.create_task(another.run()))
+    assert await another.status() == 200
+    for reader in (*readers, another):
+        reader.left.set()
+    await asyncio.gather(*tasks)
+
+
+def test_beyond_the_most_that_may_listen_it_is_503() -> None:
+    room = ConnectionLimit(most=2)
+    room.enter("a")
+    room.enter("b")
+    with pytest.raises(Refused) as refused:
+        room.enter("c")
+    assert refused.value.status == 503
+    room.leave("a")
+    room.enter("c")
+
+
+async def test_a_reader_who_takes_nothing_in_loses_the_place(town: Town) -> None:
+    reader = Reader(town.app(StreamTiming(beat=0.01, quiet=0.01, trust=3600, patience=0.05)))
+    async with asyncio.timeout(SECONDS):
+        await reader.run()
+
+
+# --- the cache of states ---
+
+
+@dataclass
+class Made:
+    """Counts the states that a `StateCache` computes and filters.
+
+    `took` and `cutting` are durations.
+    """
+
+    town: Town
+    made: int = 0
+    cut: int = 0
+    now: float = 0.0
+    took: float = 0.0
+    cutting: float = 0.0
+
+    def board(self) -> StateCache:
+        return StateCache(self.make, self.show, lambda: self.now, 1.0)
+
+    def make(self) -> Facts:
+        self.made += 1
+        self.now += self.took
+        return facts(self.town.ground(), WaitReasonCache(lambda: self.now))
+
+    def show(self, known: Facts, sight: VisibleState) -> DashboardState:
+        self.cut += 1
+        self.now += self.cutting
+        return state(known, self.town.ground(), sight)
+
+
+async def test_all_with_the_same_sight_share_one_state_of_a_second(town: Town) -> None:
+    made = Made(town)
+    board = made.board()
+    mine = VisibleState(False, False, frozenset({TenantName("robotics")}), False)
+
+    texts = [board.newest(sight).text for sight in (EVERY, mine, EVERY, mine)]
+
+    assert (made.made, made.cut) == (1, 2)
+    assert texts[0] == texts[2] != texts[1] == texts[3]
+    made.now = 0.9
+    board.newest(EVERY)
+    assert made.made == 1
+    made.now = 1.1
+    board.newest(EVERY)
+    assert made.made == 2
+
+
+async def test_a_cluster_that_takes_long_to_tell_of_is_told_of_less_often(town: Town) -> None:
+    made = Made(town, took=0.5)
+    board = made.board()
+    board.newest(EVERY)
+    made.now = 9.0
+    board.newest(EVERY)
+    assert made.made == 1
+    made.now = 11.0
+    board.newest(EVERY)
+    assert made.made == 2
+
+
+async def test_many_sights_that_take_long_to_cut_are_told_less_often(town: Town) -> None:
+    made = Made(town, cutting=0.5)
+    board = made.board()
+    board.newest(EVERY)
+    made.now = 9.0
+    board.newest(EVERY)
+    assert made.made == 1
+    made.now = 11.0
+    board.newest(EVERY)
+    assert made.made == 2
+
+
+async def test_a_pool_that_has_just_gone_ends_nobodys_stream(town: Town) -> None:
+    board = Made(town).board()
+    pools = board.newest(EVERY).state.pools
+    await town.tell(*(ev.PoolGone(town.now, PoolName(each.name)) for each in pools))
+    newcomer = VisibleState(True, False, frozenset(), True)
+    assert board.newest(newcomer).state.pools == pools
+
+
+async def test_time_alone_is_no_change(town: Town) -> None:
+    made = Made(town)
+    board = made.board()
+    first = board.newest(EVERY)
+    town.now = type(town.now)(town.now + 5000)
+    made.now = 5.0
+    assert board.newest(EVERY).number == first.number
+    await town.tell(tenant("newcomer"))
+    made.now = 10.0
+    assert board.newest(EVERY).number > first.number
+
+
+async def test_what_is_left_out_is_counted(town: Town) -> None:
+    await town.tell(*pool("many", 503, devices=1))
+    hello, state = await told(town)
+    assert hello["pools"]
+    assert state["leftOut"]["nodes"] == 3
+
+
+# --- wait reasons ---
+
+
+async def test_a_rule_that_nobody_has_thought_of_yet_is_not_guessed(town: Town) -> None:
+    outlook = town.engine.outlook
+    hasty = WaitReasonCache(
+        iter(range(100)).__next__, thinking=1
+    )  # each reading advances the clock by 1 s
+    queues = len(hasty.sums(outlook))
+
+    def unknown() -> int:
+        return sum(QUEUED in rules for rules in hasty.sums(outlook).values())
+
+    left = [unknown() for _ in range(queues)]
+    assert left == sorted(left, reverse=True)
+    assert (left[0] > 0, left[-1]) == (True, 0)
+    assert hasty.sums(outlook) == WaitReasonCache(lambda: 0.0).sums(outlook)
+
+
+async def test_what_was_thought_over_longest_ago_is_thought_over_first(town: Town) -> None:
+    outlook = town.engine.outlook
+    hasty = WaitReasonCache(iter(range(1000)).__next__, thinking=1)
+    for _ in range(10):
+        hasty.sums(outlook)
+    # The limit of robotics is removed: its queue now waits for another reason.
+    await town.tell(tenant("robotics"))
+    before = WaitReasonCache(lambda: 0.0).sums(outlook)
+    for _ in range(10):
+        hasty.sums(outlook)
+    assert hasty.sums(outlook) == before
+    assert "limit" not in before[TenantName("robotics"), UserName("erin@example.com")]

@@ -1,0 +1,472 @@
+"""Writes over REST: authorization, the stored object and its author, and errors."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from starlette.types import ASGIApp
+
+from app.core.audit_entry import EntryType
+from app.core.errors import ClusterUnavailable
+from app.ports.liveness import Liveness
+from app.web.api.app import api_app
+from tests.fakes.fake_authorizer import People, Right
+from tests.fakes.fake_reports import FakeReporter
+from tests.fakes.fake_tenants_and_pools import FakeResources
+from tests.support.asgi import Reply, call
+from tests.support.rest_app import ground, problem
+
+USERS: set[Right] = {("update", "tenants/users", "team-a")}
+PEOPLE: dict[str, set[Right]] = {
+    "operator": {("*", "tenants", ""), ("*", "tenants/users", ""), ("*", "pools", "")},
+    "governor": {
+        ("update", "tenants", "research"),
+        ("create", "tenants", ""),
+        ("delete", "tenants", "team-a"),
+    },
+    "steward": {("update", "tenants", "research")},
+    "admin": USERS | {("get", "tenants", "team-a")},
+    "kubectl-admin": USERS | {("update", "tenants", "team-a")},
+    "viewer": {("get", "tenants", ""), ("list", "tenants", ""), ("get", "pools", "")},
+    "nobody": set(),
+}
+RESEARCH = {"weight": "2"}
+TEAM_A = {
+    "parent": "research",
+    "weight": "2",
+    "namespaces": ["team-a"],
+    "users": [{"name": "alice", "weight": "3"}],
+    "quotas": [{"pool": "h100", "guarantee": {"nvidia.com/gpu": 8}}],
+}
+CHILD = {"parent": "team-a"}
+WEIGHT = {"weight": "4"}
+
+
+@pytest.fixture
+def resources() -> FakeResources:
+    found = FakeResources()
+    for name, spec in {"research": RESEARCH, "team-a": TEAM_A, "child": CHILD, "top": {}}.items():
+        found.put("tenants", name, spec)
+    found.put("pools", "h100", {"nodeSelector": {"gpu": "h100"}})
+    return found
+
+
+@pytest.fixture
+def people() -> People:
+    return People({name: set(rights) for name, rights in PEOPLE.items()})
+
+
+@pytest.fixture
+def reporter() -> FakeReporter:
+    return FakeReporter()
+
+
+@pytest.fixture
+def app(resources: FakeResources, people: People, reporter: FakeReporter) -> ASGIApp:
+    return api_app(replace(ground(people), resources=resources, reporter=reporter), {}, Liveness())
+
+
+async def ask(
+    app: ASGIApp, who: str, method: str, path: str, body: object = None, **headers: str
+) -> Reply:
+    head = {"authorization": f"Bearer {who}", "content-type": "application/json"}
+    head |= {key.replace("_", "-"): value for key, value in headers.items()}
+    return await call(app, method, path, b"" if body is None else json.dumps(body).encode(), head)
+
+
+Done = dict[str, tuple[str, str, object]]
+"""By name: method, path, body."""
+
+ROUTES: Done = {
+    "weigh": ("PUT", "/v1/tenants/{}/weight", WEIGHT),
+    "weigh a user": ("PUT", "/v1/tenants/{}/users/alice/weight", WEIGHT),
+    "replace": ("PUT", "/v1/tenants/{}", {**TEAM_A, "weight": "9"}),
+    "delete": ("DELETE", "/v1/tenants/{}", None),
+}
+# Allowed requests of callers: route and tenant, and the resulting status. Others get 403.
+TENANTS = ("team-a", "research", "child", "nowhere", "ns.some")
+FREE: dict[str, dict[tuple[str, str], int]] = {
+    "operator": {
+        (route, tenant): 404 if tenant in ("nowhere", "ns.some") else 200
+        for route in ROUTES
+        for tenant in TENANTS
+    }
+    | {("delete", name): 204 for name in ("team-a", "research", "child")}
+    | {("replace", "nowhere"): 201, ("replace", "ns.some"): 201},
+    "governor": {("weigh", "team-a"): 200, ("replace", "nowhere"): 201, ("delete", "team-a"): 204,
+                 ("replace", "ns.some"): 201, ("replace", "team-a"): 200},
+    # An admin of a parent tenant may change its child tenants, but neither create nor delete these.
+    "steward": {("weigh", "team-a"): 200, ("replace", "team-a"): 200},
+    "admin": {("weigh a user", "team-a"): 200},
+    "kubectl-admin": {("weigh a user", "team-a"): 200, ("weigh", "child"): 200},
+    "viewer": {},
+    "nobody": {},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("who", "route", "tenant"), list(itertools.product(PEOPLE, ROUTES, TENANTS))
+)
+async def test_rights_decide_about_every_route_and_tenant(
+    app: ASGIApp, resources: FakeResources, who: str, route: str, tenant: str
+) -> None:
+    method, path, body = ROUTES[route]
+    kept = {key: dict(item["spec"]) for key, item in resources.objects.items()}
+    reply = await ask(app, who, method, path.format(tenant), body)
+    assert reply.status == FREE[who].get((route, tenant), 403), reply.body
+    if reply.status >= 400:
+        assert problem(reply)
+        assert {key: item["spec"] for key, item in resources.objects.items()} == kept
+
+
+POOLS = [
+    ("operator", "PUT", "h100", 200),
+    ("operator", "PUT", "t4", 201),
+    ("operator", "DELETE", "h100", 204),
+    ("operator", "DELETE", "t4", 404),
+    *((who, method, pool, 403) for who in ("governor", "admin", "viewer", "nobody")
+      for method in ("PUT", "DELETE") for pool in ("h100", "t4")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("who", "method", "pool", "status"), POOLS)
+async def test_rights_decide_about_pools(
+    app: ASGIApp, who: str, method: str, pool: str, status: int
+) -> None:
+    body = {"placement": "spread"} if method == "PUT" else None
+    assert (await ask(app, who, method, f"/v1/pools/{pool}", body)).status == status
+
+
+@pytest.mark.parametrize(
+    ("verb", "pool", "status"),
+    [
+        ("create", "h100", 403),
+        ("create", "t4", 201),
+        ("update", "h100", 200),
+        ("update", "t4", 403),
+    ],
+)
+async def test_making_a_pool_and_changing_it_are_two_rights(
+    app: ASGIApp, people: People, verb: str, pool: str, status: int
+) -> None:
+    people.rights["some"] = {(verb, "pools", pool)}
+    assert (await ask(app, "some", "PUT", f"/v1/pools/{pool}", {"paused": True})).status == status
+
+
+async def test_without_a_token_nothing_is_written(app: ASGIApp) -> None:
+    for method, path, body in ROUTES.values():
+        for who in ("stranger", ""):
+            assert (await ask(app, who, method, path.format("team-a"), body)).status == 401
+
+
+async def test_a_write_is_its_callers_deed(app: ASGIApp, resources: FakeResources) -> None:
+    reply = await ask(app, "admin", "PUT", "/v1/tenants/team-a/users/bob/weight", {"weight": 2})
+    assert reply.json["users"] == [
+        {"name": "alice", "weight": "3"},
+        {"name": "bob", "weight": "2"},
+    ]
+    assert resources.by("tenants", "team-a") == "admin"
+    spec = resources.spec("tenants", "team-a")
+    assert spec is not None
+    assert spec["quotas"] == TEAM_A["quotas"]
+
+
+async def test_a_deletion_is_told_with_its_callers_name(
+    app: ASGIApp, reporter: FakeReporter
+) -> None:
+    for who, path in [
+        ("admin", "/v1/tenants/team-a"),  # may not
+        ("operator", "/v1/tenants/team-a?dryRun=true"),
+        ("operator", "/v1/tenants/nowhere"),
+    ]:
+        await ask(app, who, "DELETE", path)
+    assert reporter.told == []
+    await ask(app, "governor", "DELETE", "/v1/tenants/team-a")
+    await ask(app, "operator", "DELETE", "/v1/pools/h100")
+    assert reporter.told == [
+        (EntryType.DELETED, {"kind": "Tenant", "name": "team-a", "by": "governor"}),
+        (EntryType.DELETED, {"kind": "Pool", "name": "h100", "by": "operator"}),
+    ]
+
+
+async def test_names_of_users_may_hold_anything(app: ASGIApp, resources: FakeResources) -> None:
+    path = "/v1/tenants/team-a/users/https://issuer.example/a b#ü/weight"
+    reply = await ask(app, "admin", "PUT", path, WEIGHT)
+    assert reply.json["users"][-1]["name"] == "https://issuer.example/a b#ü"
+
+
+async def test_who_moves_a_tenant_needs_the_right_on_both_parents(
+    app: ASGIApp, people: People
+) -> None:
+    people.rights["other"] = {("update", "tenants", "top")}
+    moved = {**TEAM_A, "parent": "top"}
+    for who in ("governor", "other"):
+        assert (await ask(app, who, "PUT", "/v1/tenants/team-a", moved)).status == 403
+    people.rights["both"] = people.rights["governor"] | people.rights["other"]
+    assert (await ask(app, "both", "PUT", "/v1/tenants/team-a", moved)).status == 200
+
+
+async def test_who_weighs_users_may_put_the_whole_tenant_with_nothing_else_changed(
+    app: ASGIApp, resources: FakeResources
+) -> None:
+    written_otherwise = {
+        **TEAM_A,
+        "weight": "2.0",
+        "users": [{"name": "alice", "weight": "5"}],
+        "quotas": [{"pool": "h100", "guarantee": {"nvidia.com/gpu": "8"}, "limit": {}}],
+        "pools": [],
+    }
+    for _ in range(2):  # the second request has no effect
+        reply = await ask(app, "admin", "PUT", "/v1/tenants/team-a", written_otherwise)
+        assert reply.status == 200
+    more = {**written_otherwise, "paused": True}
+    assert (await ask(app, "admin", "PUT", "/v1/tenants/team-a", more)).status == 403
+
+
+async def test_governing_a_tenant_is_not_weighing_its_users(app: ASGIApp) -> None:
+    body = {**TEAM_A, "users": []}
+    reply = await ask(app, "governor", "PUT", "/v1/tenants/team-a", body)
+    assert reply.status == 403
+    assert "tenants/users.fairgate.io team-a" in problem(reply)
+
+
+async def test_what_changes_nothing_is_not_written(app: ASGIApp, resources: FakeResources) -> None:
+    before = resources.version
+    reply = await ask(app, "operator", "PUT", "/v1/tenants/team-a/weight", {"weight": "2.0"})
+    assert (reply.status, resources.version) == (200, before)
+
+
+async def test_a_tag_changes_with_what_is_configured_and_not_with_the_status(
+    app: ASGIApp, resources: FakeResources
+) -> None:
+    path = "/v1/tenants/team-a/weight"
+    first = (await ask(app, "operator", "PUT", path, WEIGHT)).headers["etag"]
+    resources.touch("tenants", "team-a")
+    again = await ask(app, "operator", "PUT", path, {"weight": "5"}, if_match=first)
+    assert again.status == 200
+    stale = await ask(app, "operator", "PUT", path, {"weight": "6"}, if_match=first)
+    assert stale.status == 412
+    assert "read it again" in problem(stale)
+    spec = resources.spec("tenants", "team-a")
+    assert spec is not None
+    assert spec["weight"] == "5"
+
+
+@pytest.mark.parametrize(
+    ("header", "tag", "name", "status"),
+    [
+        ("if_match", "*", "team-a", 200),
+        ("if_match", "*", "new", 412),
+        ("if_match", '"other"', "team-a", 412),
+        ("if_match", '"other"', "new", 412),
+        ("if_match", 'nonsense', "team-a", 412),
+        ("if_none_match", "*", "team-a", 412),
+        ("if_none_match", "*", "new", 201),
+    ],
+)  # fmt: skip
+async def test_conditions_of_the_caller_are_heeded(
+    app: ASGIApp, header: str, tag: str, name: str, status: int
+) -> None:
+    reply = await ask(app, "operator", "PUT", f"/v1/tenants/{name}", WEIGHT, **{header: tag})
+    assert reply.status == status
+    if status == 412:
+        assert problem(reply)
+
+
+async def test_a_weak_tag_matches_nothing(app: ASGIApp) -> None:
+    path = "/v1/tenants/team-a/weight"
+    tag = (await ask(app, "operator", "PUT", path, WEIGHT)).headers["etag"]
+    reply = await ask(app, "operator", "PUT", path, {"weight": "8"}, if_match=f"W/{tag}")
+    assert reply.status == 412
+
+
+async def test_a_race_is_tried_again_and_told_in_the_end(
+    app: ASGIApp, resources: FakeResources
+) -> None:
+    path, races = "/v1/tenants/team-a/weight", [3]
+
+    def race(name: str) -> None:
+        if races[0]:
+            races[0] -= 1
+            resources.touch("tenants", name)
+
+    resources.before_write = race
+    assert (await ask(app, "operator", "PUT", path, WEIGHT)).status == 200
+    races[0] = 100
+    reply = await ask(app, "operator", "PUT", path, {"weight": "8"})
+    assert reply.status == 409
+    assert problem(reply)
+
+
+async def test_a_race_that_is_lost_to_another_edit_is_no_match(
+    app: ASGIApp, resources: FakeResources
+) -> None:
+    path = "/v1/tenants/team-a/weight"
+    tag = (await ask(app, "operator", "PUT", path, WEIGHT)).headers["etag"]
+
+    def race(name: str) -> None:
+        resources.before_write = lambda _: None
+        resources.put("tenants", name, {**TEAM_A, "weight": "7"})
+
+    resources.before_write = race
+    reply = await ask(app, "operator", "PUT", path, {"weight": "8"}, if_match=tag)
+    assert reply.status == 412
+
+
+async def test_rights_are_asked_again_when_a_race_moves_the_tenant(
+    app: ASGIApp, resources: FakeResources
+) -> None:
+    def race(name: str) -> None:
+        resources.before_write = lambda _: None
+        resources.put("tenants", name, {**TEAM_A, "parent": "top"})
+
+    resources.before_write = race
+    reply = await ask(app, "governor", "PUT", "/v1/tenants/team-a/weight", WEIGHT)
+    assert reply.status == 403
+
+
+async def test_a_dry_run_writes_nothing_and_tells_what_would_change(
+    app: ASGIApp, resources: FakeResources
+) -> None:
+    path = "/v1/tenants/team-a"
+    weighed = (await ask(app, "operator", "PUT", f"{path}/weight?dryRun=true", WEIGHT)).json
+    assert (weighed["before"]["weight"], weighed["after"]["weight"]) == ("2", "4")
+    gone = await ask(app, "operator", "DELETE", f"{path}?dryRun=true")
+    assert (gone.status, gone.json["after"]) == (200, None)
+    new = (await ask(app, "operator", "PUT", "/v1/tenants/new?dryRun=true", WEIGHT)).json
+    assert (new["before"], new["after"]["name"]) == (None, "new")
+    pool = (await ask(app, "operator", "PUT", "/v1/pools/t4?dryRun=true", {})).json
+    assert (pool["before"], pool["after"]["placement"]) == (None, "pack")
+    assert resources.spec("tenants", "team-a") == {"paused": False, **TEAM_A}
+    assert ("tenants", "new") not in resources.objects
+
+
+async def test_a_dry_run_needs_the_same_rights(app: ASGIApp) -> None:
+    reply = await ask(app, "admin", "PUT", "/v1/tenants/team-a/weight?dryRun=true", WEIGHT)
+    assert reply.status == 403
+
+
+BAD: list[tuple[str, Any, int, str]] = [
+    ("/v1/tenants/team-a", {"wieght": "2"}, 422, "wieght: there is no such field"),
+    ("/v1/tenants/team-a/weight", {"weight": "-1"}, 422, "weight: must be a decimal"),
+    ("/v1/tenants/team-a/weight", {"weight": "1e9"}, 422, "weight"),
+    ("/v1/tenants/team-a/weight", {"weight": True}, 422, "weight"),
+    ("/v1/tenants/team-a/weight", {"weight": "0007"}, 422, "decimal number"),
+    ("/v1/tenants/team-a/weight", {}, 422, "weight"),
+    ("/v1/tenants/team-a/weight", {"wieght": "2"}, 422, "wieght: there is no such field"),
+    ("/v1/tenants/team-a/weight", [], 422, "body"),
+    ("/v1/tenants/team-a", {"users": [{"name": "\ud800"}]}, 422, "users"),
+    ("/v1/tenants/UPPER", {}, 422, "UPPER"),
+    ("/v1/tenants/..", {}, 422, "'..'"),
+    ("/v1/pools/h100", {"tolerations": [{"key": "a", "oops": 1}]}, 422, "oops"),
+]
+
+
+@pytest.mark.parametrize(("path", "body", "status", "named"), BAD)
+async def test_what_cannot_be_stored_is_told(
+    app: ASGIApp, path: str, body: Any, status: int, named: str
+) -> None:
+    reply = await ask(app, "operator", "PUT", path, body)
+    assert reply.status == status, reply.body
+    assert named.lower() in problem(reply).lower()
+
+
+async def test_what_is_no_json_is_400(app: ASGIApp) -> None:
+    head = {"authorization": "Bearer operator", "content-type": "application/json"}
+    for body in (b"{", b"[" * 100_000):
+        reply = await call(app, "PUT", "/v1/tenants/team-a/weight", body, head)
+        assert reply.status == 400
+        assert problem(reply)
+
+
+async def test_a_body_is_json_whether_that_is_said_or_not(app: ASGIApp) -> None:
+    path, body = "/v1/tenants/team-a/weight", b'{"weight": "4"}'
+    kinds = {
+        "": 200, "application/json; charset=utf-8": 200,
+        "application/x-www-form-urlencoded": 415, "application/merge-patch+json": 415,
+    }  # fmt: skip
+    for kind, status in kinds.items():
+        head = {"authorization": "Bearer operator"} | ({"content-type": kind} if kind else {})
+        reply = await call(app, "PUT", path, body, head)
+        assert reply.status == status
+        if status == 415:
+            assert "send JSON" in problem(reply)
+
+
+async def test_a_body_is_bounded(app: ASGIApp) -> None:
+    body = b'{"weight": "' + b"1" * (1024 * 1024) + b'"}'
+    head = {"authorization": "Bearer operator", "content-type": "application/json"}
+    reply = await call(app, "PUT", "/v1/tenants/team-a/weight", [body, body], head)
+    assert reply.status == 413
+    assert problem(reply)
+
+
+async def test_a_write_without_an_answer_is_told_as_unknown(
+    app: ASGIApp, resources: FakeResources
+) -> None:
+    resources.deaf = True
+    for method, path, body in ROUTES.values():
+        reply = await ask(app, "operator", method, path.format("child"), body)
+        assert reply.status == 503
+        assert "not known" in problem(reply)
+
+
+async def test_an_api_server_that_cannot_be_asked_opens_no_door(
+    app: ASGIApp, people: People
+) -> None:
+    people.fails = True
+    reply = await ask(app, "operator", "PUT", "/v1/tenants/team-a/weight", WEIGHT)
+    assert reply.status == 503
+
+
+async def test_a_refused_read_is_no_absence(app: ASGIApp, resources: FakeResources) -> None:
+    async def fail(kind: str, name: str) -> None:
+        raise ClusterUnavailable("no answer")
+
+    resources.read = fail  # type: ignore[method-assign,assignment]
+    reply = await ask(app, "operator", "PUT", "/v1/tenants/team-a/weight", WEIGHT)
+    assert reply.status == 503
+
+
+async def test_headers_of_the_front_proxy_mean_nothing_at_the_direct_door(
+    app: ASGIApp, resources: FakeResources
+) -> None:
+    forged = {"x-remote-user": "operator", "x-remote-group": "system:masters"}
+    path = "/v1/tenants/team-a/weight"
+    assert (await ask(app, "nobody", "PUT", path, WEIGHT, **forged)).status == 403
+    body, head = b'{"weight": "4"}', {"content-type": "application/json", **forged}
+    assert (await call(app, "PUT", path, body, head)).status == 401
+    assert resources.spec("tenants", "team-a") == {"paused": False, **TEAM_A}
+
+
+async def test_the_aggregated_path_is_none_of_the_direct_door(app: ASGIApp) -> None:
+    path = "/apis/api.fairgate.io/v1/tenants/team-a/weight"
+    assert (await ask(app, "operator", "PUT", path, WEIGHT)).status == 404
+
+
+async def test_to_let_pods_wait_again_is_no_right_of_who_weighs_users(
+    app: ASGIApp, resources: FakeResources
+) -> None:
+    resources.put("tenants", "team-a", {**TEAM_A, "maxPending": 0})
+    users = [{"name": "alice", "weight": "9"}]
+
+    reply = await ask(app, "admin", "PUT", "/v1/tenants/team-a", {**TEAM_A, "users": users})
+
+    assert reply.status == 403
+    assert resources.objects["tenants", "team-a"]["spec"]["maxPending"] == 0
+
+
+async def test_who_may_not_see_a_tenant_is_not_told_its_parent(app: ASGIApp) -> None:
+    replies = [
+        await ask(app, "nobody", "PUT", f"/v1/tenants/{name}/weight", WEIGHT)
+        for name in ("team-a", "nowhere")
+    ]
+
+    assert replies[0].body == replies[1].body
+    assert "research" in problem(
+        await ask(app, "admin", "PUT", "/v1/tenants/team-a/weight", WEIGHT)
+    )

@@ -1,0 +1,116 @@
+"""The rate limit of one caller, and the answer beyond it."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+import pytest
+from fastapi import Depends, FastAPI
+
+from app.ports.auth import Identity
+from app.web.api import problems
+from app.web.api.auth import Access
+from app.web.server import rate_limit
+from app.web.server.rate_limit import RateLimit
+from tests.fakes.fake_authorizer import People
+from tests.support.asgi import Reply, call
+
+
+@dataclass
+class Clock:
+    now: float = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_who_is_silent_for_two_seconds_may_ask_for_them_at_once() -> None:
+    clock = Clock()
+    paced = RateLimit(5, clock)
+    assert [paced.count_request("a") for _ in range(10)] == [0] * 10
+    assert paced.count_request("a") == pytest.approx(0.2)
+    clock.now = 0.2
+    assert (paced.count_request("a"), paced.count_request("a") > 0) == (0, True)
+    clock.now = 1000.0
+    assert sum(paced.count_request("a") == 0 for _ in range(100)) == 10
+
+
+def test_one_caller_slows_down_no_other() -> None:
+    paced = RateLimit(1, Clock())
+    assert [paced.count_request("a") == 0 for _ in range(4)] == [True, True, False, False]
+    assert paced.count_request("b") == 0
+
+
+def test_waiting_is_not_counted() -> None:
+    paced = RateLimit(1, Clock())
+    assert [paced.wait("a") for _ in range(10)] == [0] * 10
+
+
+def test_no_rate_is_no_limit() -> None:
+    paced = RateLimit(0, Clock())
+    assert [paced.count_request("a") for _ in range(1000)] == [0] * 1000
+
+
+def test_memory_of_callers_is_bounded() -> None:
+    paced = RateLimit(1, Clock())
+    for number in range(rate_limit.MOST_CALLERS + 50):
+        paced.count_request(f"caller-{number}")
+    assert len(paced._left) == rate_limit.MOST_CALLERS
+
+
+def app_of(access: Access) -> FastAPI:
+    app = FastAPI()
+    problems.install(app, lambda _: ("GET",))
+
+    @app.get("/")
+    async def who(identity: Identity = Depends(access.caller)) -> str:  # noqa: B008
+        return identity.name
+
+    return app
+
+
+async def ask(app: FastAPI, token: str) -> Reply:
+    return await call(app, "GET", "/", b"", {"authorization": f"Bearer {token}"})
+
+
+async def test_who_asks_too_often_is_told_when_to_come_again() -> None:
+    clock, people = Clock(), People({"alice": set(), "bob": set()})
+    app = app_of(Access(people, RateLimit(1, clock)))
+    assert [(await ask(app, "alice")).status for _ in range(3)] == [200, 200, 429]
+    reply = await ask(app, "alice")
+    assert reply.headers["retry-after"] == "1"
+    assert "alice" in reply.json["detail"]
+    assert (await ask(app, "bob")).status == 200
+    clock.now = 1.0
+    assert (await ask(app, "alice")).status == 200
+
+
+async def test_bad_tokens_are_not_asked_about_without_end() -> None:
+    people = People({"alice": set()})
+    app = app_of(Access(people, strangers=RateLimit(2, Clock())))
+    statuses = [(await ask(app, f"guess-{number}")).status for number in range(10)]
+    assert statuses == [401] * 4 + [429] * 6
+    assert people.asked == 4
+
+
+async def test_bad_tokens_that_come_at_once_are_not_asked_about_without_end() -> None:
+    people = People({"alice": set()})
+    app = app_of(Access(people, strangers=RateLimit(2, Clock())))
+    replies = await asyncio.gather(*(ask(app, f"guess-{number}") for number in range(10)))
+    assert sorted(each.status for each in replies) == [401] * 4 + [429] * 6
+    assert people.asked == 4
+
+
+async def test_good_tokens_do_not_count_as_bad_ones() -> None:
+    people = People({"alice": set()})
+    app = app_of(Access(people, strangers=RateLimit(1, Clock())))
+    assert [(await ask(app, "alice")).status for _ in range(10)] == [200] * 10
+
+
+async def test_who_was_let_in_is_no_stranger_whoever_else_comes_from_there() -> None:
+    people = People({"alice": set()})
+    app = app_of(Access(people, strangers=RateLimit(1, Clock())))
+    assert (await ask(app, "alice")).status == 200
+    assert [(await ask(app, f"guess-{number}")).status for number in range(3)] == [401, 401, 429]
+    assert (await ask(app, "alice")).status == 200

@@ -1,0 +1,70 @@
+"""Health endpoints need no authentication. Metrics do, because they contain tenant names."""
+
+from __future__ import annotations
+
+import pytest
+
+from app.ports.liveness import Liveness
+from app.web.api.auth import Access
+from app.web.health import ops_app
+from app.web.server.rate_limit import RateLimit
+from tests.fakes.fake_authorizer import Rights
+from tests.support.asgi import call
+
+METRIC = b"fairgate_admission_requests_total"
+ALICE = {"authorization": "Bearer alices"}
+READS = ("get", "/metrics")
+
+
+@pytest.mark.parametrize(
+    ("granted", "head", "status"),
+    [
+        (set(), {}, 401),
+        ({READS}, {}, 401),
+        ({READS}, {"authorization": "Bearer bobs"}, 401),
+        ({READS}, {"authorization": "Basic alices"}, 401),
+        (set(), ALICE, 403),
+        ({("get", "/livez")}, ALICE, 403),
+        ({READS}, ALICE, 200),
+    ],
+)
+async def test_metrics_need_a_token_and_the_right_to_read_them(
+    granted: set[tuple[str, str]], head: dict[str, str], status: int
+) -> None:
+    app = ops_app({}, Liveness(), Access(Rights(granted)))
+    reply = await call(app, "GET", "/metrics", headers=head)
+    assert reply.status == status
+    assert (METRIC in reply.body) == (status == 200)
+
+
+async def test_refused_readers_of_metrics_are_not_asked_about_without_end() -> None:
+    rights = Rights()
+    strangers = RateLimit(2, lambda: 0.0)
+    app = ops_app({}, Liveness(), Access(rights, strangers=strangers))
+    replies = [await call(app, "GET", "/metrics", headers=ALICE) for _ in range(10)]
+    statuses = [each.status for each in replies]
+    assert set(statuses) == {403, 429}
+    assert statuses[-5:] == [429] * 5
+
+
+async def test_metrics_are_public_if_the_operator_says_so() -> None:
+    assert METRIC in (await call(ops_app({}, Liveness(), None), "GET", "/metrics")).body
+
+
+async def test_health_asks_for_no_token_and_asks_nobody() -> None:
+    rights = Rights()
+    app = ops_app({}, Liveness(), Access(rights))
+    assert (await call(app, "GET", "/livez")).status == 200
+    assert (await call(app, "GET", "/readyz")).status == 200
+    assert rights.asked == 0
+
+
+async def test_metrics_are_refused_while_nobody_can_say_who_asks() -> None:
+    reply = await call(
+        ops_app({}, Liveness(), Access(Rights({READS}, fails=True))),
+        "GET",
+        "/metrics",
+        headers=ALICE,
+    )
+    assert reply.status == 503
+    assert METRIC not in reply.body
