@@ -37,10 +37,8 @@ from tests.support.doctor_cluster import (
     AGENTS,
     BINDER,
     BINDINGS,
-    OPERATOR,
     RAY_CLUSTERS,
     ROLES,
-    TRAINING_OPERATOR,
     UNKNOWN_KIND,
 )
 
@@ -174,8 +172,7 @@ def test_doctor_names_agents_operators_and_schedulers_before_the_installation(be
         f"DaemonSet {each['metadata']['namespace']}/{name_of(each)}" for each in AGENTS
     }
     assert objects_of(before, "schedulers") == {"Pod team-a/train", BINDER}
-    operators = objects_of(before, "operators")
-    assert {OPERATOR, TRAINING_OPERATOR, "trainings.batch.example.com"} <= operators
+    assert objects_of(before, "operators") == {"trainings.batch.example.com"}
     assert objects_of(before, "rights") == set(), "the documented role suffices"
     redis = [e for e in json.loads(before.stdout)["findings"] if e["check"] == "redis"]
     assert {each["level"] for each in redis} == {"ok"}

@@ -214,7 +214,11 @@ SHOWN: dict[str, tuple[str, Object, Object]] = {
             ],
         },
     ),
-    "policy": ("default", {"reclaim": "off", "reserveAfter": "5m30s"}, {"observedGeneration": 1}),
+    "policy": (
+        "default",
+        {"mode": "Enforce", "reclaim": "off", "reserveAfter": "5m30s"},
+        {"observedGeneration": 1},
+    ),
 }
 """By kind: name, spec, status."""
 
