@@ -54,7 +54,7 @@ def choice(allowed: Sequence[str]) -> Callable[[str], str]:
     def read(written: str) -> str:
         word = written.strip().lower()
         if word not in allowed:
-            raise InvalidInput(f"{_quote(written)} is none of them; write {_either(allowed)}.")
+            raise InvalidInput(f"{_quote(written)} is not valid; use {_either(allowed)}.")
         return word
 
     return read
@@ -67,7 +67,7 @@ def choices(allowed: Sequence[str]) -> Callable[[str], tuple[str, ...]]:
     def read(written: str) -> tuple[str, ...]:
         chosen = {one(item) for item in items(written)}
         if not chosen:
-            raise InvalidInput(f"nothing is chosen; write {_either(allowed)}.")
+            raise InvalidInput(f"nothing is chosen; use {_either(allowed)}.")
         return tuple(word for word in allowed if word in chosen)
 
     return read
@@ -81,7 +81,7 @@ def whole(least: int, most: int) -> Callable[[str], int]:
         # Limit the digits: longer numbers are out of every bound, and slow to parse.
         if not re.fullmatch(r"[0-9]{1,9}", digits) or not least <= int(digits) <= most:
             raise InvalidInput(
-                f"{_quote(written)} does not do; write a whole number from {least} to {most}."
+                f"{_quote(written)} is not valid; use a whole number from {least} to {most}."
             )
         return int(digits)
 
@@ -101,7 +101,7 @@ def address(written: str) -> HostPort:
     good = bool(colon) and bool(re.fullmatch(r"[0-9]{1,5}", port)) and int(port) <= 65535
     if not good or bracketed != (":" in bare) or re.search(r"[\s/@\[\]]", bare):
         raise InvalidInput(
-            f"{_quote(written)} is no address to listen on; write HOST:PORT such as 0.0.0.0:8443."
+            f"{_quote(written)} is not an address to listen on; use HOST:PORT such as 0.0.0.0:8443."
         )
     return HostPort(bare, int(port))
 
@@ -110,7 +110,7 @@ def file(written: str) -> Path:
     """Parse the path of an existing, readable file."""
     path = Path(written).expanduser()
     if not path.is_file():
-        raise InvalidInput(f"there is no file {path}; write the path of an existing file.")
+        raise InvalidInput(f"there is no file {path}; use the path of an existing file.")
     if not os.access(path, os.R_OK):
         raise InvalidInput(f"the file {path} cannot be read; allow this user to read it.")
     return path
@@ -120,7 +120,7 @@ def folder(written: str) -> Path:
     """Parse the path of a folder. It may not exist yet, such as a volume that is mounted later."""
     path = Path(written).expanduser()
     if path.exists() and not path.is_dir():
-        raise InvalidInput(f"{path} is not a folder; write the path of a folder.")
+        raise InvalidInput(f"{path} is not a folder; use the path of a folder.")
     return path
 
 
@@ -129,7 +129,7 @@ def label(written: str) -> str:
     if not _LABEL.fullmatch(written):
         raise InvalidInput(
             f"{_quote(written)} is no name of a namespace; "
-            "write small letters, digits and dashes, 63 at most."
+            "use small letters, digits and dashes, 63 at most."
         )
     return written
 
@@ -144,7 +144,7 @@ def name(written: str) -> str:
     if len(written) > 253 or not all(_LABEL.fullmatch(part) for part in written.split(".")):
         raise InvalidInput(
             f"{_quote(written)} is no name of an object; "
-            "write small letters, digits, dashes and dots, such as fairgate."
+            "use small letters, digits, dashes and dots, such as fairgate."
         )
     return written
 
@@ -158,7 +158,7 @@ def cluster(written: str) -> str:
     """Parse the name of the cluster. It is part of Redis keys, where braces have a meaning."""
     if not re.fullmatch(r"[a-z0-9]([-a-z0-9._]{0,61}[a-z0-9])?", written, re.ASCII):
         raise InvalidInput(
-            f"{_quote(written)} does not do; write small letters, digits, dashes, dots, 63 at most."
+            f"{_quote(written)} is not valid; use small letters, digits, dashes, dots, 63 at most."
         )
     return written
 
@@ -171,11 +171,11 @@ def resources(written: str) -> tuple[str, ...]:
         whole_name = pattern[:-1] + "x" if pattern.endswith("*") else pattern
         if pattern == "*" or not _RESOURCE.fullmatch(whole_name):
             raise InvalidInput(
-                f"{_quote(pattern)} is no resource; write a name such as nvidia.com/gpu, "
+                f"{_quote(pattern)} is not a resource; use a name such as nvidia.com/gpu, "
                 "or the beginning of one and a *."
             )
     if not patterns:
-        raise InvalidInput("no resource is named; write at least one, such as nvidia.com/gpu.")
+        raise InvalidInput("no resource is named; use at least one, such as nvidia.com/gpu.")
     return patterns
 
 
@@ -187,7 +187,7 @@ def rules(written: str) -> ValidationRules:
         re.compile(read.get("paths", ""))
     except (ValueError, AttributeError, TypeError, re.error) as error:
         raise InvalidInput(
-            f"{_quote(written)} does not do ({error}); write a JSON object such as "
+            f"{_quote(written)} is not valid ({error}); use a JSON object such as "
             '{"schedulers": ["default-scheduler"]}.'
         ) from error
     for key, value in read.items():
@@ -195,7 +195,7 @@ def rules(written: str) -> ValidationRules:
         if known is None:
             raise InvalidInput(f"there is no rule {_quote(key)}; leave it out.")
         if type(value) is not (list if isinstance(known, tuple) else type(known)):
-            raise InvalidInput(f"{key}: {_quote(str(value))} does not do; write as in {known!r}.")
+            raise InvalidInput(f"{key}: {_quote(str(value))} is not valid; use as in {known!r}.")
     fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in read.items()}
     return ValidationRules(**fields)
 
@@ -208,7 +208,7 @@ def templates(written: str) -> tuple[TemplateKind, ...]:
         group, slash, resource = name.rpartition("/")
         if not (slash and resource and path):
             raise InvalidInput(
-                f"{_quote(item)} names no kind with a pod template; write GROUP/RESOURCE=PATH, "
+                f"{_quote(item)} names no kind with a pod template; use GROUP/RESOURCE=PATH, "
                 "such as batch/jobs=spec.template."
             )
         kinds.append(TemplateKind(group, resource, path))
@@ -233,7 +233,7 @@ def device_classes(written: str) -> tuple[DeviceClassSetting, ...]:
         class_name, equals, resource = (part.strip() for part in item.partition("="))
         if not equals or not _RESOURCE.fullmatch(resource):
             raise InvalidInput(
-                f"{_quote(item)} does not do; write CLASS=RESOURCE such as "
+                f"{_quote(item)} is not valid; use CLASS=RESOURCE such as "
                 "gpu.nvidia.com=nvidia.com/gpu."
             )
         if name(class_name) in classes:
@@ -255,7 +255,7 @@ def redis_url(written: str) -> str:
         parts = urlsplit("")
     if parts.scheme not in _REDIS_SCHEMES or not hosts:
         raise InvalidInput(
-            "this is no URL of Redis; write redis://HOST:6379/0, rediss://HOST:6379/0 "
+            "this is not a URL of Redis; use redis://HOST:6379/0, rediss://HOST:6379/0 "
             "or redis+sentinel://HOST:26379,HOST:26379/MASTER/0."
         )
     for name, value in parse_qsl(parts.query, keep_blank_values=True):
@@ -278,14 +278,14 @@ def http_url(written: str) -> str:
     except ValueError:
         parts = urlsplit("")
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.query:
-        raise InvalidInput("this is no URL of a server; write http://HOST:9090.")
+        raise InvalidInput("this is not a URL of a server; use http://HOST:9090.")
     return url
 
 
 def identity(written: str) -> str:
     """Parse the name of a process."""
     if not _IDENTITY.fullmatch(written):
-        raise InvalidInput(f"{_quote(written)} does not do; write plain characters, no blanks.")
+        raise InvalidInput(f"{_quote(written)} is not valid; use plain characters, no blanks.")
     return written
 
 
@@ -330,7 +330,7 @@ def _host(written: str) -> str:
     ):
         raise InvalidInput(
             f"{_quote(written)} is neither a DNS name nor an IP address; "
-            "write names such as fairgate-webhook.fairgate-system.svc."
+            "use names such as fairgate-webhook.fairgate-system.svc."
         )
     return written.lower()
 

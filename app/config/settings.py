@@ -212,7 +212,8 @@ FIELDS: tuple[Field, ...] = (
         "tls_settle_seconds",
         text.whole(1, 3600),
         "600",
-        "How long a new CA is trusted before a certificate of it is shown, and the old one after.",
+        "Overlap at a change of the CA: time before the new one signs, and time for which the old "
+        "one stays trusted.",
     ),
     Field(
         "canary_seconds",
@@ -224,7 +225,7 @@ FIELDS: tuple[Field, ...] = (
         "preemption_twins",
         text.switch,
         "true",
-        "Give managed pods a PriorityClass that evicts nobody: true or false.",
+        "Give managed pods a PriorityClass that does not preempt: true or false.",
     ),
     Field(
         "lease_seconds",
@@ -243,7 +244,7 @@ FIELDS: tuple[Field, ...] = (
         "mode",
         lambda written: Mode(text.choice(("enforce", "observe"))(written).capitalize()),
         "enforce",
-        "Mode if the Policy sets none. Observe: nothing is held or evicted, everything is counted.",
+        "Mode if the Policy does not set it. Observe: pods are counted, but not held or evicted.",
     ),
     Field(
         "evict_bypassed",
@@ -274,8 +275,8 @@ FIELDS: tuple[Field, ...] = (
         "reclaim_zombies",
         text.choices(VAIN),
         "",
-        "Which pods that hold their place in vain are evicted: ownerless (held, and their "
-        "controller is gone), idle. Absent: none; reported they are.",
+        "Stale pods to evict: ownerless (held, and their controller is gone), idle. If absent, "
+        "they are only reported.",
     ),
     Field(
         "audit_folder",
@@ -291,12 +292,12 @@ FIELDS: tuple[Field, ...] = (
         "256",
         "How much memory of Redis audit entries may take; the oldest go first.",
     ),
-    Field("usage_days", text.whole(1, 3660), "31", "How long Redis keeps what pods used."),
+    Field("usage_days", text.whole(1, 3660), "31", "Days for which Redis keeps usage records."),
     Field(
         "usage_runs",
         text.whole(1000, 100_000_000),
         "250000",
-        "Of how many pods Redis keeps at most what they used; the oldest go first.",
+        "Maximum number of usage records in Redis; the oldest are removed first.",
     ),
     Field("log_level", text.choice(LEVELS), "info", "debug, info, warning or error."),
     Field(
@@ -348,7 +349,7 @@ def _contradictions(values: Mapping[str, Any], broken: set[str]) -> list[str]:
     files = ("tls_cert_file", "tls_key_file", "tls_ca_file")
     absent = [name for name in files if values.get(name) is None and name not in broken]
     if absent and len(absent) < len(files):
-        needed = "the certificate, its key and its CA go together; name all three files or none."
+        needed = "the certificate, its key and its CA belong together; set all three, or none."
         mistakes += [_mistake(_FIELD[name], needed) for name in absent]
     return mistakes + _clashes(values, roles)
 

@@ -225,7 +225,11 @@ class Chain:
         vouched = ending.last == Head() or any(each.head == ending.last for each in trusted)
         self._aside = not vouched or ending.top > MOST
         if self._aside:
-            after, top, why = Head(), 0, "Redis held what was never signed; it was set aside"
+            after, top, why = (
+                Head(),
+                0,
+                "Redis contained entries without a signature; they were moved away",
+            )
         elif ending.last == Head():
             after, top, why = ending.last, ending.top, "Redis lost all entries"
         else:

@@ -117,7 +117,10 @@ class AuditReportSender:
         for deed, count in dropped.items():
             self._drop(deed, count)
         if dropped:
-            facts = {"dropped": sum(dropped.values()), "why": "no leader told the earlier ones yet"}
+            facts = {
+                "dropped": sum(dropped.values()),
+                "why": "no leader has recorded the earlier ones yet",
+            }
             log.error("reports for the audit chain were dropped", extra=facts)
 
 

@@ -89,8 +89,8 @@ class StalePodScanner:
             await self._inbox.put(StalePodCleared(self._clock(), pod.uid, StaleReason.OWNERLESS))
             return
         why = (
-            f"its controller, {gone}, is gone, so nobody waits for it; delete it, or take the "
-            "controller off its ownerReferences"
+            f"its controller, {gone}, is gone; delete the pod, or remove the controller from its "
+            "ownerReferences"
         )
         await self._report(pod.uid, StaleReason.OWNERLESS, why)
 
@@ -110,7 +110,7 @@ class StalePodScanner:
                 await self._inbox.put(StalePodCleared(now, pod.uid, StaleReason.IDLE))
                 continue
             why = (
-                f"it has used none of its devices for {self._window // 60_000} min (at most "
+                f"it has not used its devices for {self._window // 60_000} min (at most "
                 f"{part:.1%} of the time), while others may wait for them; end it if it is done"
             )
             await self._report(pod.uid, StaleReason.IDLE, why)

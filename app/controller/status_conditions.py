@@ -136,8 +136,8 @@ def _growing(pool: PoolView) -> StatusCondition:
     if pool.closed is not None:
         until = datetime.fromtimestamp(pool.closed / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         message = (
-            "pods released for new nodes were given back, because none came in time; it is filled "
-            f"no further than its nodes reach until {until}; see why the autoscaler adds none"
+            "pods released for new nodes returned to the queue, because no node came in time; "
+            f"until {until} only existing nodes are used; check why the autoscaler adds no nodes"
         )
         return _ready(True, "NodesMissing", message)
     if pool.awaiting:
@@ -153,7 +153,7 @@ def _overlap(contested: Mapping[NodeName, PoolName]) -> StatusCondition:
     owners = sorted(set(contested.values()))
     message = (
         f"it selects {_some(sorted(contested), 'node')} of pool {' and '.join(owners)}, which "
-        "has them; nothing is released into it until its nodeSelector leaves them out"
+        "keeps them; pods are not released to this pool until its nodeSelector excludes them"
     )
     return StatusCondition("Overlap", True, "SelectsNodesOfAnother", message)
 

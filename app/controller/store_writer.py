@@ -140,7 +140,9 @@ class StoreWriter:
         epoch = self._epoch
         assert epoch is not None
         if len(self._due) > MOST_DUE:
-            raise StoreUnavailable("it is too slow for what happens; all of it is written anew")
+            raise StoreUnavailable(
+                "it is slower than the changes; the copy is written again from the start"
+            )
         if not self._due:
             try:
                 async with asyncio.timeout(PROBE_SECONDS):  # wait_for can swallow a cancellation
@@ -181,7 +183,7 @@ class StoreWriter:
 
     async def _lose(self, error: StoreError) -> None:
         facts = {"why": str(error)}
-        log.warning("redis cannot be written; nothing is released until it can", extra=facts)
+        log.warning("redis cannot be written; releases are paused", extra=facts)
         self._meters.store_failed("rebuild" if isinstance(error, StoreForeign) else "write")
         self._abandon()
         await self._inbox.put(StoreLost(self._clock()))

@@ -166,5 +166,5 @@ class Takeover:
         settled = [not task.cancelled() and task.result() for task in tasks]
         unsettled = tuple(i for i, is_settled in zip(open_, settled, strict=True) if not is_settled)
         facts = {"pods": len(open_), "unsettled": len(unsettled), "epoch": epoch}
-        log.info("settled what was under way", extra=facts)
+        log.info("settled the unfinished operations", extra=facts)
         return open_, unsettled

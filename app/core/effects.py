@@ -165,7 +165,7 @@ class ReclaimCause(Enum):
         """Return the reason for people, from the victim's point of view."""
         match self:
             case ReclaimCause.GUARANTEE:
-                return "it takes back what it is guaranteed; this ran on borrowed capacity"
+                return "it reclaims its guarantee; this pod ran on borrowed capacity"
             case ReclaimCause.FAIR:
                 return "it borrows less than the tenant of this, which ran on borrowed capacity"
             case ReclaimCause.PRIORITY:

@@ -333,7 +333,7 @@ class Wait(Enum):
     OTHER_GATE = "it carries a scheduling gate that is not ours to remove"
     TENANT_PAUSED = "its tenant is paused"
     GANG_INCOMPLETE = "its gang is not complete"
-    GANG_DEFERRED = "its gang lost a pod before all of it ran; it begins anew later"
+    GANG_DEFERRED = "its gang lost a pod before the whole gang ran; the gang starts again later"
     CLAIM = "its resource claim is not there yet"
     REFUSED = "the API server refused its release; it is tried again later"
     NO_NODE = "a pod like it found no node; it is tried again later"

@@ -229,6 +229,6 @@ def _word(kind: type[E]) -> Callable[[str], E]:
             return kind(text)
         except ValueError as error:
             words = ", ".join(str(each.value) for each in kind)
-            raise InvalidInput(f"{text[:40]!r} is none of {words}.") from error
+            raise InvalidInput(f"{text[:40]!r} is not valid; use one of {words}.") from error
 
     return read

@@ -115,7 +115,9 @@ class EnforcementProbes:
             if rule is None:
                 raise HoleFound(f"what refused to take {GATE} off was no rule: {error}") from error
             return rule
-        raise HoleFound(f"whoever may edit pods can take {GATE} off; no rule refused it.")
+        raise HoleFound(
+            f"users who may edit pods can remove {GATE}; no policy or webhook refused it."
+        )
 
     async def _held(self) -> objects.PodObject:
         """Return the probe's pod. Create it if it is missing, or again if it has lost the gate."""

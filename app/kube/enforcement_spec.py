@@ -105,7 +105,7 @@ def _ref(key: str, document: Any) -> Ref:
         known = document["apiVersion"] == API_VERSION and ref.kind in PATHS
         whole = isinstance(ref.name, str) and bool(ref.name) and field(ref.kind) in document
     except (TypeError, KeyError, AttributeError) as error:
-        raise InvalidInput(f"{key} of ConfigMap {CONFIG_MAP} holds what is no object.") from error
+        raise InvalidInput(f"{key} of ConfigMap {CONFIG_MAP} is not a valid object.") from error
     if not (known and whole):
         raise InvalidInput(
             f"{key} of ConfigMap {CONFIG_MAP}: {str(ref)[:100]} is not kept by Fairgate; only "

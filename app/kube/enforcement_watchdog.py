@@ -396,7 +396,7 @@ class Watchdog:
 
     def _tell(self, ref: Ref, live: Object | None, what: list[str]) -> None:
         """Report that another client changed an object and that it was restored."""
-        who = last_writer(live, OURS) if live is not None else "the audit log tells who"
+        who = last_writer(live, OURS) if live is not None else "see the audit log of the API server"
         facts = {"kind": ref.kind, "object": ref.name, "what": what, "who": who}
         log.warning("enforcement was touched, and put back", extra=facts)
         self._meters.restored(ref.kind)

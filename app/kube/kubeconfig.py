@@ -49,7 +49,8 @@ async def load(kubeconfig: str | Path, context: str = "") -> ApiServer:
 def unusable(kubeconfig: Path, error: Exception) -> InvalidSettings:
     """Return the error for a kubeconfig that cannot be used."""
     return InvalidSettings(
-        f"The kubeconfig {kubeconfig} cannot be used: {error}. Check the file and what it names."
+        f"The kubeconfig {kubeconfig} cannot be used: {error}. Check the file and the files that "
+        "it names."
     )
 
 

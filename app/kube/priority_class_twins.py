@@ -119,7 +119,7 @@ class Twins:
         body: dict[str, object] = {"preconditions": {"uid": each.uid}}
         path = f"{PATH}/{quote(each.name, safe='')}"
         if await self._done("DELETE", path, body, but=404):
-            log.info("deleted a twin that nothing needs", extra={"twin": each.name})
+            log.info("deleted an unused twin", extra={"twin": each.name})
 
     async def _done(self, method: str, path: str, body: dict[str, object], but: int) -> bool:
         """Send a request. Return False if another replica was first. A different uid is a 409."""

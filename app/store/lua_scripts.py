@@ -76,7 +76,7 @@ class Scripts:
                 )
             case b"EMPTIED":
                 raise StoreEmptied(
-                    f"Redis does not hold what was written for cluster {self._cluster} "
+                    f"Redis does not contain the data of cluster {self._cluster} "
                     f"({rest[0].decode()}): the leader must rebuild it."
                 )
             case _:

@@ -56,7 +56,7 @@ def ops_routes(checks: Checks, liveness: Liveness, access: Access | None) -> API
         response_class=Response,
         responses={
             200: {**text, "description": "It does"},
-            503: {**text, "description": "A part has stalled: a line for each of them"},
+            503: {**text, "description": "A part has stalled: one line per part"},
         },
     )
     async def livez() -> Response:
@@ -119,7 +119,7 @@ def leader_routes(fault: Callable[[], str]) -> APIRouter:
         response_class=Response,
         responses={
             200: {**text, "description": "They are"},
-            503: {**text, "description": "For 30 s no replica leads, or Redis is unreachable"},
+            503: {**text, "description": "No leader for 30 s, or Redis is unreachable"},
         },
     )
     async def leader() -> Response:
@@ -160,6 +160,6 @@ async def _refusal(access: Access, request: Request, bearer: Bearer) -> Response
             f"{error.detail}\n", error.status, headers=error.headers, media_type="text/plain"
         )
     except ClusterError as error:
-        why = f"The API server cannot be asked who you are: {error}\n"
+        why = f"The API server cannot authenticate you: {error}\n"
         return Response(why, 503, media_type="text/plain")
     return None

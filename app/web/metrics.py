@@ -39,8 +39,8 @@ PlatformCollector(registry=REGISTRY)
 
 ADMISSION_REQUESTS = Counter(
     "fairgate_admission_requests_total",
-    "Admission reviews answered, by decision: ignore, hold, mend, refuse, error, and what would "
-    "have been without mode Observe: would-hold, would-refuse.",
+    "Admission reviews answered, by decision: ignore, hold, mend, refuse, error; in mode Observe "
+    "would-hold and would-refuse.",
     ["decision"],
     registry=REGISTRY,
 )
@@ -72,7 +72,7 @@ OLDEST = Gauge(
 )
 USED = Gauge(
     "fairgate_used_resources",
-    "What released, unfinished pods reserve, child tenants included.",
+    "Requests of released, unfinished pods, child tenants included.",
     ["tenant", "pool", "resource"],
     registry=REGISTRY,
 )
@@ -84,7 +84,7 @@ SHARE = Gauge(
 )
 POOL_USED = Gauge(
     "fairgate_pool_used",
-    "What released, unfinished pods reserve of a pool, whoever they belong to.",
+    "Requests of all released, unfinished pods in a pool.",
     ["pool", "resource"],
     registry=REGISTRY,
 )
@@ -106,7 +106,7 @@ FRAGMENTATION = Gauge(
     registry=REGISTRY,
 )
 CAPACITY = Gauge(
-    "fairgate_capacity", "What a pool offers.", ["pool", "resource"], registry=REGISTRY
+    "fairgate_capacity", "Capacity of a pool.", ["pool", "resource"], registry=REGISTRY
 )
 SILENT = Gauge(
     "fairgate_unbound_pods",
@@ -122,18 +122,18 @@ STALLED = Gauge(
 )
 UNOWNED = Gauge(
     "fairgate_unowned_unbound_resources",
-    "What pods hold that no node took and no controller owns.",
+    "Requests of released, unbound pods without a controller.",
     ["tenant", "pool", "resource"],
     registry=REGISTRY,
 )
 STRAYS = Gauge(
     "fairgate_nodes_without_pool",
-    "Nodes with managed resources that are in no Pool: nothing is released to them.",
+    "Nodes with managed resources outside all Pools. Pods are not released to them.",
     registry=REGISTRY,
 )
 RELEASES = Counter(
     "fairgate_release_total",
-    "Releases that were tried, by what became of them.",
+    "Attempted releases, by result.",
     ["tenant", "pool", "result"],
     registry=REGISTRY,
 )
@@ -152,8 +152,8 @@ WAITED = Histogram(
 )
 RECLAIMED = Counter(
     "fairgate_reclaimed_total",
-    "Pods that were evicted, by whose they were and why: unbound, no node took it; bypass, it was "
-    "never released; guarantee and the like, for the sake of somebody else's.",
+    "Evicted pods, by tenant and reason: unbound, not bound in time; bypass, not released by "
+    "Fairgate; guarantee and others, for another workload.",
     ["tenant", "reason"],
     registry=REGISTRY,
 )
@@ -184,15 +184,14 @@ RECLAIM_BLOCKED = Gauge(
 )
 ZOMBIES = Gauge(
     "fairgate_zombie_pods",
-    "Pods that hold their place in vain: ownerless, held though their controller is gone; idle, "
-    "they leave their devices unused.",
+    "Stale pods: ownerless, held though their controller is gone; idle, their devices are unused.",
     ["tenant", "kind"],
     registry=REGISTRY,
 )
 LOOPS_REFUSED = Counter(
     "fairgate_reclaim_loops_refused_total",
-    "Workloads for which nobody was evicted because the reverse was done within the last hour, by "
-    "whose they are.",
+    "Workloads for which no pod was evicted, because the reverse eviction happened within the "
+    "last hour.",
     ["tenant"],
     registry=REGISTRY,
 )
@@ -218,7 +217,7 @@ WATCH_LAG = Gauge(
 WATCH_INTERRUPTIONS = Counter(
     "fairgate_watch_interruptions_total",
     "Watches that ended before their time and were resumed, by kind of object. A busy API server "
-    "closes watches; nothing is lost by it.",
+    "closes watches; no change is lost.",
     ["source"],
     registry=REGISTRY,
 )
@@ -240,7 +239,7 @@ STORE_ERRORS = Counter(
 )
 CERTIFICATE_EXPIRY = Gauge(
     "fairgate_certificate_expiry_seconds",
-    "Until the serving certificate in use ends; NaN where nothing is served with one.",
+    "Until the serving certificate in use ends; NaN without a certificate.",
     registry=REGISTRY,
 )
 CERTIFICATE_EXPIRY.set(math.nan)

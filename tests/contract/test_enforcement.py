@@ -191,14 +191,14 @@ def test_pods_are_bound_by_the_scheduler(court: Court) -> None:
     ("rule", "who", "change", "sentence"),
     [
         ("own users", "lead", {"users": [{"name": "x", "weight": "2"}]}, None),
-        ("own weight", "lead", {"weight": "9"}, "whoever may update its parent"),
-        ("own guarantee", "lead", {"quotas": [{"pool": "p", "guarantee": {"nvidia.com/gpu": 1}}]}, "whoever may update its parent"),
+        ("own weight", "lead", {"weight": "9"}, "the right to update its parent"),
+        ("own guarantee", "lead", {"quotas": [{"pool": "p", "guarantee": {"nvidia.com/gpu": 1}}]}, "the right to update its parent"),
         ("weight and users by an administrator", "admin", {"weight": "3", "users": [{"name": "y"}]}, None),
-        ("weight and users by its own admin", "lead", {"weight": "3", "users": [{"name": "y"}]}, "whoever may update its parent"),
-        ("another parent", "lead", {"parent": "other"}, "whoever may update its parent"),
+        ("weight and users by its own admin", "lead", {"weight": "3", "users": [{"name": "y"}]}, "the right to update its parent"),
+        ("another parent", "lead", {"parent": "other"}, "the right to update its parent"),
         ("a child's weight by the parent's admin", "head", {"weight": "9"}, None),
         ("a child's users by the parent's admin", "head", {"users": [{"name": "x"}]}, "tenants/users"),
-        ("up to the top by the parent's admin", "head", {"parent": None}, "whoever may update its parent"),
+        ("up to the top by the parent's admin", "head", {"parent": None}, "the right to update its parent"),
     ],
 )  # fmt: skip
 def test_a_tenant_is_governed_from_above(

@@ -115,7 +115,7 @@ def test_what_a_budget_keeps_borrows_nothing(stage: Stage) -> None:
     stage.apply(b, *ones("free", app="free")[:4])
     until("others borrow", lambda: len(stage.running(b)) == 6)
     assert len(stage.held(b)) == 2
-    words = "disruption budget keeper/keep allows no eviction of it"
+    words = "disruption budget keeper/keep allows no eviction of this pod"
     until("it is said why", lambda: any(words in each for each in told(stage, b, "Held")))
     stage.cluster.kubectl("delete", "pdb", "keep", "-n", b)
     until("all borrow", lambda: len(stage.running(b)) == 8)

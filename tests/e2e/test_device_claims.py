@@ -252,7 +252,7 @@ def test_a_generated_claim_is_made_by_kubernetes_alone(stage: Stage, ours: str) 
     stage.apply(ours, template("t", exactly(1)), templated("p", "t"))
     until("its claim is made", lambda: len(generated(stage, ours)) == 1)
     until("it waits", lambda: status(stage, ours).get("pending") == 1)
-    with pytest.raises(ClusterError, match="only Kubernetes says which pod"):
+    with pytest.raises(ClusterError, match="only Kubernetes may name the pod"):
         eve.run("create", "-n", ours, "-f", "-", stdin=json.dumps(forged(stage, ours, 8)))
     eve.run("delete", "resourceclaimtemplate", "t", "-n", ours)
     stage.apply(ours, template("t", exactly(6)))

@@ -180,9 +180,9 @@ def test_required_node_affinity_is_judged_on_every_node(site: Site) -> None:
         pod("too-slow", 1, affinity=requires(expression("speed", "Lt", "5"))),
         pod("selects", 1, nodeSelector={"zone": "nix"}),
     )  # fmt: skip
-    site.hears("nowhere", "no node of it has what its node affinity requires, zone=nix")
-    site.hears("too-slow", "no node of it has what its node affinity requires, speed < 5")
-    site.hears("selects", "no node of it has the labels of its node selector, zone=nix")
+    site.hears("nowhere", "its nodes do not match the pod's node affinity, zone=nix")
+    site.hears("too-slow", "its nodes do not match the pod's node affinity, speed < 5")
+    site.hears("selects", "its nodes lack the labels of the pod's node selector, zone=nix")
     site.run(in_y="a-1", fast="a-1", no_zone="a-2", not_y="a-0")
     assert sorted(site.held(site.space)) == ["nowhere", "selects", "too-slow"]
 

@@ -209,7 +209,7 @@ def test_who_asks_for_a_gang_that_cannot_be_is_warned_and_waits_alone(stage: Sta
     kueue = {"kueue.x-k8s.io/pod-group-name": "g"}
     cases = {
         "by-nobody": (named("by-nobody", {}, BY_JOB, 1), "no Job made this pod"),
-        "uncounted": (named("uncounted", kueue, {}, 1), "does not tell how many pods the group"),
+        "uncounted": (named("uncounted", kueue, {}, 1), "is not the number of pods of the group"),
         "nonsense": (own("nonsense", "g", "-4"), "is not a whole number"),
         "vast": (own("vast", "g", "99999999999999999999"), "is not a whole number"),
         "whatever": (

@@ -260,7 +260,7 @@ def test_if_no_node_comes_the_place_is_given_back_and_the_pool_says_so(
     until("the pool says that none came", lambda: ground.reason("auto") == "NodesMissing")
     until("its place is given back", lambda: set(ground.nodes(ours)) == {"a"})
     until("and the other's", lambda: not ground.nodes(theirs))
-    assert re.search(r"no further than its nodes reach until \d{4}-", ground.told("auto"))
+    assert re.search(r"until \d{4}-\S+ only existing nodes are used", ground.told("auto"))
     assert stage.running(ours) == ["a"]
     stage.apply(ours, pod("c", 8), pod("d", 8))
     until("one of them tries in its turn", lambda: len(stage.using(ours)) == 2)

@@ -126,7 +126,7 @@ def test_label_writes_what_is_missing_once_and_replaces_nothing(nodes: Nodes) ->
 
     some = nodes.run("label", "--yes")
     assert some.returncode == 1
-    assert "node plain: nothing tells what GPUs it has; add --product NAME." in some.stderr
+    assert "node plain: its GPU model is unknown; add --product NAME." in some.stderr
     rest = nodes.run("label", "--yes", "--product", "NVIDIA-L4", "--output", "json")
     assert rest.returncode == 0
     [change] = json.loads(rest.stdout)["changes"]

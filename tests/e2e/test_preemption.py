@@ -197,7 +197,7 @@ def tried(stage: Stage, namespace: str) -> str:
 
 def test_a_pod_may_not_take_a_class_of_the_system(stage: Stage) -> None:
     ours = stage.namespace("pretender")
-    with pytest.raises(ClusterError, match="system-node-critical is for the cluster's own pods"):
+    with pytest.raises(ClusterError, match="system-node-critical is reserved for system pods"):
         stage.apply(ours, pod("important", priority="system-node-critical"))
     assert stage.pods(ours) == []
 

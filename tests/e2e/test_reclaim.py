@@ -140,7 +140,7 @@ def test_r1_a_guarantee_is_taken_back_and_nobody_else_is_touched(stage: Stage) -
     until("its owner is told", lambda: bool(told(stage, b, "Reclaimed")))
     [message] = told(stage, b, "Reclaimed")
     assert message.startswith(
-        "b-4: makes room for work of tenant r1c in pool nine: it takes back what it is guaranteed"
+        "b-4: makes room for work of tenant r1c in pool nine: it reclaims its guarantee"
     )
     assert 'fairgate.io/preemptible: "false"' in message
     assert "secret-name" not in message
@@ -329,7 +329,10 @@ def test_the_reverse_of_a_reclaim_is_refused_and_reported(stage: Stage) -> None:
     before = reclaimed(stage)
     loops = stage.metric("controller", "fairgate_reclaim_loops_refused_total")
     stage.apply(b, work("back"))
-    until("it is told", lambda: any("back and forth" in m for m in told(stage, b, "Waiting")))
+    until(
+        "it is told",
+        lambda: any("was evicted there for that tenant" in m for m in told(stage, b, "Waiting")),
+    )
     assert reclaimed(stage) == before
     assert stage.metric("controller", "fairgate_reclaim_loops_refused_total") == loops + 1
     stage.cluster.stop_fairgate("controller")

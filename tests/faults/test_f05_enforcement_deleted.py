@@ -78,7 +78,7 @@ def test_f05_with_either_layer_deleted_the_other_holds(rig: Rig) -> None:
 
             def proven(ref: Ref = ref, before: int = before) -> bool:
                 said = steal(thief, namespace)
-                if "Fairgate: only Fairgate takes the gate" not in said:
+                if "Fairgate: only Fairgate removes the gate" not in said:
                     stolen.append(f"{ref}: {said}")
                 return proofs(rig) > before
 

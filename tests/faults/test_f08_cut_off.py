@@ -12,7 +12,7 @@ from tests.faults.program import Program
 from tests.faults.tcp_proxy import Cable
 
 ROOM = 4
-REDIS_AWAY = "redis cannot be written; nothing is released until it can"
+REDIS_AWAY = "redis cannot be written; releases are paused"
 
 FAULTS: dict[str, Callable[[Cable], None]] = {
     "cut": lambda cable: cable.cut(),

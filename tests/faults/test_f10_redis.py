@@ -14,7 +14,7 @@ from tests.support.usage_differences import differences
 
 ROOM = 2
 PASSWORD = "s3cret-of-redis"
-REDIS_AWAY = "redis cannot be written; nothing is released until it can"
+REDIS_AWAY = "redis cannot be written; releases are paused"
 REBUILT = "redis rebuilt"
 
 

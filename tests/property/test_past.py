@@ -142,5 +142,5 @@ def test_a_change_too_large_to_tell_is_said_to_be_so() -> None:
     huge = {PoolName(f"{i:0120}"): Quota({GPU: i}, {GPU: i}) for i in range(60)}
     chain.step(replace(TENANT, quotas=huge))
     chain.step(replace(TENANT, quotas={}))
-    with pytest.raises(InvalidInput, match="does not tell all of what changed of tenant a"):
+    with pytest.raises(InvalidInput, match="the change of tenant a is not complete in it"):
         chain.terms_at(1010)

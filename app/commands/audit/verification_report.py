@@ -38,7 +38,7 @@ def sentence(verdict: ChainVerdict, *, is_pinned: bool) -> str:
         f"to {_stamp(last.record.at)} (number {last.number})"
     ]
     if signed is None:
-        said.append("no signed head is among them, so nothing shows that they are the originals")
+        said.append("they include no signed head, so their origin is not proven")
     else:
         said.append(f"head signed at {_stamp(signed.at)}")
         if not is_pinned:
@@ -46,7 +46,7 @@ def sentence(verdict: ChainVerdict, *, is_pinned: bool) -> str:
         if verdict.unsigned:
             said.append(f"{verdict.unsigned} came after it and are not signed yet")
     if verdict.gaps:
-        said.append(f"{verdict.gaps} of them name a gap")
+        said.append(f"{verdict.gaps} entries record a gap")
     if verdict.absent.number:
         said.append(f"those up to number {verdict.absent.number} are not here")
     return "; ".join(said) + "."

@@ -110,7 +110,7 @@ def check_priorities(seen: ClusterSnapshot) -> Iterator[Finding]:
         if taken and not taken.ours and not (taken.never and taken.value == twin.value):
             yield problem(
                 Check.PRIORITIES,
-                f"PriorityClass {name} has the name of a twin, and is none: GPU pods of its "
+                f"PriorityClass {name} has the name of a twin but differs from it: GPU pods of its "
                 "original class would be refused.",
                 f"Delete or rename PriorityClass {name}.",
                 [name],

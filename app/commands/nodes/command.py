@@ -112,7 +112,7 @@ async def label(survey: Survey, options: NodesOptions, wish: LabelRequest) -> in
     for change in changes if text or not wish.yes else ():
         (print if text else tell)(f"{change.node.name}: {_words(change)}")
     for name in unknown:
-        tell(f"node {name}: nothing tells what GPUs it has; add --product NAME.")
+        tell(f"node {name}: its GPU model is unknown; add --product NAME.")
     results = await _do(survey, changes, wish)
     if text:
         _sum_up(results, unknown, wish)
@@ -133,7 +133,10 @@ async def _do(
         return [("would-label", "")] * len(changes)
     if not wish.yes:
         if not sys.stdin.isatty():
-            raise InvalidInput("There is nobody to ask: add --yes to do it, --dry-run to look.")
+            raise InvalidInput(
+                "There is no terminal to confirm on: add --yes to write the labels, or --dry-run "
+                "to preview."
+            )
         sys.stderr.write(f"Label {_count(len(changes), 'node')}? [y/N] ")
         sys.stderr.flush()
         if sys.stdin.readline().strip().lower() not in ("y", "yes"):

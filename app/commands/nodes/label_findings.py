@@ -108,7 +108,7 @@ class Inventory:
             yield LabelFinding(
                 node.name,
                 Trouble.UNPRICED,
-                f"{part} is sold, but no label tells what part of a device one is; label the node "
+                f"{part} is offered, but its share of a device is unknown; label the node "
                 "as NVIDIA's feature discovery does (gpu.replicas, gpu.memory).",
             )
 

@@ -33,7 +33,7 @@ def run(options: ReleaseOptions) -> None:
         raise InvalidInput("--all means every namespace: leave out --namespace, or name a pod.")
     if not options.yes and not sys.stdin.isatty():
         raise InvalidInput(
-            "A release cannot be undone, and there is nobody to ask: add --yes to do it."
+            "A release cannot be undone, and there is no terminal to confirm on: add --yes."
         )
     who = kubeconfig.find(options.kubeconfig, os.environ)
     try:

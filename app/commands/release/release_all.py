@@ -54,7 +54,7 @@ async def release_all(
         raise denied(who, "pods of every namespace", "a ClusterRoleBinding")
     ask(
         options,
-        "Release every held pod of this cluster by hand, and hold none from now on? Policy "
+        "Release every held pod of this cluster by hand, and hold no new pods? Policy "
         "default goes to mode Observe; no release can be undone.",
     )
     everything = _Everything(hand, who, settled_after, await _observe(hand, who))
@@ -202,7 +202,7 @@ class _Everything:
         if not self.observes:
             lines.append("Fairgate's resources are not installed: there was no Policy to change.")
             return lines
-        lines.append("Policy default is in mode Observe: nothing new is held.")
+        lines.append("Policy default is in mode Observe: new pods are not held.")
         lines.append(f"To go back:    {GO_BACK}")
         lines.append(f"To uninstall:  {GO_ON}")
         return lines

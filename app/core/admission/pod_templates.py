@@ -72,8 +72,8 @@ class TemplateKind:
     def __post_init__(self) -> None:
         if not _PATH.fullmatch(self.path):
             raise InvalidInput(
-                f"{self.path[:80]!r} is no path of a pod template; write keys joined by points, "
-                "such as spec.template, with [*] or {*} after at most one of them."
+                f"{self.path[:80]!r} is not a path of a pod template; write keys joined by "
+                "points, such as spec.template, with [*] or {*} after at most one key."
             )
 
     @property
@@ -220,7 +220,8 @@ def _crowded(document: Any, words: Words) -> list[str]:
         return []
     return [
         f"Fairgate: this Job has {min(pods, most)} pods at once, and their gang {name[:40]!r} "
-        f"only {size}, so the others wait each alone; write fairgate.io/gang: job for all of them."
+        f"only {size}, so the others wait one by one; set fairgate.io/gang: job to include all "
+        "pods."
     ]
 
 

@@ -113,8 +113,8 @@ def replacement(
     if class_name and class_name.startswith(SYSTEM):
         return Unfit(
             403,
-            f"Fairgate: PriorityClass {class_name} is for the cluster's own pods, and one that "
-            "asks for a managed resource is not; use another PriorityClass, or none.",
+            f"Fairgate: PriorityClass {class_name} is reserved for system pods, and this pod "
+            "requests a managed resource; use another PriorityClass, or remove it.",
         )
     original = known.get(class_name) if class_name else PriorityClass("", 0)
     twin = known.get(twin_name(class_name or ""))
@@ -176,8 +176,8 @@ def _sound(each: PriorityClass, twin: Twin) -> bool:
 
 def _describe(what: str) -> str:
     return (
-        f"The twin of {what}: the same value, but a pod that finds no node evicts nobody. "
-        "Fairgate keeps it, and writes it into the pods it manages."
+        f"The twin of {what}: the same value, without preemption. Fairgate maintains it and sets "
+        "it in the pods that it manages."
     )
 
 

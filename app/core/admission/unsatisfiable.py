@@ -28,11 +28,11 @@ LONGEST = 80
 _EVERY_NODE = {DEFAULT_POOL: Pool(DEFAULT_POOL)}
 
 _ASK = "ask for more devices or state less memory"
-_NAME = "name a pool that there is, or none"
-_LESS = "ask for less, or an admin for a higher limit"
+_NAME = "name an existing pool, or remove the annotation"
+_LESS = "request less, or ask an admin for a higher limit"
 _ALLOWED = "ask an admin for a pool that its tenant may use"
 _SELECT = "correct its node selector"
-_SMALLER = "ask for less on one node"
+_SMALLER = "request less on one node"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ def hopeless(wish: PodWishes, known: KnownPools, managed: ManagedResources) -> D
     return DenyDecision(
         403,
         f"Fairgate: no pool can ever serve this pod{_because(wish)}: "
-        f"{'; '.join(each[:MOST_POOLS])}{more}. To have it run, {', or '.join(remedies)}.",
+        f"{'; '.join(each[:MOST_POOLS])}{more}. To make it run, {', or '.join(remedies)}.",
     )
 
 
@@ -148,7 +148,7 @@ def _missing(named: Sequence[str], pools: Mapping[PoolName, Pool]) -> str:
         there += f" and {len(pools) - MOST_POOLS} more"
     return (
         f"Fairgate: {ANNOTATION_POOLS} names {wanted}, and there is no such pool; {there}. "
-        "Name one of these, or leave the annotation out to let it go to any."
+        "Name one of these pools, or remove the annotation to allow all pools."
     )
 
 

@@ -142,7 +142,9 @@ def _entry(body: Mapping[str, Any]) -> Entry:
     try:
         deed = EntryType(body["deed"])
     except ValueError as error:
-        raise InvalidInput(f"this version knows no deed {body['deed']!r}") from error
+        raise InvalidInput(
+            f"this version does not support the entry type {body['deed']!r}"
+        ) from error
     record = AuditRecord(Millis(body["at"]), deed, body["facts"])
     return Entry(body["number"], body["epoch"], record, body["before"], body["hash"])
 

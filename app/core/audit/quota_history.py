@@ -61,7 +61,7 @@ class QuotaHistory:
         told = shown | _mapping(rest)
         if rest is None and ("more" in facts or any(_is_cut(*each) for each in shown.items())):
             raise InvalidInput(
-                f"it does not tell all of what changed of tenant {facts.get('name')}; "
+                f"the change of tenant {facts.get('name')} is not complete in it; "
                 "ask for a later time."
             )
         for name, change in told.items():

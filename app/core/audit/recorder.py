@@ -55,8 +55,8 @@ PACE_MS = 1000
 """... and pause until the next batch. The audit writer has capacity for ten batches."""
 
 UNREMEMBERED = (
-    "Redis had lost what was recorded of the pods that are there: what happened to them since the "
-    "last entry before this may be missing"
+    "Redis had lost the records of the existing pods: entries about them since the entry before "
+    "this one may be missing"
 )
 
 _STAMP = re.compile(r"[1-9]\d{0,11}\.[1-9]\d{0,14}", re.ASCII)

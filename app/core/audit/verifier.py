@@ -149,7 +149,7 @@ class ChainVerifier:
             assert self._first is not None
             raise BrokenChain(
                 self._first.number,
-                f"entry {absent.number} before it is missing, and none tells that it was removed",
+                f"entry {absent.number} before it is missing, and its removal is not recorded",
             )
         return ChainVerdict(
             self._count,
@@ -193,7 +193,7 @@ class ChainVerifier:
             raise BrokenChain(entry.number, "it is not how a chain begins")
         named = gap_of(entry.record)
         if named is not None and entry.before != named.up_to.hash:
-            raise BrokenChain(entry.number, "it does not follow what it names")
+            raise BrokenChain(entry.number, "it does not follow the entry that it names")
 
     def _note(self, entry: Entry) -> None:
         match entry.record.deed:

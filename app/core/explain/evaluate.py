@@ -57,7 +57,7 @@ def _of_gang(gang: Gang) -> str:
     """Return why a gang may not use a pool that one of its pods may use."""
     members = gang.members
     if any(m.uses for m in members) and any(m.pod.near and m.pod.near.required for m in members):
-        return f"its gang {gang.name} must stay together, and the rest of it is in no such pool"
+        return f"its gang {gang.name} must stay together, and its other pods are in another pool"
     return f"not all pods of its gang {gang.name} may go there"
 
 
@@ -99,8 +99,8 @@ def too_small(shape: EquivalenceClass, pool: PoolName, scene: ExplainContext) ->
     if shape.manner.confined:
         return f"no {shape.manner.confined} of it could hold all of that together"
     if pins:
-        return f"{_nodes(pins)} cannot carry it, even if nothing else ran there"
-    return "no set of its nodes could carry it, even if nothing else ran there"
+        return f"{_nodes(pins)} cannot hold the workload, even if they were empty"
+    return "its nodes could not hold the workload, even if they were empty"
 
 
 def refusing_text(pool: PoolName, scene: ExplainContext) -> str:
@@ -132,8 +132,8 @@ def _unknown_level(shape: EquivalenceClass, pool: PoolName, scene: ExplainContex
         return f"its gang must stay in one {label}, which spec.topology of the pool does not list"
     if not any(scene.placement.grounds(shape, pool) or ()):
         if shape.manner.beside:
-            return f"its gang must stay in one {label}, and the rest of it is in none of the pool"
-        return f"its gang must stay in one {label}, a label that no node of it has"
+            return f"its gang must stay in one {label}, and its other pods are outside this pool"
+        return f"its gang must stay in one {label}, a label that the pool's nodes do not have"
     return ""
 
 
@@ -146,7 +146,7 @@ def _reason(pod: Pod, tenant: Tenant | None, pool: Pool, scene: ExplainContext) 
     if tenant is not None and tenant.pools and name not in tenant.pools:
         return f"its tenant {tenant.name} may use {', '.join(tenant.pools)} only"
     if name in scene.pools.overlapping:
-        return "it claims nodes of a pool before it by name, so nothing is released into it"
+        return "it selects nodes of an earlier pool, so it is not used"
     if pool.paused:
         return "it is paused"
     why = clash(pod.selector, pool) or scene.pools.makes.lack(pod, name)
@@ -170,13 +170,13 @@ MOST_NAMED = 3
 AVOIDED_HELPS = (
     "the end of the existing pods whose required anti-affinity selects it",
     "labels that this anti-affinity does not select",
-    "a cluster admin who deletes those pods, if they are of another namespace",
+    "their deletion by a cluster admin, if they are of another namespace",
 )
 """Remedies if existing pods keep a pod off nodes by their anti-affinity."""
 
 REFUSED_HELPS = (
     "a pod that a node takes again after the pause",
-    "a cluster admin who looks at the kubelet and the device plugin of those nodes",
+    "a check of the kubelet and the device plugin of those nodes by a cluster admin",
 )
 """Remedies if nodes are excluded because they refused pods."""
 
@@ -336,7 +336,7 @@ def _grown(pools: list[PoolName], place: WaitingWorkload, scene: ExplainContext)
 def _old(scene: ExplainContext) -> str:
     """Return the age of the leader state as a clause, if it is old."""
     silent = 0 if scene.heard_at is None else scene.tree.now - scene.heard_at
-    return f", as the leader told {silent // 1000} s ago" if silent > OLD_MS else ""
+    return f", as of {silent // 1000} s ago" if silent > OLD_MS else ""
 
 
 def _never(

@@ -127,7 +127,7 @@ def _aside(tracked: PodRecord, roster: PodRegistry) -> str:
                 "create the claim, or its template, that spec.resourceClaims names"
             )
         case Wait.NO_POOL:
-            also = ", or none with the memory it needs" if pod.gpu_memory else ""
+            also = ", or no node has the GPU memory that it needs" if pod.gpu_memory else ""
             return f"not queued: no pool has a node that it may go to{also}"
         case Wait.TENANT_PAUSED:
             return "not queued: its tenant is paused"
@@ -162,8 +162,8 @@ def _deferred(gang: Gang, roster: PodRegistry) -> str:
     until = roster.gangs.deferred.get(gang.key, roster.usage.now)
     return (
         f"tried again in {max(0, until - roster.usage.now) // 1000} s: a pod of its gang "
-        f"{gang.name} failed or was deleted before all of the gang ran, and each time in a row "
-        "all begin anew later; see what became of that pod"
+        f"{gang.name} failed or was deleted before the whole gang ran, so the gang starts again, "
+        "later each time; check why that pod ended"
     )
 
 
@@ -180,10 +180,10 @@ def incomplete(gang: Gang, roster: PodRegistry) -> str:
         there = f"{gang.there} {'pod is' if gang.there == 1 else 'pods are'} there"
         text = (
             f"its gang {gang.name} is not complete, {there}, and no "
-            f"{source_of(gang.name)} is known that tells how many there must be"
+            f"{source_of(gang.name)} states its size"
         )
     elif gang.there >= gang.need:
-        text = f"its gang {gang.name} has all its {gang.there} pods, but not all of them are ready"
+        text = f"its gang {gang.name} has all its {gang.there} pods, but some are not ready"
     timeout, now = roster.usage.policy.gang_timeout, roster.usage.now
     if timeout and gang.lacks is not None and now - gang.lacks >= timeout:
         text += f", for more than {timeout // 1000} s now"
@@ -224,7 +224,7 @@ def remedies_aside(tracked: PodRecord, scene: ExplainContext) -> Remedies:
         case Wait.GANG_INCOMPLETE if gang is not None and not gang.half:
             return _remedies_of_gang(gang)
         case Wait.GANG_DEFERRED if gang is not None:
-            return (f"pods of gang {gang.name} that last until all of them run",)
+            return (f"pods of gang {gang.name} that run until the whole gang runs",)
         case Wait.CLAIM:
             return tuple(f"a resource claim for {entry}" for entry in pod.awaits)
         case Wait.TENANT_PAUSED:
@@ -244,7 +244,7 @@ def remedies_aside(tracked: PodRecord, scene: ExplainContext) -> Remedies:
                 "a smaller pod, if it is almost as large as the API server stores",
             )
         case Wait.NO_NODE:
-            return ("pods that ask nothing of nodes that none of them offers",)
+            return ("pods without constraints that all nodes violate",)
         case Wait.POSTPONED:
             return ("fewer and shorter lists in its affinity, tolerations and claims",)
     return ()
@@ -351,7 +351,7 @@ def remedies_of_capacity(
                 f"{count} times {_devices(demand)}" if count > 1 else _devices(demand)
                 for demand, count in shape.parts
             )
-            found.append(f"{asked} free on {where} pool {pool}: what is free is scattered")
+            found.append(f"{asked} free on {where} pool {pool}: the free capacity is scattered")
     return (*found, f"more nodes in pool {' or '.join(pools)}")
 
 

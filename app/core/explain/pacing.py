@@ -93,7 +93,7 @@ def held_text(pools: Sequence[PoolName], roster: PodRegistry) -> str:
         if pool in pools:
             add_to(total, amounts, 1)
     text = amounts_text(total)
-    return f"; {text} of it held by pods that no node took and no controller owns" if text else ""
+    return f"; {text} of it held by unbound pods without a controller" if text else ""
 
 
 def amounts_text(amounts: Mapping[Resource, int]) -> str:

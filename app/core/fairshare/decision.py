@@ -57,7 +57,7 @@ class Decision(NamedTuple):
     def reason(self) -> str:
         """Return the deciding criteria in words, from the top of the tree down."""
         if self.completes:
-            return "the rest of a gang of which some run already"
+            return "the remaining pods of a gang that runs already"
         steps = "; ".join(f"{level.winner}: {level.rule}" for level in self.levels)
         return f"backfilled past the next in order; {steps}" if self.backfilled else steps
 

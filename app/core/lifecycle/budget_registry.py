@@ -151,7 +151,9 @@ class BudgetRegistry:
             names = " and ".join(sorted(f"{b.namespace}/{b.name}" for b in found)[:2])
             return f"disruption budgets {names} cover it, and the API evicts no pod of several"
         if found and self._keeping[pod.namespace, found[0].name]:
-            return f"disruption budget {pod.namespace}/{found[0].name} allows no eviction of it"
+            return (
+                f"disruption budget {pod.namespace}/{found[0].name} allows no eviction of this pod"
+            )
         return ""
 
     def _are_compared(self, namespace: str) -> bool:

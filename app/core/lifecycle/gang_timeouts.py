@@ -161,8 +161,8 @@ def _is_anew(gang: Gang) -> bool:
 def _explain_lost(gang: Gang) -> str:
     return (
         f"a pod of its gang {gang.name} failed or was deleted before all of the gang ran, and "
-        "fairgate.io/gang-failure: restart asks that all begin anew, later each time; "
-        "write keep, and the others go on while a replacement is awaited"
+        "fairgate.io/gang-failure: restart starts the whole gang again, later each time; set it "
+        "to keep to let the others run while a replacement is awaited"
     )
 
 
@@ -171,5 +171,5 @@ def _explain_late(gang: Gang, timeout: Millis) -> str:
     return (
         f"only {run} of the {gang.need} pods of its gang {gang.name} were released within "
         f"{timeout // 1000} s, so their place goes to others and the gang waits again as a whole; "
-        "see what became of its other pods, or let the operator raise gangTimeout in the Policy"
+        "check its other pods, or ask a cluster admin to raise gangTimeout in the Policy"
     )

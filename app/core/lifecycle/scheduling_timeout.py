@@ -27,28 +27,27 @@ CAUSE = "unbound"
 """Cause of evictions by this module in metrics and in the audit chain."""
 
 LOST = (
-    "the node that it was released for was lost, or takes it no more, and no other took it within "
-    "{seconds} s of its release, so its place is given back; nothing is wrong with it, and a new "
+    "the node that it was released for was lost or became unsuitable, and it was bound to no "
+    "other node within {seconds} s, so it is evicted; the pod itself is not the cause, and a new "
     "pod like it may be released at once"
 )
 MISSING = (
-    "no new node of pool {pool} came for it within {seconds} s of its release, so its place is "
-    "given back; the operator may see why the autoscaler added none, lower maxCapacity of the "
-    "pool, or raise schedulingTimeout in the Policy if nodes come later"
+    "no new node of pool {pool} came within {seconds} s of its release, so it is evicted; a "
+    "cluster admin can check the autoscaler, lower maxCapacity of the pool, or raise "
+    "schedulingTimeout in the Policy if nodes take longer"
 )
 UNTAKEN = (
-    "no node took it within {seconds} s of its release, so its place goes to others; see what it "
-    "asks of nodes besides devices (volumes, host ports, affinity to other pods), or let the "
-    "operator raise schedulingTimeout in the Policy if nodes come later; pods like it wait for a "
-    "while"
+    "it was not bound within {seconds} s of its release, so it is evicted; check its constraints "
+    "other than devices (volumes, host ports, affinity to other pods), or ask a cluster admin to "
+    "raise schedulingTimeout in the Policy if nodes take longer; pods like it wait for a while"
 )
 REFUSED = (
-    "no node took it within {seconds} s of its release, so its place goes to others; nothing that "
-    "it asks for itself is known to be the cause, and a new pod like it may be released at once"
+    "it was not bound within {seconds} s of its release, so it is evicted; its own spec is not "
+    "known to be the cause, and a new pod like it may be released at once"
 )
 STAYS = (
-    "no node took it within {seconds} s of its release; no controller owns it, so it is not "
-    "evicted and holds its place; delete it if it is not needed, or see what it asks of nodes"
+    "it was not bound within {seconds} s of its release; it has no controller, so it is not "
+    "evicted and keeps its capacity; delete it if it is not needed, or check its constraints"
 )
 
 SHOWN = 200

@@ -36,13 +36,13 @@ def obstacle(terms: NodeConstraints, only: NodeSet, pool: Pool, nodes: Sequence[
     labelled = [node for node in nodes if has_all(node.labels, terms.selector)]
     if not labelled:
         wanted = listed(f"{key}={value}" for key, value in terms.selector)
-        return f"no node of it has the labels of its node selector, {wanted}"
+        return f"its nodes lack the labels of the pod's node selector, {wanted}"
     named = [node for node in labelled if only is None or node.name in only]
     if not named:
         return f"{nodes_text(only or ())}, which it must go to, is not in it"
     suited = [node for node in named if terms.suits(node.name, node.labels)]
     if not suited and terms.affinity is not None:
-        return f"no node of it has what its node affinity requires, {_required(terms, named)}"
+        return f"its nodes do not match the pod's node affinity, {_required(terms, named)}"
     borne = (*terms.tolerations, *pool.tolerations)
     taints = [taint for node in suited if (taint := unborne(node.taints, borne)) is not None]
     return _tainted(taints, all_of_it=len(suited) == len(nodes))

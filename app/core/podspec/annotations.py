@@ -74,7 +74,7 @@ def misread(annotations: Annotations) -> Iterator[str]:
     if runtime is not None and declared_runtime(annotations) is None:
         yield (
             f"Fairgate: {ANNOTATION_MAX_RUNTIME}: {runtime[:40]!r} is not a run time such as "
-            "90s, 5m or 1h30m, so none is assumed; correct it."
+            "90s, 5m or 1h30m, so it is ignored; correct it."
         )
     gang = annotations.get(ANNOTATION_GANG, "").strip()
     size = annotations.get(ANNOTATION_GANG_SIZE, "")

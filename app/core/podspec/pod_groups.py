@@ -142,7 +142,7 @@ def doubtful(words: Words) -> Iterator[str]:
     if asked and others:
         yield (
             f"Fairgate: this pod names the gang {asked[:40]!r} and the pod group "
-            f"{others[0][:40]!r}; the annotation counts, so take one of them out."
+            f"{others[0][:40]!r}; the annotation is used; remove one of the two."
         )
     if not asked and kueue and membership(words) == ALONE:
         yield _uncounted(kueue, ANNOTATION_KUEUE_COUNT, words.annotations)
@@ -171,6 +171,6 @@ def _uncounted(name: str, key: str, found: Mapping[str, str]) -> str:
     if found.get(key, "").strip() == "1":
         return f"Fairgate: the pod group {name[:40]!r} has one pod, so this pod waits alone."
     return (
-        f"Fairgate: {key}: {found.get(key, '')[:40]!r} does not tell how many pods the group "
-        f"{name[:40]!r} has, so this pod waits alone; create it again with their number."
+        f"Fairgate: {key}: {found.get(key, '')[:40]!r} is not the number of pods of the group "
+        f"{name[:40]!r} , so this pod waits alone; create it again with that number."
     )

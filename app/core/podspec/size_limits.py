@@ -67,7 +67,7 @@ _WHAT = {
     "annotation": "characters in an annotation of fairgate.io",
 }
 
-TOO_LARGE = "Fairgate: a pod that asks for managed resources may have at most {0} {1}; use fewer."
+TOO_LARGE = "Fairgate: a pod that requests managed resources may have at most {0} {1}; use fewer."
 
 RELEASED = 2
 """Factor on the bounds for a released pod: the release itself adds to its lists."""

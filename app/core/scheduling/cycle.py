@@ -397,9 +397,9 @@ class SchedulingCycle:
                     EmitEvent(
                         waiting,
                         EventReason.WAITING,
-                        f"no work of tenant {rival} is evicted for it in pool {pool} within the "
-                        f"next {minutes} min: not long ago work of tenant {leaf.tenant} was "
-                        "evicted there for that tenant, and nothing goes back and forth",
+                        f"no work of tenant {rival} is evicted for it in pool {pool} for "
+                        f"{minutes} min, because work of tenant {leaf.tenant} was evicted there "
+                        "for that tenant within the last hour",
                     )
                 )
         return effects

@@ -77,7 +77,7 @@ class Freshness:
         while True:
             remaining = self._deadline - time.monotonic()
             if remaining <= 0:
-                await self.doubt("nothing heard from the API server")
+                await self.doubt("no answer from the API server")
                 remaining = self._outage
             self._sooner.clear()
             try:

@@ -34,7 +34,7 @@ _raw_change = msgspec.json.Decoder(objects.Change[msgspec.Raw])
 _bare = msgspec.json.Decoder(objects.Bare)
 _status = msgspec.json.Decoder(objects.StatusObject)
 
-BEHIND = "listed, to be sure that nothing is missing"
+BEHIND = "listed, because changes may be missing"
 
 
 class _GapError(Exception):

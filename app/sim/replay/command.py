@@ -109,9 +109,7 @@ def prepare(options: ReplayOptions) -> ReplayInput:
 def _check(options: ReplayOptions) -> None:
     """Raise InvalidInput if options are invalid or contradict each other."""
     if options.policy not in POLICIES:
-        raise InvalidInput(
-            f"--policy {options.policy} is none of them; write {', '.join(POLICIES)}."
-        )
+        raise InvalidInput(f"--policy {options.policy} is not valid; use {', '.join(POLICIES)}.")
     if options.output not in OUTPUTS:
         raise InvalidInput(f"--output {options.output} is neither text nor json; write one.")
     if (options.gpus is None) == (options.nodes is None):
@@ -129,7 +127,7 @@ def _check(options: ReplayOptions) -> None:
             f"--policy {options.policy} heeds neither --set nor --tenants; leave them out."
         )
     if options.large_gang < 1:
-        raise InvalidInput(f"--large-gang {options.large_gang} does not do; write 1 or more.")
+        raise InvalidInput(f"--large-gang {options.large_gang} is not valid; use 1 or more.")
 
 
 def _pack_order(options: ReplayOptions) -> packing.PackingOrder:
@@ -149,7 +147,7 @@ def _pack_order(options: ReplayOptions) -> packing.PackingOrder:
         if given:
             raise InvalidInput(f"--pack does not heed {flag}; leave it out.")
     if not 1 <= options.seeds <= packing.MOST_SEEDS:
-        raise InvalidInput(f"--seeds {options.seeds} does not do; write 1 to {packing.MOST_SEEDS}.")
+        raise InvalidInput(f"--seeds {options.seeds} is not valid; use 1 to {packing.MOST_SEEDS}.")
     fleet = read_fleet(options.nodes)
     models = None if options.any_model else fleet.models
     log = read_log(options.trace, tenant=options.tenant, models=models)

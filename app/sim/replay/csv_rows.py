@@ -38,14 +38,14 @@ class CsvRow:
         written = self.text(column)
         if not written:
             if default is None:
-                self._refuse(column, "is empty", "write a number of 0 or more")
+                self._refuse(column, "is empty", "use a number of 0 or more")
             return Fraction(default or 0)
         try:
             value = parse_quantity(written)
         except InvalidQuantity:
             value = Fraction(-1)
         if value < 0:
-            self._refuse(column, f"{written[:40]!r} does not do", "write a number of 0 or more")
+            self._refuse(column, f"{written[:40]!r} is not valid", "use a number of 0 or more")
         return value
 
     def units(self, column: str, scale: int, default: int | None = None) -> int:
@@ -57,7 +57,7 @@ class CsvRow:
         value = self.number(column, default)
         if value.denominator != 1 or value < least:
             shown = repr(self.text(column)[:40])
-            self._refuse(column, f"{shown} does not do", f"write a whole number from {least} up")
+            self._refuse(column, f"{shown} is not valid", f"use a whole number from {least} up")
         return int(value)
 
     def _refuse(self, column: str, problem: str, remedy: str) -> str:

@@ -83,7 +83,7 @@ def positive(text: str) -> Fraction:
     """Read a decimal number greater than 0."""
     number = decimal(text)
     if not number:
-        raise InvalidInput("0 does not do here; write a number greater than 0.")
+        raise InvalidInput("0 is not valid here; use a number greater than 0.")
     return number
 
 
@@ -121,7 +121,7 @@ def choice(kind: type[Word]) -> Callable[[str], Word]:
                 return word
         words = [str(word.value) for word in kind]
         raise InvalidInput(
-            f"{_quote(text)} is none of them; write {', '.join(words[:-1])} or {words[-1]}"
+            f"{_quote(text)} is not valid; use {', '.join(words[:-1])} or {words[-1]}"
             f"{nearest(text, words)}."
         )
 

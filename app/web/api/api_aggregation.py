@@ -79,7 +79,7 @@ STRANGER = (
     "Only the API server's front proxy may ask here; use the API server, or Fairgate's own "
     "address with a token."
 )
-NAMELESS = "The API server did not say who asks; ask it with a user of your own."
+NAMELESS = "The API server did not name the caller; authenticate to it as a user."
 
 Headers = Iterable[tuple[bytes, bytes]]
 

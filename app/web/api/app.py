@@ -35,7 +35,7 @@ def api_app(
     """Return the app with `/v1`, the health routes and `/openapi.json`."""
     app = FastAPI(
         title="Fairgate",
-        summary="Who waits for GPUs, in which order.",
+        summary="Queues, shares and usage of a GPU cluster.",
         version="v1",
         docs_url=None,
         redoc_url=None,

@@ -85,9 +85,9 @@ def audit_routes(ground: RouteContext) -> APIRouter:
         responses={200: {"content": {NDJSON: {}}}},
     )
     async def audit(
-        since: Annotated[str | None, Query(description="From this time on, RFC 3339.")] = None,
+        since: Annotated[str | None, Query(description="At or after this time, RFC 3339.")] = None,
         until: Annotated[str | None, Query(description="Before this time, RFC 3339.")] = None,
-        tenant: Annotated[str | None, Query(description="Only what is about this tenant.")] = None,
+        tenant: Annotated[str | None, Query(description="Only entries about this tenant.")] = None,
         identity: Identity = caller,
     ) -> StreamingResponse:
         """Input of `fairgate audit verify FILE`. A complete export ends with the signed head."""

@@ -127,8 +127,8 @@ class Access:
             return
         raise Refused(
             403,
-            f"{identity.name} may not get pods {name} in namespace {namespace}; why a pod waits "
-            "is told to whoever may get it.",
+            f"{identity.name} may not get pods {name} in namespace {namespace}; the right to get "
+            "the pod is required.",
         )
 
 

@@ -31,7 +31,7 @@ class Conditions:
         if self.match is not None and not _is_one(found, self.match):
             raise Refused(
                 412,
-                f"{name} has changed since you read it; read it again, and decide anew."
+                f"{name} has changed since you read it; read it again and repeat the change."
                 if found
                 else f"There is no {name} any more; leave out If-Match to make it.",
             )
@@ -39,12 +39,8 @@ class Conditions:
             raise Refused(412, f"There is a {name} already; leave out If-None-Match to change it.")
 
 
-Match = Annotated[
-    list[str] | None, Header(description="Only if this is the ETag of what is there.")
-]
-NoneMatch = Annotated[
-    list[str] | None, Header(description="`*`: only if there is none of this name.")
-]
+Match = Annotated[list[str] | None, Header(description="Only if this is the ETag of the object.")]
+NoneMatch = Annotated[list[str] | None, Header(description="`*`: only if no object has this name.")]
 
 
 def conditions_of(if_match: Match = None, if_none_match: NoneMatch = None) -> Conditions:

@@ -47,7 +47,9 @@ def key_of(more: str | None, kinds: Sequence[type] = (str,)) -> PageKey | None:
     with contextlib.suppress(ValueError, RecursionError):
         found = json.loads(base64.b64decode(more + "=" * (-len(more) % 4), b"-_", validate=True))
     if not isinstance(found, list) or [type(each) for each in found] != [*kinds]:
-        raise Refused(400, "continue: this is no token of this list; leave it out to start anew.")
+        raise Refused(
+            400, "continue: this is not a token of this list; omit it to start at the beginning."
+        )
     return found
 
 

@@ -18,7 +18,7 @@ from app.core.errors import ClusterError, StoreError, WriteRefused
 log = logging.getLogger("fairgate.web")
 
 MEDIA_TYPE = "application/problem+json"
-NO_CLUSTER = "The API server could not be asked who you are; try again in a moment."
+NO_CLUSTER = "The API server could not authenticate you; try again in a moment."
 EXTRA = "extra_forbidden"
 DEFECT = "Fairgate failed at this request through a defect of its own; its log says more."
 

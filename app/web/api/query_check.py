@@ -40,7 +40,9 @@ class Documented:
         known = self._at(str(request.scope["path"])).get(request.method, frozenset())
         for name in request.query_params:
             if name not in known:
-                told = f"known here: {', '.join(sorted(known))}" if known else "none is known here"
+                told = (
+                    f"known here: {', '.join(sorted(known))}" if known else "it has no parameters"
+                )
                 raise Refused(400, f"{name[:80]}: there is no such query; {told}.")
 
     def _at(self, path: str) -> Queries:

@@ -27,7 +27,7 @@ def queue_routes(ground: RouteContext) -> APIRouter:
 
     @routes.get(
         "/tenants/{tenant}/queue",
-        summary="What waits, in which place, and why",
+        summary="The pending workloads in order, with their reasons",
         responses=examples.QUEUE,
     )
     async def queue(

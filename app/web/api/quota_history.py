@@ -56,7 +56,7 @@ class ToldQuotas:
         begins = time_of(first[0][1]) if first else None
         if begins is None or at < begins:
             since = f"begins at {stamp(begins)}" if begins else "is empty"
-            why = f"at: the audit chain {since}; what was in force before that nobody can tell."
+            why = f"at: the audit chain {since}; the quotas before that time are not recorded."
             raise Refused(422, why)
 
 

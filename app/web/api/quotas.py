@@ -22,7 +22,7 @@ from app.web.api.tenants import NOTHING, weighted
 At = Annotated[
     datetime | None,
     Query(
-        description="In force at this time, RFC 3339; absent: now.",
+        description="Quotas at this time, RFC 3339; the present if absent.",
         examples=["2026-01-31T12:00:00Z"],
     ),
 ]
@@ -83,7 +83,7 @@ def _row(ground: RouteContext, tenant: Tenant, pool: PoolName) -> QuotaRow:
 async def _then(past: PastQuotas | None, at: Millis) -> list[QuotaRow]:
     rows = await past.quotas_at(at) if past is not None else None
     if rows is None:
-        raise Refused(404, "at: what was in force then is not kept any more, or was not yet.")
+        raise Refused(404, "at: the quotas at that time are not recorded.")
     return [_row_then(each) for each in rows]
 
 

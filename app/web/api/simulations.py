@@ -30,7 +30,7 @@ def simulation_routes(ground: RouteContext) -> APIRouter:
     access = ground.access
     caller = Depends(access.caller)
 
-    @routes.post("/simulations", summary="What would other weights change?")
+    @routes.post("/simulations", summary="Effect of other weights")
     async def simulate(asked: WhatIf, identity: Identity = caller) -> Simulation:
         await access.need(identity, "create", "simulations")
         ground.need_sight()

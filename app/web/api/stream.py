@@ -117,10 +117,10 @@ class ConnectionLimit:
         """Count a stream of a caller. Raises Refused (429, 503) at the limit."""
         if self._of[name] >= self._most_of_one:
             raise Refused(
-                429, f"{name} listens {self._most_of_one} times already; close some of those pages."
+                429, f"{name} has {self._most_of_one} open streams already; close some pages."
             )
         if self._of.total() >= self._most:
-            raise Refused(503, "Too many pages listen already; try again in a moment.")
+            raise Refused(503, "Too many streams are open; try again in a moment.")
         self._of[name] += 1
 
     def leave(self, name: str) -> None:

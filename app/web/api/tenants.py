@@ -53,7 +53,7 @@ def tenant_routes(ground: RouteContext) -> APIRouter:
 
     @routes.get(
         "/tenants/{tenant}",
-        summary="One tenant: what is configured, and how it stands",
+        summary="One tenant: configuration and present state",
         responses=examples.TENANT,
     )
     async def one(

@@ -53,7 +53,10 @@ def usage_routes(ground: RouteContext) -> APIRouter:
     )
     async def usage(
         by: Annotated[
-            str, Query(description="What to tell apart, of: tenant,user,pool,node,workload.")
+            str,
+            Query(
+                description="Group by these, separated by commas: tenant,user,pool,node,workload."
+            ),
         ] = "tenant",
         since: Annotated[
             str | None, Query(alias="from", description="RFC 3339; an hour before `to` if absent.")
@@ -147,7 +150,8 @@ def _span(
         begin, end, first = key
         if not (0 <= begin < end <= now and first >= 0):
             raise Refused(
-                400, "continue: this is no token of this list; leave it out to start anew."
+                400,
+                "continue: this is not a token of this list; omit it to start at the beginning.",
             )
         return Millis(begin), Millis(end), first
     end = now if until is None else min(read_moment("to", until), now)

@@ -24,7 +24,7 @@ def workload_routes(ground: RouteContext) -> APIRouter:
 
     @routes.get(
         "/workloads/{namespace}/{pod}",
-        summary="Why a pod waits: its place, what holds it back, what would change it",
+        summary="Why a pod waits: its place, the reason, and remedies",
         responses=examples.WORKLOAD,
     )
     async def workload(
@@ -38,7 +38,7 @@ def workload_routes(ground: RouteContext) -> APIRouter:
             raise Refused(
                 404,
                 f"No pod {pod} of namespace {namespace} waits or runs under Fairgate: it has "
-                "finished, asks for nothing that is managed, or does not exist.",
+                "finished, requests no managed resource, or does not exist.",
             )
         return found
 

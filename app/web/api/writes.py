@@ -27,7 +27,7 @@ from app.web.api.write_service import WriteOutcome, WriteRequest, WriteService
 
 DryRun = Annotated[
     bool,
-    Query(alias="dryRun", description="Judge it, and tell what it would change; write nothing."),
+    Query(alias="dryRun", description="Validate, and return the changes without writing them."),
 ]
 Wanted = Annotated[Conditions, Depends(conditions_of)]
 
@@ -136,7 +136,7 @@ def _pools(routes: APIRouter, ground: RouteContext, changes: WriteService) -> No
 
     @routes.delete(
         "/pools/{pool}",
-        summary="Delete a pool; nothing more is released into it",
+        summary="Delete a pool; no more pods are released to it",
         status_code=204,
         response_model=None,
         responses={200: {"model": PoolChange, "description": "With dryRun: what would change"}},

@@ -65,5 +65,5 @@ The message for a pod that exceeds a limit, '' for other pods: (dict "root" $ "p
 {{- end }}
 
 {{- define "fairgate.say.tooLarge" -}}
-'Fairgate: a pod that asks for managed resources may have at most {{ .most }} {{ .what }}; use fewer.'
+'Fairgate: a pod that requests managed resources may have at most {{ .most }} {{ .what }}; use fewer.'
 {{- end }}

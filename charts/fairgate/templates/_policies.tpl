@@ -262,28 +262,28 @@ spec:
 
 {{/* Messages of refusals. app/core/admission/validation.py has the same sentences. */}}
 {{- define "fairgate.say.nodeName" -}}
-"Fairgate: spec.nodeName binds this pod past the queue; remove it, or use spec.nodeSelector to choose nodes."
+"Fairgate: spec.nodeName would bypass the queue; remove it, or use spec.nodeSelector to choose nodes."
 {{- end }}
 {{- define "fairgate.say.ungated" -}}
-"Fairgate: this pod asks for a managed resource and does not carry the gate fairgate.io/queue, so Fairgate's webhook was not asked; try again, and if that does not help tell who runs this cluster."
+"Fairgate: this pod requests a managed resource without the gate fairgate.io/queue, so it did not pass Fairgate's webhook; try again, or ask a cluster admin."
 {{- end }}
 {{- define "fairgate.say.unstamped" -}}
-"Fairgate: the labels and annotations that begin with fairgate.io/ are not those that Fairgate writes; leave them out, and let its webhook write them."
+"Fairgate: labels and annotations that begin with fairgate.io/ differ from those of Fairgate's webhook; remove them from the pod."
 {{- end }}
 {{- define "fairgate.say.scheduler" -}}
-"'Fairgate: the scheduler ' + object.spec.?schedulerName.orValue('default-scheduler') + ' may not place pods that ask for managed resources; use {{ join " or " .Values.schedulers.names }}.'"
+"'Fairgate: the scheduler ' + object.spec.?schedulerName.orValue('default-scheduler') + ' may not bind pods that request managed resources; use {{ join " or " .Values.schedulers.names }}.'"
 {{- end }}
 {{- define "fairgate.say.preemption" -}}
-"Fairgate: a pod that asks for managed resources has a PriorityClass that evicts nobody; leave preemptionPolicy out, and let Fairgate's webhook choose the class."
+"Fairgate: a pod that requests managed resources may not preempt; remove preemptionPolicy, and Fairgate's webhook sets the PriorityClass."
 {{- end }}
 {{- define "fairgate.say.gate" -}}
-"Fairgate: only Fairgate takes the gate fairgate.io/queue away, when it is this pod's turn; kubectl describe pod tells where it stands."
+"Fairgate: only Fairgate removes the gate fairgate.io/queue; run kubectl describe pod to see the pod's place in the queue."
 {{- end }}
 {{- define "fairgate.say.stamps" -}}
-"Fairgate: what Fairgate wrote on a pod, and what it read when the pod was created or released, does not change; create the pod anew to change it."
+"Fairgate: labels, annotations and fields that Fairgate uses are immutable; delete the pod and create it again to change them."
 {{- end }}
 {{- define "fairgate.say.phase" -}}
-"Fairgate: only the pod's node and the controllers of kube-system tell whether it runs or is finished; to end a pod, delete it."
+"Fairgate: only the pod's node and the controllers of kube-system may change its phase; delete the pod to end it."
 {{- end }}
 {{- define "fairgate.say.bind" -}}
 "'Fairgate: ' + request.userInfo.username + ' may not bind pods here; only accounts with the verb bind on podgates.fairgate.io may.'"
@@ -295,7 +295,7 @@ spec:
 "Fairgate: a pod was released for this resource claim, so the finalizer fairgate.io/claim-in-use stays until the pod ends; delete the pod to free the claim."
 {{- end }}
 {{- define "fairgate.say.claimOwner" -}}
-"Fairgate: only Kubernetes says which pod a resource claim was generated for; leave out the controller owner and the annotations that begin with resource.kubernetes.io/."
+"Fairgate: only Kubernetes may name the pod of a generated resource claim; remove the controller owner and the annotations that begin with resource.kubernetes.io/."
 {{- end }}
 {{- define "fairgate.say.devices" -}}
 {{ include "fairgate.namesDevices" . | replace "\n" " " }} ? {{ include "fairgate.say.variable" . }} :
@@ -303,28 +303,28 @@ spec:
 {{ include "fairgate.isPrivileged" . | replace "\n" " " }} ? {{ include "fairgate.say.privileged" . }} : {{ include "fairgate.say.toleration" . }}
 {{- end }}
 {{- define "fairgate.say.variable" -}}
-"Fairgate: {{ join ", " .Values.devices.variables }} would reach devices that were not asked for; remove the variable and ask for the devices under resources.limits."
+"Fairgate: {{ join ", " .Values.devices.variables }} would give access to devices that the pod does not request; remove the variable and request the devices in resources.limits."
 {{- end }}
 {{- define "fairgate.say.path" -}}
-"Fairgate: a hostPath volume reaches the devices of the node; remove it and ask for the devices under resources.limits."
+"Fairgate: a hostPath volume gives access to the devices of the node; remove it and request the devices in resources.limits."
 {{- end }}
 {{- define "fairgate.say.privileged" -}}
-"Fairgate: a privileged container reaches every device of its node; set privileged to false, or ask who runs this cluster for an exempt namespace."
+"Fairgate: a privileged container has access to all devices of its node; set privileged to false, or ask a cluster admin for an exempt namespace."
 {{- end }}
 {{- define "fairgate.say.toleration" -}}
-"Fairgate: a pod that asks for no device may not tolerate {{ join ", " .Values.devices.taints }}, which keeps nodes with devices free; remove the toleration."
+"Fairgate: a pod that requests no device may not tolerate {{ join ", " .Values.devices.taints }}, which reserves nodes with devices; remove the toleration."
 {{- end }}
 {{- define "fairgate.say.distance" -}}
 "Fairgate: a required podAntiAffinity may not select pods of other namespaces, or labels that begin with fairgate.io/. Remove those parts, use a preferred term, or ask a cluster admin to list this namespace in exemptNamespaces."
 {{- end }}
 {{- define "fairgate.say.template" -}}
-"Fairgate: the annotation fairgate.io/submitter of a pod template is written by Fairgate, once; leave it as it was, or out."
+"Fairgate: only Fairgate sets the annotation fairgate.io/submitter of a pod template; leave it unchanged, or remove it."
 {{- end }}
 {{- define "fairgate.say.tenant" -}}
-"Fairgate: what a tenant is owed is decided by whoever may update its parent (at top level: all tenants); ask them, or weigh your own users only."
+"Fairgate: changing the share of a tenant requires the right to update its parent, or all tenants at top level; ask an admin, or change the weights of your own users."
 {{- end }}
 {{- define "fairgate.say.users" -}}
-"Fairgate: to weigh the users of this tenant you need the right to update tenants/users of it; ask who runs this cluster."
+"Fairgate: changing the weights of users requires the right to update tenants/users of this tenant; ask a cluster admin."
 {{- end }}
 {{- define "fairgate.say.author" -}}
 "Fairgate: fairgate.io/changed-by is written by Fairgate, and names whoever makes the change; leave it as it was, or out."

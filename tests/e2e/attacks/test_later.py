@@ -232,7 +232,9 @@ def test_20_a_pod_that_fits_nowhere_gives_its_place_back(
     assert ours.make(body("honest", 2)) is None
     until("another runs", lambda: stage.running(ours.namespace) == ["honest"])
     assert released_in_order(ours.pods)[0] == "honest"
-    until("its owner is told", lambda: ours.told("lost", "Reclaimed", "no node took it within 5 s"))
+    until(
+        "its owner is told", lambda: ours.told("lost", "Reclaimed", "it was not bound within 5 s")
+    )
     saw = "evicted after schedulingTimeout if a controller owns it, or with evictUnowned"
     outcomes(20, ground.mode, attack, "D", f"{saw}; its like must wait")
 

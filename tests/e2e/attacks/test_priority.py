@@ -82,7 +82,7 @@ def test_14_no_pod_is_the_clusters_own(ground: Ground, outcomes: Outcomes) -> No
     assert said is not None
     layer = CREATED[ground.mode]
     assert layer_of(said) == layer
-    sentence = {"W": "is for the cluster's own pods", "P": validation.PREEMPTION}
+    sentence = {"W": "is reserved for system pods", "P": validation.PREEMPTION}
     assert sentence.get(layer, "") in said
     assert not ground.exists(name)
     outcomes(14, ground.mode, "a class of the system", layer, said)

@@ -61,7 +61,7 @@ def test_every_mistake_is_told_at_once_with_flag_and_variable() -> None:
         "--webhook-listen (FAIRGATE_WEBHOOK_LISTEN)",
         "--lease-seconds (FAIRGATE_LEASE_SECONDS)",
     ]
-    assert all("write" in line for line in lines)
+    assert all("use" in line for line in lines)
 
 
 @pytest.mark.parametrize(
@@ -135,9 +135,9 @@ def test_device_classes_are_written_with_the_resource_they_count_as() -> None:
 @pytest.mark.parametrize(
     ("written", "words"),
     [
-        ("gpu.nvidia.com", "write CLASS=RESOURCE"),
-        ("gpu.nvidia.com=", "write CLASS=RESOURCE"),
-        ("gpu.nvidia.com=nvidia.com/mig-*", "write CLASS=RESOURCE"),
+        ("gpu.nvidia.com", "use CLASS=RESOURCE"),
+        ("gpu.nvidia.com=", "use CLASS=RESOURCE"),
+        ("gpu.nvidia.com=nvidia.com/mig-*", "use CLASS=RESOURCE"),
         ("GPU=nvidia.com/gpu", "no name of an object"),
         ("a=nvidia.com/gpu,a=amd.com/gpu", "named twice"),
     ],
@@ -227,7 +227,7 @@ def test_a_switch_is_true_or_false(written: str, meant: bool) -> None:
 
 
 def test_a_switch_takes_nothing_else() -> None:
-    with pytest.raises(InvalidSettings, match="'yes' is none of them; write true or false"):
+    with pytest.raises(InvalidSettings, match="'yes' is not valid; use true or false"):
         settings.load(WEBHOOK | {"FAIRGATE_PREEMPTION_TWINS": "yes"})
 
 

@@ -256,7 +256,7 @@ def test_a_request_of_zero_of_one_resource_is_not_asking_for_it() -> None:
         (", request: {nvidia.com/gpu: 1}", "", "7: workloads[0]: request is missing"),
         ("8, cpu: 32", "8, cpu: 32, cpu: 16", "2: pools[0].capacity[cpu]: it is written twice"),
         ("8, cpu", "8.5, cpu", "2: pools[0].capacity[nvidia.com/gpu]: 8.5 is not whole"),
-        ("{name: main, ", "{name: main, placement: pak, ", "'pak' is none of them; write pack or"),
+        ("{name: main, ", "{name: main, placement: pak, ", "'pak' is not valid; use pack or"),
         (
             "{name: main, ",
             "{name: main, topology: [a b], ",
@@ -271,7 +271,7 @@ def test_a_request_of_zero_of_one_resource_is_not_asking_for_it() -> None:
         ("until: 2h", "until: tomorrow", "8: until: 'tomorrow' is no length of time"),
         ("until: 2h", "", "1: until is missing"),
         ("until: 2h", "until: 2h\nuntil: 3h", "9: until: it is written twice (line 8)"),
-        ('"off"', "sometimes", "1: policy.reclaim: 'sometimes' is none of them"),
+        ('"off"', "sometimes", "1: policy.reclaim: 'sometimes' is not valid"),
         ('reclaim: "off"', "history: -0.5", "1: policy.history: -0.5 is negative"),
         ('reclaim: "off"', "halfLife: 0s", "1: policy.halfLife: '0s' is no time at all"),
         ('reclaim: "off"', "halflife: 4h", "policy.halflife: there is no such field (did you mean"),

@@ -88,15 +88,15 @@ def test_rows_out_of_order_are_sorted_and_equal_times_keep_their_order(tmp_path:
 @pytest.mark.parametrize(
     ("row", "told"),
     [
-        ("-1,t,u,j,1,1,,,,5,,", "submit_s: '-1' does not do; write a number of 0 or more"),
-        ("x,t,u,j,1,1,,,,5,,", "submit_s: 'x' does not do"),
+        ("-1,t,u,j,1,1,,,,5,,", "submit_s: '-1' is not valid; use a number of 0 or more"),
+        ("x,t,u,j,1,1,,,,5,,", "submit_s: 'x' is not valid"),
         (",t,u,j,1,1,,,,5,,", "submit_s: is empty"),
         ("1,t,u,,1,1,,,,5,,", "job_id: is empty; write a value"),
-        ("1,t,u,j,0,1,,,,5,,", "pods: '0' does not do; write a whole number from 1 up"),
-        ("1,t,u,j,1.5,1,,,,5,,", "pods: '1.5' does not do"),
+        ("1,t,u,j,0,1,,,,5,,", "pods: '0' is not valid; use a whole number from 1 up"),
+        ("1,t,u,j,1.5,1,,,,5,,", "pods: '1.5' is not valid"),
         ("1,t,u,j,1,,,,,5,,", "gpus_per_pod: is empty"),
         ("1,t,u,j,1,0.0001,,,,5,,", "gpus_per_pod: 0.0001 is finer than a thousandth"),
-        ("1,t,u,j,1,1,,,,-5,,", "duration_s: '-5' does not do"),
+        ("1,t,u,j,1,1,,,,-5,,", "duration_s: '-5' is not valid"),
         ("1,t,u,j,1,1", "6 values for 12 columns"),
     ],
 )
@@ -214,9 +214,9 @@ def test_tenants_get_their_weight_guarantee_and_limit_and_others_weight_one(tmp_
     ("row", "told"),
     [
         ("c,1,,", "tenant: c has no job in this log"),
-        ("a,-1,,", "weight: '-1' does not do"),
+        ("a,-1,,", "weight: '-1' is not valid"),
         ("a,1,8,4", "guarantee_gpus: 8 is over the limit of 4"),
-        ("a,1,1.5,", "guarantee_gpus: '1.5' does not do; write a whole number"),
+        ("a,1,1.5,", "guarantee_gpus: '1.5' is not valid; use a whole number"),
     ],
 )
 def test_a_tenant_that_makes_no_sense_is_refused(tmp_path: Path, row: str, told: str) -> None:

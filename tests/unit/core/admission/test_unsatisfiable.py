@@ -76,7 +76,7 @@ def test_memory_that_no_pool_holds() -> None:
         "Fairgate: no pool can ever serve this pod (fairgate.io/model-size: 70B): "
         "pool h100: it needs 140Gi of device memory, and asks for 1 device of 80Gi; "
         "pool t4: it needs 140Gi of device memory, and asks for 1 device of 16Gi. "
-        "To have it run, ask for more devices or state less memory."
+        "To make it run, ask for more devices or state less memory."
     )
     assert why_not(both, 2, annotations={SIZE: "70B"}) == ""
 
@@ -173,7 +173,7 @@ def test_of_claims_nothing_is_known() -> None:
 
 def test_many_pools_are_counted_not_listed() -> None:
     text = why_not(known(*(kind(f"p{n}", 16) for n in range(9))), annotations={SIZE: "70B"})
-    assert "; and 5 more. To have it run" in text
+    assert "; and 5 more. To make it run" in text
     assert len(text) < 600
 
 

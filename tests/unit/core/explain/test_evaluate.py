@@ -70,7 +70,7 @@ BARE = ev.PoolObserved(NOW, Pool(PoolName("bare"), {"gpu": "none"}))
             replace(POD, selector={"zone": "y"}),
             (),
             "h100",
-            "no node of it has the labels of its node selector, zone=y",
+            "its nodes lack the labels of the pod's node selector, zone=y",
         ),
         (
             replace(POD, pools=(PoolName("nix"),)),

@@ -178,7 +178,7 @@ def test_the_owner_is_told_who_comes_first_and_what_excludes_a_pool() -> None:
 
     assert first.endswith("; tenant default comes first")
     assert other.endswith(
-        "; pool default: no node of it has the labels of its node selector, gpu=a100"
+        "; pool default: its nodes lack the labels of the pod's node selector, gpu=a100"
     )
 
 

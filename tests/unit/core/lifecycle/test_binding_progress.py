@@ -189,7 +189,7 @@ def test_a_pod_without_a_controller_stays_unless_the_policy_says_otherwise() -> 
     yard.wait(10 * TIMEOUT)
     assert not yard.expelled
     [told] = [t for t in yard.told if t.notice is EventReason.WAITING]
-    assert "no controller owns it" in told.message
+    assert "it has no controller" in told.message
     assert "Insufficient" in told.message
     yard.rule(Policy(evict_unowned=True))
     assert yard.expelled == ["p-0000"]

@@ -40,7 +40,7 @@ def test_a_gang_whose_size_nobody_told_waits_and_says_so() -> None:
     pods = of_job(3)
     lead.see(*pods)
     assert lead.released == []
-    assert "3 pods are there, and no Job j is known" in lead.text(pods[0])
+    assert "3 pods are there, and no Job j states its size" in lead.text(pods[0])
     lead.hear(job(3))
     assert lead.released == ["g0", "g1", "g2"]
 
@@ -493,7 +493,7 @@ def test_who_waits_to_start_anew_is_told_why_and_until_when() -> None:
     assert why is not None
     assert why.rule is Rule.GANG_DEFERRED
     assert "tried again in 6 s: a pod of its gang train failed or was deleted" in why.text
-    assert why.remedies == ("pods of gang train that last until all of them run",)
+    assert why.remedies == ("pods of gang train that run until the whole gang runs",)
     assert any("a pod of its gang train" in each.message for each in lead.told)
 
 

@@ -67,7 +67,7 @@ def test_the_rest_of_a_half_released_gang_goes_before_everybody() -> None:
     term = Term(*urgent, *half(), gpus=4)
     assert term.names() == ["g2", "g3"]
     assert term.released[0].decision is not None
-    assert "the rest of a gang" in term.released[0].decision.reason
+    assert "remaining pods of a gang" in term.released[0].decision.reason
 
 
 def test_what_a_crash_left_whole_waits_its_turn() -> None:
@@ -179,7 +179,7 @@ def test_a_replacement_of_a_gang_that_must_stay_together_waits_once_its_pool_is_
     term, late = racks(), replace(member(1, 2), near=TopologyConstraint("rack", True))
     term.hear(ev.PoolGone(Millis(2000), PoolName("a")))
     assert term.hear(ev.PodObserved(Millis(2000), late)) == []
-    assert "must stay together, and the rest of it is in no such pool" in term.text(late)
+    assert "must stay together, and its other pods are in another pool" in term.text(late)
 
 
 def test_a_replacement_of_a_gang_that_must_stay_together_waits_once_its_rack_is_gone() -> None:
@@ -187,7 +187,7 @@ def test_a_replacement_of_a_gang_that_must_stay_together_waits_once_its_rack_is_
     relabelled = Node(NodeName("n0"), {"in": "a"}, {GPU: 8, PODS: 110}, True)
     term.hear(ev.NodeObserved(Millis(2000), relabelled))
     assert term.hear(ev.PodObserved(Millis(2000), late)) == []
-    assert "must stay in one rack, and the rest of it is in none of the pool" in term.text(late)
+    assert "must stay in one rack, and its other pods are outside this pool" in term.text(late)
     back = replace(relabelled, labels={"in": "a", "rack": "r0"})
     assert term.hear(ev.NodeObserved(Millis(3000), back)) == ["g1"]
 

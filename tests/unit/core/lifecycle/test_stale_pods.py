@@ -161,7 +161,7 @@ async def test_who_leaves_devices_idle_is_reported() -> None:
     yard.runs("busy")
     yard.use.parts = {("a", "idle"): 0.009, ("a", "busy"): 0.01}
     [message] = told(await yard.look())
-    assert message.startswith("idle: it has used none of its devices for 60 min (at most 0.9%")
+    assert message.startswith("idle: it has not used its devices for 60 min (at most 0.9%")
     assert yard.use.spans == [3600]
 
 

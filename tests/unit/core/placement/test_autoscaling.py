@@ -176,7 +176,7 @@ def test_if_no_node_comes_the_place_is_given_back_and_no_more_is_filled_for_a_wh
     fail(farm, "ann", "bob")
     assert sorted(farm.evicted) == ["vain-ann", "vain-bob"]
     told = [t.message for t in farm.told if t.notice is EventReason.RECLAIMED]
-    assert told[0].startswith("no new node of pool auto came for it within 300 s")
+    assert told[0].startswith("no new node of pool auto came within 300 s")
     farm.create("p2")
     assert "p2" not in farm.where
     assert farm.why("p2").endswith("so the next try is in 300 s")

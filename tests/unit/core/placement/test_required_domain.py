@@ -174,7 +174,7 @@ def test_a_level_that_no_node_carries_is_told() -> None:
     bench = Bench(node("a", ""), node("b", ""))
     waiting = gang(2)
     bench.see(*waiting)
-    assert f"one {RACK}, a label that no node of it has" in bench.why(waiting[0])[1]
+    assert f"one {RACK}, a label that the pool's nodes do not have" in bench.why(waiting[0])[1]
 
 
 def test_room_is_reserved_in_one_domain_and_only_there() -> None:

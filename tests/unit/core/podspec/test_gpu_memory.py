@@ -229,6 +229,6 @@ def test_who_waits_is_told_which_devices_are_too_small() -> None:
     assert went(there) == []
     why = there.engine.outlook.why(pod.uid)
     assert why is not None
-    assert "may go to, or none with the memory it needs" in why.text
+    assert "may go to, or no node has the GPU memory that it needs" in why.text
     lacking = "it needs 60Gi of device memory, and asks for 1 device of {}"
     assert why.numbers == {"pool a100": lacking.format("40Gi"), "pool x": lacking.format("15Gi")}

@@ -102,7 +102,7 @@ def test_what_a_budget_keeps_starts_within_the_guarantee_only(town: Town) -> Non
     pods = submit(town, *(f"b{n}" for n in range(4)))
     assert town.released() == ["b0", "b1"]
     said = text(town, pods[3].uid)
-    assert "disruption budget b/keep allows no eviction of it" in said
+    assert "disruption budget b/keep allows no eviction of this pod" in said
     assert "starts only within the guarantee of tenant b" in said
     submit(town, "d0")
     assert town.released() == ["d0"]  # another namespace

@@ -196,7 +196,7 @@ def test_the_reverse_of_a_reclaim_is_refused_and_told_once(town: Town) -> None:
     assert town.evicted() == []
     [found] = town.take(ReclaimOnCooldown)
     assert (found.beneficiary.name, found.tenant, found.pool) == ("b-back", "a", POOL)
-    assert any("back and forth" in told.message for told in town.take(EmitEvent))
+    assert any("was evicted there for that tenant" in told.message for told in town.take(EmitEvent))
     town.wait(60_000)
     assert town.take(ReclaimOnCooldown) == []
 
