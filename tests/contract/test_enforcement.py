@@ -220,8 +220,8 @@ def test_a_tenant_is_made_and_deleted_from_above(court: Court) -> None:
     kind = {"apiVersion": "fairgate.io/v1alpha1", "kind": "Tenant"}
     lead = court.people["lead"]
     assert lead.refused("POST", f"{tenants}?dryRun=All", {**kind, **child}) is None
-    assert "may update its parent" in str(lead.refused("POST", tenants, {**kind, **top}))
-    assert "may update its parent" in str(lead.refused("DELETE", f"{tenants}/team", None))
+    assert "right to update its parent" in str(lead.refused("POST", tenants, {**kind, **top}))
+    assert "right to update its parent" in str(lead.refused("DELETE", f"{tenants}/team", None))
 
 
 def _people(cluster: LocalCluster) -> dict[str, Person]:

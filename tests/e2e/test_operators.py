@@ -339,5 +339,5 @@ def test_the_policies_alone_let_no_tenant_name_an_owner(yard: Stage) -> None:
     submit(yard, namespace, Example("deployment"))
     bob = yard.as_user("bob", namespace)
     patch = {"spec": {"template": {"metadata": {"annotations": {SUBMITTER: "bob"}}}}}
-    with pytest.raises(ClusterError, match="is written by Fairgate, once"):
+    with pytest.raises(ClusterError, match="only Fairgate sets the annotation"):
         bob.run("patch", "deployment", "chat", "-n", namespace, "-p", json.dumps(patch))
