@@ -149,7 +149,7 @@ def test_a_pod_group_of_the_coscheduling_plugin_is_a_gang_once_it_is_there(
     stage.apply(ours, *(named(f"c-{n}", labels) for n in range(3)), pod("ordinary"))
     until("the pod beside it runs", lambda: stage.running(ours) == ["ordinary"])
     assert len(stage.held(ours)) == 3
-    assert "no PodGroup (scheduling.x-k8s.io) g is known" in told(stage, ours, "Held")
+    assert "no PodGroup (scheduling.x-k8s.io) g states its size" in told(stage, ours, "Held")
     group = {"apiVersion": "scheduling.x-k8s.io/v1alpha1", "kind": "PodGroup"}
     stage.delete(ours, "ordinary")
     stage.apply(ours, {**group, "metadata": {"name": "g"}, "spec": {"minMember": 3}})

@@ -67,7 +67,7 @@ def test_a_native_pod_group_is_a_gang_once_it_is_there(
     ours = stage.namespace("native")
     stage.apply(ours, of("n-0", "g"), of("n-1", "g"), pod("ordinary"))
     until("the pod beside it runs", lambda: stage.running(ours) == ["ordinary"])
-    lacking = "no PodGroup (scheduling.k8s.io) g is known"
+    lacking = "no PodGroup (scheduling.k8s.io) g states its size"
     until("it is said what is missing", lambda: lacking in told(stage, ours, "Held"))
     stage.delete(ours, "ordinary")
     stage.apply(ours, group("g", gang={"minCount": 3}))
