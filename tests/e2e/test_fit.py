@@ -238,7 +238,7 @@ def test_pools_that_overlap_and_nodes_in_none_are_told(site: Site) -> None:
     assert "1 node (s-1) of pool s" in site.condition("tt", "Overlap")["message"]
     site.says("s", "Overlap", "False", "Apart")
     site.submit(into(pod("p"), "tt"))
-    site.hears("p", "it claims nodes of a pool before it by name")
+    site.hears("p", "it selects nodes of an earlier pool")
     assert site.held(site.space) == ["p"]
     site.cluster.kubectl("delete", "pool", "s")
     site.run(p="s-1")
