@@ -131,18 +131,6 @@ Jitter = Annotated[
 ]
 Seed = Annotated[int, typer.Option(help="Of the shifts.")]
 LargeGang = Annotated[int, typer.Option(min=1, help="GPUs that make a gang large.")]
-Pack = Annotated[
-    bool,
-    typer.Option(
-        "--pack",
-        help="Only fill the nodes with pods drawn from the log, and print what stays unused.",
-    ),
-]
-AnyModel = Annotated[
-    bool,
-    typer.Option("--any-model", help="Let pods use any model of GPU, whatever the log asks for."),
-]
-Seeds = Annotated[int, typer.Option(min=1, help="How many draws --pack makes.")]
 
 
 class DevGroup(TyperGroup):
@@ -274,7 +262,7 @@ def simulate(
     epilog="Examples: [bold]fairgate replay philly.csv.gz --gpus 1600 --flat[/bold], "
     "[bold]fairgate replay log.csv --gpus 512 --tenant vision --policy fifo[/bold], "
     "[bold]fairgate replay log.csv --nodes nodes.csv --set reserveAfter=10m --from 3600 "
-    "--for 48h[/bold], [bold]fairgate replay pods.csv --nodes nodes.csv --pack --seeds 10[/bold]"
+    "--for 48h[/bold]"
 )
 def replay(
     trace: TraceArgument,
@@ -290,9 +278,6 @@ def replay(
     seed: Seed = 0,
     policy: Annotated[ReplayOrder, typer.Option(help="Who is next.")] = ReplayOrder.FAIR,
     large_gang: LargeGang = 16,
-    pack: Pack = False,
-    any_model: AnyModel = False,
-    seeds: Seeds = 10,
     output: OutputFormatOption = Output.TEXT,
     plot: Picture = None,
 ) -> None:
@@ -315,9 +300,6 @@ def replay(
             policy=policy.value,
             large_gang=large_gang,
             output=output.value,
-            pack=pack,
-            any_model=any_model,
-            seeds=seeds,
             plot=plot,
         )
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import pytest
 from app.core.errors import InvalidInput
 from app.core.model import Millis
 from app.core.policy import Policy, Reclaim, WithinQueue
-from app.sim.replay.command import ReplayOptions, prepare, run
+from app.sim.replay.command import ReplayOptions, run
 from app.sim.replay.replay_flags import policy_with
 from app.sim.replay.trace_files import COLUMNS
 from app.sim.report import plot
@@ -174,49 +173,6 @@ def test_the_text_names_the_figures_a_person_looks_for(
     assert "bob" in told
 
 
-def test_packing_tells_what_is_left_over_for_each_seed(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    trace = log(tmp_path, "0,,,a,1,0.5,,,,,", "0,,,b,1,1,,,,,", "0,,,c,1,0,1,1,,,")
-    cluster = nodes(tmp_path, "n1,4,T4,8,16", "n2,4,T4,8,16", "n3,0,,8,16")
-    run(ReplayOptions(trace, nodes=cluster, pack=True, seeds=3, output="json"))
-    found = json.loads(capsys.readouterr().out)
-    assert [each["seed"] for each in found["seeds"]] == [0, 1, 2]
-    # Halves and wholes of one kind of device always pack, except the last half.
-    assert all(0 <= each["unallocated_gpu_percent"] <= 6.25 for each in found["seeds"])
-    assert found["unallocated_gpu_percent"]["max"] <= 6.25
-    run(ReplayOptions(trace, nodes=cluster, pack=True, seeds=2))
-    assert "2 GPUs" not in (told := capsys.readouterr().out)
-    assert "8 GPUs" in told
-    assert "mean" in told
-
-
-def test_packing_leaves_over_what_the_pods_cannot_use(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    trace = log(tmp_path, "0,,,a,1,0.6,,,,,")
-    cluster = nodes(tmp_path, "n1,4,T4,8,16")
-    run(ReplayOptions(trace, nodes=cluster, pack=True, seeds=1, output="json"))
-    found = json.loads(capsys.readouterr().out)
-    assert found["unallocated_gpu_percent"]["mean"] == pytest.approx(40)
-
-
-@pytest.mark.parametrize(("any_model", "left"), [(False, 50), (True, 0)])
-def test_a_pod_may_use_any_model_only_if_asked_for(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], any_model: bool, left: int
-) -> None:
-    trace = log(tmp_path, "0,,,a,1,1,,,T4,,")
-    cluster = nodes(tmp_path, "n1,4,T4,8,16", "n2,4,P100,8,16")
-    order = ReplayOptions(trace, nodes=cluster, any_model=any_model)
-    run(replace(order, pack=True, seeds=1, output="json"))
-    found = json.loads(capsys.readouterr().out)
-    assert (found["any_model"], found["seeds"][0]["unallocated_gpu_percent"]) == (any_model, left)
-    run(replace(order, pack=True, seeds=1))
-    told = " ".join(capsys.readouterr().out.split())
-    assert ("any model does" if any_model else "on the models they name") in told
-    assert prepare(order).log.works[0].pools == (() if any_model else ("t4",))
-
-
 def test_policy_fields_are_set_with_and_without_their_prefix() -> None:
     assert policy_with([]) == Policy()
     pairs = "policy.history=0.5 halfLife=1h30m backfill=false reclaim=fair"
@@ -236,10 +192,6 @@ def test_policy_fields_are_set_with_and_without_their_prefix() -> None:
         ({"gpus": 1, "output": "xml"}, "--output xml is neither text nor json"),
         ({"gpus": 1, "policy": "fifo", "settings": ("history=1",)}, "heeds neither --set nor"),
         ({"nodes": Path("n.csv"), "policy": "fifo"}, "--policy fifo knows no nodes"),
-        ({"gpus": 1, "pack": True}, "--pack needs real nodes"),
-        ({"nodes": Path("n.csv"), "pack": True, "flat": True}, "--pack does not heed --flat"),
-        ({"nodes": Path("n.csv"), "pack": True, "seeds": 0}, "--seeds 0 is not valid"),
-        ({"gpus": 1, "any_model": True}, "--any-model is about the models of nodes"),
         ({"gpus": 1, "large_gang": 0}, "--large-gang 0 is not valid"),
         ({"gpus": 1, "jitter": "30"}, "--jitter: '30' has no unit; write 30s"),
         ({"gpus": 1, "start": "soon"}, "--from: 'soon' is no length of time"),

@@ -12,7 +12,7 @@ from pathlib import Path
 from app.core.errors import InvalidInput
 from app.core.model import Millis, Tenant, TenantName
 from app.sim.metrics.window import measure
-from app.sim.replay import packing, replay_flags, replay_report
+from app.sim.replay import replay_flags, replay_report
 from app.sim.replay.machines import Fleet, one_pool, read_fleet
 from app.sim.replay.runner import ReplayInput, play
 from app.sim.replay.trace_files import DEVICE, TraceLog, read_log, read_tenants, shifted, tenants_of
@@ -45,18 +45,12 @@ class ReplayOptions:
     policy: str = "fair"
     large_gang: int = 16
     output: str = "text"
-    pack: bool = False
-    any_model: bool = False
-    seeds: int = 10
     plot: Path | None = None
 
 
 def run(options: ReplayOptions) -> None:
     """Replay a log and print the result. Raises InvalidInput."""
     _check(options)
-    if options.pack:
-        packing.run(_pack_order(options), output=options.output)
-        return
     stage = prepare(options)
     if options.plot is not None:
         plot.check(options.plot, stage.start, stage.end)
@@ -93,8 +87,7 @@ def prepare(options: ReplayOptions) -> ReplayInput:
     """Read the files that the options name. Raises InvalidInput."""
     fleet = _fleet(options)
     policy = replay_flags.policy_with(options.settings)
-    models = None if options.any_model else fleet.models
-    log = read_log(options.trace, flat=options.flat, tenant=options.tenant, models=models)
+    log = read_log(options.trace, flat=options.flat, tenant=options.tenant, models=fleet.models)
     if options.jitter is not None:
         by = replay_flags.option("--jitter", options.jitter, value_parsers.duration)
         log = TraceLog(shifted(log.works, by, options.seed), log.scale)
@@ -114,10 +107,6 @@ def _check(options: ReplayOptions) -> None:
         raise InvalidInput(f"--output {options.output} is neither text nor json; write one.")
     if (options.gpus is None) == (options.nodes is None):
         raise InvalidInput("Say how large the cluster is: either --gpus N or --nodes FILE.csv.")
-    if options.any_model and options.nodes is None:
-        raise InvalidInput(
-            "--any-model is about the models of nodes, and --gpus N has none; leave it out."
-        )
     if options.policy != "fair" and options.nodes is not None:
         raise InvalidInput(
             f"--policy {options.policy} knows no nodes; write --gpus N in place of --nodes."
@@ -128,31 +117,6 @@ def _check(options: ReplayOptions) -> None:
         )
     if options.large_gang < 1:
         raise InvalidInput(f"--large-gang {options.large_gang} is not valid; use 1 or more.")
-
-
-def _pack_order(options: ReplayOptions) -> packing.PackingOrder:
-    if options.nodes is None:
-        raise InvalidInput("--pack needs real nodes; write --nodes FILE.csv in place of --gpus.")
-    if options.policy != "fair":
-        raise InvalidInput("--pack drives the engine; leave --policy out.")
-    unheeded = {
-        "--flat": options.flat,
-        "--tenants": options.tenants,
-        "--from": options.start,
-        "--for": options.span,
-        "--jitter": options.jitter,
-        "--plot": options.plot,
-    }
-    for flag, given in unheeded.items():
-        if given:
-            raise InvalidInput(f"--pack does not heed {flag}; leave it out.")
-    if not 1 <= options.seeds <= packing.MOST_SEEDS:
-        raise InvalidInput(f"--seeds {options.seeds} is not valid; use 1 to {packing.MOST_SEEDS}.")
-    fleet = read_fleet(options.nodes)
-    models = None if options.any_model else fleet.models
-    log = read_log(options.trace, tenant=options.tenant, models=models)
-    policy = replay_flags.policy_with(options.settings)
-    return packing.PackingOrder(fleet, log, policy, options.seeds, any_model=options.any_model)
 
 
 def _fleet(options: ReplayOptions) -> Fleet:

@@ -220,7 +220,7 @@ def test_replay_hands_over_every_option(monkeypatch: pytest.MonkeyPatch) -> None
     line = (
         "fairgate replay log.csv --gpus 8 --nodes n.csv --flat --tenant t --tenants w.csv "
         "--set history=1 --set policy.halfLife=2h --from 5 --for 2d --jitter 30s --seed 7 "
-        "--policy fifo --large-gang 9 --output json --pack --any-model --seeds 3 --plot p.png"
+        "--policy fifo --large-gang 9 --output json --plot p.png"
     )
     monkeypatch.setattr("sys.argv", line.split())
 
@@ -241,9 +241,6 @@ def test_replay_hands_over_every_option(monkeypatch: pytest.MonkeyPatch) -> None
             policy="fifo",
             large_gang=9,
             output="json",
-            pack=True,
-            any_model=True,
-            seeds=3,
             plot=Path("p.png"),
         )
     ]
