@@ -58,8 +58,9 @@ class Client:
     ) -> Client:
         """Return a client for a kubeconfig, or for the service account of this pod.
 
-        `context`: of the kubeconfig, "" for the current one. `pool_size` limits concurrent
-        requests, including watches. Does not connect yet. Raises InvalidSettings.
+        `kubeconfig` may list files as KUBECONFIG does. `context`: "" for the current one.
+        `pool_size` limits concurrent requests, including watches. Does not connect yet. Raises
+        InvalidSettings.
         """
         if kubeconfig is None:
             server = credentials.in_pod(os.environ)
@@ -69,7 +70,12 @@ class Client:
             connector=aiohttp.TCPConnector(limit=pool_size, ssl=server.tls),
             cookie_jar=aiohttp.DummyCookieJar(),
             # Bandwidth of the local network is cheaper than decompression.
-            headers={"User-Agent": "fairgate", "Accept": JSON, "Accept-Encoding": "identity"},
+            headers=(
+                ("User-Agent", "fairgate"),
+                ("Accept", JSON),
+                ("Accept-Encoding", "identity"),
+                *server.headers,
+            ),
             read_bufsize=BUFFER_BYTES,
         )
         return cls(session, server)

@@ -64,13 +64,17 @@ class Token:
 
 @dataclass(frozen=True, slots=True)
 class ApiServer:
-    """The address of the API server, with the identity and trust of its client."""
+    """The address of the API server, with the identity and trust of its client.
+
+    `headers` are sent with each request: those of impersonation.
+    """
 
     url: str
     tls: ssl.SSLContext
     token: Token
     proxy: str | None = None
     tls_server_name: str | None = None
+    headers: tuple[tuple[str, str], ...] = ()
 
 
 def in_pod(environment: Mapping[str, str], account: Path = SERVICE_ACCOUNT) -> ApiServer:

@@ -8,12 +8,13 @@ import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import urlsplit
 
 import urllib3
 import yaml
 
 from app.core.errors import InvalidInput
+from app.core.kubeconfig import KubeconfigFile, impersonation_headers, select
 from app.kubectl.client import AGGREGATED, DIRECT, ApiClient
 
 LOCAL = ("localhost", "127.0.0.1", "::1")
@@ -63,7 +64,8 @@ def through(kubeconfig: Path | None, context: str | None) -> ApiClient:
         logging.getLogger().removeHandler(said)
     _check(user, configuration, said)
     pool = RESTClientObject(configuration).pool_manager
-    deputy = _deputy(user)
+    # The library ignores impersonation, and would act as the user itself.
+    deputy = impersonation_headers(user)
 
     def headers() -> list[tuple[str, str]]:
         token = configuration.get_api_key_with_prefix("BearerToken", "authorization")
@@ -72,7 +74,9 @@ def through(kubeconfig: Path | None, context: str | None) -> ApiClient:
     return ApiClient(pool, configuration.host.rstrip("/"), AGGREGATED, headers, namespace)
 
 
-def _load(configuration: Any, paths: str | None, context: str | None) -> tuple[dict[str, Any], str]:
+def _load(
+    configuration: Any, paths: str | None, context: str | None
+) -> tuple[Mapping[str, Any], str]:
     """Fill in the configuration. Return the user entry of the kubeconfig, and the namespace."""
     from kubernetes.config import load_incluster_config
     from kubernetes.config.kube_config import KubeConfigLoader, KubeConfigMerger
@@ -80,16 +84,20 @@ def _load(configuration: Any, paths: str | None, context: str | None) -> tuple[d
     if paths is None:
         load_incluster_config(configuration)
         return {}, _ACCOUNT.read_text(encoding="utf-8").strip()
-    merged = KubeConfigMerger(paths).config
-    if merged is None:
+    merger = KubeConfigMerger(paths)
+    if merger.config is None:
         raise InvalidInput(
             f"There is no kubeconfig {paths}; name one by --kubeconfig or KUBECONFIG, "
             "or Fairgate's URL by --server."
         )
-    loader = KubeConfigLoader(merged, active_context=context, config_base_path=None)
+    files = [KubeconfigFile(path, merger.config_files[path]) for path in merger.paths]
+    selected = select(files, context or "")
+    # The library takes the last current-context of several files, and kubectl takes the first.
+    loader = KubeConfigLoader(
+        merger.config, active_context=selected.name or None, config_base_path=None
+    )
     loader.load_and_set(configuration)
-    chosen = loader.current_context["context"]
-    return _user(merged, chosen), chosen.get("namespace") or "default"
+    return selected.user, selected.namespace
 
 
 def _paths(kubeconfig: Path | None) -> str | None:
@@ -104,12 +112,6 @@ def _paths(kubeconfig: Path | None) -> str | None:
     return None if in_pod and not usual.exists() else str(usual)
 
 
-def _user(merged: Any, chosen: Mapping[str, str]) -> dict[str, Any]:
-    name = chosen.get("user")
-    found = merged["users"].get_with_name(name, safe=True) if name else None
-    return (found.value.get("user") or {}) if found else {}
-
-
 def _check(user: Mapping[str, Any], configuration: Any, said: _Said) -> None:
     """Raise InvalidInput if the exec plugin failed. The library only logs that, and goes on."""
     plugin = user.get("exec")
@@ -119,18 +121,6 @@ def _check(user: Mapping[str, Any], configuration: Any, said: _Said) -> None:
             f"The login program {plugin.get('command')} of your kubeconfig gave no "
             f"credentials{why}; run it by hand, or log in anew."
         )
-
-
-def _deputy(user: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return the impersonation headers of a kubeconfig user.
-
-    The library ignores impersonation, and would act as the user itself.
-    """
-    headers = [("Impersonate-User", user.get("as")), ("Impersonate-Uid", user.get("as-uid"))]
-    headers += [("Impersonate-Group", group) for group in user.get("as-groups") or ()]
-    for name, values in (user.get("as-user-extra") or {}).items():
-        headers += [(f"Impersonate-Extra-{quote(name, safe='')}", value) for value in values]
-    return [(name, str(value)) for name, value in headers if value]
 
 
 class _Said(logging.Handler):

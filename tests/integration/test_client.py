@@ -21,6 +21,7 @@ async def answer(request: web.Request) -> web.StreamResponse:
             return web.json_response(
                 {
                     "authorization": request.headers.get("Authorization"),
+                    "groups": request.headers.getall("Impersonate-Group", []),
                     "type": request.headers.get("Content-Type"),
                     "query": request.query_string,
                     "body": await request.text(),
@@ -91,6 +92,7 @@ async def test_request_carries_token_query_and_body(client: Client) -> None:
     )
     assert said == {
         "authorization": "Bearer first",
+        "groups": [],
         "type": JSON_PATCH,
         "query": "timeout=5s&a=b c",
         "body": '[{"op":"test","path":"/a","value":"ü"}]',
@@ -149,6 +151,16 @@ async def test_closed_port_is_unavailable(kubeconfig: Path) -> None:
     with pytest.raises(ClusterUnavailable):
         await client.request("GET", "/echo")
     await client.close()
+
+
+async def test_each_group_of_an_impersonation_is_a_header(kubeconfig: Path) -> None:
+    config = json.loads(kubeconfig.read_text())
+    config["users"][0]["user"] |= {"as": "bob", "as-groups": ["g", "h"]}
+    kubeconfig.write_text(json.dumps(config))
+    client = await Client.connect(kubeconfig)
+    answer = json.loads(await client.request("GET", "/echo"))
+    await client.close()
+    assert answer["groups"] == ["g", "h"]
 
 
 def test_token_follows_its_file(tmp_path: Path) -> None:

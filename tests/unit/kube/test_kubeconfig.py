@@ -1,4 +1,4 @@
-"""The credentials of a command: found as kubectl does; unsupported forms are refused."""
+"""The credentials of a command: found and merged as kubectl does."""
 
 from __future__ import annotations
 
@@ -28,44 +28,63 @@ def kubeconfig(path: Path, namespace: str | None = "team-a", **user: Any) -> Pat
 def test_the_file_that_is_named_wins(tmp_path: Path) -> None:
     named, other = kubeconfig(tmp_path / "a"), kubeconfig(tmp_path / "b", "other")
     found = kubeconfig_files.find(named, {"KUBECONFIG": str(other)})
-    assert found == kubeconfig_files.Caller(named, "team-a")
+    assert found == kubeconfig_files.Caller(str(named), "team-a")
     assert kubeconfig_files.find(None, {"KUBECONFIG": str(other)}) == kubeconfig_files.Caller(
-        other, "other"
+        str(other), "other"
     )
 
 
 def test_without_any_the_usual_file_is_used(tmp_path: Path) -> None:
     usual = kubeconfig(tmp_path / ".kube" / "config", None)
     assert kubeconfig_files.find(None, {"HOME": str(tmp_path)}) == kubeconfig_files.Caller(
-        usual, "default"
+        str(usual), "default"
     )
 
 
-def test_a_list_with_one_file_that_exists_is_that_file(tmp_path: Path) -> None:
-    there = kubeconfig(tmp_path / "there")
+async def test_files_that_do_not_exist_are_left_out_of_a_list(tmp_path: Path) -> None:
+    there = kubeconfig(tmp_path / "there", token="abc")
     listed = f"{tmp_path / 'gone'}:{there}"
-    assert kubeconfig_files.find(None, {"KUBECONFIG": listed}).kubeconfig == there
+    assert kubeconfig_files.find(None, {"KUBECONFIG": listed}).namespace == "team-a"
+    assert (await kubeconfig_files.load(listed)).token.value() == "Bearer abc"
 
 
-def test_a_list_of_files_is_refused_and_not_half_read(tmp_path: Path) -> None:
-    one, two = kubeconfig(tmp_path / "a"), kubeconfig(tmp_path / "b")
-    with pytest.raises(InvalidSettings, match="several files"):
-        kubeconfig_files.find(None, {"KUBECONFIG": f"{one}:{two}"})
+async def test_files_of_a_list_are_merged_and_the_first_entry_counts(tmp_path: Path) -> None:
+    first, second = tmp_path / "a", tmp_path / "b"
+    context = {"name": "y", "context": {"cluster": "c", "user": "u", "namespace": "team-b"}}
+    first.write_text(json.dumps({"current-context": "y", "contexts": [context]}))
+    kubeconfig(second, token="abc")
+    listed = f"{first}:{second}"
+    assert kubeconfig_files.find(None, {"KUBECONFIG": listed}).namespace == "team-b"
+    server = await kubeconfig_files.load(listed)
+    assert (server.url, server.token.value()) == ("https://127.0.0.1:1", "Bearer abc")
 
 
-@pytest.mark.parametrize(
-    ("user", "sentence"),
-    [
-        ({"as": "somebody"}, "impersonates another"),
-        ({"token": "t", "as-groups": ["g"]}, "impersonates another"),
-        ({"auth-provider": {"name": "azure"}}, "auth-provider azure"),
-    ],
-)
-def test_what_would_make_us_somebody_else_is_refused(
-    tmp_path: Path, user: dict[str, Any], sentence: str
-) -> None:
-    with pytest.raises(InvalidSettings, match=sentence):
-        kubeconfig_files.find(kubeconfig(tmp_path / "a", **user), {})
+async def test_a_token_file_is_next_to_the_kubeconfig_that_names_it(tmp_path: Path) -> None:
+    first, second = tmp_path / "a", tmp_path / "other" / "b"
+    first.write_text(json.dumps({"current-context": "x"}))
+    kubeconfig(second, tokenFile="token")
+    (second.parent / "token").write_text("abc")
+    assert (await kubeconfig_files.load(f"{first}:{second}")).token.value() == "Bearer abc"
+
+
+async def test_a_user_may_act_as_another_user(tmp_path: Path) -> None:
+    extra = {"example.com/team": ["a", "b"]}
+    user = {"token": "t", "as": "bob", "as-groups": ["g", "h"], "as-user-extra": extra}
+    server = await kubeconfig_files.load(kubeconfig(tmp_path / "a", **user))
+    assert server.headers == (
+        ("Impersonate-User", "bob"),
+        ("Impersonate-Group", "g"),
+        ("Impersonate-Group", "h"),
+        ("Impersonate-Extra-example.com%2Fteam", "a"),
+        ("Impersonate-Extra-example.com%2Fteam", "b"),
+    )
+
+
+def test_a_login_that_no_program_supports_any_more_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidSettings, match="auth-provider azure"):
+        kubeconfig_files.find(
+            kubeconfig(tmp_path / "a", **{"auth-provider": {"name": "azure"}}), {}
+        )
 
 
 def test_a_file_that_is_no_kubeconfig_is_said(tmp_path: Path) -> None:

@@ -204,6 +204,21 @@ def test_several_files_are_one_and_another_context_may_be_meant(
     assert door.namespace == "default"
 
 
+def test_the_first_current_context_of_several_files_counts(
+    plain: Rest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "one").write_text(json.dumps({"current-context": "x"}))
+    context = {"cluster": "c", "user": "u", "namespace": "team-a"}
+    contexts = [{"name": "x", "context": context}, {"name": "y", "context": {"cluster": "none"}}]
+    more = {"current-context": "y", "contexts": contexts}
+    two = kubeconfig(tmp_path / "two", {"server": plain.url}, {"token": "two"}, **more)
+    monkeypatch.setenv("KUBECONFIG", f"{tmp_path / 'one'}:{two}")
+    client = ConnectionOptions().open()
+    client.get("/pools")
+    assert plain.asked[-1].headers["authorization"] == "Bearer two"
+    assert client.namespace == "team-a"
+
+
 @pytest.mark.parametrize(
     "text", ["", "[]", "a: b", "{", '{"current-context": "x", "contexts": [{"name": "x"}]}']
 )
