@@ -5,6 +5,8 @@ The webhook and the watches share them, so that both read a pod the same way.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -67,6 +69,7 @@ class ResourceRequirements(Wire, frozen=True):
 
 
 class ContainerObject(Wire, frozen=True):
+    name: str = ""
     resources: ResourceRequirements | None = None
     restart_policy: str | None = None
 
@@ -83,6 +86,15 @@ class PodClaim(Wire, frozen=True):
 
 class SchedulingGroup(Wire, frozen=True):
     pod_group_name: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ResizeStatus:
+    """What the node has granted: by container, and at pod level. See `ContainerRequest`."""
+
+    containers: Mapping[str, tuple[Quantities, ...]]
+    level: tuple[Quantities, ...] = ()
+    infeasible: bool = False
 
 
 class PodSpec(Wire, frozen=True):
@@ -106,10 +118,15 @@ class PodSpec(Wire, frozen=True):
 
     def demand(self) -> dict[Resource, int]:
         """Return the resources that the pod reserves, in base units. Raises InvalidQuantity."""
+        return self.charged(_NO_STATUS)
+
+    def charged(self, status: ResizeStatus) -> dict[Resource, int]:
+        """Return the same during a resize: what the pod requests, or still has."""
+        level = self.resources
         return pod_requests.reserved(
-            [_ask(c) for c in self.containers or ()],
-            [_ask(c) for c in self.init_containers or ()],
-            _level(self.resources) if self.resources else None,
+            [_ask(c, status) for c in self.containers or ()],
+            [_ask(c, status) for c in self.init_containers or ()],
+            _request(level, granted=status.level, infeasible=status.infeasible) if level else None,
             self.overhead,
         )
 
@@ -151,6 +168,13 @@ class PodCondition(Wire, frozen=True):
     status: str = ""
     reason: str | None = None
     message: str | None = None
+    observed_generation: int = 0
+
+
+class ContainerStatus(Wire, frozen=True):
+    name: str = ""
+    allocated_resources: Quantities | None = None
+    resources: ResourceRequirements | None = None
 
 
 class PodStatus(Wire, frozen=True):
@@ -160,12 +184,39 @@ class PodStatus(Wire, frozen=True):
     start_time: str | None = None
     qos_class: str | None = None
     resource_claim_statuses: list[PodClaim] | None = None
+    container_statuses: list[ContainerStatus] | None = None
+    init_container_statuses: list[ContainerStatus] | None = None
+    allocated_resources: Quantities | None = None
+    resources: ResourceRequirements | None = None
 
 
 class PodObject(Wire, frozen=True):
     metadata: OwnedMetadata = OwnedMetadata()
     spec: PodSpec = PodSpec()
     status: PodStatus = PodStatus()
+
+    def demand(self) -> dict[Resource, int]:
+        """Return the resources to charge, in base units. Raises InvalidQuantity.
+
+        During an in-place resize this is the maximum of spec and status.
+        """
+        status = self.status
+        written = [*(status.container_statuses or ()), *(status.init_container_statuses or ())]
+        granted = {each.name: found for each in written if (found := _granted(each))}
+        level = _granted(status)
+        if not (granted or level):
+            return self.spec.demand()
+        return self.spec.charged(ResizeStatus(granted, level, self._is_infeasible()))
+
+    def _is_infeasible(self) -> bool:
+        """Return whether the node refused the resize to the present spec."""
+        return any(
+            each.type == "PodResizePending"
+            and each.status == "True"
+            and each.reason == "Infeasible"
+            and each.observed_generation in (0, self.metadata.generation)
+            for each in self.status.conditions or ()
+        )
 
 
 class ConditionObject(Wire, frozen=True):
@@ -398,18 +449,31 @@ class StatusObject(Wire, frozen=True):
     reason: str = ""
 
 
-def _ask(container: ContainerObject) -> pod_requests.ContainerRequest:
-    resources = container.resources
-    if resources is None:
+def _ask(container: ContainerObject, status: ResizeStatus) -> pod_requests.ContainerRequest:
+    granted = status.containers.get(container.name, ())
+    if container.resources is None and not granted:
         return _NOTHING_ASKED
     restartable = container.restart_policy == "Always"
-    return pod_requests.ContainerRequest(
-        resources.requests or {}, resources.limits or {}, restartable
-    )
+    resources = container.resources or _NO_RESOURCES
+    return _request(resources, restartable, granted, status.infeasible)
 
 
-def _level(resources: ResourceRequirements) -> pod_requests.ContainerRequest:
-    return pod_requests.ContainerRequest(resources.requests or {}, resources.limits or {})
+def _request(
+    resources: ResourceRequirements,
+    restartable: bool = False,
+    granted: tuple[Quantities, ...] = (),
+    infeasible: bool = False,
+) -> pod_requests.ContainerRequest:
+    requests, limits = resources.requests or {}, resources.limits or {}
+    return pod_requests.ContainerRequest(requests, limits, restartable, granted, infeasible)
+
+
+def _granted(status: ContainerStatus | PodStatus) -> tuple[Quantities, ...]:
+    """Return the requests that the node has allocated and applied, without empty ones."""
+    applied = status.resources.requests if status.resources else None
+    return tuple(each for each in (status.allocated_resources, applied) if each)
 
 
 _NOTHING_ASKED = pod_requests.ContainerRequest()
+_NO_RESOURCES = ResourceRequirements()
+_NO_STATUS = ResizeStatus({})

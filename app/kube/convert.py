@@ -83,7 +83,7 @@ class Pods:
         self, pod: objects.PodObject, at: model.Millis
     ) -> events.PodObserved | events.UnmanagedPodObserved | None:
         """Return the event for a pod, or None if it is not relevant."""
-        demand = self._bounded(pod.spec.demand())
+        demand = self._bounded(pod.demand())
         if pod.metadata.namespace not in self._exempt and self._concerns_us(pod, demand):
             return events.PodObserved(at, self._managed_pod(pod, demand))
         node = pod.spec.node_name

@@ -123,7 +123,7 @@ def _other(
 ) -> list[Other]:
     meta = pod.metadata
     try:
-        demand = pod.spec.demand()
+        demand = pod.demand()
     except InvalidInput:
         demand = {}
     if managed.asked(demand) or pod.spec.resource_claims:

@@ -1,7 +1,7 @@
 """Effective resource requests of a pod.
 
-Source: the formula of kube-scheduler, KEP-753 (sidecar containers), KEP-2837 (pod-level resources),
-and pod overhead. Resource claims (DRA) are counted in `resource_claims`.
+Source: kube-scheduler's formula, KEP-753 (sidecar containers), KEP-2837 (pod-level resources),
+KEP-1287 (in-place resize), and pod overhead. `resource_claims` counts resource claims (DRA).
 """
 
 from __future__ import annotations
@@ -18,6 +18,9 @@ Quantities = Mapping[str, str | int | float]
 
 MEMORY = Resource("memory")
 
+RESIZED = (CPU, MEMORY)
+"""The resources that an in-place resize can change."""
+
 
 @dataclass(frozen=True, slots=True)
 class ContainerRequest:
@@ -27,6 +30,10 @@ class ContainerRequest:
     limits: Quantities = field(default_factory=dict)
     restartable: bool = False
     """Only for init containers: `restartPolicy: Always`, a sidecar."""
+    granted: tuple[Quantities, ...] = ()
+    """Requests that its node has granted, as in the status. They count until a smaller grant."""
+    infeasible: bool = False
+    """The node refused the resize to `requests`, so a granted cpu or memory replaces them."""
 
 
 def reserved(
@@ -57,8 +64,10 @@ def reserved(
     total = largest(add(main, sidecars), peak)
     if pod_level is not None:
         # The API server accepts only these resources at pod level. Only containers request devices.
-        stated = {name: value for name, value in _wanted(pod_level).items() if _is_shared(name)}
-        total.update(stated)
+        # The status also sums up resources that the pod level does not state.
+        stated = pod_level.requests.keys() | pod_level.limits.keys()
+        wanted = _wanted(pod_level).items()
+        total.update({r: value for r, value in wanted if r in stated and _is_shared(r)})
     if overhead:
         total = add(total, _positive(overhead))
     total[PODS] = 1
@@ -66,13 +75,24 @@ def reserved(
 
 
 def _is_shared(resource: Resource) -> bool:
-    return resource in (CPU, MEMORY) or resource.startswith("hugepages-")
+    return resource in RESIZED or resource.startswith("hugepages-")
 
 
 def _wanted(ask: ContainerRequest) -> Amounts:
-    if not ask.limits:
-        return _of_all_devices(_positive(ask.requests))
-    return _of_all_devices({**_positive(ask.limits), **_positive(ask.requests)})
+    stated = _positive(ask.requests)
+    if ask.limits:
+        stated = {**_positive(ask.limits), **stated}
+    return _of_all_devices(_resized(stated, ask) if ask.granted else stated)
+
+
+def _resized(stated: Amounts, ask: ContainerRequest) -> Amounts:
+    """Return the largest of the stated and granted amounts, as kube-scheduler counts a resize."""
+    granted: dict[Resource, int] = {}
+    for quantities in ask.granted:
+        granted = largest(granted, _positive({r: v for r, v in quantities.items() if r in RESIZED}))
+    if ask.infeasible:
+        stated = {resource: value for resource, value in stated.items() if resource not in granted}
+    return largest(stated, granted)
 
 
 def _of_all_devices(asked: Amounts) -> Amounts:

@@ -21,6 +21,7 @@ from app.core.admission.hold import (
     PatchDecision,
 )
 from app.core.admission.pod_templates import TemplateKind, cautions, stamp, stamps
+from app.core.admission.resizes import Resize, refuse_resize
 from app.core.admission.submitters import NO_OWNER, Kinds, OwnerAnswer, OwnerRef, controller_of
 from app.core.admission.validation import BIND, Guard, governed
 from app.core.errors import InvalidQuantity
@@ -30,7 +31,7 @@ from app.core.podspec.annotations import named_pools, named_style
 from app.core.podspec.size_limits import excess
 from app.core.quantities import ManagedResources
 from app.core.release_patch import Patch
-from app.core.well_known import ANNOTATION_SUBMITTER
+from app.core.well_known import ANNOTATION_SUBMITTER, GATE
 from app.k8s_types import objects
 from app.k8s_types.list_sizes import sizes_of
 from app.web.webhook import pod_facts
@@ -38,6 +39,7 @@ from app.web.webhook.admission_review import Request
 from app.web.webhook.cache import WebhookCache
 
 NOT_READY = "Fairgate has just started and does not know the tenants yet; try again in a moment."
+STALE = "Fairgate: its copy of the Pools may be outdated; try again in a moment."
 NO_OBJECT = "Fairgate: the review holds no object to judge."
 UNREADABLE = "Fairgate cannot read what this pod asks for: {}"
 HELD = ("pods", "bindings", "resourceclaims")
@@ -296,6 +298,8 @@ class ValidateHandler:
                 return BIND.format(caller)
             case "", "pods", "eviction":
                 return self._eviction(request, caller)
+            case "", "pods", "resize":
+                return self._resize(request) or self._pod(request, caller, names_owner)
             case "", "pods", _:
                 return self._pod(request, caller, names_owner)
             case "resource.k8s.io", "resourceclaims", _:
@@ -329,6 +333,18 @@ class ValidateHandler:
         if sentence is None and (touched or before.tolerated != after.tolerated):
             return ground.guard.reached(after)
         return sentence
+
+    def _resize(self, request: Request[Any]) -> str | None:
+        """Check a resize. A held pod may grow: its release charges the larger request."""
+        before = objects.convert(request.old_object, objects.PodObject)
+        if any(gate.name == GATE for gate in before.spec.scheduling_gates or ()):
+            return None
+        known = self._ground.view.prospects(request.namespace)
+        if known is None:
+            return STALE
+        after = objects.convert(request.object, objects.PodObject)
+        resize = Resize(before.demand(), before.spec.demand(), after.spec.demand())
+        return refuse_resize(resize, known.pools, self._ground.managed)
 
     def _eviction(self, request: Request[Any], caller: UserName) -> str | None:
         if self._releases(request, caller):

@@ -122,6 +122,15 @@ webhooks:
           (((!{{ include "fairgate.keepsPlace" . | replace "\n" " " }} || {{ include "fairgate.isTooLarge" (dict "root" . "pod" "object") }}) && !{{ include "fairgate.may" "release" | replace "\n" " " }}) ||
           !{{ include "fairgate.phaseIsKnown" . | replace "\n" " " }})) ||
           ({{ include "fairgate.touchesDevices" . | replace "\n" " " }} && {{ include "fairgate.reachesDevices" . | replace "\n" " " }})
+  # Pods without a gate or a release are not charged, so their resizes do not match.
+  - name: resize.fairgate.io
+    {{- include "fairgate.webhook" (dict "root" . "path" "/validate") | nindent 4 }}
+    rules:
+      - {apiGroups: [""], apiVersions: [v1], resources: [pods/resize], operations: [UPDATE], scope: Namespaced}
+    matchConditions:
+      - name: resizes-a-charged-pod
+        expression: |-
+          {{- include "fairgate.concerns" (dict "root" . "pod" "oldObject") | nindent 10 }}
   - name: bind.fairgate.io
     {{- include "fairgate.webhook" (dict "root" . "path" "/validate") | nindent 4 }}
     rules:

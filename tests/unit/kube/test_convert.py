@@ -466,3 +466,28 @@ def test_a_pod_is_read_as_one_of_its_gang() -> None:
 )
 def test_a_pod_needs_the_memory_that_it_says(annotations: dict[str, str], needed: int) -> None:
     assert managed(pod(ONE_GPU, annotations=annotations)).gpu_memory == needed
+
+
+def resizing(generation: int, *, infeasible_at: int = 0) -> dict[model.Resource, int]:
+    """Return the charge of a pod that grows from 2 to 8 cpus, of which the node granted 4."""
+    condition = {"type": "PodResizePending", "status": "True", "reason": "Infeasible"}
+    conditions = [{**condition, "observedGeneration": infeasible_at}] if infeasible_at else []
+    status = {
+        "name": "main",
+        "allocatedResources": {"cpu": "4"},
+        "resources": {"requests": {"cpu": "2", "nvidia.com/gpu": "1"}},
+    }
+    resources = {"requests": {"cpu": "8"}, "limits": {"nvidia.com/gpu": "1"}}
+    document = {
+        "metadata": {"name": "p", "namespace": "team-a", "uid": "u", "generation": generation},
+        "spec": {"nodeName": "n", "containers": [{"name": "main", "resources": resources}]},
+        "status": {"phase": "Running", "containerStatuses": [status], "conditions": conditions},
+    }
+    return dict(managed(msgspec.convert(document, objects.PodObject)).demand)
+
+
+def test_a_resize_is_charged_unless_the_node_refused_this_very_spec() -> None:
+    assert resizing(3)[model.Resource("cpu")] == 8000
+    assert resizing(3, infeasible_at=3)[model.Resource("cpu")] == 4000
+    assert resizing(4, infeasible_at=3)[model.Resource("cpu")] == 8000
+    assert resizing(3)[model.Resource("nvidia.com/gpu")] == 1

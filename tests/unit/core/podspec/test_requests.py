@@ -78,3 +78,40 @@ def test_less_than_nothing_is_refused(where: str) -> None:
 def test_negative_overhead_is_refused() -> None:
     with pytest.raises(InvalidQuantity, match="negative"):
         reserved([gpus(2)], overhead={GPU: "-2"})
+
+
+def resized(stated: str, *granted: str, infeasible: bool = False) -> ContainerRequest:
+    amounts = tuple({"cpu": each} for each in granted)
+    return ContainerRequest({"cpu": stated}, granted=amounts, infeasible=infeasible)
+
+
+@pytest.mark.parametrize(
+    ("container", "expected"),
+    [
+        (resized("4", "2", "2"), 4),  # grows: the request counts before the node grants it
+        (resized("2", "4", "2"), 4),  # shrinks: the allocation counts until the node gives it back
+        (resized("2", "2", "4"), 4),  # shrinks: the containers still have the larger amount
+        (resized("8", "2", "2", infeasible=True), 2),
+        (resized("8", "2", "4", infeasible=True), 4),
+        (resized("8", infeasible=True), 8),  # no grant is known
+    ],
+)
+def test_a_resize_counts_as_the_largest_of_request_allocation_and_use(
+    container: ContainerRequest, expected: int
+) -> None:
+    assert reserved([container])["cpu"] == expected * 1000
+
+
+def test_a_granted_amount_never_changes_the_devices() -> None:
+    container = ContainerRequest({GPU: "1", "cpu": "1"}, granted=({GPU: "4"},), infeasible=True)
+
+    assert reserved([container])[GPU] == 1
+
+
+def test_a_granted_amount_at_pod_level_counts_for_a_stated_resource_only() -> None:
+    total = reserved(
+        [ContainerRequest({"cpu": "1", "memory": "1Gi"})],
+        pod_level=ContainerRequest({"cpu": "2"}, granted=({"cpu": "6", "memory": "9Gi"},)),
+    )
+
+    assert (total["cpu"], total["memory"]) == (6000, 2**30)
