@@ -25,7 +25,7 @@ ANOTHER = "another user"
 
 @dataclass(frozen=True, slots=True)
 class Competitors:
-    """Siblings that come before `branch`, in order."""
+    """The first siblings, at most `MOST`, that come before `branch`, in order."""
 
     branch: TenantNode
     before: Sequence[TenantNode]
@@ -49,6 +49,8 @@ def rivals(place: WaitingWorkload, tree: ShareTree, *, backfill: bool) -> Compet
         for sibling in tree.children(branch.parent):
             if sibling is branch or sibling.key is None or sibling.key.blocked:
                 break
+            if len(before) == MOST:
+                break
             if _has_rival(sibling, place.shape, tree, backfill):
                 before.append(sibling)
         if before:
@@ -71,7 +73,7 @@ def ahead(found: Competitors, tree: ShareTree) -> tuple[SiblingAhead, ...]:
     own, own_score = str(found.branch.name), _score(found.branch, tree)
     return tuple(
         SiblingAhead(_called(each), _score(each, tree), own, own_score)
-        for each in found.before[:MOST]
+        for each in found.before
     )
 
 
@@ -100,9 +102,11 @@ def _may_start(
 
 def _competes(other: EquivalenceClass, shape: EquivalenceClass, backfill: bool) -> bool:
     """Return whether a workload of class `other` would take capacity that `shape` awaits."""
+    if other is shape:
+        return True
     if set(other.pools).isdisjoint(shape.pools):
         return False
-    if not backfill or other is shape:
+    if not backfill:
         return True
     if other.pins and other.pins != shape.pins:
         return False  # it takes freed capacity on its own nodes only

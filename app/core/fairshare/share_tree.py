@@ -116,6 +116,13 @@ class ShareTree:
         """Yield every user, waiting or not."""
         return leaves(self.root)
 
+    def leaf_with(self, shape: EquivalenceClass) -> UserNode | None:
+        """Return the first user in order, by level, with a waiting workload of a class, if any."""
+        branch: TenantNode | None = self.root
+        while branch is not None and not isinstance(branch, UserNode):
+            branch = next((child for child in self.children(branch) if shape in child.shapes), None)
+        return branch
+
     def advance(self, now: Millis) -> None:
         """Advance the time. If history counts, time alone changes the order."""
         if now > self.now:

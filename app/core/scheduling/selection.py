@@ -51,7 +51,8 @@ class WorkloadSelector:
         self._known: ShareTree | None = None
         self.looks = 0
         """Number of equivalence classes evaluated in this cycle, repeated evaluations included."""
-        self._first: dict[EquivalenceClass, Uid] = {}
+        self._examples: dict[EquivalenceClass, Uid] = {}
+        """A waiting workload of each class that was evaluated in the last cycles."""
 
     @property
     def _tree(self) -> ShareTree:
@@ -66,7 +67,8 @@ class WorkloadSelector:
     def start_cycle(self) -> None:
         """Start a scheduling cycle."""
         self.looks = 0
-        self._first.clear()
+        shapes = self._tree.root.shapes
+        self._examples = {s: uid for s, uid in self._examples.items() if s in shapes}
 
     def next(self) -> UserNode | None:
         """Update order and reservations. Return the user of the head that is next, or None."""
@@ -371,9 +373,6 @@ class WorkloadSelector:
     def _fitting_now(self) -> set[EquivalenceClass]:
         """Return the equivalence classes that fit somewhere in capacity that is not withheld."""
         self.looks += len(self._tree.root.shapes)
-        if not self._first:
-            heads = (head for leaf in self._tree.leaves() for head in leaf.queue.heads())
-            self._first = {shape: turn.uid for turn, shape in heads}
         bound = (*self._reservations.strict.values(), *self._reservations.firm.values())
         owners = [*self._passed, *bound]
         owned = {r.shape for r in owners}
@@ -383,11 +382,25 @@ class WorkloadSelector:
 
     def _fits(self, shape: EquivalenceClass) -> bool:
         """Return whether a class fits somewhere now. The time is attributed to one of its pods."""
-        self._considers(self._first.get(shape))
+        self._considers(self._example(shape))
         return any(
             self._placement.plan(shape, pool, self._withheld(pool, None, shape, None, self._passed))
             for pool in shape.pools
         )
+
+    def _example(self, shape: EquivalenceClass) -> Uid | None:
+        """Return a waiting workload of a class, the same one until it waits no more."""
+        uid = self._examples.get(shape)
+        if uid is not None:
+            workload = self._roster.workload(uid)
+            if workload is not None and workload.shape is shape:
+                return uid
+        leaf = self._tree.leaf_with(shape)
+        if leaf is None:
+            return None
+        uid = next(turn.uid for turn, other in leaf.queue.heads() if other is shape)
+        self._examples[shape] = uid
+        return uid
 
     def _renew(self) -> None:
         """Give the reservation of each pool to the first workload that waited long enough."""
