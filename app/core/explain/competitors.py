@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from app.core.explain.explain_context import WaitingWorkload
+from app.core.explain.explain_context import ExplainContext, WaitingWorkload
 from app.core.explain.reasons import SiblingAhead
 from app.core.fairshare.share_tree import ShareTree
 from app.core.fairshare.sort_key import GUARANTEED, LEFTOVERS
@@ -37,11 +37,13 @@ class Competitors:
         return first is not None and first.band == GUARANTEED and own is not None and first < own
 
 
-def rivals(place: WaitingWorkload, tree: ShareTree, *, backfill: bool) -> Competitors | None:
+def rivals(place: WaitingWorkload, scene: ExplainContext) -> Competitors | None:
     """Return the competitors at the highest level with any, or None.
 
     If backfill is off, the next in order blocks all others, whatever it requests.
     """
+    tree, shape, known = scene.tree, place.shape, scene.competing
+    backfill = scene.roster.usage.policy.backfill
     for branch in reversed(list(path(place.leaf))):
         if branch.parent is None:
             continue
@@ -51,7 +53,10 @@ def rivals(place: WaitingWorkload, tree: ShareTree, *, backfill: bool) -> Compet
                 break
             if len(before) == MOST:
                 break
-            if _has_rival(sibling, place.shape, tree, backfill):
+            competes = known.get((sibling, shape))
+            if competes is None:
+                competes = known[sibling, shape] = _has_rival(sibling, shape, tree, backfill)
+            if competes:
                 before.append(sibling)
         if before:
             return Competitors(branch, before)
@@ -68,12 +73,15 @@ def is_behind_own(place: WaitingWorkload, tree: ShareTree, *, backfill: bool) ->
     )
 
 
-def ahead(found: Competitors, tree: ShareTree) -> tuple[SiblingAhead, ...]:
+def ahead(found: Competitors, scene: ExplainContext) -> tuple[SiblingAhead, ...]:
     """Return the competitors, and the branch after them, with their scores."""
-    own, own_score = str(found.branch.name), _score(found.branch, tree)
+    scores = scene.scores
+    for each in (found.branch, *found.before):
+        if each not in scores:
+            scores[each] = _score(each, scene.tree)
+    own, own_score = str(found.branch.name), scores[found.branch]
     return tuple(
-        SiblingAhead(_called(each), _score(each, tree), own, own_score)
-        for each in found.before
+        SiblingAhead(_called(each), scores[each], own, own_score) for each in found.before
     )
 
 

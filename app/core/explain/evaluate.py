@@ -285,8 +285,7 @@ def _judge(place: WaitingWorkload, scene: ExplainContext, *, half: bool) -> Shar
             helps = remedies_of_reservation(tenant, pool)
             return SharedReason(Rule.RESERVATION, text, numbers, remedies=helps)
     numbers = {} if fitting else _lacking(shape, allowed, scene.placement)
-    backfill = scene.roster.usage.policy.backfill
-    found = None if half else rivals(place, tree, backfill=backfill)
+    found = None if half else rivals(place, scene)
     if found is not None:
         return _after(found, numbers, scene)
     if fitting:
@@ -358,7 +357,7 @@ def _never(
 
 def _after(found: Competitors, lacking: dict[str, str], scene: ExplainContext) -> SharedReason:
     """Return the verdict on a workload with competitors."""
-    those = ahead(found, scene.tree)
+    those = ahead(found, scene)
     first = those[0]
     who = first.tenant if first.tenant == ANOTHER else f"tenant {first.tenant}"
     rule = Rule.GUARANTEE if found.guaranteed else Rule.ORDER

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from app.core.explain.reasons import SharedReason
 from app.core.fairshare.share_tree import ShareTree
 from app.core.fairshare.tenants import TenantDirectory
-from app.core.fairshare.tree_node import UserNode
+from app.core.fairshare.tree_node import TenantNode, UserNode
 from app.core.fairshare.user_queue import QueueKey
 from app.core.lifecycle.pod_record import PodRecord, Workload
 from app.core.lifecycle.pod_registry import PodRegistry
@@ -40,6 +40,10 @@ class ExplainContext:
         default_factory=dict
     )
     """Cache of computed verdicts."""
+    competing: dict[tuple[TenantNode, EquivalenceClass], bool] = field(default_factory=dict)
+    """Cache: whether work below a branch would take capacity that a class awaits."""
+    scores: dict[TenantNode, str] = field(default_factory=dict)
+    """Cache of the scores of branches, as text."""
 
     @property
     def tree(self) -> ShareTree:
