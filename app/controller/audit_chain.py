@@ -10,7 +10,7 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
-from app.core.audit.codec import SignedHead, head_line, line, missed_line, read
+from app.core.audit.codec import SignedHead, head_line, missed_line, read
 from app.core.audit.verifier import Gap, ahead, gap, pruned
 from app.core.audit_entry import AuditRecord, Entry, EntryType, Head, is_intact, seal
 from app.core.errors import InvalidInput
@@ -284,8 +284,8 @@ class Chain:
         self._due, self._aside = None, False
         self._sealed = batch.signed
         self._head = self._after = batch.signed.head
-        for entry in batch.entries:
-            self._copy(line(entry), entry.number)
+        for entry, text in zip(batch.entries, batch.lines, strict=True):
+            self._copy(text, entry.number)
 
     def _copy(self, text: str, number: int) -> None:
         for outlet in self._outlets:

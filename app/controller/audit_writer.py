@@ -25,6 +25,9 @@ MOST_FORGOTTEN = 200_000
 """Audit markers that may wait for their removal."""
 
 BATCH = 256
+GATHER_SECONDS = 0.2
+"""How long a record waits for others, so that one signature and one write cover them."""
+
 ANCHOR_SECONDS = 10.0
 PROBE_SECONDS = 2.0
 """How often an idle auditor checks that Redis still has the chain."""
@@ -68,6 +71,8 @@ class Auditor:
         self._depose = depose
         self._term: _Term | None = None
         self._wake = asyncio.Event()
+        self._full = asyncio.Event()
+        """Set if more records must not be awaited: a batch is complete, or the term ends."""
         self._failing = False
 
     def record(self, record: AuditRecord, /) -> None:
@@ -84,6 +89,8 @@ class Auditor:
         term.waiting.append(replace(record, facts=plain(record.facts)))
         term.taken += 1
         self._wake.set()
+        if len(term.waiting) >= BATCH:
+            self._full.set()
 
     def clear_marker(self, key: str, /) -> None:
         """Remove the audit marker of this key after all earlier records are sealed.
@@ -108,6 +115,7 @@ class Auditor:
             return
         self._note("ended")
         term.ends = True
+        self._full.set()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LEAVE_SECONDS):
                 await term.done.wait()
@@ -141,6 +149,7 @@ class Auditor:
             await chain.open(term.epoch)
             term.is_open = True
         if term.waiting or chain.has_own:
+            await self._gather(term)
             await self._seal(term)
         await self._forget(term)
         if not chain.is_anchored and (now >= term.anchor_at or term.ends):
@@ -176,6 +185,15 @@ class Auditor:
         for _ in range(sealed):
             term.waiting.popleft()
         term.sealed += sealed
+
+    async def _gather(self, term: _Term) -> None:
+        """Wait for more records, unless a batch is complete or the term ends."""
+        self._full.clear()
+        if term.ends or len(term.waiting) >= BATCH:
+            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(GATHER_SECONDS):
+                await self._full.wait()
 
     async def _forget(self, term: _Term) -> None:
         keys: list[str] = []

@@ -73,6 +73,8 @@ class AuditRecord:
     notes: AuditMarkerList = field(default=(), compare=False)
 
 
+_canonical = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=True).encode
+
 GENESIS = "0" * 64
 """The hash before the first entry."""
 
@@ -121,5 +123,4 @@ def _digest(number: int, epoch: int, record: AuditRecord, before: str) -> str:
         "facts": record.facts,
         "before": before,
     }
-    text = json.dumps(body, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
-    return sha256(text.encode()).hexdigest()
+    return sha256(_canonical(body).encode()).hexdigest()

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
-from app.core.audit.codec import SignedHead
+from app.core.audit.codec import SignedHead, line
 from app.core.audit_entry import AuditRecord, Entry, EntryType, Fact, Head
 
 
@@ -63,8 +63,9 @@ class StreamTail:
 class Batch:
     """Entries to append to a stream that ends with `after`. `signed` is the head after that.
 
-    The audit markers of the records are stored in the same step. Entries below number `keep` are
-    removed. `aside` is True if the stored stream cannot be continued and is moved away.
+    `lines`: the entries as text. The audit markers of the records are stored in the same step.
+    Entries below number `keep` are removed. `aside` is True if the stored stream cannot be
+    continued and is moved away.
     """
 
     epoch: int
@@ -73,6 +74,10 @@ class Batch:
     signed: SignedHead
     keep: int = 0
     aside: bool = False
+    lines: tuple[str, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "lines", tuple(line(entry) for entry in self.entries))
 
 
 class AuditStream(Protocol):

@@ -23,6 +23,9 @@ MOST = 50_000
 """Maximum number of lines that wait for a sink."""
 
 AT_ONCE = 256
+GATHER_SECONDS = 0.2
+"""How long a line waits for others, so that a thread writes them together."""
+
 RETRY_SECONDS = 1.0
 READ_SECONDS = 5.0
 TAIL = 256 * 1024
@@ -63,6 +66,7 @@ class Backlog:
         self._count = 0
         self._newest = 0
         self._wake = asyncio.Event()
+        self._urgent = asyncio.Event()
         self._empty = asyncio.Event()
         self._empty.set()
         self._failing = False
@@ -93,6 +97,7 @@ class Backlog:
 
     async def flush(self, seconds: float) -> None:
         """Wait until no line waits, at most `seconds` seconds."""
+        self._urgent.set()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._empty.wait()
@@ -101,6 +106,7 @@ class Backlog:
         """Write until cancelled."""
         while True:
             await self._wake.wait()
+            await self._gather()
             self._wake.clear()
             while self._waiting:
                 try:
@@ -111,6 +117,12 @@ class Backlog:
                     await asyncio.sleep(RETRY_SECONDS)
                 self._name_missed()
             self._empty.set()
+
+    async def _gather(self) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(GATHER_SECONDS):
+                await self._urgent.wait()
+        self._urgent.clear()
 
     def _name_missed(self) -> None:
         if self._count and len(self._waiting) < MOST:
@@ -129,7 +141,10 @@ class Backlog:
 
 
 class Descriptor:
-    """An open file for lines. The rest of a partly written line is written first."""
+    """An open file for lines, written by as few calls as possible.
+
+    The rest of a partly written line is written first.
+    """
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -137,18 +152,19 @@ class Descriptor:
 
     def write(self, waiting: deque[AuditLine]) -> None:
         """Write up to AT_ONCE lines and remove each written line from `waiting`. Raises OSError."""
-        for _ in range(min(AT_ONCE, len(waiting))):
-            self._begin(waiting[0])
-            while self._rest:
-                self._rest = self._rest[os.write(self._descriptor, self._rest) :]
-            waiting.popleft()
+        count = min(AT_ONCE, len(waiting))
+        texts = [waiting[i].text.encode() + b"\n" for i in range(count)]
+        texts[0] = self._rest or texts[0]
+        left = b"".join(texts)
+        while left:
+            written = os.write(self._descriptor, left)
+            for _ in range(left.count(b"\n", 0, written)):
+                waiting.popleft()
+            left = left[written:]
+            self._rest = left[: left.find(b"\n") + 1]
 
     def last(self) -> None:
         """Return None: the fate of written lines is unknown."""
-
-    def _begin(self, line: AuditLine) -> None:
-        if not self._rest:
-            self._rest = line.text.encode() + b"\n"
 
 
 class AuditFolder:

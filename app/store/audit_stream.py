@@ -9,7 +9,7 @@ import contextlib
 import json
 from collections.abc import Sequence
 
-from app.core.audit.codec import SignedHead, line, read, read_head
+from app.core.audit.codec import SignedHead, read, read_head
 from app.core.audit_entry import Entry, Head
 from app.core.errors import InvalidInput
 from app.ports.audit import Batch, StreamTail
@@ -60,7 +60,8 @@ class RedisTrail(RedisAuditReader):
         """Append a batch. False: the stream ends elsewhere. Raises EpochStale, StoreFull."""
         head = batch.signed.head
         notes = [text for each in batch.entries for note in each.record.notes for text in note]
-        flat = [text for each in batch.entries for text in (each.number, line(each))]
+        lines = zip(batch.entries, batch.lines, strict=True)
+        flat = [text for entry, text_of in lines for text in (entry.number, text_of)]
         written, *_ = await self._scripts.run_script(
             "audit_append",
             batch.epoch,

@@ -14,6 +14,8 @@ from app.core.audit_entry import AuditRecord, Entry, EntryType, Fact, Head
 from app.core.errors import InvalidInput
 from app.core.model import Millis
 
+_compact = json.JSONEncoder(separators=(",", ":")).encode
+
 _ENTRY = {"audit", "number", "epoch", "at", "deed", "facts", "before", "hash"}
 _HEAD = {"cluster", "number", "hash", "epoch", "at", "signature", "publicKey"}
 
@@ -83,18 +85,18 @@ def line(entry: Entry) -> str:
         "before": entry.before,
         "hash": entry.hash,
     }
-    return json.dumps(body, separators=(",", ":"))
+    return _compact(body)
 
 
 def head_line(signed: SignedHead) -> str:
     """Return a signed head as one line."""
-    return json.dumps({"audit": True, "head": signed.fields()}, separators=(",", ":"))
+    return _compact({"audit": True, "head": signed.fields()})
 
 
 def missed_line(count: int, first: int, last: int) -> str:
     """Return the line for entries that a sink could not accept."""
     missed = {"entries": count, "from": first, "to": last}
-    return json.dumps({"audit": True, "missed": missed}, separators=(",", ":"))
+    return _compact({"audit": True, "missed": missed})
 
 
 def read(text: str) -> Entry | SignedHead | None:
