@@ -53,6 +53,10 @@ SHORTEST_SECONDS = 0.01
 """Minimum pause, so that a clock that does not advance cannot keep the loop busy."""
 
 
+GATHER_SECONDS = 0.01
+"""Least time between two passes, so that one pass serves many events. An idle engine acts at once.
+"""
+
 log = logging.getLogger("fairgate.control")
 
 
@@ -95,7 +99,8 @@ class EngineLoop:
     async def run(self) -> None:
         """Pass events and effects on until cancelled."""
         while True:
-            events = await self._inbox.take_batch(self._pause())
+            not_before = time.monotonic() + GATHER_SECONDS
+            events = await self._inbox.take_batch(self._pause(), not_before)
             events.reverse()
             while True:
                 self._take_turn(events)

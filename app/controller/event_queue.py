@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 
 from app.core.events import NewsEvent
 
@@ -32,10 +33,11 @@ class EventQueue:
             self._progress.clear()
             await self._progress.wait()
 
-    async def take_batch(self, seconds: float) -> list[NewsEvent]:
+    async def take_batch(self, seconds: float, not_before: float = 0.0) -> list[NewsEvent]:
         """Return at most `BATCH` events; an empty list if no event arrives within `seconds`.
 
-        A call also confirms that the caller has handled the previous batch.
+        `not_before`: a time of the monotonic clock; more events are gathered until then. A call
+        also confirms that the caller has handled the previous batch.
         """
         self._handled = self._taken
         self._progress.set()
@@ -43,6 +45,9 @@ class EventQueue:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 batch.append(await self._queue.get())
+        gather = not_before - time.monotonic()
+        if batch and gather > 0 and self._queue.qsize() < BATCH:
+            await asyncio.sleep(gather)
         while len(batch) < BATCH and not self._queue.empty():
             batch.append(self._queue.get_nowait())
         self._taken += len(batch)

@@ -6,6 +6,7 @@ It is the only writer of the leader's state. No pod is released while Redis cann
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -21,6 +22,9 @@ from app.ports.metrics import LeaderMetrics
 from app.ports.store import Store
 
 BATCH = 256
+GATHER_SECONDS = 0.05
+"""How long a write waits for others, so that one script call carries them. Intents never wait."""
+
 PROBE_SECONDS = 1.0
 """How often an idle leader checks that the store still has its contents."""
 
@@ -67,6 +71,8 @@ class StoreWriter:
         """The newest written changes of usage records, followed by all unwritten ones."""
         self._unwritten = 0
         self._wake = asyncio.Event()
+        self._urgent = asyncio.Event()
+        """Set if a write must not wait for others."""
 
     def lead(self, epoch: int) -> None:
         """Take the store over: rebuild it, then write each change, under this epoch."""
@@ -93,6 +99,8 @@ class StoreWriter:
         if self._stands:
             self._due.append(((write,), None))
             self._wake.set()
+            if len(self._due) >= BATCH:
+                self._urgent.set()
 
     async def intend(self, intents: Sequence[Intend]) -> bool:
         """Write all intents in one step, and wait for the result.
@@ -104,6 +112,7 @@ class StoreWriter:
         written = asyncio.get_running_loop().create_future()
         self._due.append((intents, written))
         self._wake.set()
+        self._urgent.set()
         return bool(await written)
 
     async def write_changes(self) -> None:
@@ -151,7 +160,12 @@ class StoreWriter:
                 await self._store.write(epoch, [])
             self._wake.clear()
             return
+        await self._gather()
+        if not self._due:
+            return  # the term ended meanwhile
         batch = self._take()
+        if self._due:
+            self._urgent.set()
         try:
             await self._store.write(epoch, [write for writes, _ in batch for write in writes])
         except BaseException:
@@ -165,6 +179,13 @@ class StoreWriter:
                 for each in writes
             )
         )
+
+    async def _gather(self) -> None:
+        """Wait for more writes, unless a release waits for one or a batch is complete."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(GATHER_SECONDS):
+                await self._urgent.wait()
+        self._urgent.clear()
 
     def _wrote(self, runs: int) -> None:
         """Count `runs` changes of usage records as written. Retain the newest for a rebuild."""
@@ -191,6 +212,7 @@ class StoreWriter:
 
     def _abandon(self) -> None:
         self._stands = False
+        self._urgent.set()
         due, self._due = list(self._due), deque()
         self._settle(due, False)
 

@@ -179,10 +179,10 @@ class Listening(EventQueue):
     patience = 0.0
     waits = 0
 
-    async def take_batch(self, seconds: float) -> list[ev.NewsEvent]:
+    async def take_batch(self, seconds: float, not_before: float = 0.0) -> list[ev.NewsEvent]:
         self.patience = seconds
         self.waits += 1
-        return await super().take_batch(seconds)
+        return await super().take_batch(seconds, not_before)
 
 
 class Rig:
@@ -255,6 +255,11 @@ class Rig:
 
     def is_copy(self) -> bool:
         return self.memory.contents == Contents.of(self.engine.writes())
+
+    def is_settled(self) -> bool:
+        """Return whether the store equals the engine, and no release is under way."""
+        contents = self.memory.contents
+        return self.is_copy() and contents is not None and not contents.intents()
 
 
 @asynccontextmanager

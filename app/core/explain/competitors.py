@@ -80,9 +80,7 @@ def ahead(found: Competitors, scene: ExplainContext) -> tuple[SiblingAhead, ...]
         if each not in scores:
             scores[each] = _score(each, scene.tree)
     own, own_score = str(found.branch.name), scores[found.branch]
-    return tuple(
-        SiblingAhead(_called(each), scores[each], own, own_score) for each in found.before
-    )
+    return tuple(SiblingAhead(_called(each), scores[each], own, own_score) for each in found.before)
 
 
 def _called(sibling: TenantNode) -> str:

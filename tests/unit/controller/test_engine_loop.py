@@ -37,7 +37,7 @@ async def test_a_leader_releases_what_fits_and_keeps_the_store_a_copy() -> None:
         for i in range(3):
             await rig.create(held_pod(f"p{i}", "a"))
         rig.lead.free.set()
-        await until(lambda: rig.released() == 2 and rig.is_copy())
+        await until(lambda: rig.released() == 2 and rig.is_settled())
         assert rig.memory.contents is not None
         assert len(rig.memory.contents.held) == 1
         assert rig.memory.contents.intents() == ()
@@ -88,7 +88,7 @@ async def test_flushed_redis_costs_a_pause_only() -> None:
         rig.memory.flush()
         for i in range(1, 3):
             await rig.create(held_pod(f"p{i}", "a"))
-        await until(lambda: rig.released() == 2 and rig.is_copy())
+        await until(lambda: rig.released() == 2 and rig.is_settled())
         assert rig.meters.failures
 
 
@@ -100,7 +100,7 @@ async def test_a_store_that_falls_too_far_behind_is_written_anew() -> None:
             rig.copier.copy(Dequeue(Uid("x")))
         await until(lambda: rig.meters.failures == ["write"])
         await rig.create(held_pod("p", "a"))
-        await until(lambda: rig.released() == 1 and rig.is_copy())
+        await until(lambda: rig.released() == 1 and rig.is_settled())
 
 
 async def test_runs_that_end_while_redis_is_away_are_written_when_it_is_back() -> None:

@@ -100,7 +100,7 @@ async def test_one_pod_that_cannot_be_changed_stops_no_later_leader(
         assert rig.released() == 1
 
         rig.releaser.stubborn.clear()
-        await until(lambda: rig.released() == 2 and rig.is_copy())
+        await until(lambda: rig.released() == 2 and rig.is_settled())
         assert rig.memory.contents.intents() == ()
 
 
