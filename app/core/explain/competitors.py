@@ -47,7 +47,7 @@ def rivals(place: WaitingWorkload, scene: ExplainContext) -> Competitors | None:
     for branch in reversed(list(path(place.leaf))):
         if branch.parent is None:
             continue
-        before = []
+        before: list[TenantNode] = []
         for sibling in tree.children(branch.parent):
             if sibling is branch or sibling.key is None or sibling.key.blocked:
                 break
