@@ -7,6 +7,7 @@ unavailable, 4 a defect of Fairgate.
 
 from __future__ import annotations
 
+import gc
 import inspect
 import logging
 import os
@@ -226,6 +227,7 @@ def serve(
         for flag, variable, value in rows:
             typer.echo(f"{flag:{width}}  {variable:{wider}}  {value or '-'}")
         return
+    gc.disable()  # imported modules stay, so a collection finds nothing
     from app.wiring import serve as wiring
 
     wiring.serve(chosen)

@@ -6,10 +6,11 @@ Each role has a module here that assembles its parts.
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import signal
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -24,20 +25,14 @@ from app.web.api.auth import Access
 from app.web.health import SERVES, leader_routes, ops_app
 from app.web.server.rate_limit import RateLimit
 from app.web.server.server import Listener, Servers, allow_connections
-from app.wiring.api import api
-from app.wiring.controller import controller
 from app.wiring.process import Adapters, RoleProcess
-from app.wiring.webhook import webhook
 
 RETRY_SECONDS = 1.0
 BAD_TOKENS = 10
 """Bad tokens accepted on /metrics per second and address: each costs the API server two reviews."""
 
-ROLES: dict[str, Callable[[RoleProcess], Awaitable[None]]] = {
-    "webhook": webhook,
-    "controller": controller,
-    "api": api,
-}
+Role = Callable[[RoleProcess], Awaitable[None]]
+"""Assembles the parts of one role."""
 
 log = logging.getLogger("fairgate")
 
@@ -46,10 +41,13 @@ def serve(settings: Settings, adapters: Adapters | None = None) -> None:
     """Run one process until SIGTERM or SIGINT. Raises FairgateError."""
     log_config.set_up(settings.log_level)
     allow_connections()
-    uvloop.run(_serve(settings, adapters or Adapters()))
+    roles = [_role(name) for name in settings.roles]
+    gc.freeze()  # modules stay: exclude them from collection
+    gc.enable()  # `fairgate serve` disables it while it imports
+    uvloop.run(_serve(settings, roles, adapters or Adapters()))
 
 
-async def _serve(settings: Settings, adapters: Adapters) -> None:
+async def _serve(settings: Settings, roles: Sequence[Role], adapters: Adapters) -> None:
     stop = asyncio.Event()
     for sign in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(sign, stop.set)
@@ -59,16 +57,36 @@ async def _serve(settings: Settings, adapters: Adapters) -> None:
         )
         stack.push_async_callback(client.close)
         process = RoleProcess(settings, client, stack, adapters)
-        if await _set_up(process, stop):
+        if await _set_up(process, roles, stop):
             await _run(process, stop)
 
 
-async def _set_up(process: RoleProcess, stop: asyncio.Event) -> bool:
+def _role(name: str) -> Role:
+    """Return the function that assembles a role.
+
+    Only that role is imported: a webhook without the modules of the engine starts earlier.
+    """
+    match name:
+        case "webhook":
+            from app.wiring.webhook import webhook
+
+            return webhook
+        case "controller":
+            from app.wiring.controller import controller
+
+            return controller
+        case _:
+            from app.wiring.api import api
+
+            return api
+
+
+async def _set_up(process: RoleProcess, roles: Sequence[Role], stop: asyncio.Event) -> bool:
     """Assemble all roles. Return False if `stop` was set before."""
 
     async def build() -> None:
-        for role in process.settings.roles:
-            await ROLES[role](process)
+        for assemble in roles:
+            await assemble(process)
 
     building = asyncio.create_task(build())
     stopped = asyncio.create_task(stop.wait())
