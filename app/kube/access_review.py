@@ -1,7 +1,7 @@
 """TokenReview and SubjectAccessReview: implements `ports.auth.Authorizer`.
 
-Positive results are cached for a few seconds, so that polling pages cost the API server little.
-Negative results are not cached, so that a new permission works at once.
+Results are cached for a few seconds, so that polling pages cost the API server little. A denial is
+cached for a shorter time, so that a new permission works soon. An invalid token is not cached.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from app.ports.auth import Identity
 AUDIENCE = "fairgate"
 GROUP = "fairgate.io"
 BELIEVED_SECONDS = 5.0
+DENIED_SECONDS = 2.0
 TIMEOUT = 5.0
 LONGEST_TOKEN = 16 * 1024
 
@@ -63,7 +64,8 @@ class Reviews:
         self._client = client
         self._audiences = audiences
         self._identities: ExpiringCache[bytes, Identity] = ExpiringCache(clock, BELIEVED_SECONDS)
-        self._rights: ExpiringCache[Hashable, bool] = ExpiringCache(clock, BELIEVED_SECONDS)
+        self._allowed: ExpiringCache[Hashable, bool] = ExpiringCache(clock, BELIEVED_SECONDS)
+        self._denied: ExpiringCache[Hashable, bool] = ExpiringCache(clock, DENIED_SECONDS)
 
     async def authenticate(self, token: str) -> Identity | None:
         """Return the identity of the token, or None if the token is not valid for Fairgate."""
@@ -96,8 +98,6 @@ class Reviews:
     ) -> bool:
         """Return whether RBAC allows the verb. No `name` means all objects. Pods have group ""."""
         key = (identity, verb, group, resource, subresource, namespace, name)
-        if self._rights.get(key):
-            return True
         attributes = {"group": group, "verb": verb, "resource": resource}
         if namespace:
             attributes["namespace"] = namespace
@@ -109,15 +109,17 @@ class Reviews:
 
     async def reaches(self, identity: Identity, verb: str, path: str) -> bool:
         """Return whether RBAC allows the verb on a non-resource path (`nonResourceURLs`)."""
-        key = (identity, verb, path)
-        if self._rights.get(key):
-            return True
         attributes = {"verb": verb, "path": path}
+        key = (identity, verb, path)
         return await self._granted(identity, key, {"nonResourceAttributes": attributes})
 
     async def _granted(
         self, identity: Identity, key: Hashable, what: Mapping[str, Mapping[str, str]]
     ) -> bool:
+        if self._allowed.get(key):
+            return True
+        if self._denied.get(key):
+            return False
         spec = {
             "user": identity.name,
             "uid": identity.uid,
@@ -128,8 +130,7 @@ class Reviews:
         answer = await self._ask(ACCESS, "authorization.k8s.io/v1", "SubjectAccessReview", spec)
         status = _decode(answer, _AccessReview).status
         allowed = status.allowed and not status.denied
-        if allowed:
-            self._rights.put(key, True)
+        (self._allowed if allowed else self._denied).put(key, True)
         return allowed
 
     async def _ask(self, path: str, version: str, kind: str, spec: Mapping[str, object]) -> bytes:

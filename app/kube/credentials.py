@@ -94,7 +94,7 @@ def in_pod(environment: Mapping[str, str], account: Path = SERVICE_ACCOUNT) -> A
             "set FAIRGATE_KUBECONFIG to a kubeconfig file, or run in a pod."
         ) from error
     url = f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
-    return ApiServer(url, tls, token, proxy_for(url))
+    return ApiServer(url, tls, token)  # no proxy: the address is that of a Service
 
 
 def proxy_for(url: str) -> str | None:

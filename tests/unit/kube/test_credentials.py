@@ -43,6 +43,13 @@ def test_a_pod_trusts_the_ca_of_its_service_account_only(account: Path) -> None:
     assert [each["subject"] for each in authorities] == [((("commonName", "ca"),),)]
 
 
+def test_a_pod_reaches_the_api_server_without_a_proxy(
+    account: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HTTPS_PROXY", "http://proxy:3128")
+    assert credentials.in_pod(POD, account).proxy is None
+
+
 @pytest.mark.parametrize(
     ("name", "text", "reason"),
     [
