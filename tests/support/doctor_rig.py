@@ -34,6 +34,8 @@ PATHS = {
     "ResourceSlice": "/apis/resource.k8s.io/v1/resourceslices",
     "Lease": "/apis/coordination.k8s.io/v1/leases",
     "EndpointSlice": "/apis/discovery.k8s.io/v1/endpointslices",
+    "ValidatingAdmissionPolicyBinding": "/apis/admissionregistration.k8s.io/v1/"
+    "validatingadmissionpolicybindings",
     "Policy": "/apis/fairgate.io/v1alpha1/policies",
     "MutatingWebhookConfiguration": "/apis/admissionregistration.k8s.io/v1/"
     "mutatingwebhookconfigurations",

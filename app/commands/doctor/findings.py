@@ -35,6 +35,7 @@ class Check(Enum):
     CANARY = "canary"
     LEADER = "leader"
     MODE = "mode"
+    RULES = "rules"
     REDIS = "redis"
     RIGHTS = "rights"
 

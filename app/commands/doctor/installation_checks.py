@@ -6,10 +6,12 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from app.commands.doctor.findings import Check, Finding, count, ok, problem, warning
+from app.commands.doctor.findings import Check, Finding, count, names, ok, problem, warning
 from app.commands.doctor.snapshot import ClusterSnapshot
+from app.core.errors import InvalidInput
 from app.core.policy import Mode
 from app.core.well_known import GATE
+from app.kube.enforcement_spec import ALWAYS, BINDING, Ref, is_denying, read_documents
 from app.ports.cluster_survey import Object
 
 SERVICE = "kubernetes.io/service-name"
@@ -28,6 +30,7 @@ def check_installation(seen: ClusterSnapshot, now: datetime) -> Iterator[Finding
         return
     yield from _webhooks(seen)
     yield from _mode(seen)
+    yield from _rules(seen)
     yield from _canary(seen, now)
     yield from _leader(seen, now)
 
@@ -118,6 +121,49 @@ def _mode(seen: ClusterSnapshot) -> Iterator[Finding]:
                 "Fairgate only observes: no pod is held or refused.",
                 "Switch to Enforce when no problem is left.",
             )
+
+
+def _rules(seen: ClusterSnapshot) -> Iterator[Finding]:
+    """Check that policies and webhooks deny in mode Enforce, and only then."""
+    mode, denies = policy_mode(seen), _denying(seen)
+    if mode is None or denies is None:
+        return
+    wrong = sorted(str(ref) for ref, is_so in denies.items() if is_so is not (mode is Mode.ENFORCE))
+    if wrong:
+        verb = "do not deny" if mode is Mode.ENFORCE else "deny"
+        yield problem(
+            Check.RULES,
+            f"the mode is {mode.value}, but {count(len(wrong), 'rule')} {verb}: {names(wrong)}.",
+            f"See the log of Deployment {WEBHOOK}, which writes these objects.",
+            wrong,
+        )
+    elif mode is Mode.ENFORCE:
+        yield ok(Check.RULES, f"all {len(denies)} webhook configurations and policies deny.")
+
+
+def _denying(seen: ClusterSnapshot) -> dict[Ref, bool] | None:
+    """Return whether each object of the installation denies; None if not known.
+
+    Objects that deny in every mode are left out.
+    """
+    read = ["configmaps", "validatingadmissionpolicybindings"]
+    read += [f"{each}webhookconfigurations" for each in KINDS]
+    found = seen.installation
+    if found.enforcement is None or not seen.is_known(*read):
+        return None
+    try:
+        wanted = read_documents(found.enforcement.get("data"))
+    except InvalidInput:
+        return None
+    live = {Ref(BINDING, each["metadata"]["name"]): each for each in found.bindings}
+    for attribute, kind in KINDS.items():
+        if item := getattr(found, attribute):
+            live[Ref(kind, "fairgate")] = item
+    return {
+        ref: ref in live and is_denying({"kind": ref.kind, **live[ref]})
+        for ref in wanted
+        if ref.kind in (BINDING, *KINDS.values()) and ref.name not in ALWAYS
+    }
 
 
 def _canary(seen: ClusterSnapshot, now: datetime) -> Iterator[Finding]:

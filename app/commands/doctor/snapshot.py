@@ -77,6 +77,8 @@ class Installation:
     """The ConfigMap with the mode of the chart."""
     mutating: Object | None = None
     validating: Object | None = None
+    bindings: list[Object] = field(default_factory=list)
+    """Bindings of admission policies, also those of other programs."""
     endpoints: list[Object] = field(default_factory=list)
     lease: Object | None = None
     policy: Object | None = None
@@ -173,6 +175,8 @@ class _Reading:
             setattr(found, attribute, item)
         if not found.exists:
             return
+        resource = "validatingadmissionpolicybindings"
+        await self._each(resource, f"{ADMISSION}/{resource}", found.bindings.append)
         await self._each(
             "endpointslices",
             f"/apis/discovery.k8s.io/v1/{space}/endpointslices",

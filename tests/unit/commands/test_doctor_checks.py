@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Iterable
 from datetime import timedelta
 
 import pytest
+import yaml
 
 from app.commands.doctor.assumptions import planned
 from app.commands.doctor.checks import examine
@@ -331,6 +332,56 @@ def test_the_policy_overrides_the_mode_of_the_chart(own: Object, observes: bool)
     chart = made("ConfigMap", "v1", "fairgate-enforcement", HOME, data={"mode": "Observe"})
     policy = made("Policy", "x", "default", spec=own)
     assert (Check.MODE in judged(Policy=policy, ConfigMap=chart)) is observes
+
+
+BINDING = "ValidatingAdmissionPolicyBinding"
+ADMISSION = "admissionregistration.k8s.io/v1"
+
+
+def rules(mode: str, *, failure: str = "Fail", actions: str = "Deny") -> dict[str, Object]:
+    """Return the objects of an installation whose webhooks and only policy are like this."""
+    hook = {"name": "hold.fairgate.io", "clientConfig": {"url": "https://x", "caBundle": "eA=="}}
+    webhooks = made(
+        "MutatingWebhookConfiguration", ADMISSION, "fairgate",
+        webhooks=[{**hook, "failurePolicy": failure}],
+    )  # fmt: skip
+    binding = made(BINDING, ADMISSION, "fairgate-pods", spec={"validationActions": [actions]})
+    documents = yaml.safe_dump_all([webhooks, binding])
+    data = {"mode": mode, "rules.yaml": documents}
+    return {
+        "ConfigMap": made("ConfigMap", "v1", "fairgate-enforcement", HOME, data=data),
+        "Policy": made("Policy", "x", "default", spec={}),
+        "MutatingWebhookConfiguration": webhooks,
+        BINDING: binding,
+    }
+
+
+def test_rules_that_deny_in_mode_enforce_are_no_finding() -> None:
+    assert judged(**rules("Enforce")) == {}
+
+
+@pytest.mark.parametrize(
+    ("weak", "named"),
+    [({"failure": "Ignore"}, "MutatingWebhookConfiguration"), ({"actions": "Audit"}, BINDING)],
+)
+def test_a_rule_that_does_not_deny_in_mode_enforce_is_a_problem(
+    weak: dict[str, str], named: str
+) -> None:
+    finding = only(judged(**rules("Enforce", **weak)), Check.RULES)
+    assert finding.level is Level.PROBLEM
+    assert [each.partition(" ")[0] for each in finding.objects] == [named]
+
+
+def test_a_missing_binding_in_mode_enforce_is_a_problem() -> None:
+    objects = rules("Enforce")
+    del objects[BINDING]
+    assert "do not deny" in only(judged(**objects), Check.RULES).message
+
+
+def test_a_rule_that_denies_in_mode_observe_is_a_problem() -> None:
+    [finding] = judged(**rules("Observe", failure="Ignore"))[Check.RULES]
+    assert finding.objects == (f"{BINDING} fairgate-pods",)
+    assert Check.RULES not in judged(**rules("Observe", failure="Ignore", actions="Audit"))
 
 
 def test_a_canary_that_is_not_held_is_a_problem() -> None:
