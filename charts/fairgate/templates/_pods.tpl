@@ -43,7 +43,8 @@ affinity:
 {{- with $own.topologySpreadConstraints | default $common.topologySpreadConstraints }}
 topologySpreadConstraints:
   {{- range . }}
-  - {{ hasKey . "labelSelector" | ternary . (merge (dict "labelSelector" (dict "matchLabels" $selector)) .) | toYaml | nindent 4 | trim }}
+  # An empty selector would select the pods of all components.
+  - {{ .labelSelector | empty | ternary (merge (dict "labelSelector" (dict "matchLabels" $selector)) .) . | toYaml | nindent 4 | trim }}
   {{- end }}
 {{- end }}
 {{- end }}
@@ -56,7 +57,12 @@ labels:
   {{- with merge dict ($own.podLabels | default dict) (.root.Values.podLabels | default dict) }}
   {{- toYaml . | nindent 2 }}
   {{- end }}
-{{- with merge dict ($own.podAnnotations | default dict) (.root.Values.podAnnotations | default dict) }}
+{{- $annotations := merge dict ($own.podAnnotations | default dict) (.root.Values.podAnnotations | default dict) }}
+{{- if (.root.Values.redis.bundled).enabled }}
+# A process reads the URL of Redis, with its password, only when it starts.
+{{- $_ := set $annotations "checksum/redis" (include "fairgate.redisChecksum" .root) }}
+{{- end }}
+{{- with $annotations }}
 annotations: {{ toYaml . | nindent 2 }}
 {{- end }}
 {{- end }}

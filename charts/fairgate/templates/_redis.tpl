@@ -11,7 +11,8 @@
 {{- end }}
 
 {{/*
-The password of the bundled Redis: the value, or the one that the cluster already has, or a new one.
+The password of the bundled Redis: the value, or the one that the cluster already has, or a new one,
+which becomes the value, so that every template gets the same.
 */}}
 {{- define "fairgate.redisPassword" -}}
 {{- $stored := (lookup "v1" "Secret" .Release.Namespace "fairgate-redis").data | default dict -}}
@@ -20,8 +21,17 @@ The password of the bundled Redis: the value, or the one that the cluster alread
 {{- else if $stored.password -}}
 {{ b64dec $stored.password }}
 {{- else -}}
-{{ randAlphaNum 32 }}
+{{- $_ := set .Values.redis.bundled "password" (randAlphaNum 32) -}}
+{{ .Values.redis.bundled.password }}
 {{- end -}}
+{{- end }}
+
+{{/*
+Changes with the password. It is derived by scrypt with the release as salt, because users who may
+read pods see it, and must not find a weak password by it.
+*/}}
+{{- define "fairgate.redisChecksum" -}}
+{{ derivePassword 1 "long" (include "fairgate.redisPassword" .) .Release.Name .Release.Namespace | sha256sum }}
 {{- end }}
 
 {{/* Labels that select the pod of the bundled Redis. */}}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+from functools import partial
 from typing import Any
 
 import pytest
@@ -95,13 +97,14 @@ def test_labels_and_annotations_are_added_to_the_common_ones(chart: Chart, role:
 
 def test_a_spread_constraint_selects_the_component_unless_it_says_otherwise(chart: Chart) -> None:
     one = {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "ScheduleAnyway"}
+    empty = {**one, "labelSelector": {}}
     chosen = {**one, "labelSelector": {"matchLabels": {"a": "b"}}}
-    documents = chart.render(f"--set-json=topologySpreadConstraints={json.dumps([one, chosen])}")
+    given = json.dumps([one, empty, chosen])
+    documents = chart.render(f"--set-json=topologySpreadConstraints={given}")
     for role in ROLES:
         deployment = of_kind(documents, "Deployment")[f"fairgate-{role}"]["spec"]
-        first, second = pod_of(documents, role)["topologySpreadConstraints"]
-        assert first == {**one, "labelSelector": deployment["selector"]}
-        assert second == chosen
+        own = {**one, "labelSelector": deployment["selector"]}
+        assert pod_of(documents, role)["topologySpreadConstraints"] == [own, own, chosen]
 
 
 @pytest.mark.parametrize("role", ROLES)
@@ -413,6 +416,33 @@ def test_every_installation_gets_a_password_of_its_own(chart: Chart) -> None:
     }
     assert len(passwords) == 2
     assert {len(each) for each in passwords} == {32}
+
+
+def test_every_process_restarts_if_the_password_of_the_bundled_redis_changes(chart: Chart) -> None:
+    deployments = [*(f"fairgate-{role}" for role in ROLES), "fairgate-redis"]
+
+    def annotations(password: str) -> dict[str, str]:
+        documents = chart.render(BUNDLED, f"redis.bundled.password={password}")
+        found = {}
+        for name in deployments:
+            meta = of_kind(documents, "Deployment")[name]["spec"]["template"]["metadata"]
+            found[name] = json.dumps(meta["annotations"])
+        return found
+
+    first, again, second = map(annotations, ("password-1", "password-1", "password-2"))
+    assert first == again
+    assert all(first[name] != second[name] for name in deployments)
+
+
+def test_annotations_do_not_allow_a_quick_guess_of_the_password(chart: Chart) -> None:
+    elsewhere = ("--namespace=other", "extraExemptNamespaces={other}")
+    password = "summer-2026"
+    documents = chart.render(BUNDLED, f"redis.bundled.password={password}")
+    shown = json.dumps([pod["metadata"] for pod in map(partial(template_of, documents), ROLES)])
+    for text in (password, f"{password}\n", f"{password} 512mb false"):
+        assert hashlib.sha256(text.encode()).hexdigest() not in shown
+    other = chart.render(BUNDLED, f"redis.bundled.password={password}", *elsewhere)
+    assert json.dumps(template_of(other, "api")["metadata"]["annotations"]) not in shown
 
 
 def test_only_fairgate_reaches_the_bundled_redis(chart: Chart) -> None:
