@@ -1,4 +1,4 @@
-"""CRDs of operators, from the Go modules of their projects. No CRD is copied into this repository.
+"""CRDs of other projects, from their Go modules. No CRD is copied into this repository.
 
 The modules come from Go's module cache, or from its proxy the first time. A module with other
 contents than here is refused.
@@ -10,6 +10,7 @@ import json
 import os
 import shutil
 import subprocess
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ import yaml
 from app.core.errors import ToolMissing
 from tests.support.cluster_driver import Object
 
-SKIPPED = "no CRDs of operators on this machine"
+SKIPPED = "no CRDs of other projects on this machine"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +63,24 @@ SPARK = GoModule(
     "v2.3.0",
     "h1:cYN/331gwkdZ0S/ai72JQoUv7UK52O2OQOWFpl8XhPc=",
 )
+GATEWAY = GoModule(
+    "sigs.k8s.io/gateway-api", "v1.4.1", "h1:NPxFutNkKNa8UfLd2CMlEuhIPMQgDQ6DXNKG9sHbJU8="
+)
+PROMETHEUS = GoModule(
+    "github.com/prometheus-operator/prometheus-operator",
+    "v0.85.0",
+    "h1:M5xLCLEoaW2IJfnuCwFzzpL+jSVQu3KGT84Pye+fW8s=",
+)
+CERT_MANAGER = GoModule(
+    "github.com/cert-manager/cert-manager",
+    "v1.19.1",
+    "h1:Txh8L/nLWTDcb7ZnXuXbTe15BxQnLbLirXmbNk0fGgY=",
+)
 
-CRDS = {
+CrdFiles = Mapping[str, tuple[GoModule, str]]
+"""The file of each CRD in its module."""
+
+CRDS: CrdFiles = {
     "jobsets": (JOBSET, "config/components/crd/bases/jobset.x-k8s.io_jobsets.yaml"),
     "leaderworkersets": (
         LWS,
@@ -85,26 +102,39 @@ CRDS = {
         "config/crd/bases/sparkoperator.k8s.io_sparkapplications.yaml",
     ),
 }
-"""The file of each CRD in its module."""
+"""The kinds of operators that create pods."""
+
+CHART_CRDS: CrdFiles = {
+    **{
+        kind: (GATEWAY, f"config/crd/standard/gateway.networking.k8s.io_{kind}.yaml")
+        for kind in ("httproutes", "backendtlspolicies")
+    },
+    **{
+        kind: (PROMETHEUS, f"example/prometheus-operator-crd/monitoring.coreos.com_{kind}.yaml")
+        for kind in ("podmonitors", "servicemonitors", "prometheusrules")
+    },
+    "certificates": (CERT_MANAGER, "deploy/crds/cert-manager.io_certificates.yaml"),
+}
+"""The kinds of which the chart may create objects."""
 
 
-def crd_files() -> dict[str, Path]:
+def crd_files(crds: CrdFiles = CRDS) -> dict[str, Path]:
     """Return the file of each CRD. Raises ToolMissing if Go or a module is missing."""
     go = shutil.which("go")
     if go is None:
         raise ToolMissing("there is no Go to fetch them with; install Go 1.26 or newer (go.dev/dl)")
-    modules = {module for module, _ in CRDS.values()}
+    modules = {module for module, _ in crds.values()}
     folders = {module: _folder(go, module) for module in modules}
-    return {name: folders[module] / path for name, (module, path) in CRDS.items()}
+    return {name: folders[module] / path for name, (module, path) in crds.items()}
 
 
-def required_crd_files() -> dict[str, Path]:
+def required_crd_files(crds: CrdFiles = CRDS) -> dict[str, Path]:
     """Return the files of `crd_files`. If missing, skip, or fail with REQUIRE_CLUSTER=1."""
     try:
-        return crd_files()
+        return crd_files(crds)
     except ToolMissing as error:
         if os.environ.get("REQUIRE_CLUSTER", "") not in ("", "0"):
-            pytest.fail(f"The CRDs of operators are required: {error}.", pytrace=False)
+            pytest.fail(f"The CRDs of other projects are required: {error}.", pytrace=False)
         pytest.skip(f"{SKIPPED}: {error}.")
 
 
