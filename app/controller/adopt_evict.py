@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import assert_never
 
+from app.controller.background import TaskSet
 from app.controller.event_queue import EventQueue
 from app.core.effects import (
     Adopt,
@@ -76,7 +77,7 @@ class AdoptEvictExecutor:
         self._orders: dict[Uid, Correction] = {}
         """Orders that wait or are in progress, at most one for each pod or claim."""
         self._waiting: deque[Uid] = deque()
-        self._workers: set[asyncio.Task[None]] = set()
+        self._workers = TaskSet(_log_failure)
 
     def start_order(self, order: Correction) -> None:
         """Queue an order. Ignore it if another order for the same object is unfinished."""
@@ -85,10 +86,8 @@ class AdoptEvictExecutor:
             return
         self._orders[uid] = order
         self._waiting.append(uid)
-        if sum(not worker.done() for worker in self._workers) < CONCURRENCY:
-            worker = asyncio.create_task(self._work())
-            self._workers.add(worker)
-            worker.add_done_callback(self._end)
+        if len(self._workers) < CONCURRENCY:
+            self._workers.start(self._work())
 
     def report(self, found: Bypassed | ClaimDeleted) -> None:
         """Log, and count, a pod that bypassed its queue; log a claim that is deleted too early."""
@@ -129,10 +128,7 @@ class AdoptEvictExecutor:
     async def stop(self) -> None:
         """Cancel all orders. The next leader observes their results."""
         self._waiting.clear()
-        tasks = list(self._workers)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._workers.stop()
         self._orders.clear()
 
     async def _work(self) -> None:
@@ -144,11 +140,6 @@ class AdoptEvictExecutor:
                 await self._carry_out(order, patience)
             finally:
                 self._orders.pop(order.ref.uid, None)
-
-    def _end(self, task: asyncio.Task[None]) -> None:
-        self._workers.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("a correction failed unexpectedly", exc_info=error)
 
     async def _carry_out(self, order: Correction, patience: ServerBackoff) -> None:
         if self._leadership.left() <= 0:
@@ -198,6 +189,10 @@ def lost_by(used: ReleasedView, now: Millis) -> dict[Resource, float]:
     if used.released is not None:
         held = max(0, now - used.released) / 1000
     return {resource: amount * held for resource, amount in used.request.items()}
+
+
+def _log_failure(error: BaseException) -> None:
+    log.error("a correction failed unexpectedly", exc_info=error)
 
 
 def _facts(order: Correction, why: object) -> dict[str, str]:

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable
 from zlib import crc32
 
+from app.controller.background import periodic
 from app.core.errors import ClusterError
 from app.core.fairshare.checkpoint import ELSEWHERE, TenantCheckpoint, fitting
 from app.core.model import Millis, TenantName
@@ -61,14 +62,12 @@ class Checkpoints:
 
     async def write_checkpoints(self) -> None:
         """Write checkpoints until cancelled."""
-        while True:
-            await asyncio.sleep(self._tick)
-            if self._may_write():
-                await self._write_due()
-            else:
-                self._due.clear()
-                self._kept.clear()
-                self._others.clear()
+        await periodic(self._tick, self._may_write, self._write_due, self._rest)
+
+    def _rest(self) -> None:
+        self._due.clear()
+        self._kept.clear()
+        self._others.clear()
 
     async def _write_due(self) -> None:
         """Write due checkpoints, the longest due first. At the first failure stop and wait."""

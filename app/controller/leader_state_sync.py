@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import replace
 
+from app.controller.background import periodic
 from app.core.engine import Engine
 from app.core.errors import StoreError
 from app.core.explain.views import LeaderStateMessage
@@ -42,23 +43,26 @@ class LeaderStatePublisher:
 
     async def publish_state(self) -> None:
         """Publish until cancelled."""
-        while True:
-            await asyncio.sleep(self._seconds)
-            epoch = self._epoch()
-            if epoch is None:
-                self._told = None
-                continue
-            now = self._clock()
-            bulletin = self._engine.outlook.bulletin(now, epoch, self._engine.drift.ratio)
-            told = self._told
-            if told is not None and now - told.at < AGAIN_MS and replace(told, at=now) == bulletin:
-                continue
-            try:
-                await self._bulletins.post(bulletin)
-            except StoreError as error:
-                log.debug("bulletin not written", extra={"why": str(error)})
-            else:
-                self._told = bulletin
+        await periodic(self._seconds, self._leads, self._publish, self._rest)
+
+    def _leads(self) -> bool:
+        return self._epoch() is not None
+
+    def _rest(self) -> None:
+        self._told = None
+
+    async def _publish(self) -> None:
+        epoch, now, told = self._epoch(), self._clock(), self._told
+        assert epoch is not None
+        bulletin = self._engine.outlook.bulletin(now, epoch, self._engine.drift.ratio)
+        if told is not None and now - told.at < AGAIN_MS and replace(told, at=now) == bulletin:
+            return
+        try:
+            await self._bulletins.post(bulletin)
+        except StoreError as error:
+            log.debug("bulletin not written", extra={"why": str(error)})
+        else:
+            self._told = bulletin
 
 
 class LeaderStateReader:

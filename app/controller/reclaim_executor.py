@@ -12,6 +12,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 
 from app.controller.adopt_evict import lost_by
+from app.controller.background import TaskSet
 from app.controller.event_queue import EventQueue
 from app.core.effects import EvictForReclaim, ReclaimOnCooldown
 from app.core.errors import ClusterError, ClusterRefused, ClusterUnavailable
@@ -93,7 +94,7 @@ class Reclaims:
         self._released = released
         self._pauses = tuple(pauses)
         self._gathered: list[EvictForReclaim] = []
-        self._under_way: set[asyncio.Task[None]] = set()
+        self._under_way = TaskSet(_log_failure)
 
     @property
     def busy(self) -> bool:
@@ -106,9 +107,7 @@ class Reclaims:
         if len(self._gathered) < order.together:
             return
         orders, self._gathered = self._gathered, []
-        task = asyncio.create_task(self._carry_out(orders))
-        self._under_way.add(task)
-        task.add_done_callback(self._end)
+        self._under_way.start(self._carry_out(orders))
 
     def report(self, found: ReclaimOnCooldown) -> None:
         """Count and log a reclaim that was refused because it would undo another."""
@@ -127,15 +126,7 @@ class Reclaims:
     async def stop(self) -> None:
         """Cancel all reclaims. The next leader observes the pods that already terminate."""
         self._gathered = []
-        tasks = list(self._under_way)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-    def _end(self, task: asyncio.Task[None]) -> None:
-        self._under_way.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("a reclaim failed unexpectedly", exc_info=error)
+        await self._under_way.stop()
 
     async def _carry_out(self, orders: list[EvictForReclaim]) -> None:
         end = await self._allowance.reserve(len(orders))
@@ -210,6 +201,10 @@ class Reclaims:
         self._meters.eviction_refused(order.tenant)
         log.warning("a pod cannot be evicted; others are sought", extra=_facts(order, why))
         await self._inbox.put(EvictionRefused(self._clock(), order.ref.uid))
+
+
+def _log_failure(error: BaseException) -> None:
+    log.error("a reclaim failed unexpectedly", exc_info=error)
 
 
 def _facts(order: EvictForReclaim, why: str) -> dict[str, str]:

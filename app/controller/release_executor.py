@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
 
+from app.controller.background import TaskSet
 from app.controller.event_queue import EventQueue
 from app.controller.store_writer import StoreWriter
 from app.core.effects import Intend, PodRef, Release
@@ -56,7 +57,7 @@ class Releases:
         self._slots = asyncio.Semaphore(concurrency)
         self._depose = depose
         self._gathered: list[Release] = []
-        self._under_way: set[asyncio.Task[None]] = set()
+        self._under_way = TaskSet(self._fail)
         self._closing = False
 
     def start_release(self, order: Release) -> None:
@@ -72,37 +73,27 @@ class Releases:
         orders, self._gathered = self._gathered, []
         intended = asyncio.ensure_future(self._copier.intend([each.intent for each in orders]))
         for each in orders:
-            task = asyncio.create_task(self._carry_out(each, intended))
-            self._under_way.add(task)
-            task.add_done_callback(self._end)
+            self._under_way.start(self._carry_out(each, intended))
 
     def resume(self, intents: Iterable[Intend], epoch: int) -> None:
         """Find the outcome of releases of older leaders that are not settled yet."""
         for intent in intents:
-            task = asyncio.create_task(self._settle(intent.ref, epoch))
-            self._under_way.add(task)
-            task.add_done_callback(self._end)
+            self._under_way.start(self._settle(intent.ref, epoch))
 
-    def _end(self, task: asyncio.Task[None]) -> None:
-        self._under_way.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            # The outcome is unknown, and no task looks for it: the next term settles it.
-            log.error("a release failed unexpectedly; stepping down", exc_info=error)
-            self._depose()
+    def _fail(self, error: BaseException) -> None:
+        # The outcome is unknown, and no task looks for it: the next term settles it.
+        log.error("a release failed unexpectedly; stepping down", exc_info=error)
+        self._depose()
 
     async def stop(self) -> None:
         """Cancel all releases. The next leader reads their outcome from the pods."""
         self._gathered = []
-        tasks = list(self._under_way)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._under_way.stop()
 
     async def drain(self, seconds: float) -> None:
         """Refuse further releases. Wait up to `seconds` for those in progress."""
         self._closing = True
-        if self._under_way:
-            await asyncio.wait(list(self._under_way), timeout=seconds)
+        await self._under_way.wait(seconds)
 
     async def _carry_out(self, order: Release, intended: asyncio.Future[bool]) -> None:
         began = self._clock()

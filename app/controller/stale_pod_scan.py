@@ -6,10 +6,10 @@ devices. The engine decides about the reported pods.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable
 
+from app.controller.background import periodic
 from app.controller.event_queue import EventQueue
 from app.core.engine import Engine
 from app.core.errors import FairgateError
@@ -60,13 +60,11 @@ class StalePodScanner:
 
     async def scan_pods(self) -> None:
         """Scan until cancelled."""
-        while True:
-            await asyncio.sleep(LOOK_SECONDS)
-            if self._leads():
-                await self.look()
-            else:
-                self._due, self._asked = [], None
-                self._meters.zombies({})
+        await periodic(LOOK_SECONDS, self._leads, self.look, self._rest)
+
+    def _rest(self) -> None:
+        self._due, self._asked = [], None
+        self._meters.zombies({})
 
     async def look(self) -> None:
         """Check the next held pod and, if due, all devices. The two checks fail independently."""

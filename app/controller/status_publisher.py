@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 
+from app.controller.background import periodic
 from app.controller.status_conditions import ObjectStatus, pool_status, tenant_status
 from app.core.engine import Engine
 from app.core.errors import ClusterError
@@ -46,20 +47,19 @@ class Publisher:
 
     async def publish_status(self) -> None:
         """Publish until cancelled."""
-        while True:
-            await asyncio.sleep(PERIOD_SECONDS)
-            if not self._leads():
-                self._published.clear()
-                continue
-            outlook = self._engine.outlook
-            view, fragmentation = outlook.view(), outlook.fragmentation()
-            self._meters.shares(view)
-            self._meters.pressing(view, outlook.pressure(), fragmentation)
-            self._meters.drifted(self._engine.drift.ratio)
-            statuses = self._statuses(view, fragmentation)
-            self._published = {k: s for k, s in self._published.items() if k in statuses}
-            self._turned = {k: at for k, at in self._turned.items() if k[:2] in statuses}
-            await self._publish({k: s for k, s in statuses.items() if self._published.get(k) != s})
+        await periodic(PERIOD_SECONDS, self._leads, self._publish_changes, self._published.clear)
+
+    async def _publish_changes(self) -> None:
+        outlook = self._engine.outlook
+        view, fragmentation = outlook.view(), outlook.fragmentation()
+        self._meters.shares(view)
+        self._meters.pressing(view, outlook.pressure(), fragmentation)
+        self._meters.drifted(self._engine.drift.ratio)
+        statuses = self._statuses(view, fragmentation)
+        for key in self._published.keys() - statuses.keys():
+            del self._published[key]
+        self._turned = {k: at for k, at in self._turned.items() if k[:2] in statuses}
+        await self._publish({k: s for k, s in statuses.items() if self._published.get(k) != s})
 
     async def _publish(self, statuses: Mapping[tuple[str, str], ObjectStatus]) -> None:
         """Write statuses. Stop at the first failure and wait for the retry delay."""

@@ -5,9 +5,9 @@ Each round looks at a few pods, so that a long queue costs the leader little.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 
+from app.controller.background import periodic
 from app.core.effects import EmitEvent, EventReason
 from app.core.engine import Engine
 from app.core.explain.reasons import Rule
@@ -48,13 +48,15 @@ class WaitReasonEvents:
 
     async def emit_changes(self) -> None:
         """Check pods until cancelled."""
-        while True:
-            await asyncio.sleep(self._seconds)
-            if self._leads():
-                self.look()
-            else:
-                self._due.clear()
-                self._known.clear()
+
+        async def step() -> None:
+            self.look()
+
+        await periodic(self._seconds, self._leads, step, self._rest)
+
+    def _rest(self) -> None:
+        self._due.clear()
+        self._known.clear()
 
     def look(self) -> None:
         """Look at the next few pods. Emit an event for each pod with a new wait reason."""
