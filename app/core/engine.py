@@ -27,6 +27,7 @@ from app.core.fairshare.tenants import TenantDirectory
 from app.core.lifecycle.bypass_detection import BypassDetector, Provenance
 from app.core.lifecycle.claim_charges import ClaimCharges
 from app.core.lifecycle.claim_exchanges import ClaimExchanges
+from app.core.lifecycle.claim_holds import ClaimHolds
 from app.core.lifecycle.misfits import Misfits
 from app.core.lifecycle.node_refusals import NodeRefusals
 from app.core.lifecycle.pod_record import PodRecord, still_walled
@@ -36,8 +37,10 @@ from app.core.lifecycle.scheduling_timeout import CAUSE as UNBOUND
 from app.core.lifecycle.stale_pods import StalePods, StaleReason
 from app.core.model import Millis, Pod, Pool, ReleaseOutcome, Resource, Tenant, Uid
 from app.core.placement.allocations import Allocations
+from app.core.placement.device_capacity import DeviceCapacity
 from app.core.placement.fragmentation import Sample
 from app.core.placement.pools import Pools
+from app.core.podspec.devices import SelectorEvaluator
 from app.core.policy import Mode, Policy
 from app.core.quantities import ManagedResources
 from app.core.scheduling.cycle import SchedulingCycle
@@ -73,6 +76,7 @@ class Engine:
         considers: Callable[[Uid | None], None] = lambda _: None,
         paced: bool = True,
         mode: Mode = Mode.ENFORCE,
+        selectors: SelectorEvaluator | None = None,
     ) -> None:
         """Create an engine.
 
@@ -82,6 +86,7 @@ class Engine:
         `sample`: the pod mix for which to pack, if another engine has measured it.
         `considers`: called with the pod that is being evaluated, None for no pod in particular.
         `mode`: applies if no Policy sets another.
+        `selectors`: evaluates CEL selectors of devices. None: every device may match.
         """
         self.drift = Drift(witnesses)
         self._tenancy = TenantDirectory()
@@ -89,6 +94,8 @@ class Engine:
         self._placement = Allocations(self._pools)
         self._usage = LiveUsage(self._tenancy, self._placement)
         self._claimants = ClaimCharges(managed, classes)
+        self._devices = DeviceCapacity(self._claimants.classes, selectors)
+        self._holds = ClaimHolds(self._claimants, self._devices, self._pools)
         self._roster = PodRegistry(self._tenancy, self._pools, self._usage, self._claimants)
         self.memory = CheckpointKeeper(self._roster, self._tenancy, managed, forgets=copied)
         self._running = UsageTracker(self._roster, managed)
@@ -196,7 +203,8 @@ class Engine:
 
         1. `NodeRefusals.update_nodes`: close and open nodes. First, because accounting and fit
            depend on the usable nodes.
-        2. `PodRegistry.reckon`: account pods again whose claims or budgets changed. It changes
+        2. `ClaimHolds.update`: apply changes of slices and allocated claims to the nodes. Then
+           `PodRegistry.reckon`: account pods again whose claims or budgets changed. It changes
            single pods, and step 3 completes the accounting.
         3. `PodRegistry.settle`: process changes of tenants, pools and nodes. The later steps need
            the accounting of every pod.
@@ -218,6 +226,7 @@ class Engine:
         A follower runs every step except 8, and `handle` drops its effects.
         """
         self._refusals.update_nodes(self._usage.now)
+        self._holds.update()
         self._roster.reckon()
         self._roster.settle()
         self.memory.restore()
@@ -313,10 +322,13 @@ class Engine:
                     managed=False,
                 )
             case ev.NodeObserved(_, node):
+                self._devices.inventory.put_node(node)
+                node = self._devices.complete(node)
                 self._refusals.node_seen(node)
                 self._pools.put_node(node)
             case ev.NodeGone(_, name):
                 self._refusals.node_gone(name)
+                self._devices.inventory.drop_node(name)
                 self._pools.drop_node(name)
             case ev.TenantObserved(_, tenant, _, checkpoint):
                 self._roster.put_tenant(tenant)
@@ -345,12 +357,18 @@ class Engine:
                 pass  # only the webhook needs these: pods have their priority as a number
             case ev.ClaimObserved(_, claim):
                 self._claimants.put_claim(claim)
+                self._devices.put_claim(claim)
             case ev.ClaimGone(_, namespace, name):
                 self._claimants.drop_claim((namespace, name))
-            case ev.ClassObserved(_, name, stated):
-                self._claimants.put_class(name, stated)
+                self._devices.drop_claim((namespace, name))
+            case ev.ClassObserved(_, device_class):
+                self._claimants.put_class(device_class)
             case ev.ClassGone(_, name):
-                self._claimants.put_class(name, None)
+                self._claimants.drop_class(name)
+            case ev.SliceObserved(_, published):
+                self._devices.inventory.put_slice(published)
+            case ev.SliceGone(_, name):
+                self._devices.inventory.drop_slice(name)
             case ev.GroupObserved(_, group):
                 self._roster.gangs.record_size(group)
             case ev.GroupGone(_, namespace, name):

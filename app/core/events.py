@@ -20,15 +20,15 @@ from app.core.model import (
     Pool,
     PoolName,
     ReleaseOutcome,
-    Resource,
     Tenant,
     TenantName,
     Uid,
     UnmanagedPod,
 )
+from app.core.podspec.devices import ResourceSlice
 from app.core.podspec.disruption_budget import DisruptionBudget
 from app.core.podspec.pod_groups import GangDeclaration
-from app.core.podspec.resource_claims import ResourceClaim
+from app.core.podspec.resource_claims import DeviceClass, ResourceClaim
 from app.core.policy import Policy
 
 
@@ -43,6 +43,7 @@ class WatchedSource(Enum):
     PRIORITIES = "priorities"
     CLAIMS = "resourceclaims"
     CLASSES = "deviceclasses"
+    SLICES = "resourceslices"
     JOBS = "jobs"
     JOB_SETS = "jobsets"
     POD_GROUPS = "podgroups.scheduling.x-k8s.io"
@@ -199,16 +200,31 @@ class ClaimGone:
 
 @dataclass(frozen=True, slots=True)
 class ClassObserved:
-    """State of an existing DeviceClass. `stated` is `spec.extendedResourceName`, None if absent."""
+    """State of an existing DeviceClass."""
 
     at: Millis
-    name: str
-    stated: Resource | None
+    device_class: DeviceClass
 
 
 @dataclass(frozen=True, slots=True)
 class ClassGone:
     """A DeviceClass was deleted."""
+
+    at: Millis
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class SliceObserved:
+    """State of an existing ResourceSlice."""
+
+    at: Millis
+    published: ResourceSlice
+
+
+@dataclass(frozen=True, slots=True)
+class SliceGone:
+    """A ResourceSlice was deleted."""
 
     at: Millis
     name: str
@@ -407,6 +423,8 @@ ClusterEvent = (
     | ClaimGone
     | ClassObserved
     | ClassGone
+    | SliceObserved
+    | SliceGone
     | GroupObserved
     | GroupGone
     | BudgetObserved

@@ -347,42 +347,6 @@ class PriorityClassObject(Wire, frozen=True):
     preemption_policy: str | None = None
 
 
-class DeviceAskObject(Wire, frozen=True):
-    """`exactly`, or one entry of `firstAvailable`. The API server fills in the defaults."""
-
-    device_class_name: str = ""
-    allocation_mode: str = "ExactCount"
-    count: int = 1
-
-
-class DeviceRequest(Wire, frozen=True):
-    name: str = ""
-    exactly: DeviceAskObject | None = None
-    first_available: list[DeviceAskObject] | None = None
-
-
-class DeviceClaim(Wire, frozen=True):
-    requests: list[DeviceRequest] | None = None
-
-
-class ResourceClaimSpec(Wire, frozen=True):
-    devices: DeviceClaim = DeviceClaim()
-
-
-class ResourceClaimObject(Wire, frozen=True):
-    metadata: OwnedMetadata = OwnedMetadata()
-    spec: ResourceClaimSpec = ResourceClaimSpec()
-
-
-class DeviceClassSpec(Wire, frozen=True):
-    extended_resource_name: str | None = None
-
-
-class DeviceClassObject(Wire, frozen=True):
-    metadata: Metadata = Metadata()
-    spec: DeviceClassSpec = DeviceClassSpec()
-
-
 class LeaseSpec(Wire, frozen=True):
     holder_identity: str | None = None
     lease_duration_seconds: int | None = None

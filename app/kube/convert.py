@@ -1,4 +1,4 @@
-"""Converts pods, nodes, claims and device classes of the API server to events.
+"""Converts pods and nodes of the API server to events. `convert_devices` converts the rest of DRA.
 
 No I/O. The only state is a cache of values that pods repeat.
 
@@ -261,48 +261,6 @@ def _claims(pod: objects.PodObject) -> tuple[model.ClaimRef, ...]:
         elif found := made[each.name]:  # no name: no claim was needed
             refs.append(model.ClaimRef(each.name, found, True))
     return tuple(refs)
-
-
-def read_claim(claim: objects.ResourceClaimObject, at: model.Millis) -> events.ClaimObserved:
-    """Return the event for a claim. Raises InvalidInput for requests of an unknown type."""
-    meta = claim.metadata
-    owners = [each for each in meta.owner_references or () if each.controller]
-    pods = [each.uid for each in owners if each.kind == "Pod"]
-    return events.ClaimObserved(
-        at,
-        devices.ResourceClaim(
-            meta.namespace,
-            meta.name,
-            tuple(_alternatives(each) for each in claim.spec.devices.requests or ()),
-            model.Uid(pods[0]) if pods else None,
-            any(each.kind == "PodGroup" for each in owners),
-            uid=model.Uid(meta.uid),
-            terminating=meta.deletion_timestamp is not None,
-            protected=devices.FINALIZER in (meta.finalizers or ()),
-            version=meta.resource_version,
-        ),
-    )
-
-
-def _alternatives(request: objects.DeviceRequest) -> devices.Alternatives:
-    asks = [request.exactly] if request.exactly else request.first_available
-    if not asks:
-        raise InvalidInput(f"request {request.name[:80]!r} is of a kind that is not known.")
-    return tuple(
-        devices.DeviceAsk(
-            name(ask.device_class_name),
-            # An unknown mode may count as any amount.
-            max(0, ask.count) if ask.allocation_mode in ("", "ExactCount") else None,
-        )
-        for ask in asks
-    )
-
-
-def read_class(device_class: objects.DeviceClassObject, at: model.Millis) -> events.ClassObserved:
-    """Return the event for a DeviceClass."""
-    stated = device_class.spec.extended_resource_name
-    resource = model.Resource(stated) if stated else None
-    return events.ClassObserved(at, device_class.metadata.name, resource)
 
 
 def read_node(node: objects.NodeObject, at: model.Millis) -> events.NodeObserved:

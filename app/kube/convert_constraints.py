@@ -237,7 +237,7 @@ def read_affinity(
     required = nodes.required_during_scheduling_ignored_during_execution if nodes else None
     if required is None:
         return None, None
-    terms = tuple(_term(each) for each in required.node_selector_terms or ())
+    terms = read_node_terms(required)
     named: set[str] = set()
     for term in terms:  # terms are alternatives
         found = _named(term)
@@ -246,6 +246,11 @@ def read_affinity(
         named |= found or set()
     only = tuple(sorted(model.NodeName(name(each)) for each in named))
     return only, None if all(map(_says_names_only, terms)) else terms
+
+
+def read_node_terms(written: objects.NodeTerms) -> RequiredAffinity:
+    """Return the alternatives of a node selector."""
+    return tuple(_term(each) for each in written.node_selector_terms or ())
 
 
 def _term(term: objects.NodeTerm) -> NodeSelectorTerm:

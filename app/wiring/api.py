@@ -16,6 +16,7 @@ from app.core.model import Resource
 from app.core.quantities import ManagedResources
 from app.kube.access_review import Reviews
 from app.kube.api_aggregation import ApiServiceBundle, FrontProxy
+from app.kube.device_selectors import DeviceSelectors
 from app.kube.tenants_pools import KubeResources
 from app.sim.forecast.estimates import Estimates
 from app.sim.forecast.what_if_service import WhatIfs
@@ -44,7 +45,14 @@ async def api(process: RoleProcess) -> None:
     settings = process.settings
     classes = {each.name: Resource(each.resource) for each in settings.device_classes}
     managed = ManagedResources(settings.managed_resources)
-    engine = Engine(managed, evicts=False, classes=classes, records=False, mode=settings.mode)
+    engine = Engine(
+        managed,
+        evicts=False,
+        classes=classes,
+        records=False,
+        mode=settings.mode,
+        selectors=DeviceSelectors(),
+    )
     inbox, view = EventQueue(), WebhookCache(())
     mirror = Follower(engine, inbox, process.steps, now)
 

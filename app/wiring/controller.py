@@ -36,6 +36,7 @@ from app.kube.audit_anchor import KeptAnchor
 from app.kube.checkpoint_store import KeptCheckpoints
 from app.kube.claim_finalizers import ClaimFinalizers
 from app.kube.client import Client
+from app.kube.device_selectors import DeviceSelectors
 from app.kube.event_recorder import PodAnnouncer
 from app.kube.eviction import PodAdopter, PodEvictor
 from app.kube.informer.sources import Watched
@@ -245,6 +246,7 @@ def _ground(process: RoleProcess) -> _Ground:
             reclaims=[StaleReason(kind) for kind in settings.reclaim_zombies or ()],
             considers=costs.consider,
             mode=settings.mode,
+            selectors=DeviceSelectors(),
         ),
         EventQueue(),
         Leading(),

@@ -17,7 +17,7 @@ from sortedcontainers import SortedDict, SortedSet
 
 from app.core.fairshare.sort_key import Served
 from app.core.model import Amounts, ClaimRef, GrantedClaim, Pod, PoolName, Resource, Uid
-from app.core.podspec.resource_claims import Classes, ResourceClaim
+from app.core.podspec.resource_claims import Classes, DeviceClass, ResourceClaim
 from app.core.quantities import ManagedResources, add, largest
 
 ClaimKey = tuple[str, str]
@@ -68,7 +68,7 @@ class ClaimCharges:
         self, managed: ManagedResources, classes: Mapping[str, Resource] | None = None
     ) -> None:
         self._managed = managed
-        self._classes = Classes(managed, classes or {})
+        self.classes = self._classes = Classes(managed, classes or {})
         self._claims: dict[ClaimKey, ResourceClaim] = {}
         self._former: dict[ClaimKey, list[ResourceClaim]] = {}
         """Deleted claims by name, while ungated pods may still have their devices."""
@@ -78,6 +78,10 @@ class ClaimCharges:
         self._touched: dict[ClaimKey, bool] = {}
         """Changed claims (True), and claims that a changed pod names (False)."""
         self._seen: dict[Uid, None] = {}
+        self._of_all: dict[ClaimKey, None] = {}
+        """Claims that request all devices of a node, and have none yet."""
+        self._reused: dict[ClaimKey, None] = {}
+        """Changed claims, and claims with other users."""
 
     def put_claim(self, claim: ResourceClaim) -> None:
         """Record the observed state of a claim."""
@@ -87,6 +91,11 @@ class ClaimCharges:
             self._bury(known)
         self._claims[key] = claim
         self._touched[key] = True
+        self._reused[key] = None
+        if claim.allocated is None and any(a.count is None for r in claim.requests for a in r):
+            self._of_all[key] = None
+        else:
+            self._of_all.pop(key, None)
         if known != claim:
             self._doubt(key)
 
@@ -96,7 +105,9 @@ class ClaimCharges:
         They may run with its devices: users with edit permission can delete a claim in use.
         """
         known = self._claims.pop(key, None)
+        self._of_all.pop(key, None)
         if known is not None:
+            self._reused[key] = None
             self._bury(known)
             self._touched[key] = True
             self._doubt(key)
@@ -159,10 +170,25 @@ class ClaimCharges:
                 pods |= dict.fromkeys(self.users(key))
         return list(touched), pods
 
-    def put_class(self, name: str, stated: Resource | None) -> None:
-        """Record the resource that a DeviceClass states. None: it states no resource or is gone."""
-        if self._classes.store_class(name, stated):
+    def take_reused(self) -> list[ClaimKey]:
+        """Return, once, the claims that changed, came, went, or have other users."""
+        reused, self._reused = list(self._reused), {}
+        return reused
+
+    def put_class(self, known: DeviceClass) -> None:
+        """Record the observed state of a DeviceClass."""
+        if self._classes.store_class(known):
             self._stale.update(dict.fromkeys(self._standings))
+
+    def drop_class(self, name: str) -> None:
+        """Record that a DeviceClass was deleted."""
+        if self._classes.drop_class(name):
+            self._stale.update(dict.fromkeys(self._standings))
+
+    def count_all_again(self) -> None:
+        """Account again the users of claims for all devices of a node: nodes have other devices."""
+        for key in self._of_all:
+            self._doubt(key)
 
     def reckon(self, pod: Pod, use: ClaimUse | None) -> Pod:
         """Return a pod with its charged requests. `use` is None while it is held.
@@ -201,10 +227,12 @@ class ClaimCharges:
                 self._part(uid, old, key)
         if new is not None:
             for key in new.keys:
+                self._reused[key] = None
                 self._join(uid, new, key)
         for key in old.keys if old else ():
             users = self._users[key]
             self._touched.setdefault(key, False)
+            self._reused[key] = None
             if not users.using and self._former.pop(key, []):
                 self._doubt(key)
             if not users.using and not users.waiting:

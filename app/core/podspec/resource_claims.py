@@ -5,10 +5,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from app.core.model import NO_UID, Amounts, Pod, Resource, Uid
+from app.core.podspec.constraints import Toleration
+from app.core.podspec.devices import DeviceId
 from app.core.quantities import ManagedResources, add, largest
 
 FINALIZER = "fairgate.io/claim-in-use"
@@ -23,14 +26,31 @@ MOST_DEVICES = 32
 
 @dataclass(frozen=True, slots=True)
 class DeviceAsk:
-    """A number of devices of one class. `count` None: all devices of a node."""
+    """A number of devices of one class. `count` None: all devices of a node.
+
+    `name`: of the request, or `request/alternative`, as in the result of the allocation.
+    `selectors`: CEL expressions that each device must match, besides those of the class.
+    `is_admin`: admin access, which takes the device from nobody.
+    """
 
     device_class: str
     count: int | None = 1
+    name: str = field(default="", compare=False)
+    selectors: tuple[str, ...] = ()
+    tolerations: tuple[Toleration, ...] = ()
+    is_admin: bool = False
 
 
 Alternatives = tuple[DeviceAsk, ...]
 """One request of a claim: the first alternative that can be allocated. Most requests have one."""
+
+
+class AllocatedDevice(NamedTuple):
+    """A device that the scheduler allocated to a request of a claim."""
+
+    request: str
+    device: DeviceId
+    is_admin: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +58,9 @@ class ResourceClaim:
     """One ResourceClaim. Its requests never change. A later claim may have the same name.
 
     `owner`: the pod for which it was generated; None if a user wrote it. `of_group`: it was
-    generated for a group of pods. Admin access has no field, because it counts like any other
-    access. `protected`: it has Fairgate's finalizer. `version`: its resourceVersion.
+    generated for a group of pods. `of_extended`: kube-scheduler made it for the extended resources
+    of its owner. `allocated`: its devices, None before the allocation. `protected`: it has
+    Fairgate's finalizer. `version`: its resourceVersion.
     """
 
     namespace: str
@@ -49,6 +70,8 @@ class ResourceClaim:
     of_group: bool = False
     uid: Uid = NO_UID
     terminating: bool = False
+    of_extended: bool = False
+    allocated: tuple[AllocatedDevice, ...] | None = None
     protected: bool = field(default=False, compare=False)
     version: str = field(default="", compare=False)
 
@@ -62,44 +85,94 @@ class ResourceClaim:
         return self.owner == pod.uid or self.of_group
 
 
+@dataclass(frozen=True, slots=True)
+class DeviceClass:
+    """One DeviceClass. `stated`: its `extendedResourceName`. A device must match all selectors."""
+
+    name: str
+    stated: Resource | None = None
+    selectors: tuple[str, ...] = ()
+
+
 class Classes:
     """The managed resource that the devices of each DeviceClass count as.
 
     The operator's mapping comes first, then the `extendedResourceName` of the DeviceClass.
+    `version` changes with any class.
     """
 
     def __init__(self, managed: ManagedResources, written: Mapping[str, Resource]) -> None:
+        self.version = 0
         self._managed = managed
         self._written = dict(written)
-        self._stated: dict[str, Resource] = {}
+        self._known: dict[str, DeviceClass] = {}
+        self._most: Callable[[DeviceAsk], int] = lambda _: MOST_DEVICES
 
-    def store_class(self, name: str, stated: Resource | None) -> bool:
-        """Store the `extendedResourceName` of a DeviceClass. Return whether anything changed."""
-        if self._stated.get(name) == stated:
+    def limit_all(self, most: Callable[[DeviceAsk], int]) -> None:
+        """Set the function that returns how many devices of a node a request for all may get."""
+        self._most = most
+
+    def store_class(self, known: DeviceClass) -> bool:
+        """Store a DeviceClass. Return whether anything changed."""
+        if self._known.get(known.name) == known:
             return False
-        self._stated.pop(name, None)
-        if stated is not None:
-            self._stated[name] = stated
+        self._known[known.name] = known
+        self.version += 1
+        return True
+
+    def drop_class(self, name: str) -> bool:
+        """Remove a deleted DeviceClass. Return whether it was known."""
+        if self._known.pop(name, None) is None:
+            return False
+        self.version += 1
         return True
 
     def resource(self, name: str) -> Resource | None:
         """Return the managed resource of a device of this class. None if it is unmanaged."""
-        resource = self._written.get(name) or self._stated.get(name)
+        known = self._known.get(name)
+        resource = self._written.get(name) or (known.stated if known is not None else None)
         return resource if resource is not None and resource in self._managed else None
 
+    def known(self, name: str) -> DeviceClass | None:
+        """Return an existing DeviceClass, or None."""
+        return self._known.get(name)
+
+    def counted(self) -> list[tuple[DeviceClass, Resource]]:
+        """Return the existing classes of managed devices with their resource, by name."""
+        found = [(each, self.resource(name)) for name, each in sorted(self._known.items())]
+        return [(each, resource) for each, resource in found if resource is not None]
+
     def count(self, claim: ResourceClaim) -> dict[Resource, int]:
-        """Return the managed resources that a claim counts as: its most expensive alternatives."""
+        """Return the managed resources that a claim counts as.
+
+        These are its allocated devices. Before the allocation they are its most expensive
+        alternatives.
+        """
         total: dict[Resource, int] = {}
-        for alternatives in claim.requests:
+        if claim.allocated is not None:
+            total = self._count_allocated(claim, claim.allocated)
+        for alternatives in claim.requests if claim.allocated is None else ():
             worst: dict[Resource, int] = {}
             for ask in alternatives:
                 resource = self.resource(ask.device_class)
-                if resource is not None:
-                    devices = MOST_DEVICES if ask.count is None else ask.count
+                if resource is not None and not ask.is_admin:
+                    devices = self._most(ask) if ask.count is None else ask.count
                     worst = largest(worst, {resource: devices})
             total = add(total, worst)
         # Cap at the amount that the API can allocate. Otherwise one claim could fill a pool.
         return {r: min(v, MOST_DEVICES) for r, v in total.items() if v > 0}
+
+    def _count_allocated(
+        self, claim: ResourceClaim, allocated: tuple[AllocatedDevice, ...]
+    ) -> dict[Resource, int]:
+        asks = {ask.name: ask for alternatives in claim.requests for ask in alternatives}
+        total: dict[Resource, int] = {}
+        for each in allocated:
+            ask = asks.get(each.request)
+            resource = self.resource(ask.device_class) if ask is not None else None
+            if resource is not None and not each.is_admin:
+                total[resource] = total.get(resource, 0) + 1
+        return total
 
     def rename(self, asked: Amounts) -> dict[Resource, int]:
         """Return amounts with each requested device class replaced by the resource it counts as.

@@ -18,12 +18,19 @@ from app.core.events import (
     PolicyGone,
     PoolGone,
     PriorityGone,
+    SliceGone,
     TenantGone,
     WatchedSource,
 )
 from app.core.quantities import ManagedResources
-from app.k8s_types import objects
-from app.kube import convert, convert_custom, convert_groups, priority_class_twins
+from app.k8s_types import device_objects, objects
+from app.kube import (
+    convert,
+    convert_custom,
+    convert_devices,
+    convert_groups,
+    priority_class_twins,
+)
 from app.kube.client import Client
 from app.kube.disruption_budgets import BudgetObject, read_budget
 from app.kube.informer.reflector import Reflector
@@ -108,11 +115,11 @@ PRIORITIES = WatchedKind(
 CLAIMS = WatchedKind(
     WatchedSource.CLAIMS,
     f"{DEVICES}/resourceclaims",
-    Decoder(objects.ListPage[objects.ResourceClaimObject]),
-    Decoder(objects.Change[objects.ResourceClaimObject]),
-    Decoder(objects.ResourceClaimObject),
+    Decoder(objects.ListPage[device_objects.ResourceClaimObject]),
+    Decoder(objects.Change[device_objects.ResourceClaimObject]),
+    Decoder(device_objects.ResourceClaimObject),
     key=lambda meta: f"{meta.namespace}/{meta.name}",
-    read=convert.read_claim,
+    read=convert_devices.read_claim,
     gone=lambda key, at: ClaimGone(at, *key.split("/", 1)),
     optional=True,
 )
@@ -120,12 +127,24 @@ CLAIMS = WatchedKind(
 CLASSES = WatchedKind(
     WatchedSource.CLASSES,
     f"{DEVICES}/deviceclasses",
-    Decoder(objects.ListPage[objects.DeviceClassObject]),
-    Decoder(objects.Change[objects.DeviceClassObject]),
-    Decoder(objects.DeviceClassObject),
+    Decoder(objects.ListPage[device_objects.DeviceClassObject]),
+    Decoder(objects.Change[device_objects.DeviceClassObject]),
+    Decoder(device_objects.DeviceClassObject),
     key=lambda meta: meta.name,
-    read=convert.read_class,
+    read=convert_devices.read_class,
     gone=lambda name, at: ClassGone(at, name),
+    optional=True,
+)
+
+SLICES = WatchedKind(
+    WatchedSource.SLICES,
+    f"{DEVICES}/resourceslices",
+    Decoder(objects.ListPage[device_objects.ResourceSliceObject]),
+    Decoder(objects.Change[device_objects.ResourceSliceObject]),
+    Decoder(device_objects.ResourceSliceObject),
+    key=lambda meta: meta.name,
+    read=convert_devices.read_slice,
+    gone=lambda name, at: SliceGone(at, name),
     optional=True,
 )
 
@@ -183,6 +202,7 @@ def watches(
         WatchedSource.PRIORITIES: PRIORITIES,
         WatchedSource.CLAIMS: CLAIMS,
         WatchedSource.CLASSES: CLASSES,
+        WatchedSource.SLICES: SLICES,
         WatchedSource.BUDGETS: BUDGETS,
     }
     for kind in convert_groups.kinds(ManagedResources(managed)):

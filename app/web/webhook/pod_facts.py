@@ -27,6 +27,10 @@ class Variable(objects.Wire, frozen=True):
     value_from: dict[str, Any] | None = None
 
 
+class OwnedObject(objects.Wire, frozen=True):
+    metadata: objects.OwnedMetadata = objects.OwnedMetadata()
+
+
 class Security(objects.Wire, frozen=True):
     privileged: bool | None = None
 
@@ -69,7 +73,7 @@ class PodReach(objects.Wire, frozen=True):
 
 def claim_sheet_of(document: Any) -> ClaimSheet:
     """Return the fields of a resource claim for the rules. Raises msgspec.ValidationError."""
-    meta = msgspec.convert(document, objects.ResourceClaimObject).metadata
+    meta = msgspec.convert(document, OwnedObject).metadata
     owners = (Owned(o.kind, o.uid, o.controller) for o in meta.owner_references or ())
     protected = FINALIZER in (meta.finalizers or ())
     return ClaimSheet(tuple(owners), meta.annotations or {}, protected)

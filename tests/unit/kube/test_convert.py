@@ -10,7 +10,6 @@ import pytest
 from app.core import events, model, well_known
 from app.core.errors import InvalidInput
 from app.core.podspec.annotations import misread, named_gang
-from app.core.podspec.resource_claims import DeviceAsk, ResourceClaim
 from app.core.quantities import ManagedResources
 from app.k8s_types import objects
 from app.kube import convert
@@ -364,64 +363,6 @@ def test_pods_with_claims_in_exempt_namespaces_do_not_concern_us() -> None:
         objects.PodObject,
     )
     assert PODS.read(document, AT) is None
-
-
-def read_claim(spec: dict[str, Any], owners: list[dict[str, Any]] | None = None) -> ResourceClaim:
-    meta = {"name": "c", "namespace": "team-a", "ownerReferences": owners}
-    document = msgspec.convert(
-        {"metadata": meta, "spec": {"devices": {"requests": [spec]}}}, objects.ResourceClaimObject
-    )
-    return convert.read_claim(document, AT).claim
-
-
-@pytest.mark.parametrize(
-    ("request_", "alternatives"),
-    [
-        ({"exactly": {"deviceClassName": "g"}}, (DeviceAsk("g", 1),)),
-        (
-            {"exactly": {"deviceClassName": "g", "allocationMode": "ExactCount", "count": 3}},
-            (DeviceAsk("g", 3),),
-        ),
-        (
-            {"exactly": {"deviceClassName": "g", "allocationMode": "All", "adminAccess": True}},
-            (DeviceAsk("g", None),),
-        ),
-        ({"exactly": {"deviceClassName": "g", "allocationMode": "New"}}, (DeviceAsk("g", None),)),
-        (
-            {
-                "firstAvailable": [
-                    {"name": "x", "deviceClassName": "g", "count": 2},
-                    {"name": "y", "deviceClassName": "h"},
-                ]
-            },
-            (DeviceAsk("g", 2), DeviceAsk("h", 1)),
-        ),
-    ],
-    ids=["default", "exact", "all, as admin", "a mode of later servers", "first available"],
-)
-def test_requests_of_a_claim_are_read(
-    request_: dict[str, Any], alternatives: tuple[DeviceAsk, ...]
-) -> None:
-    assert read_claim({"name": "r", **request_}) == ResourceClaim("team-a", "c", (alternatives,))
-
-
-def test_a_request_of_an_unknown_kind_is_not_taken_for_nothing() -> None:
-    with pytest.raises(InvalidInput, match="kind that is not known"):
-        read_claim({"name": "r", "sometime": {}})
-
-
-def test_a_claim_knows_the_pod_or_group_it_was_made_for() -> None:
-    request = {"name": "r", "exactly": {"deviceClassName": "g"}}
-    pod_owner = {"kind": "Pod", "uid": "u-1", "controller": True}
-    assert read_claim(request, [pod_owner]).owner == "u-1"
-    assert read_claim(request, [{**pod_owner, "controller": False}]).owner is None
-    assert read_claim(request, [{"kind": "PodGroup", "uid": "g-1", "controller": True}]).of_group
-
-
-def test_a_device_class_may_name_a_resource() -> None:
-    document = {"metadata": {"name": "g"}, "spec": {"extendedResourceName": "nvidia.com/gpu"}}
-    event = convert.read_class(msgspec.convert(document, objects.DeviceClassObject), AT)
-    assert (event.name, event.stated) == ("g", "nvidia.com/gpu")
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,13 @@ from app.core.model import (
     Resource,
     Uid,
 )
-from app.core.podspec.resource_claims import Alternatives, Classes, DeviceAsk, ResourceClaim
+from app.core.podspec.resource_claims import (
+    Alternatives,
+    Classes,
+    DeviceAsk,
+    DeviceClass,
+    ResourceClaim,
+)
 from app.core.quantities import CPU, PODS, ManagedResources
 from app.core.well_known import GATE
 from app.sim.cluster.virtual_cluster import held_pod
@@ -90,15 +96,15 @@ def test_a_claim_counts_as_no_more_than_the_api_can_allocate(
 
 def test_a_class_counts_as_written_else_as_its_own_resource_else_as_nothing() -> None:
     classes = Classes(MANAGED, CLASSES)
-    classes.store_class("h100", GPU)
-    classes.store_class("gpu.nvidia.com", AMD)
-    classes.store_class("odd", Resource("example.com/odd"))
+    classes.store_class(DeviceClass("h100", GPU))
+    classes.store_class(DeviceClass("gpu.nvidia.com", AMD))
+    classes.store_class(DeviceClass("odd", Resource("example.com/odd")))
 
     assert classes.resource("h100") == GPU
     assert classes.resource("gpu.nvidia.com") == GPU
     assert classes.resource("odd") is None
     assert classes.resource("tpu") is None
-    assert classes.store_class("h100", None)
+    assert classes.store_class(DeviceClass("h100"))
     assert classes.resource("h100") is None
 
 
@@ -437,7 +443,7 @@ def test_a_class_that_becomes_managed_is_charged_from_then_on() -> None:
     bench = Bench()
     bench.put(claim("c", (DeviceAsk("h100", 2),)))
     assert bench.see(pod("p", "c")) == ["p"]
-    bench.hear(ev.ClassObserved(AT, "h100", GPU))
+    bench.hear(ev.ClassObserved(AT, DeviceClass("h100", GPU)))
     assert bench.used == {GPU: 2}
     bench.hear(ev.ClassGone(AT, "h100"))
     assert bench.used == {}

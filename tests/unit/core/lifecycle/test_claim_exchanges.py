@@ -40,7 +40,7 @@ from app.core.model import (
     Uid,
 )
 from app.core.podspec.granted_claims import read_grants, write_grants
-from app.core.podspec.resource_claims import Alternatives, DeviceAsk, ResourceClaim
+from app.core.podspec.resource_claims import Alternatives, DeviceAsk, DeviceClass, ResourceClaim
 from app.core.policy import Mode, Policy
 from app.core.quantities import CPU, PODS, ManagedResources
 from app.core.well_known import ADOPTED
@@ -257,7 +257,7 @@ def test_each_exchange_is_recorded_once_whoever_leads() -> None:
 def test_a_class_that_becomes_managed_is_no_bypass() -> None:
     yard = Yard(claim("u1", NIC))
     yard.release(pod())
-    yard.hear(ev.ClassObserved(yard.at, "nic", GPU))
+    yard.hear(ev.ClassObserved(yard.at, DeviceClass("nic", GPU)))
     assert yard.all(Bypassed) == []
     assert yard.used == {GPU: 1}
 

@@ -1,0 +1,55 @@
+"""Devices of claims that no managed pod uses: they are taken, but charged to nobody.
+
+Examples are claims of pods in exempt namespaces, and claims that outlive their pods. They reduce
+the capacity of their node like unmanaged pods.
+"""
+
+from __future__ import annotations
+
+from app.core.lifecycle.claim_charges import ClaimCharges, ClaimKey
+from app.core.model import Uid, UnmanagedPod
+from app.core.placement.device_capacity import DeviceCapacity
+from app.core.placement.pools import Pools
+
+
+class ClaimHolds:
+    """Keeps the capacity of nodes equal to their slices and to the claims without a charge."""
+
+    def __init__(self, claims: ClaimCharges, devices: DeviceCapacity, pools: Pools) -> None:
+        self._claims = claims
+        self._devices = devices
+        self._pools = pools
+        self._held: dict[ClaimKey, Uid] = {}
+
+    def update(self) -> None:
+        """Apply all changes since the last call to the pools."""
+        nodes = self._devices.take_changed()
+        for node in nodes:
+            self._pools.put_node(node)
+        if nodes:
+            self._claims.count_all_again()
+        keys = dict.fromkeys(self._claims.take_reused())
+        if nodes:
+            keys.update(dict.fromkeys(self._held))
+        for key in keys:
+            self._update(key)
+
+    def _update(self, key: ClaimKey) -> None:
+        claim, before = self._claims.claim(key), self._held.pop(key, None)
+        found = None
+        if claim is not None and not self._is_charged(key) and not claim.of_extended:
+            found = self._devices.held_by(key)
+        uid = None if claim is None or found is None else Uid(f"claim/{claim.uid}")
+        if before is not None and before != uid:
+            self._pools.drop_bystander(before)
+        if found is not None and uid is not None:
+            node, amounts = found
+            self._pools.put_bystander(UnmanagedPod(uid, node, amounts))
+            self._held[key] = uid
+
+    def _is_charged(self, key: ClaimKey) -> bool:
+        """Return whether a pod is charged for the claim, or waits for its turn to use it.
+
+        kube-scheduler's claim for extended resources counts with the requests of its pod.
+        """
+        return self._claims.in_use(key) or self._claims.is_awaited(key)

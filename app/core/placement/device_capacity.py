@@ -1,0 +1,220 @@
+"""The capacity of nodes in devices of ResourceSlices, as managed resources.
+
+A device counts as the resource of each DeviceClass whose selectors it matches. On one node a
+resource is either in `status.allocatable` or in slices (KEP-5004), so the larger amount counts. A
+tainted device is no capacity unless a claim has it. Devices that share counters exclude each other:
+the count assumes that the largest ones are allocated first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from fractions import Fraction
+
+from app.core.model import Amounts, Node, NodeName, Resource
+from app.core.placement.device_inventory import (
+    DeviceInventory,
+    DevicePool,
+    PlacedDevice,
+    has_left,
+    left_counters,
+    take,
+)
+from app.core.podspec.constraints import unborne
+from app.core.podspec.devices import AnyDevice, DeviceId, SelectorEvaluator
+from app.core.podspec.resource_claims import (
+    MOST_DEVICES,
+    Classes,
+    DeviceAsk,
+    DeviceClass,
+    ResourceClaim,
+)
+from app.core.quantities import largest
+
+ClaimKey = tuple[str, str]
+"""Namespace and name of a claim."""
+
+
+class DeviceCapacity:
+    """The devices that nodes offer, and those that claims have."""
+
+    def __init__(self, classes: Classes, evaluator: SelectorEvaluator | None = None) -> None:
+        self.inventory = DeviceInventory()
+        self._classes = classes
+        self._evaluator = evaluator or AnyDevice()
+        self._version = classes.version
+        self._claims: dict[ClaimKey, ResourceClaim] = {}
+        """The claims with devices."""
+        self._holders: dict[DeviceId, dict[ClaimKey, None]] = {}
+        self._changed: dict[NodeName, None] = {}
+        self._most: dict[DeviceAsk, int] = {}
+        """For requests for all devices: the largest number on one node."""
+        classes.limit_all(self._most_of_all)
+
+    def put_claim(self, claim: ResourceClaim) -> None:
+        """Record the devices of a claim."""
+        known = self._claims.get(claim.key)
+        if known is not None and known.uid == claim.uid and known.allocated == claim.allocated:
+            return
+        self.drop_claim(claim.key)
+        if claim.allocated is None:
+            return
+        self._claims[claim.key] = claim
+        for each in claim.allocated:
+            if not each.is_admin:
+                self._holders.setdefault(each.device, {})[claim.key] = None
+                self._mark(each.device)
+
+    def drop_claim(self, key: ClaimKey) -> None:
+        """Record that a claim was deleted, or lost its devices."""
+        claim = self._claims.pop(key, None)
+        for each in (claim.allocated or ()) if claim is not None else ():
+            holders = self._holders.get(each.device)
+            if holders is None:
+                continue
+            holders.pop(key, None)
+            if not holders:
+                del self._holders[each.device]
+            self._mark(each.device)
+
+    def held_by(self, key: ClaimKey) -> tuple[NodeName, Amounts] | None:
+        """Return the node and the amounts of the devices of a claim. None: none that count."""
+        claim = self._claims.get(key)
+        if claim is None or claim.allocated is None:
+            return None
+        counts = self._classes.count(claim)
+        nodes = (self.inventory.node_of(each.device) for each in claim.allocated)
+        node = next((each for each in nodes if each is not None), None)
+        return (node, counts) if node is not None and counts else None
+
+    def take_changed(self) -> list[Node]:
+        """Return, once, the nodes with another capacity, completed by their devices."""
+        names = dict.fromkeys(self.inventory.take_changed())
+        names.update(self._changed)
+        self._changed = {}
+        if self._version != self._classes.version:
+            self._version = self._classes.version
+            names.update(dict.fromkeys(node.name for node in self.inventory.nodes()))
+        if names:
+            self._most.clear()
+        found = (self.inventory.node(name) for name in sorted(names))
+        return [self.complete(node) for node in found if node is not None]
+
+    def complete(self, node: Node) -> Node:
+        """Return a node with the devices of its slices among its allocatable resources."""
+        offered = self.offered(node.name) if self.inventory else {}
+        if not offered:
+            return node
+        return replace(node, allocatable=largest(node.allocatable, offered))
+
+    def offered(self, name: NodeName) -> dict[Resource, int]:
+        """Return the managed resources that the devices of a node count as."""
+        total: dict[Resource, int] = {}
+        counted = self._classes.counted()
+        for pool in self.inventory.pools_of(name) if counted else ():
+            devices = self.inventory.devices_in(pool, name)
+            for resource in dict.fromkeys(resource for _, resource in counted):
+                classes = [each for each, counts_as in counted if counts_as == resource]
+                matching = [d for d in devices if any(self._is_of(each, d) for each in classes)]
+                if matching:
+                    count = self._count(pool, matching)
+                    total[resource] = total.get(resource, 0) + count
+        return {resource: value for resource, value in total.items() if value}
+
+    def serves_extended(self, name: NodeName, resource: Resource) -> bool:
+        """Return whether a node has devices of a class that states this extended resource."""
+        classes = [each for each, _ in self._classes.counted() if each.stated == resource]
+        devices = self.inventory.devices_of(name) if classes else ()
+        return any(self._is_of(each, d) for d in devices for each in classes)
+
+    def holders(self, device: DeviceId) -> int:
+        """Return how many claims have a device."""
+        return len(self._holders.get(device, ()))
+
+    def matching(self, ask: DeviceAsk, node: Node) -> list[PlacedDevice]:
+        """Return the devices that a node can use and that a request may get, free or not."""
+        known = self._classes.known(ask.device_class)
+        return [
+            each
+            for each in self.inventory.usable(node)
+            if (known is None or self._is_of(known, each))
+            and all(self._matches(text, each) for text in ask.selectors)
+            and (self.holders(each.id) or unborne(each.device.taints, ask.tolerations) is None)
+        ]
+
+    def free(self, devices: Iterable[PlacedDevice]) -> list[PlacedDevice]:
+        """Return the devices that a further claim could get, each on its own."""
+        return [each for each in devices if not self._is_taken(each)]
+
+    def _is_taken(self, placed: PlacedDevice) -> bool:
+        device = placed.device
+        if self.holders(placed.id):
+            return not device.is_shared
+        if not device.uses:
+            return False
+        pool = self.inventory.pool(placed)
+        return pool is None or not has_left(left_counters(pool, self._held(pool)), device.uses)
+
+    def _held(self, pool: DevicePool) -> list[PlacedDevice]:
+        return [each for each in pool.by_name.values() if self.holders(each.id)]
+
+    def _count(self, pool: DevicePool, matching: list[PlacedDevice]) -> int:
+        """Return how many requests for one of these devices can be served, now and in all."""
+        count, partitions = 0, []
+        for each in matching:
+            held = self.holders(each.id)
+            count += held
+            if unborne(each.device.taints, ()) is not None:
+                continue
+            if each.device.uses:
+                if not held:
+                    partitions.append(each)
+            elif each.device.is_shared or not held:
+                count += 1
+        if partitions:
+            left = left_counters(pool, self._held(pool))
+            for each in sorted(partitions, key=lambda d: (-_part(pool, d), d.device.name)):
+                if has_left(left, each.device.uses):
+                    take(left, each.device.uses)
+                    count += 1
+        return count
+
+    def _is_of(self, known: DeviceClass, placed: PlacedDevice) -> bool:
+        """Return whether a device may match all selectors of a class."""
+        return all(self._matches(text, placed) for text in known.selectors)
+
+    def _matches(self, expression: str, placed: PlacedDevice) -> bool:
+        """Return whether a device may match. An expression that cannot be evaluated may match."""
+        answer = self._evaluator.matches(expression, placed.source.driver, placed.device)
+        return answer is not False
+
+    def _most_of_all(self, ask: DeviceAsk) -> int:
+        """Return the largest number of matching devices of one node, as `All` gets them."""
+        if not self.inventory:
+            return MOST_DEVICES
+        if ask not in self._most:
+            counts = (len(self.matching(ask, node)) for node in self.inventory.nodes())
+            self._most[ask] = min(MOST_DEVICES, max(counts, default=0) or MOST_DEVICES)
+        return self._most[ask]
+
+    def _mark(self, device: DeviceId) -> None:
+        """Mark the node of a device, if its capacity depends on which devices claims have."""
+        placed = self.inventory.find(device)
+        if placed is None:
+            return
+        known = placed.device
+        if known.taints or known.uses or known.is_shared:
+            node = self.inventory.node_of(device)
+            if node is not None:
+                self._changed[node] = None
+
+
+def _part(pool: DevicePool, placed: PlacedDevice) -> Fraction:
+    """Return the largest part of a shared counter that a device uses."""
+    parts = [
+        Fraction(use.amount, total)
+        for use in placed.device.uses
+        if (total := pool.counters.get((use.counter_set, use.counter), 0)) > 0
+    ]
+    return max(parts, default=Fraction(0))

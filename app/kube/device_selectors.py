@@ -1,0 +1,194 @@
+"""Evaluates CEL selectors of devices, as kube-scheduler does, with the CEL library of its authors.
+
+Answers are cached by the expression and by those attributes of a device that the expression names,
+because devices of a kind differ in attributes such as `uuid`. The library (14 MB) is loaded for
+the first expression only.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from app.core.errors import InvalidQuantity
+from app.core.podspec.devices import Attribute, Device
+from app.core.quantities import CPU, amount
+
+log = logging.getLogger("fairgate.kube")
+
+MOST_ANSWERS = 20_000
+"""Maximum number of cached answers."""
+MOST_PROGRAMS = 1_000
+"""Maximum number of compiled expressions. Users write expressions in claims."""
+LONGEST = 10 * 1024
+"""Longest expression in bytes. The API server accepts no longer one."""
+
+_DOMAIN = re.compile(r"""(?:attributes|capacity)\s*\[\s*(?:"([^"\\]*)"|'([^'\\]*)')\s*\]""")
+_OPEN = re.compile(r"\b(exists|exists_one|all|map|filter|size|join|format|replace|substring)\b|\+")
+"""An expression with one of these may read attributes that it does not name."""
+_VERSION = re.compile(r"(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)(?:-([0-9A-Za-z.-]+))?(?:\+.*)?")
+
+QUANTITY, SEMVER = "quantity", "semver"
+"""Keys of the maps that represent a quantity, in thousandths, and a version."""
+
+Answer = bool | None
+
+
+class DeviceSelectors:
+    """Implements `podspec.devices.SelectorEvaluator`."""
+
+    def __init__(self) -> None:
+        self._environment: Any = None
+        self._programs: OrderedDict[str, _Program] = OrderedDict()
+        self._answers: OrderedDict[tuple[str, str, tuple[Attribute, ...]], Answer] = OrderedDict()
+
+    @property
+    def answers(self) -> int:
+        """The number of cached answers."""
+        return len(self._answers)
+
+    def matches(self, expression: str, driver: str, device: Device) -> bool | None:
+        """Return whether a device matches. None: the expression cannot be evaluated.
+
+        As in kube-scheduler, no device matches if the expression reads an attribute that the
+        device does not have.
+        """
+        program = self._program(expression)
+        key = (expression, f"{driver}/{device.is_shared}", program.read_of(device))
+        if key in self._answers:
+            self._answers.move_to_end(key)
+            return self._answers[key]
+        answer = self._answers[key] = program.evaluate(driver, device)
+        if len(self._answers) > MOST_ANSWERS:
+            self._answers.popitem(last=False)
+        return answer
+
+    def _program(self, expression: str) -> _Program:
+        program = self._programs.get(expression)
+        if program is None:
+            program = self._programs[expression] = _Program(expression, self._compile(expression))
+            if len(self._programs) > MOST_PROGRAMS:
+                self._programs.popitem(last=False)
+        self._programs.move_to_end(expression)
+        return program
+
+    def _compile(self, expression: str) -> Any:
+        """Return the compiled expression, or None if this library cannot compile it."""
+        if len(expression) > LONGEST:
+            return None
+        if self._environment is None:
+            self._environment = _new_environment()
+        try:
+            return self._environment.compile(expression)
+        except RuntimeError as error:
+            facts = {"expression": expression[:200], "why": str(error)[:200]}
+            log.warning("device selector not evaluated: every device may match", extra=facts)
+            return None
+
+
+class _Program:
+    """A compiled expression, and what it reads of a device."""
+
+    def __init__(self, expression: str, compiled: Any) -> None:
+        self._compiled = compiled
+        self._domains = [double or single for double, single in _DOMAIN.findall(expression)]
+        self._reads_all = bool(_OPEN.search(expression))
+        self._text = expression
+
+    def read_of(self, device: Device) -> tuple[Attribute, ...]:
+        """Return the attributes of a device that decide the answer."""
+        if self._reads_all:
+            return device.facts
+        return tuple([fact for fact in device.facts if fact.name in self._text])
+
+    def evaluate(self, driver: str, device: Device) -> Answer:
+        if self._compiled is None:
+            return None
+        # An unknown domain is an empty map, as in kube-scheduler.
+        attributes: dict[str, dict[str, Any]] = {domain: {} for domain in self._domains}
+        capacity: dict[str, dict[str, Any]] = {domain: {} for domain in self._domains}
+        for fact in device.facts:
+            where = capacity if fact.kind == QUANTITY else attributes
+            where.setdefault(fact.domain, {})[fact.name] = _value(fact)
+        data = {
+            "driver": driver,
+            "attributes": attributes,
+            "capacity": capacity,
+            "allowMultipleAllocations": device.is_shared,
+        }
+        answer = self._compiled.eval(data={"device": data})
+        # Any other value is an error, such as an attribute that the device does not have.
+        return answer.plain_value() is True
+
+
+def _value(fact: Attribute) -> Any:
+    if fact.kind == QUANTITY:
+        return _quantity(str(fact.value))
+    if fact.kind == "version":
+        return _version(str(fact.value))
+    if isinstance(fact.value, tuple):
+        return [_version(str(v)) if fact.kind == "versions" else v for v in fact.value]
+    return fact.value
+
+
+def _quantity(text: str) -> Mapping[str, int]:
+    try:
+        return {QUANTITY: amount(CPU, text)}  # in thousandths, the precision of the API
+    except InvalidQuantity as error:
+        raise ValueError(str(error)) from error
+
+
+def _version(text: str) -> Mapping[str, list[Any]]:
+    """Return a version as a value whose lists compare as SemVer orders versions."""
+    match = _VERSION.fullmatch(text)
+    if match is None:
+        raise ValueError(f"{text[:40]!r} is no semantic version.")
+    parts = [[0, int(p), ""] if p.isdigit() else [1, 0, p] for p in (match[4] or "").split(".")]
+    release = [0 if match[4] else 1]
+    return {SEMVER: [*map(int, match.group(1, 2, 3)), release, parts if match[4] else []]}
+
+
+def _compare(left: Mapping[str, Any], right: Mapping[str, Any]) -> int:
+    (kind, first), (other, second) = next(iter(left.items())), next(iter(right.items()))
+    if kind != other:
+        raise ValueError(f"a {kind} does not compare with a {other}.")
+    return int(first > second) - int(first < second)
+
+
+def _new_environment() -> Any:
+    """Return the CEL environment of DRA: `device`, quantities, versions and the extensions."""
+    from cel_expr_python import cel
+    from cel_expr_python.ext import ext_bindings, ext_optional, ext_strings
+
+    kind = cel.Type
+
+    def function(name: str, takes: list[Any], returns: Any, run: Callable[..., Any]) -> Any:
+        is_member = takes[0] == kind.MAP
+        overload = cel.Overload(
+            id=name, return_type=returns, parameters=takes, is_member=is_member, impl=run
+        )
+        return cel.FunctionDecl(name, [overload])
+
+    two = [kind.MAP, kind.MAP]
+    functions = [
+        function("quantity", [kind.STRING], kind.MAP, _quantity),
+        function("semver", [kind.STRING], kind.MAP, _version),
+        function("compareTo", two, kind.INT, _compare),
+        function("isLessThan", two, kind.BOOL, lambda a, b: _compare(a, b) < 0),
+        function("isGreaterThan", two, kind.BOOL, lambda a, b: _compare(a, b) > 0),
+        function("major", two[:1], kind.INT, lambda version: version[SEMVER][0]),
+        function("minor", two[:1], kind.INT, lambda version: version[SEMVER][1]),
+        function("patch", two[:1], kind.INT, lambda version: version[SEMVER][2]),
+    ]
+    return cel.NewEnv(
+        variables={"device": kind.DYN},
+        functions=functions,
+        extensions=[
+            ext_bindings.ExtBindings(),
+            ext_optional.ExtOptional(),
+            ext_strings.ExtStrings(),
+        ],
+    )

@@ -1,0 +1,244 @@
+"""Devices of ResourceSlices count as the capacity of nodes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from app.core.model import Amounts, Node, NodeName, Resource
+from app.core.placement.device_capacity import DeviceCapacity
+from app.core.podspec.constraints import NodeSelectorRequirement, NodeSelectorTerm, Toleration
+from app.core.podspec.devices import CounterUse, NodeReach, ResourceSlice
+from app.core.podspec.resource_claims import MOST_DEVICES, Classes, DeviceAsk, DeviceClass
+from app.core.quantities import CPU, ManagedResources
+from tests.support.device_slices import (
+    GPU,
+    GPUS,
+    SICK,
+    Words,
+    allocated,
+    device,
+    gpus,
+    published,
+)
+
+MIG = Resource("nvidia.com/mig-1g.5gb")
+MANAGED = ManagedResources([GPU, MIG])
+N1, N2 = NodeName("n1"), NodeName("n2")
+EVERYWHERE = NodeReach(every=True)
+
+
+def node(name: NodeName, *, ready: bool = True, **labels: str) -> Node:
+    return Node(name, labels, {CPU: 8000}, ready)
+
+
+class Shelf:
+    """Two nodes, the class of GPUs, and slices."""
+
+    def __init__(self, *slices: ResourceSlice) -> None:
+        self.classes = Classes(MANAGED, {GPUS.name: GPU})
+        self.classes.store_class(GPUS)
+        self.capacity = DeviceCapacity(self.classes, Words())
+        for name in (N1, N2):
+            self.capacity.inventory.put_node(node(name))
+        self.publish(*slices)
+        self.capacity.take_changed()
+
+    def publish(self, *slices: ResourceSlice) -> None:
+        for each in slices:
+            self.capacity.inventory.put_slice(each)
+
+    def gpus(self, name: NodeName = N1) -> int:
+        return self.capacity.offered(name).get(GPU, 0)
+
+    def changed(self) -> dict[NodeName, Amounts]:
+        return {each.name: each.allocatable for each in self.capacity.take_changed()}
+
+
+def test_the_devices_of_a_node_are_its_capacity() -> None:
+    shelf = Shelf(published("n1", *gpus(8)))
+    assert shelf.gpus() == 8
+    assert shelf.gpus(N2) == 0
+    assert shelf.capacity.complete(node(N1)).allocatable == {CPU: 8000, GPU: 8}
+
+
+def test_only_devices_that_match_the_class_count() -> None:
+    shelf = Shelf(published("n1", *gpus(2), device("nic-0", "nic")))
+    assert shelf.gpus() == 2
+
+
+def test_a_device_counts_once_though_two_classes_of_a_resource_match() -> None:
+    shelf = Shelf(published("n1", *gpus(2)))
+    shelf.classes.store_class(DeviceClass("all", GPU))
+    assert shelf.gpus() == 2
+
+
+def test_a_selector_without_an_answer_may_match() -> None:
+    shelf = Shelf(published("n1", *gpus(2)))
+    shelf.classes.store_class(replace(GPUS, selectors=("unknown()",)))
+    assert shelf.gpus() == 2
+
+
+def test_without_its_class_a_device_is_no_capacity() -> None:
+    shelf = Shelf(published("n1", *gpus(2)))
+    shelf.classes.drop_class(GPUS.name)
+    assert shelf.changed() == {N1: {CPU: 8000}, N2: {CPU: 8000}}
+
+
+def test_a_class_counts_as_its_extended_resource_without_any_setting() -> None:
+    shelf = Shelf(published("n1", *gpus(3, "tpu")))
+    shelf.classes.store_class(DeviceClass("tpu.example.com", GPU, ("type == tpu",)))
+    assert shelf.changed()[N1] == {CPU: 8000, GPU: 3}
+
+
+def test_a_resource_in_status_and_in_slices_is_not_added_up() -> None:
+    shelf = Shelf(published("n1", *gpus(4)))
+    plugin = replace(node(N1), allocatable={GPU: 8})
+    stale = replace(node(N1), allocatable={GPU: 0})
+    assert shelf.capacity.complete(plugin).allocatable[GPU] == 8
+    assert shelf.capacity.complete(stale).allocatable[GPU] == 4
+
+
+def test_only_the_newest_generation_of_a_pool_counts() -> None:
+    shelf = Shelf(published("n1", *gpus(8)), published("n1", *gpus(3), generation=2))
+    assert shelf.gpus() == 3
+    shelf.capacity.inventory.drop_slice("n1-2")
+    assert shelf.gpus() == 8
+
+
+def test_an_incomplete_pool_offers_nothing_and_is_reported() -> None:
+    first = published("n1", device("gpu-0"), name="s-0", count=2)
+    shelf = Shelf(first)
+    assert shelf.gpus() == 0
+    key = first.key
+    assert shelf.capacity.inventory.problems() == {key: "1 of 2 slices of generation 1 exist"}
+    shelf.publish(published("n1", device("gpu-1"), name="s-1", count=2))
+    assert shelf.gpus() == 2
+    assert not shelf.capacity.inventory.problems()
+
+
+def test_a_newer_incomplete_generation_hides_the_older_one() -> None:
+    shelf = Shelf(published("n1", *gpus(8)))
+    shelf.publish(published("n1", device("gpu-0"), generation=2, count=2))
+    assert shelf.changed() == {N1: {CPU: 8000}}
+
+
+def test_a_pool_with_two_devices_of_a_name_offers_nothing() -> None:
+    slices = [published("n1", device("gpu-0"), name=f"s-{i}", count=2) for i in range(2)]
+    shelf = Shelf(*slices)
+    assert shelf.gpus() == 0
+    assert list(shelf.capacity.inventory.problems().values()) == ["two devices have the name gpu-0"]
+
+
+def test_a_slice_that_shrinks_or_goes_takes_its_devices_along() -> None:
+    shelf = Shelf(published("n1", *gpus(8)))
+    shelf.publish(published("n1", *gpus(5)))
+    assert shelf.changed()[N1][GPU] == 5
+    shelf.capacity.inventory.drop_slice("n1-1")
+    assert shelf.changed() == {N1: {CPU: 8000}}
+    assert shelf.changed() == {}
+
+
+def test_a_tainted_device_is_capacity_only_while_a_claim_has_it() -> None:
+    shelf = Shelf(published("n1", device("gpu-0", "gpu", SICK), device("gpu-1")))
+    assert shelf.gpus() == 1
+    shelf.capacity.put_claim(allocated("c", "n1", "gpu-0"))
+    assert shelf.changed()[N1][GPU] == 2
+    shelf.capacity.drop_claim(("a", "c"))
+    assert shelf.changed()[N1][GPU] == 1
+
+
+def test_a_request_may_tolerate_a_tainted_device() -> None:
+    shelf = Shelf(published("n1", device("gpu-0", "gpu", SICK), device("gpu-1")))
+    tolerant = DeviceAsk(GPUS.name, tolerations=(Toleration("sick", "Exists"),))
+    assert len(shelf.capacity.matching(DeviceAsk(GPUS.name), node(N1))) == 1
+    assert len(shelf.capacity.matching(tolerant, node(N1))) == 2
+
+
+def test_a_device_of_several_nodes_counts_on_one_ready_node() -> None:
+    shelf = Shelf(published(EVERYWHERE, *gpus(2)))
+    assert (shelf.gpus(N1), shelf.gpus(N2)) == (2, 0)
+    shelf.capacity.inventory.put_node(node(N1, ready=False))
+    assert shelf.changed() == {N1: {CPU: 8000}, N2: {CPU: 8000, GPU: 2}}
+    assert len(shelf.capacity.matching(DeviceAsk(GPUS.name), node(N2))) == 2
+
+
+def test_a_node_selector_decides_which_nodes_reach_a_device() -> None:
+    rack = NodeSelectorTerm((NodeSelectorRequirement("rack", "In", ("r1",)),))
+    shelf = Shelf(published(NodeReach(selector=(rack,)), *gpus(2)))
+    assert (shelf.gpus(N1), shelf.gpus(N2)) == (0, 0)
+    shelf.capacity.inventory.put_node(node(N2, rack="r1"))
+    assert shelf.changed() == {N2: {CPU: 8000, GPU: 2}}
+
+
+def test_devices_of_one_slice_may_belong_to_different_nodes() -> None:
+    mine, other = (device(f"gpu-{n}", reach=NodeReach(n)) for n in (N1, N2))
+    shelf = Shelf(published(NodeReach(), mine, other))
+    assert (shelf.gpus(N1), shelf.gpus(N2)) == (1, 1)
+
+
+def whole(name: str = "gpu-0") -> CounterUse:
+    return CounterUse(name, "memory", 8)
+
+
+def mig(name: str, size: int) -> CounterUse:
+    return CounterUse("gpu-0", "memory", size)
+
+
+PARTS = published(
+    "n1",
+    device("gpu-0", uses=[whole()]),
+    *(device(f"mig-{i}", uses=[mig("gpu-0", 1)]) for i in range(7)),
+    counters=[whole()],
+)
+
+
+def test_partitions_of_a_device_are_not_counted_beside_the_device() -> None:
+    assert Shelf(PARTS).gpus() == 1
+
+
+def test_free_partitions_of_a_device_in_use_are_capacity() -> None:
+    shelf = Shelf(PARTS)
+    shelf.capacity.put_claim(allocated("c", "n1", "mig-0"))
+    assert shelf.changed()[N1][GPU] == 1 + 6
+    matching = shelf.capacity.matching(DeviceAsk(GPUS.name), node(N1))
+    free = {each.device.name for each in shelf.capacity.free(matching)}
+    assert free == {f"mig-{i}" for i in range(1, 7)}
+
+
+def test_a_device_in_use_as_a_whole_has_no_free_partitions() -> None:
+    shelf = Shelf(PARTS)
+    shelf.capacity.put_claim(allocated("c", "n1", "gpu-0"))
+    assert shelf.gpus() == 1
+    assert not shelf.capacity.free(shelf.capacity.matching(DeviceAsk(GPUS.name), node(N1)))
+
+
+def test_a_device_for_several_claims_takes_one_more_at_a_time() -> None:
+    shelf = Shelf(published("n1", device("gpu-0", shared=True)))
+    assert shelf.gpus() == 1
+    for number in (1, 2):
+        shelf.capacity.put_claim(allocated(f"c{number}", "n1", "gpu-0"))
+        assert shelf.changed()[N1][GPU] == number + 1
+
+
+def test_admin_access_takes_no_device() -> None:
+    shelf = Shelf(published("n1", *gpus(2)))
+    shelf.capacity.put_claim(allocated("c", "n1", "gpu-0", admin=True))
+    matching = shelf.capacity.matching(DeviceAsk(GPUS.name), node(N1))
+    assert len(shelf.capacity.free(matching)) == 2
+    assert shelf.capacity.held_by(("a", "c")) is None
+
+
+@pytest.mark.parametrize(("slices", "most"), [((), MOST_DEVICES), ((4, 8), 8), ((40,), 32)])
+def test_all_devices_are_those_of_the_largest_node(slices: tuple[int, ...], most: int) -> None:
+    shelf = Shelf(*(published(f"n{i}", *gpus(n)) for i, n in enumerate(slices, 1)))
+    claim = replace(allocated("c", "n1"), requests=((DeviceAsk(GPUS.name, None),),))
+    assert shelf.classes.count(claim) == {GPU: most}
+
+
+def test_a_node_that_is_gone_is_not_changed() -> None:
+    shelf = Shelf(published("n1", *gpus(2)))
+    shelf.publish(published("n1", *gpus(3)))
+    shelf.capacity.inventory.drop_node(N1)
+    assert shelf.changed() == {}

@@ -1,0 +1,99 @@
+"""CEL selectors of devices have the answers of kube-scheduler."""
+
+from __future__ import annotations
+
+import pytest
+
+from app.core.podspec.devices import Attribute, Device
+from app.kube.device_selectors import MOST_ANSWERS, DeviceSelectors
+
+DRIVER = "gpu.example.com"
+
+
+def fact(name: str, kind: str, value: str | int | bool | tuple[str, ...]) -> Attribute:
+    return Attribute(DRIVER, name, kind, value)
+
+
+A100 = Device(
+    "gpu-0",
+    (
+        fact("type", "string", "gpu"),
+        fact("index", "int", 2),
+        fact("healthy", "bool", True),
+        fact("driverVersion", "version", "550.1.0-rc.2"),
+        fact("modes", "strings", ("a", "b")),
+        fact("memory", "quantity", "80Gi"),
+    ),
+)
+GPU = f"device.attributes['{DRIVER}']"
+MEMORY = f"device.capacity['{DRIVER}'].memory"
+
+
+@pytest.mark.parametrize(
+    ("expression", "answer"),
+    [
+        (f"device.driver == '{DRIVER}'", True),
+        ("device.driver == 'other'", False),
+        (f"{GPU}.type == 'gpu' && {GPU}.index < 3 && {GPU}.healthy", True),
+        (f'device.attributes["{DRIVER}"].type.lowerAscii().matches("^g.u$")', True),
+        (f"cel.bind(g, {GPU}, g.type == 'gpu' && g.index == 2)", True),
+        (f"{GPU}.?missing.orValue('x') == 'x'", True),
+        ("device.attributes['elsewhere'].?missing.orValue(1) == 1", True),
+        ("has(device.attributes['elsewhere'].missing)", False),
+        (f"{GPU}.missing == 1", False),
+        (f"!({GPU}.missing == 1)", False),
+        (f"{GPU}.index", False),
+        (f"'a' in {GPU}.modes", True),
+        (f"{GPU}.modes.exists(each, each == 'c')", False),
+        (f"{MEMORY}.compareTo(quantity('40Gi')) >= 0", True),
+        (f"{MEMORY} == quantity('81920Mi')", True),
+        (f"{MEMORY}.isLessThan(quantity('40Gi'))", False),
+        (f"quantity('100M').isGreaterThan({MEMORY})", False),
+        (f"{MEMORY}.isLessThan(semver('1.0.0'))", False),
+        (f"{GPU}.driverVersion.isGreaterThan(semver('99.9.9'))", True),
+        (f"{GPU}.driverVersion.isLessThan(semver('550.1.0'))", True),
+        (f"{GPU}.driverVersion.compareTo(semver('550.1.0-rc.10')) < 0", True),
+        (f"{GPU}.driverVersion.major() == 550", True),
+        (f"{GPU}.driverVersion == semver('550.1.0-rc.2')", True),
+        ("device.allowMultipleAllocations", False),
+        ("false", False),
+    ],
+)
+def test_an_expression_has_the_answer_of_kube_scheduler(expression: str, answer: bool) -> None:
+    assert DeviceSelectors().matches(expression, DRIVER, A100) is answer
+
+
+@pytest.mark.parametrize("expression", ["later(device)", "device.", "'" + "x" * 11_000 + "' == ''"])
+def test_an_expression_that_cannot_be_evaluated_has_no_answer(expression: str) -> None:
+    assert DeviceSelectors().matches(expression, DRIVER, A100) is None
+
+
+def test_devices_that_differ_only_in_other_attributes_share_an_answer() -> None:
+    selectors = DeviceSelectors()
+    for i in range(100):
+        device = Device(f"gpu-{i}", (fact("type", "string", "gpu"), fact("uuid", "string", str(i))))
+        assert selectors.matches(f"{GPU}.type == 'gpu'", DRIVER, device)
+    assert selectors.answers == 1
+    assert not selectors.matches(
+        f"{GPU}.type == 'gpu'", DRIVER, Device("x", (fact("type", "string", "cpu"),))
+    )
+    assert selectors.answers == 2
+
+
+def test_an_expression_that_may_read_every_attribute_is_evaluated_for_each_device() -> None:
+    selectors = DeviceSelectors()
+    text = f"{GPU}.exists(key, key == 'fast')"
+    plain, fast = Device("a"), Device("b", (fact("fast", "bool", True),))
+    assert not selectors.matches(text, DRIVER, plain)
+    assert selectors.matches(text, DRIVER, fast)
+    assert not selectors.matches(f"{GPU}['fa' + 'st']", DRIVER, plain)
+    assert selectors.matches(f"{GPU}['fa' + 'st']", DRIVER, fast)
+
+
+def test_the_number_of_answers_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.kube.device_selectors.MOST_ANSWERS", 10)
+    assert MOST_ANSWERS > 10
+    selectors = DeviceSelectors()
+    for i in range(50):
+        selectors.matches(f"{GPU}.index == 1", DRIVER, Device("x", (fact("index", "int", i),)))
+    assert selectors.answers == 10
