@@ -28,7 +28,7 @@ LONGEST = 10 * 1024
 
 _DOMAIN = re.compile(r"""(?:attributes|capacity)\s*\[\s*(?:"([^"\\]*)"|'([^'\\]*)')\s*\]""")
 _OPEN = re.compile(r"\b(exists|exists_one|all|map|filter|size|join|format|replace|substring)\b|\+")
-"""An expression with one of these may read attributes that it does not name."""
+"""An expression with such a word may read attributes that it does not name."""
 _VERSION = re.compile(r"(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)(?:-([0-9A-Za-z.-]+))?(?:\+.*)?")
 
 QUANTITY, SEMVER = "quantity", "semver"
@@ -90,7 +90,7 @@ class DeviceSelectors:
 
 
 class _Program:
-    """A compiled expression, and what it reads of a device."""
+    """A compiled expression, and the attributes that it reads."""
 
     def __init__(self, expression: str, compiled: Any) -> None:
         self._compiled = compiled
@@ -142,7 +142,7 @@ def _quantity(text: str) -> Mapping[str, int]:
 
 
 def _version(text: str) -> Mapping[str, list[Any]]:
-    """Return a version as a value whose lists compare as SemVer orders versions."""
+    """Return a version as lists, which compare in the order of SemVer."""
     match = _VERSION.fullmatch(text)
     if match is None:
         raise ValueError(f"{text[:40]!r} is no semantic version.")

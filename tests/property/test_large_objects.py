@@ -16,7 +16,8 @@ import pytest
 from app.core import events as ev
 from app.core.engine import Engine
 from app.core.fairshare.checkpoint import MOST_USERS
-from app.core.model import ClaimRef, Millis, Pod, ReleaseOutcome, Uid
+from app.core.model import ClaimRef, Millis, Pod, ReleaseOutcome, Resource, Uid
+from app.core.podspec.resource_claims import DeviceClass
 from app.core.quantities import ManagedResources
 from app.kube import convert_groups
 from app.kube.informer import sources
@@ -26,7 +27,14 @@ from tests.support import largest_pods
 from tests.support.call_counts import calls_of
 
 MANAGED = ManagedResources([largest_pods.GPU])
-INTERNED = {"Node resources", "Node taints", "Pool tolerations", "ResourceClaim requests"}
+INTERNED = {
+    "Node resources",
+    "Node taints",
+    "Pool tolerations",
+    "ResourceClaim requests",
+    "ResourceSlice counters",
+    "ResourceSlice devices",
+}
 """Names in these objects outlive them. The names of device classes go to a table of at most 20 000
 names (`app.kube.interning`). Kubelets and administrators write the others; tenants cannot.
 """
@@ -40,6 +48,7 @@ KINDS: dict[ev.WatchedSource, WatchedKind[Any]] = {
         sources.POOLS,
         sources.CLAIMS,
         sources.CLASSES,
+        sources.SLICES,
         *convert_groups.kinds(MANAGED),
     )
 }
@@ -50,6 +59,7 @@ def leading() -> Engine:
     engine = Engine(MANAGED)
     node = msgspec.json.encode(largest_pods.node_labels(0, "own"))
     engine.handle(read(KINDS[ev.WatchedSource.NODES], node))
+    engine.handle(ev.ClassObserved(AT, DeviceClass("any", Resource(largest_pods.GPU))))
     for source in ev.WatchedSource:
         engine.handle(ev.SourceFresh(AT, source))
     engine.handle(ev.LeadershipGained(AT, 1))
@@ -107,6 +117,26 @@ def test_memory_returns_when_objects_are_gone(field: str) -> None:
     finally:
         tracemalloc.stop()
     assert many - few < 20 * 2_000
+
+
+@pytest.mark.parametrize("field", ["ResourceSlice counters", "ResourceSlice devices"])
+def test_memory_of_devices_returns_when_slices_are_gone(field: str) -> None:
+    """Their names and values are in tables of bounded size: the slices repeat them here."""
+    engine, most = leading(), largest_pods.OTHERS[field][2]
+
+    def lives(number: int) -> int:
+        for _ in range(number):
+            life(engine, field, most, "same")
+        gc.collect()
+        return tracemalloc.get_traced_memory()[0]
+
+    tracemalloc.start()
+    try:
+        few = lives(3)
+        many = lives(10)
+    finally:
+        tracemalloc.stop()
+    assert many - few < 10 * 2_000
 
 
 def test_simulated_users_are_all_remembered() -> None:

@@ -429,6 +429,41 @@ def pool_tolerations(count: int, salt: str) -> Object:
     return found
 
 
+def slice_devices(count: int, salt: str) -> Object:
+    attributes = {f"a{i}": {"string": f"v{salt}-{i}"} for i in range(24)}
+    capacity = {f"c{i}": {"value": "80Gi"} for i in range(8)}
+    devices = [
+        {
+            "name": f"d{i}",
+            "attributes": {**attributes, "uuid": {"string": f"{salt}-{i}"}},
+            "capacity": capacity,
+            "taints": [{"key": f"t{n}", "effect": "NoSchedule"} for n in range(4)],
+        }
+        for i in range(count)
+    ]
+    return _slice({"nodeName": "own", "devices": devices})
+
+
+def slice_counters(count: int, salt: str) -> Object:
+    counters = {f"m{i}": {"value": "1"} for i in range(32)}
+    uses = [{"counterSet": f"s{salt}", "counters": counters}]
+    devices = [{"name": f"d{i}", "consumesCounters": uses} for i in range(count)]
+    sets = [{"name": f"s{salt}", "counters": counters}]
+    return _slice({"nodeName": "own", "devices": devices, "sharedCounters": sets})
+
+
+def slice_selector(count: int, salt: str) -> Object:
+    values = [f"v{salt}-{i}" for i in range(count)]
+    term = {"matchExpressions": [_expression("k", "NotIn", *values)]}
+    devices = [{"name": f"d{i}"} for i in range(128)]
+    return _slice({"nodeSelector": {"nodeSelectorTerms": [term]}, "devices": devices})
+
+
+def _slice(spec: Object) -> Object:
+    pool = {"name": "p", "generation": 1, "resourceSliceCount": 1}
+    return {"metadata": {"name": "own"}, "spec": {"driver": "gpu.test", "pool": pool, **spec}}
+
+
 OTHERS: dict[str, tuple[WatchedSource, Build, int]] = {
     "Job containers": (WatchedSource.JOBS, job, 2000),
     "JobSet replicated jobs": (WatchedSource.JOB_SETS, job_set, 2000),
@@ -437,6 +472,9 @@ OTHERS: dict[str, tuple[WatchedSource, Build, int]] = {
     "ResourceClaim owners": (WatchedSource.CLAIMS, claim_owners, 2000),
     "ResourceClaim labels": (WatchedSource.CLAIMS, claim_labels, 2000),
     "DeviceClass selectors": (WatchedSource.CLASSES, device_class, 32),
+    "ResourceSlice devices": (WatchedSource.SLICES, slice_devices, 128),
+    "ResourceSlice counters": (WatchedSource.SLICES, slice_counters, 64),
+    "ResourceSlice selector": (WatchedSource.SLICES, slice_selector, 2000),
     "Node labels": (WatchedSource.NODES, node_labels, 2000),
     "Node annotations": (WatchedSource.NODES, node_annotations, 2000),
     "Node taints": (WatchedSource.NODES, node_taints, 2000),
@@ -449,5 +487,5 @@ OTHERS: dict[str, tuple[WatchedSource, Build, int]] = {
 }
 """Objects other than pods: the source that reads one, and the most entries that a test gives it.
 
-Up to 64 entries, and in Tenants, the number is the bound of the API or of the schema.
+Up to 128 entries, and in Tenants, the number is the bound of the API or of the schema.
 """

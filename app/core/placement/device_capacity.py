@@ -1,7 +1,7 @@
 """The capacity of nodes in devices of ResourceSlices, as managed resources.
 
-A device counts as the resource of each DeviceClass whose selectors it matches. On one node a
-resource is either in `status.allocatable` or in slices (KEP-5004), so the larger amount counts. A
+A device that matches the selectors of a DeviceClass counts as the resource of the class. A node has
+a resource either in `status.allocatable` or in slices (KEP-5004), so the larger amount counts. A
 tainted device is no capacity unless a claim has it. Devices that share counters exclude each other:
 the count assumes that the largest ones are allocated first.
 """
@@ -160,7 +160,7 @@ class DeviceCapacity:
         return [each for each in pool.by_name.values() if self.holders(each.id)]
 
     def _count(self, pool: DevicePool, matching: list[PlacedDevice]) -> int:
-        """Return how many requests for one of these devices can be served, now and in all."""
+        """Return the number of allocated devices and of those that fit besides."""
         count, partitions = 0, []
         for each in matching:
             held = self.holders(each.id)

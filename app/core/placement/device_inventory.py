@@ -1,7 +1,6 @@
 """Devices of ResourceSlices: the pools of devices, and the devices of each node.
 
-Only the newest generation of a pool counts. A pool that is incomplete or invalid offers nothing, as
-in kube-scheduler. `device_capacity` counts the devices as resources.
+Only the newest generation of a pool counts. An incomplete or invalid pool has no capacity. `device_capacity` counts the devices as resources.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ class PlacedDevice(NamedTuple):
 
 @dataclass(slots=True)
 class DevicePool:
-    """The devices of the newest generation of a pool. `problem`: why it offers nothing, or ""."""
+    """The devices of the newest generation of a pool. `problem`: why it has no capacity, or ""."""
 
     problem: str = ""
     local: dict[NodeName, list[PlacedDevice]] = field(default_factory=dict)
@@ -71,8 +70,7 @@ def build_pool(slices: Iterable[ResourceSlice]) -> DevicePool:
 class DeviceInventory:
     """The observed slices and nodes. `take_changed` returns the nodes with other devices.
 
-    A device that several nodes can use is counted on one of them: the ready node with the first
-    name.
+    A device that several nodes can use is counted on the ready node with the first name.
     """
 
     def __init__(self) -> None:
@@ -180,7 +178,7 @@ class DeviceInventory:
         return self._pools.get(placed.source.key)
 
     def problems(self) -> dict[PoolKey, str]:
-        """Return the pools that offer nothing, each with the reason."""
+        """Return the pools without capacity, each with the reason."""
         self.refresh()
         return {key: p.problem for key, p in sorted(self._pools.items()) if p.problem}
 

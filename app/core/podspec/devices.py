@@ -16,8 +16,7 @@ from app.core.podspec.constraints import RequiredAffinity, Taint
 class Attribute(NamedTuple):
     """An attribute or a capacity of a device.
 
-    `kind`: `int`, `bool`, `string`, `version`, or `quantity`; one of these in the plural for a
-    tuple of values. The value of a `quantity` is its text. The kind also distinguishes 1 from True.
+    `kind`: `int`, `bool`, `string`, `version`, or `quantity`, in the plural for a tuple of values. The value of a `quantity` is its text. The kind also distinguishes 1 from True.
     """
 
     domain: str
@@ -46,7 +45,7 @@ class CounterUse(NamedTuple):
 class NodeReach:
     """The nodes that can use a device: one node, the nodes of a selector, or every node.
 
-    A reach without any of these matches no node.
+    An empty reach matches no node.
     """
 
     node: NodeName | None = None
@@ -67,7 +66,7 @@ class Device:
     """One device of a slice.
 
     `facts`: its attributes and capacities. `taints`: those that keep claims off. `reach`: its own
-    nodes, None for those of its slice. `uses`: what it takes from shared counters. `is_shared`:
+    nodes, None for those of its slice. `uses`: its amounts of shared counters. `is_shared`:
     several claims may have parts of it.
     """
 

@@ -1,0 +1,133 @@
+"""Nodes with GPUs in ResourceSlices only, without any setting. The real scheduler allocates."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import count
+
+import pytest
+
+from tests.support.cluster_driver import GPU, Object, Stage, gates, name_of, pod, until
+from tests.support.dra_driver import (
+    EXTENDED,
+    DraNodes,
+    claiming,
+    gpu,
+    gpus,
+    resource_slice,
+    template,
+)
+
+NUMBERS = count(1)
+SICK = {"key": "sick", "effect": "NoSchedule"}
+
+
+@pytest.fixture
+def ground(stage: Stage) -> DraNodes:
+    """Two nodes with four GPUs each."""
+    ground = DraNodes(stage)
+    for name in ("dra-0", "dra-1"):
+        ground.add(name, gpus(4))
+    until("the GPUs of the slices are capacity", lambda: ground.capacity() == 8)
+    return ground
+
+
+@pytest.fixture
+def ours(stage: Stage, ground: DraNodes) -> Iterator[str]:
+    """A namespace with its own tenant."""
+    namespace = stage.namespace(f"dra-{next(NUMBERS)}")
+    stage.tenant(namespace, "1", namespace)
+    until("the leader knows the tenant", lambda: "pending" in status(stage, namespace))
+    yield namespace
+    for kind in ("pods", "resourceclaims", "resourceclaimtemplates"):
+        stage.cluster.kubectl("delete", kind, "--all", "-n", namespace, "--grace-period=0")
+
+
+def status(stage: Stage, tenant: str) -> Object:
+    return dict(stage.get("tenant", tenant).get("status", {}))
+
+
+def charged(stage: Stage, tenant: str) -> int:
+    return int(status(stage, tenant).get("used", {}).get(GPU, "0"))
+
+
+def runs(stage: Stage, namespace: str, *names: str) -> None:
+    until(f"{names} run", lambda: set(stage.running(namespace)) == set(names))
+
+
+def why(stage: Stage, namespace: str, name: str) -> str:
+    selector = f"--field-selector=involvedObject.name={name}"
+    events = stage.get("events", "-n", namespace, selector)["items"]
+    return " | ".join(each["message"] for each in events)
+
+
+def devices_of(stage: Stage, namespace: str) -> dict[str, int]:
+    """Return the number of allocated devices of each claim."""
+    return {
+        name_of(each): len(each["status"]["allocation"]["devices"]["results"])
+        for each in stage.get("resourceclaims", "-n", namespace)["items"]
+        if "allocation" in each.get("status", {})
+    }
+
+
+def test_claims_and_extended_resources_run_on_nodes_with_slices_only(
+    stage: Stage, ours: str
+) -> None:
+    before = stage.metric("controller", "fairgate_bypassed_pods_total")
+    stage.apply(ours, template("t", 3), claiming("c", resourceClaimTemplateName="t"), pod("e", 3))
+    runs(stage, ours, "c", "e")
+    until("6 are charged", lambda: charged(stage, ours) == 6)
+    assert sorted(devices_of(stage, ours).values()) == [3, 3]
+    made = [
+        each
+        for each in stage.get("resourceclaims", "-n", ours)["items"]
+        if EXTENDED in each["metadata"].get("annotations", {})
+    ]
+    assert len(made) == 1
+    stage.apply(ours, pod("more", 2))
+    until("it waits", lambda: status(stage, ours).get("pending") == 1)
+    assert [gates(p) for p in stage.pods(ours) if name_of(p) == "more"] != [[]]
+    stage.delete(ours, "e")
+    runs(stage, ours, "c", "more")
+    until("5 are charged", lambda: charged(stage, ours) == 5)
+    assert stage.metric("controller", "fairgate_bypassed_pods_total") == before
+
+
+def test_every_gpu_of_the_slices_is_used(stage: Stage, ours: str) -> None:
+    stage.apply(
+        ours, template("t"), *(claiming(f"c{i}", resourceClaimTemplateName="t") for i in range(4))
+    )
+    stage.apply(ours, *(pod(f"e{i}", 1) for i in range(4)))
+    until("all 8 run", lambda: len(stage.running(ours)) == 8)
+    until("8 are charged", lambda: charged(stage, ours) == 8)
+
+
+def test_capacity_follows_taints_generations_and_incomplete_pools(
+    stage: Stage, ground: DraNodes, ours: str
+) -> None:
+    tainted = [gpu("gpu-0", taints=[SICK]), *gpus(4)[1:]]
+    stage.apply("default", resource_slice("dra-0", tainted, generation=2))
+    until("a tainted device is no capacity", lambda: ground.capacity() == 7)
+    stage.apply("default", resource_slice("dra-0", gpus(2), generation=3, count=2))
+    until("an incomplete pool is no capacity", lambda: ground.capacity() == 4)
+    ground.put(resource_slice("dra-0", [gpu("gpu-2")], number=1, generation=3, count=2))
+    until("the complete pool is capacity", lambda: ground.capacity() == 7)
+    stage.apply(ours, pod("p", 4))
+    runs(stage, ours, "p")
+    assert stage.pods(ours)[0]["spec"]["nodeName"] == "dra-1"
+
+
+def test_devices_of_an_exempt_namespace_are_not_given_out_again(
+    stage: Stage, ground: DraNodes, ours: str
+) -> None:
+    system = "kube-system"
+    stage.apply(system, template("agent", 3), claiming("agent", resourceClaimTemplateName="agent"))
+    try:
+        until("it has devices", lambda: sorted(devices_of(stage, system).values()) == [3])
+        until("5 are left", lambda: ground.capacity() == 5)
+        stage.apply(ours, pod("p", 4), pod("q", 2))
+        runs(stage, ours, "p")
+    finally:
+        stage.cluster.kubectl("delete", "pod", "agent", "-n", system, "--grace-period=0")
+        stage.cluster.kubectl("delete", "resourceclaimtemplate", "agent", "-n", system)
+    runs(stage, ours, "p", "q")

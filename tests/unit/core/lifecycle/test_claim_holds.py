@@ -1,0 +1,209 @@
+"""Release and charge on devices that exist only in ResourceSlices, and claims without pods."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from app.core import events as ev
+from app.core.effects import Bypassed, Effect, EvictPod, Release
+from app.core.engine import Engine
+from app.core.model import ClaimRef, Millis, Node, NodeName, Pod, PoolName, ReleaseOutcome, Uid
+from app.core.podspec.resource_claims import AllocatedDevice, DeviceAsk, ResourceClaim
+from app.core.quantities import CPU, PODS, ManagedResources
+from app.sim.cluster.virtual_cluster import held_pod
+from tests.support.device_slices import GPU, GPUS, Words, allocated, gpus, published
+
+AT = Millis(1000)
+N1 = NodeName("n1")
+
+
+class Yard:
+    """A leader of one node with GPUs in a slice only."""
+
+    def __init__(self, devices: int = 8) -> None:
+        self.engine = Engine(
+            ManagedResources([GPU]), classes={GPUS.name: GPU}, selectors=Words(), paced=False
+        )
+        self.pods: dict[str, Pod] = {}
+        self.effects: list[Effect] = []
+        room = {CPU: 64_000, PODS: 100}
+        self.hear(
+            ev.NodeObserved(AT, Node(N1, {}, room, True)),
+            ev.ClassObserved(AT, GPUS),
+            ev.SliceObserved(AT, published("n1", *gpus(devices))),
+            *(ev.SourceFresh(AT, source) for source in ev.WatchedSource),
+            ev.Installed(AT, AT),
+            ev.LeadershipGained(AT, 7),
+            ev.StoreReady(AT),
+        )
+
+    def hear(self, *news: ev.NewsEvent) -> list[str]:
+        """Send events. Return the names of released pods, each bound to the node at once."""
+        done: list[str] = []
+        queue = list(news)
+        while queue:
+            effects = [e for event in queue for e in self.engine.handle(event)]
+            effects += self.engine.handle(ev.Pass(AT))
+            self.effects += effects
+            queue = []
+            for order in [e for e in effects if isinstance(e, Release)]:
+                name = order.intent.ref.name
+                done.append(name)
+                pod = self.pods[name] = replace(
+                    self.pods[name],
+                    gates=(),
+                    release=order.stamp,
+                    pool=order.intent.pool,
+                    granted=order.claims,
+                    node=N1,
+                )
+                answer = ev.ReleaseAnswered(AT, pod.uid, ReleaseOutcome.RELEASED)
+                queue += [answer, ev.PodObserved(AT, pod)]
+        return done
+
+    def see(self, *pods: Pod) -> list[str]:
+        self.pods |= {pod.name: pod for pod in pods}
+        return self.hear(*(ev.PodObserved(AT, pod) for pod in pods))
+
+    def put(self, *claims: ResourceClaim) -> list[str]:
+        return self.hear(*(ev.ClaimObserved(AT, each) for each in claims))
+
+    def end(self, name: str) -> list[str]:
+        return self.hear(ev.PodGone(AT, self.pods.pop(name).uid))
+
+    @property
+    def free(self) -> int:
+        pool = self.engine.outlook.view().pools[PoolName("default")]
+        return pool.capacity.get(GPU, 0) - pool.used.get(GPU, 0)
+
+    @property
+    def used(self) -> int:
+        return self.engine.outlook.view().pools[PoolName("default")].used.get(GPU, 0)
+
+    def complaints(self) -> list[Effect]:
+        return [e for e in self.effects if isinstance(e, Bypassed | EvictPod)]
+
+
+def user_of(name: str, claim: str) -> Pod:
+    plain = {CPU: 1000, PODS: 1}
+    return replace(held_pod(name, "a"), demand=plain, plain=plain, claims=(ClaimRef("c", claim),))
+
+
+def plain(name: str, devices: int) -> Pod:
+    return held_pod(name, "a", devices)
+
+
+def waiting(name: str, count: int | None = 1) -> ResourceClaim:
+    return replace(allocated(name, "n1"), requests=((DeviceAsk(GPUS.name, count, "r"),),))
+
+
+def test_pods_start_on_devices_that_exist_only_in_slices() -> None:
+    yard = Yard()
+    assert yard.see(plain("p", 5), plain("q", 4)) == ["p"]
+    assert yard.free == 3
+    assert yard.end("p") == ["q"]
+
+
+def test_a_pod_with_a_claim_starts_there_too() -> None:
+    yard = Yard()
+    yard.put(waiting("c", 6), waiting("d", 3))
+    assert yard.see(user_of("p", "c"), user_of("q", "d")) == ["p"]
+    assert yard.used == 6
+
+
+def test_capacity_follows_the_slices() -> None:
+    yard = Yard(4)
+    assert yard.see(plain("p", 8)) == []
+    assert yard.hear(ev.SliceObserved(AT, published("n1", *gpus(8)))) == ["p"]
+    yard.hear(ev.SliceGone(AT, "n1-1"))
+    assert yard.free == -8
+    assert yard.used == 8
+
+
+def test_the_claim_that_the_scheduler_makes_for_an_extended_resource_is_not_charged() -> None:
+    yard = Yard()
+    yard.see(plain("p", 2))
+    own = replace(
+        allocated("p-extended", "n1", "gpu-0", "gpu-1"), owner=yard.pods["p"].uid, of_extended=True
+    )
+    yard.put(own)
+    assert (yard.used, yard.free) == (2, 6)
+    assert yard.complaints() == []
+    assert yard.see(plain("q", 6)) == ["q"]
+
+
+def test_a_claim_that_no_managed_pod_uses_takes_its_devices() -> None:
+    yard = Yard()
+    yard.put(allocated("c", "n1", "gpu-0", "gpu-1", namespace="kube-system"))
+    assert (yard.used, yard.free) == (0, 6)
+    assert yard.see(plain("p", 7)) == []
+    assert yard.hear(ev.ClaimGone(AT, "kube-system", "c")) == ["p"]
+
+
+def test_a_claim_that_outlives_its_pod_holds_its_devices_until_it_is_deallocated() -> None:
+    yard = Yard()
+    yard.put(waiting("c", 3))
+    yard.see(user_of("p", "c"))
+    held = allocated("c", "n1", "gpu-0", "gpu-1", "gpu-2", count=3)
+    yard.put(held)
+    assert (yard.used, yard.free) == (3, 5)
+    yard.end("p")
+    assert (yard.used, yard.free) == (0, 5)
+    yard.put(replace(held, allocated=None))
+    assert (yard.used, yard.free) == (0, 8)
+
+
+def test_admin_access_is_not_charged_and_takes_no_device() -> None:
+    yard = Yard()
+    ask = DeviceAsk(GPUS.name, 2, "r", is_admin=True)
+    yard.put(replace(waiting("c"), requests=((ask,),)))
+    assert yard.see(user_of("p", "c")) == ["p"]
+    yard.put(replace(allocated("c", "n1", "gpu-0", admin=True), requests=((ask,),)))
+    assert (yard.used, yard.free) == (0, 8)
+
+
+def test_an_allocated_claim_counts_as_the_devices_that_it_has() -> None:
+    yard = Yard()
+    asks = (DeviceAsk(GPUS.name, 4, "r/large"), DeviceAsk(GPUS.name, 1, "r/small"))
+    yard.put(replace(waiting("c"), requests=(asks,)))
+    yard.see(user_of("p", "c"))
+    assert yard.used == 4
+    device = allocated("c", "n1", "gpu-0").allocated
+    assert device is not None
+    got = AllocatedDevice("r/small", device[0].device)
+    yard.put(replace(waiting("c"), requests=(asks,), allocated=(got,)))
+    assert yard.used == 1
+    assert yard.complaints() == []
+
+
+def test_all_devices_of_a_node_are_no_more_than_its_devices() -> None:
+    yard = Yard(4)
+    yard.put(waiting("c", None))
+    assert yard.see(user_of("p", "c")) == ["p"]
+    assert yard.used == 4
+
+
+def test_a_pod_for_all_devices_is_counted_again_when_nodes_change() -> None:
+    yard = Yard(4)
+    yard.see(plain("first", 1))
+    yard.put(waiting("c", None))
+    assert yard.see(user_of("p", "c")) == []
+    yard.hear(ev.SliceObserved(AT, published("n1", *gpus(2))))
+    assert yard.end("first") == ["p"]
+    assert yard.used == 2
+
+
+def test_a_claim_of_a_pod_group_is_charged_to_one_of_its_pods() -> None:
+    yard = Yard()
+    yard.put(replace(waiting("shared", 3), of_group=True))
+    refs = (ClaimRef("c", "shared", True),)
+    pods = [replace(user_of(f"p{i}", "shared"), claims=refs) for i in range(3)]
+    assert yard.see(*pods) == ["p0", "p1", "p2"]
+    assert yard.used == 3
+
+
+def test_uids_of_claims_do_not_meet_those_of_pods() -> None:
+    yard = Yard()
+    yard.put(replace(allocated("c", "n1", "gpu-0"), uid=Uid("a/p")))
+    assert yard.see(plain("p", 7)) == ["p"]
+    assert (yard.used, yard.free) == (7, 0)
