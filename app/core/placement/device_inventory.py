@@ -1,6 +1,7 @@
 """Devices of ResourceSlices: the pools of devices, and the devices of each node.
 
-Only the newest generation of a pool counts. An incomplete or invalid pool has no capacity. `device_capacity` counts the devices as resources.
+Only the newest generation of a pool counts. An incomplete or invalid pool has no capacity.
+`device_capacity` counts the devices as resources.
 """
 
 from __future__ import annotations

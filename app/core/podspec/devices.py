@@ -16,7 +16,8 @@ from app.core.podspec.constraints import RequiredAffinity, Taint
 class Attribute(NamedTuple):
     """An attribute or a capacity of a device.
 
-    `kind`: `int`, `bool`, `string`, `version`, or `quantity`, in the plural for a tuple of values. The value of a `quantity` is its text. The kind also distinguishes 1 from True.
+    `kind`: `int`, `bool`, `string`, `version`, or `quantity`, in the plural for a tuple of
+    values. The value of a `quantity` is its text. The kind also distinguishes 1 from True.
     """
 
     domain: str
