@@ -1,6 +1,7 @@
-"""Executes the effects `Adopt`, `EvictPod`, `ProtectClaim` and `UnprotectClaim`.
+"""Executes the effects of `Correction`, one at a time for each pod or claim.
 
-It stamps pods that predate Fairgate, evicts pods, and adds or removes the finalizer of claims.
+It stamps pods that predate Fairgate, evicts pods, gives and withdraws the notice of a reclaim, and
+adds or removes the finalizer of claims.
 A few run at a time, and only while the Lease is valid. A failed order is not retried here: the
 engine orders it again until it observes the result.
 """
@@ -20,16 +21,19 @@ from app.core.effects import (
     Bypassed,
     ClaimDeleted,
     EvictPod,
+    GiveReclaimNotice,
     NodeRefused,
     ProtectClaim,
     UnprotectClaim,
+    WithdrawReclaimNotice,
 )
 from app.core.errors import ClusterError, ClusterRefused
 from app.core.events import EvictionAccepted, EvictionRefused
 from app.core.explain.views import ReleasedView
+from app.core.lifecycle.lost_work import lost_time
 from app.core.model import Millis, Resource, Uid
 from app.core.retry import ServerBackoff
-from app.ports.cluster import Adopter, ClaimProtector, Evictor
+from app.ports.cluster import Adopter, ClaimProtector, Evictor, ReclaimNotifier
 from app.ports.leadership import Leadership
 from app.ports.metrics import LeaderMetrics
 
@@ -39,11 +43,15 @@ CONCURRENCY = 8
 log = logging.getLogger("fairgate.control")
 
 
-Correction = Adopt | EvictPod | ProtectClaim | UnprotectClaim
+Correction = (
+    Adopt | EvictPod | GiveReclaimNotice | WithdrawReclaimNotice | ProtectClaim | UnprotectClaim
+)
 
 _VERBS: Mapping[type[Correction], str] = {
     Adopt: "adopt",
     EvictPod: "evict",
+    GiveReclaimNotice: "give notice",
+    WithdrawReclaimNotice: "withdraw notice",
     ProtectClaim: "protect",
     UnprotectClaim: "unprotect",
 }
@@ -57,6 +65,7 @@ class AdoptEvictExecutor:
         adopter: Adopter,
         claims: ClaimProtector,
         evictor: Evictor,
+        notifier: ReclaimNotifier,
         leadership: Leadership,
         inbox: EventQueue,
         meters: LeaderMetrics,
@@ -68,6 +77,7 @@ class AdoptEvictExecutor:
         self._adopter = adopter
         self._claims = claims
         self._evictor = evictor
+        self._notifier = notifier
         self._leadership = leadership
         self._inbox = inbox
         self._meters = meters
@@ -164,6 +174,10 @@ class AdoptEvictExecutor:
                 await self._claims.protect(ref)
             case UnprotectClaim(ref, version):
                 await self._claims.unprotect(ref, version)
+            case GiveReclaimNotice():
+                await self._notifier.give(order)
+            case WithdrawReclaimNotice():
+                await self._notifier.withdraw(order)
             case EvictPod():
                 await self._expel(order)
             case _:
@@ -184,10 +198,8 @@ class AdoptEvictExecutor:
 
 
 def lost_by(used: ReleasedView, now: Millis) -> dict[Resource, float]:
-    """Return the resource-seconds that a pod has used so far."""
-    held = 0.0
-    if used.released is not None:
-        held = max(0, now - used.released) / 1000
+    """Return the resource-seconds that the eviction of a pod loses at most."""
+    held = lost_time(used.released, used.checkpoint, now) / 1000
     return {resource: amount * held for resource, amount in used.request.items()}
 
 

@@ -29,6 +29,7 @@ from app.core.effects import (
     Enqueue,
     EvictForReclaim,
     EvictPod,
+    GiveReclaimNotice,
     NodeRefused,
     ProtectClaim,
     Rebuild,
@@ -37,6 +38,7 @@ from app.core.effects import (
     Release,
     UnprotectClaim,
     WakeAt,
+    WithdrawReclaimNotice,
 )
 from app.core.engine import Engine
 from app.core.events import CostlyPod, Event, NewsEvent, Pass, PodGone, PodObserved
@@ -160,7 +162,14 @@ class EngineLoop:
                     self._copier.lead(epoch)
                 case Release():
                     self._releases.start_release(effect)
-                case Adopt() | EvictPod() | ProtectClaim() | UnprotectClaim():
+                case (
+                    Adopt()
+                    | EvictPod()
+                    | GiveReclaimNotice()
+                    | WithdrawReclaimNotice()
+                    | ProtectClaim()
+                    | UnprotectClaim()
+                ):
                     self._corrections.start_order(effect)
                 case Bypassed() | ClaimDeleted():
                     self._corrections.report(effect)

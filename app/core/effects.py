@@ -196,6 +196,27 @@ class EvictForReclaim:
 
 
 @dataclass(frozen=True, slots=True)
+class GiveReclaimNotice:
+    """Tell this pod that a reclaim evicts it at `ends`. Repeated until it is observed.
+
+    `why` is a clause. `responds`: other programs help with the eviction; ask them, too.
+    """
+
+    ref: PodRef
+    ends: Millis
+    why: str
+    responds: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class WithdrawReclaimNotice:
+    """Remove the notice of this pod, because it stays. Repeated until it is observed."""
+
+    ref: PodRef
+    responds: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class ReclaimOnCooldown:
     """Report that the reclaim cooldown protects the pods of `tenant` from this workload.
 
@@ -335,6 +356,7 @@ class EventReason(Enum):
     REFUSED = "Refused"
     USELESS = "Useless"
     NODE_REFUSED = "NodeRefused"
+    RECLAIM_NOTICE = "ReclaimNotice"
 
 
 @dataclass(frozen=True, slots=True)
@@ -356,6 +378,8 @@ Effect = (
     | Rebuild
     | Release
     | EvictForReclaim
+    | GiveReclaimNotice
+    | WithdrawReclaimNotice
     | ReclaimOnCooldown
     | Adopt
     | Bypassed

@@ -417,6 +417,7 @@ class Engine:
             return
         if tracked.pod.terminating:
             self._turns.leave(tracked)
+        self._turns.evictions.notices.see(tracked)
         right = self._oversight.see(tracked, new=new, live=ev.WatchedSource.PODS in self._fresh)
         if right is Provenance.RELEASED:
             self._turns.evictions.withdraw(self._misfits.see(tracked), UNBOUND)

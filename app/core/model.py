@@ -122,6 +122,24 @@ NO_AFFINITY = AffinityPresence()
 
 
 @dataclass(frozen=True, slots=True)
+class ReclaimTerms:
+    """What a reclaim of a pod involves.
+
+    `notice`: the notice that the pod wants. `checkpoint`: the longest time between two checkpoints,
+    None if not declared. `ends`: the end of the notice that a leader gave, None without a notice.
+    `responds`: other programs help with its eviction (`evictionResponders`).
+    """
+
+    notice: Millis = Millis(0)
+    checkpoint: Millis | None = None
+    ends: Millis | None = None
+    responds: bool = False
+
+
+NO_TERMS = ReclaimTerms()
+
+
+@dataclass(frozen=True, slots=True)
 class Said:
     """The `PodScheduled=False` condition that the scheduler wrote on a released pod."""
 
@@ -173,6 +191,7 @@ class Pod:
     `apart`: its scheduler may be silent about it for a good reason (another scheduler, claims, a
         group).
     `said`: condition written by the scheduler, if the pod is released and unbound.
+    `reclaim`: the notice and the loss of a reclaim.
     """
 
     uid: Uid
@@ -228,6 +247,7 @@ class Pod:
     scheduler: str = ""
     apart: bool = False
     said: Said | None = None
+    reclaim: ReclaimTerms = NO_TERMS
 
     @property
     def is_owned(self) -> bool:

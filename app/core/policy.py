@@ -58,6 +58,7 @@ class Policy:
         fast.
     `max_unowned_unbound`: limit of such pods without a controller per user.
     `scheduling_timeout`: longest time a released pod may be unbound; 0 for no limit.
+    `max_reclaim_notice`: longest notice before a reclaim, whatever the pod wants; 0 for none.
     `gang_timeout`: longest time a gang may be incomplete; 0 for no limit.
     """
 
@@ -69,6 +70,7 @@ class Policy:
     reclaim: Reclaim = Reclaim.GUARANTEE
     within_queue: WithinQueue = WithinQueue.NEVER
     min_runtime: Millis = FIVE_MINUTES
+    max_reclaim_notice: Millis = FIVE_MINUTES
     gang_timeout: Millis = TEN_MINUTES
     scheduling_timeout: Millis = FIVE_MINUTES
     evict_unowned: bool = False

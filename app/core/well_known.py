@@ -22,6 +22,9 @@ ANNOTATION_GANG = "fairgate.io/gang"
 ANNOTATION_GANG_SIZE = "fairgate.io/gang-size"
 ANNOTATION_PLACEMENT = "fairgate.io/placement"
 ANNOTATION_TOPOLOGY = "fairgate.io/topology"
+ANNOTATION_RECLAIM_NOTICE = "fairgate.io/reclaim-notice"
+ANNOTATION_RECLAIM_AT = "fairgate.io/reclaim-at"
+ANNOTATION_CHECKPOINT_INTERVAL = "fairgate.io/checkpoint-interval"
 ANNOTATION_GANG_FAILURE = "fairgate.io/gang-failure"
 ANNOTATION_CLAIMS = "fairgate.io/claims"
 ANNOTATION_MIRROR = "kubernetes.io/config.mirror"
@@ -47,6 +50,8 @@ USER_KEYS = CREATE_ONLY_KEYS | frozenset(
         "max-runtime",
         "preemptible",
         "pools",
+        "reclaim-notice",
+        "checkpoint-interval",
     )
 )
 """Annotations that users may write. Those that are not frozen may change until the release."""

@@ -114,6 +114,7 @@ class PodSpec(Wire, frozen=True):
     preemption_policy: str | None = None
     active_deadline_seconds: int | None = None
     scheduling_group: SchedulingGroup | None = None
+    eviction_responders: list[object] | None = None
     scheduler_name: str | None = None
 
     def demand(self) -> dict[Resource, int]:
@@ -327,6 +328,7 @@ class PolicySpec(Wire, frozen=True):
     within_queue: str | None = None
     disruption_budgets: str | None = None
     min_runtime: str | None = None
+    max_reclaim_notice: str | None = None
     gang_timeout: str | None = None
     scheduling_timeout: str | None = None
     evict_unowned: bool | None = None

@@ -17,11 +17,13 @@ from app.core.errors import InvalidInput
 from app.core.lifecycle.node_refusals import refusal
 from app.core.podspec import resource_claims as devices
 from app.core.podspec.annotations import (
+    checkpoint_interval,
     declared_runtime,
     may_be_evicted,
     named_level,
     named_pools,
     named_style,
+    wanted_notice,
 )
 from app.core.podspec.anti_affinity_terms import AntiAffinityTerm
 from app.core.podspec.gpu_memory import stated
@@ -180,6 +182,7 @@ class Pods:
             scheduler=foreign,
             apart=bool(foreign or spec.resource_claims or spec.scheduling_group),
             said=None if spec.node_name or spec.scheduling_gates else _said(pod),
+            reclaim=shared.value(_reclaim_terms(written, spec)),
         )
 
 
@@ -315,6 +318,20 @@ def read_time(what: str, written: str) -> model.Millis:
         return model.Millis(int(datetime.fromisoformat(written).timestamp() * 1000))
     except ValueError as error:
         raise InvalidInput(f"{what} {written[:40]!r} is not a time.") from error
+
+
+def _reclaim_terms(written: Mapping[str, str], spec: objects.PodSpec) -> model.ReclaimTerms:
+    notice, checkpoint = wanted_notice(written), checkpoint_interval(written)
+    given = written.get(well_known.ANNOTATION_RECLAIM_AT)
+    if notice is None and checkpoint is None and given is None:
+        return model.NO_TERMS
+    return model.ReclaimTerms(
+        notice or model.Millis(0),
+        checkpoint,
+        read_time(well_known.ANNOTATION_RECLAIM_AT, given) if given else None,
+        # The API server has no EvictionRequest for pods of a native group.
+        bool(spec.eviction_responders) and spec.scheduling_group is None,
+    )
 
 
 def _longest_life(written: Mapping[str, str], deadline: int | None) -> model.Millis | None:

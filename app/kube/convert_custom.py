@@ -111,6 +111,9 @@ def read_policy(policy: objects.PolicyObject, at: model.Millis) -> events.Policy
                 "withinQueue", _word(WithinQueue), spec.within_queue, default.within_queue
             ),
             min_runtime=_read("minRuntime", duration, spec.min_runtime, default.min_runtime),
+            max_reclaim_notice=_read(
+                "maxReclaimNotice", duration, spec.max_reclaim_notice, default.max_reclaim_notice
+            ),
             gang_timeout=_read("gangTimeout", duration, spec.gang_timeout, default.gang_timeout),
             scheduling_timeout=_read(
                 "schedulingTimeout", duration, spec.scheduling_timeout, default.scheduling_timeout

@@ -7,7 +7,15 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from app.core.admission.submitters import OwnerRef
-from app.core.effects import Adopt, ClaimAddress, EmitEvent, PodRef, Release
+from app.core.effects import (
+    Adopt,
+    ClaimAddress,
+    EmitEvent,
+    GiveReclaimNotice,
+    PodRef,
+    Release,
+    WithdrawReclaimNotice,
+)
 from app.core.events import ClusterEvent
 from app.core.fairshare.checkpoint import TenantCheckpoint
 from app.core.model import Millis, ReleaseOutcome, TenantName, Uid, UserName
@@ -75,6 +83,16 @@ class Evictor(Protocol):
 
         The check evicts no pod.
         """
+
+
+class ReclaimNotifier(Protocol):
+    """Writes and removes the notice of a reclaim on a pod. May raise ClusterError."""
+
+    async def give(self, order: GiveReclaimNotice) -> None:
+        """Write the notice on the pod with this uid. A deleted pod is no error."""
+
+    async def withdraw(self, order: WithdrawReclaimNotice) -> None:
+        """Remove the notice of the pod with this uid. A deleted pod is no error."""
 
 
 class OwnerLookup(Protocol):

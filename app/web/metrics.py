@@ -25,6 +25,7 @@ from prometheus_client import (
 from app.core.explain.backlog_stats import BacklogStats
 from app.core.explain.views import ClusterView
 from app.core.model import Millis, PoolName, ReleaseOutcome, Resource, TenantName
+from app.core.podspec.device_fractions import about_devices
 from app.core.quantities import CPU
 
 MOST_TENANTS = 200
@@ -161,6 +162,13 @@ EVICTED_SECONDS = Counter(
     "fairgate_evicted_resource_seconds_total",
     "Use that was lost because its pod was evicted.",
     ["resource"],
+    registry=REGISTRY,
+)
+EVICTED_GPU_SECONDS = Counter(
+    "fairgate_evicted_gpu_seconds_total",
+    "GPU time that evictions lost: since the start of the pod, or at most since its last "
+    "declared checkpoint. Tenant and reason are those of fairgate_reclaimed_total.",
+    ["tenant", "reason"],
     registry=REGISTRY,
 )
 EVICTIONS_REFUSED = Counter(
@@ -391,7 +399,10 @@ class Leading:
 
     def evicted(self, tenant: TenantName, cause: str, lost: Mapping[Resource, float]) -> None:
         """Count an evicted pod. `lost`: the resource-seconds that it had used, in base units."""
-        RECLAIMED.labels(self._tenants.label(tenant), cause).inc()
+        label = self._tenants.label(tenant)
+        RECLAIMED.labels(label, cause).inc()
+        milliseconds = {resource: round(1000 * seconds) for resource, seconds in lost.items()}
+        EVICTED_GPU_SECONDS.labels(label, cause).inc(float(about_devices(milliseconds) / 1000))
         for resource, seconds in lost.items():
             EVICTED_SECONDS.labels(self._resources.label(resource)).inc(_unit(resource, seconds))
 

@@ -46,6 +46,7 @@ from app.kube.lease_thread import LeaseThread
 from app.kube.outage_notices import ClusterOutageNotices
 from app.kube.owners import KubeOwners
 from app.kube.pod_releaser import PodReleaser
+from app.kube.reclaim_notices import PodReclaimNotifier
 from app.kube.secrets import Bundle
 from app.kube.tenants_pools import ResourceStatus
 from app.ports.store import Store
@@ -177,6 +178,7 @@ def _correcting(process: RoleProcess, ground: _Ground) -> tuple[AdoptEvictExecut
         PodAdopter(client),
         ClaimFinalizers(client, left=leadership.left),
         evictor,
+        PodReclaimNotifier(client, now),
         leadership,
         ground.inbox,
         ground.meters,

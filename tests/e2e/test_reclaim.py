@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from app.devcluster.binaries import Tools
 from app.devcluster.cluster import LocalCluster
 from app.devcluster.cluster_options import ClusterOptions
 from app.devcluster.nodes import NodeGroup
+from app.kube.reclaim_notices import CONDITION
 from tests.support.cluster_driver import GPU, Object, Stage, name_of, pod, stamp, until
 from tests.support.reclaim_teams import NINE, SEVEN, policy, team, told
 
@@ -345,3 +348,36 @@ def test_the_reverse_of_a_reclaim_is_refused_and_reported(stage: Stage) -> None:
     assert len(stage.running(a)) == 9
     assert sorted(stage.held(b)) == ["back", "too"]
     assert all(stamp(p) for p in stage.pods(a))
+
+
+def test_a_pod_gets_its_notice_which_a_new_leader_continues(stage: Stage) -> None:
+    policy(stage)
+    a, b = (team(stage, f"notice{each}", guarantee) for each, guarantee in (("a", 4), ("b", 0)))
+    start(stage, b, work("keeps", 8), work("saves", 1, reclaim_notice="10s"))
+    stage.apply(a, work("needs"))
+    until("the pod carries the notice", lambda: notice_of(stage, b, "saves") is not None)
+    ends = notice_of(stage, b, "saves")
+    assert ends is not None
+    [condition] = [
+        c
+        for c in stage.get("pod", "saves", "-n", b)["status"]["conditions"]
+        if c["type"] == CONDITION
+    ]
+    assert (condition["status"], condition["reason"]) == ("True", "Reclaim")
+    assert "makes room for work of noticea" in condition["message"]
+    until("its owner is told", lambda: bool(told(stage, b, "ReclaimNotice")))
+
+    stage.cluster.restart("fairgate-controller", signal.SIGKILL)
+
+    until("it is gone", lambda: "saves" not in names(stage, b))
+    assert datetime.now(UTC) >= ends
+    until("the other runs", lambda: "needs" in stage.running(a))
+    assert names(stage, b) == {"keeps"}
+    assert stage.metric("controller", "fairgate_evicted_gpu_seconds_total") > 0
+
+
+def notice_of(stage: Stage, namespace: str, name: str) -> datetime | None:
+    """Return the end of a pod's notice; None if it has none."""
+    metadata = stage.get("pod", name, "-n", namespace)["metadata"]
+    ends = metadata["annotations"].get("fairgate.io/reclaim-at")
+    return datetime.fromisoformat(ends) if ends else None

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from app.core.effects import Adopt, PodRef
+from app.core.effects import Adopt, GiveReclaimNotice, PodRef, WithdrawReclaimNotice
 from app.core.errors import ClusterRefused, ClusterUnavailable
 from app.core.model import Millis, Uid
-from app.core.well_known import ADOPTED
+from app.core.well_known import ADOPTED, ANNOTATION_RECLAIM_AT
 
 
 @dataclass
@@ -24,7 +24,10 @@ class FreePod:
 
 
 class FakeCorrector:
-    """`ports.cluster.Adopter` and `ports.cluster.Evictor` on `pods`, by namespace and name."""
+    """`Adopter`, `Evictor` and `ReclaimNotifier` of `ports.cluster` on `pods`.
+
+    The keys of `pods` are namespace and name.
+    """
 
     def __init__(self) -> None:
         self.pods: dict[tuple[str, str], FreePod] = {}
@@ -44,6 +47,16 @@ class FakeCorrector:
             raise ClusterRefused("uid: field is immutable", 422)
         pod.stamp = ADOPTED
         pod.labels |= order.labels
+
+    async def give(self, order: GiveReclaimNotice) -> None:
+        pod = self._find(order.ref)
+        if pod is not None and pod.uid == order.ref.uid:
+            pod.annotations[ANNOTATION_RECLAIM_AT] = str(order.ends)
+
+    async def withdraw(self, order: WithdrawReclaimNotice) -> None:
+        pod = self._find(order.ref)
+        if pod is not None and pod.uid == order.ref.uid:
+            pod.annotations.pop(ANNOTATION_RECLAIM_AT, None)
 
     async def evict(self, ref: PodRef) -> bool:
         pod = self._find(ref)

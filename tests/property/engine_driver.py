@@ -13,7 +13,14 @@ from fractions import Fraction
 from typing import Protocol
 
 from app.core import events as ev
-from app.core.effects import Effect, EvictForReclaim, Release, WakeAt
+from app.core.effects import (
+    Effect,
+    EvictForReclaim,
+    GiveReclaimNotice,
+    Release,
+    WakeAt,
+    WithdrawReclaimNotice,
+)
 from app.core.engine import Engine
 from app.core.model import (
     Millis,
@@ -24,6 +31,7 @@ from app.core.model import (
     Pool,
     PoolName,
     Quota,
+    ReclaimTerms,
     ReleaseOutcome,
     Resource,
     Tenant,
@@ -293,9 +301,19 @@ class Drive:
                 if self.judge:
                     pool = self.jobs[job_of(effect.ref.uid)].pool
                     self.judge.freed[beneficiary] = pool
+            case GiveReclaimNotice(ref, ends):
+                self._notify(ref.uid, ends)
+            case WithdrawReclaimNotice(ref):
+                self._notify(ref.uid, None)
             case WakeAt(at):
                 if at > self.now:
                     self._wakes.add(at)
+
+    def _notify(self, uid: Uid, ends: Millis | None) -> None:
+        pod = self.pods.get(uid)
+        if pod is not None:
+            self.pods[uid] = pod = replace(pod, reclaim=replace(pod.reclaim, ends=ends))
+            self._hear(ev.PodObserved(self._at, pod))
 
     def _release(self, job: Job, releases: list[Release]) -> None:
         assert {str(r.intent.ref.uid) for r in releases} == {p.uid for p in pods_of(job)}
@@ -391,6 +409,7 @@ def pods_of(job: Job) -> Iterable[Pod]:
             gang_size=job.size,
             max_runtime=None if job.max_runtime is None else Millis(job.max_runtime),
             preemptible=job.preemptible,
+            reclaim=ReclaimTerms(Millis(job.notice)),
         )
 
 

@@ -38,6 +38,7 @@ class Job:
     nodes: list[str] = field(default_factory=list)
     released: int | None = None
     order: int = 0
+    notice: int = 0
 
     def total(self, resource: str) -> int:
         return self.size * self.demand.get(resource, 0)

@@ -15,12 +15,13 @@ import pytest
 
 from app.core.model import Millis
 from app.core.policy import Policy, Reclaim, WithinQueue
-from tests.property.engine_driver import GPU, Drive, Evicted
+from tests.property.engine_driver import GPU, Drive, Evicted, pods_of
 from tests.property.reference_engine import Branch, Job, Naive, Site, Team
 from tests.support.depth import cases
 
 POOL = "default"
 CLUSTERS = cases(650, 5_200)
+NOTICED = cases(60, 1_000)
 ARRIVALS = 20
 """Arrivals per cluster. Each is one case."""
 PATIENCE = (7, 40)
@@ -54,6 +55,11 @@ class Arena:
         for victim in victims:
             assert (work_of(taker), work_of(victim)) not in self.lost, self.story()
             self.lost.add((work_of(victim), work_of(taker)))
+        for victim in victims:
+            if victim.notice:
+                ends = [self.drive.pods[pod.uid].reclaim.ends for pod in pods_of(victim)]
+                assert all(at is not None and at <= self.drive.now for at in ends), "too early"
+        self.count["noticed"] += any(victim.notice for victim in victims)
         law = Law(self.drive, taker, running)
         assert law.allows(victims, causes), f"{law.objection}\n{self.story()}"
         for victim in victims:
@@ -74,6 +80,7 @@ class Arena:
                 victim.demand,
                 victim.priority,
                 victim.size,
+                notice=victim.notice,
             )
             self.drive.submit(again)
 
@@ -222,8 +229,11 @@ def fill(drive: Drive, random: Random) -> None:
             drive.place(job, POOL, "n", -100 + number, number + 1)
 
 
-def search(seed: int) -> Counter[str]:
-    """Submit and end workloads in one random cluster; return counts of the outcomes."""
+def search(seed: int, *, notices: bool = False) -> Counter[str]:
+    """Submit and end workloads in one random cluster; return counts of the outcomes.
+
+    If `notices`, some workloads want a notice, time passes, and leaders change meanwhile.
+    """
     random = Random(seed)
     drive = cluster(random)
     arena = Arena(drive)
@@ -233,8 +243,15 @@ def search(seed: int) -> Counter[str]:
         if random.random() < 0.3 and drive.running():
             drive.end(random.choice(drive.running()).uid)
         arena.news()
-        drive.submit(workload(random, drive, number))
+        work = workload(random, drive, number)
+        if notices:
+            work.notice = random.choice((0, 0, 500, 3000))
+            if random.random() < 0.1:
+                drive.restart()
+        drive.submit(work)
         drive.settle()
+        if notices and random.random() < 0.6:
+            drive.run(drive.now + random.choice((300, 1000, 4000)))
         for span in PATIENCE if random.random() < 0.2 else PATIENCE[:1]:
             drive.run(drive.now + span)
         arena.count["cases"] += 1
@@ -251,6 +268,16 @@ def test_no_loop_is_found_and_every_eviction_is_lawful(part: int) -> None:
     rare = min(seen[what] for what in ("guarantee", "fair", "withinQueue", "gangs"))
     assert rare > 100 * part_of_all
     assert seen["several"] > 50 * part_of_all
+
+
+def test_a_notice_changes_no_rule_of_reclaim() -> None:
+    """The rules are checked at the eviction, so after the notice and any change during it."""
+    seen: Counter[str] = Counter()
+    for seed in range(NOTICED):
+        seen += search(seed, notices=True)
+    assert seen["evicted"] > NOTICED
+    assert seen["several"] >= NOTICED / 20
+    assert seen["noticed"] > NOTICED / 5
 
 
 @pytest.mark.parametrize("mode", list(Reclaim))

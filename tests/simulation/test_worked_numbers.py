@@ -58,6 +58,7 @@ HELD: list[tuple[str, str, dict[str, dict[str, float]]]] = [
     ("r05-the-taker-must-not-end-higher", "Kueue", gpus(a=2, b=7, c=0)),
     ("r07-a-budget-borrows-nothing", "budgets", gpus(a=4, b=3)),
     ("r08-a-budget-is-overridden", "budgets", gpus(a=4, b=5)),
+    ("r09-a-notice-before-the-eviction", "notice", gpus(a=1, b=8)),
 ]
 
 EVICTED: list[tuple[str, list[tuple[str, str, str]]]] = [
@@ -71,6 +72,7 @@ EVICTED: list[tuple[str, list[tuple[str, str, str]]]] = [
         "r08-a-budget-is-overridden",
         [(f"kept-{8 - number}", f"x-{number}", "guarantee") for number in range(4)],
     ),
+    ("r09-a-notice-before-the-eviction", [("saves-0", "x-0", "guarantee")]),
 ]
 
 JAIN = [
@@ -125,6 +127,13 @@ def test_the_order_in_which_two_tenants_are_named_decides_the_odd_device(tmp_pat
 
     tenants = changed("d04-an-odd-device", tmp_path, swap)["tenants"]
     assert (tenants["a"]["used"][GPU], tenants["b"]["used"][GPU]) == (5, 6)
+
+
+def test_a_notice_delays_the_eviction_and_a_checkpoint_bounds_the_loss() -> None:
+    found = outcome("r09-a-notice-before-the-eviction")
+
+    assert [each["at"] for each in found["evictions"]] == [130]
+    assert found["metrics"]["evicted_device_seconds"] == 1
 
 
 def test_seconds_and_hours_are_charged_alike_within_the_bound() -> None:

@@ -219,8 +219,9 @@ class Rig:
             clock,
         )  # fmt: skip
         self.corrections = AdoptEvictExecutor(
-            self.corrector, FakeClaims(), self.corrector, self.lead, self.inbox, self.meters, clock
-        )
+            self.corrector, FakeClaims(), self.corrector, self.corrector, self.lead, self.inbox,
+            self.meters, clock,
+        )  # fmt: skip
         self.reclaims = Reclaims(
             self.corrector, self.lead, self.inbox, self.meters, clock, self.engine.wants_gone,
             EvictionRateLimiter(100_000), self.engine.outlook.released, pauses=(0.0,),

@@ -27,6 +27,7 @@ from app.core.effects import (
 )
 from app.core.fairshare.tenants import TenantDirectory
 from app.core.lifecycle.bypass_detection import BypassDetector, Provenance
+from app.core.lifecycle.lost_work import lost_by
 from app.core.lifecycle.pod_record import PodRecord
 from app.core.lifecycle.pod_registry import PodRegistry
 from app.core.lifecycle.pod_state import PodState
@@ -307,6 +308,7 @@ class AuditRecorder:
     def _reclaimed(self, tracked: PodRecord, eviction: EvictForReclaim | EvictPod) -> None:
         pod = tracked.pod
         facts = who(pod, pod.user, self._tenant(pod)) | reason(eviction)
+        facts |= {"lostGpuSeconds": lost_by(tracked, self._now) // 1000}
         notes: tuple[tuple[str, str], ...] = ()
         if isinstance(eviction, EvictForReclaim) and eviction.cause is not ReclaimCause.PRIORITY:
             notes = (self._truces.sign(taking_of(eviction), self._now),)

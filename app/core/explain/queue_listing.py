@@ -120,4 +120,5 @@ def released(tracked: PodRecord, awaits: bool = False) -> ReleasedView:
         awaits=awaits,
         lacks=pod.awaits,
         said="" if pod.node is not None else words_of(pod.said),
+        checkpoint=pod.reclaim.checkpoint,
     )

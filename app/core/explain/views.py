@@ -140,7 +140,7 @@ class ReleasedView:
     `pool` is None outside all pools. `node` is where it runs or is expected. `adopted`: it predates
     Fairgate or was released by hand. `awaits`: it waits for a future node. `lacks` are the missing
     resource claims without which no node accepts it. `said` is a clause with the scheduler's
-    message.
+    message. `checkpoint`: its declared longest time between two checkpoints.
     """
 
     ref: PodRef
@@ -157,6 +157,7 @@ class ReleasedView:
     awaits: bool = False
     lacks: tuple[str, ...] = ()
     said: str = ""
+    checkpoint: Millis | None = None
 
 
 @dataclass(frozen=True, slots=True)

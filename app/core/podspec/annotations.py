@@ -10,12 +10,14 @@ from app.core.errors import InvalidInput
 from app.core.model import Millis, NodeName, PlacementStrategy, TopologyConstraint
 from app.core.podspec.equivalence_class import ANYHOW, GangLayout
 from app.core.well_known import (
+    ANNOTATION_CHECKPOINT_INTERVAL,
     ANNOTATION_GANG,
     ANNOTATION_GANG_SIZE,
     ANNOTATION_MAX_RUNTIME,
     ANNOTATION_PLACEMENT,
     ANNOTATION_POOLS,
     ANNOTATION_PREEMPTIBLE,
+    ANNOTATION_RECLAIM_NOTICE,
     ANNOTATION_TOPOLOGY,
 )
 
@@ -28,6 +30,12 @@ OF_THE_JOB = "job"
 
 ALONE = ("", 1)
 
+_TIMES = {
+    ANNOTATION_MAX_RUNTIME: "a run time",
+    ANNOTATION_RECLAIM_NOTICE: "a time",
+    ANNOTATION_CHECKPOINT_INTERVAL: "a time",
+}
+
 
 def named_pools(annotations: Annotations) -> tuple[str, ...]:
     """Return the pools that the user names, in that order. Empty: any pool."""
@@ -37,7 +45,21 @@ def named_pools(annotations: Annotations) -> tuple[str, ...]:
 
 def declared_runtime(annotations: Annotations) -> Millis | None:
     """Return the declared maximum run time of the pod. None if absent or invalid."""
-    written = annotations.get(ANNOTATION_MAX_RUNTIME)
+    return _some_time(annotations, ANNOTATION_MAX_RUNTIME)
+
+
+def wanted_notice(annotations: Annotations) -> Millis | None:
+    """Return the notice that the pod wants before a reclaim. None if absent or invalid."""
+    return _some_time(annotations, ANNOTATION_RECLAIM_NOTICE)
+
+
+def checkpoint_interval(annotations: Annotations) -> Millis | None:
+    """Return the longest time between two checkpoints of the pod. None if absent or invalid."""
+    return _some_time(annotations, ANNOTATION_CHECKPOINT_INTERVAL)
+
+
+def _some_time(annotations: Annotations, key: str) -> Millis | None:
+    written = annotations.get(key)
     try:
         return (duration(written) or None) if written is not None else None
     except InvalidInput:
@@ -70,12 +92,12 @@ def whole(size: str) -> int:
 
 def misread(annotations: Annotations) -> Iterator[str]:
     """Yield a warning for every annotation that is probably a mistake."""
-    runtime = annotations.get(ANNOTATION_MAX_RUNTIME)
-    if runtime is not None and declared_runtime(annotations) is None:
-        yield (
-            f"Fairgate: {ANNOTATION_MAX_RUNTIME}: {runtime[:40]!r} is not a run time such as "
-            "90s, 5m or 1h30m, so it is ignored; correct it."
-        )
+    for key, kind in _TIMES.items():
+        if key in annotations and _some_time(annotations, key) is None:
+            yield (
+                f"Fairgate: {key}: {annotations[key][:40]!r} is not {kind} such as "
+                "90s, 5m or 1h30m, so it is ignored; correct it."
+            )
     gang = annotations.get(ANNOTATION_GANG, "").strip()
     size = annotations.get(ANNOTATION_GANG_SIZE, "")
     is_named = gang not in ("", OF_THE_JOB) and size.strip() != "1"

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from fractions import Fraction
 
 from app.core.model import Amounts, Resource
-from app.core.quantities import GIB, MIB
+from app.core.quantities import GIB, MIB, is_device
 
 WHOLE = Resource("nvidia.com/gpu")
 """The whole device. The other resources are fractions of it. HAMi: one client slot on a device."""
@@ -57,6 +57,21 @@ def devices_in(offer: Amounts, told: Mapping[Resource, Fraction]) -> Fraction:
     beside = {WHOLE, *SIDES}
     largest = max((v for r, v in parts.items() if r in beside), default=Fraction(0))
     return largest + sum((v for r, v in parts.items() if r not in beside), Fraction(0))
+
+
+def about_devices(demand: Amounts) -> Fraction:
+    """Return how many whole devices a demand is, as far as the names of its resources say.
+
+    A slice counts as its fraction, HAMi cores as hundredths. Any other device counts as one.
+    """
+    found = Fraction(0)
+    has_sides = any(demand.get(side, 0) for side in SIDES)
+    for resource, value in demand.items():
+        if resource == CORES:
+            found += Fraction(value, WHOLE_CORES)
+        elif is_device(resource) and resource != MEMORY and not (has_sides and resource == WHOLE):
+            found += value * ((is_slice(resource) and slice_price(profile_of(resource))) or 1)
+    return found
 
 
 def label_memory(labels: Mapping[str, str]) -> int | None:

@@ -113,6 +113,7 @@ class SchedulingCycle:
         self.picker.start_cycle()
         self._reclaimer.again_at = self._more_at = None
         self._hopeless.clear()
+        effects += self.evictions.notices.run()
         self._learn(list(self._roster.gangs.half))
         while len(self.in_flight) < self._window and self.picker.looks < MOST_LOOKS:
             self._considers(None)
@@ -146,6 +147,7 @@ class SchedulingCycle:
         self._give_up()
         self.evictions.ordered(effects)
         self.evictions.review()
+        effects += self.evictions.notices.take()
         usage = self._roster.usage
         after = usage.policy.reserve_after
         self.reservations.harden(usage.now, after, self.picker.uses_least)
@@ -424,16 +426,17 @@ class SchedulingCycle:
             since=self._roster.usage.now,
             taken_from=frozenset(v.leaf.tenant for v in clearance.victims),
         )
-        effects: list[Effect] = []
+        orders: list[EvictForReclaim] = []
         for tracked, cause, compared in victims:
             tracked.evicted = f"makes room for work of {leaf.tenant}: {cause.explanation}"
             assert tracked.leaf is not None
             whose = (*tracked.leaf.account, beneficiary, leaf.tenant)
             overrides = self.evictions.blocked.overrides(tracked, cause)
-            effects.append(
+            orders.append(
                 EvictForReclaim(tracked.ref, *whose, cause, pool, compared, len(victims), overrides)
             )
-        return effects
+        reservation = self.reservations.strict[pool]
+        return self.evictions.notices.begin(reservation, clearance.victims, orders)
 
     def _give_up(self) -> None:
         """Drop exclusive reservations without remaining victims if others took the capacity."""

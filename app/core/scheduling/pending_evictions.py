@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from app.core.effects import Effect, EmitEvent, EventReason, EvictForReclaim, EvictPod, ReclaimCause
+from app.core.lifecycle.lost_work import say_loss
 from app.core.lifecycle.pod_record import PodRecord
 from app.core.lifecycle.pod_registry import PodRegistry
 from app.core.model import Millis, Uid
 from app.core.scheduling.blocked_evictions import PATIENCE_MS, SPARED_MS, BlockedEvictions
+from app.core.scheduling.eviction_notices import EvictionNotices
 from app.core.scheduling.reclaim import Reclaimer
 from app.core.scheduling.reclaim_cooldown import ReclaimCooldowns, ReclaimRecord
 from app.core.scheduling.reservation import Reservations
@@ -35,6 +37,7 @@ class PendingEvictions:
         self._reclaimer = reclaimer
         self._truces = truces
         self.blocked = BlockedEvictions(roster)
+        self.notices = EvictionNotices(roster, reservations, reclaimer)
         self._asked: dict[Uid, EvictForReclaim | EvictPod] = {}
         self._going: set[Uid] = set()
         self._bound: set[Uid] = set()
@@ -86,7 +89,7 @@ class PendingEvictions:
             self.blocked.evicted(order)
         self._bind(order)
         self._sign(order)
-        return [EmitEvent(known.ref, EventReason.RECLAIMED, explain(order))]
+        return [self._say(order, known)]
 
     def refused(self, uid: Uid) -> list[Effect]:
         """Process a refused eviction: all victims of the reclaim stay. Its beneficiary waits."""
@@ -95,6 +98,7 @@ class PendingEvictions:
         if known is None:
             return []
         known.evicted = ""
+        self.notices.withdraw(uid)
         reservation = self._reservations.evicting(uid)
         if reservation is not None:
             del self._reservations.strict[reservation.pool]
@@ -124,11 +128,12 @@ class PendingEvictions:
         if reservation is not None:
             reservation.victims.discard(uid)
         self.blocked.gone(uid)
+        self.notices.gone(uid)
         if order is None or not tracked.evicted:
             return []
         self._bind(order)
         self._sign(order)
-        return [EmitEvent(tracked.ref, EventReason.RECLAIMED, explain(order))]
+        return [self._say(order, tracked)]
 
     def review(self) -> None:
         """Cancel evictions without a waiting beneficiary, unless another victim is already evicted.
@@ -148,7 +153,8 @@ class PendingEvictions:
     def due(self) -> Millis | None:
         """Return the next time at which `review` has work without a new event."""
         since = [r.since for r in self._reservations.strict.values() if r.victims]
-        return Millis(min(since) + STUCK_MS) if since else None
+        stuck = Millis(min(since) + STUCK_MS) if since else None
+        return min((at for at in (stuck, self.notices.due()) if at is not None), default=None)
 
     def end(self) -> None:
         """End a leader term: the outcome of pending requests is unknown."""
@@ -156,6 +162,7 @@ class PendingEvictions:
         self._going.clear()
         self._bound.clear()
         self.blocked.end()
+        self.notices.end()
         for tracked in self._roster.pods.values():
             tracked.evicted = ""
 
@@ -185,6 +192,12 @@ class PendingEvictions:
         known = self._roster.pods.get(uid)
         if known is not None:
             known.evicted = ""
+            self.notices.withdraw(uid)
+
+    def _say(self, order: EvictForReclaim | EvictPod, tracked: PodRecord) -> EmitEvent:
+        loss = say_loss(tracked, self._roster.usage.now)
+        text = explain(order)
+        return EmitEvent(tracked.ref, EventReason.RECLAIMED, f"{text}.{loss}" if loss else text)
 
     def _sign(self, order: EvictForReclaim | EvictPod) -> None:
         if isinstance(order, EvictForReclaim) and order.cause is not ReclaimCause.PRIORITY:

@@ -6,13 +6,14 @@ on trial, and restores everything afterwards. It does not evict.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from app.core.effects import ReclaimCause
 from app.core.fairshare.sort_key import GUARANTEED
 from app.core.fairshare.tree_node import TenantNode, UserNode, leaves, path
 from app.core.fairshare.user_queue import QueueKey
+from app.core.lifecycle.lost_work import lost_by
 from app.core.lifecycle.pod_record import PodRecord
 from app.core.lifecycle.pod_registry import PodRegistry
 from app.core.lifecycle.pod_state import PodState
@@ -24,7 +25,7 @@ from app.core.placement.pools import add_to
 from app.core.podspec.equivalence_class import EquivalenceClass
 from app.core.policy import Reclaim, WithinQueue
 from app.core.scheduling.reclaim_cooldown import ReclaimCooldowns, ReclaimRecord
-from app.core.scheduling.victims import ReclaimPlan, Victim
+from app.core.scheduling.victims import ReclaimCheck, ReclaimPlan, Victim
 
 LEAVING_MS = 600_000
 """Time for which a terminating pod is expected to end. Some pods never end."""
@@ -107,6 +108,31 @@ class Reclaimer:
             near = [t for t in case.leaving if plan.awaits or t.node in rooms]
             awaited = frozenset(t.pod.uid for t in near)
             return ReclaimPlan(victims, dict(rooms), compared, awaited)
+        finally:
+            for victim in reversed(case.taken):
+                self._move(victim, 1)
+            for tracked in reversed(case.leaving):
+                self._move_pod(tracked, 1)
+
+    def confirm(
+        self,
+        leaf: UserNode,
+        turn: QueueKey,
+        shape: EquivalenceClass,
+        pool: PoolName,
+        victims: Iterable[Victim],
+    ) -> ReclaimCheck:
+        """Check the victims of an earlier plan again, after their notice."""
+        case = _ReclaimContext(leaf, turn, shape, pool, [], self._going(pool))
+        try:
+            for tracked in case.leaving:
+                self._move_pod(tracked, -1)
+            for victim in victims:
+                self._take(case, victim)
+            fits, is_permitted = self._fits(case), self._permitted(case)
+            if fits and is_permitted:
+                self._give_back(case)
+            return ReclaimCheck(tuple(case.taken), is_permitted, fits)
         finally:
             for victim in reversed(case.taken):
                 self._move(victim, 1)
@@ -334,13 +360,20 @@ class Reclaimer:
             if tracked.stay is None or tracked.stay.pool != case.pool or not self._stays(tracked):
                 continue
             if tracked.gang is None:
-                found[tracked.pod.uid] = Victim(leaf, (tracked,), cause)
+                found[tracked.pod.uid] = self._victim(leaf, (tracked,), cause)
             elif tracked.gang.key not in found:
                 pods = tuple(t for t in tracked.gang.members if t.stay is not None)
                 left = tuple(t for t in pods if self._stays(t))
-                found[tracked.gang.key] = Victim(leaf, left, cause, len(left) < len(pods))
+                is_broken = len(left) < len(pods)
+                found[tracked.gang.key] = self._victim(leaf, left, cause, is_broken)
         able = [v for v in found.values() if self._evictable(case, v)]
         return sorted(able, key=Victim.order)
+
+    def _victim(
+        self, leaf: UserNode, pods: tuple[PodRecord, ...], cause: ReclaimCause, broken: bool = False
+    ) -> Victim:
+        lost = sum(lost_by(tracked, self._roster.usage.now) for tracked in pods)
+        return Victim(leaf, pods, cause, broken, lost)
 
     def _evictable(self, case: _ReclaimContext, victim: Victim) -> bool:
         now, least = self._roster.usage.now, self._roster.usage.policy.min_runtime

@@ -18,22 +18,31 @@ class Victim:
     pods: tuple[PodRecord, ...]
     cause: ReclaimCause
     broken: bool = False
+    lost: int = 0
+    """Device-milliseconds that its eviction loses at most."""
 
     def frees(self) -> set[Resource]:
         """Return the resources that its eviction frees."""
         return {r for t in self.pods for r, v in t.pod.demand.items() if v > 0}
 
-    def order(self) -> tuple[bool, int, int, int, int, str]:
+    @property
+    def is_noticed(self) -> bool:
+        """Return whether an earlier leader gave a notice to any of its pods."""
+        return any(t.pod.reclaim.ends is not None for t in self.pods)
+
+    def order(self) -> tuple[bool, int, int, bool, int, int, int, str]:
         """Return the sort key among the victims of one tenant.
 
-        The rest of a broken gang comes first, because it is useless. Then come the lowest priority,
-        the lowest QoS class and the latest release.
+        The rest of a broken gang comes first, because it is useless. Then come the lowest priority
+        and the lowest QoS class. Among equal ones a pod with a notice comes first, then the
+        smallest loss, then the latest release.
         """
         first = self.pods[0]
         epoch, sequence = max(t.stamp for t in self.pods)
         quality = min(t.pod.quality for t in self.pods)
-        rank = (first.pod.priority, quality, -epoch, -sequence, first.pod.uid)
-        return (not self.broken, *rank)
+        last = (-epoch, -sequence, first.pod.uid)
+        equal = (first.pod.priority, quality, not self.is_noticed, self.lost)
+        return (not self.broken, *equal, *last)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,3 +58,15 @@ class ReclaimPlan:
     rooms: dict[NodeName, Amounts]
     compared: tuple[tuple[float, float], ...]
     awaited: frozenset[Uid] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class ReclaimCheck:
+    """The check of a reclaim after its notice: the victims that are still needed.
+
+    `is_permitted`: the rules still allow them. `fits`: the workload would start without them.
+    """
+
+    needed: tuple[Victim, ...]
+    is_permitted: bool
+    fits: bool

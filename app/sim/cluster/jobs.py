@@ -92,4 +92,5 @@ class SimulatedJob:
             labels=KEPT if work.kept else {},
             style=work.manner.style,
             near=work.manner.near,
+            reclaim=work.reclaim,
         )

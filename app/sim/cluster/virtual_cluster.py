@@ -12,7 +12,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from app.core import events as ev
-from app.core.effects import Effect, EvictForReclaim, Release, WakeAt
+from app.core.effects import (
+    Effect,
+    EvictForReclaim,
+    GiveReclaimNotice,
+    Release,
+    WakeAt,
+    WithdrawReclaimNotice,
+)
 from app.core.engine import Engine
 from app.core.errors import InvalidInput
 from app.core.explain.views import ClusterView
@@ -193,6 +200,10 @@ class VirtualCluster:
                 return (self._release(effect),)
             case EvictForReclaim():
                 return self._evict(effect)
+            case GiveReclaimNotice(ref, ends):
+                return self._notify(ref.uid, ends)
+            case WithdrawReclaimNotice(ref):
+                return self._notify(ref.uid, None)
             case WakeAt(at):
                 if at > self.now and at not in self._wakes:
                     self._wakes.add(at)
@@ -302,6 +313,14 @@ class VirtualCluster:
         self.decisions += 1
         return [*self._drop(job), *self._wait(job)]
 
+    def _notify(self, uid: Uid, ends: Millis | None) -> Sequence[ev.Event]:
+        """Write the end of a notice on a released pod, or remove it."""
+        pod = self.using.get(uid)
+        if pod is None:
+            return ()
+        self.using[uid] = pod = replace(pod, reclaim=replace(pod.reclaim, ends=ends))
+        return (ev.PodObserved(self.now, pod),)
+
     def _renew(self, uid: Uid) -> Sequence[ev.Event]:
         """Evict a bare pod. If it has a controller, a new pod replaces it and starts over."""
         pod, lasts = self._runs[uid]
@@ -320,6 +339,7 @@ class VirtualCluster:
             pool=None,
             phase=Phase.PENDING,
             started=None,
+            reclaim=replace(pod.reclaim, ends=None),
         )
         self._runs[again.uid] = (again, lasts)
         return [*gone, ev.PodObserved(self.now, again)]

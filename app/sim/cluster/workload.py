@@ -6,7 +6,16 @@ from dataclasses import dataclass
 from enum import Enum
 
 from app.core.effects import ReclaimCause
-from app.core.model import Amounts, Millis, NodeName, PoolName, TenantName, UserName
+from app.core.model import (
+    NO_TERMS,
+    Amounts,
+    Millis,
+    NodeName,
+    PoolName,
+    ReclaimTerms,
+    TenantName,
+    UserName,
+)
 from app.core.podspec.equivalence_class import ANYHOW, GangLayout
 
 
@@ -16,7 +25,7 @@ class SimulatedWorkload:
 
     `duration` counts from the release; None means forever. `released` is set for a workload that
     runs at the start, and is its earlier release. `kept`: a disruption budget forbids its
-    eviction. Compared by identity.
+    eviction. `reclaim`: the notice that its pods want, and their checkpoints. Compared by identity.
     """
 
     name: str
@@ -33,6 +42,7 @@ class SimulatedWorkload:
     max_runtime: Millis | None = None
     manner: GangLayout = ANYHOW
     kept: bool = False
+    reclaim: ReclaimTerms = NO_TERMS
 
 
 class TimelineStep(Enum):

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import TypeVar
 
+from app.core.lifecycle.lost_work import lost_time
 from app.core.model import Amounts, Millis, Resource, TenantName, UserName
 from app.core.pricing.share_units import Scale
 from app.sim.cluster.workload import SimulatedWorkload, TimelineEntry, TimelineStep
@@ -157,7 +158,8 @@ def _evicted(
         if moment.step is TimelineStep.RELEASED:
             since[moment.work] = moment.at
         elif moment.step is TimelineStep.EVICTED and start <= moment.at <= end:
-            ran = moment.at - since[moment.work]
+            work = moment.work
+            ran = lost_time(since[work], work.reclaim.checkpoint, moment.at)
             lost += ran * devices_of(moment.work, device)
     return lost / 1000
 

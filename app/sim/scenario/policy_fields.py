@@ -29,5 +29,6 @@ FIELDS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "withinQueue": ("within_queue", value_parsers.choice(WithinQueue)),
     "disruptionBudgets": ("disruption_budgets", value_parsers.choice(DisruptionBudgets)),
     "minRuntime": ("min_runtime", value_parsers.cluster_time),
+    "maxReclaimNotice": ("max_reclaim_notice", value_parsers.cluster_time),
 }
 """Written name of a field to the attribute of `Policy` and the parser of its value."""

@@ -10,6 +10,7 @@ from app.core.model import (
     Millis,
     PlacementStrategy,
     PoolName,
+    ReclaimTerms,
     Resource,
     Tenant,
     TenantName,
@@ -45,6 +46,8 @@ _WORK_FIELDS = (
     "keptByBudget",
     "placement",
     "topology",
+    "reclaimNotice",
+    "checkpointInterval",
 )
 
 
@@ -142,6 +145,10 @@ class WorksReader:
                 record.read("topology", value_parsers.level, None),
             ),
             kept=record.read("keptByBudget", value_parsers.switch, False),
+            reclaim=ReclaimTerms(
+                record.read("reclaimNotice", value_parsers.some_cluster_time, Millis(0)),
+                record.read("checkpointInterval", value_parsers.some_cluster_time, None),
+            ),
         )
         running = record.read("running", value_parsers.switch, False)
         for field in ("at", "every") if running else ():
@@ -232,4 +239,5 @@ def _copy(
         work.max_runtime,
         work.manner,
         work.kept,
+        work.reclaim,
     )

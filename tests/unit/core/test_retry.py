@@ -60,7 +60,7 @@ async def test_a_slow_server_is_asked_a_few_things_at_a_time_and_each_once() -> 
     port = SlowPort()
     clock = lambda: Millis(0)  # noqa: E731
     corrections = AdoptEvictExecutor(
-        port, FakeClaims(), port, FakeLead(), EventQueue(), FakeMeters(), clock
+        port, FakeClaims(), port, FakeCorrector(), FakeLead(), EventQueue(), FakeMeters(), clock
     )
     orders = [Adopt(PodRef(Uid(f"{i}"), "space", f"p{i}"), {}) for i in range(500)]
     for order in [*orders, *orders]:
@@ -94,7 +94,15 @@ async def test_an_eviction_is_counted_with_what_its_pod_had_used() -> None:
 
     clock = lambda: Millis(40_000)  # noqa: E731
     corrections = AdoptEvictExecutor(
-        corrector, FakeClaims(), corrector, FakeLead(), EventQueue(), meters, clock, released
+        corrector,
+        FakeClaims(),
+        corrector,
+        corrector,
+        FakeLead(),
+        EventQueue(),
+        meters,
+        clock,
+        released,
     )
     corrections.start_order(EvictPod(PodRef(Uid("other"), "space", "guarded"), "no node took it"))
     corrections.start_order(EvictPod(PodRef(Uid("uid"), "space", "p"), "no node took it"))
@@ -111,6 +119,7 @@ async def test_who_turned_out_to_be_of_use_meanwhile_is_not_evicted() -> None:
     corrections = AdoptEvictExecutor(
         corrector,
         FakeClaims(),
+        corrector,
         corrector,
         FakeLead(),
         inbox := EventQueue(),

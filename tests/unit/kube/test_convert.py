@@ -432,3 +432,23 @@ def test_a_resize_is_charged_unless_the_node_refused_this_very_spec() -> None:
     assert resizing(3, infeasible_at=3)[model.Resource("cpu")] == 4000
     assert resizing(4, infeasible_at=3)[model.Resource("cpu")] == 8000
     assert resizing(3)[model.Resource("nvidia.com/gpu")] == 1
+
+
+def test_the_terms_of_a_reclaim_are_read() -> None:
+    written = {
+        "fairgate.io/reclaim-notice": "2m",
+        "fairgate.io/checkpoint-interval": "10m",
+        "fairgate.io/reclaim-at": "1970-01-01T00:01:00Z",
+    }
+    responders = [{"name": "example.com/saver"}]
+
+    found = managed(pod(ONE_GPU, annotations=written, evictionResponders=responders)).reclaim
+    group = {"podGroupName": "g"}
+    native = pod(ONE_GPU, annotations=written, evictionResponders=responders, schedulingGroup=group)
+
+    ends = model.Millis(60_000)
+    assert found == model.ReclaimTerms(
+        model.Millis(120_000), model.Millis(600_000), ends, responds=True
+    )
+    assert not managed(native).reclaim.responds
+    assert managed(pod(ONE_GPU)).reclaim is model.NO_TERMS

@@ -87,7 +87,7 @@ def test_nobody_is_evicted_any_more_once_it_fits_without(town: Town) -> None:
 
 
 def test_the_rest_of_a_gang_that_has_begun_to_go_goes(town: Town) -> None:
-    town.run(*(f"b{number}" for number in range(6)))
+    town.run(*(f"b{number}" for number in range(6)), priority=1)
     gang = town.run("b-m0", "b-m1", "b-m2", gang="train", gang_size=3)
     town.lead()
     uid = town.submit("a-one")

@@ -1,0 +1,335 @@
+"""Notice before a reclaim: the wait, the check after it, and the continuation by a new leader."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from app.core import events as ev
+from app.core.audit_entry import AuditRecord, EntryType
+from app.core.effects import (
+    EmitEvent,
+    EventReason,
+    GiveReclaimNotice,
+    WithdrawReclaimNotice,
+)
+from app.core.model import Millis, Pod, ReclaimTerms, Uid, UnmanagedPod
+from app.core.policy import Mode, Reclaim
+from app.core.scheduling.eviction_notices import REPEAT_MS, STALE_MS
+from tests.support.eviction_cluster import GPU, NODE, Town
+
+NOTICE = 120_000
+TERMS = ReclaimTerms(notice=Millis(NOTICE))
+
+
+@pytest.fixture
+def town() -> Town:
+    return Town()
+
+
+def nine(town: Town, terms: ReclaimTerms = TERMS) -> list[Pod]:
+    return town.run(*(f"b{number}" for number in range(9)), reclaim=terms)
+
+
+def noticed(town: Town, pods: list[Pod]) -> list[Pod]:
+    """Write the given notices on their pods, as the executor does. Return these pods."""
+    given = {order.ref.uid: order.ends for order in town.take(GiveReclaimNotice)}
+    found = [
+        replace(pod, reclaim=replace(pod.reclaim, ends=given[pod.uid]))
+        for pod in pods
+        if pod.uid in given
+    ]
+    town.hear(*(ev.PodObserved(town.at, pod) for pod in found))
+    return found
+
+
+def withdrawn(town: Town) -> list[str]:
+    return sorted(order.ref.name for order in town.take(WithdrawReclaimNotice))
+
+
+def test_an_eviction_waits_for_the_notice_and_its_capacity_is_reserved(town: Town) -> None:
+    pods = nine(town)
+    town.lead()
+    town.submit("a-one")
+    [victim] = noticed(town, pods)
+    assert victim.reclaim.ends == town.at + NOTICE
+    assert town.evicted() == []
+
+    town.submit("a-two")  # one reclaim in flight for each pool
+    town.wait(NOTICE - 1)
+    assert town.evicted() == []
+    town.wait(1)
+    assert town.evicted() == [victim.name]
+
+    town.accept(victim)
+    town.end(victim)
+    assert town.released() == ["a-one"]
+
+
+def test_the_pod_is_told_when_and_why(town: Town) -> None:
+    nine(town)
+    town.lead()
+    town.take(EmitEvent)
+    town.submit("a-secret")
+
+    [told] = [t for t in town.take(EmitEvent) if t.notice is EventReason.RECLAIM_NOTICE]
+
+    assert told.message.startswith("will be evicted in 120 s: makes room for work of a")
+    assert "secret" not in told.message
+
+
+def test_a_pod_that_ends_early_frees_its_capacity_at_once(town: Town) -> None:
+    pods = nine(town)
+    town.lead()
+    town.submit("a-one")
+    [victim] = noticed(town, pods)
+    town.wait(30_000)
+
+    town.end(victim)
+
+    assert town.released() == ["a-one"]
+    assert town.evicted() == []
+
+
+def test_all_victims_of_a_reclaim_go_together_after_the_longest_notice(town: Town) -> None:
+    pods = town.run(*(f"b{number}" for number in range(8)))
+    pods += town.run("b8", reclaim=TERMS)
+    town.lead()
+    town.submit("a-three", 3)
+    [slow] = noticed(town, pods)
+    assert slow.name == "b8"
+    town.wait(NOTICE - 1)
+    assert town.evicted() == []
+
+    town.wait(1)
+
+    assert town.evicted() == ["b6", "b7", "b8"]
+
+
+def test_the_other_victims_go_as_soon_as_the_last_noticed_pod_ends(town: Town) -> None:
+    pods = town.run(*(f"b{number}" for number in range(8)))
+    pods += town.run("b8", reclaim=TERMS)
+    town.lead()
+    town.submit("a-three", 3)
+    [slow] = noticed(town, pods)
+
+    town.end(slow)
+
+    assert town.evicted() == ["b6", "b7"]
+
+
+def test_victims_that_are_no_longer_needed_stay_and_are_told(town: Town) -> None:
+    pods = nine(town)
+    town.lead()
+    town.submit("a-two", 2)
+    victims = noticed(town, pods)
+    assert [v.name for v in victims] == ["b7", "b8"]
+
+    town.end(pods[0])  # one is free without an eviction
+    town.wait(NOTICE)
+
+    assert len(town.evicted()) == 1
+    assert len(withdrawn(town)) == 1
+
+
+def test_a_reclaim_that_is_no_longer_permitted_after_the_notice_is_withdrawn(town: Town) -> None:
+    pods = nine(town)
+    town.lead()
+    uid = town.submit("a-one")
+    [victim] = noticed(town, pods)
+
+    town.rule(reclaim=Reclaim.OFF)
+
+    assert withdrawn(town) == [victim.name]
+    town.wait(NOTICE)
+    assert town.evicted() == []
+    assert not town.engine.wants_gone(victim.uid)
+    assert uid in town.engine._roster.pods
+
+
+def test_victims_whose_tenant_borrows_less_by_then_stay_as_a_whole(town: Town) -> None:
+    pods = nine(town)
+    town.lead()
+    town.submit("a-four", 4)
+    victims = noticed(town, pods)
+    assert len(victims) == 4
+    # Tenant b then has 5 and a guarantee of 2. An unmanaged pod uses the rest of the node.
+    static = UnmanagedPod(Uid("static"), NODE, {GPU: 4})
+    gone = [ev.PodGone(town.at, pod.uid) for pod in pods[:4]]
+    town.hear(ev.UnmanagedPodObserved(town.at, static), *gone)
+
+    town.wait(NOTICE)
+
+    assert town.evicted() == []
+    assert withdrawn(town) == sorted(victim.name for victim in victims)
+
+
+def test_the_end_of_the_beneficiary_withdraws_the_notice(town: Town) -> None:
+    pods = nine(town)
+    town.lead()
+    uid = town.submit("a-one")
+    [victim] = noticed(town, pods)
+
+    town.hear(ev.PodGone(town.at, uid))
+
+    assert withdrawn(town) == [victim.name]
+    assert not town.engine.wants_gone(victim.uid)
+
+
+def test_a_withdrawn_notice_is_removed_again_until_it_is_gone(town: Town) -> None:
+    pods = nine(town)
+    town.lead()
+    uid = town.submit("a-one")
+    [victim] = noticed(town, pods)
+    town.hear(ev.PodGone(town.at, uid))
+    assert withdrawn(town) == [victim.name]
+
+    town.wait(REPEAT_MS)
+    assert withdrawn(town) == [victim.name]
+    town.hear(ev.PodObserved(town.at, replace(victim, reclaim=TERMS)))
+    town.wait(REPEAT_MS)
+
+    assert withdrawn(town) == []
+
+
+def test_a_notice_that_was_not_written_is_given_again_with_its_whole_time(town: Town) -> None:
+    nine(town)
+    town.lead()
+    town.submit("a-one")
+    [first] = town.take(GiveReclaimNotice)
+    town.wait(REPEAT_MS)
+
+    [again] = town.take(GiveReclaimNotice)
+
+    assert again.ref == first.ref
+    assert again.ends == first.ends + REPEAT_MS
+    town.wait(NOTICE)
+    assert town.evicted() == []  # still not seen in the pod
+
+
+def test_the_policy_bounds_the_notice(town: Town) -> None:
+    nine(town, ReclaimTerms(notice=Millis(3_600_000)))
+    town.rule(max_reclaim_notice=Millis(30_000))
+    town.lead()
+    town.submit("a-one")
+
+    [order] = town.take(GiveReclaimNotice)
+
+    assert order.ends == town.at + 30_000
+
+
+def test_a_policy_without_notices_evicts_at_once(town: Town) -> None:
+    nine(town)
+    town.rule(max_reclaim_notice=Millis(0))
+    town.lead()
+    town.submit("a-one")
+
+    assert town.take(GiveReclaimNotice) == []
+    assert len(town.evicted()) == 1
+
+
+def successor(town: Town, pods: list[Pod], waited: int) -> Town:
+    """Return the next leader, some time later. It knows only the pods."""
+    later = Town(dict(town.notes), epoch=8, at=town.now + waited)
+    later.hear(*(ev.PodObserved(later.at, pod) for pod in pods))
+    later.lead()
+    return later
+
+
+def test_a_new_leader_continues_the_notice_of_the_same_victim(town: Town) -> None:
+    pods = nine(town)
+    town.lead()
+    town.submit("a-one")
+    held = town.engine._roster.pods
+    waiting = [t.pod for t in held.values() if t.pod.name == "a-one"]
+    [victim] = noticed(town, pods)
+    rest = [pod for pod in pods if pod.uid != victim.uid]
+    later = successor(town, [*rest, victim, *waiting], 50_000)
+
+    assert later.take(GiveReclaimNotice) == []
+    assert later.evicted() == []
+    later.wait(NOTICE - 50_000)
+
+    assert later.evicted() == [victim.name]
+
+
+def test_a_notice_that_ended_long_before_is_given_anew(town: Town) -> None:
+    pods = nine(town)
+    town.lead()
+    town.submit("a-one")
+    waiting = [t.pod for t in town.engine._roster.pods.values() if t.pod.name == "a-one"]
+    [victim] = noticed(town, pods)
+    rest = [pod for pod in pods if pod.uid != victim.uid]
+    later = successor(town, [*rest, victim, *waiting], NOTICE + STALE_MS)
+
+    [order] = later.take(GiveReclaimNotice)
+
+    assert order.ends == later.at + NOTICE
+    assert later.evicted() == []
+
+
+def test_a_void_notice_without_a_reclaim_is_removed(town: Town) -> None:
+    pods = nine(town)
+    town.lead()
+    town.submit("a-one")
+    [victim] = noticed(town, pods)
+    later = successor(town, [victim], NOTICE)
+    assert withdrawn(later) == []
+
+    later.wait(STALE_MS)
+
+    assert withdrawn(later) == [victim.name]
+
+
+def test_a_refused_eviction_withdraws_the_notice(town: Town) -> None:
+    pods = nine(town)
+    town.lead()
+    town.submit("a-one")
+    [victim] = noticed(town, pods)
+    town.wait(NOTICE)
+    assert town.evicted() == [victim.name]
+
+    town.hear(ev.EvictionRefused(town.at, victim.uid))
+
+    assert withdrawn(town) == [victim.name]
+
+
+def test_mode_observe_withdraws_every_notice(town: Town) -> None:
+    pods = nine(town)
+    town.lead()
+    town.submit("a-one")
+    [victim] = noticed(town, pods)
+
+    town.rule(mode=Mode.OBSERVE)
+
+    assert withdrawn(town) == [victim.name]
+
+
+def test_among_equal_pods_the_smallest_loss_goes_first(town: Town) -> None:
+    town.run(*(f"b{number}" for number in range(7)))
+    saves = ReclaimTerms(checkpoint=Millis(60_000))
+    town.run("b7", reclaim=saves)
+    town.run("b8")
+    town.lead()
+    town.submit("a-one")
+
+    assert town.evicted() == ["b7"]
+
+
+def test_audit_and_event_have_the_lost_gpu_time(town: Town) -> None:
+    saves = ReclaimTerms(checkpoint=Millis(7_200_000))
+    pods = nine(town, saves)
+    town.lead()
+    town.submit("a-one")
+    [name] = town.evicted()
+    [victim] = [pod for pod in pods if pod.name == name]
+    town.take(EmitEvent)
+    town.accept(victim)
+    town.end(victim)
+
+    [told] = [t for t in town.take(EmitEvent) if t.notice is EventReason.RECLAIMED]
+    [record] = [r for r in town.take(AuditRecord) if r.deed is EntryType.RECLAIMED]
+
+    assert told.message.endswith("It loses at most 2 GPU hours since its last checkpoint.")
+    assert record.facts["lostGpuSeconds"] == 7200
