@@ -38,6 +38,7 @@ from app.core.lifecycle.stale_pods import StalePods, StaleReason
 from app.core.model import Millis, Pod, Pool, ReleaseOutcome, Resource, Tenant, Uid
 from app.core.placement.allocations import Allocations
 from app.core.placement.device_capacity import DeviceCapacity
+from app.core.placement.device_fit import DeviceFit
 from app.core.placement.fragmentation import Sample
 from app.core.placement.pools import Pools
 from app.core.podspec.devices import SelectorEvaluator
@@ -95,8 +96,9 @@ class Engine:
         self._usage = LiveUsage(self._tenancy, self._placement)
         self._claimants = ClaimCharges(managed, classes)
         self._devices = DeviceCapacity(self._claimants.classes, selectors)
-        self._holds = ClaimHolds(self._claimants, self._devices, self._pools)
-        self._roster = PodRegistry(self._tenancy, self._pools, self._usage, self._claimants)
+        fit = DeviceFit(self._devices, self._placement.company)
+        self._holds = ClaimHolds(self._claimants, self._devices, self._pools, fit)
+        self._roster = PodRegistry(self._tenancy, self._pools, self._usage, self._claimants, fit)
         self.memory = CheckpointKeeper(self._roster, self._tenancy, managed, forgets=copied)
         self._running = UsageTracker(self._roster, managed)
         self._copies = StoreSync(self._roster, self._running, silent=not copied)
@@ -322,13 +324,12 @@ class Engine:
                     managed=False,
                 )
             case ev.NodeObserved(_, node):
-                self._devices.inventory.put_node(node)
-                node = self._devices.complete(node)
+                node = self._devices.put_node(node)
                 self._refusals.node_seen(node)
                 self._pools.put_node(node)
             case ev.NodeGone(_, name):
                 self._refusals.node_gone(name)
-                self._devices.inventory.drop_node(name)
+                self._devices.drop_node(name)
                 self._pools.drop_node(name)
             case ev.TenantObserved(_, tenant, _, checkpoint):
                 self._roster.put_tenant(tenant)

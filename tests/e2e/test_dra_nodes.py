@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from itertools import count
 
@@ -9,6 +10,7 @@ import pytest
 
 from tests.support.cluster_driver import GPU, Object, Stage, gates, name_of, pod, until
 from tests.support.dra_driver import (
+    DRIVER,
     EXTENDED,
     DraNodes,
     claiming,
@@ -17,6 +19,7 @@ from tests.support.dra_driver import (
     resource_slice,
     template,
 )
+from tests.support.rest import ask
 
 NUMBERS = count(1)
 SICK = {"key": "sick", "effect": "NoSchedule"}
@@ -55,10 +58,11 @@ def runs(stage: Stage, namespace: str, *names: str) -> None:
     until(f"{names} run", lambda: set(stage.running(namespace)) == set(names))
 
 
-def why(stage: Stage, namespace: str, name: str) -> str:
-    selector = f"--field-selector=involvedObject.name={name}"
-    events = stage.get("events", "-n", namespace, selector)["items"]
-    return " | ".join(each["message"] for each in events)
+def said(stage: Stage, namespace: str, name: str) -> str:
+    """Return the answer of the REST API about a waiting pod, as its namespace may read it."""
+    kubectl = stage.cluster.kubectl
+    token = kubectl("create", "token", "default", "-n", namespace, "--audience=fairgate").strip()
+    return json.dumps(ask(stage, f"/v1/workloads/{namespace}/{name}", token))
 
 
 def devices_of(stage: Stage, namespace: str) -> dict[str, int]:
@@ -130,4 +134,36 @@ def test_devices_of_an_exempt_namespace_are_not_given_out_again(
     finally:
         stage.cluster.kubectl("delete", "pod", "agent", "-n", system, "--grace-period=0")
         stage.cluster.kubectl("delete", "resourceclaimtemplate", "agent", "-n", system)
+    runs(stage, ours, "p", "q")
+
+
+def test_selectors_choose_the_node_and_why_counts_the_devices(
+    stage: Stage, ground: DraNodes, ours: str
+) -> None:
+    big = [gpu(f"gpu-{i}", "h100" if i < 2 else "a100") for i in range(4)]
+    stage.apply("default", resource_slice("dra-1", big, generation=2))
+    h100 = f"device.attributes['{DRIVER}'].model == 'h100'"
+    stage.apply(ours, template("t", 2, h100), claiming("p", resourceClaimTemplateName="t"))
+    runs(stage, ours, "p")
+    assert stage.pods(ours)[0]["spec"]["nodeName"] == "dra-1"
+    stage.apply(ours, claiming("q", resourceClaimTemplateName="t"))
+    words = "2 of 4 devices on dra-1 match; all are allocated"
+    stage.cluster.kubectl(
+        "create", "rolebinding", "look", "-n", ours, "--clusterrole=view",
+        f"--serviceaccount={ours}:default",
+    )  # fmt: skip
+    until("why counts the devices", lambda: words in said(stage, ours, "q"))
+    stage.delete(ours, "p")
+    runs(stage, ours, "q")
+
+
+def test_a_request_for_all_devices_takes_a_whole_node(stage: Stage, ours: str) -> None:
+    stage.apply(ours, template("t", mode="All"))
+    stage.apply(ours, pod("first", 1), claiming("p", resourceClaimTemplateName="t"))
+    runs(stage, ours, "first", "p")
+    until("5 are charged", lambda: charged(stage, ours) == 5)
+    assert sorted(devices_of(stage, ours).values()) == [1, 4]
+    stage.apply(ours, claiming("q", resourceClaimTemplateName="t"))
+    until("it waits", lambda: status(stage, ours).get("pending") == 1)
+    stage.delete(ours, "first")
     runs(stage, ours, "p", "q")

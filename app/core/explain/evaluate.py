@@ -80,6 +80,8 @@ def too_small(shape: EquivalenceClass, pool: PoolName, scene: ExplainContext) ->
         return f"{rule} keeps it off every node that it may go to"
     if rule is not None and rule.distance is PodDistanceRule.REFUSED:
         return f"{rule.distance.value} are left out for a while, and it may go to no other node"
+    if rule is not None and rule.distance is PodDistanceRule.DEVICES:
+        return "no node that it may go to has enough free devices that its requests match"
     if rule is not None:
         return f"its {rule} leaves it no node, because of others of its kind that were released"
     whose = "the nodes it may go to" if pins else "its ready nodes"
@@ -180,6 +182,12 @@ REFUSED_HELPS = (
 )
 """Remedies if nodes are excluded because they refused pods."""
 
+DEVICES_HELP = (
+    "the end of pods that have the devices that its claims match",
+    "a claim with selectors that more devices match",
+)
+"""Remedies if too few devices match the requests of a pod."""
+
 MOST_POOLS = 4
 """Maximum number of pools that a sentence names. The numbers name all pools."""
 
@@ -198,7 +206,10 @@ def why(tracked: PodRecord, scene: ExplainContext) -> Why:
         verdict = _behind_own(verdict, place)
     return Why(
         verdict.rule,
-        queued(tracked, place, scene.tree) + verdict.text + _avoided(tracked, place, scene),
+        queued(tracked, place, scene.tree)
+        + verdict.text
+        + _avoided(tracked, place, scene)
+        + scene.roster.devices_of(tracked.pod),
         place.leaf.queue.position(place.turn),
         len(place.leaf.queue),
         verdict.numbers,
@@ -348,6 +359,8 @@ def _never(
         return SharedReason(Rule.NO_POOL, _each(small), numbers, remedies=AVOIDED_HELPS)
     if any(rule is not None and rule.distance is PodDistanceRule.REFUSED for rule in rules):
         return SharedReason(Rule.CAPACITY, _each(small), numbers, remedies=REFUSED_HELPS)
+    if any(rule is not None and rule.distance is PodDistanceRule.DEVICES for rule in rules):
+        return SharedReason(Rule.CAPACITY, _each(small), numbers, remedies=DEVICES_HELP)
     if any(rules):
         spaced = ("another pod of its kind ending", "a rule that lets more of its kind start")
         return SharedReason(Rule.NO_POOL, _each(small), numbers, remedies=spaced)

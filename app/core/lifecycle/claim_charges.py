@@ -17,7 +17,14 @@ from sortedcontainers import SortedDict, SortedSet
 
 from app.core.fairshare.sort_key import Served
 from app.core.model import Amounts, ClaimRef, GrantedClaim, Pod, PoolName, Resource, Uid
-from app.core.podspec.resource_claims import Classes, DeviceClass, ResourceClaim
+from app.core.placement.device_fit import DeviceNeed
+from app.core.podspec.resource_claims import (
+    IMPLICIT,
+    Classes,
+    DeviceAsk,
+    DeviceClass,
+    ResourceClaim,
+)
 from app.core.quantities import ManagedResources, add, largest
 
 ClaimKey = tuple[str, str]
@@ -152,6 +159,26 @@ class ClaimCharges:
             if claim is not None:
                 found[ref.name] = GrantedClaim(ref.name, claim.uid, self._classes.count(claim))
         return tuple(found.values())
+
+    def needs(self, pod: Pod) -> list[DeviceNeed]:
+        """Return what a pod needs of the devices of its node, besides amounts."""
+        found = []
+        for ref in pod.claims:
+            claim = self._claims.get((pod.namespace, ref.name))
+            if claim is None:
+                continue
+            if claim.allocated is None:
+                found += [DeviceNeed(asks=alternatives) for alternatives in claim.requests]
+            else:
+                own = tuple(each.device for each in claim.allocated if not each.is_admin)
+                found.append(DeviceNeed(fixed=own))
+        for resource, count in (pod.demand if pod.plain is None else pod.plain).items():
+            if resource.startswith(IMPLICIT):
+                ask = DeviceAsk(resource.removeprefix(IMPLICIT), count, resource)
+                found.append(DeviceNeed(asks=(ask,)))
+            elif resource in self._managed and count > 0:
+                found.append(DeviceNeed(extended=resource))
+        return found
 
     def touch_all(self) -> None:
         """Mark every claim as changed."""

@@ -9,16 +9,20 @@ from __future__ import annotations
 from app.core.lifecycle.claim_charges import ClaimCharges, ClaimKey
 from app.core.model import Uid, UnmanagedPod
 from app.core.placement.device_capacity import DeviceCapacity
+from app.core.placement.device_fit import DeviceFit
 from app.core.placement.pools import Pools
 
 
 class ClaimHolds:
     """Keeps the capacity of nodes equal to their slices and to the claims without a charge."""
 
-    def __init__(self, claims: ClaimCharges, devices: DeviceCapacity, pools: Pools) -> None:
+    def __init__(
+        self, claims: ClaimCharges, devices: DeviceCapacity, pools: Pools, fit: DeviceFit
+    ) -> None:
         self._claims = claims
         self._devices = devices
         self._pools = pools
+        self._fit = fit
         self._held: dict[ClaimKey, Uid] = {}
 
     def update(self) -> None:
@@ -33,6 +37,7 @@ class ClaimHolds:
             keys.update(dict.fromkeys(self._held))
         for key in keys:
             self._update(key)
+        self._fit.update(self._devices.take_judged())
 
     def _update(self, key: ClaimKey) -> None:
         claim, before = self._claims.claim(key), self._held.pop(key, None)

@@ -33,6 +33,7 @@ from app.core.model import (
     UnmanagedPod,
     Wait,
 )
+from app.core.placement.device_fit import DeviceFit
 from app.core.placement.equivalence_table import EquivalenceTable
 from app.core.placement.node_filter import terms_of
 from app.core.placement.pod_affinity import distances_of
@@ -50,7 +51,12 @@ class PodRegistry:
     """Stores every managed pod and its queue or pool."""
 
     def __init__(
-        self, tenancy: TenantDirectory, pools: Pools, usage: LiveUsage, claimants: ClaimCharges
+        self,
+        tenancy: TenantDirectory,
+        pools: Pools,
+        usage: LiveUsage,
+        claimants: ClaimCharges,
+        fit: DeviceFit,
     ) -> None:
         self.pods: dict[Uid, PodRecord] = {}
         self.idle: dict[Uid, PodRecord] = {}
@@ -64,6 +70,7 @@ class PodRegistry:
         self._tenancy = tenancy
         self._pools = pools
         self._claimants = claimants
+        self._fit = fit
         self._shapes = EquivalenceTable()
         self.gangs = Gangs(usage, self._shapes)
         self.budgets = BudgetRegistry()
@@ -154,7 +161,8 @@ class PodRegistry:
     def learn_walls(self, workload: Workload) -> bool:
         """Find the rules that close nodes to the pods of a workload before its release.
 
-        Sources are the anti-affinity of existing pods, and nodes that refused pods of the tenant.
+        Sources are the anti-affinity of existing pods, nodes that refused pods of the tenant, and
+        devices that do not match.
         Return whether the rules changed. The caller must then call `settle` before it continues.
         """
         mates = {wall.group: wall for each in workload.starting for wall in each.pod.walls}
@@ -163,6 +171,7 @@ class PodRegistry:
         learned = False
         for tracked in workload.starting:
             found = self.usage.walls.against(tracked.pod, mates.values())
+            found += self._fit.rules(self._claimants.needs(tracked.pod))
             if tracked.leaf is not None:
                 found += self.usage.closed_to(tracked.leaf.tenant)
             if tracked.pod.walled != found:
@@ -179,6 +188,10 @@ class PodRegistry:
             kept = self.pods[uid]
             if kept.life is PodState.HELD and self.budgets.keeper(kept.pod) != kept.pod.kept_by:
                 self.change(kept, kept.pod, kept.life)
+
+    def devices_of(self, pod: Pod) -> str:
+        """Return which devices match the claims of a pod, as a clause."""
+        return self._fit.text(self._claimants.needs(pod))
 
     def grants(self, pod: Pod) -> tuple[GrantedClaim, ...]:
         """Return the claims that a release of this pod is for. Empty in mode Observe."""

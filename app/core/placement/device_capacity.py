@@ -17,6 +17,7 @@ from app.core.placement.device_inventory import (
     DeviceInventory,
     DevicePool,
     PlacedDevice,
+    PoolKey,
     has_left,
     left_counters,
     take,
@@ -48,9 +49,27 @@ class DeviceCapacity:
         """The claims with devices."""
         self._holders: dict[DeviceId, dict[ClaimKey, None]] = {}
         self._changed: dict[NodeName, None] = {}
+        self._judged: dict[NodeName, None] = {}
         self._most: dict[DeviceAsk, int] = {}
         """For requests for all devices: the largest number on one node."""
         classes.limit_all(self._most_of_all)
+
+    def put_node(self, node: Node) -> Node:
+        """Add or replace a node, as observed. Return it completed by its devices."""
+        if self.inventory.node(node.name) != node:
+            self._judged[node.name] = None
+            self.inventory.put_node(node)
+        return self.complete(node)
+
+    def drop_node(self, name: NodeName) -> None:
+        """Remove a node."""
+        self._judged[name] = None
+        self.inventory.drop_node(name)
+
+    def take_judged(self) -> list[NodeName]:
+        """Return, once, the nodes with other devices, other free devices, or other labels."""
+        judged, self._judged = sorted(self._judged), {}
+        return judged
 
     def put_claim(self, claim: ResourceClaim) -> None:
         """Record the devices of a claim."""
@@ -98,6 +117,7 @@ class DeviceCapacity:
             names.update(dict.fromkeys(node.name for node in self.inventory.nodes()))
         if names:
             self._most.clear()
+            self._judged.update(names)
         found = (self.inventory.node(name) for name in sorted(names))
         return [self.complete(node) for node in found if node is not None]
 
@@ -123,10 +143,20 @@ class DeviceCapacity:
         return {resource: value for resource, value in total.items() if value}
 
     def serves_extended(self, name: NodeName, resource: Resource) -> bool:
-        """Return whether a node has devices of a class that states this extended resource."""
+        """Return whether a container of a node can request its devices as an extended resource.
+
+        That needs a class with this `extendedResourceName`. True for a node without such devices.
+        """
+        if not self.offered(name).get(resource):
+            return True
         classes = [each for each, _ in self._classes.counted() if each.stated == resource]
         devices = self.inventory.devices_of(name) if classes else ()
         return any(self._is_of(each, d) for d in devices for each in classes)
+
+    def amount(self, ask: DeviceAsk, node: Node) -> int | None:
+        """Return what a node offers of the resource of a request. None: it is not managed."""
+        resource = self._classes.resource(ask.device_class)
+        return None if resource is None else self.complete(node).allocatable.get(resource, 0)
 
     def holders(self, device: DeviceId) -> int:
         """Return how many claims have a device."""
@@ -145,16 +175,22 @@ class DeviceCapacity:
 
     def free(self, devices: Iterable[PlacedDevice]) -> list[PlacedDevice]:
         """Return the devices that a further claim could get, each on its own."""
-        return [each for each in devices if not self._is_taken(each)]
-
-    def _is_taken(self, placed: PlacedDevice) -> bool:
-        device = placed.device
-        if self.holders(placed.id):
-            return not device.is_shared
-        if not device.uses:
-            return False
-        pool = self.inventory.pool(placed)
-        return pool is None or not has_left(left_counters(pool, self._held(pool)), device.uses)
+        left: dict[PoolKey, dict[tuple[str, str], int]] = {}
+        found = []
+        for each in devices:
+            if self.holders(each.id):
+                if each.device.is_shared:
+                    found.append(each)
+                continue
+            if each.device.uses:
+                key = each.source.key
+                if key not in left:
+                    pool = self.inventory.pool(each)
+                    left[key] = left_counters(pool, self._held(pool)) if pool is not None else {}
+                if not has_left(left[key], each.device.uses):
+                    continue
+            found.append(each)
+        return found
 
     def _held(self, pool: DevicePool) -> list[PlacedDevice]:
         return [each for each in pool.by_name.values() if self.holders(each.id)]
@@ -203,11 +239,14 @@ class DeviceCapacity:
         placed = self.inventory.find(device)
         if placed is None:
             return
-        known = placed.device
+        known, node = placed.device, self.inventory.node_of(device)
+        if node is None:
+            return
+        self._judged[node] = None
+        if placed.reach.node is None:
+            self._judged.update(dict.fromkeys(each.name for each in self.inventory.nodes()))
         if known.taints or known.uses or known.is_shared:
-            node = self.inventory.node_of(device)
-            if node is not None:
-                self._changed[node] = None
+            self._changed[node] = None
 
 
 def _part(pool: DevicePool, placed: PlacedDevice) -> Fraction:

@@ -101,7 +101,7 @@ STAMPS = 1 << 14
 
 _SLOT = 64
 """Approximate bytes of a name in a set of names."""
-PASSIVE = frozenset({PodDistanceRule.AVOIDED, PodDistanceRule.REFUSED})
+PASSIVE = frozenset({PodDistanceRule.AVOIDED, PodDistanceRule.REFUSED, PodDistanceRule.DEVICES})
 """Rules for a pod that does not itself belong to the group."""
 
 FEW = 1000
@@ -268,7 +268,7 @@ class PodPeers:
                 case PodDistanceRule.APART:
                     taken = self._occupied(each.key, there)
                     left = [names for domain, names in domains.items() if domain not in taken]
-                case PodDistanceRule.REFUSED:
+                case PodDistanceRule.REFUSED | PodDistanceRule.DEVICES:
                     left = [[n for n in names if n not in there] for names in domains.values()]
                 case PodDistanceRule.CLOSE:
                     near = self._occupied(each.key, there) or domains.keys() - {None}

@@ -216,6 +216,9 @@ class PodDistanceRule(Enum):
     itself is not in the group."""
     REFUSED = "nodes that refused pods of its tenant"
     """The node itself must not be in the group. `key` has no meaning."""
+    DEVICES = "device requests"
+    """The node itself must not be in the group: its devices cannot serve the request. `key` has no
+    meaning."""
     AVOIDS = "required pod anti-affinity to other pods"
     """The pod counts in a group that other pods must avoid. The rule does not restrict the pod
     itself."""

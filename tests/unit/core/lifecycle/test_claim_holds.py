@@ -29,7 +29,7 @@ class Yard:
         room = {CPU: 64_000, PODS: 100}
         self.hear(
             ev.NodeObserved(AT, Node(N1, {}, room, True)),
-            ev.ClassObserved(AT, GPUS),
+            ev.ClassObserved(AT, replace(GPUS, stated=GPU)),
             ev.SliceObserved(AT, published("n1", *gpus(devices))),
             *(ev.SourceFresh(AT, source) for source in ev.WatchedSource),
             ev.Installed(AT, AT),

@@ -1,0 +1,156 @@
+"""Nodes whose devices cannot serve the requests of a pod: too few match, or too few are free.
+
+A pod is compared with the devices right before its release. Each kind of request is a group that
+`PodPeers` keeps off the nodes without enough devices, see `PodDistanceRule.DEVICES`. Devices of
+pods that were released but have no allocation yet count as free.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from app.core.model import Node, NodeName, Resource
+from app.core.placement.device_capacity import DeviceCapacity
+from app.core.placement.pod_affinity import PodPeers
+from app.core.podspec.constraints import PodDistanceRule, PodDistanceRules
+from app.core.podspec.devices import DeviceId
+from app.core.podspec.resource_claims import Alternatives, DeviceAsk
+
+MOST_KINDS = 256
+"""Maximum number of kinds of requests with known nodes. Nodes of the oldest kind are then open."""
+
+
+class DeviceNeed(NamedTuple):
+    """What a pod needs of the devices of its node. One of the three fields is set.
+
+    `asks`: alternatives of a request. `extended`: an extended resource. `fixed`: the devices of an
+    allocated claim.
+    """
+
+    asks: Alternatives = ()
+    extended: Resource | None = None
+    fixed: tuple[DeviceId, ...] = ()
+
+
+@dataclass(slots=True)
+class _Kind:
+    need: DeviceNeed
+    closed: set[NodeName] = field(default_factory=set)
+
+
+class DeviceFit:
+    """The closed nodes of each kind of request in use."""
+
+    def __init__(self, capacity: DeviceCapacity, company: PodPeers) -> None:
+        self._capacity = capacity
+        self._company = company
+        self._kinds: OrderedDict[str, _Kind] = OrderedDict()
+
+    def rules(self, needs: Iterable[DeviceNeed]) -> tuple[PodDistanceRules, ...]:
+        """Return the rules that keep a pod off nodes without the devices it needs.
+
+        A cluster without slices has no such rules.
+        """
+        if not self._capacity.inventory:
+            return ()
+        return tuple(
+            PodDistanceRules(PodDistanceRule.DEVICES, "", self._group(need))
+            for need in dict.fromkeys(needs)
+        )
+
+    def update(self, names: Sequence[NodeName]) -> None:
+        """Judge nodes again whose devices, labels or allocations changed."""
+        for group, kind in self._kinds.items():
+            for name in names:
+                node = self._capacity.inventory.node(name)
+                self._set(group, kind, name, node is not None and not self._serves(kind.need, node))
+
+    def text(self, needs: Iterable[DeviceNeed]) -> str:
+        """Return which devices match the requests of a pod, as a clause; "" if there are none."""
+        found = []
+        for need in dict.fromkeys(needs) if self._capacity.inventory else ():
+            if need.asks:
+                found.append(f"; {self._best(need)}")
+        return "".join(found[:MOST_CLAUSES])
+
+    def _best(self, need: DeviceNeed) -> str:
+        """Return the node with most free, then most matching devices, as text."""
+        best: tuple[int, int, str, int] | None = None
+        for node in sorted(self._capacity.inventory.nodes(), key=lambda each: each.name):
+            total = len(self._capacity.inventory.usable(node))
+            for ask in need.asks if total else ():
+                matching = self._capacity.matching(ask, node)
+                free = len(self._capacity.free(matching))
+                if best is None or (free, len(matching)) > best[:2]:
+                    best = free, len(matching), node.name, total
+        if best is None:
+            return "no node has devices of a DRA driver"
+        free, matching_count, name, total = best
+        if not matching_count:
+            return f"no device of any node matches its {need.asks[0].name or 'claim'}"
+        word = "match" if matching_count > 1 else "matches"
+        left = f"{free} of these {'are' if free > 1 else 'is'} free"
+        return f"{matching_count} of {total} devices on {name} {word}; " + (
+            left if free else "all are allocated"
+        )
+
+    def _group(self, need: DeviceNeed) -> str:
+        digest = hashlib.blake2b(repr(need).encode(), digest_size=16).hexdigest()
+        group = f"devices {digest}"
+        if group in self._kinds:
+            self._kinds.move_to_end(group)
+            return group
+        kind = self._kinds[group] = _Kind(need)
+        for node in self._capacity.inventory.nodes():
+            self._set(group, kind, node.name, not self._serves(need, node))
+        if len(self._kinds) > MOST_KINDS:
+            oldest, gone = self._kinds.popitem(last=False)
+            for name in gone.closed:
+                self._company.count_bound((oldest,), name, -1)
+        return group
+
+    def _set(self, group: str, kind: _Kind, name: NodeName, closed: bool) -> None:
+        if closed and name not in kind.closed:
+            kind.closed.add(name)
+            self._company.count_bound((group,), name, 1)
+        elif not closed and name in kind.closed:
+            kind.closed.discard(name)
+            self._company.count_bound((group,), name, -1)
+
+    def _serves(self, need: DeviceNeed, node: Node) -> bool:
+        """Return whether the devices of a node may serve a need, as far as amounts do not tell."""
+        if need.fixed:
+            able = {each.id for each in self._capacity.inventory.usable(node)}
+            return all(each in able or self._is_unknown(each) for each in need.fixed)
+        if need.extended is not None:
+            own = node.allocatable.get(need.extended, 0)
+            return self._capacity.serves_extended(node.name, need.extended) if not own else True
+        return any(self._has_enough(ask, node) for ask in need.asks)
+
+    def _is_unknown(self, device: DeviceId) -> bool:
+        return self._capacity.inventory.find(device) is None
+
+    def _has_enough(self, ask: DeviceAsk, node: Node) -> bool:
+        """Return whether enough devices match and are free.
+
+        If all devices of the resource match, the free amount of the node decides. So most requests
+        close no node, and equal nodes stay equal.
+        """
+        offered = self._capacity.amount(ask, node)
+        if offered == 0:
+            return True
+        matching = self._capacity.matching(ask, node)
+        if ask.is_admin:
+            return len(matching) >= (ask.count or 1)
+        free = self._capacity.free(matching)
+        if ask.count is None:
+            return bool(matching) and len(free) == len(matching)
+        return len(free) >= ask.count or (offered is not None and len(matching) >= offered)
+
+
+MOST_CLAUSES = 2
+"""Maximum number of requests that a sentence describes."""
