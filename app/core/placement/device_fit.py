@@ -1,4 +1,4 @@
-"""Nodes whose devices cannot serve the requests of a pod: too few match, or too few are free.
+"""Excludes nodes from the requests of a pod: too few devices match, or too few are free.
 
 A pod is compared with the devices right before its release. Each kind of request is a group that
 `PodPeers` keeps off the nodes without enough devices, see `PodDistanceRule.DEVICES`. Devices of
@@ -25,7 +25,7 @@ MOST_KINDS = 256
 
 
 class DeviceNeed(NamedTuple):
-    """What a pod needs of the devices of its node. One of the three fields is set.
+    """One request of a pod for devices of its node. One of the three fields is set.
 
     `asks`: alternatives of a request. `extended`: an extended resource. `fixed`: the devices of an
     allocated claim.
@@ -63,7 +63,7 @@ class DeviceFit:
         )
 
     def update(self, names: Sequence[NodeName]) -> None:
-        """Judge nodes again whose devices, labels or allocations changed."""
+        """Judge nodes again after a change of their devices, labels or allocations."""
         for group, kind in self._kinds.items():
             for name in names:
                 node = self._capacity.inventory.node(name)
@@ -122,7 +122,7 @@ class DeviceFit:
             self._company.count_bound((group,), name, -1)
 
     def _serves(self, need: DeviceNeed, node: Node) -> bool:
-        """Return whether the devices of a node may serve a need, as far as amounts do not tell."""
+        """Return whether the devices of a node may serve a need, beyond the amounts."""
         if need.fixed:
             able = {each.id for each in self._capacity.inventory.usable(node)}
             return all(each in able or self._is_unknown(each) for each in need.fixed)
