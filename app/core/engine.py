@@ -205,8 +205,8 @@ class Engine:
 
         1. `NodeRefusals.update_nodes`: close and open nodes. First, because accounting and fit
            depend on the usable nodes.
-        2. `ClaimHolds.update`: apply changes of slices and allocated claims to the nodes. Then
-           `PodRegistry.reckon`: account pods again whose claims or budgets changed. It changes
+        2. `ClaimHolds.update`: apply changes of slices and allocated claims to the nodes.
+           `ClaimExchanges.secure`: count claims as protected. Then `PodRegistry.reckon`: account pods again whose claims or budgets changed. It changes
            single pods, and step 3 completes the accounting.
         3. `PodRegistry.settle`: process changes of tenants, pools and nodes. The later steps need
            the accounting of every pod.
@@ -229,6 +229,7 @@ class Engine:
         """
         self._refusals.update_nodes(self._usage.now)
         self._holds.update()
+        self._exchanges.secure(self._usage.now)
         self._roster.reckon()
         self._roster.settle()
         self.memory.restore()
@@ -524,6 +525,7 @@ class Engine:
         self._epoch = None
         self._turns.end()
         self._oversight.end()
+        self._exchanges.end()
         self._records.end()
         self.zombies.end()
         for tracked in self._roster.pods.values():

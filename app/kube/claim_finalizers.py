@@ -1,6 +1,6 @@
-"""Adds Fairgate's finalizer to resource claims and removes it.
+"""Adds Fairgate's finalizer to resource claims and removes it, and records releases on them.
 
-Both patches contain the uid, which is immutable. So they never change another claim with the same
+All patches contain the uid, which is immutable. So they never change another claim with the same
 name.
 """
 
@@ -46,21 +46,30 @@ class ClaimFinalizers:
         self._client = client
         self._left = left
 
-    async def protect(self, ref: ClaimAddress, stamp: str = "") -> ResourceClaim | None:
-        """Add the finalizer. Return the claim as stored, or None if there is no time left.
+    async def protect(self, ref: ClaimAddress) -> None:
+        """Add the finalizer. A deletion that began before may still remove the claim.
 
-        `stamp` changes the claim with each release, so that a removal that was decided earlier
-        fails. It ends with a random part: otherwise a tenant could write it first, and the claim
-        would not change. Raises ClusterError, or ClusterRefused with 404 or 422 if the claim is
-        gone or terminating.
+        Raises ClusterError, or ClusterRefused with 404 or 422 if the claim is gone or terminating.
         """
-        metadata: dict[str, Any] = {"uid": ref.uid, "finalizers": [FINALIZER]}
-        if stamp:
-            metadata["annotations"] = {ANNOTATION_RELEASE: f"{stamp}-{secrets.token_hex(8)}"}
+        await self._insist(ref, {"uid": ref.uid, "finalizers": [FINALIZER]})
+
+    async def stamp(self, ref: ClaimAddress, stamp: str) -> ResourceClaim | None:
+        """Record a release. Return the claim as stored, or None if there is no time left.
+
+        This changes the claim, so that a removal of the finalizer that was decided earlier fails.
+        The annotation ends with a random part: otherwise a tenant could write it first, and the
+        claim would not change. It adds no finalizer, because a new one may come too late. Raises
+        ClusterError, or ClusterRefused with 404 or 422 if the claim is gone.
+        """
+        written = {ANNOTATION_RELEASE: f"{stamp}-{secrets.token_hex(8)}"}
+        answer = await self._insist(ref, {"uid": ref.uid, "annotations": written})
+        return None if answer is None else _read(ref, answer)
+
+    async def _insist(self, ref: ClaimAddress, metadata: dict[str, Any]) -> bytes | None:
+        """Send a patch. Repeat it a few times if the server returns 409 or 429."""
         for attempt in range(1, TRIES + 1):
             try:
-                answer = await self._patch(ref, metadata)
-                return None if answer is None else _read(ref, answer)
+                return await self._patch(ref, metadata)
             except ClusterRefused as error:  # many pods of a gang may share a claim
                 if error.status not in (409, 429) or attempt == TRIES:
                     raise

@@ -94,19 +94,20 @@ class PodReleaser:
         return ReleaseOutcome.RELEASED
 
     async def _protect(self, order: Release) -> bool:
-        """Add the finalizer to every claim of the pod. Return whether the pod may be released.
+        """Record the release on every claim of the pod. Return whether the pod may be released.
 
-        From then on no other claim can take the name, and no other pod can become the owner.
+        Each claim must still have the finalizer. From then on no other claim can take the name, and
+        no other pod can become the owner.
         """
         ref = order.intent.ref
         for grant in order.claims:
             claim = ClaimAddress(grant.uid, ref.namespace, grant.name)
             try:
-                stored = await self._claims.protect(claim, order.stamp)
+                stored = await self._claims.stamp(claim, order.stamp)
             except ClusterError as error:
                 log.warning("claim not protected", extra=_facts(ref, error) | {"claim": grant.name})
                 return False
-            if stored is None or stored.terminating:
+            if stored is None or stored.terminating or not stored.protected:
                 return False
             if grant.name in order.generated and not (stored.of_group or stored.owner == ref.uid):
                 return False

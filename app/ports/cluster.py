@@ -62,8 +62,8 @@ class Adopter(Protocol):
 class ClaimProtector(Protocol):
     """Adds Fairgate's finalizer to resource claims and removes it. May raise ClusterError."""
 
-    async def protect(self, ref: ClaimAddress, stamp: str = "") -> ResourceClaim | None:
-        """Add the finalizer to the claim with this uid. Return the claim, None if time is up."""
+    async def protect(self, ref: ClaimAddress) -> None:
+        """Add the finalizer to the claim with this uid."""
 
     async def unprotect(self, ref: ClaimAddress, version: str) -> None:
         """Remove the finalizer if the claim is still at `version`. A deleted claim is no error."""

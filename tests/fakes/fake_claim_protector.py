@@ -16,15 +16,23 @@ class FakeClaims:
         self.claims = {claim.key: claim for claim in claims}
         self._writes = 0
 
-    async def protect(self, ref: ClaimAddress, stamp: str = "") -> ResourceClaim | None:
+    async def protect(self, ref: ClaimAddress) -> None:
+        claim = self._find(ref)
+        if claim.terminating and not claim.protected:
+            raise ClusterRefused("no new finalizers can be added", 422)
+        self._write(replace(claim, protected=True), changes=False)
+
+    async def stamp(self, ref: ClaimAddress) -> ResourceClaim:
+        """Record a release, as `ClaimFinalizers.stamp` does."""
+        return self._write(self._find(ref))
+
+    def _find(self, ref: ClaimAddress) -> ResourceClaim:
         claim = self.claims.get((ref.namespace, ref.name))
         if claim is None:
             raise ClusterRefused("not found", 404)
         if claim.uid != ref.uid:
             raise ClusterRefused("uid: field is immutable", 422)
-        if claim.terminating and not claim.protected:
-            raise ClusterRefused("no new finalizers can be added", 422)
-        return self._write(replace(claim, protected=True), changes=bool(stamp))
+        return claim
 
     async def unprotect(self, ref: ClaimAddress, version: str) -> None:
         claim = self.claims.get((ref.namespace, ref.name))

@@ -1,12 +1,14 @@
 """A released pod keeps its claims, for any action of a tenant and any delay of messages.
 
 The API server is a model with the rules of Kubernetes. A name is free only after the object is
-gone, and an object with a finalizer stays. Watches and writes may be late, and leaders may change.
+gone, and an object with a finalizer stays. A deletion reads the finalizers first and removes the
+object later, but before the next turn. Watches and writes may be late, and leaders may change.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -38,6 +40,8 @@ class World:
     late_claims: list[ev.NewsEvent] = field(default_factory=list)
     late_pods: list[ev.NewsEvent] = field(default_factory=list)
     writes: list[Write] = field(default_factory=list)
+    deletions: list[Uid] = field(default_factory=list)
+    """Claims that had no finalizer when their deletion began."""
     bypassed: int = 0
     epoch: int = 0
     now: int = 1_000_000
@@ -72,7 +76,12 @@ class World:
         self._note(self.engine.handle(event))
 
     def turn(self) -> None:
+        while self.deletions:
+            self.remove(0)
         self.now += 7_000
+        self.decide()
+
+    def decide(self) -> None:
         self._note(self.engine.handle(ev.Pass(self.at)))
 
     def _note(self, effects: Sequence[Effect]) -> None:
@@ -87,6 +96,31 @@ class World:
             claim = ResourceClaim("a", name, asked, uid=uid, version=f"made-{uid}")
             self.server.claims[claim.key] = claim
             self.late_claims.append(ev.ClaimObserved(self.at, claim))
+
+    def begin_deletion(self, name: str) -> None:
+        claim = self.server.claims.get(("a", name))
+        if claim is not None and not claim.protected:
+            self.deletions.append(claim.uid)
+
+    def remove(self, which: int) -> None:
+        """Remove the object of a deletion, whatever finalizers it has now."""
+        if not self.deletions:
+            return
+        uid = self.deletions.pop(which % len(self.deletions))
+        for key in [k for k, claim in self.server.claims.items() if claim.uid == uid]:
+            del self.server.claims[key]
+            self.late_claims.append(ev.ClaimGone(self.at, *key))
+
+    def race(self, name: str) -> None:
+        """Begin a deletion, let the leader do what it can, then remove the object."""
+        self.begin_deletion(name)
+        for _ in range(4):
+            self.write_all()
+            self.deliver(self.late_claims)
+            self.deliver(self.late_pods)
+            self.decide()
+        self.remove(0)
+        self.create(name, "gpu")
 
     def delete(self, name: str) -> None:
         claim = self.server.claims.get(("a", name))
@@ -124,7 +158,7 @@ class World:
             case Release():
                 self._release(write)
             case ProtectClaim(ref):
-                self._protected(self.server.protect(ref))
+                self._protect(ref)
             case UnprotectClaim(ref, version):
                 asyncio.run(self.server.unprotect(ref, version))
         for key in before.keys() | self.server.claims.keys():
@@ -134,18 +168,26 @@ class World:
             elif claim != before.get(key) or claim.version != before[key].version:
                 self.late_claims.append(ev.ClaimObserved(self.at, claim))
 
-    def _protected(self, asked: object) -> bool:
+    def write_all(self) -> None:
+        while self.writes:
+            self.carry_out(0)
+
+    def _protect(self, ref: ClaimAddress) -> None:
+        with contextlib.suppress(ClusterRefused):
+            asyncio.run(self.server.protect(ref))
+
+    def _stamped(self, ref: ClaimAddress) -> bool:
         try:
-            claim = asyncio.run(asked)  # type: ignore[arg-type]
+            claim = asyncio.run(self.server.stamp(ref))
         except ClusterRefused:
             return False
-        return claim is not None and not claim.terminating
+        return claim.protected and not claim.terminating
 
     def _release(self, order: Release) -> None:
         ref, answer = order.intent.ref, ReleaseOutcome.HELD
         pod = self.pods.get(ref.uid)
         claims = [ClaimAddress(grant.uid, ref.namespace, grant.name) for grant in order.claims]
-        if all(self._protected(self.server.protect(each, order.stamp)) for each in claims):
+        if all(self._stamped(each) for each in claims):
             answer = ReleaseOutcome.RELEASED if pod is not None else ReleaseOutcome.GONE
         if pod is not None and answer is ReleaseOutcome.RELEASED:
             self.pods[ref.uid] = released = replace(
@@ -175,16 +217,20 @@ class World:
             self.turn()
             if not self.writes:
                 return
-            while self.writes:
-                self.carry_out(0)
+            self.write_all()
         raise AssertionError("it never comes to rest")
 
 
-news = st.sampled_from([("claims",), ("pods",), ("all",), ("all",), ("turn",), ("turn",)])
+news = st.sampled_from(
+    [("claims",), ("pods",), ("all",), ("all",), ("decide",), ("decide",), ("turn",), ("turn",)]
+)
 writes = st.one_of(st.just(("write all",)), st.tuples(st.just("write"), st.integers(0, 5)))
 deeds = st.one_of(
     st.tuples(st.just("create"), st.sampled_from(NAMES), st.sampled_from(["gpu", "nic"])),
     st.tuples(st.just("delete"), st.sampled_from(NAMES)),
+    st.tuples(st.just("begin deletion"), st.sampled_from(NAMES)),
+    st.tuples(st.just("race"), st.sampled_from(NAMES)),
+    st.tuples(st.just("remove"), st.integers(0, 5)),
     st.tuples(st.just("submit"), st.lists(st.sampled_from(NAMES), min_size=1, max_size=2)),
     st.tuples(st.just("end"), st.integers(0, 5)),
     st.just(("lead",)),
@@ -204,6 +250,12 @@ def test_a_released_pod_keeps_the_claims_that_it_was_released_for(
                 world.create(str(name), str(device))
             case "delete", [name]:
                 world.delete(str(name))
+            case "begin deletion", [name]:
+                world.begin_deletion(str(name))
+            case "race", [name]:
+                world.race(str(name))
+            case "remove", [which]:
+                world.remove(int(str(which)))
             case "submit", [names]:
                 world.submit(number, names)  # type: ignore[arg-type]
             case "end", [which]:
@@ -218,10 +270,11 @@ def test_a_released_pod_keeps_the_claims_that_it_was_released_for(
                 world.deliver(world.late_claims)
                 world.deliver(world.late_pods)
             case "write all", _:
-                while world.writes:
-                    world.carry_out(0)
+                world.write_all()
             case "lead", _:
                 world.lead()
+            case "decide", _:
+                world.decide()
             case _:
                 world.turn()
         world.check()
@@ -246,6 +299,7 @@ def test_a_removal_decided_before_a_release_does_not_undo_its_protection() -> No
     assert [type(each) for each in world.writes] == [UnprotectClaim]
     world.submit(2, ["c0"])
     world.deliver(world.late_pods)
+    world.turn()  # the claim still seems to have its finalizer
     world.turn()
     assert isinstance(world.writes[-1], Release)
     world.carry_out(len(world.writes) - 1)
@@ -253,3 +307,15 @@ def test_a_removal_decided_before_a_release_does_not_undo_its_protection() -> No
     world.delete("c0")
     world.create("c0", "gpu")
     world.check()
+
+
+def test_a_deletion_that_began_before_the_finalizer_frees_no_name_after_the_release() -> None:
+    world = World()
+    world.create("c0", "nic")
+    world.submit(1, ["c0"])
+    world.race("c0")
+    world.check()
+    world.settle()
+    world.check()
+    assert world.bypassed == 0
+    assert all(pod.release for pod in world.pods.values())

@@ -17,6 +17,7 @@ import msgspec
 
 from app.core.effects import ClaimAddress, EmitEvent, EventReason, PodRef
 from app.core.errors import ClusterError, ClusterRefused, ClusterUnavailable
+from app.core.lifecycle.claim_protection import SECURE_MS
 from app.core.model import GrantedClaim, Uid
 from app.core.podspec.granted_claims import write_grants
 from app.core.podspec.resource_claims import FINALIZER
@@ -154,16 +155,26 @@ class ByHand:
 
         Return the pod to release, and for each unprotected claim the reason.
         """
-        granted, failed = list[GrantedClaim](), list[str]()
+        claims, failed, late = list[ClaimAddress](), list[str](), False
         for name in pod.claims:
             at = claim_path(pod.ref.namespace, name)
             try:
                 meta = _decode(await self._client.request("GET", at), objects.Bare).metadata
                 claim = ClaimAddress(Uid(meta.uid), pod.ref.namespace, name)
-                await self._finalizers.protect(claim, ADOPTED)
-                granted.append(GrantedClaim(name, claim.uid))
+                await self._finalizers.protect(claim)
+                late |= FINALIZER not in (meta.finalizers or ())
+                claims.append(claim)
             except ClusterError as error:
                 failed.append(f"resource claim {name}: {error}")
+        if late:
+            await asyncio.sleep(SECURE_MS / 1000)
+        granted = []
+        for claim in claims:
+            try:
+                await self._finalizers.stamp(claim, ADOPTED)
+                granted.append(GrantedClaim(claim.name, claim.uid))
+            except ClusterError as error:
+                failed.append(f"resource claim {claim.name}: {error}")
         return replace(pod, granted=tuple(granted)), failed
 
     async def release(self, pod: GatedPod) -> ManualReleaseOutcome:

@@ -121,6 +121,8 @@ def _aside(tracked: PodRecord, roster: PodRegistry) -> str:
         case Wait.NO_POOL if pod.only is not None:
             where = nodes_text(pod.only)
             return f"not queued: it may go to {where} only, and no pool that can serve it has that"
+        case Wait.CLAIM if not pod.awaits:
+            return "not queued: Fairgate reserves its resource claims first, which takes seconds"
         case Wait.CLAIM:
             return (
                 f"not queued: there is no resource claim for {', '.join(pod.awaits)} yet; "

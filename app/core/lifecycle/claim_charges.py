@@ -89,6 +89,9 @@ class ClaimCharges:
         """Claims that request all devices of a node, and have none yet."""
         self._reused: dict[ClaimKey, None] = {}
         """Changed claims, and claims with other users."""
+        self._guarded = False
+        self._secured: dict[ClaimKey, Uid] = {}
+        """Claims with the finalizer for long enough: see `claim_protection`."""
 
     def put_claim(self, claim: ResourceClaim) -> None:
         """Record the observed state of a claim."""
@@ -103,7 +106,10 @@ class ClaimCharges:
             self._of_all[key] = None
         else:
             self._of_all.pop(key, None)
-        if known != claim:
+        lost = key in self._secured and not (self.is_secured(claim) and claim.protected)
+        if lost:
+            del self._secured[key]
+        if lost or known != claim:
             self._doubt(key)
 
     def drop_claim(self, key: ClaimKey) -> None:
@@ -116,8 +122,32 @@ class ClaimCharges:
         if known is not None:
             self._reused[key] = None
             self._bury(known)
+            self._secured.pop(key, None)
             self._touched[key] = True
             self._doubt(key)
+
+    def guard(self, guarded: bool) -> None:
+        """Set whether held pods wait until their claims are secured. No claim is secured yet."""
+        self._guarded = guarded
+        self._secured.clear()
+        for key in self._users:
+            self._doubt(key)
+
+    def secure(self, key: ClaimKey) -> None:
+        """Record that a claim has had the finalizer for long enough."""
+        claim = self._claims.get(key)
+        if claim is not None and claim.protected and not self.is_secured(claim):
+            self._secured[key] = claim.uid
+            self._doubt(key)
+
+    def unsecure(self, key: ClaimKey) -> None:
+        """Record that a claim may lose its finalizer."""
+        if self._secured.pop(key, None) is not None:
+            self._doubt(key)
+
+    def is_secured(self, claim: ResourceClaim) -> bool:
+        """Return whether a claim has had the finalizer for long enough."""
+        return self._secured.get(claim.key) == claim.uid
 
     def _bury(self, claim: ResourceClaim) -> None:
         if not self.in_use(claim.key):
@@ -272,6 +302,7 @@ class ClaimCharges:
             if peers:
                 self._stale[peers[0]] = None
             peers.add(uid)
+            self._touched.setdefault(key, False)
             return
         before = users.first
         users.using[standing.use.served, uid] = standing.use.pool
@@ -324,9 +355,16 @@ class ClaimCharges:
                 elif standing.use is None and first is not None:
                     tied = tied or first.pool
         awaits = tuple(ref.entry for ref in pod.claims if self._awaits(pod, ref, standing))
+        securing = standing.use is None and self._guarded and not self._are_secured(standing)
         # A held pod may await a claim with unknown content, which may be a managed resource.
         asks = asks or (standing.use is None and bool(awaits))
-        return replace(pod, demand=demand, awaits=awaits, tied=tied, asks=asks)
+        return replace(
+            pod, demand=demand, awaits=awaits, securing=securing, tied=tied, asks=asks
+        )
+
+    def _are_secured(self, standing: _Standing) -> bool:
+        claims = (self._claims.get(key) for key in standing.keys)
+        return all(claim is not None and self.is_secured(claim) for claim in claims)
 
     def _amounts(self, pod: Pod, key: ClaimKey, standing: _Standing) -> dict[Resource, int]:
         """Return the amounts of a claim. If it was replaced in use, return the largest amounts."""

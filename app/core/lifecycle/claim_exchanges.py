@@ -50,8 +50,9 @@ class ClaimExchanges:
         self._claimants = claimants
         self._oversight = oversight
         self._evicts = evicts
-        self._protection = ClaimProtection(roster, claimants)
+        self._protection = ClaimProtection(claimants)
         self._mode = Mode.ENFORCE
+        self._leads = False
         self._ordered: dict[Uid, dict[str, GrantedClaim]] = {}
         """Claims of requested releases, until the annotation of the pod is observed."""
         self._first: dict[Uid, dict[str, GrantedClaim]] = {}
@@ -64,16 +65,28 @@ class ClaimExchanges:
 
         `reported`: uids of the claims that a leader reported, by pod. They are not reported again.
         """
+        self._leads = True
         self._reported = {uid: set(claims) for uid, claims in reported.items()}
         self._expelling.clear()
         self._protection.start_term()
+        self._claimants.guard(self._mode is Mode.ENFORCE)
         self._claimants.touch_all()
 
     def rule(self, mode: Mode) -> None:
         """Apply this mode from now on."""
         if mode is not self._mode:
             self._mode = mode
+            self._claimants.guard(self._leads and mode is Mode.ENFORCE)
             self._claimants.touch_all()
+
+    def end(self) -> None:
+        """End a leader term. Held pods of a follower do not wait for finalizers."""
+        self._leads = False
+        self._claimants.guard(False)
+
+    def secure(self, now: Millis) -> None:
+        """Record the claims that have had the finalizer for long enough."""
+        self._protection.secure(now)
 
     def order(self, effects: Iterable[Effect]) -> None:
         """Record the claims of requested releases."""

@@ -7,9 +7,18 @@ from dataclasses import replace
 import pytest
 
 from app.core import events as ev
-from app.core.effects import EmitEvent, EventReason, EvictForReclaim, Release
+from app.core.effects import (
+    ClaimAddress,
+    EmitEvent,
+    EventReason,
+    EvictForReclaim,
+    ProtectClaim,
+    Release,
+)
 from app.core.engine import Engine
 from app.core.explain.reasons import Rule
+from app.core.lifecycle.claim_charges import ClaimKey
+from app.core.lifecycle.claim_protection import SECURE_MS
 from app.core.model import (
     Amounts,
     ClaimRef,
@@ -122,29 +131,46 @@ class Bench:
     def __init__(self, devices: int = 8, *more: Node) -> None:
         self.engine = Engine(MANAGED, classes=CLASSES)
         self.pods: dict[Uid, Pod] = {}
+        self.claims: dict[ClaimKey, ResourceClaim] = {}
+        self.at = AT
         self.told: list[EmitEvent] = []
         room = {GPU: devices, CPU: 64_000, PODS: 100}
         for node in (Node(NodeName("n"), {"pool": "p"}, room, True), *more):
             self.engine.handle(ev.NodeObserved(AT, node))
         for source in ev.WatchedSource:
             self.engine.handle(ev.SourceFresh(AT, source))
+        self.engine.handle(ev.Installed(AT, Millis(0)))
         self.engine.handle(ev.LeadershipGained(AT, 7))
         self.engine.handle(ev.StoreReady(AT))
 
     def hear(self, *news: ev.NewsEvent) -> list[Release]:
-        """Send events; return all resulting releases. Each release succeeds."""
+        """Send events; return all resulting releases. Each release succeeds.
+
+        Claims get their finalizers, and the time passes in which they are secured.
+        """
         done: list[Release] = []
-        queue = list(news)
+        queue, waits = list(news), True
         while True:
+            for event in queue:
+                if isinstance(event, ev.ClaimObserved):
+                    self.claims[event.claim.key] = event.claim
             effects = [e for event in queue for e in self.engine.handle(event)]
-            effects += self.engine.handle(ev.Pass(AT))
+            effects += self.engine.handle(ev.Pass(self.at))
             assert not any(isinstance(e, EvictForReclaim) for e in effects)
             self.told += [e for e in effects if isinstance(e, EmitEvent)]
             orders = [e for e in effects if isinstance(e, Release)]
             done += orders
-            if not orders:
-                return done
             queue = [event for order in orders for event in self._released(order)]
+            queue += [self._protected(e.ref) for e in effects if isinstance(e, ProtectClaim)]
+            if not (queue or waits):
+                return done
+            waits = bool(queue)
+            if not queue:
+                self.at = Millis(self.at + SECURE_MS)
+
+    def _protected(self, ref: ClaimAddress) -> ev.NewsEvent:
+        claim = self.claims[ref.namespace, ref.name]
+        return ev.ClaimObserved(self.at, replace(claim, protected=True))
 
     def _released(self, order: Release) -> list[ev.NewsEvent]:
         uid = order.intent.ref.uid
@@ -304,12 +330,13 @@ def test_a_pod_that_goes_at_once_takes_its_room_on_its_node() -> None:
 def test_a_refused_release_of_a_pod_that_goes_at_once_is_tried_again() -> None:
     bench = Bench()
     bench.put(claim("net", (DeviceAsk("nic"),)))
-    one = pod("p", "net")
-    bench.engine.handle(ev.PodObserved(AT, one))
-    assert len(_releases(bench, AT)) == 1
-    bench.engine.handle(ev.ReleaseAnswered(AT, one.uid, ReleaseOutcome.HELD))
-    assert _releases(bench, AT) == []
-    assert len(_releases(bench, Millis(AT + 2000))) == 1
+    bench.see(pod("p", "net", gates=(GATE, "example.com/own")))
+    at, one = bench.at, pod("p", "net")
+    bench.engine.handle(ev.PodObserved(at, one))
+    assert len(_releases(bench, at)) == 1
+    bench.engine.handle(ev.ReleaseAnswered(at, one.uid, ReleaseOutcome.HELD))
+    assert _releases(bench, at) == []
+    assert len(_releases(bench, Millis(at + 2000))) == 1
 
 
 def _releases(bench: Bench, at: Millis) -> list[Release]:

@@ -24,7 +24,7 @@ from app.core.effects import (
 )
 from app.core.engine import Engine
 from app.core.explain.reasons import Rule
-from app.core.lifecycle.claim_protection import SETTLE_MS
+from app.core.lifecycle.claim_protection import SECURE_MS, SETTLE_MS
 from app.core.model import (
     Amounts,
     ClaimRef,
@@ -43,7 +43,7 @@ from app.core.podspec.granted_claims import read_grants, write_grants
 from app.core.podspec.resource_claims import Alternatives, DeviceAsk, DeviceClass, ResourceClaim
 from app.core.policy import Mode, Policy
 from app.core.quantities import CPU, PODS, ManagedResources
-from app.core.well_known import ADOPTED
+from app.core.well_known import ADOPTED, GATE
 from app.sim.cluster.virtual_cluster import held_pod
 
 GPU = Resource("nvidia.com/gpu")
@@ -83,6 +83,7 @@ class Yard:
         self.engine = Engine(ManagedResources([GPU]), classes={"gpu": GPU}, evicts_bypassed=evicts)
         self.now = 200_000
         self.effects: list[Effect] = []
+        self.claims: dict[Uid, ResourceClaim] = {}
         room = {GPU: 8, CPU: 64_000, PODS: 100}
         self.hear(ev.NodeObserved(self.at, Node(NODE, {}, room, True)))
         for each in there:
@@ -105,10 +106,25 @@ class Yard:
         self.effects += self.engine.handle(ev.Pass(self.at))
 
     def see(self, what: Pod | ResourceClaim) -> None:
-        if isinstance(what, Pod):
-            self.hear(ev.PodObserved(self.at, what))
-        else:
+        if isinstance(what, ResourceClaim):
+            self.claims[what.uid] = what
             self.hear(ev.ClaimObserved(self.at, what))
+            return
+        before = len(self.effects)
+        self.hear(ev.PodObserved(self.at, what))
+        if what.gates:
+            self._secure(self.effects[before:])
+
+    def _secure(self, effects: list[Effect]) -> None:
+        """Add the requested finalizers, and wait until the claims are secured."""
+        for each in effects:
+            if isinstance(each, ProtectClaim):
+                self.see(replace(self.claims[each.ref.uid], protected=True))
+        self.wait(SECURE_MS)
+
+    def wait(self, length: int) -> None:
+        self.now += length
+        self.effects += self.engine.handle(ev.Pass(self.at))
 
     def release(self, held: Pod) -> Pod:
         """Add a held pod, and let its release succeed as the API server would."""
@@ -173,6 +189,45 @@ def test_a_held_pod_waits_for_a_claim_that_is_being_deleted() -> None:
     why = yard.engine.outlook.why(pod().uid)
     assert why is not None
     assert why.rule is Rule.CLAIM
+
+
+def test_a_pod_is_released_after_its_claim_has_had_the_finalizer_for_a_while() -> None:
+    yard = Yard(claim("u1", NIC))
+    yard.hear(ev.PodObserved(yard.at, pod()))
+    assert [each.ref.uid for each in yard.all(ProtectClaim)] == ["u1"]
+    yard.wait(SECURE_MS)
+    assert yard.all(Release) == []
+    why = yard.engine.outlook.why(pod().uid)
+    assert why is not None
+    assert why.rule is Rule.CLAIM
+    assert "reserves its resource claims" in why.text
+    yard.see(claim("u1", NIC, protected=True))
+    yard.wait(SECURE_MS - 1)
+    assert yard.all(Release) == []
+    yard.wait(1)
+    assert len(yard.all(Release)) == 1
+
+
+@pytest.mark.parametrize("loss", ["exchanged", "removed", "removal ordered"])
+def test_a_claim_that_may_have_lost_its_finalizer_is_secured_again(loss: str) -> None:
+    yard = Yard(claim("u1", NIC, protected=True))
+    waiting = pod(gates=(GATE, "other"))
+    yard.see(waiting)
+    match loss:
+        case "exchanged":
+            yard.see(claim("u2", NIC, protected=True))
+        case "removed":
+            yard.see(claim("u1", NIC))
+            yard.see(claim("u1", NIC, protected=True))
+        case _:
+            yard.effects.clear()
+            yard.hear(ev.PodGone(yard.at, waiting.uid))
+            assert len(yard.all(UnprotectClaim)) == 1
+    yard.hear(ev.PodObserved(yard.at, pod()))
+    yard.wait(SECURE_MS - 1)
+    assert yard.all(Release) == []
+    yard.wait(1)
+    assert len(yard.all(Release)) == 1
 
 
 # --- exchanged claims ---
