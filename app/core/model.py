@@ -180,8 +180,8 @@ class Pod:
     `freed_by`: the user, other than the leader, that removed the gate; "" if unknown.
     `claims`: its claims for devices. `plain` is then what its containers request (else None).
     `granted`: the claims for which it was released; None if its annotation does not list them.
-    `awaits`, `securing`, `tied`, `asks`: the missing claims; whether the finalizer of a claim is too
-        new; the pool of a claim that other pods use; whether it requests any managed resource.
+    `awaits`, `securing`, `tied`, `asks`: the missing claims; whether the finalizer of a claim is
+        too new; the pool of a claim that other pods use; whether it requests any managed resource.
         These and `demand` are derived by `claim_charges`.
     `style`, `near`: placement and topology that its user requested; None leaves it to the pool.
     `too_large`: why it is too large to be released, or "". The rules of such a pod are not read.

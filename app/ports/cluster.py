@@ -19,7 +19,6 @@ from app.core.effects import (
 from app.core.events import ClusterEvent
 from app.core.fairshare.checkpoint import TenantCheckpoint
 from app.core.model import Millis, ReleaseOutcome, TenantName, Uid, UserName
-from app.core.podspec.resource_claims import ResourceClaim
 
 
 class EventSink(Protocol):

@@ -358,9 +358,7 @@ class ClaimCharges:
         securing = standing.use is None and self._guarded and not self._are_secured(standing)
         # A held pod may await a claim with unknown content, which may be a managed resource.
         asks = asks or (standing.use is None and bool(awaits))
-        return replace(
-            pod, demand=demand, awaits=awaits, securing=securing, tied=tied, asks=asks
-        )
+        return replace(pod, demand=demand, awaits=awaits, securing=securing, tied=tied, asks=asks)
 
     def _are_secured(self, standing: _Standing) -> bool:
         claims = (self._claims.get(key) for key in standing.keys)

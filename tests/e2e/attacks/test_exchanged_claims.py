@@ -7,7 +7,10 @@ GPUs and a network device. The tenant may have no GPU.
 from __future__ import annotations
 
 import json
+import random
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import pytest
@@ -245,6 +248,33 @@ def test_32_a_named_claim_keeps_its_name(
     assert entry["facts"]["claimUid"] == first["uid"]
     assert trap.yard.told("bait", "Refused", "is being deleted")
     outcomes(ROW, ground.mode, "a claim exchanged after the release", "D", said[-1])
+
+
+@only("everything")
+def test_32_a_deletion_that_is_under_way_at_the_release_frees_no_name(
+    ground: Ground, outcomes: Outcomes, trap: Trap
+) -> None:
+    """The API server does not look at the finalizers again when a deletion removes the claim."""
+    mallory, names = ground.mallory, [f"c{number}" for number in range(12)]
+
+    def exchange(name: str) -> None:
+        mallory.refused("POST", trap.claims, claim(name))
+        made = body(name, 0, resourceClaims=[{"name": "d", "resourceClaimName": name}])
+        assert trap.yard.make(made) is None
+        for _ in range(30):
+            for size, kind in ((8, CARD), (1, NIC)):
+                mallory.refused("DELETE", f"{trap.claims}/{name}", {"gracePeriodSeconds": 0})
+                mallory.refused("POST", trap.claims, claim(name, size, kind))
+                time.sleep(random.random() / 20)  # vary the order of both sides
+
+    with ThreadPoolExecutor(len(names)) as threads:
+        list(threads.map(exchange, names))
+    ground.admin.call("POST", trap.claims, claim("last"))
+    trap.bait("last", resourceClaimName="last")
+    assert trap.told("bypassed") == []
+    assert trap.gained() == 0
+    seen = "no released pod has another claim"
+    outcomes(ROW, ground.mode, "in the moment of the release", "D", seen)
 
 
 def restart(ground: Ground) -> None:
