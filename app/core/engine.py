@@ -206,8 +206,9 @@ class Engine:
         1. `NodeRefusals.update_nodes`: close and open nodes. First, because accounting and fit
            depend on the usable nodes.
         2. `ClaimHolds.update`: apply changes of slices and allocated claims to the nodes.
-           `ClaimExchanges.secure`: count claims as protected. Then `PodRegistry.reckon`: account pods again whose claims or budgets changed. It changes
-           single pods, and step 3 completes the accounting.
+           `ClaimExchanges.secure`: count claims as protected. Then `PodRegistry.reckon`: account
+           pods again whose claims or budgets changed. It changes single pods, and step 3 completes
+           the accounting.
         3. `PodRegistry.settle`: process changes of tenants, pools and nodes. The later steps need
            the accounting of every pod.
         4. `CheckpointKeeper.restore`: apply the checkpoints that were read. It needs step 3.
