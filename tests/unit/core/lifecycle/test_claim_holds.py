@@ -5,8 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 
 from app.core import events as ev
-from app.core.effects import Bypassed, Effect, EvictPod, Release
+from app.core.effects import (
+    Bypassed,
+    ClaimAddress,
+    Effect,
+    EvictPod,
+    ProtectClaim,
+    Release,
+)
 from app.core.engine import Engine
+from app.core.lifecycle.claim_charges import ClaimKey
+from app.core.lifecycle.claim_protection import SECURE_MS
 from app.core.model import ClaimRef, Millis, Node, NodeName, Pod, PoolName, ReleaseOutcome, Uid
 from app.core.podspec.resource_claims import AllocatedDevice, DeviceAsk, ResourceClaim
 from app.core.quantities import CPU, PODS, ManagedResources
@@ -25,6 +34,8 @@ class Yard:
             ManagedResources([GPU]), classes={GPUS.name: GPU}, selectors=Words(), paced=False
         )
         self.pods: dict[str, Pod] = {}
+        self.claims: dict[ClaimKey, ResourceClaim] = {}
+        self.at = AT
         self.effects: list[Effect] = []
         room = {CPU: 64_000, PODS: 100}
         self.hear(
@@ -38,14 +49,23 @@ class Yard:
         )
 
     def hear(self, *news: ev.NewsEvent) -> list[str]:
-        """Send events. Return the names of released pods, each bound to the node at once."""
+        """Send events. Return the names of released pods, each bound to the node at once.
+
+        Claims get their finalizers, and the time passes in which they are secured.
+        """
         done: list[str] = []
-        queue = list(news)
-        while queue:
+        queue, waits = list(news), True
+        while queue or waits:
+            for event in queue:
+                if isinstance(event, ev.ClaimObserved):
+                    self.claims[event.claim.key] = event.claim
+            waits = bool(queue)
+            if not queue:
+                self.at = Millis(self.at + SECURE_MS)
             effects = [e for event in queue for e in self.engine.handle(event)]
-            effects += self.engine.handle(ev.Pass(AT))
+            effects += self.engine.handle(ev.Pass(self.at))
             self.effects += effects
-            queue = []
+            queue = [self._protected(e.ref) for e in effects if isinstance(e, ProtectClaim)]
             for order in [e for e in effects if isinstance(e, Release)]:
                 name = order.intent.ref.name
                 done.append(name)
@@ -60,6 +80,10 @@ class Yard:
                 answer = ev.ReleaseAnswered(AT, pod.uid, ReleaseOutcome.RELEASED)
                 queue += [answer, ev.PodObserved(AT, pod)]
         return done
+
+    def _protected(self, ref: ClaimAddress) -> ev.NewsEvent:
+        claim = self.claims[ref.namespace, ref.name]
+        return ev.ClaimObserved(self.at, replace(claim, protected=True))
 
     def see(self, *pods: Pod) -> list[str]:
         self.pods |= {pod.name: pod for pod in pods}
