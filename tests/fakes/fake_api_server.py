@@ -107,13 +107,11 @@ class FakeApiServer:
         meta = self.claims[name]["metadata"]
         if method == "GET":
             return self.claims[name]
-        if "finalizers" in body["metadata"]:
-            meta["finalizers"] += body["metadata"]["finalizers"]
-            return self.claims[name]
         assert body["metadata"]["uid"] == meta["uid"]
-        removed = body["metadata"]["$deleteFromPrimitiveList/finalizers"]
+        meta["finalizers"] += body["metadata"].get("finalizers", [])
+        removed = body["metadata"].get("$deleteFromPrimitiveList/finalizers", [])
         meta["finalizers"] = [each for each in meta["finalizers"] if each not in removed]
-        return {"metadata": meta}
+        return self.claims[name]
 
     def _page(self, query: dict[str, str]) -> Object:
         assert query["fieldSelector"] == "spec.nodeName="

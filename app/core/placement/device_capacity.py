@@ -50,8 +50,8 @@ class DeviceCapacity:
         self._holders: dict[DeviceId, dict[ClaimKey, None]] = {}
         self._changed: dict[NodeName, None] = {}
         self._judged: dict[NodeName, None] = {}
-        self._most: dict[DeviceAsk, int] = {}
-        """For requests for all devices: the largest number on one node."""
+        self._most: dict[str, int] = {}
+        """The largest number of devices of a class on one node."""
         classes.limit_all(self._most_of_all)
 
     def put_node(self, node: Node) -> Node:
@@ -226,13 +226,24 @@ class DeviceCapacity:
         return answer is not False
 
     def _most_of_all(self, ask: DeviceAsk) -> int:
-        """Return the largest number of matching devices of one node, as `All` gets them."""
+        """Return the largest number of devices of the class on one node: `All` gets no more.
+
+        Selectors and tolerations of the request are ignored. Users write them, and one claim could
+        have a thousand selectors for every device of the cluster.
+        """
         if not self.inventory:
             return MOST_DEVICES
-        if ask not in self._most:
-            counts = (len(self.matching(ask, node)) for node in self.inventory.nodes())
-            self._most[ask] = min(MOST_DEVICES, max(counts, default=0) or MOST_DEVICES)
-        return self._most[ask]
+        if ask.device_class not in self._most:
+            known = self._classes.known(ask.device_class)
+            counts = [
+                sum(
+                    known is None or self._is_of(known, each)
+                    for each in self.inventory.usable(node)
+                )
+                for node in self.inventory.nodes()
+            ]
+            self._most[ask.device_class] = min(MOST_DEVICES, max(counts, default=0) or MOST_DEVICES)
+        return self._most[ask.device_class]
 
     def _mark(self, device: DeviceId) -> None:
         """Mark the node of a device, if its capacity depends on which devices claims have."""

@@ -9,12 +9,13 @@ import pytest
 from app.core.model import Amounts, Node, NodeName, Resource
 from app.core.placement.device_capacity import DeviceCapacity
 from app.core.podspec.constraints import NodeSelectorRequirement, NodeSelectorTerm, Toleration
-from app.core.podspec.devices import CounterUse, NodeReach, ResourceSlice
+from app.core.podspec.devices import CounterUse, Device, NodeReach, ResourceSlice
 from app.core.podspec.resource_claims import MOST_DEVICES, Classes, DeviceAsk, DeviceClass
 from app.core.quantities import CPU, ManagedResources
 from tests.support.device_slices import (
     GPU,
     GPUS,
+    IS_GPU,
     SICK,
     Words,
     allocated,
@@ -235,6 +236,25 @@ def test_all_devices_are_those_of_the_largest_node(slices: tuple[int, ...], most
     shelf = Shelf(*(published(f"n{i}", *gpus(n)) for i, n in enumerate(slices, 1)))
     claim = replace(allocated("c", "n1"), requests=((DeviceAsk(GPUS.name, None),),))
     assert shelf.classes.count(claim) == {GPU: most}
+
+
+def test_selectors_of_a_claim_are_not_evaluated() -> None:
+    """Users write them, and each would be evaluated for every device of the cluster."""
+    evaluated: list[str] = []
+
+    class Recording(Words):
+        def matches(self, expression: str, driver: str, device: Device) -> bool | None:
+            evaluated.append(expression)
+            return super().matches(expression, driver, device)
+
+    capacity = DeviceCapacity(classes := Classes(MANAGED, {GPUS.name: GPU}), Recording())
+    classes.store_class(GPUS)
+    capacity.inventory.put_node(node(N1))
+    capacity.inventory.put_slice(published("n1", *gpus(8)))
+    asks = [(DeviceAsk(GPUS.name, None, f"r{i}", selectors=(f"uuid == {i}",)),) for i in range(32)]
+    claim = replace(allocated("c", "n1"), allocated=None, requests=tuple(asks))
+    assert classes.count(claim) == {GPU: MOST_DEVICES}
+    assert evaluated == [IS_GPU] * 8
 
 
 def test_a_node_that_is_gone_is_not_changed() -> None:
