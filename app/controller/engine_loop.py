@@ -55,7 +55,7 @@ SHORTEST_SECONDS = 0.01
 """Minimum pause, so that a clock that does not advance cannot keep the loop busy."""
 
 
-GATHER_SECONDS = 0.01
+GATHER_SECONDS = 0.02
 """Least time between two passes, so that one pass serves many events. An idle engine acts at once.
 """
 

@@ -254,6 +254,10 @@ class Rig:
     def released(self) -> int:
         return sum(not pod.held for pod in self.releaser.pods.values())
 
+    def stamps(self) -> dict[str, str]:
+        """Return the release annotation of every pod, by name."""
+        return {name: pod.stamp for (_, name), pod in self.releaser.pods.items()}
+
     def is_copy(self) -> bool:
         return self.memory.contents == Contents.of(self.engine.writes())
 

@@ -190,8 +190,8 @@ class Reflector(Generic[T]):
         await self._freshness.complete()
         self._told(asked)
 
-    async def _page(self, token: str = "") -> bytes:
-        query = [("limit", str(self._paging.limit))]
+    async def _page(self, token: str = "", limit: int = 0) -> bytes:
+        query = [("limit", str(limit or self._paging.limit))]
         query += [("continue", token)] if token else []
         return await self._client.request(
             "GET", self._path, query=query, timeout=self._timing.page_timeout
@@ -200,13 +200,14 @@ class Reflector(Generic[T]):
     async def _prove(self) -> None:
         """Prove to `catch_up` callers, at the least cost, that the sink is up to date.
 
-        A list that fits on one page is read again. A longer list needs one page to learn the
+        A list that fits on one page is read again. A longer list needs one object to learn the
         current resourceVersion. The watch continues until an event or a bookmark reaches it. If
         there is no bookmark, as with old servers, the whole list is read. The order of changes is
         unknown during a list, so the source is stale until the list is complete.
         """
         asked = list(self._asked)
-        first = await self._page()
+        is_long = len(self._known) > self._paging.limit
+        first = await self._page(limit=1 if is_long else 0)
         try:
             about = _raw_page.decode(first).metadata
         except msgspec.DecodeError as error:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 
 import pytest
 
+from app.controller.takeover import HASTEN_SECONDS
 from app.core import events as ev
 from app.core.effects import Intend
 from app.core.errors import EpochStale
 from app.core.model import Millis, Pod, ReleaseOutcome
+from app.core.well_known import HELD
 from app.sim.cluster.virtual_cluster import held_pod
 from tests.fakes.fake_store import FakeStore, Memory
 from tests.support.controller_rig import NODE, Rig, running, until
@@ -32,6 +35,27 @@ async def test_an_older_leader_writes_no_intent_once_a_term_begins() -> None:
             await old.write(4, [])
         rig.sight.clear.set()
         await until(lambda: rig.leader.leads)
+
+
+async def test_a_fence_on_a_lone_held_pod_hastens_the_proof_of_a_slow_watch() -> None:
+    async with running(Rig(), gpus=1) as rig:
+        await rig.create(member(0, 2))
+        await rig.create(held_pod("lone", "a"))
+        rig.sight.clear.clear()
+        rig.lead.free.set()
+        await until(lambda: rig.stamps()["lone"] == "0@5")
+        assert rig.stamps()["g0"] == HELD
+        rig.sight.clear.set()
+        await until(lambda: rig.leader.leads)
+
+
+async def test_watches_that_are_current_at_once_cost_no_write() -> None:
+    async with running(Rig(), gpus=0) as rig:
+        await rig.create(held_pod("lone", "a"))
+        rig.lead.free.set()
+        await until(lambda: rig.leader.leads)
+        await asyncio.sleep(2 * HASTEN_SECONDS)
+        assert rig.stamps()["lone"] == HELD
 
 
 async def test_nothing_is_decided_before_all_that_happened_is_known() -> None:
