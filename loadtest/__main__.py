@@ -10,6 +10,7 @@ import shlex
 import sys
 import time
 from enum import Enum
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -20,6 +21,7 @@ from app.core.errors import FairgateError, InvalidInput
 from app.devcluster.progress import Told
 from app.devcluster.signals import orderly
 from loadtest import (
+    against,
     creations,
     decisions,
     estimates,
@@ -97,6 +99,14 @@ def bench(
         int | None,
         typer.Option(min=1, max=20, help="Rounds (default: what the measure usually takes)."),
     ] = None,
+    versus: Annotated[
+        Path | None,
+        typer.Option(
+            "--against",
+            metavar="FOLDER",
+            help="Only compare the engine's decisions with the version in this work tree.",
+        ),
+    ] = None,
     output: Annotated[Output, typer.Option(help="text: tables; json: all figures.")] = Output.TEXT,
 ) -> None:
     """Compare Fairgate with the same machine without it; takes about an hour.
@@ -104,6 +114,11 @@ def bench(
     Brings up its own local cluster and always takes it down again. The report goes to standard
     output, progress to standard error.
     """
+    if versus is not None:
+        began, box = time.monotonic(), machine.machine()
+        measures = (against.measure(Told(), versus, rounds),)
+        _print(_report(box, {}, measures, began), output)
+        return
     chosen = [one.value for one in only or list(Only)]
     if not only and not philly.TRACES.exists():
         print(
@@ -112,7 +127,10 @@ def bench(
             file=sys.stderr,
         )
         chosen = [name for name in chosen if name not in ON_LOGS]
-    report = take(chosen, pods, rounds, Told())
+    _print(take(chosen, pods, rounds, Told()), output)
+
+
+def _print(report: Report, output: Output) -> None:
     if output is Output.JSON:
         print(json.dumps(report.as_json(), indent=2))
     else:
@@ -131,9 +149,14 @@ def take(chosen: list[str], pods: int | None, rounds: int | None, progress: Told
     if on_cluster:
         found, versions = _on_cluster(on_cluster, pods, rounds, progress)
         measures += found
+    return _report(box, versions, tuple(measures), began)
+
+
+def _report(
+    box: dict[str, str], versions: dict[str, str], measures: tuple[Measure, ...], began: float
+) -> Report:
     command = "python -m loadtest " + shlex.join(sys.argv[1:])
-    seconds = time.monotonic() - began
-    return Report(command.strip(), box, versions, tuple(measures), seconds)
+    return Report(command.strip(), box, versions, measures, time.monotonic() - began)
 
 
 def _on_cluster(
