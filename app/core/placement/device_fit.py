@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -20,8 +20,12 @@ from app.core.podspec.constraints import PodDistanceRule, PodDistanceRules
 from app.core.podspec.devices import DeviceId
 from app.core.podspec.resource_claims import Alternatives, DeviceAsk
 
-MOST_KINDS = 256
+MOST_KINDS = 64
 """Maximum number of kinds of requests with known nodes. Nodes of the oldest kind are then open."""
+
+MOST_EVALUATED = 8
+"""Maximum number of alternatives and selectors in the requests of a pod that are evaluated. Users
+write them, and each one is evaluated for every device of the cluster."""
 
 
 class DeviceNeed(NamedTuple):
@@ -59,7 +63,7 @@ class DeviceFit:
             return ()
         return tuple(
             PodDistanceRules(PodDistanceRule.DEVICES, "", self._group(need))
-            for need in dict.fromkeys(needs)
+            for need in _evaluated(needs)
         )
 
     def update(self, names: Sequence[NodeName]) -> None:
@@ -72,7 +76,7 @@ class DeviceFit:
     def text(self, needs: Iterable[DeviceNeed]) -> str:
         """Return which devices match the requests of a pod, as a clause; "" if there are none."""
         found = []
-        for need in dict.fromkeys(needs) if self._capacity.inventory else ():
+        for need in _evaluated(needs) if self._capacity.inventory else ():
             if need.asks:
                 found.append(f"; {self._best(need)}")
         return "".join(found[:MOST_CLAUSES])
@@ -154,3 +158,13 @@ class DeviceFit:
 
 MOST_CLAUSES = 2
 """Maximum number of requests that a sentence describes."""
+
+
+def _evaluated(needs: Iterable[DeviceNeed]) -> Iterator[DeviceNeed]:
+    """Yield each need once, without those beyond `MOST_EVALUATED`: they close no node."""
+    left = MOST_EVALUATED
+    for need in dict.fromkeys(needs):
+        size = sum(1 + len(ask.selectors) for ask in need.asks)
+        if size <= left:
+            left -= size
+            yield need

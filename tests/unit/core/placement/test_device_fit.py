@@ -7,9 +7,11 @@ from dataclasses import replace
 import pytest
 
 from app.core import events as ev
-from app.core.effects import Release
+from app.core.effects import ClaimAddress, ProtectClaim, Release
 from app.core.engine import Engine
 from app.core.explain.reasons import Rule
+from app.core.lifecycle.claim_charges import ClaimKey
+from app.core.lifecycle.claim_protection import SECURE_MS
 from app.core.model import ClaimRef, Millis, Node, NodeName, Pod, ReleaseOutcome, Resource, Uid
 from app.core.placement import device_fit
 from app.core.podspec.constraints import Toleration
@@ -31,6 +33,8 @@ class Yard:
             ManagedResources([GPU]), classes={GPUS.name: GPU}, selectors=Words(), paced=False
         )
         self.pods: dict[str, Pod] = {}
+        self.claims: dict[ClaimKey, ResourceClaim] = {}
+        self.at = AT
         small = [device(f"gpu-{i}", "small") for i in range(4)]
         mixed = [device(f"gpu-{i}", "small" if i < 2 else "big") for i in range(4)]
         self.hear(
@@ -46,13 +50,22 @@ class Yard:
         )
 
     def hear(self, *news: ev.NewsEvent) -> dict[str, NodeName | None]:
-        """Send events. Return the node that each release is for."""
+        """Send events. Return the node that each release is for.
+
+        Claims get their finalizers, and the time passes in which they are secured.
+        """
         done: dict[str, NodeName | None] = {}
-        queue = list(news)
-        while queue:
+        queue, waits = list(news), True
+        while queue or waits:
+            for event in queue:
+                if isinstance(event, ev.ClaimObserved):
+                    self.claims[event.claim.key] = event.claim
+            waits = bool(queue)
+            if not queue:
+                self.at = Millis(self.at + SECURE_MS)
             effects = [e for event in queue for e in self.engine.handle(event)]
-            effects += self.engine.handle(ev.Pass(AT))
-            queue = []
+            effects += self.engine.handle(ev.Pass(self.at))
+            queue = [self._protected(e.ref) for e in effects if isinstance(e, ProtectClaim)]
             for order in [e for e in effects if isinstance(e, Release)]:
                 name = order.intent.ref.name
                 done[name] = order.node
@@ -67,6 +80,10 @@ class Yard:
                 answer = ev.ReleaseAnswered(AT, order.intent.ref.uid, ReleaseOutcome.RELEASED)
                 queue += [answer, ev.PodObserved(AT, self.pods[name])]
         return done
+
+    def _protected(self, ref: ClaimAddress) -> ev.NewsEvent:
+        claim = self.claims[ref.namespace, ref.name]
+        return ev.ClaimObserved(self.at, replace(claim, protected=True))
 
     def see(self, *pods: Pod) -> dict[str, NodeName | None]:
         self.pods |= {pod.name: pod for pod in pods}
@@ -193,6 +210,14 @@ def test_the_number_of_kinds_of_requests_is_bounded(monkeypatch: pytest.MonkeyPa
         yard.put(waiting(f"c{i}", ask(1, f"type == none-{i}")))
         yard.see(user_of(f"p{i}", f"c{i}"))
     assert yard.see(held_pod("free", "b")) is not None
+
+
+@pytest.mark.parametrize(("selectors", "node"), [(7, None), (8, "n1")])
+def test_requests_with_many_selectors_close_no_node(selectors: int, node: str | None) -> None:
+    """Each selector would be evaluated for every device of the cluster."""
+    yard = Yard()
+    yard.put(waiting("c", ask(1, *["type == huge"] * selectors)))
+    assert yard.see(user_of("p", "c")).get("p") == node
 
 
 def test_a_cluster_without_slices_has_no_such_rules() -> None:
