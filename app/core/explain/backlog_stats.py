@@ -14,8 +14,19 @@ from app.core.explain.reasons import RULES
 from app.core.fairshare.tree_node import TenantNode, UserNode, leaves
 from app.core.lifecycle.pod_record import PodRecord
 from app.core.lifecycle.pod_registry import PodRegistry
-from app.core.model import Millis, PoolName, TenantName, Uid, UserName, Wait
+from app.core.model import (
+    Amounts,
+    Millis,
+    PoolName,
+    Resource,
+    TenantName,
+    Uid,
+    UserName,
+    Wait,
+)
+from app.core.placement.pools import add_to
 from app.core.podspec.equivalence_class import EquivalenceClass
+from app.core.quantities import ManagedResources
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,15 +66,20 @@ QueueName = tuple[TenantName, UserName]
 
 @dataclass(frozen=True, slots=True)
 class WaitGroup:
-    """Held pods of a queue: their number and the first one. `rule` is None if not yet computed."""
+    """Held pods of a queue: their number, the first one, their requests and their oldest creation.
+
+    `rule` is None if not yet computed. `request` is the sum in managed resources.
+    """
 
     queue: QueueName
     first: Uid
     pods: int
     rule: str | None
+    request: Amounts
+    since: Millis
 
 
-def groups(roster: PodRegistry) -> tuple[WaitGroup, ...]:
+def groups(roster: PodRegistry, managed: ManagedResources) -> tuple[WaitGroup, ...]:
     """Return all held pods, queue by queue. The cost is a few steps per pod."""
     found: dict[tuple[UserNode, Wait | None, EquivalenceClass | None], list[PodRecord]] = {}
     for leaf, waiting in roster.waiting.items():
@@ -76,5 +92,11 @@ def groups(roster: PodRegistry) -> tuple[WaitGroup, ...]:
         first = min(members, key=lambda each: each.turn)
         rule = RULES.get(wait) if wait is not None else None
         word = rule.value if rule is not None else None
-        made.append(WaitGroup(leaf.account, first.pod.uid, len(members), word))
+        request: dict[Resource, int] = {}
+        for member in members:
+            add_to(request, {r: v for r, v in member.pod.demand.items() if r in managed}, 1)
+        since = min(member.pod.since for member in members)
+        made.append(
+            WaitGroup(leaf.account, first.pod.uid, len(members), word, request, since)
+        )
     return tuple(sorted(made, key=lambda group: (group.queue, group.first)))

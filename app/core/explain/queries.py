@@ -116,8 +116,8 @@ class EngineQueries:
         return owed(self._roster, self._tenancy, self._pools)
 
     def groups(self) -> tuple[WaitGroup, ...]:
-        """Return the number of waiting pods in each queue, grouped by the rule that applies."""
-        return groups(self._roster)
+        """Return the waiting pods of each queue, grouped by the rule that applies."""
+        return groups(self._roster, self._managed)
 
     def pressure(self) -> Mapping[TenantName, BacklogStats]:
         """Return the number of queued pods and the oldest wait of each tenant."""

@@ -7,10 +7,12 @@ oldest.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from app.core.explain.backlog_stats import QueueName
 from app.core.explain.queries import EngineQueries
-from app.core.model import Uid
+from app.core.model import Millis, Resource, Uid
+from app.core.placement.pools import add_to
 
 QUEUED = "queued"
 """Placeholder for a wait reason that is not evaluated yet."""
@@ -18,7 +20,22 @@ QUEUED = "queued"
 THINKING = 0.03
 """Seconds for one call, which blocks other requests. At least one entry is refreshed."""
 
-Sums = Mapping[QueueName, Mapping[str, int]]
+
+@dataclass(slots=True)
+class QueueBacklog:
+    """The pending pods of one queue: their number by wait reason, requests, and oldest creation."""
+
+    rules: dict[str, int]
+    request: dict[Resource, int]
+    since: Millis
+
+    @property
+    def pods(self) -> int:
+        """The number of pending pods."""
+        return sum(self.rules.values())
+
+
+Backlogs = Mapping[QueueName, QueueBacklog]
 
 
 class WaitReasonCache:
@@ -30,8 +47,8 @@ class WaitReasonCache:
         self._known: dict[Uid, str] = {}
         """Wait reasons by the first pod of each group, the most recently evaluated last."""
 
-    def sums(self, outlook: EngineQueries) -> Sums:
-        """Return the number of pending pods of each queue, by wait reason."""
+    def backlogs(self, outlook: EngineQueries) -> Backlogs:
+        """Return the pending pods of each queue."""
         groups = outlook.groups()
         # A dictionary preserves the order, unlike a set.
         open_ones = dict.fromkeys(group.first for group in groups if group.rule is None)
@@ -44,9 +61,11 @@ class WaitReasonCache:
             if self._clock() >= until:
                 break
         self._known = known
-        found: dict[QueueName, dict[str, int]] = {}
+        found: dict[QueueName, QueueBacklog] = {}
         for group in groups:
-            queue = found.setdefault(group.queue, {})
+            queue = found.setdefault(group.queue, QueueBacklog({}, {}, group.since))
             rule = group.rule or known.get(group.first, QUEUED)
-            queue[rule] = queue.get(rule, 0) + group.pods
-        return {name: dict(sorted(rules.items())) for name, rules in found.items()}
+            queue.rules[rule] = queue.rules.get(rule, 0) + group.pods
+            add_to(queue.request, group.request, 1)
+            queue.since = min(queue.since, group.since)
+        return found

@@ -125,6 +125,6 @@ def test_sums_count_every_pod_that_waits_once() -> None:
         held("other", "a", "v"),
         ev.PodObserved(NOW, held_pod("odd", "a", 1, user="v", resource=Resource("x.io/none"))),
     )
-    sums = WaitReasonCache(lambda: 0.0).sums(seen.outlook)
+    sums = WaitReasonCache(lambda: 0.0).backlogs(seen.outlook)
     people = {user.name: user.pending for user in seen.outlook.people(TenantName("a"))}
     assert {user: sum(rules.values()) for (_, user), rules in sums.items()} == people

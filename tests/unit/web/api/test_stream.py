@@ -451,26 +451,26 @@ async def test_a_rule_that_nobody_has_thought_of_yet_is_not_guessed(town: Town) 
     hasty = WaitReasonCache(
         iter(range(100)).__next__, thinking=1
     )  # each reading advances the clock by 1 s
-    queues = len(hasty.sums(outlook))
+    queues = len(hasty.backlogs(outlook))
 
     def unknown() -> int:
-        return sum(QUEUED in rules for rules in hasty.sums(outlook).values())
+        return sum(QUEUED in rules for rules in hasty.backlogs(outlook).values())
 
     left = [unknown() for _ in range(queues)]
     assert left == sorted(left, reverse=True)
     assert (left[0] > 0, left[-1]) == (True, 0)
-    assert hasty.sums(outlook) == WaitReasonCache(lambda: 0.0).sums(outlook)
+    assert hasty.backlogs(outlook) == WaitReasonCache(lambda: 0.0).backlogs(outlook)
 
 
 async def test_what_was_thought_over_longest_ago_is_thought_over_first(town: Town) -> None:
     outlook = town.engine.outlook
     hasty = WaitReasonCache(iter(range(1000)).__next__, thinking=1)
     for _ in range(10):
-        hasty.sums(outlook)
+        hasty.backlogs(outlook)
     # The limit of robotics is removed: its queue now waits for another reason.
     await town.tell(tenant("robotics"))
-    before = WaitReasonCache(lambda: 0.0).sums(outlook)
+    before = WaitReasonCache(lambda: 0.0).backlogs(outlook)
     for _ in range(10):
-        hasty.sums(outlook)
-    assert hasty.sums(outlook) == before
+        hasty.backlogs(outlook)
+    assert hasty.backlogs(outlook) == before
     assert "limit" not in before[TenantName("robotics"), UserName("erin@example.com")]
