@@ -66,7 +66,10 @@ class LeaderStatePublisher:
 
 
 class LeaderStateReader:
-    """Passes published leader state on. The last state stays valid while Redis is unreadable."""
+    """Passes published leader state on. The last state stays valid while Redis is unreadable.
+
+    `reachable`: the last read succeeded.
+    """
 
     def __init__(
         self,
@@ -78,6 +81,7 @@ class LeaderStateReader:
         self._bulletins = bulletins
         self._hear = hear
         self._seconds = seconds
+        self.reachable = True
 
     async def read_state(self) -> None:
         """Read until cancelled."""
@@ -85,8 +89,10 @@ class LeaderStateReader:
             try:
                 bulletin = await self._bulletins.read()
             except StoreError as error:
+                self.reachable = False
                 log.debug("bulletin not readable", extra={"why": str(error)})
             else:
+                self.reachable = True
                 if bulletin is not None:
                     self._hear(bulletin)
             await asyncio.sleep(self._seconds)

@@ -98,6 +98,7 @@ async def api(process: RoleProcess) -> None:
         past=ToldQuotas(chain, view),
         bulletin=lambda: mirror.bulletin,
         simulations=simulations,
+        store_reachable=lambda: hearing.reachable,
     )
     app = api_app(ground, process.checks, process.liveness)
     certificate = await certificate_of(process)

@@ -96,7 +96,5 @@ def groups(roster: PodRegistry, managed: ManagedResources) -> tuple[WaitGroup, .
         for member in members:
             add_to(request, {r: v for r, v in member.pod.demand.items() if r in managed}, 1)
         since = min(member.pod.since for member in members)
-        made.append(
-            WaitGroup(leaf.account, first.pod.uid, len(members), word, request, since)
-        )
+        made.append(WaitGroup(leaf.account, first.pod.uid, len(members), word, request, since))
     return tuple(sorted(made, key=lambda group: (group.queue, group.first)))

@@ -13,6 +13,7 @@ from app.core.explain.leader_state import LeaderState, bulletin
 from app.core.explain.messages import explain
 from app.core.explain.queue_listing import Mark
 from app.core.explain.reasons import Why
+from app.core.explain.search import Hit, Sees, search
 from app.core.explain.snapshot import Snapshot, snapshot
 from app.core.explain.views import (
     ClusterView,
@@ -31,7 +32,9 @@ from app.core.lifecycle.pod_registry import PodRegistry
 from app.core.model import (
     DEFAULT_TENANT,
     UNMAPPED_PREFIX,
+    Amounts,
     Millis,
+    NodeName,
     PoolName,
     Resource,
     TenantName,
@@ -40,6 +43,7 @@ from app.core.model import (
 )
 from app.core.placement.allocations import Allocations, ReservedCapacity
 from app.core.placement.pools import Pools
+from app.core.policy import Mode
 from app.core.pricing.share_units import Scale
 from app.core.quantities import ManagedResources
 from app.core.scheduling.blocked_evictions import BlockedReclaim
@@ -107,6 +111,10 @@ class EngineQueries:
         """Return the input of a forecast, as of a time not before the last event."""
         return snapshot(at, self._roster, self._tenancy, self._pools, self._managed)
 
+    def mode(self) -> Mode:
+        """Return whether Fairgate enforces or observes."""
+        return self._roster.usage.policy.mode
+
     def scale(self) -> Scale:
         """Return the scale in which shares are measured."""
         return self._roster.usage.tree.scale
@@ -171,6 +179,15 @@ class EngineQueries:
         self._settle()
         return status.nodes(pool, self._pools, self._placement, self._managed)
 
+    def allocations(self) -> Mapping[NodeName, Mapping[TenantName, Amounts]]:
+        """Return the usage of each node by tenant, in managed resources."""
+        self._settle()
+        return status.allocations(self._roster, self._managed)
+
+    def lineage(self, tenant: TenantName) -> tuple[TenantName, ...]:
+        """Return a tenant and the tenants above it."""
+        return tuple(self._tenancy.lineage(tenant))
+
     def ready_nodes(self, pool: PoolName) -> int:
         """Return how many nodes of a pool are ready."""
         self._settle()
@@ -188,6 +205,37 @@ class EngineQueries:
         if tracked is None or not tracked.uses:
             return None
         return queue_listing.released(tracked, self._roster.usage.awaited(tracked.stay) is not None)
+
+    def search(
+        self,
+        text: str,
+        sees_tenant: Callable[[TenantName], bool],
+        sees: Sees,
+        nodes: bool,
+        most: int,
+    ) -> list[Hit]:
+        """Return at most `most` objects of each kind whose name contains a text.
+
+        `nodes`: the caller may see nodes.
+        """
+        names = (node.name for pool in self._pools.pools for node in self._pools.members(pool))
+        where = names if nodes else ()
+        return search(text, self._roster, self._tenancy, where, sees_tenant, sees, most)
+
+    def accounts(self, user: UserName) -> tuple[TenantName, ...]:
+        """Return the tenants in which a user has usage or waiting pods, by name."""
+        branches = self._roster.usage.tree.tenants
+        return tuple(
+            sorted(name for name in branches if queue_listing.users(name, user, self._scene()))
+        )
+
+    def released_of(self, user: UserName) -> Iterator[ReleasedView]:
+        """Yield the released pods of a user, by uid."""
+        mine = (each for each in self._roster.pods.values() if each.pod.user == user)
+        for record in sorted(mine, key=lambda each: each.pod.uid):
+            view = self.released(record.pod.uid)
+            if view is not None:
+                yield view
 
     def exists(self, tenant: TenantName) -> bool:
         """Return whether a tenant exists, as a resource or for an unmapped namespace."""

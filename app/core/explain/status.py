@@ -11,7 +11,7 @@ from app.core.explain.views import ClusterView, NodeView, PoolView, TenantView, 
 from app.core.fairshare.tenants import TenantDirectory
 from app.core.fairshare.tree_node import TenantNode, UserNode, share
 from app.core.lifecycle.pod_registry import PodRegistry
-from app.core.model import Amounts, PoolName, Resource, TenantName, UserName
+from app.core.model import Amounts, NodeName, PoolName, Resource, TenantName, UserName
 from app.core.placement.allocations import Allocations
 from app.core.placement.pools import Pools, add_to
 from app.core.quantities import ManagedResources, add
@@ -155,3 +155,17 @@ def nodes(
         capacity = _managed(node.allocatable, managed)
         found.append(NodeView(node.name, node.ready, capacity, _managed(used, managed)))
     return tuple(found)
+
+
+def allocations(
+    roster: PodRegistry, managed: ManagedResources
+) -> dict[NodeName, dict[TenantName, dict[Resource, int]]]:
+    """Return the usage of each node by tenant. Pods without a node are left out."""
+    found: dict[NodeName, dict[TenantName, dict[Resource, int]]] = {}
+    for record in roster.pods.values():
+        node = record.node
+        if node is None or record.leaf is None:
+            continue
+        amounts = found.setdefault(node, {}).setdefault(record.leaf.tenant, {})
+        add_to(amounts, _managed(record.pod.demand, managed), 1)
+    return found

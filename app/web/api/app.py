@@ -10,6 +10,7 @@ from app.ports.liveness import Liveness
 from app.web.api import problems
 from app.web.api.audit import audit_routes
 from app.web.api.dashboard import page_routes
+from app.web.api.me import me_routes
 from app.web.api.middleware import Aged, Bounded
 from app.web.api.pools import pool_routes
 from app.web.api.query_check import Documented
@@ -17,6 +18,7 @@ from app.web.api.queues import queue_routes
 from app.web.api.quotas import quota_routes
 from app.web.api.route_context import RouteContext
 from app.web.api.schemas import DECIMAL
+from app.web.api.search import search_routes
 from app.web.api.simulations import simulation_routes
 from app.web.api.stream import StreamTiming, stream_routes
 from app.web.api.tenants import tenant_routes
@@ -62,6 +64,8 @@ def api_app(
         workload_routes(ground),
         audit_routes(ground),
         simulation_routes(ground),
+        me_routes(ground),
+        search_routes(ground),
         stream_routes(ground, time.monotonic, lambda: not _drains(checks), rhythm),
         write_routes(ground),
     ):

@@ -8,24 +8,29 @@ from dataclasses import dataclass
 
 from app.core.explain.entitlements import Entitlement
 from app.core.explain.views import ClusterView, LeaderStateMessage, UserView
-from app.core.model import Millis, PoolName, TenantName
+from app.core.model import Amounts, Millis, NodeName, PoolName, TenantName
+from app.core.placement.pools import add_to
 from app.ports.auth import Identity
 from app.web.api.auth import Access
-from app.web.api.formatting import moment
+from app.web.api.formatting import moment, quantities
 from app.web.api.pools import pool_whole
 from app.web.api.route_context import RouteContext
 from app.web.api.schemas import (
     DashboardState,
     Hello,
     LeftOut,
+    NodeState,
     OwedShown,
     PartShown,
+    PoolState,
     PoolWhole,
+    ProblemShown,
     QueueSum,
     TenantShown,
+    WaitingShown,
 )
 from app.web.api.tenants import tenant_shown, user_shown
-from app.web.api.wait_reason_cache import Sums, WaitReasonCache
+from app.web.api.wait_reason_cache import Backlogs, QueueBacklog, WaitReasonCache
 from app.web.metrics import jain
 
 MOST_ASKED = 500
@@ -79,8 +84,7 @@ class VisibleState:
 
 
 async def sight_of(access: Access, identity: Identity, tenants: list[TenantName]) -> VisibleState:
-    """Return a caller's rights. Raises Refused (403) without the right to get the stream."""
-    await access.need(identity, "get", "stream")
+    """Return a caller's rights."""
     every_queue, every_tenant, pools = await asyncio.gather(
         access.may(identity, "get", "tenants", "queue"),
         access.may(identity, "list", "tenants"),
@@ -97,6 +101,15 @@ async def sight_of(access: Access, identity: Identity, tenants: list[TenantName]
     return VisibleState(every_tenant, every_queue, frozenset(mine), pools)
 
 
+def by_existence(ground: RouteContext) -> list[TenantName]:
+    """Return all tenants, those with a Tenant object first.
+
+    Their admins have rights by name, and the number of checks is limited.
+    """
+    tenants = ground.outlook.view().tenants
+    return sorted(tenants, key=lambda name: (not tenants[name].exists, name))
+
+
 @dataclass(frozen=True, slots=True)
 class Facts:
     """The complete data, before it is limited to a caller's rights."""
@@ -105,7 +118,8 @@ class Facts:
     view: ClusterView
     owed: Mapping[TenantName, Entitlement]
     people: Mapping[TenantName, tuple[UserView, ...]]
-    sums: Sums
+    backlogs: Backlogs
+    allocations: Mapping[NodeName, Mapping[TenantName, Amounts]]
     pools: tuple[PoolWhole, ...]
     bulletin: LeaderStateMessage | None
 
@@ -119,7 +133,8 @@ def facts(ground: RouteContext, rules: WaitReasonCache) -> Facts:
         view=view,
         owed=outlook.owed(),
         people={name: outlook.people(name) for name in view.tenants},
-        sums=rules.sums(outlook),
+        backlogs=rules.backlogs(outlook),
+        allocations=outlook.allocations(),
         pools=tuple(_pool(name, ground) for name in view.pools),
         bulletin=ground.bulletin(),
     )
@@ -130,11 +145,17 @@ def state(known: Facts, ground: RouteContext, sight: VisibleState) -> DashboardS
     tenants = {name: seen for name, seen in known.view.tenants.items() if sight.tenant(name)}
     people = {name: known.people[name] for name in tenants if sight.queue(name)}
     queues = [
-        QueueSum(tenant=tenant, user=user, pending=sum(rules.values()), rules=dict(rules))
-        for (tenant, user), rules in known.sums.items()
+        QueueSum(
+            tenant=tenant,
+            user=user,
+            pending=backlog.pods,
+            rules=dict(sorted(backlog.rules.items())),
+            **_waiting(backlog).model_dump(),
+        )
+        for (tenant, user), backlog in known.backlogs.items()
         if sight.queue(tenant)
     ]
-    pools = known.pools if sight.pools else ()
+    pools = [_visible(pool, known, sight) for pool in known.pools] if sight.pools else []
     told = known.bulletin
     if told is not None and known.at - told.at > OLD_MS:
         told = None
@@ -151,7 +172,10 @@ def state(known: Facts, ground: RouteContext, sight: VisibleState) -> DashboardS
             if name in known.owed
         },
         queues=queues[:MOST_QUEUES],
-        pools=list(pools),
+        waiting=_by_tenant(known, ground, tenants),
+        pools=pools,
+        mode=ground.outlook.mode().value,
+        problems=problems_of(told, ground),
         left_out=LeftOut(
             users=sum(max(0, len(users) - MOST_USERS) for users in people.values()),
             queues=max(0, len(queues) - MOST_QUEUES),
@@ -160,6 +184,75 @@ def state(known: Facts, ground: RouteContext, sight: VisibleState) -> DashboardS
             ),
         ),
     )
+
+
+def problems_of(told: LeaderStateMessage | None, ground: RouteContext) -> list[ProblemShown]:
+    """Return the faults that this replica knows, the most important first.
+
+    `told`: the leader state, None if it is old.
+    """
+    last = ground.bulletin()
+    found = []
+    if not ground.store_reachable():
+        found.append(
+            ProblemShown(
+                code="RedisUnreachable",
+                text="Redis is unreachable. Releases are paused, and nothing is lost.",
+                since=None,
+            )
+        )
+    elif told is None:
+        found.append(
+            ProblemShown(
+                code="NoLeader",
+                text="No controller leads. Releases are paused, and held pods keep their order.",
+                since=moment(last.at) if last is not None else None,
+            )
+        )
+    if ground.age() > OLD_MS:
+        found.append(
+            ProblemShown(
+                code="StaleData",
+                text="The API server has sent no changes to this replica.",
+                since=moment(Millis(ground.now() - ground.age())),
+            )
+        )
+    return found
+
+
+def _by_tenant(
+    known: Facts, ground: RouteContext, tenants: Mapping[TenantName, object]
+) -> dict[str, WaitingShown]:
+    """Return the backlog of each tenant, child tenants included."""
+    sums: dict[TenantName, QueueBacklog] = {}
+    for (tenant, _), backlog in known.backlogs.items():
+        for name in ground.outlook.lineage(tenant):
+            whole = sums.setdefault(name, QueueBacklog({}, {}, backlog.since))
+            add_to(whole.request, backlog.request, 1)
+            whole.since = min(whole.since, backlog.since)
+    return {name: _waiting(sums[name]) for name in tenants if name in sums}
+
+
+def _waiting(backlog: QueueBacklog) -> WaitingShown:
+    return WaitingShown(request=quantities(backlog.request), since=moment(backlog.since))
+
+
+def _visible(pool: PoolWhole, known: Facts, sight: VisibleState) -> PoolState:
+    """Return a pool with the tenants on its nodes that the caller may see."""
+    members = [
+        NodeState(
+            **node.model_dump(),
+            tenants={
+                str(tenant): quantities(amounts)
+                for tenant, amounts in sorted(
+                    known.allocations.get(NodeName(node.name), {}).items()
+                )
+                if sight.tenant(tenant)
+            },
+        )
+        for node in pool.members
+    ]
+    return PoolState(**pool.model_dump(exclude={"members"}), members=members)
 
 
 def _busiest(known: Facts, name: TenantName) -> list[UserView]:

@@ -33,7 +33,8 @@ PodPath = Annotated[str, Path(description="Name of the pod.", examples=["train-0
 class RouteContext:
     """Dependencies of the routes. `engine` is read-only; `age` returns its age in milliseconds.
 
-    `bulletin` returns the last published leader state, None before the first.
+    `bulletin` returns the last published leader state, None before the first. `store_reachable`
+    returns whether the last read of Redis succeeded.
     """
 
     access: Access
@@ -50,6 +51,7 @@ class RouteContext:
     past: PastQuotas | None = None
     bulletin: Callable[[], LeaderStateMessage | None] = lambda: None
     simulations: Simulations | None = None
+    store_reachable: Callable[[], bool] = lambda: True
 
     @property
     def outlook(self) -> EngineQueries:

@@ -325,13 +325,40 @@ class Simulation(ResponseModel):
     tenants: list[TenantForeseen]
 
 
-class QueueSum(ResponseModel):
+class WaitingShown(ResponseModel):
+    """Requests of pending pods, and the creation time of the oldest one."""
+
+    request: Quantities
+    since: datetime
+
+
+class QueueSum(WaitingShown):
     """Pending pods of one queue. `rules`: the number of pods by wait reason."""
 
     tenant: str
     user: str
     pending: int
     rules: dict[str, int]
+
+
+class NodeState(NodeShown):
+    """A node, and its use by the tenants that the caller may see."""
+
+    tenants: InPools
+
+
+class PoolState(PoolShown):
+    """A pool, and its nodes ordered by name."""
+
+    members: list[NodeState]
+
+
+class ProblemShown(ResponseModel):
+    """A fault of Fairgate. `since`: null if unknown."""
+
+    code: str
+    text: str
+    since: datetime | None
 
 
 class PartShown(ResponseModel):
@@ -375,7 +402,9 @@ class DashboardState(ResponseModel):
     """The event `state` of the stream: the data of the dashboard, limited to the caller's rights.
 
     `drift`: the largest drift as a fraction of its bound. `jain`: Jain's index. `epoch`: the
-    leader's epoch. `drift` and `epoch` are null without fresh leader state. `owed`: by tenant.
+    leader's epoch. `drift` and `epoch` are null without fresh leader state. `owed`, `waiting`: by
+    tenant, child tenants included. `mode`: `Enforce` or `Observe`. `problems`: empty if there are
+    none.
     """
 
     at: datetime
@@ -385,9 +414,67 @@ class DashboardState(ResponseModel):
     tenants: list[TenantShown]
     users: dict[str, list[UserShown]]
     owed: dict[str, OwedShown]
+    waiting: dict[str, WaitingShown]
     queues: list[QueueSum]
-    pools: list[PoolWhole]
+    pools: list[PoolState]
+    mode: str
+    problems: list[ProblemShown]
     left_out: LeftOut
+
+
+class OwnTenant(ResponseModel):
+    """A tenant in which the caller has pods.
+
+    `used` and `fairShare` are fractions of the cluster, 0 to 1, of the caller. `amounts` are used
+    now. `tenantUsed` and `tenantFairShare` are those of the tenant.
+    """
+
+    tenant: str
+    weight: str
+    used: float
+    fair_share: float
+    tenant_used: float
+    tenant_fair_share: float
+    amounts: InPools
+    pending: int
+
+
+class OwnWorkload(QueuedWorkload):
+    """A workload of the caller. `state` is `held` or `released`."""
+
+    tenant: str
+    state: str
+
+
+class Me(ResponseModel):
+    """The caller, its tenants and its workloads: held ones in queue order, then released ones.
+
+    `leftOut`: the number of workloads beyond the limit.
+    """
+
+    name: str
+    tenants: list[OwnTenant]
+    workloads: list[OwnWorkload]
+    left_out: int
+
+
+class HitShown(ResponseModel):
+    """An object that a search found. `kind`: tenant, user, job, pod, namespace or node.
+
+    Fields that do not apply to the kind are empty.
+    """
+
+    kind: str
+    name: str
+    namespace: str
+    tenant: str
+    user: str
+
+
+class SearchModel(ResponseModel):
+    """Found objects by kind, the best match first."""
+
+    items: list[HitShown]
 
 
 class TenantWritten(TenantSpecModel):

@@ -17,11 +17,17 @@ from pydantic import BaseModel
 from starlette.types import Message, Receive, Scope, Send
 
 from app.core.errors import ClusterError
-from app.core.model import TenantName
 from app.ports.auth import Identity
 from app.web.api import problems
 from app.web.api.auth import Bearer
-from app.web.api.dashboard_state import Facts, VisibleState, facts, sight_of, state
+from app.web.api.dashboard_state import (
+    Facts,
+    VisibleState,
+    by_existence,
+    facts,
+    sight_of,
+    state,
+)
 from app.web.api.problems import Refused
 from app.web.api.route_context import RouteContext
 from app.web.api.schemas import DashboardState
@@ -199,10 +205,9 @@ def stream_routes(
         times.beat,
     )
 
-    def names() -> list[TenantName]:
-        tenants = ground.outlook.view().tenants
-        # Tenant objects first: their admins have rights by name, and the checks are limited.
-        return sorted(tenants, key=lambda name: (not tenants[name].exists, name))
+    async def rights_of(identity: Identity) -> VisibleState:
+        await access.need(identity, "get", "stream")
+        return await sight_of(access, identity, by_existence(ground))
 
     @routes.get(
         "/stream",
@@ -215,10 +220,10 @@ def stream_routes(
     ) -> StreamingResponse:
         async def look() -> tuple[Identity, VisibleState]:
             known = await access.caller(request, bearer)
-            return known, await sight_of(access, known, names())
+            return known, await rights_of(known)
 
         ground.need_sight()
-        first = (identity, await sight_of(access, identity, names()))
+        first = (identity, await rights_of(identity))
         content = _listen(board, first, look, clock, stays, times)
         return EventStreamResponse(content, listeners, identity.name, times.patience)
 

@@ -49,7 +49,7 @@ def _told(uid: Uid, ground: RouteContext) -> WorkloadModel | None:
     held, why = ground.outlook.held(uid), ground.outlook.why(uid)
     if held is None or why is None:
         released = ground.outlook.released(uid)
-        return _released(released) if released is not None else None
+        return released_workload(released) if released is not None else None
     shown = waiting(held, ground)
     withheld = ground.forecasts.withheld(uid) if shown.estimate is None else None
     return WorkloadModel(
@@ -66,7 +66,8 @@ def _told(uid: Uid, ground: RouteContext) -> WorkloadModel | None:
     )
 
 
-def _released(view: ReleasedView) -> WorkloadModel:
+def released_workload(view: ReleasedView) -> WorkloadModel:
+    """Return the response model of a released pod."""
     where = f" to pool {view.pool}" if view.pool else ""
     where += f", on node {view.node}" if view.node else ""
     when = f" since {moment(view.released):%Y-%m-%dT%H:%M:%SZ}" if view.released else ""

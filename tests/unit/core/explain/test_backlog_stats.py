@@ -127,4 +127,6 @@ def test_sums_count_every_pod_that_waits_once() -> None:
     )
     sums = WaitReasonCache(lambda: 0.0).backlogs(seen.outlook)
     people = {user.name: user.pending for user in seen.outlook.people(TenantName("a"))}
-    assert {user: sum(rules.values()) for (_, user), rules in sums.items()} == people
+    assert {user: backlog.pods for (_, user), backlog in sums.items()} == people
+    requests = {user: backlog.request for (_, user), backlog in sums.items()}
+    assert requests == {"u": {GPU: 13}, "v": {GPU: 1}}

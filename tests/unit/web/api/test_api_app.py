@@ -73,7 +73,7 @@ async def test_an_api_server_that_does_not_answer_opens_no_door(both: Both) -> N
     assert "10.0.0.1" not in problem(reply)
 
 
-@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("path", [*PATHS, "/v1/me", "/v1/search?q=a"])
 async def test_a_view_that_is_not_whole_is_503(path: str) -> None:
     both = Both()
     both.rights.everything = True

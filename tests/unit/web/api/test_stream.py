@@ -6,20 +6,21 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
 from starlette.types import ASGIApp, Message
 
 from app.core import events as ev
-from app.core.model import PoolName, TenantName, UserName
+from app.core.explain.views import LeaderStateMessage
+from app.core.model import Millis, PoolName, TenantName, UserName
 from app.web.api.dashboard_state import Facts, VisibleState, facts, state
 from app.web.api.problems import Refused
 from app.web.api.schemas import DashboardState
 from app.web.api.stream import MOST_OF_ONE, ConnectionLimit, StateCache, StreamTiming
 from app.web.api.wait_reason_cache import QUEUED, WaitReasonCache
-from tests.fakes.fake_api_cluster import GPU, Town, busy, held, pool, tenant
+from tests.fakes.fake_api_cluster import GPU, NOW, Town, busy, held, pool, tenant
 from tests.fakes.fake_authorizer import Rights
 from tests.support.asgi import call
 
@@ -139,12 +140,17 @@ async def test_who_listens_is_told_at_once_who_they_are_and_how_things_stand(tow
         "dave@example.com",
         "erin@example.com",
     ]
+    since = "2026-09-21T13:46:40Z"
     assert {
         "tenant": "robotics",
         "user": "erin@example.com",
         "pending": 7,
         "rules": {"limit": 7},
+        "request": {GPU: "56"},
+        "since": since,
     } in (state["queues"])
+    assert state["waiting"]["robotics"] == {"request": {GPU: "56"}, "since": since}
+    assert state["waiting"]["research"]["request"] == {GPU: str(12 * 4 + 5 * 8 + 31 * 8)}
     h100 = state["pools"][0]
     assert (h100["name"], len(h100["members"]), h100["used"]) == ("h100", 8, {GPU: "54"})
     assert state["leftOut"] == {"users": 0, "queues": 0, "nodes": 0}
@@ -443,6 +449,45 @@ async def test_what_is_left_out_is_counted(town: Town) -> None:
     assert state["leftOut"]["nodes"] == 3
 
 
+# --- faults ---
+
+
+async def test_a_missing_leader_is_a_problem_with_the_time_of_its_last_state(town: Town) -> None:
+    _, state = await told(town)
+    [problem] = state["problems"]
+    assert (problem["code"], problem["since"]) == ("NoLeader", None)
+    town.bulletin = LeaderStateMessage(NOW, 3, 0.5)
+    _, state = await told(town)
+    assert (state["problems"], state["epoch"], state["mode"]) == ([], 3, "Enforce")
+    town.now = Millis(NOW + 60_001)
+    _, state = await told(town)
+    [problem] = state["problems"]
+    assert (problem["code"], problem["since"]) == ("NoLeader", "2026-09-21T13:46:40Z")
+
+
+async def test_redis_and_old_data_are_problems(town: Town) -> None:
+    town.bulletin = LeaderStateMessage(NOW, 3, 0.5)
+    lost = replace(town.ground(), store_reachable=lambda: False, age=lambda: 60_001)
+    rules = WaitReasonCache(lambda: 0.0)
+    shown = state(facts(lost, rules), lost, EVERY)
+    assert [problem.code for problem in shown.problems] == ["RedisUnreachable", "StaleData"]
+
+
+async def test_a_node_shows_only_tenants_that_the_caller_may_see(town: Town) -> None:
+    def tenants(shown: dict[str, Any]) -> dict[str, Any]:
+        nodes = {node["name"]: node for pool in shown["pools"] for node in pool["members"]}
+        return {name: nodes[name]["tenants"] for name in ("h100-00", "h100-06")}
+
+    _, all_of_it = await told(town)
+    assert tenants(all_of_it) == {
+        "h100-00": {"vision": {GPU: "8"}},
+        "h100-06": {"robotics": {GPU: "8"}},
+    }
+    town.rights.granted = {("get", "stream"), ("list", "pools"), ("get", "tenants/queue/robotics")}
+    _, some = await told(town)
+    assert tenants(some) == {"h100-00": {}, "h100-06": {"robotics": {GPU: "8"}}}
+
+
 # --- wait reasons ---
 
 
@@ -454,7 +499,7 @@ async def test_a_rule_that_nobody_has_thought_of_yet_is_not_guessed(town: Town) 
     queues = len(hasty.backlogs(outlook))
 
     def unknown() -> int:
-        return sum(QUEUED in rules for rules in hasty.backlogs(outlook).values())
+        return sum(QUEUED in each.rules for each in hasty.backlogs(outlook).values())
 
     left = [unknown() for _ in range(queues)]
     assert left == sorted(left, reverse=True)
@@ -473,4 +518,4 @@ async def test_what_was_thought_over_longest_ago_is_thought_over_first(town: Tow
     for _ in range(10):
         hasty.backlogs(outlook)
     assert hasty.backlogs(outlook) == before
-    assert "limit" not in before[TenantName("robotics"), UserName("erin@example.com")]
+    assert "limit" not in before[TenantName("robotics"), UserName("erin@example.com")].rules

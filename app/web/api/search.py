@@ -1,0 +1,49 @@
+"""Route /search: finds tenants, users, jobs, pods, namespaces and nodes by a part of their name."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Query
+
+from app.ports.auth import Identity
+from app.web.api.dashboard_state import by_existence, sight_of
+from app.web.api.route_context import RouteContext
+from app.web.api.schemas import HitShown, SearchModel
+
+
+def search_routes(ground: RouteContext) -> APIRouter:
+    """Return the route /search."""
+    routes = APIRouter()
+    access = ground.access
+    caller = Depends(access.caller)
+
+    @routes.get("/search", summary="Find tenants, users, jobs, pods, namespaces and nodes")
+    async def search(
+        q: Annotated[str, Query(min_length=1, max_length=253, description="Part of a name.")],
+        limit: Annotated[int, Query(ge=1, le=50, description="Most objects of each kind.")] = 8,
+        identity: Identity = caller,
+    ) -> SearchModel:
+        ground.need_sight()
+        sight = await sight_of(access, identity, by_existence(ground))
+        hits = ground.outlook.search(
+            q,
+            sight.tenant,
+            lambda tenant, user: user == identity.name or sight.queue(tenant),
+            sight.pools,
+            limit,
+        )
+        return SearchModel(
+            items=[
+                HitShown(
+                    kind=hit.kind.value,
+                    name=hit.name,
+                    namespace=hit.namespace,
+                    tenant=hit.tenant,
+                    user=hit.user,
+                )
+                for hit in hits
+            ]
+        )
+
+    return routes

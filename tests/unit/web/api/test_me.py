@@ -1,0 +1,62 @@
+"""Route /me: the caller's own workloads and shares, without any right."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.fakes.fake_api_cluster import GPU, Town, busy, held, runs
+from tests.support.asgi import Reply, call
+
+
+async def get(town: Town, path: str) -> Reply:
+    return await call(town.app(), "GET", path, b"", {"authorization": "Bearer alices"})
+
+
+@pytest.fixture
+async def town() -> Town:
+    town = Town()
+    await town.open()
+    await town.tell(*busy())
+    town.rights.granted = set()
+    return town
+
+
+async def test_a_caller_without_rights_sees_own_workloads_in_queue_order(town: Town) -> None:
+    town.rights.name = "erin@example.com"
+    me = (await get(town, "/v1/me")).json
+    held_ones = [each for each in me["workloads"] if each["state"] == "held"]
+    assert [(each["position"], each["length"]) for each in held_ones] == [
+        (place, 7) for place in range(1, 8)
+    ]
+    assert {each["rule"] for each in held_ones} == {"limit"}
+    assert {each["user"] for each in me["workloads"]} == {"erin@example.com"}
+    assert any(each["state"] == "released" for each in me["workloads"])
+
+
+async def test_use_and_fair_share_are_those_of_the_caller_and_of_the_tenant(town: Town) -> None:
+    town.rights.name = "erin@example.com"
+    [tenant] = (await get(town, "/v1/me")).json["tenants"]
+    assert (tenant["tenant"], tenant["pending"]) == ("robotics", 7)
+    assert 0 < tenant["used"] < tenant["tenantUsed"]
+    assert 0 < tenant["fairShare"] < tenant["tenantFairShare"]
+    assert GPU in tenant["amounts"]["h100"]
+
+
+async def test_workloads_of_several_tenants_are_all_shown(town: Town) -> None:
+    await town.tell(
+        held("mine", "teaching", "ivan@example.com"),
+        runs("too", "notebooks", "ivan@example.com", "t4-03", 1),
+    )
+    town.rights.name = "ivan@example.com"
+    me = (await get(town, "/v1/me")).json
+    assert {(each["namespace"], each["state"]) for each in me["workloads"]} == {
+        ("teaching", "held"),
+        ("notebooks", "released"),
+    }
+    assert [each["tenant"] for each in me["tenants"]] == ["ns.notebooks", "teaching"]
+
+
+async def test_a_caller_without_pods_gets_empty_lists(town: Town) -> None:
+    town.rights.name = "nina@example.com"
+    me = (await get(town, "/v1/me")).json
+    assert me == {"name": "nina@example.com", "tenants": [], "workloads": [], "leftOut": 0}
