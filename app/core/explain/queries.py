@@ -198,6 +198,11 @@ class EngineQueries:
         tracked = self._roster.find_pod(namespace, name)
         return tracked.pod.uid if tracked is not None else None
 
+    def account_of(self, uid: Uid) -> tuple[TenantName, UserName] | None:
+        """Return tenant and submitter of a managed pod, or None."""
+        tracked = self._roster.pods.get(uid)
+        return tracked.leaf.account if tracked is not None and tracked.leaf is not None else None
+
     def released(self, uid: Uid) -> ReleasedView | None:
         """Return the view of a released pod; None for any other pod."""
         self._settle()

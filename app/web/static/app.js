@@ -1,186 +1,238 @@
-// The dashboard: signs in, listens to the stream, and passes each state to the views.
+// The page: signs in, listens to the stream, and shows the view of the address.
 
-import { make, keep, say } from "./dom.js";
-import { History } from "./history.js";
-import { showPools } from "./pools.js";
-import { Queues } from "./queues.js";
-import { ask, listen } from "./stream.js";
-import { showTenants } from "./tenants.js";
-import { number, percent, short, time } from "./words.js";
+import { html, render, useCallback, useEffect, useRef, useState } from "./vendor/htm/preact-standalone.js";
+import { ask as request, listen as listenTo } from "./stream.js";
+import { address, current, listen as listenToAddress } from "./router.js";
+import { ago, time, visible } from "./format.js";
+import { Audit } from "./views/audit.js";
+import { Glossary } from "./views/glossary.js";
+import { History } from "./views/history.js";
+import { MyWork } from "./views/me.js";
+import { Nodes } from "./views/nodes.js";
+import { Overview } from "./views/overview.js";
+import { PodDrawer } from "./views/pod.js";
+import { Queues } from "./views/queues.js";
+import { SearchBox } from "./search_box.js";
+import { Tenant } from "./views/tenant.js";
 
 const TOKEN = "fairgate.token";
 const THEME = "fairgate.theme";
 const THEMES = ["system", "light", "dark"];
 
-const the = (id) => document.getElementById(id);
+const VIEWS = [
+  ["me", "My work"],
+  ["tenants", "Tenants"],
+  ["queues", "Queues"],
+  ["nodes", "Nodes"],
+  ["history", "History"],
+  ["audit", "Audit"],
+];
 
-let stop = null;
-let state = null;
-let hello = null;
-
-const asks = (path, signal) => ask(path, sessionStorage.getItem(TOKEN), signal);
-const history = new History(the("history"), asks);
-const queues = new Queues(the("queues"), asks);
-
-function status(kind, text) {
-  the("status").dataset.kind = kind;
-  say(the("status"), text);
+/** The session: null while unknown, else {token, caller}. `token` is null behind a proxy. */
+function useSession() {
+  const [session, setSession] = useState(null);
+  const [why, setWhy] = useState("");
+  const begin = useCallback(async (token) => {
+    try {
+      const { name } = await request("/v1/me", token);
+      if (token) sessionStorage.setItem(TOKEN, token);
+      setWhy("");
+      setSession({ token, caller: name });
+    } catch (error) {
+      // A server that has just started knows the token, but not the cluster yet.
+      if (error.status === 503 && token) setSession({ token, caller: "" });
+      else end(error.status === 401 && !token ? "" : error.message);
+    }
+  }, []);
+  const end = useCallback((reason = "") => {
+    sessionStorage.removeItem(TOKEN);
+    setWhy(reason);
+    setSession({ token: null, caller: null });
+  }, []);
+  useEffect(() => {
+    begin(sessionStorage.getItem(TOKEN));
+  }, []);
+  return { session, why, begin, end };
 }
 
-function complain(text) {
-  the("problem").hidden = !text;
-  say(the("problem"), text);
-}
-
-function begin(token) {
-  sessionStorage.setItem(TOKEN, token);
-  complain("");
-  status("waiting", "Connecting …");
-  stop?.();
-  stop = listen(token, hear);
-}
-
-function end(why = "") {
-  stop?.();
-  stop = state = hello = null;
-  sessionStorage.removeItem(TOKEN);
-  history.forget();
-  queues.forget();
-  for (const id of ["tiles", "tenants", "pools"]) the(id).replaceChildren();
-  the("board").hidden = the("sign-out").hidden = the("caller").hidden = true;
-  the("sign-in").hidden = false;
-  status("off", "Signed out");
-  complain(why);
-  the("token").value = "";
-  the("token").focus();
-}
-
-function hear(news) {
-  if (news.kind === "live") {
-    status("live", "Live");
-    complain("");
-  } else if (news.kind === "lost") {
-    const shown = state ? ` What you see is of ${time(news.heard)}.` : "";
-    status("lost", "Connection lost, retrying");
-    complain(`The connection was lost and is tried again.${news.why ? ` ${news.why}` : ""}${shown}`);
-  } else if (news.kind === "denied") {
-    const lead = news.status === 401 ? "You were signed out" : "You may not look at this";
-    end(`${lead}: ${news.why}`);
-  } else if (news.name === "hello") {
-    hello = news.data;
-    greet();
-  } else if (news.name === "state") {
-    state = news.data;
-    history.add(state);
-    show();
-  }
-}
-
-function greet() {
-  say(the("caller"), hello.caller);
-  the("caller").hidden = the("sign-out").hidden = false;
-  the("sign-in").hidden = true;
-  if (the("board").hidden) {
-    the("board").hidden = false;
-    the("main").focus();
-  }
-  history.greet(hello);
-}
-
-function show() {
-  if (!state || !hello) return;
-  const wanted = the("filter").value.trim().toLowerCase();
-  showTiles();
-  showTenants(the("tenants"), state, hello, wanted);
-  queues.show(state, hello, wanted);
-  showPools(the("pools"), state, hello);
-  history.show(state);
-}
-
-function tiles() {
-  const pending = state.tenants
-    .filter((tenant) => !state.tenants.some((other) => other.name === tenant.parent))
-    .reduce((sum, tenant) => sum + tenant.pending, 0);
-  const found = [
-    {
-      name: "Drift against its bound",
-      value: state.drift === null ? "unknown" : percent(state.drift),
-      meter: state.drift,
-      note: state.drift === null ? "no leader tells" : "of what is promised; never above 100 %",
-    },
-    {
-      name: "Equality",
-      value: state.jain === null ? "unknown" : state.jain.toFixed(2),
-      note: "Jain's index of those who wait; 1 is equal",
-    },
-    {
-      name: "Waiting",
-      value: String(pending),
-      note: hello.everyTenant ? "pods, in all queues" : "pods, of the tenants you may see",
-    },
-  ];
-  for (const resource of new Set(state.pools.flatMap((pool) => Object.keys(pool.capacity)))) {
-    const sum = (key) =>
-      state.pools.reduce((all, pool) => all + number(pool[key][resource] ?? "0"), 0);
-    const [used, capacity] = [sum("used"), sum("capacity")];
-    if (!capacity || found.length > 5) continue;
-    found.push({
-      name: `${short(resource)} in use`,
-      value: `${used} of ${capacity}`,
-      meter: used / capacity,
-      note: percent(used / capacity),
+/** The data of the stream: {state, hello, link}. `link`: connecting, live, lost or denied. */
+function useStream(session, end) {
+  const [news, setNews] = useState({ state: null, hello: null, link: "connecting", why: "" });
+  useEffect(() => {
+    if (!session || session.caller === null) return undefined;
+    setNews({ state: null, hello: null, link: "connecting", why: "" });
+    return listenTo(session.token, (item) => {
+      if (item.kind === "live") setNews((old) => ({ ...old, link: "live", why: "" }));
+      else if (item.kind === "lost") setNews((old) => ({ ...old, link: "lost", why: item.why, heard: item.heard }));
+      else if (item.kind === "denied" && item.status === 401) end(`You were signed out: ${item.why}`);
+      else if (item.kind === "denied") setNews({ state: null, hello: null, link: "denied", why: item.why });
+      else if (item.name === "hello") setNews((old) => ({ ...old, hello: item.data }));
+      else if (item.name === "state") setNews((old) => ({ ...old, state: item.data, at: Date.now() }));
     });
-  }
-  if (state.epoch !== null) found.push({ name: "Leader's epoch", value: String(state.epoch), note: "" });
-  return found;
+  }, [session]);
+  return news;
 }
 
-function showTiles() {
-  keep(
-    the("tiles"),
-    tiles(),
-    (tile) => tile.name,
-    (tile) =>
-      make(
-        "div",
-        { class: "tile" },
-        make("dt", {}, tile.name),
-        make("dd", { class: "value" }),
-        tile.meter === undefined ? null : make("dd", { class: "meter", "aria-hidden": "true" }, make("span")),
-        make("dd", { class: "note" }),
-      ),
-    (element, tile) => {
-      say(element.querySelector(".value"), tile.value);
-      say(element.querySelector(".note"), tile.note);
-      const meter = element.querySelector(".meter span");
-      if (meter) meter.style.width = `${100 * Math.min(1, tile.meter ?? 0)}%`;
-    },
-  );
-}
-
-function paint(theme) {
+function useTheme() {
+  const stored = localStorage.getItem(THEME);
+  const [theme, setTheme] = useState(THEMES.includes(stored) ? stored : "system");
+  const [scheme, setScheme] = useState(0);
   if (theme === "system") document.documentElement.removeAttribute("data-theme");
   else document.documentElement.dataset.theme = theme;
-  say(the("theme"), `Theme: ${theme}`);
-  history.repaint();
+  useEffect(() => {
+    const repaint = () => setScheme((number) => number + 1);
+    const preference = matchMedia("(prefers-color-scheme: dark)");
+    preference.addEventListener("change", repaint);
+    return () => preference.removeEventListener("change", repaint);
+  }, []);
+  const next = () => {
+    const following = THEMES[(THEMES.indexOf(theme) + 1) % THEMES.length];
+    localStorage.setItem(THEME, following);
+    setTheme(following);
+  };
+  return { theme, paint: `${theme} ${scheme}`, next };
 }
 
-the("theme").addEventListener("click", () => {
-  const now = THEMES.indexOf(localStorage.getItem(THEME) ?? "system");
-  const next = THEMES[(now + 1) % THEMES.length];
-  localStorage.setItem(THEME, next);
-  paint(next);
-});
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => history.repaint());
-the("token-form").addEventListener("submit", (event) => {
-  event.preventDefault();
-  const token = the("token").value.trim();
-  if (token) begin(token);
-});
-the("sign-out").addEventListener("click", () => end());
-the("filter").addEventListener("input", show);
+function App() {
+  const { session, why, begin, end } = useSession();
+  const news = useStream(session, end);
+  const look = useTheme();
+  const [here, setHere] = useState(current);
+  useEffect(() => listenToAddress(() => setHere(current())), []);
+  const isSignedIn = session !== null && session.caller !== null;
+  const ask = useCallback(
+    async (path, options) => {
+      try {
+        return await request(path, session?.token, options);
+      } catch (error) {
+        if (error.status === 401) end(`You were signed out: ${error.message}`);
+        throw error;
+      }
+    },
+    [session],
+  );
+  useEffect(() => {
+    document.title = isSignedIn ? `${titleOf(here)} · Fairgate` : "Fairgate";
+  }, [here, isSignedIn]);
+  return html`
+    <a class="skip" href="#main" onClick=${(event) => { event.preventDefault(); document.getElementById("main").focus(); }}>Skip to the content</a>
+    <header class="top">
+      <p class="brand"><img src="/static/icon.svg" alt="" width="22" height="22" /> Fairgate</p>
+      <${Status} news=${news} isSignedIn=${isSignedIn} />
+      ${isSignedIn ? html`<${SearchBox} ask=${ask} />` : null}
+      <div class="person">
+        <button type="button" onClick=${look.next}>Theme: ${look.theme}</button>
+        ${isSignedIn ? html`<span class="caller">${visible(session.caller)}</span>` : null}
+        ${isSignedIn && session.token ? html`<button type="button" onClick=${() => end()}>Sign out</button>` : null}
+      </div>
+      ${isSignedIn ? html`<${Navigation} here=${here} news=${news} />` : null}
+    </header>
+    ${isSignedIn ? html`<${Banner} news=${news} />` : null}
+    <main id="main" tabindex="-1">
+      ${session === null ? html`<p class="note" role="status">Connecting …</p>` : null}
+      ${session !== null && !isSignedIn ? html`<${SignIn} begin=${begin} why=${why} />` : null}
+      ${isSignedIn ? html`<${View} here=${here} news=${news} ask=${ask} paint=${look.paint} />` : null}
+    </main>
+    ${isSignedIn && here.pod ? html`<${PodDrawer} key=${`${here.pod.namespace}/${here.pod.name}`} ...${here.pod} ask=${ask} />` : null}
+    <footer class="bottom"><p>Fairgate releases held GPU pods in weighted fair order. <a href="#/glossary">Terms and figures</a> · <a href="/openapi.json">API</a></p></footer>
+  `;
+}
 
-paint(THEMES.includes(localStorage.getItem(THEME)) ? localStorage.getItem(THEME) : "system");
-const kept = sessionStorage.getItem(TOKEN);
-if (kept) begin(kept);
-else the("token").focus();
+function titleOf(here) {
+  if (here.pod) return visible(`${here.pod.namespace}/${here.pod.name}`);
+  const [name] = here.args;
+  if (here.view === "tenants" && name) return visible(name);
+  return VIEWS.find(([view]) => view === here.view)?.[1] ?? "Overview";
+}
+
+/** Health at a glance. It is not green while no pod can be released. */
+function Status({ news, isSignedIn }) {
+  const { link, state } = news;
+  let [kind, text] = ["off", "Signed out"];
+  if (isSignedIn && link === "connecting") [kind, text] = ["waiting", "Connecting …"];
+  else if (isSignedIn && link === "lost") [kind, text] = ["lost", "Connection lost"];
+  else if (isSignedIn && link === "denied") [kind, text] = ["waiting", "My work only"];
+  else if (isSignedIn && state?.problems.length) [kind, text] = ["lost", "Releases paused"];
+  else if (isSignedIn && state?.mode === "Observe") [kind, text] = ["waiting", "Observing"];
+  else if (isSignedIn) [kind, text] = ["live", "Live"];
+  return html`<p class="status" role="status" data-kind=${kind}>${text}</p>`;
+}
+
+function Banner({ news }) {
+  const { link, why, heard, state } = news;
+  const rows = [];
+  if (link === "lost") {
+    const shown = state && heard ? ` The data is from ${time(heard)}.` : "";
+    rows.push(["problem", `The connection was lost. The page tries again.${why ? ` ${visible(why)}` : ""}${shown}`]);
+  } else {
+    for (const problem of state?.problems ?? []) {
+      const since = problem.since ? ` Since ${time(new Date(problem.since))}, ${ago(problem.since)} ago.` : "";
+      rows.push(["problem", `${problem.text}${since}`]);
+    }
+    if (state?.mode === "Observe") rows.push(["observe", "Observe mode: Fairgate holds no new pod and evicts no pod. It counts and reports."]);
+  }
+  // One live region that stays, so that a message is announced once.
+  return html`<div class="banner" role="alert">${rows.map(([kind, text]) => html`<p key=${text.slice(0, 40)} class=${kind}>${text}</p>`)}</div>`;
+}
+
+function Navigation({ here, news }) {
+  const views = news.link === "denied" ? VIEWS.slice(0, 1) : VIEWS;
+  return html`<nav aria-label="Views">
+    ${views.map(([view, name]) => html`<a key=${view} href=${address(view)} aria-current=${viewOf(here, news) === view ? "page" : undefined}>${name}</a>`)}
+  </nav>`;
+}
+
+/** Return the view to show. Without an address, administrators see tenants and others their work. */
+function viewOf(here, news) {
+  if (news.link === "denied" && here.view !== "glossary") return "me";
+  if (here.view) return here.view;
+  if (!news.hello) return "";
+  return news.hello.everyTenant || news.hello.queues.length ? "tenants" : "me";
+}
+
+function View({ here, news, ask, paint }) {
+  const { state, hello, link, why } = news;
+  const view = viewOf(here, news);
+  const known = { state, hello, query: here.query, ask };
+  if (view === "me") {
+    return html`${link === "denied" ? html`<p class="note">You see your own work only. ${visible(why)}</p>` : null}<${MyWork} ask=${ask} />`;
+  }
+  if (view === "audit") return html`<${Audit} query=${here.query} ask=${ask} />`;
+  if (view === "glossary") return html`<${Glossary} query=${here.query} state=${state} />`;
+  if (!state || !hello) return html`<p class="note">Loading …</p>`;
+  switch (view) {
+    case "tenants":
+      return here.args[0] ? html`<${Tenant} key=${here.args[0]} name=${here.args[0]} ...${known} />` : html`<${Overview} ...${known} releases=${state.releases ?? null} />`;
+    case "queues":
+      return html`<${Queues} ...${known} />`;
+    case "nodes":
+      return html`<${Nodes} ...${known} name=${here.args[0]} />`;
+    case "history":
+      return html`<${History} ...${known} theme=${paint} />`;
+    default:
+      return html`<section class="card"><h1>No such view</h1><p>The page has no view "${visible(view)}". <a href="#/tenants">Tenants</a></p></section>`;
+  }
+}
+
+function SignIn({ begin, why }) {
+  const field = useRef(null);
+  useEffect(() => field.current.focus(), [why]);
+  const submit = (event) => {
+    event.preventDefault();
+    const token = field.current.value.trim();
+    if (token) begin(token);
+  };
+  return html`<section class="card sign-in" aria-labelledby="sign-in-title">
+    <h1 id="sign-in-title">Sign in</h1>
+    ${why ? html`<p class="problem" role="alert">${visible(why)}</p>` : null}
+    <p>With a kubeconfig, run <code>kubectl fairgate open</code>. It opens this page in your name.</p>
+    <form onSubmit=${submit}>
+      <label for="token">Or paste a token of audience <code>fairgate</code></label>
+      <input id="token" ref=${field} type="password" autocomplete="off" spellcheck=${false} required aria-describedby="token-help" />
+      <button type="submit" class="primary">Sign in</button>
+    </form>
+    <p id="token-help" class="note">A service account gets one by <code>kubectl create token NAME --audience fairgate</code>. The token stays in this tab until you sign out or close it. You see the objects that RBAC lets you see.</p>
+  </section>`;
+}
+
+render(html`<${App} />`, document.getElementById("app"));

@@ -21,18 +21,35 @@ async function problemOf(answer) {
   }
 }
 
-/** Request a route; return JSON or text. Throws Denied for 401 and 403, else Error. */
-export async function ask(path, token, signal) {
+/** An error status of the API. */
+export class Failed extends Error {
+  constructor(status, detail) {
+    super(detail);
+    this.status = status;
+  }
+}
+
+/** Return the headers of a request. Behind `kubectl fairgate open` there is no token. */
+function headersOf(token, accept) {
+  return token ? { authorization: `Bearer ${token}`, accept } : { accept };
+}
+
+/**
+ * Request a route with `method` and a JSON `body`. Return JSON or text. Throws Failed.
+ */
+export async function ask(path, token, { method = "GET", body, signal } = {}) {
+  const headers = headersOf(token, "application/json");
+  if (body !== undefined) headers["content-type"] = "application/json";
   const answer = await fetch(path, {
-    headers: { authorization: `Bearer ${token}`, accept: "application/json" },
+    method,
+    headers,
+    body: body === undefined ? undefined : JSON.stringify(body),
     cache: "no-store",
     signal,
   });
-  const isJson = answer.headers.get("content-type")?.includes("json");
+  const isJson = answer.headers.get("content-type")?.includes("json") && !answer.headers.get("content-type").includes("ndjson");
   if (answer.ok) return isJson ? answer.json() : answer.text();
-  const detail = await problemOf(answer);
-  if (answer.status === 401 || answer.status === 403) throw new Denied(answer.status, detail);
-  throw new Error(detail);
+  throw new Failed(answer.status, await problemOf(answer));
 }
 
 /** Yield {name, data} of each event in a stream. Call `heard` after each read. */
@@ -77,7 +94,7 @@ export function listen(token, told) {
     };
     try {
       const answer = await fetch("/v1/stream", {
-        headers: { authorization: `Bearer ${token}`, accept: "text/event-stream" },
+        headers: headersOf(token, "text/event-stream"),
         cache: "no-store",
         signal: ending.signal,
       });

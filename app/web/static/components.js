@@ -1,0 +1,107 @@
+// Parts that several views use. Text is set as text, never as markup.
+
+import { html, useEffect, useRef, useState } from "./vendor/htm/preact-standalone.js";
+import { visible } from "./format.js";
+
+/** A table with a name, heads, and rows. Small screens show a row as a block. */
+export function Table({ name, columns, sort, onSort, children, role = "table", bodyId, onKeyDown }) {
+  return html`<table role=${role} aria-label=${name} onKeyDown=${onKeyDown}>
+    <thead role="rowgroup">
+      <tr role="row">
+        ${columns.map((column) => html`<${Head} key=${column.name} column=${column} sort=${sort} onSort=${onSort} />`)}
+      </tr>
+    </thead>
+    <tbody role="rowgroup" id=${bodyId}>${children}</tbody>
+  </table>`;
+}
+
+function Head({ column, sort, onSort }) {
+  const { name, kind, key } = column;
+  const isSorted = key && sort === key;
+  const content = key
+    ? html`<button type="button" class="sort" onClick=${() => onSort(key)}>${name}${isSorted ? " ▾" : ""}</button>`
+    : name;
+  return html`<th scope="col" role="columnheader" class=${kind} aria-sort=${isSorted ? column.direction ?? "descending" : undefined}>
+    ${content}
+  </th>`;
+}
+
+export function Cell({ kind, label, children }) {
+  return html`<td role="cell" class=${kind} data-label=${label}>${children}</td>`;
+}
+
+export function RowHead({ kind = "name", children, ...rest }) {
+  return html`<th scope="row" role="rowheader" class=${kind} ...${rest}>${children}</th>`;
+}
+
+/** A name that a user chose. */
+export function Name({ text }) {
+  return visible(text);
+}
+
+/** A wait reason. Rules that a person must act on look different from those of the fair order. */
+const PATIENT = new Set(["capacity", "fair order", "reservation", "guarantee of others", "queued", "postponed"]);
+
+export function needsAttention(rule) {
+  return !PATIENT.has(rule);
+}
+
+export function Rule({ rule, pods }) {
+  const attention = needsAttention(rule);
+  return html`<span class=${attention ? "chip attention" : "chip"}>${attention ? html`<span aria-hidden="true">▲ </span>` : null}${rule}${
+    pods === undefined ? "" : ` ${pods}`
+  }</span>`;
+}
+
+/** The first `step` items, and a button for more. */
+export function More({ items, step, noun, children }) {
+  const [shown, setShown] = useState(step);
+  const rest = items.length - shown;
+  return html`${children(items.slice(0, shown))}
+    ${rest > 0
+      ? html`<p class="more"><button type="button" onClick=${() => setShown(shown + step)}>Show ${Math.min(step, rest)} more of ${rest} ${noun}</button></p>`
+      : null}`;
+}
+
+/** A sentence in place of a table without rows, and a command to try. */
+export function Empty({ children, command }) {
+  return html`<p class="note">${children}${command ? html` <code>${command}</code>` : null}</p>`;
+}
+
+/**
+ * Ask `path` now and every `seconds`. Return {data, error, at}. The data of another path is never
+ * shown. `path` null: ask nothing.
+ */
+export function useAnswer(ask, path, seconds) {
+  const [found, setFound] = useState({});
+  const wanted = useRef(path);
+  wanted.current = path;
+  useEffect(() => {
+    if (path === null) return undefined;
+    const stopping = new AbortController();
+    let timer;
+    const read = async () => {
+      let next;
+      try {
+        next = { path, data: await ask(path, { signal: stopping.signal }), at: Date.now() };
+      } catch (error) {
+        if (stopping.signal.aborted) return;
+        next = { path, error };
+      }
+      if (stopping.signal.aborted) return;
+      setFound((before) => (next.error && before.path === path && before.data ? { ...before, error: next.error } : next));
+      if (seconds) timer = setTimeout(read, seconds * 1000);
+    };
+    read();
+    return () => {
+      stopping.abort();
+      clearTimeout(timer);
+    };
+  }, [path, seconds]);
+  return found.path === path ? found : {};
+}
+
+/** A term with a link to its meaning. */
+export function Term({ children, name }) {
+  return html`<span class="term">${children}<a class="help" href=${`#/glossary?term=${name}`} aria-label=${`What is ${name}?`}>?</a></span>`;
+}

@@ -1,0 +1,119 @@
+// Formats values for display, in the language of the browser.
+
+const language = navigator.language;
+const whole = new Intl.NumberFormat(language, { maximumFractionDigits: 0 });
+const fine = new Intl.NumberFormat(language, { maximumFractionDigits: 1 });
+const clock = new Intl.DateTimeFormat(language, { hour: "2-digit", minute: "2-digit", second: "2-digit" });
+const shortClock = new Intl.DateTimeFormat(language, { hour: "2-digit", minute: "2-digit" });
+const days = new Intl.DateTimeFormat(language, { day: "numeric", month: "short" });
+
+// C0 and C1 controls, bidirectional and zero-width characters: see app/core/safe_text.py.
+// eslint-disable-next-line no-control-regex
+const HIDDEN = /[\u0000-\u001f\u007f-\u009f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff]/g;
+
+/** Escape hidden characters. Users choose names, and some characters change the look of others. */
+export function visible(text) {
+  return String(text).replace(HIDDEN, (c) => "\\u" + c.charCodeAt(0).toString(16).padStart(4, "0"));
+}
+
+/** Format a number with at most one decimal. */
+export function decimal(value) {
+  return fine.format(value);
+}
+
+/** Format a fraction from 0 to 1 in per cent. */
+export function percent(part) {
+  const value = part * 100;
+  return `${value >= 10 || Number.isInteger(value) ? whole.format(value) : fine.format(value)} %`;
+}
+
+export function count(number, one, many = `${one}s`) {
+  return `${whole.format(number)} ${number === 1 ? one : many}`;
+}
+
+/** Format a duration of seconds, rounded. */
+export function lasting(seconds) {
+  if (seconds < 90) return `${Math.max(0, Math.round(seconds))} s`;
+  if (seconds < 90 * 60) return `${Math.round(seconds / 60)} min`;
+  if (seconds < 36 * 3600) return `${fine.format(seconds / 3600)} h`;
+  return `${fine.format(seconds / 86400)} days`;
+}
+
+/** Format the time from an RFC 3339 time until now. */
+export function ago(time) {
+  return lasting((Date.now() - Date.parse(time)) / 1000);
+}
+
+export function day(date) {
+  return days.format(date);
+}
+
+export function time(date) {
+  return clock.format(date);
+}
+
+/** Format a time of day. The date comes first if it is not today. */
+export function moment(date) {
+  const today = new Date().toDateString() === date.toDateString();
+  return today ? shortClock.format(date) : `${days.format(date)}, ${shortClock.format(date)}`;
+}
+
+/** Parse a Kubernetes quantity: "8", "500m", "40Gi". Return 0 if it is invalid. */
+export function number(quantity) {
+  const found = /^([0-9.]+)([a-zA-Z]*)$/.exec(quantity ?? "");
+  if (!found) return 0;
+  const powers = { n: 1e-9, u: 1e-6, m: 1e-3, k: 1e3, M: 1e6, G: 1e9, T: 1e12, P: 1e15, E: 1e18 };
+  const binary = { Ki: 1, Mi: 2, Gi: 3, Ti: 4, Pi: 5, Ei: 6 };
+  const unit = found[2];
+  const times = unit in binary ? 1024 ** binary[unit] : (powers[unit] ?? 1);
+  return Number(found[1]) * times;
+}
+
+/** Return the short name of a resource: "gpu" for nvidia.com/gpu. */
+export function short(resource) {
+  return resource.slice(resource.indexOf("/") + 1);
+}
+
+/** Format quantities by resource: "8 gpu, 4 gpumem". */
+export function amounts(quantities) {
+  const parts = Object.entries(quantities).map(([name, value]) => `${value} ${short(name)}`);
+  return parts.join(", ") || "0";
+}
+
+/** Format quantities by pool: "h100: 8 gpu". */
+export function inPools(byPool) {
+  const pools = Object.entries(byPool).filter(([, used]) => Object.keys(used).length);
+  return pools.map(([pool, used]) => `${pool}: ${amounts(used)}`).join("; ");
+}
+
+/** Return the device that stands for a pool: its resource named `gpu`, else its first resource. */
+export function deviceOf(capacity) {
+  const names = Object.keys(capacity);
+  return names.find((name) => name.includes("/") && short(name) === "gpu") ?? names[0] ?? "";
+}
+
+/** Return the number of devices in quantities: of resources such as `nvidia.com/gpu`. */
+export function devices(quantities) {
+  return number(quantities[deviceOf(quantities)]);
+}
+
+/** Format an estimate: half of such pods start by one time, nine in ten by another. */
+export function estimateText(estimate) {
+  const from = Date.parse(estimate.at);
+  const [half, most] = [estimate.p50, estimate.p90].map((each) => new Date(from + each * 1000));
+  const left = Math.max(0, (half - Date.now()) / 1000);
+  return `about ${lasting(left)}: half of such pods start by ${moment(half)}, nine in ten by ${moment(most)}`;
+}
+
+/** Parse CSV text into rows of cells. */
+export function parseCsv(text) {
+  const lines = [];
+  let line = [];
+  for (const [, quoted, plain, end] of text.matchAll(/(?:"((?:[^"]|"")*)"|([^",\r\n]*))(,|\r?\n|$)/g)) {
+    line.push(quoted === undefined ? plain : quoted.replaceAll('""', '"'));
+    if (end === ",") continue;
+    if (line.length > 1 || line[0]) lines.push(line);
+    line = [];
+  }
+  return lines;
+}

@@ -1,0 +1,43 @@
+// The caller's own work: shares, places, reasons and estimates. It needs no right.
+
+import { count, decimal, inPools, percent, visible } from "../format.js";
+import { Empty, More, useAnswer } from "../components.js";
+import { PodTable } from "./queues.js";
+import { address } from "../router.js";
+import { html } from "../vendor/htm/preact-standalone.js";
+
+const AGAIN = 5;
+const STEP = 100;
+
+export function MyWork({ ask }) {
+  const { data: me, error } = useAnswer(ask, "/v1/me", AGAIN);
+  if (!me && error) return html`<p class="problem" role="alert">Your work cannot be shown: ${error.message}</p>`;
+  if (!me) return html`<p class="note" role="status">Loading …</p>`;
+  const held = me.workloads.filter((each) => each.state === "held");
+  const released = me.workloads.filter((each) => each.state === "released");
+  return html`
+    <h1>My work</h1>
+    ${me.tenants.map((each) => html`<${Share} key=${each.tenant} each=${each} />`)}
+    <section class="card" aria-labelledby="mine-held">
+      <h2 id="mine-held">Waiting: ${count(held.reduce((sum, each) => sum + each.pods, 0), "pod")}</h2>
+      ${held.length ? html`<${Pods} name="My waiting pods" pods=${held} />` : html`<${Empty} command="kubectl apply -f job.yaml">None of your pods waits. A pod that requests GPUs appears here after:<//>`}
+    </section>
+    <section class="card" aria-labelledby="mine-released">
+      <h2 id="mine-released">Released: ${count(released.length, "pod")}</h2>
+      ${released.length ? html`<${Pods} name="My released pods" pods=${released} />` : html`<${Empty}>None of your pods uses a GPU.<//>`}
+    </section>
+    ${me.leftOut ? html`<p class="note">${count(me.leftOut, "workload")} beyond these are left out.</p>` : null}
+  `;
+}
+
+function Pods({ name, pods }) {
+  return html`<${More} items=${pods} step=${STEP} noun="pods">${(shown) => html`<${PodTable} name=${name} pods=${shown} withState=${true} />`}<//>`;
+}
+
+function Share({ each }) {
+  return html`<section class="card" aria-label=${`My share of ${visible(each.tenant)}`}>
+    <h2><a href=${address("tenants", [each.tenant])}>${visible(each.tenant)}</a></h2>
+    <p>You use <b>${percent(each.used)}</b> of the cluster${inPools(each.amounts) ? html` (${inPools(each.amounts)})` : null}. Your fair share is <b>${percent(each.fairShare)}</b> while the others that use or wait stay the same, at weight ${decimal(Number(each.weight))}.</p>
+    <p class="note">The tenant uses ${percent(each.tenantUsed)}, and its fair share is ${percent(each.tenantFairShare)}.</p>
+  </section>`;
+}

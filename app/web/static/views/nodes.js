@@ -1,0 +1,114 @@
+// Pools and a map of their nodes. A cell is a device, coloured by the tenant that uses it.
+
+import { amounts, count, decimal, deviceOf, devices, number, percent, short, visible } from "../format.js";
+import { Cell, Empty, More, RowHead, Table } from "../components.js";
+import { change } from "../router.js";
+import { html } from "../vendor/htm/preact-standalone.js";
+
+const STEP = 200;
+const MOST_CELLS = 16;
+const COLOURS = 8;
+
+/** Return a class for each tenant, by use: colours first, then the same colours with a pattern. */
+export function colours(pools) {
+  const sums = new Map();
+  for (const pool of pools) {
+    for (const node of pool.members) {
+      for (const [tenant, used] of Object.entries(node.tenants)) {
+        sums.set(tenant, (sums.get(tenant) ?? 0) + devices(used));
+      }
+    }
+  }
+  const names = [...sums.keys()].sort((one, other) => sums.get(other) - sums.get(one) || (one < other ? -1 : 1));
+  return new Map(names.map((name, index) => [name, `tenant-${(index % COLOURS) + 1}${index >= COLOURS ? " pattern" : ""}`]));
+}
+
+export function Nodes({ state, hello, query, name }) {
+  if (!hello.pools) return html`<section class="card"><h1>Nodes</h1><${Empty}>You may not see pools. Ask for the right to list pools.fairgate.io.<//></section>`;
+  if (!state.pools.length) {
+    return html`<section class="card"><h1>Nodes</h1><${Empty} command="kubectl get nodes -L nvidia.com/gpu.product">There is no pool, because no node offers a GPU. See which nodes there are:<//></section>`;
+  }
+  const kinds = colours(state.pools);
+  const pools = name ? state.pools.filter((pool) => pool.name === name) : state.pools;
+  const wanted = (query.get("node") ?? "").trim().toLowerCase();
+  const shownTenants = [...kinds].slice(0, 2 * COLOURS);
+  return html`
+    <h1>Nodes</h1>
+    <div class="bar-of-tools"><label for="node">Node</label><input id="node" type="search" placeholder="part of a name" value=${query.get("node") ?? ""} onInput=${(event) => change({ node: event.target.value })} /></div>
+    <ul class="legend" aria-label="Colours of tenants">
+      ${shownTenants.map(([tenant, kind]) => html`<li key=${tenant}><i class=${`device ${kind}`}></i>${visible(tenant)}</li>`)}
+      <li><i class="device others"></i>other tenants</li>
+      <li><i class="device free"></i>free</li>
+      <li><span class="away-key" aria-hidden="true">✕</span>not ready</li>
+    </ul>
+    ${name && !pools.length ? html`<${Empty}>There is no pool ${visible(name)}.<//>` : null}
+    ${pools.map((pool) => html`<${Pool} key=${pool.name} pool=${pool} kinds=${kinds} wanted=${wanted} />`)}
+  `;
+}
+
+function Pool({ pool, kinds, wanted }) {
+  const device = deviceOf(pool.capacity);
+  const [used, capacity] = [number(pool.used[device]), number(pool.capacity[device])];
+  const facts = [count(pool.nodes, "ready node")];
+  if (capacity) facts.push(`${decimal(used)} of ${decimal(capacity)} ${short(device)} used`, percent(used / capacity));
+  if (pool.paused) facts.push("paused: no pod is released into it");
+  const nodes = pool.members.filter((node) => node.name.toLowerCase().includes(wanted));
+  return html`<section class="card" aria-label=${`Pool ${visible(pool.name)}`}>
+    <h2>${visible(pool.name)}</h2>
+    <p class="pool-words">${facts.join(" · ")}</p>
+    ${nodes.length
+      ? html`<${More} items=${nodes} step=${STEP} noun="nodes">
+          ${(shown) => html`
+            <ul class="nodes" aria-label=${`Nodes of ${visible(pool.name)}`}>${shown.map((node) => html`<${Node} key=${node.name} node=${node} device=${device} kinds=${kinds} />`)}</ul>
+            <details><summary>Nodes as a table</summary><${NodeTable} pool=${pool} nodes=${shown} /></details>`}
+        <//>`
+      : html`<${Empty}>${wanted ? `No node of this pool contains "${wanted}".` : "The pool has no node yet."}<//>`}
+  </section>`;
+}
+
+/** Return the class of each device of a node. Devices of hidden tenants are `others`. */
+function cellsOf(node, device, kinds) {
+  const capacity = Math.ceil(number(node.capacity[device]));
+  const used = number(node.used[device]);
+  const each = Math.max(1, capacity / MOST_CELLS);
+  const cells = [];
+  for (const [tenant, taken] of Object.entries(node.tenants)) {
+    for (let left = number(taken[device]); left > 0; left -= each) cells.push(kinds.get(tenant) ?? "others");
+  }
+  const whole = Math.ceil(used / each);
+  while (cells.length < whole) cells.push("others");
+  const room = Math.min(MOST_CELLS, capacity);
+  while (cells.length < room) cells.push("free");
+  return cells.slice(0, Math.max(room, whole));
+}
+
+function Node({ node, device, kinds }) {
+  const [used, capacity] = [number(node.used[device]), number(node.capacity[device])];
+  const tenants = Object.entries(node.tenants).map(([tenant, taken]) => `${visible(tenant)} ${amounts(taken)}`);
+  const state = node.ready ? "" : ", not ready";
+  const words = `${decimal(used)} of ${decimal(capacity)} used${state}${tenants.length ? `; ${tenants.join("; ")}` : ""}`;
+  return html`<li class=${node.ready ? "node" : "node away"} title=${`${visible(node.name)}: ${words}`}>
+    <span class="cells" aria-hidden="true">${cellsOf(node, device, kinds).map((kind, index) => html`<i key=${index} class=${`device ${kind}`}></i>`)}</span>
+    <span class="node-name">${node.ready ? "" : "✕ "}${visible(node.name)}</span>
+    <span class="unseen">: ${words}</span>
+  </li>`;
+}
+
+function NodeTable({ pool, nodes }) {
+  const columns = [
+    { name: "Node", kind: "name" },
+    { name: "State", kind: "used" },
+    { name: "Used", kind: "used" },
+    { name: "Capacity", kind: "used" },
+    { name: "Tenants", kind: "used" },
+  ];
+  return html`<${Table} name=${`Nodes of ${visible(pool.name)}`} columns=${columns}>
+    ${nodes.map((node) => html`<tr role="row" key=${node.name}>
+      <${RowHead}>${visible(node.name)}<//>
+      <${Cell} kind="used" label="State">${node.ready ? "ready" : "not ready"}<//>
+      <${Cell} kind="used" label="Used">${amounts(node.used)}<//>
+      <${Cell} kind="used" label="Capacity">${amounts(node.capacity)}<//>
+      <${Cell} kind="used" label="Tenants">${Object.keys(node.tenants).map(visible).join(", ")}<//>
+    </tr>`)}
+  <//>`;
+}

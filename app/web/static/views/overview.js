@@ -1,0 +1,69 @@
+// The first view of an administrator: use, waiting and releases at a glance, then the tenants.
+
+import { ago, count, decimal, devices, deviceOf, number, percent } from "../format.js";
+import { address, change } from "../router.js";
+import { TenantTable } from "./tenants.js";
+import { html } from "../vendor/htm/preact-standalone.js";
+
+const MOST_TILES = 4;
+
+function Tile({ name, value, note, meter, href }) {
+  return html`<div class="tile">
+    <dt>${href ? html`<a href=${href}>${name}</a>` : name}</dt>
+    <dd class="value">${value}</dd>
+    ${meter === undefined ? null : html`<dd class="meter" aria-hidden="true"><span style=${{ width: `${100 * Math.min(1, meter)}%` }}></span></dd>`}
+    <dd class="note">${note}</dd>
+  </div>`;
+}
+
+function poolTiles(state) {
+  return state.pools.map((pool) => {
+    const device = deviceOf(pool.capacity);
+    const [used, total] = [number(pool.used[device]), number(pool.capacity[device])];
+    return html`<${Tile} key=${pool.name} name=${pool.name} href=${address("nodes", [pool.name])} value=${`${decimal(used)} of ${decimal(total)}`} meter=${total ? used / total : 0} note=${total ? `GPUs used, ${decimal(Math.max(0, total - used))} free, ${percent(used / total)}` : "no GPU is ready"} />`;
+  });
+}
+
+/** Return the tenants of the caller that are below no other tenant of the caller. */
+export function topLevel(state) {
+  const names = new Set(state.tenants.map((tenant) => tenant.name));
+  return state.tenants.filter((tenant) => !names.has(tenant.parent));
+}
+
+export function Tiles({ state, hello, releases }) {
+  const tops = topLevel(state);
+  const pods = tops.reduce((sum, tenant) => sum + tenant.pending, 0);
+  const waiting = tops.map((tenant) => state.waiting[tenant.name]).filter(Boolean);
+  const gpus = waiting.reduce((sum, each) => sum + devices(each.request), 0);
+  const oldest = waiting.map((each) => each.since).sort()[0];
+  const pools = poolTiles(state);
+  return html`<dl class="tiles" aria-label="At a glance">
+    ${pools.slice(0, MOST_TILES)}
+    ${pools.length > MOST_TILES ? html`<${Tile} name="More pools" href=${address("nodes")} value=${pools.length - MOST_TILES} note="see Nodes" />` : null}
+    <${Tile} name="Waiting" href=${address("queues")} value=${`${decimal(gpus)} GPUs`} note=${`${count(pods, "pod")}${hello.everyTenant ? "" : " of the tenants that you may see"}`} />
+    <${Tile} name="Longest wait" value=${oldest ? ago(oldest) : "none"} note=${oldest ? "the oldest pending pod" : "no pod waits"} />
+    ${releases === null ? null : html`<${Tile} name="Releases" value=${decimal(releases)} note="pods in the last hour" />`}
+  </dl>`;
+}
+
+/** A text field that filters the rows below it. Its value is part of the address. */
+export function Filter({ query, placeholder }) {
+  return html`<div class="bar-of-tools">
+    <label for="filter">Filter</label>
+    <input id="filter" type="search" placeholder=${placeholder} autocomplete="off" spellcheck=${false} value=${query.get("filter") ?? ""} onInput=${(event) => change({ filter: event.target.value })} />
+  </div>`;
+}
+
+export function Overview({ state, hello, query, releases }) {
+  return html`
+    <h1 class="unseen">Overview</h1>
+    <${Tiles} state=${state} hello=${hello} releases=${releases} />
+    <section class="card" aria-labelledby="tenants-title">
+      <div class="card-head">
+        <h2 id="tenants-title">Tenants</h2>
+        <${Filter} query=${query} placeholder="tenant or user" />
+      </div>
+      <${TenantTable} state=${state} hello=${hello} query=${query} name="Tenants and users" />
+    </section>
+  `;
+}

@@ -1,0 +1,89 @@
+// The drawer of one pod: why it waits, the compared numbers, remedies and the estimate.
+
+import { ago, amounts, estimateText, lasting, visible } from "../format.js";
+import { Rule, useAnswer } from "../components.js";
+import { address, closePod } from "../router.js";
+import { html, useEffect, useRef, useState } from "../vendor/htm/preact-standalone.js";
+
+const AGAIN = 4;
+
+export function PodDrawer({ namespace, name, ask }) {
+  const path = `/v1/workloads/${encodeURIComponent(namespace)}/${encodeURIComponent(name)}`;
+  const answer = useAnswer(ask, path, AGAIN);
+  const heading = useRef(null);
+  useEffect(() => {
+    const before = document.activeElement;
+    heading.current?.focus({ preventScroll: true });
+    const escape = (event) => event.key === "Escape" && closePod();
+    document.addEventListener("keydown", escape);
+    return () => {
+      document.removeEventListener("keydown", escape);
+      before?.isConnected && before.focus?.({ preventScroll: true });
+    };
+  }, []);
+  return html`<aside class="drawer" role="dialog" aria-labelledby="pod-title">
+    <div class="card-head">
+      <h2 id="pod-title" tabindex="-1" ref=${heading}>${visible(`${namespace}/${name}`)}</h2>
+      <button type="button" onClick=${closePod}>Close</button>
+    </div>
+    <${Body} answer=${answer} namespace=${namespace} name=${name} />
+  </aside>`;
+}
+
+function Body({ answer, namespace, name }) {
+  const { data: pod, error, at } = answer;
+  if (!pod && error?.status === 404) {
+    return html`<p class="note">This pod does not wait or run under Fairgate. It has finished, requests no GPU, or does not exist.</p>`;
+  }
+  if (!pod && error) return html`<p class="problem" role="alert">${error.message}</p>`;
+  if (!pod) return html`<p class="note" role="status">Loading …</p>`;
+  return html`
+    ${error ? html`<p class="problem">This was the last state of the pod: it has finished, was deleted, or cannot be read now. ${visible(error.message)}</p>` : null}
+    <p class="sentence"><${Rule} rule=${pod.rule} /> ${visible(pod.reason)}</p>
+    <dl class="facts">
+      <${Fact} name="State">${pod.state === "held" ? `waits for ${ago(pod.since)}` : "released"}<//>
+      <${Fact} name="Place">${pod.position ? `${pod.position} of ${pod.length} of ${visible(pod.user)}` : ""}<//>
+      <${Fact} name="Estimated start">${pod.estimate ? estimateText(pod.estimate) : pod.estimateWithheld}<//>
+      <${Fact} name="Requests">${amounts(pod.request)}${pod.pods > 1 ? ` by ${pod.pods} pods of gang ${visible(pod.gang)}` : ""}<//>
+      <${Fact} name="Tenant"><a href=${address("tenants", [pod.tenant])}>${visible(pod.tenant)}</a><//>
+      <${Fact} name="Pools">${pod.pools.map(visible).join(", ")}<//>
+      <${Fact} name="Priority">${pod.priority ? `${pod.priority}: it orders only the pods of ${visible(pod.user)}` : ""}<//>
+    </dl>
+    <${Ahead} pod=${pod} />
+    <${Numbers} numbers=${pod.numbers} />
+    ${pod.remedies.length ? html`<h3>What would help</h3><ul>${pod.remedies.map((remedy) => html`<li key=${remedy}>${visible(remedy)}</li>`)}</ul>` : null}
+    <${Copy} text=${`kubectl fairgate why ${name} -n ${namespace}`} />
+    <p class="note">As of ${lasting((Date.now() - at) / 1000)} ago. It is read again every ${AGAIN} s.</p>
+  `;
+}
+
+function Fact({ name, children }) {
+  if (children === "" || children === null || children === undefined) return null;
+  return html`<div><dt>${name}</dt><dd>${children}</dd></div>`;
+}
+
+function Ahead({ pod }) {
+  if (!pod.ahead.length) return null;
+  return html`<h3>Who goes first</h3>
+    <table role="table" aria-label="Competitors">
+      <thead><tr><th scope="col">Competitor</th><th scope="col" class="number">Score</th><th scope="col">Own branch</th><th scope="col" class="number">Own score</th></tr></thead>
+      <tbody>${pod.ahead.map((each) => html`<tr key=${each.tenant}><th scope="row">${visible(each.tenant)}</th><td class="number">${each.score}</td><td>${visible(each.own)}</td><td class="number">${each.ownScore}</td></tr>`)}</tbody>
+    </table>
+    <p class="note">The lower score goes first. A score is the use beyond the guarantee, divided by the weight.</p>`;
+}
+
+function Numbers({ numbers }) {
+  const entries = Object.entries(numbers);
+  if (!entries.length) return null;
+  return html`<h3>Numbers that were compared</h3>
+    <dl class="facts">${entries.map(([name, value]) => html`<div key=${name}><dt>${visible(name)}</dt><dd>${visible(value)}</dd></div>`)}</dl>`;
+}
+
+function Copy({ text }) {
+  const [isCopied, setCopied] = useState(false);
+  const copy = async () => {
+    await navigator.clipboard.writeText(text);
+    setCopied(true);
+  };
+  return html`<p class="command"><code>${visible(text)}</code> <button type="button" onClick=${copy}>${isCopied ? "Copied" : "Copy as command"}</button></p>`;
+}

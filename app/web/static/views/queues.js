@@ -1,0 +1,135 @@
+// Queues by wait reason, and the pods of one queue in order.
+
+import { ago, amounts, count, decimal, devices, estimateText, visible } from "../format.js";
+import { Cell, Empty, More, needsAttention, RowHead, Rule, Table, useAnswer } from "../components.js";
+import { address, change, podAddress } from "../router.js";
+import { Filter } from "./overview.js";
+import { html, useState } from "../vendor/htm/preact-standalone.js";
+
+const STEP = 100;
+const PAGE = 50;
+const AGAIN = 5;
+
+const SORTS = {
+  name: () => 0,
+  waiting: (queue) => -devices(queue.request),
+  wait: (queue) => Date.parse(queue.since),
+};
+
+function ByRule({ queues, chosen }) {
+  const sums = new Map();
+  for (const queue of queues) {
+    for (const [rule, pods] of Object.entries(queue.rules)) sums.set(rule, (sums.get(rule) ?? 0) + pods);
+  }
+  const rules = [...sums].sort(([one, a], [other, b]) => needsAttention(other) - needsAttention(one) || b - a);
+  return html`<ul class="rules" aria-label="Pods by wait reason">
+    ${rules.map(([rule, pods]) => html`<li key=${rule}><button type="button" aria-pressed=${String(chosen === rule)} onClick=${() => change({ rule: chosen === rule ? "" : rule })}><${Rule} rule=${rule} pods=${pods} /></button></li>`)}
+  </ul>`;
+}
+
+export function Queues({ state, hello, query, ask }) {
+  const [tenant, user] = [query.get("tenant"), query.get("user")];
+  if (tenant) return html`<${Queue} tenant=${tenant} user=${user} ask=${ask} />`;
+  const wanted = (query.get("filter") ?? "").trim().toLowerCase();
+  const rule = query.get("rule") ?? "";
+  const sort = query.get("sort") ?? "waiting";
+  const by = SORTS[sort] ?? SORTS.name;
+  const hit = (queue) =>
+    (!rule || rule in queue.rules) &&
+    [queue.tenant, queue.user].some((name) => name.toLowerCase().includes(wanted));
+  const found = state.queues
+    .filter(hit)
+    .sort((one, other) => by(one) - by(other) || (`${one.tenant} ${one.user}` < `${other.tenant} ${other.user}` ? -1 : 1));
+  const columns = [
+    { name: "Tenant", kind: "name", key: "name", direction: "ascending" },
+    { name: "User", kind: "name" },
+    { name: "Waiting GPUs", kind: "number", key: "waiting" },
+    { name: "Pods", kind: "number" },
+    { name: "Longest wait", kind: "number", key: "wait" },
+    { name: "Reasons", kind: "rules" },
+  ];
+  return html`<section class="card" aria-labelledby="queues-title">
+    <div class="card-head"><h1 id="queues-title">Queues</h1><${Filter} query=${query} placeholder="tenant or user" /></div>
+    <${ByRule} queues=${state.queues} chosen=${rule} />
+    ${found.length
+      ? html`<${More} items=${found} step=${STEP} noun="queues">
+          ${(shown) => html`<${Table} name="Queues" columns=${columns} sort=${sort} onSort=${(key) => change({ sort: key })} bodyId="queue-rows">
+            ${shown.map((queue) => html`<${QueueRow} key=${`${queue.tenant} ${queue.user}`} queue=${queue} />`)}
+          <//>`}
+        <//>`
+      : html`<${NoQueue} hello=${hello} filtered=${wanted || rule} />`}
+    ${state.leftOut.queues ? html`<p class="note">${count(state.leftOut.queues, "queue")} beyond these; open a tenant to see its queue.</p>` : null}
+  </section>`;
+}
+
+function NoQueue({ hello, filtered }) {
+  if (filtered) return html`<${Empty}>No queue matches. The search at the top also finds pods and jobs.<//>`;
+  if (hello.everyQueue || hello.queues.length) {
+    return html`<${Empty} command="kubectl apply -f docs/examples/two-people.yaml">No pod waits. Pods wait here while GPUs are in use. Try:<//>`;
+  }
+  return html`<${Empty}>You may not see any queue. Ask for the right to get tenants/queue.<//>`;
+}
+
+function QueueRow({ queue }) {
+  const target = address("queues", [], { tenant: queue.tenant, user: queue.user });
+  return html`<tr role="row">
+    <${RowHead}><a href=${address("tenants", [queue.tenant])}>${visible(queue.tenant)}</a><//>
+    <${Cell} kind="name" label="User"><a href=${target}>${visible(queue.user)}</a><//>
+    <${Cell} kind="number" label="Waiting GPUs">${decimal(devices(queue.request))}<//>
+    <${Cell} kind="number" label="Pods">${queue.pending}<//>
+    <${Cell} kind="number" label="Longest wait">${ago(queue.since)}<//>
+    <${Cell} kind="rules" label="Reasons">
+      <ul class="rules">${Object.entries(queue.rules).map(([rule, pods]) => html`<li key=${rule}><${Rule} rule=${rule} pods=${pods} /></li>`)}</ul>
+    <//>
+  </tr>`;
+}
+
+/** The pods of one queue, a page at a time. */
+function Queue({ tenant, user, ask }) {
+  const [limit, setLimit] = useState(PAGE);
+  const asked = new URLSearchParams({ limit: String(Math.min(500, limit)), ...(user ? { user } : {}) });
+  const path = `/v1/tenants/${encodeURIComponent(tenant)}/queue?${asked}`;
+  const { data, error } = useAnswer(ask, path, AGAIN);
+  const title = user ? `${tenant}, ${user}` : tenant;
+  return html`<section class="card" aria-labelledby="queue-title">
+    <div class="card-head">
+      <h1 id="queue-title">Queue of ${visible(title)}</h1>
+      <p><a href=${address("queues")}>All queues</a></p>
+    </div>
+    ${error ? html`<p class="problem" role="alert">The pods cannot be shown: ${error.message}</p>` : null}
+    ${data && !data.items.length ? html`<${Empty}>No pod of ${visible(title)} waits.<//>` : null}
+    ${data?.items.length ? html`<${PodTable} name=${`Waiting pods of ${visible(title)}`} pods=${data.items} withUser=${!user} />` : null}
+    ${data?.continue && limit < 500
+      ? html`<p class="more"><button type="button" onClick=${() => setLimit(limit + PAGE)}>Show ${PAGE} more pods</button></p>`
+      : null}
+    ${data?.continue && limit >= 500 ? html`<p class="note">The first 500 workloads are shown. The search at the top finds each pod.</p>` : null}
+  </section>`;
+}
+
+export function PodTable({ name, pods, withUser, withState }) {
+  const columns = [
+    { name: "Place", kind: "number" },
+    { name: "Pod", kind: "name" },
+    ...(withUser ? [{ name: "User", kind: "name" }] : []),
+    ...(withState ? [{ name: "Tenant", kind: "name" }] : []),
+    { name: "Requests", kind: "used" },
+    { name: "Waits", kind: "number" },
+    { name: "Reason", kind: "reason" },
+    { name: "Estimated start", kind: "used" },
+  ];
+  return html`<${Table} name=${name} columns=${columns} bodyId="pod-rows">
+    ${pods.map((pod) => {
+      const more = pod.pods > 1 ? ` and ${pod.pods - 1} more of gang ${visible(pod.gang)}` : "";
+      return html`<tr role="row" key=${pod.uid}>
+        <${Cell} kind="number" label="Place">${pod.position || ""}<//>
+        <${RowHead}><a href=${podAddress(pod.namespace, pod.name)}>${visible(`${pod.namespace}/${pod.name}`)}</a>${more}<//>
+        ${withUser ? html`<${Cell} kind="name" label="User">${visible(pod.user)}<//>` : null}
+        ${withState ? html`<${Cell} kind="name" label="Tenant">${visible(pod.tenant)}<//>` : null}
+        <${Cell} kind="used" label="Requests">${amounts(pod.request)}<//>
+        <${Cell} kind="number" label="Waits">${pod.state === "released" ? "" : ago(pod.since)}<//>
+        <${Cell} kind="reason" label="Reason"><${Rule} rule=${pod.rule} /> ${visible(pod.reason)}<//>
+        <${Cell} kind="used" label="Estimated start">${pod.estimate ? estimateText(pod.estimate) : ""}<//>
+      </tr>`;
+    })}
+  <//>`;
+}

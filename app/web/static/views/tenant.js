@@ -1,0 +1,128 @@
+// One tenant: its shares, its users, its queue, and its weights with a preview.
+
+import { amounts, count, inPools, percent, visible } from "../format.js";
+import { Empty } from "../components.js";
+import { TenantTable, tree } from "./tenants.js";
+import { address } from "../router.js";
+import { html, useState } from "../vendor/htm/preact-standalone.js";
+
+function find(rows, name) {
+  for (const row of rows) {
+    const found = row.name === name ? row : find(row.children, name);
+    if (found) return found;
+  }
+  return null;
+}
+
+export function Tenant({ name, state, hello, query, ask }) {
+  const row = find(tree(state, query.get("sort") ?? "name"), name);
+  if (!row) {
+    return html`<section class="card"><h1>${visible(name)}</h1><${Empty}>There is no such tenant, or you may not see it. The right is: get tenants/queue.fairgate.io ${visible(name)}.<//></section>`;
+  }
+  const { of } = row;
+  // The users and children of the tenant are shown at once.
+  const opened = new URLSearchParams(query);
+  const names = new Set((query.get("open") ?? "").split(",").filter(Boolean));
+  names.add(encodeURIComponent(name));
+  opened.set("open", [...names].join(","));
+  return html`
+    <section class="card" aria-labelledby="tenant-title">
+      <div class="card-head">
+        <h1 id="tenant-title">${visible(name)}</h1>
+        <p>${of.parent ? html`<a href=${address("tenants", [of.parent])}>Parent: ${visible(of.parent)}</a> · ` : null}<a href=${address("queues", [], { tenant: name })}>Queue</a> · <a href=${address("history", [], { tenant: name })}>History</a></p>
+      </div>
+      <dl class="facts">
+        <div><dt>Weight</dt><dd>${of.weight}</dd></div>
+        <div><dt>Uses</dt><dd>${inPools(of.used) || "no GPU"}</dd></div>
+        <div><dt>Waiting</dt><dd>${count(of.pending, "pod")}</dd></div>
+        <div><dt>Namespaces</dt><dd>${of.namespaces.map(visible).join(", ")}</dd></div>
+        ${of.quotas.map((quota) => html`<div key=${quota.pool}><dt>Quota in ${visible(quota.pool)}</dt><dd>guarantee ${amounts(quota.guarantee)}, limit ${Object.keys(quota.limit).length ? amounts(quota.limit) : "none"}</dd></div>`)}
+        ${of.paused ? html`<div><dt>Paused</dt><dd>none of its pods is released</dd></div>` : null}
+      </dl>
+      <${TenantTable} state=${state} hello=${hello} query=${opened} tops=${[row]} name=${`Users of ${visible(name)}`} />
+    </section>
+    <${Weights} row=${row} ask=${ask} />
+  `;
+}
+
+/** Changes weights of the users and children: preview, waits, then apply with the caller's rights. */
+function Weights({ row, ask }) {
+  const [changes, setChanges] = useState({});
+  const [preview, setPreview] = useState(null);
+  const [isBusy, setBusy] = useState(false);
+  const members = [...row.users, ...row.children];
+  if (!members.length) return null;
+  const pathOf = (member) =>
+    member.isUser
+      ? `/v1/tenants/${encodeURIComponent(row.name)}/users/${encodeURIComponent(member.name)}/weight`
+      : `/v1/tenants/${encodeURIComponent(member.name)}/weight`;
+  const changed = members.filter((member) => changes[member.key] && changes[member.key] !== member.of.weight);
+  const attempt = async (work) => {
+    setBusy(true);
+    try {
+      setPreview(await work());
+    } catch (error) {
+      setPreview({ error: error.message });
+    }
+    setBusy(false);
+  };
+  const put = (member, query) =>
+    ask(`${pathOf(member)}${query}`, { method: "PUT", body: { weight: changes[member.key] } });
+  const simulate = () =>
+    attempt(async () => {
+      const shares = [];
+      for (const member of changed) shares.push(...(await put(member, "?dryRun=true")).shares);
+      const weights = Object.fromEntries(changed.filter((m) => !m.isUser).map((m) => [m.name, changes[m.key]]));
+      const users = Object.fromEntries(changed.filter((m) => m.isUser).map((m) => [m.name, changes[m.key]]));
+      const body = { hours: 4, weights, users: Object.keys(users).length ? { [row.name]: users } : {} };
+      let waits = null;
+      let why = "";
+      try {
+        waits = await ask("/v1/simulations", { method: "POST", body });
+      } catch (error) {
+        why = error.message;
+      }
+      return { shares, waits, why };
+    });
+  const apply = () => {
+    const list = changed.map((member) => `${member.name}: ${member.of.weight} → ${changes[member.key]}`).join("\n");
+    if (!confirm(`Set these weights?\n\n${list}`)) return;
+    attempt(async () => {
+      for (const member of changed) await put(member, "");
+      setChanges({});
+      return { done: `${count(changed.length, "weight")} set. The page shows them in a moment.` };
+    });
+  };
+  return html`<section class="card" aria-labelledby="weights-title">
+    <h2 id="weights-title">Weights</h2>
+    <p class="note">Try weights first. A preview changes nothing. You need the right to update tenants/users, or tenants of the parent.</p>
+    <form onSubmit=${(event) => { event.preventDefault(); simulate(); }}>
+      <ul class="weights">
+        ${members.map((member) => html`<li key=${member.key}><label>${visible(member.name)}
+          <input type="number" min="0" step="any" value=${changes[member.key] ?? member.of.weight} onInput=${(event) => setChanges({ ...changes, [member.key]: event.target.value })} /></label></li>`)}
+      </ul>
+      <button type="submit" class="primary" disabled=${!changed.length || isBusy}>${isBusy ? "Working …" : "Preview"}</button>
+      <button type="button" disabled=${!changed.length || isBusy} onClick=${apply}>Apply</button>
+    </form>
+    <div role="status"><${Preview} preview=${preview} /></div>
+  </section>`;
+}
+
+function Preview({ preview }) {
+  if (!preview) return null;
+  if (preview.error) return html`<p class="problem">${visible(preview.error)}</p>`;
+  if (preview.done) return html`<p>${preview.done}</p>`;
+  return html`
+    <table role="table" aria-label="Fair shares before and after">
+      <thead><tr><th scope="col">Tenant, user</th><th scope="col" class="number">Fair share now</th><th scope="col" class="number">then</th></tr></thead>
+      <tbody>${preview.shares.map((share) => html`<tr key=${`${share.tenant} ${share.user}`}><th scope="row">${visible(share.user ?? share.tenant)}</th><td class="number">${share.before === null ? "" : percent(Number(share.before))}</td><td class="number">${share.after === null ? "" : percent(Number(share.after))}</td></tr>`)}</tbody>
+    </table>
+    ${preview.waits
+      ? html`<table role="table" aria-label="Mean waits before and after">
+          <thead><tr><th scope="col">Tenant</th><th scope="col" class="number">Mean wait now</th><th scope="col" class="number">then</th></tr></thead>
+          <tbody>${preview.waits.tenants.filter((each) => each.now.pending).map((each) => html`<tr key=${each.tenant}><th scope="row">${visible(each.tenant)}</th><td class="number">${Math.round(each.now.waitMeanSeconds)} s</td><td class="number">${Math.round(each.then.waitMeanSeconds)} s</td></tr>`)}</tbody>
+        </table>
+        <p class="note">Waits of the ${count(preview.waits.pods, "pod")} that wait now, simulated over 4 hours.</p>`
+      : html`<p class="note">Waits were not simulated: ${visible(preview.why)}</p>`}
+  `;
+}

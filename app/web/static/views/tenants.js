@@ -1,0 +1,187 @@
+// The tree of tenants: use against fair share, waiting GPUs and longest wait. Users are folded.
+
+import { ago, count, devices, inPools, percent, visible } from "../format.js";
+import { Cell, Empty, More, RowHead, Table } from "../components.js";
+import { BarLegend, ShareBar, scaleEnd } from "../share_bar.js";
+import { address, change } from "../router.js";
+import { html } from "../vendor/htm/preact-standalone.js";
+import { unitsOf } from "../units.js";
+
+const STEP = 300;
+
+const SORTS = {
+  name: () => 0,
+  waiting: (row) => -row.waiting,
+  wait: (row) => row.since,
+  distance: (row) => (row.part ? row.part.used - row.part.owed : 0),
+};
+
+/** Return the tenants below `parent` as rows with children, in the chosen order. */
+export function tree(state, sort) {
+  const names = new Set(state.tenants.map((tenant) => tenant.name));
+  const below = new Map();
+  for (const tenant of state.tenants) {
+    const parent = names.has(tenant.parent) ? tenant.parent : null;
+    if (!below.has(parent)) below.set(parent, []);
+    below.get(parent).push(tenantRow(state, tenant));
+  }
+  const by = SORTS[sort] ?? SORTS.name;
+  const build = (parent) =>
+    (below.get(parent) ?? [])
+      .sort((one, other) => by(one) - by(other) || (one.name < other.name ? -1 : 1))
+      .map((row) => ({ ...row, children: build(row.name) }));
+  return build(null);
+}
+
+function tenantRow(state, tenant) {
+  const waiting = state.waiting[tenant.name];
+  return {
+    key: tenant.name,
+    name: tenant.name,
+    of: tenant,
+    part: state.owed[tenant.name],
+    pending: tenant.pending,
+    waiting: waiting ? devices(waiting.request) : 0,
+    since: waiting ? Date.parse(waiting.since) : Infinity,
+    sinceText: waiting?.since,
+    users: userRows(state, tenant.name),
+  };
+}
+
+function userRows(state, tenant) {
+  const queues = new Map(state.queues.filter((queue) => queue.tenant === tenant).map((queue) => [queue.user, queue]));
+  return (state.users[tenant] ?? []).map((user) => {
+    const queue = queues.get(user.name);
+    return {
+      key: `${tenant} ${user.name}`,
+      name: user.name,
+      tenant,
+      isUser: true,
+      of: user,
+      part: state.owed[tenant]?.users[user.name],
+      pending: user.pending,
+      waiting: queue ? devices(queue.request) : 0,
+      since: queue ? Date.parse(queue.since) : Infinity,
+      sinceText: queue?.since,
+    };
+  });
+}
+
+function matches(row, wanted) {
+  return (
+    row.name.toLowerCase().includes(wanted) ||
+    row.users.some((user) => user.name.toLowerCase().includes(wanted)) ||
+    row.children.some((child) => matches(child, wanted))
+  );
+}
+
+/** Return the visible rows. A filter unfolds the rows that contain a match. */
+function flatten(rows, isOpen, wanted, depth = 0) {
+  const flat = [];
+  for (const row of rows) {
+    if (wanted && !matches(row, wanted)) continue;
+    const own = row.name.toLowerCase().includes(wanted);
+    const users = wanted && !own ? row.users.filter((user) => user.name.toLowerCase().includes(wanted)) : row.users;
+    const open = isOpen(row.name) || Boolean(wanted && !own);
+    flat.push({ ...row, depth, open, foldable: row.users.length + row.children.length > 0 });
+    if (!open) continue;
+    flat.push(...users.map((user) => ({ ...user, depth: depth + 1 })));
+    flat.push(...flatten(row.children, isOpen, own ? "" : wanted, depth + 1));
+  }
+  return flat;
+}
+
+function shareText(row, units) {
+  if (!row.part) return "";
+  const words = [`uses ${units.say(row.part.used)} (${percent(row.part.used)})`];
+  if (!row.isUser || row.pending || row.part.used) words.push(`fair share ${units.say(row.part.owed)}`);
+  if (row.part.guarantee) words.push(`guarantee ${units.say(row.part.guarantee)}`);
+  if (row.part.limit !== null && row.part.limit !== undefined) words.push(`limit ${units.say(row.part.limit)}`);
+  return words.join(", ");
+}
+
+export function TenantTable({ state, hello, query, tops, name }) {
+  const units = unitsOf(state.pools);
+  const sort = query.get("sort") ?? "name";
+  const wanted = (query.get("filter") ?? "").trim().toLowerCase();
+  const opened = new Set((query.get("open") ?? "").split(",").filter(Boolean).map(decodeURIComponent));
+  const rows = tops ?? tree(state, sort);
+  const flat = flatten(rows, (tenant) => opened.has(tenant), wanted);
+  // The scale depends on all rows, so that a filter does not change the length of a bar.
+  const end = scaleEnd(state.tenants.map((tenant) => state.owed[tenant.name]).filter(Boolean));
+  const fold = (tenant, open) => {
+    const next = new Set(opened);
+    if (open) next.add(tenant);
+    else next.delete(tenant);
+    change({ open: [...next].map(encodeURIComponent).join(",") });
+  };
+  const columns = [
+    { name: "Tenant, user", kind: "name", key: "name", direction: "ascending" },
+    { name: `${units.isWeighted ? "Weighted GPUs" : "GPUs"}, 0 to ${units.say(end)}`, kind: "share", key: "distance", direction: "ascending" },
+    { name: "Uses", kind: "used" },
+    { name: "Waiting GPUs", kind: "number", key: "waiting" },
+    { name: "Pods", kind: "number" },
+    { name: "Longest wait", kind: "number", key: "wait" },
+  ];
+  return html`
+    <${BarLegend} />
+    ${flat.length
+      ? html`<${More} items=${flat} step=${STEP} noun="rows">
+          ${(shown) => html`<${Table} name=${name} columns=${columns} sort=${sort} onSort=${(key) => change({ sort: key })} role="treegrid" bodyId="tenant-rows" onKeyDown=${(event) => arrow(event, fold)}>
+            ${shown.map((row) => html`<${Row} key=${row.key} row=${row} end=${end} units=${units} fold=${fold} />`)}
+          <//>`}
+        <//>`
+      : html`<${NoTenants} hello=${hello} wanted=${wanted} />`}
+    ${units.note ? html`<p class="note">${units.note}</p>` : null}
+    ${flat.length && !hello.everyTenant ? html`<p class="note">Other tenants are not shown: you may not see them.</p>` : null}
+    ${state.leftOut.users ? html`<p class="note">${count(state.leftOut.users, "user")} with less use and fewer pods are left out; open the tenant.</p>` : null}
+  `;
+}
+
+function NoTenants({ hello, wanted }) {
+  if (wanted) return html`<${Empty}>No tenant or user contains "${wanted}". The search at the top also finds pods, jobs and nodes.<//>`;
+  if (hello.everyTenant) {
+    return html`<${Empty} command="kubectl apply -f docs/examples/two-teams.yaml">There are no tenants, and no pod waits. A Tenant gives a team a weight and namespaces. Try:<//>`;
+  }
+  return html`<${Empty}>You may not see any tenant. Ask for the right to get tenants/queue of yours.<//>`;
+}
+
+function Row({ row, end, units, fold }) {
+  const { of, part } = row;
+  const tag = row.isUser ? "" : of.paused ? "paused" : of.exists ? "" : "no Tenant resource";
+  const target = row.isUser ? address("queues", [], { tenant: row.tenant, user: row.name }) : address("tenants", [row.name]);
+  return html`<tr role="row" class=${row.isUser ? "user" : "tenant"} data-depth=${Math.min(row.depth, 4)} data-name=${row.isUser ? undefined : row.name} aria-level=${row.depth + 1} aria-expanded=${row.foldable ? String(row.open) : undefined} tabindex=${row.isUser ? undefined : "0"}>
+    <${RowHead}>
+      ${row.foldable
+        ? html`<button type="button" class="fold" tabindex="-1" aria-label=${`${row.open ? "Fold" : "Unfold"} ${visible(row.name)}`} onClick=${() => fold(row.name, !row.open)}>${row.open ? "▾" : "▸"}</button>`
+        : html`<span class="fold"></span>`}
+      <a class="label" href=${target}>${visible(row.name)}</a>
+      ${of.weight !== "1" ? html`<span class="tag">weight ${of.weight}</span>` : null}
+      ${tag ? html`<span class="tag">${tag}</span>` : null}
+    <//>
+    <${Cell} kind="share" label="Share">
+      ${part ? html`<${ShareBar} part=${part} end=${end} />` : null}
+      <span class="words">${shareText(row, units)}</span>
+    <//>
+    <${Cell} kind="used" label="Uses">${inPools(of.used)}<//>
+    <${Cell} kind="number" label="Waiting GPUs">${row.waiting || ""}<//>
+    <${Cell} kind="number" label="Pods">${row.pending || ""}<//>
+    <${Cell} kind="number" label="Longest wait">${row.sinceText ? ago(row.sinceText) : ""}<//>
+  </tr>`;
+}
+
+/** Keys of a tree grid: Right unfolds, Left folds, Up and Down move. */
+function arrow(event, fold) {
+  const row = event.target.closest?.("tr[aria-level]");
+  if (!row) return;
+  const step = { ArrowDown: "nextElementSibling", ArrowUp: "previousElementSibling" }[event.key];
+  if (step) {
+    let next = row[step];
+    while (next && !next.hasAttribute("tabindex")) next = next[step];
+    next?.focus();
+  } else if (event.key === "ArrowRight" || event.key === "ArrowLeft") {
+    if (row.hasAttribute("aria-expanded")) fold(row.dataset.name, event.key === "ArrowRight");
+  } else if (event.key === "Enter" && event.target === row) row.querySelector("a")?.click();
+  else return;
+  event.preventDefault();
+}

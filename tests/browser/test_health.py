@@ -1,0 +1,61 @@
+"""Faults on the page: banner, status, and the lost connection."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import expect
+
+from app.core import events as ev
+from app.core.model import Millis
+from app.core.policy import Mode, Policy
+from tests.browser.conftest import Opens
+from tests.browser.signed_in import LED, QUICK, live, sign_in
+from tests.fakes.fake_api_cluster import NOW, Served, Town, busy, served
+
+
+@pytest.fixture
+def town() -> Town:
+    return Town(bulletin=LED)
+
+
+@pytest.fixture
+def place(town: Town) -> Iterator[Served]:
+    with served(town, QUICK) as place:
+        place.tell(*busy())
+        yield place
+
+
+def test_without_a_leader_a_banner_says_so_and_the_status_is_not_live(
+    opens: Opens, town: Town, place: Served
+) -> None:
+    page = live(opens, place)
+    expect(page.get_by_role("alert")).to_be_empty()
+    town.now = Millis(NOW + 61_000)
+    expect(page.get_by_role("alert")).to_contain_text("No controller leads")
+    expect(page.get_by_role("alert")).to_contain_text("Since")
+    expect(page.get_by_role("status").first).to_have_text("Releases paused")
+    town.now = NOW
+    expect(page.get_by_role("alert")).to_be_empty()
+    expect(page.get_by_role("status").first).to_have_text("Live")
+
+
+def test_observe_mode_says_that_no_pod_is_held(opens: Opens, place: Served) -> None:
+    place.tell(ev.PolicyObserved(NOW, Policy(mode=Mode.OBSERVE)))
+    page = opens(place)
+    sign_in(page)
+    expect(page.get_by_role("alert")).to_contain_text("Observe mode")
+    expect(page.get_by_role("status").first).to_have_text("Observing")
+
+
+def test_a_lost_connection_is_reported_and_tried_again(opens: Opens, place: Served) -> None:
+    page = live(opens, place)
+    page.context.set_offline(True)
+    place.town.stays = False  # closes the open stream
+    expect(page.get_by_role("status").first).to_have_text("Connection lost")
+    expect(page.get_by_role("alert")).to_contain_text("The data is from")
+    place.town.stays = True
+    page.context.set_offline(False)
+    expect(page.get_by_role("status").first).to_have_text("Live")
+    expect(page.get_by_role("alert")).to_be_empty()

@@ -1,0 +1,160 @@
+"""Size, contrast, marks and accessibility, with a small and with a large cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Page, expect
+
+from tests.browser.conftest import Opens
+from tests.browser.signed_in import LED, QUICK, TEAMS, USERS, go, large, live
+from tests.fakes.fake_api_cluster import Served, Town, busy, served
+
+HEIGHT = "document.documentElement.scrollHeight"
+VIEWS = ("tenants", "tenants/robotics", "queues", "nodes", "me", "glossary", "pods/robotics/wait-0")
+
+CONTRAST = """(pairs) => {
+    const probe = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
+    const channel = (value) =>
+        value <= 0.03928 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4;
+    const luminance = (name) => {
+        const element = document.createElement("span");
+        element.style.color = `var(--${name})`;
+        document.body.append(element);
+        probe.fillStyle = getComputedStyle(element).color;
+        element.remove();
+        probe.fillRect(0, 0, 1, 1);
+        const { data } = probe.getImageData(0, 0, 1, 1);
+        const [red, green, blue] = [...data].map((value) => channel(value / 255));
+        return 0.2126 * red + 0.7152 * green + 0.0722 * blue;
+    };
+    return pairs.map(([one, other]) => {
+        const [low, high] = [luminance(one), luminance(other)].sort((a, b) => a - b);
+        return (high + 0.05) / (low + 0.05);
+    });
+}"""
+MARKS = [("mark", "used"), ("mark", "free"), ("used", "free"), ("edge", "card")]
+TEXTS = [("text", "card"), ("soft", "card"), ("soft", "ground"), ("accent", "card")]
+TEXTS += [("bad", "bad-ground"), ("bad", "card"), ("warn", "warn-ground"), ("on-accent", "accent")]
+
+
+@pytest.fixture
+def place() -> Iterator[Served]:
+    with served(Town(bulletin=LED), QUICK) as place:
+        place.tell(*busy())
+        yield place
+
+
+@pytest.fixture(scope="module")
+def crowded() -> Iterator[Served]:
+    with served(Town(bulletin=LED), QUICK) as place:
+        place.tell(*large())
+        yield place
+
+
+@pytest.mark.parametrize(("width", "height"), [(1440, 900), (1920, 1080), (1280, 800)])
+def test_the_overview_of_25_teams_has_at_most_two_screens(
+    opens: Opens, crowded: Served, width: int, height: int
+) -> None:
+    page = live(opens, crowded, width=width, height=height)
+    expect(page.locator("#tenant-rows tr")).to_have_count(TEAMS)
+    assert page.evaluate(HEIGHT) <= 2 * height
+    rows = page.locator("#tenant-rows")
+    box = rows.bounding_box()
+    assert box is not None
+    assert box["height"] <= 850
+    heights = rows.locator("tr").evaluate_all("rows => rows.map((row) => row.offsetHeight)")
+    assert max(heights) <= 32
+    assert page.locator("main").evaluate("main => main.offsetWidth") >= 0.85 * width
+
+
+def test_unfolding_a_team_moves_no_row_above_it(opens: Opens, crowded: Served) -> None:
+    page = live(opens, crowded)
+    rows = page.locator("#tenant-rows tr")
+    expect(rows).to_have_count(TEAMS)
+    page.get_by_role("button", name="Unfold team-07").click()
+    expect(rows).to_have_count(TEAMS + USERS)
+    names = rows.locator("th .label").all_inner_texts()
+    assert names[:8] == [f"team-{number:02}" for number in range(8)]
+    assert names[8:12] == [f"user-{number}@team-07.example.com" for number in range(USERS)]
+
+
+def test_every_queue_can_be_reached(opens: Opens, crowded: Served) -> None:
+    page = live(opens, crowded, "queues")
+    expect(page.locator("#queue-rows tr")).to_have_count(TEAMS * USERS)
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_no_view_is_wider_than_a_phone(opens: Opens, place: Served, view: str) -> None:
+    page = live(opens, place, view, width=360, height=740)
+    expect(page.locator("main .card, [role=dialog]").first).to_be_visible()
+    assert page.evaluate("document.documentElement.scrollWidth") == 360
+
+
+def test_the_first_tenant_is_on_the_first_screen_of_a_phone(opens: Opens, place: Served) -> None:
+    page = live(opens, place, width=360, height=740)
+    box = page.locator("#tenant-rows tr").first.bounding_box()
+    assert box is not None
+    assert box["y"] < 740
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_marks_and_text_have_enough_contrast(opens: Opens, place: Served, scheme: str) -> None:
+    page = live(opens, place, color_scheme=scheme)
+    marks = dict(zip(MARKS, page.evaluate(CONTRAST, MARKS), strict=True))
+    texts = dict(zip(TEXTS, page.evaluate(CONTRAST, TEXTS), strict=True))
+    assert {pair: ratio for pair, ratio in marks.items() if ratio < 3} == {}
+    assert {pair: ratio for pair, ratio in texts.items() if ratio < 4.5} == {}
+
+
+def test_marks_differ_in_shape_and_show_values_beyond_the_scale(
+    opens: Opens, place: Served
+) -> None:
+    page = live(opens, place)
+    shapes = page.locator("tr[data-name=robotics] .mark").evaluate_all(
+        "marks => marks.map((mark) => mark.getAttribute('d').replace(/[0-9. -]/g, ''))"
+    )
+    assert len(set(shapes)) == 3
+    expect(page.locator("tr[data-name=research] .mark.limit.beyond")).to_have_count(1)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_theme_follows_the_system_until_it_is_chosen(
+    opens: Opens, place: Served, scheme: str
+) -> None:
+    page = opens(place, color_scheme=scheme)
+    ground = "getComputedStyle(document.body).backgroundColor"
+    first = page.evaluate(ground)
+    assert first == {"light": "rgb(245, 246, 248)", "dark": "rgb(18, 22, 28)"}[scheme]
+    page.get_by_role("button", name="Theme: system").click()
+    if scheme == "light":
+        page.get_by_role("button", name="Theme: light").click()
+    assert page.evaluate(ground) != first
+    page.reload()
+    assert page.evaluate(ground) != first
+
+
+def serious(page: Page) -> list[str]:
+    found = Axe().run(page).response["violations"]
+    return [each["id"] for each in found if each["impact"] in ("serious", "critical")]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_no_view_has_a_serious_violation_of_accessibility(
+    opens: Opens, place: Served, scheme: str
+) -> None:
+    # axe is injected into the page, which the content security policy of the page forbids.
+    page = live(opens, place, color_scheme=scheme, bypass_csp=True)
+    found = {}
+    for view in VIEWS:
+        go(page, view)
+        expect(page.locator("main .card").first).to_be_visible()
+        found[view] = serious(page)
+    assert found == {view: [] for view in VIEWS}
+
+
+def test_times_follow_the_language_of_the_browser(opens: Opens, place: Served) -> None:
+    page = live(opens, place, locale="de-DE")
+    expect(page.locator(".tile", has_text="Longest wait")).to_contain_text(",")

@@ -1,0 +1,223 @@
+"""Addresses, the drawer of a pod, search, sorting and the keyboard."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from app.core import events as ev
+from app.core.model import Uid
+from tests.browser.conftest import Opens
+from tests.browser.signed_in import LED, QUICK, go, live, settled, sign_in
+from tests.fakes.fake_api_cluster import NOW, Served, Town, busy, held, pool, served
+
+POD = "robotics/wait-0"
+
+
+@pytest.fixture
+def place() -> Iterator[Served]:
+    with served(Town(bulletin=LED), QUICK) as place:
+        place.tell(*busy())
+        yield place
+
+
+# --- addresses ---
+
+
+@pytest.mark.parametrize(
+    ("view", "title", "text"),
+    [
+        ("tenants", "Tenants", "research"),
+        ("tenants/robotics", "robotics", "erin@example.com"),
+        ("queues", "Queues", "carol@example.com"),
+        ("queues?tenant=robotics&user=erin@example.com", "Queues", "robotics/wait-0"),
+        ("nodes", "Nodes", "h100-00"),
+        ("nodes/t4", "Nodes", "t4-00"),
+        ("glossary", "Overview", "guarantee"),
+        (f"pods/{POD}", POD, "1 of 7 of erin@example.com"),
+    ],
+)
+def test_each_view_has_an_address_that_survives_sign_in_and_reload(
+    opens: Opens, place: Served, view: str, title: str, text: str
+) -> None:
+    page = opens(place)
+    page.goto(f"{place.url}/#/{view}")
+    page.reload()
+    sign_in(page)
+    expect(page.get_by_text(text).first).to_be_visible()
+    page.reload()
+    expect(page.get_by_text(text).first).to_be_visible()
+    expect(page).to_have_title(f"{title} · Fairgate")
+
+
+def test_filter_sort_and_unfolded_rows_are_part_of_the_address(opens: Opens, place: Served) -> None:
+    page = live(opens, place)
+    page.get_by_role("button", name="Unfold robotics").click()
+    page.get_by_role("button", name="Waiting GPUs").click()
+    page.get_by_label("Filter").fill("robo")
+    rows = page.locator("#tenant-rows tr")
+    expect(rows).to_have_count(3)
+    page.reload()
+    expect(rows).to_have_count(3)
+    expect(page.get_by_label("Filter")).to_have_value("robo")
+    expect(page.get_by_role("columnheader", name="Waiting GPUs")).to_have_attribute(
+        "aria-sort", "descending"
+    )
+
+
+def test_back_returns_to_the_view_at_its_scroll_position(opens: Opens, place: Served) -> None:
+    place.tell(*pool("wide", 90))
+    page = live(opens, place, "nodes", height=500)
+    expect(page.locator(".node", has_text="wide-89")).to_be_visible()
+    page.evaluate("scrollTo(0, 300)")
+    # A click of Playwright would scroll to the link first.
+    page.get_by_role("link", name="Queues").evaluate("link => link.click()")
+    expect(page.get_by_role("heading", name="Queues")).to_be_visible()
+    page.go_back()
+    expect(page.get_by_role("heading", name="Nodes")).to_be_visible()
+    settled(page, "Math.abs(scrollY - 300) <= 2")
+
+
+def test_an_unknown_address_says_so(opens: Opens, place: Served) -> None:
+    page = live(opens, place, "tenants/none")
+    expect(page.get_by_text("There is no such tenant")).to_be_visible()
+    go(page, "nothing")
+    expect(page.get_by_text('no view "nothing"')).to_be_visible()
+    go(page, "pods/team/none")
+    expect(page.get_by_role("dialog")).to_contain_text("may not get pods none")
+
+
+# --- the drawer of a pod ---
+
+
+def drawer(page: Page) -> None:
+    go(page, "queues?tenant=robotics&user=erin@example.com")
+    page.get_by_role("link", name=POD).click()
+
+
+def test_the_drawer_shows_the_reason_the_numbers_and_the_command(
+    opens: Opens, place: Served
+) -> None:
+    page = live(opens, place)
+    drawer(page)
+    dialog = page.get_by_role("dialog", name=POD)
+    expect(dialog).to_contain_text("1 of 7 of erin@example.com")
+    expect(dialog).to_contain_text("limit")
+    expect(dialog).to_contain_text("Numbers that were compared")
+    expect(dialog).to_contain_text("What would help")
+    expect(dialog).to_contain_text("There is no estimate yet")
+    expect(dialog).to_contain_text("kubectl fairgate why wait-0 -n robotics")
+
+
+def test_focus_moves_into_the_drawer_and_returns(opens: Opens, place: Served) -> None:
+    page = live(opens, place, height=400)
+    go(page, "queues?tenant=robotics&user=erin@example.com")
+    link = page.get_by_role("link", name=POD)
+    expect(link).to_be_visible()
+    page.evaluate("scrollTo(0, 40)")
+    before = page.evaluate("scrollY")
+    link.focus()
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", name=POD)).to_be_focused()
+    assert page.evaluate("scrollY") == before
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    expect(link).to_be_focused()
+
+
+def test_a_deleted_pod_is_shown_as_such(opens: Opens, place: Served) -> None:
+    page = live(opens, place)
+    drawer(page)
+    expect(page.get_by_role("dialog")).to_contain_text("1 of 7")
+    place.tell(ev.PodGone(NOW, Uid(POD)))
+    expect(page.get_by_role("dialog")).to_contain_text("it has finished, was deleted")
+
+
+# --- search ---
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "address"),
+    [
+        ("wait-3", "pod", "#/pods/"),
+        ("carol", "user", "#/queues?tenant=language&user=carol"),
+        ("robo", "tenant", "#/tenants/robotics"),
+        ("t4-02", "node", "#/nodes?node=t4-02"),
+    ],
+)
+def test_search_finds_each_kind_and_enter_opens_it(
+    opens: Opens, place: Served, text: str, kind: str, address: str
+) -> None:
+    page = live(opens, place)
+    page.keyboard.press("/")
+    expect(page.get_by_role("combobox", name="Search")).to_be_focused()
+    page.keyboard.type(text)
+    expect(page.get_by_role("option").first).to_contain_text(kind)
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("ArrowUp")
+    page.keyboard.press("Enter")
+    page.wait_for_function(
+        "address => decodeURIComponent(location.hash).startsWith(address)", arg=address
+    )
+
+
+def test_search_without_a_result_names_what_was_searched(opens: Opens, place: Served) -> None:
+    page = live(opens, place)
+    page.get_by_role("combobox", name="Search").fill("zzz")
+    expect(page.get_by_text("No pod, job, user, tenant, namespace or node")).to_be_visible()
+
+
+def test_a_filter_does_not_change_the_length_of_a_bar(opens: Opens, place: Served) -> None:
+    page = live(opens, place)
+    width = "document.querySelector('tr[data-name=robotics] rect.used').getAttribute('width')"
+    before = page.evaluate(width)
+    page.get_by_label("Filter").fill("robotics")
+    expect(page.locator("#tenant-rows tr")).to_have_count(1)
+    assert page.evaluate(width) == before
+
+
+# --- keyboard and updates ---
+
+
+def test_the_tree_grid_follows_the_arrow_keys(opens: Opens, place: Served) -> None:
+    page = live(opens, place)
+    row = page.locator("tr[data-name=robotics]")
+    row.focus()
+    page.keyboard.press("ArrowRight")
+    expect(row).to_have_attribute("aria-expanded", "true")
+    page.keyboard.press("ArrowLeft")
+    expect(row).to_have_attribute("aria-expanded", "false")
+    page.keyboard.press("ArrowDown")
+    expect(page.locator("tr[data-name=teaching]")).to_be_focused()
+
+
+def test_updates_move_neither_focus_nor_scroll_nor_rows(opens: Opens, place: Served) -> None:
+    page = live(opens, place, height=300)
+    page.get_by_role("button", name="Unfold robotics").click()
+    row = page.locator("tr[data-name=robotics]")
+    row.focus()
+    page.evaluate("scrollTo(0, 50)")
+    for number in range(10):
+        place.tell(held(f"more-{number}", "robotics", "erin@example.com"))
+        expect(row.locator("td[data-label=Pods]")).to_have_text(str(8 + number))
+    expect(row).to_be_focused()
+    expect(row).to_have_attribute("aria-expanded", "true")
+    assert page.evaluate("scrollY") == 50
+
+
+def test_sign_in_and_views_work_by_keyboard_alone(opens: Opens, place: Served) -> None:
+    page = opens(place)
+    page.keyboard.type("alices")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("status").first).to_have_text("Live")
+    reached = set()
+    for _ in range(25):
+        page.keyboard.press("Tab")
+        reached.add(
+            page.evaluate("document.activeElement.textContent || document.activeElement.id")
+        )
+        style = "getComputedStyle(document.activeElement).outlineStyle"
+        assert page.evaluate(f"document.activeElement === document.body || {style}") != "none"
+    assert {"search", "Queues", "filter"} <= reached
