@@ -270,8 +270,8 @@ async def test_every_read_says_how_old_its_data_is(both: Both) -> None:
     assert "fairgate-age" not in (await both.get("/v1/tenants/nobody")).headers
 
 
-async def test_why_is_told_to_whoever_may_get_the_pod(both: Both) -> None:
-    await both.see(pod("p", gpus=2))
+async def test_why_needs_the_right_to_get_the_pod_or_the_queue(both: Both) -> None:
+    await both.see(pod("p", gpus=2, user="bob"))
     both.rights.everything = False
     for name in ("p", "nothing"):
         reply = await both.get(f"/v1/workloads/team-a/{name}")
@@ -281,6 +281,15 @@ async def test_why_is_told_to_whoever_may_get_the_pod(both: Both) -> None:
     assert (await both.get("/v1/workloads/team-a/p")).status == 200
     assert (await both.get("/v1/workloads/team-b/p")).status == 403
     assert "nothing" in problem(await both.get("/v1/workloads/team-a/nothing"))
+    both.rights.granted = {("get", "tenants/queue/team-a")}
+    assert (await both.get("/v1/workloads/team-a/p")).status == 200
+
+
+async def test_a_submitter_may_read_why_the_own_pod_waits(both: Both) -> None:
+    await both.see(pod("p", gpus=2, user="alice"), pod("q", gpus=2, user="bob"))
+    both.rights.everything, both.rights.granted = False, set()
+    assert (await both.get("/v1/workloads/team-a/p")).status == 200
+    assert (await both.get("/v1/workloads/team-a/q")).status == 403
 
 
 async def test_why_names_the_limit_and_what_would_change_it(both: Both) -> None:
