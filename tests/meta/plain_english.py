@@ -167,9 +167,7 @@ SCOPES = (
     Scope("app: messages", "app/**/*.py", python_messages, is_messages=True),
     Scope("Lua: comments", "app/**/*.lua", comments(LUA_COMMENT)),
     Scope("page: comments", "app/**/static/*.js", comments(JS_COMMENT)),
-    Scope("page: comments of views", "app/**/static/views/*.js", comments(JS_COMMENT)),
     Scope("page: strings", "app/**/static/*.js", js_strings, is_messages=True),
-    Scope("page: strings of views", "app/**/static/views/*.js", js_strings, is_messages=True),
     Scope("page: text", "app/**/static/*.html", html_text, is_messages=True),
     Scope("chart: comments", "charts/fairgate/**/*.yaml", comments(YAML_COMMENT)),
     Scope("chart: pages", "charts/fairgate/**/*.md", markdown_text),
@@ -178,6 +176,8 @@ SCOPES = (
     Scope("certs: pages", "certs/**/*.md", markdown_text),
     Scope("tests: docstrings and comments", "tests/**/*.py", python_prose),
     Scope("loadtest: docstrings and comments", "loadtest/**/*.py", python_prose),
+    Scope("page: comments of views", "app/**/static/views/*.js", comments(JS_COMMENT)),
+    Scope("page: strings of views", "app/**/static/views/*.js", js_strings, is_messages=True),
 )
 """Messages have no limit as a scope: some markers are plain English in a short message."""
 
