@@ -22,6 +22,7 @@ from app.devcluster.progress import Told
 from app.devcluster.signals import orderly
 from loadtest import (
     against,
+    cost,
     creations,
     decisions,
     estimates,
@@ -48,7 +49,7 @@ OFFLINE = {part.NAME: part for part in (decisions, philly, packing, startup, rec
 """Measures that need no cluster, or bring up their own."""
 LOGGED = (philly, windows, packing, estimates, placement, virtual)
 ON_LOGS = tuple(part.NAME for part in LOGGED)
-SEVERAL = {part.NAME: part for part in (windows, estimates, virtual, placement)}
+SEVERAL = {part.NAME: part for part in (windows, estimates, virtual, placement, cost)}
 """Measures with more than one table."""
 WRONG_INPUT, UNREACHABLE, DEFECT, INTERRUPTED = 2, 3, 4, 130
 
@@ -60,6 +61,7 @@ class Only(Enum):
     REPLAY = philly.NAME
     FAIRNESS = windows.NAME
     PACKING = packing.NAME
+    COST = cost.NAME
     CREATIONS = creations.NAME
     RELEASES = releases.NAME
     LATENCY = latency.NAME
