@@ -296,3 +296,43 @@ empty for most pods. A term cannot be added later, because the API server refuse
  request.userInfo.username == 'system:serviceaccount:{{ .Release.Namespace }}:fairgate-api' ||
  (request.operation == 'UPDATE' && {{ include "fairgate.keepsAuthor" . }}))
 {{- end }}
+
+{{/*
+Whether a request may break a rule. Each expression decides alone, in one evaluation, whether the API
+server evaluates a policy or calls the validating webhook. Most requests end here, so the checks that
+decide most requests come first. They must be true whenever a rule of the policy is broken.
+*/}}
+{{- define "fairgate.mayBreakCreate" -}}
+!(({{ include "fairgate.isHeld" "object" }} && object.spec.?nodeName.orValue('') == '' &&
+ {{ include "fairgate.usualScheduler" . }} && {{ include "fairgate.evictsNobody" . }} &&
+ {{ include "fairgate.isStamped" . }}) ||
+ !{{ include "fairgate.concerns" (dict "root" . "pod" "object") }} ||
+ {{ include "fairgate.isMirror" . }}) ||
+({{ include "fairgate.isHeld" "object" }} && {{ include "fairgate.isTooLarge" (dict "root" . "pod" "object") }}) ||
+{{ include "fairgate.reachesDevices" . }} ||
+{{ include "fairgate.keepsOthersOff" . }}
+{{- end }}
+
+{{/* An update of a pod itself. It never changes the status. */}}
+{{- define "fairgate.mayBreakUpdate" -}}
+({{ include "fairgate.concerns" (dict "root" . "pod" "oldObject") }} &&
+ (!{{ include "fairgate.keepsPlace" . }} || {{ include "fairgate.isTooLarge" (dict "root" . "pod" "object") }}) &&
+ !{{ include "fairgate.may" "release" }}) ||
+({{ include "fairgate.touchesDevices" . }} && {{ include "fairgate.reachesDevices" . }})
+{{- end }}
+
+{{/* An update of a pod's status. It never changes the spec. */}}
+{{- define "fairgate.mayBreakStatus" -}}
+!{{ include "fairgate.phaseIsKnown" . }} ||
+(object.metadata.?annotations != oldObject.metadata.?annotations && {{ include "fairgate.isTooLarge" (dict "root" . "pod" "object") }}) ||
+!{{ include "fairgate.keepsStamps" . }}
+{{- end }}
+
+{{/*
+The pods whose status updates are judged: those with Fairgate's label, before or after the update.
+Admission writes the label on every managed pod, adoption on older ones, and fairgate-update and
+fairgate-status keep it. Updates of other pods reach no CEL.
+*/}}
+{{- define "fairgate.labelled" -}}
+matchExpressions: [{key: fairgate.io/tenant, operator: Exists}]
+{{- end }}
