@@ -67,6 +67,14 @@ class Turn:
         return sum(self.per_pod.values())
 
 
+def turn_of(
+    used: Mapping[str, float], idle: Mapping[str, float], seconds: float, pods: int
+) -> Turn:
+    """Return the turn with this use in milliseconds, and this idle use a second."""
+    per_pod = {name: max(0.0, ms - idle[name] * seconds) / pods for name, ms in used.items()}
+    return Turn(per_pod, seconds, idle)
+
+
 class Side:
     """One of the clusters, with an administrator's client."""
 
@@ -94,8 +102,7 @@ class Side:
         seconds = time.monotonic() - began
         used = subtract(read_cpu(children), started)
         await load.clear(self.client, [namespace])
-        per_pod = {name: max(0.0, ms - idle[name] * seconds) / pods for name, ms in used.items()}
-        return Turn(per_pod, seconds, idle)
+        return turn_of(used, idle, seconds, pods)
 
     async def _all_run(self, namespace: str) -> bool:
         query = [("fieldSelector", "status.phase!=Running"), ("limit", "1")]

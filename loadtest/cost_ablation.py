@@ -106,7 +106,7 @@ async def left_out(side: Side, parts: LeftOut) -> AsyncIterator[None]:
     client = side.client
     written = (await load.read(client, RULES))["data"]
     role = await load.read(client, ROLE)
-    await _write(client, _without(written, parts))
+    await _write(client, without(written, parts))
     for name in parts.policies:
         await client.request("DELETE", f"{BINDINGS}/fairgate-{name}")
     rules = [
@@ -127,7 +127,7 @@ async def left_out(side: Side, parts: LeftOut) -> AsyncIterator[None]:
         await load.until(partial(_are_as, client, parts, True), "the parts do not come back")
 
 
-def _without(data: dict[str, str], parts: LeftOut) -> dict[str, str]:
+def without(data: dict[str, str], parts: LeftOut) -> dict[str, str]:
     """Return the data of the ConfigMap without these bindings and webhooks."""
     bindings = {f"fairgate-{name}" for name in parts.policies}
     found = dict(data)
