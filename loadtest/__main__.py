@@ -22,6 +22,8 @@ from app.devcluster.progress import Told
 from app.devcluster.signals import orderly
 from loadtest import (
     against,
+    cost,
+    cost_ablation,
     creations,
     decisions,
     estimates,
@@ -48,7 +50,7 @@ OFFLINE = {part.NAME: part for part in (decisions, philly, packing, startup, rec
 """Measures that need no cluster, or bring up their own."""
 LOGGED = (philly, windows, packing, estimates, placement, virtual)
 ON_LOGS = tuple(part.NAME for part in LOGGED)
-SEVERAL = {part.NAME: part for part in (windows, estimates, virtual, placement)}
+SEVERAL = {part.NAME: part for part in (windows, estimates, virtual, placement, cost)}
 """Measures with more than one table."""
 WRONG_INPUT, UNREACHABLE, DEFECT, INTERRUPTED = 2, 3, 4, 130
 
@@ -60,6 +62,7 @@ class Only(Enum):
     REPLAY = philly.NAME
     FAIRNESS = windows.NAME
     PACKING = packing.NAME
+    COST = cost.NAME
     CREATIONS = creations.NAME
     RELEASES = releases.NAME
     LATENCY = latency.NAME
@@ -107,6 +110,9 @@ def bench(
             help="Only compare the engine's decisions with the version in this work tree.",
         ),
     ] = None,
+    ablation: Annotated[
+        bool, typer.Option("--ablation", help="With cost: also leave out one part at a time.")
+    ] = False,
     output: Annotated[Output, typer.Option(help="text: tables; json: all figures.")] = Output.TEXT,
 ) -> None:
     """Compare Fairgate with the same machine without it; takes about an hour.
@@ -127,7 +133,9 @@ def bench(
             file=sys.stderr,
         )
         chosen = [name for name in chosen if name not in ON_LOGS]
-    _print(take(chosen, pods, rounds, Told()), output)
+    if ablation and cost.NAME not in chosen:
+        raise InvalidInput("--ablation belongs to the measure cost; add --only cost.")
+    _print(take(chosen, pods, rounds, Told(), ablation), output)
 
 
 def _print(report: Report, output: Output) -> None:
@@ -137,13 +145,20 @@ def _print(report: Report, output: Output) -> None:
         show(Console(), report)
 
 
-def take(chosen: list[str], pods: int | None, rounds: int | None, progress: Told) -> Report:
-    """Run these measures, on their own cluster if they need one. Raises FairgateError."""
+def take(
+    chosen: list[str], pods: int | None, rounds: int | None, progress: Told, ablation: bool
+) -> Report:
+    """Run these measures, on their own cluster if they need one. Raises FairgateError.
+
+    `ablation`: also measure the cost with one part left out at a time.
+    """
     began, box = time.monotonic(), machine.machine()
     measures = [OFFLINE[n].measure(progress, pods, rounds) for n in chosen if n in OFFLINE]
     for name in chosen:
         if name in SEVERAL:
             measures += SEVERAL[name].measure(progress, pods, rounds)
+    if ablation:
+        measures.append(cost_ablation.measure(progress, pods, rounds))
     versions = machine.versions({})
     on_cluster = [name for name in chosen if name in MEASURES]
     if on_cluster:

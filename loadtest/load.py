@@ -43,8 +43,10 @@ class BenchFailed(FairgateError):
 
 
 def pod(name: str, *, gated: bool, gpus: int = 1) -> bytes:
-    """Return the JSON of an ordinary GPU pod; `gated`: with the gate of the benchmark."""
-    resources = {"requests": {"cpu": "100m", "memory": "64Mi"}, "limits": {RESOURCE: gpus}}
+    """Return the JSON of an ordinary pod; `gated`: with the gate of the benchmark."""
+    resources: dict[str, Any] = {"requests": {"cpu": "100m", "memory": "64Mi"}}
+    if gpus:
+        resources["limits"] = {RESOURCE: gpus}
     container = {"name": "train", "image": "train", "resources": resources}
     spec: dict[str, Any] = {"restartPolicy": "Never", "containers": [container]}
     if gated:

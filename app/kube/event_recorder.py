@@ -70,6 +70,8 @@ class Alarm:
 COMPONENT = "fairgate"
 LONGEST_MESSAGE = 1000
 """In characters. Clients that show events display little more."""
+HELD_SECONDS = 1.0
+"""Delay of `Held`, so that a pod that is released at once gets one event, not two."""
 
 
 class PodAnnouncer:
@@ -82,6 +84,7 @@ class PodAnnouncer:
         rate: float = 10.0,
         burst: int = 50,
         room: int = 1000,
+        held_seconds: float = HELD_SECONDS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.dropped = 0
@@ -89,14 +92,39 @@ class PodAnnouncer:
         self._rate = rate
         self._burst = float(burst)
         self._room = room
+        self._held_seconds = held_seconds
         self._clock = clock
         self._tokens = float(burst)
         self._filled_at = clock()
         self._waiting: dict[tuple[Uid, EventReason], EmitEvent] = {}
+        self._held: dict[Uid, EmitEvent] = {}
+        """Events `Held` of pods that may be released at once."""
         self._something = asyncio.Event()
 
     def tell(self, notice: EmitEvent) -> None:
-        """Queue an event. It replaces a queued one with the same pod and reason."""
+        """Queue an event. It replaces a queued one with the same pod and reason.
+
+        `Held` is queued later, and only if the pod was not released meanwhile.
+        """
+        uid = notice.ref.uid
+        match notice.notice:
+            case EventReason.HELD:
+                if uid not in self._held:
+                    asyncio.get_running_loop().call_later(self._held_seconds, self._queue_held, uid)
+                self._held[uid] = notice
+            case EventReason.RELEASED:
+                self.dropped += self._held.pop(uid, None) is not None
+                self.dropped += self._waiting.pop((uid, EventReason.HELD), None) is not None
+                self._queue(notice)
+            case _:
+                self._queue(notice)
+
+    def _queue_held(self, uid: Uid) -> None:
+        notice = self._held.pop(uid, None)
+        if notice is not None:
+            self._queue(notice)
+
+    def _queue(self, notice: EmitEvent) -> None:
         key = (notice.ref.uid, notice.notice)
         if key in self._waiting:
             self.dropped += 1
@@ -111,6 +139,7 @@ class PodAnnouncer:
         while True:
             await self._something.wait()
             await self._token()
+            # Never empty: only `tell` of `Released` removes an event, and it queues another.
             key = next(iter(self._waiting))
             notice = self._waiting.pop(key)
             if not self._waiting:

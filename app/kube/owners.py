@@ -8,9 +8,7 @@ import msgspec
 
 from app.core.errors import ClusterRefused, ClusterUnavailable
 from app.k8s_types import objects
-from app.kube.client import Client
-
-METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
+from app.kube.client import METADATA, Client
 
 KINDS = {
     ("v1", "ReplicationController"): "replicationcontrollers",

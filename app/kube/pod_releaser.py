@@ -23,7 +23,7 @@ from app.core.model import ReleaseOutcome
 from app.core.well_known import ANNOTATION_RELEASE, GATE
 from app.k8s_types import objects
 from app.kube.claim_finalizers import ClaimFinalizers
-from app.kube.client import JSON_PATCH, Client
+from app.kube.client import JSON_PATCH, METADATA, Client
 
 log = logging.getLogger("fairgate.kube")
 
@@ -216,6 +216,7 @@ class PodReleaser:
                     query=[("timeout", f"{round(1000 * seconds)}ms")],
                     body=patch,
                     content_type=JSON_PATCH,
+                    accept=METADATA,
                     timeout=min(seconds + REPLY_SECONDS, seconds / 0.8),
                 )
                 return

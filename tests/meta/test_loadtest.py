@@ -9,10 +9,11 @@ import re
 
 import msgspec
 import pytest
+import yaml
 from rich.console import Console
 
 from app.core.errors import ClusterUnavailable
-from loadtest import load, recovery, report
+from loadtest import cost, cost_ablation, cpu, load, recovery, report
 from loadtest.figures import (
     Measure,
     Series,
@@ -207,3 +208,32 @@ def test_every_promise_of_a_time_is_noted_by_a_fault_test(promise: recovery.Prom
     assert f"def {promise.test.partition('[')[0]}" in text
     noted = re.findall(r'took\(\s*f?"([^"]+)"', text)
     assert any(promise.is_in(promise.test, re.sub(r"{[^}]*}", "it", each)) for each in noted)
+
+
+def test_cpu_of_a_process_is_read_behind_a_name_with_spaces_and_parentheses() -> None:
+    stat = "42 (a) (b c)) S " + " ".join(str(number) for number in range(4, 53))
+    assert cpu.cpu_of(stat) == (14 + 15) * cpu.TICK_MS
+
+
+def test_cost_is_what_a_turn_used_beyond_the_idle_use() -> None:
+    turn = cost.turn_of({"a": 5_000.0, "b": 10.0}, {"a": 100.0, "b": 10.0}, 10.0, 100)
+    assert turn.per_pod == {"a": 40.0, "b": 0.0}
+    assert turn.sum() == 40.0
+
+
+def test_a_part_is_left_out_of_the_rules_and_the_others_stay() -> None:
+    binding = {"kind": "ValidatingAdmissionPolicyBinding", "metadata": {"name": "fairgate-update"}}
+    policy = {"kind": "ValidatingAdmissionPolicy", "metadata": {"name": "fairgate-update"}}
+    hooks = [{"name": "create.fairgate.io"}, {"name": "update.fairgate.io"}]
+    configuration = {"kind": "ValidatingWebhookConfiguration", "webhooks": hooks}
+    written = {
+        "mode": "Enforce",
+        "policies.yaml": yaml.safe_dump_all([policy, binding]),
+        "webhooks.yaml": yaml.safe_dump_all([configuration]),
+    }
+    parts = cost_ablation.LeftOut(policies=("update",), webhooks=("update.fairgate.io",))
+    left = cost_ablation.without(written, parts)
+    assert list(yaml.safe_load_all(left["policies.yaml"])) == [policy]
+    [kept] = yaml.safe_load_all(left["webhooks.yaml"])
+    assert kept["webhooks"] == hooks[:1]
+    assert left["mode"] == "Enforce"

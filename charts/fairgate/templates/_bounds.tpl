@@ -11,7 +11,8 @@ refused before the entries of the terms are counted.
 {{- $required := "requiredDuringSchedulingIgnoredDuringExecution.orValue([])" -}}
 {{- $rules := printf "(POD.spec.?affinity.?podAffinity.?%s + POD.spec.?affinity.?podAntiAffinity.?%s)" $required $required -}}
 {{- $spreads := "POD.spec.?topologySpreadConstraints.orValue([])" -}}
-{{- $containers := "(POD.spec.?containers.orValue([]) + POD.spec.?initContainers.orValue([]))" -}}
+{{- $sizes := "POD.spec.?%s.orValue([]).size()" -}}
+{{- $amounts := "POD.spec.?%s.orValue([]).map(c, c.?resources.?limits.orValue({}).size() + c.?resources.?requests.orValue({}).size()).sum()" -}}
 {{- $listed := "%s.map(x, x.?values.orValue([]).size()).sum()" -}}
 {{- $expressions := printf $listed "t.?matchExpressions.orValue([])" -}}
 {{- $fields := printf $listed "t.?matchFields.orValue([])" -}}
@@ -30,15 +31,18 @@ pod_terms | {{ $rules }}.size() | 50 | terms in its required pod affinity and an
 spreads | {{ $spreads }}.size() | 20 | topology spread constraints
 pod_requirements | {{ $rules }}.map(t, {{ $own }} + {{ $other }} + t.?matchLabelKeys.orValue([]).size() + t.?mismatchLabelKeys.orValue([]).size()).sum() + {{ $spreads }}.map(t, {{ $own }} + t.?matchLabelKeys.orValue([]).size()).sum() | 100 | requirements in its pod affinity and spread constraints
 pod_values | {{ $rules }}.map(t, {{ $of }} + {{ $ofOther }} + t.?namespaces.orValue([]).size()).sum() + {{ $spreads }}.map(t, {{ $of }}).sum() | 200 | values and namespaces in its pod affinity and spread constraints
-containers | {{ $containers }}.size() | 100 | containers
-resources | {{ $containers }}.map(c, c.?resources.?limits.orValue({}).size() + c.?resources.?requests.orValue({}).size()).sum() | 300 | entries in the resource limits and requests of its containers
+containers | {{ printf $sizes "containers" }} + {{ printf $sizes "initContainers" }} | 100 | containers
+resources | {{ printf $amounts "containers" }} + {{ printf $amounts "initContainers" }} | 300 | entries in the resource limits and requests of its containers
 claims | POD.spec.?resourceClaims.orValue([]).size() | 50 | resource claims
 gates | POD.spec.?schedulingGates.orValue([]).size() | 20 | scheduling gates
 {{- end }}
 
-{{/* Whether an annotation that Fairgate reads is too long. POD is the pod. */}}
+{{/*
+Whether an annotation that Fairgate reads is too long. POD is the pod. A managed pod has two stamps, so
+a pod with two annotations has none of a user.
+*/}}
 {{- define "fairgate.isWordy" -}}
-{{ include "fairgate.userKeys" . }}.exists(k, POD.metadata.?annotations[?k].orValue('').size() > 4096)
+(POD.metadata.?annotations.orValue({}).size() > 2 && {{ include "fairgate.userKeys" . }}.exists(k, POD.metadata.?annotations[?k].orValue('').size() > 4096))
 {{- end }}
 
 {{/*
@@ -54,14 +58,28 @@ The message for a pod that exceeds a limit, '' for other pods: (dict "root" $ "p
 ({{ replace "POD" .pod $whole }})
 {{- end }}
 
-{{/* Whether a pod exceeds a limit: (dict "root" $ "pod" "object"). */}}
+{{/*
+Whether a pod exceeds a limit: (dict "root" $ "pod" "object"). Most pods have no required affinity and
+no spread constraints, so the limits on those are evaluated only for a pod that has some.
+*/}}
 {{- define "fairgate.isTooLarge" -}}
-{{- $whole := "" -}}
+{{- $plain := list -}}{{- $nodes := list -}}{{- $pods := list -}}
 {{- range splitList "\n" (include "fairgate.bounds" .root) -}}
 {{- $parts := splitList " | " . -}}
-{{- $whole = printf "%s%s > %s || " $whole (index $parts 1) (index $parts 2) -}}
+{{- $term := printf "%s > %s" (index $parts 1) (index $parts 2) -}}
+{{- if contains "nodeAffinity" $term -}}
+{{- $nodes = append $nodes $term -}}
+{{- else if or (contains "podAffinity" $term) (contains "topologySpreadConstraints" $term) -}}
+{{- $pods = append $pods $term -}}
+{{- else -}}
+{{- $plain = append $plain $term -}}
 {{- end -}}
-({{ replace "POD" .pod $whole }}{{ include "fairgate.isWordy" .root | replace "POD" .pod }})
+{{- end -}}
+{{- $required := "?requiredDuringSchedulingIgnoredDuringExecution.hasValue()" -}}
+{{- $hasRules := printf "POD.spec.?affinity.?podAffinity.%s || POD.spec.?affinity.?podAntiAffinity.%s || POD.spec.?topologySpreadConstraints.hasValue()" $required $required -}}
+{{- $hasNodes := "POD.spec.?affinity.?nodeAffinity.hasValue()" -}}
+{{- $whole := printf "(%s || (%s && (%s)) || ((%s) && (%s)) || %s)" (join " || " $plain) $hasNodes (join " || " $nodes) $hasRules (join " || " $pods) (include "fairgate.isWordy" .root) -}}
+{{ replace "POD" .pod $whole }}
 {{- end }}
 
 {{- define "fairgate.say.tooLarge" -}}

@@ -1,6 +1,10 @@
 {{/*
 The first layer of enforcement: admission policies that the API server evaluates itself, even while
 Fairgate is down. _cel.tpl has the expressions that they share with the webhooks.
+
+The API server converts old and new object once to evaluate the matchConditions of a policy, and three
+more times to evaluate its validations. So policies on the path of every pod have a matchCondition
+that most requests do not meet.
 */}}
 {{- define "fairgate.policies" -}}
 {{- if and .Values.policies.enabled (semverCompare ">=1.30-0" .Capabilities.KubeVersion.Version) }}
@@ -15,6 +19,10 @@ spec:
   matchConstraints:
     resourceRules:
       - {apiGroups: [""], apiVersions: [v1], resources: [pods], operations: [CREATE], scope: Namespaced}
+  matchConditions:
+    - name: may-break-a-rule
+      expression: |-
+        {{- include "fairgate.mayBreakCreate" . | nindent 8 }}
   variables:
     - name: isOurs
       expression: |-
@@ -69,9 +77,13 @@ spec:
     resourceRules:
       - apiGroups: [""]
         apiVersions: [v1]
-        resources: [pods, pods/status, pods/ephemeralcontainers, pods/resize]
+        resources: [pods, pods/ephemeralcontainers, pods/resize]
         operations: [UPDATE]
         scope: Namespaced
+  matchConditions:
+    - name: may-break-a-rule
+      expression: |-
+        {{- include "fairgate.mayBreakUpdate" . | nindent 8 }}
   variables:
     - name: isOurs
       expression: |-
@@ -93,10 +105,6 @@ spec:
         !variables.isOurs || variables.mayRelease || {{ include "fairgate.keepsStamps" . | replace "\n" " " }}
       message: {{ include "fairgate.say.stamps" . }}
       reason: Forbidden
-    - expression: |-
-        !variables.isOurs || {{ include "fairgate.phaseIsKnown" . | replace "\n" " " }}
-      message: {{ include "fairgate.say.phase" . }}
-      reason: Forbidden
     # A release may add entries. Other changes of a pod that was already too large are allowed.
     - expression: |-
         !variables.isOurs || variables.excess == '' || variables.mayRelease || {{ include "fairgate.isTooLarge" (dict "root" . "pod" "oldObject") }}
@@ -106,6 +114,46 @@ spec:
         !variables.touchesDevices || !{{ include "fairgate.reachesDevices" . | replace "\n" " " }}
       messageExpression: |-
         {{- include "fairgate.say.devices" . | nindent 8 }}
+      reason: Forbidden
+---
+# Nodes update the status of every pod several times. Only pods with Fairgate's label match.
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicy
+metadata:
+  name: fairgate-status
+  labels: {{- $labels }}
+spec:
+  failurePolicy: Fail
+  matchConstraints:
+    resourceRules:
+      - {apiGroups: [""], apiVersions: [v1], resources: [pods/status], operations: [UPDATE], scope: Namespaced}
+    objectSelector:
+      {{- include "fairgate.labelled" . | nindent 6 }}
+  matchConditions:
+    - name: may-break-a-rule
+      expression: |-
+        {{- include "fairgate.mayBreakStatus" . | nindent 8 }}
+  variables:
+    - name: isOurs
+      expression: |-
+        {{- include "fairgate.concerns" (dict "root" . "pod" "oldObject") | nindent 8 }}
+    - name: mayRelease
+      expression: {{ include "fairgate.may" "release" | replace "\n" " " }}
+    - name: excess
+      expression: |-
+        {{- include "fairgate.excess" (dict "root" . "pod" "object") | nindent 8 }}
+  validations:
+    - expression: |-
+        !variables.isOurs || variables.mayRelease || {{ include "fairgate.keepsStamps" . | replace "\n" " " }}
+      message: {{ include "fairgate.say.stamps" . }}
+      reason: Forbidden
+    - expression: |-
+        !variables.isOurs || {{ include "fairgate.phaseIsKnown" . | replace "\n" " " }}
+      message: {{ include "fairgate.say.phase" . }}
+      reason: Forbidden
+    - expression: |-
+        !variables.isOurs || variables.excess == '' || variables.mayRelease || {{ include "fairgate.isTooLarge" (dict "root" . "pod" "oldObject") }}
+      messageExpression: variables.excess
       reason: Forbidden
 ---
 apiVersion: admissionregistration.k8s.io/v1
@@ -118,6 +166,10 @@ spec:
   matchConstraints:
     resourceRules:
       - {apiGroups: [""], apiVersions: [v1], resources: [pods/binding, bindings], operations: [CREATE], scope: Namespaced}
+  matchConditions:
+    - name: may-not-bind
+      expression: |-
+        !{{ include "fairgate.mayBind" . }}
   validations:
     - expression: {{ include "fairgate.mayBind" . }}
       messageExpression: {{ include "fairgate.say.bind" . }}
@@ -238,7 +290,7 @@ spec:
         {{- include "fairgate.authorIsTrue" . | nindent 8 }}
       message: {{ include "fairgate.say.author" . }}
       reason: Forbidden
-{{- range list "create" "update" "bind" "delete" "evict" "claims" "templates" "tenants" "authors" }}
+{{- range list "create" "update" "status" "bind" "delete" "evict" "claims" "templates" "tenants" "authors" }}
 ---
 apiVersion: admissionregistration.k8s.io/v1
 kind: ValidatingAdmissionPolicyBinding

@@ -97,31 +97,31 @@ webhooks:
     rules:
       - {apiGroups: [""], apiVersions: [v1], resources: [pods], operations: [CREATE], scope: Namespaced}
     matchConditions:
-      - name: lacks-gate-or-stamps-or-reaches-devices-or-others
+      - name: may-break-a-rule
         expression: |-
-          !(({{ include "fairgate.isHeld" "object" | replace "\n" " " }} && object.spec.?nodeName.orValue('') == '' &&
-          {{ include "fairgate.usualScheduler" . | replace "\n" " " }} && {{ include "fairgate.evictsNobody" . }} &&
-          {{ include "fairgate.isStamped" . | replace "\n" " " }}) ||
-          !{{ include "fairgate.concerns" (dict "root" . "pod" "object") | replace "\n" " " }} ||
-          {{ include "fairgate.isMirror" . | replace "\n" " " }}) ||
-          ({{ include "fairgate.isHeld" "object" | replace "\n" " " }} && {{ include "fairgate.isTooLarge" (dict "root" . "pod" "object") }}) ||
-          {{ include "fairgate.reachesDevices" . | replace "\n" " " }} ||
-          {{ include "fairgate.keepsOthersOff" . | replace "\n" " " }}
+          {{- include "fairgate.mayBreakCreate" . | nindent 10 }}
   - name: update.fairgate.io
     {{- include "fairgate.webhook" (dict "root" . "path" "/validate") | nindent 4 }}
     rules:
       - apiGroups: [""]
         apiVersions: [v1]
-        resources: [pods, pods/status, pods/ephemeralcontainers, pods/resize]
+        resources: [pods, pods/ephemeralcontainers, pods/resize]
         operations: [UPDATE]
         scope: Namespaced
     matchConditions:
-      - name: changes-what-is-ours-or-reaches-devices
+      - name: may-break-a-rule
         expression: |-
-          ({{ include "fairgate.concerns" (dict "root" . "pod" "oldObject") | replace "\n" " " }} &&
-          (((!{{ include "fairgate.keepsPlace" . | replace "\n" " " }} || {{ include "fairgate.isTooLarge" (dict "root" . "pod" "object") }}) && !{{ include "fairgate.may" "release" | replace "\n" " " }}) ||
-          !{{ include "fairgate.phaseIsKnown" . | replace "\n" " " }})) ||
-          ({{ include "fairgate.touchesDevices" . | replace "\n" " " }} && {{ include "fairgate.reachesDevices" . | replace "\n" " " }})
+          {{- include "fairgate.mayBreakUpdate" . | nindent 10 }}
+  - name: status.fairgate.io
+    {{- include "fairgate.webhook" (dict "root" . "path" "/validate") | nindent 4 }}
+    objectSelector:
+      {{- include "fairgate.labelled" . | nindent 6 }}
+    rules:
+      - {apiGroups: [""], apiVersions: [v1], resources: [pods/status], operations: [UPDATE], scope: Namespaced}
+    matchConditions:
+      - name: may-break-a-rule
+        expression: |-
+          {{- include "fairgate.mayBreakStatus" . | nindent 10 }}
   # Pods without a gate or a release are not charged, so their resizes do not match.
   - name: resize.fairgate.io
     {{- include "fairgate.webhook" (dict "root" . "path" "/validate") | nindent 4 }}

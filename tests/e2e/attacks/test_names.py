@@ -78,6 +78,56 @@ def test_10_nor_through_the_status(ground: Ground, outcomes: Outcomes, clerk: Pe
     outcomes(10, ground.mode, "through pods/status, by right", layer_of(by_right), by_right)
 
 
+UNLABELLED = {"labels": {"fairgate.io/tenant": None}}
+BARE = {"labels": {f"fairgate.io/{key}": None for key in ("tenant", "user", "pool")}}
+ENDED = {"phase": "Succeeded"}
+
+
+def test_10_no_pod_loses_the_label_by_which_status_updates_are_judged(
+    ground: Ground, outcomes: Outcomes, clerk: Person
+) -> None:
+    """The rules of pods/status match pods that have the label before or after the update."""
+    name = ground.released()
+    before = ground.pod(name)
+    for who, sub in ((clerk, "status"), (ground.mallory, ""), (ground.chief, "")):
+        for change in (UNLABELLED, BARE):
+            said = who.refused("PATCH", path(RED, name, sub), {"metadata": change})
+            assert said is not None
+            assert layer_of(said) == CHANGED[ground.mode]
+            assert validation.STAMPS_KEPT in said
+    for change in (UNLABELLED, BARE):
+        patch = {"metadata": change, "status": ENDED}
+        said = clerk.refused("PATCH", path(RED, name, "status"), patch)
+        assert said is not None
+        assert layer_of(said) == CHANGED[ground.mode]
+    after = ground.pod(name)
+    assert stamps(after) == stamps(before)
+    assert after["status"]["phase"] == "Running"
+    attack = "remove the label that the status rules select by, and end the pod"
+    outcomes(10, ground.mode, attack, layer_of(said), said)
+
+
+def test_10_no_managed_pod_is_created_without_that_label(
+    ground: Ground, outcomes: Outcomes
+) -> None:
+    name = ground.name("unlabelled")
+    made = ground.stamped(body(name, TOO_MANY))
+    del made["metadata"]["labels"]["fairgate.io/tenant"]
+    said = answer(ground.mallory, "POST", path(RED), made)
+    attack = "create a pod without the label that the status rules select by"
+    match ground.mode:
+        case "everything" | "webhook":
+            assert said["metadata"]["labels"]["fairgate.io/tenant"] == "ns.red"
+            remove(ground, name)
+            outcomes(10, ground.mode, attack, "W", "the webhook writes it")
+        case "policies":
+            assert validation.UNSTAMPED in said.message
+            outcomes(10, ground.mode, attack, layer_of(said.message), said.message)
+        case _:
+            assert layer_of(said.message) == "outage"
+            outcomes(10, ground.mode, attack, "outage", said.message)
+
+
 def stamps(pod: Object) -> Object:
     """Return the labels and annotations of a pod that Fairgate reads."""
     written = {**pod["metadata"].get("labels", {}), **pod["metadata"].get("annotations", {})}

@@ -9,6 +9,7 @@ import pytest
 
 from app.devcluster.fairgate_install import NAMESPACE
 from tests.e2e.attacks.attack_cluster import OPEN, RED, Ground, body, layer_of, path
+from tests.e2e.attacks.attack_helpers import rule, somebody
 from tests.e2e.attacks.attack_namespaces import only, yard
 from tests.e2e.attacks.outcomes import NOT_ITS_LAYER, Outcomes
 from tests.support.cluster_driver import Object, Stage, audited, until
@@ -92,6 +93,36 @@ def test_28_policies_are_put_back_at_once(ground: Ground, outcomes: Outcomes, at
     }[at]
     put_back(ground, at, [{"op": "replace", "path": path, "value": value}])
     outcomes(28, ground.mode, AS_ADMIN, "X", "put back at once")
+
+
+@only("everything")
+@pytest.mark.parametrize("name", ["fairgate-update", "fairgate-status"])
+def test_28_in_the_seconds_after_a_policy_is_deleted_the_webhook_refuses(
+    ground: Ground, outcomes: Outcomes, name: str
+) -> None:
+    clerk = somebody(ground, "clerk", rule("patch update", "pods/status"))
+    running = ground.released()
+    attack = {
+        "fairgate-update": lambda: ground.mallory.refused(
+            "PATCH", path(RED, ground.waiting[0]) + "?dryRun=All", [OPEN], "json"
+        ),
+        "fairgate-status": lambda: clerk.refused(
+            "PATCH", path(RED, running, "status"), {"status": {"phase": "Succeeded"}}
+        ),
+    }[name]
+    for kind in ("validatingadmissionpolicybindings", "validatingadmissionpolicies"):
+        at, layers = f"{REGISTRATION}/{kind}/{name}", [layer_of(attack())]
+        ground.admin.call("DELETE", at)
+
+        def is_back(at: str = at, layers: list[str] = layers) -> bool:
+            layers.append(layer_of(attack()))
+            return live(ground, at) is not None and layers[-1] == "P"
+
+        until("the policy refuses again", is_back, SOON)
+        assert set(layers) <= {"P", "W"}, layers
+    assert ground.is_held(ground.waiting[0])
+    assert ground.pod(running)["status"]["phase"] == "Running"
+    outcomes(28, ground.mode, f"{AS_ADMIN}, and attack at once", "W", "refused all the time")
 
 
 def put_back(ground: Ground, at: str, edit: list[Object]) -> None:

@@ -227,7 +227,7 @@ def test_lists_are_extended_not_replaced(chart: Chart) -> None:
 
     webhook = the_webhook(documents)
     assert webhook["namespaceSelector"]["matchExpressions"][0]["values"][-1] == "agents"
-    assert "r == 'example.com/tpu'" in webhook["matchConditions"][0]["expression"]
+    assert "'example.com/tpu'" in webhook["matchConditions"][0]["expression"]
     hooks = of_kind(documents, "MutatingWebhookConfiguration")["fairgate"]["webhooks"]
     [stamp] = [each for each in hooks if each["name"] == "stamp.fairgate.io"]
     assert "system:serviceaccount:x:x" in stamp["matchConditions"][0]["expression"]

@@ -51,10 +51,32 @@ async def test_newer_notice_replaces_the_older() -> None:
     board = Board()
     announcer = PodAnnouncer(board)  # type: ignore[arg-type]
     announcer.tell(tell("a", "4th"))
-    announcer.tell(tell("a", "held", EventReason.HELD))
+    announcer.tell(tell("a", "released", EventReason.RELEASED))
     announcer.tell(tell("a", "3rd"))
     await run_for(announcer, 0.05)
-    assert board.messages == ["3rd", "held"]
+    assert board.messages == ["3rd", "released"]
+
+
+async def test_a_pod_that_is_released_at_once_gets_no_event_held() -> None:
+    board = Board()
+    announcer = PodAnnouncer(board, held_seconds=0.05)  # type: ignore[arg-type]
+    for name in "ab":
+        announcer.tell(tell(name, f"{name} held", EventReason.HELD))
+    announcer.tell(tell("a", "a released", EventReason.RELEASED))
+    await run_for(announcer, 0.2)
+    assert board.messages == ["a released", "b held"]
+    assert announcer.dropped == 1
+
+
+async def test_a_release_replaces_the_event_held_that_waits_for_its_turn() -> None:
+    board = Board()
+    announcer = PodAnnouncer(board, rate=5.0, burst=1, held_seconds=0)  # type: ignore[arg-type]
+    for name in "ab":
+        announcer.tell(tell(name, f"{name} held", EventReason.HELD))
+    await run_for(announcer, 0.05)
+    announcer.tell(tell("b", "b released", EventReason.RELEASED))
+    await run_for(announcer, 0.4)
+    assert board.messages == ["a held", "b released"]
 
 
 async def test_what_does_not_fit_is_dropped_and_counted() -> None:
