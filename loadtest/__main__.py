@@ -24,6 +24,7 @@ from loadtest import (
     against,
     creations,
     decisions,
+    dra,
     estimates,
     latency,
     machine,
@@ -44,7 +45,7 @@ from loadtest.load import BenchFailed
 from loadtest.report import Report, show
 
 MEASURES = {part.NAME: part for part in (creations, releases, latency, reads)}
-OFFLINE = {part.NAME: part for part in (decisions, philly, packing, startup, recovery, whatif)}
+OFFLINE = {part.NAME: part for part in (decisions, philly, packing, startup, recovery, whatif, dra)}
 """Measures that need no cluster, or bring up their own."""
 LOGGED = (philly, windows, packing, estimates, placement, virtual)
 ON_LOGS = tuple(part.NAME for part in LOGGED)
@@ -70,6 +71,7 @@ class Only(Enum):
     WHATIF = whatif.NAME
     VIRTUAL = virtual.NAME
     PLACEMENT = placement.NAME
+    DRA = dra.NAME
 
 
 class Output(Enum):
