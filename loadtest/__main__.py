@@ -26,6 +26,7 @@ from loadtest import (
     cost_ablation,
     creations,
     decisions,
+    dra,
     estimates,
     latency,
     machine,
@@ -46,7 +47,7 @@ from loadtest.load import BenchFailed
 from loadtest.report import Report, show
 
 MEASURES = {part.NAME: part for part in (creations, releases, latency, reads)}
-OFFLINE = {part.NAME: part for part in (decisions, philly, packing, startup, recovery, whatif)}
+OFFLINE = {part.NAME: part for part in (decisions, philly, packing, startup, recovery, whatif, dra)}
 """Measures that need no cluster, or bring up their own."""
 LOGGED = (philly, windows, packing, estimates, placement, virtual)
 ON_LOGS = tuple(part.NAME for part in LOGGED)
@@ -73,6 +74,7 @@ class Only(Enum):
     WHATIF = whatif.NAME
     VIRTUAL = virtual.NAME
     PLACEMENT = placement.NAME
+    DRA = dra.NAME
 
 
 class Output(Enum):

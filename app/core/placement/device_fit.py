@@ -74,12 +74,14 @@ class DeviceFit:
                 self._set(group, kind, name, node is not None and not self._serves(kind.need, node))
 
     def text(self, needs: Iterable[DeviceNeed]) -> str:
-        """Return which devices match the requests of a pod, as a clause; "" if there are none."""
-        found = []
-        for need in _evaluated(needs) if self._capacity.inventory else ():
-            if need.asks:
-                found.append(f"; {self._best(need)}")
-        return "".join(found[:MOST_CLAUSES])
+        """Return as clauses which devices match the requests of a pod, and incomplete pools."""
+        wanted = list(_evaluated(needs)) if self._capacity.inventory else []
+        found = [f"; {self._best(need)}" for need in wanted if need.asks][:MOST_CLAUSES]
+        problems = self._capacity.inventory.problems() if wanted else {}
+        for (driver, pool), problem in list(problems.items())[:1]:
+            more = f" and {len(problems) - 1} more" if len(problems) > 1 else ""
+            found.append(f"; devices without capacity: pool {pool} of {driver}: {problem}{more}")
+        return "".join(found)
 
     def _best(self, need: DeviceNeed) -> str:
         """Return the node with most free, then most matching devices, as text."""

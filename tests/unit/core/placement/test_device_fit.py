@@ -149,6 +149,17 @@ def test_a_pod_waits_if_no_device_matches() -> None:
     assert yard.hear(huge) == {"p": "n1"}
 
 
+def test_a_waiting_pod_is_told_of_an_incomplete_pool() -> None:
+    yard = Yard()
+    for name in ("n1", "n2"):
+        half = published(name, device("gpu-0", "small"), generation=2, count=2)
+        yard.hear(ev.SliceObserved(AT, half))
+    yard.put(waiting("c", ask(4)))
+    assert yard.see(user_of("p", "c")) == {}
+    words = "pool n1 of gpu.example.com: 1 of 2 slices of generation 2 exist and 1 more"
+    assert words in yard.why("p")[1]
+
+
 def test_one_alternative_that_matches_is_enough() -> None:
     yard = Yard()
     yard.put(waiting("c", ask(3, BIG), ask(2, BIG)))
