@@ -49,6 +49,7 @@ SELECTION = (
     "tests/e2e/test_native_groups.py",
     "tests/e2e/test_preemption.py",
     "tests/e2e/test_release.py",
+    "tests/e2e/test_static_policies.py",
 )
 """Tests of enforcement, release, gangs, devices and attacks, and the contracts of the adapters to
 the API server."""

@@ -23,6 +23,7 @@ from typer.core import TyperGroup
 
 from app.cli import audit, doctor, release
 from app.cli import check as check_command
+from app.cli import enforcement as enforcement_command
 from app.cli import nodes as nodes_command
 from app.cli.options import Output, OutputFormatOption
 from app.config import settings
@@ -310,6 +311,7 @@ def replay(
 cli.add_typer(audit.audit_app, name="audit")
 cli.add_typer(nodes_command.nodes_app, name="nodes")
 cli.command(epilog=check_command.EXAMPLES)(check_command.check)
+cli.command(epilog=enforcement_command.EXAMPLES)(enforcement_command.enforcement)
 cli.command(epilog=release.EXAMPLES)(release.release)
 cli.command(epilog=doctor.EXAMPLES)(doctor.doctor)
 
