@@ -44,6 +44,9 @@ from app.ports.metrics import EnforcementMetrics
 log = logging.getLogger("fairgate.kube")
 
 TRIES = 5
+NORMALIZED_AT_ONCE = 8
+"""Largest number of dry runs at a time. One by one they delay the start by seconds."""
+
 WARN_SECONDS = 60.0
 """Interval of warnings that nothing is refused yet."""
 
@@ -222,8 +225,11 @@ class Watchdog:
             self._mode = (self._observing(), ca)
             if everything:
                 failed = await self._tried(f"ConfigMap {CONFIG_MAP}", self._read_map)
-            for ref in sorted(self._documents if everything else dirty & self._documents.keys()):
-                failed |= await self._tried(str(ref), partial(self._mend, ref, ca))
+            refs = sorted(self._documents if everything else dirty & self._documents.keys())
+            fresh = await self._normalize([ref for ref in refs if ref not in self._normal])
+            for ref in refs:
+                mend = partial(self._mend, ref, ca, is_fresh=ref in fresh)
+                failed |= await self._tried(str(ref), mend)
         if not self._may_deny and not self._observing():
             failed |= await self._tried("proof that a replica is reached", self._prove)
         await self._sound()
@@ -308,22 +314,37 @@ class Watchdog:
             return
         self._tell(Ref("ConfigMap", CONFIG_MAP), found, [why] if found else [DELETED])
 
-    async def _mend(self, ref: Ref, ca: bytes, *, is_newest: bool = False) -> None:
+    async def _normalize(self, refs: list[Ref]) -> set[Ref]:
+        """Read the normal forms of documents, and return those that could be read."""
+        seats = asyncio.Semaphore(NORMALIZED_AT_ONCE)
+
+        async def read(ref: Ref) -> None:
+            async with seats:
+                with contextlib.suppress(ClusterError):  # `_mend` tries again and reports it
+                    self._normal[ref] = await self._restorer.normal(self._documents[ref])
+
+        await asyncio.gather(*map(read, refs))
+        return {ref for ref in refs if ref in self._normal}
+
+    async def _mend(
+        self, ref: Ref, ca: bytes, *, is_newest: bool = False, is_fresh: bool = False
+    ) -> None:
         """Make one object as wanted. Raises ClusterError.
 
-        `is_newest`: no replica can have a later CA.
+        `is_newest`: no replica can have a later CA. `is_fresh`: its normal form was just read.
         """
         for attempt in range(TRIES):
             try:
-                await self._compare(ref, ca, is_newest)
+                await self._compare(ref, ca, is_newest, is_fresh)
             except ClusterRefused as error:
+                is_fresh = False
                 self._normal.pop(ref, None)  # it may be outdated
                 if error.status != 409 or attempt + 1 == TRIES:  # changed since it was read
                     raise
             else:
                 return
 
-    async def _compare(self, ref: Ref, ca: bytes, is_newest: bool) -> None:
+    async def _compare(self, ref: Ref, ca: bytes, is_newest: bool, is_fresh: bool) -> None:
         live = await self._restorer.live(ref.path)
         if live is not None and not self._may_deny and is_denying(live):
             self._may_deny = self._all_dirty = True
@@ -336,7 +357,7 @@ class Watchdog:
             return  # somebody deleted it in mode Observe
         # The API server may have new defaults, and the chart may have been upgraded. A missing
         # object is restored at once from the known state.
-        if live is not None or ref not in self._normal:
+        if ref not in self._normal or (live is not None and not is_fresh):
             self._normal[ref] = await self._restorer.normal(self._documents[ref])
         wanted = in_force(self._normal[ref], ca, denies)
         if live is not None and self._agrees(ref, live, wanted):
