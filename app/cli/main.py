@@ -131,8 +131,17 @@ Jitter = Annotated[
         show_default=False,
     ),
 ]
-Seed = Annotated[int, typer.Option(help="Of the shifts.")]
+Seed = Annotated[int, typer.Option(help="Of the shifts, and of the choice of --elastic.")]
 LargeGang = Annotated[int, typer.Option(min=1, help="GPUs that make a gang large.")]
+Elastic = Annotated[
+    int,
+    typer.Option(
+        min=0,
+        max=100,
+        metavar="PERCENT",
+        help="Make this part of the jobs with several GPUs elastic, and compare.",
+    ),
+]
 
 
 class DevGroup(TyperGroup):
@@ -281,6 +290,7 @@ def replay(
     seed: Seed = 0,
     policy: Annotated[ReplayOrder, typer.Option(help="Who is next.")] = ReplayOrder.FAIR,
     large_gang: LargeGang = 16,
+    elastic: Elastic = 0,
     output: OutputFormatOption = Output.TEXT,
     plot: Picture = None,
 ) -> None:
@@ -302,6 +312,7 @@ def replay(
             seed=seed,
             policy=policy.value,
             large_gang=large_gang,
+            elastic=elastic,
             output=output.value,
             plot=plot,
         )

@@ -168,6 +168,7 @@ class Pod:
     `gone_by`: end of its grace period, if it is being deleted.
     `gang`: name of its gang within the namespace, "" without a gang.
     `gang_size`: number of pods in the gang; 0: a group object defines it, see `pod_groups`.
+    `gang_least`: number of pods that its gang needs to start; 0: all of them.
     `gang_anew`: the gang restarts as a whole if a pod fails before all pods run.
     `refused`: why its node refused it; "" if it did not, or if that is unknown.
     `owner`: name of its topmost known controller, or "".
@@ -219,6 +220,7 @@ class Pod:
     has_annotations: bool = True
     gang: str = ""
     gang_size: int = 1
+    gang_least: int = 0
     gang_anew: bool = False
     failed: bool = False
     refused: str = ""

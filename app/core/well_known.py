@@ -20,6 +20,7 @@ ANNOTATION_CHANGED_BY = "fairgate.io/changed-by"
 ANNOTATION_CHANGED = "fairgate.io/changed"
 ANNOTATION_GANG = "fairgate.io/gang"
 ANNOTATION_GANG_SIZE = "fairgate.io/gang-size"
+ANNOTATION_GANG_MIN = "fairgate.io/gang-min"
 ANNOTATION_PLACEMENT = "fairgate.io/placement"
 ANNOTATION_TOPOLOGY = "fairgate.io/topology"
 ANNOTATION_RECLAIM_NOTICE = "fairgate.io/reclaim-notice"
@@ -37,7 +38,9 @@ ADOPTED = "adopted"
 
 KEY_PREFIX = "fairgate.io/"
 
-CREATE_ONLY_KEYS = frozenset(KEY_PREFIX + key for key in ("gang", "gang-size", "gang-failure"))
+CREATE_ONLY_KEYS = frozenset(
+    KEY_PREFIX + key for key in ("gang", "gang-size", "gang-min", "gang-failure")
+)
 """Annotations that are read once, when the pod is created."""
 
 USER_KEYS = CREATE_ONLY_KEYS | frozenset(

@@ -129,7 +129,7 @@ class Pods:
         # The kubelet creates mirror pods, and no user submits them.
         submitter = None if is_mirror else written.get(well_known.ANNOTATION_SUBMITTER)
         pool = labels.get(well_known.LABEL_POOL)
-        gang, size = membership(_words(pod))
+        gang, size, least = membership(_words(pod))
         started = pod.status.start_time
         only, affinity = read_affinity(spec.affinity)
         scheduler = spec.scheduler_name or DEFAULT_SCHEDULER
@@ -159,6 +159,7 @@ class Pods:
             has_annotations=meta.annotations is not None,
             gang=name(gang),
             gang_size=size,
+            gang_least=least,
             gang_anew=starts_anew(written),
             failed=pod.status.phase == "Failed",
             refused=refusal(pod.status.reason or "") if pod.status.phase == "Failed" else "",

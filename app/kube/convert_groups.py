@@ -12,7 +12,14 @@ from msgspec.json import Decoder
 from app.core.events import GroupGone, GroupObserved, WatchedSource
 from app.core.model import Millis
 from app.core.podspec.annotations import LARGEST_GANG, OF_THE_JOB
-from app.core.podspec.pod_groups import COSCHEDULING, JOB, JOB_SET, NATIVE, GangDeclaration
+from app.core.podspec.pod_groups import (
+    COSCHEDULING,
+    JOB,
+    JOB_SET,
+    NATIVE,
+    UNBOUNDED,
+    GangDeclaration,
+)
 from app.core.quantities import ManagedResources
 from app.core.well_known import ANNOTATION_GANG
 from app.k8s_types.objects import Change, ListPage, Metadata, PodSpec
@@ -118,13 +125,15 @@ class Groups:
 
 def read_pod_group(group: PodGroup, at: Millis) -> GroupObserved:
     """Return the gang of a PodGroup of the coscheduling plugin."""
-    return _observed(at, group.metadata, COSCHEDULING, group.spec.min_member)
+    return _with_minimum(at, group.metadata, COSCHEDULING, group.spec.min_member)
 
 
 def read_native_group(group: PodGroup, at: Millis) -> GroupObserved:
     """Return the gang of a Kubernetes PodGroup. Its pods start one by one without a gang policy."""
-    gang = group.spec.scheduling_policy.gang
-    return _observed(at, group.metadata, NATIVE, gang.min_count if gang else 1)
+    gang, meta = group.spec.scheduling_policy.gang, group.metadata
+    if gang is None:
+        return GroupObserved(at, GangDeclaration(meta.namespace, NATIVE + meta.name, 1, apart=True))
+    return _with_minimum(at, meta, NATIVE, gang.min_count)
 
 
 def kinds(
@@ -198,6 +207,14 @@ def _observed(
     size = size if 1 <= size <= LARGEST_GANG else 1
     return GroupObserved(
         at, GangDeclaration(meta.namespace, prefix + meta.name, size, total, succeeded)
+    )
+
+
+def _with_minimum(at: Millis, meta: Metadata, prefix: str, least: int) -> GroupObserved:
+    """Return a gang of any number of pods that needs `least` of them to start."""
+    least = least if 1 <= least <= LARGEST_GANG else 1
+    return GroupObserved(
+        at, GangDeclaration(meta.namespace, prefix + meta.name, UNBOUNDED, least=least)
     )
 
 

@@ -20,7 +20,7 @@ from app.core.model import Millis, UserName
 from app.core.well_known import ANNOTATION_GANG, ANNOTATION_GANG_SIZE
 from app.k8s_types import objects
 from app.kube.client import Client
-from app.sim.cluster.workload import SimulatedWorkload, TimelineEntry, TimelineStep
+from app.sim.cluster.workload import SimulatedWorkload, TimelineEntry, TimelineStep, rigid_entry
 from app.sim.replay.trace_files import DEVICE
 from tests.faults.load import RUNTIME
 
@@ -47,7 +47,7 @@ class Diary:
 
     def submitted(self, work: SimulatedWorkload, at: Millis) -> None:
         """Record that the pods of a job are being created."""
-        self.timeline.append(TimelineEntry(at, TimelineStep.SUBMITTED, work))
+        self.timeline.append(rigid_entry(at, TimelineStep.SUBMITTED, work))
 
     def hear(self, change: objects.Change[objects.PodObject], at: Millis) -> str:
         """Process one line of the watch; return its resource version."""
@@ -67,7 +67,7 @@ class Diary:
         if pod not in pods:
             pods.add(pod)
             if len(pods) == work.pods:
-                self.timeline.append(TimelineEntry(at, step, work))
+                self.timeline.append(rigid_entry(at, step, work))
 
 
 async def play(

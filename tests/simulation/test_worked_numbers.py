@@ -56,6 +56,10 @@ HELD: list[tuple[str, str, dict[str, dict[str, float]]]] = [
     ("r03-no-swap-of-imbalance", "Kueue", gpus(a=3, b=5, c=0)),
     ("r04-one-workload-may-straddle", "Kueue", gpus(a=2, b=0, c=0)),
     ("r05-the-taker-must-not-end-higher", "Kueue", gpus(a=2, b=7, c=0)),
+    ("e01-an-elastic-gang-grows", "elastic", gpus(a=8, b=8)),
+    ("e02-further-pods-are-taken-first", "elastic", gpus(b=6, c=3)),
+    ("e03-a-minimum-is-taken-whole", "elastic", gpus(b=0, c=4)),
+    ("e04-an-elastic-gang-takes-longer-with-fewer-pods", "elastic", gpus(a=4)),
     ("r07-a-budget-borrows-nothing", "budgets", gpus(a=4, b=3)),
     ("r08-a-budget-is-overridden", "budgets", gpus(a=4, b=5)),
     ("r09-a-notice-before-the-eviction", "notice", gpus(a=1, b=8)),
@@ -67,6 +71,8 @@ EVICTED: list[tuple[str, list[tuple[str, str, str]]]] = [
     ("r03-no-swap-of-imbalance", []),
     ("r04-one-workload-may-straddle", [("b-0", "x-0", "guarantee")]),
     ("r05-the-taker-must-not-end-higher", []),
+    ("e02-further-pods-are-taken-first", [("train-0", "x-0", "guarantee")] * 3),
+    ("e03-a-minimum-is-taken-whole", [("train-0", "x-0", "guarantee")] * 3),
     ("r07-a-budget-borrows-nothing", []),
     (
         "r08-a-budget-is-overridden",
@@ -218,3 +224,10 @@ def test_a_budget_is_overridden_in_time_and_only_if_the_policy_says_so(tmp_path:
 @pytest.mark.parametrize("path", sorted(HERE.glob("*.yaml")), ids=lambda path: path.stem)
 def test_drift_stays_within_the_published_bound(path: Path) -> None:
     assert outcome(path.stem)["metrics"]["drift_over_bound_max"] <= EXACT
+
+
+def test_an_elastic_gang_takes_longer_with_fewer_pods() -> None:
+    """Eight pods for an hour are eight pod-hours, so half the devices take two hours."""
+    found = simulate(HERE / "e04-an-elastic-gang-takes-longer-with-fewer-pods.yaml")
+    started = {each["workload"]: each["at"] for each in found["releases"]}
+    assert started == {"train-0": 0.0, "next-0": 7200.0}

@@ -17,7 +17,7 @@ GATE = "fairgate.io/queue"
 OURS = "fairgate.io/"
 FOR_USERS = frozenset(
     (
-        *("gang", "gang-size", "gang-failure", "placement", "topology"),
+        *("gang", "gang-size", "gang-min", "gang-failure", "placement", "topology"),
         *("gpu-memory", "model-size", "max-runtime", "preemptible", "pools"),
     )
 )

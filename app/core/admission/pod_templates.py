@@ -12,7 +12,7 @@ from typing import Any
 
 from app.core.errors import InvalidInput
 from app.core.model import UserName
-from app.core.podspec.annotations import misread, named_gang
+from app.core.podspec.annotations import misread, named_gang, refused_least
 from app.core.podspec.pod_groups import Words, doubtful
 from app.core.well_known import ANNOTATION_SUBMITTER
 
@@ -205,6 +205,8 @@ def cautions(
             continue
         words = Words(_texts(template, "labels"), _texts(template, "annotations"), job)
         warnings |= dict.fromkeys([*misread(words.annotations), *doubtful(words)])
+        if refused := refused_least(words.annotations):
+            warnings[refused] = None
         if ("batch", "jobs") in names:
             warnings |= dict.fromkeys(_crowded(document, words))
     return tuple(warnings)

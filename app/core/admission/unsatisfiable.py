@@ -13,7 +13,7 @@ from app.core.admission.hold import DenyDecision
 from app.core.errors import InvalidInput
 from app.core.model import DEFAULT_POOL, Amounts, Pool, PoolName, Tenant
 from app.core.placement.mismatch import clash
-from app.core.podspec.annotations import named_pools
+from app.core.podspec.annotations import named_pools, refused_least
 from app.core.podspec.gpu_memory import lack, need_of, needed, written
 from app.core.podspec.resource_claims import IMPLICIT
 from app.core.quantities import ManagedResources, render
@@ -59,15 +59,16 @@ class KnownPools:
 
 
 def unreadable(wish: PodWishes) -> DenyDecision | None:
-    """Refuse a pod with an invalid annotation about its GPU memory.
+    """Refuse a pod with an invalid annotation about its GPU memory or the minimum of its gang.
 
-    The pod might otherwise start on devices that are too small.
+    The pod might otherwise start on devices that are too small, or its gang could never start.
     """
     try:
         needed(wish.annotations)
     except InvalidInput as error:
         return DenyDecision(422, f"Fairgate: {error}")
-    return None
+    least = refused_least(wish.annotations)
+    return DenyDecision(422, least) if least else None
 
 
 def hopeless(wish: PodWishes, known: KnownPools, managed: ManagedResources) -> DenyDecision | None:

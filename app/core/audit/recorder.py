@@ -32,6 +32,7 @@ from app.core.lifecycle.pod_record import PodRecord
 from app.core.lifecycle.pod_registry import PodRegistry
 from app.core.lifecycle.pod_state import PodState
 from app.core.model import Millis, Pod, ReleaseOutcome, TenantName, Uid
+from app.core.podspec.pod_groups import UNBOUNDED
 from app.core.policy import Policy
 from app.core.scheduling.pending_evictions import taking_of
 from app.core.scheduling.reclaim_cooldown import ReclaimCooldowns, is_taking
@@ -156,7 +157,8 @@ class AuditRecorder:
             "since": pod.since,
         }
         if (gang := tracked.gang) is not None:
-            facts |= {"gang": gang.name} | ({"gangSize": gang.size} if gang.size else {})
+            size = gang.least if gang.size == UNBOUNDED else gang.size
+            facts |= {"gang": gang.name} | ({"gangSize": size} if size else {})
         self._note(tracked, EntryType.HELD, facts)
 
     def ordered(self, effects: Iterable[Effect]) -> None:

@@ -251,7 +251,8 @@ def _aside(tracked: PodRecord, scene: ExplainContext) -> Why:
 def _counts(gang: Gang) -> dict[str, str]:
     """Return the present and the required number of pods of a gang."""
     need = "unknown" if gang.size == ASKED else str(gang.need)
-    return {"gang": gang.name, "pods there": str(gang.there), "pods needed": need}
+    numbers = {"gang": gang.name, "pods there": str(gang.there), "pods needed": need}
+    return numbers | ({"pods at most": str(gang.most)} if gang.is_elastic else {})
 
 
 def _each(pools: dict[PoolName, str]) -> str:

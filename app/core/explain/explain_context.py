@@ -12,7 +12,7 @@ from app.core.fairshare.tree_node import TenantNode, UserNode
 from app.core.fairshare.user_queue import QueueKey
 from app.core.lifecycle.pod_record import PodRecord, Workload
 from app.core.lifecycle.pod_registry import PodRegistry
-from app.core.model import Millis, PoolName, TenantName, Uid
+from app.core.model import Millis, PoolName, TenantName, Uid, Wait
 from app.core.placement.allocations import Allocations, ReservedCapacity
 from app.core.placement.pools import Pools
 from app.core.podspec.equivalence_class import EquivalenceClass
@@ -61,10 +61,14 @@ class WaitingWorkload:
 
 
 def workload_of(tracked: PodRecord) -> Workload:
-    """Return the workload of a held pod: the pod itself, or its gang if that is complete."""
-    if tracked.gang is not None and tracked.gang.shape is not None:
-        return tracked.gang
-    return tracked
+    """Return the workload of a held pod: the pod itself, or its gang if that is complete.
+
+    In an elastic gang, only the pods of its minimum wait as one workload.
+    """
+    gang = tracked.gang
+    if gang is None or gang.shape is None:
+        return tracked
+    return tracked if gang.is_elastic and tracked.wait is not Wait.TURN else gang
 
 
 def place_of(workload: Workload) -> WaitingWorkload | None:

@@ -17,11 +17,11 @@ from app.core.fairshare.tree_node import TenantNode, UserNode, path
 from app.core.fairshare.user_queue import MAX_PRIORITY
 from app.core.lifecycle.pod_record import Gang, PodRecord
 from app.core.lifecycle.pod_registry import PodRegistry
-from app.core.model import Amounts, PoolName, Resource, TenantName, Wait
+from app.core.model import Amounts, Pod, PoolName, Resource, TenantName, Wait
 from app.core.placement.allocations import Allocations
 from app.core.placement.mismatch import nodes_text
 from app.core.podspec.equivalence_class import EquivalenceClass
-from app.core.podspec.pod_groups import ASKED, source_of
+from app.core.podspec.pod_groups import ASKED, COSCHEDULING, NATIVE, source_of
 from app.core.quantities import amount, is_device, render
 from app.core.well_known import GATE
 
@@ -135,6 +135,11 @@ def _aside(tracked: PodRecord, roster: PodRegistry) -> str:
             return "not queued: its tenant is paused"
         case Wait.GANG_INCOMPLETE if gang is not None and gang.half:
             return f"not queued: the rest of its gang {gang.name} is released first"
+        case Wait.GANG_INCOMPLETE if gang is not None and gang.shape is not None:
+            return (
+                f"not queued: gang {gang.name} starts with {gang.need} of up to {gang.most} pods, "
+                "and then each further pod waits in the queue by itself"
+            )
         case Wait.GANG_INCOMPLETE if gang is not None:
             return "not queued: " + incomplete(gang, roster)
         case Wait.GANG_DEFERRED if gang is not None:
@@ -193,14 +198,30 @@ def incomplete(gang: Gang, roster: PodRegistry) -> str:
 
 
 def _rest(tracked: PodRecord) -> str:
-    """Return a clause for the rest of a gang, or for a pod beyond the gang size."""
+    """Return a clause about the gang of a queued pod: its rest, its minimum, or a further pod."""
     gang, named = tracked.gang, tracked.pod.gang
-    if gang is None and named:
+    if gang is None and named and not _is_of_basic_group(tracked.pod):
         return f"; gang {named} has all its pods without it, so it waits alone"
-    if gang is None or not gang.half:
+    if gang is None:
         return ""
-    run = sum(member.uses for member in gang.members)
-    return f"; {run} of gang {gang.name} run already, so it goes before all others once it fits"
+    if gang.half:
+        run = sum(member.uses for member in gang.members)
+        return f"; {run} of gang {gang.name} run already, so it goes before all others once it fits"
+    if gang.is_elastic and not gang.steps:
+        return f"; gang {gang.name} starts with {gang.need} of up to {gang.most} pods"
+    return runs_with(gang)
+
+
+def runs_with(gang: Gang | None) -> str:
+    """Return a clause with the number of released pods of an elastic gang; "" for any other."""
+    if gang is None or not gang.is_elastic:
+        return ""
+    return f"; its gang {gang.name} runs with {gang.released_count} of up to {gang.most} pods"
+
+
+def _is_of_basic_group(pod: Pod) -> bool:
+    """Return whether a pod outside all gangs names a PodGroup. Such a group takes every pod."""
+    return pod.gang_size == ASKED and pod.gang.startswith((NATIVE, COSCHEDULING))
 
 
 def _unknown_submitter(tracked: PodRecord) -> str:
@@ -260,8 +281,7 @@ def _remedies_of_gang(gang: Gang) -> Remedies:
     lacking = gang.need - gang.there
     if lacking <= 0:
         return (f"every pod of gang {gang.name} waiting for nothing else",)
-    again = f"deleting all pods of gang {gang.name}, if it has another size now"
-    return (f"{lacking} more of gang {gang.name}", *([again] if gang.asks else []))
+    return (f"{lacking} more of gang {gang.name}",)
 
 
 def remedies_of_limit(

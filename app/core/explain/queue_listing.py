@@ -11,12 +11,13 @@ from dataclasses import dataclass
 
 from app.core.explain.evaluate import why
 from app.core.explain.explain_context import ExplainContext, place_of, workload_of
+from app.core.explain.messages import runs_with
 from app.core.explain.views import HeldView, ReleasedView
 from app.core.fairshare.tree_node import UserNode
 from app.core.fairshare.user_queue import QueueKey
 from app.core.lifecycle.pod_record import PodRecord
 from app.core.lifecycle.scheduling_timeout import words_of
-from app.core.model import Resource, TenantName, UserName
+from app.core.model import Resource, TenantName, UserName, Wait
 from app.core.placement.pools import add_to
 from app.core.quantities import PODS
 from app.core.well_known import ADOPTED
@@ -77,7 +78,8 @@ def held(tracked: PodRecord, scene: ExplainContext) -> HeldView:
     place = place_of(workload)
     members = workload.starting
     if place is None and tracked.gang is not None:
-        members = tuple(each for each in tracked.gang.members if not each.uses)
+        others = (each for each in tracked.gang.members if not each.uses)
+        members = tuple(each for each in others if each.wait is not Wait.TURN)
     total: dict[Resource, int] = {}
     for member in members:
         add_to(total, member.pod.demand, 1)
@@ -119,6 +121,7 @@ def released(tracked: PodRecord, awaits: bool = False) -> ReleasedView:
         adopted=pod.release == ADOPTED,
         awaits=awaits,
         lacks=pod.awaits,
+        elastic=runs_with(tracked.gang),
         said="" if pod.node is not None else words_of(pod.said),
         checkpoint=pod.reclaim.checkpoint,
     )

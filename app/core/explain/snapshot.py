@@ -97,6 +97,8 @@ def _held(tracked: PodRecord) -> Pod:
     pod, gang = tracked.pod, tracked.gang
     if pod.gang and gang is None:
         pod = replace(pod, gang="")  # beyond the gang size
+    elif gang is not None and gang.is_elastic:
+        pod = replace(pod, gang_size=gang.size, gang_least=gang.need)
     elif gang is not None and pod.gang_size != gang.need:
         pod = replace(pod, gang_size=gang.need if gang.size != ASKED else LARGEST_GANG)
     return pod if pod.plain is None else replace(pod, claims=(), plain=None)

@@ -140,7 +140,8 @@ class ReleasedView:
     `pool` is None outside all pools. `node` is where it runs or is expected. `adopted`: it predates
     Fairgate or was released by hand. `awaits`: it waits for a future node. `lacks` are the missing
     resource claims without which no node accepts it. `said` is a clause with the scheduler's
-    message. `checkpoint`: its declared longest time between two checkpoints.
+    message, `elastic` one with the number of pods of its elastic gang. `checkpoint`: its declared
+    longest time between two checkpoints.
     """
 
     ref: PodRef
@@ -158,6 +159,7 @@ class ReleasedView:
     lacks: tuple[str, ...] = ()
     said: str = ""
     checkpoint: Millis | None = None
+    elastic: str = ""
 
 
 @dataclass(frozen=True, slots=True)

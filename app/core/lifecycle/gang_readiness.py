@@ -54,7 +54,8 @@ class GangReadiness:
         assert gang is not None
         for those in (gang.ending, gang.past, gang.runs):
             those.discard(uid)
-        if gang.past and not (gang.started or gang.leaving or uid in gang.done):
+        works = gang.size > 0 and gang.released_count >= gang.owed
+        if gang.past and not (works or gang.started or gang.leaving or uid in gang.done):
             gang.lost = True
             self._lost[gang.key] = gang
 
@@ -62,16 +63,22 @@ class GangReadiness:
         """Assess a gang after a change. `ready` are the pods that wait only for the gang."""
         using = [m for m in gang.pods.values() if m.uses]
         held = len(gang.pods) - len(using)
+        if using and gang.size:
+            gang.floor = min(gang.least, gang.least if gang.floor is None else gang.floor)
         if not using:
             gang.started = gang.lost = False
-            gang.leaving = ""
+            gang.leaving, gang.floor = "", None
             self._lost.pop(gang.key, None)
             self.leaving.pop(gang.key, None)
         elif _all_run(gang) or _was_there(gang):
             gang.started = True
         gang.found = False
-        if using and not gang.started:
-            whole = not held and gang.there >= gang.need
+        if gang.is_elastic and using and not gang.started:
+            whole = gang.released_count >= gang.owed
+        elif gang.is_elastic:
+            whole = not held or gang.released_count + len(ready) >= gang.need
+        elif using and not gang.started:
+            whole = not held and gang.there >= gang.owed
         else:
             whole = not held or (len(ready) == held and gang.size > 0 and gang.there >= gang.need)
         if whole:
@@ -148,4 +155,4 @@ def _was_there(gang: Gang) -> bool:
 
 
 def _all_run(gang: Gang) -> bool:
-    return not gang.started and gang.size > 0 and len(gang.runs) >= max(1, gang.need)
+    return not gang.started and gang.size > 0 and len(gang.runs) >= max(1, gang.owed)

@@ -4,6 +4,9 @@ A gang is complete when enough of its pods are held or run. The held pods are th
 a replacement takes the position of a lost member. A pod beyond the gang size is not a member and
 waits alone.
 
+An elastic gang needs a minimum of its pods only. The minimum is one workload. Once it is released,
+each further member is a workload of its own. The numbers are read live.
+
 The release of a gang may stop halfway, because the leader died or its answer was lost. The gang is
 then half released: the rest waits for no replacement and is released first.
 """
@@ -40,48 +43,113 @@ class Gangs:
         self._ready: dict[Uid, tuple[PoolName, ...]] = {}
         self._loose: dict[GangKey, Gang] = {}
         self._groups: dict[tuple[str, str], GangDeclaration] = {}
+        self._apart: set[tuple[str, str]] = set()
+        """Groups whose pods are released one by one. There may be one for each Job."""
         self._asking: dict[tuple[str, str], dict[GangKey, Gang]] = {}
         self._done: dict[GangKey, dict[Uid, frozenset[str]]] = {}
         self._done_of: dict[Uid, GangKey] = {}
-        self._surplus: list[PodRecord] = []
+        self._beyond: dict[GangKey, dict[Uid, PodRecord]] = {}
+        """Pods that wait alone because their gang has all its pods without them."""
+        self._moved: list[PodRecord] = []
+        self._stepped: dict[Uid, PodRecord] = {}
+        """Members that begin to wait alone at the next `settle`."""
 
     def record_size(self, group: GangDeclaration) -> None:
-        """Record the size that an object states. A gang keeps the first size that it reads."""
+        """Record the numbers that an object states. They apply at once, and evict no pod."""
         where = group.namespace, group.name
+        if group.apart:
+            self._groups.pop(where, None)
+            self._separate(where)
+            return
+        self._apart.discard(where)
         if self._groups.get(where) == group:
             return
         self._groups[where] = group
-        for gang in self._asking.get(where, {}).values():
-            gang.succeeded = group.succeeded
-            if gang.size == ASKED:
-                gang.size, gang.total = group.size, group.total
-                self._part(gang)
-            self.loosen(gang)
+        for gang in list(self._asking.get(where, {}).values()):
+            self._apply(gang, group)
 
     def drop(self, namespace: str, name: str) -> None:
         """Record that the object of a gang was deleted."""
         self._groups.pop((namespace, name), None)
+        self._apart.discard((namespace, name))
+
+    def is_apart(self, pod: Pod) -> bool:
+        """Return whether the group of a pod states that each pod is released alone."""
+        return (pod.namespace, pod.gang) in self._apart
 
     def join(self, tracked: PodRecord) -> None:
-        """Add a pod to its gang. The size on the first pod applies to all pods.
+        """Add a pod to its gang. The numbers on the newest pod apply to all its pods.
 
-        A held pod beyond this size is not added for now.
+        A held pod beyond the size is not added for now.
         """
         pod = tracked.pod
+        if self.is_apart(pod):
+            return
         gang = self._known.get(_key(pod)) or self._begin(pod)
         goes_on = tracked.uses or tracked.begun
+        self._state(gang, pod)
         if not goes_on and gang.size != ASKED and gang.there >= gang.size:
+            self._beyond.setdefault(gang.key, {})[pod.uid] = tracked
             return
         gang.pods[pod.uid] = tracked
         gang.found = gang.found or tracked.life is PodState.USING
         tracked.gang = gang
+        self._beyond.get(gang.key, {}).pop(pod.uid, None)
         self.muster.seen(tracked)
+        self._renew(gang)
+
+    def _state(self, gang: Gang, pod: Pod) -> None:
+        """Apply the numbers that a pod states, unless a newer pod stated others."""
+        if gang.stated is not None and (pod.since, pod.uid) <= gang.stated:
+            return
+        gang.stated = pod.since, pod.uid
+        group = self._groups.get((pod.namespace, pod.gang))
+        if gang.asks and group is not None:
+            self._resize(gang, group.size, group.least or pod.gang_least)
+        elif not gang.asks:
+            self._resize(gang, pod.gang_size, pod.gang_least)
+
+    def _apply(self, gang: Gang, group: GangDeclaration) -> None:
+        """Apply the numbers that the object of a gang states."""
+        newest = max(gang.pods.values(), key=lambda m: (m.pod.since, m.pod.uid))
+        gang.succeeded, gang.total = group.succeeded, group.total
+        self._resize(gang, group.size, group.least or newest.pod.gang_least)
         self.loosen(gang)
+
+    def _resize(self, gang: Gang, size: int, least: int) -> None:
+        """Change the numbers of a gang. Members beyond the size leave it, or others join it."""
+        least = min(least, size) or size
+        if (gang.size, gang.least) == (size, least):
+            return
+        grows = size > gang.size
+        gang.size, gang.least = size, least
+        self._part(gang)
+        if grows:
+            self._moved += self._beyond.pop(gang.key, {}).values()
+        self.loosen(gang)
+
+    def _separate(self, where: tuple[str, str]) -> None:
+        """Dissolve the gangs of a group, because its pods are released one by one."""
+        self._apart.add(where)
+        for gang in list(self._asking.get(where, {}).values()):
+            self.loosen(gang)
+            self._moved += self._beyond.pop(gang.key, {}).values()
+            for tracked in gang.members:
+                self.unready(tracked)
+                self.muster.left(tracked)
+                self._drop(gang, tracked)
+                self._moved.append(tracked)
 
     def seen(self, tracked: PodRecord) -> None:
         """Update the gang of a pod after an observation or a change of its state."""
-        if tracked.gang is not None and self.muster.seen(tracked):
-            self.loosen(tracked.gang)
+        gang = tracked.gang
+        if gang is None:
+            return
+        changed = self.muster.seen(tracked)
+        if self._steps(gang):
+            changed = changed and not gang.started
+        if changed or (gang.steps and not self._steps(gang)):
+            self.loosen(gang)
 
     def over(self, pod: Pod) -> None:
         """Record a finished pod. If it succeeded, its gang no longer requires it."""
@@ -109,10 +177,17 @@ class Gangs:
         """Remove a deleted pod from its gang."""
         gang = tracked.gang
         if gang is None:
+            key = _key(tracked.pod)
+            beyond = self._beyond.get(key, {})
+            beyond.pop(tracked.pod.uid, None)
+            if not beyond:
+                self._beyond.pop(key, None)
             return
         self.unready(tracked)
         self.muster.left(tracked)
         self._drop(gang, tracked)
+        if gang.pods:
+            self._renew(gang)
 
     def defer(self, deferred: Mapping[GangKey, Millis]) -> None:
         """Let exactly these gangs wait until the given times, even if they are complete."""
@@ -125,22 +200,39 @@ class Gangs:
         """Return whether all pods of a gang have run at the same time."""
         return key in self._known and self._known[key].started
 
-    def take_surplus(self) -> list[PodRecord]:
-        """Return, once, the pods that turned out to exceed the size of their gang."""
-        surplus, self._surplus = self._surplus, []
-        return surplus
+    def take_moved(self) -> list[PodRecord]:
+        """Return, once, the pods to account again because the size of their gang changed."""
+        moved, self._moved = self._moved, []
+        return moved
 
     def wait(self, tracked: PodRecord, pools: tuple[PoolName, ...]) -> None:
         """Record that a held pod waits only for its gang, with its eligible pools."""
         assert tracked.gang is not None
         self._ready[tracked.pod.uid] = pools
-        self.loosen(tracked.gang)
+        if self._steps(tracked.gang):
+            self._stepped[tracked.pod.uid] = tracked
+        else:
+            self.loosen(tracked.gang)
 
     def unready(self, tracked: PodRecord) -> None:
         """Record that a pod leaves its position: it may wait for another reason, or end."""
-        if tracked.gang is not None:
-            self.loosen(tracked.gang)
+        gang = tracked.gang
+        if gang is not None:
+            self._renew(gang)
             self._ready.pop(tracked.pod.uid, None)
+            self._stepped.pop(tracked.pod.uid, None)
+            gang.further.pop(tracked.pod.uid, None)
+
+    def _steps(self, gang: Gang) -> bool:
+        """Return whether a change concerns one pod of a gang only, because its minimum runs.
+
+        A gang may have thousands of further pods. They are not assessed again for each other.
+        """
+        return gang.is_elastic and gang.steps and gang.released_count >= gang.need
+
+    def _renew(self, gang: Gang) -> None:
+        if not self._steps(gang):
+            self.loosen(gang)
 
     def loosen(self, gang: Gang) -> None:
         """Take a changed gang out of its queue until `settle`."""
@@ -149,7 +241,7 @@ class Gangs:
             del self.waiting[gang.turn.uid]
             self.half.pop(gang.turn.uid, None)
         gang.shape = gang.leaf = gang.turn = None
-        gang.starting, gang.half = (), False
+        gang.starting, gang.half, gang.steps = (), False, False
         self._loose[gang.key] = gang
 
     def clear(self) -> None:
@@ -157,9 +249,11 @@ class Gangs:
         self.waiting.clear()
         self.half.clear()
         self._ready.clear()
+        self._stepped.clear()
         for key, gang in self._known.items():
             gang.shape = gang.leaf = gang.turn = None
-            gang.starting, gang.half = (), False
+            gang.starting, gang.half, gang.steps = (), False, False
+            gang.further.clear()
             self._loose[key] = gang
 
     def settle(self) -> list[PodRecord]:
@@ -167,7 +261,11 @@ class Gangs:
         loose, self._loose = list(self._loose.values()), {}
         for gang in loose:
             self._gather(gang)
-        return [m for gang in loose for m in gang.members if m.life is PodState.HELD]
+        stepped, self._stepped = list(self._stepped.values()), {}
+        for tracked in stepped:
+            if tracked.gang is not None and tracked.gang.steps:
+                self._step(tracked.gang, tracked)
+        return [m for gang in loose for m in gang.members if m.life is PodState.HELD] + stepped
 
     def _gather(self, gang: Gang) -> None:
         members = gang.members
@@ -175,20 +273,51 @@ class Gangs:
         ready = [m for m in held if m.pod.uid in self._ready]
         for member in ready:
             member.wait = Wait.GANG_INCOMPLETE
+        self._step_back(gang)
         self.muster.assess(gang, ready, self._usage.now)
         if gang.leaving:
             return
         used = {m.pool for m in members if m.uses}
+        lacking = gang.need - gang.released_count if gang.is_elastic else len(ready)
+        if gang.is_elastic and used and lacking <= 0:
+            gang.steps, gang.base = True, _base(gang, used)
+            for member in ready:
+                self._step(gang, member)
+            return
         rest = [m for m in ready if m.begun] if used else []
         if rest:
-            self._join_queue(gang, rest, used)
+            self._join_queue(gang, _first(rest, lacking), used)
             return
         complete = gang.size != ASKED and len(ready) == len(held) and gang.there >= gang.need
+        if gang.is_elastic:
+            complete = len(ready) >= lacking
         if held and complete and gang.key in self.deferred:
             for member in ready:
                 member.wait = Wait.GANG_DEFERRED
         elif held and complete:
-            self._join_queue(gang, ready, set())
+            self._join_queue(gang, _first(ready, lacking), set())
+
+    def _step(self, gang: Gang, tracked: PodRecord) -> None:
+        """Add one further pod of an elastic gang to its queue, in the pool of the gang."""
+        mates, manner = gang.base
+        pools = tuple(p for p in self._ready[tracked.pod.uid] if p in mates or not mates)
+        if not pools:
+            tracked.wait = Wait.NO_POOL
+            return
+        assert tracked.leaf is not None
+        tracked.wait = Wait.TURN
+        tracked.shape = self._shapes.of([tracked.pod], pools, manner)
+        gang.further[tracked.pod.uid] = tracked
+        self._usage.tree.enqueue(tracked.leaf, tracked.turn, tracked.shape)
+
+    def _step_back(self, gang: Gang) -> None:
+        """Take the further pods of a gang out of their queue."""
+        for tracked in gang.further.values():
+            assert tracked.leaf is not None
+            assert tracked.shape is not None
+            self._usage.tree.dequeue(tracked.leaf, tracked.turn, tracked.shape)
+            tracked.shape = None
+        gang.further.clear()
 
     def _join_queue(self, gang: Gang, ready: list[PodRecord], used: set[PoolName | None]) -> None:
         """Add these pods to the queue as one workload. `used`: the pools of the other pods."""
@@ -223,27 +352,27 @@ class Gangs:
     def _begin(self, pod: Pod) -> Gang:
         """Create the gang of this pod, which is its first known pod."""
         key, where = _key(pod), (pod.namespace, pod.gang)
-        gang = self._known[key] = Gang(key, pod.gang_size)
+        gang = self._known[key] = Gang(key, ASKED)
         gang.done = self._done.setdefault(key, {})
         if pod.gang_size == ASKED:
             group = self._groups.get(where)
             gang.asks = True
             if group is not None:
-                gang.size, gang.total = group.size, group.total
-                gang.succeeded = group.succeeded
+                gang.total, gang.succeeded = group.total, group.succeeded
             self._asking.setdefault(where, {})[key] = gang
         return gang
 
     def _part(self, gang: Gang) -> None:
-        """Remove the last held pods if they exceed a size that has just become known."""
+        """Remove the last held pods if they exceed a size that was just read."""
         surplus = gang.there - gang.size
-        if surplus <= 0:
+        if surplus <= 0 or not gang.pods:
             return
         held = [m for m in gang.members if not (m.uses or m.begun or m.pod.terminating)]
         for tracked in sorted(held, key=lambda m: m.turn)[-surplus:]:
             self.unready(tracked)
             self._drop(gang, tracked)
-            self._surplus.append(tracked)
+            self._beyond.setdefault(gang.key, {})[tracked.pod.uid] = tracked
+            self._moved.append(tracked)
 
     def _drop(self, gang: Gang, tracked: PodRecord) -> None:
         """Remove a pod from its gang, and the gang if it was the last pod."""
@@ -267,6 +396,19 @@ class Gangs:
 
 def _key(pod: Pod) -> GangKey:
     return pod.namespace, pod.user, pod.gang
+
+
+def _first(ready: list[PodRecord], count: int) -> list[PodRecord]:
+    """Return this many pods, the first in queue order. All of them if there are not more."""
+    if len(ready) <= count:
+        return ready
+    return sorted(ready, key=lambda member: member.turn)[:count]
+
+
+def _base(gang: Gang, used: set[PoolName | None]) -> tuple[frozenset[PoolName], GangLayout]:
+    """Return the pools of the released pods of a gang, and the layout of its further pods."""
+    manner = _manner(gang)
+    return frozenset(pool for pool in used if pool is not None), manner
 
 
 def _manner(gang: Gang) -> GangLayout:

@@ -28,7 +28,8 @@ from app.core.model import (
 from app.core.placement.allocations import Allocation
 from app.core.placement.node_filter import terms_of
 from app.core.podspec.constraints import NodeConstraints
-from app.core.podspec.equivalence_class import EquivalenceClass
+from app.core.podspec.equivalence_class import ANYHOW, EquivalenceClass, GangLayout
+from app.core.podspec.pod_groups import UNBOUNDED
 from app.core.well_known import GATE
 
 _STAMP = re.compile(
@@ -138,54 +139,91 @@ class PodRecord:
 class Gang:
     """Pods of one user that must run together, and the number of pods required.
 
-    `size` is read once; 0 means that the object with the size is unknown. `asks`: the size comes
-    from an object. This object may also give `total`, the number of pods that must succeed (read
-    once too), and `succeeded`, the number that did. `done` are the succeeded pods that still exist,
-    each with the owners of all pods that the gang had then.
+    `size` is the largest number of pods; 0 means that the object with the size is unknown. `least`
+    of them are released together, as its minimum. In an elastic gang, `least` is below `size`, and
+    each further pod is released alone. `asks`: the size comes from an object. This object may also
+    give `total`, the number of pods that must succeed, and `succeeded`, the number that did.
+    `stated` is the newest pod that stated the numbers. `done` are the succeeded pods that still
+    exist, each with the owners of all pods that the gang had then.
 
     `turn`, `leaf` and `shape` are set while the held pods `starting` wait as one workload. `half`:
-    the other pods of the gang were released, and `starting` is the rest.
+    the other pods of the gang were released, and `starting` is the rest. `further` are the held
+    pods that wait alone, each as its own workload. `steps`: they do, because the minimum was
+    released. `base` are then the pools and the layout that they follow.
 
-    `ending` are the terminating pods, `past` the released ones, `runs` the running ones. `started`:
-    all pods have run at the same time. `found`: a released pod existed when the gang was first
-    observed. `GangReadiness` sets `lacks`, `lost` and `leaving`.
+    `ending` are the terminating pods, `past` the released ones, `runs` the running ones. `floor` is
+    the smallest `least` since the first release, so a raised minimum evicts no pod. `started`: the
+    minimum ran at the same time. `found`: a released pod existed when the gang was first observed.
+    `GangReadiness` sets `lacks`, `lost` and `leaving`.
     """
 
     key: GangKey
     size: int
+    least: int = 0
     asks: bool = False
     total: int | None = None
     succeeded: int = 0
+    stated: tuple[Millis, Uid] | None = None
     pods: dict[Uid, PodRecord] = field(default_factory=dict)
     ending: set[Uid] = field(default_factory=set)
     past: set[Uid] = field(default_factory=set)
     runs: set[Uid] = field(default_factory=set)
     done: dict[Uid, frozenset[str]] = field(default_factory=dict)
+    floor: int | None = None
     started: bool = False
     found: bool = False
     turn: QueueKey | None = None
     leaf: UserNode | None = None
     shape: EquivalenceClass | None = None
     starting: tuple[PodRecord, ...] = ()
+    further: dict[Uid, PodRecord] = field(default_factory=dict)
+    steps: bool = False
+    base: tuple[frozenset[PoolName], GangLayout] = (frozenset(), ANYHOW)
     half: bool = False
     lacks: Millis | None = None
     lost: bool = False
     leaving: str = ""
 
     @property
+    def is_elastic(self) -> bool:
+        """Return whether the gang starts with fewer pods than it may have."""
+        return self.least < self.size
+
+    @property
     def need(self) -> int:
         """Return how many pods must exist now. Succeeded pods are not required."""
+        return self._required(self.least)
+
+    @property
+    def owed(self) -> int:
+        """Return how many pods its released part must reach, whatever its minimum became since."""
+        return self._required(self.least if self.floor is None else min(self.least, self.floor))
+
+    def _required(self, least: int) -> int:
         if self.total is not None:
-            return min(self.size, max(0, self.total - self.succeeded))
+            return min(least, max(0, self.total - self.succeeded))
         if self.asks:
-            return max(0, self.size - len(self.done))
+            return max(0, least - len(self.done))
         if not self.done:
-            return self.size
+            return least
         # An earlier run may have used the same gang name, and only the pods show that. Pods of an
         # earlier run had other owners, or a full gang of its pods succeeded.
         makers = {member.pod.owner for member in self.pods.values()}
         ours = sum(not makers.isdisjoint(owners) for owners in self.done.values())
-        return self.size - ours % max(1, self.size)
+        return max(0, least - ours % max(1, self.size))
+
+    @property
+    def released_count(self) -> int:
+        """Return the number of released pods, without terminating pods."""
+        return len(self.past) - sum(uid in self.past for uid in self.ending)
+
+    @property
+    def most(self) -> int:
+        """Return the number of pods that it may have: those that exist if that is not stated.
+
+        A pod beyond the size waits alone. It belongs to the gang once it is released.
+        """
+        return self.there if self.size == UNBOUNDED else max(self.size, self.released_count)
 
     @property
     def there(self) -> int:

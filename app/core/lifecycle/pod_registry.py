@@ -290,7 +290,7 @@ class PodRegistry:
             placed = pod.node or pod.only or (tracked.uses and pod.pool in pools.pools)
             if not placed and terms_of(pod) in rerouted:
                 self._move(tracked)
-        for tracked in self.gangs.take_surplus():
+        for tracked in self.gangs.take_moved():
             if self.pods.get(tracked.pod.uid) is tracked and tracked.life is PodState.HELD:
                 self._move(tracked)
         self._changed += self.gangs.settle()

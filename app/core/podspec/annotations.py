@@ -12,6 +12,7 @@ from app.core.podspec.equivalence_class import ANYHOW, GangLayout
 from app.core.well_known import (
     ANNOTATION_CHECKPOINT_INTERVAL,
     ANNOTATION_GANG,
+    ANNOTATION_GANG_MIN,
     ANNOTATION_GANG_SIZE,
     ANNOTATION_MAX_RUNTIME,
     ANNOTATION_PLACEMENT,
@@ -79,6 +80,37 @@ def named_gang(annotations: Annotations) -> tuple[str, int]:
     name = annotations.get(ANNOTATION_GANG, "").strip()
     count = whole(annotations.get(ANNOTATION_GANG_SIZE, ""))
     return (name, count) if name and name != OF_THE_JOB and count > 1 else ALONE
+
+
+def least_of_gang(annotations: Annotations) -> int:
+    """Return how many pods the gang needs to start; 0 means all, also if the value is invalid."""
+    return whole(annotations.get(ANNOTATION_GANG_MIN, ""))
+
+
+def refused_least(annotations: Annotations) -> str:
+    """Return why the minimum of a gang is refused; "" if it is valid or absent."""
+    written = annotations.get(ANNOTATION_GANG_MIN)
+    if written is None:
+        return ""
+    least = whole(written)
+    if not least:
+        return (
+            f"Fairgate: {ANNOTATION_GANG_MIN}: {written[:40]!r} is not a whole number from 1 to "
+            f"{LARGEST_GANG}; write the number of pods that the gang needs to start, or remove the "
+            "annotation."
+        )
+    if not annotations.get(ANNOTATION_GANG, "").strip():
+        return (
+            f"Fairgate: {ANNOTATION_GANG_MIN} is for pods of a gang, and this pod has no "
+            f"annotation {ANNOTATION_GANG}; name the gang, or remove {ANNOTATION_GANG_MIN}."
+        )
+    name, size = named_gang(annotations)
+    if name and least > size:
+        return (
+            f"Fairgate: {ANNOTATION_GANG_MIN}: {least} is more than {ANNOTATION_GANG_SIZE}: "
+            f"{size}, so the gang could never start; use {size} or less."
+        )
+    return ""
 
 
 def whole(size: str) -> int:

@@ -10,7 +10,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from app.core.podspec.annotations import OF_THE_JOB, named_gang, whole
+from app.core.podspec.annotations import (
+    LARGEST_GANG,
+    OF_THE_JOB,
+    least_of_gang,
+    named_gang,
+    whole,
+)
 from app.core.well_known import ANNOTATION_GANG, ANNOTATION_GANG_FAILURE
 
 LABEL_JOB_SET = "jobset.sigs.k8s.io/jobset-name"
@@ -42,11 +48,19 @@ ASKED = 0
 """Size of a gang if the named object states it, and not the pod."""
 
 
+UNBOUNDED = LARGEST_GANG + 1
+"""Size of a gang whose object states a minimum only."""
+
+
 class Membership(NamedTuple):
-    """The name of a gang within namespace and user ("": no gang), and its size or `ASKED`."""
+    """The name of a gang within namespace and user ("": no gang), and its size or `ASKED`.
+
+    `least`: the number of pods that it needs to start, as the pod states it; 0: all of them.
+    """
 
     name: str
     size: int
+    least: int = 0
 
 
 ALONE = Membership("", 1)
@@ -71,7 +85,8 @@ class GangDeclaration:
     """The size of a gang, as stated by the object of that name.
 
     `total`: number of pods that must succeed in all, also one after another; None if the object
-    does not state it. `succeeded`: number of pods that have succeeded.
+    does not state it. `succeeded`: number of pods that have succeeded. `least`: number of pods that
+    the gang needs to start; 0 leaves that to the pods. `apart`: each pod is released alone.
     """
 
     namespace: str
@@ -79,6 +94,8 @@ class GangDeclaration:
     size: int
     total: int | None = None
     succeeded: int = 0
+    least: int = 0
+    apart: bool = False
 
 
 def membership(words: Words) -> Membership:
@@ -94,13 +111,15 @@ def membership(words: Words) -> Membership:
 
 def _membership(words: Words) -> Membership:
     asked = words.annotations.get(ANNOTATION_GANG, "").strip()
+    least = least_of_gang(words.annotations)
     if asked == OF_THE_JOB:
         job_set = words.labels.get(LABEL_JOB_SET, "")
         if words.job and job_set:
-            return Membership(JOB_SET + job_set, ASKED)
-        return Membership(JOB + words.job, ASKED) if words.job else ALONE
+            return Membership(JOB_SET + job_set, ASKED, least)
+        return Membership(JOB + words.job, ASKED, least) if words.job else ALONE
     if asked:
-        return Membership(*named_gang(words.annotations))
+        name, size = named_gang(words.annotations)
+        return Membership(name, size, least if least < size else 0) if name else ALONE
     if name := words.labels.get(LABEL_KUEUE, ""):
         return _counted(KUEUE + name, words.annotations.get(ANNOTATION_KUEUE_COUNT, ""))
     if words.group:

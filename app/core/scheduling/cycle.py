@@ -249,6 +249,7 @@ class SchedulingCycle:
         ]
         if any(tried):
             self._refusals.update_nodes(now)
+        if any(tried) or (isinstance(workload, Gang) and workload.is_elastic):
             self._roster.settle()
         return effects
 

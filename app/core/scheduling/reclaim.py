@@ -14,7 +14,7 @@ from app.core.fairshare.sort_key import GUARANTEED
 from app.core.fairshare.tree_node import TenantNode, UserNode, leaves, path
 from app.core.fairshare.user_queue import QueueKey
 from app.core.lifecycle.lost_work import lost_by
-from app.core.lifecycle.pod_record import PodRecord
+from app.core.lifecycle.pod_record import Gang, PodRecord
 from app.core.lifecycle.pod_registry import PodRegistry
 from app.core.lifecycle.pod_state import PodState
 from app.core.model import Millis, NodeName, PoolName, Resource, TenantName, Uid
@@ -177,7 +177,7 @@ class Reclaimer:
         for victim in own:
             if self._fits(case):
                 return True
-            self._take(case, victim)
+            self._take(case, self._without_taken(case, victim))
         lines: dict[TenantNode, list[Victim]] = {}
         while not self._fits(case):
             worst = self._worst(case, lines)
@@ -205,7 +205,7 @@ class Reclaimer:
                 lines[rival] = self._within(case, rival)[::-1]
             line = lines[rival]
             while line:
-                victim = line.pop()
+                victim = self._without_taken(case, line.pop())
                 if victim not in case.taken and self._may_take(case, mine, rival, victim):
                     return victim
         return None
@@ -285,9 +285,15 @@ class Reclaimer:
     def _give_back(self, case: _ReclaimContext) -> None:
         """Spare victims that turned out to be unneeded, the last taken first."""
         for victim in reversed(case.taken[:]):
+            if victim.further and self._loses_minimum(case, victim):
+                continue
             self._untake(case, victim)
             if not (self._fits(case) and self._permitted(case, victim)):
                 self._take(case, victim)
+
+    def _loses_minimum(self, case: _ReclaimContext, victim: Victim) -> bool:
+        """Return whether the minimum is taken from the gang of a further pod."""
+        return any(each.gang == victim.gang and not each.further for each in case.taken)
 
     def _permitted(self, case: _ReclaimContext, back: Victim | None = None) -> bool:
         """Check every victim again, as if it were the last one taken.
@@ -362,12 +368,37 @@ class Reclaimer:
             if tracked.gang is None:
                 found[tracked.pod.uid] = self._victim(leaf, (tracked,), cause)
             elif tracked.gang.key not in found:
-                pods = tuple(t for t in tracked.gang.members if t.stay is not None)
-                left = tuple(t for t in pods if self._stays(t))
-                is_broken = len(left) < len(pods)
-                found[tracked.gang.key] = self._victim(leaf, left, cause, is_broken)
+                found[tracked.gang.key] = self._whole(tracked.gang, leaf, cause)
+                for each in self._further(tracked.gang, leaf, cause):
+                    found[each.pods[0].pod.uid] = each
         able = [v for v in found.values() if self._evictable(case, v)]
         return sorted(able, key=Victim.order)
+
+    def _whole(self, gang: Gang, leaf: UserNode, cause: ReclaimCause) -> Victim:
+        """Return all pods of a gang that stay. It is broken if fewer of them stay than it needs."""
+        pods = [t for t in gang.members if t.stay is not None]
+        left = tuple(t for t in pods if self._stays(t))
+        needed = min(len(pods), gang.least) if gang.is_elastic else len(pods)
+        return self._victim(leaf, left, cause, len(left) < needed)
+
+    def _further(self, gang: Gang, leaf: UserNode, cause: ReclaimCause) -> Iterator[Victim]:
+        """Yield the pods that an elastic gang can do without: those released last."""
+        if not gang.is_elastic:
+            return
+        left = [t for t in gang.members if t.stay is not None and self._stays(t)]
+        left.sort(key=lambda t: (t.stamp, t.pod.uid))
+        for tracked in left[max(gang.least, gang.need) :]:
+            yield replace(self._victim(leaf, (tracked,), cause), further=True)
+
+    def _without_taken(self, case: _ReclaimContext, victim: Victim) -> Victim:
+        """Return the rest of an elastic gang, if some of its further pods are taken already."""
+        if len(victim.pods) == 1:
+            return victim
+        taken = {t.pod.uid for each in case.taken if each.further for t in each.pods}
+        left = tuple(t for t in victim.pods if t.pod.uid not in taken)
+        if len(left) == len(victim.pods):
+            return victim
+        return self._victim(victim.leaf, left, victim.cause, victim.broken)
 
     def _victim(
         self, leaf: UserNode, pods: tuple[PodRecord, ...], cause: ReclaimCause, broken: bool = False

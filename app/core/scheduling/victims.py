@@ -6,13 +6,16 @@ from dataclasses import dataclass
 
 from app.core.effects import ReclaimCause
 from app.core.fairshare.tree_node import UserNode
-from app.core.lifecycle.pod_record import PodRecord
+from app.core.lifecycle.pod_record import GangKey, PodRecord
 from app.core.model import Amounts, NodeName, Resource, Uid
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Victim:
-    """A released pod or gang that is evicted whole. `broken`: part of the gang is already gone."""
+    """A released pod or gang that is evicted whole. `broken`: part of the gang is already gone.
+
+    An elastic gang is several victims: each of its further pods (`further`), and the whole gang.
+    """
 
     leaf: UserNode
     pods: tuple[PodRecord, ...]
@@ -20,6 +23,13 @@ class Victim:
     broken: bool = False
     lost: int = 0
     """Device-milliseconds that its eviction loses at most."""
+    further: bool = False
+
+    @property
+    def gang(self) -> GangKey | None:
+        """Return the gang that it belongs to; None for a pod without a gang."""
+        gang = self.pods[0].gang
+        return gang.key if gang is not None else None
 
     def frees(self) -> set[Resource]:
         """Return the resources that its eviction frees."""
@@ -30,19 +40,19 @@ class Victim:
         """Return whether an earlier leader gave a notice to any of its pods."""
         return any(t.pod.reclaim.ends is not None for t in self.pods)
 
-    def order(self) -> tuple[bool, int, int, bool, int, int, int, str]:
+    def order(self) -> tuple[bool, bool, int, int, bool, int, int, int, str]:
         """Return the sort key among the victims of one tenant.
 
-        The rest of a broken gang comes first, because it is useless. Then come the lowest priority
-        and the lowest QoS class. Among equal ones a pod with a notice comes first, then the
-        smallest loss, then the latest release.
+        The rest of a broken gang comes first, because it is useless. Then come pods that an elastic
+        gang can do without, the lowest priority and the lowest QoS class. Among equal ones a pod
+        with a notice comes first, then the smallest loss, then the latest release.
         """
         first = self.pods[0]
         epoch, sequence = max(t.stamp for t in self.pods)
         quality = min(t.pod.quality for t in self.pods)
         last = (-epoch, -sequence, first.pod.uid)
         equal = (first.pod.priority, quality, not self.is_noticed, self.lost)
-        return (not self.broken, *equal, *last)
+        return (not self.broken, not self.further, *equal, *last)
 
 
 @dataclass(frozen=True, slots=True)

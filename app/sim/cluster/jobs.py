@@ -18,43 +18,93 @@ KEPT = {"budget": "kept"}
 class SimulatedJob:
     """A workload and its pods. Every attempt has new pods; `ordinal` breaks ties.
 
-    `released` counts the released pods of the current attempt, `nodes` lists their nodes.
+    `running` are the released pods of the current attempt, each with its node. `plan` changes with
+    each new end of the attempt. `is_started`: all pods that it needs were released.
     """
 
-    __slots__ = ("attempt", "nodes", "ordinal", "pods", "released", "work")
+    __slots__ = (
+        "_count",
+        "_done",
+        "_since",
+        "attempt",
+        "is_started",
+        "ordinal",
+        "plan",
+        "pods",
+        "running",
+        "work",
+    )
 
     def __init__(self, work: SimulatedWorkload, ordinal: int) -> None:
         self.work = work
         self.ordinal = ordinal
-        self.attempt = 0
+        self.attempt = -1
+        self.plan = 0
         self.pods: dict[Uid, Pod] = {}
-        self.nodes: list[NodeName] = []
-        self.released = 0
+        self._begin()
+
+    @property
+    def needed(self) -> int:
+        """Number of pods that it needs to start."""
+        return self.work.least if self.work.is_elastic else self.work.pods
 
     def attempt_at(self, since: Millis) -> Collection[Pod]:
         """Begin a new attempt; return its pods as the webhook creates them."""
-        self.attempt += 1
-        self.nodes = []
-        self.released = 0
-        self.pods = {pod.uid: pod for pod in (self._pod(i, since) for i in self._each())}
+        self._begin()
+        self.pods = {pod.uid: pod for pod in (self._next(since) for _ in range(self.work.pods))}
         return self.pods.values()
 
     def in_place(
         self, released: Millis, pool: PoolName, nodes: tuple[NodeName, ...]
     ) -> Collection[Pod]:
         """Begin with pods that were released before the start; return them."""
-        self.attempt += 1
-        self.nodes = list(nodes)
-        self.released = len(nodes)
+        self._begin()
         stamp = f"{PREDECESSOR}.{self.ordinal}"
         self.pods = {}
         for index, node in enumerate(nodes):
             pod = self._pod(index, released, (), stamp, pool, node, Phase.RUNNING, released)
             self.pods[pod.uid] = pod
+            self.start(pod.uid, node, released)
+        self._count, self.is_started = len(nodes), True
         return self.pods.values()
 
-    def _each(self) -> range:
-        return range(self.work.pods)
+    def start(self, uid: Uid, node: NodeName | None, at: Millis) -> None:
+        """Record that a pod runs from now on."""
+        self._advance(at)
+        self.running[uid] = node
+
+    def replace(self, uid: Uid, at: Millis) -> Pod:
+        """Replace a running pod by a new one, which waits; return the new one."""
+        self._advance(at)
+        del self.running[uid], self.pods[uid]
+        pod = self._next(at)
+        self.pods[pod.uid] = pod
+        return pod
+
+    def ends_at(self, at: Millis) -> Millis | None:
+        """Return when it ends if its number of pods stays the same; None if it never ends."""
+        self._advance(at)
+        self.plan += 1
+        if self.work.duration is None:
+            return None
+        left = self.work.duration * self.work.pods - self._done
+        return Millis(at + max(0, -(-left // len(self.running))))
+
+    def _begin(self) -> None:
+        self.attempt += 1
+        self.plan += 1
+        self.running: dict[Uid, NodeName | None] = {}
+        self.is_started = False
+        self._count = self._done = 0
+        self._since = Millis(0)
+
+    def _advance(self, at: Millis) -> None:
+        self._done += (at - self._since) * len(self.running)
+        self._since = at
+
+    def _next(self, since: Millis) -> Pod:
+        self._count += 1
+        return self._pod(self._count - 1, since)
 
     def _pod(
         self,
@@ -86,6 +136,7 @@ class SimulatedJob:
             phase=phase,
             gang="" if alone else f"{work.name}.{self.ordinal}.{self.attempt}",
             gang_size=work.pods,
+            gang_least=work.least if work.is_elastic else 0,
             started=started,
             max_runtime=work.max_runtime,
             preemptible=work.preemptible,

@@ -186,9 +186,11 @@ class VirtualCluster:
         return (job.pods[uid] for uid, job in self._jobs.items() if uid not in self.using)
 
     def queued(self) -> Iterator[tuple[SimulatedWorkload, Pod]]:
-        """Return the waiting workloads, longest wait first, each with its first pod."""
-        jobs = dict.fromkeys(self._jobs[pod.uid] for pod in self.waiting())
-        return ((job.work, next(iter(job.pods.values()))) for job in jobs)
+        """Return the waiting workloads, longest wait first, each with its first waiting pod."""
+        first: dict[SimulatedJob, Pod] = {}
+        for pod in self.waiting():
+            first.setdefault(self._jobs[pod.uid], pod)
+        return ((job.work, pod) for job, pod in first.items())
 
     def view(self) -> ClusterView:
         """Return the current view of the engine."""
@@ -242,7 +244,8 @@ class VirtualCluster:
         for pod in pods:
             self._jobs[pod.uid] = job
             self.using[pod.uid] = pod
-        self.timeline.append(TimelineEntry(released, TimelineStep.RELEASED, job.work, pool, nodes))
+        placed = TimelineEntry(released, TimelineStep.RELEASED, job.work, len(nodes), pool, nodes)
+        self.timeline.append(placed)
         self._schedule(self.now, lambda: [ev.PodObserved(self.now, pod) for pod in pods])
         self._run_out(job, released)
 
@@ -267,32 +270,35 @@ class VirtualCluster:
                 phase=Phase.RUNNING,
                 started=self.now,
             )
-            job.released += 1
-            if order.node is not None:
-                job.nodes.append(order.node)
-            if job.released == len(job.pods):
-                self._tell(TimelineStep.RELEASED, job, pool, tuple(job.nodes))
+            job.start(uid, order.node, self.now)
+            if job.is_started:
+                self._tell(TimelineStep.GREW, job, 1, pool, (order.node,))
+            elif len(job.running) == job.needed:
+                job.is_started = True
+                nodes = tuple(job.running.values())
+                self._tell(TimelineStep.RELEASED, job, job.needed, pool, nodes)
+            if job.is_started:
                 self.decisions += 1
                 self._run_out(job, self.now)
         self.started.append(Started(self.now, pod, pool))
         return ev.ReleaseAnswered(self.now, uid, ReleaseOutcome.RELEASED)
 
-    def _run_out(self, job: SimulatedJob, released: Millis) -> None:
-        """Schedule the end of this attempt. An eviction before that time cancels it."""
-        if job.work.duration is not None:
-            ends = max(self.now, Millis(released + job.work.duration))
-            self._schedule(ends, partial(self._end, job, job.attempt))
+    def _run_out(self, job: SimulatedJob, at: Millis) -> None:
+        """Schedule the end of this attempt. A later change of its pods cancels it."""
+        ends = job.ends_at(at)
+        if ends is not None:
+            self._schedule(max(self.now, ends), partial(self._end, job, job.plan))
 
-    def _end(self, job: SimulatedJob, attempt: int) -> Sequence[ev.Event]:
-        if job.attempt != attempt:
+    def _end(self, job: SimulatedJob, plan: int) -> Sequence[ev.Event]:
+        if job.plan != plan:
             return ()
-        self._tell(TimelineStep.ENDED, job)
+        self._tell(TimelineStep.ENDED, job, -len(job.running))
         return self._drop(job)
 
     def _evict(self, order: EvictForReclaim) -> Sequence[ev.Event]:
-        """Delete all pods of the workload and queue it again.
+        """Evict one pod. A gang without its minimum is deleted and queued again.
 
-        Evictions of its other pods have no further effect.
+        Evictions of its other pods then have no further effect.
         """
         uid = order.ref.uid
         job = self._jobs.get(uid)
@@ -300,18 +306,35 @@ class VirtualCluster:
             return self._renew(uid) if uid in self.using else ()
         if job.work.kept and not order.overrides:
             return (ev.EvictionRefused(self.now, uid),)
+        self.decisions += 1
+        if len(job.running) > job.needed:
+            self._tell_eviction(TimelineStep.SHRANK, job, -1, order)
+            return self._shrink(job, uid)
+        self._tell_eviction(TimelineStep.EVICTED, job, -len(job.running), order)
+        return [*self._drop(job), *self._wait(job)]
+
+    def _shrink(self, job: SimulatedJob, uid: Uid) -> Sequence[ev.Event]:
+        """Delete one pod of an elastic gang; a new one waits in its place."""
+        pod = job.replace(uid, self.now)
+        del self._jobs[uid], self.using[uid]
+        self._jobs[pod.uid] = job
+        self._run_out(job, self.now)
+        return [ev.PodGone(self.now, uid), ev.PodObserved(self.now, pod)]
+
+    def _tell_eviction(
+        self, step: TimelineStep, job: SimulatedJob, change: int, order: EvictForReclaim
+    ) -> None:
         other = self._jobs.get(order.beneficiary.uid)
         self.timeline.append(
             TimelineEntry(
                 self.now,
-                TimelineStep.EVICTED,
+                step,
                 job.work,
+                change,
                 beneficiary=other.work if other else None,
                 cause=order.cause,
             )
         )
-        self.decisions += 1
-        return [*self._drop(job), *self._wait(job)]
 
     def _notify(self, uid: Uid, ends: Millis | None) -> Sequence[ev.Event]:
         """Write the end of a notice on a released pod, or remove it."""
@@ -360,10 +383,12 @@ class VirtualCluster:
         self,
         step: TimelineStep,
         job: SimulatedJob,
+        change: int = 0,
         pool: PoolName | None = None,
-        nodes: tuple[NodeName, ...] = (),
+        nodes: Iterable[NodeName | None] = (),
     ) -> None:
-        self.timeline.append(TimelineEntry(self.now, step, job.work, pool, nodes))
+        named = tuple(node for node in nodes if node is not None)
+        self.timeline.append(TimelineEntry(self.now, step, job.work, change, pool, named))
 
     def _first_news(
         self,

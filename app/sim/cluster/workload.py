@@ -23,9 +23,11 @@ from app.core.podspec.equivalence_class import ANYHOW, GangLayout
 class SimulatedWorkload:
     """One workload: a pod, or a gang of equal pods. `demand` is per pod, in base units.
 
-    `duration` counts from the release; None means forever. `released` is set for a workload that
-    runs at the start, and is its earlier release. `kept`: a disruption budget forbids its
-    eviction. `reclaim`: the notice that its pods want, and their checkpoints. Compared by identity.
+    `least`: pods that an elastic gang needs to start; 0 means all. `duration` counts from the
+    release, with all pods; None means forever. An elastic gang takes longer with fewer pods, so
+    that `pods` times `duration` stays the same. `released` is set for a workload that runs at the
+    start, and is its earlier release. `kept`: a disruption budget forbids its eviction. `reclaim`:
+    the notice that its pods want, and their checkpoints. Compared by identity.
     """
 
     name: str
@@ -43,13 +45,24 @@ class SimulatedWorkload:
     manner: GangLayout = ANYHOW
     kept: bool = False
     reclaim: ReclaimTerms = NO_TERMS
+    least: int = 0
+
+    @property
+    def is_elastic(self) -> bool:
+        """Return whether it starts with fewer pods than it may have."""
+        return 0 < self.least < self.pods
 
 
 class TimelineStep(Enum):
-    """Change in the state of a workload. An evicted workload waits again from that moment."""
+    """Change in the state of a workload. An evicted workload waits again from that moment.
+
+    An elastic gang is released with its minimum. Then it grows and shrinks by one pod at a time.
+    """
 
     SUBMITTED = "submitted"
     RELEASED = "released"
+    GREW = "grew"
+    SHRANK = "shrank"
     ENDED = "ended"
     EVICTED = "evicted"
 
@@ -58,14 +71,28 @@ class TimelineStep(Enum):
 class TimelineEntry:
     """One step of one workload. A timeline is a list of moments in order of time.
 
-    A release sets `pool` and `nodes` (one for each pod), an eviction `beneficiary` and `cause`.
-    Workloads that run at the start are released at their own, earlier time.
+    `change` is the change of its number of running pods. A release sets `pool` and `nodes` (one for
+    each pod), an eviction `beneficiary` and `cause`. Workloads that run at the start are released
+    at their own, earlier time.
     """
 
     at: Millis
     step: TimelineStep
     work: SimulatedWorkload
+    change: int
     pool: PoolName | None = None
     nodes: tuple[NodeName, ...] = ()
     beneficiary: SimulatedWorkload | None = None
     cause: ReclaimCause | None = None
+
+
+def rigid_entry(
+    at: Millis,
+    step: TimelineStep,
+    work: SimulatedWorkload,
+    pool: PoolName | None = None,
+    nodes: tuple[NodeName, ...] = (),
+) -> TimelineEntry:
+    """Return an entry of a workload whose pods all start and end together."""
+    sign = 0 if step is TimelineStep.SUBMITTED else 1 if step is TimelineStep.RELEASED else -1
+    return TimelineEntry(at, step, work, sign * work.pods, pool, nodes)

@@ -90,7 +90,8 @@ class _Play:
         self._window = start, end
         self._device = device
         self._sizes = {resource: amount for resource, amount in capacity.items() if amount > 0}
-        self._waiting: set[SimulatedWorkload] = set()
+        self._waiting: dict[SimulatedWorkload, int] = {}
+        """Waiting pods of each workload."""
         self._held: dict[TenantName, dict[Resource, int]] = {}
         self._total = dict.fromkeys(self._sizes, 0)
         self._shares: dict[TenantName, _Average] = {}
@@ -101,20 +102,23 @@ class _Play:
         self._amiss = _Average(start, end)
 
     def hear(self, moment: TimelineEntry) -> None:
-        work, step = moment.work, moment.step
-        enters = step is TimelineStep.SUBMITTED or step is TimelineStep.EVICTED
-        leaves = step is TimelineStep.RELEASED and work in self._waiting
-        if enters:
-            self._waiting.add(work)
-        elif leaves:
-            self._waiting.remove(work)
-        sign = 0 if step is TimelineStep.SUBMITTED else 1 if step is TimelineStep.RELEASED else -1
-        devices = devices_of(work, self._device)
-        self._owed.change(work.tenant, sign * devices, devices * (enters - leaves))
+        work, change = moment.work, moment.change
+        before = self._waiting.get(work, 0)
+        if moment.step is TimelineStep.SUBMITTED:
+            after = work.pods
+        elif moment.step is TimelineStep.ENDED:
+            after = 0
+        else:
+            after = max(0, before - change)  # workloads that run at the start never waited
+        self._waiting[work] = after
+        if not after:
+            del self._waiting[work]
+        devices = devices_of(work, self._device, 1)
+        self._owed.change(work.tenant, change * devices, (after - before) * devices)
         if moment.pool is not None:
             self._pools[work] = moment.pool
-        if sign:
-            self._use(work, sign, moment.at)
+        if change:
+            self._use(work, change, moment.at)
 
     def settle(self, at: Millis) -> None:
         """Apply all moments of one instant: its fairness error lasts until the next instant."""
@@ -127,28 +131,28 @@ class _Play:
             self._amiss.result(),
         )
 
-    def _use(self, work: SimulatedWorkload, sign: int, at: Millis) -> None:
+    def _use(self, work: SimulatedWorkload, pods: int, at: Millis) -> None:
         held = self._held.get(work.tenant)
         if held is None:
             held = self._held[work.tenant] = dict.fromkeys(self._sizes, 0)
             self._shares[work.tenant] = _Average(*self._window)
         dominant = 0.0
         for resource, size in self._sizes.items():
-            change = sign * work.demand.get(resource, 0) * work.pods
+            change = pods * work.demand.get(resource, 0)
             if change:
                 held[resource] += change
                 self._total[resource] += change
                 self._used[resource].set(self._total[resource] / size, at)
             dominant = max(dominant, held[resource] / size)
         if self._scale is not None:
-            dominant = self._priced(self._scale, work, sign)
+            dominant = self._priced(self._scale, work, pods)
         self._shares[work.tenant].set(dominant, at)
 
-    def _priced(self, scale: Scale, work: SimulatedWorkload, sign: int) -> float:
+    def _priced(self, scale: Scale, work: SimulatedWorkload, pods: int) -> float:
         """Return the dominant share of a tenant after a change, in units of the scale."""
         held = self._parts.setdefault(work.tenant, {})
         pool = self._pools.get(work)
         counted = scale.counted_for(pool, work.demand) if pool is not None else {}
         for column, grains in counted.items():
-            held[column] = held.get(column, 0) + sign * grains * work.pods
+            held[column] = held.get(column, 0) + pods * grains
         return max(held.values(), default=0) / scale.whole

@@ -45,8 +45,8 @@ def holdings(
         if moment.step is not TimelineStep.SUBMITTED:
             tenant: str = moment.work.tenant
             settle(tenant, moment.at)
-            sign = 1 if moment.step is TimelineStep.RELEASED else -1
-            held[tenant] = held.get(tenant, 0) + sign * devices_of(moment.work, device)
+            change = devices_of(moment.work, device, moment.change)
+            held[tenant] = held.get(tenant, 0) + change
     for name in held:
         settle(name, end)
     return {name: [area / width / unit for area in row] for name, row in areas.items()}

@@ -40,7 +40,7 @@ def longest_starving(
             if work in waiting:  # workloads that run at the start never waited
                 waiting.remove(work)
                 queued[user] -= 1
-        else:
+        elif step is TimelineStep.ENDED:
             held[user] -= 1
         if queued[user] > 0 and not held[user]:
             since.setdefault(user, moment.at)

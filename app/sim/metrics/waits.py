@@ -53,9 +53,10 @@ def size_class(devices: float) -> str:
     return next((name for most, name in SIZES if devices <= most), LARGEST)
 
 
-def devices_of(work: SimulatedWorkload, device: Resource | None) -> int:
-    """Return the units of the device that all pods of a workload request together."""
-    return work.demand.get(device, 0) * work.pods if device is not None else 0
+def devices_of(work: SimulatedWorkload, device: Resource | None, pods: int | None = None) -> int:
+    """Return the units of the device that this many pods of a workload request; None: all."""
+    count = work.pods if pods is None else pods
+    return work.demand.get(device, 0) * count if device is not None else 0
 
 
 def waits_of(

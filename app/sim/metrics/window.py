@@ -151,16 +151,23 @@ def _starved(timeline: Sequence[TimelineEntry], start: Millis, end: Millis) -> d
 def _evicted(
     timeline: Sequence[TimelineEntry], start: Millis, end: Millis, device: Resource | None
 ) -> float:
-    """Return the device-seconds lost by evictions within the window."""
-    since: dict[SimulatedWorkload, Millis] = {}
+    """Return the device-seconds that evicted pods lost within the window.
+
+    Of an elastic gang, the pod that was released last is evicted first.
+    """
+    since: dict[SimulatedWorkload, list[Millis]] = {}
     lost = 0
     for moment in timeline:
-        if moment.step is TimelineStep.RELEASED:
-            since[moment.work] = moment.at
-        elif moment.step is TimelineStep.EVICTED and start <= moment.at <= end:
-            work = moment.work
-            ran = lost_time(since[work], work.reclaim.checkpoint, moment.at)
-            lost += ran * devices_of(moment.work, device)
+        if moment.change > 0:
+            since.setdefault(moment.work, []).extend([moment.at] * moment.change)
+        elif moment.change < 0:
+            begun = since.get(moment.work, [])
+            ended = [begun.pop() for _ in range(min(-moment.change, len(begun)))]
+            evicted = moment.step in (TimelineStep.EVICTED, TimelineStep.SHRANK)
+            if evicted and start <= moment.at <= end:
+                interval = moment.work.reclaim.checkpoint
+                ran = sum(lost_time(each, interval, moment.at) for each in ended)
+                lost += ran * devices_of(moment.work, device, 1)
     return lost / 1000
 
 

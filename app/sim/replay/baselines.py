@@ -10,7 +10,12 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from app.core.model import Millis, NodeName, PoolName, Resource
-from app.sim.cluster.workload import SimulatedWorkload, TimelineEntry, TimelineStep
+from app.sim.cluster.workload import (
+    SimulatedWorkload,
+    TimelineEntry,
+    TimelineStep,
+    rigid_entry,
+)
 from app.sim.metrics.waits import devices_of
 
 
@@ -90,19 +95,19 @@ class _BaselineCluster:
         while self.next_end == now:
             work = heapq.heappop(self._running)[2]
             self._free += devices_of(work, self._device)
-            self.timeline.append(TimelineEntry(now, TimelineStep.ENDED, work))
+            self.timeline.append(rigid_entry(now, TimelineStep.ENDED, work))
 
     def submit(self, now: Millis, work: SimulatedWorkload) -> None:
         size = devices_of(work, self._device)
         if size <= self._devices:
             self._line.add(len(self.timeline), size, work)
-        self.timeline.append(TimelineEntry(now, TimelineStep.SUBMITTED, work))
+        self.timeline.append(rigid_entry(now, TimelineStep.SUBMITTED, work))
 
     def start(self, now: Millis) -> None:
         while (work := self._line.take_fitting(self._free, self._backfill)) is not None:
             self._free -= devices_of(work, self._device)
             nodes = (NodeName(self._pool),) * work.pods
-            self.timeline.append(TimelineEntry(now, TimelineStep.RELEASED, work, self._pool, nodes))
+            self.timeline.append(rigid_entry(now, TimelineStep.RELEASED, work, self._pool, nodes))
             if work.duration is not None:
                 ends = Millis(now + work.duration)
                 heapq.heappush(self._running, (ends, len(self.timeline), work))

@@ -6,16 +6,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from app.core.errors import InvalidInput
 from app.core.model import Millis, Tenant, TenantName
-from app.sim.metrics.window import measure
+from app.sim.metrics.window import Measures, measure
 from app.sim.replay import replay_flags, replay_report
 from app.sim.replay.machines import Fleet, one_pool, read_fleet
-from app.sim.replay.runner import ReplayInput, play
-from app.sim.replay.trace_files import DEVICE, TraceLog, read_log, read_tenants, shifted, tenants_of
+from app.sim.replay.runner import ReplayInput, ReplayResult, play
+from app.sim.replay.trace_files import (
+    DEVICE,
+    TraceLog,
+    made_elastic,
+    read_log,
+    read_tenants,
+    shifted,
+    tenants_of,
+)
 from app.sim.report import plot
 from app.sim.scenario import value_parsers
 
@@ -28,7 +36,8 @@ class ReplayOptions:
     """The command line. Either `gpus` or `nodes` is set. Times are not parsed yet.
 
     `settings` are the `field=value` pairs of `--set`. `start` and `span` are the window, in
-    seconds of the log or as durations. `jitter` is a duration.
+    seconds of the log or as durations. `jitter` is a duration. `elastic` is the percentage of jobs
+    that become elastic.
     """
 
     trace: Path
@@ -46,6 +55,7 @@ class ReplayOptions:
     large_gang: int = 16
     output: str = "text"
     plot: Path | None = None
+    elastic: int = 0
 
 
 def run(options: ReplayOptions) -> None:
@@ -55,16 +65,11 @@ def run(options: ReplayOptions) -> None:
     if options.plot is not None:
         plot.check(options.plot, stage.start, stage.end)
     played = play(stage, options.policy)
-    measures = measure(
-        played.timeline,
-        stage.capacity,
-        stage.start,
-        stage.end,
-        weights=stage.weights,
-        device=DEVICE,
-        large_gang=options.large_gang,
-        unit=stage.log.scale,
-    )
+    measures = _measured(stage, played, options.large_gang)
+    rigid: Measures | None = None
+    if options.elastic:
+        before = prepare(replace(options, elastic=0))
+        rigid = _measured(before, play(before, options.policy), options.large_gang)
     window = (stage.start, stage.end)
     if options.plot is not None:
         title = f"{options.trace.name}, {stage.fleet.gpus} GPUs, {options.policy}"
@@ -78,9 +83,24 @@ def run(options: ReplayOptions) -> None:
             unit=stage.log.scale,
         )
     if options.output == "json":
-        print(replay_report.as_json(measures, played, window))
+        print(replay_report.as_json(measures, played, window, rigid))
     else:
         replay_report.show(measures, played, window, options.large_gang, options.policy)
+        if rigid is not None:
+            replay_report.show_elastic(measures, rigid, options.elastic)
+
+
+def _measured(stage: ReplayInput, played: ReplayResult, large_gang: int) -> Measures:
+    return measure(
+        played.timeline,
+        stage.capacity,
+        stage.start,
+        stage.end,
+        weights=stage.weights,
+        device=DEVICE,
+        large_gang=large_gang,
+        unit=stage.log.scale,
+    )
 
 
 def prepare(options: ReplayOptions) -> ReplayInput:
@@ -91,6 +111,8 @@ def prepare(options: ReplayOptions) -> ReplayInput:
     if options.jitter is not None:
         by = replay_flags.option("--jitter", options.jitter, value_parsers.duration)
         log = TraceLog(shifted(log.works, by, options.seed), log.scale)
+    if options.elastic:
+        log = made_elastic(log, options.elastic, options.seed)
     tenants: Mapping[TenantName, Tenant] = tenants_of(log.works)
     if options.tenants is not None:
         pools = [pool.name for pool in fleet.pools]
@@ -115,6 +137,10 @@ def _check(options: ReplayOptions) -> None:
         raise InvalidInput(
             f"--policy {options.policy} heeds neither --set nor --tenants; leave them out."
         )
+    if not 0 <= options.elastic <= 100:
+        raise InvalidInput(f"--elastic {options.elastic} is not valid; use 0 to 100 per cent.")
+    if options.elastic and options.policy != "fair":
+        raise InvalidInput("--elastic needs the fair order; leave --policy out.")
     if options.large_gang < 1:
         raise InvalidInput(f"--large-gang {options.large_gang} is not valid; use 1 or more.")
 

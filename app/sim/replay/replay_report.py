@@ -43,8 +43,13 @@ def metrics(measures: Measures, played: ReplayResult) -> dict[str, object]:
     }
 
 
-def as_json(measures: Measures, played: ReplayResult, window: Window) -> str:
-    """Return the window, its metrics and the waits of its users as JSON."""
+def as_json(
+    measures: Measures, played: ReplayResult, window: Window, rigid: Measures | None = None
+) -> str:
+    """Return the window, its metrics and the waits of its users as JSON.
+
+    `rigid`: the figures of the same replay without elastic gangs.
+    """
     start, end = window
     return json.dumps(
         {
@@ -60,7 +65,8 @@ def as_json(measures: Measures, played: ReplayResult, window: Window) -> str:
                 name: {"mean": w.mean, "p50": w.p50, "p95": w.p95, "jobs": w.jobs}
                 for name, w in sorted(measures.users.items())
             },
-        },
+        }
+        | ({} if rigid is None else {"without_elastic": _compared(rigid)}),
         indent=2,
     )
 
@@ -91,6 +97,35 @@ def show(
         worst = _worst(measures.waits_by_tenant.items())
         console.print(_table("Tenants that waited longest", "tenant", worst))
     console.print(_table("Users that waited longest", "user", _worst(measures.users.items())))
+
+
+def show_elastic(measures: Measures, rigid: Measures, percent: int) -> None:
+    """Print the figures with and without elastic gangs side by side."""
+    table = Table("", f"{percent} % elastic", "none elastic", box=None, padding=(0, 2, 0, 0))
+    rows = zip(_elastic_rows(measures), _elastic_rows(rigid), strict=True)
+    for (name, now), (_, then) in rows:
+        table.add_row(name, now, then)
+    console = Console(highlight=False)
+    console.print()
+    console.print(table)
+
+
+def _elastic_rows(measures: Measures) -> Iterator[tuple[str, str]]:
+    gangs, waits = measures.large_gang_wait_seconds, measures.wait_seconds
+    yield "wait of large gangs, mean", span(gangs.mean)
+    yield "wait of large gangs, longest", span(gangs.max)
+    yield "wait of all, mean", span(waits.mean)
+    yield "evicted GPU time", span(measures.evicted_device_seconds)
+    for resource, part in measures.utilisation.items():
+        yield f"utilisation of {resource}", f"{100 * part:.1f} %"
+
+
+def _compared(measures: Measures) -> dict[str, object]:
+    gangs = measures.large_gang_wait_seconds
+    return {
+        **json_report.metrics(measures),
+        "large_gang_wait_seconds": {"mean": gangs.mean, "max": gangs.max, "jobs": gangs.jobs},
+    }
 
 
 def span(seconds: float) -> str:

@@ -127,5 +127,6 @@ def settle(world: VirtualCluster, works: int, tell: ProgressCallback) -> None:
         idle = 0 if news else idle + 1
         for moment in news:
             arrived += moment.step is TimelineStep.SUBMITTED
-            if moment.work.duration is not None and moment.step is not TimelineStep.SUBMITTED:
-                ending += 1 if moment.step is TimelineStep.RELEASED else -1
+            if moment.work.duration is not None:
+                ending += moment.step is TimelineStep.RELEASED
+                ending -= moment.step in (TimelineStep.ENDED, TimelineStep.EVICTED)

@@ -76,6 +76,26 @@ def shifted(
     return tuple(sorted(moved, key=lambda work: work.at))
 
 
+def made_elastic(log: TraceLog, percent: int, seed: int) -> TraceLog:
+    """Make a part of the jobs with several devices elastic. Only whole devices are divided.
+
+    Such a job has one pod for each device, and a quarter of them is its minimum.
+    """
+    dice = random.Random(seed)  # noqa: S311 - a repeatable choice, no secret
+    works = [_elastic(w, log.scale) if dice.randrange(100) < percent else w for w in log.works]
+    return TraceLog(tuple(works), log.scale)
+
+
+def _elastic(work: SimulatedWorkload, scale: int) -> SimulatedWorkload:
+    each, rest = divmod(work.demand.get(DEVICE, 0), scale)
+    devices = each * work.pods
+    if rest or devices < 2:
+        return work
+    shared = {r: -(-v // each) for r, v in work.demand.items() if r != PODS}
+    least = max(1, devices // 4)
+    return replace(work, pods=devices, least=least, demand={**shared, PODS: 1})
+
+
 def tenants_of(works: Sequence[SimulatedWorkload]) -> dict[TenantName, Tenant]:
     """Return the tenants that the workloads name, of weight 1, in order of arrival."""
     return {

@@ -22,6 +22,7 @@ class Bar:
     """Period in which a workload held its devices in a pool."""
 
     work: SimulatedWorkload
+    pods: int
     pool: PoolName
     start: Millis
     end: Millis
@@ -36,15 +37,17 @@ def sparkline(shares: Iterable[float]) -> str:
 
 
 def stretches(timeline: Iterable[TimelineEntry], until: Millis) -> Iterator[Bar]:
-    """Yield when each workload held its request; up to `until` if it still does."""
-    holding: dict[SimulatedWorkload, TimelineEntry] = {}
+    """Yield when the pods of each workload held their request; up to `until` if they still do."""
+    holding: dict[SimulatedWorkload, list[TimelineEntry]] = {}
     for moment in timeline:
-        if moment.step is TimelineStep.RELEASED:
-            holding[moment.work] = moment
-        elif moment.step is not TimelineStep.SUBMITTED and moment.work in holding:
-            yield _stretch(holding.pop(moment.work), moment.at)
+        if moment.change > 0:
+            holding.setdefault(moment.work, []).append(moment)
+        elif moment.step is TimelineStep.SHRANK:
+            yield _stretch(holding[moment.work].pop(), moment.at)
+        elif moment.change < 0:
+            yield from (_stretch(each, moment.at) for each in holding.pop(moment.work, ()))
     for released in holding.values():
-        yield _stretch(released, until)
+        yield from (_stretch(each, until) for each in released)
 
 
 def shares_over_time(
@@ -76,7 +79,7 @@ def shares_over_time(
             for tenant in above(stretch.work.tenant) if size.get(resource) else ():
                 row = held.setdefault(tenant, {}).setdefault(resource, [0.0] * steps)
                 for step, part in parts:
-                    row[step] += part * value * stretch.work.pods / size[resource]
+                    row[step] += part * value * stretch.pods / size[resource]
     return {
         tenant: [max(at) for at in zip(*rows.values(), strict=True)]
         for tenant, rows in held.items()
@@ -85,7 +88,7 @@ def shares_over_time(
 
 def _stretch(released: TimelineEntry, end: Millis) -> Bar:
     assert released.pool is not None
-    return Bar(released.work, released.pool, released.at, end)
+    return Bar(released.work, released.change, released.pool, released.at, end)
 
 
 def _parts(stretch: Bar, until: Millis, steps: int) -> Iterator[tuple[int, float]]:

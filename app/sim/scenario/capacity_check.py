@@ -28,7 +28,9 @@ class EmptyCluster:
         self._place = "pool" if all(given) else "node or pool" if any(given) else "node"
 
     def check(self, record: YamlMap, work: SimulatedWorkload) -> bool:
-        """Return whether a workload fits in the empty cluster; note it if not."""
+        """Return whether a workload, or its minimum, fits in the empty cluster; note it if not."""
+        if work.is_elastic:
+            work = replace(work, pods=work.least, least=0)
         if not (self._known and work.demand) or self._empty.holds(work):
             return True
         one = replace(work, pods=1)

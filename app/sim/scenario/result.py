@@ -76,13 +76,17 @@ class ScenarioResult:
 
     @property
     def releases(self) -> list[TimelineEntry]:
-        """Releases by the engine, without workloads that ran at the start."""
-        return [m for m in self.timeline if m.step is TimelineStep.RELEASED and m.at >= 0]
+        """Releases by the engine, without workloads that ran at the start.
+
+        A further pod of an elastic gang is a release of its own.
+        """
+        return [m for m in self.timeline if m.change > 0 and m.at >= 0]
 
     @property
     def evictions(self) -> list[TimelineEntry]:
         """Evictions by the engine."""
-        return [m for m in self.timeline if m.step is TimelineStep.EVICTED]
+        evicted = (TimelineStep.EVICTED, TimelineStep.SHRANK)
+        return [m for m in self.timeline if m.step in evicted]
 
 
 def sum_up(scenario: Scenario, world: VirtualCluster) -> ScenarioResult:

@@ -36,6 +36,7 @@ _WORK_FIELDS = (
     "count",
     "every",
     "pods",
+    "minPods",
     "request",
     "priority",
     "duration",
@@ -149,7 +150,13 @@ class WorksReader:
                 record.read("reclaimNotice", value_parsers.some_cluster_time, Millis(0)),
                 record.read("checkpointInterval", value_parsers.some_cluster_time, None),
             ),
+            least=record.read("minPods", some, 0),
         )
+        if work.least > work.pods:
+            record.fields["minPods"].wrong(
+                f"{work.least} is more than pods, {work.pods}, so it could never start; use "
+                f"{work.pods} or less."
+            )
         running = record.read("running", value_parsers.switch, False)
         for field in ("at", "every") if running else ():
             if record.read(field, value_parsers.duration, Millis(0)):
@@ -240,4 +247,5 @@ def _copy(
         work.manner,
         work.kept,
         work.reclaim,
+        work.least,
     )

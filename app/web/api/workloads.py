@@ -86,7 +86,7 @@ def released_workload(view: ReleasedView) -> WorkloadModel:
     reason = f"released{where}{when}" + (f"; it {AWAITS}" if view.awaits else "")
     if view.lacks:
         reason += f"; {LACKS.format(', '.join(view.lacks))}"
-    reason += view.said
+    reason += view.said + view.elastic
     if view.adopted:
         reason = f"not by its turn: it was there before Fairgate, or was let go by hand{when}"
     return WorkloadModel(

@@ -82,10 +82,10 @@ such objects in every namespace. The object has a controller as its owner.
 
 {{/* Fairgate's annotations that users may write, and those that are read only once, at creation. */}}
 {{- define "fairgate.userKeys" -}}
-['fairgate.io/gang', 'fairgate.io/gang-size', 'fairgate.io/gang-failure', 'fairgate.io/placement', 'fairgate.io/topology', 'fairgate.io/gpu-memory', 'fairgate.io/model-size', 'fairgate.io/max-runtime', 'fairgate.io/preemptible', 'fairgate.io/pools', 'fairgate.io/reclaim-notice', 'fairgate.io/checkpoint-interval']
+['fairgate.io/gang', 'fairgate.io/gang-size', 'fairgate.io/gang-min', 'fairgate.io/gang-failure', 'fairgate.io/placement', 'fairgate.io/topology', 'fairgate.io/gpu-memory', 'fairgate.io/model-size', 'fairgate.io/max-runtime', 'fairgate.io/preemptible', 'fairgate.io/pools', 'fairgate.io/reclaim-notice', 'fairgate.io/checkpoint-interval']
 {{- end }}
 {{- define "fairgate.frozenKeys" -}}
-['fairgate.io/gang', 'fairgate.io/gang-size', 'fairgate.io/gang-failure']
+['fairgate.io/gang', 'fairgate.io/gang-size', 'fairgate.io/gang-min', 'fairgate.io/gang-failure']
 {{- end }}
 
 {{/* Whether a new pod has exactly the labels and annotations that the webhook writes. */}}

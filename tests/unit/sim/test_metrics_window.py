@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.core.model import Millis, Resource, TenantName, UserName
-from app.sim.cluster.workload import SimulatedWorkload, TimelineEntry, TimelineStep
+from app.sim.cluster.workload import SimulatedWorkload, TimelineEntry, TimelineStep, rigid_entry
 from app.sim.metrics.fairness_error import FairnessErrors
 from app.sim.metrics.waits import figures, nearest_rank, size_class
 from app.sim.metrics.window import Measures, jain, measure
@@ -32,7 +32,7 @@ def work(
 
 
 def story(*steps: tuple[int, TimelineStep, SimulatedWorkload]) -> list[TimelineEntry]:
-    return [TimelineEntry(Millis(at * 1000), step, what) for at, step, what in steps]
+    return [rigid_entry(Millis(at * 1000), step, what) for at, step, what in steps]
 
 
 def ran(

@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 
 from app.core.model import Millis, PoolName, Resource, Tenant, TenantName, UserName
-from app.sim.cluster.workload import SimulatedWorkload, TimelineEntry, TimelineStep
+from app.sim.cluster.workload import SimulatedWorkload, TimelineEntry, TimelineStep, rigid_entry
 from app.sim.metrics.tenant_tree import TenantTree
 from app.sim.report.formatting import span
 from app.sim.report.json_report import to_json
@@ -409,7 +409,7 @@ def test_a_sparkline_is_a_dot_for_nothing_and_full_for_everything() -> None:
 def moment(
     at: int, step: TimelineStep, work: SimulatedWorkload, pool: str = "main"
 ) -> TimelineEntry:
-    return TimelineEntry(Millis(at), step, work, PoolName(pool))
+    return rigid_entry(Millis(at), step, work, PoolName(pool))
 
 
 UNPRICED: Mapping[PoolName, Mapping[Resource, Fraction]] = {}

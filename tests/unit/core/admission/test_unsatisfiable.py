@@ -252,3 +252,30 @@ async def test_who_only_observes_refuses_nothing() -> None:
         if "patch" in response:
             patch = msgspec.json.decode(base64.b64decode(response["patch"]))
             assert apply(pod, patch)["spec"] == pod["spec"]
+
+
+def gang(**words: str) -> dict[str, str]:
+    return {f"fairgate.io/gang{key.replace('_', '-')}": value for key, value in words.items()}
+
+
+@pytest.mark.parametrize(
+    ("written", "part"),
+    [
+        (gang(_min="4"), "has no annotation fairgate.io/gang; name the gang"),
+        (gang(**{"": "g"}, _size="8", _min="9"), "9 is more than fairgate.io/gang-size: 8"),
+        (gang(**{"": "g"}, _size="8", _min="many"), "'many' is not a whole number from 1"),
+        (gang(**{"": "g"}, _size="8", _min="0"), "'0' is not a whole number from 1"),
+        (gang(**{"": "job"}, _min="-1"), "'-1' is not a whole number from 1"),
+    ],
+)
+def test_the_minimum_of_a_gang_that_could_never_start_is_refused(
+    written: dict[str, str], part: str
+) -> None:
+    found = unreadable(PodWishes({GPU: 1}, written))
+    assert found is not None
+    assert (found.code, part in found.message) == (422, True)
+
+
+def test_a_minimum_up_to_the_size_is_accepted() -> None:
+    assert unreadable(PodWishes({GPU: 1}, gang(**{"": "g"}, _size="8", _min="8"))) is None
+    assert unreadable(PodWishes({GPU: 1}, gang(**{"": "job"}, _min="8"))) is None

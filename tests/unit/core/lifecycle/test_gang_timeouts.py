@@ -54,16 +54,25 @@ def test_a_job_that_was_known_before_its_pods_tells_their_number() -> None:
     assert lead.released == ["g0", "g1"]
 
 
-@pytest.mark.parametrize("later", [1, 3, 8])
-def test_the_size_that_was_seen_first_holds(later: int) -> None:
+def test_the_size_that_an_object_states_is_read_live() -> None:
     lead = Lead()
     lead.hear(job(4, total=4))
     lead.see(*of_job(3))
-    lead.hear(job(later, total=later))
+    lead.hear(job(8, total=8))
+    assert "3 of 8 pods are there" in lead.text(of_job(3)[0])
+    lead.hear(job(3, total=3))
+    assert lead.released == ["g0", "g1", "g2"]
+
+
+def test_pods_beyond_a_size_join_their_gang_when_it_grows() -> None:
+    lead = Lead(gpus=0)
+    lead.hear(job(3))
+    lead.see(*of_job(4))
+    lead.hear(job(4))
+    lead.room(3)
     assert lead.released == []
-    assert "3 of 4 pods are there" in lead.text(of_job(3)[0])
-    lead.see(*of_job(4)[3:])
-    assert len(lead.released) == 4
+    lead.room(4)
+    assert sorted(lead.released) == ["g0", "g1", "g2", "g3"]
 
 
 def test_a_new_gang_of_the_same_name_has_its_size_read_anew() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -11,6 +12,7 @@ from app.core.model import Millis
 from app.core.podspec.pod_groups import (
     ALONE,
     ASKED,
+    UNBOUNDED,
     GangDeclaration,
     Membership,
     Words,
@@ -32,6 +34,7 @@ AT = Millis(7)
 READ = Groups(ManagedResources(["nvidia.com/gpu"]))
 OURS = {"fairgate.io/gang": "train", "fairgate.io/gang-size": "4"}
 BY_JOB = {"fairgate.io/gang": "job"}
+LEAST = "fairgate.io/gang-min"
 IN_A_SET = {"jobset.sigs.k8s.io/jobset-name": "js"}
 KUEUE = {"kueue.x-k8s.io/pod-group-name": "kg"}
 KUEUE_COUNT = {"kueue.x-k8s.io/pod-group-total-count": "3"}
@@ -62,6 +65,14 @@ OLD_COUNT = {"pod-group.scheduling.sigs.k8s.io/min-available": "5"}
         (Words({**OLD, **OLD_COUNT}), ("coscheduling/old", 5)),
         (Words(annotations={**OLD, **OLD_COUNT}), ("coscheduling/old", 5)),
         (Words(OLD), ALONE),
+        # The minimum of an elastic gang.
+        (Words(annotations={**OURS, LEAST: "2"}), ("train", 4, 2)),
+        (Words(annotations={**OURS, LEAST: "4"}), ("train", 4)),
+        (Words(annotations={**OURS, LEAST: "5"}), ("train", 4)),
+        (Words(annotations={**OURS, LEAST: "some"}), ("train", 4)),
+        (Words(annotations={**BY_JOB, LEAST: "2"}, job="j"), ("job/j", ASKED, 2)),
+        (Words(IN_A_SET, {**BY_JOB, LEAST: "2"}, job="js-w-0"), ("jobset/js", ASKED, 2)),
+        (Words(annotations={LEAST: "2"}, group="native"), ("podgroup/native", ASKED)),
         # Precedence of the kinds.
         (Words(KUEUE, {**OURS, **KUEUE_COUNT}), ("train", 4)),
         (Words({**KUEUE, **PLUGIN}, KUEUE_COUNT, group="native"), ("kueue/kg", 3)),
@@ -70,7 +81,7 @@ OLD_COUNT = {"pod-group.scheduling.sigs.k8s.io/min-available": "5"}
     ],
 )
 def test_the_first_kind_of_group_that_a_pod_names_counts(
-    words: Words, expected: tuple[str, int]
+    words: Words, expected: tuple[str, int] | tuple[str, int, int]
 ) -> None:
     assert membership(words) == Membership(*expected)
 
@@ -164,11 +175,14 @@ def test_pod_groups_of_both_kinds_are_read() -> None:
     def group(**spec: Any) -> PodGroup:
         return msgspec.convert({**about, "spec": spec}, PodGroup)
 
-    assert read_pod_group(group(minMember=4), AT).group == GangDeclaration("n", "coscheduling/g", 4)
+    open_to_more = partial(GangDeclaration, "n", size=UNBOUNDED)
+    plugin = read_pod_group(group(minMember=4), AT).group
+    assert plugin == open_to_more(name="coscheduling/g", least=4)
     gang = group(schedulingPolicy={"gang": {"minCount": 3}})
-    assert read_native_group(gang, AT).group == GangDeclaration("n", "podgroup/g", 3)
+    assert read_native_group(gang, AT).group == open_to_more(name="podgroup/g", least=3)
     basic = group(schedulingPolicy={"basic": {}})
-    assert read_native_group(basic, AT).group == GangDeclaration("n", "podgroup/g", 1)
+    apart = GangDeclaration("n", "podgroup/g", 1, apart=True)
+    assert read_native_group(basic, AT).group == apart
 
 
 def test_a_gang_names_who_tells_its_size() -> None:

@@ -1,0 +1,121 @@
+"""Reclaim takes the further pods of an elastic gang before any minimum, and minimums whole."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from app.core.effects import Effect, EvictForReclaim
+from app.core.model import (
+    DEFAULT_POOL,
+    Millis,
+    Node,
+    NodeName,
+    Pod,
+    Quota,
+    Resource,
+    Tenant,
+    TenantName,
+    UserName,
+)
+from app.core.policy import Policy, Reclaim, WithinQueue
+from app.core.quantities import PODS, ManagedResources
+from app.sim.cluster.virtual_cluster import VirtualCluster, held_pod
+
+GPU = Resource("nvidia.com/gpu")
+OWED = Policy(reclaim=Reclaim.GUARANTEE, min_runtime=Millis(0))
+
+
+class World(VirtualCluster):
+    """Tenant a has a guarantee, tenant b borrows. Records the evicted pods; they do not return."""
+
+    def __init__(self, gpus: int, guarantee: int, policy: Policy = OWED) -> None:
+        self.evicted: list[list[str]] = []
+        node = Node(NodeName("n0"), {}, {GPU: gpus, PODS: 1000}, True)
+        quota = {DEFAULT_POOL: Quota({GPU: guarantee})}
+        tenants = [
+            Tenant(TenantName("a"), Millis(0), namespaces=("a",), quotas=quota),
+            Tenant(TenantName("b"), Millis(0), namespaces=("b",)),
+        ]
+        super().__init__(ManagedResources([GPU]), [node], tenants, policy=policy)
+
+    def pods(self, *pods: Pod) -> None:
+        """Submit pods that run for ever, one second after the last event."""
+        self.advance_to(Millis(self.now + 1000))
+        for pod in pods:
+            self.submit(replace(pod, since=self.now), self.now, None)
+        self.evicted.append([])
+        self.advance_to(self.now)
+
+    def _play(self, effect: Effect):  # type: ignore[no-untyped-def]
+        if isinstance(effect, EvictForReclaim):
+            self.evicted[-1].append(effect.ref.name)
+        return super()._play(effect)
+
+
+def elastic(count: int, least: int, name: str = "g", **more: object) -> list[Pod]:
+    made = [held_pod(f"{name}{n}", "b") for n in range(count)]
+    return [
+        replace(each, gang=name, gang_size=count, gang_least=least, **more)  # type: ignore[arg-type]
+        for each in made
+    ]
+
+
+def owed(count: int, name: str = "x") -> list[Pod]:
+    """Return one gang of tenant a that needs this many devices."""
+    made = [held_pod(f"{name}{n}", "a") for n in range(count)]
+    return [replace(each, gang=name if count > 1 else "", gang_size=count) for each in made]
+
+
+def test_the_further_pod_that_was_released_last_goes_first() -> None:
+    world = World(8, 4)
+    world.pods(*elastic(8, 2))
+    world.pods(*owed(1))
+    assert world.evicted[-1] == ["g7"]
+    world.pods(*owed(2, "y"))
+    assert sorted(world.evicted[-1]) == ["g5", "g6"]
+
+
+def test_further_pods_go_before_other_work_of_the_tenant() -> None:
+    """The single pod has a lower priority, and was released later."""
+    world = World(6, 2)
+    world.pods(*elastic(5, 2))
+    world.pods(replace(held_pod("single", "b"), priority=-5))
+    world.pods(*owed(2))
+    assert sorted(world.evicted[-1]) == ["g3", "g4"]
+
+
+def test_a_minimum_goes_whole_and_after_all_further_pods() -> None:
+    world = World(6, 4)
+    world.pods(*elastic(6, 3))
+    world.pods(*owed(4))
+    assert sorted(world.evicted[-1]) == [f"g{n}" for n in range(6)]
+
+
+def test_no_minimum_is_broken_for_a_single_device() -> None:
+    """Two gangs: one has a further pod, the other runs with its minimum only."""
+    world = World(7, 2)
+    world.pods(*elastic(3, 3, "m"))
+    world.pods(*elastic(4, 3))
+    world.pods(*owed(1))
+    assert world.evicted[-1] == ["g3"]
+    world.pods(*owed(1, "y"))
+    assert sorted(world.evicted[-1]) == ["g0", "g1", "g2"]
+
+
+def test_a_further_pod_that_ran_too_briefly_keeps_its_minimum_safe() -> None:
+    """A gang is evicted whole or not at all, so its youngest pod protects it."""
+    world = World(4, 2, replace(OWED, min_runtime=Millis(60_000)))
+    world.pods(*elastic(3, 2)[:2])
+    world.advance_to(Millis(90_000))
+    world.pods(replace(held_pod("young", "b"), user=UserName("other")))
+    world.pods(elastic(3, 2)[2])
+    world.pods(*owed(2))
+    assert world.evicted[-1] == []
+
+
+def test_own_further_pods_of_lower_priority_go_before_the_minimum() -> None:
+    policy = replace(OWED, within_queue=WithinQueue.LOWER_PRIORITY)
+    world = World(4, 0, policy)
+    world.pods(*elastic(4, 2))
+    world.pods(replace(held_pod("urgent", "b"), priority=9))
+    assert world.evicted[-1] == ["g3"]
