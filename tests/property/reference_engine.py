@@ -39,6 +39,10 @@ class Job:
     released: int | None = None
     order: int = 0
     notice: int = 0
+    gang: str = ""
+    """The elastic gang that it belongs to: as its minimum, or as one further pod."""
+    gang_size: int = 0
+    gang_least: int = 0
 
     def total(self, resource: str) -> int:
         return self.size * self.demand.get(resource, 0)
