@@ -83,7 +83,7 @@ def further_of(job: Job) -> list[Job]:
 
 
 def elastic(submit: Submit, further: int) -> Job:
-    """Return the minimum of a gang that may have so many further pods."""
+    """Return the minimum of a gang with this number of further pods."""
     job = submit.job()
     if not further:
         return job
@@ -202,7 +202,7 @@ class Court(VirtualCluster):
         self.engine.handle = lambda event: self._judged(handle(event))  # type: ignore[method-assign]
 
     def _judged(self, effects: list[Effect]) -> list[Effect]:
-        """Check the evictions of one pass before any of them is carried out."""
+        """Check the evictions of one pass before the first one is carried out."""
         orders = [each for each in effects if isinstance(each, EvictForReclaim)]
         evicted = Counter(self._jobs[order.ref.uid] for order in orders)
         for job, count in evicted.items():
