@@ -19,7 +19,7 @@ WAITING = (3, 7, 11, 15)
 
 
 def sign_in(page: Page, token: str = "alices") -> None:
-    page.get_by_label("Or paste a token").fill(token)
+    page.get_by_label("Token of audience").fill(token)
     page.get_by_role("button", name="Sign in").click()
 
 

@@ -209,7 +209,7 @@ def test_updates_move_neither_focus_nor_scroll_nor_rows(opens: Opens, place: Ser
 
 def test_sign_in_and_views_work_by_keyboard_alone(opens: Opens, place: Served) -> None:
     page = opens(place)
-    expect(page.get_by_label("Or paste a token")).to_be_focused()
+    expect(page.get_by_label("Token of audience")).to_be_focused()
     page.keyboard.type("alices")
     page.keyboard.press("Enter")
     expect(page.get_by_role("status").first).to_have_text("Live")

@@ -34,8 +34,7 @@ def place(town: Town) -> Iterator[Served]:
 def test_no_data_is_shown_before_sign_in(opens: Opens, place: Served) -> None:
     page = opens(place)
     expect(page.get_by_role("heading", name="Sign in")).to_be_visible()
-    expect(page.get_by_text("kubectl fairgate open")).to_be_visible()
-    expect(page.get_by_label("Or paste a token")).to_be_focused()
+    expect(page.get_by_label("Token of audience")).to_be_focused()
     assert "robotics" not in page.content()
 
 
@@ -45,7 +44,7 @@ def test_a_wrong_token_is_refused_with_the_next_step_and_forgotten(
     page = opens(place)
     sign_in(page, "mallorys")
     expect(page.get_by_role("alert")).to_contain_text("kubectl create token NAME --audience")
-    expect(page.get_by_label("Or paste a token")).to_be_focused()
+    expect(page.get_by_label("Token of audience")).to_be_focused()
     assert page.evaluate("sessionStorage.length") == 0
 
 

@@ -36,7 +36,7 @@ def test_a_tenants_admin_sees_their_own_queue_live(stage: Stage, browser: Browse
     page = browser.new_context(ignore_https_errors=True).new_page()
     page.set_default_timeout(60_000)
     page.goto(stage.cluster.details().api)
-    page.get_by_label("Or paste a token").fill(token)
+    page.get_by_label("Token of audience").fill(token)
     page.get_by_role("button", name="Sign in").click()
 
     expect(page.get_by_role("status").first).to_have_text("Live")

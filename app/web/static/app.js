@@ -225,9 +225,8 @@ function SignIn({ begin, why }) {
   return html`<section class="card sign-in" aria-labelledby="sign-in-title">
     <h1 id="sign-in-title">Sign in</h1>
     ${why ? html`<p class="problem" role="alert">${visible(why)}</p>` : null}
-    <p>With a kubeconfig, run <code>kubectl fairgate open</code>. It opens this page in your name.</p>
     <form onSubmit=${submit}>
-      <label for="token">Or paste a token of audience <code>fairgate</code></label>
+      <label for="token">Token of audience <code>fairgate</code></label>
       <input id="token" ref=${field} type="password" autocomplete="off" spellcheck=${false} required aria-describedby="token-help" />
       <button type="submit" class="primary">Sign in</button>
     </form>

@@ -29,7 +29,7 @@ export class Failed extends Error {
   }
 }
 
-/** Return the headers of a request. Behind `kubectl fairgate open` there is no token. */
+/** Return the headers of a request. Behind an authenticating proxy there is no token. */
 function headersOf(token, accept) {
   return token ? { authorization: `Bearer ${token}`, accept } : { accept };
 }
