@@ -130,7 +130,8 @@ def test_a_kueue_pod_group_is_a_gang(stage: Stage) -> None:
     stage.apply(ours, *(named(f"k-{n}", labels, count) for n in range(2)), pod("ordinary"))
     until("the pod beside it runs", lambda: stage.running(ours) == ["ordinary"])
     assert len(stage.held(ours)) == 2
-    assert "gang kueue/g is not complete, 2 of 3" in told(stage, ours, "Held")
+    missing = "gang kueue/g is not complete, 2 of 3"
+    until("it is reported", lambda: missing in told(stage, ours, "Held"))
     stage.delete(ours, "ordinary")
     stage.apply(ours, named("k-2", labels, count))
     together(stage, ours, 3)
@@ -144,7 +145,8 @@ def test_a_pod_group_of_the_coscheduling_plugin_is_a_gang_once_it_is_there(
     stage.apply(ours, *(named(f"c-{n}", labels) for n in range(3)), pod("ordinary"))
     until("the pod beside it runs", lambda: stage.running(ours) == ["ordinary"])
     assert len(stage.held(ours)) == 3
-    assert "no PodGroup (scheduling.x-k8s.io) g states its size" in told(stage, ours, "Held")
+    missing = "no PodGroup (scheduling.x-k8s.io) g states its size"
+    until("it is reported", lambda: missing in told(stage, ours, "Held"))
     group = {"apiVersion": "scheduling.x-k8s.io/v1alpha1", "kind": "PodGroup"}
     stage.delete(ours, "ordinary")
     stage.apply(ours, {**group, "metadata": {"name": "g"}, "spec": {"minMember": 3}})

@@ -245,7 +245,7 @@ def search(seed: int, *, notices: bool = False) -> Counter[str]:
         arena.news()
         work = workload(random, drive, number)
         if notices:
-            work.notice = random.choice((0, 0, 500, 3000))
+            work.notice = random.choice((0, 500, 3000))
             if random.random() < 0.1:
                 drive.restart()
         drive.submit(work)
