@@ -25,8 +25,11 @@ MOST_FORGOTTEN = 200_000
 """Audit markers that may wait for their removal."""
 
 BATCH = 256
-GATHER_SECONDS = 0.2
-"""How long a record waits for others, so that one signature and one write cover them."""
+GATHER_SECONDS = 0.01
+"""How long a record waits for others, so that one signature and one write cover them.
+
+A record that waits is lost if the leader is killed and Redis is emptied in that time.
+"""
 
 ANCHOR_SECONDS = 10.0
 PROBE_SECONDS = 2.0
