@@ -25,7 +25,7 @@ MOST_FORGOTTEN = 200_000
 """Audit markers that may wait for their removal."""
 
 BATCH = 256
-GATHER_SECONDS = 0.01
+GATHER_SECONDS = 0.005
 """How long a record waits for others, so that one signature and one write cover them.
 
 A record that waits is lost if the leader is killed and Redis is emptied in that time.

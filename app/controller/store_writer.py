@@ -22,7 +22,7 @@ from app.ports.metrics import LeaderMetrics
 from app.ports.store import Store
 
 BATCH = 256
-GATHER_SECONDS = 0.05
+GATHER_SECONDS = 0.005
 """How long a write waits for others, so that one script call carries them. Intents never wait."""
 
 PROBE_SECONDS = 1.0
