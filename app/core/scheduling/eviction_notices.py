@@ -96,7 +96,8 @@ class EvictionNotices:
         wanting = [t for victim in victims for t in victim.pods if self._notice(t)]
         if not wanting:
             return list(orders)
-        fresh = [t for t in wanting if not _is_told(t, now)]
+        # A notice that is being withdrawn does not count: the pod is about to lose it.
+        fresh = [t for t in wanting if not _is_told(t, now) or t.pod.uid in self._withdrawn]
         ends = [t.pod.reclaim.ends for t in wanting if t not in fresh] + list(map(self._end, fresh))
         found = _NoticedReclaim(
             reservation.owner.uid,
