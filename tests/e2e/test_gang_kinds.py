@@ -123,6 +123,22 @@ def test_a_jobs_changed_parallelism_changes_its_gang(stage: Stage) -> None:
     together(stage, ours, 2)
 
 
+def test_an_elastic_job_starts_with_its_minimum_and_grows_one_by_one(stage: Stage) -> None:
+    wall, ours = stage.namespace("wall"), stage.namespace("elastic")
+    blockers = stage.block(wall)
+    words = {**BY_JOB, "fairgate.io/gang-min": "2"}
+    stage.apply(ours, job("train", 4, annotations=words))
+    until("its pods are held", lambda: len(stage.held(ours)) == 4)
+    stage.delete(wall, blockers[0])
+    until("a node is free", lambda: len(stage.running(wall)) == len(blockers) - 1)
+    assert released(stage, ours) == []
+    stage.delete(wall, blockers[1])
+    until("its minimum runs", lambda: len(stage.running(ours)) == 2)
+    stage.delete(wall, blockers[2])
+    until("a third joins", lambda: len(stage.running(ours)) == 3)
+    assert len(stage.held(ours)) == 1
+
+
 def test_a_kueue_pod_group_is_a_gang(stage: Stage) -> None:
     ours = stage.namespace("kueue")
     labels = {"kueue.x-k8s.io/pod-group-name": "g"}

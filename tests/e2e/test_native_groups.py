@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
 import pytest
 
+from app.core.errors import ClusterError
 from app.devcluster import state_dir as folders
 from app.devcluster.binaries import Tools
 from app.devcluster.cluster import LocalCluster
@@ -82,3 +84,24 @@ def test_the_pods_of_a_native_group_without_a_gang_go_each_alone(
     stage.apply(ours, group("b", basic={}))
     stage.apply(ours, of("b-0", "b"))
     until("it runs", lambda: stage.running(ours) == ["b-0"])
+
+
+def test_further_pods_of_a_native_gang_join_and_a_raised_minimum_lets_new_pods_wait(
+    stage: Stage, group: Callable[..., Object], cluster_tools: Tools
+) -> None:
+    ours = stage.namespace("live")
+    stage.apply(ours, group("l", gang={"minCount": 2}), of("l-0", "l"), of("l-1", "l"))
+    together(stage, ours, 2)
+    stage.apply(ours, of("l-2", "l"))
+    until("the third joins", lambda: len(stage.running(ours)) == 3)
+    raised = json.dumps({"spec": {"schedulingPolicy": {"gang": {"minCount": 5}}}})
+    patch = ("patch", "podgroup", "l", "-n", ours, "--type=merge", "-p", raised)
+    if cluster_tools.kubernetes.minor == "1.36":
+        with pytest.raises(ClusterError, match="field is immutable"):
+            stage.cluster.kubectl(*patch)
+        return
+    stage.cluster.kubectl(*patch)
+    stage.apply(ours, of("l-3", "l"))
+    waits = "gang podgroup/l is not complete, 4 of 5 pods are there"
+    until("the next one waits", lambda: waits in told(stage, ours, "Held"))
+    assert len(stage.running(ours)) == 3
