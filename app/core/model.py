@@ -123,7 +123,7 @@ NO_AFFINITY = AffinityPresence()
 
 @dataclass(frozen=True, slots=True)
 class ReclaimTerms:
-    """What a reclaim of a pod involves.
+    """The notice and the checkpoints of a pod, for its reclaim.
 
     `notice`: the notice that the pod wants. `checkpoint`: the longest time between two checkpoints,
     None if not declared. `ends`: the end of the notice that a leader gave, None without a notice.

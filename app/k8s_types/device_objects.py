@@ -42,7 +42,7 @@ class ResourceClaimSpec(Wire, frozen=True):
     devices: DeviceClaim = DeviceClaim()
 
 
-class AllocationResult(Wire, frozen=True):
+class DeviceRequestAllocationResult(Wire, frozen=True):
     request: str = ""
     driver: str = ""
     pool: str = ""
@@ -50,16 +50,16 @@ class AllocationResult(Wire, frozen=True):
     admin_access: bool = False
 
 
-class AllocatedDevices(Wire, frozen=True):
-    results: list[AllocationResult] | None = None
+class DeviceAllocationResult(Wire, frozen=True):
+    results: list[DeviceRequestAllocationResult] | None = None
 
 
-class Allocation(Wire, frozen=True):
-    devices: AllocatedDevices = AllocatedDevices()
+class AllocationResult(Wire, frozen=True):
+    devices: DeviceAllocationResult = DeviceAllocationResult()
 
 
 class ResourceClaimStatus(Wire, frozen=True):
-    allocation: Allocation | None = None
+    allocation: AllocationResult | None = None
 
 
 class ResourceClaimObject(Wire, frozen=True):

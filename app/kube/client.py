@@ -24,7 +24,7 @@ from app.kube.credentials import ApiServer
 JSON = "application/json"
 JSON_PATCH = "application/json-patch+json"
 METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
-"""What to accept if only the metadata of an object is needed, which is cheaper."""
+"""Accept header of requests that need only the metadata of an object, which is cheaper."""
 MERGE_PATCH = "application/merge-patch+json"
 STRATEGIC_PATCH = "application/strategic-merge-patch+json"
 APPLY = "application/apply-patch+yaml"

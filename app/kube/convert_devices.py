@@ -52,7 +52,7 @@ def read_claim(claim: objects.ResourceClaimObject, at: model.Millis) -> events.C
     )
 
 
-def _results(allocation: objects.Allocation) -> tuple[resource_claims.AllocatedDevice, ...]:
+def _results(allocation: objects.AllocationResult) -> tuple[resource_claims.AllocatedDevice, ...]:
     return tuple(
         resource_claims.AllocatedDevice(
             name(each.request),

@@ -112,7 +112,7 @@ class World:
             self.late_claims.append(ev.ClaimGone(self.at, *key))
 
     def race(self, name: str) -> None:
-        """Begin a deletion, let the leader do what it can, then remove the object."""
+        """Begin a deletion, run the leader, then remove the object."""
         self.begin_deletion(name)
         for _ in range(4):
             self.write_all()

@@ -115,7 +115,7 @@ CHART_CRDS: CrdFiles = {
     },
     "certificates": (CERT_MANAGER, "deploy/crds/cert-manager.io_certificates.yaml"),
 }
-"""The kinds of which the chart may create objects."""
+"""Kinds of objects that the chart may create."""
 
 
 def crd_files(crds: CrdFiles = CRDS) -> dict[str, Path]:

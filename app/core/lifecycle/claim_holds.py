@@ -1,4 +1,4 @@
-"""Devices of claims that no managed pod uses: they are taken, but charged to nobody.
+"""Devices of claims that no managed pod uses: they are in use, and no tenant is charged.
 
 Examples are claims of pods in exempt namespaces, and claims that outlive their pods. They reduce
 the capacity of their node like unmanaged pods.

@@ -196,7 +196,7 @@ class DeviceCapacity:
         return [each for each in pool.by_name.values() if self.holders(each.id)]
 
     def _count(self, pool: DevicePool, matching: list[PlacedDevice]) -> int:
-        """Return the number of allocated devices and of those that fit besides."""
+        """Return the number of allocated devices, plus the devices that still fit."""
         count, partitions = 0, []
         for each in matching:
             held = self.holders(each.id)

@@ -19,11 +19,11 @@ from app.web.api.schemas import (
     DashboardState,
     Hello,
     LeftOut,
-    NodeState,
+    NodeWithTenants,
     OwedShown,
     PartShown,
-    PoolState,
     PoolWhole,
+    PoolWithTenants,
     ProblemShown,
     QueueSum,
     TenantShown,
@@ -237,10 +237,10 @@ def _waiting(backlog: QueueBacklog) -> WaitingShown:
     return WaitingShown(request=quantities(backlog.request), since=moment(backlog.since))
 
 
-def _visible(pool: PoolWhole, known: Facts, sight: VisibleState) -> PoolState:
+def _visible(pool: PoolWhole, known: Facts, sight: VisibleState) -> PoolWithTenants:
     """Return a pool with the tenants on its nodes that the caller may see."""
     members = [
-        NodeState(
+        NodeWithTenants(
             **node.model_dump(),
             tenants={
                 str(tenant): quantities(amounts)
@@ -252,7 +252,7 @@ def _visible(pool: PoolWhole, known: Facts, sight: VisibleState) -> PoolState:
         )
         for node in pool.members
     ]
-    return PoolState(**pool.model_dump(exclude={"members"}), members=members)
+    return PoolWithTenants(**pool.model_dump(exclude={"members"}), members=members)
 
 
 def _busiest(known: Facts, name: TenantName) -> list[UserView]:

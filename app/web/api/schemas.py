@@ -341,16 +341,16 @@ class QueueSum(WaitingShown):
     rules: dict[str, int]
 
 
-class NodeState(NodeShown):
+class NodeWithTenants(NodeShown):
     """A node, and its use by the tenants that the caller may see."""
 
     tenants: InPools
 
 
-class PoolState(PoolShown):
+class PoolWithTenants(PoolShown):
     """A pool, and its nodes ordered by name."""
 
-    members: list[NodeState]
+    members: list[NodeWithTenants]
 
 
 class ProblemShown(ResponseModel):
@@ -416,7 +416,7 @@ class DashboardState(ResponseModel):
     owed: dict[str, OwedShown]
     waiting: dict[str, WaitingShown]
     queues: list[QueueSum]
-    pools: list[PoolState]
+    pools: list[PoolWithTenants]
     mode: str
     problems: list[ProblemShown]
     left_out: LeftOut
@@ -449,7 +449,7 @@ class OwnWorkload(QueuedWorkload):
 class Me(ResponseModel):
     """The caller, its tenants and its workloads: held ones in queue order, then released ones.
 
-    `leftOut`: the number of workloads beyond the limit.
+    `leftOut`: the number of pods beyond the limit.
     """
 
     name: str

@@ -410,7 +410,7 @@ def test_a_pod_needs_the_memory_that_it_says(annotations: dict[str, str], needed
 
 
 def resizing(generation: int, *, infeasible_at: int = 0) -> dict[model.Resource, int]:
-    """Return the charge of a pod that grows from 2 to 8 cpus, of which the node granted 4."""
+    """Return the charge of a pod that grows from 2 to 8 cpus, if the node granted 4."""
     condition = {"type": "PodResizePending", "status": "True", "reason": "Infeasible"}
     conditions = [{**condition, "observedGeneration": infeasible_at}] if infeasible_at else []
     status = {
