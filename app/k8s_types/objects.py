@@ -90,7 +90,7 @@ class SchedulingGroup(Wire, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class ResizeStatus:
-    """Resources that the node has granted, by container and at pod level. See `ContainerRequest`."""
+    """Resources granted by the node, by container and at pod level. See `ContainerRequest`."""
 
     containers: Mapping[str, tuple[Quantities, ...]]
     level: tuple[Quantities, ...] = ()

@@ -7,6 +7,7 @@ import time
 from fastapi import FastAPI
 
 from app.config.setting_parsers import HostPort
+from app.config.settings import Settings
 from app.controller.event_queue import EventQueue
 from app.controller.follower import Follower
 from app.controller.leader_state_sync import LeaderStateReader
@@ -43,16 +44,8 @@ STRANGERS = 10
 async def api(process: RoleProcess) -> None:
     """Assemble the REST API."""
     settings = process.settings
-    classes = {each.name: Resource(each.resource) for each in settings.device_classes}
     managed = ManagedResources(settings.managed_resources)
-    engine = Engine(
-        managed,
-        evicts=False,
-        classes=classes,
-        records=False,
-        mode=settings.mode,
-        selectors=DeviceSelectors(),
-    )
+    engine = _following_engine(settings, managed)
     inbox, view = EventQueue(), WebhookCache(())
     mirror = Follower(engine, inbox, process.steps, now)
 
@@ -105,6 +98,17 @@ async def api(process: RoleProcess) -> None:
     process.listeners.append(tls_listener(process, "api", app, settings.api_listen))
     if settings.aggregated_listen is not None:
         _aggregate(process, app, settings.aggregated_listen, certificate)
+
+
+def _following_engine(settings: Settings, managed: ManagedResources) -> Engine:
+    return Engine(
+        managed,
+        evicts=False,
+        classes={each.name: Resource(each.resource) for each in settings.device_classes},
+        records=False,
+        mode=settings.mode,
+        selectors=DeviceSelectors(),
+    )
 
 
 def _aggregate(process: RoleProcess, app: FastAPI, at: HostPort, certificate: Renewal) -> None:

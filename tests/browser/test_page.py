@@ -207,6 +207,11 @@ def test_history_without_the_right_names_the_right(opens: Opens, town: Town, pla
     expect(page.get_by_role("alert").last).to_contain_text("may not get tenants/usage.fairgate.io")
 
 
+def test_the_audit_view_without_the_right_names_the_right(opens: Opens, place: Served) -> None:
+    page = live(opens, place, "audit")
+    expect(page.get_by_role("alert").last).to_contain_text("may not get audit.fairgate.io")
+
+
 def test_an_empty_cluster_teaches_the_first_step(opens: Opens) -> None:
     with served(Town(bulletin=LED), QUICK) as place:
         page = live(opens, place, now=NOW)

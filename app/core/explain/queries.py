@@ -13,7 +13,7 @@ from app.core.explain.leader_state import LeaderState, bulletin
 from app.core.explain.messages import explain
 from app.core.explain.queue_listing import Mark
 from app.core.explain.reasons import Why
-from app.core.explain.search import Hit, Sees, search
+from app.core.explain.search import Search
 from app.core.explain.snapshot import Snapshot, snapshot
 from app.core.explain.views import (
     ClusterView,
@@ -211,21 +211,10 @@ class EngineQueries:
             return None
         return queue_listing.released(tracked, self._roster.usage.awaited(tracked.stay) is not None)
 
-    def search(
-        self,
-        text: str,
-        sees_tenant: Callable[[TenantName], bool],
-        sees: Sees,
-        nodes: bool,
-        most: int,
-    ) -> list[Hit]:
-        """Return at most `most` objects of each kind whose name contains a text.
-
-        `nodes`: the caller may see nodes.
-        """
+    def search(self, found: Search, nodes: bool) -> Iterator[None]:
+        """Run a search in portions. `nodes`: the caller may see nodes."""
         names = (node.name for pool in self._pools.pools for node in self._pools.members(pool))
-        where = names if nodes else ()
-        return search(text, self._roster, self._tenancy, where, sees_tenant, sees, most)
+        return found.steps(self._roster, self._tenancy, list(names) if nodes else ())
 
     def accounts(self, user: UserName) -> tuple[TenantName, ...]:
         """Return the tenants in which a user has usage or waiting pods, by name."""
@@ -234,13 +223,12 @@ class EngineQueries:
             sorted(name for name in branches if queue_listing.users(name, user, self._scene()))
         )
 
-    def released_of(self, user: UserName) -> Iterator[ReleasedView]:
-        """Yield the released pods of a user, by uid."""
-        mine = (each for each in self._roster.pods.values() if each.pod.user == user)
-        for record in sorted(mine, key=lambda each: each.pod.uid):
-            view = self.released(record.pod.uid)
-            if view is not None:
-                yield view
+    def released_of(self, user: UserName) -> tuple[Uid, ...]:
+        """Return the released pods of a user, by uid."""
+        records = self._roster.pods.values()
+        return tuple(
+            sorted(each.pod.uid for each in records if each.uses and each.pod.user == user)
+        )
 
     def exists(self, tenant: TenantName) -> bool:
         """Return whether a tenant exists, as a resource or for an unmapped namespace."""

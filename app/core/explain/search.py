@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 
 from app.core.fairshare.tenants import TenantDirectory
 from app.core.fairshare.tree_node import UserNode
+from app.core.lifecycle.pod_record import PodRecord
 from app.core.lifecycle.pod_registry import PodRegistry
 from app.core.model import NodeName, TenantName, UserName
+
+PORTION = 1000
+"""Pods between two pauses of a search; some milliseconds."""
 
 Sees = Callable[[TenantName, UserName], bool]
 """Returns whether the caller may see the pods of a user of a tenant."""
@@ -40,47 +44,68 @@ class Hit:
     user: str = ""
 
 
-def search(
-    text: str,
-    roster: PodRegistry,
-    tenancy: TenantDirectory,
-    nodes: Iterable[NodeName],
-    sees_tenant: Callable[[TenantName], bool],
-    sees: Sees,
-    most: int,
-) -> list[Hit]:
-    """Return at most `most` objects of each kind, the best match first.
+class Search:
+    """One search. `steps` looks at the objects in portions, and `hits` returns the result.
 
     An equal name comes before a name that begins with the text. Other matches follow. Upper and
     lower case are equal.
     """
-    wanted = text.casefold()
-    found = {kind: dict[Hit, int]() for kind in HitKind}
 
-    def add(hit: Hit) -> None:
-        rank = _rank(wanted, hit.name.casefold())
-        if rank is not None:
-            found[hit.kind][hit] = rank
+    def __init__(
+        self, text: str, sees_tenant: Callable[[TenantName], bool], sees: Sees, most: int
+    ) -> None:
+        """`most`: the most objects of each kind in the result."""
+        self._wanted = text.casefold()
+        self._sees_tenant = sees_tenant
+        self._sees = sees
+        self._most = most
+        self._found = {kind: dict[Hit, int]() for kind in HitKind}
 
-    for name in {*tenancy.tenants, *roster.usage.tree.tenants}:
-        if sees_tenant(name):
-            add(Hit(HitKind.TENANT, name, tenant=name))
-    for name, branch in roster.usage.tree.tenants.items():
-        for leaf in branch.children.values():
-            if isinstance(leaf, UserNode) and sees(name, UserName(leaf.name)):
-                add(Hit(HitKind.USER, leaf.name, tenant=name, user=leaf.name))
-    for record in roster.pods.values():
-        if record.leaf is None or not sees(*record.leaf.account):
-            continue
+    def steps(
+        self, roster: PodRegistry, tenancy: TenantDirectory, nodes: Iterable[NodeName]
+    ) -> Iterator[None]:
+        """Look at all objects. Yield after each portion, so that other work can go on.
+
+        Objects may change between two portions. Such a change may be missed.
+        """
+        self._add_tenants(roster, tenancy)
+        for node in nodes:
+            self._add(Hit(HitKind.NODE, node))
+        yield
+        records = list(roster.pods.values())
+        for first in range(0, len(records), PORTION):
+            for record in records[first : first + PORTION]:
+                self._add_pod(record)
+            yield
+
+    def hits(self) -> list[Hit]:
+        """Return the found objects by kind, the best match first."""
+        return [hit for kind in HitKind for hit in _best(self._found[kind], self._most)]
+
+    def _add_tenants(self, roster: PodRegistry, tenancy: TenantDirectory) -> None:
+        branches = roster.usage.tree.tenants
+        for name in {*tenancy.tenants, *branches}:
+            if self._sees_tenant(name):
+                self._add(Hit(HitKind.TENANT, name, tenant=name))
+        for name, branch in branches.items():
+            for leaf in branch.children.values():
+                if isinstance(leaf, UserNode) and self._sees(name, UserName(leaf.name)):
+                    self._add(Hit(HitKind.USER, leaf.name, tenant=name, user=leaf.name))
+
+    def _add_pod(self, record: PodRecord) -> None:
+        if record.leaf is None or not self._sees(*record.leaf.account):
+            return
         tenant, user = record.leaf.account
         pod = record.pod
-        add(Hit(HitKind.POD, pod.name, pod.namespace, tenant, user))
-        add(Hit(HitKind.NAMESPACE, pod.namespace, pod.namespace, tenant))
+        self._add(Hit(HitKind.POD, pod.name, pod.namespace, tenant, user))
+        self._add(Hit(HitKind.NAMESPACE, pod.namespace, pod.namespace, tenant))
         for job in {pod.gang, pod.owner.rpartition("/")[2]} - {""}:
-            add(Hit(HitKind.JOB, job, pod.namespace, tenant, user))
-    for node in nodes:
-        add(Hit(HitKind.NODE, node))
-    return [hit for kind in HitKind for hit in _best(found[kind], most)]
+            self._add(Hit(HitKind.JOB, job, pod.namespace, tenant, user))
+
+    def _add(self, hit: Hit) -> None:
+        rank = _rank(self._wanted, hit.name.casefold())
+        if rank is not None:
+            self._found[hit.kind][hit] = rank
 
 
 def _rank(wanted: str, name: str) -> int | None:

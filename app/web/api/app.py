@@ -64,7 +64,7 @@ def api_app(
         workload_routes(ground),
         audit_routes(ground),
         simulation_routes(ground),
-        me_routes(ground),
+        me_routes(ground, time.monotonic),
         search_routes(ground),
         stream_routes(ground, time.monotonic, lambda: not _drains(checks), rhythm),
         write_routes(ground),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Mapping
 from itertools import chain, islice
 
 from fastapi import APIRouter, Depends
@@ -17,32 +17,59 @@ from app.web.api.route_context import RouteContext
 from app.web.api.schemas import Me, OwnTenant, OwnWorkload
 from app.web.api.workloads import released_workload
 
-MOST = 500
-"""Most workloads in the answer."""
+MOST = 200
+"""Most workloads in the answer. Each one costs the evaluation of its wait reason."""
+
+SHARES_SECONDS = 1.0
+"""How long the shares of all users serve further callers, because their computation is slow."""
 
 NO_PART = Part(0.0, 0.0)
 NO_SHARE = Entitlement(0.0, 0.0, 0.0, None, {})
 
 
-def me_routes(ground: RouteContext) -> APIRouter:
-    """Return the route /me."""
+class _Shares:
+    """Cache of the fair shares. `clock` returns monotonic seconds."""
+
+    def __init__(self, ground: RouteContext, clock: Callable[[], float]) -> None:
+        self._ground = ground
+        self._clock = clock
+        self._due = 0.0
+        self._known: Mapping[TenantName, Entitlement] = {}
+
+    def of(self, tenant: TenantName) -> Entitlement:
+        """Return the shares of a tenant and its users."""
+        if self._clock() >= self._due:
+            self._known = self._ground.outlook.owed()
+            self._due = self._clock() + SHARES_SECONDS
+        return self._known.get(tenant, NO_SHARE)
+
+
+def me_routes(ground: RouteContext, clock: Callable[[], float]) -> APIRouter:
+    """Return the route /me. `clock` returns monotonic seconds."""
     routes = APIRouter()
     caller = Depends(ground.access.caller)
+    shares = _Shares(ground, clock)
 
     @routes.get("/me", summary="The caller's own workloads, use and fair share")
     async def me(identity: Identity = caller) -> Me:
         ground.need_sight()
         user = UserName(identity.name)
         tenants = ground.outlook.accounts(user)
-        held = (view for name in tenants for _, view in ground.outlook.queue(name, user))
-        views: Iterator[HeldView | ReleasedView] = chain(held, ground.outlook.released_of(user))
-        workloads = [_own(view, ground) for view in islice(views, MOST)]
-        owed = ground.outlook.owed() if tenants else {}
+        held = [
+            view
+            for _, view in islice(
+                chain.from_iterable(ground.outlook.queue(name, user) for name in tenants), MOST
+            )
+        ]
+        released = ground.outlook.released_of(user)
+        shown = released[: MOST - len(held)]
+        views = (ground.outlook.released(uid) for uid in shown)
+        pending = sum(ground.outlook.pending(name, user) for name in tenants)
         return Me(
             name=user,
-            tenants=[_tenant(name, user, owed.get(name, NO_SHARE), ground) for name in tenants],
-            workloads=workloads,
-            left_out=sum(1 for _ in views),
+            tenants=[_tenant(name, user, shares.of(name), ground) for name in tenants],
+            workloads=[_own(view, ground) for view in (*held, *views) if view is not None],
+            left_out=max(0, pending - sum(view.pods for view in held)) + len(released) - len(shown),
         )
 
     return routes

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query
 
+from app.core.explain.search import Search
 from app.ports.auth import Identity
 from app.web.api.dashboard_state import by_existence, sight_of
 from app.web.api.route_context import RouteContext
@@ -17,6 +19,7 @@ def search_routes(ground: RouteContext) -> APIRouter:
     routes = APIRouter()
     access = ground.access
     caller = Depends(access.caller)
+    turn = asyncio.Semaphore(1)
 
     @routes.get("/search", summary="Find tenants, users, jobs, pods, namespaces and nodes")
     async def search(
@@ -26,13 +29,15 @@ def search_routes(ground: RouteContext) -> APIRouter:
     ) -> SearchModel:
         ground.need_sight()
         sight = await sight_of(access, identity, by_existence(ground))
-        hits = ground.outlook.search(
+        found = Search(
             q,
             sight.tenant,
             lambda tenant, user: user == identity.name or sight.queue(tenant),
-            sight.pools,
             limit,
         )
+        async with turn:
+            for _ in ground.outlook.search(found, sight.pools):
+                await asyncio.sleep(0)  # other requests go on between two portions
         return SearchModel(
             items=[
                 HitShown(
@@ -42,7 +47,7 @@ def search_routes(ground: RouteContext) -> APIRouter:
                     tenant=hit.tenant,
                     user=hit.user,
                 )
-                for hit in hits
+                for hit in found.hits()
             ]
         )
 

@@ -1,50 +1,86 @@
-// Releases, evictions, refusals and changes of the last hours, from the audit chain.
+// Releases, evictions, refusals and changes of the last minutes, from the audit chain.
 
 import { moment, visible } from "../format.js";
-import { Cell, Empty, More, RowHead, Table, useAnswer } from "../components.js";
+import { Cell, Empty, More, RowHead, Table } from "../components.js";
 import { change } from "../router.js";
-import { html, useMemo } from "../vendor/htm/preact-standalone.js";
+import { html, useEffect, useState } from "../vendor/htm/preact-standalone.js";
 
 const STEP = 100;
-const AGAIN = 15;
-const HOURS = ["1", "24", "168"];
+const AGAIN = 10_000;
+const MINUTES = ["10", "60"];
+const MOST = 5000;
 const HIDDEN_FACTS = new Set(["uid", "pod", "namespace", "tenant"]);
 
-function entries(text) {
+/** Return the entries of NDJSON text. A damaged line is for the verifier. */
+function parse(text) {
   const found = [];
   for (const line of text.split("\n")) {
     try {
       if (line) found.push(JSON.parse(line));
     } catch {
-      // A damaged line is for the verifier.
+      continue;
     }
   }
-  return found.reverse();
+  return found;
+}
+
+/**
+ * Read the entries of the last minutes, and then only new ones. At most `MOST` are kept, the newest
+ * first. Return {entries, error}.
+ */
+function useEntries(ask, minutes) {
+  const [found, setFound] = useState({});
+  useEffect(() => {
+    const stopping = new AbortController();
+    let since = Date.now() - Number(minutes) * 60_000;
+    let last = 0;
+    let entries = [];
+    let timer;
+    const read = async () => {
+      try {
+        const text = await ask(`/v1/audit?since=${new Date(since).toISOString()}`, { signal: stopping.signal });
+        const fresh = parse(text).filter((entry) => entry.number > last);
+        if (fresh.length) {
+          ({ at: since, number: last } = fresh[fresh.length - 1]);
+          entries = [...fresh.reverse(), ...entries].slice(0, MOST);
+        }
+        setFound({ minutes, entries });
+      } catch (error) {
+        if (stopping.signal.aborted) return;
+        setFound({ minutes, entries: last ? entries : undefined, error });
+      }
+      timer = setTimeout(read, AGAIN);
+    };
+    read();
+    return () => {
+      stopping.abort();
+      clearTimeout(timer);
+    };
+  }, [minutes]);
+  return found.minutes === minutes ? found : {};
 }
 
 export function Audit({ query, ask }) {
-  const hours = HOURS.includes(query.get("hours")) ? query.get("hours") : "1";
+  const minutes = MINUTES.includes(query.get("minutes")) ? query.get("minutes") : MINUTES[0];
   const wanted = (query.get("filter") ?? "").toLowerCase();
-  // The time is fixed per view, so that the address of the request stays the same.
-  const since = useMemo(() => new Date(Date.now() - Number(hours) * 3600_000).toISOString(), [hours]);
-  const { data, error } = useAnswer(ask, `/v1/audit?since=${since}`, AGAIN);
-  const all = useMemo(() => (typeof data === "string" ? entries(data) : []), [data]);
-  const found = all.filter((entry) => !wanted || JSON.stringify(entry).toLowerCase().includes(wanted));
+  const { entries, error } = useEntries(ask, minutes);
+  const found = (entries ?? []).filter((entry) => !wanted || JSON.stringify(entry).toLowerCase().includes(wanted));
   return html`<section class="card" aria-labelledby="audit-title">
     <div class="card-head">
       <h1 id="audit-title">Audit</h1>
       <div class="bar-of-tools">
-        <label for="hours">Time</label>
-        <select id="hours" value=${hours} onChange=${(event) => change({ hours: event.target.value })}>
-          <option value="1">1 hour</option><option value="24">24 hours</option><option value="168">7 days</option>
+        <label for="minutes">Time</label>
+        <select id="minutes" value=${minutes} onChange=${(event) => change({ minutes: event.target.value })}>
+          <option value="10">10 minutes</option><option value="60">1 hour</option>
         </select>
         <label for="filter">Filter</label>
         <input id="filter" type="search" placeholder="any word" value=${query.get("filter") ?? ""} onInput=${(event) => change({ filter: event.target.value })} />
       </div>
     </div>
     ${error ? html`<p class="problem" role="alert">The entries cannot be shown: ${visible(error.message)}</p>` : null}
-    ${data !== undefined && !found.length ? html`<${Empty} command="fairgate audit verify">${wanted ? "No entry contains this text." : "No decision or change was recorded in this time."} To check the chain:<//>` : null}
+    ${entries && !found.length ? html`<${Empty} command="fairgate audit verify">${wanted ? "No entry contains this text." : "No decision or change was recorded in this time."} To check the chain:<//>` : null}
     ${found.length ? html`<${More} items=${found} step=${STEP} noun="entries">${(shown) => html`<${Entries} entries=${shown} />`}<//>` : null}
+    <p class="note">The newest ${MOST} entries at most. For all entries: <code>fairgate audit export</code></p>
   </section>`;
 }
 

@@ -26,7 +26,7 @@ export function MyWork({ ask }) {
       <h2 id="mine-released">Released: ${count(released.length, "pod")}</h2>
       ${released.length ? html`<${Pods} name="My released pods" pods=${released} />` : html`<${Empty}>None of your pods uses a GPU.<//>`}
     </section>
-    ${me.leftOut ? html`<p class="note">${count(me.leftOut, "workload")} beyond these are left out.</p>` : null}
+    ${me.leftOut ? html`<p class="note">${count(me.leftOut, "pod")} beyond these are left out.</p>` : null}
   `;
 }
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 import pytest
 
+from app.web.api.me import MOST
 from tests.fakes.fake_api_cluster import GPU, Town, busy, held, runs
 from tests.support.asgi import Reply, call
 
@@ -60,3 +64,22 @@ async def test_a_caller_without_pods_gets_empty_lists(town: Town) -> None:
     town.rights.name = "nina@example.com"
     me = (await get(town, "/v1/me")).json
     assert me == {"name": "nina@example.com", "tenants": [], "workloads": [], "leftOut": 0}
+
+
+async def test_pods_beyond_the_limit_are_counted_and_not_evaluated(town: Town) -> None:
+    evaluated = 0
+    pods = [held(f"many-{number}", "teaching", "ivan@example.com") for number in range(MOST + 50)]
+    await town.tell(*pods, runs("one", "teaching", "ivan@example.com", "t4-03", 1))
+    town.rights.name = "ivan@example.com"
+    queue = town.engine.outlook.queue
+
+    def counting(*about: Any) -> Iterator[Any]:
+        nonlocal evaluated
+        for each in queue(*about):
+            evaluated += 1
+            yield each
+
+    town.engine.outlook.queue = counting  # type: ignore[method-assign]
+    me = (await get(town, "/v1/me")).json
+    assert (len(me["workloads"]), me["leftOut"]) == (MOST, 51)
+    assert evaluated <= MOST + 1

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.fakes.fake_api_cluster import Town, busy
+from app.core.explain.search import PORTION, Search
+from tests.fakes.fake_api_cluster import Town, busy, held
 from tests.support.asgi import Reply, call
 
 
@@ -68,3 +69,14 @@ async def test_own_pods_are_found_without_any_right(town: Town) -> None:
 
 async def test_an_empty_search_is_refused(town: Town) -> None:
     assert (await search(town, "")).status == 400
+
+
+async def test_a_search_pauses_after_each_portion_of_pods(town: Town) -> None:
+    def pauses() -> int:
+        found = Search("many-7", lambda _: True, lambda *_: True, 8)
+        return len(list(town.engine.outlook.search(found, nodes=True)))
+
+    assert pauses() == 2
+    many = (held(f"many-{number}", "teaching", "ivan@example.com") for number in range(2 * PORTION))
+    await town.tell(*many)
+    assert pauses() == 4
