@@ -15,18 +15,17 @@ from app.web.api.auth import Access
 from app.web.api.formatting import moment, quantities
 from app.web.api.pools import pool_whole
 from app.web.api.route_context import RouteContext
-from app.web.api.schemas import (
+from app.web.api.schemas import PoolWhole, TenantShown
+from app.web.api.stream_schemas import (
     DashboardState,
     Hello,
     LeftOut,
     NodeWithTenants,
     OwedShown,
     PartShown,
-    PoolWhole,
     PoolWithTenants,
     ProblemShown,
     QueueSum,
-    TenantShown,
     WaitingShown,
 )
 from app.web.api.tenants import tenant_shown, user_shown

@@ -15,7 +15,13 @@ from app.web.api.formatting import decimals, quantities, size
 from app.web.api.pagination import Limit, More, part
 from app.web.api.problems import Refused
 from app.web.api.route_context import PoolPath, RouteContext
-from app.web.api.schemas import NodeShown, PageModel, PoolShown, PoolWhole, TolerationModel
+from app.web.api.schemas import (
+    NodeShown,
+    PageModel,
+    PoolShown,
+    PoolWhole,
+    TolerationModel,
+)
 from app.web.api.tenants import tag
 
 

@@ -16,7 +16,12 @@ from app.ports.forecasts import Comparison, TenantForecast, WeightChanges
 from app.web.api.formatting import decimal
 from app.web.api.problems import Refused
 from app.web.api.route_context import RouteContext
-from app.web.api.schemas import Simulation, TenantForecastModel, TenantForeseen, WhatIf
+from app.web.api.schemas import (
+    Simulation,
+    TenantForecastModel,
+    TenantForeseen,
+    WhatIf,
+)
 
 MOST_ASKED = 200
 """Most tenants to check one by one, if the caller lacks the right to list all."""

@@ -30,7 +30,7 @@ from app.web.api.dashboard_state import (
 )
 from app.web.api.problems import Refused
 from app.web.api.route_context import RouteContext
-from app.web.api.schemas import DashboardState
+from app.web.api.stream_schemas import DashboardState
 from app.web.api.wait_reason_cache import WaitReasonCache
 
 MEDIA_TYPE = "text/event-stream"

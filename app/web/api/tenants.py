@@ -13,7 +13,13 @@ from app.web.api import examples
 from app.web.api.formatting import decimal, in_pools, parts_of_one, quantities
 from app.web.api.pagination import Limit, More, part
 from app.web.api.route_context import RouteContext, TenantPath
-from app.web.api.schemas import PageModel, QuotaSpec, TenantShown, UserShown, UserWeight
+from app.web.api.schemas import (
+    PageModel,
+    QuotaSpec,
+    TenantShown,
+    UserShown,
+    UserWeight,
+)
 
 NOTHING = TenantView(
     parent=None,

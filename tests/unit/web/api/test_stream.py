@@ -17,8 +17,8 @@ from app.core.explain.views import LeaderStateMessage
 from app.core.model import Millis, PoolName, TenantName, UserName
 from app.web.api.dashboard_state import Facts, VisibleState, facts, state
 from app.web.api.problems import Refused
-from app.web.api.schemas import DashboardState
 from app.web.api.stream import MOST_OF_ONE, ConnectionLimit, StateCache, StreamTiming
+from app.web.api.stream_schemas import DashboardState
 from app.web.api.wait_reason_cache import QUEUED, WaitReasonCache
 from tests.fakes.fake_api_cluster import GPU, NOW, Town, busy, held, pool, tenant
 from tests.fakes.fake_authorizer import Rights
