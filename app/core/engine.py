@@ -502,8 +502,7 @@ class Engine:
         self._roster.gangs.muster.start_term(self._usage.now)
         self._misfits.start_term()
         self._records.start_term(gained.notes, gained.intents)
-        for tracked in self._records.unrecorded_held():
-            self._news.add(tracked)
+        self._news.start_term(self._records.unrecorded_held(), self._usage.now)
         self._oversight.start_term(gained.epoch, self._records.bypasses())
         self._exchanges.start_term(self._records.marked_claims())
         self.memory.lead(gained.epoch)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from app.core.effects import Effect, EmitEvent, EventReason
 from app.core.explain.queries import EngineQueries
 from app.core.lifecycle.pod_record import PodRecord
 from app.core.lifecycle.pod_registry import PodRegistry
 from app.core.lifecycle.pod_state import PodState
-from app.core.model import Uid
+from app.core.model import Millis, Uid
+
+RECENT_MS = 30_000
+"""Age of a held pod whose event the last leader may not have sent before it ended."""
 
 
 class PodNotices:
@@ -27,6 +32,18 @@ class PodNotices:
     def add(self, tracked: PodRecord) -> None:
         """Add a held pod that has no event yet."""
         self._new[tracked.pod.uid] = tracked
+
+    def start_term(self, unrecorded: Iterable[PodRecord], now: Millis) -> None:
+        """Start a leader term: add the held pods that may have no event yet.
+
+        These are the pods that no leader has recorded, and recent pods. A recent pod may get its
+        event twice, because events are sent some time after the record.
+        """
+        for tracked in unrecorded:
+            self.add(tracked)
+        for tracked in self._roster.pods.values():
+            if tracked.life is PodState.HELD and now - tracked.pod.since < RECENT_MS:
+                self.add(tracked)
 
     def tell(self) -> list[Effect]:
         """Return events for new pods that are still held, and for changed wait reasons."""

@@ -7,6 +7,7 @@ from dataclasses import replace
 from app.core import events as ev
 from app.core.audit_entry import EntryType
 from app.core.effects import EmitEvent, EventReason
+from app.core.model import Millis
 from app.sim.cluster.virtual_cluster import held_pod
 from tests.support.bypass_watch import EPOCH, Watch
 
@@ -38,3 +39,11 @@ def test_a_new_term_repeats_no_event() -> None:
     watch.hear(ev.LeadershipLost(watch.at))
     watch.lead(EPOCH + 1, {LARGE.uid: EntryType.HELD.value})
     assert held(watch) == []
+
+
+def test_a_recent_pod_gets_its_event_from_the_next_leader_too() -> None:
+    """The last leader may have ended before it sent the event."""
+    watch = Watch(lead=False)
+    watch.see(replace(LARGE, since=Millis(watch.at - 1_000)))
+    watch.lead(EPOCH, {LARGE.uid: EntryType.HELD.value})
+    assert held(watch) == ["p"]
