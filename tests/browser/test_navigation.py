@@ -171,11 +171,11 @@ def test_search_without_a_result_names_what_was_searched(opens: Opens, place: Se
 
 def test_a_filter_does_not_change_the_length_of_a_bar(opens: Opens, place: Served) -> None:
     page = live(opens, place)
-    width = "document.querySelector('tr[data-name=robotics] rect.used').getAttribute('width')"
-    before = page.evaluate(width)
+    used = page.locator("tr[data-name=robotics] rect.used")
+    before = used.get_attribute("width")
     page.get_by_label("Filter").fill("robotics")
     expect(page.locator("#tenant-rows tr")).to_have_count(1)
-    assert page.evaluate(width) == before
+    expect(used).to_have_attribute("width", before or "")
 
 
 # --- keyboard and updates ---

@@ -126,6 +126,16 @@ def test_usage_is_what_pods_used_though_the_controller_was_killed(
         known[name].ended = (before - SLACK, time.time() + SLACK)
 
     delete(ours, "p0")
+
+    def usage_of_p0() -> float:
+        return reader.seconds(f"by=workload&from={began}")[(f"{ours}/p0",)]
+
+    def p0_has_ended() -> bool:
+        """Return whether its usage no longer grows: the leader gathers changes before a write."""
+        before = usage_of_p0()
+        return usage_of_p0() == before
+
+    until("its end is recorded", p0_has_ended)
     stage.cluster.stop_fairgate("controller", signal.SIGKILL)
     delete(ours, "p1")
     stage.cluster.start_fairgate("controller")

@@ -25,7 +25,9 @@ def classes(ground: Ground) -> None:
     """Both classes exist in the cluster."""
     kind = {"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass"}
     for name, more in ((NAMED, {}), (MAPPED, {"extendedResourceName": GPU})):
-        made = {**kind, "metadata": {"name": name}, "spec": more}
+        # A class without selectors would match the devices of every other test of this cluster.
+        selectors = [{"cel": {"expression": f"device.driver == '{NAMED}'"}}]
+        made = {**kind, "metadata": {"name": name}, "spec": {"selectors": selectors, **more}}
         ground.admin.refused("POST", f"{RESOURCES}/deviceclasses", made)
 
 
