@@ -12,11 +12,11 @@ from app.core.lifecycle.pod_state import PodState
 from app.core.model import Millis, Uid
 
 RECENT_MS = 30_000
-"""Age of a held pod whose event the last leader may not have sent before it ended."""
+"""Below this age the last leader may have ended before it sent the event of a held pod."""
 
 
 class PodNotices:
-    """Collects new pods. `tell` returns their events at the end of a cycle.
+    """Collects new pods. At the end of a cycle `tell` returns their events.
 
     `silent`: no events are returned.
     """
