@@ -28,6 +28,7 @@ from loadtest import (
     decisions,
     dra,
     estimates,
+    largest,
     latency,
     machine,
     packing,
@@ -47,7 +48,10 @@ from loadtest.load import BenchFailed
 from loadtest.report import Report, show
 
 MEASURES = {part.NAME: part for part in (creations, releases, latency, reads)}
-OFFLINE = {part.NAME: part for part in (decisions, philly, packing, startup, recovery, whatif, dra)}
+OFFLINE = {
+    part.NAME: part
+    for part in (decisions, philly, packing, startup, recovery, largest, whatif, dra)
+}
 """Measures that need no cluster, or bring up their own."""
 LOGGED = (philly, windows, packing, estimates, placement, virtual)
 ON_LOGS = tuple(part.NAME for part in LOGGED)
@@ -70,6 +74,7 @@ class Only(Enum):
     READS = reads.NAME
     STARTUP = startup.NAME
     RECOVERY = recovery.NAME
+    LARGEST = largest.NAME
     ESTIMATES = estimates.NAME
     WHATIF = whatif.NAME
     VIRTUAL = virtual.NAME
