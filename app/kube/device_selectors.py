@@ -3,12 +3,17 @@
 Answers are cached by the expression and by those attributes of a device that the expression names,
 because devices of a kind differ in attributes such as `uuid`. The library (14 MB) is loaded for
 the first expression only.
+
+Cluster admins write the expressions of classes. Users write those of claims, so the time for these
+is bounded: see `_is_costly` and `_TimeBudget`. A device may match an expression that is not
+evaluated.
 """
 
 from __future__ import annotations
 
 import logging
 import re
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -25,10 +30,18 @@ MOST_PROGRAMS = 1_000
 """Maximum number of compiled expressions. Users write expressions in claims."""
 LONGEST = 10 * 1024
 """Longest expression in bytes. The API server accepts no longer one."""
+LONGEST_OF_USERS = 2_000
+"""Longest expression of a user that is evaluated, in characters."""
+BURST_S = 0.5
+"""Most seconds of CPU for expressions of users at once."""
+SHARE = 0.1
+"""Largest share of a CPU for expressions of users over a longer time."""
 
 _DOMAIN = re.compile(r"""(?:attributes|capacity)\s*\[\s*(?:"([^"\\]*)"|'([^'\\]*)')\s*\]""")
 _OPEN = re.compile(r"\b(exists|exists_one|all|map|filter|size|join|format|replace|substring)\b|\+")
 """An expression with such a word may read attributes that it does not name."""
+_REPEATS = re.compile(r"\b(exists|exists_one|all|map|filter|join|format|replace)\b")
+"""Words of loops, and of functions that make longer texts."""
 _VERSION = re.compile(r"(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)(?:-([0-9A-Za-z.-]+))?(?:\+.*)?")
 
 QUANTITY, SEMVER = "quantity", "semver"
@@ -40,10 +53,15 @@ Answer = bool | None
 class DeviceSelectors:
     """Implements `podspec.devices.SelectorEvaluator`."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        clock: Callable[[], float] = time.monotonic,
+        cpu_clock: Callable[[], float] = time.thread_time,
+    ) -> None:
         self._environment: Any = None
         self._programs: OrderedDict[str, _Program] = OrderedDict()
         self._answers: OrderedDict[tuple[str, str, tuple[Attribute, ...]], Answer] = OrderedDict()
+        self._budget = _TimeBudget(clock, cpu_clock)
 
     @property
     def answers(self) -> int:
@@ -65,6 +83,13 @@ class DeviceSelectors:
         if len(self._answers) > MOST_ANSWERS:
             self._answers.popitem(last=False)
         return answer
+
+    def matches_of_user(self, expression: str, driver: str, device: Device) -> bool | None:
+        """Return the same for an expression of a user. None also if it costs too much time."""
+        if _is_costly(expression) or not self._budget.has_left():
+            return None
+        with self._budget:
+            return self.matches(expression, driver, device)
 
     def _program(self, expression: str) -> _Program:
         program = self._programs.get(expression)
@@ -119,9 +144,48 @@ class _Program:
             "capacity": capacity,
             "allowMultipleAllocations": device.is_shared,
         }
-        answer = self._compiled.eval(data={"device": data})
+        try:
+            answer = self._compiled.eval(data={"device": data})
+        except RuntimeError:  # more than 10 000 iterations, or a number beyond 64 bits
+            return None
         # Any other value is an error, such as an attribute that the device does not have.
         return answer.plain_value() is True
+
+
+def _is_costly(expression: str) -> bool:
+    """Return whether one evaluation may take more than about a millisecond.
+
+    A counted repetition makes a regular expression long: ten `[^x]{1,900}` take 0.2 s. Sums of
+    bound values double a text again and again.
+    """
+    if len(expression) > LONGEST_OF_USERS or _REPEATS.search(expression):
+        return True
+    pairs = (("matches", "{"), ("bind", "+"))
+    return any(first in expression and second in expression for first, second in pairs)
+
+
+class _TimeBudget:
+    """Limits the CPU time of the statements in its `with` blocks."""
+
+    def __init__(self, clock: Callable[[], float], cpu_clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._cpu_clock = cpu_clock
+        self._left = BURST_S
+        self._refilled = clock()
+        self._began = 0.0
+
+    def has_left(self) -> bool:
+        """Return whether any time is left."""
+        now = self._clock()
+        self._left = min(BURST_S, self._left + (now - self._refilled) * SHARE)
+        self._refilled = now
+        return self._left > 0
+
+    def __enter__(self) -> None:
+        self._began = self._cpu_clock()
+
+    def __exit__(self, *_: object) -> None:
+        self._left -= self._cpu_clock() - self._began
 
 
 def _value(fact: Attribute) -> Any:

@@ -37,6 +37,9 @@ class Words:
             return None
         return any(fact.name == name and str(fact.value) == value for fact in device.facts)
 
+    def matches_of_user(self, expression: str, driver: str, device: Device) -> bool | None:
+        return self.matches(expression, driver, device)
+
 
 def device(
     name: str,

@@ -169,7 +169,7 @@ class DeviceCapacity:
             each
             for each in self.inventory.usable(node)
             if (known is None or self._is_of(known, each))
-            and all(self._matches(text, each) for text in ask.selectors)
+            and all(self._matches_of_user(text, each) for text in ask.selectors)
             and (self.holders(each.id) or unborne(each.device.taints, ask.tolerations) is None)
         ]
 
@@ -224,6 +224,11 @@ class DeviceCapacity:
         """Return whether a device may match. An expression that cannot be evaluated may match."""
         answer = self._evaluator.matches(expression, placed.source.driver, placed.device)
         return answer is not False
+
+    def _matches_of_user(self, expression: str, placed: PlacedDevice) -> bool:
+        """Return the same for an expression of a user, which may be too costly to evaluate."""
+        driver = placed.source.driver
+        return self._evaluator.matches_of_user(expression, driver, placed.device) is not False
 
     def _most_of_all(self, ask: DeviceAsk) -> int:
         """Return the largest number of devices of the class on one node: `All` gets no more.

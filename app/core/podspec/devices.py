@@ -109,10 +109,18 @@ class SelectorEvaluator(Protocol):
         """Return whether a device matches. None: the expression cannot be evaluated."""
         ...
 
+    def matches_of_user(self, expression: str, driver: str, device: Device) -> bool | None:
+        """Return the same for an expression of a user, which must not cost much time."""
+        ...
+
 
 class AnyDevice:
     """A `SelectorEvaluator` that evaluates no expression, so every device may match."""
 
     def matches(self, expression: str, driver: str, device: Device) -> bool | None:
+        """Return None."""
+        return None
+
+    def matches_of_user(self, expression: str, driver: str, device: Device) -> bool | None:
         """Return None."""
         return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from app.core.podspec.devices import Attribute, Device
-from app.kube.device_selectors import MOST_ANSWERS, DeviceSelectors
+from app.kube.device_selectors import BURST_S, MOST_ANSWERS, SHARE, DeviceSelectors
 
 DRIVER = "gpu.example.com"
 
@@ -97,3 +97,56 @@ def test_the_number_of_answers_is_bounded(monkeypatch: pytest.MonkeyPatch) -> No
     for i in range(50):
         selectors.matches(f"{GPU}.index == 1", DRIVER, Device("x", (fact("index", "int", i),)))
     assert selectors.answers == 10
+
+
+NUMBERS = f"[{', '.join(['1'] * 110)}]"
+NAME = f"{GPU}.type"
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        f"{NUMBERS}.all(a, {NUMBERS}.all(b, a == b))",
+        "semver('99999999999999999999.0.0').isLessThan(semver('1.0.0'))",
+    ],
+)
+def test_a_device_may_match_an_expression_that_fails_in_the_library(expression: str) -> None:
+    assert DeviceSelectors().matches(expression, DRIVER, A100) is None
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        f"{NAME}.matches('{'[^x]{1,900}' * 10}')",
+        "[1, 2].all(a, a > 0)",
+        "'a'.replace('a', 'aa').size() > 0",
+        "cel.bind(a, 'aa', a + a).size() > 0",
+        " && ".join([f"{NAME} == 'gpu'"] * 100),
+    ],
+)
+def test_a_costly_expression_of_a_user_is_not_evaluated(expression: str) -> None:
+    selectors = DeviceSelectors()
+    assert selectors.matches_of_user(expression, DRIVER, A100) is None
+    assert selectors.answers == 0
+    assert selectors.matches(expression, DRIVER, A100) is not None, "a class is evaluated"
+
+
+def test_expressions_of_users_take_a_bounded_share_of_the_time() -> None:
+    now, cpu, costs = [0.0], [0.0], 0.01
+
+    def spend() -> float:
+        cpu[0] += costs / 2
+        return cpu[0]
+
+    selectors = DeviceSelectors(clock=lambda: now[0], cpu_clock=spend)
+
+    def evaluated() -> int:
+        before = selectors.answers
+        for number in range(1000):
+            selectors.matches_of_user(f"{NAME} == '{before + number}'", DRIVER, A100)
+        return selectors.answers - before
+
+    assert evaluated() <= BURST_S / (costs / 2) + 1
+    now[0] += 1.0
+    assert 0 < evaluated() <= SHARE / (costs / 2) + 1
+    assert selectors.matches(f"{NAME} == 'gpu'", DRIVER, A100) is True, "a class is evaluated"

@@ -247,6 +247,9 @@ def test_selectors_of_a_claim_are_not_evaluated() -> None:
             evaluated.append(expression)
             return super().matches(expression, driver, device)
 
+        def matches_of_user(self, expression: str, driver: str, device: Device) -> bool | None:
+            return self.matches(expression, driver, device)
+
     capacity = DeviceCapacity(classes := Classes(MANAGED, {GPUS.name: GPU}), Recording())
     classes.store_class(GPUS)
     capacity.inventory.put_node(node(N1))
@@ -262,3 +265,21 @@ def test_a_node_that_is_gone_is_not_changed() -> None:
     shelf.publish(published("n1", *gpus(3)))
     shelf.capacity.inventory.drop_node(N1)
     assert shelf.changed() == {}
+
+
+def test_selectors_of_a_claim_are_evaluated_as_those_of_a_user() -> None:
+    """They have a time budget, see `kube.device_selectors`."""
+    asked: list[str] = []
+
+    class Recording(Words):
+        def matches_of_user(self, expression: str, driver: str, device: Device) -> bool | None:
+            asked.append(expression)
+            return None
+
+    capacity = DeviceCapacity(classes := Classes(MANAGED, {GPUS.name: GPU}), Recording())
+    classes.store_class(GPUS)
+    capacity.inventory.put_node(n1 := node(N1))
+    capacity.inventory.put_slice(published("n1", *gpus(2)))
+    ask = DeviceAsk(GPUS.name, 1, "r", selectors=("type == none",))
+    assert len(capacity.matching(ask, n1)) == 2, "a device may match without an answer"
+    assert asked == ["type == none"] * 2
