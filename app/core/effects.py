@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import Enum, IntEnum
 
 from app.core.audit_entry import AuditRecord
 from app.core.fairshare.decision import Decision
@@ -33,14 +33,31 @@ class PodRef:
     name: str
 
 
+class ListOrder(IntEnum):
+    """Section of a user's list of held pods. The sections follow each other in this order."""
+
+    QUEUED = 0
+    """First pod of a workload that has a position in the queue."""
+    UNQUEUED = 1
+    """First pod of a workload that waits without a position, such as an incomplete gang."""
+    MEMBER = 2
+    """Another pod of a gang. The first pod of the gang stands for it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Enqueue:
-    """Store write: this pod waits in this queue. `rank` sorts as text in queue order."""
+    """Store write: this pod waits in this queue. `rank` sorts as text in queue order.
+
+    `pods`: the number of waiting pods of the workload, set on its first pod.
+    """
 
     ref: PodRef
     tenant: TenantName
     user: UserName
     rank: str
+    order: ListOrder = ListOrder.QUEUED
+    gang: str = ""
+    pods: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -190,6 +190,12 @@ def usage(
             "--to", metavar="TIME", help="Alike. [dim]\\[default: now][/dim]", show_default=False
         ),
     ] = None,
+    total: Annotated[
+        bool,
+        typer.Option(
+            "--total", help="Totals since the installation, by tenant, user and pool only."
+        ),
+    ] = False,
     tenant: OneTenant = None,
     limit: Limit = None,
     output: Annotated[
@@ -205,7 +211,8 @@ def usage(
     """Show usage, in hours of each resource: the time for which released pods reserved it."""
     from app.kubectl import commands
 
-    commands.usage(way.open(), output.value if output else "", by, (since, until), tenant, limit)
+    form, span = output.value if output else "", (since, until)
+    commands.usage(way.open(), form, by, span, tenant, limit, total=total)
 
 
 @cli.command(

@@ -110,8 +110,10 @@ def usage(
     span: tuple[str | None, str | None],
     tenant: str | None,
     limit: int | None,
+    *,
+    total: bool,
 ) -> None:
-    """Show the usage between two times. CSV is printed as received."""
+    """Show the usage between two times, or the totals. CSV is printed as received."""
     names, now = arguments.by(by), datetime.now(UTC)
     query = [("by", ",".join(names))]
     query += [
@@ -120,6 +122,7 @@ def usage(
         if text is not None
     ]
     query += [("tenant", tenant)] if tenant is not None else []
+    query += [("total", "true")] if total else []
     if form == CSV:
         if limit is not None:
             raise InvalidInput("CSV is always whole: leave out --limit.")

@@ -60,13 +60,14 @@ def queues(found: Sequence[Item], wide: bool, now: datetime, *, several: bool) -
 
 def _waiting(item: Item, wide: bool, now: datetime) -> tuple[str, ...]:
     place = f"{item['position']}/{item['length']}" if item["position"] else formatting.NOTHING
+    request = item["request"] or {}  # null while the replica has not seen the pod
     row = (
         item["user"],
         place,
         pod(item),
-        formatting.amounts(item["request"]) if wide else formatting.devices(item["request"]),
+        formatting.amounts(request) if wide else formatting.devices(request),
         formatting.age(item["since"], now),
-        item["rule"],
+        item["rule"] or formatting.NOTHING,
         formatting.estimate(item["estimate"], now),
     )
     if not wide:
@@ -74,8 +75,8 @@ def _waiting(item: Item, wide: bool, now: datetime) -> tuple[str, ...]:
     return (
         *row,
         f"{item['priority']}",
-        ",".join(item["pools"]) or formatting.NOTHING,
-        item["reason"],
+        ",".join(item["pools"] or ()) or formatting.NOTHING,
+        item["reason"] or formatting.NOTHING,
     )
 
 
@@ -175,18 +176,19 @@ def _pool(item: Item, wide: bool) -> tuple[str, ...]:
 
 def usage(answer: Item, by: Sequence[str], wide: bool) -> RenderableType:
     """Show usage in hours of each resource; `wide`: in exact seconds."""
-    begin, end = formatting.day(answer["from"]), formatting.day(answer["to"])
+    begin, end = answer["from"], formatting.day(answer["to"])
+    span = f"from {formatting.day(begin)} to {end}" if begin else f"until {end}"
     items: Sequence[Item] = answer["items"]
     if not items:
-        return f"Nothing was used from {begin} to {end}."
+        return f"Nothing was used {span}."
     resources = sorted({r for each in items for r in each["resourceSeconds"]})
     unit = "SECONDS" if wide else "HOURS"
     heads = [f"{formatting.short(r, resources).upper()} {unit}" for r in resources]
     table = new_table(*(each.upper() for each in by), *heads, left=[each.upper() for each in by])
     fill(table, (_used(each, by, resources, wide) for each in items))
-    lines: list[RenderableType] = [table, Text(f"From {begin} to {end}.", style="dim")]
+    lines: list[RenderableType] = [table, Text(f"{span[0].upper()}{span[1:]}.", style="dim")]
     since = answer["completeSince"]
-    if since is not None and formatting.moment(since) > formatting.moment(answer["from"]):
+    if begin and since is not None and formatting.moment(since) > formatting.moment(begin):
         lines.append(f"What ran before {formatting.day(since)} may be missing.")
     return Group(*lines)
 

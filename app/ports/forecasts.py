@@ -29,18 +29,6 @@ class Forecasts(Protocol):
         """Return why there is no estimate, as a sentence."""
 
 
-class NoForecasts:
-    """`Forecasts` without any forecast."""
-
-    def estimate(self, uid: Uid) -> Estimate | None:
-        """Return None."""
-        return None
-
-    def withheld(self, uid: Uid) -> str:
-        """Return that there is no estimate yet."""
-        return "There is no estimate yet."
-
-
 @dataclass(frozen=True, slots=True)
 class WeightChanges:
     """Weights to try in place of the current ones: per tenant, and per user of a tenant."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
-from app.core.effects import Intend, StoreWrite
+from app.core.effects import Intend, PodRef, StoreWrite
+from app.core.explain.queue_listing import Mark
 from app.core.fairshare.usage_record import UsageRecord
-from app.core.model import Millis
+from app.core.model import Millis, PoolName, Resource, TenantName, UserName
 
 
 class AuditMarkers(Protocol):
@@ -43,6 +45,62 @@ class Store(AuditMarkers, Protocol):
 
     async def running(self) -> tuple[UsageRecord, ...]:
         """Return the open usage records. No other leader adds any after `claim`."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class PendingCount:
+    """Number of pending pods of one user in a tenant."""
+
+    tenant: TenantName
+    user: UserName
+    pods: int
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class UsedAmount:
+    """Usage of one resource by a user of a tenant in a pool, including open releases."""
+
+    tenant: TenantName
+    user: UserName
+    pool: PoolName
+    resource: Resource
+    amount: int
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRow:
+    """A waiting workload in the list of its user. `ref` is its first pod, `pods` their number.
+
+    `position` counts from 1 to `length`, the queued workloads of the user; 0: it is not queued.
+    """
+
+    mark: Mark
+    ref: PodRef
+    gang: str
+    pods: int
+    position: int
+    length: int
+
+
+class QueueReader(Protocol):
+    """The leader's copy of queues and usage, for every replica. All methods raise StoreError.
+
+    StoreEmptied: there is no complete copy. StoreForeign: another version of Fairgate wrote it.
+    """
+
+    async def pending(self, tenant: TenantName | None) -> tuple[PendingCount, ...]:
+        """Return the users of a tenant, or of all tenants, with pending pods, sorted."""
+
+    async def used(self, tenant: TenantName | None) -> tuple[UsedAmount, ...]:
+        """Return the usage of a tenant's users, or of all users, sorted, without zeros."""
+
+    async def page(
+        self, tenant: TenantName, users: Sequence[UserName], after: Mark | None, limit: int
+    ) -> tuple[QueueRow, ...]:
+        """Return at most `limit` workloads of these users, in this order of users.
+
+        `after` is a mark of the first user. Its workload need not wait any more.
+        """
 
 
 class UsageRecordReader(Protocol):

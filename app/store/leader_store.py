@@ -64,7 +64,7 @@ class RedisStore(RedisReader):
         out. Invalid records are left out: they count as lost.
         """
         try:
-            entries = await self._table("intents")
+            entries = await self._table("intents", None)
         except StoreEmptied:
             return ()
         found = []

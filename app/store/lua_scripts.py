@@ -31,7 +31,6 @@ NAMES = (
     "marker_list",
     "marker_restore",
     "queue_page",
-    "queue_position",
     "report_drop",
     "report_list",
     "report_push",

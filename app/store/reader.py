@@ -1,88 +1,85 @@
 """Reads queues and usage from Redis, as of the last complete state. Base class of `RedisStore`.
 
 Each call runs one script, so its result is consistent. Reads raise StoreEmptied while there is no
-complete state in Redis. The REST API answers from the engine and not from here.
+complete state in Redis. Invalid records are skipped, because any client of Redis can write there.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import contextlib
+from collections.abc import Iterator, Sequence
 
-from app.core.effects import PodRef
-from app.core.model import PoolName, Resource, TenantName, Uid, UserName
+from app.core.effects import ListOrder
+from app.core.explain.queue_listing import Mark
+from app.core.fairshare.user_queue import QueueKey
+from app.core.model import PoolName, Resource, TenantName, UserName
+from app.ports.store import PendingCount, QueueRow, UsedAmount
 from app.store import schema
 from app.store.connection import Server
 from app.store.lua_scripts import Scripts
-
-
-@dataclass(frozen=True, slots=True)
-class QueuePosition:
-    """Position of a held pod in its user's queue: `position` counts from 1 up to `length`."""
-
-    tenant: TenantName
-    user: UserName
-    position: int
-    length: int
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class PendingCount:
-    """Number of waiting pods in one queue."""
-
-    tenant: TenantName
-    user: UserName
-    pods: int
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class UsedAmount:
-    """Usage of one resource by a user of a tenant in a pool, including open releases."""
-
-    tenant: TenantName
-    user: UserName
-    pool: PoolName
-    resource: Resource
-    amount: int
+from app.store.usage_records import ILLEGIBLE
 
 
 class RedisReader:
-    """Copied leader state. All methods raise StoreEmptied, StoreForeign, StoreUnavailable."""
+    """`ports.store.QueueReader` on Redis."""
 
     def __init__(self, server: Server, cluster: str) -> None:
         self._scripts = Scripts(server, cluster)
 
-    async def place(self, uid: Uid) -> QueuePosition | None:
-        """Return the queue position of a held pod, or None if it does not wait."""
-        answer = await self._scripts.run_script("queue_position", uid)
-        if not answer:
-            return None
-        record, before, length = answer
-        _, tenant, user = schema.held(record)
-        return QueuePosition(tenant, user, before + 1, length)
-
-    async def queue(self, tenant: TenantName, user: UserName, limit: int) -> tuple[PodRef, ...]:
-        """Return the first `limit` pods of one queue, in order."""
-        records = await self._scripts.run_script("queue_page", schema.join(tenant, user), limit)
-        return tuple(schema.held(record)[0] for record in records)
-
-    async def counts(self) -> tuple[PendingCount, ...]:
-        """Return the number of waiting pods per queue, sorted. Empty queues are left out."""
-        rows = sorted((schema.split(at), int(pods)) for at, pods in await self._table("waiting"))
+    async def pending(self, tenant: TenantName | None) -> tuple[PendingCount, ...]:
+        """Return the users of a tenant, or of all tenants, with pending pods, sorted."""
+        rows = await self._table("waiting", tenant)
         return tuple(
-            PendingCount(TenantName(tenant), UserName(user), pods) for (tenant, user), pods in rows
+            PendingCount(TenantName(tenant), UserName(user), pods)
+            for (tenant, user), pods in sorted((schema.split(at), int(n)) for at, n in rows)
         )
 
-    async def usage(self) -> tuple[UsedAmount, ...]:
-        """Return usage per user, pool and resource, sorted. Zero amounts are left out."""
-        rows = sorted((schema.split(at), int(amount)) for at, amount in await self._table("used"))
+    async def used(self, tenant: TenantName | None) -> tuple[UsedAmount, ...]:
+        """Return the usage of a tenant's users, or of all users, sorted, without zeros."""
+        rows = await self._table("used", tenant)
         return tuple(
             UsedAmount(
                 TenantName(tenant), UserName(user), PoolName(pool), Resource(resource), amount
             )
-            for (tenant, user, pool, resource), amount in rows
+            for (tenant, user, pool, resource), amount in sorted(
+                (schema.split(at), int(value)) for at, value in rows
+            )
         )
 
-    async def _table(self, name: str) -> list[tuple[bytes, bytes]]:
-        """Return one hash of the valid generation as pairs."""
-        (flat,) = await self._scripts.run_script("generation_hash", name)
-        return list(zip(flat[::2], flat[1::2], strict=True))
+    async def page(
+        self, tenant: TenantName, users: Sequence[UserName], after: Mark | None, limit: int
+    ) -> tuple[QueueRow, ...]:
+        """Return at most `limit` workloads of these users, in this order of users."""
+        order, member = "", ""
+        if after is not None:
+            order = str(int(ListOrder.QUEUED if after.queued else ListOrder.UNQUEUED))
+            member = schema.member(after.turn.rank, after.turn.uid)
+        queues = [schema.join(tenant, user) for user in users]
+        found = await self._scripts.run_script("queue_page", limit, order, member, *queues)
+        return tuple(row for part in found for row in _rows(users, *part))
+
+    async def _table(self, name: str, tenant: TenantName | None) -> list[tuple[bytes, bytes]]:
+        """Return the fields of one hash of the valid generation, all or those of a tenant."""
+        prefix = "" if tenant is None else schema.join(tenant) + ":"
+        (flat,) = await self._scripts.run_script("generation_hash", name, prefix)
+        # A scan may return a field twice.
+        return list(dict(zip(flat[::2], flat[1::2], strict=True)).items())
+
+
+def _rows(
+    users: Sequence[UserName], number: int, length: int, start: int, records: list[bytes | None]
+) -> Iterator[QueueRow]:
+    """Yield the workloads of one user. `start`: how many of the user's workloads come before."""
+    for before, record in enumerate(records, start):
+        with contextlib.suppress(*ILLEGIBLE):
+            held = schema.held_entry(record or b"")
+            rank, _, uid = held.member.partition(schema.NUL)
+            queued = before < length
+            yield QueueRow(
+                Mark(users[number], queued, QueueKey.of_rank(rank)),
+                schema.ref_of(held, uid),
+                held.gang,
+                held.pods,
+                before + 1 if queued else 0,
+                length if queued else 0,
+            )

@@ -14,7 +14,7 @@
     fairgate:{CLUSTER}:GEN:...    the contents of one generation:
         sequence                  string  number of the last write
         waiting                   hash    TENANT:USER -> number of waiting pods; index of queues
-        queue:TENANT:USER         zset    score 0, member = rank NUL uid, in queue order
+        queue:TENANT:USER         zset    score = ListOrder, member = rank NUL uid, in list order
         held                      hash    uid -> Held
         intents, charges          hash    uid -> Open, Taken; a uid is in at most one of the two
         used                      hash    TENANT:USER:POOL:RESOURCE -> sum of both, never 0
@@ -49,13 +49,16 @@ Redis counts in 64 bits, so a pod with a huge request must not be able to overfl
 NUL = "\0"
 
 
-class HeldEntry(msgspec.Struct, frozen=True):
-    """A pod that waits in a queue."""
+class HeldEntry(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A pod that waits in a queue. `order` is a ListOrder."""
 
     queue: str
     member: str
     namespace: str
     name: str
+    order: int = 0
+    gang: str = ""
+    pods: int = 1
 
 
 class UsedEntry(msgspec.Struct, frozen=True):
@@ -92,7 +95,6 @@ class Gone(Going, frozen=True, array_like=True):
 
 
 _to_json = msgspec.json.Encoder().encode
-_to_held = msgspec.json.Decoder(HeldEntry).decode
 _to_going = msgspec.json.Decoder(Going).decode
 _to_gone = msgspec.json.Decoder(Gone).decode
 _to_open = msgspec.json.Decoder(Open).decode
@@ -157,7 +159,7 @@ def filling(writes: Iterable[Enqueue], most: int) -> Iterator[list[str | bytes |
                 flat, count = [], 0
             flat += (queue, len(part))
             for uid, held in part:
-                flat += (uid, _to_json(held), held.member)
+                flat += (uid, _to_json(held), held.order, held.member)
             count += len(part)
     if flat:
         yield flat
@@ -165,8 +167,10 @@ def filling(writes: Iterable[Enqueue], most: int) -> Iterator[list[str | bytes |
 
 def _held(write: Enqueue) -> HeldEntry:
     ref = write.ref
-    member = f"{write.rank}{NUL}{ref.uid}"
-    return HeldEntry(join(write.tenant, write.user), member, ref.namespace, ref.name)
+    at = member(write.rank, ref.uid)
+    queue = join(write.tenant, write.user)
+    order = int(write.order)
+    return HeldEntry(queue, at, ref.namespace, ref.name, order, write.gang, write.pods)
 
 
 def intent(uid: bytes, record: bytes) -> Intend:
@@ -221,12 +225,18 @@ def _going(run: UsageRecord) -> tuple[int, int, str, dict[str, str]]:
     return run.begin, run.bound or 0, join(*whose), _as_text(run.amounts)
 
 
-def held(record: bytes) -> tuple[PodRef, TenantName, UserName]:
-    """Return pod, tenant and user of an entry in `held`."""
-    waits = _to_held(record)
-    tenant, user = split(waits.queue)
-    uid = Uid(waits.member.partition(NUL)[2])
-    return PodRef(uid, waits.namespace, waits.name), TenantName(tenant), UserName(user)
+held_entry = msgspec.json.Decoder(HeldEntry).decode
+"""Return the entry of a record in `held`."""
+
+
+def ref_of(held: HeldEntry, uid: str) -> PodRef:
+    """Return the pod of an entry in `held`."""
+    return PodRef(Uid(uid), held.namespace, held.name)
+
+
+def member(rank: str, uid: str) -> str:
+    """Return the member of a pod in the sorted set of its queue."""
+    return f"{rank}{NUL}{uid}"
 
 
 def counted(amount: int) -> int:

@@ -23,6 +23,7 @@ from app.sim.forecast.estimates import Estimates
 from app.sim.forecast.what_if_service import WhatIfs
 from app.store.audit_stream import RedisAuditReader
 from app.store.leader_state_store import RedisBulletins
+from app.store.reader import RedisReader
 from app.store.usage_records import RedisRuns
 from app.tls.ca_bundle import is_within
 from app.tls.certificate_watcher import Renewal
@@ -46,7 +47,7 @@ async def api(process: RoleProcess) -> None:
     settings = process.settings
     managed = ManagedResources(settings.managed_resources)
     engine = _following_engine(settings, managed)
-    inbox, view = EventQueue(), WebhookCache(())
+    inbox, view = EventQueue(), WebhookCache()
     mirror = Follower(engine, inbox, process.steps, now)
 
     class Both:
@@ -87,6 +88,8 @@ async def api(process: RoleProcess) -> None:
         chain,
         KubeResources(process.client),
         reporting_of(process),
+        queues=RedisReader(server, settings.cluster),
+        managed=managed,
         forecasts=estimates,
         past=ToldQuotas(chain, view),
         bulletin=lambda: mirror.bulletin,

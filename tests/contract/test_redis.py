@@ -11,10 +11,11 @@ import pytest
 from app.core.effects import Refund, StoreWrite
 from app.core.errors import EpochStale, StoreEmptied, StoreForeign, StoreUnavailable
 from app.core.model import Uid
+from app.ports.store import UsedAmount
 from app.store import schema
 from app.store.connection import Server
 from app.store.leader_store import CHUNK, RedisStore
-from app.store.reader import RedisReader, UsedAmount
+from app.store.reader import RedisReader
 from tests.faults.tcp_proxy import Cable
 from tests.support.recount import compare
 from tests.support.redis import RedisProcess
@@ -85,7 +86,7 @@ async def test_a_repeat_changes_nothing_however_late(store_url: str) -> None:
         late = recorder.sent[-1]
         await store.write(7, [Refund(Uid("a"))])
         assert await world.server.call(*late) == [b"OK"]
-        assert await store.usage() == ()
+        assert await store.used(None) == ()
 
 
 async def test_a_write_of_before_the_rebuild_comes_too_late(store_url: str) -> None:
@@ -97,7 +98,7 @@ async def test_a_write_of_before_the_rebuild_comes_too_late(store_url: str) -> N
         late = recorder.sent[-1]
         await store.rebuild(7, [])
         assert (await world.server.call(*late))[0] == b"EMPTIED"
-        assert await store.usage() == ()
+        assert await store.used(None) == ()
 
 
 async def test_going_on_after_a_write_that_never_arrived_is_refused(store_url: str) -> None:
@@ -192,9 +193,9 @@ async def test_absurd_amounts_cannot_stop_the_store(store_url: str) -> None:
         store = world.store()
         await store.rebuild(7, [])
         await store.write(7, [charge("a", 10**40), charge("b", 10**40), charge("c", 0)])
-        assert await store.usage() == (UsedAmount(TEAM, ALICE, POOL, GPU, 2 * schema.MOST),)
+        assert await store.used(None) == (UsedAmount(TEAM, ALICE, POOL, GPU, 2 * schema.MOST),)
         await store.write(7, [Refund(Uid("a")), Refund(Uid("b")), Refund(Uid("c"))])
-        assert await store.usage() == ()
+        assert await store.used(None) == ()
 
 
 async def test_a_foreign_layout_is_refused(store_url: str) -> None:
@@ -207,7 +208,7 @@ async def test_a_foreign_layout_is_refused(store_url: str) -> None:
             store.rebuild(8, []),
             store.floor(),
             store.intents(),
-            store.usage(),
+            store.used(None),
         ):
             with pytest.raises(StoreForeign, match=r"layout 99 .* layout 1"):
                 await attempt
@@ -256,7 +257,7 @@ async def test_a_cancelled_call_does_not_mix_up_answers(store_url: str) -> None:
             await asyncio.sleep(0)
             call.cancel()
             await asyncio.gather(call, return_exceptions=True)
-            assert await store.usage() == (UsedAmount(TEAM, ALICE, POOL, GPU, 4),)
+            assert await store.used(None) == (UsedAmount(TEAM, ALICE, POOL, GPU, 4),)
 
 
 async def test_an_evicting_server_is_refused(own_redis: RedisProcess) -> None:
@@ -315,7 +316,7 @@ async def test_an_old_snapshot_of_the_same_epoch_is_noticed(
         own_redis.kill()
         shutil.move(tmp_path / "old", tmp_path / "dump.rdb")
         own_redis.start()
-        assert await store.usage() == (UsedAmount(TEAM, ALICE, POOL, GPU, 4),)
+        assert await store.used(None) == (UsedAmount(TEAM, ALICE, POOL, GPU, 4),)
         with pytest.raises(StoreEmptied, match="missing"):
             await store.write(7, [])
 
@@ -338,7 +339,7 @@ async def test_a_read_only_server_is_told_from_a_silent_one(own_redis: RedisProc
         await world.server.call("REPLICAOF", "127.0.0.1", str(own_redis.port))
         with pytest.raises(StoreUnavailable, match="read-only"):
             await store.write(7, [])
-        assert await RedisReader(world.server, world.cluster).counts() == ()
+        assert await RedisReader(world.server, world.cluster).pending(None) == ()
 
 
 async def test_a_wrong_password_is_named_and_not_shown(own_redis: RedisProcess) -> None:

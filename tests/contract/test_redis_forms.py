@@ -179,8 +179,8 @@ async def everything(world: Reals) -> None:
     await store.claim(8)
     await store.rebuild(8, [intend("i", 1), enqueue("q", "2")])
     await store.intents()
-    await store.place(Uid("q"))
-    await store.queue(TEAM, ALICE, 5)
+    await store.pending(TEAM)
+    await store.page(TEAM, (ALICE,), None, 5)
     assert await compare(store, [intend("i", 1), enqueue("q", "2")]) == []
     await store.remember(8, lambda: [("uid", "note")])
     assert await store.noted() == {"uid": "note"}

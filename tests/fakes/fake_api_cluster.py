@@ -46,6 +46,7 @@ from app.web.health import SERVES
 from app.web.server.server import Listener, Servers
 from app.web.webhook.cache import WebhookCache
 from tests.fakes.fake_authorizer import Rights
+from tests.fakes.fake_queues import FakeQueues
 from tests.fakes.fake_usage_records import FakeRuns
 from tests.support.rest_app import ground
 
@@ -117,6 +118,7 @@ class Town:
             seen_whole=lambda: self.view.ready,
             now=lambda: self.now,
             view=self.view,
+            queues=FakeQueues(self.engine),
             bulletin=lambda: self.bulletin,
             runs=self.past,
         )

@@ -10,12 +10,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import assert_never
 
-from app.core.effects import Charge, Dequeue, Enqueue, Intend, PodRef, Refund, StoreWrite
+from app.core.effects import Charge, Dequeue, Enqueue, Intend, ListOrder, Refund, StoreWrite
 from app.core.errors import EpochStale, StoreEmptied, StoreUnavailable
+from app.core.explain.queue_listing import Mark
 from app.core.explain.views import LeaderStateMessage
 from app.core.fairshare.usage_record import UsageEnded, UsageRecord, UsageStarted
+from app.core.fairshare.user_queue import QueueKey
 from app.core.model import PoolName, Resource, TenantName, Uid, UserName
-from app.store.reader import PendingCount, QueuePosition, UsedAmount
+from app.ports.store import PendingCount, QueueRow, UsedAmount
 from tests.fakes.fake_usage_records import Runs
 
 
@@ -50,18 +52,46 @@ class Contents:
             case _:
                 assert_never(write)
 
-    def queue(self, tenant: TenantName, user: UserName) -> list[PodRef]:
-        waiting = [w for w in self.held.values() if (w.tenant, w.user) == (tenant, user)]
-        return [w.ref for w in sorted(waiting, key=lambda w: (w.rank, w.ref.uid))]
+    def queue(self, tenant: TenantName, user: UserName) -> list[QueueRow]:
+        """Return the workloads of a user in order."""
+        mine = [w for w in self.held.values() if (w.tenant, w.user) == (tenant, user)]
+        mine = [w for w in mine if w.order is not ListOrder.MEMBER]
+        mine.sort(key=lambda w: (w.order, w.rank, w.ref.uid))
+        length = sum(w.order is ListOrder.QUEUED for w in mine)
+        return [
+            QueueRow(
+                Mark(user, number <= length, QueueKey.of_rank(w.rank)),
+                w.ref,
+                w.gang,
+                w.pods,
+                number if number <= length else 0,
+                length if number <= length else 0,
+            )
+            for number, w in enumerate(mine, 1)
+        ]
 
-    def counts(self) -> tuple[PendingCount, ...]:
-        pods = Counter((w.tenant, w.user) for w in self.held.values())
+    def page(
+        self, tenant: TenantName, users: Sequence[UserName], after: Mark | None, limit: int
+    ) -> tuple[QueueRow, ...]:
+        rows = [row for user in users for row in self.queue(tenant, user)]
+        if after is not None:
+            behind = not after.queued, after.turn
+            rows = [
+                row
+                for row in rows
+                if row.mark.user != users[0] or (not row.mark.queued, row.mark.turn) > behind
+            ]
+        return tuple(rows[: max(0, limit)])
+
+    def pending(self, tenant: TenantName | None) -> tuple[PendingCount, ...]:
+        held = [w for w in self.held.values() if tenant in (None, w.tenant)]
+        pods = Counter((w.tenant, w.user) for w in held)
         return tuple(sorted(PendingCount(*queue, number) for queue, number in pods.items()))
 
-    def usage(self) -> tuple[UsedAmount, ...]:
+    def used(self, tenant: TenantName | None) -> tuple[UsedAmount, ...]:
         sums: Counter[tuple[TenantName, UserName, PoolName, Resource]] = Counter()
         for taken in self.taken.values():
-            for resource, amount in taken.demand.items():
+            for resource, amount in taken.demand.items() if tenant in (None, taken.tenant) else ():
                 sums[taken.tenant, taken.user, taken.pool, resource] += amount
         return tuple(sorted(UsedAmount(*cell, amount) for cell, amount in sums.items() if amount))
 
@@ -162,22 +192,16 @@ class FakeStore:
             self.memory.notes = dict(notes()) | self.memory.notes
             self.memory.whole = True
 
-    async def place(self, uid: Uid) -> QueuePosition | None:
-        contents = self._contents()
-        waits = contents.held.get(uid)
-        if waits is None:
-            return None
-        queue = contents.queue(waits.tenant, waits.user)
-        return QueuePosition(waits.tenant, waits.user, queue.index(waits.ref) + 1, len(queue))
+    async def pending(self, tenant: TenantName | None) -> tuple[PendingCount, ...]:
+        return self._contents().pending(tenant)
 
-    async def queue(self, tenant: TenantName, user: UserName, limit: int) -> tuple[PodRef, ...]:
-        return tuple(self._contents().queue(tenant, user)[: max(0, limit)])
+    async def used(self, tenant: TenantName | None) -> tuple[UsedAmount, ...]:
+        return self._contents().used(tenant)
 
-    async def counts(self) -> tuple[PendingCount, ...]:
-        return self._contents().counts()
-
-    async def usage(self) -> tuple[UsedAmount, ...]:
-        return self._contents().usage()
+    async def page(
+        self, tenant: TenantName, users: Sequence[UserName], after: Mark | None, limit: int
+    ) -> tuple[QueueRow, ...]:
+        return self._contents().page(tenant, users, after, limit)
 
     def _answer(self) -> None:
         if self.memory.down:

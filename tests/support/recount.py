@@ -3,32 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Protocol
 
-from app.core.effects import PodRef, StoreWrite
-from app.core.model import TenantName, UserName
-from app.store.reader import PendingCount, UsedAmount
+from app.core.effects import StoreWrite
+from app.ports.store import QueueReader, QueueRow
 from tests.fakes.fake_store import Contents
 
-
-class Reader(Protocol):
-    """A store that can be compared: RedisReader, RedisStore, FakeStore."""
-
-    async def counts(self) -> tuple[PendingCount, ...]: ...
-
-    async def usage(self) -> tuple[UsedAmount, ...]: ...
-
-    async def queue(self, tenant: TenantName, user: UserName, limit: int) -> tuple[PodRef, ...]: ...
+PAGE = 500
 
 
-async def compare(reader: Reader, writes: Iterable[StoreWrite]) -> list[str]:
+async def compare(reader: QueueReader, writes: Iterable[StoreWrite]) -> list[str]:
     """Return the differences between the reader and `writes`, one sentence each; [] if equal."""
     wanted = Contents.of(writes)
-    differences = _compare_rows("waiting", wanted.counts(), await reader.counts())
-    differences += _compare_rows("used", wanted.usage(), await reader.usage())
-    for row in wanted.counts():
-        pods = await reader.queue(row.tenant, row.user, 10**9)
-        if list(pods) != wanted.queue(row.tenant, row.user):
+    differences = _compare_rows("waiting", wanted.pending(None), await reader.pending(None))
+    differences += _compare_rows("used", wanted.used(None), await reader.used(None))
+    for row in wanted.pending(None):
+        rows: list[QueueRow] = []
+        while part := await reader.page(
+            row.tenant, (row.user,), rows[-1].mark if rows else None, PAGE
+        ):
+            rows += part
+        if rows != wanted.queue(row.tenant, row.user):
             differences.append(f"queue of {row.tenant}/{row.user}: other pods or another order")
     return differences
 

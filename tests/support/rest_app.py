@@ -33,6 +33,8 @@ from app.web.health import Checks
 from app.web.webhook.cache import WebhookCache
 from tests.fakes.fake_audit_stream import FakeTrail, Stream
 from tests.fakes.fake_authorizer import Rights
+from tests.fakes.fake_forecasts import FakeForecasts
+from tests.fakes.fake_queues import FakeQueues
 from tests.fakes.fake_reports import FakeReporter
 from tests.fakes.fake_tenants_and_pools import FakeResources
 from tests.fakes.fake_usage_records import FakeRuns
@@ -44,9 +46,11 @@ NOW = Millis(1_700_000_000_000)
 
 def ground(authority: Authorizer) -> RouteContext:
     """Return the context of the routes, on fakes: an empty and fully synchronized cluster."""
+    managed = ManagedResources((GPU,))
+    engine = Engine(managed, evicts=False, records=False)
     return RouteContext(
         access=Access(authority),
-        engine=Engine(ManagedResources((GPU,)), evicts=False, records=False),
+        engine=engine,
         seen_whole=lambda: True,
         age=lambda: 0,
         now=lambda: NOW,
@@ -55,6 +59,9 @@ def ground(authority: Authorizer) -> RouteContext:
         chain=FakeTrail(),
         resources=FakeResources(),
         reporter=FakeReporter(),
+        queues=FakeQueues(engine),
+        managed=managed,
+        forecasts=FakeForecasts(),
     )
 
 
@@ -67,6 +74,7 @@ class Both:
         self.engine = Engine(ManagedResources((GPU,)), evicts=False, records=False)
         self.view = WebhookCache((ev.WatchedSource.TENANTS, ev.WatchedSource.POOLS))
         self.runs, self.stream = FakeRuns(), Stream()
+        self.queues = FakeQueues(self.engine)
         chain = FakeTrail(self.stream)
         self.ground = replace(
             ground(self.rights),
@@ -78,6 +86,7 @@ class Both:
             chain=chain,
             resources=self.resources,
             reporter=self.reporter,
+            queues=self.queues,
             past=ToldQuotas(chain, self.view),
         )
         self.checks: Checks = {"redis": lambda: True}

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from app.core.effects import Charge, Enqueue, Intend, PodRef
-from app.core.model import PoolName, Resource, TenantName, Uid, UserName
+from app.core.fairshare.user_queue import QueueKey
+from app.core.model import Millis, PoolName, Resource, TenantName, Uid, UserName
 
 GPU = Resource("nvidia.com/gpu")
 CPU = Resource("cpu")
@@ -16,7 +17,7 @@ def ref(uid: str) -> PodRef:
 
 
 def enqueue(uid: str, rank: str, user: UserName = ALICE) -> Enqueue:
-    return Enqueue(ref(uid), TEAM, user, f"{rank}.{uid}")
+    return Enqueue(ref(uid), TEAM, user, QueueKey(int(rank), Millis(5), Uid(uid)).rank)
 
 
 def intend(uid: str, gpus: int, sequence: int = 1) -> Intend:

@@ -7,12 +7,19 @@ for users is in `messages`.
 from __future__ import annotations
 
 from app.core.explain.competitors import ANOTHER, Competitors, ahead, is_behind_own, rivals
-from app.core.explain.explain_context import ExplainContext, WaitingWorkload, place_of, workload_of
+from app.core.explain.explain_context import (
+    ExplainContext,
+    Position,
+    WaitingWorkload,
+    place_of,
+    workload_of,
+)
 from app.core.explain.messages import (
     AWAITS,
     closed,
     explain,
     limits,
+    position_of,
     queued,
     remedies_aside,
     remedies_of_capacity,
@@ -192,8 +199,11 @@ MOST_POOLS = 4
 """Maximum number of pools that a sentence names. The numbers name all pools."""
 
 
-def why(tracked: PodRecord, scene: ExplainContext) -> Why:
-    """Return why a held pod waits, in the state after a scheduling cycle."""
+def why(tracked: PodRecord, scene: ExplainContext, position: Position | None = None) -> Why:
+    """Return why a held pod waits, in the state after a scheduling cycle.
+
+    `position` replaces the position in this engine, for an answer from another list.
+    """
     workload = workload_of(tracked)
     place = place_of(workload)
     if tracked.wait is not Wait.TURN or place is None:
@@ -204,14 +214,14 @@ def why(tracked: PodRecord, scene: ExplainContext) -> Why:
     next_of_all = verdict.rule in (Rule.CAPACITY, Rule.ORDER) and not verdict.ahead
     if next_of_all and not half and is_behind_own(place, scene.tree, backfill=backfill):
         verdict = _behind_own(verdict, place)
+    at = position or position_of(place)
     return Why(
         verdict.rule,
-        queued(tracked, place, scene.tree)
+        queued(tracked, place, scene.tree, at)
         + verdict.text
         + _avoided(tracked, place, scene)
         + scene.roster.devices_of(tracked.pod),
-        place.leaf.queue.position(place.turn),
-        len(place.leaf.queue),
+        *at,
         verdict.numbers,
         verdict.ahead,
         verdict.remedies,

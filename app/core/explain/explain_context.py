@@ -22,6 +22,10 @@ ReservedForOthers = Callable[[PoolName, QueueKey], tuple[TenantName, ReservedCap
 """Returns a tenant and the capacity reserved in a pool for others than the given position."""
 
 
+Position = tuple[int, int]
+"""Position of a workload in its user's queue, from 1, and the length of the queue."""
+
+
 @dataclass(frozen=True, slots=True)
 class ExplainContext:
     """References to the records of an engine. They are valid until something changes."""

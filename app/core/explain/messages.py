@@ -7,7 +7,13 @@ from fractions import Fraction
 
 from app.core.admission.submitters import counts_for_controller
 from app.core.explain.competitors import Competitors
-from app.core.explain.explain_context import ExplainContext, WaitingWorkload, place_of, workload_of
+from app.core.explain.explain_context import (
+    ExplainContext,
+    Position,
+    WaitingWorkload,
+    place_of,
+    workload_of,
+)
 from app.core.explain.reasons import Rule
 from app.core.explain.short_resource import shortages
 from app.core.fairshare.share_tree import ShareTree
@@ -42,10 +48,17 @@ def explain(tracked: PodRecord, roster: PodRegistry) -> str:
     place = place_of(workload_of(tracked))
     if place is None:
         return "queued"
-    return queued(tracked, place, roster.usage.tree) + closed(place, roster.usage.tree)
+    tree = roster.usage.tree
+    return queued(tracked, place, tree, position_of(place)) + closed(place, tree)
 
 
-def queued(tracked: PodRecord, place: WaitingWorkload, tree: ShareTree) -> str:
+def position_of(place: WaitingWorkload) -> Position:
+    """Return the position of a workload in its user's queue."""
+    queue = place.leaf.queue
+    return queue.position(place.turn), len(queue)
+
+
+def queued(tracked: PodRecord, place: WaitingWorkload, tree: ShareTree, position: Position) -> str:
     """Return the beginning of the sentence for a queued pod."""
     leaf, shape = place.leaf, place.shape
     devices = [r for r in shape.total if is_device(r)]
@@ -56,9 +69,9 @@ def queued(tracked: PodRecord, place: WaitingWorkload, tree: ShareTree) -> str:
     where = f"of pool {' or '.join(shape.pools)}"
     if tracked.pod.only is not None:
         where = f"on {nodes_text(tracked.pod.only)} {where}"
-    position, length = leaf.queue.position(place.turn), len(leaf.queue)
+    number, length = position
     return (
-        f"queued: {position} of {length} in {leaf.tenant}/{leaf.name}; "
+        f"queued: {number} of {length} in {leaf.tenant}/{leaf.name}; "
         f"waits for {wanted} {where}{_rest(tracked)}{_unknown_submitter(tracked)}"
     )
 

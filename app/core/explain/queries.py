@@ -8,10 +8,9 @@ from app.core.explain import queue_listing, status
 from app.core.explain.backlog_stats import BacklogStats, WaitGroup, groups, pressure
 from app.core.explain.entitlements import Entitlement, owed
 from app.core.explain.evaluate import why
-from app.core.explain.explain_context import ExplainContext, workload_of
+from app.core.explain.explain_context import ExplainContext, Position, workload_of
 from app.core.explain.leader_state import LeaderState, bulletin
 from app.core.explain.messages import explain
-from app.core.explain.queue_listing import Mark
 from app.core.explain.reasons import Why
 from app.core.explain.search import Search
 from app.core.explain.snapshot import Snapshot, snapshot
@@ -30,8 +29,6 @@ from app.core.fairshare.user_queue import QueueKey
 from app.core.lifecycle.pod_record import PodRecord
 from app.core.lifecycle.pod_registry import PodRegistry
 from app.core.model import (
-    DEFAULT_TENANT,
-    UNMAPPED_PREFIX,
     Amounts,
     Millis,
     NodeName,
@@ -158,16 +155,14 @@ class EngineQueries:
         tracked = self._held(uid)
         return queue_listing.held(tracked, self._scene()) if tracked is not None else None
 
-    def queue(
-        self, tenant: TenantName, user: UserName | None = None, after: Mark | None = None
-    ) -> Iterator[tuple[Mark, HeldView]]:
-        """Yield the waiting workloads of a tenant's users in order, optionally after a mark."""
-        return queue_listing.queue(tenant, user, after, self._scene())
+    def listed(self, uid: Uid, position: Position) -> HeldView | None:
+        """Return how a held pod waits, with a position from the store; None for any other pod."""
+        tracked = self._held(uid)
+        return queue_listing.held(tracked, self._scene(), position) if tracked is not None else None
 
-    def pending(self, tenant: TenantName, user: UserName | None = None) -> int:
-        """Return how many pods of a tenant, or of one of its users, are not released."""
-        leaves = queue_listing.users(tenant, user, self._scene())
-        return sum(len(self._roster.waiting.get(leaf, ())) for leaf in leaves)
+    def queue(self, tenant: TenantName, user: UserName) -> Iterator[HeldView]:
+        """Yield the waiting workloads of a user in the order of the store."""
+        return queue_listing.queue(tenant, user, self._scene())
 
     def people(self, tenant: TenantName) -> tuple[UserView, ...]:
         """Return the users of a tenant with a weight, usage or waiting pods, by name."""
@@ -229,12 +224,6 @@ class EngineQueries:
         return tuple(
             sorted(each.pod.uid for each in records if each.uses and each.pod.user == user)
         )
-
-    def exists(self, tenant: TenantName) -> bool:
-        """Return whether a tenant exists, as a resource or for an unmapped namespace."""
-        if tenant.startswith(UNMAPPED_PREFIX):
-            return self._tenancy.tenant_of(tenant.removeprefix(UNMAPPED_PREFIX)) == tenant
-        return tenant in self._tenancy.tenants or tenant == DEFAULT_TENANT
 
     def bulletin(self, at: Millis, epoch: int, drift: float) -> LeaderStateMessage:
         """Return the state that only a leading engine has: see `Engine.hear`."""

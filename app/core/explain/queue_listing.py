@@ -1,7 +1,7 @@
-"""Lists the waiting workloads of a tenant's users in order, without a full pass over them.
+"""Views of one held or released pod, and the position after which a listing continues.
 
-Users are sorted by name. Queued workloads of a user come first, in queue order. Unqueued ones
-follow.
+The store lists the workloads of a tenant: its users by name, of each user first the queued
+workloads in queue order, then the unqueued ones by priority and age.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from app.core.explain.evaluate import why
-from app.core.explain.explain_context import ExplainContext, place_of, workload_of
+from app.core.explain.explain_context import ExplainContext, Position, place_of, workload_of
 from app.core.explain.messages import runs_with
 from app.core.explain.views import HeldView, ReleasedView
 from app.core.fairshare.tree_node import UserNode
@@ -32,52 +32,45 @@ class Mark:
     turn: QueueKey
 
 
-def queue(
-    tenant: TenantName, user: UserName | None, after: Mark | None, scene: ExplainContext
-) -> Iterator[tuple[Mark, HeldView]]:
-    """Yield the waiting workloads from the start or after a mark, each with its own mark."""
+def queue(tenant: TenantName, user: UserName, scene: ExplainContext) -> Iterator[HeldView]:
+    """Yield the waiting workloads of a user in the order of the store."""
     for leaf in users(tenant, user, scene):
-        name = UserName(leaf.name)
-        if after is not None and name < after.user:
-            continue
-        mark = after if after is not None and name == after.user else None
-        if mark is None or mark.queued:
-            turns = leaf.queue.after(mark.turn if mark is not None else None)
-            for turn in turns:
-                yield Mark(name, True, turn), held(scene.roster.pods[turn.uid], scene)
-        aside = _aside(leaf, scene)
-        for turn, tracked in aside:
-            if mark is None or mark.queued or mark.turn < turn:
-                yield Mark(name, False, turn), held(tracked, scene)
+        for turn in leaf.queue.after(None):
+            yield held(scene.roster.pods[turn.uid], scene)
+        for tracked in _unqueued(leaf, scene):
+            yield held(tracked, scene)
 
 
-def users(tenant: TenantName, user: UserName | None, scene: ExplainContext) -> list[UserNode]:
-    """Return the users of a tenant in the share tree, by name."""
+def users(tenant: TenantName, user: UserName, scene: ExplainContext) -> list[UserNode]:
+    """Return the node of a user in the share tree of a tenant, or an empty list."""
     branch = scene.tree.tenants.get(tenant)
     children = branch.children.values() if branch is not None else ()
-    leaves = [each for each in children if isinstance(each, UserNode)]
-    return sorted((each for each in leaves if user in (None, each.name)), key=lambda e: e.name)
+    return [each for each in children if isinstance(each, UserNode) and each.name == user]
 
 
-def _aside(leaf: UserNode, scene: ExplainContext) -> list[tuple[QueueKey, PodRecord]]:
+def _unqueued(leaf: UserNode, scene: ExplainContext) -> list[PodRecord]:
     """Return the unqueued held pods of a user in order, and only the first pod of a gang."""
-    found: dict[object, tuple[QueueKey, PodRecord]] = {}
+    found: dict[object, PodRecord] = {}
     for tracked in scene.roster.waiting.get(leaf, {}).values():
         if tracked.uses or place_of(workload_of(tracked)) is not None:
             continue
-        key = tracked.gang or tracked
-        if key not in found or tracked.turn < found[key][0]:
-            found[key] = tracked.turn, tracked
-    return sorted(found.values(), key=lambda pair: pair[0])
+        gang = tracked.gang
+        key = tracked if gang is None or gang.steps else gang
+        if key not in found or tracked.turn < found[key].turn:
+            found[key] = tracked
+    return sorted(found.values(), key=lambda each: each.turn)
 
 
-def held(tracked: PodRecord, scene: ExplainContext) -> HeldView:
-    """Return the view of a held pod, or of its gang if the gang is complete."""
-    reason, pod = why(tracked, scene), tracked.pod
+def held(tracked: PodRecord, scene: ExplainContext, position: Position | None = None) -> HeldView:
+    """Return the view of a held pod, or of its gang if the gang is complete.
+
+    `position` replaces the position in this engine.
+    """
+    reason, pod = why(tracked, scene, position), tracked.pod
     workload = workload_of(tracked)
     place = place_of(workload)
     members = workload.starting
-    if place is None and tracked.gang is not None:
+    if place is None and tracked.gang is not None and not tracked.gang.steps:
         others = (each for each in tracked.gang.members if not each.uses)
         members = tuple(each for each in others if each.wait is not Wait.TURN)
     total: dict[Resource, int] = {}

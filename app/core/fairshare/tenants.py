@@ -41,6 +41,12 @@ class TenantDirectory:
             return next(iter(claims))
         return min(claims, key=lambda name: (self.tenants[name].created, name))
 
+    def exists(self, name: TenantName) -> bool:
+        """Return whether a tenant exists, as a resource or for an unmapped namespace."""
+        if name.startswith(UNMAPPED_PREFIX):
+            return self.tenant_of(name.removeprefix(UNMAPPED_PREFIX)) == name
+        return name in self.tenants or name == DEFAULT_TENANT
+
     def parent_of(self, name: TenantName) -> TenantName | None:
         """Return the parent of a tenant. None at the top level.
 

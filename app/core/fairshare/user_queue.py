@@ -30,6 +30,17 @@ class QueueKey(NamedTuple):
         """The same order as a string."""
         return f"{self.precedence:010d}.{self.since:014d}.{self.uid}"
 
+    @property
+    def priority(self) -> int:
+        """The priority from which the precedence was computed."""
+        return MAX_PRIORITY - self.precedence
+
+    @classmethod
+    def of_rank(cls, rank: str) -> QueueKey:
+        """Return the position that a `rank` stands for. Raises ValueError."""
+        precedence, since, uid = rank.split(".", 2)
+        return cls(int(precedence), Millis(int(since)), Uid(uid))
+
 
 def turn_of(priority: int, since: Millis, uid: Uid) -> QueueKey:
     """Return the position of a workload. A higher priority comes first."""

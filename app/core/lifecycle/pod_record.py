@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field, replace
 
-from app.core.effects import Charge, Intend, PodRef
+from app.core.effects import Charge, Intend, ListOrder, PodRef
 from app.core.fairshare.sort_key import NEVER, Served
 from app.core.fairshare.tree_node import UserNode
 from app.core.fairshare.usage_record import UsageRecord
@@ -42,6 +42,21 @@ FENCE = "0@"
 
 Queueing = tuple[TenantName, UserName]
 """Tenant and user of the queue in which the store lists a pod."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """How the store lists a held pod that is not a queued workload of its own.
+
+    `rank` "": the rank of the pod itself. `pods` is the number of waiting pods of its workload.
+    """
+
+    account: Queueing
+    order: ListOrder
+    gang: str = ""
+    rank: str = ""
+    pods: int = 1
+
 
 GangKey = tuple[str, UserName, str]
 """Namespace, user and gang name. A user cannot join, enlarge or block a gang of another user."""
@@ -82,7 +97,7 @@ class PodRecord:
     evicted: str = ""
     spared: tuple[frozenset[TenantName], Millis] | None = None
     intent: Intend | None = None
-    written: Queueing | Charge | None = None
+    written: Queueing | Listed | Charge | None = None
     ordered: NodeConstraints | None = None
     noted: str = ""
 

@@ -293,7 +293,9 @@ class PodRegistry:
         for tracked in self.gangs.take_moved():
             if self.pods.get(tracked.pod.uid) is tracked and tracked.life is PodState.HELD:
                 self._move(tracked)
-        self._changed += self.gangs.settle()
+        regrouped = self.gangs.settle()
+        self.touched.update((member.pod.uid, member) for member in regrouped)
+        self._changed += regrouped
 
     def take_changed(self) -> list[PodRecord]:
         """Return, once, the held pods with a changed wait reason."""

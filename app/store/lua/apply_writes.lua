@@ -33,7 +33,7 @@ end
 
 local function enter(uid, text, record)
   leave(uid)
-  redis.call('ZADD', QUEUE .. record.queue, 0, record.member)
+  redis.call('ZADD', QUEUE .. record.queue, record.order or 0, record.member)
   redis.call('HSET', HELD, uid, text)
   redis.call('HINCRBY', WAITING, record.queue, 1)
 end

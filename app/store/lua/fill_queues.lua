@@ -4,7 +4,7 @@
 -- ARGV[3]  epoch
 -- ARGV[4]  generation
 -- ARGV[5]  number of this batch: one more than the last
--- ARGV[6]  queue, number of pods, then uid, record, member of each pod; repeated
+-- ARGV[6]  queue, number of pods, then uid, record, order, member of each pod; repeated
 -- returns  {'OK'} | STALE | EMPTIED | FOREIGN
 
 local FIRST = 6
@@ -18,10 +18,10 @@ local fields = {}
 local at = FIRST
 while at <= #ARGV do
   local queue, count = ARGV[at], tonumber(ARGV[at + 1])
-  local members, last = {}, at + 1 + 3 * count
-  for i = at + 2, last, 3 do
+  local members, last = {}, at + 1 + 4 * count
+  for i = at + 2, last, 4 do
     fields[#fields + 1], fields[#fields + 2] = ARGV[i], ARGV[i + 1]
-    members[#members + 1], members[#members + 2] = 0, ARGV[i + 2]
+    members[#members + 1], members[#members + 2] = ARGV[i + 2], ARGV[i + 3]
   end
   redis.call('ZADD', key(generation, 'queue:' .. queue), unpack(members))
   redis.call('HINCRBY', key(generation, 'waiting'), queue, count)

@@ -6,8 +6,18 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from fractions import Fraction
 
+import msgspec
+from fastapi import Response
+
 from app.core.model import Amounts, Millis, PoolName, Resource
 from app.core.quantities import GIB, render
+
+_encode = msgspec.json.Encoder().encode
+
+
+def as_json(body: Mapping[str, object]) -> Response:
+    """Return a JSON answer. The caller has already given it the form of its response model."""
+    return Response(_encode(body), media_type="application/json")
 
 
 def quantities(amounts: Amounts) -> dict[str, str]:

@@ -55,19 +55,16 @@ def me_routes(ground: RouteContext, clock: Callable[[], float]) -> APIRouter:
         ground.need_sight()
         user = UserName(identity.name)
         tenants = ground.outlook.accounts(user)
-        held = [
-            view
-            for _, view in islice(
-                chain.from_iterable(ground.outlook.queue(name, user) for name in tenants), MOST
-            )
-        ]
+        queues = (ground.outlook.queue(name, user) for name in tenants)
+        held = list(islice(chain.from_iterable(queues), MOST))
         released = ground.outlook.released_of(user)
         shown = released[: MOST - len(held)]
         views = (ground.outlook.released(uid) for uid in shown)
-        pending = sum(ground.outlook.pending(name, user) for name in tenants)
+        own = [_tenant(name, user, shares.of(name), ground) for name in tenants]
+        pending = sum(each.pending for each in own)
         return Me(
             name=user,
-            tenants=[_tenant(name, user, shares.of(name), ground) for name in tenants],
+            tenants=own,
             workloads=[_own(view, ground) for view in (*held, *views) if view is not None],
             left_out=max(0, pending - sum(view.pods for view in held)) + len(released) - len(shown),
         )
@@ -77,8 +74,8 @@ def me_routes(ground: RouteContext, clock: Callable[[], float]) -> APIRouter:
 
 def _own(view: HeldView | ReleasedView, ground: RouteContext) -> OwnWorkload:
     if isinstance(view, HeldView):
-        return OwnWorkload(**waiting(view, ground).model_dump(), tenant=view.tenant, state="held")
-    return OwnWorkload(**released_workload(view).model_dump())
+        return OwnWorkload(**waiting(view, ground), tenant=view.tenant, state="held")
+    return OwnWorkload(**released_workload(view))
 
 
 def _tenant(name: TenantName, user: UserName, owed: Entitlement, ground: RouteContext) -> OwnTenant:

@@ -13,12 +13,24 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
-from app.core.errors import ClusterError, StoreError, WriteRefused
+from app.core.errors import (
+    ClusterError,
+    StoreEmptied,
+    StoreError,
+    StoreForeign,
+    WriteRefused,
+)
 
 log = logging.getLogger("fairgate.web")
 
 MEDIA_TYPE = "application/problem+json"
 NO_CLUSTER = "The API server could not authenticate you; try again in a moment."
+NO_COPY = "Redis has no complete copy of the queues; the leader writes it again. Try again soon."
+OTHER_LAYOUT = (
+    "Another version of Fairgate wrote the queues in Redis, so this one cannot read them; "
+    "an administrator must finish the upgrade."
+)
+NO_STORE = "Redis does not answer, so the queues cannot be read; try again in a moment."
 EXTRA = "extra_forbidden"
 DEFECT = "Fairgate failed at this request through a defect of its own; its log says more."
 
@@ -104,12 +116,24 @@ def install(
     @app.exception_handler(StoreError)
     async def no_store(_: Request, error: StoreError) -> JSONResponse:
         log.warning("could not read the store", extra={"why": str(error)})
-        return answer(503, "The queues cannot be read just now; try again in a moment.")
+        detail, seconds = _of_store(error)
+        return answer(503, detail, {"Retry-After": str(seconds)})
 
     @app.exception_handler(Exception)
     async def defect(request: Request, error: Exception) -> JSONResponse:
         log.error("a request failed", exc_info=error, extra={"path": request.url.path})
         return answer(500, DEFECT)
+
+
+def _of_store(error: StoreError) -> tuple[str, int]:
+    """Return the message about an error of Redis, and the seconds until the next try."""
+    match error:
+        case StoreEmptied():
+            return NO_COPY, 2
+        case StoreForeign():
+            return OTHER_LAYOUT, 30
+        case _:
+            return NO_STORE, 5
 
 
 def _told(error: Mapping[str, Any], patterns: Mapping[str, str] | None) -> str:

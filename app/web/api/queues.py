@@ -1,22 +1,31 @@
-"""Route /tenants/{tenant}/queue: every held workload, its position and its wait reason."""
+"""Route /tenants/{tenant}/queue: every held workload, its position and its wait reason.
+
+Order, positions and counts come from the leader's copy in Redis. The engine of the replica adds the
+explanation of each workload that it has seen.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Sequence
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Query
+from fastapi import APIRouter, Depends, Query, Response
 
 from app.core.explain.queue_listing import Mark
 from app.core.explain.views import HeldView
 from app.core.fairshare.user_queue import QueueKey
-from app.core.model import Millis, Uid, UserName
+from app.core.model import Millis, TenantName, Uid, UserName
 from app.ports.auth import Identity
 from app.ports.forecasts import Estimate
+from app.ports.store import QueueReader, QueueRow
 from app.web.api import examples
-from app.web.api.formatting import moment, quantities
+from app.web.api.formatting import as_json, moment, quantities
 from app.web.api.pagination import Limit, More, key_of, token
 from app.web.api.route_context import RouteContext, TenantPath
-from app.web.api.schemas import EstimateShown, QueuedWorkload, QueueModel
+from app.web.api.schemas import QueueModel
+
+MOST_USERS = 100
+"""Users in one read of the store."""
 
 
 def queue_routes(ground: RouteContext) -> APIRouter:
@@ -28,6 +37,7 @@ def queue_routes(ground: RouteContext) -> APIRouter:
     @routes.get(
         "/tenants/{tenant}/queue",
         summary="The pending workloads in order, with their reasons",
+        response_model=QueueModel,
         responses=examples.QUEUE,
     )
     async def queue(
@@ -38,54 +48,98 @@ def queue_routes(ground: RouteContext) -> APIRouter:
         limit: Limit = 100,
         more: More = None,
         identity: Identity = caller,
-    ) -> QueueModel:
+    ) -> Response:
         await access.need(identity, "get", "tenants", "queue", tenant)
-        name = ground.need_tenant(tenant)
-        only = UserName(user) if user is not None else None
-        items: list[QueuedWorkload] = []
-        last, rest = _mark(more), None
-        for mark, view in ground.outlook.queue(name, only, last):
-            if len(items) == limit:
-                rest = _token(last)
-                break
-            items.append(waiting(view, ground))
-            last = mark
-        pending = ground.outlook.pending(name, only)
-        return QueueModel(tenant=tenant, pending=pending, items=items, more=rest)
+        name, last = ground.need_tenant(tenant), _mark(more)
+        counts = [each for each in await ground.queues.pending(name) if user in (None, each.user)]
+        users = [each.user for each in counts if last is None or each.user >= last.user]
+        rows = await _read(ground.queues, name, users, last, limit + 1)
+        rest = _token(rows[limit - 1].mark) if len(rows) > limit else None
+        return as_json(
+            {
+                "items": [_item(row, ground) for row in rows[:limit]],
+                "continue": rest,
+                "tenant": tenant,
+                "pending": sum(each.pods for each in counts),
+            }
+        )
 
     return routes
 
 
-def waiting(view: HeldView, ground: RouteContext) -> QueuedWorkload:
-    """Return the response model of a held workload."""
-    return QueuedWorkload(
-        namespace=view.ref.namespace,
-        name=view.ref.name,
-        uid=view.ref.uid,
-        gang=view.gang or None,
-        pods=view.pods,
-        user=view.user,
-        priority=view.priority,
-        since=moment(view.since),
-        request=quantities(view.request),
-        pools=list(view.pools),
-        position=view.position,
-        length=view.length,
-        rule=view.rule.value,
-        reason=view.reason,
-        estimate=estimate_shown(ground.forecasts.estimate(view.ref.uid)),
-    )
+async def _read(
+    queues: QueueReader, tenant: TenantName, users: Sequence[UserName], last: Mark | None, most: int
+) -> list[QueueRow]:
+    """Return at most `most` workloads of these users after a mark."""
+    rows: list[QueueRow] = []
+    for first in range(0, len(users), MOST_USERS):
+        some = users[first : first + MOST_USERS]
+        after = last if last is not None and some[0] == last.user else None
+        rows += await queues.page(tenant, some, after, most - len(rows))
+        if len(rows) >= most:
+            break
+    return rows
 
 
-def estimate_shown(estimate: Estimate | None) -> EstimateShown | None:
-    """Return the response model of an estimate; None if there is no estimate."""
+def _item(row: QueueRow, ground: RouteContext) -> dict[str, Any]:
+    """Return a row in the form of `QueuedWorkload`."""
+    uid, turn = row.ref.uid, row.mark.turn
+    view = ground.outlook.listed(uid, (row.position, row.length)) if ground.seen_whole() else None
+    return {
+        "namespace": row.ref.namespace,
+        "name": row.ref.name,
+        "uid": uid,
+        "gang": row.gang or None,
+        "pods": row.pods,
+        "user": row.mark.user,
+        "priority": turn.priority,
+        "since": moment(turn.since),
+        **explanation(view),
+        "position": row.position,
+        "length": row.length,
+        "estimate": estimate_shown(ground.forecasts.estimate(uid)),
+    }
+
+
+def explanation(view: HeldView | None) -> dict[str, Any]:
+    """Return the fields of `QueuedWorkload` that need the engine; null if it has not the pod."""
+    if view is None:
+        return dict.fromkeys(("request", "pools", "rule", "reason"))
+    return {
+        "request": quantities(view.request),
+        "pools": view.pools,
+        "rule": view.rule.value,
+        "reason": view.reason,
+    }
+
+
+def waiting(view: HeldView, ground: RouteContext) -> dict[str, Any]:
+    """Return a held workload of the engine in the form of `QueuedWorkload`."""
+    return {
+        "namespace": view.ref.namespace,
+        "name": view.ref.name,
+        "uid": view.ref.uid,
+        "gang": view.gang or None,
+        "pods": view.pods,
+        "user": view.user,
+        "priority": view.priority,
+        "since": moment(view.since),
+        **explanation(view),
+        "position": view.position,
+        "length": view.length,
+        "estimate": estimate_shown(ground.forecasts.estimate(view.ref.uid)),
+    }
+
+
+def estimate_shown(estimate: Estimate | None) -> dict[str, Any] | None:
+    """Return an estimate in the form of `EstimateShown`; None if there is no estimate."""
     if estimate is None:
         return None
-    return EstimateShown(p50=estimate.p50, p90=estimate.p90, at=moment(estimate.at))
+    return {"p50": estimate.p50, "p90": estimate.p90, "at": moment(estimate.at)}
 
 
-def _token(mark: Mark | None) -> str | None:
-    return token(mark.user, mark.queued, *mark.turn) if mark is not None else None
+def _token(mark: Mark) -> str:
+    return token(mark.user, mark.queued, *mark.turn)
 
 
 def _mark(more: str | None) -> Mark | None:

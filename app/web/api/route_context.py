@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated
 
 from fastapi import Path
@@ -12,10 +12,11 @@ from app.core.engine import Engine
 from app.core.explain.queries import EngineQueries
 from app.core.explain.views import LeaderStateMessage
 from app.core.model import Millis, TenantName
+from app.core.quantities import ManagedResources
 from app.ports.api import PastQuotas, TenantsAndPools
 from app.ports.audit import AuditReader, Reporter
-from app.ports.forecasts import Forecasts, NoForecasts, Simulations
-from app.ports.store import UsageRecordReader
+from app.ports.forecasts import Forecasts, Simulations
+from app.ports.store import QueueReader, UsageRecordReader
 from app.web.api.auth import Access
 from app.web.api.problems import Refused
 from app.web.webhook.cache import WebhookCache
@@ -29,9 +30,14 @@ NamespacePath = Annotated[str, Path(description="Namespace of the pod.", example
 PodPath = Annotated[str, Path(description="Name of the pod.", examples=["train-0"])]
 
 
+STARTING = "Fairgate has just started and does not know the cluster yet; try again in a moment."
+
+
 @dataclass(frozen=True, slots=True)
 class RouteContext:
     """Dependencies of the routes. `engine` is read-only; `age` returns its age in milliseconds.
+
+    Routes that need the engine call `need_sight` first. `queues` and `view` answer without it.
 
     `bulletin` returns the last published leader state, None before the first. `store_reachable`
     returns whether the last read of Redis succeeded.
@@ -47,7 +53,9 @@ class RouteContext:
     chain: AuditReader
     resources: TenantsAndPools
     reporter: Reporter
-    forecasts: Forecasts = field(default_factory=NoForecasts)
+    queues: QueueReader
+    managed: ManagedResources
+    forecasts: Forecasts
     past: PastQuotas | None = None
     bulletin: Callable[[], LeaderStateMessage | None] = lambda: None
     simulations: Simulations | None = None
@@ -61,11 +69,12 @@ class RouteContext:
     def need_sight(self) -> None:
         """Raise Refused (503) until every source was received completely."""
         if not self.seen_whole():
-            raise Refused(503, "Fairgate has just started and does not know the cluster yet.")
+            raise Refused(503, STARTING, {"Retry-After": "2"})
 
     def need_tenant(self, name: str) -> TenantName:
         """Return the name of an existing tenant; raise Refused (404) if it does not exist."""
-        self.need_sight()
-        if not self.outlook.exists(TenantName(name)):
+        if not self.view.ready:
+            raise Refused(503, STARTING, {"Retry-After": "2"})
+        if not self.view.tenancy.exists(TenantName(name)):
             raise Refused(404, f"There is no tenant {name}; GET /v1/tenants lists them.")
         return TenantName(name)

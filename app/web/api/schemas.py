@@ -163,7 +163,8 @@ class QueuedWorkload(ResponseModel):
     """A held workload: one pod, or the waiting pods of a gang, named by its first pod.
 
     `position` counts from 1 in the user's queue; 0: it is not queued. `rule` is one of a few fixed
-    words, `reason` a sentence. `estimate` is null if it would be a guess.
+    words, `reason` a sentence. `estimate` is null if it would be a guess. `request`, `pools`,
+    `rule` and `reason` are null while this replica has not seen the pod.
     """
 
     namespace: str
@@ -174,12 +175,12 @@ class QueuedWorkload(ResponseModel):
     user: str
     priority: int
     since: datetime
-    request: Quantities
-    pools: list[str]
+    request: Quantities | None
+    pools: list[str] | None
     position: int
     length: int
-    rule: str
-    reason: str
+    rule: str | None
+    reason: str | None
     estimate: EstimateShown | None
 
 
@@ -210,6 +211,10 @@ class WorkloadModel(QueuedWorkload):
     estimate.
     """
 
+    request: Quantities
+    pools: list[str]
+    rule: str
+    reason: str
     tenant: str
     state: str
     numbers: dict[str, str]
@@ -235,9 +240,12 @@ class UsageRow(ResponseModel):
 
 
 class UsageModel(PageModel[UsageRow]):
-    """Usage between two times. Records before `completeSince` are incomplete."""
+    """Usage between two times. Records before `completeSince` are incomplete.
 
-    since: datetime = Field(alias="from")
+    `from` is null for totals, which count since the installation.
+    """
+
+    since: datetime | None = Field(alias="from")
     until: datetime = Field(alias="to")
     complete_since: datetime | None
 

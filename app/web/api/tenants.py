@@ -7,7 +7,7 @@ from fractions import Fraction
 from fastapi import APIRouter, Depends, Response
 
 from app.core.explain.views import TenantView, UserView
-from app.core.model import Millis, Pool, Tenant, TenantName
+from app.core.model import Millis, Pool, PoolName, Resource, Tenant, TenantName, UserName
 from app.ports.auth import Identity
 from app.web.api import examples
 from app.web.api.formatting import decimal, in_pools, parts_of_one, quantities
@@ -67,6 +67,7 @@ def tenant_routes(ground: RouteContext) -> APIRouter:
     ) -> TenantShown:
         await access.need(identity, "get", "tenants", name=tenant)
         name = ground.need_tenant(tenant)
+        ground.need_sight()
         tag(response, ground.view.tenancy.tenants.get(name))
         return tenant_shown(ground, name)
 
@@ -79,11 +80,27 @@ def tenant_routes(ground: RouteContext) -> APIRouter:
         tenant: TenantPath, limit: Limit = 100, more: More = None, identity: Identity = caller
     ) -> PageModel[UserShown]:
         await access.need(identity, "get", "tenants", "queue", tenant)
-        people = ground.outlook.people(ground.need_tenant(tenant))
+        people = await _people(ground, ground.need_tenant(tenant))
         those, rest = part(people, limit, more, lambda each: (str(each.name),))
         return PageModel[UserShown](items=[user_shown(each) for each in those], more=rest)
 
     return routes
+
+
+async def _people(ground: RouteContext, name: TenantName) -> list[UserView]:
+    """Return the users of a tenant with a weight, usage or pending pods, by name."""
+    tenant = ground.view.tenancy.tenants.get(name)
+    weights = tenant.user_weights if tenant is not None else {}
+    pending = {each.user: each.pods for each in await ground.queues.pending(name)}
+    used: dict[UserName, dict[PoolName, dict[Resource, int]]] = {}
+    for each in await ground.queues.used(name):
+        if each.resource in ground.managed:
+            amounts = used.setdefault(each.user, {}).setdefault(each.pool, {})
+            amounts[each.resource] = each.amount
+    return [
+        UserView(user, weights.get(user, Fraction(1)), used.get(user, {}), pending.get(user, 0))
+        for user in sorted({*weights, *used, *pending})
+    ]
 
 
 def tag(response: Response, found: Tenant | Pool | None) -> None:

@@ -1,4 +1,7 @@
-"""Route /usage: exact resource-seconds, computed from the usage records of all leaders."""
+"""Route /usage: exact resource-seconds, computed from the usage records of all leaders.
+
+With `total=true`: the totals of the checkpoints, which survive the loss of Redis.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from fastapi.responses import StreamingResponse
 from app.core.durations import duration
 from app.core.errors import InvalidInput
 from app.core.fairshare.usage_record import UsageRecord
-from app.core.model import Millis
+from app.core.model import Millis, Resource
 from app.core.safe_text import csv_cell
 from app.core.usage.usage_sums import GroupBy, UsageAggregator, UsageSum, seconds
 from app.ports.auth import Identity
@@ -70,6 +73,10 @@ def usage_routes(ground: RouteContext) -> APIRouter:
         step: Annotated[
             str | None, Query(description="A row for each such time: 5m, or seconds.")
         ] = None,
+        total: Annotated[
+            bool,
+            Query(description="Totals since the installation, by tenant, user and pool only."),
+        ] = False,
         form: Annotated[str | None, Query(alias="format", pattern="^(json|csv)$")] = None,
         limit: Limit = 100,
         more: More = None,
@@ -82,24 +89,68 @@ def usage_routes(ground: RouteContext) -> APIRouter:
         """
         for name in tenant or [""]:
             await access.need(identity, "get", "tenants", "usage", name)
-        names = _names(by)
+        names, tenants = _names(by), frozenset(tenant or ())
+        as_csv = form == "csv" or (form is None and CSV in accept)
+        if total:
+            if since or until or step:
+                raise Refused(400, "total: it has no from, to and step; leave them out.")
+            [first] = key_of(more, (int,)) or [0]
+            rows, now = _totals(ground, names, tenants), ground.now()
+            if as_csv:
+                return _as_csv(names, rows, None, now, stepped=False)
+            rest = token(first + limit) if first + limit < len(rows) else None
+            return _page(names, rows[first:][:limit], None, now, None, rest, stepped=False)
         begin, end, first = _span(since, until, more, ground.now())
         tally = UsageAggregator(names, begin, end, _step(step, begin, end))
         async with busy:
-            await _add_up(ground.runs, tally, begin, end, frozenset(tenant or ()))
+            await _add_up(ground.runs, tally, begin, end, tenants)
         complete = await ground.runs.complete_since()
-        rows = tally.rows()
-        if form == "csv" or (form is None and CSV in accept):
-            return _as_csv(names, rows, begin, end, stepped=step is not None)
-        shown = [_shown(names, row, stepped=step is not None) for row in rows[first:][:limit]]
-        since_when = None if complete is None else moment(complete)
-        period: dict[str, Any] = {"from": moment(begin), "to": moment(end)}
-        page = UsageModel(items=shown, complete_since=since_when, **period)
-        if first + limit < len(rows):
-            page.more = token(begin, end, first + limit)
-        return page
+        rows, stepped = tally.rows(), step is not None
+        if as_csv:
+            return _as_csv(names, rows, begin, end, stepped=stepped)
+        rest = token(begin, end, first + limit) if first + limit < len(rows) else None
+        return _page(names, rows[first:][:limit], begin, end, complete, rest, stepped=stepped)
 
     return routes
+
+
+def _page(
+    by: Sequence[GroupBy],
+    rows: Sequence[UsageSum],
+    begin: Millis | None,
+    end: Millis,
+    complete: Millis | None,
+    more: str | None,
+    *,
+    stepped: bool,
+) -> UsageModel:
+    period: dict[str, Any] = {"from": _moment(begin), "to": moment(end)}
+    items = [_shown(by, row, stepped=stepped) for row in rows]
+    page = UsageModel(items=items, complete_since=_moment(complete), **period)
+    if more is not None:
+        page.more = more
+    return page
+
+
+def _moment(at: Millis | None) -> datetime | None:
+    return None if at is None else moment(at)
+
+
+def _totals(ground: RouteContext, by: Sequence[GroupBy], tenants: frozenset[str]) -> list[UsageSum]:
+    """Return the totals since the installation. Raises Refused (400, 503)."""
+    ground.need_sight()
+    if not {*by} <= {GroupBy.TENANT, GroupBy.USER, GroupBy.POOL}:
+        raise Refused(400, "by: totals exist by tenant, user and pool only.")
+    sums: dict[tuple[str, ...], dict[Resource, int]] = {}
+    for (tenant, user, pool), spent in ground.outlook.spent(ground.now()).items():
+        if tenants and tenant not in tenants:
+            continue
+        named = {GroupBy.TENANT: tenant, GroupBy.USER: user, GroupBy.POOL: pool}
+        amounts = sums.setdefault(tuple(named[each] for each in by), {})
+        for resource, value in spent.items():
+            if value and resource in ground.managed:
+                amounts[resource] = amounts.get(resource, 0) + value
+    return [UsageSum(names, Millis(0), amounts) for names, amounts in sorted(sums.items())]
 
 
 async def _add_up(
@@ -193,7 +244,12 @@ def _texts(row: UsageSum) -> dict[str, str]:
 
 
 def _as_csv(
-    by: Sequence[GroupBy], rows: Sequence[UsageSum], begin: Millis, end: Millis, *, stepped: bool
+    by: Sequence[GroupBy],
+    rows: Sequence[UsageSum],
+    begin: Millis | None,
+    end: Millis,
+    *,
+    stepped: bool,
 ) -> Response:
     resources = sorted({resource for row in rows for resource in row.spent})
     heading = [each.value for each in by] + ["at"] * stepped + [str(each) for each in resources]
@@ -205,7 +261,8 @@ def _as_csv(
             spent = [seconds(each, row.spent.get(each, 0)) for each in resources]
             yield _line([*map(csv_cell, row.names), *at, *spent])
 
-    name = f"usage-{stamp(begin)}-{stamp(end)}.csv".replace(":", "")
+    first = "total" if begin is None else stamp(begin)
+    name = f"usage-{first}-{stamp(end)}.csv".replace(":", "")
     headers = {"Content-Disposition": f'attachment; filename="{name}"', "Vary": "Accept"}
     return StreamingResponse(lines(), media_type=f"{CSV}; charset=utf-8", headers=headers)
 

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Depends
+from typing import Any
+
+from fastapi import APIRouter, Depends, Response
 
 from app.core.explain.messages import AWAITS, LACKS
 from app.core.explain.views import ReleasedView
 from app.core.model import Uid
 from app.ports.auth import Identity
 from app.web.api import examples
-from app.web.api.formatting import moment, quantities
+from app.web.api.formatting import as_json, moment, quantities
 from app.web.api.problems import Refused
 from app.web.api.queues import waiting
 from app.web.api.route_context import NamespacePath, PodPath, RouteContext
-from app.web.api.schemas import AheadModel, WorkloadModel
+from app.web.api.schemas import WorkloadModel
 
 
 def workload_routes(ground: RouteContext) -> APIRouter:
@@ -25,11 +27,12 @@ def workload_routes(ground: RouteContext) -> APIRouter:
     @routes.get(
         "/workloads/{namespace}/{pod}",
         summary="Why a pod waits: its place, the reason, and remedies",
+        response_model=WorkloadModel,
         responses=examples.WORKLOAD,
     )
     async def workload(
         namespace: NamespacePath, pod: PodPath, identity: Identity = caller
-    ) -> WorkloadModel:
+    ) -> Response:
         uid = ground.outlook.find_pod(namespace, pod) if ground.seen_whole() else None
         if not await _sees(identity, uid, ground):
             await access.need_pod(identity, namespace, pod)
@@ -41,7 +44,7 @@ def workload_routes(ground: RouteContext) -> APIRouter:
                 f"No pod {pod} of namespace {namespace} waits or runs under Fairgate: it has "
                 "finished, requests no managed resource, or does not exist.",
             )
-        return found
+        return as_json(found)
 
     return routes
 
@@ -57,29 +60,30 @@ async def _sees(identity: Identity, uid: Uid | None, ground: RouteContext) -> bo
     return await ground.access.may(identity, "get", "tenants", "queue", tenant)
 
 
-def _told(uid: Uid, ground: RouteContext) -> WorkloadModel | None:
+def _told(uid: Uid, ground: RouteContext) -> dict[str, Any] | None:
+    """Return a pod in the form of `WorkloadModel`; None if it is neither held nor released."""
     held, why = ground.outlook.held(uid), ground.outlook.why(uid)
     if held is None or why is None:
         released = ground.outlook.released(uid)
         return released_workload(released) if released is not None else None
     shown = waiting(held, ground)
-    withheld = ground.forecasts.withheld(uid) if shown.estimate is None else None
-    return WorkloadModel(
-        **shown.model_dump(),
-        tenant=held.tenant,
-        state="held",
-        numbers=dict(why.numbers),
-        ahead=[
-            AheadModel(tenant=a.tenant, score=a.score, own=a.own, own_score=a.own_score)
+    withheld = ground.forecasts.withheld(uid) if shown["estimate"] is None else None
+    return {
+        **shown,
+        "tenant": held.tenant,
+        "state": "held",
+        "numbers": why.numbers,
+        "ahead": [
+            {"tenant": a.tenant, "score": a.score, "own": a.own, "ownScore": a.own_score}
             for a in why.ahead
         ],
-        remedies=list(why.remedies),
-        estimate_withheld=withheld,
-    )
+        "remedies": why.remedies,
+        "estimateWithheld": withheld,
+    }
 
 
-def released_workload(view: ReleasedView) -> WorkloadModel:
-    """Return the response model of a released pod."""
+def released_workload(view: ReleasedView) -> dict[str, Any]:
+    """Return a released pod in the form of `WorkloadModel`."""
     where = f" to pool {view.pool}" if view.pool else ""
     where += f", on node {view.node}" if view.node else ""
     when = f" since {moment(view.released):%Y-%m-%dT%H:%M:%SZ}" if view.released else ""
@@ -89,26 +93,26 @@ def released_workload(view: ReleasedView) -> WorkloadModel:
     reason += view.said + view.elastic
     if view.adopted:
         reason = f"not by its turn: it was there before Fairgate, or was let go by hand{when}"
-    return WorkloadModel(
-        namespace=view.ref.namespace,
-        name=view.ref.name,
-        uid=view.ref.uid,
-        gang=view.gang or None,
-        pods=1,
-        user=view.user,
-        priority=view.priority,
-        since=moment(view.since),
-        request=quantities(view.request),
-        pools=[view.pool] if view.pool else [],
-        position=0,
-        length=0,
-        rule="released",
-        reason=reason,
-        estimate=None,
-        tenant=view.tenant,
-        state="released",
-        numbers={},
-        ahead=[],
-        remedies=[],
-        estimate_withheld=None,
-    )
+    return {
+        "namespace": view.ref.namespace,
+        "name": view.ref.name,
+        "uid": view.ref.uid,
+        "gang": view.gang or None,
+        "pods": 1,
+        "user": view.user,
+        "priority": view.priority,
+        "since": moment(view.since),
+        "request": quantities(view.request),
+        "pools": [view.pool] if view.pool else [],
+        "position": 0,
+        "length": 0,
+        "rule": "released",
+        "reason": reason,
+        "estimate": None,
+        "tenant": view.tenant,
+        "state": "released",
+        "numbers": {},
+        "ahead": [],
+        "remedies": [],
+        "estimateWithheld": None,
+    }

@@ -125,9 +125,9 @@ export function PodTable({ name, pods, withUser, withState }) {
         <${RowHead}><a href=${podAddress(pod.namespace, pod.name)}>${visible(`${pod.namespace}/${pod.name}`)}</a>${more}<//>
         ${withUser ? html`<${Cell} kind="name" label="User">${visible(pod.user)}<//>` : null}
         ${withState ? html`<${Cell} kind="name" label="Tenant">${visible(pod.tenant)}<//>` : null}
-        <${Cell} kind="used" label="Requests">${amounts(pod.request)}<//>
+        <${Cell} kind="used" label="Requests">${amounts(pod.request ?? {})}<//>
         <${Cell} kind="number" label="Waits">${pod.state === "released" ? "" : ago(pod.since)}<//>
-        <${Cell} kind="reason" label="Reason"><${Rule} rule=${pod.rule} /> ${visible(pod.reason)}<//>
+        <${Cell} kind="reason" label="Reason">${pod.rule ? html`<${Rule} rule=${pod.rule} />` : "not seen yet"} ${visible(pod.reason ?? "")}<//>
         <${Cell} kind="used" label="Estimated start">${pod.estimate ? estimateText(pod.estimate) : ""}<//>
       </tr>`;
     })}

@@ -12,13 +12,15 @@ from urllib.parse import quote
 import pytest
 from starlette.types import ASGIApp
 
+from app.core import events as ev
+from app.core.fairshare.checkpoint import FairnessState, TenantCheckpoint
 from app.core.fairshare.usage_record import UsageRecord
 from app.core.model import Millis, NodeName, PoolName, Resource, TenantName, Uid, UserName
 from app.core.safe_text import visible
 from tests.fakes.fake_authorizer import Rights
 from tests.fakes.fake_usage_records import FakeRuns
 from tests.support.asgi import Reply, call
-from tests.support.rest_app import GPU, NOW, Both
+from tests.support.rest_app import GPU, NOW, Both, node, pool, tenant
 
 HOUR = 3_600_000
 T0 = "2023-11-14T21:13:20Z"
@@ -213,3 +215,24 @@ async def test_others_are_answered_while_long_runs_are_counted_in_short_steps(
 
     assert reply.status == 200
     assert turns >= 20
+
+
+async def test_totals_count_since_the_installation_by_tenant_user_and_pool() -> None:
+    both = Both()
+    both.rights.everything = True
+    await both.hear(pool("h100"), node("n0", 8), tenant("team-a"))
+    spent = {PoolName("h100"): {GPU: 7_200_000}}
+    checkpoint = TenantCheckpoint(
+        NOW, 1, FairnessState(), {UserName("ann"): FairnessState(spent=spent)}
+    )
+    await both.hear(ev.CheckpointsRead(NOW, {TenantName("team-a"): checkpoint}))
+    await both.open()
+    page = (await both.get("/v1/usage?total=true&by=tenant,user,pool")).json
+    assert page["items"] == [
+        {"tenant": "team-a", "user": "ann", "pool": "h100", "resourceSeconds": {GPU: "7200"}}
+    ]
+    assert (page["from"], page["completeSince"], page.get("continue")) == (None, None, None)
+    table = await both.get("/v1/usage?total=true&by=user&format=csv")
+    assert table.body.decode().splitlines() == ["user,nvidia.com/gpu", "ann,7200"]
+    for query in ("by=node", "by=tenant&from=2026-01-01T00:00:00Z", "by=tenant&step=5m"):
+        assert (await both.get(f"/v1/usage?total=true&{query}")).status == 400

@@ -1,0 +1,16 @@
+"""Forecasts that know no pod yet."""
+
+from __future__ import annotations
+
+from app.core.model import Uid
+from app.ports.forecasts import Estimate
+
+
+class FakeForecasts:
+    """`ports.forecasts.Forecasts` without any forecast."""
+
+    def estimate(self, uid: Uid) -> Estimate | None:
+        return None
+
+    def withheld(self, uid: Uid) -> str:
+        return "There is no estimate yet."
