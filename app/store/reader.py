@@ -67,12 +67,12 @@ class RedisReader:
 
 
 def _rows(
-    users: Sequence[UserName], number: int, length: int, start: int, records: list[bytes | None]
+    users: Sequence[UserName], number: int, length: int, start: int, records: bytes
 ) -> Iterator[QueueRow]:
     """Yield the workloads of one user. `start`: how many of the user's workloads come before."""
-    for before, record in enumerate(records, start):
+    for before, record in enumerate(records.split(b"\n"), start):
         with contextlib.suppress(*ILLEGIBLE):
-            held = schema.held_entry(record or b"")
+            held = schema.held_entry(record)
             rank, _, uid = held.member.partition(schema.NUL)
             queued = before < length
             yield QueueRow(

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from app.core.explain.reasons import SharedReason
+from app.core.explain.reasons import Rule, SharedReason
 from app.core.fairshare.share_tree import ShareTree
 from app.core.fairshare.tenants import TenantDirectory
 from app.core.fairshare.tree_node import TenantNode, UserNode
 from app.core.fairshare.user_queue import QueueKey
 from app.core.lifecycle.pod_record import PodRecord, Workload
 from app.core.lifecycle.pod_registry import PodRegistry
-from app.core.model import Millis, PoolName, TenantName, Uid, Wait
+from app.core.model import Amounts, Millis, PoolName, TenantName, Uid, Wait
 from app.core.placement.allocations import Allocations, ReservedCapacity
 from app.core.placement.pools import Pools
 from app.core.podspec.equivalence_class import EquivalenceClass
@@ -24,6 +24,19 @@ ReservedForOthers = Callable[[PoolName, QueueKey], tuple[TenantName, ReservedCap
 
 Position = tuple[int, int]
 """Position of a workload in its user's queue, from 1, and the length of the queue."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SharedRow:
+    """The part of a listing that queued single pods of one user and class have in common.
+
+    `text` is the reason after "queued: POSITION of LENGTH".
+    """
+
+    request: Amounts
+    pools: tuple[PoolName, ...]
+    rule: Rule
+    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +57,10 @@ class ExplainContext:
         default_factory=dict
     )
     """Cache of computed verdicts."""
+    rows: dict[tuple[UserNode, EquivalenceClass, str, bool], SharedRow] = field(
+        default_factory=dict
+    )
+    """Cache of listed pods by user, class, namespace, and whether an object owns the pod."""
     competing: dict[tuple[TenantNode, EquivalenceClass], bool] = field(default_factory=dict)
     """Cache: whether work below a branch would take capacity that a class awaits."""
     scores: dict[TenantNode, str] = field(default_factory=dict)

@@ -58,6 +58,12 @@ def position_of(place: WaitingWorkload) -> Position:
     return queue.position(place.turn), len(queue)
 
 
+def placed(position: Position) -> str:
+    """Return the first words of the sentence for a queued pod."""
+    number, length = position
+    return f"queued: {number} of {length}"
+
+
 def queued(tracked: PodRecord, place: WaitingWorkload, tree: ShareTree, position: Position) -> str:
     """Return the beginning of the sentence for a queued pod."""
     leaf, shape = place.leaf, place.shape
@@ -69,9 +75,8 @@ def queued(tracked: PodRecord, place: WaitingWorkload, tree: ShareTree, position
     where = f"of pool {' or '.join(shape.pools)}"
     if tracked.pod.only is not None:
         where = f"on {nodes_text(tracked.pod.only)} {where}"
-    number, length = position
     return (
-        f"queued: {number} of {length} in {leaf.tenant}/{leaf.name}; "
+        f"{placed(position)} in {leaf.tenant}/{leaf.name}; "
         f"waits for {wanted} {where}{_rest(tracked)}{_unknown_submitter(tracked)}"
     )
 

@@ -8,7 +8,7 @@ from app.core.explain import queue_listing, status
 from app.core.explain.backlog_stats import BacklogStats, WaitGroup, groups, pressure
 from app.core.explain.entitlements import Entitlement, owed
 from app.core.explain.evaluate import why
-from app.core.explain.explain_context import ExplainContext, Position, workload_of
+from app.core.explain.explain_context import ExplainContext, Position, SharedRow, workload_of
 from app.core.explain.leader_state import LeaderState, bulletin
 from app.core.explain.messages import explain
 from app.core.explain.reasons import Why
@@ -155,10 +155,13 @@ class EngineQueries:
         tracked = self._held(uid)
         return queue_listing.held(tracked, self._scene()) if tracked is not None else None
 
-    def listed(self, uid: Uid, position: Position) -> HeldView | None:
-        """Return how a held pod waits, with a position from the store; None for any other pod."""
+    def listed(self, uid: Uid, position: Position) -> tuple[SharedRow, str] | None:
+        """Return the listing of a held pod, and its reason with a position from the store.
+
+        None for any other pod.
+        """
         tracked = self._held(uid)
-        return queue_listing.held(tracked, self._scene(), position) if tracked is not None else None
+        return queue_listing.row(tracked, self._scene(), position) if tracked is not None else None
 
     def queue(self, tenant: TenantName, user: UserName) -> Iterator[HeldView]:
         """Yield the waiting workloads of a user in the order of the store."""

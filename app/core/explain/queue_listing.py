@@ -10,8 +10,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from app.core.explain.evaluate import why
-from app.core.explain.explain_context import ExplainContext, Position, place_of, workload_of
-from app.core.explain.messages import runs_with
+from app.core.explain.explain_context import (
+    ExplainContext,
+    Position,
+    SharedRow,
+    place_of,
+    workload_of,
+)
+from app.core.explain.messages import placed, runs_with
+from app.core.explain.reasons import Rule, Why
 from app.core.explain.views import HeldView, ReleasedView
 from app.core.fairshare.tree_node import UserNode
 from app.core.fairshare.user_queue import QueueKey
@@ -94,6 +101,32 @@ def held(tracked: PodRecord, scene: ExplainContext, position: Position | None = 
         rule=reason.rule,
         reason=reason.text,
     )
+
+
+def row(tracked: PodRecord, scene: ExplainContext, position: Position) -> tuple[SharedRow, str]:
+    """Return the listing of a held pod with a position from the store, and its reason.
+
+    A page has many pods of one user and class. Their listings differ in the position only, unless
+    the reason is the user's own earlier work.
+    """
+    pod, key = tracked.pod, None
+    single = not (pod.gang or pod.walled or pod.only or pod.uid in scene.owners)
+    if single and tracked.wait is Wait.TURN and tracked.shape and tracked.leaf:
+        key = tracked.leaf, tracked.shape, pod.namespace, pod.is_owned
+        if key in scene.rows:
+            found = scene.rows[key]
+            return found, placed(position) + found.text
+    view = held(tracked, scene, position)
+    text = view.reason.removeprefix(placed(position))
+    shared = SharedRow(view.request, view.pools, view.rule, text)
+    if key is not None and _is_shared(why(tracked, scene, position)):
+        scene.rows[key] = shared
+    return shared, view.reason
+
+
+def _is_shared(reason: Why) -> bool:
+    """Return whether the reason is certainly not the user's own earlier work."""
+    return bool(reason.ahead) or reason.rule not in (Rule.CAPACITY, Rule.ORDER)
 
 
 def released(tracked: PodRecord, awaits: bool = False) -> ReleasedView:

@@ -8,7 +8,7 @@
 -- ARGV[5]  its member, which may have left the queue
 -- ARGV[6]  TENANT:USER; repeated
 -- returns  {'OK', {number of the queue from 0, its queued workloads, workloads before the first,
---          {record, ...}}, ...} | EMPTIED | FOREIGN
+--          records as lines of text}, ...} | EMPTIED | FOREIGN. One text is parsed faster than many.
 
 if not state.generation then
   return EMPTY
@@ -64,9 +64,9 @@ for i = 6, #ARGV do
   if start < stop then
     local records = {}
     for n, member in ipairs(redis.call('ZRANGE', queue, start, stop - 1)) do
-      records[n] = redis.call('HGET', held, string.match(member, '%z(.*)$'))
+      records[n] = redis.call('HGET', held, string.match(member, '%z(.*)$')) or ''
     end
-    answer[#answer + 1] = {i - 6, count_scores(queue, 0), start, records}
+    answer[#answer + 1] = {i - 6, count_scores(queue, 0), start, table.concat(records, '\n')}
     limit = limit - #records
   end
   if limit < 1 then

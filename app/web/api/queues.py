@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Response
 
+from app.core.explain.explain_context import SharedRow
 from app.core.explain.queue_listing import Mark
 from app.core.explain.views import HeldView
 from app.core.fairshare.user_queue import QueueKey
@@ -23,6 +24,9 @@ from app.web.api.formatting import as_json, moment, quantities
 from app.web.api.pagination import Limit, More, key_of, token
 from app.web.api.route_context import RouteContext, TenantPath
 from app.web.api.schemas import QueueModel
+
+Shown = dict[SharedRow | None, dict[str, Any]]
+"""Formatted fields of one page. Many rows share them."""
 
 MOST_USERS = 100
 """Users in one read of the store."""
@@ -55,9 +59,10 @@ def queue_routes(ground: RouteContext) -> APIRouter:
         users = [each.user for each in counts if last is None or each.user >= last.user]
         rows = await _read(ground.queues, name, users, last, limit + 1)
         rest = _token(rows[limit - 1].mark) if len(rows) > limit else None
+        shown: Shown = {}
         return as_json(
             {
-                "items": [_item(row, ground) for row in rows[:limit]],
+                "items": [_item(row, ground, shown) for row in rows[:limit]],
                 "continue": rest,
                 "tenant": tenant,
                 "pending": sum(each.pods for each in counts),
@@ -81,10 +86,13 @@ async def _read(
     return rows
 
 
-def _item(row: QueueRow, ground: RouteContext) -> dict[str, Any]:
+def _item(row: QueueRow, ground: RouteContext, shown: Shown) -> dict[str, Any]:
     """Return a row in the form of `QueuedWorkload`."""
     uid, turn = row.ref.uid, row.mark.turn
-    view = ground.outlook.listed(uid, (row.position, row.length)) if ground.seen_whole() else None
+    found = ground.outlook.listed(uid, (row.position, row.length)) if ground.seen_whole() else None
+    shared, reason = found or (None, None)
+    if shared not in shown:
+        shown[shared] = _explained(shared)
     return {
         "namespace": row.ref.namespace,
         "name": row.ref.name,
@@ -94,22 +102,22 @@ def _item(row: QueueRow, ground: RouteContext) -> dict[str, Any]:
         "user": row.mark.user,
         "priority": turn.priority,
         "since": moment(turn.since),
-        **explanation(view),
+        **shown[shared],
+        "reason": reason,
         "position": row.position,
         "length": row.length,
         "estimate": estimate_shown(ground.forecasts.estimate(uid)),
     }
 
 
-def explanation(view: HeldView | None) -> dict[str, Any]:
+def _explained(shared: SharedRow | HeldView | None) -> dict[str, Any]:
     """Return the fields of `QueuedWorkload` that need the engine; null if it has not the pod."""
-    if view is None:
-        return dict.fromkeys(("request", "pools", "rule", "reason"))
+    if shared is None:
+        return {"request": None, "pools": None, "rule": None}
     return {
-        "request": quantities(view.request),
-        "pools": view.pools,
-        "rule": view.rule.value,
-        "reason": view.reason,
+        "request": quantities(shared.request),
+        "pools": shared.pools,
+        "rule": shared.rule.value,
     }
 
 
@@ -124,7 +132,8 @@ def waiting(view: HeldView, ground: RouteContext) -> dict[str, Any]:
         "user": view.user,
         "priority": view.priority,
         "since": moment(view.since),
-        **explanation(view),
+        **_explained(view),
+        "reason": view.reason,
         "position": view.position,
         "length": view.length,
         "estimate": estimate_shown(ground.forecasts.estimate(view.ref.uid)),
