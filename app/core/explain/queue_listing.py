@@ -110,7 +110,8 @@ def row(tracked: PodRecord, scene: ExplainContext, position: Position) -> tuple[
     the reason is the user's own earlier work.
     """
     pod, key = tracked.pod, None
-    single = not (pod.gang or pod.walled or pod.only or pod.uid in scene.owners)
+    alone = not (pod.gang or pod.walled or pod.only or pod.claims)
+    single = alone and pod.uid not in scene.owners
     if single and tracked.wait is Wait.TURN and tracked.shape and tracked.leaf:
         key = tracked.leaf, tracked.shape, pod.namespace, pod.is_owned
         if key in scene.rows:

@@ -10,7 +10,9 @@ import pytest
 from app.core.errors import StoreEmptied, StoreError, StoreForeign, StoreUnavailable
 from app.core.model import Millis, Pod, UserName
 from app.sim.cluster.virtual_cluster import held_pod
+from app.web.api.auth import Access
 from app.web.api.schemas import QueueModel, WorkloadModel
+from tests.fakes.fake_authorizer import Rights
 from tests.support.rest_app import NOW, Both, node, pool, problem, tenant
 
 PATHS = ("/v1/tenants/team-a/queue", "/v1/tenants/team-a/users")
@@ -110,3 +112,19 @@ async def test_encoded_answers_have_the_form_of_their_models(both: Both) -> None
     assert again == page
     why = (await both.get("/v1/workloads/team-a/p0")).json
     assert WorkloadModel.model_validate(why).model_dump(mode="json", by_alias=True) == why
+
+
+async def test_reads_ask_for_all_objects_before_a_named_one(both: Both) -> None:
+    asked: list[tuple[str, str]] = []
+
+    class Recorder(Rights):
+        async def allows(self, *args: Any, name: str = "", **more: Any) -> bool:
+            name = args[4] if len(args) > 4 else name
+            asked.append((args[2], name))
+            return name != "" or args[2] == "pods"
+
+    both.ground = replace(both.ground, access=Access(Recorder()))
+    assert (await both.get("/v1/workloads/team-a/p0")).status == 200
+    assert asked == [("pods", "")]
+    assert (await both.get(PATHS[0])).status == 200
+    assert asked[1:] == [("tenants", ""), ("tenants", "team-a")]
