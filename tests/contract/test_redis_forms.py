@@ -19,17 +19,20 @@ from app.core.audit_entry import AuditRecord, EntryType, Head, seal
 from app.core.effects import Refund, StoreWrite
 from app.core.errors import StoreError, StoreUnavailable
 from app.core.explain.views import LeaderStateMessage
+from app.core.fairshare.usage_record import UsageEnded
 from app.core.model import Millis, Uid
 from app.ports.audit import Batch, Report
 from app.store.audit_reports import RedisReports
 from app.store.audit_stream import RedisTrail
 from app.store.connection import Server
 from app.store.leader_state_store import RedisBulletins
+from app.store.usage_records import PAGE, RedisRuns
 from app.tls.certificate_authority import CertificateAuthority, new_authority
 from tests.support.recount import compare
 from tests.support.redis import RIGHTS, RedisProcess
 from tests.support.shared_stores import AnyStore, Reals, real
 from tests.support.store_writes import ALICE, TEAM, charge, enqueue, intend
+from tests.support.usage_record_cases import run
 
 CONTENTS: list[StoreWrite] = [charge("a", 4), intend("i", 1), enqueue("q", "1")]
 
@@ -182,6 +185,10 @@ async def everything(world: Reals) -> None:
     await store.pending(TEAM)
     await store.page(TEAM, (ALICE,), None, 5)
     assert await compare(store, [intend("i", 1), enqueue("q", "2")]) == []
+    ended = [UsageEnded(run(f"{number}", end=2000 + number)) for number in range(PAGE)]
+    await store.write(8, ended)
+    runs = RedisRuns(world.server, world.cluster)
+    assert len([each async for each in runs.ran(Millis(0))]) == PAGE
     await store.remember(8, lambda: [("uid", "note")])
     assert await store.noted() == {"uid": "note"}
     await written_down(RedisTrail(world.server, world.cluster))

@@ -10,14 +10,32 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from app.core.effects import Charge, Dequeue, Enqueue, Intend, PodRef, Refund, StoreWrite
-from app.core.model import PoolName, Resource, TenantName, Uid, UserName
+from app.core.effects import (
+    Charge,
+    Dequeue,
+    Enqueue,
+    Intend,
+    ListOrder,
+    PodRef,
+    Refund,
+    StoreWrite,
+)
+from app.core.fairshare.user_queue import QueueKey
+from app.core.model import Millis, PoolName, Resource, TenantName, Uid, UserName
 from app.store.connection import Server
 from app.store.leader_store import RedisStore
 from tests.fakes.fake_store import Contents
 from tests.support.depth import cases
 from tests.support.recount import compare
 from tests.support.redis import RedisProcess
+
+
+def enqueue(
+    ref: PodRef, tenant: TenantName, user: UserName, precedence: int, order: ListOrder
+) -> Enqueue:
+    rank = QueueKey(precedence, Millis(precedence * 7 % 5), ref.uid).rank
+    return Enqueue(ref, tenant, user, rank, order)
+
 
 uids = st.sampled_from([Uid(name) for name in "abcdef"])
 refs = st.builds(PodRef, uids, st.just("space"), st.just("pod"))
@@ -30,7 +48,7 @@ demands = st.dictionaries(
 numbers = st.integers(1, 9)
 writes = st.lists(
     st.one_of(
-        st.builds(Enqueue, refs, tenants, users, st.text("0123456789.", min_size=1, max_size=4)),
+        st.builds(enqueue, refs, tenants, users, st.integers(0, 9), st.sampled_from(ListOrder)),
         st.builds(Dequeue, uids),
         st.builds(Intend, refs, tenants, users, pools, demands, numbers, numbers),
         st.builds(Charge, uids, tenants, users, pools, demands),
