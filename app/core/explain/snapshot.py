@@ -107,16 +107,21 @@ def _held(tracked: PodRecord) -> Pod:
 def _running(tracked: PodRecord, now: Millis) -> Pod:
     """Return a pod that counts as used, as if its release were answered and it were bound."""
     pod, intent = _held(tracked), tracked.intent
-    running = replace(
+    release = pod.release if intent is None else f"{intent.epoch}.{intent.sequence}"
+    node, pool = tracked.node or pod.node, tracked.pool or pod.pool
+    started = now if tracked.released is None else tracked.released
+    wanted = (), release, node, pool, Phase.RUNNING, started
+    if (pod.gates, pod.release, pod.node, pod.pool, pod.phase, pod.started) == wanted:
+        return pod  # a copy takes most of the time, and blocks the answers of an API replica
+    return replace(
         pod,
         gates=(),
-        release=pod.release if intent is None else f"{intent.epoch}.{intent.sequence}",
-        node=tracked.node or pod.node,
-        pool=tracked.pool or pod.pool,
+        release=release,
+        node=node,
+        pool=pool,
         phase=Phase.RUNNING,
-        started=now if tracked.released is None else tracked.released,
+        started=started,
     )
-    return pod if running == pod else running
 
 
 def _turns(roster: PodRegistry, now: Millis) -> dict[TenantName, TenantCheckpoint]:
