@@ -123,3 +123,15 @@ async def test_a_rebuild_writes_the_same_list(world: World) -> None:
     one.store = world.store()
     await one.store.rebuild(2, one.engine.writes())
     assert await one.compare() == before
+
+
+async def test_an_elastic_gang_before_and_after_its_minimum_is_released(world: World) -> None:
+    more = {"gang": "ring", "gang_size": 4, "gang_least": 2}
+    ring = [pod(f"r{n}", 1, 50 - n, **more) for n in range(4)]
+    one = await leader(world, pod("wall", 1, 99), *ring)
+    assert await one.compare() == [("r0", 1, 2), ("r2", 0, 2)]
+    await one.hear(ev.PodGone(NOW, Uid("wall")))
+    assert await one.compare() == [("r2", 1, 1), ("r3", 2, 1)]
+    gates = ("fairgate.io/queue", "example.com/other")
+    await one.hear(*seen(replace(ring[2], gates=gates)))
+    assert await one.compare() == [("r3", 1, 1), ("r2", 0, 1)]
