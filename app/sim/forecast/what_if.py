@@ -26,6 +26,7 @@ from app.ports.forecasts import TenantForecast, WeightChanges
 from app.sim.cluster.virtual_cluster import VirtualCluster
 from app.sim.forecast.forward_run import stage
 from app.sim.forecast.run_times import RunTimes, SampledRunTimes
+from app.sim.forecast.worker_protocol import unpacked
 from app.sim.metrics.waits import nearest_rank
 
 SEED = 7
@@ -72,6 +73,14 @@ def fare(
         )
         for name in names
     }
+
+
+def fare_of(
+    body: bytes, tenants: Sequence[Tenant], hours: float
+) -> dict[TenantName, TenantForecast]:
+    """Return `fare` of a pickled snapshot and its run times. A worker process calls this."""
+    snapshot, runs = unpacked(body)
+    return fare(snapshot, runs, tenants, hours)
 
 
 def _fared(weight: Fraction, share: float, waits: Sequence[int], span: int) -> TenantForecast:

@@ -13,8 +13,9 @@ from app.core.errors import ForecastBusy, ForecastFailed
 from app.core.explain.snapshot import Snapshot
 from app.ports.forecasts import Comparison, WeightChanges
 from app.sim.forecast.run_times import RunTimes
-from app.sim.forecast.what_if import assumed, changed, fare
+from app.sim.forecast.what_if import assumed, changed, fare_of
 from app.sim.forecast.worker import Worker
+from app.sim.forecast.worker_protocol import pickled
 
 MOST_WAITING = 2
 """Callers that may wait while another one is served."""
@@ -78,10 +79,9 @@ class WhatIfs:
         workers = self._workers
         try:
             async with asyncio.TaskGroup() as group:
-                first = group.create_task(
-                    workers[0].call(fare, snapshot, runs, snapshot.tenants, hours)
-                )
-                second = group.create_task(workers[1].call(fare, snapshot, runs, then, hours))
+                body = await asyncio.to_thread(pickled, (snapshot, runs))  # once for both
+                first = group.create_task(workers[0].call(fare_of, body, snapshot.tenants, hours))
+                second = group.create_task(workers[1].call(fare_of, body, then, hours))
         except ExceptionGroup as failed:
             raise failed.exceptions[0] from failed
         before, after = first.result(), second.result()

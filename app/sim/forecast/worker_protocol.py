@@ -12,9 +12,14 @@ from typing import Any
 HEAD = struct.Struct(">Q")
 
 
+def pickled(value: object) -> bytes:
+    """Return a value as the body of a frame, or as an argument that two workers share."""
+    return pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+
+
 def packed(value: object) -> bytes:
     """Return a value as a frame."""
-    body = pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+    body = pickled(value)
     return HEAD.pack(len(body)) + body
 
 
