@@ -7,7 +7,7 @@ import contextlib
 import os
 import sys
 from asyncio.subprocess import PIPE, Process
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
@@ -77,12 +77,12 @@ class Worker:
         if process is not None:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
-            await process.communicate()  # reads its pipes to the end, which closes them
+            await _finished(process.communicate())  # reads its pipes to the end: that closes them
 
     async def _ask(self, body: bytes) -> tuple[str, Any]:
         process = self._process
         if process is None or process.returncode is not None:
-            process = self._process = await self._start()
+            process = await _finished(self._start())
         assert process.stdin is not None
         assert process.stdout is not None
         process.stdin.write(body)
@@ -96,7 +96,7 @@ class Worker:
         known = {name: os.environ[name] for name in NEEDED if name in os.environ}
         paths = [str(Path(app.__file__).parents[1]), known.get("PYTHONPATH", "")]
         limits = (str(self._memory), str(int(self._seconds)), str(self._nice))
-        return await asyncio.create_subprocess_exec(
+        self._process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
             ROOM,
@@ -106,3 +106,14 @@ class Worker:
             env={**known, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
             start_new_session=True,  # signals to our group must not reach it: `close` ends it
         )
+        return self._process
+
+
+async def _finished(work: Coroutine[Any, Any, T]) -> T:
+    """Return the result of `work`. A cancellation waits for its end, so that nothing is left."""
+    task = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await task
+        raise

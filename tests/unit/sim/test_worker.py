@@ -6,6 +6,8 @@ import asyncio
 import os
 import signal
 import time
+from asyncio.subprocess import Process
+from typing import Any
 
 import pytest
 
@@ -37,11 +39,8 @@ async def test_a_process_that_is_killed_fails_its_call_alone() -> None:
     worker = Worker(60)
     await worker.call(divmod, 1, 1)
     assert worker.pid is not None
-    call = asyncio.create_task(worker.call(time.sleep, 50))
-    await asyncio.sleep(0)  # the call starts before its process ends
-    os.kill(worker.pid, signal.SIGKILL)
     with pytest.raises(ForecastFailed, match="try again"):
-        await call
+        await worker.call(os.kill, worker.pid, signal.SIGKILL)
     assert await worker.call(divmod, 17, 5) == (3, 2)
     await worker.close()
 
@@ -71,3 +70,26 @@ async def test_a_call_that_is_given_up_leaves_nothing_behind() -> None:
         await call
     assert await worker.call(divmod, 17, 5) == (3, 2)
     await worker.close()
+
+
+async def test_a_call_that_is_given_up_while_its_process_starts_leaves_no_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    worker, begun, go = Worker(30), asyncio.Event(), asyncio.Event()
+    made: list[Process] = []
+    real = asyncio.create_subprocess_exec
+
+    async def slow(*args: Any, **more: Any) -> Process:
+        made.append(await real(*args, **more))
+        begun.set()
+        await go.wait()
+        return made[0]
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", slow)
+    call = asyncio.create_task(worker.call(abs, -1))
+    await begun.wait()
+    call.cancel()
+    go.set()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    assert (made[0].returncode, worker.pid) == (-signal.SIGKILL, None)
