@@ -74,7 +74,7 @@ class StoreSync:
     def _listing(self, tracked: PodRecord, account: Queueing) -> Queueing | Listed:
         """Return how a pending pod is listed. `explain.queue_listing` has the same rules.
 
-        A pod whose release is under way keeps its place until the release is confirmed.
+        A pod keeps its place while its release is under way, until it is confirmed.
         """
         if tracked.life is PodState.RELEASING:
             before = tracked.written
@@ -87,7 +87,7 @@ class StoreSync:
     def _listing_in(self, gang: Gang, tracked: PodRecord, account: Queueing) -> Listed:
         """Return how a held pod of a gang is listed: its first pod stands for all.
 
-        After the minimum of an elastic gang was released, each further pod is listed alone.
+        Each further pod of an elastic gang is listed alone when its minimum was released.
         """
         if gang.steps:
             alone = ListOrder.QUEUED if tracked.shape is not None else ListOrder.UNQUEUED
