@@ -1,4 +1,4 @@
-"""Emits an event on a queued pod when its wait reason has changed.
+"""Emits an event on a queued pod when its wait reason has changed, and before its events expire.
 
 Each round looks at a few pods, so that a long queue costs the leader little.
 """
@@ -24,6 +24,12 @@ TOLD = 10
 
 PAUSE_MS = 60_000
 """Minimum time between two such events of one pod."""
+
+REPEAT_MS = 50 * 60_000
+"""Age of a pod's wait, and its multiples, at which the event is repeated.
+
+The API server deletes events after an hour by default.
+"""
 
 
 class WaitReasonEvents:
@@ -78,10 +84,11 @@ class WaitReasonEvents:
             return False
         now = self._clock()
         if uid not in self._known:
-            self._known[uid] = held.rule, now
+            age = max(0, now - held.since)
+            self._known[uid] = held.rule, Millis(now - age % REPEAT_MS)
             return False
         rule, at = self._known[uid]
-        if held.rule is rule or now - at < PAUSE_MS:
+        if now - at < (REPEAT_MS if held.rule is rule else PAUSE_MS):
             return False
         self._known[uid] = held.rule, now
         self._announcer.tell(EmitEvent(held.ref, EventReason.WAITING, held.reason))

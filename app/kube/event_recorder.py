@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -74,8 +75,15 @@ HELD_SECONDS = 1.0
 """Delay of `Held`, so that a pod that is released at once gets one event, not two."""
 
 
+WAITS = frozenset((EventReason.HELD, EventReason.WAITING))
+"""Events that say why a pod waits."""
+
+
 class PodAnnouncer:
-    """`ports.cluster.EventEmitter`. `send_events` sends events, `dropped` counts unsent ones."""
+    """`ports.cluster.EventEmitter`. `send_events` sends events, `dropped` counts unsent ones.
+
+    If too many events are queued, the pods of a namespace that wait share one event, sent later.
+    """
 
     def __init__(
         self,
@@ -97,6 +105,8 @@ class PodAnnouncer:
         self._tokens = float(burst)
         self._filled_at = clock()
         self._waiting: dict[tuple[Uid, EventReason], EmitEvent] = {}
+        self._shared: dict[str, tuple[EmitEvent, int]] = {}
+        """By namespace: the first event without room, and how many more there were."""
         self._held: dict[Uid, EmitEvent] = {}
         """Events `Held` of pods that may be released at once."""
         self._something = asyncio.Event()
@@ -130,9 +140,26 @@ class PodAnnouncer:
             self.dropped += 1
         elif len(self._waiting) >= self._room:
             self.dropped += 1
+            self._share(notice)
             return
         self._waiting[key] = notice
         self._something.set()
+
+    def _share(self, notice: EmitEvent) -> None:
+        """Count an event without room for the shared event of its namespace."""
+        namespace = notice.ref.namespace
+        if notice.notice in WAITS and (namespace in self._shared or len(self._shared) < self._room):
+            first, others = self._shared.get(namespace, (notice, -1))
+            self._shared[namespace] = first, others + 1
+
+    def _queue_shared(self) -> None:
+        """Queue the shared events. Call it when no other event is queued."""
+        shared, self._shared = self._shared, {}
+        for first, others in shared.values():
+            if others:
+                text = f"{first.message}; {others} more pods of this namespace wait too"
+                first = replace(first, message=text)
+            self._queue(first)
 
     async def send_events(self) -> None:
         """Send queued events, oldest first, until cancelled."""
@@ -144,6 +171,7 @@ class PodAnnouncer:
             notice = self._waiting.pop(key)
             if not self._waiting:
                 self._something.clear()
+                self._queue_shared()
             await self._send(notice)
 
     async def _token(self) -> None:
@@ -186,10 +214,18 @@ def event(notice: EmitEvent) -> dict[str, Any]:
         },
         "type": "Warning" if notice.notice in WARNINGS else "Normal",
         "reason": notice.notice.value,
-        "message": visible(notice.message)[:LONGEST_MESSAGE],
+        "message": _message(notice),
         "source": {"component": COMPONENT},
         "reportingComponent": COMPONENT,
         "firstTimestamp": now,
         "lastTimestamp": now,
         "count": 1,
     }
+
+
+def _message(notice: EmitEvent) -> str:
+    """Return the text of an event. An event about a wait names the command that tells more."""
+    ref, hint = notice.ref, ""
+    if notice.notice in WAITS and ref.uid:
+        hint = f"; more: kubectl fairgate why {ref.name} -n {ref.namespace}"
+    return visible(notice.message)[: LONGEST_MESSAGE - len(hint)] + hint

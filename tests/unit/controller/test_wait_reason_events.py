@@ -5,7 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from fractions import Fraction
 
-from app.controller.wait_reason_events import LOOKED_AT, PAUSE_MS, TOLD, WaitReasonEvents
+from app.controller.wait_reason_events import (
+    LOOKED_AT,
+    PAUSE_MS,
+    REPEAT_MS,
+    TOLD,
+    WaitReasonEvents,
+)
 from app.core import events as ev
 from app.core.effects import EmitEvent, EventReason
 from app.core.engine import Engine
@@ -73,6 +79,26 @@ def test_who_came_first_and_does_no_more_is_told() -> None:
     assert told["mine"].notice is EventReason.WAITING
     assert told["mine"].message.endswith("; tenant b comes first")
     assert "comes first" not in told["theirs"].message
+
+
+def test_an_event_is_repeated_before_the_api_server_deletes_it() -> None:
+    room = Room(held_pod("mine", "a", 4))
+    room.now = Millis(REPEAT_MS - 1)
+    room.look(2)
+    assert room.board.told == []
+    room.now = Millis(REPEAT_MS)
+    room.look(3)
+    assert [each.ref.name for each in room.board.told] == ["mine"]
+
+
+def test_another_leader_repeats_it_at_the_same_age() -> None:
+    room = Room(held_pod("mine", "a", 4))
+    room.now = Millis(REPEAT_MS // 2)
+    room.narrator = WaitReasonEvents(room.engine, room.board, lambda: True, lambda: room.now)
+    room.look(2)
+    room.now = Millis(REPEAT_MS)
+    room.look(2)
+    assert len(room.board.told) == 1
 
 
 def test_a_pod_is_not_told_again_at_once() -> None:

@@ -10,11 +10,11 @@ import pytest
 from app.core.effects import EmitEvent, EventReason, PodRef
 from app.core.errors import ClusterRefused
 from app.core.model import Uid
-from app.kube.event_recorder import PodAnnouncer, event
+from app.kube.event_recorder import LONGEST_MESSAGE, PodAnnouncer, event
 
 
 class Board:
-    """A client that stores the events posted to it."""
+    """A client that stores the messages posted to it, without the command that tells more."""
 
     def __init__(self) -> None:
         self.messages: list[str] = []
@@ -24,7 +24,7 @@ class Board:
         await asyncio.sleep(0)
         if self.refuse:
             raise ClusterRefused("namespace is being terminated", 403)
-        self.messages.append(body["message"])
+        self.messages.append(body["message"].partition("; more: ")[0])
         return b"{}"
 
 
@@ -101,3 +101,26 @@ async def test_refusal_is_counted_and_does_not_end_it() -> None:
 def test_events_about_problems_are_warnings() -> None:
     warnings = {each for each in EventReason if event(tell("a", notice=each))["type"] == "Warning"}
     assert warnings == {EventReason.REFUSED, EventReason.USELESS, EventReason.NODE_REFUSED}
+
+
+async def test_waiting_pods_without_room_share_one_event_per_namespace() -> None:
+    board = Board()
+    announcer = PodAnnouncer(board, room=2)  # type: ignore[arg-type]
+    for name in "abcde":
+        announcer.tell(tell(name))
+    announcer.tell(EmitEvent(PodRef(Uid("f"), "other", "f"), EventReason.WAITING, "f"))
+    announcer.tell(tell("g", "g released", EventReason.RELEASED))
+    await run_for(announcer, 0.1)
+    assert board.messages == ["a", "b", "c; 2 more pods of this namespace wait too", "f"]
+    assert announcer.dropped == 5
+    await run_for(announcer, 0.05)
+    assert len(board.messages) == 4
+
+
+def test_an_event_about_a_wait_names_the_command_that_tells_more() -> None:
+    command = "; more: kubectl fairgate why p -n default"
+    assert event(tell("p", "it waits"))["message"] == f"it waits{command}"
+    long = event(tell("p", "x" * 2_000, EventReason.HELD))["message"]
+    assert len(long) == LONGEST_MESSAGE
+    assert long.endswith(command)
+    assert event(tell("p", "over", EventReason.RELEASED))["message"] == "over"
