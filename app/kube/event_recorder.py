@@ -224,7 +224,7 @@ def event(notice: EmitEvent) -> dict[str, Any]:
 
 
 def _message(notice: EmitEvent) -> str:
-    """Return the text of an event. An event about a wait names the command that tells more."""
+    """Return the text of an event. An event about a wait names the command for details."""
     ref, hint = notice.ref, ""
     if notice.notice in WAITS and ref.uid:
         hint = f"; more: kubectl fairgate why {ref.name} -n {ref.namespace}"
