@@ -317,7 +317,7 @@ def read_time(what: str, written: str) -> model.Millis:
     """Return a time in the API server's format. Raises InvalidInput, naming the field."""
     try:
         return model.Millis(int(datetime.fromisoformat(written).timestamp() * 1000))
-    except ValueError as error:
+    except (ValueError, OverflowError) as error:
         raise InvalidInput(f"{what} {written[:40]!r} is not a time.") from error
 
 
@@ -329,10 +329,18 @@ def _reclaim_terms(written: Mapping[str, str], spec: objects.PodSpec) -> model.R
     return model.ReclaimTerms(
         notice or model.Millis(0),
         checkpoint,
-        read_time(well_known.ANNOTATION_RECLAIM_AT, given) if given else None,
+        _reclaim_end(given) if given else None,
         # The API server has no EvictionRequest for pods of a native group.
         bool(spec.eviction_responders) and spec.scheduling_group is None,
     )
+
+
+def _reclaim_end(written: str) -> model.Millis | None:
+    """Return the end of a notice. A user may have written any text before Fairgate was installed."""
+    try:
+        return read_time(well_known.ANNOTATION_RECLAIM_AT, written)
+    except InvalidInput:
+        return None
 
 
 def _longest_life(written: Mapping[str, str], deadline: int | None) -> model.Millis | None:

@@ -30,6 +30,10 @@ from app.core.scheduling.victims import Victim
 REPEAT_MS = 10_000
 """A notice that is not observed in the pod is given again after this time."""
 
+MOST_TRIES = 6
+"""A pod that never shows its notice after so many tries is evicted without one. Its object may be
+so large that the API server refuses every change."""
+
 STALE_MS = 60_000
 """A notice that ended this long ago without an eviction is void."""
 
@@ -40,7 +44,10 @@ STAYS = "the reclaim is withdrawn; this pod stays"
 
 @dataclass(slots=True, eq=False)
 class _NoticedReclaim:
-    """One reclaim. `again` is when a notice that was not observed is given again."""
+    """One reclaim. `again` is when a notice that was not observed is given again.
+
+    `tries`: how often each notice was given.
+    """
 
     owner: Uid
     victims: tuple[Victim, ...]
@@ -48,6 +55,7 @@ class _NoticedReclaim:
     begun: Millis
     ends: Millis
     again: dict[Uid, Millis] = field(default_factory=dict)
+    tries: dict[Uid, int] = field(default_factory=dict)
 
 
 class EvictionNotices:
@@ -97,7 +105,7 @@ class EvictionNotices:
         if not wanting:
             return list(orders)
         # A notice that is being withdrawn does not count: the pod is about to lose it.
-        fresh = [t for t in wanting if not _is_told(t, now) or t.pod.uid in self._withdrawn]
+        fresh = [t for t in wanting if not self._is_told(t, now) or t.pod.uid in self._withdrawn]
         ends = [t.pod.reclaim.ends for t in wanting if t not in fresh] + list(map(self._end, fresh))
         found = _NoticedReclaim(
             reservation.owner.uid,
@@ -158,6 +166,15 @@ class EvictionNotices:
         most = self._roster.usage.policy.max_reclaim_notice
         return min(tracked.pod.reclaim.notice, most)
 
+    def _is_told(self, tracked: PodRecord, at: Millis) -> bool:
+        """Return whether a pod carries a notice that was valid at a time.
+
+        Its user may have written a later end than any notice, before Fairgate guarded the pod.
+        """
+        ends = tracked.pod.reclaim.ends
+        longest = self._now + self._roster.usage.policy.max_reclaim_notice + STALE_MS
+        return ends is not None and at - STALE_MS < ends <= longest
+
     def _end(self, tracked: PodRecord) -> Millis:
         """Return the end of a notice that starts now, in whole seconds."""
         ends = self._now + self._notice(tracked)
@@ -168,6 +185,7 @@ class EvictionNotices:
         uid = tracked.pod.uid
         self._withdrawn.pop(uid, None)
         waiting.again[uid] = Millis(self._now + REPEAT_MS)
+        waiting.tries[uid] = waiting.tries.get(uid, 0) + 1
         why = tracked.evicted
         seconds = max(0, waiting.ends - self._now) // SECOND_MS
         text = f"will be evicted in {seconds} s: {why}; save your work, and end the pod earlier"
@@ -180,14 +198,19 @@ class EvictionNotices:
         """Return whether every remaining notice is over. Give notices again that got lost."""
         wanting = [t for t in self._living(waiting.victims) if self._notice(t)]
         for tracked in wanting:
-            if _is_told(tracked, waiting.begun):
+            if self._is_told(tracked, waiting.begun):
                 waiting.again.pop(tracked.pod.uid, None)
         unheard = [t for t in wanting if t.pod.uid in waiting.again]
+        waiting.again = {t.pod.uid: waiting.again[t.pod.uid] for t in unheard}
         for tracked in unheard:
-            if waiting.again[tracked.pod.uid] <= self._now:
+            if waiting.again[tracked.pod.uid] > self._now:
+                continue
+            if waiting.tries[tracked.pod.uid] >= MOST_TRIES:
+                del waiting.again[tracked.pod.uid]
+            else:
                 waiting.ends = max(waiting.ends, self._end(tracked))
                 self._give(waiting, tracked)
-        return not wanting or (not unheard and waiting.ends <= self._now)
+        return not wanting or (not waiting.again and waiting.ends <= self._now)
 
     def _act(self, pool: PoolName, waiting: _NoticedReclaim, reservation: Reservation) -> None:
         """Check a reclaim again after its notice. Order its evictions, or withdraw it."""
@@ -245,9 +268,3 @@ class EvictionNotices:
         known = self._roster.pods.get(tracked.pod.uid)
         is_used = known is tracked and tracked.life is PodState.USING and tracked.stay is not None
         return is_used and not tracked.pod.terminating
-
-
-def _is_told(tracked: PodRecord, at: Millis) -> bool:
-    """Return whether a pod carries a notice that was valid at a time."""
-    ends = tracked.pod.reclaim.ends
-    return ends is not None and ends + STALE_MS > at

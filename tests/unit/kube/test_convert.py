@@ -452,3 +452,9 @@ def test_the_terms_of_a_reclaim_are_read() -> None:
     )
     assert not managed(native).reclaim.responds
     assert managed(pod(ONE_GPU)).reclaim is model.NO_TERMS
+
+
+@pytest.mark.parametrize("text", ["soon", "0001-01-01T00:00:00", "9" * 5000])
+def test_a_notice_that_a_user_wrote_before_fairgate_came_does_not_hide_the_pod(text: str) -> None:
+    written = {"fairgate.io/reclaim-notice": "2m", "fairgate.io/reclaim-at": text}
+    assert managed(pod(ONE_GPU, annotations=written)).reclaim.ends is None

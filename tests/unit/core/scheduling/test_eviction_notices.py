@@ -16,7 +16,7 @@ from app.core.effects import (
 )
 from app.core.model import Millis, Pod, ReclaimTerms, Uid, UnmanagedPod
 from app.core.policy import Mode, Reclaim
-from app.core.scheduling.eviction_notices import REPEAT_MS, STALE_MS
+from app.core.scheduling.eviction_notices import MOST_TRIES, REPEAT_MS, STALE_MS
 from tests.support.eviction_cluster import GPU, NODE, Town
 
 NOTICE = 120_000
@@ -206,6 +206,37 @@ def test_a_notice_that_was_not_written_is_given_again_with_its_whole_time(town: 
     assert again.ends == first.ends + REPEAT_MS
     town.wait(NOTICE)
     assert town.evicted() == []  # still not seen in the pod
+
+
+def test_a_pod_that_never_shows_its_notice_is_evicted_after_some_tries(town: Town) -> None:
+    """Otherwise a pod as large as etcd allows would keep borrowed capacity for ever."""
+    nine(town)
+    town.lead()
+    town.submit("a-one")
+    [first] = town.take(GiveReclaimNotice)
+    for _ in range(MOST_TRIES - 1):
+        town.wait(REPEAT_MS)
+    assert len(town.take(GiveReclaimNotice)) == MOST_TRIES - 1
+    town.wait(NOTICE)
+
+    assert town.evicted() == [first.ref.name]
+    assert town.take(GiveReclaimNotice) == []
+
+
+def test_an_end_beyond_any_notice_is_replaced(town: Town) -> None:
+    """Otherwise a user who writes it before the adoption of the pod would keep it for ever."""
+    pods = nine(town, replace(TERMS, ends=Millis(253_402_300_799_000)))
+    town.lead()
+    town.submit("a-one")
+
+    [order] = town.take(GiveReclaimNotice)
+    assert order.ends == town.at + NOTICE
+    [victim] = [pod for pod in pods if pod.uid == order.ref.uid]
+    told = replace(victim, reclaim=replace(TERMS, ends=order.ends))
+    town.hear(ev.PodObserved(town.at, told))
+    town.wait(NOTICE)
+
+    assert town.evicted() == [victim.name]
 
 
 def test_the_policy_bounds_the_notice(town: Town) -> None:
