@@ -336,7 +336,7 @@ def _reclaim_terms(written: Mapping[str, str], spec: objects.PodSpec) -> model.R
 
 
 def _reclaim_end(written: str) -> model.Millis | None:
-    """Return the end of a notice. A user may have written any text before Fairgate was installed."""
+    """Return the end of a notice. A user may have written any text before Fairgate came."""
     try:
         return read_time(well_known.ANNOTATION_RECLAIM_AT, written)
     except InvalidInput:

@@ -230,6 +230,11 @@ def environment(value: str | None) -> Object:
     return container(env=[{"name": "NVIDIA_VISIBLE_DEVICES", **given}])
 
 
+def many(name: str, more: int = 0) -> list[Object]:
+    """Return as many volumes or variables as a pod may have, and more. A token is one more volume."""
+    return [{"name": f"{name}{number}"} for number in range(MANY + more)]
+
+
 def on_host(path: str) -> Object:
     return {"volumes": [{"name": "v", "hostPath": {"path": path}}]}
 
@@ -245,6 +250,8 @@ def labelled(key: str) -> Object:
     return {"labelSelector": {"matchLabels": {key: "blue"}}}
 
 
+MANY = validation.MOST_SEARCHED
+ANYWHERE = {"operator": "Exists"}
 OURS = "fairgate.io/tenant"
 ANY = {"key": OURS, "operator": "Exists"}
 PREFERRED = {
@@ -278,6 +285,12 @@ CREATES = (
     Case("devices by a variable from elsewhere", VARIABLE, create=unmanaged(environment(None))),
     Case("more devices than asked for", VARIABLE, create=pod({**environment("0,1"), "resources": ASKING["resources"]})),
     Case("no device by a variable", None, create=unmanaged(environment("none"))),
+    Case("too many volumes", validation.LONG, create=unmanaged(volumes=many("v", 1))),
+    Case("many volumes", None, create=unmanaged(volumes=many("v", -1))),
+    Case("too many tolerations", validation.LONG, create=unmanaged(tolerations=[ANYWHERE] * (MANY + 1))),
+    Case("many tolerations", None, create=unmanaged(tolerations=[ANYWHERE] * MANY)),
+    Case("too many variables", validation.LONG, create=unmanaged(container(env=many("V", 1)))),
+    Case("many variables", None, create=unmanaged(container(env=many("V")))),
     Case("a device file", validation.PATH, create=unmanaged(**on_host("/dev/nvidia0"))),
     Case("all device files", validation.PATH, create=unmanaged(**on_host("//dev/"))),
     Case("the root of another process", validation.PATH, create=unmanaged(**on_host("/proc/1/root/dev"))),

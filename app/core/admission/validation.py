@@ -78,6 +78,12 @@ VARIABLE = (
     "Fairgate: {0} would give access to devices that the pod does not request; remove the "
     "variable and request the devices in resources.limits."
 )
+MOST_SEARCHED = 2000
+"""Longest list of a pod that policies search for devices. Their time grows with the square."""
+LONG = (
+    f"Fairgate: a pod may have at most {MOST_SEARCHED} volumes, tolerations, and variables per "
+    "container, because each is checked for access to devices; use fewer."
+)
 PATH = (
     "Fairgate: a hostPath volume gives access to the devices of the node; remove it and request "
     "the devices in resources.limits."
@@ -221,6 +227,8 @@ class PodFacts:
     grace: int = 30
     """Grace period of the pod in seconds, as in its spec."""
     excess: str = ""
+    longest: int = 0
+    """Length of its longest list of volumes, tolerations, or variables of a container."""
 
     @property
     def concerns(self) -> bool:
@@ -298,6 +306,8 @@ class Guard:
     def reached(self, pod: PodFacts) -> str | None:
         """Check whether a pod reaches devices that it does not request."""
         rules = self._rules
+        if pod.longest > MOST_SEARCHED:
+            return LONG
         if any(n in rules.variables and v not in HARMLESS for n, v in pod.variables):
             return VARIABLE.format(", ".join(rules.variables))
         if any(self._paths.search(path) for path in pod.paths):

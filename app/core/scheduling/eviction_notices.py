@@ -31,8 +31,8 @@ REPEAT_MS = 10_000
 """A notice that is not observed in the pod is given again after this time."""
 
 MOST_TRIES = 6
-"""A pod that never shows its notice after so many tries is evicted without one. Its object may be
-so large that the API server refuses every change."""
+"""A pod that never shows its notice is evicted after this number of tries. The API server may
+refuse every change of a very large object."""
 
 STALE_MS = 60_000
 """A notice that ended this long ago without an eviction is void."""

@@ -86,6 +86,7 @@ def sheet_of(document: Any, managed: ManagedResources) -> PodFacts:
     kinds = (spec.containers, spec.init_containers, spec.ephemeral_containers)
     own = spec.termination_grace_period_seconds
     containers = [container for many in kinds for container in many or ()]
+    variables = [container.env or () for container in containers]
     return PodFacts(
         asks=asks(pod.spec, managed),
         names=names(pod.spec, managed),
@@ -98,8 +99,8 @@ def sheet_of(document: Any, managed: ManagedResources) -> PodFacts:
         phase=pod.status.phase or "",
         variables=tuple(
             (each.name, None if each.value_from is not None else each.value or "")
-            for container in containers
-            for each in container.env or ()
+            for many in variables
+            for each in many
         ),
         paths=tuple(v.host_path.path for v in spec.volumes or () if v.host_path),
         privileged=any(c.security_context and c.security_context.privileged for c in containers),
@@ -107,6 +108,7 @@ def sheet_of(document: Any, managed: ManagedResources) -> PodFacts:
         apart=_apart(pod.spec.affinity),
         grace=DEFAULT_GRACE if own is None else own,
         excess=excess(sizes_of(pod)),
+        longest=max(map(len, (spec.volumes or (), spec.tolerations or (), *variables))),
     )
 
 

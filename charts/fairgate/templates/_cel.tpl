@@ -189,22 +189,34 @@ at most one second, or it is not managed.
  object.spec.?ephemeralContainers.orValue([]).exists(c, {{ . }}))
 {{- end }}
 
+{{/* The longest list of a pod that is searched for devices. The API server's time grows with the square. */}}
+{{- define "fairgate.mostSearched" -}}
+2000
+{{- end }}
+{{/* Whether a list of any pod is longer. Its entries are not searched then, and the pod is refused. */}}
+{{- define "fairgate.isTooLong" -}}
+(object.spec.?volumes.orValue([]).size() > {{ include "fairgate.mostSearched" . }} ||
+ object.spec.?tolerations.orValue([]).size() > {{ include "fairgate.mostSearched" . }} ||
+ {{ include "fairgate.anyContainer" (printf "c.?env.orValue([]).size() > %s" (include "fairgate.mostSearched" .)) }})
+{{- end }}
 {{/* Whether a pod would use devices without a request: by variable, path, privilege or toleration. */}}
 {{- define "fairgate.reachesByVariable" -}}
-c.?env.orValue([]).exists(e, e.name in {{ toJson .Values.devices.variables }} && (has(e.valueFrom) || !(e.?value.orValue('') in ['', 'none', 'void'])))
+c.?env.orValue([]).size() > {{ include "fairgate.mostSearched" . }} || c.?env.orValue([]).exists(e, e.name in {{ toJson .Values.devices.variables }} && (has(e.valueFrom) || !(e.?value.orValue('') in ['', 'none', 'void'])))
 {{- end }}
 {{- define "fairgate.namesDevices" -}}
 {{ include "fairgate.anyContainer" (include "fairgate.reachesByVariable" .) }}
 {{- end }}
 {{- define "fairgate.mountsDevices" -}}
-object.spec.?volumes.orValue([]).exists(v, has(v.hostPath) && v.hostPath.path.matches({{ toJson .Values.devices.paths }}))
+(object.spec.?volumes.orValue([]).size() > {{ include "fairgate.mostSearched" . }} ||
+ object.spec.?volumes.orValue([]).exists(v, has(v.hostPath) && v.hostPath.path.matches({{ toJson .Values.devices.paths }})))
 {{- end }}
 {{- define "fairgate.isPrivileged" -}}
 {{ include "fairgate.anyContainer" "c.?securityContext.?privileged.orValue(false)" }}
 {{- end }}
 {{- define "fairgate.toleratesDevices" -}}
-(object.spec.?tolerations.orValue([]).exists(t, t.?key.orValue('') in {{ toJson .Values.devices.taints }}) &&
- !{{ include "fairgate.names" . }})
+(object.spec.?tolerations.orValue([]).size() > {{ include "fairgate.mostSearched" . }} ||
+ (object.spec.?tolerations.orValue([]).exists(t, t.?key.orValue('') in {{ toJson .Values.devices.taints }}) &&
+  !{{ include "fairgate.names" . }}))
 {{- end }}
 {{/* Whether any of these conditions is true, in one pass over the containers. */}}
 {{- define "fairgate.reachesDevices" -}}

@@ -350,12 +350,16 @@ spec:
 "Fairgate: only Kubernetes may name the pod of a generated resource claim; remove the controller owner and the annotations that begin with resource.kubernetes.io/."
 {{- end }}
 {{- define "fairgate.say.devices" -}}
+{{ include "fairgate.isTooLong" . | replace "\n" " " }} ? {{ include "fairgate.say.long" . }} :
 {{ include "fairgate.namesDevices" . | replace "\n" " " }} ? {{ include "fairgate.say.variable" . }} :
-{{ include "fairgate.mountsDevices" . }} ? {{ include "fairgate.say.path" . }} :
+{{ include "fairgate.mountsDevices" . | replace "\n" " " }} ? {{ include "fairgate.say.path" . }} :
 {{ include "fairgate.isPrivileged" . | replace "\n" " " }} ? {{ include "fairgate.say.privileged" . }} : {{ include "fairgate.say.toleration" . }}
 {{- end }}
 {{- define "fairgate.say.variable" -}}
 "Fairgate: {{ join ", " .Values.devices.variables }} would give access to devices that the pod does not request; remove the variable and request the devices in resources.limits."
+{{- end }}
+{{- define "fairgate.say.long" -}}
+"Fairgate: a pod may have at most {{ include "fairgate.mostSearched" . }} volumes, tolerations, and variables per container, because each is checked for access to devices; use fewer."
 {{- end }}
 {{- define "fairgate.say.path" -}}
 "Fairgate: a hostPath volume gives access to the devices of the node; remove it and request the devices in resources.limits."
