@@ -60,7 +60,8 @@ class DeviceSelectors:
     ) -> None:
         self._environment: Any = None
         self._programs: OrderedDict[str, _Program] = OrderedDict()
-        self._answers: OrderedDict[tuple[str, str, tuple[Attribute, ...]], Answer] = OrderedDict()
+        self._answers: OrderedDict[tuple[int, str, tuple[Attribute, ...]], Answer] = OrderedDict()
+        self._compiled = 0
         self._budget = _TimeBudget(clock, cpu_clock)
 
     @property
@@ -75,7 +76,7 @@ class DeviceSelectors:
         device does not have.
         """
         program = self._program(expression)
-        key = (expression, f"{driver}/{device.is_shared}", program.read_of(device))
+        key = (program.number, f"{driver}/{device.is_shared}", program.read_of(device))
         if key in self._answers:
             self._answers.move_to_end(key)
             return self._answers[key]
@@ -94,7 +95,9 @@ class DeviceSelectors:
     def _program(self, expression: str) -> _Program:
         program = self._programs.get(expression)
         if program is None:
-            program = self._programs[expression] = _Program(expression, self._compile(expression))
+            self._compiled += 1
+            compiled = self._compile(expression)
+            program = self._programs[expression] = _Program(self._compiled, expression, compiled)
             if len(self._programs) > MOST_PROGRAMS:
                 self._programs.popitem(last=False)
         self._programs.move_to_end(expression)
@@ -115,9 +118,13 @@ class DeviceSelectors:
 
 
 class _Program:
-    """A compiled expression, and the attributes that it reads."""
+    """A compiled expression, and the attributes that it reads.
 
-    def __init__(self, expression: str, compiled: Any) -> None:
+    Answers are stored by `number`, so that they do not keep the texts of former programs.
+    """
+
+    def __init__(self, number: int, expression: str, compiled: Any) -> None:
+        self.number = number
         self._compiled = compiled
         self._domains = [double or single for double, single in _DOMAIN.findall(expression)]
         self._reads_all = bool(_OPEN.search(expression))

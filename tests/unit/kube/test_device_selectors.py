@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import weakref
+
 import pytest
 
 from app.core.podspec.devices import Attribute, Device
-from app.kube.device_selectors import BURST_S, MOST_ANSWERS, SHARE, DeviceSelectors
+from app.kube.device_selectors import BURST_S, MOST_ANSWERS, MOST_PROGRAMS, SHARE, DeviceSelectors
 
 DRIVER = "gpu.example.com"
 
@@ -150,3 +152,19 @@ def test_expressions_of_users_take_a_bounded_share_of_the_time() -> None:
     now[0] += 1.0
     assert 0 < evaluated() <= SHARE / (costs / 2) + 1
     assert selectors.matches(f"{NAME} == 'gpu'", DRIVER, A100) is True, "a class is evaluated"
+
+
+def test_answers_do_not_keep_the_texts_of_former_expressions() -> None:
+    class Text(str):
+        """A text that can be observed."""
+
+    selectors = DeviceSelectors()
+    first = Text(f"{NAME} == 'first'")
+    assert selectors.matches(first, DRIVER, A100) is False
+    gone = weakref.ref(first)
+    del first
+    for number in range(MOST_PROGRAMS):
+        selectors.matches(f"{NAME} == '{number}'", DRIVER, A100)
+
+    assert selectors.answers == MOST_PROGRAMS + 1
+    assert gone() is None
