@@ -30,10 +30,11 @@ class ClaimHolds:
         nodes = self._devices.take_changed()
         for node in nodes:
             self._pools.put_node(node)
-        if nodes:
+        has_others = self._devices.take_others()
+        if has_others:
             self._claims.count_all_again()
         keys = dict.fromkeys(self._claims.take_reused())
-        if nodes:
+        if has_others:
             keys.update(dict.fromkeys(self._held))
         for key in keys:
             self._update(key)

@@ -50,6 +50,7 @@ class DeviceCapacity:
         self._holders: dict[DeviceId, dict[ClaimKey, None]] = {}
         self._changed: dict[NodeName, None] = {}
         self._judged: dict[NodeName, None] = {}
+        self._has_others = False
         self._most: dict[str, int] = {}
         """The largest number of devices of a class on one node."""
         classes.limit_all(self._most_of_all)
@@ -110,16 +111,22 @@ class DeviceCapacity:
     def take_changed(self) -> list[Node]:
         """Return, once, the nodes with another capacity, completed by their devices."""
         names = dict.fromkeys(self.inventory.take_changed())
-        names.update(self._changed)
-        self._changed = {}
         if self._version != self._classes.version:
             self._version = self._classes.version
             names.update(dict.fromkeys(node.name for node in self.inventory.nodes()))
         if names:
             self._most.clear()
-            self._judged.update(names)
+            self._has_others = True
+        names.update(self._changed)
+        self._changed = {}
+        self._judged.update(names)
         found = (self.inventory.node(name) for name in sorted(names))
         return [self.complete(node) for node in found if node is not None]
+
+    def take_others(self) -> bool:
+        """Return, once, whether nodes have other devices. Allocations alone do not count."""
+        has_others, self._has_others = self._has_others, False
+        return has_others
 
     def complete(self, node: Node) -> Node:
         """Return a node with the devices of its slices among its allocatable resources."""

@@ -283,3 +283,34 @@ def test_selectors_of_a_claim_are_evaluated_as_those_of_a_user() -> None:
     ask = DeviceAsk(GPUS.name, 1, "r", selectors=("type == none",))
     assert len(capacity.matching(ask, n1)) == 2, "a device may match without an answer"
     assert asked == ["type == none"] * 2
+
+
+def test_an_allocation_does_not_count_all_devices_of_the_cluster_again() -> None:
+    asked: list[str] = []
+
+    class Recording(Words):
+        def matches(self, expression: str, driver: str, device: Device) -> bool | None:
+            asked.append(device.name)
+            return super().matches(expression, driver, device)
+
+    capacity = DeviceCapacity(classes := Classes(MANAGED, {GPUS.name: GPU}), Recording())
+    classes.store_class(GPUS)
+    parts = [device(f"part-{i}", uses=(CounterUse("c", "m", 1),)) for i in range(4)]
+    for number in range(20):
+        name = f"m{number}"
+        capacity.put_node(node(NodeName(name)))
+        capacity.inventory.put_slice(published(name, *parts, counters=(CounterUse("c", "m", 4),)))
+    capacity.take_changed()
+    claim = replace(
+        allocated("all", "m0"), allocated=None, requests=((DeviceAsk(GPUS.name, None, "r"),),)
+    )
+    assert capacity.take_others()
+    assert classes.count(claim) == {GPU: 4}
+    asked.clear()
+
+    capacity.put_claim(allocated("c", "m3", "part-1"))
+    assert [each.name for each in capacity.take_changed()] == ["m3"]
+
+    assert not capacity.take_others()
+    assert classes.count(claim) == {GPU: 4}
+    assert len(asked) == len(parts)
