@@ -49,7 +49,7 @@ def test_a_limit_holds_however_much_is_free_and_its_victim_is_told(stage: Stage)
     assert message.startswith("queued: 1 of 1 in limited/")
     assert message.endswith(
         f"waits for 3 {GPU} of pool default; tenant limited is at its limit: "
-        f"6 {GPU} used, 3 {GPU} asked, 8 {GPU} limit"
+        f"6 {GPU} used, 3 {GPU} asked, 8 {GPU} limit; more: kubectl fairgate why second -n {ours}"
     )
     stage.apply(ours, pod("third", 2))
     until("what is within the limit runs", lambda: set(stage.running(ours)) == {"first", "third"})
