@@ -109,6 +109,19 @@ def queue(
 
 
 @cli.command(
+    epilog="Examples: [bold]kubectl fairgate mine[/bold], "
+    "[bold]kubectl fairgate mine -o wide[/bold], "
+    "[bold]kubectl fairgate mine --watch[/bold]"
+)
+@reaching
+def mine(way: ConnectionOptions, watch: WatchOption = False, output: OutputOption = None) -> None:
+    """Show your own pods with place, reason and estimate, and your use against your fair share."""
+    from app.kubectl import commands
+
+    commands.mine(way.open(), commands.look(output, watch))
+
+
+@cli.command(
     epilog="Examples: [bold]kubectl fairgate why train-0[/bold], "
     "[bold]kubectl fairgate why train-0 -n team-a --watch[/bold]"
 )

@@ -85,6 +85,16 @@ def why(door: ApiClient, how: Look, namespace: str | None, pod: str) -> None:
     show(how, fetch, lambda found, now: explain.why(found, how.wide, now))
 
 
+def mine(door: ApiClient, how: Look) -> None:
+    """Show the caller's own workloads, use and fair share."""
+
+    def fetch() -> tuple[Any, ApiAnswer]:
+        answer = door.get("/me")
+        return answer.read(), answer
+
+    show(how, fetch, lambda found, now: tables.mine(found, how.wide, now))
+
+
 def tenants(door: ApiClient, how: Look, limit: int | None) -> None:
     """Show tenants."""
     show(

@@ -86,6 +86,43 @@ def pod(item: Item) -> str:
     return f"{item['namespace']}/{item['name']}{more}"
 
 
+def mine(found: Item, wide: bool, now: datetime) -> RenderableType:
+    """Show the caller's workloads, and its use and fair share in each tenant."""
+    if not found["tenants"] and not found["workloads"]:
+        return f"User {found['name']} has no pods that Fairgate holds or has released."
+    lines: list[RenderableType] = []
+    if found["workloads"]:
+        more = ("TENANT", "ASKS", "FOR", "REASON") if wide else ()
+        columns = ("POD", "PLACE", "HELD BACK BY", "STARTS IN", *more)
+        table = new_table(*columns, left=("POD", "HELD BACK BY", "TENANT", "ASKS", "REASON"))
+        lines += [fill(table, (_own(each, wide, now) for each in found["workloads"])), ""]
+    if found["leftOut"]:
+        lines += [f"The list leaves out {formatting.count(found['leftOut'], 'further pod')}.", ""]
+    shares = new_table("TENANT", "YOU USE", "YOUR SHARE", "PENDING", "AMOUNTS", left=_OWN_LEFT)
+    lines.append(fill(shares, map(_own_share, found["tenants"])))
+    return Group(*lines)
+
+
+_OWN_LEFT = ("TENANT", "AMOUNTS")
+
+
+def _own(item: Item, wide: bool, now: datetime) -> tuple[str, ...]:
+    _, place, name, asks, age, rule, starts, *rest = _waiting(item, wide, now)
+    row = (name, place, formatting.NOTHING if item["state"] == "released" else rule)
+    starts = "released" if item["state"] == "released" else starts
+    return (*row, starts, item["tenant"], asks, age, rest[-1]) if wide else (*row, starts)
+
+
+def _own_share(item: Item) -> tuple[str, ...]:
+    return (
+        item["tenant"],
+        f"{item['used'] * 100:.1f} %",
+        f"{item['fairShare'] * 100:.1f} %",
+        str(item["pending"]),
+        formatting.in_pools(item["amounts"]),
+    )
+
+
 def tenants(items: Sequence[Item], wide: bool) -> RenderableType:
     """Show tenants as a tree."""
     if not items:

@@ -111,6 +111,14 @@ def test_a_user_learns_why_and_a_stranger_does_not(stage: Stage, people: People)
     assert other.fairgate("why", "a-0", "-n", team)[0] == 1
 
 
+def test_a_user_without_rights_sees_their_own_pods_and_share(people: People) -> None:
+    told = people.alice.json("mine")
+    assert isinstance(told, dict)
+    assert {each["name"] for each in told["workloads"]} == {"a-0", "a-1"}
+    assert [(each["tenant"], each["pending"]) for each in told["tenants"]] == [(people.team, 2)]
+    assert "plug-b" not in json.dumps(told)
+
+
 def test_kubectl_itself_completes_what_waits(stage: Stage, people: People) -> None:
     team, alice = people.team, people.alice
     code, out, _ = alice.run("__complete", "fairgate", "why", "-n", team, "a-")

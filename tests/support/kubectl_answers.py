@@ -115,6 +115,35 @@ def estimate() -> schemas.EstimateShown:
     return schemas.EstimateShown(p50=13 * 60, p90=21 * 60, at=NOW - timedelta(minutes=1))
 
 
+def mine(*, has_work: bool = True) -> schemas.Me:
+    """Alice's held gang, her held pod and her released pod; `has_work`: or nothing at all."""
+    held = [waiting("train-6", position=1, pods=4, rule="fair order", estimate=estimate())]
+    held.append(waiting("train-7", position=5))
+    where = "released to pool h100, on node h100-3 since 2026-03-01T11:48:00Z"
+    running = waiting("train-2", position=0, rule="released").model_copy(update={"reason": where})
+    own = [(each, "held") for each in held] + [(running, "released")]
+    tenant = schemas.OwnTenant(
+        tenant="team-a",
+        weight="3",
+        used=0.0625,
+        fair_share=0.25,
+        tenant_used=0.625,
+        tenant_fair_share=0.5,
+        amounts={"h100": gpus(4)},
+        pending=5,
+    )
+    return schemas.Me(
+        name="alice@example.com",
+        tenants=[tenant] if has_work else [],
+        workloads=[
+            schemas.OwnWorkload(**each.model_dump(), tenant="team-a", state=state)
+            for each, state in own
+            if has_work
+        ],
+        left_out=2 if has_work else 0,
+    )
+
+
 def queue(*items: schemas.QueuedWorkload) -> schemas.QueueModel:
     """The queue of team-a."""
     found = items or (
