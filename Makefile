@@ -1,5 +1,5 @@
 # One word a target. `make run` and `make test` set up all they need; the second time is quick.
-.PHONY: run test test-unit test-cluster test-faults test-versions test-node check setup tools browser bench soak clean lock image sbom chart help
+.PHONY: run test test-unit test-cluster test-faults test-versions test-node check setup tools browser bench soak clean lock image sbom chart plugin help
 .DEFAULT_GOAL := help
 SHELL := bash
 
@@ -36,6 +36,7 @@ help:
 	@echo "make browser install chromium (Debian, as root) for the tests of the page; make test does it"
 	@echo "make image   build the container image (IMAGE=name:tag, BASE=image with Python, BUILD_FLAGS=...)"
 	@echo "make sbom    write the bill of materials of the image (CycloneDX) to dist/"
+	@echo "make plugin  build the kubectl plugin as one file in dist/, and its krew manifest (SOURCE=URL of the source)"
 	@echo "make chart   lint the chart and package it to dist/, ready for helm push (SOURCE=URL of the source)"
 	@echo "make release-check, release-notes, version, publish-image, publish-chart, publish-release:"
 	@echo "             the steps of a release, in RELEASING.md"
@@ -134,6 +135,7 @@ COMPILE = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --fork
 lock: setup
 	$(COMPILE) --extra dev --extra plot --output-file requirements.lock $(if $(UPGRADE),--upgrade) pyproject.toml
 	$(COMPILE) --constraint requirements.lock --output-file requirements-runtime.lock pyproject.toml
+	$(COMPILE) --python-version 3.10 --output-file plugin/requirements.lock plugin/requirements.in
 
 # docker without a daemon does not answer `version`, so the next program is tried.
 image:
@@ -155,6 +157,10 @@ sbom: setup
 # The version is that of pyproject.toml. Then: helm push dist/fairgate-VERSION.tgz oci://REGISTRY/charts
 chart: setup
 	@SOURCE="$(SOURCE)" $(BIN)/python charts/build.py package
+
+# One file for Python 3.10 and later, with its archive and manifest for krew.
+plugin: setup
+	@SOURCE="$(SOURCE)" $(BIN)/python plugin/build.py
 
 # --- Release: RELEASING.md has the steps ---
 .PHONY: version release-check release-notes publish-image publish-chart publish-release

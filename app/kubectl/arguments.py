@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta, timezone
 
 from app.core.errors import InvalidInput
 
@@ -23,12 +23,12 @@ def time(text: str, now: datetime) -> str:
         at = now - timedelta(**parts)
     else:
         try:
-            at = datetime.fromisoformat(text)
+            at = datetime.fromisoformat(re.sub("Z$", "+00:00", text))  # 3.10 knows no Z
         except ValueError as error:
             raise InvalidInput(
                 f"{text[:40]!r} is not a time; write 2026-01-31T08:00:00Z, or 2h for two hours ago."
             ) from error
-    return f"{at.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
+    return f"{at.astimezone(timezone.utc):%Y-%m-%dT%H:%M:%SZ}"
 
 
 def by(text: str) -> list[str]:

@@ -10,7 +10,7 @@ import ssl
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -221,7 +221,7 @@ def _date(headers: Mapping[str, str]) -> datetime:
     try:
         return parsedate_to_datetime(headers.get("Date", ""))
     except ValueError:
-        return datetime.now(UTC)
+        return datetime.now(timezone.utc)
 
 
 def _seconds(headers: Mapping[str, str], name: str = "Fairgate-Age") -> float | None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from datetime import UTC, datetime
-from enum import StrEnum
+from datetime import datetime, timezone
+from enum import Enum
 from typing import Any
 
 from app.core.errors import ClusterRefused, InvalidInput
@@ -17,7 +17,7 @@ from app.kubectl.output import CSV, JSON, YAML, Look, as_text, console, show, te
 FORBIDDEN, GONE = 403, 404
 
 
-def look(form: StrEnum | None, watch: bool) -> Look:
+def look(form: Enum | None, watch: bool) -> Look:
     """Return the output settings."""
     return Look(form.value if form else "", watch)
 
@@ -124,7 +124,7 @@ def usage(
     total: bool,
 ) -> None:
     """Show the usage between two times, or the totals. CSV is printed as received."""
-    names, now = arguments.by(by), datetime.now(UTC)
+    names, now = arguments.by(by), datetime.now(timezone.utc)
     query = [("by", ",".join(names))]
     query += [
         (key, arguments.time(text, now))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+import re
 from datetime import datetime, timedelta
 from fractions import Fraction
 from typing import Any
@@ -54,7 +55,7 @@ def number(text: str | None, places: int = 3) -> str:
 
 def moment(text: str) -> datetime:
     """Return a time of the API's JSON."""
-    return datetime.fromisoformat(text)
+    return datetime.fromisoformat(re.sub("Z$", "+00:00", text))  # Python 3.10 knows no Z
 
 
 def span(seconds: float) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
-from enum import StrEnum
+from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -34,7 +34,7 @@ class ConnectionOptions:
         return connect.through(self.kubeconfig, self.context)
 
 
-class OutputFormat(StrEnum):
+class OutputFormat(str, Enum):
     """Values of `--output`. The default is a table."""
 
     WIDE = "wide"
@@ -42,7 +42,7 @@ class OutputFormat(StrEnum):
     YAML = "yaml"
 
 
-class UsageFormat(StrEnum):
+class UsageFormat(str, Enum):
     """Values of `--output` of `usage`. The default is a table."""
 
     WIDE = "wide"
