@@ -45,7 +45,9 @@ def imported_modules(package: str) -> set[Path]:
         if path in found:
             continue
         found.add(path)
-        queue += [each / "__init__.py" for each in path.parents if ROOT / "app" in (each, *each.parents)]
+        queue += [
+            each / "__init__.py" for each in path.parents if ROOT / "app" in (each, *each.parents)
+        ]
         for node in ast.walk(ast.parse(path.read_text())):
             names = []
             if isinstance(node, ast.ImportFrom) and node.module:
@@ -125,8 +127,8 @@ def main() -> None:
     written = manifest(version, os.environ.get("SOURCE") or SOURCE, archive)
     (DIST / "fairgate.yaml").write_text(yaml.safe_dump(written, sort_keys=False))
     size = plugin.stat().st_size / 2**20
-    print(f"{plugin.relative_to(ROOT)} ({size:.1f} MiB) is the plugin: put it on PATH.")
-    print(f"{archive.relative_to(ROOT)} and dist/fairgate.yaml are for krew.")
+    print(f"{DIST.name}/{plugin.name} ({size:.1f} MiB) is the plugin: put it on PATH.")
+    print(f"{DIST.name}/{archive.name} and {DIST.name}/fairgate.yaml are for krew.")
 
 
 if __name__ == "__main__":
