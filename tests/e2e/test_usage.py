@@ -7,6 +7,8 @@ import io
 import json
 import signal
 import ssl
+import subprocess
+import sys
 import time
 import urllib.error
 import urllib.request
@@ -17,6 +19,7 @@ from pathlib import Path
 from tests.support.audit_checks import audit
 from tests.support.cluster_driver import GPU, Object, Stage, name_of, pod, until
 
+VERIFIER = Path(__file__).parents[2] / "docs" / "examples" / "verify_audit.py"
 SLACK = 2.0
 """Seconds of tolerance for late watches and for times in whole seconds."""
 
@@ -204,5 +207,19 @@ def test_an_auditor_verifies_what_rest_gave_and_sees_quotas_of_before(
     # The head is newer than the export, so entries between them are missing from the export.
     exported = json.loads((tmp_path / "audit.ndjson").read_text().splitlines()[-1])["head"]
     assert (done.returncode == 0) == (exported["number"] >= head["number"]), done.stderr
+    (tmp_path / "audit.pub").write_text(json.loads(head["signed"])["publicKey"])
+
+    def holds() -> bool:
+        """Return whether the verifier of the docs accepts a new export, whose end is signed."""
+        (tmp_path / "chain").write_text(reader.read("/v1/audit"))
+        command = [
+            sys.executable,
+            str(VERIFIER),
+            str(tmp_path / "chain"),
+            str(tmp_path / "audit.pub"),
+        ]
+        return subprocess.run(command, check=False).returncode == 0
+
+    until("the independent verifier accepts the chain", holds)
     mine = reader.read("/v1/audit?tenant=judged").splitlines()
     assert {json.loads(text)["deed"] for text in mine} >= {"held", "released", "changed"}
