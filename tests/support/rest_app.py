@@ -156,7 +156,9 @@ def tenant(
 def problem(reply: Reply) -> str:
     """Check the format of a problem response and return its detail."""
     assert reply.headers["content-type"] == "application/problem+json"
-    assert reply.json.keys() == {"type", "title", "status", "detail"}
+    assert reply.json.keys() == {"type", "code", "title", "status", "detail"}
+    assert reply.json["type"] == f"tag:fairgate.io,2026:problems/{reply.json['code']}"
+    assert reply.json["code"] != "Unknown"
     assert reply.json["status"] == reply.status
     detail: str = reply.json["detail"]
     return detail

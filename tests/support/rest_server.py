@@ -17,7 +17,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from pydantic import BaseModel
 
-from app.web.api.problems import Problem
+from app.web.api import problems
 
 ROOTS = ("/apis/api.fairgate.io/v1", "/v1")
 DATE = "Sun, 01 Mar 2026 12:00:00 GMT"
@@ -50,7 +50,7 @@ class Rest:
 
     def refuse(self, route: str, status: int, detail: str) -> None:
         """Answer a route with a problem."""
-        problem = Problem(title="No", status=status, detail=detail)
+        problem = problems.problem(status, detail)
         self.answers[route] = Reply(status, problem.model_dump_json(), "application/problem+json")
 
     def answer(self, asked: Asked) -> Reply:

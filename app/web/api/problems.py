@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from enum import StrEnum
 from http import HTTPStatus
-from typing import Any
+from typing import Annotated, Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
-from pydantic import BaseModel
+from pydantic import BaseModel, WithJsonSchema
 from starlette.exceptions import HTTPException
 
 from app.core.errors import (
@@ -35,10 +36,56 @@ EXTRA = "extra_forbidden"
 DEFECT = "Fairgate failed at this request through a defect of its own; its log says more."
 
 
-class Problem(BaseModel):
-    """An RFC 9457 problem."""
+TYPES = "tag:fairgate.io,2026:problems/"
+"""The start of all type URIs: tag URIs (RFC 4151), because they name and need no web site."""
 
-    type: str = "about:blank"
+
+class ProblemCode(StrEnum):
+    """The kinds of problems, in the words of Kubernetes' `StatusReason` where it has one."""
+
+    BAD_REQUEST = "BadRequest"
+    UNAUTHORIZED = "Unauthorized"
+    FORBIDDEN = "Forbidden"
+    NOT_FOUND = "NotFound"
+    METHOD_NOT_ALLOWED = "MethodNotAllowed"
+    TIMEOUT = "Timeout"
+    CONFLICT = "Conflict"
+    PRECONDITION_FAILED = "PreconditionFailed"
+    REQUEST_ENTITY_TOO_LARGE = "RequestEntityTooLarge"
+    UNSUPPORTED_MEDIA_TYPE = "UnsupportedMediaType"
+    INVALID = "Invalid"
+    TOO_MANY_REQUESTS = "TooManyRequests"
+    INTERNAL_ERROR = "InternalError"
+    SERVICE_UNAVAILABLE = "ServiceUnavailable"
+    UNKNOWN = "Unknown"
+
+
+CODES = {
+    400: ProblemCode.BAD_REQUEST,
+    401: ProblemCode.UNAUTHORIZED,
+    403: ProblemCode.FORBIDDEN,
+    404: ProblemCode.NOT_FOUND,
+    405: ProblemCode.METHOD_NOT_ALLOWED,
+    408: ProblemCode.TIMEOUT,
+    409: ProblemCode.CONFLICT,
+    412: ProblemCode.PRECONDITION_FAILED,
+    413: ProblemCode.REQUEST_ENTITY_TOO_LARGE,
+    415: ProblemCode.UNSUPPORTED_MEDIA_TYPE,
+    422: ProblemCode.INVALID,
+    429: ProblemCode.TOO_MANY_REQUESTS,
+    500: ProblemCode.INTERNAL_ERROR,
+    503: ProblemCode.SERVICE_UNAVAILABLE,
+}
+
+# Inline, because a `$ref` to `$defs` of the model would point nowhere in the OpenAPI document.
+CODE_SCHEMA = {"type": "string", "enum": [each.value for each in ProblemCode]}
+
+
+class Problem(BaseModel):
+    """An RFC 9457 problem. `type` is `TYPES` and the code."""
+
+    type: str
+    code: Annotated[ProblemCode, WithJsonSchema(CODE_SCHEMA)]
     title: str
     status: int
     detail: str
@@ -55,8 +102,10 @@ class Refused(Exception):
 
 
 def problem(status: int, detail: str) -> Problem:
-    """Return a problem."""
-    return Problem(title=HTTPStatus(status).phrase, status=status, detail=detail)
+    """Return a problem, of code `Unknown` for a status that the API does not use."""
+    code = CODES.get(status, ProblemCode.UNKNOWN)
+    title = HTTPStatus(status).phrase
+    return Problem(type=f"{TYPES}{code}", code=code, title=title, status=status, detail=detail)
 
 
 def documented(*statuses: int) -> dict[int | str, dict[str, Any]]:
@@ -68,7 +117,7 @@ def documented(*statuses: int) -> dict[int | str, dict[str, Any]]:
 def answer(status: int, detail: str, headers: Mapping[str, str] | None = None) -> JSONResponse:
     """Return a problem as an HTTP answer."""
     more = {"WWW-Authenticate": "Bearer"} if status == HTTPStatus.UNAUTHORIZED else {}
-    body = problem(status, detail).model_dump()
+    body = problem(status, detail).model_dump(mode="json")
     return JSONResponse(body, status, {**more, **(headers or {})}, media_type=MEDIA_TYPE)
 
 

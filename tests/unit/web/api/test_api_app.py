@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from app.web.api import examples
+from app.web.api import examples, problems
 from app.web.api.schemas import (
     PageModel,
     PoolShown,
@@ -134,3 +134,25 @@ async def test_each_example_is_an_answer_that_could_be(
     described = (await call(both.app, "GET", "/openapi.json")).json
     answer = described["paths"][f"/v1/{path}"]["get"]["responses"]["200"]
     assert answer["content"]["application/json"]["example"]
+
+
+def test_each_documented_status_has_a_code_and_a_type_of_its_own() -> None:
+    made = [problems.problem(status, "No.") for status in problems.CODES]
+    assert len({each.code for each in made}) == len(made)
+    assert problems.problem(404, "No.").code == "NotFound"
+    assert problems.problem(404, "No.").type == "tag:fairgate.io,2026:problems/NotFound"
+
+
+async def test_each_error_in_openapi_has_a_code(both: Both) -> None:
+    reply = await both.get("/openapi.json")
+    found = set()
+    for path, operations in reply.json["paths"].items():
+        for operation in operations.values():
+            for status in operation["responses"]:
+                if int(status) < 400:
+                    continue
+                found.add(int(status))
+                assert int(status) in problems.CODES, f"{path} answers {status} without a code"
+    assert 404 in found
+    content = problems.documented(404)[404]["content"]["application/problem+json"]
+    assert "NotFound" in content["schema"]["properties"]["code"]["enum"]
