@@ -41,7 +41,7 @@ cli = typer.Typer(
     "[bold]kubectl fairgate queue team-a --watch[/bold], "
     "[bold]kubectl fairgate weights set team-a --user alice 2 --dry-run[/bold], "
     "[bold]kubectl fairgate usage --by user --from 24h -o csv[/bold]",
-    no_args_is_help=True,
+    invoke_without_command=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -123,12 +123,32 @@ def mine(way: ConnectionOptions, watch: WatchOption = False, output: OutputOptio
 
 @cli.command(
     epilog="Examples: [bold]kubectl fairgate why train-0[/bold], "
-    "[bold]kubectl fairgate why train-0 -n team-a --watch[/bold]"
+    "[bold]kubectl fairgate why train-0 -n team-a --watch[/bold], "
+    "[bold]kubectl fairgate why job/train[/bold], "
+    "[bold]kubectl fairgate why -l app=train[/bold]"
 )
 @reaching
 def why(
     way: ConnectionOptions,
-    pod: Annotated[str, typer.Argument(metavar="POD", help="A held pod.", autocompletion=_pods)],
+    pod: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="POD|KIND/NAME",
+            help="A held pod; or a job, jobset, deployment or statefulset, such as job/train.",
+            autocompletion=_pods,
+            show_default=False,
+        ),
+    ] = None,
+    selector: Annotated[
+        str | None,
+        typer.Option(
+            "--selector",
+            "-l",
+            metavar="KEY=VALUE",
+            help="Of the pods with these labels, instead of a name.",
+            show_default=False,
+        ),
+    ] = None,
     namespace: Annotated[
         str | None,
         typer.Option(
@@ -141,10 +161,10 @@ def why(
     watch: WatchOption = False,
     output: OutputOption = None,
 ) -> None:
-    """Show why a pod waits, until when, and the remedies. You need the right to get the pod."""
+    """Show why pods wait, until when, and the remedies. You need the right to get the pods."""
     from app.kubectl import commands
 
-    commands.why(way.open(), commands.look(output, watch), namespace, pod)
+    commands.why(way.open(), commands.look(output, watch), namespace, pod, selector)
 
 
 @cli.command(
@@ -313,9 +333,30 @@ def set_weight(
 cli.add_typer(weights_app, name="weights")
 
 
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import PackageNotFoundError, version
+
+        try:
+            typer.echo(f"kubectl-fairgate {version('fairgate')}")
+        except PackageNotFoundError:
+            typer.echo("kubectl-fairgate, run without being installed")
+        raise typer.Exit
+
+
 @cli.callback()
-def root() -> None:
-    """The root command. It has no options."""
+def root(
+    context_: typer.Context,
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version."
+        ),
+    ] = False,
+) -> None:
+    """Options of all commands. Without a command it prints the help."""
+    if context_.invoked_subcommand is None:
+        typer.echo(context_.get_help())
 
 
 def main() -> None:

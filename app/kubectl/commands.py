@@ -10,7 +10,7 @@ from typing import Any
 
 from app.core.errors import ClusterRefused, InvalidInput
 from app.core.safe_text import all_visible, visible
-from app.kubectl import arguments, explain, tables
+from app.kubectl import arguments, explain, related_pods, tables
 from app.kubectl.client import ApiAnswer, ApiClient, segment
 from app.kubectl.output import CSV, JSON, YAML, Look, as_text, console, show, tell
 
@@ -74,9 +74,24 @@ def _queues(
     return {"items": found}, answer
 
 
-def why(door: ApiClient, how: Look, namespace: str | None, pod: str) -> None:
-    """Show why a pod waits."""
-    path = f"/workloads/{segment(namespace or door.namespace)}/{segment(arguments.pod(pod))}"
+def why(
+    door: ApiClient, how: Look, namespace: str | None, pod: str | None, selector: str | None
+) -> None:
+    """Show why a pod waits, or the pods of an object or of labels."""
+    if (pod is None) == (selector is None):
+        raise InvalidInput("Name one pod or object, or give labels by -l; not both.")
+    space = namespace or door.namespace
+    where = (
+        related_pods.source(pod) if pod is not None else related_pods.PodSource("", selector or "")
+    )
+    if where is not None:
+        show(
+            how,
+            lambda: related_pods.summary(door, space, where),
+            lambda found, now: explain.several(found, how.wide, now),
+        )
+        return
+    path = f"/workloads/{segment(space)}/{segment(arguments.pod(pod or ''))}"
 
     def fetch() -> tuple[Any, ApiAnswer]:
         answer = door.get(path)

@@ -34,6 +34,22 @@ def why(item: Item, wide: bool, now: datetime) -> RenderableType:
     return Group(*lines)
 
 
+def several(found: Item, wide: bool, now: datetime) -> RenderableType:
+    """Return counts of pods by state, and why the first held pod of each rule waits."""
+    where = f"{found['source']} in namespace {found['namespace']}"
+    states = ("held", "released", "finished", "unmanaged")
+    counts = [f"{found[state]} {state}" for state in states if found[state]]
+    if not counts:
+        return f"There are no pods of {where}."
+    lines: list[RenderableType] = [Text(f"Pods of {where}: {', '.join(counts)}.")]
+    for each in found["items"]:
+        lines += ["", why(each, wide, now)]
+    if found["notAsked"]:
+        rest = formatting.count(found["notAsked"], "held pod")
+        lines += ["", f"{rest} more may wait for other reasons; they were not asked for."]
+    return Group(*lines)
+
+
 def _opening(item: Item, full: str) -> str:
     what = f"Pod {full}"
     if item["gang"] is not None:

@@ -287,7 +287,9 @@ WRONG = {
     "no-such-sum": ("usage", "--by", "colour"),
     "no-decimal": ("weights", "set", "team-a", "twice"),
     "no-time": ("usage", "--from", "yesterday"),
-    "no-pod": ("why", "job/train"),
+    "no-pod": ("why", "service/train"),
+    "no-pod-at-all": ("why",),
+    "object-without-kubeconfig": ("why", "job/train"),
     "options-before-set": ("weights", "--tenant", "team-a", "set", "team-a", "2"),
 }
 

@@ -1,0 +1,147 @@
+"""Pods of a workload object or of labels, and why the held ones wait.
+
+It reads the objects and pods from the API server, with the caller's own rights.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from app.core.errors import ClusterRefused, InvalidInput
+from app.core.well_known import ANNOTATION_RELEASE, GATE
+from app.kubectl.client import ApiAnswer, ApiClient, segment
+
+MOST_ASKED = 30
+"""Limit on requests for reasons. The pods of one object mostly share a reason."""
+
+FORBIDDEN, NOT_FOUND = 403, 404
+
+JOBSET_LABEL = "jobset.sigs.k8s.io/jobset-name"
+
+_GROUPS = {"job": "batch", "deployment": "apps", "statefulset": "apps"}
+"""API groups by kind. The `spec.selector` of these kinds finds their pods."""
+
+_SHORT = {"deploy": "deployment", "sts": "statefulset"}
+
+
+@dataclass(frozen=True, slots=True)
+class PodSource:
+    """An object of a kind, or a label selector (then `kind` is empty)."""
+
+    kind: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.kind}/{self.name}" if self.kind else f"-l {self.name}"
+
+
+def source(text: str) -> PodSource | None:
+    """Return the object that KIND/NAME names; None for a pod. Raises InvalidInput."""
+    kind, slash, name = text.partition("/")
+    singular = _SHORT.get(kind, kind.removesuffix("s"))
+    if not slash or singular in ("po", "pod"):
+        return None
+    if name and (singular in _GROUPS or singular == "jobset"):
+        return PodSource(singular, name)
+    known = ", ".join(["pod", "jobset", *_GROUPS])
+    raise InvalidInput(f"{text[:80]} is of no known kind; write KIND/NAME with one of {known}.")
+
+
+def summary(door: ApiClient, namespace: str, where: PodSource) -> tuple[Any, ApiAnswer]:
+    """Return counts of the pods, and the first held pod of each distinct rule."""
+    if not door.aggregated:
+        raise InvalidInput(
+            "Pods are looked up in the API server, which --server leaves out; name one pod, or "
+            "use a kubeconfig."
+        )
+    query = [("labelSelector", _selector(door, namespace, where)), ("limit", "500")]
+    pods: list[Any] = []
+    token = ""
+    while True:
+        path = f"/api/v1/namespaces/{segment(namespace)}/pods"
+        read = _read(door, path, [*query, ("continue", token)] if token else query, where)
+        page = read.read()
+        pods += page["items"]
+        token = page["metadata"].get("continue") or ""
+        if not token:
+            break
+    states = Counter(map(_state, pods))
+    held = [each["metadata"]["name"] for each in pods if _state(each) == "held"]
+    items, answer = _reasons(door, namespace, held[:MOST_ASKED])
+    found = {
+        "namespace": namespace,
+        "source": str(where),
+        **{state: states[state] for state in ("held", "released", "finished", "unmanaged")},
+        "items": items,
+        "notAsked": max(0, len(held) - MOST_ASKED),
+    }
+    return found, answer or read
+
+
+def _selector(door: ApiClient, namespace: str, where: PodSource) -> str:
+    if not where.kind:
+        return where.name
+    if where.kind == "jobset":
+        return f"{JOBSET_LABEL}={where.name}"
+    root = f"/apis/{_GROUPS[where.kind]}/v1/namespaces/{segment(namespace)}/{where.kind}s"
+    selector = _read(door, f"{root}/{segment(where.name)}", (), where).read()["spec"]["selector"]
+    parts = [f"{key}={value}" for key, value in (selector.get("matchLabels") or {}).items()]
+    for each in selector.get("matchExpressions") or ():
+        key, values = each["key"], ",".join(each.get("values") or ())
+        parts.append(
+            {
+                "In": f"{key} in ({values})",
+                "NotIn": f"{key} notin ({values})",
+                "Exists": key,
+                "DoesNotExist": f"!{key}",
+            }[each["operator"]]
+        )
+    return ",".join(parts)
+
+
+def _read(door: ApiClient, path: str, query: Any, where: PodSource) -> ApiAnswer:
+    try:
+        return door.kubernetes(path, query)
+    except ClusterRefused as error:
+        if error.status == NOT_FOUND:
+            sentence = (
+                f"There is no {where}; see whether the name and the namespace (-n) are right."
+            )
+        elif error.status == FORBIDDEN:
+            sentence = f"You may not read the pods of {where}: you need get on it and list on pods."
+        else:
+            raise
+        raise ClusterRefused(sentence, error.status) from error
+
+
+def _state(pod: Mapping[str, Any]) -> str:
+    if pod["status"].get("phase") in ("Succeeded", "Failed"):
+        return "finished"
+    if any(each["name"] == GATE for each in pod["spec"].get("schedulingGates") or ()):
+        return "held"
+    return (
+        "released"
+        if ANNOTATION_RELEASE in (pod["metadata"].get("annotations") or {})
+        else "unmanaged"
+    )
+
+
+def _reasons(
+    door: ApiClient, namespace: str, names: list[str]
+) -> tuple[list[Any], ApiAnswer | None]:
+    found: dict[str, Any] = {}
+    last = None
+    for name in names:
+        try:
+            last = door.get(f"/workloads/{segment(namespace)}/{segment(name)}")
+        except ClusterRefused as error:
+            if error.status != NOT_FOUND:
+                raise
+            continue  # released or deleted a moment ago
+        item = last.read()
+        if item["state"] == "held":
+            found.setdefault(item["rule"], item)
+    return list(found.values()), last
