@@ -16,6 +16,7 @@ from app.web.api.pools import pool_routes
 from app.web.api.query_check import Documented
 from app.web.api.queues import queue_routes
 from app.web.api.quotas import quota_routes
+from app.web.api.response_headers import DescribedApp
 from app.web.api.route_context import RouteContext
 from app.web.api.schemas import DECIMAL
 from app.web.api.search import search_routes
@@ -35,7 +36,7 @@ def api_app(
     ground: RouteContext, checks: Checks, liveness: Liveness, rhythm: StreamTiming | None = None
 ) -> FastAPI:
     """Return the app with `/v1`, the health routes and `/openapi.json`."""
-    app = FastAPI(
+    app = DescribedApp(
         title="Fairgate",
         summary="Queues, shares and usage of a GPU cluster.",
         version="v1",

@@ -101,6 +101,30 @@ async def test_the_description_names_routes_and_how_to_log_in(both: Both) -> Non
     assert described["components"]["securitySchemes"]
 
 
+@pytest.mark.parametrize("granted", [True, False])
+async def test_every_header_of_an_answer_is_in_the_description(both: Both, granted: bool) -> None:
+    both.rights.everything = granted
+    described = (await call(both.app, "GET", "/openapi.json")).json["paths"]
+
+    for path in ("tenants", "tenants/{tenant}", "pools", "pools/{pool}", "quotas"):
+        real = path.replace("{tenant}", "team-a").replace("{pool}", "h100")
+        for reply in (await both.get(f"/v1/{real}"), await call(both.app, "GET", f"/v1/{real}")):
+            answers = described[f"/v1/{path}"]["get"]["responses"]
+            documented = {each.lower() for each in answers[str(reply.status)].get("headers", {})}
+            assert set(reply.headers) - {"content-type", "content-length"} == documented
+
+
+async def test_the_description_names_when_to_try_again_and_the_etag_of_writes(both: Both) -> None:
+    described = (await call(both.app, "GET", "/openapi.json")).json["paths"]
+
+    written = described["/v1/tenants/{tenant}"]["put"]["responses"]
+    assert [list(written[each]["headers"]) for each in ("200", "201")] == [["ETag"], ["ETag"]]
+    for status in ("429", "503"):
+        assert list(described["/v1/simulations"]["post"]["responses"][status]["headers"]) == [
+            "Retry-After"
+        ]
+
+
 async def test_readiness_lists_what_is_missing(both: Both) -> None:
     both.checks = {"redis": lambda: False, "view": lambda: both.view.ready}
 

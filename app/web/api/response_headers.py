@@ -1,0 +1,77 @@
+"""Documents the headers of answers in the OpenAPI document of the REST API.
+
+FastAPI derives bodies from types, but no headers. The rules here repeat where the code sets them:
+`Aged` of middleware, the ETag of tenants and pools, and `answer` of problems.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from fastapi import FastAPI
+
+from app.web.api.middleware import HEADER
+
+Operation = dict[str, Any]
+
+AGE = {
+    HEADER: {
+        "description": "Age of the data, in seconds.",
+        "required": True,
+        "schema": {"type": "number", "minimum": 0},
+    }
+}
+ETAG = {
+    "ETag": {
+        "description": "Version of the configuration, for If-Match. Absent if nothing is stored.",
+        "schema": {"type": "string"},
+    }
+}
+RETRY = {
+    "Retry-After": {
+        "description": "Seconds to wait before the next try, if they are known.",
+        "schema": {"type": "integer", "minimum": 0},
+    }
+}
+LOGIN = {
+    "WWW-Authenticate": {
+        "description": "The way to authenticate.",
+        "required": True,
+        "schema": {"type": "string", "enum": ["Bearer"]},
+    }
+}
+
+
+class DescribedApp(FastAPI):
+    """A FastAPI app with the headers of answers in its OpenAPI document."""
+
+    def openapi(self) -> dict[str, Any]:
+        """Return the document, which is made once."""
+        if self.openapi_schema is None:
+            for path, methods in super().openapi()["paths"].items():
+                if path.startswith("/v1/"):
+                    for method, operation in methods.items():
+                        _describe(path, method, operation)
+        return super().openapi()
+
+
+def _describe(path: str, method: str, operation: Operation) -> None:
+    """Add the headers to the answers of one operation."""
+    for status, answer in operation["responses"].items():
+        headers = dict(_headers(path, method, status))
+        if headers:
+            answer["headers"] = {**answer.get("headers", {}), **headers}
+
+
+def _headers(path: str, method: str, status: str) -> Iterator[tuple[str, Any]]:
+    succeeded = status.startswith("2")
+    if succeeded and method == "get":
+        yield from AGE.items()
+    one = path in ("/v1/tenants/{tenant}", "/v1/pools/{pool}")
+    if succeeded and (method == "put" or (method == "get" and one)):
+        yield from ETAG.items()
+    if status in ("429", "503"):
+        yield from RETRY.items()
+    if status == "401":
+        yield from LOGIN.items()
