@@ -62,7 +62,7 @@ def imported_modules(package: str) -> set[Path]:
     return found
 
 
-def build(folder: Path) -> Path:
+def build(version: str, folder: Path) -> Path:
     """Build the plugin from a temporary folder; return the file."""
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     lock = ["--require-hashes", "--no-deps", "-r", str(HERE / "requirements.lock")]
@@ -75,6 +75,9 @@ def build(folder: Path) -> Path:
         at = folder / module.relative_to(ROOT)
         at.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(module, at)
+    about = folder / f"fairgate-{version}.dist-info" / "METADATA"
+    about.parent.mkdir()
+    about.write_text(f"Metadata-Version: 2.1\nName: fairgate\nVersion: {version}\n")
     done = DIST / NAME
     options = ["--compressed", "--reproducible", "-p", "/usr/bin/env python3", "-e", ENTRY]
     target = ["--site-packages", str(folder), "-o", str(done)]
@@ -122,7 +125,7 @@ def main() -> None:
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     DIST.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
-        plugin = build(Path(folder))
+        plugin = build(version, Path(folder))
     archive = pack(version, plugin)
     written = manifest(version, os.environ.get("SOURCE") or SOURCE, archive)
     (DIST / "fairgate.yaml").write_text(yaml.safe_dump(written, sort_keys=False))

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import tomllib
 import zipfile
 from pathlib import Path
 
@@ -66,6 +67,8 @@ def test_it_runs_on_every_python(plugin: Path, python: str) -> None:
     shown = run(plugin, python, "--help")
     assert (shown.returncode, shown.stderr) == (0, "")
     assert "kubectl fairgate" in shown.stdout
+    version = tomllib.loads((build.ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert run(plugin, python, "--version").stdout == f"kubectl-fairgate {version}\n"
     kubeconfig = plugin.parent / "config"
     kubeconfig.write_text(yaml.safe_dump(KUBECONFIG))
     asked = run(plugin, python, "why", "p", "--kubeconfig", str(kubeconfig))
