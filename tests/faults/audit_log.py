@@ -38,6 +38,9 @@ class Removal:
     certain: bool = True
 
 
+METADATA = "PartialObjectMetadata"
+
+
 @dataclass
 class Log:
     """The Fairgate requests in an audit log. `changes` are users by kind and name, in order."""
@@ -125,13 +128,15 @@ def _removals(events: Iterable[dict[str, Any]]) -> Iterator[Removal]:
     done: list[tuple[int, dict[str, Any], dict[str, Any]]] = []
     for event in events:
         pod, code = event.get("responseObject") or {}, event["responseStatus"].get("code", 0)
-        if 200 <= code < 300 and pod.get("kind") == "Pod":
+        if 200 <= code < 300 and pod.get("kind") in ("Pod", METADATA):
             done.append((int(pod["metadata"]["resourceVersion"]), event, pod))
         elif code >= 500 and (uid := _tested(event.get("requestObject"))):
             yield Removal(uid, event["user"]["username"], "", _time(event), certain=False)
     for _, event, pod in sorted(done, key=lambda each: each[0]):
-        uid, holds = pod["metadata"]["uid"], _is_held(pod)
-        before = gated.get(uid, bool(_tested(event.get("requestObject"))))
+        uid, opens = pod["metadata"]["uid"], bool(_tested(event.get("requestObject")))
+        before = gated.get(uid, opens)
+        # The leader asks for the metadata only. Its patch tests the uid and removes the gate.
+        holds = before and not opens if pod["kind"] == METADATA else _is_held(pod)
         if before and not holds:
             stamp = (pod["metadata"].get("annotations") or {}).get(STAMP, "")
             yield Removal(uid, event["user"]["username"], stamp, _time(event))
