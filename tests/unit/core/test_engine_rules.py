@@ -16,6 +16,7 @@ from app.core.effects import (
     Enqueue,
     EventReason,
     Intend,
+    ListOrder,
     Refund,
     Release,
     WakeAt,
@@ -442,7 +443,11 @@ def test_an_unknown_release_counts_as_used_until_it_is_told() -> None:
     assert not releases(bench.see(second))
     assert not releases(bench.see(first))
     effects = bench.answer(first, ReleaseOutcome.HELD)
-    assert [type(e) for e in effects if not isinstance(e, EmitEvent | WakeAt)] == [Refund, Release]
+    refund, listed, release = (e for e in effects if not isinstance(e, EmitEvent | WakeAt))
+    assert isinstance(refund, Refund)
+    assert isinstance(listed, Enqueue)  # it waits for its next try, so it has no position
+    assert (listed.ref.uid, listed.order) == (first.uid, ListOrder.UNQUEUED)
+    assert isinstance(release, Release)
     assert releases(effects)[0].intent.ref.uid == second.uid
 
 

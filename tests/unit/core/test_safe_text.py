@@ -95,7 +95,7 @@ def test_usual_names_are_cells_as_they_are() -> None:
 
 def test_events_and_refusals_hide_nothing() -> None:
     told = event(EmitEvent(PodRef(Uid("u"), "ns", "p"), EventReason.WAITING, EVIL))
-    assert told["message"] == visible(EVIL)
+    assert told["message"] == f"{visible(EVIL)}; more: kubectl fairgate why p -n ns"
     assert is_safe(json.loads(refuse("uid", 403, EVIL).body)["response"]["status"]["message"])
 
 
