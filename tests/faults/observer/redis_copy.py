@@ -74,7 +74,7 @@ def _read(server: Any, prefix: str) -> Copy | None:
     for name, count in server.hgetall(here + "waiting").items():
         copy.waiting[_queue(name)] = int(count)
     for key in server.scan_iter(match=_literal(here) + "queue:*", count=1000):
-        # The score tells apart queued, unqueued and other pods of a gang. Order holds within each.
+        # The score separates queued, unqueued and other pods of a gang. Order holds within each.
         members = sorted(server.zrange(key, 0, -1))
         queue = _queue(key.removeprefix((here + "queue:").encode()))
         copy.queues[queue] = [each.partition(b"\0")[2].decode() for each in members]

@@ -14,7 +14,7 @@ from app.kube.event_recorder import LONGEST_MESSAGE, PodAnnouncer, event
 
 
 class Board:
-    """A client that stores the messages posted to it, without the command that tells more."""
+    """A client that stores the messages posted to it, without the command for details."""
 
     def __init__(self) -> None:
         self.messages: list[str] = []
