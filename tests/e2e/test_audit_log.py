@@ -120,7 +120,7 @@ def test_a_killed_leader_leaves_no_release_untold_and_none_told_twice(stage: Sta
         until("some are released", lambda: bool(stage.using(ours)))
         cluster.stop_fairgate("controller", signal.SIGKILL)
         late = f"late-{turn}"
-        stage.apply(ours, pod(late, 2))
+        stage.apply(ours, pod(late))  # maybe before others: creation times are whole seconds
         patch = json.dumps({"spec": {"minRuntime": f"{turn + 1}m"}})
         kind = {"apiVersion": "fairgate.io/v1alpha1", "kind": "Policy"}
         stage.apply("default", {**kind, "metadata": {"name": "default"}, **json.loads(patch)})

@@ -9,10 +9,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from app.core import events as ev
-from app.core.effects import Release
+from app.core.effects import ProtectClaim, Release, UnprotectClaim
 from app.core.engine import Engine
 from app.core.explain.views import ClusterView
 from app.core.fairshare.usage_record import UsageStarted
+from app.core.lifecycle.claim_protection import SECURE_MS, SETTLE_MS
 from app.core.model import (
     ClaimRef,
     Millis,
@@ -34,6 +35,7 @@ GPU = Resource("nvidia.com/gpu")
 MANAGED = ManagedResources([GPU])
 CLASSES = {"gpu": GPU}
 CLAIMS = ("c0", "c1", "c2")
+GANG_SIZE = 2
 
 
 @dataclass
@@ -44,6 +46,7 @@ class Life:
     pods: dict[Uid, Pod] = field(default_factory=dict)
     claims: dict[str, ResourceClaim] = field(default_factory=dict)
     orders: list[Release] = field(default_factory=list)
+    requests: list[ProtectClaim | UnprotectClaim] = field(default_factory=list)
     now: int = 0
 
     def open(self, engine: Engine) -> None:
@@ -57,12 +60,27 @@ class Life:
     def hear(self, event: ev.Event) -> None:
         effects = self.engine.handle(event)
         self.orders += [e for e in effects if isinstance(e, Release)]
+        self.requests += [e for e in effects if isinstance(e, ProtectClaim | UnprotectClaim)]
 
     def settle(self) -> None:
-        """Let every release succeed until no more pods are released."""
+        """Answer every request and let every release succeed until no more pods are released."""
+        for wait in (0, SECURE_MS, SETTLE_MS):
+            self.now += wait
+            self.answer_all()
+
+    def answer_all(self) -> None:
         at = Millis(self.now)
         self.hear(ev.Pass(at))
-        while self.orders:
+        while self.orders or self.requests:
+            while self.requests:
+                request = self.requests.pop(0)
+                claim = self.claims[request.ref.name]
+                claim = replace(claim, protected=isinstance(request, ProtectClaim))
+                self.claims[claim.name] = claim
+                self.hear(ev.ClaimObserved(at, claim))
+            self.hear(ev.Pass(at))
+            if not self.orders:
+                continue
             order = self.orders.pop(0)
             uid = order.intent.ref.uid
             pod = replace(
@@ -111,7 +129,10 @@ def without_runs(engine: Engine) -> Counter[str]:
 
 def without_history(view: ClusterView) -> ClusterView:
     """Return the view without history, which a recount cannot derive."""
-    return ClusterView({n: replace(t, history=0.0) for n, t in view.tenants.items()}, view.pools)
+    return ClusterView(
+        {n: replace(t, history=0.0) for n, t in view.tenants.items()},
+        {n: replace(p, closed=None, silent=0, stalled=None) for n, p in view.pools.items()},
+    )
 
 
 steps = st.one_of(
@@ -134,7 +155,7 @@ steps = st.one_of(
 
 
 @given(st.lists(steps, max_size=40))
-@settings(max_examples=cases(60, 150))
+@settings(max_examples=cases(150, 1_000))
 @example(  # after both pods run, the claim they share turns out to need no devices
     [
         ("claim", "c1", "gpu", 3),
@@ -151,11 +172,14 @@ def test_each_claim_is_charged_once_and_a_recount_finds_the_same(
     life.open(life.engine)
     life.hear(ev.LeadershipGained(Millis(0), 1))
     life.hear(ev.StoreReady(Millis(0)))
+    life.hear(ev.Installed(Millis(0), Millis(0)))
     for number, (kind, *details) in enumerate([*script, ("settle",)]):
-        life.now = number
-        at = Millis(number)
+        life.now += 1
+        at = Millis(life.now)
         match kind, details:
             case "submit", [names, devices, gang, user]:
+                mates = [p for p in life.pods.values() if (p.gang, p.user) == (gang, user)]
+                gang = "" if len(mates) == GANG_SIZE else gang  # membership has a history then
                 pod = submitted(number, names, devices, gang, user)  # type: ignore[arg-type]
                 life.pods[pod.uid] = pod
                 life.hear(ev.PodObserved(at, pod))
@@ -185,5 +209,5 @@ def submitted(number: int, names: list[str], devices: int, gang: str, user: str)
         plain=plain,
         claims=tuple(ClaimRef(f"e{i}", name) for i, name in enumerate(names)),
         gang=gang,
-        gang_size=2 if gang else 1,
+        gang_size=GANG_SIZE if gang else 1,
     )

@@ -189,7 +189,8 @@ async def test_30_whoever_has_no_password_gets_nothing_from_redis(
         store = RedisStore(server, "default")
         ref = PodRef(Uid("u"), "ns", "p")
         await store.rebuild(1, [Enqueue(ref, TenantName("t"), UserName("u"), "0")])
-        assert await store.queue(TenantName("t"), UserName("u"), 10) == (ref,)
+        [row] = await store.page(TenantName("t"), [UserName("u")], None, 10)
+        assert row.ref == ref
         await store.write(1, [])
         await server.close()
     finally:
