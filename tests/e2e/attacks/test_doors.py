@@ -14,7 +14,8 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from app.core.effects import Enqueue, PodRef
-from app.core.model import TenantName, Uid, UserName
+from app.core.fairshare.user_queue import QueueKey
+from app.core.model import Millis, TenantName, Uid, UserName
 from app.devcluster.processes import Processes
 from app.devcluster.redis_server import start_redis
 from app.store.connection import Server
@@ -187,8 +188,8 @@ async def test_30_whoever_has_no_password_gets_nothing_from_redis(
         assert all("no permissions" in each or "no such key" in each for each in refused), refused
         server = Server.connect(known)
         store = RedisStore(server, "default")
-        ref = PodRef(Uid("u"), "ns", "p")
-        await store.rebuild(1, [Enqueue(ref, TenantName("t"), UserName("u"), "0")])
+        ref, turn = PodRef(Uid("u"), "ns", "p"), QueueKey(0, Millis(0), Uid("u"))
+        await store.rebuild(1, [Enqueue(ref, TenantName("t"), UserName("u"), turn.rank)])
         [row] = await store.page(TenantName("t"), [UserName("u")], None, 10)
         assert row.ref == ref
         await store.write(1, [])
