@@ -1,5 +1,5 @@
 # One word a target. `make run` and `make test` set up all they need; the second time is quick.
-.PHONY: run test test-unit test-cluster test-faults test-versions test-node check setup tools browser bench soak clean lock image sbom chart plugin help
+.PHONY: lock-plugin run test test-unit test-cluster test-faults test-versions test-node check setup tools browser bench soak clean lock image sbom chart plugin docs help
 .DEFAULT_GOAL := help
 SHELL := bash
 
@@ -40,6 +40,7 @@ help:
 	@echo "make chart   lint the chart and package it to dist/, ready for helm push (SOURCE=URL of the source)"
 	@echo "make release-check, release-notes, version, publish-image, publish-chart, publish-release:"
 	@echo "             the steps of a release, in RELEASING.md"
+	@echo "make docs    build the documentation as a site into build/site, and check its links"
 	@echo "make clean   remove the virtual environment and caches of this folder"
 
 setup: $(READY)
@@ -129,13 +130,17 @@ clean:
 
 # One lock for every supported Python: packages that only some versions need carry a marker. The
 # runtime lock, for the image, has the same versions without the development tools.
-COMPILE = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --fork-strategy fewest \
+OLDEST = 3.11
+COMPILE = $(BIN)/uv pip compile --quiet --universal --python-version $(OLDEST) --fork-strategy fewest \
   --generate-hashes --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock"
 
 lock: setup
-	$(COMPILE) --extra dev --extra plot --output-file requirements.lock $(if $(UPGRADE),--upgrade) pyproject.toml
+	$(COMPILE) --extra dev --extra plot --extra docs --output-file requirements.lock $(if $(UPGRADE),--upgrade) pyproject.toml
 	$(COMPILE) --constraint requirements.lock --output-file requirements-runtime.lock pyproject.toml
-	$(COMPILE) --python-version 3.10 --output-file plugin/requirements.lock plugin/requirements.in
+	$(MAKE) --no-print-directory lock-plugin OLDEST=3.10
+
+lock-plugin:
+	$(COMPILE) --output-file plugin/requirements.lock plugin/requirements.in
 
 # docker without a daemon does not answer `version`, so the next program is tried.
 image:
@@ -157,6 +162,11 @@ sbom: setup
 # The version is that of pyproject.toml. Then: helm push dist/fairgate-VERSION.tgz oci://REGISTRY/charts
 chart: setup
 	@SOURCE="$(SOURCE)" $(BIN)/python charts/build.py package
+
+# A warning, such as one of a broken link, fails the build. The pages load nothing from another host.
+docs: setup
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
+	@echo "build/site/index.html is the first page."
 
 # One file for Python 3.10 and later, with its archive and manifest for krew.
 plugin: setup

@@ -30,10 +30,13 @@ def locked(lock: str) -> list[Requirement]:
 
 
 def artifacts(lock: str) -> dict[str, frozenset[str]]:
-    """Return the hashes of each pin."""
+    """Return the hashes of each pinned version, whatever platforms its marker names."""
     text = (ROOT / lock).read_text()
     pins = re.findall(r"^([A-Za-z0-9].*?) \\\n((?: +--hash=\S+(?: \\)?\n)+)", text, re.MULTILINE)
-    return {pin: frozenset(re.findall(r"--hash=(\S+)", hashes)) for pin, hashes in pins}
+    return {
+        pin.partition(" ;")[0]: frozenset(re.findall(r"--hash=(\S+)", hashes))
+        for pin, hashes in pins
+    }
 
 
 def environment(python: str) -> dict[str, str]:
