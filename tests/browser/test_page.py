@@ -9,6 +9,7 @@ from playwright.sync_api import Browser, expect
 
 from app.core import events as ev
 from app.core.model import Uid
+from app.core.safe_text import csv_cell
 from tests.browser.conftest import Opens
 from tests.browser.signed_in import LED, QUICK, go, live, sign_in
 from tests.fakes.fake_api_cluster import NOW, Served, Town, busy, held, ran, runs, served, tenant
@@ -199,6 +200,24 @@ def test_history_comes_from_usage_records(opens: Opens, town: Town, place: Serve
     with page.expect_download() as saved:
         page.get_by_role("link", name="Download as CSV").click()
     assert saved.value.suggested_filename == "fairgate-history.csv"
+
+
+def test_the_page_writes_csv_cells_as_the_server_does(opens: Opens, place: Served) -> None:
+    page = live(opens, place)
+    names = [
+        "=1+1",
+        " \ufeff@SUM(A1)",
+        "'=x",
+        "\uff1dx",
+        "|cmd",
+        "%x",
+        "\tx",
+        "a\u202eb",
+        'plain "q"',
+    ]
+    run = "async names => names.map((await import('/static/format.js')).csvCell)"
+    quoted = [f'"{csv_cell(name)}"'.replace('"q"', '""q""') for name in names]
+    assert page.evaluate(run, names) == quoted
 
 
 def test_history_without_the_right_names_the_right(opens: Opens, town: Town, place: Served) -> None:

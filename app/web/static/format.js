@@ -16,6 +16,14 @@ export function visible(text) {
   return String(text).replace(HIDDEN, (c) => "\\u" + c.charCodeAt(0).toString(16).padStart(4, "0"));
 }
 
+const FORMULA = /^[\s'\ufeff]*[=+\-@|%\uff1d\uff0b\uff0d\uff20]/;
+
+/** Return a quoted CSV cell that no spreadsheet takes for a formula: see app/core/safe_text.py. */
+export function csvCell(text) {
+  const isFormula = FORMULA.test(text) || /^[\t\r\n]/.test(text);
+  return `"${(isFormula ? `'${visible(text)}` : visible(text)).replaceAll('"', '""')}"`;
+}
+
 /** Format a number with at most one decimal. */
 export function decimal(value) {
   return fine.format(value);

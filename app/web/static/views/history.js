@@ -1,7 +1,7 @@
 // Use over time by tenant, from the usage records, with the capacity of the pools as a line.
 
 import uPlot from "/static/vendor/uplot/uPlot.esm.js";
-import { day, decimal, deviceOf, moment, number, parseCsv, visible } from "../format.js";
+import { csvCell, day, decimal, deviceOf, moment, number, parseCsv, visible } from "../format.js";
 import { Cell, Empty, RowHead, Table } from "../components.js";
 import { change } from "../router.js";
 import { html, useEffect, useMemo, useRef, useState } from "../vendor/htm/preact-standalone.js";
@@ -218,10 +218,9 @@ function Numbers({ found: { times, lines } }) {
   <//>`;
 }
 
-/** Return the data as a CSV file. A cell that a spreadsheet takes for a formula begins with a quote. */
+/** Return the data as a CSV file. */
 function csvOf({ times, lines }) {
-  const cell = (text) => `"${(/^[\s]*[=+\-@]/.test(text) ? `'${text}` : text).replaceAll('"', '""')}"`;
-  const head = ["time", ...lines.map((line) => cell(line.name))].join(",");
+  const head = ["time", ...lines.map((line) => csvCell(line.name))].join(",");
   const rows = times.map((at, place) => [new Date(at * 1000).toISOString(), ...lines.map((line) => line.values[place])].join(","));
   return `data:text/csv;charset=utf-8,${encodeURIComponent([head, ...rows].join("\n"))}`;
 }
