@@ -8,12 +8,11 @@ from typing import Annotated
 import typer
 
 from app.cli.options import Kubeconfig, Output, OutputFormatOption
+from app.terminal.help import CommandLine, examples
 
-audit_app = typer.Typer(
+audit_app = CommandLine(
     no_args_is_help=True,
     help="The record of what Fairgate did: whether it is whole, and all of it as text.",
-    rich_markup_mode="rich",
-    context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 
@@ -36,9 +35,11 @@ Namespace = Annotated[
 
 
 @audit_app.command(
-    epilog="Examples: [bold]fairgate audit verify --redis-url redis://localhost:6379/0[/bold], "
-    "[bold]fairgate audit verify /var/lib/fairgate/audit --public-key audit.pub[/bold], "
-    "[bold]kubectl logs POD -n fairgate-system | fairgate audit verify -[/bold]"
+    epilog=examples(
+        "fairgate audit verify --redis-url redis://localhost:6379/0",
+        "fairgate audit verify /var/lib/fairgate/audit --public-key audit.pub",
+        "kubectl logs POD -n fairgate-system | fairgate audit verify -",
+    )
 )
 def verify(
     files: Annotated[
@@ -89,8 +90,10 @@ def verify(
 
 
 @audit_app.command(
-    epilog="Examples: [bold]fairgate audit export --since 24h --tenant team-a | jq .facts[/bold], "
-    "[bold]fairgate audit export --output audit.ndjson[/bold]"
+    epilog=examples(
+        "fairgate audit export --since 24h --tenant team-a | jq .facts",
+        "fairgate audit export --output audit.ndjson",
+    )
 )
 def export(
     redis_url: Redis = None,
@@ -117,7 +120,7 @@ def export(
             "-o",
             metavar="FILE",
             dir_okay=False,
-            help="Where to write. [dim]\\[default: standard output][/dim]",
+            help="Where to write. (default: standard output)",
             show_default=False,
         ),
     ] = None,

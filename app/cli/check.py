@@ -9,10 +9,12 @@ import typer
 from app.cli.options import Kubeconfig, Output, OutputFormatOption
 from app.config.settings import MANAGED
 from app.core.errors import InvalidInput
+from app.terminal.help import examples
 
-EXAMPLES = (
-    "Examples: [bold]fairgate check[/bold], [bold]fairgate check --wait 120[/bold], "
-    "[bold]helm test fairgate -n fairgate-system[/bold], which runs it in the cluster"
+EXAMPLES = examples(
+    "fairgate check",
+    "fairgate check --wait 120",
+    "helm test fairgate -n fairgate-system  # runs it in the cluster",
 )
 
 

@@ -31,6 +31,7 @@ from app.devcluster.kubernetes_versions import DEFAULT, VARIABLE, VERSIONS
 from app.devcluster.node.requirements import find as find_node_programs
 from app.devcluster.progress import Told
 from app.devcluster.signals import orderly
+from app.terminal.help import CommandLine, examples
 
 NOT_UP = 1
 _GPU_POD = json.dumps(
@@ -56,7 +57,7 @@ FolderOption = Annotated[
     typer.Option(
         "--dir",
         help="The folder of the cluster; a folder of its own makes a cluster of its own. "
-        "[dim]\\[default: ~/.local/state/fairgate/dev][/dim]",
+        "(default: ~/.local/state/fairgate/dev)",
         show_default=False,
     ),
 ]
@@ -68,7 +69,7 @@ KubernetesOption = Annotated[
         show_envvar=True,
         help="Version of Kubernetes: "
         + ", ".join(version.minor for version in VERSIONS)
-        + f". [dim]\\[default: {DEFAULT.minor}, or that of the API server in --binaries][/dim]",
+        + f". (default: {DEFAULT.minor}, or that of the API server in --binaries)",
         show_default=False,
     ),
 ]
@@ -83,19 +84,19 @@ BinariesOption = Annotated[
     ),
 ]
 
-dev_app = typer.Typer(
+dev_app = CommandLine(
     no_args_is_help=True,
-    rich_markup_mode="rich",
     help="A local control plane with Fairgate in it, for trying things out.",
-    context_settings={"help_option_names": ["-h", "--help"]},
 )
 dev_app.add_typer(node_app, name="node")
 
 
 @dev_app.command(
-    epilog="Examples: [bold]fairgate dev up[/bold], "
-    '[bold]export KUBECONFIG="$(fairgate dev up --output json | jq -r .kubeconfig)"[/bold], '
-    "[bold]fairgate dev up --kubernetes 1.37[/bold]"
+    epilog=examples(
+        "fairgate dev up",
+        'export KUBECONFIG="$(fairgate dev up --output json | jq -r .kubeconfig)"',
+        "fairgate dev up --kubernetes 1.37",
+    )
 )
 def up(
     nodes: NodeCountOption = 8,
@@ -128,7 +129,11 @@ def up(
     _print_details(cluster, details, output)
 
 
-@dev_app.command(epilog="Example: [bold]fairgate dev down[/bold]")
+@dev_app.command(
+    epilog=examples(
+        "fairgate dev down",
+    )
+)
 def down(folder: FolderOption = None) -> None:
     """End every process of the local cluster and remove its folder."""
     cluster = LocalCluster(folder)
@@ -141,7 +146,11 @@ def down(folder: FolderOption = None) -> None:
     )
 
 
-@dev_app.command(epilog="Example: [bold]fairgate dev status --output json[/bold]")
+@dev_app.command(
+    epilog=examples(
+        "fairgate dev status --output json",
+    )
+)
 def status(folder: FolderOption = None, output: OutputFormatOption = Output.TEXT) -> None:
     """Show addresses, files and processes; exit 1 if no cluster is up or a process has died."""
     cluster = LocalCluster(folder)
@@ -163,7 +172,9 @@ def status(folder: FolderOption = None, output: OutputFormatOption = Output.TEXT
 
 
 @dev_app.command(
-    epilog="Example: [bold]fairgate dev user alice --group team-a > alice.kubeconfig[/bold]"
+    epilog=examples(
+        "fairgate dev user alice --group team-a > alice.kubeconfig",
+    )
 )
 def user(
     name: Annotated[str, typer.Argument(help="The name of the person.")],
@@ -177,8 +188,11 @@ def user(
 
 
 @dev_app.command(
-    epilog="Examples: [bold]fairgate dev tools[/bold], "
-    "[bold]fairgate dev tools --kubernetes 1.37[/bold], [bold]fairgate dev tools --node[/bold]"
+    epilog=examples(
+        "fairgate dev tools",
+        "fairgate dev tools --kubernetes 1.37",
+        "fairgate dev tools --node",
+    )
 )
 def tools(
     kubernetes: KubernetesOption = "",
@@ -196,7 +210,10 @@ def tools(
 
 
 @dev_app.command(
-    epilog="Examples: [bold]fairgate dev demo[/bold], [bold]fairgate dev demo --stay[/bold]"
+    epilog=examples(
+        "fairgate dev demo",
+        "fairgate dev demo --stay",
+    )
 )
 def demo(
     nodes: NodeCountOption = 8,

@@ -17,6 +17,7 @@ from app.devcluster.node.component_files import POD_LIMIT
 from app.devcluster.node.real_node import GPUS, NodeDetails, RealNode
 from app.devcluster.progress import Told
 from app.devcluster.signals import orderly
+from app.terminal.help import CommandLine, examples
 
 NOT_UP = 1
 
@@ -24,22 +25,22 @@ FolderOption = Annotated[
     Path | None,
     typer.Option(
         "--dir",
-        help="The folder of the node. [dim]\\[default: ~/.local/state/fairgate/node][/dim]",
+        help="The folder of the node. (default: ~/.local/state/fairgate/node)",
         show_default=False,
     ),
 ]
 
-node_app = typer.Typer(
+node_app = CommandLine(
     no_args_is_help=True,
-    rich_markup_mode="rich",
     help="A real node on this machine (Linux, as root) that runs the image and the chart.",
-    context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 
 @node_app.command(
-    epilog="Examples: [bold]sudo fairgate dev node up[/bold], "
-    "[bold]fairgate dev node up --gpus 4 --output json[/bold]"
+    epilog=examples(
+        "sudo fairgate dev node up",
+        "fairgate dev node up --gpus 4 --output json",
+    )
 )
 def up(
     gpus: Annotated[
@@ -57,7 +58,11 @@ def up(
     _print_details(node.up(gpus, Told()), output, folder)
 
 
-@node_app.command(epilog="Example: [bold]fairgate dev node down[/bold]")
+@node_app.command(
+    epilog=examples(
+        "fairgate dev node down",
+    )
+)
 def down(folder: FolderOption = None) -> None:
     """End every process of the node, and remove its mounts, network devices and folder."""
     node = RealNode(folder)
@@ -68,7 +73,11 @@ def down(folder: FolderOption = None) -> None:
     )
 
 
-@node_app.command(epilog="Example: [bold]fairgate dev node status --output json[/bold]")
+@node_app.command(
+    epilog=examples(
+        "fairgate dev node status --output json",
+    )
+)
 def status(folder: FolderOption = None, output: OutputFormatOption = Output.TEXT) -> None:
     """Show addresses, images and processes; exit 1 if no node is up or a process has died."""
     node = RealNode(folder)
@@ -89,8 +98,9 @@ def status(folder: FolderOption = None, output: OutputFormatOption = Output.TEXT
 
 
 @node_app.command(
-    epilog="Example: [bold]docker save localhost/fairgate:dev -o image.tar && "
-    "fairgate dev node load image.tar[/bold]"
+    epilog=examples(
+        "docker save localhost/fairgate:dev -o image.tar && fairgate dev node load image.tar",
+    )
 )
 def load(
     archive: Annotated[Path, typer.Argument(help="An OCI archive, or one of `docker save`.")],

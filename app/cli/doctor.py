@@ -9,12 +9,13 @@ from typing import Annotated
 import typer
 
 from app.cli.options import Kubeconfig
+from app.terminal.help import examples
 
-EXAMPLES = (
-    "Examples: [bold]fairgate doctor[/bold], "
-    "[bold]fairgate doctor --context prod --write values.yaml[/bold], "
-    "[bold]fairgate doctor --values values.yaml[/bold], "
-    "[bold]fairgate doctor --output json | jq '.findings[] | select(.level == \"problem\")'[/bold]"
+EXAMPLES = examples(
+    "fairgate doctor",
+    "fairgate doctor --context prod --write values.yaml",
+    "fairgate doctor --values values.yaml",
+    "fairgate doctor --output json | jq '.findings[] | select(.level == \"problem\")'",
 )
 
 
@@ -32,7 +33,7 @@ def doctor(
         str,
         typer.Option(
             metavar="NAME",
-            help="Context of the kubeconfig. [dim]\\[default: the current one][/dim]",
+            help="Context of the kubeconfig. (default: the current one)",
             show_default=False,
         ),
     ] = "",
@@ -46,7 +47,7 @@ def doctor(
             "-f",
             metavar="FILE",
             help="Judge the cluster by this values file of the chart. "
-            "[dim]\\[default: the installed settings, or the chart's defaults][/dim]",
+            "(default: the installed settings, or the chart's defaults)",
             show_default=False,
         ),
     ] = None,

@@ -8,8 +8,9 @@ from typing import Annotated
 import typer
 
 from app.cli.options import Kubeconfig
+from app.terminal.help import examples
 
-EXAMPLES = "Example: [bold]fairgate enforcement --static /etc/kubernetes/fairgate[/bold]"
+EXAMPLES = examples("fairgate enforcement --static /etc/kubernetes/fairgate")
 
 
 def enforcement(

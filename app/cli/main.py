@@ -28,17 +28,17 @@ from app.cli import nodes as nodes_command
 from app.cli.options import Output, OutputFormatOption
 from app.config import settings
 from app.core.errors import FairgateError, InvalidInput
+from app.terminal.help import CommandLine, HelpGroup, examples
 
 WRONG_INPUT, UNREACHABLE, DEFECT, INTERRUPTED = 2, 3, 4, 130
 
-cli = typer.Typer(
+cli = CommandLine(
     name="fairgate",
     help="Fair order for GPU pods on a shared Kubernetes cluster.",
-    epilog="Try it on this machine: [bold]fairgate dev up[/bold]",
+    epilog=examples(
+        "fairgate dev up",
+    ),
     no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode="rich",
-    context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 
@@ -110,7 +110,7 @@ Start = Annotated[
         "--from",
         metavar="S",
         help="Report from this second of the log on, or a time such as 2d. The whole log is "
-        "played always. [dim]\\[default: the first job][/dim]",
+        "played always. (default: the first job)",
         show_default=False,
     ),
 ]
@@ -119,7 +119,7 @@ Span = Annotated[
     typer.Option(
         "--for",
         metavar="S",
-        help="For how many seconds, or a time such as 48h. [dim]\\[default: to the last job][/dim]",
+        help="For how many seconds, or a time such as 48h. (default: to the last job)",
         show_default=False,
     ),
 ]
@@ -144,7 +144,7 @@ Elastic = Annotated[
 ]
 
 
-class DevGroup(TyperGroup):
+class DevGroup(HelpGroup):
     """The `dev` commands, imported on first use."""
 
     def list_commands(self, ctx: Any) -> list[str]:
@@ -160,7 +160,7 @@ class DevGroup(TyperGroup):
 
 
 cli.add_typer(
-    typer.Typer(cls=DevGroup, no_args_is_help=True),
+    CommandLine(cls=DevGroup, no_args_is_help=True),
     name="dev",
     help="A local control plane with Fairgate in it, for trying things out.",
 )
@@ -201,9 +201,7 @@ def _with_settings(command: Callable[..., None]) -> Callable[..., None]:
                 None,
                 entry.option,
                 envvar=entry.variable,
-                help=f"{entry.help} [dim]\\[default: {entry.default}][/dim]"
-                if entry.default
-                else entry.help,
+                help=f"{entry.help} (default: {entry.default})" if entry.default else entry.help,
                 show_default=False,
                 metavar="TEXT",
             ),
@@ -216,9 +214,11 @@ def _with_settings(command: Callable[..., None]) -> Callable[..., None]:
 
 
 @cli.command(
-    epilog="Examples: [bold]fairgate serve --role webhook[/bold], "
-    "[bold]fairgate serve --kubeconfig ~/.kube/config --redis-url redis://localhost:6379/0 "
-    "--check-settings[/bold]"
+    epilog=examples(
+        "fairgate serve --role webhook",
+        "fairgate serve --kubeconfig ~/.kube/config --redis-url redis://localhost:6379/0 "
+        "--check-settings",
+    )
 )
 @_with_settings
 def serve(
@@ -244,8 +244,10 @@ def serve(
 
 
 @cli.command(
-    epilog="Examples: [bold]fairgate simulate docs/examples/two-teams.yaml[/bold], "
-    "[bold]fairgate simulate - --output json < scenario.yaml | jq .tenants[/bold]"
+    epilog=examples(
+        "fairgate simulate docs/examples/two-teams.yaml",
+        "fairgate simulate - --output json < scenario.yaml | jq .tenants",
+    )
 )
 def simulate(
     scenario: Annotated[
@@ -271,10 +273,11 @@ def simulate(
 
 
 @cli.command(
-    epilog="Examples: [bold]fairgate replay philly.csv.gz --gpus 1600 --flat[/bold], "
-    "[bold]fairgate replay log.csv --gpus 512 --tenant vision --policy fifo[/bold], "
-    "[bold]fairgate replay log.csv --nodes nodes.csv --set reserveAfter=10m --from 3600 "
-    "--for 48h[/bold]"
+    epilog=examples(
+        "fairgate replay philly.csv.gz --gpus 1600 --flat",
+        "fairgate replay log.csv --gpus 512 --tenant vision --policy fifo",
+        "fairgate replay log.csv --nodes nodes.csv --set reserveAfter=10m --from 3600 --for 48h",
+    )
 )
 def replay(
     trace: TraceArgument,

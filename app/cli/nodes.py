@@ -8,14 +8,13 @@ import typer
 
 from app.cli.options import Kubeconfig, Output, OutputFormatOption
 from app.config.settings import EXEMPT, MANAGED
+from app.terminal.help import CommandLine, examples
 
 RESOURCES, NAMESPACES = ",".join(MANAGED), ",".join(EXEMPT)
 
-nodes_app = typer.Typer(
+nodes_app = CommandLine(
     no_args_is_help=True,
     help="Nodes with GPUs: whether their labels say which, and how they fit the pools.",
-    rich_markup_mode="rich",
-    context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 
@@ -38,8 +37,10 @@ Exempt = Annotated[
 
 
 @nodes_app.command(
-    epilog="Examples: [bold]fairgate nodes check[/bold], "
-    "[bold]fairgate nodes check --output json | jq '.findings[].node'[/bold]"
+    epilog=examples(
+        "fairgate nodes check",
+        "fairgate nodes check --output json | jq '.findings[].node'",
+    )
 )
 def check(
     kubeconfig: Kubeconfig = None,
@@ -60,8 +61,10 @@ def check(
 
 
 @nodes_app.command(
-    epilog="Examples: [bold]fairgate nodes label --dry-run[/bold], "
-    "[bold]fairgate nodes label gpu-7 gpu-8 --product NVIDIA-A100-SXM4-40GB --yes[/bold]"
+    epilog=examples(
+        "fairgate nodes label --dry-run",
+        "fairgate nodes label gpu-7 gpu-8 --product NVIDIA-A100-SXM4-40GB --yes",
+    )
 )
 def label(
     names: Annotated[

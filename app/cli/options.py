@@ -24,7 +24,7 @@ Kubeconfig = Annotated[
     Path | None,
     typer.Option(
         metavar="FILE",
-        help="Whose credentials are used. [dim]\\[default: KUBECONFIG, ~/.kube/config][/dim]",
+        help="Whose credentials are used. (default: KUBECONFIG, ~/.kube/config)",
         show_default=False,
     ),
 ]

@@ -7,10 +7,11 @@ from typing import Annotated
 import typer
 
 from app.cli.options import Kubeconfig, Output, OutputFormatOption
+from app.terminal.help import examples
 
-EXAMPLES = (
-    "Examples: [bold]fairgate release train-0 -n team-a[/bold], "
-    "[bold]fairgate release --all[/bold], before [bold]helm uninstall fairgate[/bold]"
+EXAMPLES = examples(
+    "fairgate release train-0 -n team-a",
+    "fairgate release --all  # before helm uninstall fairgate",
 )
 
 
@@ -29,7 +30,7 @@ def release(
         typer.Option(
             "--namespace",
             "-n",
-            help="Of the pod. [dim]\\[default: that of the kubeconfig][/dim]",
+            help="Of the pod. (default: that of the kubeconfig)",
             show_default=False,
         ),
     ] = None,

@@ -26,6 +26,7 @@ from app.kubectl.options import (
     reaching,
     way_of,
 )
+from app.terminal.help import CommandLine, examples
 
 NO, WRONG_INPUT, UNREACHABLE, DEFECT, INTERRUPTED = 1, 2, 3, 4, 130
 COMPLETE = "_KUBECTL_FAIRGATE_COMPLETE"
@@ -33,23 +34,20 @@ COMPLETE = "_KUBECTL_FAIRGATE_COMPLETE"
 _INPUT = (400, 404, 405, 413, 422)
 """HTTP statuses that mean a wrong request."""
 
-cli = typer.Typer(
+cli = CommandLine(
     name="kubectl-fairgate",
     help="See who waits for GPUs, and why; weigh tenants and users; read what was used.\n\n"
     "It asks Fairgate through the cluster of your kubeconfig, as you. Your rights there decide.",
-    epilog="Examples: [bold]kubectl fairgate why train-0 -n team-a[/bold], "
-    "[bold]kubectl fairgate queue team-a --watch[/bold], "
-    "[bold]kubectl fairgate weights set team-a --user alice 2 --dry-run[/bold], "
-    "[bold]kubectl fairgate usage --by user --from 24h -o csv[/bold]",
+    epilog=examples(
+        "kubectl fairgate why train-0 -n team-a",
+        "kubectl fairgate queue team-a --watch",
+        "kubectl fairgate weights set team-a --user alice 2 --dry-run",
+        "kubectl fairgate usage --by user --from 24h -o csv",
+    ),
     invoke_without_command=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode="rich",
-    context_settings={"help_option_names": ["-h", "--help"]},
 )
-weights_app = typer.Typer(
-    rich_markup_mode="rich",
+weights_app = CommandLine(
     invoke_without_command=True,
-    context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 
@@ -75,7 +73,7 @@ SomeTenant = Annotated[
     str | None,
     typer.Argument(
         metavar="TENANT",
-        help="Whose. [dim]\\[default: every tenant that you may list][/dim]",
+        help="Whose. (default: every tenant that you may list)",
         autocompletion=_tenants,
         show_default=False,
     ),
@@ -87,9 +85,11 @@ OneTenant = Annotated[
 
 
 @cli.command(
-    epilog="Examples: [bold]kubectl fairgate queue[/bold], "
-    "[bold]kubectl fairgate queue team-a --user alice -o wide[/bold], "
-    "[bold]kubectl fairgate queue team-a -o json | jq '.items\\[].reason'[/bold]"
+    epilog=examples(
+        "kubectl fairgate queue",
+        "kubectl fairgate queue team-a --user alice -o wide",
+        "kubectl fairgate queue team-a -o json | jq '.items[].reason'",
+    )
 )
 @reaching
 def queue(
@@ -109,9 +109,11 @@ def queue(
 
 
 @cli.command(
-    epilog="Examples: [bold]kubectl fairgate mine[/bold], "
-    "[bold]kubectl fairgate mine -o wide[/bold], "
-    "[bold]kubectl fairgate mine --watch[/bold]"
+    epilog=examples(
+        "kubectl fairgate mine",
+        "kubectl fairgate mine -o wide",
+        "kubectl fairgate mine --watch",
+    )
 )
 @reaching
 def mine(way: ConnectionOptions, watch: WatchOption = False, output: OutputOption = None) -> None:
@@ -122,10 +124,12 @@ def mine(way: ConnectionOptions, watch: WatchOption = False, output: OutputOptio
 
 
 @cli.command(
-    epilog="Examples: [bold]kubectl fairgate why train-0[/bold], "
-    "[bold]kubectl fairgate why train-0 -n team-a --watch[/bold], "
-    "[bold]kubectl fairgate why job/train[/bold], "
-    "[bold]kubectl fairgate why -l app=train[/bold]"
+    epilog=examples(
+        "kubectl fairgate why train-0",
+        "kubectl fairgate why train-0 -n team-a --watch",
+        "kubectl fairgate why job/train",
+        "kubectl fairgate why -l app=train",
+    )
 )
 @reaching
 def why(
@@ -154,7 +158,7 @@ def why(
         typer.Option(
             "--namespace",
             "-n",
-            help="Of the pod. [dim]\\[default: that of the kubeconfig][/dim]",
+            help="Of the pod. (default: that of the kubeconfig)",
             show_default=False,
         ),
     ] = None,
@@ -168,8 +172,10 @@ def why(
 
 
 @cli.command(
-    epilog="Examples: [bold]kubectl fairgate tenants[/bold], "
-    "[bold]kubectl fairgate tenants -o wide[/bold]"
+    epilog=examples(
+        "kubectl fairgate tenants",
+        "kubectl fairgate tenants -o wide",
+    )
 )
 @reaching
 def tenants(
@@ -184,7 +190,11 @@ def tenants(
     commands.tenants(way.open(), commands.look(output, watch), limit)
 
 
-@cli.command(epilog="Example: [bold]kubectl fairgate pools --watch[/bold]")
+@cli.command(
+    epilog=examples(
+        "kubectl fairgate pools --watch",
+    )
+)
 @reaching
 def pools(
     way: ConnectionOptions,
@@ -199,8 +209,10 @@ def pools(
 
 
 @cli.command(
-    epilog="Examples: [bold]kubectl fairgate usage --by tenant,pool --from 7d[/bold], "
-    "[bold]kubectl fairgate usage --tenant team-a --by user -o csv > usage.csv[/bold]"
+    epilog=examples(
+        "kubectl fairgate usage --by tenant,pool --from 7d",
+        "kubectl fairgate usage --tenant team-a --by user -o csv > usage.csv",
+    )
 )
 @reaching
 def usage(
@@ -213,15 +225,13 @@ def usage(
         typer.Option(
             "--from",
             metavar="TIME",
-            help="2026-01-31T08:00:00Z, or 2h, which is two hours ago. [dim]\\[default: 1h][/dim]",
+            help="2026-01-31T08:00:00Z, or 2h, which is two hours ago. (default: 1h)",
             show_default=False,
         ),
     ] = None,
     until: Annotated[
         str | None,
-        typer.Option(
-            "--to", metavar="TIME", help="Alike. [dim]\\[default: now][/dim]", show_default=False
-        ),
+        typer.Option("--to", metavar="TIME", help="Alike. (default: now)", show_default=False),
     ] = None,
     total: Annotated[
         bool,
@@ -249,8 +259,10 @@ def usage(
 
 
 @cli.command(
-    epilog="Examples: [bold]kubectl fairgate simulate --weight team-a=3[/bold], "
-    "[bold]kubectl fairgate simulate --user team-a/alice=2 --hours 8[/bold]"
+    epilog=examples(
+        "kubectl fairgate simulate --weight team-a=3",
+        "kubectl fairgate simulate --user team-a/alice=2 --hours 8",
+    )
 )
 @reaching
 def simulate(
@@ -281,9 +293,11 @@ def _is_written(context: typer.Context) -> Callable[[str], bool]:
 
 
 @weights_app.callback(
-    epilog="Examples: [bold]kubectl fairgate weights[/bold], "
-    "[bold]kubectl fairgate weights --tenant team-a[/bold], "
-    "[bold]kubectl fairgate weights set team-a --user alice 2[/bold]"
+    epilog=examples(
+        "kubectl fairgate weights",
+        "kubectl fairgate weights --tenant team-a",
+        "kubectl fairgate weights set team-a --user alice 2",
+    )
 )
 @reaching
 def weights(
@@ -304,8 +318,10 @@ def weights(
 
 @weights_app.command(
     "set",
-    epilog="Examples: [bold]kubectl fairgate weights set team-a 3[/bold], "
-    "[bold]kubectl fairgate weights set team-a --user alice 2 --dry-run[/bold]",
+    epilog=examples(
+        "kubectl fairgate weights set team-a 3",
+        "kubectl fairgate weights set team-a --user alice 2 --dry-run",
+    ),
 )
 @reaching
 def set_weight(

@@ -188,13 +188,13 @@ def weights(door: ApiClient, how: Look, tenant: str | None) -> None:
         show(
             how,
             lambda: door.pages("/tenants"),
-            lambda found, _: tables.weights(found["items"]),
+            lambda found, _: tables.weights(found["items"], how.wide),
         )
         return
     show(
         how,
         lambda: door.pages(f"/tenants/{segment(tenant)}/users"),
-        lambda found, _: tables.users(tenant, found["items"]),
+        lambda found, _: tables.users(tenant, found["items"], how.wide),
     )
 
 

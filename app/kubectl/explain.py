@@ -7,11 +7,11 @@ from datetime import datetime
 from typing import Any
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from app.kubectl import formatting
-from app.kubectl.tables import fill, new_table, pod
+from app.kubectl.tables import pod
+from app.terminal.table import Column, FittedTable
 
 Item = Mapping[str, Any]
 
@@ -107,17 +107,12 @@ def _score(told: str) -> str:
     return f"{formatting.number(number)} {rest}".strip() if known else told
 
 
-def _sheet(rows: list[tuple[str, str]]) -> Table:
-    table = Table.grid(padding=(0, 2, 0, 0))
-    table.add_column(style="dim", no_wrap=True)
-    table.add_column(overflow="fold")
-    return fill(table, rows)
+def _sheet(rows: list[tuple[str, str]]) -> FittedTable:
+    return FittedTable((Column("", dim=True), Column("", wraps=True)), rows)
 
 
-def _point(sentence: str) -> Table:
-    table = Table.grid(padding=(0, 1, 0, 0))
-    table.add_row("  *", Text(sentence))
-    return table
+def _point(sentence: str) -> FittedTable:
+    return FittedTable((Column(""), Column("", wraps=True)), [("  *", sentence)], gap=1)
 
 
 def simulation(answer: Item, wide: bool) -> RenderableType:
@@ -131,9 +126,10 @@ def simulation(answer: Item, wide: bool) -> RenderableType:
     if not answer["tenants"]:
         return Group(head, "No tenant that you may see would fare differently.")
     more = ("STARTED", "P90 WAIT") if wide else ()
-    columns = ("TENANT", "WEIGHT", "SHARE", "MEAN WAIT", *more)
-    table = new_table(*columns, left=("TENANT",))
-    fill(table, (_foreseen(each, wide) for each in answer["tenants"]))
+    columns = [Column("TENANT", short=True)]
+    columns += [Column(each, right=True) for each in ("WEIGHT", "SHARE", "MEAN WAIT", *more)]
+    rows = [_foreseen(each, wide) for each in answer["tenants"]]
+    table = FittedTable(columns, rows, whole=wide)
     if any(each["now"] != each["then"] for each in answer["tenants"]):
         return Group(head, "", table)
     return Group(head, "", table, "Between tenants nothing would change.")
@@ -161,15 +157,15 @@ def change(who: str, weight: str, answer: Item) -> RenderableType:
     head = Text(f"{who} would weigh {weight}; nothing was changed.")
     if not answer["shares"]:
         return Group(head, "Nobody would be owed more or less.")
-    table = new_table("WHO", "OWED OF THE CLUSTER", left=("WHO",))
-    rows = (
+    columns = (Column("WHO"), Column("OWED OF THE CLUSTER", right=True))
+    rows = [
         (
             each["tenant"] + (f"/{each['user']}" if each["user"] is not None else ""),
             _both(formatting.percent(each["before"]), formatting.percent(each["after"])),
         )
         for each in answer["shares"]
-    )
-    return Group(head, "", fill(table, rows))
+    ]
+    return Group(head, "", FittedTable(columns, rows))
 
 
 def _both(before: str, after: str) -> str:

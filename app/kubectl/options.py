@@ -66,7 +66,7 @@ WatchOption = Annotated[
 ]
 Limit = Annotated[
     int | None,
-    typer.Option(min=1, help="Print at most this many. [dim]\\[default: all][/dim]"),
+    typer.Option(min=1, help="Print at most this many. (default: all)"),
 ]
 
 _PANEL = "Connection"
@@ -92,7 +92,7 @@ WAY = (
         "kubeconfig",
         Path,
         "--kubeconfig",
-        "Whose credentials are used. [dim]\\[default: KUBECONFIG, ~/.kube/config][/dim]",
+        "Whose credentials are used. (default: KUBECONFIG, ~/.kube/config)",
         **_FILE,
     ),
     _option(

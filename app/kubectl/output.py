@@ -88,10 +88,10 @@ def _print(look: Look, found: Any, answer: ApiAnswer, draw: Draw) -> None:
     found = all_visible(found)
     out = console()
     if out.is_terminal:
-        out.print(draw(found, answer.at))
+        out.print(draw(found, answer.at), crop=False)
         return
     with out.capture() as text:
-        out.print(draw(found, answer.at))
+        out.print(draw(found, answer.at), crop=False)
     print("\n".join(line.rstrip() for line in text.get().splitlines()), flush=True)
 
 

@@ -2,39 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from fractions import Fraction
 from typing import Any
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from app.kubectl import formatting
+from app.terminal.table import Column, FittedTable
 
 Item = Mapping[str, Any]
-
-
-def new_table(*columns: str, left: Iterable[str]) -> Table:
-    """Return a table without rows. Columns in `left` are text, the others are numbers.
-
-    Text is wrapped if the terminal is narrow, because a truncated name is useless.
-    """
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    for column in columns:
-        text = column in left
-        table.add_column(
-            column, justify="left" if text else "right", no_wrap=not text, overflow="fold"
-        )
-    return table
-
-
-def fill(table: Table, rows: Iterable[Sequence[str]]) -> Table:
-    """Add rows as plain text: names are never markup."""
-    for row in rows:
-        table.add_row(*map(Text, row))
-    return table
 
 
 def queues(found: Sequence[Item], wide: bool, now: datetime, *, several: bool) -> RenderableType:
@@ -43,19 +22,23 @@ def queues(found: Sequence[Item], wide: bool, now: datetime, *, several: bool) -
         if several:
             return "Nothing waits."
         return f"Nothing waits in tenant {found[0]['tenant']}."
-    first = ("TENANT",) if several else ()
-    more = ("PRIORITY", "POOLS", "REASON") if wide else ()
-    columns = (*first, "USER", "PLACE", "POD", "ASKS", "FOR", "HELD BACK BY", "STARTS IN", *more)
-    left = ("TENANT", "USER", "POD", "ASKS", "HELD BACK BY", "POOLS", "REASON")
-    table = new_table(*columns, left=left)
-    return fill(
-        table,
-        (
-            ((queue["tenant"],) if several else ()) + _waiting(each, wide, now)
-            for queue in found
-            for each in queue["items"]
-        ),
-    )
+    columns = [
+        *([Column("TENANT", short=True, drop=2)] if several else []),
+        Column("USER", short=True, drop=1),
+        Column("PLACE", right=True),
+        Column("POD"),
+        Column("ASKS", wraps=True, drop=3),
+        Column("FOR", right=True, drop=4),
+        Column("HELD BACK BY", wraps=True),
+        Column("STARTS IN", right=True),
+        *([Column("PRIORITY", right=True), Column("POOLS"), Column("REASON")] if wide else []),
+    ]
+    rows = [
+        ((queue["tenant"],) if several else ()) + _waiting(each, wide, now)
+        for queue in found
+        for each in queue["items"]
+    ]
+    return FittedTable(columns, rows, whole=wide)
 
 
 def _waiting(item: Item, wide: bool, now: datetime) -> tuple[str, ...]:
@@ -92,18 +75,32 @@ def mine(found: Item, wide: bool, now: datetime) -> RenderableType:
         return f"User {found['name']} has no pods that Fairgate holds or has released."
     lines: list[RenderableType] = []
     if found["workloads"]:
-        more = ("TENANT", "ASKS", "FOR", "REASON") if wide else ()
-        columns = ("POD", "PLACE", "HELD BACK BY", "STARTS IN", *more)
-        table = new_table(*columns, left=("POD", "HELD BACK BY", "TENANT", "ASKS", "REASON"))
-        lines += [fill(table, (_own(each, wide, now) for each in found["workloads"])), ""]
+        rows = [_own(each, wide, now) for each in found["workloads"]]
+        lines += [FittedTable(_OWN_WIDE if wide else _OWN_WIDE[:4], rows, whole=wide), ""]
     if found["leftOut"]:
         lines += [f"The list leaves out {formatting.count(found['leftOut'], 'further pod')}.", ""]
-    shares = new_table("TENANT", "YOU USE", "YOUR SHARE", "PENDING", "AMOUNTS", left=_OWN_LEFT)
-    lines.append(fill(shares, map(_own_share, found["tenants"])))
+    shares = [_own_share(each) for each in found["tenants"]]
+    lines.append(FittedTable(_OWN_SHARES, shares, whole=wide))
     return Group(*lines)
 
 
-_OWN_LEFT = ("TENANT", "AMOUNTS")
+_OWN_WIDE = (
+    Column("POD"),
+    Column("PLACE", right=True),
+    Column("HELD BACK BY", wraps=True),
+    Column("STARTS IN", right=True),
+    Column("TENANT"),
+    Column("ASKS"),
+    Column("FOR", right=True),
+    Column("REASON"),
+)
+_OWN_SHARES = (
+    Column("TENANT", short=True),
+    Column("YOU USE", right=True),
+    Column("YOUR SHARE", right=True),
+    Column("PENDING", right=True),
+    Column("AMOUNTS", wraps=True),
+)
 
 
 def _own(item: Item, wide: bool, now: datetime) -> tuple[str, ...]:
@@ -127,11 +124,20 @@ def tenants(items: Sequence[Item], wide: bool) -> RenderableType:
     """Show tenants as a tree."""
     if not items:
         return "There are no tenants yet: nobody asked for GPUs, and no Tenant is configured."
-    more = ("WEIGHTED", "GUARANTEE", "LIMIT", "NAMESPACES", "USERS", "") if wide else ()
-    columns = ("TENANT", "WEIGHT", "SHARE", "USED", "BORROWED", "PENDING", *more)
-    left = ("TENANT", "USED", "BORROWED", "GUARANTEE", "LIMIT", "NAMESPACES", "USERS", "")
-    table = new_table(*columns, left=left)
-    return fill(table, (_tenant(each, depth, wide) for each, depth in tree(items)))
+    rows = [_tenant(each, depth, wide) for each, depth in tree(items)]
+    return FittedTable(_TENANTS_WIDE if wide else _TENANTS_WIDE[:6], rows, whole=wide)
+
+
+_TENANTS_WIDE = (
+    Column("TENANT", short=True),
+    Column("WEIGHT", right=True, drop=1),
+    Column("SHARE", right=True),
+    Column("USED", wraps=True),
+    Column("BORROWED", wraps=True, drop=2),
+    Column("PENDING", right=True),
+    Column("WEIGHTED", right=True),
+    *map(Column, ("GUARANTEE", "LIMIT", "NAMESPACES", "USERS", "")),
+)
 
 
 def _tenant(item: Item, depth: int, wide: bool) -> tuple[str, ...]:
@@ -189,11 +195,16 @@ def pools(items: Sequence[Item], wide: bool) -> RenderableType:
     """Show pools: capacity, used and free amounts."""
     if not items:
         return "There are no pools yet: no ready node offers a managed resource."
-    more = ("PLACEMENT", "NODE SELECTOR") if wide else ()
-    columns = ("POOL", "NODES", "CAPACITY", "USED", "FREE", "", *more)
-    left = ("POOL", "CAPACITY", "USED", "FREE", "", *more)
-    table = new_table(*columns, left=left)
-    return fill(table, (_pool(each, wide) for each in items))
+    columns = [
+        Column("POOL", short=True),
+        Column("NODES", right=True, drop=2),
+        Column("CAPACITY", wraps=True, drop=1),
+        Column("USED", wraps=True),
+        Column("FREE", wraps=True),
+        Column(""),
+        *([Column("PLACEMENT"), Column("NODE SELECTOR")] if wide else []),
+    ]
+    return FittedTable(columns, [_pool(each, wide) for each in items], whole=wide)
 
 
 def _pool(item: Item, wide: bool) -> tuple[str, ...]:
@@ -220,9 +231,11 @@ def usage(answer: Item, by: Sequence[str], wide: bool) -> RenderableType:
         return f"Nothing was used {span}."
     resources = sorted({r for each in items for r in each["resourceSeconds"]})
     unit = "SECONDS" if wide else "HOURS"
+    columns = [Column(each.upper(), short=each not in ("workload", "node")) for each in by]
     heads = [f"{formatting.short(r, resources).upper()} {unit}" for r in resources]
-    table = new_table(*(each.upper() for each in by), *heads, left=[each.upper() for each in by])
-    fill(table, (_used(each, by, resources, wide) for each in items))
+    columns += [Column(each, right=True) for each in heads]
+    rows = [_used(each, by, resources, wide) for each in items]
+    table = FittedTable(columns, rows, whole=wide)
     lines: list[RenderableType] = [table, Text(f"{span[0].upper()}{span[1:]}.", style="dim")]
     since = answer["completeSince"]
     if begin and since is not None and formatting.moment(since) > formatting.moment(begin):
@@ -236,44 +249,52 @@ def _used(item: Item, by: Sequence[str], resources: Sequence[str], wide: bool) -
     return (*names, *(each if wide else formatting.hours(each) for each in seconds))
 
 
-def weights(items: Sequence[Item]) -> RenderableType:
+def weights(items: Sequence[Item], wide: bool) -> RenderableType:
     """Show the weights and entitled shares of tenants among their siblings."""
     if not items:
         return "There are no tenants yet: nobody asked for GPUs, and no Tenant is configured."
-    table = new_table("TENANT", "WEIGHT", "OWED", "SHARE", "USERS", left=("TENANT", "USERS"))
-    return fill(
-        table,
-        (
-            (
-                "  " * depth + each["name"],
-                each["weight"],
-                owed(each, [other for other in items if other["parent"] == each["parent"]]),
-                formatting.percent(each["share"]),
-                weights_of(each["users"]),
-            )
-            for each, depth in tree(items)
-        ),
+    columns = (
+        Column("TENANT", short=True),
+        Column("WEIGHT", right=True),
+        Column("OWED", right=True),
+        Column("SHARE", right=True),
+        Column("USERS", wraps=True, drop=1),
     )
+    rows = [
+        (
+            "  " * depth + each["name"],
+            each["weight"],
+            owed(each, [other for other in items if other["parent"] == each["parent"]]),
+            formatting.percent(each["share"]),
+            weights_of(each["users"]),
+        )
+        for each, depth in tree(items)
+    ]
+    return FittedTable(columns, rows, whole=wide)
 
 
-def users(tenant: str, items: Sequence[Item]) -> RenderableType:
+def users(tenant: str, items: Sequence[Item], wide: bool) -> RenderableType:
     """Show the entitled shares, used amounts and pending pods of a tenant's users."""
     if not items:
         return f"Tenant {tenant} has no users yet: nobody submitted work, none was given a weight."
-    table = new_table("USER", "WEIGHT", "OWED", "USED", "PENDING", left=("USER", "USED"))
-    return fill(
-        table,
-        (
-            (
-                each["name"],
-                each["weight"],
-                owed(each, items),
-                formatting.in_pools(each["used"]),
-                str(each["pending"]),
-            )
-            for each in items
-        ),
+    columns = (
+        Column("USER", short=True),
+        Column("WEIGHT", right=True),
+        Column("OWED", right=True),
+        Column("USED", wraps=True),
+        Column("PENDING", right=True),
     )
+    rows = [
+        (
+            each["name"],
+            each["weight"],
+            owed(each, items),
+            formatting.in_pools(each["used"]),
+            str(each["pending"]),
+        )
+        for each in items
+    ]
+    return FittedTable(columns, rows, whole=wide)
 
 
 def owed(item: Item, siblings: Sequence[Item]) -> str:

@@ -80,7 +80,7 @@ def test_it_has_no_server_code_and_nothing_compiled(plugin: Path) -> None:
     with zipfile.ZipFile(plugin) as archive:
         names = archive.namelist()
     own = {Path(name).parts[2] for name in names if name.startswith("site-packages/app/")}
-    assert own == {"__init__.py", "core", "kubectl"}
+    assert own == {"__init__.py", "core", "kubectl", "terminal"}
     packages = {Path(name).parts[1] for name in names if name.startswith("site-packages/")}
     assert not packages & {"fastapi", "uvicorn", "redis", "msgspec", "cryptography"}
     assert not [name for name in names if name.endswith((".so", ".pyd"))]

@@ -68,7 +68,7 @@ def test_without_arguments_it_says_what_it_can_do() -> None:
     done = plugin()
     for command in ("queue", "why", "tenants", "pools", "usage", "weights", "simulate"):
         assert f" {command} " in done.stdout
-    assert "Examples: kubectl fairgate why" in done.stdout
+    assert "Examples:\n  kubectl fairgate why train-0 -n team-a\n" in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -182,7 +182,7 @@ def test_a_terminal_gets_colour_and_lines_as_wide_as_it_is(rest: Rest) -> None:
     assert "\x1b[1m" in shown
     plain = re.sub(r"\x1b\[[0-9;]*m", "", shown)
     assert max(map(len, plain.splitlines())) <= 78
-    for part in ("3/41", "16 gpu", "12 min", "12-20 min"):
+    for part in ("3/41", "16 gpu", "12-20 min", "Left out: FOR;"):
         assert part in plain
     assert "\x1b[" not in in_terminal(78, "queue", "--server", rest.url, TERM="dumb")
 

@@ -1,0 +1,171 @@
+"""Help of a command line as plain text, in the layout of kubectl: one line for each example.
+
+`CommandLine` replaces `typer.Typer`. The functions below also make docs/cli.md. They use only
+attributes that every supported version of typer has.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+WIDEST_NAME = 30
+"""Options with longer names have their description on the next lines."""
+
+
+@dataclass(frozen=True, slots=True)
+class HelpSection:
+    """A title, and pairs of a name and its description."""
+
+    title: str
+    rows: tuple[tuple[str, str], ...]
+
+
+class HelpCommand(TyperCommand):
+    """A command with plain help."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write the help."""
+        formatter.write(help_text(self, ctx, formatter.width))
+
+
+class HelpGroup(TyperGroup):
+    """A group of commands with plain help."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write the help."""
+        formatter.write(help_text(self, ctx, formatter.width))
+
+
+class CommandLine(typer.Typer):
+    """A typer program or group whose commands have plain help."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(
+            cls=settings.pop("cls", HelpGroup),
+            rich_markup_mode=None,
+            pretty_exceptions_enable=False,
+            context_settings={"help_option_names": ["-h", "--help"]},
+            **settings,
+        )
+
+    def command(self, name: str | None = None, **settings: Any) -> Callable[[Any], Any]:
+        """Return the decorator that adds a command."""
+        return super().command(name, cls=HelpCommand, **settings)
+
+
+def examples(*lines: str) -> str:
+    """Return the epilog of a command: command lines, each as a user types it."""
+    return "\n".join(lines)
+
+
+def help_text(command: Any, ctx: Any, width: int) -> str:
+    """Return the whole help of a command."""
+    blocks = ["\n".join(_wrapped(each, width)) for each in paragraphs(command)]
+    blocks.append("\n".join(_wrapped(f"Usage: {usage(command, ctx)}", width, "  ")))
+    for section in sections(command, ctx):
+        blocks.append("\n".join([f"{section.title}:", *_columns(section.rows, width)]))
+    shown = example_lines(command)
+    if shown:
+        blocks.append("\n".join(["Examples:", *(f"  {each}" for each in shown)]))
+    return "\n\n".join(blocks) + "\n"
+
+
+def paragraphs(command: Any) -> list[str]:
+    """Return the description of a command, one string for each paragraph."""
+    parts = (command.help or "").split("\n\n")
+    return [" ".join(each.split()) for each in parts if each.strip()]
+
+
+def usage(command: Any, ctx: Any) -> str:
+    """Return the form of the command line."""
+    words = [ctx.command_path, "[OPTIONS]"]
+    words += [_argument(each) for each in command.get_params(ctx) if _is_argument(each)]
+    if hasattr(command, "commands"):
+        words.append("[COMMAND]" if command.invoke_without_command else "COMMAND")
+    return " ".join(words)
+
+
+def example_lines(command: Any) -> list[str]:
+    """Return the examples of a command."""
+    return (command.epilog or "").splitlines()
+
+
+def subcommands(command: Any, ctx: Any) -> Iterator[tuple[str, Any]]:
+    """Yield name and command of a group's visible commands, in their order."""
+    if hasattr(command, "list_commands"):
+        for name in command.list_commands(ctx):
+            found = command.get_command(ctx, name)
+            if found is not None and not found.hidden:
+                yield name, found
+
+
+def sections(command: Any, ctx: Any) -> list[HelpSection]:
+    """Return commands, arguments and options with their descriptions."""
+    found: dict[str, list[tuple[str, str]]] = {}
+    for name, each in subcommands(command, ctx):
+        found.setdefault("Commands", []).append((name, paragraphs(each)[0]))
+    for param in command.get_params(ctx):
+        if getattr(param, "hidden", False):
+            continue
+        title = "Arguments" if _is_argument(param) else param.rich_help_panel or "Options"
+        name = _argument(param) if _is_argument(param) else _option(param)
+        found.setdefault(title, []).append((name, _description(param)))
+    return [HelpSection(title, tuple(rows)) for title, rows in found.items()]
+
+
+def _is_argument(param: Any) -> bool:
+    return bool(param.param_type_name == "argument")
+
+
+def _argument(param: Any) -> str:
+    name = str(param.metavar or param.name.upper())
+    return name if param.required or name.startswith("[") else f"[{name}]"
+
+
+def _option(param: Any) -> str:
+    short = [each for each in param.opts if not each.startswith("--")]
+    long = [each for each in param.opts if each.startswith("--")]
+    names = ", ".join([*short, *long, *param.secondary_opts])
+    if param.is_flag:
+        return names
+    value = param.metavar or long[0].removeprefix("--").upper().replace("-", "_")
+    return f"{names} {value}"
+
+
+def _description(param: Any) -> str:
+    words = [param.help or ""]
+    if not _is_argument(param) and param.required:
+        words.append("(required)")
+    if getattr(param, "show_envvar", False) and param.envvar:
+        words.append(f"(variable: {param.envvar})")
+    default = param.default.value if isinstance(param.default, Enum) else param.default
+    if param.show_default and isinstance(default, (str, int, float, Path)) and default != "":
+        shown = param.secondary_opts[:1] if default is False else [str(default)]
+        if not getattr(param, "is_flag", False):
+            words.append(f"(default: {shown[0]})")
+    return " ".join(filter(None, words))
+
+
+def _wrapped(text: str, width: int, indent: str = "") -> list[str]:
+    return textwrap.wrap(
+        text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
+
+
+def _columns(rows: tuple[tuple[str, str], ...], width: int) -> Iterator[str]:
+    widest = max((len(name) for name, _ in rows if len(name) <= WIDEST_NAME), default=0)
+    for name, text in rows:
+        lines = _wrapped(text, max(width - widest - 4, 20)) or [""]
+        if len(name) > widest:
+            yield f"  {name}"
+        else:
+            yield f"  {name:{widest}}  {lines.pop(0)}".rstrip()
+        yield from (f"{'':{widest + 4}}{line}" for line in lines)
