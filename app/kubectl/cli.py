@@ -172,6 +172,56 @@ def why(
 
 
 @cli.command(
+    "try",
+    epilog=examples(
+        "kubectl fairgate try -f train.yaml",
+        "kustomize build . | kubectl fairgate try -f -",
+        "kubectl fairgate try -f train.yaml --contexts east,west",
+    ),
+)
+@reaching
+def try_(
+    way: ConnectionOptions,
+    file: Annotated[
+        str,
+        typer.Option(
+            "--filename",
+            "-f",
+            metavar="FILE",
+            help="A manifest with pods, Jobs, Deployments, StatefulSets or JobSets; - is standard "
+            "input.",
+            show_default=False,
+        ),
+    ],
+    namespace: Annotated[
+        str | None,
+        typer.Option(
+            "--namespace",
+            "-n",
+            help="Of objects that name none. (default: that of the kubeconfig)",
+            show_default=False,
+        ),
+    ] = None,
+    contexts: Annotated[
+        str | None,
+        typer.Option(
+            metavar="A,B",
+            help="Contexts of the kubeconfig to compare, one row each.",
+            show_default=False,
+        ),
+    ] = None,
+    output: OutputOption = None,
+) -> None:
+    """Show what would happen to a manifest: refused, where it would start, when, and remedies."""
+    from app.kubectl import commands
+
+    names = [each for each in (contexts or "").split(",") if each]
+    code = commands.attempt(way, commands.look(output, False), file, namespace, names)
+    if code:
+        raise typer.Exit(code)
+
+
+@cli.command(
     epilog=examples(
         "kubectl fairgate tenants",
         "kubectl fairgate tenants -o wide",

@@ -22,7 +22,7 @@ from app.core.errors import ClusterRefused, ClusterUnavailable
 CONNECT_SECONDS, READ_SECONDS = 5.0, 60.0
 LARGEST_PAGE = 500
 
-TOO_MANY = 429
+UNAUTHORIZED, TOO_MANY = 401, 429
 PATIENCE, LONGEST_WAIT = 5, 5.0
 """Retries of a read after status 429, and the longest `Retry-After` in seconds that it obeys."""
 
@@ -34,11 +34,12 @@ Query = Iterable[tuple[str, str]]
 
 @dataclass(frozen=True, slots=True)
 class ApiAnswer:
-    """An answer: the body, the server's time, and the age of the data in seconds."""
+    """An answer: the body, the server's time, the age of the data in seconds, and warnings."""
 
     body: bytes
     at: datetime
     age: float
+    warnings: tuple[str, ...] = ()
 
     def read(self) -> Any:
         """Return the body as a JSON object. Raises ClusterUnavailable if it is anything else."""
@@ -77,14 +78,11 @@ class ApiClient:
 
     def get(self, path: str, query: Query = ()) -> ApiAnswer:
         """Send a GET request. Wait and retry after status 429. Raises ClusterError."""
-        for _ in range(PATIENCE):
-            try:
-                return self._ask("GET", f"{self._root}{path}", query, None)
-            except ClusterRefused as error:
-                if error.status != TOO_MANY or not 0 < (error.retry_after or 0) <= LONGEST_WAIT:
-                    raise
-                time.sleep(error.retry_after or 0)
-        return self._ask("GET", f"{self._root}{path}", query, None)
+        return self._retry("GET", path, query, None)
+
+    def evaluate(self, path: str, body: Any) -> ApiAnswer:
+        """Send a POST request that changes nothing. Retry like `get`. Raises ClusterError."""
+        return self._retry("POST", path, (), json.dumps(body).encode())
 
     def send(self, method: str, path: str, body: Any, query: Query = ()) -> ApiAnswer:
         """Send a write. Raises ClusterError; it may have taken effect if ClusterUnavailable."""
@@ -115,6 +113,20 @@ class ApiClient:
         """Read a path of the API server itself. Requires `aggregated`."""
         return self._ask("GET", path, query, None)
 
+    def dry_run(self, path: str, body: Any) -> ApiAnswer:
+        """Create an object in the API server with `dryRun=All`. Requires `aggregated`."""
+        return self._ask("POST", path, [("dryRun", "All")], json.dumps(body).encode())
+
+    def _retry(self, method: str, path: str, query: Query, body: bytes | None) -> ApiAnswer:
+        for _ in range(PATIENCE):
+            try:
+                return self._ask(method, f"{self._root}{path}", query, body)
+            except ClusterRefused as error:
+                if error.status != TOO_MANY or not 0 < (error.retry_after or 0) <= LONGEST_WAIT:
+                    raise
+                time.sleep(error.retry_after or 0)
+        return self._ask(method, f"{self._root}{path}", query, body)
+
     def _ask(self, method: str, path: str, query: Query, body: bytes | None) -> ApiAnswer:
         asked = urlencode(list(query))
         url = f"{self._host}{path}" + (f"?{asked}" if asked else "")
@@ -135,8 +147,13 @@ class ApiClient:
         except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:
             raise self._silent(error) from error
         if answer.status >= 300:
-            raise self._refusal(answer)
-        return ApiAnswer(answer.data, _date(answer.headers), _seconds(answer.headers) or 0.0)
+            raise self._refusal(answer, path)
+        return ApiAnswer(
+            answer.data,
+            _date(answer.headers),
+            _seconds(answer.headers) or 0.0,
+            _warnings(answer.headers.getlist("Warning")),
+        )
 
     def _silent(self, error: Exception) -> ClusterUnavailable:
         if isinstance(error, (urllib3.exceptions.SSLError, ssl.SSLError)):
@@ -153,15 +170,17 @@ class ApiClient:
             "and can be reached from here."
         )
 
-    def _refusal(self, answer: urllib3.BaseHTTPResponse) -> ClusterRefused | ClusterUnavailable:
-        sentence, ours = self._sentence(answer)
+    def _refusal(
+        self, answer: urllib3.BaseHTTPResponse, path: str
+    ) -> ClusterRefused | ClusterUnavailable:
+        sentence, ours = self._sentence(answer, path)
         status = answer.status
         # A 500 from Fairgate is a defect of Fairgate; any other comes from a proxy between.
         if status > 500 or (status == 500 and not ours):
             return ClusterUnavailable(sentence)
         return ClusterRefused(sentence, status, _seconds(answer.headers, "Retry-After"))
 
-    def _sentence(self, answer: urllib3.BaseHTTPResponse) -> tuple[str, bool]:
+    def _sentence(self, answer: urllib3.BaseHTTPResponse, path: str) -> tuple[str, bool]:
         """Return the error message, and whether Fairgate itself sent it."""
         try:
             said = json.loads(answer.data)
@@ -176,6 +195,8 @@ class ApiClient:
                 f"{self._host} answered {answer.status} ({why}), as Fairgate does not; "
                 "see whether --server names Fairgate's API."
             ), False
+        if not path.startswith(self._root) and answer.status != UNAUTHORIZED:
+            return why, False  # the API server's own message about one of its own objects
         return self._status(answer.status, why), False
 
     def _status(self, status: int, why: str) -> str:
@@ -214,6 +235,12 @@ def _reason(error: Exception) -> str:
     if last.startswith("[") and "] " in last:
         last = last.partition("] ")[2]
     return last.rstrip(".)") if len(last) > 3 else text
+
+
+def _warnings(headers: Iterable[str]) -> tuple[str, ...]:
+    """Return the texts of `Warning` headers: 299 - "text"."""
+    texts = (_line(each.partition('"')[2].rpartition('"')[0]) for each in headers)
+    return tuple(each.replace('\\"', '"') for each in texts if each)
 
 
 def _date(headers: Mapping[str, str]) -> datetime:

@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime, timezone
 from enum import Enum
 from typing import Any
 
 from app.core.errors import ClusterRefused, InvalidInput
 from app.core.safe_text import all_visible, visible
-from app.kubectl import arguments, explain, related_pods, tables
+from app.kubectl import (
+    arguments,
+    dry_run,
+    explain,
+    manifests,
+    related_pods,
+    tables,
+    trial_output,
+)
 from app.kubectl.client import ApiAnswer, ApiClient, segment
+from app.kubectl.options import ConnectionOptions
 from app.kubectl.output import CSV, JSON, YAML, Look, as_text, console, show, tell
 
 FORBIDDEN, GONE = 403, 404
@@ -98,6 +108,37 @@ def why(
         return answer.read(), answer
 
     show(how, fetch, lambda found, now: explain.why(found, how.wide, now))
+
+
+def attempt(
+    way: ConnectionOptions,
+    how: Look,
+    file: str,
+    namespace: str | None,
+    contexts: Sequence[str],
+) -> int:
+    """Show what clusters would do with a manifest. Return the exit code: 1 if it is refused."""
+    objects = manifests.documents(file)
+    if contexts:
+        found = dry_run.compare(
+            lambda name: replace(way, context=name).open(), contexts, namespace, objects
+        )
+        by_context = {each["context"] for each in found["items"] if not each["accepted"]}
+        refused = len(by_context) == len(contexts)
+    else:
+        found = dry_run.evaluate(way.open(), namespace, objects)
+        refused = not dry_run.is_accepted(found["items"])
+    answer = ApiAnswer(b"", datetime.now(timezone.utc), 0.0)
+    show(
+        how,
+        lambda: (found, answer),
+        lambda found, now: (
+            trial_output.comparison(found, how.wide, now)
+            if contexts
+            else trial_output.trials(found, now)
+        ),
+    )
+    return int(refused)
 
 
 def mine(door: ApiClient, how: Look) -> None:

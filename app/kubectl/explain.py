@@ -15,7 +15,7 @@ from app.terminal.table import Column, FittedTable
 
 Item = Mapping[str, Any]
 
-_SAID = ("tenant", "pool", "first", "its score", "own score")
+SAID = ("tenant", "pool", "first", "its score", "own score")
 """Numbers that the reason or the line `ahead` already contains."""
 
 
@@ -30,7 +30,7 @@ def why(item: Item, wide: bool, now: datetime) -> RenderableType:
     ]
     if item["remedies"]:
         lines += ["", Text("What would change it:", style="bold")]
-        lines += [_point(each) for each in item["remedies"]]
+        lines += [point(each) for each in item["remedies"]]
     return Group(*lines)
 
 
@@ -69,7 +69,7 @@ def _facts(item: Item, wide: bool, now: datetime) -> RenderableType:
         ("asks for", asks),
         ("held for", formatting.age(item["since"], now)),
         ("starts", _estimate(item, now)),
-        *(("ahead", _ahead(each)) for each in item["ahead"]),
+        *(("ahead", ahead(each)) for each in item["ahead"]),
     ]
     if wide:
         rows += [
@@ -77,8 +77,8 @@ def _facts(item: Item, wide: bool, now: datetime) -> RenderableType:
             ("first pod", pod(item)),
             ("uid", item["uid"]),
         ]
-    rows += [(name, value) for name, value in item["numbers"].items() if name not in _SAID]
-    return _sheet(rows)
+    rows += [(name, value) for name, value in item["numbers"].items() if name not in SAID]
+    return sheet(rows)
 
 
 def _estimate(item: Item, now: datetime) -> str:
@@ -91,7 +91,7 @@ def _estimate(item: Item, now: datetime) -> str:
     return f"in {formatting.estimate(value, now)} (even chance by {half}, nine in ten by {most})"
 
 
-def _ahead(each: Item) -> str:
+def ahead(each: Item) -> str:
     # The API does not name a user that is ahead: a text with spaces takes the tenant's place.
     who = each["tenant"] if " " in each["tenant"] else f"tenant {each['tenant']}"
     theirs, ours, rule = _score(each["score"]), _score(each["ownScore"]), "the lower goes first"
@@ -107,11 +107,11 @@ def _score(told: str) -> str:
     return f"{formatting.number(number)} {rest}".strip() if known else told
 
 
-def _sheet(rows: list[tuple[str, str]]) -> FittedTable:
+def sheet(rows: list[tuple[str, str]]) -> FittedTable:
     return FittedTable((Column("", dim=True), Column("", wraps=True)), rows)
 
 
-def _point(sentence: str) -> FittedTable:
+def point(sentence: str) -> FittedTable:
     return FittedTable((Column(""), Column("", wraps=True)), [("  *", sentence)], gap=1)
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Protocol
+from typing import Any, Protocol
 
-from app.core.model import Millis, TenantName, Uid, UserName
+from app.core.explain.reasons import Why
+from app.core.explain.views import HeldView
+from app.core.model import Millis, Pod, PoolName, TenantName, Uid, UserName
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +29,9 @@ class Forecasts(Protocol):
 
     def withheld(self, uid: Uid) -> str:
         """Return why there is no estimate, as a sentence."""
+
+    def estimate_of(self, seconds: float, at: Millis) -> Estimate | None:
+        """Return the estimate for a simulated wait from `at`; None if it would be a guess."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,3 +74,50 @@ class Simulations(Protocol):
 
     async def compare(self, changes: WeightChanges, hours: float) -> Comparison:
         """Simulate without and with changes. Raises InvalidInput, ForecastBusy, ForecastFailed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """Pods that a caller wants to create in a namespace, as Kubernetes documents with counts.
+
+    `kind` and `name`: the object that will create them; kind `Pod` for pods without a controller.
+    """
+
+    namespace: str
+    kind: str
+    name: str
+    pods: Sequence[tuple[int, Mapping[str, Any]]]
+
+
+class ProposalReader(Protocol):
+    """Converts a proposal to pods."""
+
+    def read(self, proposal: Proposal, user: UserName, at: Millis) -> tuple[Pod, ...]:
+        """Return the held pods of a proposal. Empty: Fairgate would hold none of them.
+
+        Raises InvalidInput for documents that are not pods.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """Result of a simulation with proposed pods in addition to the present ones.
+
+    `released`: the pool of each pod that starts at once. `held` and `why`: the wait of the first
+    other pod; None if there is none. `wait`: seconds until the last pod starts; None: not within
+    the simulated time. `at`: the time of the cluster state. `assumed`: the source of the run times.
+    """
+
+    at: Millis
+    released: Mapping[Uid, PoolName]
+    held: HeldView | None
+    why: Why | None
+    wait: float | None
+    assumed: str
+
+
+class Trials(Protocol):
+    """Simulates proposed pods."""
+
+    async def attempt(self, user: UserName, pods: Sequence[Pod]) -> Trial:
+        """Simulate the pods of a user. Raises ForecastBusy, ForecastFailed."""

@@ -18,8 +18,10 @@ from app.core.quantities import ManagedResources
 from app.kube.access_review import Reviews
 from app.kube.api_aggregation import ApiServiceBundle, FrontProxy
 from app.kube.device_selectors import DeviceSelectors
+from app.kube.proposed_pods import ProposedPods
 from app.kube.tenants_pools import KubeResources
 from app.sim.forecast.estimates import Estimates
+from app.sim.forecast.trial_service import TrialRuns
 from app.sim.forecast.what_if_service import WhatIfs
 from app.store.audit_stream import RedisAuditReader
 from app.store.leader_state_store import RedisBulletins
@@ -76,7 +78,9 @@ async def api(process: RoleProcess) -> None:
     )
     process.tasks.append(estimates.renew_periodically)
     simulations = WhatIfs(lambda: engine.outlook.snapshot(now()), lambda: estimates.runs)
+    trials = TrialRuns(lambda: engine.outlook.snapshot(now()), lambda: estimates.runs)
     process.stack.push_async_callback(simulations.close)
+    process.stack.push_async_callback(trials.close)
     ground = RouteContext(
         access,
         engine,
@@ -94,6 +98,8 @@ async def api(process: RoleProcess) -> None:
         past=ToldQuotas(chain, view),
         bulletin=lambda: mirror.bulletin,
         simulations=simulations,
+        trials=trials,
+        proposals=ProposedPods(managed, frozenset(settings.exempt_namespaces)),
         store_reachable=lambda: hearing.reachable,
     )
     app = api_app(ground, process.checks, process.liveness)

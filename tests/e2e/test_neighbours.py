@@ -48,6 +48,7 @@ VALUES: Values = {
 }
 BODIES: Bodies = {
     "POST /v1/simulations": ({"hours": 1}, {"weights": {OTHERS: "9"}, "hours": 1}),
+    "POST /v1/trials": ({"namespace": OURS, "pods": [{"pod": {}}]},),
     "PUT /v1/tenants/{tenant}": ({}, {"parent": OTHERS}),
     "PUT /v1/tenants/{tenant}/weight": ({"weight": "2"},),
     "PUT /v1/tenants/{tenant}/users/{user}/weight": ({"weight": "2"},),

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from tests.support.cluster_driver import Stage, pod, until
+from tests.support.cluster_driver import Stage, pod, template, until
 from tests.support.kubectl_person import Person
 
 TEAMS = itertools.count(1)
@@ -123,3 +123,47 @@ def test_kubectl_itself_completes_what_waits(stage: Stage, people: People) -> No
     team, alice = people.team, people.alice
     code, out, _ = alice.run("__complete", "fairgate", "why", "-n", team, "a-")
     assert (code, out.splitlines()[:2]) == (0, ["a-0", "a-1"])
+
+
+def test_a_manifest_is_tried_before_it_is_submitted(stage: Stage) -> None:
+    wall, ours = stage.namespace("try-wall"), stage.namespace("try-team")
+    stage.tenant(ours, "1", ours)
+    stage.block(wall, 7)  # one node of eight is free
+    alice = Person(stage, "try-alice", ours)
+
+    def tried(document: object, *words: str) -> tuple[int, str, str]:
+        file = stage.folder / "tried.json"
+        file.write_text(json.dumps(document))
+        return alice.fairgate("try", "-f", str(file), "-n", ours, *words)
+
+    def fits() -> bool:
+        code, out, _ = tried(pod("now", 8))
+        return code == 0 and out.startswith(f"Pod {ours}/now is accepted and fits now")
+
+    until("the replica has seen the cluster", fits)
+
+    job = {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": "later"},
+        "spec": {"parallelism": 3, "completions": 3, "template": template(8)},
+    }
+    code, out, err = tried(job, "-o", "json")
+    assert (code, err) == (0, "")
+    [item] = json.loads(out)["items"]
+    told = item["trial"]
+    assert (item["accepted"], told["tenant"], told["user"]) == (True, ours, "try-alice")
+    assert (told["state"], told["pods"], told["startsNow"]) == ("waits", 3, 1)
+    assert (told["rule"], told["pools"]) == ("capacity", ["default"])
+    assert "waits for 8 nvidia.com/gpu of pool default" in told["reason"]
+    assert "more nodes in pool default" in told["remedies"]
+    assert told["simulatedSeconds"] > 0
+    assert told["assumed"]
+    assert (told["estimate"] is None) == bool(told["estimateWithheld"])
+
+    refused = pod("never", 8)
+    refused["metadata"]["annotations"] = {"fairgate.io/pools": "no-such-pool"}
+    code, out, _ = tried(refused)
+    assert (code, out.startswith(f"Pod {ours}/never is refused: ")) == (1, True)
+    assert "no-such-pool" in out
+    assert not stage.pods(ours)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from app.core.model import Uid
+from app.core.model import Millis, Uid
 from app.ports.forecasts import Estimate
 
 
@@ -14,3 +14,6 @@ class FakeForecasts:
 
     def withheld(self, uid: Uid) -> str:
         return "There is no estimate yet."
+
+    def estimate_of(self, seconds: float, at: Millis) -> Estimate | None:
+        return None

@@ -100,7 +100,9 @@ def test_a_forecast_with_known_run_times_is_what_then_happens(seed: int, seconds
     world.advance_to(now)
     world.hear()  # a real leader runs cycles all the time, and history changes the order over time
     snapshot = world.engine.outlook.snapshot(now)
-    foreseen = foresee(pickle.loads(pickle.dumps(snapshot)), Known(lengths), END)
+    foreseen = foresee(
+        pickle.loads(pickle.dumps(snapshot)), Known(lengths), END, [p.uid for p in snapshot.held]
+    )
     before = len(world.started)
     world.advance_to(END)
     happened = {each.pod.uid: each.at for each in world.started[before:]}
@@ -113,6 +115,7 @@ def test_looking_ahead_changes_nothing(seed: int, seconds: int) -> None:
     world, lengths = drawn(Random(seed))
     now = Millis(seconds * 1000)
     world.advance_to(now)
-    before = pickle.dumps(world.engine.outlook.snapshot(now))
-    foresee(world.engine.outlook.snapshot(now), Known(lengths), END)
+    snapshot = world.engine.outlook.snapshot(now)
+    before = pickle.dumps(snapshot)
+    foresee(snapshot, Known(lengths), END, [pod.uid for pod in snapshot.held])
     assert pickle.dumps(world.engine.outlook.snapshot(now)) == before

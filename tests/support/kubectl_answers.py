@@ -261,3 +261,31 @@ def simulation() -> schemas.Simulation:
             ),
         ],
     )
+
+
+def trial(**changes: object) -> schemas.TrialModel:
+    """A trial of a Job with four pods. One pod would start now."""
+    fields = {
+        "namespace": "team-a",
+        "tenant": "team-a",
+        "user": "alice@example.com",
+        "state": "waits",
+        "pods": 4,
+        "starts_now": 1,
+        "gang": None,
+        "request": {"cpu": "4"} | gpus(32),
+        "pools": ["h100"],
+        "position": 1,
+        "length": 3,
+        "rule": "capacity",
+        "reason": "queued: 1 of 3 in team-a/alice@example.com; waits for 8 nvidia.com/gpu of pool "
+        "h100",
+        "numbers": {f"{GPU} asked": "8", f"{GPU} free in h100": "2"},
+        "ahead": [],
+        "remedies": ["a release of 6 nvidia.com/gpu in pool h100", "more nodes in pool h100"],
+        "simulated_seconds": 5400.0,
+        "assumed": "Each pod runs for one hour more. Nobody new comes.",
+        "estimate": None,
+        "estimate_withheld": "Too few estimates have come out yet.",
+    }
+    return schemas.TrialModel.model_validate(fields | changes)

@@ -5,17 +5,19 @@ Every object that belongs only to the other team has the word `CANARY` in its na
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from app.core import events as ev
 from app.core.audit.codec import SignedHead, line
 from app.core.audit_entry import AuditRecord, EntryType, seal
 from app.core.fairshare.usage_record import UsageEnded, UsageRecord, UsageStarted
-from app.core.model import Millis, NodeName, PoolName, Quota, TenantName, Uid, UserName
-from app.ports.forecasts import Comparison, WeightChanges
+from app.core.model import Millis, NodeName, Pod, PoolName, Quota, TenantName, Uid, UserName
+from app.core.quantities import ManagedResources
+from app.kube.proposed_pods import ProposedPods
+from app.ports.forecasts import Comparison, Trial, WeightChanges
 from app.sim.cluster.virtual_cluster import held_pod
-from app.sim.forecast import what_if
+from app.sim.forecast import trial, what_if
 from app.sim.forecast.run_times import RunTimes
 from app.tls.audit_signing_key import Signer
 from app.web.api.auth import Access
@@ -43,6 +45,7 @@ ADMIN: set[Right] = {
     ("create", "simulations", ""),
     ("get", "stream", ""),
     ("get", f"{OURS}:pods", ""),
+    ("create", f"{OURS}:pods", ""),
 }
 PEOPLE: dict[str, set[Right]] = {
     "nobody": set(),
@@ -72,7 +75,7 @@ PEOPLE: dict[str, set[Right]] = {
 
 @dataclass(frozen=True)
 class Here:
-    """Implements `Simulations`. Runs the simulation in this process, for one hour at most."""
+    """Implements `Simulations`, for one hour at most, and `Trials`, both in this process."""
 
     town: Town
 
@@ -91,6 +94,13 @@ class Here:
             tenants={name: (before[name], after[name]) for name in before if name in after},
         )
 
+    async def attempt(self, user: UserName, pods: Sequence[Pod]) -> Trial:
+        """Simulate proposed pods."""
+        snapshot, runs = self.town.engine.outlook.snapshot(self.town.now), RunTimes()
+        found = trial.attempt_on(snapshot, runs, pods)
+        assumed = what_if.assumed(runs)
+        return Trial(snapshot.at, found.released, found.held, found.why, found.wait, assumed)
+
 
 class Neighbours(Town):
     """A `Town` with two teams."""
@@ -108,6 +118,7 @@ class Neighbours(Town):
         _write(self.stream, await FakeKey().load(), _records())
 
     def ground(self) -> RouteContext:
+        here = Here(self)
         chain = FakeTrail(self.stream)
         found = FakeRuns()
         for run in _runs():
@@ -119,7 +130,9 @@ class Neighbours(Town):
             runs=found,
             resources=self.resources,
             past=ToldQuotas(chain, self.view),
-            simulations=Here(self),
+            simulations=here,
+            trials=here,
+            proposals=ProposedPods(ManagedResources([GPU]), frozenset()),
         )
 
 

@@ -94,6 +94,11 @@ class Estimates:
         """Return why there is no estimate, as a sentence."""
         return self._failure or self._why.get(uid, NOT_YET)
 
+    def estimate_of(self, seconds: float, at: Millis) -> Estimate | None:
+        """Return the estimate for a simulated wait from `at`; None if it would be a guess."""
+        found = self._foretelling.range(seconds)
+        return None if found is None else Estimate(math.ceil(found.p50), math.ceil(found.p90), at)
+
     async def renew_periodically(self) -> None:
         """Renew the estimates repeatedly, until cancelled."""
         try:

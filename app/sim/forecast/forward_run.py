@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from statistics import median_low
 from typing import Protocol
@@ -20,11 +20,15 @@ HORIZON = Millis(96 * 3_600_000)
 LATER = 2 * HORIZON
 
 
-def drain(snapshot: Snapshot, runs: RunTimes, seed: int) -> Mapping[Uid, float]:
+def drain(
+    snapshot: Snapshot, runs: RunTimes, seed: int, pods: Collection[Uid] | None = None
+) -> Mapping[Uid, float]:
     """Return the remaining waits of held pods in seconds, the median of `SAMPLES` runs.
 
-    Pods that do not start within `HORIZON` in most runs are left out.
+    `pods`: only these held pods; None: all of them. Pods that do not start within `HORIZON` in
+    most runs are left out.
     """
+    waiting = [pod.uid for pod in snapshot.held] if pods is None else pods
     tenancy = TenantDirectory()
     for tenant in snapshot.tenants:
         tenancy.add_tenant(tenant)
@@ -32,13 +36,13 @@ def drain(snapshot: Snapshot, runs: RunTimes, seed: int) -> Mapping[Uid, float]:
     found: list[Mapping[Uid, Millis]] = []
     for number in range(SAMPLES):
         lasting = SampledRunTimes(snapshot, runs, tenancy, seed * SAMPLES + number)
-        found.append(foresee(snapshot, lasting, until).starts)
+        found.append(foresee(snapshot, lasting, until, waiting).starts)
         gc.collect()  # a World has reference cycles: several at once would waste memory
     waits: dict[Uid, float] = {}
-    for pod in snapshot.held:
-        start = median_low([starts.get(pod.uid, snapshot.at + LATER) for starts in found])
+    for uid in waiting:
+        start = median_low([starts.get(uid, snapshot.at + LATER) for starts in found])
         if start <= until:
-            waits[pod.uid] = (start - snapshot.at) / 1000
+            waits[uid] = (start - snapshot.at) / 1000
     return waits
 
 
@@ -50,16 +54,8 @@ class Lasting(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Arrival:
-    """A pod that arrives later, at its `since`. It runs for `lasts`; None means forever."""
-
-    pod: Pod
-    lasts: Millis | None
-
-
-@dataclass(frozen=True, slots=True)
 class Foresight:
-    """Start of each held pod. A pod that does not start before `until` is left out."""
+    """Start of each awaited pod. A pod that does not start before `until` is left out."""
 
     starts: Mapping[Uid, Millis]
     until: Millis
@@ -68,7 +64,6 @@ class Foresight:
 def stage(
     snapshot: Snapshot,
     lasting: Lasting,
-    arrivals: Iterable[Arrival] = (),
     tenants: Iterable[Tenant] | None = None,
     *,
     evicts: bool = True,
@@ -97,8 +92,6 @@ def stage(
         world.adopt(pod, None if left is None else Millis(snapshot.at + left))
     for pod in snapshot.held:
         world.submit(pod, snapshot.at, lasting.left(pod, Millis(0)))
-    for arrival in arrivals:
-        world.submit(arrival.pod, arrival.pod.since, arrival.lasts)
     return world
 
 
@@ -106,11 +99,11 @@ def foresee(
     snapshot: Snapshot,
     lasting: Lasting,
     until: Millis,
-    arrivals: Iterable[Arrival] = (),
+    pods: Collection[Uid],
 ) -> Foresight:
-    """Run a snapshot forward until every held pod has started, or until `until`."""
-    world = stage(snapshot, lasting, arrivals)
-    waiting = {pod.uid for pod in snapshot.held}
+    """Run a snapshot forward until these held pods have started, or until `until`."""
+    world = stage(snapshot, lasting)
+    waiting = frozenset(pods)
     starts: dict[Uid, Millis] = {}
     seen = 0
     while len(starts) < len(waiting) and world.next_due is not None and world.next_due <= until:

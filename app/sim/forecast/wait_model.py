@@ -50,6 +50,10 @@ class WaitModel:
         for name in names:
             self._noted.pop(name, None)
 
+    def range(self, wait: float) -> Range | None:
+        """Return the reliable range of a simulated wait in seconds, as of the last `ranges`."""
+        return self._calibration.range(wait) if len(self.runs) >= LEAST_RUNS else None
+
     def ranges(self, snapshot: Snapshot, waits: Mapping[Uid, float]) -> dict[Uid, Range]:
         """Return the reliable ranges, and store the forecasts to learn from their outcomes."""
         at = snapshot.at

@@ -9,22 +9,19 @@ import asyncio
 import time
 from collections.abc import Callable
 
-from app.core.errors import ForecastBusy, ForecastFailed
+from app.core.errors import ForecastFailed
 from app.core.explain.snapshot import Snapshot
 from app.ports.forecasts import Comparison, WeightChanges
+from app.sim.forecast.call_limit import CallLimit
 from app.sim.forecast.run_times import RunTimes
 from app.sim.forecast.what_if import assumed, changed, fare_of
 from app.sim.forecast.worker import Worker
 from app.sim.forecast.worker_protocol import pickled
 
-MOST_WAITING = 2
-"""Callers that may wait while another one is served."""
-
 MOST_PODS = 30_000
 """Largest backlog that is simulated. A larger one is refused, not cut."""
 
 SECONDS = 20.0
-RETRY_AFTER = 5.0
 
 
 class WhatIfs:
@@ -39,8 +36,7 @@ class WhatIfs:
         self._snapshot = snapshot
         self._runs = runs
         self._workers = (Worker(seconds), Worker(seconds))
-        self._turn = asyncio.Lock()
-        self._callers = 0
+        self._limit = CallLimit()
 
     @property
     def pids(self) -> list[int]:
@@ -52,14 +48,8 @@ class WhatIfs:
 
         Raises InvalidInput, ForecastBusy, ForecastFailed.
         """
-        if self._callers > MOST_WAITING:
-            raise ForecastBusy("Several simulations wait already; try again soon.", RETRY_AFTER)
-        self._callers += 1
-        try:
-            async with self._turn:
-                return await self._compare(changes, hours)
-        finally:
-            self._callers -= 1
+        async with self._limit.turn():
+            return await self._compare(changes, hours)
 
     async def close(self) -> None:
         """Kill the worker processes."""

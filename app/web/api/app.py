@@ -23,6 +23,7 @@ from app.web.api.search import search_routes
 from app.web.api.simulations import simulation_routes
 from app.web.api.stream import StreamTiming, stream_routes
 from app.web.api.tenants import tenant_routes
+from app.web.api.trials import trial_routes
 from app.web.api.usage import usage_routes
 from app.web.api.workloads import workload_routes
 from app.web.api.writes import write_routes
@@ -65,6 +66,7 @@ def api_app(
         workload_routes(ground),
         audit_routes(ground),
         simulation_routes(ground),
+        trial_routes(ground),
         me_routes(ground, time.monotonic),
         search_routes(ground),
         stream_routes(ground, time.monotonic, lambda: not _drains(checks), rhythm),

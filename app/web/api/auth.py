@@ -22,6 +22,16 @@ CALLER = "fairgate.caller"
 
 MOST_GOOD = 10_000
 
+PODS = ("", "pods")
+CREATORS = {
+    "Pod": PODS,
+    "Job": ("batch", "jobs"),
+    "Deployment": ("apps", "deployments"),
+    "StatefulSet": ("apps", "statefulsets"),
+    "JobSet": ("jobset.x-k8s.io", "jobsets"),
+}
+"""Group and resource of the kinds whose pods can be tried."""
+
 _bearer = HTTPBearer(
     auto_error=False, description="A token of audience `fairgate`, as `kubectl create token` makes."
 )
@@ -139,6 +149,20 @@ class Access:
             403,
             f"{identity.name} may not get pods {name} in namespace {namespace}; the right to get "
             "the pod is required.",
+        )
+
+    async def need_create(self, identity: Identity, kind: str, namespace: str) -> None:
+        """Raise Refused (403) unless RBAC lets the caller create pods or objects of a kind."""
+        for group, resource in (PODS, CREATORS[kind]):
+            if await self._authority.allows(
+                identity, "create", resource, group=group, namespace=namespace
+            ):
+                return
+        _, resource = CREATORS[kind]
+        raise Refused(
+            403,
+            f"{identity.name} may not create {resource} in namespace {namespace}; ask for the "
+            "right, or name another namespace.",
         )
 
 

@@ -145,3 +145,32 @@ QUEUE = _page(_HELD, tenant="team-b", pending=5)
 POOLS, POOL = _page(_POOL), _shown({**_POOL, "members": [_NODE]})
 QUOTAS = _page(_QUOTA, at="2026-11-22T01:09:02Z")
 WORKLOAD = _shown(_WHY)
+TRIAL = _shown(
+    {
+        "namespace": "team-b",
+        "tenant": "team-b",
+        "user": "alice@example.com",
+        "state": "waits",
+        "pods": 2,
+        "startsNow": 1,
+        "gang": None,
+        "request": {"cpu": "2", "nvidia.com/gpu": "16"},
+        "pools": ["default"],
+        "position": 1,
+        "length": 1,
+        "rule": "capacity",
+        "reason": (
+            "queued: 1 of 1 in team-b/alice@example.com; waits for 8 nvidia.com/gpu of pool default"
+        ),
+        "numbers": {"nvidia.com/gpu asked": "8", "nvidia.com/gpu free in default": "0"},
+        "ahead": [],
+        "remedies": ["a release of 8 nvidia.com/gpu in pool default", "more nodes in pool default"],
+        "simulatedSeconds": 1260.0,
+        "assumed": (
+            "Each pod runs as long as one of the last 412 that ended did, of the same user and "
+            "size where enough are known, and no longer than it declares. Nobody new comes."
+        ),
+        "estimate": {"p50": 1260, "p90": 2700, "at": "2026-11-22T01:09:02Z"},
+        "estimateWithheld": None,
+    }
+)

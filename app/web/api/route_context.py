@@ -15,7 +15,7 @@ from app.core.model import Millis, TenantName
 from app.core.quantities import ManagedResources
 from app.ports.api import PastQuotas, TenantsAndPools
 from app.ports.audit import AuditReader, Reporter
-from app.ports.forecasts import Forecasts, Simulations
+from app.ports.forecasts import Forecasts, ProposalReader, Simulations, Trials
 from app.ports.store import QueueReader, UsageRecordReader
 from app.web.api.auth import Access
 from app.web.api.problems import Refused
@@ -59,6 +59,8 @@ class RouteContext:
     past: PastQuotas | None = None
     bulletin: Callable[[], LeaderStateMessage | None] = lambda: None
     simulations: Simulations | None = None
+    trials: Trials | None = None
+    proposals: ProposalReader | None = None
     store_reachable: Callable[[], bool] = lambda: True
 
     @property

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Generic, TypeVar
+from typing import Annotated, Any, Generic, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
@@ -331,6 +331,53 @@ class Simulation(ResponseModel):
     seconds: float
     assumed: str
     tenants: list[TenantForeseen]
+
+
+class ProposedPods(RequestModel):
+    """A pod, as the API server answers its creation with `dryRun=All`, and the number of copies."""
+
+    count: int = Field(1, ge=1, le=1000)
+    pod: dict[str, Any]
+
+
+class TrialRequest(RequestModel):
+    """Pods that the caller may create. `kind` and `name`: the object that will create them."""
+
+    namespace: str = Field(min_length=1, max_length=63, examples=["team-a"])
+    kind: Literal["Pod", "Job", "Deployment", "StatefulSet", "JobSet"] = "Pod"
+    name: str = Field("", max_length=253, examples=["train"])
+    pods: list[ProposedPods] = Field(min_length=1, max_length=50)
+
+
+class TrialModel(ResponseModel):
+    """What the engine does with proposed pods. `state`: `fits`, `waits` or `unmanaged`.
+
+    `unmanaged`: Fairgate would not hold the pods. `startsNow`: the number of pods that start at
+    once. `rule` to `remedies` explain the first pod that waits, as for an existing pod.
+    `simulatedSeconds`: when the last pod starts in a simulation; null if it does not. `assumed`:
+    the source of its run times. `estimate` is the calibrated result, null if it would be a guess.
+    """
+
+    namespace: str
+    tenant: str
+    user: str
+    state: str
+    pods: int
+    starts_now: int
+    gang: str | None
+    request: Quantities
+    pools: list[str]
+    position: int
+    length: int
+    rule: str | None
+    reason: str
+    numbers: dict[str, str]
+    ahead: list[AheadModel]
+    remedies: list[str]
+    simulated_seconds: float | None
+    assumed: str
+    estimate: EstimateShown | None
+    estimate_withheld: str | None
 
 
 class OwnTenant(ResponseModel):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from fractions import Fraction
 
 from fastapi import APIRouter, Depends
@@ -53,11 +54,11 @@ def simulation_routes(ground: RouteContext) -> APIRouter:
     return routes
 
 
-async def _compare(ground: RouteContext, changes: WeightChanges, hours: float) -> Comparison:
-    if ground.simulations is None:
-        raise Refused(UNAVAILABLE, "This replica runs no simulations.")
+@contextmanager
+def refusing() -> Iterator[None]:
+    """Turn the errors of a simulation into answers."""
     try:
-        return await ground.simulations.compare(changes, hours)
+        yield
     except InvalidInput as error:
         raise Refused(UNPROCESSABLE, str(error)) from error
     except ForecastBusy as error:
@@ -65,6 +66,13 @@ async def _compare(ground: RouteContext, changes: WeightChanges, hours: float) -
         raise Refused(TOO_MANY_REQUESTS, str(error), after) from error
     except ForecastFailed as error:
         raise Refused(UNAVAILABLE, str(error)) from error
+
+
+async def _compare(ground: RouteContext, changes: WeightChanges, hours: float) -> Comparison:
+    if ground.simulations is None:
+        raise Refused(UNAVAILABLE, "This replica runs no simulations.")
+    with refusing():
+        return await ground.simulations.compare(changes, hours)
 
 
 async def _visible(

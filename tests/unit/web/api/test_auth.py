@@ -26,6 +26,8 @@ from tests.support.two_teams import (
 
 CALLERS = ("stranger", "nobody", "admin", "viewer", "operator")
 WEIGHT = {"weight": "4"}
+EIGHT = {"spec": {"containers": [{"resources": {"limits": {"nvidia.com/gpu": "8"}}}]}}
+TRIAL = {"namespace": OURS, "pods": [{"pod": EIGHT}]}
 
 # Statuses per caller for: the own team, the other team, and an unknown team.
 TABLE: dict[str, tuple[str, object, tuple[str, str, str, str, str]]] = {
@@ -51,6 +53,7 @@ TABLE: dict[str, tuple[str, object, tuple[str, str, str, str, str]]] = {
     "GET /v1/search": ("?q=wait", None, ("401", "200", "200", "200", "200")),
     "GET /v1/stream": ("", None, ("401", "403", "200", "200", "200")),
     "POST /v1/simulations": ("", {"hours": 0.1}, ("401", "403", "200", "403", "200")),
+    "POST /v1/trials": ("", TRIAL, ("401", "403", "200", "403", "200")),
     "PUT /v1/tenants/{tenant}": (
         "", {**WEIGHT, "parent": PARENT}, ("401", "403", "403", "403", "200 200 201")),
     "PUT /v1/tenants/{tenant}/weight": (
@@ -144,6 +147,7 @@ VALUES: Values = {
 }  # fmt: skip
 BODIES: Bodies = {
     "POST /v1/simulations": ({}, {"weights": {OTHERS: "9"}}, {"users": {OTHERS: {"x": "2"}}}),
+    "POST /v1/trials": (TRIAL, {"namespace": THEIR_NAMESPACE, "pods": [{"pod": EIGHT}]}, {}),
     "PUT /v1/tenants/{tenant}": ({}, {"users": [{"name": THEIR_USERS[1]}]}, {"parent": OTHERS}),
     "PUT /v1/tenants/{tenant}/weight": (WEIGHT, {}),
     "PUT /v1/tenants/{tenant}/users/{user}/weight": (WEIGHT, {"weight": "x"}),

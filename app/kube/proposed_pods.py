@@ -1,0 +1,103 @@
+"""Converts pods that a caller wants to create. Implements `ports.forecasts.ProposalReader`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from app.core.errors import InvalidInput
+from app.core.events import PodObserved
+from app.core.model import Millis, Pod, Uid, UserName
+from app.core.podspec.annotations import LARGEST_GANG
+from app.core.podspec.pod_groups import ASKED, LABEL_JOB_SET
+from app.core.quantities import ManagedResources
+from app.core.well_known import ANNOTATION_RELEASE, ANNOTATION_SUBMITTER, GATE, HELD
+from app.k8s_types import objects
+from app.kube.convert import Pods
+from app.ports.forecasts import Proposal
+
+
+class ProposedPods:
+    """Reads proposed pods as the watch would read them after their creation."""
+
+    def __init__(self, managed: ManagedResources, exempt: frozenset[str]) -> None:
+        self._pods = Pods(managed, exempt)
+
+    def read(self, proposal: Proposal, user: UserName, at: Millis) -> tuple[Pod, ...]:
+        """Return the held pods of a proposal. Empty: Fairgate would hold none of them.
+
+        Raises InvalidInput for documents that are not pods, and for pods with resource claims.
+        """
+        found: list[Pod] = []
+        for part, (count, document) in enumerate(proposal.pods):
+            pod = self._pod(document, proposal, user, at)
+            if pod is None:
+                continue
+            if pod.claims or pod.plain is not None:
+                raise InvalidInput(
+                    "A pod with resource claims cannot be tried, because its claims do not exist "
+                    "yet; submit it and ask why it waits."
+                )
+            found += (_copy(pod, part, number) for number in range(count))
+        sizes: dict[str, int] = {}
+        for pod in found:
+            sizes[pod.gang] = sizes.get(pod.gang, 0) + 1
+        return tuple(
+            replace(pod, gang_size=min(sizes[pod.gang], LARGEST_GANG))
+            if pod.gang and pod.gang_size == ASKED
+            else pod
+            for pod in found
+        )
+
+    def _pod(
+        self, document: Mapping[str, Any], proposal: Proposal, user: UserName, at: Millis
+    ) -> Pod | None:
+        try:
+            pod = objects.convert(document, objects.PodObject)
+            event = self._pods.read(_held(pod, proposal, user, at), at)
+        except (msgspec.ValidationError, RecursionError) as error:
+            raise InvalidInput(f"This is not a pod: {error}.") from error
+        return event.pod if isinstance(event, PodObserved) else None
+
+
+def _copy(pod: Pod, part: int, number: int) -> Pod:
+    uid = Uid(f"proposed-{part:03}-{number:05}")
+    return replace(pod, uid=uid, name=f"{pod.name}-{number}")
+
+
+def _held(
+    pod: objects.PodObject, proposal: Proposal, user: UserName, at: Millis
+) -> objects.PodObject:
+    """Return a pod with the fields that the webhook and the controller of its kind write."""
+    meta, spec = pod.metadata, pod.spec
+    labels = dict(meta.labels or {})
+    owners = []
+    if proposal.kind != "Pod":
+        kind, name = proposal.kind, proposal.name
+        if kind == "JobSet":  # it creates Jobs, and they create the pods
+            labels[LABEL_JOB_SET] = name
+            kind, name = "Job", f"{name}-0"
+        owners = [objects.OwnerReference(kind=kind, name=name, uid=name, controller=True)]
+    stamps = {ANNOTATION_SUBMITTER: user, ANNOTATION_RELEASE: HELD}
+    others = [each for each in spec.scheduling_gates or () if each.name != GATE]
+    return objects.PodObject(
+        metadata=objects.OwnedMetadata(
+            name=proposal.name or meta.name or "pod",
+            namespace=proposal.namespace,
+            uid="proposed",
+            creation_timestamp=datetime.fromtimestamp(at // 1000, UTC).strftime(
+                "%Y-%m-%dT%H:%M:%SZ"
+            ),
+            labels=labels,
+            annotations={**(meta.annotations or {}), **stamps},
+            owner_references=owners,
+        ),
+        spec=msgspec.structs.replace(
+            spec, node_name=None, scheduling_gates=[objects.Gate(GATE), *others]
+        ),
+        status=objects.PodStatus(qos_class=pod.status.qos_class),
+    )

@@ -1,0 +1,181 @@
+"""Reads Kubernetes manifests, and finds the pods that their objects will create."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from app.core.errors import InvalidInput
+from app.core.well_known import ANNOTATION_SUBMITTER
+
+LARGEST_FILE = 4 * 1024 * 1024
+
+_Document = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """The API group and the name in URLs of a kind that creates pods."""
+
+    group: str
+    resource: str
+
+
+KINDS = {
+    "Pod": Kind("", "pods"),
+    "Job": Kind("batch", "jobs"),
+    "Deployment": Kind("apps", "deployments"),
+    "StatefulSet": Kind("apps", "statefulsets"),
+    "JobSet": Kind("jobset.x-k8s.io", "jobsets"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """An object of a known kind. `name` is "" if the API server generates it."""
+
+    kind: str
+    name: str
+    namespace: str
+    document: _Document
+
+    def __str__(self) -> str:
+        name = self.name or f"{self.document['metadata'].get('generateName', '')}*"
+        return f"{self.kind} {self.namespace}/{name}"
+
+    @property
+    def path(self) -> str:
+        """The path of the API server to which the object is posted."""
+        version = self.document["apiVersion"]
+        root = f"/apis/{version}" if "/" in version else f"/api/{version}"
+        return f"{root}/namespaces/{self.namespace}/{KINDS[self.kind].resource}"
+
+
+@dataclass(frozen=True, slots=True)
+class PodCopies:
+    """A pod that an object creates, and the number of equal pods at one time."""
+
+    count: int
+    document: _Document
+
+
+def documents(file: str) -> list[_Document]:
+    """Return the objects of a file with YAML documents; "-" is standard input.
+
+    The items of a `List` count as objects. Raises InvalidInput.
+    """
+    try:
+        if file == "-":
+            text = sys.stdin.read(LARGEST_FILE + 1)
+        else:
+            with Path(file).open(encoding="utf-8") as opened:
+                text = opened.read(LARGEST_FILE + 1)
+        if len(text) > LARGEST_FILE:
+            raise InvalidInput(f"{file} is larger than {LARGEST_FILE} characters; split it.")
+        found = [each for part in yaml.safe_load_all(text) for each in _objects(part)]
+    except (OSError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidInput(f"{file} cannot be read: {error}.") from error
+    except yaml.YAMLError as error:
+        raise InvalidInput(f"{file} is not YAML: {' '.join(str(error).split())}.") from error
+    if not found:
+        raise InvalidInput(f"{file} has no Kubernetes object; write a manifest as for kubectl.")
+    return found
+
+
+def manifest(document: _Document, namespace: str) -> Manifest | None:
+    """Return an object of a known kind; None for other kinds. Raises InvalidInput.
+
+    `namespace`: the namespace of objects without one.
+    """
+    kind, version = document.get("kind"), document.get("apiVersion")
+    if not isinstance(kind, str) or not isinstance(version, str):
+        raise InvalidInput("An object of the file has no kind or apiVersion; add both.")
+    known = KINDS.get(kind)
+    if known is None or (version.rpartition("/")[0] != known.group):
+        return None
+    meta = _map(document, "metadata")
+    if not (meta.get("name") or meta.get("generateName")):
+        raise InvalidInput(f"A {kind} of the file has no name; add metadata.name.")
+    where = str(meta.get("namespace") or namespace)
+    return Manifest(kind, str(meta.get("name") or ""), where, {**document, "metadata": meta})
+
+
+def pods(found: Manifest, stored: _Document) -> list[PodCopies]:
+    """Return the pods that an object creates. `stored`: the object as the API server answered."""
+    spec = _map(stored, "spec")
+    match found.kind:
+        case "Pod":
+            return [PodCopies(1, stored)]
+        case "Job":
+            return [_of_job(spec, 1, found)]
+        case "JobSet":
+            jobs = spec.get("replicatedJobs") or ()
+            return [
+                _of_job(_map(_map(each, "template"), "spec"), _number(each, "replicas"), found)
+                for each in jobs
+            ]
+    copies = _copies(_number(spec, "replicas"), spec, found)
+    claims = [_map(each, "metadata").get("name") for each in spec.get("volumeClaimTemplates") or ()]
+    return [_with_volumes(copies, claims)] if claims else [copies]
+
+
+def _of_job(spec: _Document, times: int, found: Manifest) -> PodCopies:
+    parallel = _number(spec, "parallelism")
+    completions = spec.get("completions")
+    if isinstance(completions, int):
+        parallel = min(parallel, completions)
+    return _copies(times * parallel, spec, found)
+
+
+def _copies(count: int, spec: _Document, found: Manifest) -> PodCopies:
+    template = _map(spec, "template")
+    meta = _map(template, "metadata")
+    annotations = {k: v for k, v in _map(meta, "annotations").items() if k != ANNOTATION_SUBMITTER}
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "generateName": f"{found.name or 'try'}-"[:200],
+            "namespace": found.namespace,
+            "labels": _map(meta, "labels"),
+            "annotations": annotations,
+        },
+        "spec": _map(template, "spec"),
+    }
+    return PodCopies(count, pod)
+
+
+def _with_volumes(copies: PodCopies, claims: list[Any]) -> PodCopies:
+    """Return pods with the volumes that a StatefulSet adds for its claim templates."""
+    spec = _map(copies.document, "spec")
+    volumes = [*(spec.get("volumes") or ())]
+    volumes += [{"name": name, "persistentVolumeClaim": {"claimName": name}} for name in claims]
+    return PodCopies(copies.count, {**copies.document, "spec": {**spec, "volumes": volumes}})
+
+
+def _objects(document: Any) -> Iterator[_Document]:
+    if document is None:
+        return
+    if not isinstance(document, dict):
+        raise InvalidInput("A document of the file is not a Kubernetes object.")
+    if document.get("kind") == "List" and isinstance(document.get("items"), list):
+        for each in document["items"]:
+            yield from _objects(each)
+    else:
+        yield document
+
+
+def _map(document: _Document, key: str) -> dict[str, Any]:
+    found = document.get(key)
+    return dict(found) if isinstance(found, dict) else {}
+
+
+def _number(document: _Document, key: str) -> int:
+    """Return a number of pods; 1 if absent."""
+    found = document.get(key)
+    return found if isinstance(found, int) and found >= 0 else 1

@@ -1,0 +1,63 @@
+"""Trial service: simulates proposed pods in a worker process.
+
+Callers, pods and seconds are limited.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from app.core.errors import ForecastBusy, ForecastFailed
+from app.core.explain.snapshot import Snapshot
+from app.core.model import Pod, UserName
+from app.ports.forecasts import Trial
+from app.sim.forecast.call_limit import RETRY_AFTER, CallLimit
+from app.sim.forecast.run_times import RunTimes
+from app.sim.forecast.trial import attempt
+from app.sim.forecast.what_if import assumed
+from app.sim.forecast.what_if_service import MOST_PODS, SECONDS
+from app.sim.forecast.worker import Worker
+from app.sim.forecast.worker_protocol import pickled
+
+
+class TrialRuns:
+    """Implements `Trials` on snapshots of the cluster and learned run times."""
+
+    def __init__(
+        self,
+        snapshot: Callable[[], Snapshot],
+        runs: Callable[[], RunTimes],
+        seconds: float = SECONDS,
+    ) -> None:
+        self._snapshot = snapshot
+        self._runs = runs
+        self._worker = Worker(seconds)
+        self._limit = CallLimit()
+        self._users: set[UserName] = set()
+
+    async def attempt(self, user: UserName, pods: Sequence[Pod]) -> Trial:
+        """Simulate the pods of a user. Raises ForecastBusy, ForecastFailed."""
+        if user in self._users:  # no user can take all places
+            raise ForecastBusy("A trial of yours still runs; try again soon.", RETRY_AFTER)
+        self._users.add(user)
+        try:
+            async with self._limit.turn():
+                return await self._attempt(tuple(pods))
+        finally:
+            self._users.discard(user)
+
+    async def close(self) -> None:
+        """Kill the worker process."""
+        await self._worker.close()
+
+    async def _attempt(self, pods: tuple[Pod, ...]) -> Trial:
+        # A copy: a thread pickles it while learning may change the original.
+        snapshot, runs = self._snapshot(), self._runs().copy()
+        if len(snapshot.held) > MOST_PODS:
+            raise ForecastFailed(
+                f"{len(snapshot.held)} pods wait, and a simulation takes {MOST_PODS} at most."
+            )
+        body = await asyncio.to_thread(pickled, (snapshot, runs))
+        found = await self._worker.call(attempt, body, pods)
+        return Trial(snapshot.at, found.released, found.held, found.why, found.wait, assumed(runs))

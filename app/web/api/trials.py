@@ -1,0 +1,168 @@
+"""Route /trials: whether and when pods would start that do not exist yet."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from fastapi import APIRouter, Depends
+
+from app.core.model import Pod, Resource, TenantName, UserName
+from app.core.placement.pools import add_to
+from app.core.policy import Mode
+from app.core.quantities import PODS
+from app.ports.auth import Identity
+from app.ports.forecasts import Proposal, Trial
+from app.web.api import examples
+from app.web.api.formatting import quantities
+from app.web.api.problems import Refused
+from app.web.api.queues import estimate_shown
+from app.web.api.route_context import RouteContext
+from app.web.api.schemas import AheadModel, EstimateShown, TrialModel, TrialRequest
+from app.web.api.simulations import UNAVAILABLE, UNPROCESSABLE, refusing
+
+MOST_PODS = 1000
+"""Most pods in one trial."""
+
+FREE = "Fairgate does not hold these pods: they request no managed resource."
+OBSERVED = "Fairgate only observes this cluster, so pods do not wait for it."
+FITS = "All pods fit now and are next in fair order."
+GUESS = "Too few estimates for waits like this one have come out yet: it would be a guess."
+NO_START = "In the simulation they do not all start within four days."
+
+
+def trial_routes(ground: RouteContext) -> APIRouter:
+    """Return the route under /trials."""
+    routes = APIRouter()
+    access = ground.access
+    caller = Depends(access.caller)
+
+    @routes.post(
+        "/trials",
+        summary="Whether and when pods would start that do not exist yet",
+        responses=examples.TRIAL,
+    )
+    async def attempt(asked: TrialRequest, identity: Identity = caller) -> TrialModel:
+        await access.need_create(identity, asked.kind, asked.namespace)
+        ground.need_sight()
+        user = UserName(identity.name)
+        with refusing():
+            pods = _read(asked, user, ground)
+            if not pods or ground.outlook.mode() is Mode.OBSERVE:
+                return _free(asked, user, pods, ground)
+            if ground.trials is None:
+                raise Refused(UNAVAILABLE, "This replica runs no simulations.")
+            return _tried(pods, await ground.trials.attempt(user, pods), ground)
+
+    return routes
+
+
+def _read(asked: TrialRequest, user: UserName, ground: RouteContext) -> tuple[Pod, ...]:
+    """Return the pods that Fairgate would hold."""
+    if ground.proposals is None:
+        raise Refused(UNAVAILABLE, "This replica runs no simulations.")
+    if sum(each.count for each in asked.pods) > MOST_PODS:
+        raise Refused(UNPROCESSABLE, f"pods: a trial has {MOST_PODS} pods at most.")
+    parts = [(each.count, each.pod) for each in asked.pods]
+    try:  # the answer may quote any text of the pods
+        json.dumps([asked.name, parts], ensure_ascii=False).encode()
+    except (UnicodeEncodeError, RecursionError) as error:
+        raise Refused(UNPROCESSABLE, "pods: the text is not valid Unicode.") from error
+    proposal = Proposal(asked.namespace, asked.kind, asked.name, parts)
+    return ground.proposals.read(proposal, user, ground.now())
+
+
+def _free(
+    asked: TrialRequest, user: UserName, pods: Sequence[Pod], ground: RouteContext
+) -> TrialModel:
+    """Return the answer for pods that do not wait."""
+    count = sum(each.count for each in asked.pods)
+    return TrialModel(
+        **_about(asked.namespace, user, pods, ground),
+        state="unmanaged",
+        pods=count,
+        starts_now=count,
+        reason=OBSERVED if pods else FREE,
+        **_no_wait(),
+    )
+
+
+def _tried(pods: Sequence[Pod], trial: Trial, ground: RouteContext) -> TrialModel:
+    """Return the answer for simulated pods."""
+    about = _about(pods[0].namespace, pods[0].user, pods, ground)
+    now = len(trial.released)
+    pools = sorted(set(trial.released.values()))
+    held, why = trial.held, trial.why
+    if held is None or why is None:
+        rest = {**_no_wait(), "pools": pools, "simulated_seconds": 0.0, "assumed": trial.assumed}
+        return TrialModel(
+            **about, state="fits", pods=len(pods), starts_now=now, reason=FITS, **rest
+        )
+    estimate = _estimate(trial, ground)
+    return TrialModel(
+        **about,
+        state="waits",
+        pods=len(pods),
+        starts_now=now,
+        pools=list(dict.fromkeys([*pools, *held.pools])),
+        position=why.position,
+        length=why.length,
+        rule=why.rule.value,
+        reason=why.text,
+        numbers=dict(why.numbers),
+        ahead=[
+            AheadModel(tenant=a.tenant, score=a.score, own=a.own, own_score=a.own_score)
+            for a in why.ahead
+        ],
+        remedies=list(why.remedies),
+        simulated_seconds=trial.wait,
+        assumed=trial.assumed,
+        estimate=estimate,
+        estimate_withheld=_withheld(trial) if estimate is None else None,
+    )
+
+
+def _about(
+    namespace: str, user: UserName, pods: Sequence[Pod], ground: RouteContext
+) -> dict[str, Any]:
+    """Return the fields that do not depend on the simulation."""
+    total: dict[Resource, int] = {}
+    for pod in pods:
+        add_to(total, pod.demand, 1)
+    gangs = {pod.gang for pod in pods}
+    tenant: TenantName = ground.view.tenancy.tenant_of(namespace)
+    return {
+        "namespace": namespace,
+        "tenant": tenant,
+        "user": user,
+        "gang": gangs.pop() or None if len(gangs) == 1 else None,
+        "request": quantities({r: v for r, v in total.items() if r != PODS}),
+    }
+
+
+def _no_wait() -> dict[str, Any]:
+    return {
+        "pools": [],
+        "position": 0,
+        "length": 0,
+        "rule": None,
+        "numbers": {},
+        "ahead": [],
+        "remedies": [],
+        "simulated_seconds": None,
+        "assumed": "",
+        "estimate": None,
+        "estimate_withheld": None,
+    }
+
+
+def _estimate(trial: Trial, ground: RouteContext) -> EstimateShown | None:
+    if trial.wait is None:
+        return None
+    found = estimate_shown(ground.forecasts.estimate_of(trial.wait, trial.at))
+    return None if found is None else EstimateShown(**found)
+
+
+def _withheld(trial: Trial) -> str:
+    return NO_START if trial.wait is None else GUESS

@@ -1,0 +1,187 @@
+"""Route /trials: pods that do not exist yet, on the production engine and its worker process."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from app.core import events as ev
+from app.core.errors import ForecastBusy
+from app.core.model import Quota, UserName
+from app.core.policy import Mode, Policy
+from app.kube.proposed_pods import ProposedPods
+from app.ports.forecasts import Estimate, Trial
+from app.sim.cluster.virtual_cluster import held_pod
+from app.sim.forecast.run_times import RunTimes
+from app.sim.forecast.trial_service import TrialRuns
+from tests.support.asgi import Reply, call
+from tests.support.rest_app import GPU, NOW, Both, node, problem, tenant
+
+
+@pytest.fixture
+async def both() -> Both:
+    """Two teams on a node of eight devices. A user of team-b holds nothing and has no pods."""
+    both = Both()
+    both.rights.granted = {("create", "pods/team-a")}
+    limit = {"default": Quota(limit={GPU: 6})}
+    await both.hear(node("n0", 8), tenant("team-a", quotas=limit), tenant("team-b"))
+    both.ground = replace(
+        both.ground, proposals=ProposedPods(both.ground.managed, frozenset({"kube-system"}))
+    )
+    await both.open()
+    return both
+
+
+@pytest.fixture
+async def trials(both: Both) -> AsyncIterator[TrialRuns]:
+    """The production implementation with its worker process."""
+    made = TrialRuns(lambda: both.engine.outlook.snapshot(NOW), RunTimes)
+    both.ground = replace(both.ground, trials=made)
+    yield made
+    await made.close()
+
+
+def pod(gpus: int, **annotations: str) -> dict[str, Any]:
+    resources = {"limits": {"nvidia.com/gpu": str(gpus)}} if gpus else {}
+    return {
+        "metadata": {"annotations": {f"fairgate.io/{k}": v for k, v in annotations.items()}},
+        "spec": {"containers": [{"name": "c", "resources": resources}], "priority": 0},
+    }
+
+
+async def post(both: Both, *parts: tuple[int, Any], **more: Any) -> Reply:
+    pods = [{"count": count, "pod": document} for count, document in parts]
+    body = {"namespace": "team-a", "pods": pods, **more}
+    headers = {"authorization": "Bearer alices", "content-type": "application/json"}
+    return await call(both.app, "POST", "/v1/trials", json.dumps(body).encode(), headers)
+
+
+async def test_pods_that_fit_start_now(both: Both, trials: TrialRuns) -> None:
+    told = (await post(both, (2, pod(3)))).json
+    assert (told["state"], told["pods"], told["startsNow"]) == ("fits", 2, 2)
+    assert (told["tenant"], told["user"], told["pools"]) == ("team-a", "alice", ["default"])
+    assert told["request"]["nvidia.com/gpu"] == "6"
+    assert told["simulatedSeconds"] == 0
+
+
+async def test_a_pod_beyond_the_limit_waits_and_the_remedy_is_named(
+    both: Both, trials: TrialRuns
+) -> None:
+    told = (await post(both, (3, pod(3)))).json
+    assert (told["state"], told["startsNow"], told["rule"]) == ("waits", 2, "limit")
+    assert "6 nvidia.com/gpu limit" in told["reason"]
+    assert any("raising the limit of tenant team-a" in each for each in told["remedies"])
+    # Pods without a known run time run for one hour in the simulation.
+    assert told["simulatedSeconds"] == 3600
+    assert "one hour" in told["assumed"]
+    assert (told["estimate"], told["estimateWithheld"] is None) == (None, False)
+
+
+async def test_a_declared_run_time_of_others_shortens_the_simulated_wait(
+    both: Both, trials: TrialRuns
+) -> None:
+    told = (await post(both, (2, pod(4, **{"max-runtime": "10m"})))).json
+    assert (told["startsNow"], told["simulatedSeconds"]) == (1, 600)
+
+
+async def test_pods_wait_behind_those_of_the_queue(both: Both, trials: TrialRuns) -> None:
+    wall = held_pod("wall", "team-b", 8, user="bob")
+    await both.see(replace(wall, gates=(), release="1.1", started=NOW))
+    await both.see(*(held_pod(f"p{n}", "team-a", 6, user="alice") for n in range(3)))
+    told = (await post(both, (1, pod(6)))).json
+    assert (told["state"], told["position"], told["length"]) == ("waits", 4, 4)
+    assert told["rule"] == "fair order"
+    assert "bob" not in json.dumps(told)
+
+
+async def test_a_pod_larger_than_every_node_never_starts(both: Both, trials: TrialRuns) -> None:
+    both.rights.granted = {("create", "pods/team-b")}
+    told = (await post(both, (1, pod(16)), namespace="team-b")).json
+    assert (told["rule"], told["simulatedSeconds"]) == ("no pool", None)
+    assert "16 nvidia.com/gpu asked, 8 in all its ready nodes" in told["reason"]
+    assert "four days" in told["estimateWithheld"]
+
+
+async def test_the_pods_of_a_job_gang_start_together(both: Both, trials: TrialRuns) -> None:
+    both.rights.granted = {("create", "jobs/team-a")}
+    gang = (7, pod(1, gang="job"))
+    told = (await post(both, gang, kind="Job", name="train")).json
+    assert (told["gang"], told["startsNow"], told["rule"]) == ("job/train", 0, "limit")
+    told = (await post(both, (6, pod(1, gang="job")), kind="Job", name="train")).json
+    assert (told["state"], told["startsNow"]) == ("fits", 6)
+
+
+async def test_pods_without_devices_are_not_held(both: Both, trials: TrialRuns) -> None:
+    told = (await post(both, (1, pod(0)))).json
+    assert (told["state"], told["startsNow"], told["pools"]) == ("unmanaged", 1, [])
+
+
+async def test_in_mode_observe_nothing_waits(both: Both, trials: TrialRuns) -> None:
+    await both.hear(ev.PolicyObserved(NOW, Policy(mode=Mode.OBSERVE)))
+    told = (await post(both, (3, pod(8)))).json
+    assert (told["state"], "only observes" in told["reason"]) == ("unmanaged", True)
+
+
+async def test_the_live_engine_stays_as_it_is(both: Both, trials: TrialRuns) -> None:
+    before = both.engine.outlook.snapshot(NOW)
+    await post(both, (3, pod(8)))
+    assert both.engine.outlook.snapshot(NOW) == before
+
+
+async def test_the_right_to_create_the_pods_or_their_object_is_needed(
+    both: Both, trials: TrialRuns
+) -> None:
+    both.rights.granted = {("create", "jobs/team-a"), ("create", "pods/team-b")}
+    reply = await post(both, (1, pod(1)))
+    assert reply.status == 403
+    assert "may not create pods in namespace team-a" in problem(reply)
+    assert (await post(both, (1, pod(1)), kind="Deployment")).status == 403
+    assert (await post(both, (1, pod(1)), kind="Job")).status == 200
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        [],
+        [(0, pod(1))],
+        [(600, pod(1)), (600, pod(1))],
+        [(1, {"spec": {"containers": "all"}})],
+        [(1, {"spec": {"containers": [{"resources": {"limits": {"nvidia.com/gpu": "many"}}}]}})],
+        [(1, {"spec": {"nodeSelector": {"a": "\ud800"}}})],
+        [(1, {"spec": {"resourceClaims": [{"name": "gpu"}]}})],
+    ],
+)
+async def test_what_is_no_pod_is_refused(both: Both, trials: TrialRuns, parts: Any) -> None:
+    reply = await post(both, *parts)
+    assert reply.status == 422, reply.body
+    assert problem(reply)
+
+
+async def test_a_submitter_in_the_document_does_not_count(both: Both, trials: TrialRuns) -> None:
+    told = (await post(both, (3, pod(3, submitter="bob")))).json
+    assert (told["user"], "team-a/alice" in told["reason"]) == ("alice", True)
+
+
+async def test_an_estimate_is_given_if_it_is_no_guess(both: Both, trials: TrialRuns) -> None:
+    class Sure:
+        def estimate_of(self, seconds: float, at: int) -> Estimate:
+            return Estimate(int(seconds), 2 * int(seconds), NOW)
+
+    both.ground = replace(both.ground, forecasts=Sure())  # type: ignore[arg-type]
+    told = (await post(both, (3, pod(3)))).json
+    assert (told["estimate"]["p50"], told["estimate"]["p90"]) == (3600, 7200)
+    assert told["estimateWithheld"] is None
+
+
+async def test_a_user_has_one_trial_at_a_time(both: Both, trials: TrialRuns) -> None:
+    import asyncio
+
+    pods = [held_pod("p", "team-a", 1)]
+    same = [asyncio.create_task(trials.attempt(UserName("alice"), pods)) for _ in range(2)]
+    other = asyncio.create_task(trials.attempt(UserName("bob"), pods))
+    outcomes = await asyncio.gather(*same, other, return_exceptions=True)
+    assert [type(each) for each in outcomes] == [Trial, ForecastBusy, Trial]
