@@ -134,6 +134,8 @@ class Release:
     has_selector: bool
     has_labels: bool
     has_annotations: bool
+    preemptible: bool
+    """Whether the pod may be evicted. The patch writes it, so that the decision stays true."""
     since: Millis
     """When the pod started to wait."""
     node: NodeName | None = None

@@ -15,6 +15,7 @@ from app.core.podspec.constraints import Toleration
 from app.core.podspec.granted_claims import write_grants
 from app.core.well_known import (
     ANNOTATION_CLAIMS,
+    ANNOTATION_PREEMPTIBLE,
     ANNOTATION_RELEASE,
     GATE,
     HELD,
@@ -51,6 +52,10 @@ def release_patch(order: Release) -> Patch:
     patch += steer_patch(order.steer) if order.steer else []
     patch += _merge("/metadata/labels", order.labels, order.has_labels)
     patch.append({"op": "replace", "path": release_at, "value": order.stamp})
+    if order.preemptible:
+        # The user may have written "false" after the decision, which let the pod borrow.
+        evictable_at = json_pointer("/metadata/annotations", ANNOTATION_PREEMPTIBLE)
+        patch.append({"op": "add", "path": evictable_at, "value": "true"})
     if order.claims:
         claims_at = json_pointer("/metadata/annotations", ANNOTATION_CLAIMS)
         patch.append({"op": "add", "path": claims_at, "value": write_grants(order.claims)})

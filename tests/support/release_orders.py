@@ -28,5 +28,6 @@ ORDER = Release(
     has_selector=False,
     has_labels=True,
     has_annotations=True,
+    preemptible=True,
     since=Millis(0),
 )

@@ -18,5 +18,6 @@ def order_for(name: str, uid: str) -> Release:
         has_selector=False,
         has_labels=True,
         has_annotations=True,
+        preemptible=True,
         since=Millis(0),
     )

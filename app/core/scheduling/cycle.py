@@ -297,6 +297,7 @@ class SchedulingCycle:
             has_selector=bool(pod.selector),
             has_labels=pod.has_labels,
             has_annotations=pod.has_annotations,
+            preemptible=pod.preemptible,
             since=pod.since,
             node=node,
             decision=decision,

@@ -36,6 +36,7 @@ def late(name: str, uid: str) -> list[Object]:
         has_selector=False,
         has_labels=True,
         has_annotations=True,
+        preemptible=True,
         since=Millis(0),
     )
     return release_patch(order)

@@ -5,11 +5,13 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from tests.e2e.attacks.attack_cluster import Ground, Object, body, layer_of
+from tests.e2e.attacks.attack_cluster import Ground, Object, body, layer_of, path
 from tests.e2e.attacks.attack_namespaces import Yard, yard
 from tests.e2e.attacks.outcomes import Outcomes
 from tests.support.cluster_driver import Stage, until
 
+RACES, LONG_RACE = 8, 500
+"""Pods that race their release, and half of the changes that each tries at most."""
 ATTACK = "borrow behind a disruption budget that allows no eviction"
 BUDGETS: dict[str, tuple[Object, ...]] = {
     "none": ({"maxUnavailable": 0},),
@@ -89,3 +91,26 @@ def test_35_labels_are_judged_as_they_are(ground: Ground, stage: Stage, outcomes
     until("what no budget covers borrows", lambda: "free" in ours.released())
     assert ours.held() == {"late"}
     outcomes(35, ground.mode, attack, "D", "the labels count that it has when its turn comes")
+
+
+def test_35_no_pod_becomes_protected_while_it_is_released(
+    ground: Ground, stage: Stage, outcomes: Outcomes
+) -> None:
+    """The annotation may change until the release. The leader may not have seen the last change."""
+    attack = "forbid the eviction in the moment of the release"
+    ours = yard(ground, stage)
+    if ground.mode == "killed":
+        assert layer_of(ours.make(body("flips"))) == "outage"
+        outcomes(35, ground.mode, attack, "outage", "")
+        return
+    for number in range(RACES):
+        name = f"flips-{number}"
+        assert ours.make(body(name)) is None
+        for answer in ("false", "true") * LONG_RACE:
+            flip = {"metadata": {"annotations": {"fairgate.io/preemptible": answer}}}
+            if ground.mallory.refused("PATCH", path(ours.namespace, name), flip) is not None:
+                break
+        until(f"{name} is released", lambda n=name: n in ours.released())  # type: ignore[misc]
+    words = [pod["metadata"]["annotations"]["fairgate.io/preemptible"] for pod in ours.pods]
+    assert words == ["true"] * RACES
+    outcomes(35, ground.mode, attack, "D", "the release states that it may be evicted")

@@ -17,7 +17,7 @@ from app.core.admission.hold import (
 )
 from app.core.admission.validation import Guard, ValidationRules
 from app.core.model import Resource, TenantName, UserName
-from app.core.podspec.annotations import named_pools
+from app.core.podspec.annotations import may_be_evicted, named_pools
 from app.core.podspec.constraints import Toleration
 from app.core.quantities import ManagedResources
 from app.core.release_patch import (
@@ -26,7 +26,7 @@ from app.core.release_patch import (
     release_patch,
     stamp_patch,
 )
-from app.core.well_known import GATE
+from app.core.well_known import ANNOTATION_PREEMPTIBLE, GATE
 from tests.support.json_patch import PatchFailed, apply
 from tests.support.release_orders import ALICE, GPU, ORDER
 
@@ -245,6 +245,27 @@ def test_a_release_adds_the_tolerations_of_the_pool_to_those_of_the_pod() -> Non
     pod["spec"]["tolerations"] = [{"key": "own", "operator": "Exists"}]
     released = apply(pod, release_patch(replace(order, has_tolerations=True)))
     assert released["spec"]["tolerations"] == [{"key": "own", "operator": "Exists"}, *both]
+
+
+@pytest.mark.parametrize("written", [None, "false", "true"])
+def test_a_pod_that_was_allowed_to_borrow_stays_evictable(written: str | None) -> None:
+    """Its user may have changed the annotation after the decision."""
+    pod = stored()
+    if written is not None:
+        pod["metadata"]["annotations"][ANNOTATION_PREEMPTIBLE] = written
+
+    released = apply(pod, release_patch(ORDER))
+
+    assert may_be_evicted(released["metadata"]["annotations"])
+
+
+def test_a_pod_that_started_within_the_guarantee_keeps_its_protection() -> None:
+    pod = stored()
+    pod["metadata"]["annotations"][ANNOTATION_PREEMPTIBLE] = "false"
+
+    released = apply(pod, release_patch(replace(ORDER, preemptible=False)))
+
+    assert not may_be_evicted(released["metadata"]["annotations"])
 
 
 def test_a_pod_is_released_at_most_once() -> None:
