@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
-from app.cli.options import Kubeconfig, Output, OutputFormatOption
+from app.cli.options import Kubeconfig, ReportFormatOption, report_format
 from app.terminal.help import CommandLine, examples
+from app.terminal.output import OutputFormat
 
 audit_app = CommandLine(
     no_args_is_help=True,
@@ -75,7 +76,7 @@ def verify(
             show_default=False,
         ),
     ] = None,
-    output: OutputFormatOption = Output.TEXT,
+    output: ReportFormatOption = OutputFormat.TABLE,
 ) -> None:
     """Check that the audit chain is complete, unchanged and signed.
 
@@ -86,7 +87,9 @@ def verify(
     from app.commands.audit import command
 
     source = command.AuditSource(redis_url, cluster, namespace, kubeconfig)
-    command.verify(source, tuple(files or ()), head, public_key, as_json=output is Output.JSON)
+    command.verify(
+        source, tuple(files or ()), head, public_key, as_json=report_format(output) == "json"
+    )
 
 
 @audit_app.command(

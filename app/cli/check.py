@@ -6,10 +6,11 @@ from typing import Annotated
 
 import typer
 
-from app.cli.options import Kubeconfig, Output, OutputFormatOption
+from app.cli.options import Kubeconfig, OutputFormatOption
 from app.config.settings import MANAGED
 from app.core.errors import InvalidInput
 from app.terminal.help import examples
+from app.terminal.output import OutputFormat
 
 EXAMPLES = examples(
     "fairgate check",
@@ -35,7 +36,7 @@ def check(
         float, typer.Option(min=0, help="Seconds until a check that fails counts as failed.")
     ] = 30.0,
     kubeconfig: Kubeconfig = None,
-    output: OutputFormatOption = Output.TEXT,
+    output: OutputFormatOption = OutputFormat.TABLE,
 ) -> None:
     """Test an installation: a pod is held, forbidden changes are refused, a controller leads.
 

@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 from app.cli.devnode import node_app
-from app.cli.options import Output, OutputFormatOption
+from app.cli.options import ReportFormatOption, report_format
 from app.core.errors import ToolMissing
 from app.devcluster import binaries as programs
 from app.devcluster.cluster import LocalCluster
@@ -32,6 +32,7 @@ from app.devcluster.node.requirements import find as find_node_programs
 from app.devcluster.progress import Told
 from app.devcluster.signals import orderly
 from app.terminal.help import CommandLine, examples
+from app.terminal.output import OutputFormat
 
 NOT_UP = 1
 _GPU_POD = json.dumps(
@@ -102,7 +103,7 @@ def up(
     nodes: NodeCountOption = 8,
     gpus: Gpus = 8,
     folder: FolderOption = None,
-    output: OutputFormatOption = Output.TEXT,
+    output: ReportFormatOption = OutputFormat.TABLE,
     fairgate: Annotated[
         bool, typer.Option(help="Install and start Fairgate, or leave a bare cluster.")
     ] = True,
@@ -116,7 +117,7 @@ def up(
 
     All processes run in the background, on the loopback only, until `fairgate dev down`.
     """
-    cluster = LocalCluster(folder)
+    form, cluster = report_format(output), LocalCluster(folder)
     options = ClusterOptions(
         nodes=nodes,
         gpus=gpus,
@@ -126,7 +127,7 @@ def up(
         binaries=binaries,
     )
     details = cluster.up(options, Told())
-    _print_details(cluster, details, output)
+    _print_details(cluster, details, form)
 
 
 @dev_app.command(
@@ -151,9 +152,9 @@ def down(folder: FolderOption = None) -> None:
         "fairgate dev status --output json",
     )
 )
-def status(folder: FolderOption = None, output: OutputFormatOption = Output.TEXT) -> None:
+def status(folder: FolderOption = None, output: ReportFormatOption = OutputFormat.TABLE) -> None:
     """Show addresses, files and processes; exit 1 if no cluster is up or a process has died."""
-    cluster = LocalCluster(folder)
+    form, cluster = report_format(output), LocalCluster(folder)
     found = cluster.status()
     if found is None:
         typer.echo(
@@ -161,7 +162,7 @@ def status(folder: FolderOption = None, output: OutputFormatOption = Output.TEXT
         )
         raise typer.Exit(NOT_UP)
     details, dead = found
-    _print_details(cluster, details, output)
+    _print_details(cluster, details, form)
     if dead:
         typer.echo(
             f"Ended by itself: {', '.join(dead)}; the logs are in {cluster.folder / 'logs'}. "
@@ -219,7 +220,7 @@ def demo(
     nodes: NodeCountOption = 8,
     gpus: Gpus = 8,
     folder: FolderOption = None,
-    output: OutputFormatOption = Output.TEXT,
+    output: ReportFormatOption = OutputFormat.TABLE,
     stay: Annotated[
         bool, typer.Option("--stay", help="Leave the cluster up afterwards, until Ctrl-C.")
     ] = False,
@@ -230,20 +231,21 @@ def demo(
 
     If the programs of a cluster are missing, the demo is simulated in virtual time.
     """
-    console, told = Console(stderr=output is Output.JSON), Told()
+    form = report_format(output)
+    console, told = Console(stderr=form == "json"), Told()
     with orderly():
         try:
             _find_all(told, programs.choose(kubernetes, binaries))
         except ToolMissing as error:
             typer.echo(f"{error}\nSo the demo is played in virtual time.", err=True)
-            _print_result(console, _rehearse(console, nodes, gpus), nodes * gpus, output)
+            _print_result(console, _rehearse(console, nodes, gpus), nodes * gpus, form)
             return
         cluster = LocalCluster(folder)
         options = ClusterOptions(nodes=nodes, gpus=gpus, kubernetes=kubernetes, binaries=binaries)
         was_up = cluster.status() is not None
         try:
             result = _play(console, told, cluster, options)
-            _print_result(console, result, nodes * gpus, output)
+            _print_result(console, result, nodes * gpus, form)
             if stay and not was_up:
                 _stay(cluster)
         finally:
@@ -276,8 +278,8 @@ def _stay(cluster: LocalCluster) -> None:
     typer.echo("Taking it down.", err=True)
 
 
-def _print_result(console: Console, result: DemoResult, capacity: int, output: Output) -> None:
-    if output is Output.JSON:
+def _print_result(console: Console, result: DemoResult, capacity: int, form: str) -> None:
+    if form == "json":
         typer.echo(to_text(result))
     else:
         print_result(console, result, capacity)
@@ -290,8 +292,8 @@ def _rehearse(console: Console, nodes: int, gpus: int) -> DemoResult:
         return rehearse(screen.show, nodes, gpus)
 
 
-def _print_details(cluster: LocalCluster, details: Details, output: Output) -> None:
-    if output is Output.JSON:
+def _print_details(cluster: LocalCluster, details: Details, form: str) -> None:
+    if form == "json":
         typer.echo(json.dumps(msgspec.to_builtins(details), indent=2))
     else:
         _print_text(Console(), cluster, details)

@@ -12,12 +12,13 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from app.cli.options import Output, OutputFormatOption
+from app.cli.options import ReportFormatOption, report_format
 from app.devcluster.node.component_files import POD_LIMIT
 from app.devcluster.node.real_node import GPUS, NodeDetails, RealNode
 from app.devcluster.progress import Told
 from app.devcluster.signals import orderly
 from app.terminal.help import CommandLine, examples
+from app.terminal.output import OutputFormat
 
 NOT_UP = 1
 
@@ -47,15 +48,15 @@ def up(
         int, typer.Option(min=1, max=1000, help="GPUs that the node offers; none of them exists.")
     ] = GPUS,
     folder: FolderOption = None,
-    output: OutputFormatOption = Output.TEXT,
+    output: ReportFormatOption = OutputFormat.TABLE,
 ) -> None:
     """Start Kubernetes with one real node; return when the node offers its GPUs.
 
     The node has containerd, kubelet, kube-proxy, cluster DNS, and a device plugin without devices.
     It has its own network, mounts and processes. A machine can have one node at a time.
     """
-    node = RealNode(folder)
-    _print_details(node.up(gpus, Told()), output, folder)
+    form, node = report_format(output), RealNode(folder)
+    _print_details(node.up(gpus, Told()), form, folder)
 
 
 @node_app.command(
@@ -78,16 +79,16 @@ def down(folder: FolderOption = None) -> None:
         "fairgate dev node status --output json",
     )
 )
-def status(folder: FolderOption = None, output: OutputFormatOption = Output.TEXT) -> None:
+def status(folder: FolderOption = None, output: ReportFormatOption = OutputFormat.TABLE) -> None:
     """Show addresses, images and processes; exit 1 if no node is up or a process has died."""
-    node = RealNode(folder)
+    form, node = report_format(output), RealNode(folder)
     details = node.status()
     if details is None:
         typer.echo(
             f"No node is up in {node.folder}; start one by `fairgate dev node up`.", err=True
         )
         raise typer.Exit(NOT_UP)
-    _print_details(details, output, folder)
+    _print_details(details, form, folder)
     if details.dead:
         typer.echo(
             f"Ended by itself: {', '.join(details.dead)}; the logs are in {details.logs}. "
@@ -113,8 +114,8 @@ def load(
         typer.echo(name)
 
 
-def _print_details(details: NodeDetails, output: Output, folder: Path | None) -> None:
-    if output is Output.JSON:
+def _print_details(details: NodeDetails, form: str, folder: Path | None) -> None:
+    if form == "json":
         typer.echo(json.dumps(msgspec.to_builtins(details), indent=2))
         return
     console = Console()

@@ -10,6 +10,7 @@ import typer
 
 from app.cli.options import Kubeconfig
 from app.terminal.help import examples
+from app.terminal.output import FORMATS_HELP
 
 EXAMPLES = examples(
     "fairgate doctor",
@@ -20,10 +21,14 @@ EXAMPLES = examples(
 
 
 class DoctorOutput(StrEnum):
-    """Output format of the command."""
+    """The output formats of lists, and the values of the chart."""
 
-    TEXT = "text"
+    TABLE = "table"
+    WIDE = "wide"
     JSON = "json"
+    YAML = "yaml"
+    CSV = "csv"
+    NAME = "name"
     VALUES = "values"
 
 
@@ -78,8 +83,13 @@ def doctor(
     ] = None,
     output: Annotated[
         DoctorOutput,
-        typer.Option("--output", "-o", help="text; json, which is stable; or the values."),
-    ] = DoctorOutput.TEXT,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FORMAT",
+            help=f"{FORMATS_HELP} values prints values of the chart.",
+        ),
+    ] = DoctorOutput.TABLE,
 ) -> None:
     """Check whether a cluster is ready for Fairgate, and print values of the chart that fit it.
 

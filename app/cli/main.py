@@ -25,10 +25,11 @@ from app.cli import audit, doctor, release
 from app.cli import check as check_command
 from app.cli import enforcement as enforcement_command
 from app.cli import nodes as nodes_command
-from app.cli.options import Output, OutputFormatOption
+from app.cli.options import ReportFormatOption, report_format
 from app.config import settings
 from app.core.errors import FairgateError, InvalidInput
 from app.terminal.help import CommandLine, HelpGroup, examples
+from app.terminal.output import OutputFormat
 
 WRONG_INPUT, UNREACHABLE, DEFECT, INTERRUPTED = 2, 3, 4, 130
 
@@ -259,7 +260,7 @@ def simulate(
             show_default=False,
         ),
     ],
-    output: OutputFormatOption = Output.TEXT,
+    output: ReportFormatOption = OutputFormat.TABLE,
     plot: Picture = None,
 ) -> None:
     """Simulate a scenario in virtual time, with the engine that decides in a cluster.
@@ -269,7 +270,7 @@ def simulate(
     """
     from app.sim.scenario import command as simulation
 
-    simulation.run(simulation.SimulateOptions(str(scenario), output.value, plot))
+    simulation.run(simulation.SimulateOptions(str(scenario), report_format(output), plot))
 
 
 @cli.command(
@@ -294,7 +295,7 @@ def replay(
     policy: Annotated[ReplayOrder, typer.Option(help="Who is next.")] = ReplayOrder.FAIR,
     large_gang: LargeGang = 16,
     elastic: Elastic = 0,
-    output: OutputFormatOption = Output.TEXT,
+    output: ReportFormatOption = OutputFormat.TABLE,
     plot: Picture = None,
 ) -> None:
     """Replay the job log of a real cluster in fair order, or in a baseline order. Measure it."""
@@ -316,7 +317,7 @@ def replay(
             policy=policy.value,
             large_gang=large_gang,
             elastic=elastic,
-            output=output.value,
+            output=report_format(output),
             plot=plot,
         )
     )

@@ -6,9 +6,10 @@ from typing import Annotated
 
 import typer
 
-from app.cli.options import Kubeconfig, Output, OutputFormatOption
+from app.cli.options import Kubeconfig, OutputFormatOption
 from app.config.settings import EXEMPT, MANAGED
 from app.terminal.help import CommandLine, examples
+from app.terminal.output import OutputFormat
 
 RESOURCES, NAMESPACES = ",".join(MANAGED), ",".join(EXEMPT)
 
@@ -46,7 +47,7 @@ def check(
     kubeconfig: Kubeconfig = None,
     managed: Managed = RESOURCES,
     exempt: Exempt = NAMESPACES,
-    output: OutputFormatOption = Output.TEXT,
+    output: OutputFormatOption = OutputFormat.TABLE,
 ) -> None:
     """Find nodes with GPUs that lack a GPU label, or that match no pool or two pools.
 
@@ -87,7 +88,7 @@ def label(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask first.")] = False,
     kubeconfig: Kubeconfig = None,
     managed: Managed = RESOURCES,
-    output: OutputFormatOption = Output.TEXT,
+    output: OutputFormatOption = OutputFormat.TABLE,
 ) -> None:
     """Add the missing label with the GPU product to nodes.
 

@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-
-class Output(StrEnum):
-    """Output format of a result."""
-
-    TEXT = "text"
-    JSON = "json"
-
+from app.core.errors import InvalidInput
+from app.terminal.output import FORMATS_HELP, OutputFormat
 
 OutputFormatOption = Annotated[
-    Output, typer.Option("--output", "-o", help="text, or json which is stable.")
+    OutputFormat, typer.Option("--output", "-o", metavar="FORMAT", help=FORMATS_HELP)
 ]
+ReportFormatOption = Annotated[
+    OutputFormat,
+    typer.Option("--output", "-o", metavar="FORMAT", help="table, or json, which is stable."),
+]
+
+
+def report_format(output: OutputFormat) -> str:
+    """Return `text` or `json`. Raises InvalidInput for the formats of lists."""
+    if output not in (OutputFormat.TABLE, OutputFormat.JSON):
+        raise InvalidInput(
+            f"-o {output.value} prints lists, and this result is a report; use -o table or json."
+        )
+    return "json" if output is OutputFormat.JSON else "text"
+
 
 Kubeconfig = Annotated[
     Path | None,

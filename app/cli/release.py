@@ -6,8 +6,9 @@ from typing import Annotated
 
 import typer
 
-from app.cli.options import Kubeconfig, Output, OutputFormatOption
+from app.cli.options import Kubeconfig, ReportFormatOption, report_format
 from app.terminal.help import examples
+from app.terminal.output import OutputFormat
 
 EXAMPLES = examples(
     "fairgate release train-0 -n team-a",
@@ -36,7 +37,7 @@ def release(
     ] = None,
     kubeconfig: Kubeconfig = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask first.")] = False,
-    output: OutputFormatOption = Output.TEXT,
+    output: ReportFormatOption = OutputFormat.TABLE,
 ) -> None:
     """Break glass: remove Fairgate's gate from a held pod, or from all held pods, out of order.
 
@@ -46,4 +47,6 @@ def release(
     """
     from app.commands.release import command, console
 
-    command.run(console.ReleaseOptions(pod, everything, namespace, kubeconfig, yes, output.value))
+    command.run(
+        console.ReleaseOptions(pod, everything, namespace, kubeconfig, yes, report_format(output))
+    )

@@ -19,14 +19,13 @@ from app.core.safe_text import visible
 from app.kubectl.options import (
     ConnectionOptions,
     Limit,
-    OutputFormat,
     OutputOption,
-    UsageFormat,
     WatchOption,
     reaching,
     way_of,
 )
 from app.terminal.help import CommandLine, examples
+from app.terminal.output import OutputFormat
 
 NO, WRONG_INPUT, UNREACHABLE, DEFECT, INTERRUPTED = 1, 2, 3, 4, 130
 COMPLETE = "_KUBECTL_FAIRGATE_COMPLETE"
@@ -100,7 +99,7 @@ def queue(
     ] = None,
     limit: Limit = None,
     watch: WatchOption = False,
-    output: OutputOption = None,
+    output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Show what waits: each user's place, what holds it back, when it is likely to start."""
     from app.kubectl import commands
@@ -116,7 +115,9 @@ def queue(
     )
 )
 @reaching
-def mine(way: ConnectionOptions, watch: WatchOption = False, output: OutputOption = None) -> None:
+def mine(
+    way: ConnectionOptions, watch: WatchOption = False, output: OutputOption = OutputFormat.TABLE
+) -> None:
     """Show your own pods with place, reason and estimate, and your use against your fair share."""
     from app.kubectl import commands
 
@@ -163,7 +164,7 @@ def why(
         ),
     ] = None,
     watch: WatchOption = False,
-    output: OutputOption = None,
+    output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Show why pods wait, until when, and the remedies. You need the right to get the pods."""
     from app.kubectl import commands
@@ -210,7 +211,7 @@ def try_(
             show_default=False,
         ),
     ] = None,
-    output: OutputOption = None,
+    output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Show what would happen to a manifest: refused, where it would start, when, and remedies."""
     from app.kubectl import commands
@@ -232,7 +233,7 @@ def tenants(
     way: ConnectionOptions,
     limit: Limit = None,
     watch: WatchOption = False,
-    output: OutputOption = None,
+    output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Show tenants: weight, share of the cluster, used and borrowed amounts, pending pods."""
     from app.kubectl import commands
@@ -250,7 +251,7 @@ def pools(
     way: ConnectionOptions,
     limit: Limit = None,
     watch: WatchOption = False,
-    output: OutputOption = None,
+    output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Show pools: nodes, capacity, used and free amounts."""
     from app.kubectl import commands
@@ -291,21 +292,13 @@ def usage(
     ] = False,
     tenant: OneTenant = None,
     limit: Limit = None,
-    output: Annotated[
-        UsageFormat | None,
-        typer.Option(
-            "--output",
-            "-o",
-            help="wide has seconds, exact; json, yaml and csv are the API's own, and stable.",
-            show_default=False,
-        ),
-    ] = None,
+    output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Show usage, in hours of each resource: the time for which released pods reserved it."""
     from app.kubectl import commands
 
-    form, span = output.value if output else "", (since, until)
-    commands.usage(way.open(), form, by, span, tenant, limit, total=total)
+    how = commands.look(output, False)
+    commands.usage(way.open(), how, by, (since, until), tenant, limit, total=total)
 
 
 @cli.command(
@@ -326,7 +319,7 @@ def simulate(
         typer.Option(metavar="TENANT/USER=WEIGHT", help="Repeat it for more.", show_default=False),
     ] = None,
     hours: Annotated[float, typer.Option(min=0.1, max=48, help="How far to look ahead.")] = 4.0,
-    output: OutputOption = None,
+    output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Show the effect of other weights on the pods that wait now. The cluster is not changed."""
     from app.kubectl import commands
@@ -355,7 +348,7 @@ def weights(
     context_: typer.Context,
     tenant: OneTenant = None,
     watch: WatchOption = False,
-    output: OutputOption = None,
+    output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Show weights and entitled shares of tenants or of a tenant's users. `set` changes weights."""
     from app.kubectl import commands
@@ -385,10 +378,7 @@ def set_weight(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only tell what it would change.")
     ] = False,
-    output: Annotated[
-        OutputFormat | None,
-        typer.Option("--output", "-o", help="json or yaml: the API's own.", show_default=False),
-    ] = None,
+    output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Set the weight of a tenant (a right on its parent) or of a user (a right on the tenant)."""
     from app.kubectl import commands

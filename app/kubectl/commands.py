@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
-from enum import Enum
+from operator import itemgetter
 from typing import Any
 
 from app.core.errors import ClusterRefused, InvalidInput
@@ -22,14 +22,37 @@ from app.kubectl import (
 )
 from app.kubectl.client import ApiAnswer, ApiClient, segment
 from app.kubectl.options import ConnectionOptions
-from app.kubectl.output import CSV, JSON, YAML, Look, as_text, console, show, tell
+from app.kubectl.output import Look, console, show, tell
+from app.terminal.output import Item, Listing, OutputFormat, as_text, need_object_format
 
 FORBIDDEN, GONE = 403, 404
 
 
-def look(form: Enum | None, watch: bool) -> Look:
+def look(form: OutputFormat, watch: bool) -> Look:
     """Return the output settings."""
-    return Look(form.value if form else "", watch)
+    return Look(form, watch)
+
+
+def _pod(item: Item) -> str:
+    return f"pod/{item['name']}"
+
+
+ITEMS = itemgetter("items")
+PODS = Listing(ITEMS, _pod)
+POD = Listing(lambda found: [found], _pod)
+OWN_PODS = Listing(itemgetter("workloads"), _pod)
+QUEUES = Listing(
+    lambda found: [
+        {"tenant": queue["tenant"], **each} for queue in found["items"] for each in queue["items"]
+    ],
+    _pod,
+)
+TENANTS = Listing(ITEMS, lambda item: f"tenant.fairgate.io/{item['name']}")
+USERS = Listing(ITEMS, lambda item: f"user/{item['name']}")
+POOLS = Listing(ITEMS, lambda item: f"pool.fairgate.io/{item['name']}")
+TRIALS = Listing(ITEMS, no_name="an object of the file need not have a name")
+USAGE = Listing(ITEMS, no_name="a row of usage is a sum")
+FORECASTS = Listing(itemgetter("tenants"), lambda item: f"tenant.fairgate.io/{item['tenant']}")
 
 
 def queue(
@@ -43,12 +66,14 @@ def queue(
             how,
             lambda: door.pages(path, query, limit),
             lambda found, now: tables.queues([found], how.wide, now, several=False),
+            PODS,
         )
         return
     show(
         how,
         lambda: _queues(door, query, limit),
         lambda found, now: tables.queues(found["items"], how.wide, now, several=True),
+        QUEUES,
     )
 
 
@@ -99,6 +124,7 @@ def why(
             how,
             lambda: related_pods.summary(door, space, where),
             lambda found, now: explain.several(found, how.wide, now),
+            PODS,
         )
         return
     path = f"/workloads/{segment(space)}/{segment(arguments.pod(pod or ''))}"
@@ -107,7 +133,7 @@ def why(
         answer = door.get(path)
         return answer.read(), answer
 
-    show(how, fetch, lambda found, now: explain.why(found, how.wide, now))
+    show(how, fetch, lambda found, now: explain.why(found, how.wide, now), POD)
 
 
 def attempt(
@@ -137,6 +163,7 @@ def attempt(
             if contexts
             else trial_output.trials(found, now)
         ),
+        TRIALS,
     )
     return int(refused)
 
@@ -148,7 +175,7 @@ def mine(door: ApiClient, how: Look) -> None:
         answer = door.get("/me")
         return answer.read(), answer
 
-    show(how, fetch, lambda found, now: tables.mine(found, how.wide, now))
+    show(how, fetch, lambda found, now: tables.mine(found, how.wide, now), OWN_PODS)
 
 
 def tenants(door: ApiClient, how: Look, limit: int | None) -> None:
@@ -157,6 +184,7 @@ def tenants(door: ApiClient, how: Look, limit: int | None) -> None:
         how,
         lambda: door.pages("/tenants", (), limit),
         lambda found, _: tables.tenants(found["items"], how.wide),
+        TENANTS,
     )
 
 
@@ -166,12 +194,13 @@ def pools(door: ApiClient, how: Look, limit: int | None) -> None:
         how,
         lambda: door.pages("/pools", (), limit),
         lambda found, _: tables.pools(found["items"], how.wide),
+        POOLS,
     )
 
 
 def usage(
     door: ApiClient,
-    form: str,
+    how: Look,
     by: str,
     span: tuple[str | None, str | None],
     tenant: str | None,
@@ -189,16 +218,16 @@ def usage(
     ]
     query += [("tenant", tenant)] if tenant is not None else []
     query += [("total", "true")] if total else []
-    if form == CSV:
+    if how.form is OutputFormat.CSV:
         if limit is not None:
             raise InvalidInput("CSV is always whole: leave out --limit.")
         sys.stdout.write(door.get("/usage", [*query, ("format", "csv")]).body.decode())
         return
-    how = Look(form)
     show(
         how,
         lambda: door.pages("/usage", query, limit),
         lambda found, _: tables.usage(found, names, how.wide),
+        USAGE,
     )
 
 
@@ -220,6 +249,7 @@ def simulate(
         how,
         lambda: (answer.read(), answer),
         lambda found, _: explain.simulation(found, how.wide),
+        FORECASTS,
     )
 
 
@@ -230,12 +260,14 @@ def weights(door: ApiClient, how: Look, tenant: str | None) -> None:
             how,
             lambda: door.pages("/tenants"),
             lambda found, _: tables.weights(found["items"], how.wide),
+            TENANTS,
         )
         return
     show(
         how,
         lambda: door.pages(f"/tenants/{segment(tenant)}/users"),
         lambda found, _: tables.users(tenant, found["items"], how.wide),
+        USERS,
     )
 
 
@@ -243,11 +275,12 @@ def set_weight(
     door: ApiClient, how: Look, tenant: str, user: str | None, weight: str, dry_run: bool
 ) -> None:
     """Set the weight of a tenant or of one of its users."""
+    need_object_format(how.form)
     whom = f"/users/{segment(user)}" if user is not None else ""
     path = f"/tenants/{segment(tenant)}{whom}/weight"
     query = [("dryRun", "true")] if dry_run else []
     found = door.send("PUT", path, {"weight": arguments.weight(weight)}, query).read()
-    if how.form in (JSON, YAML):
+    if how.is_data:
         print(as_text(how.form, found))
         return
     who = f"User {user} of tenant {tenant}" if user is not None else f"Tenant {tenant}"

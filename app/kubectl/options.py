@@ -5,11 +5,12 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
-from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
+
+from app.terminal.output import FORMATS_HELP, OutputFormat
 
 if TYPE_CHECKING:
     from app.kubectl.client import ApiClient
@@ -34,31 +35,8 @@ class ConnectionOptions:
         return connect.through(self.kubeconfig, self.context)
 
 
-class OutputFormat(str, Enum):
-    """Values of `--output`. The default is a table."""
-
-    WIDE = "wide"
-    JSON = "json"
-    YAML = "yaml"
-
-
-class UsageFormat(str, Enum):
-    """Values of `--output` of `usage`. The default is a table."""
-
-    WIDE = "wide"
-    JSON = "json"
-    YAML = "yaml"
-    CSV = "csv"
-
-
 OutputOption = Annotated[
-    OutputFormat | None,
-    typer.Option(
-        "--output",
-        "-o",
-        help="wide shows more; json and yaml are the API's own answer, and stable.",
-        show_default=False,
-    ),
+    OutputFormat, typer.Option("--output", "-o", metavar="FORMAT", help=FORMATS_HELP)
 ]
 WatchOption = Annotated[
     bool,

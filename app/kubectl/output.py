@@ -1,8 +1,7 @@
-"""Prints an answer as a table, JSON or YAML, once or whenever it changes (`--watch`)."""
+"""Prints an answer in the output format, once or whenever it changes (`--watch`)."""
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import time
@@ -18,6 +17,7 @@ from rich.text import Text
 from app.core.errors import ClusterRefused, ClusterUnavailable
 from app.core.safe_text import all_visible, visible
 from app.kubectl.client import TOO_MANY, ApiAnswer
+from app.terminal.output import DATA, Listing, OutputFormat, as_text
 
 LOOK_SECONDS = 2.0
 """Time between two requests of --watch."""
@@ -28,33 +28,39 @@ OLD_SECONDS = 15.0
 WITHOUT_END = 1000
 """Line width of files and pipes: their lines are never wrapped."""
 
-JSON, YAML, WIDE, CSV = "json", "yaml", "wide", "csv"
-
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """Output settings: the form ("" for a table), and whether to watch for changes."""
+    """Output settings: the format, and whether to watch for changes."""
 
-    form: str = ""
+    form: OutputFormat = OutputFormat.TABLE
     watch: bool = False
 
     @property
     def wide(self) -> bool:
         """Return whether the table has all columns."""
-        return self.form == WIDE
+        return self.form is OutputFormat.WIDE
+
+    @property
+    def is_data(self) -> bool:
+        """Return whether the output is for programs."""
+        return self.form in DATA
 
 
 Fetch = Callable[[], tuple[Any, ApiAnswer]]
 Draw = Callable[[Any, datetime], RenderableType]
 
 
-def show(look: Look, fetch: Fetch, draw: Draw) -> None:
-    """Fetch and print, once or until Ctrl-C. Raises the errors of `fetch`."""
+def show(look: Look, fetch: Fetch, draw: Draw, listing: Listing | None = None) -> None:
+    """Fetch and print, once or until Ctrl-C. Raises the errors of `fetch`.
+
+    `draw` makes the table, and `listing` names the items for CSV and names.
+    """
     if look.watch:
-        _watch(look, fetch, draw)
+        _watch(look, fetch, draw, listing)
         return
     found, answer = fetch()
-    _print(look, found, answer, draw)
+    _print(look, found, answer, draw, listing)
     note = _note(found, answer)
     if note:
         tell(note)
@@ -71,19 +77,9 @@ def console() -> Console:
     return Console(width=wide, highlight=False, markup=False, emoji=False)
 
 
-def as_text(form: str, found: Any) -> str:
-    """Return an answer as JSON or YAML. The values are unchanged; hidden characters are escaped."""
-    is_plain = all_visible(found) == found
-    if form == JSON:
-        return json.dumps(found, indent=2, ensure_ascii=not is_plain)
-    import yaml
-
-    return str(yaml.safe_dump(found, sort_keys=False, allow_unicode=is_plain)).rstrip("\n")
-
-
-def _print(look: Look, found: Any, answer: ApiAnswer, draw: Draw) -> None:
-    if look.form in (JSON, YAML):
-        print(as_text(look.form, found), flush=True)
+def _print(look: Look, found: Any, answer: ApiAnswer, draw: Draw, listing: Listing | None) -> None:
+    if look.is_data:
+        print(as_text(look.form, found, listing), flush=True)
         return
     found = all_visible(found)
     out = console()
@@ -103,10 +99,10 @@ def _note(found: Any, answer: ApiAnswer) -> str:
     return ""
 
 
-def _watch(look: Look, fetch: Fetch, draw: Draw) -> None:
+def _watch(look: Look, fetch: Fetch, draw: Draw, listing: Listing | None) -> None:
     """Print again whenever the answer changes. Wait while the network is unreachable."""
     out = console()
-    live = Live(console=out, auto_refresh=False) if out.is_terminal and not _is_data(look) else None
+    live = Live(console=out, auto_refresh=False) if out.is_terminal and not look.is_data else None
     last: Any = None
     try:
         if live:
@@ -125,9 +121,9 @@ def _watch(look: Look, fetch: Fetch, draw: Draw) -> None:
                 if live:
                     live.update(draw(all_visible(found), answer.at), refresh=True)
                 elif found != last:
-                    if last is not None and not _is_data(look):
+                    if last is not None and not look.is_data:
                         print()
-                    _print(look, found, answer, draw)
+                    _print(look, found, answer, draw, listing)
                 last = found
             time.sleep(LOOK_SECONDS)
     except KeyboardInterrupt:
@@ -135,7 +131,3 @@ def _watch(look: Look, fetch: Fetch, draw: Draw) -> None:
     finally:
         if live:
             live.stop()
-
-
-def _is_data(look: Look) -> bool:
-    return look.form in (JSON, YAML)

@@ -6,11 +6,11 @@ It changes no pod of a user. Mode Observe does not hold pods, so only the leader
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +24,13 @@ from app.kube.client import Client
 from app.kube.enforcement_probes import EnforcementProbes, HoleFound
 from app.kube.enforcement_spec import CONFIG_MAP, read_mode
 from app.kube.lease import NAME as LEASE
+from app.terminal.output import DATA, Listing, as_text
 
 FAILED = 1
 AGAIN_SECONDS = 1.0
 POLICY_PATH = "/apis/fairgate.io/v1alpha1/policies/default"
+
+CHECKS = Listing(itemgetter("checks"), lambda item: f"check/{item['check']}")
 
 _lease = msgspec.json.Decoder(objects.Lease)
 
@@ -71,9 +74,9 @@ def run(options: CheckOptions) -> None:
             await client.close()
 
     results = asyncio.run(go())
-    if options.output == "json":
+    if options.output in DATA:
         facts = [{"check": r.name, "passed": r.passed, "message": r.message} for r in results]
-        print(json.dumps({"checks": facts}, indent=2))
+        print(as_text(options.output, {"checks": facts}, CHECKS))
     else:
         for each in results:
             print(f"{'ok' if each.passed else 'FAILED':6}  {each.name:8}  {each.message}")

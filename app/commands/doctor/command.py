@@ -24,6 +24,7 @@ from app.kube.client import Client
 from app.kube.cluster_survey import ApiSurvey
 from app.store import redis_url
 from app.store.connection import Server
+from app.terminal.output import DATA, as_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +55,9 @@ def run(options: DoctorOptions) -> None:
         _write(options.write, as_yaml(sections))
     if options.output == "values":
         sys.stdout.write(as_yaml(sections))
-    elif options.output == "json":
-        sys.stdout.write(report.as_json(findings, as_values(sections)))
+    elif options.output in DATA:
+        document = report.as_document(findings, as_values(sections))
+        print(as_text(options.output, document, report.FINDINGS))
     else:
         sys.stdout.write(report.as_text(findings))
     if report.has_problem(findings):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
+from operator import itemgetter
 from typing import Any
 
 from app.commands.doctor.findings import Finding, Level, count
-from app.core.safe_text import all_visible, visible
+from app.core.safe_text import visible
+from app.terminal.output import Listing
 
 ORDER = (Level.PROBLEM, Level.WARNING, Level.OK)
 
@@ -27,9 +28,9 @@ def as_text(findings: Sequence[Finding]) -> str:
     return "\n".join(map(visible, [*lines, summary])) + "\n"
 
 
-def as_json(findings: Sequence[Finding], values: dict[str, Any]) -> str:
-    """Return findings and values as JSON. The keys are stable."""
-    document = {
+def as_document(findings: Sequence[Finding], values: dict[str, Any]) -> dict[str, Any]:
+    """Return findings and values for programs. The keys are stable."""
+    return {
         "problems": _number(findings, Level.PROBLEM),
         "warnings": _number(findings, Level.WARNING),
         "findings": [
@@ -44,7 +45,9 @@ def as_json(findings: Sequence[Finding], values: dict[str, Any]) -> str:
         ],
         "values": values,
     }
-    return json.dumps(all_visible(document), indent=2) + "\n"
+
+
+FINDINGS = Listing(itemgetter("findings"), no_name="a finding is about several objects")
 
 
 def _number(findings: Iterable[Finding], level: Level) -> int:

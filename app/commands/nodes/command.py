@@ -6,11 +6,11 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,15 @@ from app.core.errors import ClusterError, ClusterRefused, InvalidInput
 from app.core.quantities import CPU, MIB, ManagedResources, render
 from app.kube import kubeconfig as kubeconfig_files
 from app.kube.client import Client
+from app.terminal.output import DATA, Item, Listing, as_text
+
+
+def _node(item: Item) -> str:
+    return f"node/{item['node']}"
+
+
+FINDINGS = Listing(itemgetter("findings"), _node)
+CHANGES = Listing(itemgetter("changes"), _node)
 
 MOST_NAMES = 20
 """Maximum number of pod names in a result."""
@@ -87,8 +96,9 @@ async def check(survey: Survey, options: NodesOptions) -> int:
         for node in inventory.with_devices()
     }
     found = crowds(others or (), homes)
-    if options.output == "json":
-        print(json.dumps(_as_json(inventory, findings, found, others is not None), indent=2))
+    if options.output in DATA:
+        document = _document(inventory, findings, found, others is not None)
+        print(as_text(options.output, document, FINDINGS))
     else:
         _print(inventory, findings, found)
     if others is None:
@@ -108,7 +118,7 @@ async def label(survey: Survey, options: NodesOptions, wish: LabelRequest) -> in
     if unheard:
         raise InvalidInput(f"There is no node {', '.join(unheard)}; kubectl get nodes lists them.")
     changes, unknown = labellings(inventory, wish.names, wish.product or "")
-    text = options.output == "text"
+    text = options.output not in DATA
     for change in changes if text or not wish.yes else ():
         (print if text else tell)(f"{change.node.name}: {_words(change)}")
     for name in unknown:
@@ -118,7 +128,7 @@ async def label(survey: Survey, options: NodesOptions, wish: LabelRequest) -> in
         _sum_up(results, unknown, wish)
     else:
         told = [_result(change, *result) for change, result in zip(changes, results, strict=True)]
-        print(json.dumps({"changes": told, "unknown": unknown}, indent=2))
+        print(as_text(options.output, {"changes": told, "unknown": unknown}, CHANGES))
     if any(result == "no-answer" for result, _ in results):
         return UNREACHABLE
     failed = any(result not in ("labelled", "would-label") for result, _ in results)
@@ -197,7 +207,7 @@ def _print(
     print(f"{_count(total, 'node')} with GPUs, of {len(inventory.nodes)}; {odd or 'none'} amiss.")
 
 
-def _as_json(
+def _document(
     inventory: Inventory,
     findings: Sequence[LabelFinding],
     found: Mapping[str, Crowd],

@@ -262,8 +262,9 @@ def test_the_shell_completes_commands_and_words() -> None:
 
     assert completed("fairgate sim") == ["simulate"]
     assert completed("fairgate nodes ") == ["check", "label"]
-    assert completed("fairgate nodes check --output ") == ["text", "json"]
-    assert completed("fairgate simulate x.yaml --output ") == ["text", "json"]
+    formats = ["table", "wide", "json", "yaml", "csv", "name"]
+    assert completed("fairgate nodes check --output ") == formats
+    assert completed("fairgate simulate x.yaml --output ") == formats
     assert completed("fairgate replay x.csv --policy ") == ["fair", "fifo", "backfill"]
 
 

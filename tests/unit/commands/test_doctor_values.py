@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from typing import Any
 
 import pytest
@@ -13,8 +12,9 @@ from app.commands.doctor.assumptions import planned
 from app.commands.doctor.chart_values import as_values, as_yaml, chart_values
 from app.commands.doctor.checks import examine
 from app.commands.doctor.findings import Level
-from app.commands.doctor.report import as_json, as_text, has_problem
+from app.commands.doctor.report import FINDINGS, as_document, as_text, has_problem
 from app.commands.doctor.snapshot import ClusterSnapshot, take_snapshot
+from app.terminal import output
 from tests.support.doctor_cluster import (
     AGENTS,
     BINDER,
@@ -143,12 +143,12 @@ def test_hidden_characters_of_names_are_escaped() -> None:
     seen = look(cluster(ROLES[0], role_binding("volcano-scheduler", "evil\x1b[2J")))
     findings = examine(seen, HOME, NOW)
     assert "\x1b" not in as_text(findings)
-    assert "evil\\\\u001b" in as_json(findings, {})
+    assert "evil\\u001b" in output.as_text("json", as_document(findings, {}), FINDINGS)
 
 
 def test_json_has_findings_and_values() -> None:
     seen = look(cluster(AGENTS[0]))
-    document = json.loads(as_json(examine(seen, HOME, NOW), as_values(chart_values(seen, HOME))))
+    document = as_document(examine(seen, HOME, NOW), as_values(chart_values(seen, HOME)))
     assert (document["problems"], document["warnings"]) == (1, 0)
     [found] = [each for each in document["findings"] if each["level"] == "problem"]
     assert found["check"] == "exempt-namespaces"

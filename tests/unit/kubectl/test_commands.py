@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 from collections.abc import Callable, Iterator
@@ -405,3 +406,46 @@ def test_the_url_may_be_in_the_environment(
     name = "kubectl fairgate"
     code = outcome(lambda: cli(line.split(), prog_name=name, complete_var=COMPLETE))
     assert (code, capsys.readouterr().err) == (0, "")
+
+
+@pytest.mark.parametrize("name", LINES)
+def test_csv_has_a_row_for_each_item(name: str, rest: Rest, run: Run) -> None:
+    csv_of_api = "tenant,nvidia.com/gpu\r\nteam-a,1\r\n"
+    if name == "usage":
+        rest.answers["GET /usage"] = Reply(200, csv_of_api, "text/csv")
+    code, out, err = run(*LINES[name], "-o", "csv")
+    assert (code, err) == (0, "")
+    header, *rows = csv.reader(out.splitlines())
+    assert rows
+    assert {len(row) for row in rows} == {len(header)}
+
+
+NAMES = {
+    "queue": "pod/train-5",
+    "queues": "pod/train-5",
+    "why": "pod/train-7",
+    "mine": "pod/train-6",
+    "tenants": "tenant.fairgate.io/research",
+    "pools": "pool.fairgate.io/h100",
+    "weights": "tenant.fairgate.io/research",
+    "weights-of-users": "user/alice@example.com",
+    "simulate": "tenant.fairgate.io/team-a",
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_names_are_printed_as_kind_and_name(name: str, run: Run) -> None:
+    code, out, _ = run(*LINES[name], "-o", "name")
+    assert (code, out.splitlines()[0]) == (0, NAMES[name])
+
+
+def test_a_format_that_a_result_cannot_have_is_told_before_a_write(rest: Rest, run: Run) -> None:
+    assert run("usage", "-o", "name") == (
+        2,
+        "",
+        "fairgate: -o name is not possible: a row of usage is a sum; use -o csv or -o json.\n",
+    )
+    rest.asked.clear()
+    code, _, err = run("weights", "set", "team-a", "3", "-o", "csv")
+    assert (code, rest.asked) == (2, [])
+    assert err == ("fairgate: -o csv prints lists, and this result is one object; use -o json.\n")

@@ -191,7 +191,8 @@ def test_kubectl_completes_commands_tenants_and_options(rest: Rest) -> None:
     assert completed("qu") == ["queue\tShow what waits: each user's place, what...", ":4"]
     assert completed("queue", "--server", rest.url, "team") == ["team-a", "team-b", ":4"]
     assert completed("weights", "set", "--server", rest.url, "r") == ["research", ":4"]
-    assert completed("pools", "-o", "") == ["wide", "json", "yaml", ":4"]
+    formats = ["table", "wide", "json", "yaml", "csv", "name"]
+    assert completed("pools", "-o", "") == [*formats, ":4"]
     assert completed("why", "--kubeconfig", "") == ["", ":0"]
 
 

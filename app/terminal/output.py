@@ -1,0 +1,95 @@
+"""The output formats of both programs: -o table, wide, json, yaml, csv and name."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from app.core.errors import InvalidInput
+from app.core.safe_text import all_visible
+
+Item = Mapping[str, Any]
+
+FORMATS_HELP = (
+    "table, wide, json, yaml, csv or name. wide shows every column in full. json, yaml and csv are "
+    "stable. name prints KIND/NAME."
+)
+
+
+class OutputFormat(str, Enum):
+    """Values of `--output`."""
+
+    TABLE = "table"
+    WIDE = "wide"
+    JSON = "json"
+    YAML = "yaml"
+    CSV = "csv"
+    NAME = "name"
+
+
+DATA = (OutputFormat.JSON, OutputFormat.YAML, OutputFormat.CSV, OutputFormat.NAME)
+"""Formats for programs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """The list in a result: its items, which are rows of CSV, and the name of an item.
+
+    `no_name`: the reason why items have no name, for the error message.
+    """
+
+    items: Callable[[Any], Sequence[Item]]
+    name: Callable[[Item], str] = lambda item: ""
+    no_name: str = ""
+
+
+def as_text(form: str, found: Any, listing: Listing | None = None) -> str:
+    """Return a result as JSON, YAML, CSV or names. Raises InvalidInput if it has no such format.
+
+    JSON and YAML have the values unchanged; hidden characters are escaped.
+    """
+    if listing is None:
+        need_object_format(form)
+    elif form in (OutputFormat.CSV, OutputFormat.NAME):
+        items = listing.items(all_visible(found))
+        return as_csv(items) if form == OutputFormat.CSV else _names(listing, items)
+    is_plain = all_visible(found) == found
+    if form == OutputFormat.JSON:
+        return json.dumps(found, indent=2, ensure_ascii=not is_plain)
+    import yaml
+
+    return str(yaml.safe_dump(found, sort_keys=False, allow_unicode=is_plain)).rstrip("\n")
+
+
+def need_object_format(form: str) -> None:
+    """Raise InvalidInput for the formats of lists, if a result is one object."""
+    if form in (OutputFormat.CSV, OutputFormat.NAME):
+        word = OutputFormat(form).value
+        raise InvalidInput(f"-o {word} prints lists, and this result is one object; use -o json.")
+
+
+def as_csv(items: Sequence[Item]) -> str:
+    """Return items as CSV (RFC 4180). The header has their keys; lists and objects are JSON."""
+    text = io.StringIO()
+    rows = csv.writer(text)
+    columns = list(dict.fromkeys(key for each in items for key in each))
+    rows.writerow(columns)
+    rows.writerows([_cell(each.get(key)) for key in columns] for each in items)
+    return text.getvalue().removesuffix("\r\n")
+
+
+def _names(listing: Listing, items: Sequence[Item]) -> str:
+    if listing.no_name:
+        raise InvalidInput(f"-o name is not possible: {listing.no_name}; use -o csv or -o json.")
+    return "\n".join(dict.fromkeys(map(listing.name, items)))
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    return value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))

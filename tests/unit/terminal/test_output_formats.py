@@ -1,0 +1,58 @@
+"""The output formats of lists: JSON, YAML, CSV and names of the same result."""
+
+from __future__ import annotations
+
+import csv
+import json
+from operator import itemgetter
+
+import pytest
+import yaml
+
+from app.core.errors import InvalidInput
+from app.terminal.output import DATA, Listing, OutputFormat, as_text
+
+NODES = Listing(itemgetter("items"), lambda item: f"node/{item['name']}")
+FOUND = {
+    "items": [
+        {"name": "gpu-1", "ready": True, "used": {"nvidia.com/gpu": "4"}, "pool": None},
+        {"name": 'a,"b"', "ready": False, "used": {}, "pools": ["x", "y"]},
+    ],
+    "continue": None,
+}
+
+
+def test_json_and_yaml_have_the_whole_result() -> None:
+    assert json.loads(as_text("json", FOUND, NODES)) == FOUND
+    assert yaml.safe_load(as_text("yaml", FOUND, NODES)) == FOUND
+
+
+def test_csv_has_a_row_for_each_item_and_a_column_for_each_key() -> None:
+    rows = list(csv.reader(as_text("csv", FOUND, NODES).splitlines()))
+    assert rows == [
+        ["name", "ready", "used", "pool", "pools"],
+        ["gpu-1", "true", '{"nvidia.com/gpu":"4"}', "", ""],
+        ['a,"b"', "false", "{}", "", '["x","y"]'],
+    ]
+
+
+def test_names_are_kind_and_name_without_duplicates() -> None:
+    twice = {"items": [*FOUND["items"], FOUND["items"][0]]}  # type: ignore[misc]
+    assert as_text("name", twice, NODES).splitlines() == ["node/gpu-1", 'node/a,"b"']
+
+
+@pytest.mark.parametrize("form", ["csv", "name"])
+def test_one_object_has_no_format_of_lists(form: str) -> None:
+    with pytest.raises(InvalidInput, match=f"-o {form} prints lists"):
+        as_text(form, {"weight": "2"})
+
+
+def test_items_without_a_name_are_refused_with_the_reason() -> None:
+    with pytest.raises(InvalidInput, match="-o name is not possible: a row is a sum; use -o csv"):
+        as_text("name", FOUND, Listing(itemgetter("items"), no_name="a row is a sum"))
+
+
+@pytest.mark.parametrize("form", DATA)
+def test_no_format_prints_control_characters(form: OutputFormat) -> None:
+    evil = {"items": [{"name": "evil\x1b[2J"}]}
+    assert "\x1b" not in as_text(form, evil, NODES)
