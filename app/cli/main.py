@@ -21,7 +21,7 @@ from typing import Annotated, Any, cast
 import typer
 from typer.core import TyperGroup
 
-from app.cli import audit, doctor, release
+from app.cli import audit, convert, doctor, release
 from app.cli import check as check_command
 from app.cli import enforcement as enforcement_command
 from app.cli import nodes as nodes_command
@@ -325,6 +325,7 @@ def replay(
 
 cli.add_typer(audit.audit_app, name="audit")
 cli.add_typer(nodes_command.nodes_app, name="nodes")
+cli.add_typer(convert.convert_app, name="convert")
 cli.command(epilog=check_command.EXAMPLES)(check_command.check)
 cli.command(epilog=enforcement_command.EXAMPLES)(enforcement_command.enforcement)
 cli.command(epilog=release.EXAMPLES)(release.release)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 import gzip
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -64,8 +64,11 @@ class CsvRow:
         raise InvalidInput(f"{self.where}: {column}: {problem}; {remedy}.")
 
 
-def read_rows(path: Path, columns: Collection[str]) -> Iterator[CsvRow]:
-    """Yield the rows of a CSV file that has at least these columns. Raises InvalidInput."""
+def read_rows(path: Path, columns: Collection[str], header: Sequence[str] = ()) -> Iterator[CsvRow]:
+    """Yield the rows of a CSV file that has at least these columns. Raises InvalidInput.
+
+    `header` names the columns of a file whose first line does not.
+    """
     try:
         with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
             lines = file.read().decode("utf-8-sig").splitlines()
@@ -75,6 +78,8 @@ def read_rows(path: Path, columns: Collection[str]) -> Iterator[CsvRow]:
         raise InvalidInput(f"{path} cannot be read: {error.strerror}; check the path.") from error
     except UnicodeDecodeError as error:
         raise InvalidInput(f"{path} is not text; give a CSV file, or one ending in .gz.") from error
+    if header and not (lines and lines[0].startswith(header[0])):
+        lines.insert(0, ",".join(header))
     reader = csv.reader(lines, strict=True)
     try:
         yield from _rows(path, reader, columns)

@@ -1,0 +1,50 @@
+"""The output of `fairgate convert` is as docs/coming-from.md shows it."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+PAGE = (ROOT / "docs" / "coming-from.md").read_text()
+SHOWN = re.findall(r" {4}\$ fairgate (convert .*?) > .*\n((?: {4}.*\n)+)", PAGE)
+MANIFESTS = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+
+
+def convert(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "app", *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize(
+    ("command", "shown", "manifest"),
+    [(*each, manifest) for each, manifest in zip(SHOWN, MANIFESTS, strict=True)],
+    ids=[command.split()[1] for command, _ in SHOWN],
+)
+def test_the_page_shows_the_real_output(command: str, shown: str, manifest: str) -> None:
+    done = convert(*shlex.split(command))
+    assert done.returncode == 0
+    assert done.stderr.splitlines() == [line.strip() for line in shown.splitlines()]
+    assert f"---\n{manifest}" in done.stdout
+
+
+def test_a_file_that_is_not_there_is_named() -> None:
+    done = convert("convert", "slurm", "missing.cfg")
+    assert done.returncode == 2
+    assert "missing.cfg cannot be read" in done.stderr
+
+
+def test_a_log_is_printed_with_the_columns_of_replay(tmp_path: Path) -> None:
+    log = tmp_path / "cluster_log.csv"
+    header = "job_id,user,vc,gpu_num,cpu_num,node_num,submit_time,duration"
+    log.write_text(f"{header}\n1,u,vc,8,32,1,2020-06-09 18:41:01,60\n")
+    done = convert("convert", "helios", str(log))
+    assert done.stdout.splitlines()[1:] == ["0,vc,u,1,1,8,32,,,60"]
+    assert done.stderr == "fairgate: 1 of 1 jobs were converted.\n"
+    (tmp_path / "replay.csv").write_text(done.stdout)
+    assert convert("replay", str(tmp_path / "replay.csv"), "--gpus", "8").returncode == 0
