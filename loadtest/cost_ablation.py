@@ -33,7 +33,7 @@ HOOKS = "/apis/admissionregistration.k8s.io/v1/{}s/fairgate"
 ROLE = "/apis/rbac.authorization.k8s.io/v1/clusterroles/fairgate-controller"
 POLICIES = ("create", "update", "status", "bind")
 VALIDATING = tuple(f"{name}.fairgate.io" for name in POLICIES)
-MUTATING = ("keep-priority.fairgate.io", "sign-by-hand.fairgate.io")
+MUTATING = ("update-pod.fairgate.io",)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from typing import Any
 
 from app.core.model import UserName
 from app.core.release_patch import Patch
-from app.core.well_known import ANNOTATION_CHANGED, ANNOTATION_CHANGED_BY, GATE
+from app.core.well_known import ANNOTATION_CHANGED, ANNOTATION_CHANGED_BY
 
 STAMPS = (ANNOTATION_CHANGED_BY, ANNOTATION_CHANGED)
 _NOT_SPEC = ("metadata", "status")
@@ -28,14 +28,12 @@ def authored(before: Any, after: Any, caller: UserName, speaks: bool) -> Patch:
         wanted = {ANNOTATION_CHANGED_BY: by, ANNOTATION_CHANGED: str(_generation(before) + 1)}
     else:
         wanted = _stamps(before)
-    return _write(after, wanted)
+    return _write(_annotations(after), wanted)
 
 
-def freed(before: Any, after: Any, caller: UserName) -> Patch:
-    """Return the patch that names the caller if the update removes the gate of a pod."""
-    if GATE not in _gates(before) or GATE in _gates(after):
-        return []
-    return _write(after, {ANNOTATION_CHANGED_BY: str(caller)})
+def freed(annotations: Mapping[str, str] | None, caller: UserName) -> Patch:
+    """Return the patch of a pod's annotations that names who removed its gate."""
+    return _write(annotations, {ANNOTATION_CHANGED_BY: str(caller)})
 
 
 def _content(document: Any) -> dict[str, Any]:
@@ -59,14 +57,8 @@ def _stamps(document: Any) -> dict[str, str]:
     return {key: str(written[key]) for key in STAMPS if key in written}
 
 
-def _gates(pod: Any) -> list[Any]:
-    found = _member(_member(pod, "spec"), "schedulingGates")
-    return [_member(each, "name") for each in found] if isinstance(found, list) else []
-
-
-def _write(document: Any, wanted: Mapping[str, str]) -> Patch:
-    """Return the patch that sets exactly these stamps on a document."""
-    present = _annotations(document)
+def _write(present: Mapping[str, Any] | None, wanted: Mapping[str, str]) -> Patch:
+    """Return the patch that sets exactly these stamps among the present annotations."""
     if present is None:
         if not wanted:
             return []

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from app.core.admission.priority_class_twins import (
     KnownPriorityClasses,
     Unfit,
-    kept_patch,
     priority_patch,
 )
 from app.core.admission.validation import NODE_NAME, is_mirror
@@ -148,16 +147,6 @@ def judge(
     if isinstance(hold, DenyDecision):
         return hold
     return HoldDecision(hold.patch + twin, hold.warnings)
-
-
-Priority = tuple[str | None, str | None]
-"""PriorityClass and preemption policy of a pod, as written in it."""
-
-
-def judge_change(old: Priority, new: Priority) -> HoldVerdict:
-    """Decide about a change of a pod's class. `kubectl apply` names the original class again."""
-    patch = kept_patch(old, new)
-    return PatchDecision(patch) if patch else IgnoreDecision()
 
 
 def forged(candidate: PodCreateRequest) -> Patch:

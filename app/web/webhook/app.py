@@ -95,7 +95,7 @@ def admission_app(
     pods = admission_review.reader(objects.PodObject)
     any_kind = admission_review.reader(dict[str, Any])
     validation = ValidateHandler(ground, enforced.releasers)
-    changed_by = ChangedByHandler(ground, enforced.speakers)
+    changed_by = ChangedByHandler(enforced.speakers)
     routes: dict[str, ASGIApp] = {
         "/admit": Admission(pods, HoldHandler(ground), reporter, owners),
         "/stamp": Admission(any_kind, TemplateStampHandler(ground), None, owners),

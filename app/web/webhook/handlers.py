@@ -21,6 +21,7 @@ from app.core.admission.hold import (
     PatchDecision,
 )
 from app.core.admission.pod_templates import TemplateKind, cautions, stamp, stamps
+from app.core.admission.priority_class_twins import kept_patch
 from app.core.admission.resizes import Resize, refuse_resize
 from app.core.admission.submitters import NO_OWNER, Kinds, OwnerAnswer, OwnerRef, controller_of
 from app.core.admission.validation import BIND, Guard, governed
@@ -42,6 +43,9 @@ NOT_READY = "Fairgate has just started and does not know the tenants yet; try ag
 STALE = "Fairgate: its copy of the Pools may be outdated; try again in a moment."
 NO_OBJECT = "Fairgate: the review holds no object to judge."
 UNREADABLE = "Fairgate cannot read what this pod asks for: {}"
+SIGNED = {("fairgate.io", kind) for kind in ("tenants", "pools", "policies")}
+"""Resources whose author is recorded."""
+
 HELD = ("pods", "bindings", "resourceclaims")
 """Resources with rules that only apply in mode Enforce."""
 
@@ -83,7 +87,7 @@ class HandlerContext:
 
 
 class HoldHandler:
-    """Handler of /admit: holds, refuses or ignores pods at create."""
+    """Handler of /admit: holds, refuses or ignores pods at create, and corrects updates."""
 
     def __init__(self, ground: HandlerContext) -> None:
         self._ground = ground
@@ -109,7 +113,7 @@ class HoldHandler:
         if request.sub_resource or request.namespace in ground.exempt:
             return IgnoreDecision()
         if request.operation == "UPDATE" and request.object and request.old_object:
-            return hold.judge_change(_priority(request.old_object), _priority(request.object))
+            return _update(request.old_object, request.object, request.user_info.username)
         if request.operation != "CREATE":
             return IgnoreDecision()
         pod = request.object
@@ -161,7 +165,7 @@ class HoldHandler:
             believed=self._ground.guard.is_controller(caller),
             owner=owner.submitter,
             claims=bool(pod.spec.resource_claims),
-            gates=tuple([each.name for each in pod.spec.scheduling_gates or ()]),
+            gates=tuple(_gates(pod)),
             labels=pod.metadata.labels,
             annotations=pod.metadata.annotations,
             node_name=pod.spec.node_name,
@@ -190,7 +194,19 @@ class HoldHandler:
         return may_pack(view.pools, named_style(written), named, selector, allowed)
 
 
-def _priority(pod: objects.PodObject) -> hold.Priority:
+def _update(old: objects.PodObject, new: objects.PodObject, caller: str) -> HoldVerdict:
+    """Keep the twin of the pod's class, and name the caller if the gate is removed."""
+    patch = kept_patch(_priority(old), _priority(new))
+    if GATE in _gates(old) and GATE not in _gates(new):
+        patch += changed_by.freed(new.metadata.annotations, UserName(caller))
+    return PatchDecision(patch) if patch else IgnoreDecision()
+
+
+def _gates(pod: objects.PodObject) -> list[str]:
+    return [each.name for each in pod.spec.scheduling_gates or ()]
+
+
+def _priority(pod: objects.PodObject) -> tuple[str | None, str | None]:
     return pod.spec.priority_class_name, pod.spec.preemption_policy
 
 
@@ -232,10 +248,9 @@ class TemplateStampHandler:
 
 
 class ChangedByHandler:
-    """Handler of /sign: records the caller in changes of Fairgate's objects and manual releases."""
+    """Handler of /sign: records the caller in changes of Fairgate's objects."""
 
-    def __init__(self, ground: HandlerContext, speakers: frozenset[str]) -> None:
-        self._ground = ground
+    def __init__(self, speakers: frozenset[str]) -> None:
         self._speakers = speakers
 
     def owner_named(self, _: Request[Any]) -> None:
@@ -247,16 +262,10 @@ class ChangedByHandler:
         if request.sub_resource or request.object is None:
             return IgnoreDecision()
         before = request.old_object if request.operation == "UPDATE" else None
-        match request.resource.group, request.resource.resource:
-            case "fairgate.io", "tenants" | "pools" | "policies":
-                speaks = caller in self._speakers
-                return hold.PatchDecision(
-                    changed_by.authored(before, request.object, caller, speaks)
-                )
-            case "", "pods" if request.namespace not in self._ground.exempt:
-                return hold.PatchDecision(changed_by.freed(before, request.object, caller))
-            case _:
-                return IgnoreDecision()
+        if (request.resource.group, request.resource.resource) not in SIGNED:
+            return IgnoreDecision()
+        speaks = caller in self._speakers
+        return hold.PatchDecision(changed_by.authored(before, request.object, caller, speaks))
 
 
 class ValidateHandler:

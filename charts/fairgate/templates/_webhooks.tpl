@@ -23,19 +23,25 @@ webhooks:
       - name: asks-for-managed-resource
         expression: |-
           {{- include "fairgate.asks" (dict "root" . "spec" "object.spec") | nindent 10 }}
-  # kubectl apply of the same manifest names the original PriorityClass of the pod again, which the
-  # API server would refuse. Called only then. If there is no answer, the API server refuses it.
-  - name: keep-priority.fairgate.io
+  # Called for two kinds of updates. kubectl apply of the same manifest names the original
+  # PriorityClass of the pod again, which the API server would refuse. If there is no answer, it
+  # refuses it. And a user removes the gate: the name is written on the pod. If there is no answer,
+  # the author is unknown. One webhook for both, because the API server converts both objects for
+  # the conditions of each webhook.
+  - name: update-pod.fairgate.io
     {{- include "fairgate.webhook" (dict "root" . "path" "/admit" "failurePolicy" "Ignore") | nindent 4 }}
+    objectSelector:
+      {{- include "fairgate.labelled" . | nindent 6 }}
     rules:
       - {apiGroups: [""], apiVersions: [v1], resources: [pods], operations: [UPDATE], scope: Namespaced}
     matchConditions:
-      - name: has-twin-of-its-class
-        expression: oldObject.spec.?priorityClassName.orValue('').startsWith('fairgate')
-      - name: names-another-class
+      - name: names-another-class-or-loses-the-gate
         expression: >-
-          object.spec.?priorityClassName != oldObject.spec.?priorityClassName ||
-          object.spec.?preemptionPolicy != oldObject.spec.?preemptionPolicy
+          (oldObject.spec.?priorityClassName.orValue('').startsWith('fairgate') &&
+          (object.spec.?priorityClassName != oldObject.spec.?priorityClassName ||
+          object.spec.?preemptionPolicy != oldObject.spec.?preemptionPolicy)) ||
+          ({{ include "fairgate.isHeld" "oldObject" | replace "\n" " " }} && !{{ include "fairgate.isHeld" "object" | replace "\n" " " }} &&
+          request.userInfo.username != 'system:serviceaccount:{{ .Release.Namespace }}:fairgate-controller')
   - name: stamp.fairgate.io
     {{- include "fairgate.webhook" (dict "root" . "path" "/stamp") | nindent 4 }}
     reinvocationPolicy: IfNeeded
@@ -71,18 +77,6 @@ webhooks:
       - name: changes-what-is-recorded
         expression: |-
           request.operation == 'CREATE' || object.?spec != oldObject.?spec || !{{ include "fairgate.keepsAuthor" . | replace "\n" " " }}
-  - name: sign-by-hand.fairgate.io
-    {{- include "fairgate.webhook" (dict "root" . "path" "/sign" "failurePolicy" "Ignore") | nindent 4 }}
-    reinvocationPolicy: IfNeeded
-    rules:
-      - {apiGroups: [""], apiVersions: [v1], resources: [pods], operations: [UPDATE], scope: Namespaced}
-    matchConditions:
-      - name: takes-our-gate-off
-        expression: |-
-          {{ include "fairgate.isHeld" "oldObject" | replace "\n" " " }} && !{{ include "fairgate.isHeld" "object" | replace "\n" " " }}
-      - name: is-not-the-leader
-        expression: >-
-          request.userInfo.username != 'system:serviceaccount:{{ .Release.Namespace }}:fairgate-controller'
 ---
 # Called only if a policy would refuse, so that releases and updates by nodes do not depend on it.
 apiVersion: admissionregistration.k8s.io/v1

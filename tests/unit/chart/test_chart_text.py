@@ -326,12 +326,12 @@ def test_webhook_fails_closed_and_selects_namespaces_by_name_only(inside: list[O
         # If the webhook does not answer about a PriorityClass, the API server itself refuses the
         # change. An unsigned change counts as made by an unknown user. Pods of an object without a
         # stamp count for their controller.
-        open_ones = ("keep-priority", "sign", "sign-by-hand", "stamp-annotations")
+        open_ones = ("update-pod", "sign", "stamp-annotations")
         assert webhook["failurePolicy"] == ("Ignore" if name.split(".")[0] in open_ones else "Fail")
         assert webhook["sideEffects"] == "None"
         assert webhook["timeoutSeconds"] == 5
         # Users cannot remove or forge this label on a managed pod. The attacks of row 10 test it.
-        selector = LABELLED if name == "status.fairgate.io" else None
+        selector = LABELLED if name in ("status.fairgate.io", "update-pod.fairgate.io") else None
         assert webhook.get("objectSelector") == selector
     webhook = the_webhook(inside)
     assert webhook["reinvocationPolicy"] == "IfNeeded"

@@ -113,25 +113,13 @@ def test_the_name_is_that_of_the_last_change_or_none(
         assert by(now) == truth
 
 
-GATES = [{"name": "mine"}, {"name": "fairgate.io/queue"}]
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "signed"),
-    [(GATES, [], True), (GATES, GATES[:1], True), (GATES, GATES, False), (GATES[:1], [], False)],
-)
-def test_who_takes_our_gate_off_is_written_on_the_pod(
-    before: list[Document], after: list[Document], signed: bool
-) -> None:
-    old = {"metadata": {}, "spec": {"schedulingGates": before}}
-    new = {"metadata": {}, "spec": {"schedulingGates": after}}
-    patch = stamps.freed(old, new, ROOT)
-    assert bool(patch) is signed
-    if signed:
-        assert apply(new, patch)["metadata"]["annotations"] == {BY: "root"}
+@pytest.mark.parametrize("annotations", [None, {}, {"mine": "1"}, {BY: "another", "mine": "1"}])
+def test_who_removes_the_gate_is_written_on_the_pod(annotations: dict[str, str] | None) -> None:
+    pod = {"metadata": {"annotations": annotations} if annotations is not None else {}}
+    patch = stamps.freed(annotations, ROOT)
+    assert apply(pod, patch)["metadata"]["annotations"] == {**(annotations or {}), BY: "root"}
 
 
 @pytest.mark.parametrize("broken", [None, 7, [], {"metadata": 1}, {"spec": []}])
 def test_what_is_no_resource_does_no_harm(broken: Any) -> None:
-    stamps.freed(broken, broken, ALICE)
     stamps.authored(broken, broken, ALICE, False)

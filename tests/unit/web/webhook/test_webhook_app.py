@@ -488,9 +488,21 @@ async def test_a_change_of_our_resources_is_signed() -> None:
     assert await signed("bob", old, new, group="other.io", resource="tenants") == new
 
 
-async def test_a_gate_taken_off_by_hand_is_signed() -> None:
-    held: Any = {"metadata": {}, "spec": {"schedulingGates": [{"name": GATE}]}}
-    free: Any = {"metadata": {}, "spec": {}}
-    found = await signed("olga", held, free, group="", resource="pods")
-    assert found["metadata"]["annotations"] == {"fairgate.io/changed-by": "olga"}
-    assert await signed("olga", held, held, group="", resource="pods") == held
+GATES = [{"name": "mine"}, {"name": GATE}]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "is_signed"),
+    [(GATES, [], True), (GATES, GATES[:1], True), (GATES, GATES, False), (GATES[:1], [], False)],
+)
+async def test_a_gate_removed_by_hand_is_signed(
+    before: list[Any], after: list[Any], is_signed: bool
+) -> None:
+    old: Any = {"metadata": {}, "spec": {"schedulingGates": before}}
+    new: Any = {"metadata": {}, "spec": {"schedulingGates": after}}
+    app, _ = await reporting()
+    response = await answer(app, review(new, operation="UPDATE", oldObject=old))
+    assert ("patch" in response) is is_signed
+    if is_signed:
+        found = patched(new, response)["metadata"]["annotations"]
+        assert found == {"fairgate.io/changed-by": "alice"}
