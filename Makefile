@@ -135,7 +135,7 @@ COMPILE = $(BIN)/uv pip compile --quiet --universal --python-version $(OLDEST) -
   --generate-hashes --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock"
 
 lock: setup
-	$(COMPILE) --extra dev --extra plot --extra docs --output-file requirements.lock $(if $(UPGRADE),--upgrade) pyproject.toml
+	$(COMPILE) --extra dev --extra mcp --extra plot --extra docs --output-file requirements.lock $(if $(UPGRADE),--upgrade) pyproject.toml
 	$(COMPILE) --constraint requirements.lock --output-file requirements-runtime.lock pyproject.toml
 	$(MAKE) --no-print-directory lock-plugin OLDEST=3.10
 

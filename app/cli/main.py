@@ -21,7 +21,7 @@ from typing import Annotated, Any, cast
 import typer
 from typer.core import TyperGroup
 
-from app.cli import audit, convert, doctor, release
+from app.cli import audit, convert, doctor, mcp_server, release
 from app.cli import check as check_command
 from app.cli import enforcement as enforcement_command
 from app.cli import nodes as nodes_command
@@ -328,6 +328,7 @@ cli.add_typer(nodes_command.nodes_app, name="nodes")
 cli.add_typer(convert.convert_app, name="convert")
 cli.command(epilog=check_command.EXAMPLES)(check_command.check)
 cli.command(epilog=enforcement_command.EXAMPLES)(enforcement_command.enforcement)
+cli.command(epilog=mcp_server.EXAMPLES)(mcp_server.mcp)
 cli.command(epilog=release.EXAMPLES)(release.release)
 cli.command(epilog=doctor.EXAMPLES)(doctor.doctor)
 

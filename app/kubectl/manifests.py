@@ -65,9 +65,9 @@ class PodCopies:
 
 
 def documents(file: str) -> list[_Document]:
-    """Return the objects of a file with YAML documents; "-" is standard input.
+    """Return the objects of a file; "-" is standard input. Raises InvalidInput.
 
-    The items of a `List` count as objects. Raises InvalidInput.
+    The items of a `List` count as objects.
     """
     try:
         if file == "-":
@@ -75,15 +75,21 @@ def documents(file: str) -> list[_Document]:
         else:
             with Path(file).open(encoding="utf-8") as opened:
                 text = opened.read(LARGEST_FILE + 1)
-        if len(text) > LARGEST_FILE:
-            raise InvalidInput(f"{file} is larger than {LARGEST_FILE} characters; split it.")
-        found = [each for part in yaml.safe_load_all(text) for each in _objects(part)]
-    except (OSError, UnicodeDecodeError, RecursionError) as error:
+    except (OSError, UnicodeDecodeError) as error:
         raise InvalidInput(f"{file} cannot be read: {error}.") from error
-    except yaml.YAMLError as error:
-        raise InvalidInput(f"{file} is not YAML: {' '.join(str(error).split())}.") from error
+    return parse(text)
+
+
+def parse(text: str) -> list[_Document]:
+    """Return the objects of YAML documents. Raises InvalidInput."""
+    if len(text) > LARGEST_FILE:
+        raise InvalidInput(f"The manifest has more than {LARGEST_FILE} characters; split it.")
+    try:
+        found = [each for part in yaml.safe_load_all(text) for each in _objects(part)]
+    except (yaml.YAMLError, RecursionError) as error:
+        raise InvalidInput(f"The manifest is not YAML: {' '.join(str(error).split())}.") from error
     if not found:
-        raise InvalidInput(f"{file} has no Kubernetes object; write a manifest as for kubectl.")
+        raise InvalidInput("The manifest has no Kubernetes object; write one as for kubectl.")
     return found
 
 

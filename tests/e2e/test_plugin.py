@@ -7,8 +7,9 @@ import json
 from dataclasses import dataclass
 
 import pytest
+import yaml
 
-from tests.support.cluster_driver import Stage, pod, template, until
+from tests.support.cluster_driver import GPU, Stage, pod, template, until
 from tests.support.kubectl_person import Person
 
 TEAMS = itertools.count(1)
@@ -166,4 +167,26 @@ def test_a_manifest_is_tried_before_it_is_submitted(stage: Stage) -> None:
     code, out, _ = tried(refused)
     assert (code, out.startswith(f"Pod {ours}/never is refused: ")) == (1, True)
     assert "no-such-pool" in out
+    west = stage.namespace("try-west")
+    stage.tenant(west, "1", west, quotas=[{"pool": "default", "limit": {GPU: "8"}}])
+    file = stage.as_user("try-alice", west).kubeconfig
+    config = yaml.safe_load(file.read_text())
+    context = config["contexts"][0]["context"]
+    config["contexts"] = [
+        {"name": name, "context": {**context, "namespace": space}}
+        for name, space in (("east", ours), ("west", west))
+    ]
+    file.write_text(yaml.safe_dump(config))
+    manifest = stage.folder / "job.json"
+    manifest.write_text(json.dumps(job))
+
+    def compared() -> str:
+        code, out, err = alice.fairgate("try", "-f", str(manifest), "--contexts", "east,west")
+        assert code == 0, err
+        return out
+
+    until("the limit is known", lambda: compared().rstrip().endswith("limit"))
+    east_row, west_row = (line.split() for line in compared().splitlines()[1:])
+    assert (east_row[0], east_row[-1]) == ("east", "capacity")
+    assert west_row[:4] == ["west", f"{west}/later", "yes", west]
     assert not stage.pods(ours)

@@ -17,8 +17,8 @@ from packaging.utils import canonicalize_name
 from tests.meta.test_requirements_lock import RUNTIME, locked
 
 ROOT = Path(__file__).parents[2]
-OPTIONAL = {"matplotlib"}
-"""Imported by `app/sim/report/plot.py` alone, which asks for it in a sentence if it is missing."""
+OPTIONAL = {"matplotlib", "mcp", "mcp_types"}
+"""Extras. The module that imports one asks for it in a sentence if it is missing."""
 
 GENERATED = ("kubernetes.client.api", "kubernetes.aio.client.api")
 """The parts of the client library that the image does not have."""

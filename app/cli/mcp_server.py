@@ -1,0 +1,156 @@
+"""`fairgate mcp`: a read-only MCP server on standard input and output, for assistants.
+
+Its tools send the requests of `kubectl fairgate`, with the caller's kubeconfig. It needs the extra
+`mcp`. https://modelcontextprotocol.io
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+import typer
+
+from app.cli.options import Kubeconfig
+from app.core.errors import FairgateError, InvalidInput
+from app.kubectl.options import ConnectionOptions
+from app.terminal.help import examples
+
+EXAMPLES = examples("fairgate mcp", "fairgate mcp --context prod")
+
+INSTRUCTIONS = (
+    "Fairgate holds GPU pods of a Kubernetes cluster in queues and releases them in fair order. "
+    "These tools only read. They answer with the rights of the user's kubeconfig."
+)
+
+MOST_ITEMS = 500
+
+
+def mcp(
+    kubeconfig: Kubeconfig = None,
+    context: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="Context of the kubeconfig. (default: the current one)",
+            show_default=False,
+        ),
+    ] = "",
+) -> None:
+    """Serve the tools why, queue, usage and try to an assistant, on standard input and output."""
+    server(ConnectionOptions(kubeconfig, context or None)).run("stdio")
+
+
+def server(way: ConnectionOptions) -> Any:
+    """Return the MCP server. Raises InvalidInput if the extra `mcp` is not installed."""
+    try:
+        from mcp.server.mcpserver import MCPServer
+        from mcp_types import ToolAnnotations
+    except ModuleNotFoundError as error:
+        raise InvalidInput(
+            "fairgate mcp needs the MCP SDK, which is not installed; "
+            "install it with pip install 'fairgate[mcp]'."
+        ) from error
+    found = MCPServer("fairgate", instructions=INSTRUCTIONS, log_level="WARNING")
+    reads = ToolAnnotations(read_only_hint=True, idempotent_hint=True, open_world_hint=False)
+    tools = Tools(way)
+    for name in ("why", "queue", "usage", "try"):
+        found.add_tool(getattr(tools, f"{name}_"), name=name, annotations=reads)
+    return found
+
+
+class Tools:
+    """The tools. Their docstrings and annotations are the descriptions that assistants read."""
+
+    def __init__(self, way: ConnectionOptions) -> None:
+        self._way = way
+
+    def why_(self, name: str, namespace: str | None = None) -> dict[str, Any]:
+        """Explain why a GPU pod waits: rule, numbers, competitors, remedies and estimated start.
+
+        `name`: a pod such as `train-0`, or an object such as `job/train`, `jobset/train`,
+        `deployment/web` or `statefulset/web`. `namespace`: the default is that of the kubeconfig.
+        """
+        from app.kubectl import arguments, related_pods
+        from app.kubectl.client import segment
+
+        with _told():
+            door = self._way.open()
+            space = namespace or door.namespace
+            where = related_pods.source(name)
+            if where is not None:
+                return dict(related_pods.summary(door, space, where)[0])
+            path = f"/workloads/{segment(space)}/{segment(arguments.pod(name))}"
+            return dict(door.get(path).read())
+
+    def queue_(
+        self, tenant: str | None = None, user: str | None = None, limit: int = 50
+    ) -> dict[str, Any]:
+        """List waiting GPU workloads in queue order, with place, reason and estimated start.
+
+        `tenant`: a team, which needs the right to read its queue. The default is the caller's own
+        workloads, use and fair share. `user`: only this user of the tenant.
+        """
+        from app.kubectl.client import segment
+
+        with _told():
+            door = self._way.open()
+            if tenant is None:
+                return dict(door.get("/me").read())
+            query = [("user", user)] if user is not None else []
+            path = f"/tenants/{segment(tenant)}/queue"
+            return dict(door.pages(path, query, _bounded(limit))[0])
+
+    def usage_(
+        self,
+        by: str = "tenant",
+        since: str = "1h",
+        until: str | None = None,
+        tenant: str | None = None,
+        limit: int = 100,
+    ) -> dict[str, Any]:
+        """Return the resource-seconds that released pods reserved between two times.
+
+        `by`: keys to sum by, of tenant, user, pool, node and workload, with commas. `since` and
+        `until`: a time such as 2026-01-31T08:00:00Z, or 2h for two hours ago.
+        """
+        from app.kubectl import arguments
+
+        with _told():
+            now = datetime.now(UTC)
+            query = [("by", ",".join(arguments.by(by))), ("from", arguments.time(since, now))]
+            query += [("to", arguments.time(until, now))] if until is not None else []
+            query += [("tenant", tenant)] if tenant is not None else []
+            return dict(self._way.open().pages("/usage", query, _bounded(limit))[0])
+
+    def try_(self, manifest: str, namespace: str | None = None) -> dict[str, Any]:
+        """Test a Kubernetes manifest before it is submitted. Nothing is created.
+
+        For each Pod, Job, Deployment, StatefulSet and JobSet the answer has: acceptance or refusal,
+        tenant, pool, the number of pods that would start now, the reason of a wait, the start of
+        the last pod, and remedies. `manifest`: YAML documents. `namespace`: the namespace of
+        objects without one.
+        """
+        from app.kubectl import dry_run, manifests
+
+        with _told():
+            return dry_run.evaluate(self._way.open(), namespace, manifests.parse(manifest))
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """Turn errors that users can correct into answers of a tool."""
+    from mcp.server.mcpserver.exceptions import ToolError
+
+    try:
+        yield
+    except FairgateError as error:
+        raise ToolError(str(error)) from error
+
+
+def _bounded(limit: int) -> int:
+    if not 1 <= limit <= MOST_ITEMS:
+        raise InvalidInput(f"limit {limit} is out of range; use a number from 1 to {MOST_ITEMS}.")
+    return limit
