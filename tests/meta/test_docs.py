@@ -68,3 +68,12 @@ def test_decisions_have_one_number_each_and_say_it() -> None:
 def says(page: Path, number: int) -> bool:
     """Return whether the heading of a decision begins with its number."""
     return page.read_text().startswith(f"# {number}. ")
+
+
+def test_each_number_of_the_comparison_is_a_source_and_each_source_is_used() -> None:
+    page = (ROOT / "docs" / "comparison.md").read_text()
+    claims, _, sources = page.partition("## Sources")
+    cited = set(re.findall(r"\[(\d+)\](?!\()", claims))
+    listed = re.findall(r"^\| (\d+) \| .*\(https://", sources, re.MULTILINE)
+    assert len(listed) > 20
+    assert sorted(cited, key=int) == listed
