@@ -57,7 +57,7 @@ Picture = Annotated[
         "--plot",
         metavar="FILE.png",
         dir_okay=False,
-        help="Draw who held what over time, and waits by size. Needs matplotlib: "
+        help="Draw use over time, and waits by size or user. Needs matplotlib: "
         "pip install 'fairgate\\[plot]'.",
         show_default=False,
     ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -249,6 +250,19 @@ def test_a_picture_shows_the_timeline(crowded: Path, tmp_path: Path) -> None:
     folder.mkdir()
     with pytest.raises(InvalidInput, match=r"cannot be written \(is a directory\); write another"):
         run(ReplayOptions(crowded, gpus=2, policy="fifo", plot=folder))
+
+
+def test_a_picture_of_the_fair_order_compares_the_waits_of_users_on_one_axis(
+    crowded: Path, tmp_path: Path
+) -> None:
+    pytest.importorskip("matplotlib", reason="the extra `plot` is not installed")
+    picture = tmp_path / "fair.svg"
+    run(ReplayOptions(crowded, gpus=2, plot=picture))
+    words = re.findall(r"<!-- (.*) -->", picture.read_text())
+    assert words.count("Mean wait of each user") == 1
+    assert {"fifo", "fair"} <= set(words)
+    run(ReplayOptions(crowded, gpus=2, policy="backfill", plot=picture))
+    assert "fifo" not in re.findall(r"<!-- (.*) -->", picture.read_text())
 
 
 def test_the_log_in_the_docs_is_a_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -27,7 +27,8 @@ from app.sim.replay.trace_files import (
 from app.sim.report import plot
 from app.sim.scenario import value_parsers
 
-POLICIES = ("fair", "fifo", "backfill")
+FAIR = "fair"
+POLICIES = (FAIR, "fifo", "backfill")
 OUTPUTS = ("text", "json")
 
 
@@ -72,22 +73,32 @@ def run(options: ReplayOptions) -> None:
         rigid = _measured(before, play(before, options.policy), options.large_gang)
     window = (stage.start, stage.end)
     if options.plot is not None:
-        title = f"{options.trace.name}, {stage.fleet.gpus} GPUs, {options.policy}"
-        plot.plot(
-            played.timeline,
-            stage.capacity,
-            DEVICE,
-            *window,
-            options.plot,
-            title,
-            unit=stage.log.scale,
-        )
+        _draw(options, stage, played, options.plot)
     if options.output == "json":
         print(replay_report.as_json(measures, played, window, rigid))
     else:
         replay_report.show(measures, played, window, options.large_gang, options.policy)
         if rigid is not None:
             replay_report.show_elastic(measures, rigid, options.elastic)
+
+
+def _draw(options: ReplayOptions, stage: ReplayInput, played: ReplayResult, path: Path) -> None:
+    """Draw the run. The fair order is drawn next to first come, first served, if that can run."""
+    runs = {options.policy: played}
+    if options.policy == FAIR and options.gpus is not None:
+        runs = {"fifo": play(stage, "fifo"), FAIR: played}
+    waits = {name: _measured(stage, run, options.large_gang).users for name, run in runs.items()}
+    plot.compare(
+        {name: run.timeline for name, run in runs.items()},
+        stage.capacity,
+        DEVICE,
+        stage.start,
+        stage.end,
+        path,
+        f"{options.trace.name}, {stage.fleet.gpus} GPUs",
+        unit=stage.log.scale,
+        user_waits={name: [each.mean for each in users.values()] for name, users in waits.items()},
+    )
 
 
 def _measured(stage: ReplayInput, played: ReplayResult, large_gang: int) -> Measures:
@@ -129,17 +140,17 @@ def _check(options: ReplayOptions) -> None:
         raise InvalidInput(f"--output {options.output} is neither text nor json; write one.")
     if (options.gpus is None) == (options.nodes is None):
         raise InvalidInput("Say how large the cluster is: either --gpus N or --nodes FILE.csv.")
-    if options.policy != "fair" and options.nodes is not None:
+    if options.policy != FAIR and options.nodes is not None:
         raise InvalidInput(
             f"--policy {options.policy} knows no nodes; write --gpus N in place of --nodes."
         )
-    if options.policy != "fair" and (options.settings or options.tenants):
+    if options.policy != FAIR and (options.settings or options.tenants):
         raise InvalidInput(
             f"--policy {options.policy} heeds neither --set nor --tenants; leave them out."
         )
     if not 0 <= options.elastic <= 100:
         raise InvalidInput(f"--elastic {options.elastic} is not valid; use 0 to 100 per cent.")
-    if options.elastic and options.policy != "fair":
+    if options.elastic and options.policy != FAIR:
         raise InvalidInput("--elastic needs the fair order; leave --policy out.")
     if options.large_gang < 1:
         raise InvalidInput(f"--large-gang {options.large_gang} is not valid; use 1 or more.")

@@ -1,4 +1,4 @@
-"""Plots of timelines: devices held by tenant over time, and waits by size of workload.
+"""Plots of timelines: devices held by tenant over time, and waits by workload size or by user.
 
 Needs matplotlib, an optional extra. Only this module imports it, and only to draw a plot.
 """
@@ -81,11 +81,13 @@ def compare(
     title: str = "",
     *,
     unit: int = 1,
+    user_waits: Mapping[str, Sequence[float]] | None = None,
 ) -> None:
     """Draw timelines of the same work under several policies, one above the other, and their waits.
 
-    A tenant has the same colour in all timelines. Raises InvalidInput if `check` does, if there are
-    no devices, or if the file cannot be written.
+    A tenant has the same colour in all timelines. `user_waits` has the mean wait of each user in
+    seconds, by policy; if it is given, these are drawn in place of the waits by workload size.
+    Raises InvalidInput if `check` does, if there are no devices, or if the file cannot be written.
     """
     figure_type = check(path, start, end)
     if device is None:
@@ -98,13 +100,11 @@ def compare(
     for (name, held_here), area in zip(held.items(), axes, strict=False):
         area.set_title(name, loc="left")
         _draw_holdings(area, held_here, colours, end - start, capacity.get(device, 0) / unit)
-    _draw_waits(
-        axes[-1],
-        {
-            name: waits_by_size(waits_of(run, start, end), device, unit)
-            for name, run in runs.items()
-        },
-    )
+    if user_waits is not None:
+        _draw_user_waits(axes[-1], user_waits)
+    else:
+        sizes = {n: waits_by_size(waits_of(r, start, end), device, unit) for n, r in runs.items()}
+        _draw_waits(axes[-1], sizes)
     if title:
         figure.suptitle(title)
     try:
@@ -169,6 +169,21 @@ def _draw_waits(area: Axes, runs: Mapping[str, Mapping[str, Waits]]) -> None:
     area.set_title("How long work waited", loc="left")
     area.set_xlabel("devices asked for by one workload")
     area.set_ylabel(f"wait, {unit}")
+    _explain(area, topmost_first=False)
+
+
+def _draw_user_waits(area: Axes, runs: Mapping[str, Sequence[float]]) -> None:
+    """Draw the mean waits of the users of each run, sorted, on one axis."""
+    unit, seconds = _unit(max((wait for waits in runs.values() for wait in waits), default=0.0))
+    for colour, (name, waits) in zip(POLICIES, runs.items(), strict=False):
+        ordered = [wait / seconds for wait in sorted(waits)]
+        ranks = [100 * (index + 1) / len(ordered) for index in range(len(ordered))]
+        area.step(ranks, ordered, color=colour, where="pre", label=name)
+    area.set_xlim(0, 100)
+    area.set_ylim(bottom=0)
+    area.set_title("Mean wait of each user", loc="left")
+    area.set_xlabel("users, from the shortest wait to the longest, %")
+    area.set_ylabel(f"mean wait, {unit}")
     _explain(area, topmost_first=False)
 
 
