@@ -107,6 +107,7 @@ BAD = [
     ("Tenant", "ns.team-a", {}, "names that begin with ns."),
     ("Tenant", "t", {"parent": "t"}, "cannot be its own parent"),
     ("Tenant", "t", {"parent": "ns.team-a"}, "cannot be a parent"),
+    ("Tenant", "default", {"parent": "t"}, "it has no parent"),
     ("Tenant", "t", {"weight": "-1"}, DECIMAL),
     ("Tenant", "t", {"weight": "1e3"}, DECIMAL),
     ("Tenant", "t", {"weight": ".5"}, DECIMAL),

@@ -137,6 +137,10 @@ def test_24_a_tenant_admin_does_not_raise_the_own_tenant(
         assert refused is not None
         assert validation.TENANT in refused
     assert head.get(at)["spec"] == before
+    said = head.refused("POST", TENANTS, tenant("default", "1", parent="below"))
+    assert said is not None
+    assert "has no parent" in said
+    outcomes(24, ground.mode, "put all unmapped namespaces below the own tenant", "K", said)
     said = head.refused("PATCH", f"{at}/status", {"status": {"pending": 0}})
     assert said is not None
     assert layer_of(said) == "R"
