@@ -181,9 +181,10 @@ class Pod:
     `freed_by`: the user, other than the leader, that removed the gate; "" if unknown.
     `claims`: its claims for devices. `plain` is then what its containers request (else None).
     `granted`: the claims for which it was released; None if its annotation does not list them.
-    `awaits`, `securing`, `tied`, `asks`: the missing claims; whether the finalizer of a claim is
-        too new; the pool of a claim that other pods use; whether it requests any managed resource.
-        These and `demand` are derived by `claim_charges`.
+    `awaits`, `no_class`, `securing`, `tied`, `asks`: the missing claims; a missing device class
+        that it needs; whether the finalizer of a claim is too new; the pool of a claim that other
+        pods use; whether it requests any managed resource. These and `demand` are
+        derived by `claim_charges`.
     `style`, `near`: placement and topology that its user requested; None leaves it to the pool.
     `too_large`: why it is too large to be released, or "". The rules of such a pod are not read.
     `walls`: its required anti-affinity, as it affects other pods.
@@ -238,6 +239,7 @@ class Pod:
     granted: tuple[GrantedClaim, ...] | None = None
     plain: Amounts | None = None
     awaits: tuple[str, ...] = ()
+    no_class: str = ""
     securing: bool = False
     tied: PoolName | None = None
     asks: bool = True

@@ -20,7 +20,7 @@ from app.core.effects import Bypassed, ClaimAddress, Effect, ProtectClaim, Relea
 from app.core.engine import Engine
 from app.core.errors import ClusterRefused
 from app.core.model import ClaimRef, Millis, Node, NodeName, Pod, ReleaseOutcome, Resource, Uid
-from app.core.podspec.resource_claims import DeviceAsk, ResourceClaim
+from app.core.podspec.resource_claims import DeviceAsk, DeviceClass, ResourceClaim
 from app.core.quantities import PODS, ManagedResources
 from app.sim.cluster.virtual_cluster import held_pod
 from tests.fakes.fake_claim_protector import FakeClaims
@@ -62,6 +62,7 @@ class World:
         self.engine = Engine(ManagedResources([GPU]), classes={"gpu": GPU})
         room = {GPU: 4, PODS: 100}
         self.hear(ev.NodeObserved(self.at, Node(NodeName("n"), {}, room, True)))
+        self.hear(ev.ClassObserved(self.at, DeviceClass("nic")))
         for pod in self.pods.values():
             self.hear(ev.PodObserved(self.at, pod))
         for claim in self.server.claims.values():

@@ -26,7 +26,7 @@ from app.core.model import (
     Resource,
     Uid,
 )
-from app.core.podspec.resource_claims import DeviceAsk, ResourceClaim
+from app.core.podspec.resource_claims import DeviceAsk, DeviceClass, ResourceClaim
 from app.core.quantities import PODS, ManagedResources
 from app.sim.cluster.virtual_cluster import held_pod
 from tests.support.depth import cases
@@ -54,6 +54,7 @@ class Life:
         for name in ("n0", "n1"):
             room = {GPU: 8, PODS: 100}
             engine.handle(ev.NodeObserved(at, Node(NodeName(name), {}, room, True)))
+        engine.handle(ev.ClassObserved(at, DeviceClass("nic")))
         for source in ev.WatchedSource:
             engine.handle(ev.SourceFresh(at, source))
 

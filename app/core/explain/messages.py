@@ -139,6 +139,11 @@ def _aside(tracked: PodRecord, roster: PodRegistry) -> str:
         case Wait.NO_POOL if pod.only is not None:
             where = nodes_text(pod.only)
             return f"not queued: it may go to {where} only, and no pool that can serve it has that"
+        case Wait.CLAIM if pod.no_class and not pod.awaits:
+            return (
+                f"not queued: device class {pod.no_class} does not exist; ask a cluster admin to "
+                "create it, or use another class"
+            )
         case Wait.CLAIM if not pod.awaits:
             return "not queued: Fairgate reserves its resource claims first, which takes seconds"
         case Wait.CLAIM:
@@ -266,6 +271,8 @@ def remedies_aside(tracked: PodRecord, scene: ExplainContext) -> Remedies:
             return _remedies_of_gang(gang)
         case Wait.GANG_DEFERRED if gang is not None:
             return (f"pods of gang {gang.name} that run until the whole gang runs",)
+        case Wait.CLAIM if pod.no_class and not pod.awaits:
+            return (f"a cluster admin creating device class {pod.no_class}",)
         case Wait.CLAIM:
             return tuple(f"a resource claim for {entry}" for entry in pod.awaits)
         case Wait.TENANT_PAUSED:

@@ -356,9 +356,26 @@ class ClaimCharges:
                     tied = tied or first.pool
         awaits = tuple(ref.entry for ref in pod.claims if self._awaits(pod, ref, standing))
         securing = standing.use is None and self._guarded and not self._are_secured(standing)
-        # A held pod may await a claim with unknown content, which may be a managed resource.
-        asks = asks or (standing.use is None and bool(awaits))
-        return replace(pod, demand=demand, awaits=awaits, securing=securing, tied=tied, asks=asks)
+        no_class = self._missing_class(plain, standing) if standing.use is None else ""
+        # A claim or class with unknown content may be a managed resource.
+        asks = asks or (standing.use is None and bool(awaits or no_class))
+        return replace(
+            pod,
+            demand=demand,
+            awaits=awaits,
+            no_class=no_class,
+            securing=securing,
+            tied=tied,
+            asks=asks,
+        )
+
+    def _missing_class(self, plain: Mapping[Resource, int], standing: _Standing) -> str:
+        """Return a device class that a pod needs and that does not exist, "" if there is none."""
+        names = {r.removeprefix(IMPLICIT) for r in plain if r.startswith(IMPLICIT)}
+        for key in standing.keys:
+            claim = self._claims.get(key)
+            names |= claim.class_names if claim is not None else set()
+        return self._classes.missing(names)
 
     def _are_secured(self, standing: _Standing) -> bool:
         claims = (self._claims.get(key) for key in standing.keys)
@@ -373,7 +390,9 @@ class ClaimCharges:
         if standing.use is not None:
             for grant in pod.granted or ():
                 same = claim is not None and claim.uid == grant.uid
-                if grant.name == key[1] and not same:
+                # A class may be deleted while its devices are in use.
+                is_known = claim is not None and not self._classes.missing(claim.class_names)
+                if grant.name == key[1] and not (same and is_known):
                     found = largest(found, grant.amounts)
         return found
 

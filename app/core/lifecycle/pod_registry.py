@@ -452,7 +452,7 @@ class PodRegistry:
             tracked.wait = Wait.TOO_LARGE
         elif any(gate != GATE for gate in pod.gates):
             tracked.wait = Wait.OTHER_GATE
-        elif pod.awaits or pod.securing:
+        elif pod.awaits or pod.no_class or pod.securing:
             tracked.wait = Wait.CLAIM
         elif not pod.asks:
             tracked.wait = Wait.REFUSED if tracked.rests else Wait.TURN

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -80,6 +80,11 @@ class ResourceClaim:
         """Return the namespace and the name, by which pods refer to it."""
         return self.namespace, self.name
 
+    @property
+    def class_names(self) -> set[str]:
+        """The device classes that it names."""
+        return {ask.device_class for alternatives in self.requests for ask in alternatives}
+
     def made_for(self, pod: Pod) -> bool:
         """Return whether kube-scheduler accepts it as the claim generated for a pod."""
         return self.owner == pod.uid or self.of_group
@@ -136,6 +141,15 @@ class Classes:
     def known(self, name: str) -> DeviceClass | None:
         """Return an existing DeviceClass, or None."""
         return self._known.get(name)
+
+    def missing(self, names: Iterable[str]) -> str:
+        """Return the first class, by name, whose resource is unknown; "" if there is none.
+
+        Such a class does not exist, and the operator maps it to no resource. It may count as
+        devices once it exists.
+        """
+        absent = (name for name in names if name not in self._known and name not in self._written)
+        return min(absent, default="")
 
     def counted(self) -> list[tuple[DeviceClass, Resource]]:
         """Return the existing classes of managed devices with their resource, by name."""

@@ -116,6 +116,27 @@ def test_16_a_class_asked_for_by_name_counts(
         remove(ground, name)
 
 
+def test_16_a_class_that_does_not_exist_yet_is_waited_for(
+    ground: Ground, outcomes: Outcomes
+) -> None:
+    """It is not known whether its devices count. An administrator may create it at any time."""
+    name, later = ground.name("early"), ground.name("later") + ".example.com"
+    ground.mallory.call("POST", CLAIMS, claim(name, exactly(17, later)))
+    attack = "a claim of a class before the class exists"
+    if is_held(ground, outcomes, using(name, resourceClaimName=name), attack):
+        until("it is told", told(ground, name, f"device class {later} does not exist"))
+        kind = {"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass"}
+        selectors = [{"cel": {"expression": f"device.driver == '{NAMED}'"}}]
+        spec = {"selectors": selectors, "extendedResourceName": GPU}
+        at = f"{RESOURCES}/deviceclasses"
+        ground.admin.call("POST", at, {**kind, "metadata": {"name": later}, "spec": spec})
+        until("it is told", told(ground, name, f"waits for 17 {GPU}"))
+        outcomes(16, ground.mode, attack, "D", "waits until the class shows what it counts as")
+        remove(ground, name)
+        ground.admin.call("DELETE", f"{at}/{later}")
+    ground.admin.call("DELETE", f"{CLAIMS}/{name}")
+
+
 def test_16_who_shares_a_claim_waits_for_it_like_the_first(
     ground: Ground, outcomes: Outcomes
 ) -> None:

@@ -34,6 +34,7 @@ from app.core.model import (
     Uid,
 )
 from app.core.podspec.resource_claims import (
+    IMPLICIT,
     Alternatives,
     Classes,
     DeviceAsk,
@@ -137,6 +138,7 @@ class Bench:
         room = {GPU: devices, CPU: 64_000, PODS: 100}
         for node in (Node(NodeName("n"), {"pool": "p"}, room, True), *more):
             self.engine.handle(ev.NodeObserved(AT, node))
+        self.engine.handle(ev.ClassObserved(AT, DeviceClass("nic")))
         for source in ev.WatchedSource:
             self.engine.handle(ev.SourceFresh(AT, source))
         self.engine.handle(ev.Installed(AT, Millis(0)))
@@ -466,8 +468,41 @@ def test_who_takes_the_owner_off_a_claim_in_use_is_charged_all_the_same() -> Non
     assert bench.used == {GPU: 4}
 
 
+@pytest.mark.parametrize("by_name", [False, True])
+def test_a_pod_waits_for_a_device_class_that_does_not_exist(by_name: bool) -> None:
+    """The class may count as devices once it exists."""
+    bench = Bench()
+    bench.put(claim("c", (DeviceAsk("nic"), DeviceAsk("h100", 9))))
+    plain = {Resource(IMPLICIT + "h100"): 9, PODS: 1}
+    held = pod("p", plain=plain) if by_name else pod("p", "c")
+    assert bench.see(held) == []
+    found = bench.engine.outlook.why(held.uid)
+    assert found is not None
+    assert found.rule is Rule.CLAIM
+    assert "device class h100 does not exist" in found.text
+    bench.hear(ev.ClassObserved(AT, DeviceClass("h100", GPU)))
+    assert bench.rule("p") is not Rule.CLAIM
+    assert bench.used == {}
+    [order] = bench.hear(ev.ClassObserved(AT, DeviceClass("h100")))
+    assert order.intent.demand == {}
+
+
+def test_devices_in_use_are_charged_while_their_class_is_deleted() -> None:
+    bench = Bench()
+    bench.hear(ev.ClassObserved(AT, DeviceClass("h100", GPU)))
+    bench.put(claim("c", (DeviceAsk("h100", 6),)), claim("d", (DeviceAsk("h100", 6),)))
+    [order] = bench.hear(*_seen(bench, pod("p", "c")))
+    released = replace(bench.pods[Uid("a/p")], granted=order.claims)
+    bench.see(released)
+    bench.hear(ev.ClassGone(AT, "h100"))
+    assert bench.used == {GPU: 6}
+    assert bench.see(pod("q", "d")) == []
+    assert bench.used == {GPU: 6}
+
+
 def test_a_class_that_becomes_managed_is_charged_from_then_on() -> None:
     bench = Bench()
+    bench.hear(ev.ClassObserved(AT, DeviceClass("h100")))
     bench.put(claim("c", (DeviceAsk("h100", 2),)))
     assert bench.see(pod("p", "c")) == ["p"]
     bench.hear(ev.ClassObserved(AT, DeviceClass("h100", GPU)))

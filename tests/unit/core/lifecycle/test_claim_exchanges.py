@@ -86,6 +86,7 @@ class Yard:
         self.claims: dict[Uid, ResourceClaim] = {}
         room = {GPU: 8, CPU: 64_000, PODS: 100}
         self.hear(ev.NodeObserved(self.at, Node(NODE, {}, room, True)))
+        self.hear(ev.ClassObserved(self.at, DeviceClass("nic")))
         for each in there:
             self.see(each)
         for source in ev.WatchedSource:
