@@ -77,3 +77,30 @@ def test_each_number_of_the_comparison_is_a_source_and_each_source_is_used() -> 
     listed = re.findall(r"^\| (\d+) \| .*\(https://", sources, re.MULTILINE)
     assert len(listed) > 20
     assert sorted(cited, key=int) == listed
+
+
+def test_tests_that_a_page_names_exist() -> None:
+    named = {
+        (file, name)
+        for page in PAGES
+        for file, name in re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", page.read_text())
+    }
+    missing = [
+        f"{file}::{name}"
+        for file, name in sorted(named)
+        if not re.search(rf"^(async )?def {name}\(", (ROOT / file).read_text(), re.MULTILINE)
+    ]
+    assert len(named) > 50
+    assert missing == []
+
+
+@pytest.mark.parametrize(
+    "page", sorted((ROOT / "docs").glob("*.md")), ids=lambda page: str(page.name)
+)
+def test_a_page_begins_with_its_readers_and_its_purpose(page: Path) -> None:
+    _, _, text = page.read_text().partition("\n")
+    opening = " ".join(text.strip().split("\n\n")[0].split())
+    sentence = opening.partition(". ")[0]
+    form = "write: This page is for READERS who want ..., or: This page is for READERS: it ..."
+    assert re.match(r"This page is for [a-z]", sentence), form
+    assert re.search(r": |\b(who|that|and want)\b", sentence), form
