@@ -16,11 +16,16 @@ import typer
 
 from app.core.errors import ClusterRefused, FairgateError, InvalidInput
 from app.core.safe_text import visible
+from app.kubectl import cli_reports
 from app.kubectl.options import (
     ConnectionOptions,
     Limit,
+    OneTenant,
     OutputOption,
+    SomeTenant,
+    TenantArgument,
     WatchOption,
+    installed_version,
     reaching,
     way_of,
 )
@@ -50,37 +55,10 @@ weights_app = CommandLine(
 )
 
 
-def _tenants(context: typer.Context, incomplete: str) -> list[str]:
-    from app.kubectl import completion
-
-    return completion.tenants(way_of(context.params), incomplete)
-
-
 def _pods(context: typer.Context, incomplete: str) -> list[str]:
     from app.kubectl import completion
 
     return completion.pods(way_of(context.params), context.params.get("namespace"), incomplete)
-
-
-TenantArgument = Annotated[
-    str,
-    typer.Argument(
-        metavar="TENANT", help="As `tenants` lists it.", autocompletion=_tenants, show_default=False
-    ),
-]
-SomeTenant = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="TENANT",
-        help="Whose. (default: every tenant that you may list)",
-        autocompletion=_tenants,
-        show_default=False,
-    ),
-]
-OneTenant = Annotated[
-    str | None,
-    typer.Option(help="Of this tenant only.", autocompletion=_tenants, show_default=False),
-]
 
 
 @cli.command(
@@ -350,11 +328,11 @@ def weights(
     watch: WatchOption = False,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Show weights and entitled shares of tenants or of a tenant's users. `set` changes weights."""
-    from app.kubectl import commands
+    """Show the same as `shares`. `set` changes weights."""
+    from app.kubectl import commands, reports
 
     if context_.invoked_subcommand is None:
-        commands.weights(way.open(), commands.look(output, watch), tenant)
+        reports.shares(way.open(), commands.look(output, watch), tenant)
     elif any(map(_is_written(context_), context_.params)):
         raise InvalidInput("Write options after the word set: kubectl fairgate weights set --help.")
 
@@ -387,16 +365,17 @@ def set_weight(
 
 
 cli.add_typer(weights_app, name="weights")
+cli.command(epilog=cli_reports.SHARES)(cli_reports.shares)
+cli.command(epilog=cli_reports.QUOTAS)(cli_reports.quotas)
+cli.command(epilog=cli_reports.AUDIT)(cli_reports.audit)
+cli.command("open", epilog=cli_reports.OPEN)(cli_reports.open_page)
+cli.command("version", epilog=cli_reports.VERSION)(cli_reports.version)
 
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        from importlib.metadata import PackageNotFoundError, version
-
-        try:
-            typer.echo(f"kubectl-fairgate {version('fairgate')}")
-        except PackageNotFoundError:
-            typer.echo("kubectl-fairgate, run without being installed")
+        found = installed_version()
+        typer.echo(f"kubectl-fairgate {found or '(not installed)'}")
         raise typer.Exit
 
 

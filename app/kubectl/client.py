@@ -109,6 +109,30 @@ class ApiClient:
             if not whole.get("continue") or (limit is not None and len(whole["items"]) >= limit):
                 return whole, answer
 
+    def stream(
+        self, method: str, path: str, headers: Mapping[str, str], body: bytes | None
+    ) -> urllib3.BaseHTTPResponse:
+        """Send a request and return its answer unread, whatever its status.
+
+        The caller's credentials replace those in `headers`. Raises ClusterUnavailable.
+        """
+        sent = urllib3.HTTPHeaderDict(headers)
+        for name, value in self._headers():
+            sent[name] = value
+        try:
+            return self._pool.request(
+                method,
+                f"{self._host}{self._root}{path}",
+                body=body,
+                headers=sent,
+                timeout=urllib3.Timeout(connect=CONNECT_SECONDS, read=READ_SECONDS),
+                retries=False,
+                redirect=False,
+                preload_content=False,
+            )
+        except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:
+            raise self._silent(error) from error
+
     def kubernetes(self, path: str, query: Query = ()) -> ApiAnswer:
         """Read a path of the API server itself. Requires `aggregated`."""
         return self._ask("GET", path, query, None)

@@ -253,24 +253,6 @@ def simulate(
     )
 
 
-def weights(door: ApiClient, how: Look, tenant: str | None) -> None:
-    """Show the weights of tenants, or of one tenant's users."""
-    if tenant is None:
-        show(
-            how,
-            lambda: door.pages("/tenants"),
-            lambda found, _: tables.weights(found["items"], how.wide),
-            TENANTS,
-        )
-        return
-    show(
-        how,
-        lambda: door.pages(f"/tenants/{segment(tenant)}/users"),
-        lambda found, _: tables.users(tenant, found["items"], how.wide),
-        USERS,
-    )
-
-
 def set_weight(
     door: ApiClient, how: Look, tenant: str, user: str | None, weight: str, dry_run: bool
 ) -> None:

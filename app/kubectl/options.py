@@ -123,3 +123,44 @@ def reaching(command: Callable[..., None]) -> Callable[..., None]:
     run.__name__, run.__doc__ = command.__name__, command.__doc__
     cast(Any, run).__signature__ = inspect.Signature([*own, *WAY])
     return run
+
+
+def complete_tenants(context: typer.Context, incomplete: str) -> list[str]:
+    """Return the tenants that begin so."""
+    from app.kubectl import completion
+
+    return completion.tenants(way_of(context.params), incomplete)
+
+
+TenantArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="TENANT",
+        help="As `tenants` lists it.",
+        autocompletion=complete_tenants,
+        show_default=False,
+    ),
+]
+SomeTenant = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="TENANT",
+        help="Whose. (default: every tenant that you may list)",
+        autocompletion=complete_tenants,
+        show_default=False,
+    ),
+]
+OneTenant = Annotated[
+    str | None,
+    typer.Option(help="Of this tenant only.", autocompletion=complete_tenants, show_default=False),
+]
+
+
+def installed_version() -> str:
+    """Return the version of this program; empty if it is run without being installed."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("fairgate")
+    except PackageNotFoundError:
+        return ""

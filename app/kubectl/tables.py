@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from fractions import Fraction
 from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from app.kubectl import formatting
+from app.kubectl import audit_entries, formatting
 from app.terminal.table import Column, FittedTable
 
 Item = Mapping[str, Any]
@@ -249,46 +248,52 @@ def _used(item: Item, by: Sequence[str], resources: Sequence[str], wide: bool) -
     return (*names, *(each if wide else formatting.hours(each) for each in seconds))
 
 
-def weights(items: Sequence[Item], wide: bool) -> RenderableType:
-    """Show the weights and entitled shares of tenants among their siblings."""
+def shares(items: Sequence[Item], wide: bool) -> RenderableType:
+    """Show fair share, use and weight of tenants. Shares are parts of the cluster."""
     if not items:
         return "There are no tenants yet: nobody asked for GPUs, and no Tenant is configured."
     columns = (
         Column("TENANT", short=True),
         Column("WEIGHT", right=True),
-        Column("OWED", right=True),
+        Column("FAIR SHARE", right=True),
         Column("SHARE", right=True),
-        Column("USERS", wraps=True, drop=1),
+        Column("USED", wraps=True, drop=2),
+        Column("PENDING", right=True, drop=1),
+        *([Column("USERS")] if wide else []),
     )
     rows = [
         (
             "  " * depth + each["name"],
             each["weight"],
-            owed(each, [other for other in items if other["parent"] == each["parent"]]),
+            formatting.percent(each.get("fairShare")),
             formatting.percent(each["share"]),
-            weights_of(each["users"]),
+            formatting.in_pools(each["used"]),
+            str(each["pending"]),
+            *([weights_of(each["users"])] if wide else []),
         )
         for each, depth in tree(items)
     ]
     return FittedTable(columns, rows, whole=wide)
 
 
-def users(tenant: str, items: Sequence[Item], wide: bool) -> RenderableType:
-    """Show the entitled shares, used amounts and pending pods of a tenant's users."""
+def user_shares(tenant: str, items: Sequence[Item], wide: bool) -> RenderableType:
+    """Show fair share, use and weight of a tenant's users. Shares are parts of the cluster."""
     if not items:
         return f"Tenant {tenant} has no users yet: nobody submitted work, none was given a weight."
     columns = (
         Column("USER", short=True),
         Column("WEIGHT", right=True),
-        Column("OWED", right=True),
-        Column("USED", wraps=True),
-        Column("PENDING", right=True),
+        Column("FAIR SHARE", right=True),
+        Column("SHARE", right=True),
+        Column("USED", wraps=True, drop=2),
+        Column("PENDING", right=True, drop=1),
     )
     rows = [
         (
             each["name"],
             each["weight"],
-            owed(each, items),
+            formatting.percent(each.get("fairShare")),
+            formatting.percent(each.get("share")),
             formatting.in_pools(each["used"]),
             str(each["pending"]),
         )
@@ -297,7 +302,68 @@ def users(tenant: str, items: Sequence[Item], wide: bool) -> RenderableType:
     return FittedTable(columns, rows, whole=wide)
 
 
-def owed(item: Item, siblings: Sequence[Item]) -> str:
-    """Return the entitled share of a tenant or user, if all of its siblings have pending pods."""
-    total = sum((Fraction(each["weight"]) for each in siblings), Fraction(0))
-    return formatting.percent(Fraction(item["weight"]) / total if total else Fraction(0))
+def quotas(items: Sequence[Item], wide: bool) -> RenderableType:
+    """Show guarantee, limit and use by tenant and pool, and the use of users if they are there."""
+    if not items:
+        return "There are no quotas and no use: no Tenant is configured, and no pod was released."
+    has_users = any("user" in each for each in items)
+    columns = (
+        Column("TENANT", short=True),
+        *([Column("USER", short=True)] if has_users else []),
+        Column("POOL", short=True),
+        Column("GUARANTEE", wraps=True),
+        Column("LIMIT", wraps=True),
+        Column("USED", wraps=True),
+        Column("BORROWED", wraps=True, drop=1),
+        Column("PENDING", right=True, drop=2),
+    )
+    return FittedTable(columns, [_quota(each, has_users) for each in items], whole=wide)
+
+
+def _quota(item: Item, has_users: bool) -> tuple[str, ...]:
+    pending = item["pending"]
+    return (
+        item["tenant"],
+        *([item["user"] or "(all)"] if has_users else []),
+        item["pool"] or formatting.NOTHING,
+        *(formatting.amounts(item[key]) for key in ("guarantee", "limit", "used", "borrowed")),
+        formatting.NOTHING if pending is None else str(pending),
+    )
+
+
+def audit(items: Sequence[Item], wide: bool) -> RenderableType:
+    """Show entries of the audit chain, the newest last."""
+    if not items:
+        return "There are no such entries; --since 7d also reads older ones."
+    columns = (
+        Column("TIME"),
+        Column("TYPE"),
+        Column("TENANT", short=True, drop=2),
+        Column("USER", short=True, drop=3),
+        Column("OBJECT"),
+        Column("DETAIL", wraps=True, drop=1 if not wide else 0),
+    )
+    rows = [
+        (
+            f"{formatting.moment(each['at']).astimezone():%m-%d %H:%M:%S}",
+            each["type"],
+            each["tenant"] or formatting.NOTHING,
+            each["user"] or formatting.NOTHING,
+            "/".join(filter(None, (each["namespace"], each["name"]))) or formatting.NOTHING,
+            audit_entries.detail(each),
+        )
+        for each in items
+    ]
+    return FittedTable(columns, rows, whole=wide)
+
+
+def versions(found: Item) -> RenderableType:
+    """Show the versions of client and server."""
+    advice = {
+        "none": "The versions are equal.",
+        "supported": "The versions differ by one minor version at most, which is supported.",
+        "unsupported": "The versions differ too much: install the plugin of the server's release.",
+        "unknown": "The versions cannot be compared.",
+    }
+    rows = [("client", found["client"]), ("server", found["server"])]
+    return Group(FittedTable((Column(""), Column("")), rows), advice[found["skew"]])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime, timedelta
 
 from app.web.api import schemas
@@ -26,6 +27,7 @@ def tenants() -> schemas.PageModel[schemas.TenantShown]:
         used={"h100": gpus(40), "t4": gpus(8)},
         borrowed={"h100": gpus(8)},
         pending=41,
+        fair_share="0.7500",
     )
     team_a = schemas.TenantShown(
         name="team-a",
@@ -41,6 +43,7 @@ def tenants() -> schemas.PageModel[schemas.TenantShown]:
         used={"h100": gpus(40)},
         borrowed={"h100": gpus(8)},
         pending=41,
+        fair_share="0.5000",
     )
     team_b = schemas.TenantShown(
         name="team-b",
@@ -53,6 +56,7 @@ def tenants() -> schemas.PageModel[schemas.TenantShown]:
         used={"t4": gpus(8)},
         borrowed={},
         pending=0,
+        fair_share="0.2500",
     )
     return schemas.PageModel(items=[parent, team_a, team_b])
 
@@ -182,7 +186,12 @@ def workload(**changes: object) -> schemas.WorkloadModel:
 def users() -> schemas.PageModel[schemas.UserShown]:
     """The users of team-a."""
     alice = schemas.UserShown(
-        name="alice@example.com", weight="3", used={"h100": gpus(36)}, pending=40
+        name="alice@example.com",
+        weight="3",
+        used={"h100": gpus(36)},
+        pending=40,
+        share="0.5625",
+        fair_share="0.3750",
     )
     bob = schemas.UserShown(name="bob", weight="1", used={"h100": gpus(4)}, pending=1)
     return schemas.PageModel(items=[alice, bob])
@@ -289,3 +298,51 @@ def trial(**changes: object) -> schemas.TrialModel:
         "estimate_withheld": "Too few estimates have come out yet.",
     }
     return schemas.TrialModel.model_validate(fields | changes)
+
+
+def quotas() -> schemas.Quotas:
+    """Quotas of team-a in two pools."""
+    rows = [
+        schemas.QuotaRow(
+            tenant="team-a",
+            parent="research",
+            weight="2",
+            pool=pool,
+            guarantee=gpus(32) if pool == "h100" else {},
+            limit=gpus(48) if pool == "h100" else {},
+            used=gpus(40) if pool == "h100" else {},
+            borrowed=gpus(8) if pool == "h100" else {},
+            pending=41,
+            weighted_share="0.3125",
+        )
+        for pool in ("h100", "t4")
+    ]
+    return schemas.Quotas(items=rows, at=NOW)
+
+
+def audit_lines() -> str:
+    """Three entries and a signed head of an audit chain."""
+    at = int(NOW.timestamp() * 1000)
+    pod = {"uid": "u", "namespace": "team-a", "pod": "train-5", "tenant": "team-a", "user": "bob"}
+    entries: list[dict[str, object]] = [
+        {"deed": "held", "facts": {**pod, "priority": 10}},
+        {
+            "deed": "released",
+            "facts": {**pod, "pool": "h100", "node": "h100-3", "waited": 61, "rule": "fair order"},
+        },
+        {
+            "deed": "changed",
+            "facts": {
+                "kind": "Tenant",
+                "name": "team-a",
+                "did": "changed",
+                "by": "carol",
+                "fields": {"weight": {"before": "1", "after": "2"}},
+            },
+        },
+    ]
+    lines = [
+        {"audit": True, "number": n, "epoch": 1, "at": at + 1000 * n, **entry, "hash": "h"}
+        for n, entry in enumerate(entries, 1)
+    ]
+    return "\n".join(map(json.dumps, [*lines, {"audit": True, "head": {}}])) + "\n"

@@ -10,6 +10,7 @@ from app.ports.liveness import Liveness
 from app.web.api import problems
 from app.web.api.audit import audit_routes
 from app.web.api.dashboard import page_routes
+from app.web.api.fair_shares import FairShares
 from app.web.api.me import me_routes
 from app.web.api.middleware import Aged, Bounded
 from app.web.api.pools import pool_routes
@@ -20,6 +21,7 @@ from app.web.api.response_headers import DescribedApp
 from app.web.api.route_context import RouteContext
 from app.web.api.schemas import DECIMAL
 from app.web.api.search import search_routes
+from app.web.api.server_version import version_routes
 from app.web.api.simulations import simulation_routes
 from app.web.api.stream import StreamTiming, stream_routes
 from app.web.api.tenants import tenant_routes
@@ -57,8 +59,9 @@ def api_app(
         # The order matters: authenticate before checking query parameters.
         dependencies=[Depends(ground.access.caller), Depends(documented.need_known)],
     )
+    shares = FairShares(ground, time.monotonic)
     for routes in (
-        tenant_routes(ground),
+        tenant_routes(ground, shares),
         queue_routes(ground),
         pool_routes(ground),
         quota_routes(ground),
@@ -67,10 +70,11 @@ def api_app(
         audit_routes(ground),
         simulation_routes(ground),
         trial_routes(ground),
-        me_routes(ground, time.monotonic),
+        me_routes(ground, shares),
         search_routes(ground),
         stream_routes(ground, time.monotonic, lambda: not _drains(checks), rhythm),
         write_routes(ground),
+        version_routes(ground),
     ):
         v1.include_router(routes)
     app.include_router(v1)

@@ -57,4 +57,10 @@ def page_routes() -> list[BaseRoute]:
     async def page(request: Request) -> Response:
         return await files.get_response("index.html", request.scope)
 
-    return [Route("/", page), Mount("/static", files)]
+    return [
+        Route("/", page),
+        Mount("/static", files),
+        # The API server passes on only paths below /v1. `kubectl fairgate open` reads these.
+        Route("/v1/page", page),
+        Mount("/v1/page/static", files),
+    ]

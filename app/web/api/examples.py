@@ -73,6 +73,7 @@ _TENANT: dict[str, Any] = {
     "used": {"default": {"nvidia.com/gpu": "8"}},
     "borrowed": {},
     "pending": 3,
+    "fairShare": "0.2500",
 }
 
 _USER: dict[str, Any] = {
@@ -80,6 +81,8 @@ _USER: dict[str, Any] = {
     "weight": "3",
     "used": {"default": {"nvidia.com/gpu": "8"}},
     "pending": 3,
+    "share": "0.1250",
+    "fairShare": "0.2500",
 }
 
 _POOL: dict[str, Any] = {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from itertools import chain, islice
 
 from fastapi import APIRouter, Depends
@@ -11,6 +10,7 @@ from app.core.explain.entitlements import Entitlement, Part
 from app.core.explain.views import HeldView, ReleasedView
 from app.core.model import TenantName, UserName
 from app.ports.auth import Identity
+from app.web.api.fair_shares import FairShares
 from app.web.api.formatting import decimal, in_pools
 from app.web.api.queues import waiting
 from app.web.api.route_context import RouteContext
@@ -20,35 +20,13 @@ from app.web.api.workloads import released_workload
 MOST = 200
 """Most workloads in the answer. Each one costs the evaluation of its wait reason."""
 
-SHARES_SECONDS = 1.0
-"""How long the shares of all users serve further callers, because their computation is slow."""
-
 NO_PART = Part(0.0, 0.0)
-NO_SHARE = Entitlement(0.0, 0.0, 0.0, None, {})
 
 
-class _Shares:
-    """Cache of the fair shares. `clock` returns monotonic seconds."""
-
-    def __init__(self, ground: RouteContext, clock: Callable[[], float]) -> None:
-        self._ground = ground
-        self._clock = clock
-        self._due = 0.0
-        self._known: Mapping[TenantName, Entitlement] = {}
-
-    def of(self, tenant: TenantName) -> Entitlement:
-        """Return the shares of a tenant and its users."""
-        if self._clock() >= self._due:
-            self._known = self._ground.outlook.owed()
-            self._due = self._clock() + SHARES_SECONDS
-        return self._known.get(tenant, NO_SHARE)
-
-
-def me_routes(ground: RouteContext, clock: Callable[[], float]) -> APIRouter:
-    """Return the route /me. `clock` returns monotonic seconds."""
+def me_routes(ground: RouteContext, shares: FairShares) -> APIRouter:
+    """Return the route /me."""
     routes = APIRouter()
     caller = Depends(ground.access.caller)
-    shares = _Shares(ground, clock)
 
     @routes.get("/me", summary="The caller's own workloads, use and fair share")
     async def me(identity: Identity = caller) -> Me:

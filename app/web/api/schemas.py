@@ -76,6 +76,8 @@ class TenantShown(TenantSpecModel):
     """Configuration and current state of a tenant, its child tenants included.
 
     `share`: the dominant share of the cluster. `weightedShare`: the share divided by the weight.
+    `fairShare`: the part of the cluster to which its weight entitles the tenant now; null in the
+    stream.
     `exists`: there is a Tenant resource. A namespace that belongs to no Tenant has no such object.
     """
 
@@ -88,15 +90,28 @@ class TenantShown(TenantSpecModel):
     used: InPools
     borrowed: InPools
     pending: int
+    fair_share: str | None = None
 
 
 class UserShown(ResponseModel):
-    """A user of a tenant: weight, used amounts, and the number of pending pods."""
+    """A user of a tenant: weight, used amounts, and the number of pending pods.
+
+    `share` and `fairShare` are parts of the cluster; null for a user without pods, while the
+    replica starts, and in the stream.
+    """
 
     name: str
     weight: str
     used: InPools
     pending: int
+    share: str | None = None
+    fair_share: str | None = None
+
+
+class ServerVersion(ResponseModel):
+    """The version of the replica that answers."""
+
+    version: str = Field(examples=["0.1.0"])
 
 
 class TolerationModel(RequestModel):

@@ -6,10 +6,12 @@ from fractions import Fraction
 
 from fastapi import APIRouter, Depends, Response
 
+from app.core.explain.entitlements import Part
 from app.core.explain.views import TenantView, UserView
 from app.core.model import Millis, Pool, PoolName, Resource, Tenant, TenantName, UserName
 from app.ports.auth import Identity
 from app.web.api import examples
+from app.web.api.fair_shares import FairShares
 from app.web.api.formatting import decimal, in_pools, parts_of_one, quantities
 from app.web.api.pagination import Limit, More, part
 from app.web.api.route_context import RouteContext, TenantPath
@@ -38,7 +40,7 @@ NOTHING = TenantView(
 """State of a tenant without pods and without a Tenant resource."""
 
 
-def tenant_routes(ground: RouteContext) -> APIRouter:
+def tenant_routes(ground: RouteContext, shares: FairShares) -> APIRouter:
     """Return the routes under /tenants that read, except queues."""
     routes = APIRouter()
     access = ground.access
@@ -54,7 +56,8 @@ def tenant_routes(ground: RouteContext) -> APIRouter:
         known = {**ground.view.tenancy.tenants, **ground.outlook.view().tenants}
         names, rest = part(sorted(known), limit, more, lambda name: (str(name),))
         return PageModel[TenantShown](
-            items=[tenant_shown(ground, each) for each in names], more=rest
+            items=[_with_fair_share(tenant_shown(ground, each), shares) for each in names],
+            more=rest,
         )
 
     @routes.get(
@@ -69,7 +72,7 @@ def tenant_routes(ground: RouteContext) -> APIRouter:
         name = ground.need_tenant(tenant)
         ground.need_sight()
         tag(response, ground.view.tenancy.tenants.get(name))
-        return tenant_shown(ground, name)
+        return _with_fair_share(tenant_shown(ground, name), shares)
 
     @routes.get(
         "/tenants/{tenant}/users",
@@ -82,9 +85,22 @@ def tenant_routes(ground: RouteContext) -> APIRouter:
         await access.need(identity, "get", "tenants", "queue", tenant)
         people = await _people(ground, ground.need_tenant(tenant))
         those, rest = part(people, limit, more, lambda each: (str(each.name),))
-        return PageModel[UserShown](items=[user_shown(each) for each in those], more=rest)
+        parts = shares.of(TenantName(tenant)).users if ground.seen_whole() else {}
+        items = [_with_share(user_shown(each), parts.get(each.name)) for each in those]
+        return PageModel[UserShown](items=items, more=rest)
 
     return routes
+
+
+def _with_fair_share(shown: TenantShown, shares: FairShares) -> TenantShown:
+    shown.fair_share = f"{shares.of(TenantName(shown.name)).owed:.4f}"
+    return shown
+
+
+def _with_share(shown: UserShown, found: Part | None) -> UserShown:
+    if found is not None:
+        shown.share, shown.fair_share = f"{found.used:.4f}", f"{found.owed:.4f}"
+    return shown
 
 
 async def _people(ground: RouteContext, name: TenantName) -> list[UserView]:

@@ -9,17 +9,20 @@ import csv
 import json
 import os
 from collections.abc import Callable, Iterator
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 import yaml
 from pydantic import BaseModel
 
+from app.kubectl import reports
 from app.kubectl.cli import COMPLETE, cli, outcome
 from app.web.api import schemas
 from tests.support import kubectl_answers as answers
 from tests.support.rest_server import Reply, Rest, serving
 
+VERSION = version("fairgate")
 GOLDEN = Path(__file__).parents[1] / "golden" / "plugin"
 REWRITE = "REWRITE_GOLDEN"
 
@@ -51,6 +54,10 @@ def rest() -> Iterator[Rest]:
             "GET /workloads/team-a/train-7": answers.workload(),
             "GET /usage": answers.usage(),
             "POST /simulations": answers.simulation(),
+            "GET /quotas": answers.quotas(),
+            "GET /tenants/team-a": answers.tenants().items[1],
+            "GET /audit": Reply(200, answers.audit_lines(), "application/x-ndjson"),
+            "GET /version": schemas.ServerVersion(version=VERSION),
         }
     )
     with serving(small):
@@ -92,6 +99,9 @@ LINES = {
     "tenants": ("tenants",),
     "pools": ("pools",),
     "usage": ("usage", "--by", "tenant,pool"),
+    "shares": ("shares",),
+    "shares-of-users": ("shares", "team-a"),
+    "quotas": ("quotas",),
     "weights": ("weights",),
     "weights-of-users": ("weights", "--tenant", "team-a"),
     "simulate": ("simulate", "--weight", "team-a=3"),
@@ -138,6 +148,8 @@ EMPTY: dict[str, tuple[str, BaseModel]] = {
     "mine": ("GET /me", answers.mine(has_work=False)),
     "pools": ("GET /pools", schemas.PageModel[schemas.PoolShown](items=[])),
     "usage": ("GET /usage", answers.usage().model_copy(update={"items": []})),
+    "shares": ("GET /tenants", schemas.PageModel[schemas.TenantShown](items=[])),
+    "quotas": ("GET /quotas", schemas.Quotas(items=[], at=answers.NOW)),
     "weights": ("GET /tenants", schemas.PageModel[schemas.TenantShown](items=[])),
     "weights-of-users": (
         "GET /tenants/team-a/users",
@@ -282,6 +294,8 @@ def test_usage_asks_for_what_was_written(rest: Rest, run: Run) -> None:
 
 
 WRONG = {
+    "no-type": ("audit", "--type", "release"),
+    "no-span": ("audit", "--since", "1h", "--until", "2h"),
     "no-change": ("simulate",),
     "no-weight": ("simulate", "--weight", "team-a"),
     "no-tenant-of-user": ("simulate", "--user", "alice=2"),
@@ -427,6 +441,9 @@ NAMES = {
     "mine": "pod/train-6",
     "tenants": "tenant.fairgate.io/research",
     "pools": "pool.fairgate.io/h100",
+    "quotas": "tenant.fairgate.io/team-a",
+    "shares": "tenant.fairgate.io/research",
+    "shares-of-users": "user/alice@example.com",
     "weights": "tenant.fairgate.io/research",
     "weights-of-users": "user/alice@example.com",
     "simulate": "tenant.fairgate.io/team-a",
@@ -449,3 +466,94 @@ def test_a_format_that_a_result_cannot_have_is_told_before_a_write(rest: Rest, r
     code, _, err = run("weights", "set", "team-a", "3", "-o", "csv")
     assert (code, rest.asked) == (2, [])
     assert err == ("fairgate: -o csv prints lists, and this result is one object; use -o json.\n")
+
+
+def test_quotas_of_a_tenant_have_the_use_of_its_users(rest: Rest, run: Run) -> None:
+    hold("quotas-of-tenant", run("quotas", "team-a"))
+    rest.refuse("GET /tenants/team-a/users", 403, "bob may not get tenants/queue.")
+    code, out, err = run("quotas", "team-a")
+    assert (code, "alice" in out) == (0, False)
+    assert err == "fairgate: you may not see the users of team-a; its own quotas are shown.\n"
+
+
+def test_quotas_of_the_past_are_asked_for_at_a_time(rest: Rest, run: Run) -> None:
+    run("quotas", "--at", "2026-02-01T08:00+01:00")
+    assert rest.asked[-1].query["at"] == "2026-02-01T07:00:00Z"
+    assert run("quotas", "team-a", "--at", "1h")[0] == 2
+
+
+AUDIT = ("audit", "--since", "2026-03-01T00:00:00Z", "--until", "2026-03-01T13:00:00Z")
+
+
+def test_the_newest_entries_of_the_audit_chain_are_shown(run: Run) -> None:
+    hold("audit", run(*AUDIT, "--limit", "3"))
+
+
+@pytest.mark.parametrize(
+    ("words", "types"),
+    [
+        (("--pod", "train-5"), ["held", "released"]),
+        (("--pod", "team-b/train-5"), []),
+        (("--user", "carol"), ["changed"]),
+        (("--type", "released"), ["released"]),
+        (("--type", "released", "--user", "carol"), []),
+    ],
+)
+def test_entries_are_filtered(
+    words: tuple[str, ...], types: list[str], rest: Rest, run: Run
+) -> None:
+    rest.answers["GET /audit"] = [rest.answers["GET /audit"], Reply(200, "", "text/plain")]
+    _, out, _ = run(*AUDIT, *words, "-o", "json")
+    assert [each["type"] for each in json.loads(out)["items"]] == types
+
+
+def test_older_parts_are_read_until_there_are_enough_entries(rest: Rest, run: Run) -> None:
+    full = rest.answers["GET /audit"]
+    rest.answers["GET /audit"] = [Reply(200, "", "text/plain"), full, full]
+    _, out, _ = run(*AUDIT, "--tenant", "team-a", "--limit", "2", "-o", "json")
+    assert [each["type"] for each in json.loads(out)["items"]] == ["released", "changed"]
+    spans = [(each.query["since"], each.query["until"]) for each in rest.asked]
+    assert spans == [
+        ("2026-03-01T12:50:00.000Z", "2026-03-01T13:00:00.000Z"),
+        ("2026-03-01T12:30:00.000Z", "2026-03-01T12:50:00.000Z"),
+    ]
+    assert rest.asked[0].query["tenant"] == "team-a"
+
+
+def test_a_chain_that_is_read_to_its_begin_ends_the_reading(rest: Rest, run: Run) -> None:
+    rest.answers["GET /audit"] = Reply(200, "", "text/plain")
+    code, out, _ = run(
+        "audit", "--since", "2026-03-01T12:00:00Z", "--until", "2026-03-01T13:00:00Z"
+    )
+    assert (code, out) == (0, "There are no such entries; --since 7d also reads older ones.\n")
+    assert rest.asked[-1].query["since"] == "2026-03-01T12:00:00.000Z"
+
+
+def test_the_versions_of_client_and_server_are_compared(rest: Rest, run: Run) -> None:
+    assert run("version") == (
+        0,
+        f"client  {VERSION}\nserver  {VERSION}\nThe versions are equal.\n",
+        "",
+    )
+    rest.answers["GET /version"] = schemas.ServerVersion(version="9.0.0")
+    assert json.loads(run("version", "-o", "json")[1])["skew"] == "unsupported"
+    rest.refuse("GET /version", 404, "There is no such path.")
+    code, _, err = run("version")
+    assert (code, "does not report its version" in err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("client", "server", "expected"),
+    [
+        ("0.2.0", "0.2.0", "none"),
+        ("0.2.0", "0.2.9", "supported"),
+        ("0.2.0", "0.3.1", "supported"),
+        ("0.2.0", "0.4.0", "unsupported"),
+        ("1.0.0", "0.9.0", "unsupported"),
+        ("unknown", "0.2.0", "unknown"),
+    ],
+)
+def test_one_minor_version_of_difference_is_supported(
+    client: str, server: str, expected: str
+) -> None:
+    assert reports.skew(client, server) == expected

@@ -17,6 +17,7 @@ from tests.support import kubectl_answers as answers
 from tests.support.rest_server import Rest, serving
 
 ROOT = Path(__file__).parents[3]
+AUDIT_TYPES = ["released", "reclaimed", "refused", "restored"]
 COMPLETER = "from app.kubectl.completion import main; main()"
 
 
@@ -73,7 +74,10 @@ def test_without_arguments_it_says_what_it_can_do() -> None:
 
 @pytest.mark.parametrize(
     "command",
-    ["queue", "why", "tenants", "pools", "usage", "weights", "weights set", "simulate"],
+    [
+        *("queue", "why", "tenants", "pools", "usage", "weights", "weights set", "simulate"),
+        *("shares", "quotas", "audit", "open", "version"),
+    ],
 )
 def test_help_gives_examples(command: str) -> None:
     done = plugin(*command.split(), "--help", COLUMNS="200")
@@ -188,11 +192,12 @@ def test_a_terminal_gets_colour_and_lines_as_wide_as_it_is(rest: Rest) -> None:
 
 
 def test_kubectl_completes_commands_tenants_and_options(rest: Rest) -> None:
-    assert completed("qu") == ["queue\tShow what waits: each user's place, what...", ":4"]
+    assert completed("que") == ["queue\tShow what waits: each user's place, what...", ":4"]
     assert completed("queue", "--server", rest.url, "team") == ["team-a", "team-b", ":4"]
     assert completed("weights", "set", "--server", rest.url, "r") == ["research", ":4"]
     formats = ["table", "wide", "json", "yaml", "csv", "name"]
     assert completed("pools", "-o", "") == [*formats, ":4"]
+    assert completed("audit", "--type", "re") == [*AUDIT_TYPES, ":4"]
     assert completed("why", "--kubeconfig", "") == ["", ":0"]
 
 

@@ -50,6 +50,7 @@ TABLE: dict[str, tuple[str, object, tuple[str, str, str, str, str]]] = {
         "?tenant={tenant}", None, ("401", "403", "200 403 403", "200", "200")),
     "GET /v1/audit/head": ("", None, ("401", "403", "403", "200", "200")),
     "GET /v1/me": ("", None, ("401", "200", "200", "200", "200")),
+    "GET /v1/version": ("", None, ("401", "200", "200", "200", "200")),
     "GET /v1/search": ("?q=wait", None, ("401", "200", "200", "200", "200")),
     "GET /v1/stream": ("", None, ("401", "403", "200", "200", "200")),
     "POST /v1/simulations": ("", {"hours": 0.1}, ("401", "403", "200", "403", "200")),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from fractions import Fraction
+from importlib.metadata import version
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from app.core.model import Millis, NodeName, Phase, Pod, PoolName, Quota, Tenant
 from app.ports.api import QuotaThen
 from app.ports.forecasts import Estimate
 from app.sim.cluster.virtual_cluster import held_pod
+from tests.support.asgi import call
 from tests.support.rest_app import GPU, NOW, Both, node, pool, problem, tenant
 
 H100 = {"gpu": "h100"}
@@ -87,6 +89,7 @@ async def test_a_tenant_shows_what_is_configured_and_how_it_stands(both: Both) -
         "used": {"h100": {"nvidia.com/gpu": "5"}},
         "borrowed": {"h100": {"nvidia.com/gpu": "1"}},
         "pending": 2,
+        "fairShare": "0.3750",  # its limit: 6 of 16 devices
     }
 
 
@@ -117,9 +120,30 @@ async def test_users_show_what_they_use_and_wait_for(both: Both) -> None:
             "weight": "1.5",
             "used": {"h100": {"nvidia.com/gpu": "5"}},
             "pending": 1,
+            "share": "0.3125",
+            "fairShare": "0.2250",
         },
-        {"name": "bob", "weight": "1", "used": {}, "pending": 2},
+        {
+            "name": "bob",
+            "weight": "1",
+            "used": {},
+            "pending": 2,
+            "share": "0.0000",
+            "fairShare": "0.1500",
+        },
     ]
+
+
+async def test_the_version_is_that_of_the_installed_program(both: Both) -> None:
+    assert (await both.get("/v1/version")).json == {"version": version("fairgate")}
+
+
+async def test_the_page_is_also_below_the_path_that_the_api_server_passes_on(both: Both) -> None:
+    for path, inner in (("/", "/v1/page"), ("/static/app.js", "/v1/page/static/app.js")):
+        direct, passed = [await call(both.app, "GET", each) for each in (path, inner)]
+        assert direct.status == passed.status == 200
+        assert direct.body == passed.body
+        assert passed.headers["content-security-policy"]
 
 
 async def test_a_queue_shows_each_user_in_their_own_order(both: Both) -> None:

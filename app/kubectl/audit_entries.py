@@ -1,0 +1,150 @@
+"""The newest entries of the audit chain, read from GET /v1/audit backwards in time."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+from app.core.errors import ClusterUnavailable
+from app.kubectl.client import ApiAnswer, ApiClient
+
+Entry = Mapping[str, Any]
+
+FIRST_SPAN = timedelta(minutes=10)
+"""The newest part that is read first. Each older part is twice as long."""
+
+MORE = timedelta(seconds=30)
+"""Entries may carry a time slightly after now, because clocks differ."""
+
+
+@dataclass(frozen=True, slots=True)
+class AuditFilter:
+    """Values that an entry must have; None means any. `pod` is NAME or NAMESPACE/NAME."""
+
+    pod: str | None = None
+    user: str | None = None
+    tenant: str | None = None
+    kind: str | None = None
+
+    def is_met(self, entry: Entry) -> bool:
+        """Return whether an entry matches."""
+        facts = entry["facts"]
+        names = {facts.get("pod"), f"{facts.get('namespace')}/{facts.get('pod')}"}
+        return (
+            (self.pod is None or self.pod in names)
+            and (self.user is None or self.user in (facts.get("user"), facts.get("by")))
+            and (self.kind is None or self.kind == entry["deed"])
+        )
+
+
+def newest(
+    door: ApiClient, wanted: AuditFilter, span: tuple[datetime, datetime], limit: int
+) -> tuple[Any, ApiAnswer]:
+    """Return the newest matching entries between two times, oldest first."""
+    begin, end = span
+    found: list[Entry] = []
+    width = FIRST_SPAN
+    while True:
+        start = max(begin, end - width)
+        answer = _read(door, wanted.tenant, start, end)
+        part = [each for each in _entries(answer.body) if wanted.is_met(each)]
+        found = [*part, *found]
+        if len(found) >= limit or start <= begin:
+            items = found[max(0, len(found) - limit) :]
+            return {"items": [_shown(each) for each in items]}, answer
+        end, width = start, width * 2
+
+
+def _read(door: ApiClient, tenant: str | None, start: datetime, end: datetime) -> ApiAnswer:
+    query = [("since", _text(start)), ("until", _text(end))]
+    return door.get("/audit", [*query, *([("tenant", tenant)] if tenant is not None else [])])
+
+
+def _text(at: datetime) -> str:
+    return at.astimezone(timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _entries(body: bytes) -> Iterator[Entry]:
+    for line in body.splitlines():
+        try:
+            entry = json.loads(line)
+        except ValueError as error:
+            raise ClusterUnavailable(
+                "The audit chain has a line that is no JSON; run fairgate audit verify."
+            ) from error
+        if "deed" in entry:
+            yield entry
+
+
+def _shown(entry: Entry) -> Entry:
+    """Return an entry with the names and the time that all commands use."""
+    facts = entry["facts"]
+    at = datetime.fromtimestamp(entry["at"] / 1000, timezone.utc)
+    return {
+        "number": entry["number"],
+        "at": _text(at),
+        "type": entry["deed"],
+        "tenant": facts.get("tenant") or (facts.get("name") if _is_tenant(facts) else None),
+        "user": facts.get("user") or facts.get("by"),
+        "namespace": facts.get("namespace"),
+        "name": facts.get("pod") or facts.get("name"),
+        "facts": facts,
+    }
+
+
+def _is_tenant(facts: Mapping[str, Any]) -> bool:
+    return bool(facts.get("kind") == "Tenant")
+
+
+def detail(item: Entry) -> str:
+    """Return the important facts of an entry in one line."""
+    facts = item["facts"]
+    say: Callable[[Entry], str] = _DETAILS.get(item["type"], _others)
+    return say(facts) or "-"
+
+
+def _others(facts: Entry) -> str:
+    known = ("uid", "namespace", "pod", "tenant", "user", "amounts", "before", "digestBefore")
+    plain = (str, int, bool)
+    return ", ".join(f"{k} {v}" for k, v in facts.items() if k not in known and type(v) in plain)
+
+
+def _released(facts: Entry) -> str:
+    parts = [f"pool {facts['pool']}"] if facts.get("pool") else []
+    if facts.get("node"):
+        parts.append(f"node {facts['node']}")
+    if "waited" in facts:
+        parts.append(f"waited {facts['waited']} s")
+    if facts.get("byHand"):
+        parts.append(f"by hand: {facts.get('by', '')}")
+    return ", ".join([*parts, *([facts["rule"]] if facts.get("rule") else [])])
+
+
+def _changed(facts: Entry) -> str:
+    fields = facts.get("fields") or {}
+    parts = [
+        f"{name}: {values.get('before', '-')} -> {values.get('after', '-')}"
+        for name, values in fields.items()
+        if isinstance(values, dict)
+    ]
+    return f"{facts.get('kind', '')} {facts.get('did', '')}; {', '.join(parts)}".rstrip("; ")
+
+
+def _refused(facts: Entry) -> str:
+    return ": ".join(str(facts[key]) for key in ("what", "why") if facts.get(key))
+
+
+_DETAILS: dict[str, Callable[[Entry], str]] = {
+    "held": lambda facts: f"priority {facts.get('priority', 0)}",
+    "released": _released,
+    "changed": _changed,
+    "refused": _refused,
+    "reclaimed": lambda facts: str(facts.get("why", "")),
+}
+TYPES = (
+    *("held", "released", "adopted", "bypassed", "claim-deleted", "reclaimed", "changed"),
+    *("refused", "restored", "deleted", "leading", "gap", "pruned", "key"),
+)

@@ -1,0 +1,193 @@
+"""A proxy on the loopback through which a browser opens the page with the caller's kubeconfig.
+
+The first request carries a token that is valid once, and gets a cookie. Each further request needs
+the cookie, and a Host header of the loopback, so that no other page of the browser can use it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hmac
+import logging
+import secrets
+from collections.abc import Iterator
+from http.cookies import CookieError, SimpleCookie
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Lock
+from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
+
+import urllib3
+
+from app.core.errors import ClusterUnavailable
+from app.kubectl.client import ApiClient
+
+ADDRESS = "127.0.0.1"
+LARGEST_BODY = 1024 * 1024
+CHUNK = 64 * 1024
+
+_SENT = ("accept", "accept-encoding", "content-type", "if-match", "if-none-match")
+"""Request headers that are passed on. Cookies and credentials of the browser are not."""
+
+_DROPPED = ("connection", "keep-alive", "transfer-encoding", "content-length", "set-cookie")
+
+
+class PageProxy:
+    """The proxy. `address`: the address of the page, with the token that is valid once."""
+
+    def __init__(self, door: ApiClient, port: int = 0) -> None:
+        """`port`: 0 means any free port. Raises OSError."""
+        logging.getLogger("urllib3.connectionpool").setLevel(logging.ERROR)
+        self._door = door
+        self._token: str | None = secrets.token_urlsafe(32)
+        self._session = secrets.token_urlsafe(32)
+        self._lock = Lock()
+        self._server = ThreadingHTTPServer((ADDRESS, port), self._handler())
+        self._server.daemon_threads = True
+        self.port = self._server.server_port
+        self.address = f"http://{ADDRESS}:{self.port}/?token={self._token}"
+
+    def serve(self) -> None:
+        """Serve until `close`, or an exception such as KeyboardInterrupt."""
+        self._server.serve_forever(poll_interval=0.1)
+
+    def close(self) -> None:
+        """Stop serving."""
+        self._server.shutdown()
+        self._server.server_close()
+
+    @property
+    def cookie(self) -> str:
+        """The name of the cookie. A browser sends cookies to every port, so it has the port."""
+        return f"fairgate-{self.port}"
+
+    def redeem(self, token: str) -> str | None:
+        """Return the session if the token is right and was not used before."""
+        with self._lock:
+            if self._token is None or not hmac.compare_digest(token, self._token):
+                return None
+            self._token = None
+            return self._session
+
+    def is_session(self, header: str) -> bool:
+        """Return whether a Cookie header has the session."""
+        try:
+            found = SimpleCookie(header).get(self.cookie)
+        except CookieError:
+            return False
+        return found is not None and hmac.compare_digest(found.value, self._session)
+
+    def is_own(self, host: str) -> bool:
+        """Return whether a Host header, or the host of an Origin, is this proxy."""
+        return host in (f"{ADDRESS}:{self.port}", f"localhost:{self.port}")
+
+    def _handler(self) -> type[BaseHTTPRequestHandler]:
+        proxy, door = self, self._door
+
+        class Handler(_Handler):
+            def __init__(self, *args: Any) -> None:
+                self.proxy, self.door = proxy, door
+                super().__init__(*args)
+
+        return Handler
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """Answers one connection of the browser."""
+
+    proxy: PageProxy
+    door: ApiClient
+
+    def do_GET(self) -> None:
+        self._answer()
+
+    def do_POST(self) -> None:
+        self._answer()
+
+    def do_PUT(self) -> None:
+        self._answer()
+
+    def do_DELETE(self) -> None:
+        self._answer()
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Write no log: addresses have the token."""
+
+    def _answer(self) -> None:
+        url = urlsplit(self.path)
+        origin = self.headers.get("Origin")
+        if not self.proxy.is_own(self.headers.get("Host", "")):
+            self._say(403, "This proxy serves the loopback address only.")
+        elif origin is not None and not self.proxy.is_own(urlsplit(origin).netloc):
+            self._say(403, "Another page may not use this proxy.")
+        elif url.path == "/" and "token" in parse_qs(url.query):
+            self._sign_in(parse_qs(url.query)["token"][0])
+        elif not self.proxy.is_session(self.headers.get("Cookie", "")):
+            self._say(401, "Not signed in; run kubectl fairgate open again.")
+        else:
+            self._pass_on(url.path, url.query)
+
+    def _sign_in(self, token: str) -> None:
+        session = self.proxy.redeem(token)
+        if session is None:
+            self._say(401, "This address was used before; run kubectl fairgate open again.")
+            return
+        self.send_response(303)
+        cookie = f"{self.proxy.cookie}={session}; Path=/; HttpOnly; SameSite=Strict"
+        for name, value in (("Location", "/"), ("Set-Cookie", cookie), ("Content-Length", "0")):
+            self.send_header(name, value)
+        self.end_headers()
+
+    def _pass_on(self, path: str, query: str) -> None:
+        target = _target(path)
+        if target is None:
+            self._say(404, "There is no such page.")
+            return
+        size = int(self.headers.get("Content-Length") or 0)
+        if size > LARGEST_BODY:
+            self._say(413, "The request is larger than 1 MiB.")
+            return
+        sent = {name: self.headers[name] for name in _SENT if name in self.headers}
+        body = self.rfile.read(size) if size else None
+        try:
+            answer = self.door.stream(
+                self.command, target + (f"?{query}" if query else ""), sent, body
+            )
+        except ClusterUnavailable as error:
+            self._say(502, str(error))
+            return
+        self.send_response(answer.status)
+        for name, value in answer.headers.items():
+            if name.lower() not in _DROPPED:
+                self.send_header(name, value)
+        self.send_header("Connection", "close")  # the end of the connection ends the body
+        self.end_headers()
+        self.close_connection = True
+        with contextlib.suppress(OSError), contextlib.closing(answer):  # the browser may leave
+            for chunk in _chunks(answer):
+                self.wfile.write(chunk)
+
+    def _say(self, status: int, sentence: str) -> None:
+        body = f"{sentence}\n".encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "text/plain; charset=utf-8")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+
+def _target(path: str) -> str | None:
+    """Return the path below the root of the API; None if the page has no such path."""
+    if any(unquote(each) in (".", "..") for each in path.split("/")):
+        return None
+    if path.startswith("/v1/"):
+        return path.removeprefix("/v1")
+    if path.startswith("/static/"):
+        return f"/page{path}"
+    return "/page" if path == "/" else None
+
+
+def _chunks(answer: Any) -> Iterator[bytes]:
+    """Yield the body as it arrives, still compressed if it is."""
+    with contextlib.suppress(urllib3.exceptions.HTTPError):  # the page asks again
+        yield from answer.stream(CHUNK, decode_content=False)

@@ -1,0 +1,168 @@
+"""Implementation of `shares`, `quotas`, `audit`, `version` and `open`."""
+
+from __future__ import annotations
+
+import re
+import webbrowser
+from datetime import datetime, timezone
+from typing import Any
+
+from app.core.errors import ClusterRefused, InvalidInput
+from app.kubectl import arguments, audit_entries, tables
+from app.kubectl.audit_entries import AuditFilter
+from app.kubectl.client import ApiAnswer, ApiClient, segment
+from app.kubectl.commands import FORBIDDEN, ITEMS, TENANTS, USERS
+from app.kubectl.output import Look, console, show, tell
+from app.terminal.output import Listing
+
+GONE = 404
+
+QUOTAS = Listing(ITEMS, lambda item: f"tenant.fairgate.io/{item['tenant']}")
+ENTRIES = Listing(ITEMS, no_name="an entry of the audit chain has only a number")
+
+
+def shares(door: ApiClient, how: Look, tenant: str | None) -> None:
+    """Show fair share, use and weight of tenants, or of one tenant's users."""
+    if tenant is None:
+        show(
+            how,
+            lambda: door.pages("/tenants"),
+            lambda found, _: tables.shares(found["items"], how.wide),
+            TENANTS,
+        )
+        return
+    show(
+        how,
+        lambda: door.pages(f"/tenants/{segment(tenant)}/users"),
+        lambda found, _: tables.user_shares(tenant, found["items"], how.wide),
+        USERS,
+    )
+
+
+def quotas(door: ApiClient, how: Look, tenant: str | None, at: str | None) -> None:
+    """Show limits and use of all tenants by pool, or of one tenant and its users."""
+    if tenant is not None and at is not None:
+        raise InvalidInput("Quotas of the past are read for all tenants: leave out TENANT or --at.")
+    query = [] if at is None else [("at", arguments.time(at, datetime.now(timezone.utc)))]
+
+    def fetch() -> tuple[Any, ApiAnswer]:
+        if tenant is None:
+            return door.pages("/quotas", query)
+        return _quotas_of(door, tenant)
+
+    show(how, fetch, lambda found, _: tables.quotas(found["items"], how.wide), QUOTAS)
+
+
+def _quotas_of(door: ApiClient, tenant: str) -> tuple[Any, ApiAnswer]:
+    """Return a row for each pool of a tenant, then the use of each user in each pool."""
+    path = f"/tenants/{segment(tenant)}"
+    answer = door.get(path)
+    found = answer.read()
+    limits = {each["pool"]: each for each in found["quotas"]}
+    rows = [
+        {
+            "tenant": tenant,
+            "user": None,
+            "pool": pool,
+            "guarantee": limits.get(pool, {}).get("guarantee", {}),
+            "limit": limits.get(pool, {}).get("limit", {}),
+            "used": found["used"].get(pool, {}),
+            "borrowed": found["borrowed"].get(pool, {}),
+            "pending": found["pending"],
+        }
+        for pool in sorted({*limits, *found["used"]})
+    ]
+    empty: dict[str, Any] = {"guarantee": {}, "limit": {}, "borrowed": {}}
+    try:
+        users, answer = door.pages(f"{path}/users")
+    except ClusterRefused as error:
+        if error.status != FORBIDDEN:
+            raise
+        tell(f"you may not see the users of {tenant}; its own quotas are shown.")
+        return {"items": rows}, answer
+    rows += [
+        {"tenant": tenant, "user": each["name"], "pool": pool, **empty, "used": used,
+         "pending": each["pending"]}
+        for each in users["items"]
+        for pool, used in sorted(each["used"].items())
+    ]  # fmt: skip
+    return {"items": rows}, answer
+
+
+def audit(
+    door: ApiClient,
+    how: Look,
+    wanted: AuditFilter,
+    span: tuple[str, str | None],
+    limit: int,
+) -> None:
+    """Show the newest entries of the audit chain."""
+    if wanted.kind is not None and wanted.kind not in audit_entries.TYPES:
+        known = ", ".join(audit_entries.TYPES)
+        raise InvalidInput(f"--type {wanted.kind[:40]} does not exist; write one of {known}.")
+    given = [arguments.time(each, datetime.now(timezone.utc)) if each else None for each in span]
+
+    def fetch() -> tuple[Any, ApiAnswer]:
+        begin, end = (None if each is None else _moment(each) for each in given)
+        until = end or datetime.now(timezone.utc) + audit_entries.MORE
+        if begin is None or begin >= until:
+            raise InvalidInput("--since is not before --until, so the list is empty.")
+        return audit_entries.newest(door, wanted, (begin, until), limit)
+
+    show(how, fetch, lambda found, _: tables.audit(found["items"], how.wide), ENTRIES)
+
+
+def _moment(text: str) -> datetime:
+    return datetime.fromisoformat(re.sub("Z$", "+00:00", text))
+
+
+def server_version(door: ApiClient, how: Look, client: str) -> None:
+    """Show the versions of client and server, and whether they fit."""
+
+    def fetch() -> tuple[Any, ApiAnswer]:
+        try:
+            answer = door.get("/version")
+            server = answer.read()["version"]
+        except ClusterRefused as error:
+            if error.status != GONE or "no Fairgate API" in str(error):
+                raise
+            raise ClusterRefused(
+                f"The server does not report its version, so it is older than this client "
+                f"({client}); upgrade it, or use the plugin of its release.",
+                error.status,
+            ) from error
+        return {"client": client, "server": server, "skew": skew(client, server)}, answer
+
+    show(how, fetch, lambda found, _: tables.versions(found))
+
+
+def skew(client: str, server: str) -> str:
+    """Return `none`, `supported` or `unsupported`; `unknown` if a version is no number."""
+    ours, theirs = (re.match(r"(\d+)\.(\d+)", each) for each in (client, server))
+    if ours is None or theirs is None:
+        return "unknown"
+    if client == server:
+        return "none"
+    same_major = ours[1] == theirs[1]
+    return "supported" if same_major and abs(int(ours[2]) - int(theirs[2])) <= 1 else "unsupported"
+
+
+def open_page(door: ApiClient, port: int, *, browser: bool) -> None:
+    """Serve the page on the loopback and open it in the browser, until Ctrl-C."""
+    from app.kubectl.page_proxy import PageProxy
+
+    door.get("/me")  # so that an error is a sentence here, not a page in the browser
+    try:
+        proxy = PageProxy(door, port)
+    except OSError as error:
+        raise InvalidInput(
+            f"Port {port} cannot be used ({error.strerror}); choose another by --port."
+        ) from error
+    console().print(proxy.address, soft_wrap=True)
+    if browser and not webbrowser.open(proxy.address):
+        tell("no browser was found: open the address above. It is valid once.")
+    tell("the page is served until Ctrl-C. The address is valid once, for one browser.")
+    try:
+        proxy.serve()
+    except KeyboardInterrupt:
+        tell("the page is no longer served.")
