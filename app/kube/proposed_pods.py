@@ -65,7 +65,8 @@ class ProposedPods:
 
 
 def _copy(pod: Pod, part: int, number: int) -> Pod:
-    uid = Uid(f"proposed-{part:03}-{number:05}")
+    # After all real uids: pods of one second are ordered by uid, and this one is the newest.
+    uid = Uid(f"~{part:03}-{number:05}")
     return replace(pod, uid=uid, name=f"{pod.name}-{number}")
 
 

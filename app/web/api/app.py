@@ -13,6 +13,7 @@ from app.web.api.dashboard import page_routes
 from app.web.api.fair_shares import FairShares
 from app.web.api.me import me_routes
 from app.web.api.middleware import Aged, Bounded
+from app.web.api.openapi_models import operation_id
 from app.web.api.pools import pool_routes
 from app.web.api.query_check import Documented
 from app.web.api.queues import queue_routes
@@ -46,6 +47,7 @@ def api_app(
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
+        generate_unique_id_function=operation_id,
     )
     documented = Documented(app)
     told = {DECIMAL: "must be a decimal number of 0 or more, such as 2 or 0.5"}

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from fastapi import Header
+from pydantic import WithJsonSchema
 
 from app.ports.api import Stored
 from app.web.api.problems import Refused
@@ -39,8 +40,15 @@ class Conditions:
             raise Refused(412, f"There is a {name} already; leave out If-None-Match to change it.")
 
 
-Match = Annotated[list[str] | None, Header(description="Only if this is the ETag of the object.")]
-NoneMatch = Annotated[list[str] | None, Header(description="`*`: only if no object has this name.")]
+AS_TEXT = WithJsonSchema({"type": "string"})
+"""Callers send one header. A repeated header is a list, which generated clients do not know."""
+
+Match = Annotated[
+    list[str] | None, AS_TEXT, Header(description="Only if this is the ETag of the object.")
+]
+NoneMatch = Annotated[
+    list[str] | None, AS_TEXT, Header(description="`*`: only if no object has this name.")
+]
 
 
 def conditions_of(if_match: Match = None, if_none_match: NoneMatch = None) -> Conditions:

@@ -6,12 +6,12 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
 from http import HTTPStatus
-from typing import Annotated, Any
+from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
-from pydantic import BaseModel, WithJsonSchema
+from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
 from app.core.errors import (
@@ -21,6 +21,7 @@ from app.core.errors import (
     StoreForeign,
     WriteRefused,
 )
+from app.web.api.openapi_models import reference
 
 log = logging.getLogger("fairgate.web")
 
@@ -77,15 +78,12 @@ CODES = {
     503: ProblemCode.SERVICE_UNAVAILABLE,
 }
 
-# Inline, because a `$ref` to `$defs` of the model would point nowhere in the OpenAPI document.
-CODE_SCHEMA = {"type": "string", "enum": [each.value for each in ProblemCode]}
-
 
 class Problem(BaseModel):
     """An RFC 9457 problem. `type` is `TYPES` and the code."""
 
     type: str
-    code: Annotated[ProblemCode, WithJsonSchema(CODE_SCHEMA)]
+    code: ProblemCode
     title: str
     status: int
     detail: str
@@ -110,7 +108,7 @@ def problem(status: int, detail: str) -> Problem:
 
 def documented(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """Return the OpenAPI documentation of error answers with these statuses."""
-    content = {MEDIA_TYPE: {"schema": Problem.model_json_schema()}}
+    content = {MEDIA_TYPE: {"schema": reference(Problem)}}
     return {each: {"description": HTTPStatus(each).phrase, "content": content} for each in statuses}
 
 

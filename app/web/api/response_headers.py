@@ -1,4 +1,4 @@
-"""Documents the headers of answers in the OpenAPI document of the REST API.
+"""Documents the headers of answers and the shared models in the OpenAPI document of the REST API.
 
 FastAPI derives bodies from types, but no headers. The rules here repeat where the code sets them:
 `Aged` of middleware, the ETag of tenants and pools, and `answer` of problems.
@@ -12,6 +12,9 @@ from typing import Any
 from fastapi import FastAPI
 
 from app.web.api.middleware import HEADER
+from app.web.api.openapi_models import add_models
+from app.web.api.problems import Problem
+from app.web.api.stream import EVENTS
 
 Operation = dict[str, Any]
 
@@ -44,12 +47,14 @@ LOGIN = {
 
 
 class DescribedApp(FastAPI):
-    """A FastAPI app with the headers of answers in its OpenAPI document."""
+    """A FastAPI app with the headers and shared models in its OpenAPI document."""
 
     def openapi(self) -> dict[str, Any]:
         """Return the document, which is made once."""
         if self.openapi_schema is None:
-            for path, methods in super().openapi()["paths"].items():
+            document = super().openapi()
+            add_models(document, (Problem, *EVENTS.values()))
+            for path, methods in document["paths"].items():
                 if path.startswith("/v1/"):
                     for method, operation in methods.items():
                         _describe(path, method, operation)

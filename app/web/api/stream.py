@@ -28,12 +28,19 @@ from app.web.api.dashboard_state import (
     sight_of,
     state,
 )
+from app.web.api.openapi_models import stream_of
 from app.web.api.problems import Refused
 from app.web.api.route_context import RouteContext
-from app.web.api.stream_schemas import DashboardState
+from app.web.api.stream_schemas import DashboardState, Hello
 from app.web.api.wait_reason_cache import WaitReasonCache
 
 MEDIA_TYPE = "text/event-stream"
+EVENTS: dict[str, type[BaseModel]] = {
+    "hello": Hello,
+    "state": DashboardState,
+    "end": problems.Problem,
+}
+"""Events by name, with the model of their data."""
 MOST = 200
 MOST_OF_ONE = 10
 COST = 20
@@ -213,7 +220,12 @@ def stream_routes(
         "/stream",
         summary="The state of everything, as it changes",
         response_class=StreamingResponse,
-        responses={200: {"content": {MEDIA_TYPE: {}}, "description": "Server-sent events."}},
+        responses={
+            200: {
+                "content": {MEDIA_TYPE: {"schema": stream_of(EVENTS)}},
+                "description": "Server-sent events.",
+            }
+        },
     )
     async def stream(
         request: Request, bearer: Bearer, identity: Identity = caller

@@ -101,6 +101,22 @@ async def test_the_description_names_routes_and_how_to_log_in(both: Both) -> Non
     assert described["components"]["securitySchemes"]
 
 
+async def test_the_description_has_what_generated_clients_need(both: Both) -> None:
+    described = (await call(both.app, "GET", "/openapi.json")).json
+    routes = [each for path, each in described["paths"].items() if path.startswith("/v1/")]
+    operations = [each for route in routes for each in route.values()]
+
+    ids = [each["operationId"] for each in operations]
+    assert {"get_tenant_queue", "put_tenant_user_weight", "post_trials", "get_pools"} <= {*ids}
+    assert len({*ids}) == len(ids)
+    # One model for all errors, and no list in a header.
+    problem = {"$ref": "#/components/schemas/Problem"}
+    refused = [each["responses"]["401"] for each in operations]
+    assert all(each["content"]["application/problem+json"]["schema"] == problem for each in refused)
+    headers = [p for each in operations for p in each.get("parameters", ()) if p["in"] == "header"]
+    assert {each["schema"]["type"] for each in headers} == {"string"}
+
+
 @pytest.mark.parametrize("granted", [True, False])
 async def test_every_header_of_an_answer_is_in_the_description(both: Both, granted: bool) -> None:
     both.rights.everything = granted
@@ -178,5 +194,5 @@ async def test_each_error_in_openapi_has_a_code(both: Both) -> None:
                 found.add(int(status))
                 assert int(status) in problems.CODES, f"{path} answers {status} without a code"
     assert 404 in found
-    content = problems.documented(404)[404]["content"]["application/problem+json"]
-    assert "NotFound" in content["schema"]["properties"]["code"]["enum"]
+    codes = reply.json["components"]["schemas"]["ProblemCode"]["enum"]
+    assert "NotFound" in codes

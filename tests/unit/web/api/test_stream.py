@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
+from jsonschema import Draft202012Validator
 from starlette.types import ASGIApp, Message
 
 from app.core import events as ev
@@ -288,6 +289,30 @@ async def test_it_ends_when_the_caller_may_listen_no_more(
         assert problem["status"] == status
         assert problem["detail"]
         assert await reader.part() is None
+
+
+async def test_each_event_is_in_the_description(town: Town) -> None:
+    document = town.app().openapi()
+    content = document["paths"]["/v1/stream"]["get"]["responses"]["200"]["content"]
+    events = content["text/event-stream"]["schema"]["items"]["oneOf"]
+    parts = {each["properties"]["event"]["const"]: each["properties"]["data"] for each in events}
+    seen = set()
+    async with listening(town, UNTRUSTING) as reader:
+        await reader.status()
+        while True:
+            name, data = await reader.event()
+            reference = parts[name]["contentSchema"]["$ref"]
+            found = document["components"]["schemas"][reference.rpartition("/")[2]]
+            assert data.keys() == found["properties"].keys()
+            Draft202012Validator(
+                {"$ref": reference, "components": document["components"]}
+            ).validate(data)
+            seen.add(name)
+            if name == "end":
+                break
+            if name == "state":
+                town.rights.granted -= {("get", "stream")}
+    assert seen == parts.keys() == {"hello", "state", "end"}
 
 
 async def test_rights_that_change_change_what_is_told(town: Town) -> None:

@@ -91,7 +91,7 @@ async def test_a_declared_run_time_of_others_shortens_the_simulated_wait(
 async def test_pods_wait_behind_those_of_the_queue(both: Both, trials: TrialRuns) -> None:
     wall = held_pod("wall", "team-b", 8, user="bob")
     await both.see(replace(wall, gates=(), release="1.1", started=NOW))
-    await both.see(*(held_pod(f"p{n}", "team-a", 6, user="alice") for n in range(3)))
+    await both.see(*(held_pod(f"p{n}", "team-a", 6, user="alice", since=NOW) for n in range(3)))
     told = (await post(both, (1, pod(6)))).json
     assert (told["state"], told["position"], told["length"]) == ("waits", 4, 4)
     assert told["rule"] == "fair order"
