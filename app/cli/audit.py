@@ -22,7 +22,7 @@ Redis = Annotated[
     typer.Option(
         "--redis-url",
         envvar="FAIRGATE_REDIS_URL",
-        help="Where the entries are, as Fairgate is told.",
+        help="The Redis of Fairgate.",
         show_default=False,
         show_envvar=True,
     ),
@@ -31,7 +31,10 @@ ClusterOption = Annotated[
     str, typer.Option(envvar="FAIRGATE_CLUSTER", help="Name of the cluster in the keys of Redis.")
 ]
 Namespace = Annotated[
-    str, typer.Option("--namespace", "-n", envvar="FAIRGATE_NAMESPACE", help="Fairgate's own.")
+    str,
+    typer.Option(
+        "--namespace", "-n", envvar="FAIRGATE_NAMESPACE", help="The namespace of Fairgate."
+    ),
 ]
 
 
@@ -111,10 +114,12 @@ def export(
     ] = None,
     until: Annotated[
         str | None,
-        typer.Option(metavar="TIME", help="Before this time, written alike.", show_default=False),
+        typer.Option(
+            metavar="TIME", help="Before this time, in the same form.", show_default=False
+        ),
     ] = None,
     tenant: Annotated[
-        str | None, typer.Option(help="Only what names this tenant.", show_default=False)
+        str | None, typer.Option(help="Only entries about this tenant.", show_default=False)
     ] = None,
     output: Annotated[
         Path | None,

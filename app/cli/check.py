@@ -22,7 +22,9 @@ EXAMPLES = examples(
 def check(
     namespace: Annotated[
         str,
-        typer.Option("--namespace", "-n", envvar="FAIRGATE_NAMESPACE", help="That of Fairgate."),
+        typer.Option(
+            "--namespace", "-n", envvar="FAIRGATE_NAMESPACE", help="The namespace of Fairgate."
+        ),
     ] = "fairgate-system",
     managed: Annotated[
         str,

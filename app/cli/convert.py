@@ -8,8 +8,9 @@ from typing import Annotated
 import typer
 
 from app.config.settings import MANAGED
+from app.terminal.help import CommandLine, examples
 
-convert_app = typer.Typer(
+convert_app = CommandLine(
     no_args_is_help=True,
     help="Convert queues of other systems to Tenants, and published logs for replay.",
 )
@@ -43,8 +44,10 @@ def _log(columns: str) -> typer.models.ArgumentInfo:
 
 
 @convert_app.command(
-    epilog="Example: [bold]kubectl get clusterqueues,localqueues,cohorts,resourceflavors -A "
-    "-o yaml | fairgate convert kueue - > tenants.yaml[/bold]"
+    epilog=examples(
+        "kubectl get clusterqueues,localqueues,cohorts,resourceflavors -A -o yaml "
+        "| fairgate convert kueue - > tenants.yaml",
+    )
 )
 def kueue(files: Objects, managed: Managed = MANAGED_DEFAULT) -> None:
     """Convert ClusterQueues, LocalQueues, Cohorts and ResourceFlavors to Tenants and Pools.
@@ -57,8 +60,10 @@ def kueue(files: Objects, managed: Managed = MANAGED_DEFAULT) -> None:
 
 
 @convert_app.command(
-    epilog="Example: [bold]kubectl get queues.scheduling.volcano.sh,namespaces -o yaml "
-    "| fairgate convert volcano - > tenants.yaml[/bold]"
+    epilog=examples(
+        "kubectl get queues.scheduling.volcano.sh,namespaces -o yaml "
+        "| fairgate convert volcano - > tenants.yaml",
+    )
 )
 def volcano(
     files: Objects, pool: PoolOption = "default", managed: Managed = MANAGED_DEFAULT
@@ -73,8 +78,10 @@ def volcano(
 
 
 @convert_app.command(
-    epilog="Example: [bold]sacctmgr dump CLUSTER file=accounts.cfg; "
-    "fairgate convert slurm accounts.cfg > tenants.yaml[/bold]"
+    epilog=examples(
+        "sacctmgr dump CLUSTER file=accounts.cfg",
+        "fairgate convert slurm accounts.cfg > tenants.yaml",
+    )
 )
 def slurm(
     file: Annotated[
@@ -97,7 +104,9 @@ def slurm(
 
 
 @convert_app.command(
-    epilog="Example: [bold]fairgate convert philly cluster_job_log > philly.csv[/bold]"
+    epilog=examples(
+        "fairgate convert philly cluster_job_log > philly.csv",
+    )
 )
 def philly(file: Annotated[Path, _log("cluster_job_log")]) -> None:
     """Convert Microsoft's Philly log for fairgate replay."""
@@ -108,7 +117,9 @@ def philly(file: Annotated[Path, _log("cluster_job_log")]) -> None:
 
 
 @convert_app.command(
-    epilog="Example: [bold]fairgate convert helios data/Venus/cluster_log.csv > venus.csv[/bold]"
+    epilog=examples(
+        "fairgate convert helios data/Venus/cluster_log.csv > venus.csv",
+    )
 )
 def helios(file: Annotated[Path, _log("cluster_log.csv")]) -> None:
     """Convert a log of SenseTime's Helios clusters for fairgate replay."""
@@ -119,8 +130,9 @@ def helios(file: Annotated[Path, _log("cluster_log.csv")]) -> None:
 
 
 @convert_app.command(
-    epilog="Example: [bold]fairgate convert pai pai_task_table.csv pai_job_table.csv "
-    "> pai.csv[/bold]"
+    epilog=examples(
+        "fairgate convert pai pai_task_table.csv pai_job_table.csv > pai.csv",
+    )
 )
 def pai(
     tasks: Annotated[Path, _log("pai_task_table.csv")],

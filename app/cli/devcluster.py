@@ -50,7 +50,7 @@ LOOK_SECONDS = 1.0
 
 
 NodeCountOption = Annotated[
-    int, typer.Option(min=0, max=5000, help="How many nodes, played by KWOK.")
+    int, typer.Option(min=0, max=5000, help="Number of nodes, which KWOK simulates.")
 ]
 Gpus = Annotated[int, typer.Option(min=0, max=10_000, help="GPUs of each node.")]
 FolderOption = Annotated[
@@ -108,7 +108,10 @@ def up(
         bool, typer.Option(help="Install and start Fairgate, or leave a bare cluster.")
     ] = True,
     durable: Annotated[
-        bool, typer.Option("--durable", help="etcd and Redis keep what they said they kept.")
+        bool,
+        typer.Option(
+            "--durable", help="etcd and Redis write each change to disk before they confirm it."
+        ),
     ] = False,
     kubernetes: KubernetesOption = "",
     binaries: BinariesOption = "",
@@ -198,7 +201,9 @@ def user(
 def tools(
     kubernetes: KubernetesOption = "",
     binaries: BinariesOption = "",
-    node: Annotated[bool, typer.Option("--node", help="Also of `fairgate dev node`.")] = False,
+    node: Annotated[
+        bool, typer.Option("--node", help="Also build the programs of `fairgate dev node`.")
+    ] = False,
 ) -> None:
     """Find the programs of the local cluster; build missing ones into the cache."""
     with orderly():

@@ -26,7 +26,9 @@ def enforcement(
     ],
     namespace: Annotated[
         str,
-        typer.Option("--namespace", "-n", envvar="FAIRGATE_NAMESPACE", help="That of Fairgate."),
+        typer.Option(
+            "--namespace", "-n", envvar="FAIRGATE_NAMESPACE", help="The namespace of Fairgate."
+        ),
     ] = "fairgate-system",
     kubeconfig: Kubeconfig = None,
 ) -> None:

@@ -132,7 +132,7 @@ Jitter = Annotated[
         show_default=False,
     ),
 ]
-Seed = Annotated[int, typer.Option(help="Of the shifts, and of the choice of --elastic.")]
+Seed = Annotated[int, typer.Option(help="Seed of the shifts, and of the choice of --elastic.")]
 LargeGang = Annotated[int, typer.Option(min=1, help="GPUs that make a gang large.")]
 Elastic = Annotated[
     int,
@@ -292,7 +292,9 @@ def replay(
     span: Span = None,
     jitter: Jitter = None,
     seed: Seed = 0,
-    policy: Annotated[ReplayOrder, typer.Option(help="Who is next.")] = ReplayOrder.FAIR,
+    policy: Annotated[
+        ReplayOrder, typer.Option(help="The order of workloads: fair, fifo or backfill.")
+    ] = ReplayOrder.FAIR,
     large_gang: LargeGang = 16,
     elastic: Elastic = 0,
     output: ReportFormatOption = OutputFormat.TABLE,

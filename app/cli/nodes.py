@@ -24,7 +24,7 @@ Managed = Annotated[
     typer.Option(
         "--managed-resources",
         envvar="FAIRGATE_MANAGED_RESOURCES",
-        help="What counts as a GPU, as Fairgate is told.",
+        help="The managed resources.",
     ),
 ]
 Exempt = Annotated[
@@ -32,7 +32,7 @@ Exempt = Annotated[
     typer.Option(
         "--exempt-namespaces",
         envvar="FAIRGATE_EXEMPT_NAMESPACES",
-        help="Whose pods belong wherever they are.",
+        help="Namespaces whose pods may be on any node.",
     ),
 ]
 
@@ -71,20 +71,18 @@ def label(
     names: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[NODE]...", help="Only these; all without one.", show_default=False
+            metavar="[NODE]...", help="Only these nodes. (default: all)", show_default=False
         ),
     ] = None,
     product: Annotated[
         str | None,
         typer.Option(
             metavar="NAME",
-            help="What to call the GPUs of nodes that do not tell themselves.",
+            help="GPU product of nodes without data about it.",
             show_default=False,
         ),
     ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only say what would be done.")
-    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print the changes.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask first.")] = False,
     kubeconfig: Kubeconfig = None,
     managed: Managed = RESOURCES,

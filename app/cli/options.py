@@ -32,7 +32,7 @@ Kubeconfig = Annotated[
     Path | None,
     typer.Option(
         metavar="FILE",
-        help="Whose credentials are used. (default: KUBECONFIG, ~/.kube/config)",
+        help="The kubeconfig. (default: KUBECONFIG, ~/.kube/config)",
         show_default=False,
     ),
 ]

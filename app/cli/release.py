@@ -31,7 +31,7 @@ def release(
         typer.Option(
             "--namespace",
             "-n",
-            help="Of the pod. (default: that of the kubeconfig)",
+            help="Namespace of the pod. (default: that of the kubeconfig)",
             show_default=False,
         ),
     ] = None,

@@ -99,11 +99,12 @@ def _is_tenant(facts: Mapping[str, Any]) -> bool:
     return bool(facts.get("kind") == "Tenant")
 
 
-def detail(item: Entry) -> str:
-    """Return the important facts of an entry in one line."""
+def detail(item: Entry, wide: bool) -> str:
+    """Return the important facts of an entry in one line; `wide`: also the rule of a release."""
     facts = item["facts"]
     say: Callable[[Entry], str] = _DETAILS.get(item["type"], _others)
-    return say(facts) or "-"
+    rule = f", {facts['rule']}" if wide and facts.get("rule") else ""
+    return (say(facts) or "-") + rule
 
 
 def _others(facts: Entry) -> str:
@@ -120,7 +121,7 @@ def _released(facts: Entry) -> str:
         parts.append(f"waited {facts['waited']} s")
     if facts.get("byHand"):
         parts.append(f"by hand: {facts.get('by', '')}")
-    return ", ".join([*parts, *([facts["rule"]] if facts.get("rule") else [])])
+    return ", ".join(parts)
 
 
 def _changed(facts: Entry) -> str:

@@ -73,7 +73,8 @@ def queue(
     way: ConnectionOptions,
     tenant: SomeTenant = None,
     user: Annotated[
-        str | None, typer.Option(help="Only what this user submitted.", show_default=False)
+        str | None,
+        typer.Option(help="Only workloads that this user submitted.", show_default=False),
     ] = None,
     limit: Limit = None,
     watch: WatchOption = False,
@@ -128,7 +129,7 @@ def why(
             "--selector",
             "-l",
             metavar="KEY=VALUE",
-            help="Of the pods with these labels, instead of a name.",
+            help="Explain the pods with these labels, instead of a name.",
             show_default=False,
         ),
     ] = None,
@@ -137,7 +138,7 @@ def why(
         typer.Option(
             "--namespace",
             "-n",
-            help="Of the pod. (default: that of the kubeconfig)",
+            help="Namespace of the pod. (default: that of the kubeconfig)",
             show_default=False,
         ),
     ] = None,
@@ -177,7 +178,7 @@ def try_(
         typer.Option(
             "--namespace",
             "-n",
-            help="Of objects that name none. (default: that of the kubeconfig)",
+            help="Namespace of objects without one. (default: that of the kubeconfig)",
             show_default=False,
         ),
     ] = None,
@@ -247,20 +248,28 @@ def pools(
 def usage(
     way: ConnectionOptions,
     by: Annotated[
-        str, typer.Option(help="What to sum by: tenant, user, pool, node, workload; with commas.")
+        str,
+        typer.Option(
+            help="Sum by tenant, user, pool, node or workload, or by several with commas."
+        ),
     ] = "tenant",
     since: Annotated[
         str | None,
         typer.Option(
             "--from",
             metavar="TIME",
-            help="2026-01-31T08:00:00Z, or 2h, which is two hours ago. (default: 1h)",
+            help="Begin of the time: 2026-01-31T08:00:00Z, or 2h for two hours ago. (default: 1h)",
             show_default=False,
         ),
     ] = None,
     until: Annotated[
         str | None,
-        typer.Option("--to", metavar="TIME", help="Alike. (default: now)", show_default=False),
+        typer.Option(
+            "--to",
+            metavar="TIME",
+            help="End of the time, in the same form. (default: now)",
+            show_default=False,
+        ),
     ] = None,
     total: Annotated[
         bool,
@@ -290,13 +299,19 @@ def simulate(
     way: ConnectionOptions,
     weight: Annotated[
         list[str] | None,
-        typer.Option(metavar="TENANT=WEIGHT", help="Repeat it for more.", show_default=False),
+        typer.Option(
+            metavar="TENANT=WEIGHT", help="Weight of a tenant; may be repeated.", show_default=False
+        ),
     ] = None,
     user: Annotated[
         list[str] | None,
-        typer.Option(metavar="TENANT/USER=WEIGHT", help="Repeat it for more.", show_default=False),
+        typer.Option(
+            metavar="TENANT/USER=WEIGHT",
+            help="Weight of a user; may be repeated.",
+            show_default=False,
+        ),
     ] = None,
-    hours: Annotated[float, typer.Option(min=0.1, max=48, help="How far to look ahead.")] = 4.0,
+    hours: Annotated[float, typer.Option(min=0.1, max=48, help="Hours to simulate.")] = 4.0,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Show the effect of other weights on the pods that wait now. The cluster is not changed."""
@@ -351,11 +366,9 @@ def set_weight(
     weight: Annotated[str, typer.Argument(metavar="WEIGHT", help="A decimal, such as 2 or 0.5.")],
     user: Annotated[
         str | None,
-        typer.Option(help="Weigh this user of the tenant, not the tenant.", show_default=False),
+        typer.Option(help="Set the weight of this user of the tenant.", show_default=False),
     ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only tell what it would change.")
-    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show the effect.")] = False,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Set the weight of a tenant (a right on its parent) or of a user (a right on the tenant)."""

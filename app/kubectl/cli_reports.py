@@ -88,25 +88,33 @@ def audit(
     pod: Annotated[
         str | None,
         typer.Option(
-            metavar="POD", help="Of this pod: NAME or NAMESPACE/NAME.", show_default=False
+            metavar="POD",
+            help="Only entries of this pod: NAME or NAMESPACE/NAME.",
+            show_default=False,
         ),
     ] = None,
     person: Annotated[
         str | None,
-        typer.Option("--user", help="Of pods or changes of this user.", show_default=False),
+        typer.Option(
+            "--user", help="Only entries of pods or changes of this user.", show_default=False
+        ),
     ] = None,
     tenant: OneTenant = None,
     kind: Annotated[
         str | None,
         typer.Option(
             "--type",
-            help="Of this type, such as released, reclaimed or changed.",
+            help="Only entries of this type, such as released, reclaimed or changed.",
             autocompletion=_types,
             show_default=False,
         ),
     ] = None,
     since: Annotated[
-        str, typer.Option(metavar="TIME", help="2026-01-31T08:00:00Z, or 2h for two hours ago.")
+        str,
+        typer.Option(
+            metavar="TIME",
+            help="At or after this time: 2026-01-31T08:00:00Z, or 2h for two hours ago.",
+        ),
     ] = "24h",
     until: Annotated[
         str | None,

@@ -156,8 +156,8 @@ def change(who: str, weight: str, answer: Item) -> RenderableType:
     """Return the result of a dry run of a weight."""
     head = Text(f"{who} would weigh {weight}; nothing was changed.")
     if not answer["shares"]:
-        return Group(head, "Nobody would be owed more or less.")
-    columns = (Column("WHO"), Column("OWED OF THE CLUSTER", right=True))
+        return Group(head, "No share would change.")
+    columns = (Column("WHO"), Column("SHARE BY WEIGHT", right=True))
     rows = [
         (
             each["tenant"] + (f"/{each['user']}" if each["user"] is not None else ""),

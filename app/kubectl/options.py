@@ -70,7 +70,7 @@ WAY = (
         "kubeconfig",
         Path,
         "--kubeconfig",
-        "Whose credentials are used. (default: KUBECONFIG, ~/.kube/config)",
+        "The kubeconfig. (default: KUBECONFIG, ~/.kube/config)",
         **_FILE,
     ),
     _option(
@@ -136,7 +136,7 @@ TenantArgument = Annotated[
     str,
     typer.Argument(
         metavar="TENANT",
-        help="As `tenants` lists it.",
+        help="A tenant, as `tenants` lists it.",
         autocompletion=complete_tenants,
         show_default=False,
     ),
@@ -145,14 +145,14 @@ SomeTenant = Annotated[
     str | None,
     typer.Argument(
         metavar="TENANT",
-        help="Whose. (default: every tenant that you may list)",
+        help="A tenant. (default: every tenant that you may list)",
         autocompletion=complete_tenants,
         show_default=False,
     ),
 ]
 OneTenant = Annotated[
     str | None,
-    typer.Option(help="Of this tenant only.", autocompletion=complete_tenants, show_default=False),
+    typer.Option(help="Only this tenant.", autocompletion=complete_tenants, show_default=False),
 ]
 
 

@@ -29,7 +29,10 @@ CHUNK = 64 * 1024
 _SENT = ("accept", "accept-encoding", "content-type", "if-match", "if-none-match")
 """Request headers that are passed on. Cookies and credentials of the browser are not."""
 
-_DROPPED = ("connection", "keep-alive", "transfer-encoding", "content-length", "set-cookie")
+_DROPPED = (
+    *("connection", "keep-alive", "transfer-encoding", "content-length"),
+    *("date", "server", "set-cookie"),
+)
 
 
 class PageProxy:

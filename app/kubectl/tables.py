@@ -338,10 +338,10 @@ def audit(items: Sequence[Item], wide: bool) -> RenderableType:
     columns = (
         Column("TIME"),
         Column("TYPE"),
-        Column("TENANT", short=True, drop=2),
-        Column("USER", short=True, drop=3),
+        Column("TENANT", short=True, drop=3),
+        Column("USER", short=True, drop=1),
         Column("OBJECT"),
-        Column("DETAIL", wraps=True, drop=1 if not wide else 0),
+        Column("DETAIL", wraps=True, drop=2),
     )
     rows = [
         (
@@ -350,7 +350,7 @@ def audit(items: Sequence[Item], wide: bool) -> RenderableType:
             each["tenant"] or formatting.NOTHING,
             each["user"] or formatting.NOTHING,
             "/".join(filter(None, (each["namespace"], each["name"]))) or formatting.NOTHING,
-            audit_entries.detail(each),
+            audit_entries.detail(each, wide),
         )
         for each in items
     ]

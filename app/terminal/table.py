@@ -17,6 +17,9 @@ from rich.text import Text
 SHORTEST = 12
 """Shorter names are never shortened."""
 
+LEAST_TEXT = 20
+"""Texts have at least this width: a narrower column of words is hard to read."""
+
 
 @dataclass(frozen=True, slots=True)
 class Column:
@@ -105,6 +108,7 @@ class FittedTable:
             ]
         elif column.wraps:
             words += [word for cell in self._cells(i) for word in cell.split()]
+            words.append("x" * min(LEAST_TEXT, self._width(i)))
         else:
             words += self._cells(i)
         return max(map(cell_len, words), default=0)

@@ -59,12 +59,13 @@ def test_columns_that_are_left_out_are_named_and_wide_has_them_all() -> None:
 
 def test_texts_continue_on_the_next_line_before_a_column_is_left_out() -> None:
     columns = (Column("POOL"), Column("USED", wraps=True), Column("AGE", drop=1))
-    table = FittedTable(columns, [("a", "h100: 8 gpu; t4: 2 gpu", "5 min")])
-    assert shown(table, 25) == [
-        "POOL  USED          AGE",
-        "a     h100: 8 gpu;  5 min",
-        "      t4: 2 gpu",
+    table = FittedTable(columns, [("a", "h100: 48 gpu; t4: 2 gpu", "5 min")])
+    assert shown(table, 33) == [
+        "POOL  USED                  AGE",
+        "a     h100: 48 gpu; t4: 2   5 min",
+        "      gpu",
     ]
+    assert shown(table, 31)[0] == "POOL  USED"
 
 
 def test_a_short_name_is_never_shortened() -> None:
