@@ -56,6 +56,8 @@ def test_a_resize_is_charged_and_cannot_take_counted_cpu_past_the_queue(stage: S
     stage.apply(team, pod("waits"))
     until("the reason is seen", lambda: "limit" in told(stage, team))
     assert stage.held(team) == ["waits"]
+    # The leader may release a held pod before it sees the growth.
+    assert "cpu has a weight" in resize(stage, team, "waits", "2")
     grant(stage, team, "runs", "1")
     until("the limit allows it", lambda: "waits" in stage.running(team))
 

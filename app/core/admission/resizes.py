@@ -20,7 +20,7 @@ GROWTH = (
 
 @dataclass(frozen=True, slots=True)
 class Resize:
-    """A resize of a released pod: its present charge, and its requests before and after."""
+    """A resize of a held or released pod: its present charge, and its requests before and after."""
 
     charged: Amounts
     before: Amounts

@@ -344,10 +344,8 @@ class ValidateHandler:
         return sentence
 
     def _resize(self, request: Request[Any]) -> str | None:
-        """Check a resize. A held pod may grow: its release charges the larger request."""
+        """Check a resize. A held pod counts too: it may be released before the growth is seen."""
         before = objects.convert(request.old_object, objects.PodObject)
-        if any(gate.name == GATE for gate in before.spec.scheduling_gates or ()):
-            return None
         known = self._ground.view.prospects(request.namespace)
         if known is None:
             return STALE
