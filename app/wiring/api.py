@@ -78,9 +78,10 @@ async def api(process: RoleProcess) -> None:
     )
     process.tasks.append(estimates.renew_periodically)
     simulations = WhatIfs(lambda: engine.outlook.snapshot(now()), lambda: estimates.runs)
-    trials = TrialRuns(lambda: engine.outlook.snapshot(now()), lambda: estimates.runs)
+    trials = TrialRuns(
+        lambda: engine.outlook.snapshot(now()), lambda: estimates.runs, simulations.worker
+    )
     process.stack.push_async_callback(simulations.close)
-    process.stack.push_async_callback(trials.close)
     ground = RouteContext(
         access,
         engine,

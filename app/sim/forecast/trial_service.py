@@ -16,7 +16,7 @@ from app.sim.forecast.call_limit import RETRY_AFTER, CallLimit
 from app.sim.forecast.run_times import RunTimes
 from app.sim.forecast.trial import attempt
 from app.sim.forecast.what_if import assumed
-from app.sim.forecast.what_if_service import MOST_PODS, SECONDS
+from app.sim.forecast.what_if_service import MOST_PODS
 from app.sim.forecast.worker import Worker
 from app.sim.forecast.worker_protocol import pickled
 
@@ -28,11 +28,12 @@ class TrialRuns:
         self,
         snapshot: Callable[[], Snapshot],
         runs: Callable[[], RunTimes],
-        seconds: float = SECONDS,
+        worker: Worker,
     ) -> None:
+        """`worker` may be shared. It serves one call at a time."""
         self._snapshot = snapshot
         self._runs = runs
-        self._worker = Worker(seconds)
+        self._worker = worker
         self._limit = CallLimit()
         self._users: set[UserName] = set()
 
@@ -46,10 +47,6 @@ class TrialRuns:
                 return await self._attempt(tuple(pods))
         finally:
             self._users.discard(user)
-
-    async def close(self) -> None:
-        """Kill the worker process."""
-        await self._worker.close()
 
     async def _attempt(self, pods: tuple[Pod, ...]) -> Trial:
         # A copy: a thread pickles it while learning may change the original.

@@ -43,6 +43,11 @@ class WhatIfs:
         """Process ids of the running workers."""
         return [worker.pid for worker in self._workers if worker.pid is not None]
 
+    @property
+    def worker(self) -> Worker:
+        """A worker that other simulations may share, because each one takes memory."""
+        return self._workers[0]
+
     async def compare(self, changes: WeightChanges, hours: float) -> Comparison:
         """Simulate with and without the changes.
 

@@ -18,6 +18,8 @@ from app.ports.forecasts import Estimate, Trial
 from app.sim.cluster.virtual_cluster import held_pod
 from app.sim.forecast.run_times import RunTimes
 from app.sim.forecast.trial_service import TrialRuns
+from app.sim.forecast.what_if_service import SECONDS
+from app.sim.forecast.worker import Worker
 from tests.support.asgi import Reply, call
 from tests.support.rest_app import GPU, NOW, Both, node, problem, tenant
 
@@ -39,10 +41,11 @@ async def both() -> Both:
 @pytest.fixture
 async def trials(both: Both) -> AsyncIterator[TrialRuns]:
     """The production implementation with its worker process."""
-    made = TrialRuns(lambda: both.engine.outlook.snapshot(NOW), RunTimes)
+    worker = Worker(SECONDS)
+    made = TrialRuns(lambda: both.engine.outlook.snapshot(NOW), RunTimes, worker)
     both.ground = replace(both.ground, trials=made)
     yield made
-    await made.close()
+    await worker.close()
 
 
 def pod(gpus: int, **annotations: str) -> dict[str, Any]:
@@ -96,6 +99,20 @@ async def test_pods_wait_behind_those_of_the_queue(both: Both, trials: TrialRuns
     assert (told["state"], told["position"], told["length"]) == ("waits", 4, 4)
     assert told["rule"] == "fair order"
     assert "bob" not in json.dumps(told)
+
+
+async def test_capacity_that_a_reclaim_must_free_first_is_not_free_now(
+    both: Both, trials: TrialRuns
+) -> None:
+    guarantee = {"default": Quota(guarantee={GPU: 8})}
+    await both.hear(tenant("team-a", quotas=guarantee))
+    for number in range(2):  # borrowed for an hour, which is longer than minRuntime
+        borrower = held_pod(f"b{number}", "team-b", 4, user="bob", since=NOW - 3_600_000)
+        release = f"1.{number + 1}"
+        await both.see(replace(borrower, gates=(), release=release, started=borrower.since))
+    told = (await post(both, (1, pod(4)))).json
+    assert (told["state"], told["startsNow"]) == ("waits", 0)
+    assert told["simulatedSeconds"] < 3600
 
 
 async def test_a_pod_larger_than_every_node_never_starts(both: Both, trials: TrialRuns) -> None:
