@@ -18,6 +18,7 @@ from app.web.api.pools import pool_routes
 from app.web.api.query_check import Documented
 from app.web.api.queues import queue_routes
 from app.web.api.quotas import quota_routes
+from app.web.api.releases import release_routes
 from app.web.api.response_headers import DescribedApp
 from app.web.api.route_context import RouteContext
 from app.web.api.schemas import DECIMAL
@@ -68,6 +69,7 @@ def api_app(
         pool_routes(ground),
         quota_routes(ground),
         usage_routes(ground),
+        release_routes(ground),
         workload_routes(ground),
         audit_routes(ground),
         simulation_routes(ground),

@@ -15,7 +15,7 @@ SKEW = Millis(600_000)
 """Largest assumed difference between the clocks of two leaders."""
 
 _HEADING = re.compile(
-    r'\{"audit":true,"number":\d{1,18},"epoch":\d{1,18},"at":(\d{1,18}),"deed":"([a-z]{1,20})"'
+    r'\{"audit":true,"number":\d{1,18},"epoch":\d{1,18},"at":(\d{1,18}),"deed":"([a-z-]{1,20})"'
 )
 _REPORTED = {deed.value for deed in REPORTED}
 
@@ -62,3 +62,9 @@ def time_of(text: str) -> Millis | None:
     """Return the time of an entry; None if the line is invalid."""
     found = _HEADING.match(text)
     return Millis(int(found[1])) if found else None
+
+
+def deed_of(text: str) -> str | None:
+    """Return the type of an entry; None if the line is invalid."""
+    found = _HEADING.match(text)
+    return found[2] if found else None

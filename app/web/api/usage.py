@@ -100,8 +100,8 @@ def usage_routes(ground: RouteContext) -> APIRouter:
                 return _as_csv(names, rows, None, now, stepped=False)
             rest = token(first + limit) if first + limit < len(rows) else None
             return _page(names, rows[first:][:limit], None, now, None, rest, stepped=False)
-        begin, end, first = _span(since, until, more, ground.now())
-        tally = UsageAggregator(names, begin, end, _step(step, begin, end))
+        begin, end, first = read_span(since, until, more, ground.now())
+        tally = UsageAggregator(names, begin, end, read_step(step, begin, end))
         async with busy:
             await _add_up(ground.runs, tally, begin, end, tenants)
         complete = await ground.runs.complete_since()
@@ -192,7 +192,7 @@ def _names(by: str) -> tuple[GroupBy, ...]:
         raise Refused(400, f"by: {by[:60]!r} names something else than {known}.") from error
 
 
-def _span(
+def read_span(
     since: str | None, until: str | None, more: str | None, now: Millis
 ) -> tuple[Millis, Millis, int]:
     """Return begin, end and the first row. Later pages have the times of the first page."""
@@ -212,7 +212,7 @@ def _span(
     return begin, end, 0
 
 
-def _step(written: str | None, begin: Millis, end: Millis) -> Millis | None:
+def read_step(written: str | None, begin: Millis, end: Millis) -> Millis | None:
     if written is None:
         return None
     try:

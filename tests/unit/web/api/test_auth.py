@@ -46,6 +46,8 @@ TABLE: dict[str, tuple[str, object, tuple[str, str, str, str, str]]] = {
         "", None, ("401", "403", "200 403 403", "200 200 403", "200 200 403")),
     "GET /v1/usage": (
         "?tenant={tenant}", None, ("401", "403", "200 403 403", "200", "200")),
+    "GET /v1/releases": (
+        "?tenant={tenant}", None, ("401", "403", "200 403 403", "200", "200")),
     "GET /v1/audit": (
         "?tenant={tenant}", None, ("401", "403", "200 403 403", "200", "200")),
     "GET /v1/audit/head": ("", None, ("401", "403", "403", "200", "200")),

@@ -1,0 +1,72 @@
+"""Releases of pods, read from audit entries, and their sums: pods, requests, and waits.
+
+The audit chain survives a change of leader and a restart of every replica.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from app.core.audit_entry import AuditRecord, EntryType
+from app.core.errors import InvalidInput
+from app.core.model import Amounts, Millis, Resource, TenantName
+from app.core.placement.pools import add_to
+from app.core.quantities import ManagedResources, amount
+
+
+@dataclass(frozen=True, slots=True)
+class ReleasedPod:
+    """A pod that Fairgate released. `waited`: seconds from its creation; None if unknown."""
+
+    at: Millis
+    tenant: TenantName
+    request: Amounts
+    waited: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseSum:
+    """Releases of several pods. `waits`: the known waits in seconds, in ascending order."""
+
+    pods: int
+    request: Amounts
+    waits: tuple[int, ...]
+
+    def wait(self, part: float) -> int | None:
+        """Return the wait that `part` of the pods did not exceed (nearest rank), or None."""
+        if not self.waits:
+            return None
+        return self.waits[max(0, math.ceil(part * len(self.waits)) - 1)]
+
+
+def released_pod(record: AuditRecord, managed: ManagedResources) -> ReleasedPod | None:
+    """Return the release that an audit record shows. None: it shows no release by Fairgate."""
+    facts = record.facts
+    tenant, waited, written = facts.get("tenant"), facts.get("waited"), facts.get("amounts")
+    if record.deed is not EntryType.RELEASED or facts.get("byHand") or not isinstance(tenant, str):
+        return None
+    request: dict[Resource, int] = {}
+    for name, text in written.items() if isinstance(written, Mapping) else ():
+        if name in managed and isinstance(text, str):
+            try:
+                request[Resource(name)] = amount(name, text)
+            except InvalidInput:  # any client of Redis can write there
+                return None
+    return ReleasedPod(
+        record.at, TenantName(tenant), request, waited if isinstance(waited, int) else None
+    )
+
+
+def sum_releases(releases: Iterable[ReleasedPod]) -> ReleaseSum:
+    """Return the sum of releases."""
+    pods = 0
+    request: dict[Resource, int] = {}
+    waits = []
+    for each in releases:
+        pods += 1
+        add_to(request, each.request, 1)
+        if each.waited is not None:
+            waits.append(each.waited)
+    return ReleaseSum(pods, request, tuple(sorted(waits)))

@@ -1,0 +1,136 @@
+"""Route /releases: how many pods were released, and how long they had waited."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Query
+from pydantic import Field
+
+from app.core.model import Millis, TenantName
+from app.core.usage.release_sums import ReleasedPod, sum_releases
+from app.ports.auth import Identity
+from app.web.api.formatting import moment, quantities
+from app.web.api.problems import Refused
+from app.web.api.release_reader import WEEK, ReleaseReader
+from app.web.api.route_context import RouteContext
+from app.web.api.schemas import Quantities, ResponseModel
+from app.web.api.usage import read_span, read_step
+
+MOST_STEPS = 500
+
+
+class ReleasesShown(ResponseModel):
+    """Released pods, their requests, and the wait of half and of nine in ten of them in seconds.
+
+    The waits are null if no wait is known.
+    """
+
+    pods: int
+    request: Quantities
+    wait_p50: int | None
+    wait_p90: int | None
+
+
+class TenantReleases(ReleasesShown):
+    """Releases of one tenant, without its child tenants."""
+
+    tenant: str
+
+
+class StepReleases(ReleasesShown):
+    """Releases of a step that begins `at`."""
+
+    at: datetime
+
+
+class ReleasesModel(ResponseModel):
+    """Releases between two times: in all, by tenant, and by step if steps were requested.
+
+    Figures before `completeSince` are incomplete; null: there are no audit entries yet. A step or
+    tenant without releases is absent.
+    """
+
+    since: datetime = Field(alias="from")
+    until: datetime = Field(alias="to")
+    complete_since: datetime | None
+    total: ReleasesShown
+    tenants: list[TenantReleases]
+    steps: list[StepReleases]
+
+
+def release_routes(ground: RouteContext) -> APIRouter:
+    """Return the route /releases."""
+    routes = APIRouter()
+    access, caller = ground.access, Depends(ground.access.caller)
+    reader = ReleaseReader(ground.chain, ground.managed, ground.now)
+
+    @routes.get("/releases", summary="Releases and waits of the last week")
+    async def releases(
+        since: Annotated[
+            str | None, Query(alias="from", description="RFC 3339; an hour before `to` if absent.")
+        ] = None,
+        until: Annotated[
+            str | None, Query(alias="to", description="RFC 3339; now if absent.")
+        ] = None,
+        tenant: Annotated[
+            list[str] | None, Query(description="Only these; their child tenants are others.")
+        ] = None,
+        step: Annotated[
+            str | None, Query(description="Also a row for each such time: 5m, or seconds.")
+        ] = None,
+        identity: Identity = caller,
+    ) -> ReleasesModel:
+        """The source is the audit chain. Releases by hand and adopted pods are not counted."""
+        for name in tenant or [""]:
+            await access.need(identity, "get", "tenants", "usage", name)
+        begin, end, _ = read_span(since, until, None, ground.now())
+        width = read_step(step, begin, end)
+        if width is not None and (end - begin) / width > MOST_STEPS:
+            raise Refused(400, f"step: at most {MOST_STEPS} steps in all; use a longer step.")
+        await reader.read_new()
+        wanted = frozenset(tenant or ())
+        found = [
+            each for each in reader.between(begin, end) if not wanted or each.tenant in wanted
+        ]
+        return _answer(found, begin, end, width, _complete(reader, ground.now()))
+
+    return routes
+
+
+def _complete(reader: ReleaseReader, now: Millis) -> Millis | None:
+    return None if reader.since is None else max(reader.since, Millis(now - WEEK))
+
+
+def _answer(
+    found: list[ReleasedPod], begin: Millis, end: Millis, width: Millis | None, since: Millis | None
+) -> ReleasesModel:
+    tenants: dict[TenantName, list[ReleasedPod]] = {}
+    steps: dict[int, list[ReleasedPod]] = {}
+    for each in found:
+        tenants.setdefault(each.tenant, []).append(each)
+        if width is not None:
+            steps.setdefault((each.at - begin) // width, []).append(each)
+    period: dict[str, Any] = {"from": moment(begin), "to": moment(end)}
+    return ReleasesModel(
+        **period,
+        complete_since=None if since is None else moment(since),
+        total=ReleasesShown(**_shown(found)),
+        tenants=[TenantReleases(tenant=name, **_shown(tenants[name])) for name in sorted(tenants)],
+        steps=[
+            StepReleases(at=moment(Millis(begin + place * (width or 0))), **_shown(steps[place]))
+            for place in sorted(steps)
+        ],
+    )
+
+
+def _shown(releases: Iterable[ReleasedPod]) -> dict[str, Any]:
+    found = sum_releases(releases)
+    return {
+        "pods": found.pods,
+        "request": quantities(found.request),
+        "wait_p50": found.wait(0.5),
+        "wait_p90": found.wait(0.9),
+    }
