@@ -10,10 +10,11 @@ from playwright.sync_api import Page, expect
 
 from tests.browser.conftest import Opens
 from tests.browser.signed_in import LED, QUICK, TEAMS, USERS, go, large, live
-from tests.fakes.fake_api_cluster import Served, Town, busy, served
+from tests.fakes.fake_api_cluster import Served, Town, busy, record_releases, served
 
 HEIGHT = "document.documentElement.scrollHeight"
-VIEWS = ("tenants", "tenants/robotics", "queues", "nodes", "me", "glossary", "pods/robotics/wait-0")
+VIEWS = ("tenants", "tenants/robotics", "queues", "nodes", "nodes/h100/h100-06", "history", "me")
+VIEWS += ("glossary", "pods/robotics/wait-0")
 
 CONTRAST = """(pairs) => {
     const probe = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
@@ -42,7 +43,9 @@ TEXTS += [("bad", "bad-ground"), ("bad", "card"), ("warn", "warn-ground"), ("on-
 
 @pytest.fixture
 def place() -> Iterator[Served]:
-    with served(Town(bulletin=LED), QUICK) as place:
+    town = Town(bulletin=LED)
+    record_releases(town.stream, "robotics", 8, [30, 600])
+    with served(town, QUICK) as place:
         place.tell(*busy())
         yield place
 

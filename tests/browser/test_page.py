@@ -12,7 +12,18 @@ from app.core.model import Uid
 from app.core.safe_text import csv_cell
 from tests.browser.conftest import Opens
 from tests.browser.signed_in import LED, QUICK, go, live, sign_in
-from tests.fakes.fake_api_cluster import NOW, Served, Town, busy, held, ran, runs, served, tenant
+from tests.fakes.fake_api_cluster import (
+    NOW,
+    Served,
+    Town,
+    busy,
+    held,
+    ran,
+    record_releases,
+    runs,
+    served,
+    tenant,
+)
 
 HOSTILE = '<img src=x onerror="document.title=1">'
 
@@ -110,6 +121,21 @@ def test_the_first_row_answers_before_anything_else(opens: Opens, place: Served)
     assert "Jain" not in text
 
 
+def test_the_first_row_shows_the_releases_of_the_last_hour(
+    opens: Opens, town: Town, place: Served
+) -> None:
+    record_releases(town.stream, "vision", 8, [300], minutes=90)
+    record_releases(town.stream, "vision", 8, [30, 60, 600])
+    page = live(opens, place)
+    tile = page.locator(".tile", has_text="Released in the last hour")
+    expect(tile).to_contain_text("24 GPUs")
+    expect(tile).to_contain_text("3 pods, half waited at most 60 s")
+    town.rights.granted -= {("get", "tenants/usage")}
+    page = live(opens, place)
+    expect(page.locator("#tenant-rows tr")).to_have_count(4)
+    expect(page.locator(".tile", has_text="Released")).to_have_count(0)
+
+
 def test_users_are_folded_below_their_tenant(opens: Opens, place: Served) -> None:
     page = live(opens, place)
     rows = page.locator("#tenant-rows tr")
@@ -145,6 +171,30 @@ def test_nodes_show_devices_by_tenant(opens: Opens, place: Served) -> None:
     expect(node.locator("i.device:not(.free)")).to_have_count(6)
     expect(node).to_contain_text("6 of 8 used; vision 6 gpu")
     expect(page.get_by_role("list", name="Colours of tenants")).to_contain_text("vision")
+
+
+def test_a_node_lists_its_pods_with_links_to_their_drawers(opens: Opens, place: Served) -> None:
+    page = live(opens, place, "nodes")
+    page.get_by_role("link", name="h100-06").first.click()
+    expect(page.get_by_role("heading", name="Node h100-06")).to_be_visible()
+    row = page.locator("#node-pods tr")
+    expect(row).to_have_count(1)
+    for part in ("robotics/run-6", "erin@example.com", "8 gpu"):
+        expect(row).to_contain_text(part)
+    assert page.title() == "h100-06 · Fairgate"
+    row.get_by_role("link", name="robotics/run-6").click()
+    expect(page.get_by_role("dialog")).to_contain_text("released")
+    page.go_back()
+    expect(row).to_be_visible()
+
+
+def test_a_node_hides_pods_of_other_tenants(opens: Opens, town: Town, place: Served) -> None:
+    town.rights.granted = {("get", "stream"), ("list", "pools"), ("get", "tenants/queue/robotics")}
+    place.tell(runs("more", "teaching", "judy@example.com", "h100-07", 2))
+    page = live(opens, place, "nodes/h100/h100-07")
+    expect(page.locator("#node-pods tr")).to_have_count(1)
+    expect(page.get_by_text("1 pod of other tenants is not shown")).to_be_visible()
+    assert "judy@example.com" not in page.content()
 
 
 def test_a_change_is_seen_without_reloading(opens: Opens, place: Served) -> None:
@@ -200,6 +250,29 @@ def test_history_comes_from_usage_records(opens: Opens, town: Town, place: Serve
     with page.expect_download() as saved:
         page.get_by_role("link", name="Download as CSV").click()
     assert saved.value.suggested_filename == "fairgate-history.csv"
+
+
+def test_history_shows_releases_and_waits_by_tenant(
+    opens: Opens, town: Town, place: Served
+) -> None:
+    record_releases(town.stream, "teaching", 1, [10], minutes=600)
+    record_releases(town.stream, "vision", 8, [60, 120, 7200])
+    record_releases(town.stream, "teaching", 1, [10])
+    page = live(opens, place, "history", now=NOW)
+    total = page.locator(".releases-total")
+    expect(total).to_have_text(
+        "4 pods released, with 25 GPUs. Half waited at most 60 s, nine in ten at most 2 h."
+    )
+    rows = page.get_by_role("table", name="Releases by tenant").get_by_role("row")
+    expect(rows.nth(1)).to_contain_text("teaching")
+    expect(rows.nth(2).get_by_role("cell")).to_have_text(["3", "24", "2 min", "2 h"])
+    expect(page.get_by_role("group", name="Wait of released pods")).to_be_visible()
+    page.get_by_role("button", name="24 hours").click()
+    expect(total).to_contain_text("5 pods released")
+    expect(page.get_by_text("some releases were not recorded")).to_be_visible()
+    go(page, "history?tenant=vision")
+    expect(total).to_contain_text("3 pods released")
+    expect(rows).to_have_count(2)
 
 
 def test_the_page_writes_csv_cells_as_the_server_does(opens: Opens, place: Served) -> None:

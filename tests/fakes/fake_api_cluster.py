@@ -18,6 +18,8 @@ from fastapi import FastAPI
 
 from app.config.setting_parsers import HostPort
 from app.core import events as ev
+from app.core.audit.codec import line
+from app.core.audit_entry import AuditRecord, EntryType, Fact, seal
 from app.core.engine import Engine
 from app.core.explain.views import LeaderStateMessage
 from app.core.fairshare.usage_record import UsageRecord
@@ -45,6 +47,7 @@ from app.web.api.stream import StreamTiming
 from app.web.health import SERVES
 from app.web.server.server import Listener, Servers
 from app.web.webhook.cache import WebhookCache
+from tests.fakes.fake_audit_stream import FakeTrail, Stream
 from tests.fakes.fake_authorizer import Rights
 from tests.fakes.fake_queues import FakeQueues
 from tests.fakes.fake_usage_records import FakeRuns
@@ -88,6 +91,7 @@ class Town:
     )
     bulletin: LeaderStateMessage | None = None
     past: FakeRuns = field(default_factory=FakeRuns)
+    stream: Stream = field(default_factory=Stream)
     now: Millis = NOW
     stays: bool = True
 
@@ -121,6 +125,7 @@ class Town:
             queues=FakeQueues(self.engine),
             bulletin=lambda: self.bulletin,
             runs=self.past,
+            chain=FakeTrail(self.stream),
         )
 
 
@@ -216,6 +221,18 @@ def ran(tenant: str, devices: int, since: int, until: int, pool: str = "h100") -
     return UsageRecord(
         uid, tenant, uid, uid, name, user, PoolName(pool), {GPU: devices}, begin, end=end
     )
+
+
+def record_releases(
+    stream: Stream, tenant: str, devices: int, waits: Sequence[int], minutes: int = 30
+) -> None:
+    """Append audit entries about releases some minutes ago, one for each wait in seconds."""
+    at = Millis(NOW - minutes * 60_000)
+    for waited in waits:
+        facts: dict[str, Fact] = {"tenant": tenant, "amounts": {str(GPU): str(devices)}}
+        record = AuditRecord(at, EntryType.RELEASED, facts | {"waited": waited})
+        entry = seal(stream.last(), 1, record)
+        stream.rows.append((entry.number, line(entry)))
 
 
 class Served:

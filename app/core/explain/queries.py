@@ -177,6 +177,15 @@ class EngineQueries:
         self._settle()
         return status.nodes(pool, self._pools, self._placement, self._managed)
 
+    def pods_on(self, node: NodeName) -> tuple[ReleasedView, ...]:
+        """Return the released pods of a node, by namespace and name."""
+        self._settle()
+        records = self._roster.pods.values()
+        found = [
+            queue_listing.released(each) for each in records if each.uses and each.node == node
+        ]
+        return tuple(sorted(found, key=lambda each: (each.ref.namespace, each.ref.name)))
+
     def allocations(self) -> Mapping[NodeName, Mapping[TenantName, Amounts]]:
         """Return the usage of each node by tenant, in managed resources."""
         self._settle()

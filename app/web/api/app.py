@@ -13,6 +13,7 @@ from app.web.api.dashboard import page_routes
 from app.web.api.fair_shares import FairShares
 from app.web.api.me import me_routes
 from app.web.api.middleware import Aged, Bounded
+from app.web.api.nodes import node_routes
 from app.web.api.openapi_models import operation_id
 from app.web.api.pools import pool_routes
 from app.web.api.query_check import Documented
@@ -67,6 +68,7 @@ def api_app(
         tenant_routes(ground, shares),
         queue_routes(ground),
         pool_routes(ground),
+        node_routes(ground),
         quota_routes(ground),
         usage_routes(ground),
         release_routes(ground),

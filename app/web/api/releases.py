@@ -92,9 +92,7 @@ def release_routes(ground: RouteContext) -> APIRouter:
             raise Refused(400, f"step: at most {MOST_STEPS} steps in all; use a longer step.")
         await reader.read_new()
         wanted = frozenset(tenant or ())
-        found = [
-            each for each in reader.between(begin, end) if not wanted or each.tenant in wanted
-        ]
+        found = [each for each in reader.between(begin, end) if not wanted or each.tenant in wanted]
         return _answer(found, begin, end, width, _complete(reader, ground.now()))
 
     return routes

@@ -142,6 +142,7 @@ function titleOf(here) {
   if (here.pod) return visible(`${here.pod.namespace}/${here.pod.name}`);
   const [name] = here.args;
   if (here.view === "tenants" && name) return visible(name);
+  if (here.view === "nodes" && name) return visible(here.args[1] ?? name);
   return VIEWS.find(([view]) => view === here.view)?.[1] ?? "Overview";
 }
 
@@ -202,11 +203,11 @@ function View({ here, news, ask, paint }) {
   if (!state || !hello) return html`<p class="note">Loading …</p>`;
   switch (view) {
     case "tenants":
-      return here.args[0] ? html`<${Tenant} key=${here.args[0]} name=${here.args[0]} ...${known} />` : html`<${Overview} ...${known} releases=${state.releases ?? null} />`;
+      return here.args[0] ? html`<${Tenant} key=${here.args[0]} name=${here.args[0]} ...${known} />` : html`<${Overview} ...${known} />`;
     case "queues":
       return html`<${Queues} ...${known} />`;
     case "nodes":
-      return html`<${Nodes} ...${known} name=${here.args[0]} />`;
+      return html`<${Nodes} ...${known} name=${here.args[0]} node=${here.args[1]} />`;
     case "history":
       return html`<${History} ...${known} theme=${paint} />`;
     default:

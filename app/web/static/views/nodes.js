@@ -1,11 +1,13 @@
 // Pools and a map of their nodes. A cell is a device, coloured by the tenant that uses it.
 
-import { amounts, count, decimal, deviceOf, devices, number, percent, short, visible } from "../format.js";
-import { Cell, Empty, More, RowHead, Table } from "../components.js";
-import { change } from "../router.js";
+import { ago, amounts, count, decimal, deviceOf, devices, number, percent, short, visible } from "../format.js";
+import { Cell, Empty, More, RowHead, Table, useAnswer } from "../components.js";
+import { address, change, podAddress } from "../router.js";
 import { html } from "../vendor/htm/preact-standalone.js";
 
 const STEP = 200;
+const POD_STEP = 100;
+const AGAIN = 5;
 const MOST_CELLS = 16;
 const COLOURS = 8;
 
@@ -23,7 +25,8 @@ export function colours(pools) {
   return new Map(names.map((name, index) => [name, `tenant-${(index % COLOURS) + 1}${index >= COLOURS ? " pattern" : ""}`]));
 }
 
-export function Nodes({ state, hello, query, name }) {
+export function Nodes({ state, hello, query, name, node, ask }) {
+  if (node) return html`<${NodePods} key=${node} pool=${name} node=${node} ask=${ask} />`;
   if (!hello.pools) return html`<section class="card"><h1>Nodes</h1><${Empty}>You may not see pools. Ask for the right to list pools.fairgate.io.<//></section>`;
   if (!state.pools.length) {
     return html`<section class="card"><h1>Nodes</h1><${Empty} command="kubectl get nodes -L nvidia.com/gpu.product">There is no pool, because no node offers a GPU. See which nodes there are:<//></section>`;
@@ -59,7 +62,7 @@ function Pool({ pool, kinds, wanted }) {
     ${nodes.length
       ? html`<${More} items=${nodes} step=${STEP} noun="nodes">
           ${(shown) => html`
-            <ul class="nodes" aria-label=${`Nodes of ${visible(pool.name)}`}>${shown.map((node) => html`<${Node} key=${node.name} node=${node} device=${device} kinds=${kinds} />`)}</ul>
+            <ul class="nodes" aria-label=${`Nodes of ${visible(pool.name)}`}>${shown.map((node) => html`<${Node} key=${node.name} node=${node} device=${device} kinds=${kinds} pool=${pool.name} />`)}</ul>
             <details><summary>Nodes as a table</summary><${NodeTable} pool=${pool} nodes=${shown} /></details>`}
         <//>`
       : html`<${Empty}>${wanted ? `No node of this pool contains "${wanted}".` : "The pool has no node yet."}<//>`}
@@ -82,14 +85,14 @@ function cellsOf(node, device, kinds) {
   return cells.slice(0, Math.max(room, whole));
 }
 
-function Node({ node, device, kinds }) {
+function Node({ node, device, kinds, pool }) {
   const [used, capacity] = [number(node.used[device]), number(node.capacity[device])];
   const tenants = Object.entries(node.tenants).map(([tenant, taken]) => `${visible(tenant)} ${amounts(taken)}`);
   const state = node.ready ? "" : ", not ready";
   const words = `${decimal(used)} of ${decimal(capacity)} used${state}${tenants.length ? `; ${tenants.join("; ")}` : ""}`;
   return html`<li class=${node.ready ? "node" : "node away"} title=${`${visible(node.name)}: ${words}`}>
     <span class="cells" aria-hidden="true">${cellsOf(node, device, kinds).map((kind, index) => html`<i key=${index} class=${`device ${kind}`}></i>`)}</span>
-    <span class="node-name">${node.ready ? "" : "✕ "}${visible(node.name)}</span>
+    <a class="node-name" href=${address("nodes", [pool, node.name])}>${node.ready ? "" : "✕ "}${visible(node.name)}</a>
     <span class="unseen">: ${words}</span>
   </li>`;
 }
@@ -104,11 +107,46 @@ function NodeTable({ pool, nodes }) {
   ];
   return html`<${Table} name=${`Nodes of ${visible(pool.name)}`} columns=${columns}>
     ${nodes.map((node) => html`<tr role="row" key=${node.name}>
-      <${RowHead}>${visible(node.name)}<//>
+      <${RowHead}><a href=${address("nodes", [pool.name, node.name])}>${visible(node.name)}</a><//>
       <${Cell} kind="used" label="State">${node.ready ? "ready" : "not ready"}<//>
       <${Cell} kind="used" label="Used">${amounts(node.used)}<//>
       <${Cell} kind="used" label="Capacity">${amounts(node.capacity)}<//>
       <${Cell} kind="used" label="Tenants">${Object.keys(node.tenants).map(visible).join(", ")}<//>
     </tr>`)}
   <//>`;
+}
+
+/** The released pods of one node. */
+function NodePods({ pool, node, ask }) {
+  const { data, error } = useAnswer(ask, `/v1/nodes/${encodeURIComponent(node)}/pods`, AGAIN);
+  const columns = [
+    { name: "Pod", kind: "name" },
+    { name: "Tenant", kind: "name" },
+    { name: "User", kind: "name" },
+    { name: "Requests", kind: "used" },
+    { name: "Since", kind: "number" },
+  ];
+  return html`<section class="card" aria-labelledby="node-title">
+    <div class="card-head">
+      <h1 id="node-title">Node ${visible(node)}</h1>
+      <p><a href=${address("nodes", [pool])}>Pool ${visible(pool)}</a> · <a href=${address("nodes")}>All nodes</a></p>
+    </div>
+    ${error ? html`<p class="problem" role="alert">The pods cannot be shown: ${visible(error.message)}</p>` : null}
+    ${!data && !error ? html`<p class="note" role="status">Loading …</p>` : null}
+    ${data && !data.items.length && !data.hidden ? html`<${Empty}>No pod that requests a GPU runs on this node.<//>` : null}
+    ${data?.items.length
+      ? html`<${More} items=${data.items} step=${POD_STEP} noun="pods">
+          ${(shown) => html`<${Table} name=${`Pods of ${visible(node)}`} columns=${columns} bodyId="node-pods">
+            ${shown.map((pod) => html`<tr role="row" key=${pod.uid}>
+              <${RowHead}><a href=${podAddress(pod.namespace, pod.name)}>${visible(`${pod.namespace}/${pod.name}`)}</a><//>
+              <${Cell} kind="name" label="Tenant"><a href=${address("tenants", [pod.tenant])}>${visible(pod.tenant)}</a><//>
+              <${Cell} kind="name" label="User">${visible(pod.user)}<//>
+              <${Cell} kind="used" label="Requests">${amounts(pod.request)}<//>
+              <${Cell} kind="number" label="Since">${pod.since ? ago(pod.since) : ""}<//>
+            </tr>`)}
+          <//>`}
+        <//>`
+      : null}
+    ${data?.hidden ? html`<p class="note">${count(data.hidden, "pod")} of other tenants ${data.hidden === 1 ? "is" : "are"} not shown: you may not see ${data.hidden === 1 ? "it" : "them"}.</p>` : null}
+  </section>`;
 }

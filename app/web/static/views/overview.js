@@ -1,11 +1,14 @@
 // The first view of an administrator: use, waiting and releases at a glance, then the tenants.
 
-import { ago, count, decimal, devices, deviceOf, number, percent } from "../format.js";
+import { ago, count, decimal, devices, deviceOf, lasting, number, percent } from "../format.js";
+import { namesOf, releasesPath } from "./releases.js";
 import { address, change } from "../router.js";
+import { useAnswer } from "../components.js";
 import { TenantTable } from "./tenants.js";
 import { html } from "../vendor/htm/preact-standalone.js";
 
 const MOST_TILES = 4;
+const AGAIN = 30;
 
 function Tile({ name, value, note, meter, href }) {
   return html`<div class="tile">
@@ -42,8 +45,12 @@ export function Tiles({ state, hello, releases }) {
     ${pools.length > MOST_TILES ? html`<${Tile} name="More pools" href=${address("nodes")} value=${pools.length - MOST_TILES} note="see Nodes" />` : null}
     <${Tile} name="Waiting" href=${address("queues")} value=${`${decimal(gpus)} GPUs`} note=${`${count(pods, "pod")}${hello.everyTenant ? "" : " of the tenants that you may see"}`} />
     <${Tile} name="Longest wait" value=${oldest ? ago(oldest) : "none"} note=${oldest ? "the oldest pending pod" : "no pod waits"} />
-    ${releases === null ? null : html`<${Tile} name="Releases" value=${decimal(releases)} note="pods in the last hour" />`}
+    ${releases ? html`<${Tile} name="Released in the last hour" href=${address("history")} value=${`${decimal(devices(releases.request))} GPUs`} note=${releasedText(releases)} />` : null}
   </dl>`;
+}
+
+function releasedText({ pods, waitP50 }) {
+  return `${count(pods, "pod")}${waitP50 === null ? "" : `, half waited at most ${lasting(waitP50)}`}`;
 }
 
 /** A text field that filters the rows below it. Its value is part of the address. */
@@ -54,10 +61,13 @@ export function Filter({ query, placeholder }) {
   </div>`;
 }
 
-export function Overview({ state, hello, query, releases }) {
+export function Overview({ state, hello, query, ask }) {
+  // Without `from` and `to`, the route answers for the last hour. Without the right, there is no tile.
+  const path = releasesPath(namesOf(hello, "").map((name) => ["tenant", name]));
+  const { data } = useAnswer(ask, path, AGAIN);
   return html`
     <h1 class="unseen">Overview</h1>
-    <${Tiles} state=${state} hello=${hello} releases=${releases} />
+    <${Tiles} state=${state} hello=${hello} releases=${data?.total} />
     <section class="card" aria-labelledby="tenants-title">
       <div class="card-head">
         <h2 id="tenants-title">Tenants</h2>

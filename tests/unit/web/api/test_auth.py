@@ -41,6 +41,7 @@ TABLE: dict[str, tuple[str, object, tuple[str, str, str, str, str]]] = {
         "", None, ("401", "403", "200 403 403", "200 200 404", "200 200 404")),
     "GET /v1/pools": ("", None, ("401", "403", "403", "200", "200")),
     "GET /v1/pools/{pool}": ("", None, ("401", "403", "403", "200 200 404", "200 200 404")),
+    "GET /v1/nodes/{node}/pods": ("", None, ("401", "200", "200", "200", "200")),
     "GET /v1/quotas": ("", None, ("401", "403", "403", "200", "200")),
     "GET /v1/workloads/{namespace}/{pod}": (
         "", None, ("401", "403", "200 403 403", "200 200 403", "200 200 403")),
@@ -69,10 +70,11 @@ TABLE: dict[str, tuple[str, object, tuple[str, str, str, str, str]]] = {
     "DELETE /v1/pools/{pool}": ("", None, ("401", "403", "403", "403", "204 204 404")),
 }  # fmt: skip
 ABOUT = (
-    {"tenant": OURS, "namespace": OURS, "pod": "wait-0", "user": "alice", "pool": "h100"},
+    {"tenant": OURS, "namespace": OURS, "pod": "wait-0", "user": "alice", "pool": "h100",
+     "node": "h100-00"},
     {"tenant": OTHERS, "namespace": THEIR_NAMESPACE, "pod": f"{CANARY}-wait-2",
-     "user": THEIR_USERS[0], "pool": "t4"},
-    dict.fromkeys(("tenant", "namespace", "pod", "user", "pool"), "nowhere"),
+     "user": THEIR_USERS[0], "pool": "t4", "node": "t4-00"},
+    dict.fromkeys(("tenant", "namespace", "pod", "user", "pool", "node"), "nowhere"),
 )  # fmt: skip
 OPEN = ("GET /livez", "GET /readyz", "GET /metrics")
 """Routes without rights on tenants: see test_ops."""

@@ -1,0 +1,73 @@
+"""Route /nodes/{node}/pods: the released pods of a node that the caller may see."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Path
+
+from app.core.explain.views import ReleasedView
+from app.core.model import NodeName
+from app.ports.auth import Identity
+from app.web.api.dashboard_state import by_existence, sight_of
+from app.web.api.formatting import moment, quantities
+from app.web.api.route_context import RouteContext
+from app.web.api.schemas import Quantities, ResponseModel
+
+NodePath = Annotated[str, Path(description="Name of a node.", examples=["gpu-node-0"])]
+
+
+class NodePod(ResponseModel):
+    """A released pod of a node. `since`: the time of its release; null if unknown."""
+
+    namespace: str
+    name: str
+    uid: str
+    tenant: str
+    user: str
+    request: Quantities
+    since: datetime | None
+
+
+class NodePods(ResponseModel):
+    """The released pods of a node. `hidden`: the number of pods that the caller may not see."""
+
+    node: str
+    items: list[NodePod]
+    hidden: int
+
+
+def node_routes(ground: RouteContext) -> APIRouter:
+    """Return the route /nodes/{node}/pods."""
+    routes = APIRouter()
+    access = ground.access
+    caller = Depends(access.caller)
+
+    @routes.get("/nodes/{node}/pods", summary="Released pods of a node")
+    async def pods(node: NodePath, identity: Identity = caller) -> NodePods:
+        """The caller sees its own pods, and those of tenants whose queue it may get.
+
+        An unknown node has no pods. Without the right to list pools, `hidden` is 0.
+        """
+        ground.need_sight()
+        sight = await sight_of(access, identity, by_existence(ground))
+        found = ground.outlook.pods_on(NodeName(node))
+        seen = [each for each in found if each.user == identity.name or sight.queue(each.tenant)]
+        hidden = len(found) - len(seen) if sight.pools else 0
+        return NodePods(node=node, items=[_shown(each, ground) for each in seen], hidden=hidden)
+
+    return routes
+
+
+def _shown(pod: ReleasedView, ground: RouteContext) -> NodePod:
+    managed = {r: v for r, v in pod.request.items() if r in ground.managed}
+    return NodePod(
+        namespace=pod.ref.namespace,
+        name=pod.ref.name,
+        uid=pod.ref.uid,
+        tenant=pod.tenant,
+        user=pod.user,
+        request=quantities(managed),
+        since=None if pod.released is None else moment(pod.released),
+    )

@@ -1,0 +1,123 @@
+// A chart of lines over time, with values on hover and by keyboard, as a table, and as a CSV file.
+
+import uPlot from "/static/vendor/uplot/uPlot.esm.js";
+import { csvCell, day, decimal, moment, visible } from "./format.js";
+import { Cell, RowHead, Table } from "./components.js";
+import { html, useEffect, useMemo, useRef, useState } from "./vendor/htm/preact-standalone.js";
+
+export const MOST_LINES = 8;
+const HEIGHT = 280;
+const TABLE_ROWS = 24;
+const DASHES = [undefined, [8, 4], [3, 3], [10, 3, 2, 3]];
+
+/**
+ * `lines`: [{name, values}], a value is null if it is unknown. `level`: a constant {name, note,
+ * value}, or null. `say` formats a value. `name`: of the table. `file`: of the CSV file.
+ */
+export function Chart({ title, name, file, times, lines, level = null, say = decimal, range, theme }) {
+  const place = useRef(null);
+  const [at, setAt] = useState(null);
+  const columns = useMemo(
+    () => [times, ...(level ? [times.map(() => level.value)] : []), ...lines.map((line) => line.values)],
+    [times, lines, level?.value],
+  );
+  useEffect(() => {
+    const probe = document.createElement("span");
+    place.current.append(probe);
+    const resolved = (name) => {
+      probe.style.color = `var(${name})`;
+      return getComputedStyle(probe).color;
+    };
+    const axis = { stroke: resolved("--soft"), grid: { stroke: resolved("--grid"), width: 1 }, ticks: { show: false } };
+    const chart = new uPlot(
+      {
+        width: place.current.clientWidth || 300,
+        height: HEIGHT,
+        legend: { show: false },
+        cursor: { points: { size: 6 } },
+        scales: { x: { time: true }, y: { range: (_, low, high) => [0, Math.max(1, high * 1.05)] } },
+        axes: [
+          { ...axis, space: 70, values: (_, marks) => marks.map((mark) => label(mark, range)) },
+          { ...axis, size: 70, label: title, values: (_, marks) => marks.map(say) },
+        ],
+        series: [{}, ...(level ? [levelOf(level, resolved)] : []), ...lines.map((line, index) => lineOf(line, index, resolved))],
+        hooks: { setCursor: [(plot) => setAt(plot.cursor.idx ?? null)] },
+      },
+      columns,
+      place.current,
+    );
+    probe.remove();
+    const watching = new ResizeObserver(() => chart.setSize({ width: place.current.clientWidth, height: HEIGHT }));
+    watching.observe(place.current);
+    return () => {
+      watching.disconnect();
+      chart.destroy();
+    };
+  }, [columns, theme]);
+  const move = (event) => {
+    const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+    if (!step) return;
+    event.preventDefault();
+    setAt(Math.min(times.length - 1, Math.max(0, (at ?? times.length - 1) + step)));
+  };
+  return html`
+    <div class="chart" ref=${place} tabindex="0" role="group" aria-label=${`${title}. Left and Right read the values.`} onKeyDown=${move}></div>
+    <p class="values" role="status">${at === null ? "Point at the chart, or use Left and Right, to read values." : valuesAt(at, times, lines, level, say)}</p>
+    <ul class="legend lines" aria-label="Lines of the chart">
+      ${lines.map((line, index) => html`<li key=${line.name}><span class=${`key line-${(index % MOST_LINES) + 1}`}></span>${visible(line.name)}</li>`)}
+      ${level ? html`<li><span class="key capacity"></span>${level.note}</li>` : null}
+    </ul>
+    <details><summary>As a table</summary><${Numbers} name=${name} times=${times} lines=${lines} say=${say} /></details>
+    <p><a download=${file} href=${csvOf(times, lines)}>Download as CSV</a></p>
+  `;
+}
+
+function levelOf(level, resolved) {
+  return { label: level.name, stroke: resolved("--text"), width: 1, dash: [2, 4], points: { show: false } };
+}
+
+function lineOf(line, index, resolved) {
+  const isSparse = line.values.includes(null); // a value between two unknown ones has no line
+  const stroke = resolved(`--line-${(index % MOST_LINES) + 1}`);
+  return {
+    label: line.name,
+    stroke,
+    width: 2,
+    dash: DASHES[index % DASHES.length],
+    points: isSparse ? { show: true, size: 5, fill: stroke } : { show: false },
+    paths: uPlot.paths.stepped({ align: 1 }),
+  };
+}
+
+function label(at, range) {
+  const date = new Date(at * 1000);
+  return range === "604800" ? day(date) : moment(date);
+}
+
+function valuesAt(at, times, lines, level, say) {
+  const values = lines.map((line) => `${visible(line.name)} ${shown(line.values[at], say)}`);
+  return `${moment(new Date(times[at] * 1000))}: ${values.join(", ")}${level ? `; ${level.name} ${say(level.value)}` : ""}`;
+}
+
+function shown(value, say) {
+  return value === null ? "none" : say(value);
+}
+
+function Numbers({ name, times, lines, say }) {
+  const every = Math.max(1, Math.ceil(times.length / TABLE_ROWS));
+  const rows = times.map((at, place) => ({ at, place })).filter(({ place }) => place % every === 0).reverse();
+  const columns = [{ name: "Time", kind: "name" }, ...lines.map((line) => ({ name: visible(line.name), kind: "number" }))];
+  return html`<${Table} name=${name} columns=${columns}>
+    ${rows.map(({ at, place }) => html`<tr role="row" key=${at}>
+      <${RowHead}>${moment(new Date(at * 1000))}<//>
+      ${lines.map((line) => html`<${Cell} key=${line.name} kind="number" label=${visible(line.name)}>${shown(line.values[place], say)}<//>`)}
+    </tr>`)}
+  <//>`;
+}
+
+/** Return the data as a CSV file. */
+function csvOf(times, lines) {
+  const head = ["time", ...lines.map((line) => csvCell(line.name))].join(",");
+  const rows = times.map((at, place) => [new Date(at * 1000).toISOString(), ...lines.map((line) => line.values[place])].join(","));
+  return `data:text/csv;charset=utf-8,${encodeURIComponent([head, ...rows].join("\n"))}`;
+}

@@ -1,0 +1,70 @@
+// Releases and waits of the past, from the audit chain.
+
+import { Cell, Empty, RowHead, Table } from "../components.js";
+import { Chart } from "../chart.js";
+import { count, decimal, devices, lasting, moment, visible } from "../format.js";
+import { address } from "../router.js";
+import { html, useMemo } from "../vendor/htm/preact-standalone.js";
+
+const MOST_NAMED = 50;
+
+/** Return the tenants to ask for: `tenant`, none for all, or those that the caller may see. */
+export function namesOf(hello, tenant) {
+  if (tenant) return [tenant];
+  return hello.everyQueue ? [] : hello.queues.slice(0, MOST_NAMED);
+}
+
+export function releasesPath(query) {
+  return `/v1/releases?${new URLSearchParams(query)}`;
+}
+
+/** Return the values of the steps at `times`. A step without releases has the value `none`. */
+function valuesOf(steps, times, value, none) {
+  const known = new Map(steps.map((step) => [Date.parse(step.at) / 1000, value(step)]));
+  return times.map((at) => known.get(at) ?? none);
+}
+
+export function Releases({ found, times, range, theme }) {
+  const { total, tenants, steps, completeSince } = found;
+  const waits = useMemo(
+    () => [
+      { name: "half waited at most", values: valuesOf(steps, times, (step) => step.waitP50, null) },
+      { name: "nine in ten waited at most", values: valuesOf(steps, times, (step) => step.waitP90, null) },
+    ],
+    [found],
+  );
+  const pods = useMemo(() => [{ name: "released pods", values: valuesOf(steps, times, (step) => step.pods, 0) }], [found]);
+  const isPartial = completeSince === null || Date.parse(completeSince) / 1000 > times[0];
+  return html`<section class="card" aria-labelledby="releases-title">
+    <h2 id="releases-title">Releases and waits</h2>
+    ${total.pods
+      ? html`
+          <p class="releases-total">${count(total.pods, "pod")} released, with ${count(devices(total.request), "GPU")}.${total.waitP50 === null ? "" : ` Half waited at most ${lasting(total.waitP50)}, nine in ten at most ${lasting(total.waitP90)}.`}</p>
+          <${Chart} title="Wait of released pods" name="Waits over time" file="fairgate-waits.csv" times=${times} lines=${waits} say=${lasting} range=${range} theme=${theme} />
+          <${Chart} title="Released pods" name="Releases over time" file="fairgate-releases.csv" times=${times} lines=${pods} range=${range} theme=${theme} />
+          <h3>By tenant</h3>
+          <${ByTenant} tenants=${tenants} />`
+      : html`<${Empty}>No pod was released in this time.<//>`}
+    ${isPartial ? html`<p class="note">${completeSince === null ? "There are no audit entries yet." : `Before ${moment(new Date(completeSince))} some releases were not recorded.`}</p>` : null}
+  </section>`;
+}
+
+function ByTenant({ tenants }) {
+  const columns = [
+    { name: "Tenant", kind: "name" },
+    { name: "Pods", kind: "number" },
+    { name: "GPUs", kind: "number" },
+    { name: "Half waited at most", kind: "number" },
+    { name: "Nine in ten at most", kind: "number" },
+  ];
+  const wait = (seconds) => (seconds === null ? "unknown" : lasting(seconds));
+  return html`<${Table} name="Releases by tenant" columns=${columns}>
+    ${tenants.map((each) => html`<tr role="row" key=${each.tenant}>
+      <${RowHead}><a href=${address("tenants", [each.tenant])}>${visible(each.tenant)}</a><//>
+      <${Cell} kind="number" label="Pods">${decimal(each.pods)}<//>
+      <${Cell} kind="number" label="GPUs">${decimal(devices(each.request))}<//>
+      <${Cell} kind="number" label="Half waited at most">${wait(each.waitP50)}<//>
+      <${Cell} kind="number" label="Nine in ten at most">${wait(each.waitP90)}<//>
+    </tr>`)}
+  <//>`;
+}
