@@ -255,3 +255,9 @@ async def test_of_what_was_before_the_chain_nothing_is_told(both: Both, stream: 
     reply = await both.get("/v1/quotas?at=2023-11-14T22:13:18Z")
     assert (reply.status, "names a gap" in problem(reply)) == (422, True)
     assert (await both.get("/v1/quotas?at=2023-11-14T22:13:19.5Z")).status == 200
+
+
+async def test_a_filtered_export_contains_every_type_of_entry(app: ASGIApp, stream: Stream) -> None:
+    await write(stream, *(AuditRecord(NOW, deed, {"tenant": "a"}) for deed in EntryType))
+    found = told(await get(app, "?since=2023-11-14T00:00:00Z"))
+    assert {each.record.deed for each in found} == set(EntryType)
