@@ -84,7 +84,8 @@ function lineOf(line, index, resolved) {
     stroke,
     width: 2,
     dash: DASHES[index % DASHES.length],
-    points: isSparse ? { show: true, size: 5, fill: stroke } : { show: false },
+    // Every second line has hollow points, so that lines differ without colour.
+    points: isSparse ? { show: true, size: 7, width: 2, fill: index % 2 ? resolved("--card") : stroke } : { show: false },
     paths: uPlot.paths.stepped({ align: 1 }),
   };
 }

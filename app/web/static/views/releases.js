@@ -1,12 +1,13 @@
 // Releases and waits of the past, from the audit chain.
 
-import { Cell, Empty, RowHead, Table } from "../components.js";
+import { Cell, Empty, More, RowHead, Table } from "../components.js";
 import { Chart } from "../chart.js";
 import { count, decimal, devices, lasting, moment, visible } from "../format.js";
 import { address } from "../router.js";
 import { html, useMemo } from "../vendor/htm/preact-standalone.js";
 
 const MOST_NAMED = 50;
+const STEP = 50;
 
 /** Return the tenants to ask for: `tenant`, none for all, or those that the caller may see. */
 export function namesOf(hello, tenant) {
@@ -58,13 +59,15 @@ function ByTenant({ tenants }) {
     { name: "Nine in ten at most", kind: "number" },
   ];
   const wait = (seconds) => (seconds === null ? "unknown" : lasting(seconds));
-  return html`<${Table} name="Releases by tenant" columns=${columns}>
-    ${tenants.map((each) => html`<tr role="row" key=${each.tenant}>
+  return html`<${More} items=${tenants} step=${STEP} noun="tenants">
+    ${(shown) => html`<${Table} name="Releases by tenant" columns=${columns}>
+    ${shown.map((each) => html`<tr role="row" key=${each.tenant}>
       <${RowHead}><a href=${address("tenants", [each.tenant])}>${visible(each.tenant)}</a><//>
       <${Cell} kind="number" label="Pods">${decimal(each.pods)}<//>
       <${Cell} kind="number" label="GPUs">${decimal(devices(each.request))}<//>
       <${Cell} kind="number" label="Half waited at most">${wait(each.waitP50)}<//>
       <${Cell} kind="number" label="Nine in ten at most">${wait(each.waitP90)}<//>
     </tr>`)}
+    <//>`}
   <//>`;
 }

@@ -144,6 +144,7 @@ VALUES: Values = {
     "dryRun": ("true",),
     "hours": ("0.1",),
     "pool": ("h100", "nowhere"),
+    "node": ("h100-00", "t4-00", "nowhere"),
     "namespace": (OURS, THEIR_NAMESPACE),
     "pod": (
         "wait-0", "large-0", "large-1", "gang-0-0", "gang-1-1", "run-0",
