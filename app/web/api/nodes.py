@@ -46,9 +46,9 @@ def node_routes(ground: RouteContext) -> APIRouter:
 
     @routes.get("/nodes/{node}/pods", summary="Released pods of a node")
     async def pods(node: NodePath, identity: Identity = caller) -> NodePods:
-        """The caller sees its own pods, and those of tenants whose queue it may get.
+        """The answer has the caller's own pods, and pods of tenants with a visible queue.
 
-        An unknown node has no pods. Without the right to list pools, `hidden` is 0.
+        An unknown node has no pods. `hidden` is 0 if the caller may not list pools.
         """
         ground.need_sight()
         sight = await sight_of(access, identity, by_existence(ground))

@@ -62,7 +62,7 @@ export function Filter({ query, placeholder }) {
 }
 
 export function Overview({ state, hello, query, ask }) {
-  // Without `from` and `to`, the route answers for the last hour. Without the right, there is no tile.
+  // The default period of the route is the last hour. The tile is absent if the right is missing.
   const path = releasesPath(namesOf(hello, "").map((name) => ["tenant", name]));
   const { data } = useAnswer(ask, path, AGAIN);
   return html`

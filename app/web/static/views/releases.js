@@ -9,7 +9,7 @@ import { html, useMemo } from "../vendor/htm/preact-standalone.js";
 const MOST_NAMED = 50;
 const STEP = 50;
 
-/** Return the tenants to ask for: `tenant`, none for all, or those that the caller may see. */
+/** Return the tenants of a request: `tenant`, an empty list for all, or the visible tenants. */
 export function namesOf(hello, tenant) {
   if (tenant) return [tenant];
   return hello.everyQueue ? [] : hello.queues.slice(0, MOST_NAMED);
@@ -19,10 +19,10 @@ export function releasesPath(query) {
   return `/v1/releases?${new URLSearchParams(query)}`;
 }
 
-/** Return the values of the steps at `times`. A step without releases has the value `none`. */
-function valuesOf(steps, times, value, none) {
+/** Return the values of the steps at `times`. `absent` is the value of a step without releases. */
+function valuesOf(steps, times, value, absent) {
   const known = new Map(steps.map((step) => [Date.parse(step.at) / 1000, value(step)]));
-  return times.map((at) => known.get(at) ?? none);
+  return times.map((at) => known.get(at) ?? absent);
 }
 
 export function Releases({ found, times, range, theme }) {
