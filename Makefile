@@ -185,6 +185,7 @@ version:
 	  echo "make version needs NEW, the next version, such as NEW=0.2.0." >&2; exit 2; }
 	@sed -i 's/^version = ".*"/version = "$(NEW)"/' pyproject.toml
 	@sed -i -E 's/^(version|appVersion): .*/\1: $(NEW)/' charts/fairgate/Chart.yaml
+	@sed -i -E 's/(fairgate[:-])$(subst .,\.,$(VERSION))\b/\1$(NEW)/g' README.md $(wildcard docs/*.md)
 	@sed -i "s/^## \[Unreleased\]$$/&\n\n## [$(NEW)] - $$(date -u +%F)/" CHANGELOG.md
 	@echo "The version is $(NEW)."
 

@@ -56,7 +56,8 @@ def test_the_licence_is_the_one_that_the_package_names() -> None:
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
     """The files that a release changes, and the Makefile."""
-    for name in ("Makefile", "pyproject.toml", "CHANGELOG.md", "charts/fairgate/Chart.yaml"):
+    names = ("Makefile", "pyproject.toml", "CHANGELOG.md", "README.md", "docs/install.md")
+    for name in (*names, "charts/fairgate/Chart.yaml"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
     return tmp_path
@@ -78,7 +79,24 @@ def test_make_version_changes_every_file(copy: Path) -> None:
     assert [chart["version"], chart["appVersion"], package["version"]] == ["9.8.7"] * 3
     headings = re.findall(r"^## (\S+)", (copy / "CHANGELOG.md").read_text(), re.MULTILINE)
     assert headings[:3] == ["[Unreleased]", "[9.8.7]", f"[{project()['version']}]"]
+    assert images((copy / "README.md").read_text()) == {"9.8.7"}
+    assert images((copy / "docs/install.md").read_text()) == {"9.8.7"}
     assert make(copy, "release-check", "TAG=v9.8.7").returncode == 0
+
+
+def images(text: str) -> set[str]:
+    """Return the versions of Fairgate's images and archives that a page names."""
+    return set(re.findall(r"fairgate[:-](\d+\.\d+\.\d+)", text))
+
+
+def test_pages_name_images_of_this_version() -> None:
+    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
+    named = {str(page.relative_to(ROOT)): images(page.read_text()) for page in pages}
+    wrong = {
+        page: versions for page, versions in named.items() if versions - {project()["version"]}
+    }
+    assert wrong == {}
+    assert named["README.md"]
 
 
 def test_release_notes_are_the_section_of_the_version(copy: Path) -> None:
