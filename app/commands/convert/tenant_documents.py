@@ -21,6 +21,8 @@ MOST_NAMED = 5
 MOST_WEIGHT = 999_999_999
 GPU = "nvidia.com/gpu"
 RESERVED_PREFIX = "ns."
+DEFAULT = "default"
+"""Name of the Tenant above all namespaces without a mapping."""
 
 Amounts = dict[str, Fraction]
 """Exact amounts by resource."""
@@ -106,7 +108,7 @@ class TenantNames:
         """Return the Tenant name for an object. A changed name is noted."""
         valid = "".join(c if c.isascii() and (c.isalnum() or c in "-.") else "-" for c in name)
         valid = valid.lower().strip("-.") or "tenant"
-        if valid.startswith(RESERVED_PREFIX) or valid in self._taken:
+        if valid.startswith(RESERVED_PREFIX) or valid == DEFAULT or valid in self._taken:
             valid = f"{kind.lower()}-{valid}"
         while valid in self._taken:
             valid += "-2"

@@ -1,5 +1,6 @@
 """Converts Volcano's Queues to Tenants.
 
+The queue `default` becomes the Tenant `default`, that of all namespaces without a mapping.
 A Queue names no namespaces and no kinds of nodes. Namespaces come from Namespace objects that
 name a queue in an annotation, and amounts apply to one pool. Field names: scheduling.volcano.sh
 v1beta1.
@@ -12,6 +13,7 @@ from typing import Any
 
 from app.commands.convert.kubernetes_objects import name_of, spec_of
 from app.commands.convert.tenant_documents import (
+    DEFAULT,
     Amounts,
     ConvertedTenant,
     Notes,
@@ -22,7 +24,7 @@ from app.commands.convert.tenant_documents import (
 
 GROUP = "scheduling.volcano.sh/"
 NAMESPACE_QUEUE = "scheduling.volcano.sh/queue-name"
-ROOT, DEFAULT = "root", "default"
+ROOT = "root"
 
 _NO_EQUIVALENT = {
     "reclaimable": "reclaimable: false has no equivalent; annotate pods with "
@@ -61,15 +63,12 @@ def convert(
         elif not _is_queue(item):
             notes.add(f"{item['kind']} {name_of(item)}", "this kind has no equivalent.")
     tenants = {
-        name: ConvertedTenant(names.claim("Queue", name), namespaces=mapped.pop(name, []))
+        name: ConvertedTenant(DEFAULT if name == DEFAULT else names.claim("Queue", name))
         for name in queues
-        if name != ROOT and not (name == DEFAULT and DEFAULT not in mapped)
+        if name != ROOT
     }
-    if DEFAULT in queues and DEFAULT not in tenants:
-        notes.add(
-            f"Queue {DEFAULT}",
-            "it is left out; a namespace without a Tenant is a tenant of its own.",
-        )
+    for name, tenant in tenants.items():
+        tenant.namespaces = mapped.pop(name, [])
     for name, tenant in tenants.items():
         _read(queues, name, tenant, tenants, pool, is_managed, notes)
     for queue, namespaces in mapped.items():
@@ -104,7 +103,11 @@ def _read(
         return found
 
     parent = spec.get("parent")
-    if parent and parent != ROOT:
+    if name == DEFAULT:
+        notes.add(where, "the Tenant default is that of all namespaces without a Tenant.")
+        if parent and parent != ROOT:
+            notes.add(where, f"its parent {parent} is left out: the Tenant default has none.")
+    elif parent and parent != ROOT:
         if parent in tenants:
             tenant.parent = tenants[parent].name
         else:
@@ -119,7 +122,7 @@ def _read(
     tenant.limits[pool] = amounts("capability", spec.get("capability"))
     tenant.paused = spec.get("state") in ("Closed", "Closing")
     is_parent = any(spec_of(other).get("parent") == name for other in queues.values())
-    if not tenant.namespaces and not is_parent:
+    if not tenant.namespaces and not is_parent and name != DEFAULT:
         notes.add(where, "it names no namespaces; add `spec.namespaces`.")
     for key, value in spec.items():
         if key not in _CONVERTED and value not in (None, *_DEFAULTS.get(key, ())):

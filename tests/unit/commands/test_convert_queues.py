@@ -168,6 +168,22 @@ def test_a_volcano_queue_becomes_a_tenant() -> None:
     assert not [line for line in notes.lines() if "research: it names no namespaces" in line]
 
 
+def test_the_default_queue_of_volcano_is_the_tenant_of_unmapped_namespaces(tmp_path: Path) -> None:
+    path, notes = tmp_path / "q.yaml", Notes()
+    path.write_text(
+        "apiVersion: scheduling.volcano.sh/v1beta1\nkind: Queue\nmetadata: {name: default}\n"
+        "spec: {parent: root, weight: 3}\n"
+    )
+    found = tenants(volcano.convert(read_objects([path]), "h100", managed_test(MANAGED), notes))
+    assert (found["default"].weight, found["default"].parent) == (3, None)
+    assert [line for line in notes.lines() if "namespaces without a Tenant" in line]
+
+
+def test_no_other_queue_becomes_the_tenant_of_unmapped_namespaces(tmp_path: Path) -> None:
+    text = queue("default", "{cohort: all}")
+    assert set(from_kueue(text, tmp_path / "q.yaml")) == {"all", "clusterqueue-default"}
+
+
 def test_an_account_becomes_a_tenant_with_its_users() -> None:
     found = from_slurm((EXAMPLES / "accounts.cfg").read_text())
     vision = found["vision-lab"]
