@@ -6,7 +6,8 @@ SHELL := bash
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PYTEST := $(BIN)/python -m pytest -n 2 --no-loadscope-reorder --durations=25
+# Three processes, because tests with a cluster often wait: two leave cores unused.
+PYTEST := $(BIN)/python -m pytest -n 3 --no-loadscope-reorder --durations=25
 READY := $(VENV)/.ready
 
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)

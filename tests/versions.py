@@ -54,7 +54,7 @@ SELECTION = (
 """Tests of enforcement, release, gangs, devices and attacks, and the contracts of the adapters to
 the API server."""
 
-PYTEST = ("-n", "2", "--no-loadscope-reorder")
+PYTEST = ("-n", "3", "--no-loadscope-reorder")
 
 NO_GROUPS = "no native pod groups"
 NO_TAINTS = "`gpuNodes.keepOthersOff` needs 1.36"

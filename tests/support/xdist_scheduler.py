@@ -3,7 +3,7 @@
 Tests that share a fixture stay in one process, one after the other: a cluster takes ten to twenty
 seconds to start, and would otherwise be started in every process. Tests without a cluster come
 first. The longest chains on clusters of their own follow, then tests that share the clusters of
-the whole run. Small files come last, so that both processes end at about the same time.
+the whole run. Small files come last, so that all processes end at about the same time.
 """
 
 from __future__ import annotations
