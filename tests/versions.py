@@ -57,10 +57,10 @@ the API server."""
 PYTEST = ("-n", "3", "--no-loadscope-reorder")
 
 NO_GROUPS = "no native pod groups"
-NO_TAINTS = "`gpuNodes.keepOthersOff` needs 1.36"
+SINCE_36 = "`gpuNodes.keepOthersOff` and `extendedResourceName` of a DeviceClass need 1.36"
 LIMITS = {
-    "1.34": f"{NO_GROUPS}; {NO_TAINTS}",
-    "1.35": f"native pod groups have another format, which is not read; {NO_TAINTS}",
+    "1.34": f"{NO_GROUPS}; {SINCE_36}",
+    "1.35": f"native pod groups have another format, which is not read; {SINCE_36}",
     "1.36": "none",
     "1.37": "a CompositePodGroup is released group by group",
 }

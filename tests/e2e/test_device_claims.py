@@ -13,8 +13,10 @@ from itertools import count
 import pytest
 
 from app.core.errors import ClusterError
+from app.devcluster.binaries import Tools
 from app.devcluster.kubectl import Kubectl
 from tests.support.cluster_driver import GATE, GPU, Object, Stage, gates, name_of, pod, stamp, until
+from tests.support.kubernetes_features import require_extended_resource_names
 
 API = "resource.k8s.io/v1"
 CLASS = "gpu.nvidia.com"
@@ -199,7 +201,10 @@ def test_claims_wait_for_room_like_anything_else(stage: Stage, ours: str) -> Non
     costs(stage, ours, 8)
 
 
-def test_a_class_counts_as_the_resource_it_names(stage: Stage, ours: str) -> None:
+def test_a_class_counts_as_the_resource_it_names(
+    stage: Stage, ours: str, cluster_tools: Tools
+) -> None:
+    require_extended_resource_names(cluster_tools)
     stage.apply("default", device_class("h100.example.com", GPU))
     stage.objects.append(("deviceclass", "h100.example.com"))
     stage.apply(ours, claim("c", exactly(2, "h100.example.com")), sharing("p", "c"))

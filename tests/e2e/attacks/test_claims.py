@@ -5,10 +5,12 @@ from __future__ import annotations
 import pytest
 
 from app.core.admission import validation
+from app.devcluster.binaries import Tools
 from tests.e2e.attacks.attack_cluster import RED, Ground, Object, body, layer_of, path
 from tests.e2e.attacks.attack_helpers import answer, remove, submit, told
 from tests.e2e.attacks.outcomes import Outcomes
 from tests.support.cluster_driver import GATE, GPU, gates, until
+from tests.support.kubernetes_features import require_extended_resource_names
 from tests.support.personas import Refused
 
 RESOURCES = "/apis/resource.k8s.io/v1"
@@ -17,6 +19,7 @@ TEMPLATES = f"{RESOURCES}/namespaces/{RED}/resourceclaimtemplates"
 NAMED, MAPPED = "gpu.nvidia.com", "h100.example.com"
 """Classes that count as GPUs: one by Fairgate's settings, one by the DeviceClass itself."""
 
+OF_MAPPED = "by a class that is mapped"
 BY_NAME = "deviceclass.resource.kubernetes.io/"
 
 
@@ -68,7 +71,7 @@ REQUESTS = {
     "so many": (11, exactly(11)),
     "all there are": (32, every()),
     "the cheapest first": (12, whichever(1, 12)),
-    "by a class that is mapped": (13, exactly(13, MAPPED)),
+    OF_MAPPED: (13, exactly(13, MAPPED)),
 }
 """The form of a device request, and the number of GPUs charged. No node has this many."""
 
@@ -92,8 +95,10 @@ def is_held(ground: Ground, outcomes: Outcomes, pod: Object, attack: str) -> boo
 
 @pytest.mark.parametrize("way", REQUESTS)
 def test_16_devices_of_a_claim_count_at_their_worst(
-    ground: Ground, outcomes: Outcomes, way: str
+    ground: Ground, outcomes: Outcomes, cluster_tools: Tools, way: str
 ) -> None:
+    if way == OF_MAPPED:
+        require_extended_resource_names(cluster_tools)
     counted, request = REQUESTS[way]
     name = ground.name("claimer")
     ground.mallory.call("POST", CLAIMS, claim(name, request))
@@ -106,8 +111,10 @@ def test_16_devices_of_a_claim_count_at_their_worst(
 
 @pytest.mark.parametrize("class_name", [NAMED, MAPPED])
 def test_16_a_class_asked_for_by_name_counts(
-    ground: Ground, outcomes: Outcomes, class_name: str
+    ground: Ground, outcomes: Outcomes, cluster_tools: Tools, class_name: str
 ) -> None:
+    if class_name == MAPPED:
+        require_extended_resource_names(cluster_tools)
     name = ground.name("named")
     made = body(name, 0)
     made["spec"]["containers"][0]["resources"] = {"limits": {BY_NAME + class_name: 14}}
