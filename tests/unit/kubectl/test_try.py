@@ -157,8 +157,9 @@ def test_an_object_that_exists_is_tested_under_another_name(rest: Rest, shell: S
 
 def test_warnings_of_the_api_server_are_shown_once(rest: Rest, shell: Shell) -> None:
     rest.headers["Warning"] = '299 - "fairgate.io/poools is not known; use fairgate.io/pools"'
-    out = shell.run(JOB)[1]
-    assert out.count("Note: fairgate.io/poools is not known; use fairgate.io/pools") == 1
+    for document in (JOB, POD):
+        out = shell.run(document)[1]
+        assert out.count("Note: fairgate.io/poools is not known; use fairgate.io/pools") == 1
 
 
 def test_a_simulation_that_cannot_be_made_is_a_note(rest: Rest, shell: Shell) -> None:
