@@ -182,13 +182,13 @@ def pty_size(terminal: int, columns: int) -> None:
 
 
 def test_a_terminal_gets_colour_and_lines_as_wide_as_it_is(rest: Rest) -> None:
-    shown = in_terminal(78, "queue", "--server", rest.url)
+    shown = in_terminal(80, "queue", "--server", rest.url)
     assert "\x1b[1m" in shown
     plain = re.sub(r"\x1b\[[0-9;]*m", "", shown)
-    assert max(map(len, plain.splitlines())) <= 78
+    assert max(map(len, plain.splitlines())) <= 80
     for part in ("3/41", "16 gpu", "12-20 min", "Left out: FOR;"):
         assert part in plain
-    assert "\x1b[" not in in_terminal(78, "queue", "--server", rest.url, TERM="dumb")
+    assert "\x1b[" not in in_terminal(80, "queue", "--server", rest.url, TERM="dumb")
 
 
 def test_kubectl_completes_commands_tenants_and_options(rest: Rest) -> None:
