@@ -210,6 +210,10 @@ def end(found: Object) -> None:
     found.setdefault("status", {})["phase"] = "Succeeded"
 
 
+def nominate(found: Object) -> None:
+    found.setdefault("status", {})["nominatedNodeName"] = "none"
+
+
 def tolerate(found: Object) -> None:
     found["spec"].setdefault("tolerations", []).append(
         {"key": "nvidia.com/gpu", "operator": "Exists"}
@@ -333,6 +337,8 @@ UPDATES = (
     Case("labels through the status", validation.STAMPS_KEPT, pod(), change=tag("fairgate.io/tenant", "x"), subresource="status"),
     Case("a false end", validation.PHASE, released(), change=end, subresource="status"),
     Case("a false end by the releaser", validation.PHASE, released(), change=end, subresource="status", caller=RELEASER),
+    Case("a node kept while held", validation.NOMINATED, pod(), change=nominate, subresource="status"),
+    Case("a node kept once released", None, released(), change=nominate, subresource="status"),
     Case("an end of what concerns nobody", None, unmanaged(nodeSelector={"rules": "none"}), change=end, subresource="status"),
     Case("a place among devices, later", TOLERATION, unmanaged(nodeSelector={"rules": "none"}), change=tolerate),
     Case("a place among devices for a GPU pod, later", None, pod(), change=tolerate),

@@ -65,6 +65,10 @@ PHASE = (
     "Fairgate: only the pod's node and the controllers of kube-system may change its phase; "
     "delete the pod to end it."
 )
+NOMINATED = (
+    "Fairgate: a held pod may not have status.nominatedNodeName, because the scheduler would keep "
+    "capacity of that node free for it; leave the field empty."
+)
 BIND = (
     "Fairgate: {0} may not bind pods here; only accounts with the verb bind on "
     "podgates.fairgate.io may."
@@ -219,6 +223,7 @@ class PodFacts:
     preemption: str = ""
     node: str = ""
     phase: str = ""
+    nominated: str = ""
     variables: tuple[tuple[str, str | None], ...] = ()
     paths: tuple[str, ...] = ()
     privileged: bool = False
@@ -280,6 +285,8 @@ class Guard:
             return GATE_KEPT
         if not (releases or _keeps_stamps(before, after)):
             return STAMPS_KEPT
+        if GATE in before.gates and after.nominated not in ("", before.nominated):
+            return NOMINATED
         if before.phase != after.phase and not self._knows_phase(before, caller):
             return PHASE
         if after.excess and not (before.excess or releases):

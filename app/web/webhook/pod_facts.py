@@ -67,8 +67,13 @@ class Eviction(objects.Wire, frozen=True):
     delete_options: admission.DeleteOptions | None = None
 
 
+class PodStatusFacts(objects.Wire, frozen=True):
+    nominated_node_name: str | None = None
+
+
 class PodReach(objects.Wire, frozen=True):
     spec: PodSpecFacts = PodSpecFacts()
+    status: PodStatusFacts = PodStatusFacts()
 
 
 def claim_sheet_of(document: Any) -> ClaimSheet:
@@ -82,7 +87,8 @@ def claim_sheet_of(document: Any) -> ClaimSheet:
 def sheet_of(document: Any, managed: ManagedResources) -> PodFacts:
     """Return the fields of a pod for the rules. Raises msgspec.ValidationError, InvalidQuantity."""
     pod = objects.convert(document, objects.PodObject)
-    spec = objects.convert(document, PodReach).spec
+    reach = objects.convert(document, PodReach)
+    spec = reach.spec
     kinds = (spec.containers, spec.init_containers, spec.ephemeral_containers)
     own = spec.termination_grace_period_seconds
     containers = [container for many in kinds for container in many or ()]
@@ -97,6 +103,7 @@ def sheet_of(document: Any, managed: ManagedResources) -> PodFacts:
         preemption=spec.preemption_policy or "",
         node=pod.spec.node_name or "",
         phase=pod.status.phase or "",
+        nominated=reach.status.nominated_node_name or "",
         variables=tuple(
             (each.name, None if each.value_from is not None else each.value or "")
             for many in variables

@@ -132,6 +132,12 @@ object.spec.?schedulerName.orValue('default-scheduler') in {{ toJson .Values.sch
  {{ include "fairgate.isItsNode" . }} ||
  {{ include "fairgate.knowsPhases" . }})
 {{- end }}
+{{/* Whether the status of a pod makes the scheduler keep capacity free only if the pod is not held. */}}
+{{- define "fairgate.keepsNomination" -}}
+(object.?status.?nominatedNodeName.orValue('') == '' ||
+ object.?status.?nominatedNodeName.orValue('') == oldObject.?status.?nominatedNodeName.orValue('') ||
+ !{{ include "fairgate.isHeld" "oldObject" }})
+{{- end }}
 {{- define "fairgate.isItsNode" -}}
 request.userInfo.username == 'system:node:' + oldObject.spec.?nodeName.orValue('')
 {{- end }}
@@ -340,6 +346,7 @@ decide most requests come first. They must be true whenever a rule of the policy
 {{/* An update of a pod's status. It never changes the spec. */}}
 {{- define "fairgate.mayBreakStatus" -}}
 !{{ include "fairgate.phaseIsKnown" . }} ||
+!{{ include "fairgate.keepsNomination" . }} ||
 (object.metadata.?annotations != oldObject.metadata.?annotations && {{ include "fairgate.isTooLarge" (dict "root" . "pod" "object") }}) ||
 !{{ include "fairgate.keepsStamps" . }}
 {{- end }}

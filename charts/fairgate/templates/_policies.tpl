@@ -152,6 +152,10 @@ spec:
       message: {{ include "fairgate.say.phase" . }}
       reason: Forbidden
     - expression: |-
+        {{ include "fairgate.keepsNomination" . | replace "\n" " " }}
+      message: {{ include "fairgate.say.nominated" . }}
+      reason: Forbidden
+    - expression: |-
         !variables.isOurs || variables.excess == '' || variables.mayRelease || {{ include "fairgate.isTooLarge" (dict "root" . "pod" "oldObject") }}
       messageExpression: variables.excess
       reason: Forbidden
@@ -336,6 +340,9 @@ spec:
 {{- end }}
 {{- define "fairgate.say.phase" -}}
 "Fairgate: only the pod's node and the controllers of kube-system may change its phase; delete the pod to end it."
+{{- end }}
+{{- define "fairgate.say.nominated" -}}
+"Fairgate: a held pod may not have status.nominatedNodeName, because the scheduler would keep capacity of that node free for it; leave the field empty."
 {{- end }}
 {{- define "fairgate.say.bind" -}}
 "'Fairgate: ' + request.userInfo.username + ' may not bind pods here; only accounts with the verb bind on podgates.fairgate.io may.'"

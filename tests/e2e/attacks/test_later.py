@@ -8,7 +8,15 @@ from typing import Any
 import pytest
 
 from app.core.admission import validation
-from tests.e2e.attacks.attack_cluster import RED, TOO_MANY, Ground, body, layer_of, path
+from tests.e2e.attacks.attack_cluster import (
+    NODE,
+    RED,
+    TOO_MANY,
+    Ground,
+    body,
+    layer_of,
+    path,
+)
 from tests.e2e.attacks.attack_namespaces import FIRST, armed, late_webhook, yard
 from tests.e2e.attacks.outcomes import NOT_ITS_LAYER, Outcomes
 from tests.support.cluster_driver import GPU, Object, Stage, released_in_order, until
@@ -183,6 +191,12 @@ def test_19_nobody_pretends_that_a_pod_is_finished(
     assert layer_of(said) == FIRST[ground.mode]
     assert ground.pod(name)["status"]["phase"] == "Running"
     outcomes(19, ground.mode, "the same, with the right to pods/status", layer_of(said), said)
+    nominates = {"status": {"nominatedNodeName": NODE}}
+    said = eve.refused("PATCH", path(RED, ground.held(), "status"), nominates)
+    assert said is not None
+    assert validation.NOMINATED in said
+    assert layer_of(said) == FIRST[ground.mode]
+    outcomes(19, ground.mode, "keep a node free for a held pod", layer_of(said), said)
 
 
 def test_19_who_will_not_go_is_counted_until_gone(
