@@ -51,14 +51,20 @@ class Canary:
         observing: Callable[[], bool],
         meters: EnforcementMetrics,
         alarm: Alarm,
+        publish: Callable[[Mapping[str, str]], Awaitable[None]],
         checks: Sequence[str] = (HOLD, CREATE, RELEASE),
         haste: Haste = NORMAL,
     ) -> None:
-        """`managed`: resource patterns. Probes do not run while `observing`."""
+        """`managed`: resource patterns. Probes do not run while `observing`.
+
+        `publish` receives, after each round, how enforcement does not work, by failed check.
+        """
         self._seconds = seconds
         self._observing = observing
         self._meters = meters
         self._alarm = alarm
+        self._publish = publish
+        self._holes: dict[str, str] = {}
         self._haste = haste
         self._made = made = EnforcementProbes(client, managed)
         trials: Mapping[str, Callable[[], Awaitable[Stop]]] = {
@@ -151,6 +157,7 @@ class Canary:
         for check, trial in self._trials.items():
             if self._observing():
                 self._well.pop(check, None)
+                self._holes.pop(check, None)
                 self._meters.checked(check, None)
                 continue
             try:
@@ -163,10 +170,15 @@ class Canary:
                 )
             else:
                 await self._report(check, None)
+        await self._publish(dict(self._holes))
         return found
 
     async def _report(self, check: str, hole: str | None) -> None:
         well = hole is None
+        if hole is None:
+            self._holes.pop(check, None)
+        else:
+            self._holes[check] = hole
         self._meters.checked(check, well)
         if self._well.get(check, True) == well:
             self._well[check] = well

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from app.core.explain.views import LeaderStateMessage
@@ -37,6 +37,28 @@ class LeaderStateStore(Protocol):
 
     async def read(self) -> LeaderStateMessage | None:
         """Return the last message, or None if there is no message."""
+
+
+@dataclass(frozen=True, slots=True)
+class EnforcementResult:
+    """The last result of the enforcement probes, which a webhook replica runs every `seconds`.
+
+    `holes`: by failed check, how enforcement does not work. `seconds` 0: the probes are off.
+    """
+
+    at: Millis
+    seconds: float
+    holes: Mapping[str, str] = field(default_factory=dict)
+
+
+class EnforcementResults(Protocol):
+    """The result of the enforcement probes for other replicas. All methods raise StoreError."""
+
+    async def post(self, result: EnforcementResult) -> None:
+        """Replace the last result."""
+
+    async def read(self) -> EnforcementResult | None:
+        """Return the last result, or None if there is no result."""
 
 
 @dataclass(frozen=True, slots=True)

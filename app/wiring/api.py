@@ -8,6 +8,7 @@ from fastapi import FastAPI
 
 from app.config.setting_parsers import HostPort
 from app.config.settings import Settings
+from app.controller.enforcement_sync import EnforcementReader
 from app.controller.event_queue import EventQueue
 from app.controller.follower import Follower
 from app.controller.leader_state_sync import LeaderStateReader
@@ -24,6 +25,7 @@ from app.sim.forecast.estimates import Estimates
 from app.sim.forecast.trial_service import TrialRuns
 from app.sim.forecast.what_if_service import WhatIfs
 from app.store.audit_stream import RedisAuditReader
+from app.store.enforcement_results import RedisEnforcementResults
 from app.store.leader_state_store import RedisBulletins
 from app.store.reader import RedisReader
 from app.store.usage_records import RedisRuns
@@ -67,6 +69,8 @@ async def api(process: RoleProcess) -> None:
     chain = RedisAuditReader(server, settings.cluster)
     hearing = LeaderStateReader(RedisBulletins(server, settings.cluster), mirror.hear)
     process.tasks.append(hearing.read_state)
+    enforcement = EnforcementReader(RedisEnforcementResults(server, settings.cluster))
+    process.tasks.append(enforcement.read_results)
     process.checks["cluster heard"] = lambda: mirror.seen_whole
     callers, strangers = (
         RateLimit(rate, time.monotonic) for rate in (settings.api_requests_per_second, STRANGERS)
@@ -102,6 +106,7 @@ async def api(process: RoleProcess) -> None:
         trials=trials,
         proposals=ProposedPods(managed, frozenset(settings.exempt_namespaces)),
         store_reachable=lambda: hearing.reachable,
+        enforcement=lambda: enforcement.result,
     )
     app = api_app(ground, process.checks, process.liveness)
     certificate = await certificate_of(process)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import time
+from collections.abc import Awaitable, Callable, Mapping
 
 from app.controller.audit_reports import AuditReportSender
 from app.core.admission.pod_templates import by_resource
+from app.core.errors import StoreError
 from app.core.events import WatchedSource
 from app.core.podspec.resource_claims import IMPLICIT
 from app.core.quantities import ManagedResources
@@ -15,6 +18,8 @@ from app.kube.enforcement_watchdog import Watchdog
 from app.kube.event_recorder import Alarm
 from app.kube.priority_class_twins import Twins
 from app.kube.submitter_lookup import KubeSubmitters
+from app.ports.api import EnforcementResult
+from app.store.enforcement_results import RedisEnforcementResults
 from app.tls.certificate_watcher import Renewal
 from app.web.metrics import Enforcing
 from app.web.webhook.app import Enforced, admission_app
@@ -22,7 +27,9 @@ from app.web.webhook.cache import WebhookCache
 from app.web.webhook.owner_resolver import OwnerResolver
 from app.web.webhook.pod_facts import asks_of
 from app.wiring.certificate import certificate_of, publish_also, tls_listener
-from app.wiring.process import RoleProcess, reporting_of, watch
+from app.wiring.process import RoleProcess, now, redis_of, reporting_of, watch
+
+log = logging.getLogger("fairgate.kube")
 
 ROLE = "fairgate-webhook"
 """ClusterRole that the chart creates for this role."""
@@ -84,6 +91,7 @@ def _guard(
     meters, alarm = Enforcing(), Alarm(client, settings.namespace)
     latest = certificate.serving.ca
 
+    publish_result = _publisher(process)
     tried = Canary(
         client,
         settings.managed_resources,
@@ -91,6 +99,7 @@ def _guard(
         observing=lambda: view.observing,
         meters=meters,
         alarm=alarm,
+        publish=publish_result,
     )
     watchdog = Watchdog(
         client,
@@ -117,3 +126,25 @@ def _guard(
     process.checks["enforcement seen"] = lambda: watchdog.has_looked
     if settings.canary_seconds:
         process.tasks.append(tried.run)
+    else:
+        process.after_start.append(lambda: publish_result({}))
+
+
+def _publisher(process: RoleProcess) -> Callable[[Mapping[str, str]], Awaitable[None]]:
+    """Return a function that stores the result of the probes for the API replicas."""
+    settings = process.settings
+    if settings.redis_url is None:
+        return _ignore
+    results = RedisEnforcementResults(redis_of(process), settings.cluster)
+
+    async def publish(holes: Mapping[str, str]) -> None:
+        try:
+            await results.post(EnforcementResult(now(), settings.canary_seconds, holes))
+        except StoreError as error:
+            log.debug("enforcement result not written", extra={"why": str(error)})
+
+    return publish
+
+
+async def _ignore(holes: Mapping[str, str]) -> None:
+    """Drop a result: without Redis, only metrics and events show it."""

@@ -10,6 +10,7 @@ from playwright.sync_api import expect
 from app.core import events as ev
 from app.core.model import Millis
 from app.core.policy import Mode, Policy
+from app.ports.api import EnforcementResult
 from tests.browser.conftest import Opens
 from tests.browser.signed_in import LED, QUICK, live, sign_in
 from tests.fakes.fake_api_cluster import NOW, Served, Town, busy, served
@@ -37,6 +38,21 @@ def test_without_a_leader_a_banner_says_so_and_the_status_is_not_live(
     expect(page.get_by_role("alert")).to_contain_text("Since")
     expect(page.get_by_role("status").first).to_have_text("Releases paused")
     town.now = NOW
+    expect(page.get_by_role("alert")).to_be_empty()
+    expect(page.get_by_role("status").first).to_have_text("Live")
+
+
+def test_failed_enforcement_and_a_silent_webhook_are_reported(
+    opens: Opens, town: Town, place: Served
+) -> None:
+    page = live(opens, place)
+    town.enforcement = EnforcementResult(NOW, 10, {"hold": "a pod is not held."})
+    expect(page.get_by_role("alert")).to_contain_text("Enforcement does not work: a pod is not")
+    expect(page.get_by_role("status").first).to_have_text("Fault")
+    town.enforcement = EnforcementResult(Millis(NOW - 61_000), 10)
+    expect(page.get_by_role("alert")).to_contain_text("No webhook replica reports")
+    expect(page.get_by_role("alert")).to_contain_text("Since")
+    town.enforcement = EnforcementResult(NOW, 10)
     expect(page.get_by_role("alert")).to_be_empty()
     expect(page.get_by_role("status").first).to_have_text("Live")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 
 import pytest
 
@@ -114,6 +114,7 @@ class Trial:
 
     def __init__(self, client: Client, *managed: str) -> None:
         self.guarded = Guarded()
+        self.holes: Mapping[str, str] = {}
         self.canary = enforcement_canary.Canary(
             client,
             managed or ["nvidia.com/gpu"],
@@ -121,7 +122,11 @@ class Trial:
             observing=lambda: False,
             meters=self.guarded,
             alarm=Alarm(client, "fairgate-system"),
+            publish=self._publish,
         )
+
+    async def _publish(self, holes: Mapping[str, str]) -> None:
+        self.holes = holes
 
     async def shows(self, check: str, well: bool, tries: int = 200) -> None:
         """Probe until this result appears: API servers apply new policies with a delay."""

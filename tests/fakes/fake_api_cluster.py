@@ -39,6 +39,7 @@ from app.core.model import (
     UserName,
 )
 from app.core.quantities import PODS, ManagedResources
+from app.ports.api import EnforcementResult
 from app.ports.liveness import Liveness
 from app.sim.cluster.virtual_cluster import held_pod
 from app.web.api.app import api_app
@@ -94,6 +95,7 @@ class Town:
     stream: Stream = field(default_factory=Stream)
     now: Millis = NOW
     stays: bool = True
+    enforcement: EnforcementResult | None = None
 
     def __post_init__(self) -> None:
         self.engine = Engine(ManagedResources([GPU]), records=False)
@@ -124,6 +126,7 @@ class Town:
             view=self.view,
             queues=FakeQueues(self.engine),
             bulletin=lambda: self.bulletin,
+            enforcement=lambda: self.enforcement,
             runs=self.past,
             chain=FakeTrail(self.stream),
         )

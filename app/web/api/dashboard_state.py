@@ -10,6 +10,8 @@ from app.core.explain.entitlements import Entitlement
 from app.core.explain.views import ClusterView, LeaderStateMessage, UserView
 from app.core.model import Amounts, Millis, NodeName, PoolName, TenantName
 from app.core.placement.pools import add_to
+from app.core.policy import Mode
+from app.core.safe_text import visible
 from app.ports.auth import Identity
 from app.web.api.auth import Access
 from app.web.api.formatting import moment, quantities
@@ -49,6 +51,9 @@ MOST_NODES = 500
 
 OLD_MS = 60_000
 """Maximum age of leader state. Older state means no leader, or no Redis."""
+
+MISSED = 6
+"""Rounds of the enforcement probes without a result until the webhook counts as silent."""
 
 ROUND = 4
 """Decimals of shares, so that an invisible change is not sent."""
@@ -216,7 +221,33 @@ def problems_of(told: LeaderStateMessage | None, ground: RouteContext) -> list[P
                 since=moment(Millis(ground.now() - ground.age())),
             )
         )
-    return found
+    return found + _enforcement_problems(ground)
+
+
+def _enforcement_problems(ground: RouteContext) -> list[ProblemShown]:
+    """Return the faults that the enforcement probes of the webhook replicas show."""
+    result = ground.enforcement()
+    is_tested = result is not None and result.seconds > 0
+    if result is None or not is_tested or ground.outlook.mode() is not Mode.ENFORCE:
+        return []
+    silent = ground.now() - result.at
+    if silent > max(OLD_MS, MISSED * 1000 * result.seconds):
+        if not ground.store_reachable():
+            return []  # the webhook cannot report either
+        text = (
+            "No webhook replica reports, so pods that request GPUs may not be created. "
+            "See the pods and the log of Deployment fairgate-webhook."
+        )
+        return [ProblemShown(code="WebhookSilent", text=text, since=moment(result.at))]
+    return [
+        ProblemShown(
+            code="EnforcementFails",
+            text=f"Enforcement does not work: {visible(hole)} "
+            "See the log of Deployment fairgate-webhook.",
+            since=None,
+        )
+        for _, hole in sorted(result.holes.items())
+    ]
 
 
 def _by_tenant(

@@ -13,7 +13,7 @@ from app.core.explain.queries import EngineQueries
 from app.core.explain.views import LeaderStateMessage
 from app.core.model import Millis, TenantName
 from app.core.quantities import ManagedResources
-from app.ports.api import PastQuotas, TenantsAndPools
+from app.ports.api import EnforcementResult, PastQuotas, TenantsAndPools
 from app.ports.audit import AuditReader, Reporter
 from app.ports.forecasts import Forecasts, ProposalReader, Simulations, Trials
 from app.ports.store import QueueReader, UsageRecordReader
@@ -40,7 +40,8 @@ class RouteContext:
     Routes that need the engine call `need_sight` first. `queues` and `view` answer without it.
 
     `bulletin` returns the last published leader state, None before the first. `store_reachable`
-    returns whether the last read of Redis succeeded.
+    returns whether the last read of Redis succeeded. `enforcement` returns the last result of the
+    enforcement probes, None before the first.
     """
 
     access: Access
@@ -62,6 +63,7 @@ class RouteContext:
     trials: Trials | None = None
     proposals: ProposalReader | None = None
     store_reachable: Callable[[], bool] = lambda: True
+    enforcement: Callable[[], EnforcementResult | None] = lambda: None
 
     @property
     def outlook(self) -> EngineQueries:

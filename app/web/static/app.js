@@ -19,6 +19,9 @@ const TOKEN = "fairgate.token";
 const THEME = "fairgate.theme";
 const THEMES = ["system", "light", "dark"];
 
+/** Faults during which no pod is released. */
+const PAUSING = new Set(["NoLeader", "RedisUnreachable", "StaleData"]);
+
 const VIEWS = [
   ["me", "My work"],
   ["tenants", "Tenants"],
@@ -153,7 +156,8 @@ function Status({ news, isSignedIn }) {
   if (isSignedIn && link === "connecting") [kind, text] = ["waiting", "Connecting …"];
   else if (isSignedIn && link === "lost") [kind, text] = ["lost", "Connection lost"];
   else if (isSignedIn && link === "denied") [kind, text] = ["waiting", "My work only"];
-  else if (isSignedIn && state?.problems.length) [kind, text] = ["lost", "Releases paused"];
+  else if (isSignedIn && state?.problems.some((problem) => PAUSING.has(problem.code))) [kind, text] = ["lost", "Releases paused"];
+  else if (isSignedIn && state?.problems.length) [kind, text] = ["lost", "Fault"];
   else if (isSignedIn && state?.mode === "Observe") [kind, text] = ["waiting", "Observing"];
   else if (isSignedIn) [kind, text] = ["live", "Live"];
   return html`<p class="status" role="status" data-kind=${kind}>${text}</p>`;
@@ -173,7 +177,7 @@ function Banner({ news }) {
     if (state?.mode === "Observe") rows.push(["observe", "Observe mode: Fairgate holds no new pod and evicts no pod. It counts and reports."]);
   }
   // One live region that stays, so that a message is announced once.
-  return html`<div class="banner" role="alert">${rows.map(([kind, text]) => html`<p key=${text.slice(0, 40)} class=${kind}>${text}</p>`)}</div>`;
+  return html`<div class="banner" role="alert">${rows.map(([kind, text]) => html`<p key=${text.slice(0, 60)} class=${kind}>${text}</p>`)}</div>`;
 }
 
 function Navigation({ here, news }) {

@@ -2,7 +2,7 @@
 
 import uPlot from "/static/vendor/uplot/uPlot.esm.js";
 import { csvCell, day, decimal, moment, visible } from "./format.js";
-import { Cell, RowHead, Table } from "./components.js";
+import { Cell, Details, RowHead, Table } from "./components.js";
 import { html, useEffect, useMemo, useRef, useState } from "./vendor/htm/preact-standalone.js";
 
 export const MOST_LINES = 8;
@@ -67,7 +67,7 @@ export function Chart({ title, name, file, times, lines, level = null, say = dec
       ${lines.map((line, index) => html`<li key=${line.name}><span class=${`key line-${(index % MOST_LINES) + 1}`}></span>${visible(line.name)}</li>`)}
       ${level ? html`<li><span class="key capacity"></span>${level.note}</li>` : null}
     </ul>
-    <details><summary>As a table</summary><${Numbers} name=${name} times=${times} lines=${lines} say=${say} /></details>
+    <${Details} summary="As a table">${() => html`<${Numbers} name=${name} times=${times} lines=${lines} say=${say} />`}<//>
     <p><a download=${file} href=${csvOf(times, lines)}>Download as CSV</a></p>
   `;
 }

@@ -63,6 +63,15 @@ export function More({ items, step, noun, children }) {
       : null}`;
 }
 
+/** A part that is drawn only while it is open. */
+export function Details({ summary, children }) {
+  const [isOpen, setOpen] = useState(false);
+  return html`<details onToggle=${(event) => setOpen(event.target.open)}>
+    <summary>${summary}</summary>
+    ${isOpen ? children() : null}
+  </details>`;
+}
+
 /** A sentence in place of a table without rows, and a command to try. */
 export function Empty({ children, command }) {
   return html`<p class="note">${children}${command ? html` <code>${command}</code>` : null}</p>`;

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -63,6 +64,7 @@ class Tried:
     def __init__(self, server: Server, *checks: str) -> None:
         self.observes = False
         self.guarded = Guarded()
+        self.published: list[Mapping[str, str]] = []
         self.canary = Canary(
             server,  # type: ignore[arg-type]
             ["nvidia.com/gpu"],
@@ -70,9 +72,13 @@ class Tried:
             observing=lambda: self.observes,
             meters=self.guarded,
             alarm=Alarm(server, "fairgate-system", clock=iter(range(0, 10**6, 100)).__next__),  # type: ignore[arg-type]
+            publish=self._publish,
             checks=checks or (HOLD, CREATE, RELEASE),
             haste=Haste(0, 0, tries=3),
         )
+
+    async def _publish(self, holes: Mapping[str, str]) -> None:
+        self.published.append(holes)
 
     async def look(self) -> dict[str, list[bool | None]]:
         await self.canary.look()
@@ -233,3 +239,19 @@ async def test_a_canary_that_is_hurried_does_not_wait_for_its_turn() -> None:
 )
 def test_the_pod_asks_for_something_managed(managed: list[str], name: str) -> None:
     assert resource(managed) == name
+
+
+async def test_each_round_publishes_the_open_holes() -> None:
+    server = Server(POST=[])
+    tried = Tried(server)
+    await tried.look()
+    assert list(tried.published[-1]) == [HOLD]
+    assert "is not held" in tried.published[-1][HOLD]
+    server.answers["POST"] = [GATE]
+    await tried.look()
+    assert tried.published[-1] == {}
+    server.answers["POST"] = []
+    await tried.look()
+    tried.observes = True
+    await tried.look()
+    assert tried.published[-1] == {}

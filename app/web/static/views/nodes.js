@@ -1,7 +1,7 @@
 // Pools and a map of their nodes. A cell is a device, coloured by the tenant that uses it.
 
 import { ago, amounts, count, decimal, deviceOf, devices, number, percent, short, visible } from "../format.js";
-import { Cell, Empty, More, RowHead, Table, useAnswer } from "../components.js";
+import { Cell, Details, Empty, More, RowHead, Table, useAnswer } from "../components.js";
 import { address, change, podAddress } from "../router.js";
 import { html } from "../vendor/htm/preact-standalone.js";
 
@@ -63,7 +63,7 @@ function Pool({ pool, kinds, wanted }) {
       ? html`<${More} items=${nodes} step=${STEP} noun="nodes">
           ${(shown) => html`
             <ul class="nodes" aria-label=${`Nodes of ${visible(pool.name)}`}>${shown.map((node) => html`<${Node} key=${node.name} node=${node} device=${device} kinds=${kinds} pool=${pool.name} />`)}</ul>
-            <details><summary>Nodes as a table</summary><${NodeTable} pool=${pool} nodes=${shown} /></details>`}
+            <${Details} summary="Nodes as a table">${() => html`<${NodeTable} pool=${pool} nodes=${shown} />`}<//>`}
         <//>`
       : html`<${Empty}>${wanted ? `No node of this pool contains "${wanted}".` : "The pool has no node yet."}<//>`}
   </section>`;

@@ -7,7 +7,7 @@ import { address, change } from "../router.js";
 import { html } from "../vendor/htm/preact-standalone.js";
 import { unitsOf } from "../units.js";
 
-const STEP = 300;
+const STEP = 60;
 
 const SORTS = {
   name: () => 0,

@@ -16,6 +16,8 @@ from starlette.types import ASGIApp, Message
 from app.core import events as ev
 from app.core.explain.views import LeaderStateMessage
 from app.core.model import Millis, PoolName, TenantName, UserName
+from app.core.policy import Mode, Policy
+from app.ports.api import EnforcementResult
 from app.web.api.dashboard_state import Facts, VisibleState, facts, state
 from app.web.api.problems import Refused
 from app.web.api.stream import MOST_OF_ONE, ConnectionLimit, StateCache, StreamTiming
@@ -497,6 +499,24 @@ async def test_redis_and_old_data_are_problems(town: Town) -> None:
     rules = WaitReasonCache(lambda: 0.0)
     shown = state(facts(lost, rules), lost, EVERY)
     assert [problem.code for problem in shown.problems] == ["RedisUnreachable", "StaleData"]
+
+
+async def test_holes_in_enforcement_and_a_silent_webhook_are_problems(town: Town) -> None:
+    async def codes(result: EnforcementResult | None, mode: Mode = Mode.ENFORCE) -> list[str]:
+        town.bulletin, town.enforcement = LeaderStateMessage(NOW, 3, 0.5), result
+        await town.tell(ev.PolicyObserved(NOW, Policy(mode=mode)))
+        _, state = await told(town)
+        return [problem["code"] for problem in state["problems"]]
+
+    late = Millis(NOW - 60_001)
+    holes = {"hold": "a pod is not held.", "create": "a pod can be made."}
+    assert await codes(None) == []
+    assert await codes(EnforcementResult(NOW, 10)) == []
+    assert await codes(EnforcementResult(NOW, 10, holes)) == ["EnforcementFails"] * 2
+    assert await codes(EnforcementResult(late, 10)) == ["WebhookSilent"]
+    assert await codes(EnforcementResult(late, 20)) == []  # fewer than six rounds are missing
+    assert await codes(EnforcementResult(late, 0)) == []  # the probes are off
+    assert await codes(EnforcementResult(late, 10, holes), Mode.OBSERVE) == []
 
 
 async def test_a_node_shows_only_tenants_that_the_caller_may_see(town: Town) -> None:

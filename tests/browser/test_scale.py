@@ -1,0 +1,96 @@
+"""The page with 100 tenants, 2 000 users, 10 000 pending pods and 1 000 nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from app.core import events as ev
+from tests.browser.conftest import Opens
+from tests.browser.signed_in import LED, QUICK, live
+from tests.fakes.fake_api_cluster import NOW, Served, Town, held, pool, runs, served, tenant
+
+TENANTS, USERS, PODS, POOLS, NODES = 100, 20, 5, 4, 250
+"""Users of each tenant, pending pods of each user, and nodes of each pool."""
+
+MOST_ROWS = 110
+"""Most table rows of a view: a page of rows, and the heads."""
+
+
+def crowd() -> list[ev.ClusterEvent]:
+    """Return the events of the cluster. Each tenant has one running pod."""
+    news: list[ev.ClusterEvent] = []
+    for number in range(POOLS):
+        news += pool(f"pool{number}", NODES)
+    for number in range(TENANTS):
+        name = f"team-{number:03}"
+        news.append(tenant(name))
+        people = [f"user-{user:02}@{name}.example.com" for user in range(USERS)]
+        node = f"pool{number % POOLS}-{number % NODES:02}"
+        news.append(runs(f"run-{number}", name, people[0], node, 8))
+        news += [
+            held(f"job-{number}-{user}-{pod}", name, person, 8)
+            for user, person in enumerate(people)
+            for pod in range(PODS)
+        ]
+    return news
+
+
+@pytest.fixture(scope="module")
+def place() -> Iterator[Served]:
+    with served(Town(bulletin=LED), QUICK) as place:
+        place.tell(*crowd())
+        yield place
+
+
+def rows(page: Page) -> int:
+    return page.get_by_role("row").count()
+
+
+def test_the_overview_has_two_screens_and_few_rows(opens: Opens, place: Served) -> None:
+    page = live(opens, place, width=1920, height=1080)
+    expect(page.locator(".tile", has_text="Waiting")).to_contain_text("10,000 pods")
+    assert page.evaluate("document.documentElement.scrollHeight") <= 2 * 1080
+    assert rows(page) <= MOST_ROWS
+    shown = page.locator("#tenant-rows tr")
+    before = shown.count()
+    page.get_by_role("button", name="more of").click()  # every tenant can be reached
+    expect(shown).to_have_count(TENANTS)
+    assert before < TENANTS
+    expect(shown.last).to_contain_text("team-099")
+
+
+def test_a_filter_that_every_user_matches_shows_few_rows(opens: Opens, place: Served) -> None:
+    page = live(opens, place, "tenants?filter=user-")
+    expect(page.locator("#tenant-rows")).to_contain_text("user-00@team-000.example.com")
+    assert rows(page) <= MOST_ROWS
+
+
+@pytest.mark.parametrize("view", ["queues", "nodes", "tenants/team-042"])
+def test_no_view_has_a_row_for_each_object(opens: Opens, place: Served, view: str) -> None:
+    page = live(opens, place, view)
+    expect(page.locator("main .card").first).to_be_visible()
+    assert rows(page) <= MOST_ROWS
+    assert page.locator(".node").count() <= 800
+
+
+def test_an_update_changes_the_numbers_and_adds_no_row(opens: Opens, place: Served) -> None:
+    page = live(opens, place)
+    tile = page.locator(".tile", has_text="Waiting")
+    expect(tile).to_contain_text("10,000 pods")
+    before = rows(page)
+    late = held("late", "team-007", "user-00@team-007.example.com", 8)
+    place.tell(late)
+    expect(tile).to_contain_text("10,001 pods")
+    assert rows(page) == before
+    place.tell(ev.PodGone(NOW, late.pod.uid))
+    expect(tile).to_contain_text("10,000 pods")
+
+
+def test_the_search_finds_one_pod_of_ten_thousand(opens: Opens, place: Served) -> None:
+    page = live(opens, place)
+    page.get_by_role("combobox", name="Search").fill("job-42-7-3")
+    page.get_by_role("option", name="job-42-7-3").first.click()
+    expect(page.get_by_role("dialog")).to_contain_text("team-042/job-42-7-3")

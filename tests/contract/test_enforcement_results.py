@@ -1,0 +1,50 @@
+"""Contract of the stored result of the enforcement probes, for the fake and for a real Redis."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+
+import pytest
+
+from app.core.model import Millis
+from app.ports.api import EnforcementResult
+from app.store import schema
+from app.store.enforcement_results import LONGEST, RedisEnforcementResults
+from tests.fakes.fake_enforcement_results import FakeEnforcementResults
+from tests.support.shared_stores import Fakes, Reals, World, real
+
+
+@pytest.fixture(params=["fake", "redis"])
+async def world(request: pytest.FixtureRequest) -> AsyncIterator[World]:
+    async with AsyncExitStack() as stack:
+        if request.param == "fake":
+            yield Fakes()
+        else:
+            yield await stack.enter_async_context(real(request.getfixturevalue("store_url")))
+
+
+@pytest.fixture
+def results(world: World) -> RedisEnforcementResults | FakeEnforcementResults:
+    if isinstance(world, Reals):
+        return RedisEnforcementResults(world.server, world.cluster)
+    return FakeEnforcementResults(world.memory)
+
+
+async def test_the_last_result_replaces_the_others(
+    results: RedisEnforcementResults | FakeEnforcementResults,
+) -> None:
+    assert await results.read() is None
+    await results.post(EnforcementResult(Millis(5), 10, {"hold": "a pod is not held."}))
+    assert await results.read() == EnforcementResult(Millis(5), 10, {"hold": "a pod is not held."})
+    await results.post(EnforcementResult(Millis(6), 0))
+    assert await results.read() == EnforcementResult(Millis(6), 0)
+
+
+@pytest.mark.parametrize("text", [b"", b"{}", b'{"at":"x"}', b" " * (LONGEST + 1)])
+async def test_an_invalid_result_is_no_result(store_url: str, text: bytes) -> None:
+    async with real(store_url) as world:
+        results = RedisEnforcementResults(world.server, world.cluster)
+        await results.post(EnforcementResult(Millis(5), 10))
+        await world.server.call("SET", f"{schema.domain(world.cluster)}enforcement", text)
+        assert await results.read() is None

@@ -1,0 +1,27 @@
+"""`EnforcementResults` in memory, with the same answers as Redis."""
+
+from __future__ import annotations
+
+from app.core.errors import StoreUnavailable
+from app.ports.api import EnforcementResult
+from tests.fakes.fake_store import Memory
+
+
+class FakeEnforcementResults:
+    """`memory.down`: no answer."""
+
+    def __init__(self, memory: Memory | None = None) -> None:
+        self.memory = memory or Memory()
+        self.result: EnforcementResult | None = None
+
+    async def post(self, result: EnforcementResult) -> None:
+        self._answer()
+        self.result = result
+
+    async def read(self) -> EnforcementResult | None:
+        self._answer()
+        return self.result
+
+    def _answer(self) -> None:
+        if self.memory.down:
+            raise StoreUnavailable("the store does not answer")
