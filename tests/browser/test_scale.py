@@ -8,6 +8,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from app.core import events as ev
+from app.web.api import stream
 from tests.browser.conftest import Opens
 from tests.browser.signed_in import LED, QUICK, live
 from tests.fakes.fake_api_cluster import NOW, Served, Town, held, pool, runs, served, tenant
@@ -40,7 +41,9 @@ def crowd() -> list[ev.ClusterEvent]:
 
 @pytest.fixture(scope="module")
 def place() -> Iterator[Served]:
-    with served(Town(bulletin=LED), QUICK) as place:
+    with pytest.MonkeyPatch.context() as patch, served(Town(bulletin=LED), QUICK) as place:
+        # States are computed without the pauses that save CPU. The tests do not measure time.
+        patch.setattr(stream, "COST", 1)
         place.tell(*crowd())
         yield place
 
