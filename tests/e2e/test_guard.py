@@ -6,6 +6,7 @@ import json
 from collections.abc import AsyncIterator, Iterator, Mapping
 
 import pytest
+import redis
 
 from app.core.errors import ClusterError
 from app.devcluster.cluster import LocalCluster
@@ -86,8 +87,18 @@ def test_a_deleted_config_map_is_put_back(stage: Stage) -> None:
     until("it is back", is_back)
 
 
+def stored_result(stage: Stage) -> str:
+    """Return the last result of the probes that a webhook replica has stored."""
+    details = stage.cluster.details()
+    with redis.Redis.from_url(details.redis) as server:
+        for key in server.scan_iter("fairgate:*:enforcement"):
+            return bytes(server.get(key) or b"").decode()
+    return ""
+
+
 def test_the_canary_waits_and_counts_for_nobody(stage: Stage) -> None:
     until("it was tried", lambda: stage.metric("webhook", OK, 'check="hold"') == 1)
+    until("its result is stored for the page", lambda: '"holes":{}' in stored_result(stage))
     found: Object = {}
 
     def is_there() -> bool:
