@@ -115,7 +115,8 @@ def sections(command: Any, ctx: Any) -> list[HelpSection]:
     for param in command.get_params(ctx):
         if getattr(param, "hidden", False):
             continue
-        title = "Arguments" if _is_argument(param) else param.rich_help_panel or "Options"
+        panel = getattr(param, "rich_help_panel", None)  # --help has none in old versions
+        title = "Arguments" if _is_argument(param) else panel or "Options"
         name = _argument(param) if _is_argument(param) else _option(param)
         found.setdefault(title, []).append((name, _description(param)))
     return [HelpSection(title, tuple(rows)) for title, rows in found.items()]

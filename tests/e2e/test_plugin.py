@@ -83,10 +83,21 @@ def test_a_lead_sees_the_queue_and_weighs_users_and_no_more(stage: Stage, people
     assert stage.get("tenant", team)["spec"]["users"] == [{"name": "plug-b", "weight": "2"}]
 
     def shown() -> bool:
-        rows = lead.fairgate("weights", "--tenant", team)[1].splitlines()
-        return any(row.split()[:3] == ["plug-b", "2", "66.7"] for row in rows)
+        found = lead.json("shares", team)
+        assert isinstance(found, dict)
+        parts = {each["name"]: (each["weight"], each["fairShare"]) for each in found["items"]}
+        (_, first), (weight, second) = parts["plug-a"], parts["plug-b"]
+        return bool(weight == "2" and float(second) == pytest.approx(2 * float(first), abs=2e-4))
 
     until("the weight is shown", shown)
+    assert lead.fairgate("shares", team)[1] == lead.fairgate("weights", "--tenant", team)[1]
+    code, out, err = lead.fairgate("quotas", team)
+    assert (code, out.splitlines()[0].split()[:3]) == (0, ["TENANT", "USER", "POOL"]), err
+    told = lead.json("version")
+    assert isinstance(told, dict)
+    assert (told["client"], told["skew"]) == (told["server"], "none")
+    code, _, err = lead.fairgate("audit", "--tenant", team)
+    assert (code, "get audit" in err) == (1, True)
     code, _, err = lead.fairgate("weights", "set", team, "5")
     assert (code, "tenants" in err) == (1, True)
     code, _, err = lead.fairgate("queue", "ns.plug-wall")

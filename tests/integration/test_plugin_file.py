@@ -67,6 +67,7 @@ def test_it_runs_on_every_python(plugin: Path, python: str) -> None:
     shown = run(plugin, python, "--help")
     assert (shown.returncode, shown.stderr) == (0, "")
     assert "kubectl fairgate" in shown.stdout
+    assert "  [POD|KIND/NAME]  A held pod" in run(plugin, python, "why", "--help").stdout
     version = tomllib.loads((build.ROOT / "pyproject.toml").read_text())["project"]["version"]
     assert run(plugin, python, "--version").stdout == f"kubectl-fairgate {version}\n"
     kubeconfig = plugin.parent / "config"

@@ -1,0 +1,69 @@
+"""Help as plain text: each example on its own line, no type of a switch, no broken word."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from typer.testing import CliRunner
+
+from app.terminal.help import CommandLine, examples
+
+program = CommandLine(name="tool", help="Does things.\n\nIt does them well.")
+
+
+@program.callback()
+def root() -> None:
+    """Return nothing."""
+
+
+@program.command(epilog=examples("tool show a-very-long-name | jq '.items[] | .name'", "tool show"))
+def show(
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="The thing.")] = None,
+    limit: Annotated[int, typer.Option(help="Most rows.")] = 20,
+    loud: Annotated[bool, typer.Option("--loud", "-l", help="Shout.")] = False,
+    url: Annotated[str, typer.Option(envvar="TOOL_URL", help="Address.")] = "",
+) -> None:
+    """Show a thing with a description that is longer than a line of the terminal is wide, so wrap.
+
+    A second paragraph.
+    """
+
+
+def told(*words: str) -> str:
+    done = CliRunner().invoke(program, words, prog_name="tool")
+    assert done.exit_code == 0
+    return done.output
+
+
+def test_the_help_of_a_command_has_all_parts() -> None:
+    assert (
+        told("show", "--help")
+        == """\
+Show a thing with a description that is longer than a line of the terminal is
+wide, so wrap.
+
+A second paragraph.
+
+Usage: tool show [OPTIONS] [NAME]
+
+Arguments:
+  [NAME]  The thing.
+
+Options:
+  --limit LIMIT  Most rows. (default: 20)
+  -l, --loud     Shout.
+  --url URL      Address. (variable: TOOL_URL)
+  -h, --help     Show this message and exit.
+
+Examples:
+  tool show a-very-long-name | jq '.items[] | .name'
+  tool show
+"""
+    )
+
+
+def test_the_help_of_a_group_lists_its_commands() -> None:
+    shown = told("-h")
+    assert shown.startswith("Does things.\n\nIt does them well.\n\nUsage: tool [OPTIONS] COMMAND\n")
+    assert "Commands:\n  show  Show a thing" in shown
