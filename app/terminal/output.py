@@ -11,7 +11,7 @@ from enum import Enum
 from typing import Any
 
 from app.core.errors import InvalidInput
-from app.core.safe_text import all_visible
+from app.core.safe_text import all_visible, csv_cell
 
 Item = Mapping[str, Any]
 
@@ -74,7 +74,10 @@ def need_object_format(form: str) -> None:
 
 
 def as_csv(items: Sequence[Item]) -> str:
-    """Return items as CSV (RFC 4180). The header has their keys; lists and objects are JSON."""
+    """Return items as CSV (RFC 4180). The header has their keys; lists and objects are JSON.
+
+    A text that a spreadsheet could take for a formula begins with a single quote.
+    """
     text = io.StringIO()
     rows = csv.writer(text)
     columns = list(dict.fromkeys(key for each in items for key in each))
@@ -92,4 +95,6 @@ def _names(listing: Listing, items: Sequence[Item]) -> str:
 def _cell(value: Any) -> str:
     if value is None:
         return ""
-    return value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
+    if isinstance(value, str):
+        return csv_cell(value)
+    return json.dumps(value, separators=(",", ":"))  # digits, or an object: never a formula

@@ -52,6 +52,11 @@ def test_items_without_a_name_are_refused_with_the_reason() -> None:
         as_text("name", FOUND, Listing(itemgetter("items"), no_name="a row is a sum"))
 
 
+def test_no_cell_of_csv_is_a_formula_of_a_spreadsheet() -> None:
+    evil = {"items": [{"name": "=cmd()", "count": -1}]}
+    assert as_text("csv", evil, NODES).splitlines()[1] == "'=cmd(),-1"
+
+
 @pytest.mark.parametrize("form", DATA)
 def test_no_format_prints_control_characters(form: OutputFormat) -> None:
     evil = {"items": [{"name": "evil\x1b[2J"}]}
