@@ -45,7 +45,7 @@ class HelpGroup(TyperGroup):
 
 
 class CommandLine(typer.Typer):
-    """A typer program or group whose commands have plain help."""
+    """A typer program or group. Its commands have plain help."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(
@@ -115,7 +115,7 @@ def sections(command: Any, ctx: Any) -> list[HelpSection]:
     for param in command.get_params(ctx):
         if getattr(param, "hidden", False):
             continue
-        panel = getattr(param, "rich_help_panel", None)  # --help has none in old versions
+        panel = getattr(param, "rich_help_panel", None)  # old versions lack it for --help
         title = "Arguments" if _is_argument(param) else panel or "Options"
         name = _argument(param) if _is_argument(param) else _option(param)
         found.setdefault(title, []).append((name, _description(param)))
