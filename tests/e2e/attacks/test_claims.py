@@ -124,9 +124,10 @@ def test_16_a_class_asked_for_by_name_counts(
 
 
 def test_16_a_class_that_does_not_exist_yet_is_waited_for(
-    ground: Ground, outcomes: Outcomes
+    ground: Ground, outcomes: Outcomes, cluster_tools: Tools
 ) -> None:
     """It is not known whether its devices count. An administrator may create it at any time."""
+    require_extended_resource_names(cluster_tools)
     name, later = ground.name("early"), ground.name("later") + ".example.com"
     ground.mallory.call("POST", CLAIMS, claim(name, exactly(17, later)))
     attack = "a claim of a class before the class exists"
