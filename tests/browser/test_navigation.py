@@ -34,7 +34,7 @@ def place() -> Iterator[Served]:
         ("queues", "Queues", "carol@example.com"),
         ("queues?tenant=robotics&user=erin@example.com", "Queues", "robotics/wait-0"),
         ("nodes", "Nodes", "h100-00"),
-        ("nodes/t4", "Nodes", "t4-00"),
+        ("nodes/t4", "t4", "t4-00"),
         ("glossary", "Overview", "guarantee"),
         (f"pods/{POD}", POD, "1 of 7 of erin@example.com"),
     ],

@@ -43,6 +43,7 @@ VALUES: Values = {
     "limit": ("1", "500"),
     "dryRun": ("true",),
     "pool": ("default", "nowhere"),
+    "node": ("gpu-node-0", "gpu-node-1", "nowhere"),
     "namespace": (OURS, SPACE),
     "pod": ("n-0", "n-1", f"{CANARY}-0", f"{CANARY}-1"),
 }

@@ -21,6 +21,7 @@ KNOWN = {
     "tenant": [OURS, OTHERS, "research", "nowhere", "ns.some"],
     "user": ["alice@example.com", "https://issuer.example/a"],
     "pool": ["h100", "t4", "nowhere"],
+    "node": ["h100-00", "gpu-node-0", "nowhere"],
     "namespace": [OURS, THEIR_NAMESPACE, "nowhere"],
     "pod": ["wait-0", "run-0", "gang-0-0", "nobody"],
 }

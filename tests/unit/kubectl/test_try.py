@@ -86,7 +86,13 @@ class Shell:
 
 
 @pytest.fixture
-def shell(rest: Rest, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Shell:
+def shell(
+    rest: Rest,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> Shell:
+    monkeypatch.setenv("COLUMNS", "200")
     return Shell(rest, tmp_path, capsys)
 
 
