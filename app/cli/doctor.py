@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from app.cli.options import Kubeconfig
+from app.cli.options import Kubeconfig, KubeContext
 from app.terminal.help import examples
 from app.terminal.output import FORMATS_HELP
 
@@ -34,14 +34,7 @@ class DoctorOutput(StrEnum):
 
 def doctor(
     kubeconfig: Kubeconfig = None,
-    context: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME",
-            help="Context of the kubeconfig. (default: the current one)",
-            show_default=False,
-        ),
-    ] = "",
+    context: KubeContext = "",
     namespace: Annotated[
         str, typer.Option("--namespace", "-n", help="The namespace of Fairgate.")
     ] = "fairgate-system",

@@ -9,11 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from typing import Any
 
-import typer
-
-from app.cli.options import Kubeconfig
+from app.cli.options import Kubeconfig, KubeContext
 from app.core.errors import FairgateError, InvalidInput
 from app.kubectl.options import ConnectionOptions
 from app.terminal.help import examples
@@ -30,14 +28,7 @@ MOST_ITEMS = 500
 
 def mcp(
     kubeconfig: Kubeconfig = None,
-    context: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME",
-            help="Context of the kubeconfig. (default: the current one)",
-            show_default=False,
-        ),
-    ] = "",
+    context: KubeContext = "",
 ) -> None:
     """Serve the tools why, queue, usage and try to an assistant, on standard input and output."""
     server(ConnectionOptions(kubeconfig, context or None)).run("stdio")
@@ -55,13 +46,13 @@ def server(way: ConnectionOptions) -> Any:
         ) from error
     found = MCPServer("fairgate", instructions=INSTRUCTIONS, log_level="WARNING")
     reads = ToolAnnotations(read_only_hint=True, idempotent_hint=True, open_world_hint=False)
-    tools = Tools(way)
+    tools = AssistantTools(way)
     for name in ("why", "queue", "usage", "try"):
         found.add_tool(getattr(tools, f"{name}_"), name=name, annotations=reads)
     return found
 
 
-class Tools:
+class AssistantTools:
     """The tools. Their docstrings and annotations are the descriptions that assistants read."""
 
     def __init__(self, way: ConnectionOptions) -> None:

@@ -28,6 +28,14 @@ def report_format(output: OutputFormat) -> str:
     return "json" if output is OutputFormat.JSON else "text"
 
 
+KubeContext = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME",
+        help="Context of the kubeconfig. (default: the current one)",
+        show_default=False,
+    ),
+]
 Kubeconfig = Annotated[
     Path | None,
     typer.Option(

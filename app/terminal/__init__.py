@@ -1,1 +1,1 @@
-"""What both command lines share: help texts, output formats and tables that fit a terminal."""
+"""Help texts, output formats and tables that fit a terminal, for both command lines."""

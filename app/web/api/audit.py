@@ -19,7 +19,7 @@ from app.web.api.formatting import moment
 from app.web.api.problems import Refused
 from app.web.api.route_context import RouteContext
 from app.web.api.schemas import AuditHead
-from app.web.api.usage import read_moment
+from app.web.api.time_query import read_moment
 
 NDJSON = "application/x-ndjson"
 LONGEST_CHUNK = 64 * 1024

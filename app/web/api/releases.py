@@ -17,7 +17,7 @@ from app.web.api.problems import Refused
 from app.web.api.release_reader import WEEK, ReleaseReader
 from app.web.api.route_context import RouteContext
 from app.web.api.schemas import Quantities, ResponseModel
-from app.web.api.usage import read_span, read_step
+from app.web.api.time_query import Since, TenantNames, Until, read_span, read_step
 
 MOST_STEPS = 500
 
@@ -69,15 +69,9 @@ def release_routes(ground: RouteContext) -> APIRouter:
 
     @routes.get("/releases", summary="Releases and waits of the last week")
     async def releases(
-        since: Annotated[
-            str | None, Query(alias="from", description="RFC 3339; an hour before `to` if absent.")
-        ] = None,
-        until: Annotated[
-            str | None, Query(alias="to", description="RFC 3339; now if absent.")
-        ] = None,
-        tenant: Annotated[
-            list[str] | None, Query(description="Only these; their child tenants are others.")
-        ] = None,
+        since: Since = None,
+        until: Until = None,
+        tenant: TenantNames = None,
         step: Annotated[
             str | None, Query(description="Also a row for each such time: 5m, or seconds.")
         ] = None,

@@ -348,7 +348,7 @@ class Simulation(ResponseModel):
     tenants: list[TenantForeseen]
 
 
-class ProposedPods(RequestModel):
+class TrialPods(RequestModel):
     """A pod, as the API server answers its creation with `dryRun=All`, and the number of copies."""
 
     count: int = Field(1, ge=1, le=1000)
@@ -361,11 +361,11 @@ class TrialRequest(RequestModel):
     namespace: str = Field(min_length=1, max_length=63, examples=["team-a"])
     kind: Literal["Pod", "Job", "Deployment", "StatefulSet", "JobSet"] = "Pod"
     name: str = Field("", max_length=253, examples=["train"])
-    pods: list[ProposedPods] = Field(min_length=1, max_length=50)
+    pods: list[TrialPods] = Field(min_length=1, max_length=50)
 
 
 class TrialModel(ResponseModel):
-    """What the engine does with proposed pods. `state`: `fits`, `waits` or `unmanaged`.
+    """Result of a trial of proposed pods. `state`: `fits`, `waits` or `unmanaged`.
 
     `unmanaged`: Fairgate would not hold the pods. `startsNow`: the number of pods that start at
     once. `rule` to `remedies` explain the first pod that waits, as for an existing pod.

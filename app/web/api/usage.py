@@ -6,7 +6,6 @@ With `total=true`: the totals of the checkpoints, which survive the loss of Redi
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import csv
 import io
 from collections.abc import Iterator, Sequence
@@ -16,7 +15,6 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Header, Query, Response
 from fastapi.responses import StreamingResponse
 
-from app.core.durations import duration
 from app.core.errors import InvalidInput
 from app.core.fairshare.usage_record import UsageRecord
 from app.core.model import Millis, Resource
@@ -24,14 +22,13 @@ from app.core.safe_text import csv_cell
 from app.core.usage.usage_sums import GroupBy, UsageAggregator, UsageSum, seconds
 from app.ports.auth import Identity
 from app.ports.store import UsageRecordReader
-from app.web.api.formatting import millis, moment, stamp
+from app.web.api.formatting import moment, stamp
 from app.web.api.pagination import Limit, More, key_of, token
 from app.web.api.problems import Refused
 from app.web.api.route_context import RouteContext
 from app.web.api.schemas import UsageModel, UsageRow
+from app.web.api.time_query import Since, TenantNames, Until, read_span, read_step
 
-HOUR = Millis(3_600_000)
-MOST_STEPS = 10_000
 AT_ONCE = 2
 """Most answers that are computed at the same time."""
 
@@ -61,15 +58,9 @@ def usage_routes(ground: RouteContext) -> APIRouter:
                 description="Group by these, separated by commas: tenant,user,pool,node,workload."
             ),
         ] = "tenant",
-        since: Annotated[
-            str | None, Query(alias="from", description="RFC 3339; an hour before `to` if absent.")
-        ] = None,
-        until: Annotated[
-            str | None, Query(alias="to", description="RFC 3339; now if absent.")
-        ] = None,
-        tenant: Annotated[
-            list[str] | None, Query(description="Only these; their child tenants are others.")
-        ] = None,
+        since: Since = None,
+        until: Until = None,
+        tenant: TenantNames = None,
         step: Annotated[
             str | None, Query(description="A row for each such time: 5m, or seconds.")
         ] = None,
@@ -190,47 +181,6 @@ def _names(by: str) -> tuple[GroupBy, ...]:
     except ValueError as error:
         known = ", ".join(each.value for each in GroupBy)
         raise Refused(400, f"by: {by[:60]!r} names something else than {known}.") from error
-
-
-def read_span(
-    since: str | None, until: str | None, more: str | None, now: Millis
-) -> tuple[Millis, Millis, int]:
-    """Return begin, end and the first row. Later pages have the times of the first page."""
-    key = key_of(more, (int, int, int))
-    if key is not None:
-        begin, end, first = key
-        if not (0 <= begin < end <= now and first >= 0):
-            raise Refused(
-                400,
-                "continue: this is not a token of this list; omit it to start at the beginning.",
-            )
-        return Millis(begin), Millis(end), first
-    end = now if until is None else min(read_moment("to", until), now)
-    begin = Millis(end - HOUR) if since is None else read_moment("from", since)
-    if begin >= end:
-        raise Refused(400, "from: it must be before to, and in the past.")
-    return begin, end, 0
-
-
-def read_step(written: str | None, begin: Millis, end: Millis) -> Millis | None:
-    if written is None:
-        return None
-    try:
-        plain = written.isascii() and written.isdigit() and len(written) < 10
-        step = Millis(int(written) * 1000) if plain else duration(written)
-    except InvalidInput as error:
-        raise Refused(400, f"step: {error}") from error
-    if step <= 0 or (end - begin) / step > MOST_STEPS:
-        raise Refused(400, f"step: at least a second, and at most {MOST_STEPS} steps in all.")
-    return step
-
-
-def read_moment(name: str, written: str) -> Millis:
-    """Return a time of a query. Raises Refused (400)."""
-    with contextlib.suppress(ValueError, OverflowError):
-        return Millis(max(0, millis(datetime.fromisoformat(written))))
-    # The message uses Z, because an unencoded plus in a query is a space.
-    raise Refused(400, f"{name}: {written[:40]!r} is no time; write 2026-01-31T08:00:00Z.")
 
 
 def _shown(by: Sequence[GroupBy], row: UsageSum, *, stepped: bool) -> UsageRow:
