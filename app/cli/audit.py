@@ -74,8 +74,8 @@ def verify(
         typer.Option(
             metavar="FILE",
             dir_okay=False,
-            help="The key that must have signed the newest head, PEM. Keep it where nobody who "
-            "can change the cluster can change it.",
+            help="The key that must have signed the newest head, PEM. Keep it where accounts "
+            "of the cluster cannot change it.",
             show_default=False,
         ),
     ] = None,

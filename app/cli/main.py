@@ -256,7 +256,7 @@ def simulate(
         typer.Argument(
             metavar="SCENARIO.yaml",
             allow_dash=True,
-            help="What there is, who shares it and what they submit; - is standard input.",
+            help="Nodes, tenants and the work that they submit; - is standard input.",
             show_default=False,
         ),
     ],

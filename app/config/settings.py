@@ -263,7 +263,7 @@ FIELDS: tuple[Field, ...] = (
         text.http_url,
         "",
         "A Prometheus that scrapes NVIDIA's DCGM exporter: pods that leave their devices idle are "
-        "reported. Absent: nobody looks.",
+        "reported. Absent: idle devices are not reported.",
     ),
     Field(
         "idle_minutes",

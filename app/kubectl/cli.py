@@ -40,7 +40,7 @@ _INPUT = (400, 404, 405, 413, 422)
 
 cli = CommandLine(
     name="kubectl-fairgate",
-    help="See who waits for GPUs, and why; weigh tenants and users; read what was used.\n\n"
+    help="Show waiting GPU pods and the reasons, weigh tenants and users, and report usage.\n\n"
     "It asks Fairgate through the cluster of your kubeconfig, as you. Your rights there decide.",
     epilog=examples(
         "kubectl fairgate why train-0 -n team-a",
@@ -192,7 +192,7 @@ def try_(
     ] = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Show what would happen to a manifest: refused, where it would start, when, and remedies."""
+    """Test a manifest: show a refusal, or where and when its pods would start, and remedies."""
     from app.kubectl import commands
 
     names = [each for each in (contexts or "").split(",") if each]

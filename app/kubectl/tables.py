@@ -122,7 +122,7 @@ def _own_share(item: Item) -> tuple[str, ...]:
 def tenants(items: Sequence[Item], wide: bool) -> RenderableType:
     """Show tenants as a tree."""
     if not items:
-        return "There are no tenants yet: nobody asked for GPUs, and no Tenant is configured."
+        return "There are no tenants yet: no pod requested GPUs, and no Tenant is configured."
     rows = [_tenant(each, depth, wide) for each, depth in tree(items)]
     return FittedTable(_TENANTS_WIDE if wide else _TENANTS_WIDE[:6], rows, whole=wide)
 
@@ -251,7 +251,7 @@ def _used(item: Item, by: Sequence[str], resources: Sequence[str], wide: bool) -
 def shares(items: Sequence[Item], wide: bool) -> RenderableType:
     """Show fair share, use and weight of tenants. Shares are parts of the cluster."""
     if not items:
-        return "There are no tenants yet: nobody asked for GPUs, and no Tenant is configured."
+        return "There are no tenants yet: no pod requested GPUs, and no Tenant is configured."
     columns = (
         Column("TENANT", short=True),
         Column("WEIGHT", right=True),

@@ -88,7 +88,7 @@ def _lines(item: Item, now: datetime) -> list[RenderableType]:
         return [head, *notes]
     lines: list[RenderableType] = [head, sheet(_facts(trial, now)), *notes]
     if trial["remedies"]:
-        lines += ["", Text("What would make it start sooner:", style="bold")]
+        lines += ["", Text("Remedies, for an earlier start:", style="bold")]
         lines += [point(each) for each in trial["remedies"]]
     return lines
 

@@ -1,4 +1,4 @@
-"""The proxy of `kubectl fairgate open`: who may use it, and what it passes on."""
+"""The proxy of `kubectl fairgate open`: its access checks, and the requests that it passes on."""
 
 from __future__ import annotations
 
