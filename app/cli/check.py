@@ -6,11 +6,11 @@ from typing import Annotated
 
 import typer
 
-from app.cli.options import Kubeconfig, OutputFormatOption
+from app.cli.options import Kubeconfig
 from app.config.settings import MANAGED
 from app.core.errors import InvalidInput
 from app.terminal.help import examples
-from app.terminal.output import OutputFormat
+from app.terminal.options import OutputOptions, with_groups
 
 EXAMPLES = examples(
     "fairgate check",
@@ -19,6 +19,7 @@ EXAMPLES = examples(
 )
 
 
+@with_groups
 def check(
     namespace: Annotated[
         str,
@@ -38,7 +39,8 @@ def check(
         float, typer.Option(min=0, help="Seconds until a check that fails counts as failed.")
     ] = 30.0,
     kubeconfig: Kubeconfig = None,
-    output: OutputFormatOption = OutputFormat.TABLE,
+    *,
+    how: OutputOptions,
 ) -> None:
     """Test an installation: a pod is held, forbidden changes are refused, a controller leads.
 
@@ -51,4 +53,4 @@ def check(
     resources = tuple(filter(None, map(str.strip, managed.split(","))))
     if not resources:
         raise InvalidInput("--managed-resources is empty; name at least one resource.")
-    command.run(command.CheckOptions(kubeconfig, namespace, resources, wait, output.value))
+    command.run(command.CheckOptions(kubeconfig, namespace, resources, wait, how))

@@ -10,7 +10,8 @@ import typer
 
 from app.cli.options import Kubeconfig, KubeContext
 from app.terminal.help import examples
-from app.terminal.output import FORMATS_HELP
+from app.terminal.options import NoHeaders
+from app.terminal.output import FORMATS_HELP, Look, OutputFormat
 
 EXAMPLES = examples(
     "fairgate doctor",
@@ -83,6 +84,7 @@ def doctor(
             help=f"{FORMATS_HELP} values prints values of the chart.",
         ),
     ] = DoctorOutput.TABLE,
+    no_headers: NoHeaders = False,
 ) -> None:
     """Check whether a cluster is ready for Fairgate, and print values of the chart that fit it.
 
@@ -92,8 +94,9 @@ def doctor(
     """
     from app.commands.doctor import command
 
+    look = None
+    if output is not DoctorOutput.VALUES:
+        look = Look(OutputFormat(output.value), no_headers)
     command.run(
-        command.DoctorOptions(
-            kubeconfig, context, namespace, values, redis_url, image, write, output.value
-        )
+        command.DoctorOptions(kubeconfig, context, namespace, values, redis_url, image, write, look)
     )

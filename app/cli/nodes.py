@@ -6,10 +6,10 @@ from typing import Annotated
 
 import typer
 
-from app.cli.options import Kubeconfig, OutputFormatOption
+from app.cli.options import Kubeconfig
 from app.config.settings import EXEMPT, MANAGED
 from app.terminal.help import CommandLine, examples
-from app.terminal.output import OutputFormat
+from app.terminal.options import OutputOptions, with_groups
 
 RESOURCES, NAMESPACES = ",".join(MANAGED), ",".join(EXEMPT)
 
@@ -43,11 +43,13 @@ Exempt = Annotated[
         "fairgate nodes check --output json | jq '.findings[].node'",
     )
 )
+@with_groups
 def check(
     kubeconfig: Kubeconfig = None,
     managed: Managed = RESOURCES,
     exempt: Exempt = NAMESPACES,
-    output: OutputFormatOption = OutputFormat.TABLE,
+    *,
+    how: OutputOptions,
 ) -> None:
     """Find nodes with GPUs that lack a GPU label, or that match no pool or two pools.
 
@@ -57,7 +59,7 @@ def check(
     """
     from app.commands.nodes import command
 
-    options = command.NodesOptions(kubeconfig, managed, exempt, output.value)
+    options = command.NodesOptions(kubeconfig, managed, exempt, how)
     command.run(options, command.check)
 
 
@@ -67,6 +69,7 @@ def check(
         "fairgate nodes label gpu-7 gpu-8 --product NVIDIA-A100-SXM4-40GB --yes",
     )
 )
+@with_groups
 def label(
     names: Annotated[
         list[str] | None,
@@ -86,7 +89,8 @@ def label(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask first.")] = False,
     kubeconfig: Kubeconfig = None,
     managed: Managed = RESOURCES,
-    output: OutputFormatOption = OutputFormat.TABLE,
+    *,
+    how: OutputOptions,
 ) -> None:
     """Add the missing label with the GPU product to nodes.
 
@@ -96,6 +100,6 @@ def label(
     """
     from app.commands.nodes import command
 
-    options = command.NodesOptions(kubeconfig, managed, "", output.value)
+    options = command.NodesOptions(kubeconfig, managed, "", how)
     wish = command.LabelRequest(tuple(names or ()), product, dry_run, yes)
     command.run(options, lambda survey, options: command.label(survey, options, wish))

@@ -8,11 +8,8 @@ from typing import Annotated
 import typer
 
 from app.core.errors import InvalidInput
-from app.terminal.output import FORMATS_HELP, OutputFormat
+from app.terminal.output import OutputFormat
 
-OutputFormatOption = Annotated[
-    OutputFormat, typer.Option("--output", "-o", metavar="FORMAT", help=FORMATS_HELP)
-]
 ReportFormatOption = Annotated[
     OutputFormat,
     typer.Option("--output", "-o", metavar="FORMAT", help="table, or json, which is stable."),

@@ -28,6 +28,7 @@ class AuditFilter:
     user: str | None = None
     tenant: str | None = None
     kind: str | None = None
+    namespace: str | None = None
 
     def is_met(self, entry: Entry) -> bool:
         """Return whether an entry matches."""
@@ -35,6 +36,7 @@ class AuditFilter:
         names = {facts.get("pod"), f"{facts.get('namespace')}/{facts.get('pod')}"}
         return (
             (self.pod is None or self.pod in names)
+            and self.namespace in (None, facts.get("namespace"))
             and (self.user is None or self.user in (facts.get("user"), facts.get("by")))
             and (self.kind is None or self.kind == entry["deed"])
         )

@@ -18,19 +18,19 @@ from app.core.errors import ClusterRefused, FairgateError, InvalidInput
 from app.core.safe_text import visible
 from app.kubectl import cli_reports
 from app.kubectl.options import (
-    ConnectionOptions,
+    Connection,
     Limit,
+    NamedPods,
+    OneNamespace,
     OneTenant,
-    OutputOption,
+    ShownPods,
     SomeTenant,
     TenantArgument,
-    WatchOption,
     installed_version,
-    reaching,
     way_of,
 )
 from app.terminal.help import CommandLine, examples
-from app.terminal.output import OutputFormat
+from app.terminal.options import OutputOptions, WatchedOutput, with_groups
 
 NO, WRONG_INPUT, UNREACHABLE, DEFECT, INTERRUPTED = 1, 2, 3, 4, 130
 COMPLETE = "_KUBECTL_FAIRGATE_COMPLETE"
@@ -65,25 +65,27 @@ def _pods(context: typer.Context, incomplete: str) -> list[str]:
     epilog=examples(
         "kubectl fairgate queue",
         "kubectl fairgate queue team-a --user alice -o wide",
+        "kubectl fairgate queue -n team-a -l app=train --no-headers",
         "kubectl fairgate queue team-a -o json | jq '.items[].reason'",
     )
 )
-@reaching
+@with_groups
 def queue(
-    way: ConnectionOptions,
     tenant: SomeTenant = None,
     user: Annotated[
         str | None,
         typer.Option(help="Only workloads that this user submitted.", show_default=False),
     ] = None,
     limit: Limit = None,
-    watch: WatchOption = False,
-    output: OutputOption = OutputFormat.TABLE,
+    *,
+    where: ShownPods,
+    how: WatchedOutput,
+    way: Connection,
 ) -> None:
     """Show what waits: each user's place, what holds it back, when it is likely to start."""
     from app.kubectl import commands
 
-    commands.queue(way.open(), commands.look(output, watch), tenant, user, limit)
+    commands.queue(way.open(), how, tenant, user, where, limit)
 
 
 @cli.command(
@@ -93,14 +95,12 @@ def queue(
         "kubectl fairgate mine --watch",
     )
 )
-@reaching
-def mine(
-    way: ConnectionOptions, watch: WatchOption = False, output: OutputOption = OutputFormat.TABLE
-) -> None:
+@with_groups
+def mine(*, where: ShownPods, how: WatchedOutput, way: Connection) -> None:
     """Show your own pods with place, reason and estimate, and your use against your fair share."""
     from app.kubectl import commands
 
-    commands.mine(way.open(), commands.look(output, watch))
+    commands.mine(way.open(), how, where)
 
 
 @cli.command(
@@ -111,9 +111,8 @@ def mine(
         "kubectl fairgate why -l app=train",
     )
 )
-@reaching
+@with_groups
 def why(
-    way: ConnectionOptions,
     pod: Annotated[
         str | None,
         typer.Argument(
@@ -123,32 +122,15 @@ def why(
             show_default=False,
         ),
     ] = None,
-    selector: Annotated[
-        str | None,
-        typer.Option(
-            "--selector",
-            "-l",
-            metavar="KEY=VALUE",
-            help="Explain the pods with these labels, instead of a name.",
-            show_default=False,
-        ),
-    ] = None,
-    namespace: Annotated[
-        str | None,
-        typer.Option(
-            "--namespace",
-            "-n",
-            help="Namespace of the pod. (default: that of the kubeconfig)",
-            show_default=False,
-        ),
-    ] = None,
-    watch: WatchOption = False,
-    output: OutputOption = OutputFormat.TABLE,
+    *,
+    where: NamedPods,
+    how: WatchedOutput,
+    way: Connection,
 ) -> None:
     """Show why pods wait, until when, and the remedies. You need the right to get the pods."""
     from app.kubectl import commands
 
-    commands.why(way.open(), commands.look(output, watch), namespace, pod, selector)
+    commands.why(way.open(), how, where, pod)
 
 
 @cli.command(
@@ -159,9 +141,8 @@ def why(
         "kubectl fairgate try -f train.yaml --contexts east,west",
     ),
 )
-@reaching
+@with_groups
 def try_(
-    way: ConnectionOptions,
     file: Annotated[
         str,
         typer.Option(
@@ -173,15 +154,6 @@ def try_(
             show_default=False,
         ),
     ],
-    namespace: Annotated[
-        str | None,
-        typer.Option(
-            "--namespace",
-            "-n",
-            help="Namespace of objects without one. (default: that of the kubeconfig)",
-            show_default=False,
-        ),
-    ] = None,
     contexts: Annotated[
         str | None,
         typer.Option(
@@ -190,13 +162,16 @@ def try_(
             show_default=False,
         ),
     ] = None,
-    output: OutputOption = OutputFormat.TABLE,
+    *,
+    where: OneNamespace,
+    how: OutputOptions,
+    way: Connection,
 ) -> None:
     """Test a manifest: show a refusal, or where and when its pods would start, and remedies."""
     from app.kubectl import commands
 
     names = [each for each in (contexts or "").split(",") if each]
-    code = commands.attempt(way, commands.look(output, False), file, namespace, names)
+    code = commands.attempt(way, how, file, where.namespace, names)
     if code:
         raise typer.Exit(code)
 
@@ -207,17 +182,17 @@ def try_(
         "kubectl fairgate tenants -o wide",
     )
 )
-@reaching
+@with_groups
 def tenants(
-    way: ConnectionOptions,
     limit: Limit = None,
-    watch: WatchOption = False,
-    output: OutputOption = OutputFormat.TABLE,
+    *,
+    how: WatchedOutput,
+    way: Connection,
 ) -> None:
     """Show tenants: weight, share of the cluster, used and borrowed amounts, pending pods."""
     from app.kubectl import commands
 
-    commands.tenants(way.open(), commands.look(output, watch), limit)
+    commands.tenants(way.open(), how, limit)
 
 
 @cli.command(
@@ -225,17 +200,17 @@ def tenants(
         "kubectl fairgate pools --watch",
     )
 )
-@reaching
+@with_groups
 def pools(
-    way: ConnectionOptions,
     limit: Limit = None,
-    watch: WatchOption = False,
-    output: OutputOption = OutputFormat.TABLE,
+    *,
+    how: WatchedOutput,
+    way: Connection,
 ) -> None:
     """Show pools: nodes, capacity, used and free amounts."""
     from app.kubectl import commands
 
-    commands.pools(way.open(), commands.look(output, watch), limit)
+    commands.pools(way.open(), how, limit)
 
 
 @cli.command(
@@ -244,9 +219,8 @@ def pools(
         "kubectl fairgate usage --tenant team-a --by user -o csv > usage.csv",
     )
 )
-@reaching
+@with_groups
 def usage(
-    way: ConnectionOptions,
     by: Annotated[
         str,
         typer.Option(
@@ -279,12 +253,13 @@ def usage(
     ] = False,
     tenant: OneTenant = None,
     limit: Limit = None,
-    output: OutputOption = OutputFormat.TABLE,
+    *,
+    how: OutputOptions,
+    way: Connection,
 ) -> None:
     """Show usage, in hours of each resource: the time for which released pods reserved it."""
     from app.kubectl import commands
 
-    how = commands.look(output, False)
     commands.usage(way.open(), how, by, (since, until), tenant, limit, total=total)
 
 
@@ -294,9 +269,8 @@ def usage(
         "kubectl fairgate simulate --user team-a/alice=2 --hours 8",
     )
 )
-@reaching
+@with_groups
 def simulate(
-    way: ConnectionOptions,
     weight: Annotated[
         list[str] | None,
         typer.Option(
@@ -312,12 +286,14 @@ def simulate(
         ),
     ] = None,
     hours: Annotated[float, typer.Option(min=0.1, max=48, help="Hours to simulate.")] = 4.0,
-    output: OutputOption = OutputFormat.TABLE,
+    *,
+    how: OutputOptions,
+    way: Connection,
 ) -> None:
     """Show the effect of other weights on the pods that wait now. The cluster is not changed."""
     from app.kubectl import commands
 
-    commands.simulate(way.open(), commands.look(output, False), weight or (), user or (), hours)
+    commands.simulate(way.open(), how, weight or (), user or (), hours)
 
 
 def _is_written(context: typer.Context) -> Callable[[str], bool]:
@@ -335,19 +311,19 @@ def _is_written(context: typer.Context) -> Callable[[str], bool]:
         "kubectl fairgate weights set team-a --user alice 2",
     )
 )
-@reaching
+@with_groups
 def weights(
-    way: ConnectionOptions,
     context_: typer.Context,
     tenant: OneTenant = None,
-    watch: WatchOption = False,
-    output: OutputOption = OutputFormat.TABLE,
+    *,
+    how: WatchedOutput,
+    way: Connection,
 ) -> None:
     """Show the same as `shares`. `set` changes weights."""
-    from app.kubectl import commands, reports
+    from app.kubectl import reports
 
     if context_.invoked_subcommand is None:
-        reports.shares(way.open(), commands.look(output, watch), tenant)
+        reports.shares(way.open(), how, tenant)
     elif any(map(_is_written(context_), context_.params)):
         raise InvalidInput("Write options after the word set: kubectl fairgate weights set --help.")
 
@@ -359,9 +335,8 @@ def weights(
         "kubectl fairgate weights set team-a --user alice 2 --dry-run",
     ),
 )
-@reaching
+@with_groups
 def set_weight(
-    way: ConnectionOptions,
     tenant: TenantArgument,
     weight: Annotated[str, typer.Argument(metavar="WEIGHT", help="A decimal, such as 2 or 0.5.")],
     user: Annotated[
@@ -369,12 +344,14 @@ def set_weight(
         typer.Option(help="Set the weight of this user of the tenant.", show_default=False),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show the effect.")] = False,
-    output: OutputOption = OutputFormat.TABLE,
+    *,
+    how: OutputOptions,
+    way: Connection,
 ) -> None:
     """Set the weight of a tenant (a right on its parent) or of a user (a right on the tenant)."""
     from app.kubectl import commands
 
-    commands.set_weight(way.open(), commands.look(output, False), tenant, user, weight, dry_run)
+    commands.set_weight(way.open(), how, tenant, user, weight, dry_run)
 
 
 cli.add_typer(weights_app, name="weights")

@@ -10,16 +10,14 @@ from typing import Annotated
 import typer
 
 from app.kubectl.options import (
-    ConnectionOptions,
+    Connection,
     OneTenant,
-    OutputOption,
+    ShownNamespaces,
     SomeTenant,
-    WatchOption,
     installed_version,
-    reaching,
 )
 from app.terminal.help import examples
-from app.terminal.output import OutputFormat
+from app.terminal.options import OutputOptions, WatchedOutput, with_groups
 
 SHARES = examples(
     "kubectl fairgate shares", "kubectl fairgate shares team-a", "kubectl fairgate shares -o wide"
@@ -44,26 +42,25 @@ def _types(incomplete: str) -> list[str]:
     return [each for each in TYPES if each.startswith(incomplete)]
 
 
-@reaching
+@with_groups
 def shares(
-    way: ConnectionOptions,
     tenant: SomeTenant = None,
-    watch: WatchOption = False,
-    output: OutputOption = OutputFormat.TABLE,
+    *,
+    how: WatchedOutput,
+    way: Connection,
 ) -> None:
     """Show fair share, use and weight of tenants, or of a tenant's users.
 
     FAIR SHARE is the part of the cluster to which the weights entitle it now. SHARE is the part
     that it uses.
     """
-    from app.kubectl import commands, reports
+    from app.kubectl import reports
 
-    reports.shares(way.open(), commands.look(output, watch), tenant)
+    reports.shares(way.open(), how, tenant)
 
 
-@reaching
+@with_groups
 def quotas(
-    way: ConnectionOptions,
     tenant: SomeTenant = None,
     at: Annotated[
         str | None,
@@ -73,18 +70,18 @@ def quotas(
             show_default=False,
         ),
     ] = None,
-    watch: WatchOption = False,
-    output: OutputOption = OutputFormat.TABLE,
+    *,
+    how: WatchedOutput,
+    way: Connection,
 ) -> None:
     """Show guarantee, limit and use of tenants in each pool; of a tenant also its users' use."""
-    from app.kubectl import commands, reports
+    from app.kubectl import reports
 
-    reports.quotas(way.open(), commands.look(output, watch), tenant, at)
+    reports.quotas(way.open(), how, tenant, at)
 
 
-@reaching
+@with_groups
 def audit(
-    way: ConnectionOptions,
     pod: Annotated[
         str | None,
         typer.Option(
@@ -121,29 +118,32 @@ def audit(
         typer.Option(metavar="TIME", help="Before this time. (default: now)", show_default=False),
     ] = None,
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="Print at most this many.")] = 20,
-    watch: WatchOption = False,
-    output: OutputOption = OutputFormat.TABLE,
+    *,
+    where: ShownNamespaces,
+    how: WatchedOutput,
+    way: Connection,
 ) -> None:
     """Show the newest entries of the audit chain, oldest first.
 
     You need the right to get audit. `fairgate audit verify` checks the whole chain.
     """
-    from app.kubectl import commands, reports
+    from app.kubectl import reports
     from app.kubectl.audit_entries import AuditFilter
 
-    wanted = AuditFilter(pod, person, tenant, kind)
-    reports.audit(way.open(), commands.look(output, watch), wanted, (since, until), limit)
+    wanted = AuditFilter(pod, person, tenant, kind, where.one(None))
+    reports.audit(way.open(), how, wanted, (since, until), limit)
 
 
-@reaching
+@with_groups
 def open_page(
-    way: ConnectionOptions,
     port: Annotated[
         int, typer.Option(min=0, max=65535, help="Port on the loopback; 0 is any free port.")
     ] = 0,
     browser: Annotated[
         bool, typer.Option("--browser/--no-browser", help="Open the browser, or print only.")
     ] = True,
+    *,
+    way: Connection,
 ) -> None:
     """Open the page in the browser, with the credentials of your kubeconfig.
 
@@ -155,10 +155,13 @@ def open_page(
     reports.open_page(way.open(), port, browser=browser)
 
 
-@reaching
-def version(way: ConnectionOptions, output: OutputOption = OutputFormat.TABLE) -> None:
+@with_groups
+def version(
+    *,
+    how: OutputOptions,
+    way: Connection,
+) -> None:
     """Show the versions of the client and of the server, and whether they fit."""
-    from app.kubectl import commands, reports
+    from app.kubectl import reports
 
-    look = commands.look(output, False)
-    reports.server_version(way.open(), look, installed_version() or "unknown")
+    reports.server_version(way.open(), how, installed_version() or "unknown")

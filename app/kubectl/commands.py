@@ -9,6 +9,8 @@ from datetime import datetime, timezone
 from operator import itemgetter
 from typing import Any
 
+from rich.console import RenderableType
+
 from app.core.errors import ClusterRefused, InvalidInput
 from app.core.safe_text import all_visible, visible
 from app.kubectl import (
@@ -21,16 +23,11 @@ from app.kubectl import (
     trial_output,
 )
 from app.kubectl.client import ApiAnswer, ApiClient, segment
-from app.kubectl.options import ConnectionOptions
-from app.kubectl.output import Look, console, show, tell
-from app.terminal.output import Item, Listing, OutputFormat, as_text, need_object_format
+from app.kubectl.options import ConnectionOptions, NamespaceScope
+from app.kubectl.output import console, show, tell
+from app.terminal.output import Item, Listing, Look, OutputFormat, as_text, need_object_format
 
 FORBIDDEN, GONE = 403, 404
-
-
-def look(form: OutputFormat, watch: bool) -> Look:
-    """Return the output settings."""
-    return Look(form, watch)
 
 
 def _pod(item: Item) -> str:
@@ -56,29 +53,50 @@ FORECASTS = Listing(itemgetter("tenants"), lambda item: f"tenant.fairgate.io/{it
 
 
 def queue(
-    door: ApiClient, how: Look, tenant: str | None, user: str | None, limit: int | None
+    door: ApiClient,
+    how: Look,
+    tenant: str | None,
+    user: str | None,
+    where: NamespaceScope,
+    limit: int | None,
 ) -> None:
     """Show the queue of one tenant, or the queues of all tenants."""
     query = [("user", user)] if user is not None else []
-    if tenant is not None:
-        path = f"/tenants/{segment(tenant)}/queue"
-        show(
-            how,
-            lambda: door.pages(path, query, limit),
-            lambda found, now: tables.queues([found], how.wide, now, several=False),
-            PODS,
-        )
-        return
-    show(
-        how,
-        lambda: _queues(door, query, limit),
-        lambda found, now: tables.queues(found["items"], how.wide, now, several=True),
-        QUEUES,
-    )
+
+    def fetch() -> tuple[Any, ApiAnswer]:
+        shown = related_pods.pod_filter(door, where)
+        if tenant is None:
+            return _queues(door, query, shown, limit)
+        return _queue(door, tenant, query, shown, limit)
+
+    def draw(found: Any, now: datetime) -> RenderableType:
+        if tenant is None:
+            return tables.queues(found["items"], how.wide, now, several=True)
+        return tables.queues([found], how.wide, now, several=False)
+
+    show(how, fetch, draw, QUEUES if tenant is None else PODS)
+
+
+def _queue(
+    door: ApiClient,
+    tenant: str,
+    query: Sequence[tuple[str, str]],
+    shown: related_pods.PodFilter | None,
+    limit: int | None,
+) -> tuple[Any, ApiAnswer]:
+    """Return up to `limit` pods of a queue that pass the filter."""
+    path = f"/tenants/{segment(tenant)}/queue"
+    if shown is None:
+        return door.pages(path, query, limit)
+    found, answer = door.pages(path, query)
+    return {**found, "items": [*filter(shown, found["items"])][:limit]}, answer
 
 
 def _queues(
-    door: ApiClient, query: Sequence[tuple[str, str]], limit: int | None
+    door: ApiClient,
+    query: Sequence[tuple[str, str]],
+    shown: related_pods.PodFilter | None,
+    limit: int | None,
 ) -> tuple[Any, ApiAnswer]:
     """Return the queue of every tenant that has pending pods and is visible to the caller."""
     try:
@@ -95,7 +113,7 @@ def _queues(
         if left is not None and left <= 0:
             break
         try:
-            waiting, answer = door.pages(f"/tenants/{segment(name)}/queue", query, left)
+            waiting, answer = _queue(door, name, query, shown, left)
         except ClusterRefused as error:
             if error.status == FORBIDDEN:
                 hidden.append(name)
@@ -109,25 +127,27 @@ def _queues(
     return {"items": found}, answer
 
 
-def why(
-    door: ApiClient, how: Look, namespace: str | None, pod: str | None, selector: str | None
-) -> None:
+def why(door: ApiClient, how: Look, where: NamespaceScope, pod: str | None) -> None:
     """Show why a pod waits, or the pods of an object or of labels."""
-    if (pod is None) == (selector is None):
+    if (pod is None) == (where.selector is None):
         raise InvalidInput("Name one pod or object, or give labels by -l; not both.")
-    space = namespace or door.namespace
-    where = (
-        related_pods.source(pod) if pod is not None else related_pods.PodSource("", selector or "")
+    if pod is not None and where.all_namespaces:
+        raise InvalidInput("A name is looked up in one namespace: write -n, or -A with -l.")
+    space = where.one(door.namespace)
+    source = (
+        related_pods.source(pod)
+        if pod is not None
+        else related_pods.PodSource("", where.selector or "")
     )
-    if where is not None:
+    if source is not None:
         show(
             how,
-            lambda: related_pods.summary(door, space, where),
+            lambda: related_pods.summary(door, space, source),
             lambda found, now: explain.several(found, how.wide, now),
             PODS,
         )
         return
-    path = f"/workloads/{segment(space)}/{segment(arguments.pod(pod or ''))}"
+    path = f"/workloads/{segment(space or '')}/{segment(arguments.pod(pod or ''))}"
 
     def fetch() -> tuple[Any, ApiAnswer]:
         answer = door.get(path)
@@ -168,12 +188,16 @@ def attempt(
     return int(refused)
 
 
-def mine(door: ApiClient, how: Look) -> None:
+def mine(door: ApiClient, how: Look, where: NamespaceScope) -> None:
     """Show the caller's own workloads, use and fair share."""
 
     def fetch() -> tuple[Any, ApiAnswer]:
+        shown = related_pods.pod_filter(door, where)
         answer = door.get("/me")
-        return answer.read(), answer
+        found = answer.read()
+        if shown is not None:
+            found = {**found, "workloads": [*filter(shown, found["workloads"])]}
+        return found, answer
 
     show(how, fetch, lambda found, now: tables.mine(found, how.wide, now), OWN_PODS)
 
@@ -221,7 +245,8 @@ def usage(
     if how.form is OutputFormat.CSV:
         if limit is not None:
             raise InvalidInput("CSV is always whole: leave out --limit.")
-        sys.stdout.write(door.get("/usage", [*query, ("format", "csv")]).body.decode())
+        text = door.get("/usage", [*query, ("format", "csv")]).body.decode()
+        sys.stdout.write(text.partition("\n")[2] if how.no_headers else text)
         return
     show(
         how,
@@ -263,10 +288,10 @@ def set_weight(
     query = [("dryRun", "true")] if dry_run else []
     found = door.send("PUT", path, {"weight": arguments.weight(weight)}, query).read()
     if how.is_data:
-        print(as_text(how.form, found))
+        print(as_text(how, found))
         return
     who = f"User {user} of tenant {tenant}" if user is not None else f"Tenant {tenant}"
     if dry_run:
-        console().print(explain.change(visible(who), weight, all_visible(found)))
+        console(how).print(explain.change(visible(who), weight, all_visible(found)))
     else:
         console().print(f"{visible(who)} weighs {weight} from now on.")

@@ -36,7 +36,8 @@ def why(item: Item, wide: bool, now: datetime) -> RenderableType:
 
 def several(found: Item, wide: bool, now: datetime) -> RenderableType:
     """Return counts of pods by state, and why the first held pod of each rule waits."""
-    where = f"{found['source']} in namespace {found['namespace']}"
+    space = found["namespace"]
+    where = f"{found['source']} in " + (f"namespace {space}" if space else "all namespaces")
     states = ("held", "released", "finished", "unmanaged")
     counts = [f"{found[state]} {state}" for state in states if found[state]]
     if not counts:

@@ -1,16 +1,15 @@
-"""The options that many commands share, and the decorator that adds them."""
+"""The options that many commands share."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from app.terminal.output import FORMATS_HELP, OutputFormat
+from app.terminal.options import OptionGroup, option
 
 if TYPE_CHECKING:
     from app.kubectl.client import ApiClient
@@ -35,12 +34,60 @@ class ConnectionOptions:
         return connect.through(self.kubeconfig, self.context)
 
 
-OutputOption = Annotated[
-    OutputFormat, typer.Option("--output", "-o", metavar="FORMAT", help=FORMATS_HELP)
-]
-WatchOption = Annotated[
+@dataclass(frozen=True, slots=True)
+class NamespaceScope:
+    """The namespaces and labels of pods that a command shows, as kubectl takes them."""
+
+    namespace: str | None = None
+    all_namespaces: bool = False
+    selector: str | None = None
+    """A label selector in the form of Kubernetes."""
+
+    def one(self, default: str | None) -> str | None:
+        """Return the only namespace; None for all. `default`: without an option."""
+        return None if self.all_namespaces else self.namespace or default
+
+
+_SELECTOR = option(
+    "selector",
+    str | None,
+    "--selector",
+    "-l",
+    metavar="KEY=VALUE",
+    help="Only pods with these labels, in one namespace unless -A is there.",
+)
+_ALL = option(
+    "all_namespaces",
     bool,
-    typer.Option("--watch", "-w", help="Print the answer again when it changes, until Ctrl-C."),
+    "--all-namespaces",
+    "-A",
+    default=False,
+    help="All namespaces, whatever -n says.",
+)
+
+
+def _namespace(text: str) -> inspect.Parameter:
+    found: inspect.Parameter = option("namespace", str | None, "--namespace", "-n", help=text)
+    return found
+
+
+def _scope(*options: inspect.Parameter) -> OptionGroup:
+    return OptionGroup(NamespaceScope, options)
+
+
+_OF_KUBECONFIG = _namespace("The namespace. (default: that of the kubeconfig)")
+OneNamespace = Annotated[NamespaceScope, _scope(_OF_KUBECONFIG)]
+NamedPods = Annotated[NamespaceScope, _scope(_OF_KUBECONFIG, _ALL, _SELECTOR)]
+ShownPods = Annotated[
+    NamespaceScope,
+    _scope(
+        _namespace("Only this namespace. (default: all; for -l, that of the kubeconfig)"),
+        _ALL,
+        _SELECTOR,
+    ),
+]
+ShownNamespaces = Annotated[
+    NamespaceScope, _scope(_namespace("Only this namespace. (default: all)"), _ALL)
 ]
 Limit = Annotated[
     int | None,
@@ -48,81 +95,63 @@ Limit = Annotated[
 ]
 
 _PANEL = "Connection"
-
-
-def _option(name: str, kind: Any, flag: str, text: str, **more: Any) -> inspect.Parameter:
-    return inspect.Parameter(
-        name,
-        inspect.Parameter.KEYWORD_ONLY,
-        default=typer.Option(
-            None, flag, help=text, show_default=False, rich_help_panel=_PANEL, **more
-        ),
-        annotation=kind | None,
-    )
-
-
 _FILE = {"exists": True, "dir_okay": False, "metavar": "FILE"}
-WAY = (
-    _option(
-        "context", str, "--context", "Context of the kubeconfig. The default is the current one."
-    ),
-    _option(
-        "kubeconfig",
-        Path,
-        "--kubeconfig",
-        "The kubeconfig. (default: KUBECONFIG, ~/.kube/config)",
-        **_FILE,
-    ),
-    _option(
-        "server",
-        str,
-        "--server",
-        "Fairgate's own URL, instead of the cluster of a kubeconfig.",
-        metavar="URL",
-        envvar="FAIRGATE_SERVER",
-        show_envvar=True,
-    ),
-    _option(
-        "token",
-        str,
-        "--token",
-        "For --server: what `kubectl create token NAME --audience fairgate` prints.",
-        envvar="FAIRGATE_TOKEN",
-        show_envvar=True,
-    ),
-    _option(
-        "authority",
-        Path,
-        "--certificate-authority",
-        "For --server: the CA of its certificate, PEM.",
-        envvar="FAIRGATE_CERTIFICATE_AUTHORITY",
-        show_envvar=True,
-        **_FILE,
+CONNECTION = OptionGroup(
+    ConnectionOptions,
+    (
+        option(
+            "context",
+            str | None,
+            "--context",
+            help="Context of the kubeconfig. The default is the current one.",
+            rich_help_panel=_PANEL,
+        ),
+        option(
+            "kubeconfig",
+            Path | None,
+            "--kubeconfig",
+            help="The kubeconfig. (default: KUBECONFIG, ~/.kube/config)",
+            rich_help_panel=_PANEL,
+            **_FILE,
+        ),
+        option(
+            "server",
+            str | None,
+            "--server",
+            help="Fairgate's own URL, instead of the cluster of a kubeconfig.",
+            rich_help_panel=_PANEL,
+            metavar="URL",
+            envvar="FAIRGATE_SERVER",
+            show_envvar=True,
+        ),
+        option(
+            "token",
+            str | None,
+            "--token",
+            help="For --server: what `kubectl create token NAME --audience fairgate` prints.",
+            rich_help_panel=_PANEL,
+            envvar="FAIRGATE_TOKEN",
+            show_envvar=True,
+        ),
+        option(
+            "authority",
+            Path | None,
+            "--certificate-authority",
+            help="For --server: the CA of its certificate, PEM.",
+            rich_help_panel=_PANEL,
+            envvar="FAIRGATE_CERTIFICATE_AUTHORITY",
+            show_envvar=True,
+            **_FILE,
+        ),
     ),
 )
+Connection = Annotated[ConnectionOptions, CONNECTION]
 
 
 def way_of(values: dict[str, Any]) -> ConnectionOptions:
     """Return the connection options among the values of a command."""
-    return ConnectionOptions(**{each.name: values.get(each.name) for each in WAY})
-
-
-def reaching(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the connection options to a command, which receives them as `way`."""
-
-    def run(**values: Any) -> None:
-        taken = {name: value for name, value in values.items() if name not in names}
-        command(way=way_of(values), **taken)
-
-    names = {each.name for each in WAY}
-    own = [
-        each
-        for each in inspect.signature(command, eval_str=True).parameters.values()
-        if each.name != "way"
-    ]
-    run.__name__, run.__doc__ = command.__name__, command.__doc__
-    cast(Any, run).__signature__ = inspect.Signature([*own, *WAY])
-    return run
+    found: ConnectionOptions = CONNECTION.value(values)
+    return found
 
 
 def complete_tenants(context: typer.Context, incomplete: str) -> list[str]:

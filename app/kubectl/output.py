@@ -6,18 +6,18 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 from rich.live import Live
 from rich.text import Text
 
 from app.core.errors import ClusterRefused, ClusterUnavailable
 from app.core.safe_text import all_visible, visible
 from app.kubectl.client import TOO_MANY, ApiAnswer
-from app.terminal.output import DATA, Listing, OutputFormat, as_text
+from app.terminal.output import Listing, Look, as_text
+from app.terminal.table import TableConsole
 
 LOOK_SECONDS = 2.0
 """Time between two requests of --watch."""
@@ -27,24 +27,6 @@ OLD_SECONDS = 15.0
 
 WITHOUT_END = 1000
 """Line width of files and pipes: their lines are never wrapped."""
-
-
-@dataclass(frozen=True, slots=True)
-class Look:
-    """Output settings: the format, and whether to watch for changes."""
-
-    form: OutputFormat = OutputFormat.TABLE
-    watch: bool = False
-
-    @property
-    def wide(self) -> bool:
-        """Return whether the table has all columns."""
-        return self.form is OutputFormat.WIDE
-
-    @property
-    def is_data(self) -> bool:
-        """Return whether the output is for programs."""
-        return self.form in DATA
 
 
 Fetch = Callable[[], tuple[Any, ApiAnswer]]
@@ -71,18 +53,24 @@ def tell(sentence: str) -> None:
     print(f"fairgate: {visible(sentence)}", file=sys.stderr)
 
 
-def console() -> Console:
+def console(look: Look | None = None) -> TableConsole:
     """Return a console on standard output. Its width is that of the terminal, if there is one."""
     wide = None if sys.stdout.isatty() or os.environ.get("COLUMNS") else WITHOUT_END
-    return Console(width=wide, highlight=False, markup=False, emoji=False)
+    return TableConsole(
+        width=wide,
+        highlight=False,
+        markup=False,
+        emoji=False,
+        has_heads=look is None or not look.no_headers,
+    )
 
 
 def _print(look: Look, found: Any, answer: ApiAnswer, draw: Draw, listing: Listing | None) -> None:
     if look.is_data:
-        print(as_text(look.form, found, listing), flush=True)
+        print(as_text(look, found, listing), flush=True)
         return
     found = all_visible(found)
-    out = console()
+    out = console(look)
     if out.is_terminal:
         out.print(draw(found, answer.at), crop=False)
         return
@@ -101,7 +89,7 @@ def _note(found: Any, answer: ApiAnswer) -> str:
 
 def _watch(look: Look, fetch: Fetch, draw: Draw, listing: Listing | None) -> None:
     """Print again whenever the answer changes. Wait while the network is unreachable."""
-    out = console()
+    out = console(look)
     live = Live(console=out, auto_refresh=False) if out.is_terminal and not look.is_data else None
     last: Any = None
     try:

@@ -6,18 +6,21 @@ It reads the objects and pods from the API server, with the caller's own rights.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from app.core.errors import ClusterRefused, InvalidInput
 from app.core.well_known import ANNOTATION_RELEASE, GATE
 from app.kubectl.client import ApiAnswer, ApiClient, segment
+from app.kubectl.options import NamespaceScope
 
 MOST_ASKED = 30
 """Limit on requests for reasons. The pods of one object mostly share a reason."""
 
 FORBIDDEN, NOT_FOUND = 403, 404
+
+ALL_PODS = "/api/v1/pods"
 
 JOBSET_LABEL = "jobset.sigs.k8s.io/jobset-name"
 
@@ -50,27 +53,33 @@ def source(text: str) -> PodSource | None:
     raise InvalidInput(f"{text[:80]} is of no known kind; write KIND/NAME with one of {known}.")
 
 
-def summary(door: ApiClient, namespace: str, where: PodSource) -> tuple[Any, ApiAnswer]:
-    """Return counts of the pods, and the first held pod of each distinct rule."""
-    if not door.aggregated:
-        raise InvalidInput(
-            "Pods are looked up in the API server, which --server leaves out; name one pod, or "
-            "use a kubeconfig."
-        )
-    query = [("labelSelector", _selector(door, namespace, where)), ("limit", "500")]
-    pods: list[Any] = []
-    token = ""
-    while True:
-        path = f"/api/v1/namespaces/{segment(namespace)}/pods"
-        read = _read(door, path, [*query, ("continue", token)] if token else query, where)
-        page = read.read()
-        pods += page["items"]
-        token = page["metadata"].get("continue") or ""
-        if not token:
-            break
+PodFilter = Callable[[Mapping[str, Any]], bool]
+"""Tests a workload of the API by its namespace and name."""
+
+
+def pod_filter(door: ApiClient, where: NamespaceScope) -> PodFilter | None:
+    """Return the filter of namespace and labels; None if every pod passes.
+
+    Labels are looked up now, in the API server. A gang passes if its first pod has the labels.
+    """
+    if where.selector is None:
+        space = where.one(None)
+        return None if space is None else lambda item: bool(item["namespace"] == space)
+    source = PodSource("", where.selector)
+    pods, _ = _pods(door, where.one(door.namespace), source)
+    names = {(each["metadata"]["namespace"], each["metadata"]["name"]) for each in pods}
+    return lambda item: (item["namespace"], item["name"]) in names
+
+
+def summary(door: ApiClient, namespace: str | None, where: PodSource) -> tuple[Any, ApiAnswer]:
+    """Return counts of the pods, and the first held pod of each distinct rule.
+
+    `namespace` None: all namespaces.
+    """
+    pods, read = _pods(door, namespace, where)
     states = Counter(map(_state, pods))
-    held = [each["metadata"]["name"] for each in pods if _state(each) == "held"]
-    items, answer = _reasons(door, namespace, held[:MOST_ASKED])
+    held = [each["metadata"] for each in pods if _state(each) == "held"]
+    items, answer = _reasons(door, held[:MOST_ASKED])
     found = {
         "namespace": namespace,
         "source": str(where),
@@ -79,6 +88,26 @@ def summary(door: ApiClient, namespace: str, where: PodSource) -> tuple[Any, Api
         "notAsked": max(0, len(held) - MOST_ASKED),
     }
     return found, answer or read
+
+
+def _pods(door: ApiClient, namespace: str | None, where: PodSource) -> tuple[list[Any], ApiAnswer]:
+    """Return the pods of an object or of labels, and the last answer of the API server."""
+    if not door.aggregated:
+        raise InvalidInput(
+            "Pods are looked up in the API server, which --server leaves out; name one pod, or "
+            "use a kubeconfig."
+        )
+    query = [("labelSelector", _selector(door, namespace or "", where)), ("limit", "500")]
+    path = ALL_PODS if namespace is None else f"/api/v1/namespaces/{segment(namespace)}/pods"
+    pods: list[Any] = []
+    token = ""
+    while True:
+        read = _read(door, path, [*query, ("continue", token)] if token else query, where)
+        page = read.read()
+        pods += page["items"]
+        token = page["metadata"].get("continue") or ""
+        if not token:
+            return pods, read
 
 
 def _selector(door: ApiClient, namespace: str, where: PodSource) -> str:
@@ -111,7 +140,10 @@ def _read(door: ApiClient, path: str, query: Any, where: PodSource) -> ApiAnswer
                 f"There is no {where}; see whether the name and the namespace (-n) are right."
             )
         elif error.status == FORBIDDEN:
-            sentence = f"You may not read the pods of {where}: you need get on it and list on pods."
+            need = "get on it and list on pods"
+            if path == ALL_PODS:
+                need = "list on pods of all namespaces; or name one by -n"
+            sentence = f"You may not read the pods of {where}: you need {need}."
         else:
             raise
         raise ClusterRefused(sentence, error.status) from error
@@ -130,13 +162,14 @@ def _state(pod: Mapping[str, Any]) -> str:
 
 
 def _reasons(
-    door: ApiClient, namespace: str, names: list[str]
+    door: ApiClient, held: Sequence[Mapping[str, Any]]
 ) -> tuple[list[Any], ApiAnswer | None]:
+    """Return the first workload of each rule. `held`: metadata of held pods."""
     found: dict[str, Any] = {}
     last = None
-    for name in names:
+    for meta in held:
         try:
-            last = door.get(f"/workloads/{segment(namespace)}/{segment(name)}")
+            last = door.get(f"/workloads/{segment(meta['namespace'])}/{segment(meta['name'])}")
         except ClusterRefused as error:
             if error.status != NOT_FOUND:
                 raise

@@ -12,8 +12,8 @@ from app.kubectl import arguments, audit_entries, tables
 from app.kubectl.audit_entries import AuditFilter
 from app.kubectl.client import ApiAnswer, ApiClient, segment
 from app.kubectl.commands import FORBIDDEN, ITEMS, TENANTS, USERS
-from app.kubectl.output import Look, console, show, tell
-from app.terminal.output import Listing
+from app.kubectl.output import console, show, tell
+from app.terminal.output import Listing, Look
 
 GONE = 404
 

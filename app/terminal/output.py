@@ -37,6 +37,25 @@ DATA = (OutputFormat.JSON, OutputFormat.YAML, OutputFormat.CSV, OutputFormat.NAM
 
 
 @dataclass(frozen=True, slots=True)
+class Look:
+    """Output settings: the format, without heads of columns, and whether to watch for changes."""
+
+    form: OutputFormat = OutputFormat.TABLE
+    no_headers: bool = False
+    watch: bool = False
+
+    @property
+    def wide(self) -> bool:
+        """Return whether the table has all columns."""
+        return self.form is OutputFormat.WIDE
+
+    @property
+    def is_data(self) -> bool:
+        """Return whether the output is for programs."""
+        return self.form in DATA
+
+
+@dataclass(frozen=True, slots=True)
 class Listing:
     """The list in a result: its items, which are rows of CSV, and the name of an item.
 
@@ -48,16 +67,19 @@ class Listing:
     no_name: str = ""
 
 
-def as_text(form: str, found: Any, listing: Listing | None = None) -> str:
+def as_text(look: Look, found: Any, listing: Listing | None = None) -> str:
     """Return a result as JSON, YAML, CSV or names. Raises InvalidInput if it has no such format.
 
     JSON and YAML have the values unchanged; hidden characters are escaped.
     """
+    form = look.form
     if listing is None:
         need_object_format(form)
     elif form in (OutputFormat.CSV, OutputFormat.NAME):
         items = listing.items(all_visible(found))
-        return as_csv(items) if form == OutputFormat.CSV else _names(listing, items)
+        if form == OutputFormat.NAME:
+            return _names(listing, items)
+        return as_csv(items, has_heads=not look.no_headers)
     is_plain = all_visible(found) == found
     if form == OutputFormat.JSON:
         return json.dumps(found, indent=2, ensure_ascii=not is_plain)
@@ -66,14 +88,15 @@ def as_text(form: str, found: Any, listing: Listing | None = None) -> str:
     return str(yaml.safe_dump(found, sort_keys=False, allow_unicode=is_plain)).rstrip("\n")
 
 
-def need_object_format(form: str) -> None:
+def need_object_format(form: OutputFormat) -> None:
     """Raise InvalidInput for the formats of lists, if a result is one object."""
     if form in (OutputFormat.CSV, OutputFormat.NAME):
-        word = OutputFormat(form).value
-        raise InvalidInput(f"-o {word} prints lists, and this result is one object; use -o json.")
+        raise InvalidInput(
+            f"-o {form.value} prints lists, and this result is one object; use -o json."
+        )
 
 
-def as_csv(items: Sequence[Item]) -> str:
+def as_csv(items: Sequence[Item], *, has_heads: bool = True) -> str:
     """Return items as CSV (RFC 4180). The header has their keys; lists and objects are JSON.
 
     A text that a spreadsheet could take for a formula begins with a single quote.
@@ -81,7 +104,8 @@ def as_csv(items: Sequence[Item]) -> str:
     text = io.StringIO()
     rows = csv.writer(text)
     columns = list(dict.fromkeys(key for each in items for key in each))
-    rows.writerow(columns)
+    if has_heads:
+        rows.writerow(columns)
     rows.writerows([_cell(each.get(key)) for key in columns] for each in items)
     return text.getvalue().removesuffix("\r\n")
 

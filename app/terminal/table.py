@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderResult
@@ -19,6 +20,14 @@ SHORTEST = 12
 
 LEAST_TEXT = 20
 """Texts have at least this width: a narrower column of words is hard to read."""
+
+
+class TableConsole(Console):
+    """A console that prints tables with or without the heads of their columns."""
+
+    def __init__(self, *, has_heads: bool = True, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.has_heads = has_heads
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +66,7 @@ class FittedTable:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Yield the table, and the names of the columns that are left out."""
         kept, widths = self._fit(options.max_width)
-        yield self._table(kept, widths)
+        yield self._table(kept, widths, has_heads=getattr(console, "has_heads", True))
         left_out = [each.head for i, each in enumerate(self.columns) if i not in kept]
         if left_out:
             names = ", ".join(left_out)
@@ -113,13 +122,13 @@ class FittedTable:
             words += self._cells(i)
         return max(map(cell_len, words), default=0)
 
-    def _table(self, kept: Sequence[int], widths: dict[int, int]) -> Table:
+    def _table(self, kept: Sequence[int], widths: dict[int, int], *, has_heads: bool) -> Table:
         table = Table(
             box=None,
             pad_edge=False,
             header_style="bold",
             padding=(0, self._gap, 0, 0),
-            show_header=any(each.head for each in self.columns),
+            show_header=has_heads and any(each.head for each in self.columns),
             width=self._sum(widths),
         )
         for i in kept:

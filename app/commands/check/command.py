@@ -24,7 +24,7 @@ from app.kube.client import Client
 from app.kube.enforcement_probes import EnforcementProbes, HoleFound
 from app.kube.enforcement_spec import CONFIG_MAP, read_mode
 from app.kube.lease import NAME as LEASE
-from app.terminal.output import DATA, Listing, as_text
+from app.terminal.output import Listing, Look, as_text
 
 FAILED = 1
 AGAIN_SECONDS = 1.0
@@ -43,7 +43,7 @@ class CheckOptions:
     namespace: str
     managed: tuple[str, ...]
     wait: float
-    output: str
+    look: Look
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +74,9 @@ def run(options: CheckOptions) -> None:
             await client.close()
 
     results = asyncio.run(go())
-    if options.output in DATA:
+    if options.look.is_data:
         facts = [{"check": r.name, "passed": r.passed, "message": r.message} for r in results]
-        print(as_text(options.output, {"checks": facts}, CHECKS))
+        print(as_text(options.look, {"checks": facts}, CHECKS))
     else:
         for each in results:
             print(f"{'ok' if each.passed else 'FAILED':6}  {each.name:8}  {each.message}")

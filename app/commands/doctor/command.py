@@ -24,7 +24,7 @@ from app.kube.client import Client
 from app.kube.cluster_survey import ApiSurvey
 from app.store import redis_url
 from app.store.connection import Server
-from app.terminal.output import DATA, as_text
+from app.terminal.output import Look, as_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,8 @@ class DoctorOptions:
     redis: str
     image: str
     write: Path | None
-    output: str
+    look: Look | None
+    """None: print the values of the chart instead of the findings."""
 
 
 def run(options: DoctorOptions) -> None:
@@ -53,11 +54,11 @@ def run(options: DoctorOptions) -> None:
     sections = chart_values(seen, options.namespace, redis, options.image)
     if options.write is not None:
         _write(options.write, as_yaml(sections))
-    if options.output == "values":
+    if options.look is None:
         sys.stdout.write(as_yaml(sections))
-    elif options.output in DATA:
+    elif options.look.is_data:
         document = report.as_document(findings, as_values(sections))
-        print(as_text(options.output, document, report.FINDINGS))
+        print(as_text(options.look, document, report.FINDINGS))
     else:
         sys.stdout.write(report.as_text(findings))
     if report.has_problem(findings):

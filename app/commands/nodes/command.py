@@ -23,7 +23,7 @@ from app.core.errors import ClusterError, ClusterRefused, InvalidInput
 from app.core.quantities import CPU, MIB, ManagedResources, render
 from app.kube import kubeconfig as kubeconfig_files
 from app.kube.client import Client
-from app.terminal.output import DATA, Item, Listing, as_text
+from app.terminal.output import Item, Listing, Look, as_text
 
 
 def _node(item: Item) -> str:
@@ -44,7 +44,7 @@ class NodesOptions:
     kubeconfig: Path | None
     managed: str
     exempt: str
-    output: str
+    look: Look
 
     @property
     def resources(self) -> ManagedResources:
@@ -96,9 +96,9 @@ async def check(survey: Survey, options: NodesOptions) -> int:
         for node in inventory.with_devices()
     }
     found = crowds(others or (), homes)
-    if options.output in DATA:
+    if options.look.is_data:
         document = _document(inventory, findings, found, others is not None)
-        print(as_text(options.output, document, FINDINGS))
+        print(as_text(options.look, document, FINDINGS))
     else:
         _print(inventory, findings, found)
     if others is None:
@@ -118,7 +118,7 @@ async def label(survey: Survey, options: NodesOptions, wish: LabelRequest) -> in
     if unheard:
         raise InvalidInput(f"There is no node {', '.join(unheard)}; kubectl get nodes lists them.")
     changes, unknown = labellings(inventory, wish.names, wish.product or "")
-    text = options.output not in DATA
+    text = not options.look.is_data
     for change in changes if text or not wish.yes else ():
         (print if text else tell)(f"{change.node.name}: {_words(change)}")
     for name in unknown:
@@ -128,7 +128,7 @@ async def label(survey: Survey, options: NodesOptions, wish: LabelRequest) -> in
         _sum_up(results, unknown, wish)
     else:
         told = [_result(change, *result) for change, result in zip(changes, results, strict=True)]
-        print(as_text(options.output, {"changes": told, "unknown": unknown}, CHANGES))
+        print(as_text(options.look, {"changes": told, "unknown": unknown}, CHANGES))
     if any(result == "no-answer" for result, _ in results):
         return UNREACHABLE
     failed = any(result not in ("labelled", "would-label") for result, _ in results)

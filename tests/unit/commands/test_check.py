@@ -11,6 +11,7 @@ from app.commands.check.command import CheckOptions, CheckResult, InstallationCh
 from app.core.errors import ClusterRefused, ClusterUnavailable
 from app.core.well_known import GATE
 from app.kube.enforcement_probes import SCHEDULER
+from app.terminal.output import Look
 
 DENIED = ClusterRefused("422 ValidatingAdmissionPolicy 'fairgate-x' denied request: no", 422)
 NOT_FOUND = ClusterRefused("404", 404)
@@ -57,7 +58,7 @@ class Installation:
 
 
 async def results_of(api: Installation, wait: float = 0.0) -> dict[str, CheckResult]:
-    options = CheckOptions(None, "fairgate-system", ("nvidia.com/gpu",), wait, "text")
+    options = CheckOptions(None, "fairgate-system", ("nvidia.com/gpu",), wait, Look())
     check = InstallationCheck(api, options, pause=0.001)  # type: ignore[arg-type]
     return {each.name: each for each in await check.run()}
 

@@ -17,7 +17,7 @@ from app.core.effects import EmitEvent, EventReason, PodRef
 from app.core.model import Uid
 from app.core.safe_text import all_visible, csv_cell, visible
 from app.kube.event_recorder import event
-from app.terminal.output import OutputFormat, as_text
+from app.terminal.output import Look, OutputFormat, as_text
 from app.web.webhook.admission_review import refuse
 
 BIDI = [*range(0x202A, 0x202F), *range(0x2066, 0x206A), 0x200E, 0x200F, 0x061C]
@@ -52,9 +52,11 @@ def test_everything_in_an_answer_is_made_visible() -> None:
 
 
 @pytest.mark.parametrize("form", [OutputFormat.JSON, OutputFormat.YAML])
-def test_data_is_printed_without_hidden_characters_and_reads_back_the_same(form: str) -> None:
+def test_data_is_printed_without_hidden_characters_and_reads_back_the_same(
+    form: OutputFormat,
+) -> None:
     found = {"user": EVIL}
-    text = as_text(form, found)
+    text = as_text(Look(form), found)
     assert is_safe(text.replace("\n", ""))
     assert (json.loads(text) if form == OutputFormat.JSON else yaml.safe_load(text)) == found
 

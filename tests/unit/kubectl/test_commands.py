@@ -557,3 +557,42 @@ def test_one_minor_version_of_difference_is_supported(
     client: str, server: str, expected: str
 ) -> None:
     assert reports.skew(client, server) == expected
+
+
+@pytest.mark.parametrize("name", sorted({*LINES} - {"why"}))
+def test_heads_of_columns_can_be_left_out(name: str, run: Run) -> None:
+    """Only lines of heads are missing: the rest is as it was, to the character."""
+    whole = run(*LINES[name])[1].splitlines()
+    code, out, _ = run(*LINES[name], "--no-headers")
+    left = out.splitlines()
+    heads = [each for each in whole if each not in left]
+    assert code == 0
+    assert heads
+    assert all(each == each.upper() for each in heads)
+    assert left == [each for each in whole if each not in heads]
+
+
+def test_csv_of_usage_has_no_head_without_headers(rest: Rest, run: Run) -> None:
+    rest.answers["GET /usage"] = Reply(200, "tenant,seconds\r\nteam-a,3\r\n", "text/csv")
+    assert run("usage", "-o", "csv", "--no-headers")[:2] == (0, "team-a,3\r\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "rows"),
+    [(("-n", "team-a"), 4), (("-n", "other"), 0), (("-n", "other", "-A"), 4), (("-A",), 4)],
+)
+def test_a_queue_may_be_that_of_one_namespace(words: tuple[str, ...], rows: int, run: Run) -> None:
+    found = json.loads(run("queue", "team-a", *words, "-o", "json")[1])
+    assert len(found["items"]) == rows
+
+
+def test_a_limit_counts_the_rows_that_are_shown(rest: Rest, run: Run) -> None:
+    line = ("queue", "team-a", "-n", "team-a", "--limit", "2", "-o", "json")
+    assert len(json.loads(run(*line)[1])["items"]) == 2
+    assert rest.asked[-1].query["limit"] == "500"
+
+
+def test_entries_of_the_chain_may_be_those_of_one_namespace(run: Run) -> None:
+    found = json.loads(run("audit", "-n", "team-a", "--since", "5m", "-o", "json")[1])["items"]
+    assert [each["type"] for each in found] == ["held", "released"]
+    assert json.loads(run("audit", "-n", "other", "-o", "json")[1])["items"] == []

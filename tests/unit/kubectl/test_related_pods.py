@@ -12,7 +12,7 @@ import pytest
 from app.core.well_known import ANNOTATION_RELEASE, GATE
 from app.kubectl.cli import COMPLETE, cli, outcome
 from tests.support import kubectl_answers as answers
-from tests.support.rest_server import Rest, serving
+from tests.support.rest_server import Reply, Rest, serving
 
 PODS = "GET /api/v1/namespaces/team-a/pods"
 JOB = "GET /apis/batch/v1/namespaces/team-a/jobs/train"
@@ -23,7 +23,7 @@ def a_pod(name: str, state: str) -> dict[str, Any]:
     stamp = {ANNOTATION_RELEASE: "1-1"} if state in ("released", "finished") else {}
     phase = "Succeeded" if state == "finished" else "Pending"
     return {
-        "metadata": {"name": name, "annotations": stamp},
+        "metadata": {"namespace": "team-a", "name": name, "annotations": stamp},
         "spec": {"schedulingGates": gates},
         "status": {"phase": phase},
     }
@@ -59,7 +59,8 @@ def run(rest: Rest, folder: Path, capsys: pytest.CaptureFixture[str], *words: st
     }
     file = folder / "config"
     file.write_text(json.dumps(config), encoding="utf-8")
-    line = [*words, "-n", "team-a", "--kubeconfig", str(file)]
+    scope = () if {"-n", "-A"} & {*words} else ("-n", "team-a")
+    line = [*words, *scope, "--kubeconfig", str(file)]
     code = outcome(lambda: cli(line, prog_name="kubectl fairgate", complete_var=COMPLETE))
     return code, *capsys.readouterr()
 
@@ -118,3 +119,59 @@ def test_the_program_by_itself_prints_help_or_its_version(
 ) -> None:
     assert outcome(lambda: cli(list(words), prog_name="kubectl fairgate")) == 0
     assert part in capsys.readouterr().out
+
+
+def test_labels_are_looked_up_in_all_namespaces_by_A(
+    rest: Rest, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rest.raw["GET /api/v1/pods"] = rest.raw[PODS]
+    code, out, _ = run(rest, tmp_path, capsys, "why", "-A", "-l", "app=train")
+    assert (code, out.splitlines()[0]) == (
+        0,
+        "Pods of -l app=train in all namespaces: 3 held, 1 released, 1 finished.",
+    )
+
+
+def test_a_name_is_not_looked_up_in_all_namespaces(
+    rest: Rest, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, _, err = run(rest, tmp_path, capsys, "why", "train-7", "-A")
+    assert (code, "write -n, or -A with -l" in err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("words", "path"),
+    [
+        (("-l", "app=train"), "/api/v1/namespaces/team-a/pods"),
+        (("-l", "app=train", "-A"), "/api/v1/pods"),
+        (("-l", "app=train", "-n", "other", "-A"), "/api/v1/pods"),
+    ],
+)
+@pytest.mark.parametrize("command", [("queue", "team-a"), ("queue",), ("mine",)])
+def test_lists_show_only_pods_with_the_labels(
+    command: tuple[str, ...],
+    words: tuple[str, ...],
+    path: str,
+    rest: Rest,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    rest.answers |= {
+        "GET /tenants": answers.tenants(),
+        "GET /tenants/team-a/queue": answers.queue(),
+        "GET /tenants/research/queue": answers.queue().model_copy(update={"items": []}),
+        "GET /me": answers.mine(),
+    }
+    found = {"metadata": {}, "items": [a_pod("train-7", "held")]}
+    rest.raw |= {PODS: found, "GET /api/v1/pods": found}
+    code, out, err = run(rest, tmp_path, capsys, *command, *words, "-o", "name")
+    assert (code, out, err) == (0, "pod/train-7\n", "")
+    assert [each.path for each in rest.asked if each.path.endswith("/pods")] == [path]
+
+
+def test_the_right_that_is_missing_for_all_namespaces_is_named(
+    rest: Rest, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rest.answers["GET /api/v1/pods"] = Reply(403, "{}", "application/json")
+    code, _, err = run(rest, tmp_path, capsys, "why", "-A", "-l", "app=train")
+    assert (code, "you need list on pods of all namespaces; or name one by -n" in err) == (1, True)
