@@ -26,7 +26,7 @@ from app.core.fairshare.tenants import TenantDirectory
 from app.core.fairshare.usage_record import UsageRecord
 from app.core.fairshare.usage_totals import AccountKey
 from app.core.fairshare.user_queue import QueueKey
-from app.core.lifecycle.pod_record import PodRecord
+from app.core.lifecycle.pod_record import GangKey, PodRecord
 from app.core.lifecycle.pod_registry import PodRegistry
 from app.core.model import (
     Amounts,
@@ -143,9 +143,16 @@ class EngineQueries:
 
     def texts(self, held: Iterable[PodRecord]) -> Iterator[tuple[PodRecord, str]]:
         """Yield wait reasons for the owners of held pods, in full only for the first pods."""
+        learned = set[GangKey]()
         for number, tracked in enumerate(held):
             if number < IN_FULL:
-                self._learn(tracked)
+                self._settle()
+                gang = tracked.gang
+                if gang is None or workload_of(tracked) is not gang:
+                    self._learn(tracked)
+                elif gang.key not in learned:  # otherwise the cost is quadratic in a large gang
+                    self._learn(tracked)
+                    learned.add(gang.key)
                 yield tracked, why(tracked, self._scene()).text
             else:
                 yield tracked, explain(tracked, self._roster)

@@ -10,6 +10,8 @@ from app.core.effects import EmitEvent, EventReason
 from app.core.model import Millis
 from app.sim.cluster.virtual_cluster import held_pod
 from tests.support.bypass_watch import EPOCH, Watch
+from tests.support.call_counts import calls_of
+from tests.support.gang_driver import Lead, member
 
 LARGE = held_pod("p", "a", 9)
 """Larger than the only node."""
@@ -47,3 +49,15 @@ def test_a_recent_pod_gets_its_event_from_the_next_leader_too() -> None:
     watch.see(replace(LARGE, since=Millis(watch.at - 1_000)))
     watch.lead(EPOCH, {LARGE.uid: EntryType.HELD.value})
     assert held(watch) == ["p"]
+
+
+def test_events_of_a_large_gang_cost_as_much_per_pod_as_those_of_a_small_one() -> None:
+    """Each pod of a gang that becomes complete gets an event. The gang is compared once."""
+
+    def calls_per_pod(pods: int) -> float:
+        lead = Lead()
+        lead.see(*(member(number, pods) for number in range(pods - 1)))
+        last = member(pods - 1, pods)
+        return calls_of(lambda: lead.see(last)) / pods
+
+    assert calls_per_pod(200) < 2 * calls_per_pod(20)
