@@ -5,7 +5,6 @@ Starts the programs in order and waits until they are ready. Independent of Fair
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from app.devcluster.binaries import Tools
 from app.devcluster.certificates import MASTERS, Certificates
 from app.devcluster.component_flags import ControlPlanePlan, Network, Ports
 from app.devcluster.nodes import KWOK_USER, NodeGroup, create_nodes, grant_kwok, ready_nodes
-from app.devcluster.processes import ChildProcess, Processes, Program
+from app.devcluster.processes import ChildProcess, Processes, Program, child_environment
 from app.devcluster.readiness import ReadyCondition, free_ports, until
 from app.tls.certificate_authority import write_private
 
@@ -118,8 +117,7 @@ class ControlPlane:
         return SetupClient(self.plan.server, authority, pem.certificate(ADMIN), pem.key(ADMIN))
 
     def _start(self, name: str, program: Path, arguments: Sequence[str]) -> ChildProcess:
-        # The caller's environment is not passed on: a proxy or a KUBECONFIG would mislead them.
-        environment = {"PATH": os.defpath, "HOME": str(self.plan.folder)}
+        environment = child_environment(self.plan.folder)
         return self._processes.start(Program(name, (str(program), *arguments), environment))
 
     def _wait(self, conditions: dict[str, ReadyCondition], needed: list[ChildProcess]) -> None:

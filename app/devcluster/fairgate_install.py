@@ -23,7 +23,7 @@ from app.devcluster.control_plane import ControlPlane
 from app.devcluster.go_build import SOURCE
 from app.devcluster.kubectl import Kubectl
 from app.devcluster.nodes import KWOK_USER
-from app.devcluster.processes import ChildProcess, Processes, Program
+from app.devcluster.processes import ChildProcess, Processes, Program, child_environment
 from app.devcluster.readiness import (
     ReadyCondition,
     answers_ready,
@@ -208,7 +208,7 @@ class Fairgate:
         write_private(values, msgspec.json.encode(document))
         command = [str(self._helm), "template", "fairgate", str(CHART)]
         command += ["--namespace", NAMESPACE, "--values", str(values)]
-        environment = {"PATH": os.defpath, "HOME": str(self._folder)}
+        environment = child_environment(self._folder)
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
         if done.returncode:
             raise ClusterError(f"The chart in {CHART} cannot be rendered: {done.stderr.strip()}")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
 from app.core.errors import ClusterError
+from app.devcluster.processes import child_environment
 
 TIMEOUT_SECONDS = 120
 
@@ -29,7 +29,7 @@ class Kubectl:
             done = subprocess.run(
                 [str(self.program), "--kubeconfig", str(self.kubeconfig), *args],
                 input="" if stdin is None else stdin,
-                env={"PATH": os.defpath, "HOME": str(self.home)},
+                env=child_environment(self.home),
                 capture_output=True,
                 text=True,
                 timeout=TIMEOUT_SECONDS,

@@ -49,6 +49,16 @@ class Program:
     environment: Mapping[str, str]
 
 
+def child_environment(home: Path) -> dict[str, str]:
+    """Return the environment of a program whose files are in `home`.
+
+    A proxy or a KUBECONFIG of the caller would mislead the program. `GOGC` is passed on: a higher
+    value costs memory and saves CPU time.
+    """
+    passed = {name: os.environ[name] for name in ("GOGC",) if name in os.environ}
+    return {"PATH": os.defpath, "HOME": str(home), **passed}
+
+
 class Processes:
     """The children recorded in one folder. Safe to use from several programs at once."""
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import copy
-import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -15,6 +14,7 @@ import yaml
 from app.core.errors import ClusterRefused
 from app.devcluster.binaries import Tools
 from app.devcluster.cluster import LocalCluster
+from app.devcluster.processes import child_environment
 from app.kube.client import Client
 from app.kube.enforcement_spec import BINDING, CONFIG_MAP, PATHS, Object
 from tests.support.enforcement_fixture import (
@@ -51,7 +51,7 @@ class Release:
         done = await asyncio.create_subprocess_exec(
             str(self._helm),
             *(verb, self.kept.name, *what, *where),
-            env={"PATH": os.defpath, "HOME": str(self._folder)},
+            env=child_environment(self._folder),
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
         )

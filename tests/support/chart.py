@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +13,7 @@ import yaml
 from app.devcluster.binaries import Tools
 from app.devcluster.cluster import LocalCluster
 from app.devcluster.fairgate_install import CHART
+from app.devcluster.processes import child_environment
 from app.kube.enforcement_spec import CONFIG_MAP, read_documents
 
 Object = dict[str, Any]
@@ -37,13 +37,13 @@ class Chart:
 
     def __init__(self, tools: Tools, home: Path) -> None:
         self._helm = str(tools.helm)
-        self._home = str(home)
+        self._home = home
 
     def run(self, *args: str) -> subprocess.CompletedProcess[str]:
         """Run helm with these arguments and return the completed process."""
         return subprocess.run(
             [self._helm, *args],
-            env={"PATH": os.defpath, "HOME": self._home},
+            env=child_environment(self._home),
             capture_output=True,
             text=True,
             check=False,

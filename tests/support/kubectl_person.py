@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 from app.devcluster.kubectl import Kubectl
+from app.devcluster.processes import child_environment
 from tests.support.cluster_driver import Stage
 
 ROOT = Path(__file__).parents[2]
@@ -38,8 +39,8 @@ class Person:
         done = subprocess.run(
             [str(self.kubectl.program), *words],
             env={
+                **child_environment(self.kubectl.home),
                 "PATH": f"{self._folder}:{os.defpath}",
-                "HOME": str(self.kubectl.home),
                 "KUBECONFIG": str(self.kubectl.kubeconfig),
                 "PYTHONPATH": str(ROOT),
                 "TZ": "UTC",

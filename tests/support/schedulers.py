@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,6 +10,7 @@ from pathlib import Path
 import yaml
 
 from app.devcluster.binaries import Tools
+from app.devcluster.processes import child_environment
 from tests.support.cluster_driver import Stage
 
 
@@ -25,7 +25,7 @@ def second_scheduler(stage: Stage, tools: Tools, file: Path, name: str) -> Itera
     config = stage.folder / "scheduler.yaml"
     config.write_text(yaml.safe_dump(document))
     argv = [str(tools.scheduler), f"--config={config}", "--secure-port=0"]
-    environment = {"PATH": os.defpath, "HOME": str(stage.folder)}
+    environment = child_environment(stage.folder)
     with (
         (stage.folder / "scheduler.log").open("w") as log,
         subprocess.Popen(argv, env=environment, stdout=log, stderr=log) as running,
