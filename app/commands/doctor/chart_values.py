@@ -114,13 +114,14 @@ def _noted(line: str, notes: Mapping[str, str]) -> str:
 
 def _mode(seen: ClusterSnapshot) -> Section:
     mode = (policy_mode(seen) if seen.installation.exists else None) or Mode.OBSERVE
-    return Section(
-        "mode",
-        mode.value,
-        "Observe: no pod is held or refused, and Fairgate counts and warns. Change it to Enforce\n"
-        "when fairgate doctor finds no problem.",
-        {},
-    )
+    return Section("mode", mode.value, _MODE_COMMENTS[mode], {})
+
+
+_MODE_COMMENTS = {
+    Mode.OBSERVE: "Observe: no pod is held or refused, and Fairgate counts and warns. Change it to "
+    "Enforce\nwhen fairgate doctor finds no problem.",
+    Mode.ENFORCE: "The mode of this installation: pods are held and refused.",
+}
 
 
 def _image(seen: ClusterSnapshot, image: str) -> Section:
