@@ -293,7 +293,7 @@ def trial(**changes: object) -> schemas.TrialModel:
         "ahead": [],
         "remedies": ["a release of 6 nvidia.com/gpu in pool h100", "more nodes in pool h100"],
         "simulated_seconds": 5400.0,
-        "assumed": "Each pod runs for one hour more. Nobody new comes.",
+        "assumed": "Each pod runs for one hour more. New pods are left out.",
         "estimate": None,
         "estimate_withheld": "Too few estimates have come out yet.",
     }

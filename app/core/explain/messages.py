@@ -356,7 +356,7 @@ def remedies_of_order(found: Competitors, first: str) -> Remedies:
         whose = f"user {branch.name}, set by an admin of tenant {branch.tenant}"
     else:
         whose = f"tenant {branch.name}, set by {_admin_above(branch)}"
-    start = f"the waiting work of {first} starting, or going away"
+    start = f"the start, or the deletion, of waiting work of {first}"
     if found.guaranteed:
         return (start, f"a guarantee of tenant {_tenant_of(branch)} that covers it")
     return (f"a higher weight than {weight} for {whose}", start)
@@ -367,7 +367,7 @@ def remedies_of_own(place: WaitingWorkload, others: Remedies) -> Remedies:
     priority = MAX_PRIORITY - place.turn.precedence
     return (
         f"a higher priority than {priority}, which orders this user's own work",
-        "what stands before it in its own queue starting, or going away",
+        "the start, or the deletion, of the same user's work before it",
         *others,
     )
 

@@ -38,17 +38,19 @@ LEARNED = Millis(7 * 24 * 3_600_000)
 OLD = Millis(15 * 60_000)
 """Age at which an estimate that was not renewed is dropped."""
 
-NOT_YET = "Nobody has looked ahead since it began to wait; ask again in a minute."
-NO_START = "As things stand it does not start within four days, or not at all."
+NOT_YET = "No estimate was made since it began to wait; ask again in a minute."
+NO_START = "It does not start within four days in a simulation."
 NO_OUTCOMES = (
-    "Too few estimates for waits like this one have come out yet, or too differently: "
-    "it would be a guess."
+    "Too few estimates of similar waits could be checked yet, or they were too far off, so an "
+    "estimate would be a guess."
 )
 
 log = logging.getLogger("fairgate.forecasts")
 
 
-DEFECT = "Looking ahead failed through a defect of Fairgate's; its log says more."
+DEFECT = (
+    "The simulation failed because of a defect of Fairgate; the log of the API has the details."
+)
 
 
 class Estimates:

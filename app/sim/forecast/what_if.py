@@ -134,9 +134,9 @@ def assumed(runs: RunTimes) -> str:
     if not runs:
         return (
             "No pod was seen to end yet: each runs for what it declares, or else for one hour "
-            "more. Nobody new comes."
+            "more. New pods are left out."
         )
     return (
         f"Each pod runs as long as one of the last {len(runs)} that ended did, of the same user "
-        "and size where enough are known, and no longer than it declares. Nobody new comes."
+        "and size where enough are known, and no longer than it declares. New pods are left out."
     )

@@ -54,7 +54,7 @@ class Worker:
             except TimeoutError:
                 await self.close()
                 raise ForecastFailed(
-                    f"Looking ahead took more than {self._seconds:g} s and was stopped; ask for "
+                    f"The simulation took more than {self._seconds:g} s and was stopped; ask for "
                     "fewer hours, or later."
                 ) from None
             except (EOFError, OSError) as error:
@@ -67,7 +67,7 @@ class Worker:
                 raise
             if verdict != DONE:
                 await self.close()
-                raise ForecastFailed(f"Looking ahead failed: {answer}.")
+                raise ForecastFailed(f"The simulation failed: {answer}.")
             result: T = answer
             return result
 

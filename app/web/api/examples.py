@@ -45,7 +45,7 @@ _WHY: dict[str, Any] = {
         }
     ],
     "remedies": [
-        "the waiting work of tenant team-a starting, or going away",
+        "the start, or the deletion, of waiting work of tenant team-a",
         "a guarantee of tenant team-b that covers it",
     ],
     "estimateWithheld": None,
@@ -171,7 +171,7 @@ TRIAL = _shown(
         "simulatedSeconds": 1260.0,
         "assumed": (
             "Each pod runs as long as one of the last 412 that ended did, of the same user and "
-            "size where enough are known, and no longer than it declares. Nobody new comes."
+            "size where enough are known, and no longer than it declares. New pods are left out."
         ),
         "estimate": {"p50": 1260, "p90": 2700, "at": "2026-11-22T01:09:02Z"},
         "estimateWithheld": None,

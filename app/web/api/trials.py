@@ -28,7 +28,7 @@ MOST_PODS = 1000
 FREE = "Fairgate does not hold these pods: they request no managed resource."
 OBSERVED = "Fairgate only observes this cluster, so pods do not wait for it."
 FITS = "All pods fit now and are next in fair order."
-GUESS = "Too few estimates for waits like this one have come out yet: it would be a guess."
+GUESS = "Too few estimates of similar waits could be checked yet, so an estimate would be a guess."
 NO_START = "In the simulation they do not all start within four days."
 
 
