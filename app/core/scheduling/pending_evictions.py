@@ -225,7 +225,7 @@ def explain(order: EvictForReclaim | EvictPod) -> str:
         f"{order.cause.explanation}. Once done, tenant {order.tenant} borrows a weighted share of "
         f"{theirs} of the cluster, tenant {order.beneficiary_tenant} one of {ours}. It would have "
         f"stayed within a guarantee of tenant {order.tenant} in that pool; with "
-        f'fairgate.io/preemptible: "false" work starts only within that, and is never evicted'
+        f'fairgate.io/preemptible: "false" work starts only within that, and no reclaim evicts it'
         f"{'.' + against if order.overrides else ''}"
     )
 
