@@ -23,6 +23,12 @@ SETTINGS = (
     "kernel/keys/root_maxbytes",
 )
 CGROUPS = Path("/sys/fs/cgroup")
+CPU_WEIGHTS = {"cpu.shares": 16384, "cpu.weight": 1600}
+"""Share of the CPU that all pods get together, by cgroup version.
+
+The default is that of one process. A node has a machine of its own, but here each other program
+competes with all pods: with many programs, probes of the kubelet would end containers.
+"""
 EMPTY_SECONDS = 10.0
 POLL_SECONDS = 0.05
 
@@ -37,6 +43,9 @@ def prepare(record: Path) -> None:
         if (folder / "cpuset.cpus").exists():  # cgroup v1: a new cpuset has no CPU at all
             for name in ("cpuset.cpus", "cpuset.mems"):
                 (folder / CGROUP / name).write_text((folder / name).read_text())
+        for name, weight in CPU_WEIGHTS.items():
+            if (folder / CGROUP / name).exists():
+                (folder / CGROUP / name).write_text(str(weight))
 
 
 def restore(record: Path) -> None:
