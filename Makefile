@@ -90,12 +90,16 @@ test-node: setup
 	@$(BIN)/fairgate dev tools --node >/dev/null && $(MAKE) --no-print-directory $(NODE_IMAGE) || [ -z "$(REQUIRE_CLUSTER)" ]
 	@FAIRGATE_IMAGE_ARCHIVE=$(NODE_IMAGE) $(BIN)/python -m pytest --timeout 900 --durations=25 tests/node
 
+# Built on every run, so that no image of an earlier state is tested. Layers that did not change are
+# taken from the cache, which buildah uses only if it is told to.
 .PHONY: build/node-image.tar
 build/node-image.tar: NAME := localhost/fairgate:dev
+build/node-image.tar: export BUILDAH_LAYERS := true
 build/node-image.tar:
-	@for tool in docker podman buildah; do $$tool version >/dev/null 2>&1 && break; tool=; done; \
-	$${tool:-false} inspect --type image $(NAME) >/dev/null 2>&1 || $(MAKE) image IMAGE=$(NAME) || exit; \
-	echo "Exporting $(NAME) with $$tool ..."; mkdir -p build && rm -f $@; \
+	@mkdir -p build && rm -f $@
+	@$(MAKE) --no-print-directory image IMAGE=$(NAME)
+	@for tool in docker podman buildah; do $$tool version >/dev/null 2>&1 && break; done; \
+	echo "Exporting $(NAME) with $$tool ..."; \
 	if [ $$tool = buildah ]; then buildah push --quiet $(NAME) docker-archive:$@:$(NAME); \
 	else $$tool save --output $@ $(NAME); fi
 
