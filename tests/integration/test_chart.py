@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 
 import pytest
@@ -10,7 +11,9 @@ import yaml
 from app.config import settings
 from app.core.errors import ClusterError
 from app.devcluster.cluster import LocalCluster
-from tests.support.chart import ASKED, RESTRICTED, ROLES, Chart, Object, make, of_kind
+from app.devcluster.fairgate_install import NAMESPACE
+from app.kube.enforcement_spec import CONFIG_MAP, differences, identity
+from tests.support.chart import ASKED, RESTRICTED, ROLES, Chart, Object, enforced, make, of_kind
 
 DRY_RUN = "--dry-run=server"
 
@@ -26,6 +29,17 @@ def test_api_server_takes_everything_rendered(
     apply = ("apply", "--server-side", "--force-conflicts", DRY_RUN, "-f", "-")
     said = installed.kubectl(*apply, stdin=yaml.safe_dump_all(documents))
     assert len(said.splitlines()) == len(documents)
+
+
+def test_policies_and_webhooks_state_all_defaults(installed: LocalCluster) -> None:
+    """Otherwise a starting webhook process needs a dry run for each, which costs a second."""
+    held = installed.kubectl("get", "configmap", CONFIG_MAP, "-n", NAMESPACE, "-o", "json")
+    documents = enforced([json.loads(held)])
+    assert documents
+    for each in documents:
+        name = each["metadata"]["name"]
+        live = json.loads(installed.kubectl("get", each["kind"], name, "-o", "json"))
+        assert differences(live, {**each, "metadata": identity(each)}) == [], name
 
 
 @pytest.mark.parametrize("role", ROLES)

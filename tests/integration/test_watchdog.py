@@ -18,7 +18,7 @@ from app.core.policy import Mode
 from app.devcluster.cluster import LocalCluster
 from app.kube.client import Client
 from app.kube.enforcement_apply import Restorer
-from app.kube.enforcement_spec import BINDING, PATHS, Object
+from app.kube.enforcement_spec import BINDING, PATHS, Object, field, identity
 from tests.support.enforcement_fixture import (
     MUTATING,
     POLICY,
@@ -357,6 +357,26 @@ async def test_nothing_is_written_where_nothing_differs(kept: Kept) -> None:
     for kind in KINDS:
         version = (await kept.find(kind))["metadata"]["resourceVersion"]
         assert version == before[kind]["metadata"]["resourceVersion"]
+
+
+async def test_documents_with_all_defaults_need_no_dry_run(kept: Kept) -> None:
+    async with kept.keeping():
+        live = await kept.settle()
+    kept.documents = [
+        {key: live[kind][key] for key in ("apiVersion", "kind", field(kind))}
+        | {"metadata": identity(live[kind])}
+        for kind in PATHS
+    ]
+    await kept.write()
+    counting = Counting(kept.client)
+    async with kept.keeping(counting) as watchdog:
+
+        async def has_looked() -> bool:
+            return watchdog.has_looked
+
+        await until(has_looked)
+    assert counting.dry_runs == []
+    assert counting.writes == []
 
 
 async def test_replicas_do_not_fight(kept: Kept) -> None:

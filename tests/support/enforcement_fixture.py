@@ -84,6 +84,7 @@ class Counting:
 
     def __init__(self, client: Client) -> None:
         self.asked: list[tuple[str, str]] = []
+        self.dry_runs: list[str] = []
         self._client = client
 
     @property
@@ -94,7 +95,9 @@ class Counting:
         return self.asked.count(("GET", path))
 
     async def request(self, method: str, path: str, *, query: Any = (), **more: Any) -> bytes:
-        if ("dryRun", "All") not in query:
+        if ("dryRun", "All") in query:
+            self.dry_runs.append(path)
+        else:
             self.asked.append((method, path))
         return await self._client.request(method, path, query=query, **more)
 

@@ -5,6 +5,9 @@ Fairgate is down. _cel.tpl has the expressions that they share with the webhooks
 The API server converts old and new object once to evaluate the matchConditions of a policy, and three
 more times to evaluate its validations. So policies on the path of every pod have a matchCondition
 that most requests do not meet.
+
+Policies, bindings and webhooks state all defaults of the API server. A live object then equals its
+document, and a starting webhook process needs no dry run to compare them.
 */}}
 {{- define "fairgate.policies" -}}
 {{- if and .Values.policies.enabled (semverCompare ">=1.30-0" .Capabilities.KubeVersion.Version) }}
@@ -17,6 +20,9 @@ metadata:
 spec:
   failurePolicy: Fail
   matchConstraints:
+    matchPolicy: Equivalent
+    namespaceSelector: {}
+    objectSelector: {}
     resourceRules:
       - {apiGroups: [""], apiVersions: [v1], resources: [pods], operations: [CREATE], scope: Namespaced}
   matchConditions:
@@ -74,6 +80,9 @@ metadata:
 spec:
   failurePolicy: Fail
   matchConstraints:
+    matchPolicy: Equivalent
+    namespaceSelector: {}
+    objectSelector: {}
     resourceRules:
       - apiGroups: [""]
         apiVersions: [v1]
@@ -125,6 +134,8 @@ metadata:
 spec:
   failurePolicy: Fail
   matchConstraints:
+    matchPolicy: Equivalent
+    namespaceSelector: {}
     resourceRules:
       - {apiGroups: [""], apiVersions: [v1], resources: [pods/status], operations: [UPDATE], scope: Namespaced}
     objectSelector:
@@ -168,6 +179,9 @@ metadata:
 spec:
   failurePolicy: Fail
   matchConstraints:
+    matchPolicy: Equivalent
+    namespaceSelector: {}
+    objectSelector: {}
     resourceRules:
       - {apiGroups: [""], apiVersions: [v1], resources: [pods/binding, bindings], operations: [CREATE], scope: Namespaced}
   matchConditions:
@@ -188,6 +202,9 @@ metadata:
 spec:
   failurePolicy: Fail
   matchConstraints:
+    matchPolicy: Equivalent
+    namespaceSelector: {}
+    objectSelector: {}
     resourceRules:
       - {apiGroups: [resource.k8s.io], apiVersions: ["*"], resources: [resourceclaims], operations: [CREATE, UPDATE], scope: Namespaced}
   validations:
@@ -208,6 +225,9 @@ metadata:
 spec:
   failurePolicy: Fail
   matchConstraints:
+    matchPolicy: Equivalent
+    namespaceSelector: {}
+    objectSelector: {}
     resourceRules:
       - {apiGroups: [""], apiVersions: [v1], resources: [pods], operations: [DELETE], scope: Namespaced}
   # Most deletions do not match.
@@ -228,6 +248,9 @@ metadata:
 spec:
   failurePolicy: Fail
   matchConstraints:
+    matchPolicy: Equivalent
+    namespaceSelector: {}
+    objectSelector: {}
     resourceRules:
       - {apiGroups: [""], apiVersions: [v1], resources: [pods/eviction], operations: [CREATE], scope: Namespaced}
   validations:
@@ -245,6 +268,9 @@ metadata:
 spec:
   failurePolicy: Fail
   matchConstraints:
+    matchPolicy: Equivalent
+    namespaceSelector: {}
+    objectSelector: {}
     resourceRules: {{- include "fairgate.templateRules" (dict "root" .) | nindent 6 }}
   variables:
     - name: stamps
@@ -267,6 +293,9 @@ metadata:
 spec:
   failurePolicy: Fail
   matchConstraints:
+    matchPolicy: Equivalent
+    namespaceSelector: {}
+    objectSelector: {}
     resourceRules:
       - {apiGroups: [fairgate.io], apiVersions: ["*"], resources: [tenants], operations: [CREATE, UPDATE, DELETE], scope: Cluster}
   validations:
@@ -287,6 +316,9 @@ metadata:
 spec:
   failurePolicy: Fail
   matchConstraints:
+    matchPolicy: Equivalent
+    namespaceSelector: {}
+    objectSelector: {}
     resourceRules:
       - {apiGroups: [fairgate.io], apiVersions: ["*"], resources: [tenants, pools, policies], operations: [CREATE, UPDATE], scope: Cluster}
   validations:
@@ -306,6 +338,8 @@ spec:
   validationActions: [Deny]
   {{- if not (has . (list "tenants" "authors")) }}
   matchResources:
+    matchPolicy: Equivalent
+    objectSelector: {}
     namespaceSelector:
       matchExpressions:
         - key: kubernetes.io/metadata.name

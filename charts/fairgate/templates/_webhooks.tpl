@@ -29,9 +29,8 @@ webhooks:
   # the author is unknown. One webhook for both, because the API server converts both objects for
   # the conditions of each webhook.
   - name: update-pod.fairgate.io
-    {{- include "fairgate.webhook" (dict "root" . "path" "/admit" "failurePolicy" "Ignore") | nindent 4 }}
-    objectSelector:
-      {{- include "fairgate.labelled" . | nindent 6 }}
+    {{- include "fairgate.webhook" (dict "root" . "path" "/admit" "failurePolicy" "Ignore" "labelledOnly" true) | nindent 4 }}
+    reinvocationPolicy: Never
     rules:
       - {apiGroups: [""], apiVersions: [v1], resources: [pods], operations: [UPDATE], scope: Namespaced}
     matchConditions:
@@ -107,9 +106,7 @@ webhooks:
         expression: |-
           {{- include "fairgate.mayBreakUpdate" . | nindent 10 }}
   - name: status.fairgate.io
-    {{- include "fairgate.webhook" (dict "root" . "path" "/validate") | nindent 4 }}
-    objectSelector:
-      {{- include "fairgate.labelled" . | nindent 6 }}
+    {{- include "fairgate.webhook" (dict "root" . "path" "/validate" "labelledOnly" true) | nindent 4 }}
     rules:
       - {apiGroups: [""], apiVersions: [v1], resources: [pods/status], operations: [UPDATE], scope: Namespaced}
     matchConditions:
@@ -188,7 +185,7 @@ webhooks:
           !{{ include "fairgate.weighsUsers" . | replace "\n" " " }} && {{ include "fairgate.governs" . | replace "\n" " " }}
 {{- end }}
 
-{{/* Common fields of all webhooks: (dict "root" $ "path" "/admit" "everywhere" false "failurePolicy" "Fail"). */}}
+{{/* Common fields of all webhooks: (dict "root" $ "path" "/admit" "everywhere" false "failurePolicy" "Fail" "labelledOnly" false). */}}
 {{- define "fairgate.webhook" -}}
 admissionReviewVersions: [v1]
 # A request that could not be checked is refused, so that no pod bypasses the gate.
@@ -202,7 +199,15 @@ clientConfig:
   {{- else }}
   service: {name: fairgate-webhook, namespace: {{ .root.Release.Namespace }}, path: {{ .path }}, port: 443}
   {{- end }}
-{{- if not .everywhere }}
+# The defaults of the API server, stated: see _policies.tpl.
+{{- if .labelledOnly }}
+objectSelector: {{- include "fairgate.labelled" .root | nindent 2 }}
+{{- else }}
+objectSelector: {}
+{{- end }}
+{{- if .everywhere }}
+namespaceSelector: {}
+{{- else }}
 # Selects only by this label, which users cannot forge, and never by labels that users can set.
 namespaceSelector:
   matchExpressions:
