@@ -10,12 +10,16 @@ from collections.abc import Callable
 from app.controller.event_queue import EventQueue
 from app.controller.event_subject import subject
 from app.core.engine import Engine
-from app.core.events import Event, NewsEvent, Pass
+from app.core.events import Event, NewsEvent, Pass, PodGone, PodObserved
 from app.core.explain.views import LeaderStateMessage
-from app.core.model import Millis
+from app.core.model import Millis, Uid
 from app.ports.liveness import ENGINE, TURN_SECONDS, Steps, TaskSlice
 
 TICK_SECONDS = 1.0
+
+GATHER_SECONDS = 0.2
+"""Least time between two passes, so that one pass serves many events. An idle engine acts at once.
+"""
 
 
 class Follower:
@@ -48,7 +52,8 @@ class Follower:
     async def follow_events(self) -> None:
         """Pass events on until cancelled."""
         while True:
-            events = await self._inbox.take_batch(TICK_SECONDS)
+            not_before = time.monotonic() + GATHER_SECONDS
+            events = newest_pods(await self._inbox.take_batch(TICK_SECONDS, not_before))
             events.reverse()
             while True:
                 self._take_turn(events)
@@ -76,3 +81,25 @@ class Follower:
         self._engine.handle(event)
         seconds = time.perf_counter() - began
         self._steps.finish(ENGINE, type(event).__name__, seconds, *subject(event))
+
+
+def newest_pods(events: list[NewsEvent]) -> list[NewsEvent]:
+    """Return the events without observations of pods that a later event replaces.
+
+    A list of the API server omits such states too, so the engine does not depend on them.
+    """
+    seen: set[Uid] = set()
+    newest: list[NewsEvent] = []
+    for event in reversed(events):
+        match event:
+            case PodObserved(pod=pod) if pod.uid in seen:
+                continue
+            case PodObserved(pod=pod):
+                seen.add(pod.uid)
+            case PodGone(uid=uid):
+                seen.add(uid)
+            case _:
+                pass
+        newest.append(event)
+    newest.reverse()
+    return newest
