@@ -14,7 +14,7 @@ from typing import assert_never
 
 from app.core import events as ev
 from app.core.audit.recorder import AuditRecorder
-from app.core.effects import Effect, EventReason, Intend, Rebuild, Refund, StoreWrite, WakeAt
+from app.core.effects import Effect, Intend, Rebuild, Refund, StoreWrite, WakeAt
 from app.core.epochs import highest_plausible
 from app.core.explain.leader_state import LeaderState
 from app.core.explain.messages import explain, released
@@ -252,7 +252,7 @@ class Engine:
             self._effects += releases
             self._roster.settle()
             self._effects += self._copies.changes()
-        self._effects += self._news.tell()
+        self._effects += self._news.tell(leads=self._epoch is not None)
         self._pools.trim(len(self._roster.pods))
         self._set_alarm()
 
@@ -469,7 +469,7 @@ class Engine:
                 waited = max(0, at - known.pod.since) // 1000
                 awaits = self._usage.awaited(known.stay) is not None
                 text = released(intent.pool, waited, awaits)
-                self._effects += self._news.of(known, EventReason.RELEASED, text)
+                self._effects += self._news.released(known, text, waits=awaits)
             case ReleaseOutcome.GONE:
                 self._forget(uid)
             case ReleaseOutcome.HELD | ReleaseOutcome.UNSENT:

@@ -71,8 +71,8 @@ class Alarm:
 COMPONENT = "fairgate"
 LONGEST_MESSAGE = 1000
 """In characters. Clients that show events display little more."""
-HELD_SECONDS = 1.0
-"""Delay of `Held`, so that a pod that is released at once gets one event, not two."""
+HELD_SECONDS = 2.0
+"""Delay of `Held`. A pod that is released within this time gets no event about its wait."""
 
 
 WAITS = frozenset((EventReason.HELD, EventReason.WAITING))
@@ -114,7 +114,8 @@ class PodAnnouncer:
     def tell(self, notice: EmitEvent) -> None:
         """Queue an event. It replaces a queued one with the same pod and reason.
 
-        `Held` is queued later, and only if the pod was not released meanwhile.
+        `Held` is queued later, and only if the pod was not released meanwhile. If it was, `Released`
+        is not sent either: each event is a write to etcd, and there was no wait to explain.
         """
         uid = notice.ref.uid
         match notice.notice:
@@ -123,7 +124,9 @@ class PodAnnouncer:
                     asyncio.get_running_loop().call_later(self._held_seconds, self._queue_held, uid)
                 self._held[uid] = notice
             case EventReason.RELEASED:
-                self.dropped += self._held.pop(uid, None) is not None
+                if self._held.pop(uid, None) is not None:
+                    self.dropped += 2
+                    return
                 self.dropped += self._waiting.pop((uid, EventReason.HELD), None) is not None
                 self._queue(notice)
             case _:

@@ -18,6 +18,7 @@ RECENT_MS = 30_000
 class PodNotices:
     """Collects new pods. At the end of a cycle `tell` returns their events.
 
+    A pod that is released in its first cycle gets no event: it did not wait.
     `silent`: no events are returned.
     """
 
@@ -28,6 +29,7 @@ class PodNotices:
         self._outlook = outlook
         self._silent = silent
         self._new: dict[Uid, PodRecord] = {}
+        """Pods without an event: new, or with a release under way since their first cycle."""
 
     def add(self, tracked: PodRecord) -> None:
         """Add a held pod that has no event yet."""
@@ -45,19 +47,33 @@ class PodNotices:
             if tracked.life is PodState.HELD and now - tracked.pod.since < RECENT_MS:
                 self.add(tracked)
 
-    def tell(self) -> list[Effect]:
-        """Return events for new pods that are still held, and for changed wait reasons."""
+    def tell(self, *, leads: bool) -> list[Effect]:
+        """Return events for new pods that are still held, and for changed wait reasons.
+
+        A follower drops them, because it sends no events.
+        """
         pods, new, self._new = self._roster.pods, self._new, {}
         changed = self._roster.take_changed()
-        if self._silent:
+        if self._silent or not leads:
             return []
-        held = [t for t in new.values() if t.life is PodState.HELD and pods.get(t.pod.uid) is t]
+        there = [tracked for uid, tracked in new.items() if pods.get(uid) is tracked]
+        self._new = {t.pod.uid: t for t in there if t.intent is not None}
+        held = [t for t in there if t.life is PodState.HELD]
         effects: list[Effect] = []
         for tracked, text in self._outlook.texts(held):
             effects += self.of(tracked, EventReason.HELD, text)
-        for tracked, text in self._outlook.texts(changed):
+        for tracked, text in self._outlook.texts(t for t in changed if t.pod.uid not in new):
             effects += self.of(tracked, EventReason.WAITING, text)
         return effects
+
+    def released(self, tracked: PodRecord, message: str, *, waits: bool) -> list[Effect]:
+        """Return the event of a release, unless the pod was released in its first cycle.
+
+        `waits`: the pod still waits for a node, so it gets the event in any case.
+        """
+        if self._new.pop(tracked.pod.uid, None) is not None and not waits:
+            return []
+        return self.of(tracked, EventReason.RELEASED, message)
 
     def of(self, tracked: PodRecord, notice: EventReason, message: str) -> list[Effect]:
         """Return an event for the owner of one pod."""

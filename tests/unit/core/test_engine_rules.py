@@ -379,9 +379,27 @@ def test_the_store_hears_of_queue_charge_and_refund() -> None:
     assert [type(e) for e in effects] == [Enqueue, Release]
     assert [type(e) for e in bench.see(second)] == [Enqueue, EmitEvent]
     effects = bench.answer(first, ReleaseOutcome.RELEASED)
-    assert [type(e) for e in effects] == [EmitEvent, UsageStarted, Dequeue, Charge]
+    assert [type(e) for e in effects] == [UsageStarted, Dequeue, Charge]
     effects = bench.hear(ev.PodGone(Millis(3000), first.uid))
     assert [type(e) for e in effects] == [UsageEnded, Refund, Release]
+
+
+def test_only_a_pod_that_waited_gets_events() -> None:
+    bench = Bench(node("n0", 1))
+    first, second = held_pod("p0", "a"), held_pod("p1", "a")
+    told = [*bench.see(first), *bench.answer(first, ReleaseOutcome.RELEASED)]
+    assert not [e for e in told if isinstance(e, EmitEvent)]
+    told = [*bench.see(second), *bench.hear(ev.PodGone(Millis(3000), first.uid))]
+    told += bench.answer(second, ReleaseOutcome.RELEASED)
+    notices = [e.notice for e in told if isinstance(e, EmitEvent)]
+    assert notices == [EventReason.HELD, EventReason.RELEASED]
+
+
+def test_a_pod_whose_first_release_fails_gets_the_event_held() -> None:
+    bench = Bench(node("n0", 1))
+    pod = held_pod("p0", "a")
+    told = [*bench.see(pod), *bench.answer(pod, ReleaseOutcome.HELD)]
+    assert [e.notice for e in told if isinstance(e, EmitEvent)] == [EventReason.HELD]
 
 
 def test_the_held_notice_says_position_queue_and_what_it_waits_for() -> None:
