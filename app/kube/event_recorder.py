@@ -114,8 +114,8 @@ class PodAnnouncer:
     def tell(self, notice: EmitEvent) -> None:
         """Queue an event. It replaces a queued one with the same pod and reason.
 
-        `Held` is queued later, and only if the pod was not released meanwhile. If it was, `Released`
-        is not sent either: each event is a write to etcd, and there was no wait to explain.
+        `Held` is queued later, and only if the pod was not released meanwhile. If it was, there was
+        no wait to explain, so `Released` is not sent either: each event is a write to etcd.
         """
         uid = notice.ref.uid
         match notice.notice:
