@@ -333,6 +333,28 @@ class Engine:
                 self._refusals.node_gone(name)
                 self._devices.drop_node(name)
                 self._pools.drop_node(name)
+            case ev.PriorityObserved() | ev.PriorityGone():
+                pass  # only the webhook needs these: pods have their priority as a number
+            case ev.GroupObserved(_, group):
+                self._roster.gangs.record_size(group)
+            case ev.GroupGone(_, namespace, name):
+                self._roster.gangs.drop(namespace, name)
+            case ev.BudgetObserved(_, budget):
+                self._roster.budgets.record_budget(budget)
+            case ev.BudgetGone(_, namespace, name):
+                self._roster.budgets.drop(namespace, name)
+            case ev.SourceFresh(_, source):
+                self._fresh.add(source)
+                self._roster.binding.update_timeouts(self._usage.now, self.ready)
+            case ev.SourceStale(_, source):
+                self._fresh.discard(source)
+                self._roster.binding.update_timeouts(self._usage.now, self.ready)
+            case _:
+                self._configure(event)
+
+    def _configure(self, event: ev.SettingsEvent | ev.DeviceEvent) -> None:
+        """Apply a change of the settings, or of dynamic resource allocation."""
+        match event:
             case ev.TenantObserved(_, tenant, _, checkpoint):
                 self._roster.put_tenant(tenant)
                 if checkpoint is not None:
@@ -356,8 +378,6 @@ class Engine:
             case ev.PolicyGone():
                 self._rule(Policy(mode=self._mode))
                 self._records.dropped(Policy)
-            case ev.PriorityObserved() | ev.PriorityGone():
-                pass  # only the webhook needs these: pods have their priority as a number
             case ev.ClaimObserved(_, claim):
                 self._claimants.put_claim(claim)
                 self._devices.put_claim(claim)
@@ -372,20 +392,6 @@ class Engine:
                 self._devices.inventory.put_slice(published)
             case ev.SliceGone(_, name):
                 self._devices.inventory.drop_slice(name)
-            case ev.GroupObserved(_, group):
-                self._roster.gangs.record_size(group)
-            case ev.GroupGone(_, namespace, name):
-                self._roster.gangs.drop(namespace, name)
-            case ev.BudgetObserved(_, budget):
-                self._roster.budgets.record_budget(budget)
-            case ev.BudgetGone(_, namespace, name):
-                self._roster.budgets.drop(namespace, name)
-            case ev.SourceFresh(_, source):
-                self._fresh.add(source)
-                self._roster.binding.update_timeouts(self._usage.now, self.ready)
-            case ev.SourceStale(_, source):
-                self._fresh.discard(source)
-                self._roster.binding.update_timeouts(self._usage.now, self.ready)
             case _:
                 assert_never(event)
 

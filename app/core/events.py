@@ -405,26 +405,22 @@ class Pass:
     at: Millis
 
 
+SettingsEvent = TenantObserved | TenantGone | PoolObserved | PoolGone | PolicyObserved | PolicyGone
+"""Changes of the objects with which administrators configure Fairgate."""
+
+DeviceEvent = ClaimObserved | ClaimGone | ClassObserved | ClassGone | SliceObserved | SliceGone
+"""Changes of the objects of dynamic resource allocation."""
+
 ClusterEvent = (
     PodObserved
     | UnmanagedPodObserved
     | PodGone
     | NodeObserved
     | NodeGone
-    | TenantObserved
-    | TenantGone
-    | PoolObserved
-    | PoolGone
-    | PolicyObserved
-    | PolicyGone
+    | SettingsEvent
+    | DeviceEvent
     | PriorityObserved
     | PriorityGone
-    | ClaimObserved
-    | ClaimGone
-    | ClassObserved
-    | ClassGone
-    | SliceObserved
-    | SliceGone
     | GroupObserved
     | GroupGone
     | BudgetObserved
