@@ -47,17 +47,13 @@ def ops_routes(checks: Checks, liveness: Liveness, access: Access | None) -> API
     `access` decides about `/metrics`, which names tenants; None: it is public.
     """
     routes = APIRouter(tags=["health"])
-    text: dict[str, Any] = {"content": {"text/plain": {"schema": {"type": "string"}}}}
     home = _loop()
 
     @routes.get(
         "/livez",
         summary="Does the process make progress?",
         response_class=Response,
-        responses={
-            200: {**text, "description": "It does"},
-            503: {**text, "description": "A part has stalled: one line per part"},
-        },
+        responses=_texts({200: "It does", 503: "A part has stalled: one line per part"}),
     )
     async def livez() -> Response:
         return _lines(
@@ -69,10 +65,9 @@ def ops_routes(checks: Checks, liveness: Liveness, access: Access | None) -> API
         "/readyz",
         summary="Can it do its work?",
         response_class=Response,
-        responses={
-            200: {**text, "description": "It can"},
-            503: {**text, "description": "Not yet, or not any more: a line for each thing missing"},
-        },
+        responses=_texts(
+            {200: "It can", 503: "Not yet, or not any more: a line for each thing missing"}
+        ),
     )
     async def readyz() -> Response:
         async def missing() -> list[str]:
@@ -85,13 +80,15 @@ def ops_routes(checks: Checks, liveness: Liveness, access: Access | None) -> API
         "/metrics",
         summary="Prometheus metrics",
         response_class=Response,
-        responses={
-            200: {**text, "description": "The metrics"},
-            401: {**text, "description": "No valid token"},
-            403: {**text, "description": "No right to get the path /metrics"},
-            429: {**text, "description": "Too many refused requests came from this address"},
-            503: {**text, "description": "The API server cannot be asked about the caller"},
-        },
+        responses=_texts(
+            {
+                200: "The metrics",
+                401: "No valid token",
+                403: "No right to get the path /metrics",
+                429: "Too many refused requests came from this address",
+                503: "The API server cannot be asked about the caller",
+            }
+        ),
     )
     async def metrics(request: Request, bearer: Bearer) -> Response:
         async def latest() -> Response:
@@ -111,22 +108,24 @@ def leader_routes(fault: Callable[[], str]) -> APIRouter:
     It is apart from `/readyz`: a standby is ready while no replica leads, or no rollout would end.
     """
     routes = APIRouter(tags=["health"])
-    text: dict[str, Any] = {"content": {"text/plain": {"schema": {"type": "string"}}}}
 
     @routes.get(
         "/healthz/leader",
         summary="Are pods released?",
         response_class=Response,
-        responses={
-            200: {**text, "description": "They are"},
-            503: {**text, "description": "No leader for 30 s, or Redis is unreachable"},
-        },
+        responses=_texts({200: "They are", 503: "No leader for 30 s, or Redis is unreachable"}),
     )
     async def leader() -> Response:
         found = fault()
         return _lines([found] if found else [])
 
     return routes
+
+
+def _texts(answers: Mapping[int, str]) -> dict[int | str, dict[str, Any]]:
+    """Describe answers with plain text, for OpenAPI."""
+    content = {"text/plain": {"schema": {"type": "string"}}}
+    return {status: {"description": each, "content": content} for status, each in answers.items()}
 
 
 def _lines(faults: Iterable[str]) -> Response:

@@ -85,12 +85,10 @@ def usage_routes(ground: RouteContext) -> APIRouter:
         if total:
             if since or until or step:
                 raise Refused(400, "total: it has no from, to and step; leave them out.")
-            [first] = key_of(more, (int,)) or [0]
             rows, now = _totals(ground, names, tenants), ground.now()
             if as_csv:
                 return _as_csv(names, rows, None, now, stepped=False)
-            rest = token(first + limit) if first + limit < len(rows) else None
-            return _page(names, rows[first:][:limit], None, now, None, rest, stepped=False)
+            return _total_page(names, rows, now, more, limit)
         begin, end, first = read_span(since, until, more, ground.now())
         tally = UsageAggregator(names, begin, end, read_step(step, begin, end))
         async with busy:
@@ -103,6 +101,14 @@ def usage_routes(ground: RouteContext) -> APIRouter:
         return _page(names, rows[first:][:limit], begin, end, complete, rest, stepped=stepped)
 
     return routes
+
+
+def _total_page(
+    by: Sequence[GroupBy], rows: Sequence[UsageSum], now: Millis, more: str | None, limit: int
+) -> UsageModel:
+    [first] = key_of(more, (int,)) or [0]
+    rest = token(first + limit) if first + limit < len(rows) else None
+    return _page(by, rows[first:][:limit], None, now, None, rest, stepped=False)
 
 
 def _page(
