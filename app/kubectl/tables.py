@@ -279,7 +279,7 @@ def shares(items: Sequence[Item], wide: bool) -> RenderableType:
 def user_shares(tenant: str, items: Sequence[Item], wide: bool) -> RenderableType:
     """Show fair share, use and weight of a tenant's users. Shares are parts of the cluster."""
     if not items:
-        return f"Tenant {tenant} has no users yet: nobody submitted work, none was given a weight."
+        return f"Tenant {tenant} has no users yet: no work was submitted, and no weight is set."
     columns = (
         Column("USER", short=True),
         Column("WEIGHT", right=True),
