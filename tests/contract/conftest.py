@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
 
 from tests.support.redis import RedisProcess
+from tests.support.shared_stores import Fakes, World, real
 
 
 @pytest.fixture(scope="session")
@@ -27,3 +29,13 @@ def own_redis(tmp_path: Path) -> Iterator[RedisProcess]:
     process = RedisProcess(tmp_path)
     yield process
     process.kill()
+
+
+@pytest.fixture(params=["fake", "redis"])
+async def stores(request: pytest.FixtureRequest) -> AsyncIterator[World]:
+    """The stores of several replicas that share one memory: fakes, then a real Redis."""
+    async with AsyncExitStack() as stack:
+        if request.param == "fake":
+            yield Fakes()
+        else:
+            yield await stack.enter_async_context(real(request.getfixturevalue("store_url")))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
 from dataclasses import replace
 
 import pytest
@@ -13,7 +11,7 @@ from app.core.explain.views import LeaderStateMessage, PublishedReservation
 from app.core.model import Millis, NodeName, PoolName, TenantName, Uid, UserName
 from app.store.leader_state_store import RedisBulletins
 from tests.fakes.fake_leader_state_store import FakeBulletins
-from tests.support.shared_stores import Fakes, Reals, World, real
+from tests.support.shared_stores import Reals, World, real
 from tests.support.store_writes import CPU, GPU
 
 KEPT = PublishedReservation(
@@ -28,20 +26,11 @@ TOLD = (REFUSED, frozenset({KIND}), CLOSED, BARRED, DEFERRED)
 BULLETIN = LeaderStateMessage(Millis(5), 7, 0.25, (KEPT,), *TOLD)
 
 
-@pytest.fixture(params=["fake", "redis"])
-async def world(request: pytest.FixtureRequest) -> AsyncIterator[World]:
-    async with AsyncExitStack() as stack:
-        if request.param == "fake":
-            yield Fakes()
-        else:
-            yield await stack.enter_async_context(real(request.getfixturevalue("store_url")))
-
-
 @pytest.fixture
-def bulletins(world: World) -> RedisBulletins | FakeBulletins:
-    if isinstance(world, Reals):
-        return RedisBulletins(world.server, world.cluster)
-    return FakeBulletins(world.memory)
+def bulletins(stores: World) -> RedisBulletins | FakeBulletins:
+    if isinstance(stores, Reals):
+        return RedisBulletins(stores.server, stores.cluster)
+    return FakeBulletins(stores.memory)
 
 
 async def test_nothing_is_read_before_a_leader_told_anything(
@@ -61,10 +50,10 @@ async def test_what_was_told_comes_back_as_it_was(
 
 
 async def test_an_old_leader_cannot_tell(
-    world: World, bulletins: RedisBulletins | FakeBulletins
+    stores: World, bulletins: RedisBulletins | FakeBulletins
 ) -> None:
     await bulletins.post(BULLETIN)
-    await world.store().claim(8)
+    await stores.store().claim(8)
     with pytest.raises(EpochStale):
         await bulletins.post(replace(BULLETIN, drift=1.0))
     assert await bulletins.read() == BULLETIN

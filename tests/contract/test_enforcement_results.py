@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
 
 import pytest
 
@@ -12,23 +10,14 @@ from app.ports.api import EnforcementResult
 from app.store import schema
 from app.store.enforcement_results import LONGEST, RedisEnforcementResults
 from tests.fakes.fake_enforcement_results import FakeEnforcementResults
-from tests.support.shared_stores import Fakes, Reals, World, real
-
-
-@pytest.fixture(params=["fake", "redis"])
-async def world(request: pytest.FixtureRequest) -> AsyncIterator[World]:
-    async with AsyncExitStack() as stack:
-        if request.param == "fake":
-            yield Fakes()
-        else:
-            yield await stack.enter_async_context(real(request.getfixturevalue("store_url")))
+from tests.support.shared_stores import Reals, World, real
 
 
 @pytest.fixture
-def results(world: World) -> RedisEnforcementResults | FakeEnforcementResults:
-    if isinstance(world, Reals):
-        return RedisEnforcementResults(world.server, world.cluster)
-    return FakeEnforcementResults(world.memory)
+def results(stores: World) -> RedisEnforcementResults | FakeEnforcementResults:
+    if isinstance(stores, Reals):
+        return RedisEnforcementResults(stores.server, stores.cluster)
+    return FakeEnforcementResults(stores.memory)
 
 
 async def test_the_last_result_replaces_the_others(
