@@ -2,6 +2,8 @@
 .PHONY: lock-plugin run test test-unit test-cluster test-faults test-versions test-node check setup tools browser bench soak clean lock image sbom chart plugin docs help
 .DEFAULT_GOAL := help
 SHELL := bash
+# Tests start hundreds of Python programs, which would compile their modules each time.
+unexport PYTHONDONTWRITEBYTECODE
 
 PYTHON ?= python3
 VENV := .venv
