@@ -24,6 +24,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         items[place] = item
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
+    """End the cluster after the last attack, so that it takes no CPU time of other tests."""
+    yield
+    place = getattr(item, "funcargs", {}).get("ground")
+    if place is not None and (nextitem is None or nextitem.path.parent != item.path.parent):
+        place.cluster.down()
+
+
 def _mode(item: pytest.Item) -> Any:
     callspec = getattr(item, "callspec", None)
     return callspec.params.get("ground") if callspec else None
