@@ -245,7 +245,7 @@ def test_an_autoscaled_pool_gets_work_before_its_nodes_are_there(
 def test_if_no_node_comes_the_place_is_given_back_and_the_pool_says_so(
     ground: Ground, stage: Stage
 ) -> None:
-    spec = {"schedulingTimeout": "30s", "evictUnowned": True}
+    spec = {"schedulingTimeout": "15s", "evictUnowned": True}
     kind = {"apiVersion": "fairgate.io/v1alpha1", "kind": "Policy", "spec": spec}
     ground.put({**kind, "metadata": {"name": "default"}})
     ground.put(pool("auto", maxCapacity={GPU: 24}), node("mem-auto-0", "auto", 8))
