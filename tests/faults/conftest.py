@@ -1,12 +1,13 @@
-"""The `Rig` of each module, cleared between tests. Each test ends with the observer's verdict.
+"""The `Rig` of the fault tests, cleared between tests. Each test ends with the observer's verdict.
 
-A module with faults that do not heal uses `own_rig`, one cluster per test.
+The start of a cluster takes more CPU time than many of these tests, so modules share one.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -14,9 +15,10 @@ import pytest
 from app.devcluster import state_dir as folders
 from app.devcluster.binaries import Tools
 from app.devcluster.cluster import LocalCluster
-from tests.faults.fault_cluster import SMALL, Rig, open_rig
+from tests.faults.fault_cluster import Rig, open_rig
 
 _passed = pytest.StashKey[bool]()
+_shared = pytest.StashKey[ExitStack]()
 
 
 @pytest.hookimpl(wrapper=True)
@@ -29,14 +31,48 @@ def pytest_runtest_makereport(
     return report
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
+    """End the shared cluster after the last fault test, so that it takes no time of other tests."""
+    yield
+    is_last = nextitem is None or nextitem.path.parent != item.path.parent
+    if is_last and (shared := item.config.stash.get(_shared, None)):
+        shared.close()
+
+
+@pytest.fixture(scope="session")
+def shared(
+    cluster_tools: Tools, pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[[], Rig]]:
+    """Return the rig of all modules without OPTIONS, started by the first of them."""
+    rigs: list[Rig] = []
+    with ExitStack() as stack:
+        pytestconfig.stash[_shared] = stack
+
+        def rig() -> Rig:
+            if not rigs:
+                cluster = LocalCluster(folders.own_folder("rig"))
+                rigs.append(stack.enter_context(open_rig(cluster, tmp_path_factory.mktemp("rig"))))
+            return rigs[0]
+
+        yield rig
+
+
 @pytest.fixture(scope="module")
 def module_rig(
-    cluster_tools: Tools, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+    shared: Callable[[], Rig],
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Rig]:
-    """The `OPTIONS` of a module configure its cluster."""
+    """The shared rig. A module with `OPTIONS` has a cluster of its own, with these options."""
+    options = getattr(request.module, "OPTIONS", None)
+    if options is None:
+        rig = shared()
+        rig.end_programs()  # webhooks of the last module
+        yield rig
+        return
     folder = tmp_path_factory.mktemp("rig")
-    options = getattr(request.module, "OPTIONS", SMALL)
-    with open_rig(LocalCluster(folders.own_folder("rig")), folder, options) as rig:
+    with open_rig(LocalCluster(folders.own_folder("own-rig")), folder, options) as rig:
         yield rig
 
 
@@ -47,20 +83,8 @@ def rig(
     tmp_path: Path,
     record_property: Callable[[str, object], None],
 ) -> Iterator[Rig]:
-    """A small cluster shared by the module, with a webhook but no other Fairgate process."""
+    """A small cluster, with a webhook but no other Fairgate process."""
     yield from judged(module_rig, request, tmp_path, record_property)
-
-
-@pytest.fixture
-def own_rig(
-    cluster_tools: Tools,
-    request: pytest.FixtureRequest,
-    tmp_path: Path,
-    record_property: Callable[[str, object], None],
-) -> Iterator[Rig]:
-    """A small cluster for this test only."""
-    with open_rig(LocalCluster(folders.own_folder("own-rig")), tmp_path) as rig:
-        yield from judged(rig, request, tmp_path, record_property)
 
 
 def judged(

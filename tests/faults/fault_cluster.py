@@ -20,6 +20,7 @@ from app.devcluster.api_client import SetupClient
 from app.devcluster.cluster import LocalCluster
 from app.devcluster.cluster_options import ClusterOptions
 from app.devcluster.control_plane import ControlPlane
+from app.devcluster.fairgate_install import KINDS
 from app.devcluster.processes import last_lines
 from app.devcluster.readiness import denies, has_ca, holds, until
 from app.devcluster.redis_server import start_redis
@@ -276,7 +277,7 @@ class Rig:
         return self.report
 
     def clear(self) -> None:
-        """End the controllers and remove every pod and tenant of the test."""
+        """End the controllers, and remove the pods of the test, tenants, pools and policies."""
         self._mend()  # a failed test leaves its fault
         for load in self.loads:
             load.stop()
@@ -291,6 +292,8 @@ class Rig:
             program.kill(signal.SIGTERM)
         with self.admin() as api:
             self._empty(api)
+            for plural in KINDS:
+                api.call("DELETE", f"/apis/fairgate.io/v1alpha1/{plural}")
         for kind, name in self.stage.objects:
             self.cluster.kubectl("delete", kind, name, "--ignore-not-found")
         self._forget(lambda program: not program.alive)
@@ -320,10 +323,14 @@ class Rig:
         """Stop the load, all Fairgate processes and the proxies; the caller ends the cluster."""
         for load in self.loads:
             load.stop()
+        self.end_programs()
+        self.front.__exit__()
+
+    def end_programs(self) -> None:
+        """End all Fairgate processes, also the webhooks, which outlive a test."""
         for program in self.programs:
             program.kill()
         self._forget(lambda program: True)
-        self.front.__exit__()
 
     def _forget(self, gone: Callable[[Program], bool]) -> None:
         for program in [each for each in self.programs if gone(each)]:
