@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 
 from fastapi import FastAPI
 
@@ -46,6 +47,18 @@ STRANGERS = 10
 """Bad tokens a second from one address."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Both:
+    """Passes each event to the view, then to the engine."""
+
+    view: WebhookCache
+    inbox: EventQueue
+
+    async def put(self, event: ClusterEvent, /) -> None:
+        await self.view.put(event)
+        await self.inbox.put(event)
+
+
 async def api(process: RoleProcess) -> None:
     """Assemble the REST API."""
     settings = process.settings
@@ -53,15 +66,7 @@ async def api(process: RoleProcess) -> None:
     engine = _following_engine(settings, managed)
     inbox, view = EventQueue(), WebhookCache()
     mirror = Follower(engine, inbox, process.steps, now)
-
-    class Both:
-        """Passes each event to the view, then to the engine."""
-
-        async def put(self, event: ClusterEvent, /) -> None:
-            await view.put(event)
-            await inbox.put(event)
-
-    both = Both()
+    both = _Both(view, inbox)
     watch(process, both, sorted(NEEDED, key=lambda source: source.value))
     watch(process, both, sorted(GROUPS, key=lambda source: source.value))
     process.tasks.append(mirror.follow_events)
@@ -72,10 +77,6 @@ async def api(process: RoleProcess) -> None:
     enforcement = EnforcementReader(RedisEnforcementResults(server, settings.cluster))
     process.tasks.append(enforcement.read_results)
     process.checks["cluster heard"] = lambda: mirror.seen_whole
-    callers, strangers = (
-        RateLimit(rate, time.monotonic) for rate in (settings.api_requests_per_second, STRANGERS)
-    )
-    access = Access(Reviews(process.client, time.monotonic), callers, strangers)
     runs = RedisRuns(server, settings.cluster)
     estimates = Estimates(
         lambda: engine.outlook.snapshot(now()) if mirror.seen_whole else None, runs, managed
@@ -87,7 +88,7 @@ async def api(process: RoleProcess) -> None:
     )
     process.stack.push_async_callback(simulations.close)
     ground = RouteContext(
-        access,
+        _access(process),
         engine,
         lambda: mirror.seen_whole,
         mirror.age,
@@ -113,6 +114,12 @@ async def api(process: RoleProcess) -> None:
     process.listeners.append(tls_listener(process, "api", app, settings.api_listen))
     if settings.aggregated_listen is not None:
         _aggregate(process, app, settings.aggregated_listen, certificate)
+
+
+def _access(process: RoleProcess) -> Access:
+    rates = (process.settings.api_requests_per_second, STRANGERS)
+    callers, strangers = (RateLimit(rate, time.monotonic) for rate in rates)
+    return Access(Reviews(process.client, time.monotonic), callers, strangers)
 
 
 def _following_engine(settings: Settings, managed: ManagedResources) -> Engine:
