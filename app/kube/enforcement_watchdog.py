@@ -78,16 +78,6 @@ class WatchdogTiming:
 NORMAL = WatchdogTiming()
 
 
-async def nobodys(ca_pem: bytes) -> bool:
-    """Return False: no other CA belongs to Fairgate."""
-    return False
-
-
-async def proved() -> str:
-    """Return "": no proof is needed."""
-    return ""
-
-
 class Watchdog:
     """Enforces the objects of ConfigMap `fairgate-enforcement`, by `run`."""
 
@@ -99,17 +89,16 @@ class Watchdog:
         owner: str,
         ca: Callable[[], bytes],
         observing: Callable[[], bool | None],
-        unreached: Callable[[], Awaitable[str]] = proved,
-        default_mode: Callable[[Mode], None] = lambda mode: None,
+        unreached: Callable[[], Awaitable[str]],
+        default_mode: Callable[[Mode], None],
         meters: EnforcementMetrics,
         alarm: Alarm,
-        is_ours: Callable[[bytes], Awaitable[bool]] = nobodys,
-        then: Callable[[], None] = lambda: None,
+        is_ours: Callable[[bytes], Awaitable[bool]],
+        then: Callable[[], None],
         pace: WatchdogTiming = NORMAL,
         reporter: Reporter | None = None,
     ) -> None:
-        """`owner`: ClusterRole that owns every object created here. Deleted objects are not
-        restored without it.
+        """`owner`: ClusterRole that owns every object created here; without it, none is restored.
 
         `observing`: whether the mode is Observe, None while unknown.
         `unreached`: why the API server reaches no replica, "" if it does. Asked until it does once,
@@ -149,8 +138,7 @@ class Watchdog:
         """Objects with the CA of another replica, and since when."""
         self.has_looked = False
         """Whether every object was checked once. Missing objects were deleted from then on."""
-        self._alarms: dict[str, str] = {}
-        """Events for operators that are not emitted yet, by subject."""
+        self._alarms: dict[str, str] = {}  # events that are not emitted yet, by subject
         self._agreed: dict[Ref, Object] = {}
         """Each live object when it was last found as wanted."""
 

@@ -33,6 +33,16 @@ RULE = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"]}
 Edit = Callable[[Object], object]
 
 
+async def reached() -> str:
+    """Return "": the API server reaches a replica."""
+    return ""
+
+
+async def no_other(ca_pem: bytes) -> bool:
+    """Return False: no other replica has published a CA."""
+    return False
+
+
 def hook(name: str, **fields: Any) -> Object:
     """Return a webhook that matches no request; most fields have defaults."""
     return {
@@ -181,7 +191,14 @@ class Kept:
     async def keeping(
         self, client: Any = None, pace: WatchdogTiming = QUICK, **more: Any
     ) -> AsyncIterator[Watchdog]:
-        """Run a watchdog until the end of the block."""
+        """Run a watchdog until the end of the block. By default no other replica has another CA."""
+        usual: dict[str, Any] = {
+            "ca": lambda: self.ca,
+            "unreached": reached,
+            "default_mode": lambda mode: None,
+            "is_ours": no_other,
+            "then": lambda: None,
+        }
         watchdog = Watchdog(
             client or self.client,
             self.name,
@@ -190,7 +207,7 @@ class Kept:
             meters=self.guarded,
             alarm=Alarm(self.client, self.name),
             pace=pace,
-            **({"ca": lambda: self.ca} | more),
+            **(usual | more),
         )
         running = asyncio.create_task(watchdog.run())
         try:
