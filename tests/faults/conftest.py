@@ -1,6 +1,6 @@
 """The `Rig` of the fault tests, cleared between tests. Each test ends with the observer's verdict.
 
-The start of a cluster takes more CPU time than many of these tests, so modules share one.
+Modules share a cluster, because a start takes more CPU time than most tests.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
 def shared(
     cluster_tools: Tools, pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Callable[[], Rig]]:
-    """Return the rig of all modules without OPTIONS, started by the first of them."""
+    """Return the rig of all modules without `OPTIONS`. The first such module starts it."""
     rigs: list[Rig] = []
     with ExitStack() as stack:
         pytestconfig.stash[_shared] = stack
