@@ -62,7 +62,7 @@ LIMITS = {
     "1.34": f"{NO_GROUPS}; {SINCE_36}",
     "1.35": f"native pod groups have another format, which is not read; {SINCE_36}",
     "1.36": "none",
-    "1.37": "a CompositePodGroup is released group by group",
+    "1.37": "none",
 }
 
 

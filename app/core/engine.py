@@ -317,6 +317,7 @@ class Engine:
                 self._roster.gangs.gone(uid)
             case ev.UnmanagedPodObserved(_, bystander):
                 self._pools.put_bystander(bystander)
+                self._roster.gangs.see_outside(bystander)
                 self._forget(bystander.uid)
                 self._placement.walls.add_pod(
                     bystander.uid,

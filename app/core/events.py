@@ -48,6 +48,7 @@ class WatchedSource(Enum):
     JOB_SETS = "jobsets"
     POD_GROUPS = "podgroups.scheduling.x-k8s.io"
     NATIVE_GROUPS = "podgroups.scheduling.k8s.io"
+    COMPOSITE_GROUPS = "compositepodgroups"
     BUDGETS = "poddisruptionbudgets"
 
 
@@ -57,6 +58,7 @@ GROUPS = frozenset(
         WatchedSource.JOB_SETS,
         WatchedSource.POD_GROUPS,
         WatchedSource.NATIVE_GROUPS,
+        WatchedSource.COMPOSITE_GROUPS,
     }
 )
 """Lists that only define gang sizes. If one is stale, only its gangs wait."""
@@ -75,7 +77,7 @@ class PodObserved:
 
 @dataclass(frozen=True, slots=True)
 class UnmanagedPodObserved:
-    """An unmanaged pod uses capacity of a node."""
+    """An unmanaged pod uses capacity of a node, or belongs to a native PodGroup."""
 
     at: Millis
     bystander: UnmanagedPod

@@ -152,6 +152,10 @@ class Said:
         return self.reason == "Unschedulable"
 
 
+PREEMPTS = "PreemptLowerPriority"
+"""The preemption policy of pods and pod groups without an explicit one."""
+
+
 @dataclass(frozen=True, slots=True)
 class Pod:
     """One managed pod, as stored in the API server.
@@ -169,6 +173,8 @@ class Pod:
     `gang`: name of its gang within the namespace, "" without a gang.
     `gang_size`: number of pods in the gang; 0: a group object defines it, see `pod_groups`.
     `gang_least`: number of pods that its gang needs to start; 0: all of them.
+    `gang_part`: the replicated job that it belongs to, if its gang is a JobSet.
+    `preemption`: its preemption policy, as the API server resolved it.
     `gang_anew`: the gang restarts as a whole if a pod fails before all pods run.
     `refused`: why its node refused it; "" if it did not, or if that is unknown.
     `owner`: name of its topmost known controller, or "".
@@ -222,6 +228,8 @@ class Pod:
     gang: str = ""
     gang_size: int = 1
     gang_least: int = 0
+    gang_part: str = ""
+    preemption: str = PREEMPTS
     gang_anew: bool = False
     failed: bool = False
     refused: str = ""
@@ -267,17 +275,18 @@ Holder = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class UnmanagedPod:
-    """A pod that is not managed but uses capacity of a node.
+    """A pod that is not managed but uses capacity of a node, or belongs to a native PodGroup.
 
-    `walls` is its required anti-affinity, as it affects other pods. `holder` names the pod if it
-    has walls.
+    `node` is None until it is bound. `walls` is its required anti-affinity, as it affects other
+    pods. `holder` names the pod if it has walls. `group`: namespace and gang name of its PodGroup.
     """
 
     uid: Uid
-    node: NodeName
+    node: NodeName | None
     demand: Amounts
     walls: tuple[AntiAffinityTerm, ...] = ()
     holder: Holder = ("", "")
+    group: tuple[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)

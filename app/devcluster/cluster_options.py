@@ -14,7 +14,8 @@ class ClusterOptions(msgspec.Struct, frozen=True):
     start Fairgate too. `durable`: etcd and Redis persist acknowledged writes, which is slower.
     `exempt`: exempt namespaces in addition to those of the chart. `environment`: more settings for
     the processes of Fairgate. `bodies`: the audit log of the API server has requests and responses.
-    `pod_groups`: the API server offers the pod groups of Kubernetes, which are alpha.
+    `pod_groups`: the API server offers the pod groups of Kubernetes, which are behind feature
+    gates, and the scheduler reads them.
     `kubernetes`: the version, such as `1.37`. `binaries`: the folder that is searched first for the
     programs. If they are empty, `binaries.choose` says what decides.
     """

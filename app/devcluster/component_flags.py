@@ -169,8 +169,8 @@ def controllers(plan: ControlPlanePlan) -> list[str]:
     )
 
 
-def scheduler(plan: ControlPlanePlan) -> list[str]:
-    """The default scheduler. Its configuration file sets its client."""
+def scheduler(plan: ControlPlanePlan, extra: Mapping[str, str] = {}) -> list[str]:
+    """The default scheduler, with the flags in `extra`. Its configuration file sets its client."""
     client = _client(plan, "kube-scheduler")
     del client["kubeconfig"]
     return _flags(
@@ -180,6 +180,7 @@ def scheduler(plan: ControlPlanePlan) -> list[str]:
             "bind-address": HOST,
             "secure-port": plan.ports.scheduler,
             **_served(plan, "kube-scheduler"),
+            **extra,
         }
     )
 

@@ -81,6 +81,7 @@ class ControlPlane:
         """Start all programs but KWOK; return when pods can be created. Raises ClusterError."""
         plan = self.plan
         extra = tools.kubernetes.pod_group_flags() if pod_groups else {}
+        gates = {flag: value for flag, value in extra.items() if flag == "feature-gates"}
         needed = [
             self._start("etcd", tools.etcd, component_flags.etcd(plan, durable)),
             self._start("kube-apiserver", tools.apiserver, component_flags.apiserver(plan, extra)),
@@ -92,7 +93,9 @@ class ControlPlane:
                 self._start(
                     "kube-controller-manager", tools.controllers, component_flags.controllers(plan)
                 ),
-                self._start("kube-scheduler", tools.scheduler, component_flags.scheduler(plan)),
+                self._start(
+                    "kube-scheduler", tools.scheduler, component_flags.scheduler(plan, gates)
+                ),
             ]
             # The default namespace refuses pods until its service account exists.
             account = "/api/v1/namespaces/default/serviceaccounts/default"

@@ -20,11 +20,13 @@ class KubernetesVersion:
     """A tested version. `full` is the release that the Go module pins.
 
     `pod_groups` is the API version of PodGroups that Fairgate reads, or None without PodGroups.
+    `composite_groups` is that of CompositePodGroups.
     """
 
     minor: str
     full: str
     pod_groups: str | None = None
+    composite_groups: str | None = None
 
     @property
     def number(self) -> int:
@@ -37,9 +39,13 @@ class KubernetesVersion:
             raise InvalidInput(
                 f"Kubernetes {self.minor} has no pod groups that Fairgate reads; use 1.36 or newer."
             )
+        apis, gates = [self.pod_groups], ["GenericWorkload"]
+        if self.composite_groups is not None:
+            apis.append(self.composite_groups)
+            gates += ["TopologyAwareWorkloadScheduling", "CompositePodGroup"]
         return {
-            "feature-gates": "GenericWorkload=true",
-            "runtime-config": f"{self.pod_groups}=true",
+            "feature-gates": ",".join(f"{gate}=true" for gate in gates),
+            "runtime-config": ",".join(f"{api}=true" for api in apis),
         }
 
 
@@ -47,7 +53,7 @@ VERSIONS: Final = (
     KubernetesVersion("1.34", "1.34.4"),
     KubernetesVersion("1.35", "1.35.4"),  # Workload has another format there, and no PodGroup
     KubernetesVersion("1.36", "1.36.3", "scheduling.k8s.io/v1alpha2"),
-    KubernetesVersion("1.37", "1.37.2", "scheduling.k8s.io/v1beta1"),
+    KubernetesVersion("1.37", "1.37.2", "scheduling.k8s.io/v1beta1", "scheduling.k8s.io/v1alpha3"),
 )
 DEFAULT: Final = VERSIONS[2]
 

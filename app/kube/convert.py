@@ -28,7 +28,7 @@ from app.core.podspec.annotations import (
 from app.core.podspec.anti_affinity_terms import AntiAffinityTerm
 from app.core.podspec.gpu_memory import stated
 from app.core.podspec.granted_claims import read_grants
-from app.core.podspec.pod_groups import LONGEST_NAME, Words, membership, starts_anew
+from app.core.podspec.pod_groups import LONGEST_NAME, NATIVE, Words, membership, starts_anew
 from app.core.podspec.size_limits import BOUNDS, RELEASED, excess
 from app.core.quantities import ManagedResources, amounts
 from app.k8s_types import objects
@@ -88,15 +88,15 @@ class Pods:
         demand = self._bounded(pod.demand())
         if pod.metadata.namespace not in self._exempt and self._concerns_us(pod, demand):
             return events.PodObserved(at, self._managed_pod(pod, demand))
-        node = pod.spec.node_name
-        if not node or _phase(pod) is model.Phase.FINISHED:
+        node, group = pod.spec.node_name, _group(pod)
+        if not (node or group) or _phase(pod) is model.Phase.FINISHED:
             return None
         shared = self._shared.mapping(demand)
-        uid, where = model.Uid(pod.metadata.uid), model.NodeName(name(node))
+        uid, where = model.Uid(pod.metadata.uid), model.NodeName(name(node)) if node else None
         walls = self._walls(pod)
         holder = (name(pod.metadata.namespace), pod.metadata.name) if walls else ("", "")
         return events.UnmanagedPodObserved(
-            at, model.UnmanagedPod(uid, where, shared, walls, holder)
+            at, model.UnmanagedPod(uid, where, shared, walls, holder, self._shared.value(group))
         )
 
     def _walls(self, pod: objects.PodObject) -> tuple[AntiAffinityTerm, ...]:
@@ -129,7 +129,7 @@ class Pods:
         # The kubelet creates mirror pods, and no user submits them.
         submitter = None if is_mirror else written.get(well_known.ANNOTATION_SUBMITTER)
         pool = labels.get(well_known.LABEL_POOL)
-        gang, size, least = membership(_words(pod))
+        gang = membership(_words(pod))
         started = pod.status.start_time
         only, affinity = read_affinity(spec.affinity)
         scheduler = spec.scheduler_name or DEFAULT_SCHEDULER
@@ -157,9 +157,11 @@ class Pods:
             gone_by=_deadline(meta.deletion_timestamp),
             has_labels=meta.labels is not None,
             has_annotations=meta.annotations is not None,
-            gang=name(gang),
-            gang_size=size,
-            gang_least=least,
+            gang=name(gang.name),
+            gang_size=gang.size,
+            gang_least=gang.least,
+            gang_part=name(gang.part),
+            preemption=name(spec.preemption_policy or model.PREEMPTS),
             gang_anew=starts_anew(written),
             failed=pod.status.phase == "Failed",
             refused=refusal(pod.status.reason or "") if pod.status.phase == "Failed" else "",
@@ -213,6 +215,14 @@ def _stored(labels: Mapping[str, str], shared: Shared) -> Mapping[str, str] | No
     """Return the labels of a pod that other pods may select, or None if they are too many."""
     read = read_labels(labels)
     return None if read is None else shared.mapping(read)
+
+
+def _group(pod: objects.PodObject) -> tuple[str, str] | None:
+    """Return the namespace and the gang name of the native PodGroup of a pod."""
+    group = pod.spec.scheduling_group
+    if group is None or not group.pod_group_name or len(group.pod_group_name) > LONGEST_NAME:
+        return None
+    return name(pod.metadata.namespace), NATIVE + group.pod_group_name
 
 
 def _words(pod: objects.PodObject) -> Words:

@@ -6,6 +6,7 @@ A reader returns None for an irrelevant object.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from msgspec.json import Decoder
 
@@ -13,9 +14,11 @@ from app.core.events import GroupGone, GroupObserved, WatchedSource
 from app.core.model import Millis
 from app.core.podspec.annotations import LARGEST_GANG, OF_THE_JOB
 from app.core.podspec.pod_groups import (
+    COMPOSITE,
     COSCHEDULING,
     JOB,
     JOB_SET,
+    LONGEST_NAME,
     NATIVE,
     UNBOUNDED,
     GangDeclaration,
@@ -23,15 +26,18 @@ from app.core.podspec.pod_groups import (
 from app.core.quantities import ManagedResources
 from app.core.well_known import ANNOTATION_GANG
 from app.k8s_types.objects import Change, ListPage, Metadata, PodSpec
-from app.k8s_types.scheduling import Wire
+from app.k8s_types.scheduling import Uninspected, Wire
+from app.kube.convert import created
 from app.kube.informer.watched_kind import WatchedKind
 
 JOBS = "/apis/batch/v1/jobs"
 JOB_SETS = "/apis/jobset.x-k8s.io/v1alpha2/jobsets"
 POD_GROUPS = "/apis/scheduling.x-k8s.io/v1alpha1/podgroups"
+IN_ORDER = "InOrder"
 NATIVE_VERSIONS = ("v1beta1", "v1alpha3", "v1alpha2")
 NATIVE_GROUPS = tuple(f"/apis/scheduling.k8s.io/{each}/podgroups" for each in NATIVE_VERSIONS)
 """The last one is of Kubernetes 1.36. Kubernetes 1.35 has another format."""
+COMPOSITE_GROUPS = "/apis/scheduling.k8s.io/v1alpha3/compositepodgroups"
 
 
 class PodTemplate(Wire, frozen=True):
@@ -60,12 +66,25 @@ class JobTemplate(Wire, frozen=True):
 
 
 class ReplicatedJob(Wire, frozen=True):
+    name: str = ""
     replicas: int = 1
     template: JobTemplate = JobTemplate()
+    depends_on: list[Uninspected] | None = None
+
+
+class StartupPolicy(Wire, frozen=True):
+    startup_policy_order: str = ""
 
 
 class JobSetSpec(Wire, frozen=True):
     replicated_jobs: list[ReplicatedJob] | None = None
+    startup_policy: StartupPolicy = StartupPolicy()
+
+    @property
+    def is_sequenced(self) -> bool:
+        """Return whether some of its Jobs are created only when others are ready or complete."""
+        depends = any(each.depends_on for each in self.replicated_jobs or ())
+        return depends or self.startup_policy.startup_policy_order == IN_ORDER
 
 
 class JobSet(Wire, frozen=True):
@@ -86,11 +105,32 @@ class PodGroupSpec(Wire, frozen=True):
 
     min_member: int = 1
     scheduling_policy: GroupPolicy = GroupPolicy()
+    parent_composite_pod_group_name: str | None = None
+    preemption_policy: str = ""
 
 
 class PodGroup(Wire, frozen=True):
     metadata: Metadata = Metadata()
     spec: PodGroupSpec = PodGroupSpec()
+
+
+class CompositeGangPolicy(Wire, frozen=True):
+    min_group_count: int = 1
+
+
+class CompositePolicy(Wire, frozen=True):
+    gang: CompositeGangPolicy = CompositeGangPolicy()
+
+
+class CompositeGroupSpec(Wire, frozen=True):
+    scheduling_policy: CompositePolicy = CompositePolicy()
+    parent_composite_pod_group_name: str | None = None
+    preemption_policy: str = ""
+
+
+class CompositeGroup(Wire, frozen=True):
+    metadata: Metadata = Metadata()
+    spec: CompositeGroupSpec = CompositeGroupSpec()
 
 
 class Groups:
@@ -107,13 +147,23 @@ class Groups:
         return _observed(at, job.metadata, JOB, _size(spec), spec.completions, succeeded)
 
     def job_set(self, job_set: JobSet, at: Millis) -> GroupObserved | None:
-        """Return the gang of a JobSet: all its held pods that request a gang. None without any."""
-        size = sum(
-            each.replicas * _size(each.template.spec)
+        """Return the gang of a JobSet: all its held pods that request a gang. None without any.
+
+        If it starts its replicated jobs one after another, each replicated job is a gang.
+        """
+        parts = [
+            (each.name, each.replicas * _size(each.template.spec))
             for each in job_set.spec.replicated_jobs or ()
             if self._asks(each.template.spec.template)
-        )
-        return _observed(at, job_set.metadata, JOB_SET, size) if size else None
+        ]
+        size, meta = sum(size for _, size in parts), job_set.metadata
+        if not size:
+            return None
+        observed = _observed(at, meta, JOB_SET, size)
+        if not job_set.spec.is_sequenced:
+            return observed
+        sizes = tuple((name, _bounded(size)) for name, size in parts)
+        return replace(observed, group=replace(observed.group, parts=sizes, since=created(meta)))
 
     def _asks(self, template: PodTemplate) -> bool:
         asked = (template.metadata.annotations or {}).get(ANNOTATION_GANG, "").strip()
@@ -129,16 +179,38 @@ def read_pod_group(group: PodGroup, at: Millis) -> GroupObserved:
 
 
 def read_native_group(group: PodGroup, at: Millis) -> GroupObserved:
-    """Return the gang of a Kubernetes PodGroup. Its pods start one by one without a gang policy."""
+    """Return the gang of a Kubernetes PodGroup. Its pods start one by one without a gang policy.
+
+    kube-scheduler counts a group without a gang policy as complete with one pod.
+    """
     gang, meta = group.spec.scheduling_policy.gang, group.metadata
-    if gang is None:
+    parent = _parent(group.spec.parent_composite_pod_group_name)
+    preemption = group.spec.preemption_policy
+    if gang is None and not parent:
         return GroupObserved(at, GangDeclaration(meta.namespace, NATIVE + meta.name, 1, apart=True))
-    return _with_minimum(at, meta, NATIVE, gang.min_count)
+    return _with_minimum(at, meta, NATIVE, gang.min_count if gang else 1, parent, preemption)
+
+
+def read_composite_group(group: CompositeGroup, at: Millis) -> GroupObserved:
+    """Return the number of child groups that a CompositePodGroup needs. `basic`: one."""
+    spec = group.spec
+    least = spec.scheduling_policy.gang.min_group_count
+    parent = _parent(spec.parent_composite_pod_group_name)
+    return _with_minimum(at, group.metadata, COMPOSITE, least, parent, spec.preemption_policy)
+
+
+def _parent(written: str | None) -> str:
+    return written if written and len(written) <= LONGEST_NAME else ""
 
 
 def kinds(
     managed: ManagedResources,
-) -> tuple[WatchedKind[JobObject], WatchedKind[JobSet], *tuple[WatchedKind[PodGroup], ...]]:
+) -> tuple[
+    WatchedKind[JobObject],
+    WatchedKind[JobSet],
+    WatchedKind[CompositeGroup],
+    *tuple[WatchedKind[PodGroup], ...],
+]:
     """Return the watched kinds that define gang sizes."""
     read = Groups(managed)
     return (
@@ -161,6 +233,17 @@ def kinds(
             key=_key,
             read=read.job_set,
             gone=_gone(JOB_SET),
+            optional=True,
+        ),
+        WatchedKind(
+            WatchedSource.COMPOSITE_GROUPS,
+            COMPOSITE_GROUPS,
+            Decoder(ListPage[CompositeGroup]),
+            Decoder(Change[CompositeGroup]),
+            Decoder(CompositeGroup),
+            key=_key,
+            read=read_composite_group,
+            gone=_gone(COMPOSITE),
             optional=True,
         ),
         _pod_groups(WatchedSource.POD_GROUPS, (POD_GROUPS,), read_pod_group, COSCHEDULING),
@@ -204,18 +287,33 @@ def _observed(
     total: int | None = None,
     succeeded: int = 0,
 ) -> GroupObserved:
-    size = size if 1 <= size <= LARGEST_GANG else 1
     return GroupObserved(
-        at, GangDeclaration(meta.namespace, prefix + meta.name, size, total, succeeded)
+        at, GangDeclaration(meta.namespace, prefix + meta.name, _bounded(size), total, succeeded)
     )
 
 
-def _with_minimum(at: Millis, meta: Metadata, prefix: str, least: int) -> GroupObserved:
+def _bounded(size: int) -> int:
+    return size if 1 <= size <= LARGEST_GANG else 1
+
+
+def _with_minimum(
+    at: Millis,
+    meta: Metadata,
+    prefix: str,
+    least: int,
+    parent: str = "",
+    preemption: str = "",
+) -> GroupObserved:
     """Return a gang of any number of pods that needs `least` of them to start."""
-    least = least if 1 <= least <= LARGEST_GANG else 1
-    return GroupObserved(
-        at, GangDeclaration(meta.namespace, prefix + meta.name, UNBOUNDED, least=least)
+    declared = GangDeclaration(
+        meta.namespace,
+        prefix + meta.name,
+        UNBOUNDED,
+        least=_bounded(least),
+        parent=parent,
+        preemption=preemption,
     )
+    return GroupObserved(at, declared)
 
 
 def _gone(prefix: str) -> Callable[[str, Millis], GroupGone]:

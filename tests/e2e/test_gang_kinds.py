@@ -10,6 +10,8 @@ import json
 import subprocess
 import threading
 import time
+from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Self
 
@@ -20,6 +22,7 @@ from app.devcluster.cluster import LocalCluster
 from tests.support.cluster_driver import Object, Stage, gates, name_of, pod, template, until
 from tests.support.custom_kinds import custom
 from tests.support.gang_kinds import together, told
+from tests.support.operator_crds import CRDS, read_crd, required_crd_files
 from tests.support.shares import policy
 from tests.support.unschedulable import NOWHERE
 from tests.support.workloads import deployment
@@ -53,18 +56,28 @@ def job(
     return {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name}, "spec": whole}
 
 
-@pytest.fixture
-def crds(stage: Stage) -> None:
+@pytest.fixture(scope="module")
+def crds(fairgate_cluster: LocalCluster) -> Iterator[None]:
     """Install the CRDs of other projects that define the size of a gang."""
+    job_sets = required_crd_files({"jobsets": CRDS["jobsets"]})["jobsets"]
     made = [
         custom("scheduling.x-k8s.io", "v1alpha1", "PodGroup", "podgroups"),
-        custom("jobset.x-k8s.io", "v1alpha2", "JobSet", "jobsets"),
+        read_crd(job_sets),
     ]
-    stage.apply("default", *made)
-    for each in made:
-        established = ("--for=condition=Established", f"crd/{name_of(each)}", "--timeout=60s")
-        stage.cluster.kubectl("wait", *established)
-        stage.objects.append(("crd", name_of(each)))
+    # A CRD of a project may be too large for the annotation of kubectl apply.
+    fairgate_cluster.kubectl(
+        "create", "-f", "-", stdin=json.dumps({"kind": "List", "apiVersion": "v1", "items": made})
+    )
+    names = [f"crd/{name_of(each)}" for each in made]
+    until("the kinds are served", lambda: all(is_served(fairgate_cluster, n) for n in names))
+    yield
+    fairgate_cluster.kubectl("delete", *names, "--wait=false")
+
+
+def is_served(cluster: LocalCluster, crd: str) -> bool:
+    status = json.loads(cluster.kubectl("get", crd, "-o", "json")).get("status", {})
+    found = {each["type"]: each["status"] for each in status.get("conditions", ())}
+    return found.get("Established") == "True"
 
 
 def released(stage: Stage, namespace: str) -> list[str]:
@@ -181,23 +194,65 @@ def test_the_older_labels_of_the_coscheduling_plugin_are_read(stage: Stage) -> N
 
 def test_a_job_set_is_one_gang_of_all_its_jobs(stage: Stage, crds: None) -> None:
     ours = stage.namespace("set")
-    words = {"jobset.sigs.k8s.io/jobset-name": "js"}
-
-    def of_the_set(name: str, pods: int) -> Object:
-        item = job(name, pods)
-        item["spec"]["template"]["metadata"]["labels"] |= words
-        return item
-
-    one = {"name": "w", "replicas": 2, "template": {"spec": job("x", 2)["spec"]}}
-    whole = {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "metadata": {"name": "js"}}
-    stage.apply(ours, {**whole, "spec": {"replicatedJobs": [one]}}, of_the_set("js-w-0", 2))
+    stage.apply(ours, job_set(replicated("w", 2, 2)), of_the_set("w", 0, 2))
     until("the first Job's pods are held", lambda: len(stage.held(ours)) == 2)
     until(
         "their number is known",
         lambda: _why(stage, ours).startswith("not queued: its gang jobset/js"),
     )
-    stage.apply(ours, of_the_set("js-w-1", 2))
+    stage.apply(ours, of_the_set("w", 1, 2))
     together(stage, ours, 4)
+
+
+def test_a_replicated_job_of_an_ordered_job_set_starts_in_the_place_of_the_first(
+    stage: Stage, crds: None
+) -> None:
+    """The workers are created when the driver runs, as the controller of JobSets does it.
+
+    Another gang of the user is older than the workers, and it is as large.
+    """
+    wall, ours = stage.namespace("wall"), stage.namespace("ordered")
+    blockers = stage.block(wall)
+    order = {"startupPolicy": {"startupPolicyOrder": "InOrder"}}
+    stage.apply(ours, job_set(replicated("driver", 1, 1), replicated("worker", 1, 2), **order))
+    stage.apply(ours, of_the_set("driver", 0, 1))
+    until("the driver is held", lambda: len(stage.held(ours)) == 1)
+    stage.delete(wall, blockers[0])
+    until("the driver runs", lambda: len(stage.running(ours)) == 1)
+    made = created(stage.get("jobset", "js", "-n", ours))
+    until("another second has begun", lambda: time.time() > made + 1)
+    stage.apply(ours, *(own(f"other-{n}", "other", 2, 8) for n in range(2)))
+    until("the other gang is held", lambda: len(stage.held(ours)) == 2)
+    stage.apply(ours, of_the_set("worker", 0, 2))
+    until("the workers are held", lambda: len(stage.held(ours)) == 4)
+    for blocker in blockers[1:3]:
+        stage.delete(wall, blocker)
+    until("two more run", lambda: len(stage.running(ours)) == 3)
+    assert stage.held(ours) == ["other-0", "other-1"]
+
+
+def created(item: Object) -> float:
+    """Return the second in which an object was created."""
+    return datetime.fromisoformat(item["metadata"]["creationTimestamp"]).timestamp()
+
+
+def replicated(name: str, replicas: int, pods: int) -> Object:
+    return {"name": name, "replicas": replicas, "template": {"spec": job("x", pods)["spec"]}}
+
+
+def job_set(*jobs: Object, **spec: Any) -> Object:
+    """Return the JobSet `js`."""
+    about = {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet"}
+    return {**about, "metadata": {"name": "js"}, "spec": {"replicatedJobs": jobs, **spec}}
+
+
+def of_the_set(part: str, number: int, pods: int) -> Object:
+    """Return a Job of the JobSet `js`, as the controller of JobSets creates it."""
+    item, prefix = job(f"js-{part}-{number}", pods), "jobset.sigs.k8s.io/"
+    labels = {f"{prefix}jobset-name": "js", f"{prefix}replicatedjob-name": part}
+    item["metadata"]["labels"] = labels
+    item["spec"]["template"]["metadata"]["labels"] |= labels
+    return item
 
 
 def events_of(stage: Stage, namespace: str, prefix: str) -> int:

@@ -157,6 +157,33 @@ def test_the_priority_of_an_elastic_gang_changes_no_release_of_others(seed: int)
     assert plain == urgent
 
 
+@pytest.mark.parametrize("seed", range(cases(5, 80)))
+def test_a_higher_weight_costs_an_elastic_tenant_one_minimum_at_most(seed: int) -> None:
+    script, more = drawn(5000 + seed)
+    script = replace(script, work=tuple(lasting(script.work)))
+    name = script.teams[0].name
+    low, high = (played(script.weigh(name, Fraction(n)), more).used(name) for n in (1, 3))
+    assert high >= low - max(each.size * each.pods for each in script.work)
+
+
+@pytest.mark.parametrize("seed", range(cases(5, 80)))
+def test_the_order_of_elastic_gangs_within_an_instant_changes_no_release(seed: int) -> None:
+    script, more = drawn(6000 + seed)
+    work = list(zip(script.work, more, strict=True))
+
+    def started(pairs: Sequence[tuple[Submit, int]]) -> list[str]:
+        drive = ElasticDrive(NO_RESERVATION)
+        drive.site("n", Site(POOL, {GPU: script.capacity}))
+        for team in script.teams:
+            drive.team(team)
+        for submit, further in pairs:
+            drive.submit(elastic(submit, further))
+        drive.settle()
+        return [each.uid for each in drive.decisions if isinstance(each, Started)]
+
+    assert started(work) == started(Random(seed).sample(work, len(work)))
+
+
 def lasting(work: Sequence[Submit]) -> list[Submit]:
     """Return the workloads without an end, so that only the order decides."""
     return [replace(submit, lasting=None) for submit in work]

@@ -205,6 +205,12 @@ def incomplete(gang: Gang, roster: PodRegistry) -> str:
             f"of its gang {gang.name} {past} {'pod is' if past == 1 else 'pods are'} being "
             "evicted, and then it waits again as a whole"
         )
+    if policy := gang.other_policy:
+        return (
+            f"its gang {gang.name} has the preemption policy {gang.preemption} and its pods have "
+            f"{policy}, so kube-scheduler would not schedule it; create {source_of(gang.name)} "
+            "again with the priorityClassName and preemptionPolicy that its pods have"
+        )
     text = f"its gang {gang.name} is not complete, {gang.there} of {gang.need} pods are there"
     if gang.size == ASKED:
         there = f"{gang.there} {'pod is' if gang.there == 1 else 'pods are'} there"
@@ -212,6 +218,8 @@ def incomplete(gang: Gang, roster: PodRegistry) -> str:
             f"its gang {gang.name} is not complete, {there}, and no "
             f"{source_of(gang.name)} states its size"
         )
+    elif gang.tree is not None and gang.there >= gang.need:
+        text = f"its gang {gang.name} is not complete, too few of its pod groups have enough pods"
     elif gang.there >= gang.need:
         text = f"its gang {gang.name} has all its {gang.there} pods, but some are not ready"
     timeout, now = roster.usage.policy.gang_timeout, roster.usage.now
@@ -303,6 +311,8 @@ def _remedies_of_gang(gang: Gang) -> Remedies:
         return (f"the end of what still runs of gang {gang.name}",)
     if gang.size == ASKED:
         return (f"the {source_of(gang.name)}",)
+    if gang.other_policy:
+        return (f"a new {source_of(gang.name)} with the preemption policy of its pods",)
     lacking = gang.need - gang.there
     if lacking <= 0:
         return (f"every pod of gang {gang.name} waiting for nothing else",)

@@ -89,7 +89,7 @@ def held(tracked: PodRecord, scene: ExplainContext, position: Position | None = 
     return HeldView(
         ref=tracked.ref,
         tenant=leaf.tenant,
-        gang=pod.gang,
+        gang=tracked.gang_name,
         pods=len(members),
         user=pod.user,
         priority=pod.priority,
@@ -137,7 +137,7 @@ def released(tracked: PodRecord, awaits: bool = False) -> ReleasedView:
     return ReleasedView(
         ref=tracked.ref,
         tenant=leaf.tenant,
-        gang=pod.gang,
+        gang=tracked.gang_name,
         user=pod.user,
         priority=pod.priority,
         since=pod.since,

@@ -95,6 +95,8 @@ def snapshot(
 def _held(tracked: PodRecord) -> Pod:
     """Return a held pod with its claims counted and the present size of its gang."""
     pod, gang = tracked.pod, tracked.gang
+    if gang is not None and gang.name != pod.gang:
+        pod = replace(pod, gang=gang.name, gang_part="")  # a replicated job of a JobSet
     if pod.gang and gang is None:
         pod = replace(pod, gang="")  # beyond the gang size
     elif gang is not None and gang.is_elastic:

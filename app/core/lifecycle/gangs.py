@@ -18,10 +18,16 @@ from collections.abc import Mapping
 from app.core.fairshare.live_usage import LiveUsage
 from app.core.fairshare.tree_node import UserNode
 from app.core.fairshare.user_queue import QueueKey
+from app.core.lifecycle.gang_declarations import (
+    GangDeclarations,
+    GangSource,
+    reference_of,
+)
 from app.core.lifecycle.gang_readiness import GangReadiness
 from app.core.lifecycle.pod_record import Gang, GangKey, PodRecord
 from app.core.lifecycle.pod_state import PodState
-from app.core.model import Millis, Phase, Pod, PoolName, Uid, Wait
+from app.core.lifecycle.succeeded_pods import SucceededPods
+from app.core.model import Millis, Phase, Pod, PoolName, Uid, UnmanagedPod, Wait
 from app.core.placement.equivalence_table import EquivalenceTable
 from app.core.podspec.annotations import manner_of
 from app.core.podspec.equivalence_class import GangLayout
@@ -42,40 +48,38 @@ class Gangs:
         self._shapes = shapes
         self._ready: dict[Uid, tuple[PoolName, ...]] = {}
         self._loose: dict[GangKey, Gang] = {}
-        self._groups: dict[tuple[str, str], GangDeclaration] = {}
-        self._apart: set[tuple[str, str]] = set()
-        """Groups whose pods are released one by one. There may be one for each Job."""
-        self._asking: dict[tuple[str, str], dict[GangKey, Gang]] = {}
-        self._done: dict[GangKey, dict[Uid, frozenset[str]]] = {}
-        self._done_of: dict[Uid, GangKey] = {}
+        self._declared = GangDeclarations()
+        self._asking: dict[GangSource, dict[GangKey, Gang]] = {}
+        self._succeeded = SucceededPods()
         self._beyond: dict[GangKey, dict[Uid, PodRecord]] = {}
         """Pods that wait alone because their gang has all its pods without them."""
+        self._beyond_of: dict[Uid, GangKey] = {}
         self._moved: list[PodRecord] = []
         self._stepped: dict[Uid, PodRecord] = {}
         """Members that begin to wait alone at the next `settle`."""
 
     def record_size(self, group: GangDeclaration) -> None:
         """Record the numbers that an object states. They apply at once, and evict no pod."""
-        where = group.namespace, group.name
-        if group.apart:
-            self._groups.pop(where, None)
-            self._separate(where)
-            return
-        self._apart.discard(where)
-        if self._groups.get(where) == group:
-            return
-        self._groups[where] = group
-        for gang in list(self._asking.get(where, {}).values()):
-            self._apply(gang, group)
+        change = self._declared.put(group)
+        if change.regroups:
+            self._regroup(change.before)
+        if change.changed:
+            self._apply_all(change.owner)
 
     def drop(self, namespace: str, name: str) -> None:
         """Record that the object of a gang was deleted."""
-        self._groups.pop((namespace, name), None)
-        self._apart.discard((namespace, name))
+        self._declared.drop(GangSource(namespace, name))
+
+    def see_outside(self, pod: UnmanagedPod) -> None:
+        """Count a pod that Fairgate does not hold in its PodGroup."""
+        if pod.group is not None:
+            source = GangSource(*pod.group)
+            if self._declared.put_outside(pod.uid, source):
+                self._apply_all(self._declared.owner_of(source))
 
     def is_apart(self, pod: Pod) -> bool:
         """Return whether the group of a pod states that each pod is released alone."""
-        return (pod.namespace, pod.gang) in self._apart
+        return self._declared.is_apart(reference_of(pod).source)
 
     def join(self, tracked: PodRecord) -> None:
         """Add a pod to its gang. The numbers on the newest pod apply to all its pods.
@@ -85,16 +89,18 @@ class Gangs:
         pod = tracked.pod
         if self.is_apart(pod):
             return
-        gang = self._known.get(_key(pod)) or self._begin(pod)
+        key = self._key(pod)
+        if (before := self._beyond_of.get(pod.uid)) is not None:
+            self._unlist_beyond(before, pod.uid)
+        gang = self._known.get(key) or self._begin(pod, key)
         goes_on = tracked.uses or tracked.begun
         self._state(gang, pod)
         if not goes_on and gang.size != ASKED and gang.there >= gang.size:
-            self._beyond.setdefault(gang.key, {})[pod.uid] = tracked
+            self._list_beyond(gang, tracked)
             return
         gang.pods[pod.uid] = tracked
         gang.found = gang.found or tracked.life is PodState.USING
         tracked.gang = gang
-        self._beyond.get(gang.key, {}).pop(pod.uid, None)
         self.muster.seen(tracked)
         self._renew(gang)
 
@@ -103,18 +109,26 @@ class Gangs:
         if gang.stated is not None and (pod.since, pod.uid) <= gang.stated:
             return
         gang.stated = pod.since, pod.uid
-        group = self._groups.get((pod.namespace, pod.gang))
-        if gang.asks and group is not None:
-            self._resize(gang, group.size, group.least or pod.gang_least)
-        elif not gang.asks:
+        if gang.asks:
+            self._apply(gang, pod)
+        else:
             self._resize(gang, pod.gang_size, pod.gang_least)
 
-    def _apply(self, gang: Gang, group: GangDeclaration) -> None:
-        """Apply the numbers that the object of a gang states."""
-        newest = max(gang.pods.values(), key=lambda m: (m.pod.since, m.pod.uid))
-        gang.succeeded, gang.total = group.succeeded, group.total
-        self._resize(gang, group.size, group.least or newest.pod.gang_least)
-        self.loosen(gang)
+    def _apply_all(self, source: GangSource) -> None:
+        """Apply the numbers that an object states to its gangs."""
+        for gang in list(self._asking.get(source, {}).values()):
+            newest = max(gang.pods.values(), key=lambda m: (m.pod.since, m.pod.uid))
+            self._apply(gang, newest.pod)
+            self.loosen(gang)
+
+    def _apply(self, gang: Gang, newest: Pod) -> None:
+        """Apply the numbers that the object of a gang states. `newest`: its newest pod."""
+        found = self._declared.find(reference_of(newest))
+        if found is None:
+            return
+        gang.succeeded, gang.total = found.succeeded, found.total
+        gang.since, gang.tree, gang.preemption = found.since, found.tree, found.preemption
+        self._resize(gang, found.size, found.least or newest.gang_least)
 
     def _resize(self, gang: Gang, size: int, least: int) -> None:
         """Change the numbers of a gang. Members beyond the size leave it, or others join it."""
@@ -125,20 +139,41 @@ class Gangs:
         gang.size, gang.least = size, least
         self._part(gang)
         if grows:
-            self._moved += self._beyond.pop(gang.key, {}).values()
+            self._take_beyond(gang)
         self.loosen(gang)
 
-    def _separate(self, where: tuple[str, str]) -> None:
-        """Dissolve the gangs of a group, because its pods are released one by one."""
-        self._apart.add(where)
-        for gang in list(self._asking.get(where, {}).values()):
+    def _regroup(self, source: GangSource) -> None:
+        """Dissolve the gangs of an object, because its pods now form other gangs or none.
+
+        Released pods join their new gang at once, so that it is complete when it is next judged.
+        """
+        released: list[PodRecord] = []
+        for gang in list(self._asking.get(source, {}).values()):
             self.loosen(gang)
-            self._moved += self._beyond.pop(gang.key, {}).values()
+            self._take_beyond(gang)
             for tracked in gang.members:
                 self.unready(tracked)
                 self.muster.left(tracked)
                 self._drop(gang, tracked)
-                self._moved.append(tracked)
+                (released if tracked.uses else self._moved).append(tracked)
+        self._succeeded.regroup(source, self._declared)
+        for tracked in released:
+            self.join(tracked)
+
+    def _list_beyond(self, gang: Gang, tracked: PodRecord) -> None:
+        self._beyond.setdefault(gang.key, {})[tracked.pod.uid] = tracked
+        self._beyond_of[tracked.pod.uid] = gang.key
+
+    def _unlist_beyond(self, key: GangKey, uid: Uid) -> None:
+        del self._beyond_of[uid], self._beyond[key][uid]
+        if not self._beyond[key]:
+            del self._beyond[key]
+
+    def _take_beyond(self, gang: Gang) -> None:
+        """Let the pods beyond the size of a gang be accounted again."""
+        for uid, tracked in self._beyond.pop(gang.key, {}).items():
+            del self._beyond_of[uid]
+            self._moved.append(tracked)
 
     def seen(self, tracked: PodRecord) -> None:
         """Update the gang of a pod after an observation or a change of its state."""
@@ -155,33 +190,30 @@ class Gangs:
         """Record a finished pod. If it succeeded, its gang no longer requires it."""
         if not pod.gang or pod.failed or pod.phase is not Phase.FINISHED:
             return
-        key = _key(pod)
-        self._done_of[pod.uid] = key
+        key = self._key(pod)
         gang = self._known.get(key)
         mates = gang.pods.values() if gang is not None and pod.uid in gang.pods else ()
         makers = frozenset({pod.owner, *(mate.pod.owner for mate in mates)})
-        self._done.setdefault(key, {}).setdefault(pod.uid, makers)
+        named = reference_of(pod)
+        owner = self._declared.owner_of(named.source)
+        self._succeeded.record(key, owner, named, pod.uid, makers)
 
     def gone(self, uid: Uid) -> None:
         """Remove a pod that no longer exists. A uid without a gang is ignored."""
-        key = self._done_of.pop(uid, None)
-        if key is None:
-            return
-        self._done[key].pop(uid, None)
+        if (source := self._declared.drop_outside(uid)) is not None:
+            self._apply_all(self._declared.owner_of(source))
+        key = self._succeeded.remove(uid)
         if key in self._known:
             self.loosen(self._known[key])
-        elif not self._done[key]:
-            del self._done[key]
+        elif key is not None:
+            self._succeeded.forget(key)
 
     def leave(self, tracked: PodRecord) -> None:
         """Remove a deleted pod from its gang."""
         gang = tracked.gang
         if gang is None:
-            key = _key(tracked.pod)
-            beyond = self._beyond.get(key, {})
-            beyond.pop(tracked.pod.uid, None)
-            if not beyond:
-                self._beyond.pop(key, None)
+            if (key := self._beyond_of.get(tracked.pod.uid)) is not None:
+                self._unlist_beyond(key, tracked.pod.uid)
             return
         self.unready(tracked)
         self.muster.left(tracked)
@@ -275,27 +307,45 @@ class Gangs:
             member.wait = Wait.GANG_INCOMPLETE
         self._step_back(gang)
         self.muster.assess(gang, ready, self._usage.now)
-        if gang.leaving:
+        if gang.leaving or gang.other_policy:
             return
         used = {m.pool for m in members if m.uses}
-        lacking = gang.need - gang.released_count if gang.is_elastic else len(ready)
-        if gang.is_elastic and used and lacking <= 0:
+        lacking = self._lacking(gang, ready) if gang.is_elastic else ready
+        if gang.is_elastic and lacking == []:
             gang.steps, gang.base = True, _base(gang, used)
             for member in ready:
                 self._step(gang, member)
             return
         rest = [m for m in ready if m.begun] if used else []
         if rest:
-            self._join_queue(gang, _first(rest, lacking), used)
+            begun = self._lacking(gang, rest) if gang.is_elastic else rest
+            self._join_queue(gang, begun or rest, used)
             return
         complete = gang.size != ASKED and len(ready) == len(held) and gang.there >= gang.need
         if gang.is_elastic:
-            complete = len(ready) >= lacking
+            complete = lacking is not None
         if held and complete and gang.key in self.deferred:
             for member in ready:
                 member.wait = Wait.GANG_DEFERRED
         elif held and complete:
-            self._join_queue(gang, _first(ready, lacking), set())
+            self._join_queue(gang, lacking or ready, set())
+
+    def _lacking(self, gang: Gang, ready: list[PodRecord]) -> list[PodRecord] | None:
+        """Return the first of these pods that complete the minimum of an elastic gang.
+
+        The list is empty if the minimum is released. None: there are too few.
+        """
+        if gang.tree is None:
+            count = max(0, gang.need - gang.released_count)
+            return _first(ready, count) if len(ready) >= count else None
+        present = self._succeeded.count_by_group(gang.key)
+        present.update(m.pod.gang for m in gang.members if m.uses and not m.pod.terminating)
+        by_turn = {member.turn: member for member in ready}
+        turns: dict[str, list[QueueKey]] = {}
+        for turn in sorted(by_turn):
+            turns.setdefault(by_turn[turn].pod.gang, []).append(turn)
+        found = gang.tree.lacking(present, turns)
+        return None if found is None else [by_turn[turn] for turn in found]
 
     def _step(self, gang: Gang, tracked: PodRecord) -> None:
         """Add one further pod of an elastic gang to its queue, in the pool of the gang."""
@@ -336,6 +386,8 @@ class Gangs:
         leaf, turn = first.leaf, first.turn
         assert isinstance(leaf, UserNode)
         oldest = min(member.turn.since for member in ready)
+        if gang.since is not None:
+            oldest = min(oldest, gang.since)
         gang.turn = QueueKey(turn.precedence, oldest, turn.uid)
         gang.leaf = leaf
         gang.shape = self._shapes.of(
@@ -349,18 +401,18 @@ class Gangs:
             member.wait = Wait.TURN
         self._usage.tree.enqueue(leaf, gang.turn, gang.shape)
 
-    def _begin(self, pod: Pod) -> Gang:
+    def _begin(self, pod: Pod, key: GangKey) -> Gang:
         """Create the gang of this pod, which is its first known pod."""
-        key, where = _key(pod), (pod.namespace, pod.gang)
-        gang = self._known[key] = Gang(key, ASKED)
-        gang.done = self._done.setdefault(key, {})
+        source = self._declared.owner_of(reference_of(pod).source)
+        gang = self._known[key] = Gang(key, ASKED, source)
+        gang.done = self._succeeded.of(key)
         if pod.gang_size == ASKED:
-            group = self._groups.get(where)
             gang.asks = True
-            if group is not None:
-                gang.total, gang.succeeded = group.total, group.succeeded
-            self._asking.setdefault(where, {})[key] = gang
+            self._asking.setdefault(source, {})[key] = gang
         return gang
+
+    def _key(self, pod: Pod) -> GangKey:
+        return pod.namespace, pod.user, self._declared.name_of(reference_of(pod))
 
     def _part(self, gang: Gang) -> None:
         """Remove the last held pods if they exceed a size that was just read."""
@@ -371,7 +423,7 @@ class Gangs:
         for tracked in sorted(held, key=lambda m: m.turn)[-surplus:]:
             self.unready(tracked)
             self._drop(gang, tracked)
-            self._beyond.setdefault(gang.key, {})[tracked.pod.uid] = tracked
+            self._list_beyond(gang, tracked)
             self._moved.append(tracked)
 
     def _drop(self, gang: Gang, tracked: PodRecord) -> None:
@@ -381,21 +433,16 @@ class Gangs:
         tracked.gang = None
         if gang.pods:
             return
-        key, where = gang.key, (gang.key[0], gang.name)
+        key = gang.key
         del self._known[key]
         self._loose.pop(key, None)
         self.muster.remove_gang(gang)
-        if not gang.done:
-            self._done.pop(key, None)
-        asking = self._asking.get(where)
+        self._succeeded.forget(key)
+        asking = self._asking.get(gang.source)
         if asking is not None:
             asking.pop(key, None)
             if not asking:
-                del self._asking[where]
-
-
-def _key(pod: Pod) -> GangKey:
-    return pod.namespace, pod.user, pod.gang
+                del self._asking[gang.source]
 
 
 def _first(ready: list[PodRecord], count: int) -> list[PodRecord]:

@@ -13,6 +13,8 @@ from app.core.fairshare.sort_key import NEVER, Served
 from app.core.fairshare.tree_node import UserNode
 from app.core.fairshare.usage_record import UsageRecord
 from app.core.fairshare.user_queue import QueueKey
+from app.core.lifecycle.gang_declarations import GangSource
+from app.core.lifecycle.group_tree import GroupTree
 from app.core.lifecycle.pod_state import PodState
 from app.core.model import (
     BackoffKey,
@@ -107,6 +109,11 @@ class PodRecord:
         return PodRef(self.pod.uid, self.pod.namespace, self.pod.name)
 
     @property
+    def gang_name(self) -> str:
+        """Return the name of its gang. Beyond the size of its gang: the name that it states."""
+        return self.gang.name if self.gang is not None else self.pod.gang
+
+    @property
     def members(self) -> tuple[PodRecord, ...]:
         """Return the pod itself, because it is a workload of one pod."""
         return (self,)
@@ -156,8 +163,10 @@ class Gang:
 
     `size` is the largest number of pods; 0 means that the object with the size is unknown. `least`
     of them are released together, as its minimum. In an elastic gang, `least` is below `size`, and
-    each further pod is released alone. `asks`: the size comes from an object. This object may also
-    give `total`, the number of pods that must succeed, and `succeeded`, the number that did.
+    each further pod is released alone. `source` is the object that the pods name. `asks`: the size
+    comes from it. It may also give `total`, the number of pods that must succeed, `succeeded`, the
+    number that did, `since`, the time since which the gang waits, `tree`, the pod groups that
+    the minimum must complete, and `preemption`, the preemption policy of the pod group.
     `stated` is the newest pod that stated the numbers. `done` are the succeeded pods that still
     exist, each with the owners of all pods that the gang had then.
 
@@ -174,7 +183,11 @@ class Gang:
 
     key: GangKey
     size: int
+    source: GangSource
     least: int = 0
+    since: Millis | None = None
+    tree: GroupTree | None = None
+    preemption: str = ""
     asks: bool = False
     total: int | None = None
     succeeded: int = 0
@@ -203,6 +216,18 @@ class Gang:
     def is_elastic(self) -> bool:
         """Return whether the gang starts with fewer pods than it may have."""
         return self.least < self.size
+
+    @property
+    def other_policy(self) -> str:
+        """Return a preemption policy of its pods that is not that of its pod group, or "".
+
+        kube-scheduler schedules no pod of such a group. A group has a policy only with the feature
+        gate `PodGroupPreemptionPolicy`.
+        """
+        if not self.preemption:
+            return ""
+        found = {member.pod.preemption for member in self.pods.values()} - {self.preemption}
+        return min(found, default="")
 
     @property
     def need(self) -> int:
@@ -247,7 +272,7 @@ class Gang:
 
     @property
     def name(self) -> str:
-        """Return the gang name that its pods carry."""
+        """Return the name of the gang."""
         return self.key[2]
 
     @property

@@ -153,8 +153,8 @@ class Pools:
             self._reroute()
 
     def put_bystander(self, bystander: UnmanagedPod) -> None:
-        """Add or replace an unmanaged pod that uses capacity of a node."""
-        if self._bystanders.get(bystander.uid) == bystander:
+        """Add or replace an unmanaged pod that uses capacity of a node. Others are ignored."""
+        if bystander.node is None or self._bystanders.get(bystander.uid) == bystander:
             return
         self.drop_bystander(bystander.uid)
         self._bystanders[bystander.uid] = bystander
@@ -164,7 +164,7 @@ class Pools:
     def drop_bystander(self, uid: Uid) -> None:
         """Remove an unmanaged pod. An unknown uid is ignored."""
         known = self._bystanders.pop(uid, None)
-        if known is not None:
+        if known is not None and known.node is not None:
             del self._guests[known.node][uid]
             self._recount(known.node)
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from app.core.model import Millis
 from app.core.podspec.annotations import (
     LARGEST_GANG,
     OF_THE_JOB,
@@ -20,6 +21,7 @@ from app.core.podspec.annotations import (
 from app.core.well_known import ANNOTATION_GANG, ANNOTATION_GANG_FAILURE
 
 LABEL_JOB_SET = "jobset.sigs.k8s.io/jobset-name"
+LABEL_REPLICATED_JOB = "jobset.sigs.k8s.io/replicatedjob-name"
 LABEL_KUEUE = "kueue.x-k8s.io/pod-group-name"
 ANNOTATION_KUEUE_COUNT = "kueue.x-k8s.io/pod-group-total-count"
 LABEL_COSCHEDULING = "scheduling.x-k8s.io/pod-group"
@@ -31,6 +33,7 @@ JOB_SET = "jobset/"
 KUEUE = "kueue/"
 COSCHEDULING = "coscheduling/"
 NATIVE = "podgroup/"
+COMPOSITE = "compositepodgroup/"
 """Prefixes of gang names that do not come from Fairgate's own annotations."""
 
 OBJECTS = {
@@ -38,6 +41,7 @@ OBJECTS = {
     JOB_SET: "JobSet",
     COSCHEDULING: "PodGroup (scheduling.x-k8s.io)",
     NATIVE: "PodGroup (scheduling.k8s.io)",
+    COMPOSITE: "CompositePodGroup",
 }
 """The object that states the number of pods, by prefix of the gang name."""
 
@@ -56,11 +60,13 @@ class Membership(NamedTuple):
     """The name of a gang within namespace and user ("": no gang), and its size or `ASKED`.
 
     `least`: the number of pods that it needs to start, as the pod states it; 0: all of them.
+    `part`: the replicated job of its JobSet.
     """
 
     name: str
     size: int
     least: int = 0
+    part: str = ""
 
 
 ALONE = Membership("", 1)
@@ -87,6 +93,10 @@ class GangDeclaration:
     `total`: number of pods that must succeed in all, also one after another; None if the object
     does not state it. `succeeded`: number of pods that have succeeded. `least`: number of pods that
     the gang needs to start; 0 leaves that to the pods. `apart`: each pod is released alone.
+    `parts`: the replicated jobs of a JobSet that starts them one after another, each with its
+    number of pods. Each is a gang of its own, which waits since `since`. `parent`: the
+    CompositePodGroup above a PodGroup or CompositePodGroup. `least` of a CompositePodGroup is a
+    number of child groups. `preemption`: the preemption policy of a pod group, "" if it has none.
     """
 
     namespace: str
@@ -96,6 +106,10 @@ class GangDeclaration:
     succeeded: int = 0
     least: int = 0
     apart: bool = False
+    parts: tuple[tuple[str, int], ...] = ()
+    since: Millis | None = None
+    parent: str = ""
+    preemption: str = ""
 
 
 def membership(words: Words) -> Membership:
@@ -106,7 +120,8 @@ def membership(words: Words) -> Membership:
     same is true if the name is longer than any object name.
     """
     found = _membership(words)
-    return found if len(found.name) <= LONGEST_NAME + len(COSCHEDULING) else ALONE
+    longest = max(len(found.name) - len(COSCHEDULING), len(found.part))
+    return found if longest <= LONGEST_NAME else ALONE
 
 
 def _membership(words: Words) -> Membership:
@@ -115,7 +130,8 @@ def _membership(words: Words) -> Membership:
     if asked == OF_THE_JOB:
         job_set = words.labels.get(LABEL_JOB_SET, "")
         if words.job and job_set:
-            return Membership(JOB_SET + job_set, ASKED, least)
+            part = words.labels.get(LABEL_REPLICATED_JOB, "")
+            return Membership(JOB_SET + job_set, ASKED, least, part)
         return Membership(JOB + words.job, ASKED, least) if words.job else ALONE
     if asked:
         name, size = named_gang(words.annotations)

@@ -284,7 +284,8 @@ class Reflector(Generic[T]):
                 if not await self._interruptible(self._stream(seconds)):
                     continue
             except ClusterError as error:
-                if isinstance(error, ClusterRefused) and error.status == 410:
+                status = error.status if isinstance(error, ClusterRefused) else None
+                if status == 410 or (status == 404 and self.kind.optional):
                     raise _GapError(str(error)) from error
                 self._interrupted(self.kind.source)
                 self._freshness.cut()

@@ -147,9 +147,14 @@ def test_pod_groups_are_offered_in_the_version_that_kubernetes_has() -> None:
     flags = {version.minor: version.pod_groups for version in VERSIONS}
     assert flags["1.36"] == "scheduling.k8s.io/v1alpha2"
     assert flags["1.37"] == "scheduling.k8s.io/v1beta1"
-    assert named("1.37").pod_group_flags() == {
+    assert named("1.36").pod_group_flags() == {
         "feature-gates": "GenericWorkload=true",
-        "runtime-config": "scheduling.k8s.io/v1beta1=true",
+        "runtime-config": "scheduling.k8s.io/v1alpha2=true",
+    }
+    gates = "GenericWorkload=true,TopologyAwareWorkloadScheduling=true,CompositePodGroup=true"
+    assert named("1.37").pod_group_flags() == {
+        "feature-gates": gates,
+        "runtime-config": "scheduling.k8s.io/v1beta1=true,scheduling.k8s.io/v1alpha3=true",
     }
     with pytest.raises(InvalidInput, match=r"Kubernetes 1\.34 has no pod groups"):
         named("1.34").pod_group_flags()

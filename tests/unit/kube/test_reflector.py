@@ -196,6 +196,18 @@ async def test_pod_groups_are_read_in_the_version_that_the_server_has() -> None:
     assert tried == ["v1beta1", "v1alpha3", "v1alpha2", "v1alpha2", "v1beta1"]
 
 
+async def test_a_version_that_vanishes_during_a_watch_is_replaced_at_once() -> None:
+    """The group is the same object in both versions, so it is not reported as gone."""
+    native = page({"metadata": {"name": "g", "namespace": "a", "resourceVersion": "1"}})
+    script = Script([native, ABSENT, native], [ABSENT])
+    async with heard(script, source=WatchedSource.NATIVE_GROUPS) as sink:
+        await sink.until(lambda _: len(sink.events) == 5)
+        told = [type(event) for event in sink.events]
+    assert told == [GroupObserved, SourceFresh, SourceStale, GroupObserved, SourceFresh]
+    tried = [path.split("/")[3] for path in script.paths]
+    assert tried == ["v1beta1", "v1beta1", "v1alpha3"]
+
+
 async def test_pod_groups_count_as_none_after_every_version_was_tried() -> None:
     script = Script([ABSENT] * 1000, [])
     async with heard(script, source=WatchedSource.NATIVE_GROUPS) as sink:

@@ -200,3 +200,11 @@ def test_the_owner_is_told_with_how_many_pods_a_gang_starts() -> None:
     lead.see(*pods)
     assert "gang train starts with 4 of up to 8 pods" in lead.text(pods[0])
     assert "each further pod waits in the queue by itself" in lead.text(pods[7])
+
+
+def test_pods_that_come_after_the_minimum_succeeded_start_one_by_one() -> None:
+    lead = Lead()
+    lead.see(*members(2))
+    lead.finish("a/g0", "a/g1")
+    lead.see(elastic(2), elastic(3))
+    assert lead.released == ["g0", "g1", "g2", "g3"]

@@ -36,6 +36,7 @@ OURS = {"fairgate.io/gang": "train", "fairgate.io/gang-size": "4"}
 BY_JOB = {"fairgate.io/gang": "job"}
 LEAST = "fairgate.io/gang-min"
 IN_A_SET = {"jobset.sigs.k8s.io/jobset-name": "js"}
+REPLICATED = "jobset.sigs.k8s.io/replicatedjob-name"
 KUEUE = {"kueue.x-k8s.io/pod-group-name": "kg"}
 KUEUE_COUNT = {"kueue.x-k8s.io/pod-group-total-count": "3"}
 PLUGIN = {"scheduling.x-k8s.io/pod-group": "pg"}
@@ -72,6 +73,10 @@ OLD_COUNT = {"pod-group.scheduling.sigs.k8s.io/min-available": "5"}
         (Words(annotations={**OURS, LEAST: "some"}), ("train", 4)),
         (Words(annotations={**BY_JOB, LEAST: "2"}, job="j"), ("job/j", ASKED, 2)),
         (Words(IN_A_SET, {**BY_JOB, LEAST: "2"}, job="js-w-0"), ("jobset/js", ASKED, 2)),
+        (
+            Words({**IN_A_SET, REPLICATED: "w"}, BY_JOB, job="js-w-0"),
+            ("jobset/js", ASKED, 0, "w"),
+        ),
         (Words(annotations={LEAST: "2"}, group="native"), ("podgroup/native", ASKED)),
         # Precedence of the kinds.
         (Words(KUEUE, {**OURS, **KUEUE_COUNT}), ("train", 4)),
@@ -81,7 +86,7 @@ OLD_COUNT = {"pod-group.scheduling.sigs.k8s.io/min-available": "5"}
     ],
 )
 def test_the_first_kind_of_group_that_a_pod_names_counts(
-    words: Words, expected: tuple[str, int] | tuple[str, int, int]
+    words: Words, expected: tuple[Any, ...]
 ) -> None:
     assert membership(words) == Membership(*expected)
 
@@ -153,20 +158,50 @@ def test_a_job_that_does_not_ask_or_is_not_held_is_nobodys_gang(spec: dict[str, 
     assert told({**spec, "parallelism": 4}) is None
 
 
-def test_a_job_set_is_one_gang_of_all_its_pods_that_ask() -> None:
-    def replicated(replicas: int, template: dict[str, Any]) -> dict[str, Any]:
-        return {"replicas": replicas, "template": {"spec": template}}
-
-    jobs = [
-        replicated(2, job(parallelism=3, completions=3)),
-        replicated(1, job()),
-        replicated(5, job({}, parallelism=7)),
-        replicated(1, job(gpus="0", parallelism=7)),
+def job_set(*jobs: tuple[str, int, dict[str, Any]], **more: Any) -> JobSet:
+    """Return a JobSet of replicated jobs: name, replicas, specification of the Job."""
+    depends = more.pop("depends", {})
+    replicated = [
+        {
+            "name": name,
+            "replicas": replicas,
+            "template": {"spec": spec},
+            **(
+                {"dependsOn": [{"name": depends[name], "status": "Ready"}]}
+                if name in depends
+                else {}
+            ),
+        }
+        for name, replicas, spec in jobs
     ]
-    document = {"metadata": {"name": "js", "namespace": "n"}, "spec": {"replicatedJobs": jobs}}
-    found = READ.job_set(msgspec.convert(document, JobSet), AT)
+    about = {"name": "js", "namespace": "n", "creationTimestamp": "1970-01-01T00:00:05Z"}
+    document = {"metadata": about, "spec": {"replicatedJobs": replicated, **more}}
+    return msgspec.convert(document, JobSet)
+
+
+JOBS_OF_SET = (
+    ("w", 2, job(parallelism=3, completions=3)),
+    ("x", 1, job()),
+    ("y", 5, job({}, parallelism=7)),
+    ("z", 1, job(gpus="0", parallelism=7)),
+)
+
+
+@pytest.mark.parametrize("more", [{}, {"startupPolicy": {"startupPolicyOrder": "AnyOrder"}}])
+def test_a_job_set_is_one_gang_of_all_its_pods_that_ask(more: dict[str, Any]) -> None:
+    found = READ.job_set(job_set(*JOBS_OF_SET, **more), AT)
     assert found is not None
     assert found.group == GangDeclaration("n", "jobset/js", 7)
+
+
+@pytest.mark.parametrize(
+    "more", [{"startupPolicy": {"startupPolicyOrder": "InOrder"}}, {"depends": {"x": "w"}}]
+)
+def test_a_sequenced_job_set_has_a_gang_for_each_replicated_job(more: dict[str, Any]) -> None:
+    found = READ.job_set(job_set(*JOBS_OF_SET, **more), AT)
+    assert found is not None
+    parts = (("w", 6), ("x", 1))
+    assert found.group == GangDeclaration("n", "jobset/js", 7, parts=parts, since=Millis(5000))
 
 
 def test_pod_groups_of_both_kinds_are_read() -> None:

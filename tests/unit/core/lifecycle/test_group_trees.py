@@ -1,0 +1,225 @@
+"""The PodGroups below a CompositePodGroup: their minimum starts as one.
+
+The root `t` needs both child groups. The group `a` needs two pods, the group `b` needs three.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from app.core import events as ev
+from app.core.fairshare.user_queue import QueueKey
+from app.core.lifecycle.group_tree import GroupTree
+from app.core.model import Millis, NodeName, Pod, Uid, UnmanagedPod
+from app.core.podspec.pod_groups import ASKED, UNBOUNDED, GangDeclaration
+from tests.support.gang_driver import Lead, member
+
+AT = Millis(1000)
+LEAF = GangDeclaration("a", "", UNBOUNDED)
+A = replace(LEAF, name="podgroup/a", least=2, parent="t")
+B = replace(LEAF, name="podgroup/b", least=3, parent="t")
+ROOT = replace(LEAF, name="compositepodgroup/t", least=2)
+
+
+def of(group: str, *numbers: int, **more: object) -> list[Pod]:
+    return [member(n, ASKED, f"podgroup/{group}", **more) for n in numbers]
+
+
+def stated(*groups: GangDeclaration) -> list[ev.GroupObserved]:
+    return [ev.GroupObserved(AT, group) for group in groups]
+
+
+def outside(number: int, group: str, node: str | None = None) -> ev.UnmanagedPodObserved:
+    where = NodeName(node) if node else None
+    return ev.UnmanagedPodObserved(
+        AT, UnmanagedPod(Uid(f"out{number}"), where, {}, group=("a", f"podgroup/{group}"))
+    )
+
+
+@pytest.mark.parametrize("order", [(ROOT, A, B), (B, A, ROOT), (A, ROOT, B)])
+@pytest.mark.parametrize("pods_first", [False, True])
+def test_the_minimum_of_the_tree_starts_as_one(
+    order: tuple[GangDeclaration, ...], pods_first: bool
+) -> None:
+    lead = Lead()
+    early = of("a", 0, 1)
+    if pods_first:
+        lead.see(*early)
+    lead.hear(*stated(*order))
+    if not pods_first:
+        lead.see(*early)
+    lead.see(*of("b", 2, 3))
+    assert lead.released == []
+    assert "gang compositepodgroup/t is not complete, 4 of 5 pods are there" in lead.text(early[0])
+    lead.see(*of("b", 4))
+    assert sorted(lead.released) == ["g0", "g1", "g2", "g3", "g4"]
+
+
+def test_more_pods_of_one_group_do_not_stand_for_another_group() -> None:
+    lead = Lead()
+    lead.hear(*stated(ROOT, A, B))
+    lead.see(*of("a", 0, 1, 5, 6), *of("b", 2, 3))
+    assert lead.released == []
+    assert "too few of its pod groups have enough pods" in lead.text(of("a", 0)[0])
+    lead.see(*of("b", 4))
+    assert sorted(lead.released[:5]) == ["g0", "g1", "g2", "g3", "g4"]
+    assert lead.released[5:] == ["g5", "g6"]
+
+
+def test_nothing_of_the_tree_starts_before_its_minimum_fits() -> None:
+    lead = Lead(gpus=4)
+    lead.hear(*stated(ROOT, A, B))
+    lead.see(*of("a", 0, 1), *of("b", 2, 3, 4))
+    assert lead.released == []
+    lead.room(5)
+    assert sorted(lead.released) == ["g0", "g1", "g2", "g3", "g4"]
+
+
+def test_the_tree_starts_with_as_many_groups_as_it_needs() -> None:
+    """One of the two groups is enough. The pods of the other one are further pods."""
+    lead = Lead(gpus=3)
+    lead.hear(*stated(replace(ROOT, least=1), A, B))
+    lead.see(*of("a", 0), *of("b", 2, 3, 4))
+    assert lead.released == ["g2", "g3", "g4"]
+    lead.see(*of("a", 1))
+    lead.room(4)
+    assert lead.released[3:] == ["g0"]
+
+
+def test_a_group_of_pods_without_devices_is_counted() -> None:
+    """kube-scheduler needs two pods of group a. Fairgate holds none of them."""
+    lead = Lead()
+    lead.hear(*stated(ROOT, A, B))
+    lead.see(*of("b", 2, 3, 4))
+    lead.hear(outside(0, "a"))
+    assert lead.released == []
+    lead.hear(outside(0, "a"), outside(1, "a", "n0"))
+    assert lead.released == ["g2", "g3", "g4"]
+
+
+def test_a_pod_without_devices_is_counted_until_it_ends() -> None:
+    lead = Lead()
+    lead.hear(*stated(ROOT, A, B), outside(0, "a"), outside(1, "a"))
+    lead.hear(ev.PodGone(AT, Uid("out0")))
+    lead.see(*of("b", 2, 3, 4))
+    assert lead.released == []
+    lead.hear(outside(2, "a"))
+    assert lead.released == ["g2", "g3", "g4"]
+
+
+def test_pods_without_devices_count_in_a_pod_group_without_a_parent() -> None:
+    lead = Lead()
+    lead.hear(*stated(replace(B, parent="")), outside(0, "b"))
+    lead.see(*of("b", 2))
+    assert lead.released == []
+    lead.see(*of("b", 3))
+    assert lead.released == ["g2", "g3"]
+
+
+def test_a_tree_waits_for_its_root_to_be_known() -> None:
+    lead = Lead()
+    lead.hear(*stated(A))
+    lead.see(*of("a", 0, 1))
+    assert lead.released == []
+    assert "no CompositePodGroup t states its size" in lead.text(of("a", 0)[0])
+
+
+def test_a_group_that_succeeded_is_not_needed_again() -> None:
+    lead = Lead()
+    lead.hear(*stated(ROOT, A, B))
+    lead.see(*of("a", 0, 1), *of("b", 2, 3, 4))
+    lead.finish("a/g0", "a/g1")
+    lead.gone("a/g4")
+    lead.see(*of("b", 5))
+    assert lead.released[5:] == ["g5"]
+
+
+def test_the_pods_of_a_running_tree_are_not_evicted_by_a_new_leader() -> None:
+    first = Lead()
+    first.hear(*stated(ROOT, A, B))
+    first.see(*of("a", 0, 1), *of("b", 2, 3, 4))
+    lead = Lead(8, *first.pods.values())
+    lead.hear(*stated(B, ROOT, A))
+    lead.wait(3_600_000)
+    assert lead.going() == []
+    lead.gone("a/g4")
+    lead.see(*of("b", 5))
+    assert lead.released == ["g5"]
+
+
+def test_a_deleted_tree_changes_no_gang() -> None:
+    lead = Lead()
+    lead.hear(*stated(ROOT, A, B))
+    lead.see(*of("a", 0, 1), *of("b", 2, 3, 4))
+    for name in (ROOT.name, A.name, B.name):
+        lead.hear(ev.GroupGone(AT, "a", name))
+    lead.wait(3_600_000)
+    assert lead.going() == []
+
+
+# Preemption policies, which groups have only behind a feature gate.
+
+
+@pytest.mark.parametrize(
+    "groups",
+    [
+        (replace(A, parent="", preemption="PreemptLowerPriority"),),
+        (replace(ROOT, least=1, preemption="PreemptLowerPriority"), A),
+    ],
+)
+def test_a_group_with_another_preemption_policy_than_its_pods_waits(
+    groups: tuple[GangDeclaration, ...],
+) -> None:
+    lead = Lead()
+    pods = of("a", 0, 1, preemption="Never")
+    lead.hear(*stated(*groups))
+    lead.see(*pods)
+    lead.wait(3_600_000)
+    assert lead.released == []
+    assert "has the preemption policy PreemptLowerPriority and its pods have Never" in lead.text(
+        pods[0]
+    )
+    lead.hear(*stated(replace(groups[0], preemption="Never"), *groups[1:]))
+    assert lead.released == ["g0", "g1"]
+
+
+def test_a_group_without_a_preemption_policy_has_that_of_its_pods() -> None:
+    lead = Lead()
+    lead.hear(*stated(replace(A, parent="")))
+    lead.see(*of("a", 0, 1, preemption="Never"))
+    assert lead.released == ["g0", "g1"]
+
+
+# The minimum of a tree, with nested groups.
+
+NESTED = GroupTree(
+    "root", 1, (GroupTree("inner", 2, (GroupTree("a", 2), GroupTree("b", 1))), GroupTree("c", 4))
+)
+
+
+def keys(*ages: int) -> list[QueueKey]:
+    return [QueueKey(0, Millis(age), Uid(str(age))) for age in ages]
+
+
+@pytest.mark.parametrize(
+    ("present", "ready", "expected"),
+    [
+        ({}, {"a": keys(1, 2, 3), "b": keys(9)}, keys(1, 2, 9)),
+        ({}, {"a": keys(1, 2), "c": keys(3, 4, 5)}, None),
+        ({}, {"a": keys(5, 6), "b": keys(7), "c": keys(1, 2, 3, 4)}, keys(1, 2, 3, 4)),
+        ({"a": 1}, {"a": keys(1, 2), "b": keys(9)}, keys(1, 9)),
+        ({"a": 2, "b": 1}, {"c": keys(1, 2, 3, 4)}, []),
+        ({"c": 5}, {}, []),
+    ],
+)
+def test_the_oldest_pods_that_complete_a_tree_start(
+    present: dict[str, int], ready: dict[str, list[QueueKey]], expected: list[QueueKey] | None
+) -> None:
+    assert NESTED.lacking(present, ready) == expected
+
+
+def test_the_smallest_number_of_pods_counts_missing_groups_as_one_pod() -> None:
+    assert NESTED.fewest == 3
+    assert GroupTree("root", 3, (GroupTree("a", 2),)).fewest == 4
