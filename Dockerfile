@@ -16,9 +16,13 @@ RUN python3 -m venv /tools \
     --only-binary :all: --require-hashes -r requirements-runtime.lock
 # Fairgate reads kubeconfigs with the Kubernetes client library and calls none of its generated
 # methods, which are 53 MB (tests/meta/test_image.py). Nor does it load its models, which stay
-# without bytecode. The bytecode does not depend on the times of files.
+# without bytecode. Of the CEL extensions it needs three. The bytecode does not depend on the times
+# of files.
 RUN rm -r /opt/fairgate/lib/python3*/site-packages/kubernetes/client/api \
     /opt/fairgate/lib/python3*/site-packages/kubernetes/aio/client/api \
+ && rm /opt/fairgate/lib/python3*/site-packages/cel_expr_python/ext/ext_encoders.*.so \
+    /opt/fairgate/lib/python3*/site-packages/cel_expr_python/ext/ext_math.*.so \
+    /opt/fairgate/lib/python3*/site-packages/cel_expr_python/ext/ext_proto.*.so \
  && python3 -m compileall -q --invalidation-mode unchecked-hash \
     -x '/kubernetes/(aio/)?client/models/' /opt/fairgate/lib
 

@@ -120,6 +120,16 @@ def test_the_removed_parts_of_the_client_library_are_those_that_exist() -> None:
     assert all((folder / each).is_dir() for each in removed)
 
 
+def test_the_image_has_exactly_the_cel_extensions_that_are_imported() -> None:
+    removed = set(re.findall(r"cel_expr_python/ext/(\w+)\.", " ".join(stages()[0])))
+    text = (ROOT / "app/kube/device_selectors.py").read_text()
+    [names] = re.findall(r"from cel_expr_python.ext import (.+)", text)
+    package = Path(str(metadata.distribution("cel-expr-python").locate_file("cel_expr_python")))
+    present = {file.name.split(".")[0] for file in (package / "ext").glob("*.so")}
+    assert removed
+    assert removed == present - set(names.split(", "))
+
+
 def test_fairgate_works_without_the_removed_parts_of_the_client_library(tmp_path: Path) -> None:
     kubeconfig = tmp_path / "config"
     document = {
