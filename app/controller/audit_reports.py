@@ -1,7 +1,8 @@
 """Audit reports of processes that do not lead: sent through Redis, and recorded by the leader.
 
 Reporting never blocks. Reports wait in a bounded queue, also while Redis is unreachable. Equal
-reports within a second become one with a count. Dropped reports are counted.
+reports within a second become one with a count. Dropped reports are counted. `refusal_limit` bounds
+the refusals of one user.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
+from app.controller.refusal_limit import RefusalLimit
 from app.core.audit_entry import AuditRecord, EntryType, Fact
 from app.core.durations import DAY
 from app.core.errors import StoreError
@@ -51,6 +53,7 @@ class AuditReportSender:
         self._seen: dict[str, _Seen] = {}
         self._due: list[Report] = []
         self._dropped: dict[EntryType, int] = {}
+        self._refusals = RefusalLimit()
         self._name = secrets.token_hex(4)
         self._number = 0
         self._failing = False
@@ -66,7 +69,7 @@ class AuditReportSender:
             seen.count += 1
         elif len(self._seen) + len(self._due) >= MOST + SPARE * (deed is not EntryType.REFUSED):
             self._drop(deed, 1)
-        else:
+        elif deed is not EntryType.REFUSED or self._refusals.admits(facts, self._clock()):
             named: Mapping[str, Fact] = {"object": example} if example else {}
             self._seen[key] = _Seen(AuditRecord(self._clock(), deed, {**facts, **named}))
 
@@ -79,17 +82,18 @@ class AuditReportSender:
                 await self._deliver()
 
     async def flush(self) -> None:
-        """Deliver waiting reports with one attempt."""
-        self._collect()
+        """Deliver waiting reports with one attempt, before this process ends."""
+        self._collect(ends=True)
         if self._due:
             await self._deliver()
 
-    def _collect(self) -> None:
+    def _collect(self, *, ends: bool = False) -> None:
         seen, self._seen = self._seen, {}
         records = [
             replace(each.record, facts={**each.record.facts, "count": each.count})
             for each in seen.values()
         ]
+        records += self._refusals.end_windows(self._clock(), early=ends)
         if len(self._due) + len(records) < MOST:
             for deed, count in self._dropped.items():
                 records.append(AuditRecord(self._clock(), deed, {"dropped": count, "why": NO_ROOM}))

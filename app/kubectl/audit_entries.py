@@ -137,7 +137,8 @@ def _changed(facts: Entry) -> str:
 
 
 def _refused(facts: Entry) -> str:
-    return ": ".join(str(facts[key]) for key in ("what", "why") if facts.get(key))
+    left_out = f"{facts['dropped']} more" if facts.get("dropped") else ""
+    return ": ".join(str(each) for each in (facts.get("what"), left_out, facts.get("why")) if each)
 
 
 _DETAILS: dict[str, Callable[[Entry], str]] = {

@@ -93,5 +93,15 @@ def counts_for_controller(user: UserName, namespace: str) -> bool:
     return user.startswith(SERVICE_ACCOUNT) and bool(name) and home != namespace
 
 
+def limit_name(user: str) -> str:
+    """Return the name by which limits count a user.
+
+    All service accounts of a namespace have one name, because an admin of the namespace may create
+    any number of them.
+    """
+    namespace, colon, _ = user.removeprefix(SERVICE_ACCOUNT).partition(":")
+    return SERVICE_ACCOUNT + namespace if colon and user.startswith(SERVICE_ACCOUNT) else user
+
+
 def _member(of: Any, key: str) -> Any:
     return of.get(key) if isinstance(of, dict) else None

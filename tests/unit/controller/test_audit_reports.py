@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from app.controller.audit_reports import MOST, AuditReportCollector, AuditReportSender
+from app.controller.refusal_limit import MOST_REFUSALS, WINDOW_MS
 from app.core.audit_entry import EntryType, Fact
 from app.core.durations import DAY
 from app.core.model import Millis
@@ -133,6 +134,55 @@ async def test_what_redis_had_no_room_for_is_told_by_the_next_report() -> None:
     told = line.recorder.told(EntryType.REFUSED)
     assert [each.facts.get("dropped") for each in told] == [None, None, None, 5]
     assert len(line.recorder.told(EntryType.RESTORED)) == 1
+
+
+def refuse(line: Line, count: int, **facts: Fact) -> None:
+    """Report refusals with different texts, as the user of a refused request may choose them."""
+    for number in range(count):
+        line.reporting.report(EntryType.REFUSED, {**FACTS, "why": f"text {number}", **facts})
+
+
+async def test_a_flood_of_refusals_of_one_user_is_counted_in_one_entry() -> None:
+    line = Line()
+    refuse(line, MOST_REFUSALS + 70)
+    line.now = Millis(line.now + WINDOW_MS)
+    await line.reporting.flush()
+    facts = [dict(each.record.facts) for each in line.reports.kept.values()]
+    assert len(facts) == MOST_REFUSALS + 1
+    assert facts[-1]["dropped"] == 70
+    assert (facts[-1]["user"], facts[-1]["namespace"]) == ("alice", "a")
+
+
+async def test_a_flood_of_refusals_hides_no_refusal_of_another_user_or_namespace() -> None:
+    line = Line()
+    refuse(line, MOST_REFUSALS + 70)
+    refuse(line, 1, user="bob")
+    refuse(line, 1, namespace="b")
+    await line.reporting.flush()
+    told = [dict(each.record.facts) for each in line.reports.kept.values()]
+    assert {"bob", "alice"} == {each["user"] for each in told}
+    assert [each["namespace"] for each in told].count("b") == 1
+
+
+async def test_service_accounts_of_a_namespace_share_one_limit() -> None:
+    """An admin of a namespace may create any number of them."""
+    line = Line()
+    for number in range(MOST_REFUSALS + 70):
+        refuse(line, 1, user=f"system:serviceaccount:a:account-{number}")
+    await line.reporting.flush()
+    last = [dict(each.record.facts) for each in line.reports.kept.values()][-1]
+    assert (last["user"], last["dropped"]) == ("system:serviceaccount:a", 70)
+
+
+async def test_refusals_are_recorded_one_by_one_again_after_the_window() -> None:
+    line = Line()
+    refuse(line, MOST_REFUSALS + 1)
+    line.now = Millis(line.now + WINDOW_MS)
+    await line.reporting.flush()
+    before = len(line.reports.kept)
+    refuse(line, 1)
+    await line.reporting.flush()
+    assert len(line.reports.kept) == before + 1
 
 
 async def test_a_flood_of_refusals_leaves_room_for_what_is_restored() -> None:
