@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
+from app.core.admission.submitters import limit_name
 from app.core.errors import ForecastBusy, ForecastFailed
 from app.core.explain.snapshot import Snapshot
 from app.core.model import Pod, UserName
@@ -35,18 +36,19 @@ class TrialRuns:
         self._runs = runs
         self._worker = worker
         self._limit = CallLimit()
-        self._users: set[UserName] = set()
+        self._users: set[str] = set()
 
     async def attempt(self, user: UserName, pods: Sequence[Pod]) -> Trial:
         """Simulate the pods of a user. Raises ForecastBusy, ForecastFailed."""
-        if user in self._users:  # no user can take all places
+        name = limit_name(user)
+        if name in self._users:  # no user can take all places
             raise ForecastBusy("A trial of yours still runs; try again soon.", RETRY_AFTER)
-        self._users.add(user)
+        self._users.add(name)
         try:
             async with self._limit.turn():
                 return await self._attempt(tuple(pods))
         finally:
-            self._users.discard(user)
+            self._users.discard(name)
 
     async def _attempt(self, pods: tuple[Pod, ...]) -> Trial:
         # A copy: a thread pickles it while learning may change the original.

@@ -13,12 +13,19 @@ from typing import Annotated
 from fastapi import Depends, Request
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
+from app.core.admission.submitters import limit_name
 from app.ports.auth import Authorizer, Identity
 from app.web.api.problems import Refused
 from app.web.server.rate_limit import RateLimit
 
 CALLER = "fairgate.caller"
 """Key of the request state that has the caller of the aggregated API. Clients cannot set it."""
+
+BODY_BYTES = "fairgate.bytes"
+"""Key of the request state that has the size of the body."""
+
+BYTES_PER_REQUEST = 16 * 1024
+"""A larger body counts as several requests. A body of 1 MiB needs about a tenth of a second."""
 
 MOST_GOOD = 10_000
 
@@ -59,10 +66,13 @@ class Access:
 
     async def caller(self, request: Request, bearer: Bearer) -> Identity:
         """Return the caller. Raises Refused (401, 429). Meant as a FastAPI dependency."""
-        known: Identity | None = request.scope.get("state", {}).get(CALLER)
+        state = request.scope.get("state", {})
+        known: Identity | None = state.get(CALLER)
         identity = known or await self._by_token(request, bearer)
         if self._callers is not None:
-            _heed(self._callers.count_request(identity.name), f"{identity.name} asks too often")
+            cost = 1 + state.get(BODY_BYTES, 0) // BYTES_PER_REQUEST
+            wait = self._callers.count_request(limit_name(identity.name), cost)
+            _heed(wait, f"{identity.name} asks too often")
         return identity
 
     async def _by_token(

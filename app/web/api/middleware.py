@@ -7,6 +7,7 @@ from collections.abc import Callable
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from app.web.api.auth import BODY_BYTES
 from app.web.api.problems import Refused, answer
 from app.web.server.request_body import BodyTooLarge, BodyTooSlow, Disconnected, read_body
 
@@ -57,6 +58,7 @@ class Bounded:
         try:
             body = await self._read(receive)
             scope = _as_json(scope) if body else scope
+            scope = {**scope, "state": {**scope.get("state", {}), BODY_BYTES: len(body)}}
         except Refused as refused:
             await answer(refused.status, refused.detail)(scope, receive, send)
         except Disconnected:

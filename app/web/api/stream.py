@@ -16,6 +16,7 @@ from fastapi.responses import StreamingResponse
 from pydantic import BaseModel
 from starlette.types import Message, Receive, Scope, Send
 
+from app.core.admission.submitters import limit_name
 from app.core.errors import ClusterError
 from app.ports.auth import Identity
 from app.web.api import problems
@@ -237,7 +238,7 @@ def stream_routes(
         ground.need_sight()
         first = (identity, await rights_of(identity))
         content = _listen(board, first, look, clock, stays, times)
-        return EventStreamResponse(content, listeners, identity.name, times.patience)
+        return EventStreamResponse(content, listeners, limit_name(identity.name), times.patience)
 
     return routes
 

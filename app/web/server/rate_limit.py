@@ -23,12 +23,15 @@ class RateLimit:
         self._clock = clock
         self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
-    def count_request(self, who: str) -> float:
-        """Count one request and return 0. If the bucket is empty, return the seconds to wait."""
+    def count_request(self, who: str, cost: int = 1) -> float:
+        """Count one request and return 0. If the bucket is empty, return the seconds to wait.
+
+        A request that costs more than the bucket has delays the next ones.
+        """
         wait = self.wait(who)
         if not wait and self._rate:
             at, left = self._left[who]
-            self._left[who] = (at, left - 1)
+            self._left[who] = (at, left - cost)
         return wait
 
     def give_back(self, who: str) -> None:

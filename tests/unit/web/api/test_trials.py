@@ -202,3 +202,16 @@ async def test_a_user_has_one_trial_at_a_time(both: Both, trials: TrialRuns) -> 
     other = asyncio.create_task(trials.attempt(UserName("bob"), pods))
     outcomes = await asyncio.gather(*same, other, return_exceptions=True)
     assert [type(each) for each in outcomes] == [Trial, ForecastBusy, Trial]
+
+
+async def test_service_accounts_of_a_namespace_have_one_trial_at_a_time(
+    both: Both, trials: TrialRuns
+) -> None:
+    """An admin of the namespace may create any number of them."""
+    import asyncio
+
+    pods = [held_pod("p", "team-a", 1)]
+    names = [f"system:serviceaccount:{each}" for each in ("team-a:x", "team-a:y", "team-b:x")]
+    tasks = [asyncio.create_task(trials.attempt(UserName(name), pods)) for name in names]
+    outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+    assert [type(each) for each in outcomes] == [Trial, ForecastBusy, Trial]

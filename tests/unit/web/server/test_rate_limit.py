@@ -11,6 +11,7 @@ from fastapi import Depends, FastAPI
 from app.ports.auth import Identity
 from app.web.api import problems
 from app.web.api.auth import Access
+from app.web.api.middleware import Bounded
 from app.web.server import rate_limit
 from app.web.server.rate_limit import RateLimit
 from tests.fakes.fake_authorizer import People
@@ -61,6 +62,7 @@ def test_memory_of_callers_is_bounded() -> None:
 
 def app_of(access: Access) -> FastAPI:
     app = FastAPI()
+    app.state.caller = access.caller
     problems.install(app, lambda _: ("GET",))
 
     @app.get("/")
@@ -84,6 +86,33 @@ async def test_who_asks_too_often_is_told_when_to_come_again() -> None:
     assert (await ask(app, "bob")).status == 200
     clock.now = 1.0
     assert (await ask(app, "alice")).status == 200
+
+
+async def test_a_large_body_counts_as_several_requests() -> None:
+    """A trial of 1 MiB costs the replica as much as dozens of small requests."""
+    clock = Clock()
+    app = app_of(Access(People({"alice": set(), "bob": set()}), RateLimit(10, clock)))
+    app.add_middleware(Bounded)
+
+    @app.post("/")
+    async def receive(identity: Identity = Depends(app.state.caller)) -> str:  # noqa: B008
+        return identity.name
+
+    body = b'"' + b"x" * 1_000_000 + b'"'
+    sender = {"authorization": "Bearer alice"}
+    assert (await call(app, "POST", "/", body, sender)).status == 200
+    clock.now = 3.0
+    assert (await call(app, "POST", "/", body, sender)).status == 429
+    assert (await ask(app, "bob")).status == 200
+    clock.now = 5.0
+    assert (await ask(app, "alice")).status == 200
+
+
+async def test_service_accounts_of_a_namespace_share_one_limit() -> None:
+    names = [f"system:serviceaccount:{each}" for each in ("a:one", "a:two", "b:one")]
+    app = app_of(Access(People({name: set() for name in names}), RateLimit(1, Clock())))
+    assert [(await ask(app, names[0])).status for _ in range(2)] == [200, 200]
+    assert [(await ask(app, name)).status for name in names] == [429, 429, 200]
 
 
 async def test_bad_tokens_are_not_asked_about_without_end() -> None:
