@@ -84,9 +84,15 @@ class EngineQueries:
         self._settled = False
         self._view: ClusterView | None = None
         self._known: ExplainContext | None = None
+        self._learned: set[GangKey] = set()
+        """Gangs that `_learn` compared since the last event. They may have thousands of pods."""
 
     def stale(self) -> None:
         """Drop cached answers, because the state may have changed."""
+        self._drop_answers()
+        self._learned.clear()
+
+    def _drop_answers(self) -> None:
         self._settled = False
         self._view = self._known = None
 
@@ -143,16 +149,9 @@ class EngineQueries:
 
     def texts(self, held: Iterable[PodRecord]) -> Iterator[tuple[PodRecord, str]]:
         """Yield wait reasons for the owners of held pods, in full only for the first pods."""
-        learned = set[GangKey]()
         for number, tracked in enumerate(held):
             if number < IN_FULL:
-                self._settle()
-                gang = tracked.gang
-                if gang is None or workload_of(tracked) is not gang:
-                    self._learn(tracked)
-                elif gang.key not in learned:  # otherwise the cost is quadratic in a large gang
-                    self._learn(tracked)
-                    learned.add(gang.key)
+                self._learn(tracked)
                 yield tracked, why(tracked, self._scene()).text
             else:
                 yield tracked, explain(tracked, self._roster)
@@ -276,8 +275,13 @@ class EngineQueries:
     def _learn(self, tracked: PodRecord) -> None:
         """Compare a pod with the anti-affinity of existing pods, if no cycle has done so."""
         self._settle()
-        if self._roster.learn_walls(workload_of(tracked)):
-            self.stale()
+        workload, gang = workload_of(tracked), tracked.gang
+        if gang is not None and workload is gang:
+            if gang.key in self._learned:
+                return
+            self._learned.add(gang.key)
+        if self._roster.learn_walls(workload):
+            self._drop_answers()
 
     def _scene(self) -> ExplainContext:
         self._settle()

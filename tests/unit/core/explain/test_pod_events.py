@@ -61,3 +61,16 @@ def test_events_of_a_large_gang_cost_as_much_per_pod_as_those_of_a_small_one() -
         return calls_of(lambda: lead.see(last)) / pods
 
     assert calls_per_pod(200) < 2 * calls_per_pod(20)
+
+
+def test_questions_about_pods_of_a_large_gang_compare_it_once() -> None:
+    lead = Lead()
+    pods = [member(number, 400) for number in range(400)]
+    lead.see(*pods)
+
+    def ask() -> None:
+        lead.engine.outlook.why(pods[7].uid)
+
+    lead.engine.outlook.stale()  # as after any event
+    first = calls_of(ask)
+    assert calls_of(ask) < first / 4
