@@ -66,5 +66,10 @@ class RefusalLimit:
             del self._windows[source]
             if window.left_out:
                 namespace, user = source
-                facts = {"user": user, "namespace": namespace, "dropped": window.left_out}
-                yield AuditRecord(now, EntryType.REFUSED, {**facts, "why": TOO_MANY})
+                facts: dict[str, Fact] = {
+                    "user": user,
+                    "namespace": namespace,
+                    "dropped": window.left_out,
+                    "why": TOO_MANY,
+                }
+                yield AuditRecord(now, EntryType.REFUSED, facts)
