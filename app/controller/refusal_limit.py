@@ -1,6 +1,6 @@
 """Limit of refusals in the audit chain: a flood of one user must not push out other entries.
 
-A user whose requests are refused chooses texts, so each refusal may be a new entry. The first
+A user chooses parts of a refused request, so each refusal may be a new entry. The first
 refusals of a user in a namespace are recorded one by one. One more entry counts the rest.
 """
 
@@ -59,7 +59,7 @@ class RefusalLimit:
         return False
 
     def end_windows(self, now: Millis, *, early: bool = False) -> Iterator[AuditRecord]:
-        """Remove the windows that are over, `early` all of them. Yield an entry for each count."""
+        """Remove the windows that are over, or all if `early`. Yield an entry for each count."""
         for source, window in list(self._windows.items()):
             if not early and window.begin <= now < window.begin + WINDOW_MS:
                 continue

@@ -97,7 +97,7 @@ def limit_name(user: str) -> str:
     """Return the name by which limits count a user.
 
     All service accounts of a namespace have one name, because an admin of the namespace may create
-    any number of them.
+    any number.
     """
     namespace, colon, _ = user.removeprefix(SERVICE_ACCOUNT).partition(":")
     return SERVICE_ACCOUNT + namespace if colon and user.startswith(SERVICE_ACCOUNT) else user

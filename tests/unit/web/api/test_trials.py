@@ -207,7 +207,7 @@ async def test_a_user_has_one_trial_at_a_time(both: Both, trials: TrialRuns) -> 
 async def test_service_accounts_of_a_namespace_have_one_trial_at_a_time(
     both: Both, trials: TrialRuns
 ) -> None:
-    """An admin of the namespace may create any number of them."""
+    """An admin of the namespace may create any number."""
     import asyncio
 
     pods = [held_pod("p", "team-a", 1)]
