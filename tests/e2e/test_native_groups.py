@@ -120,7 +120,10 @@ def test_further_pods_of_a_native_gang_join_and_a_raised_minimum_lets_new_pods_w
 def test_the_groups_below_a_composite_group_start_as_one(
     stage: Stage, cluster_tools: Tools
 ) -> None:
-    """The scheduler counts the driver, which has no GPU, as well."""
+    """The scheduler counts the driver, which has no GPU, as well.
+
+    All pods of a tree need one preemption policy, so the driver names the class of the other pods.
+    """
     api_version = cluster_tools.kubernetes.composite_groups
     if api_version is None:
         pytest.skip(f"Kubernetes {cluster_tools.kubernetes.minor} has no CompositePodGroups")
@@ -132,7 +135,8 @@ def test_the_groups_below_a_composite_group_start_as_one(
     stage.apply(ours, of("e-0", "e"), of("e-1", "e"), pod("ordinary"))
     until("the pod beside it runs", lambda: stage.running(ours) == ["ordinary"])
     stage.delete(ours, "ordinary")
-    stage.apply(ours, pod("d-0", 0, schedulingGroup={"podGroupName": "d"}))
+    driver = pod("d-0", 0, priority="fairgate.none", schedulingGroup={"podGroupName": "d"})
+    stage.apply(ours, driver)
     until("the driver waits", lambda: "schedulingGates" not in spec_of(stage, ours, "d-0"))
     assert stage.held(ours) == ["e-0", "e-1"]
     stage.apply(ours, of("f-0", "f"))
