@@ -17,7 +17,7 @@ from typing import Annotated
 import msgspec
 import typer
 from rich.console import Console
-from rich.table import Table
+from rich.text import Text
 
 from app.cli.devnode import node_app
 from app.cli.options import ReportFormatOption, report_format
@@ -305,20 +305,20 @@ def _print_details(cluster: LocalCluster, details: Details, form: str) -> None:
 
 
 def _print_text(console: Console, cluster: LocalCluster, details: Details) -> None:
-    table = Table.grid(padding=(0, 2))
-    for name, value in (
+    rows = [
         ("API server", f"KUBECONFIG={details.kubeconfig}"),
         ("Fairgate's REST", details.api),
         ("its CA", details.ca),
         ("webhook", details.webhook),
         ("Redis", details.redis),
         ("logs", str(cluster.folder / "logs")),
-    ):
-        if value is not None:
-            table.add_row(f"[dim]{name}[/dim]", value)
-    for name, pids in details.pids.items():
-        table.add_row(f"[dim]{name}[/dim]", "pid " + ", ".join(map(str, pids)))
-    console.print(table, soft_wrap=True)
+    ]
+    rows += [(name, "pid " + ", ".join(map(str, pids))) for name, pids in details.pids.items()]
+    width = max(len(name) for name, _ in rows)
+    for name, value in rows:
+        if value is not None:  # a table would cut addresses where the output is no terminal
+            text = Text.assemble((name.ljust(width), "dim"), "  ", value)
+            console.print(text, soft_wrap=True)
     kubeconfig, kubectl = shlex.quote(details.kubeconfig), Path(details.kubectl)
     folders = [str(kubectl.parent), str(Path(sys.executable).parent)]
     console.print("\nTry it:", style="bold")
