@@ -225,11 +225,7 @@ class Chain:
         vouched = ending.last == Head() or any(each.head == ending.last for each in trusted)
         self._aside = not vouched or ending.top > MOST
         if self._aside:
-            after, top, why = (
-                Head(),
-                0,
-                "Redis contained entries without a signature; they were moved away",
-            )
+            after, top, why = Head(), 0, self._why_aside(ending, vouched=vouched)
         elif ending.last == Head():
             after, top, why = ending.last, ending.top, "Redis lost all entries"
         else:
@@ -240,6 +236,17 @@ class Chain:
         self._own.append(gap(self._clock(), named, exact=exact, why=why))
         facts = {"why": why, "after": after.number, "upTo": known.number}
         log.error("entries of the audit chain are lost; a gap is recorded", extra=facts)
+
+    def _why_aside(self, ending: StreamTail, *, vouched: bool) -> str:
+        """Return why the stream in Redis is moved away."""
+        signed = ending.signed
+        if vouched:
+            what = "entries with impossible numbers"
+        elif signed and signed.head == ending.last and self._holds(signed):
+            what = "entries that another key or cluster signed"
+        else:
+            what = "entries without a signature"
+        return f"Redis contained {what}; they were moved away"
 
     async def _refill(self) -> None:
         """Copy entries that the previous leader may not have copied. Readers detect duplicates."""

@@ -22,7 +22,7 @@ from tests.support.audit_world import AGE, SIZE, World, held
 
 def whole(copies: Copies) -> int:
     """Return the number of entries in the copies, after checking their consistency."""
-    proof = ChainVerifier(in_files=True)
+    proof = ChainVerifier(copies=True)
     for entry in copies.entries():
         proof.add_entry(entry)
     return proof.verdict().entries
@@ -255,6 +255,21 @@ async def test_what_was_never_signed_is_set_aside(world: World, forge: str) -> N
     assert world.verify().first == gap
 
 
+async def test_a_gap_says_that_a_former_key_signed_the_entries(world: World) -> None:
+    await world.term(3, 2)
+    old = world.stream.copy()
+    world.key = FakeKey()
+    await world.term(4, 2)
+    world.stream.restore(old)
+    await world.term(5, 1)
+    (gap,) = world.gaps()
+    assert gap.record.facts["why"] == (
+        "Redis contained entries that another key or cluster signed; they were moved away"
+    )
+    assert [number for number, _ in world.stream.aside] == [number for number, _ in old.rows]
+    world.verify()
+
+
 async def test_a_head_of_another_key_vouches_for_nothing(world: World) -> None:
     await world.term(3, 2)
     stream = world.stream
@@ -301,7 +316,7 @@ async def test_the_next_leader_copies_again_what_was_not_anchored(world: World) 
     await chain.seal([held(8), held(9)])
     world.copies.lines = world.copies.lines[:-2]  # this killed the process
     await world.term(4, 1)
-    proof = ChainVerifier(in_files=True)
+    proof = ChainVerifier(copies=True)
     for entry in world.copies.entries():
         proof.add_entry(entry)
     assert proof.verdict().entries == 6
@@ -349,7 +364,7 @@ async def test_copies_bridge_what_redis_lost(world: World) -> None:
     await chain.seal([held(9)])
     world.stream.flush()
     await world.term(4, 2)
-    proof = ChainVerifier(in_files=True)
+    proof = ChainVerifier(copies=True)
     for text in world.copies.lines:
         found = read(text)
         if isinstance(found, Entry):
@@ -462,9 +477,12 @@ async def test_one_step_removes_a_bounded_number(world: World) -> None:
 
 
 async def test_what_somebody_made_look_old_stays_as_evidence(world: World) -> None:
-    chain = await world.term(3, 5)
+    world.now = Millis(20_000)
+    chain = await world.term(3, 0)
+    await chain.seal([held(number, at=20_000) for number in range(5)])
+    await chain.anchor()
     rows = world.stream.rows
-    rows[:] = [(number, text.replace('"at":10', '"at":-9999')) for number, text in rows]
+    rows[:] = [(number, text.replace('"at":20000', '"at":1')) for number, text in rows]
     await chain.prune()
     assert len(world.stream.rows) == 6
     with pytest.raises(BrokenChain, match="entry 1"):
