@@ -41,8 +41,9 @@ Namespace = Annotated[
 @audit_app.command(
     epilog=examples(
         "fairgate audit verify --redis-url redis://localhost:6379/0",
-        "fairgate audit verify /var/lib/fairgate/audit --public-key audit.pub",
-        "kubectl logs POD -n fairgate-system | fairgate audit verify -",
+        "fairgate audit verify audit.ndjson --public-key audit.pub",
+        "fairgate audit verify /var/lib/fairgate/audit --copies --public-key audit.pub",
+        "kubectl logs POD -n fairgate-system | fairgate audit verify - --copies",
     )
 )
 def verify(
@@ -51,7 +52,7 @@ def verify(
         typer.Argument(
             metavar="[FILE|FOLDER]...",
             allow_dash=True,
-            help="Copies of the entries instead of Redis; - is standard input.",
+            help="A file with the whole chain instead of Redis; - is standard input.",
             show_default=False,
         ),
     ] = None,
@@ -74,24 +75,37 @@ def verify(
         typer.Option(
             metavar="FILE",
             dir_okay=False,
-            help="The key that must have signed the newest head, PEM. Keep it where accounts "
-            "of the cluster cannot change it.",
+            help="The key that must have signed the newest head, as PEM or as the base64 text in "
+            "publicKey of a head. Keep it where accounts of the cluster cannot change it.",
             show_default=False,
         ),
     ] = None,
+    copies: Annotated[
+        bool,
+        typer.Option(
+            "--copies",
+            help="The files are logs, or copies of parts of the chain: repeated entries and other "
+            "lines are accepted, and missing or unsigned entries at both ends are counted.",
+        ),
+    ] = False,
     output: ReportFormatOption = OutputFormat.TABLE,
 ) -> None:
     """Check that the audit chain is complete, unchanged and signed.
 
     If it is not, print the first entry that does not match and exit with code 1. Entries in Redis
     are checked against the signed head in the ConfigMap fairgate-audit of the cluster, or against
-    --head.
+    --head. A file must be a whole chain with a signed end, as an export is.
     """
     from app.commands.audit import command
 
     source = command.AuditSource(redis_url, cluster, namespace, kubeconfig)
     command.verify(
-        source, tuple(files or ()), head, public_key, as_json=report_format(output) == "json"
+        source,
+        tuple(files or ()),
+        head,
+        public_key,
+        copies=copies,
+        as_json=report_format(output) == "json",
     )
 
 

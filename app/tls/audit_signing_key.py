@@ -110,7 +110,9 @@ def public_key(text: str) -> str:
     try:
         key = load_der_public_key(base64.b64decode(bare, validate=True))
     except _ILLEGIBLE as error:
-        raise InvalidInput(f"This is no public key ({error}); give PEM.") from error
+        raise InvalidInput(
+            f"This is no public key ({error}); give PEM, or the base64 text in publicKey of a head."
+        ) from error
     if not isinstance(key, Ed25519PublicKey):
         raise InvalidInput("The public key must be an Ed25519 key.")
     return bare

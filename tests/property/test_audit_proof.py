@@ -51,8 +51,8 @@ def signed(entry: Entry) -> SignedHead:
     return SignedHead("c", entry.head, entry.epoch, entry.record.at)
 
 
-def verify(entries: list[Entry], *heads: SignedHead, in_files: bool = False) -> ChainVerdict:
-    proof = ChainVerifier(heads, in_files=in_files)
+def verify(entries: list[Entry], *heads: SignedHead, copies: bool = False) -> ChainVerdict:
+    proof = ChainVerifier(heads, copies=copies)
     for entry in entries:
         proof.add_entry(entry)
     return proof.verdict()
@@ -112,12 +112,12 @@ def test_any_deletion_is_found(entries: list[Entry], data: st.DataObject) -> Non
 
 
 @given(chains(2), st.data(), st.booleans())
-def test_any_swap_is_found(entries: list[Entry], data: st.DataObject, in_files: bool) -> None:
+def test_any_swap_is_found(entries: list[Entry], data: st.DataObject, copies: bool) -> None:
     i, j = sorted(data.draw(st.sets(st.integers(0, len(entries) - 1), min_size=2, max_size=2)))
     swapped = list(entries)
     swapped[i], swapped[j] = swapped[j], swapped[i]
     with pytest.raises(BrokenChain):
-        verify(swapped, signed(entries[-1]), in_files=in_files)
+        verify(swapped, signed(entries[-1]), copies=copies)
 
 
 @given(chains(), RECORDS, st.data())
@@ -128,7 +128,7 @@ def test_any_insertion_is_found(
     forged = seal(entries[i - 1].head, entries[i - 1].epoch, record)
     inserted = [*entries[:i], forged, *entries[i:]]
     if i == len(entries):
-        assert verify(inserted, signed(entries[-1]), in_files=True).unsigned == 1
+        assert verify(inserted, signed(entries[-1]), copies=True).unsigned == 1
     if i == len(entries) or forged != entries[i]:
         with pytest.raises(BrokenChain):
             verify(inserted, signed(entries[-1]))
@@ -195,10 +195,10 @@ def test_a_front_may_be_missing_only_as_pruned(
 
 
 @given(chains(2), st.data())
-def test_copies_may_come_again_in_files_alone(entries: list[Entry], data: st.DataObject) -> None:
+def test_copies_may_come_again_copies_alone(entries: list[Entry], data: st.DataObject) -> None:
     i = data.draw(st.integers(1, len(entries)))
     again = [*entries[:i], *entries[:i], *entries[i:]]
-    assert verify(again, signed(entries[-1]), in_files=True).entries == len(entries)
+    assert verify(again, signed(entries[-1]), copies=True).entries == len(entries)
     with pytest.raises(BrokenChain):
         verify(again, signed(entries[-1]))
 
@@ -212,11 +212,11 @@ def test_files_may_branch_off_only_by_a_signed_gap_of_a_later_term(
     branch = seal(known, epoch, gap(Millis(1), Gap(Head(), known), exact=False, why="lost"))
     later = seal(branch.head, epoch, record)
     newest = signed(later)
-    assert verify([*entries, branch, later], newest, in_files=True).gaps == 1
+    assert verify([*entries, branch, later], newest, copies=True).gaps == 1
     plain = seal(known, epoch, record)
     if plain.head != entries[1].head:
         with pytest.raises(BrokenChain):
-            verify([*entries, plain], signed(plain), in_files=True)
+            verify([*entries, plain], signed(plain), copies=True)
     early = seal(known, entries[-1].epoch, branch.record)
     with pytest.raises(BrokenChain):
-        verify([*entries, early], signed(early), in_files=True)
+        verify([*entries, early], signed(early), copies=True)

@@ -10,7 +10,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -88,15 +88,26 @@ def verify(
     head: Path | None,
     key: Path | None,
     *,
+    copies: bool = False,
     as_json: bool,
 ) -> None:
-    """Print whether the chain is intact. Raises SystemExit(1) if it is not, and FairgateError."""
+    """Print whether the chain is intact. Raises SystemExit(1) if it is not, and FairgateError.
+
+    `copies`: the files are logs or copies of a part of the chain, not one whole chain.
+    """
+    _check_files(files, copies=copies)
     given = _head_in(head) if head else None
     pinned = read_key(_text(key)) if key else None
     try:
         if given is not None and not holds(given):
             raise VerificationFailed(f"the signature of the head in {head} does not hold")
-        verdict = _in_files(files, given) if files else asyncio.run(_in_redis(source, given))
+        skipped = 0
+        if not files:
+            verdict = asyncio.run(_in_redis(source, given))
+        elif copies:
+            verdict, skipped = _in_copies(files, given)
+        else:
+            verdict = _in_whole_file(files[0], given)
         signed = verdict.signed
         if pinned is not None and (signed is None or signed.key != pinned):
             raise VerificationFailed(f"the newest signed head is not signed by the key in {key}")
@@ -105,9 +116,9 @@ def verify(
     except VerificationFailed as no:
         _refuse(as_json, None, str(no))
     if as_json:
-        print(json.dumps(facts(verdict), indent=2))
+        print(json.dumps(facts(verdict, skipped), indent=2))
     else:
-        print(sentence(verdict, is_pinned=pinned is not None))
+        print(sentence(verdict, skipped, is_pinned=pinned is not None))
 
 
 def export(
@@ -247,42 +258,86 @@ async def _anchored(source: AuditSource) -> SignedHead:
     return found
 
 
-def _in_files(files: tuple[Path, ...], given: SignedHead | None) -> ChainVerdict:
-    proof, progress = ChainVerifier([given] if given else (), in_files=True), VerifyProgress()
-    for where, text in _lines(files):
+def _check_files(files: tuple[Path, ...], *, copies: bool) -> None:
+    if copies and not files:
+        raise InvalidInput("--copies is for files; name them, or a folder.")
+    if not copies and (len(files) > 1 or any(path.is_dir() for path in files)):
+        raise InvalidInput(
+            "Several files, or a folder, are copies of parts of a chain; verify them with --copies."
+        )
+
+
+def _in_whole_file(file: Path, given: SignedHead | None) -> ChainVerdict:
+    """Verify a file that is one whole chain: each line counts."""
+    proof, progress = ChainVerifier([given] if given else ()), VerifyProgress()
+    for where, raw in _lines((file,)):
         try:
-            found = read(text)
+            found = read(raw.decode())
+        except (InvalidInput, UnicodeDecodeError) as error:
+            raise VerificationFailed(f"{where}: {error} (logs and copies need --copies)") from error
+        if found is None:
+            raise VerificationFailed(f"{where}: a line of missed entries, which needs --copies")
+        _add(proof, found, where, progress)
+    return _verdict(proof)
+
+
+def _in_copies(files: tuple[Path, ...], given: SignedHead | None) -> tuple[ChainVerdict, int]:
+    """Verify logs or copies. Return the verdict, and the number of lines that were skipped."""
+    proof, progress = ChainVerifier([given] if given else (), copies=True), VerifyProgress()
+    skipped = 0
+    for where, raw in _lines(files):
+        try:
+            found = read(raw.decode(errors="replace"))
         except NotOurs:
-            continue  # log lines may be mixed with entries
+            skipped += 1  # log lines may be mixed with entries
+            continue
         except InvalidInput as error:
-            if not text.endswith("\n"):
-                continue  # an incomplete last line: the writer stopped, and writes it again later
+            if not raw.endswith(b"\n"):
+                skipped += 1  # an incomplete last line, which its writer writes again later
+                continue
             raise VerificationFailed(f"{where}: {error}") from error
-        if isinstance(found, Entry):
-            progress.count()
-            proof.add_entry(found)
-        elif found is not None:
-            if not holds(found):
-                raise VerificationFailed(f"{where}: the signature of the head does not hold")
-            proof.vouch(found)
+        if found is not None:
+            _add(proof, found, where, progress)
+    return _verdict(proof), skipped
+
+
+def _add(
+    proof: ChainVerifier, found: Entry | SignedHead, where: str, progress: VerifyProgress
+) -> None:
+    if isinstance(found, Entry):
+        progress.count()
+        proof.add_entry(found)
+        return
+    if not holds(found):
+        raise VerificationFailed(f"{where}: the signature of the head does not hold")
+    proof.vouch(found)
+
+
+def _verdict(proof: ChainVerifier) -> ChainVerdict:
     verdict = proof.verdict()
     if verdict.last is None:
         raise VerificationFailed("there are no entries in these files")
+    if verdict.signed is None:
+        raise VerificationFailed("there is no signed head of these entries, so nothing proves them")
     return verdict
 
 
-def _lines(files: tuple[Path, ...]) -> Iterator[tuple[str, str]]:
+def _lines(files: tuple[Path, ...]) -> Iterator[tuple[str, bytes]]:
     for path in files:
         if str(path) == "-":
-            yield from (("standard input", text) for text in sys.stdin)
+            yield from _numbered("standard input", sys.stdin.buffer)
             continue
         for file in sorted(path.glob("*.ndjson")) if path.is_dir() else [path]:
             try:
-                with file.open(encoding="utf-8", errors="replace") as lines:
-                    for count, text in enumerate(lines, 1):
-                        yield f"{file}, line {count}", text
+                with file.open("rb") as lines:
+                    yield from _numbered(str(file), lines)
             except OSError as error:
                 raise InvalidInput(f"{file} cannot be read: {error.strerror}.") from error
+
+
+def _numbered(name: str, lines: Iterable[bytes]) -> Iterator[tuple[str, bytes]]:
+    for count, raw in enumerate(lines, 1):
+        yield f"{name}, line {count}", raw
 
 
 def _head_in(path: Path) -> SignedHead:

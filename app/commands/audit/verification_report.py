@@ -10,8 +10,8 @@ from app.core.audit_entry import Entry
 from app.core.model import Millis
 
 
-def facts(verdict: ChainVerdict) -> dict[str, Any]:
-    """Return the fields of `--output json`."""
+def facts(verdict: ChainVerdict, skipped: int) -> dict[str, Any]:
+    """Return the fields of `--output json`. `skipped`: other or unreadable lines of copies."""
     return {
         "holds": True,
         "entries": verdict.entries,
@@ -21,6 +21,7 @@ def facts(verdict: ChainVerdict) -> dict[str, Any]:
         "unsigned": verdict.unsigned,
         "gaps": verdict.gaps,
         "absent": verdict.absent.number,
+        "skipped": skipped,
     }
 
 
@@ -28,7 +29,7 @@ def _brief(entry: Entry | None) -> dict[str, Any] | None:
     return {"number": entry.number, "at": _stamp(entry.record.at)} if entry else None
 
 
-def sentence(verdict: ChainVerdict, *, is_pinned: bool) -> str:
+def sentence(verdict: ChainVerdict, skipped: int, *, is_pinned: bool) -> str:
     """Return the text output. `is_pinned`: the user gave `--public-key`."""
     first, last, signed = verdict.first, verdict.last, verdict.signed
     if first is None or last is None:
@@ -37,21 +38,24 @@ def sentence(verdict: ChainVerdict, *, is_pinned: bool) -> str:
         f"{verdict.entries} entries hold, from {_stamp(first.record.at)} (number {first.number}) "
         f"to {_stamp(last.record.at)} (number {last.number})"
     ]
-    if signed is None:
-        said.append("they include no signed head, so their origin is not proven")
-    else:
+    if signed is not None:
         said.append(f"head signed at {_stamp(signed.at)}")
         if not is_pinned:
             said.append(f"by the key {signed.key}, which --public-key can hold it against")
         if verdict.unsigned:
-            said.append(f"{verdict.unsigned} came after it and are not signed yet")
+            said.append(f"{verdict.unsigned} came after it and are not signed")
     if verdict.gaps:
         said.append(f"{verdict.gaps} entries record a gap")
     if verdict.absent.number:
         said.append(f"those up to number {verdict.absent.number} are not here")
+    if skipped:
+        said.append(f"{skipped} lines are not readable lines of the chain and were skipped")
     return "; ".join(said) + "."
 
 
 def _stamp(at: Millis) -> str:
-    moment = datetime.fromtimestamp(at / 1000, UTC)
+    try:
+        moment = datetime.fromtimestamp(at / 1000, UTC)
+    except (OverflowError, ValueError, OSError):
+        return f"{at} ms"  # beyond the calendar; only the holder of a key can write this
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -6,6 +6,7 @@ Parsing is strict: an ambiguous line, or one with more data than an entry, is re
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,7 @@ from app.core.model import Millis
 _compact = json.JSONEncoder(separators=(",", ":")).encode
 
 _ENTRY = {"audit", "number", "epoch", "at", "deed", "facts", "before", "hash"}
+_HASH = re.compile("[0-9a-f]{64}").fullmatch
 _HEAD = {"cluster", "number", "hash", "epoch", "at", "signature", "publicKey"}
 
 
@@ -105,7 +107,9 @@ def read(text: str) -> Entry | SignedHead | None:
     Raises NotOurs for a line of another kind, InvalidInput for an invalid line of the chain.
     """
     try:
-        body = json.loads(text, object_pairs_hook=_once, parse_constant=_no_number)
+        body = json.loads(
+            text, object_pairs_hook=_once, parse_float=_no_number, parse_constant=_no_number
+        )
     except (ValueError, RecursionError) as error:
         kind = InvalidInput if text.startswith(START) else NotOurs
         raise kind(f"it is not a line of JSON ({error})") from error
@@ -114,12 +118,25 @@ def read(text: str) -> Entry | SignedHead | None:
     if set(body) == {"audit", "missed"}:
         return None
     if set(body) == {"audit", "head"}:
-        return read_head(body["head"])
+        return _head(body["head"])
     return _entry(body)
 
 
+def _head(body: object) -> SignedHead:
+    """Parse a head in a line: exactly its names, and numbers that are no text."""
+    if isinstance(body, dict):
+        if odd := sorted(set(body) - _HEAD):
+            raise InvalidInput(f"a signed head does not have {', '.join(odd)}")
+        if any(type(body.get(name, 0)) is not int for name in ("number", "epoch", "at")):
+            raise InvalidInput("number, epoch and at of a signed head are whole numbers")
+    return read_head(body)
+
+
 def read_head(body: object) -> SignedHead:
-    """Parse the fields of a signed head. Numbers may be text. Raises InvalidInput."""
+    """Parse a stored head. Numbers may be text, and other fields are ignored, as the ConfigMap has.
+
+    Raises InvalidInput.
+    """
     if not isinstance(body, dict) or not set(body) >= _HEAD:
         raise InvalidInput(f"a signed head has {', '.join(sorted(_HEAD))}")
     words = [body[name] for name in ("cluster", "hash", "signature", "publicKey")]
@@ -135,10 +152,10 @@ def _entry(body: Mapping[str, Any]) -> Entry:
         odd = sorted(set(body) ^ _ENTRY)
         raise InvalidInput(f"an entry does not have, or must have, {', '.join(odd)}")
     for name in ("number", "epoch", "at"):
-        if type(body[name]) is not int:
+        if type(body[name]) is not int or body[name] < 0:
             raise InvalidInput(f"its {name} is not a whole number")
-    if not isinstance(body["before"], str) or not isinstance(body["hash"], str):
-        raise InvalidInput("its hashes are not text")
+    if not all(isinstance(body[name], str) and _HASH(body[name]) for name in ("before", "hash")):
+        raise InvalidInput("its hashes are not 64 lower-case hex digits")
     if not isinstance(body["facts"], dict):
         raise InvalidInput("its facts are not an object")
     try:
@@ -173,9 +190,9 @@ def _plain(value: Any) -> Any:
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        raise ValueError("a name stands twice")
+        raise ValueError("a name occurs twice")
     return found
 
 
 def _no_number(word: str) -> Any:
-    raise ValueError(f"{word} is no number of JSON")
+    raise ValueError(f"{word[:40]} is not an integer")

@@ -16,7 +16,7 @@ from app.core.errors import InvalidInput
 from app.core.model import Millis
 
 REMEMBERED = 100_000
-"""Number of entries to remember: files may repeat them, or branch off from one."""
+"""Number of entries to remember: copies may repeat them, or branch off from one."""
 
 
 class BrokenChain(InvalidInput):
@@ -80,57 +80,68 @@ def ahead(entry: Entry) -> Head:
     return named.after if named else Head(entry.number - 1, entry.before)
 
 
-class ChainVerifier:
-    """Verifies one chain. It must contain all `heads`, and end with the last one.
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """Facts of an entry that a later head may sign. `place`: its count in the chain."""
 
-    `in_files`: the newest entries may be unsigned, entries may repeat, a branch may replace entries
+    epoch: int
+    key: str | None
+    place: int
+
+
+class ChainVerifier:
+    """Verifies one chain. It must contain all `heads`, and a head must sign the last entry.
+
+    `copies`: the newest entries may be unsigned, entries may repeat, a branch may replace entries
     that were not anchored, and the front may be in other files.
     """
 
-    def __init__(self, heads: Iterable[SignedHead] = (), *, in_files: bool = False) -> None:
+    def __init__(self, heads: Iterable[SignedHead] = (), *, copies: bool = False) -> None:
         self._due: dict[Head, list[SignedHead]] = {}
         for each in heads:
             self._due.setdefault(each.head, []).append(each)
-        self._in_files = in_files
+        self._due_numbers = {each.number for each in self._due}
+        self._found_numbers: set[int] = set()
+        self._copies = copies
         self._first: Entry | None = None
         self._last: Entry | None = None
         self._count = 0
         self._signed: SignedHead | None = None
-        self._since_signed = 0
+        self._signed_count = 0
+        self._early: list[SignedHead] = []
         self._gaps = 0
         self._open_gaps: list[Entry] = []
         self._named: list[Gap] = []
         self._removed: list[tuple[int, Head]] = []
         self._key: str | None = None
-        self._known: OrderedDict[Head, str | None] = OrderedDict()
+        self._known: OrderedDict[Head, _Seen] = OrderedDict()
 
     def add_entry(self, entry: Entry) -> None:
         """Verify the next entry. Raises BrokenChain."""
         if not is_intact(entry):
             raise BrokenChain(entry.number, "its contents do not fit its hash")
-        if self._in_files and entry.head in self._known:
+        if self._copies and entry.head in self._known:
             return
         self._link(entry)
         self._first = self._first or entry
         self._last = entry
         self._count += 1
-        self._since_signed += 1
         self._note(entry)
-        self._remember(entry.head)
+        self._remember(entry)
+        if entry.number in self._due_numbers:
+            self._found_numbers.add(entry.number)
         for signed in self._due.pop(entry.head, ()):
-            self._cover(entry, signed)
+            self._sign(signed)
 
     def vouch(self, signed: SignedHead) -> None:
         """Process a signed head from among the entries, after its entry. Raises BrokenChain."""
         number = signed.head.number
         if self._first is None or number < self._first.number:
-            return
-        if signed.head not in self._known:
-            raise BrokenChain(number, "a signed head names another hash for it")
-        if self._last is not None and self._last.head == signed.head:
-            self._cover(self._last, signed)
+            self._early.append(signed)
+        elif signed.head not in self._known:
+            raise BrokenChain(number, self._why_absent(number))
         else:
-            self._sign(signed, self._known[signed.head])
+            self._sign(signed)
 
     def verdict(self) -> ChainVerdict:
         """Return the result. Raises BrokenChain."""
@@ -141,25 +152,42 @@ class ChainVerifier:
         if lost:
             head = min(lost, key=lambda each: each.number)
             raise BrokenChain(head.number, self._unfound(head))
-        if self._since_signed and not self._in_files:
-            assert self._last is not None
-            raise BrokenChain(self._last.number, "it is the last, and no signed head covers it")
         absent = ahead(self._first) if self._first else Head()
-        if absent != Head() and not self._in_files and absent not in self._removals():
-            assert self._first is not None
-            raise BrokenChain(
-                self._first.number,
-                f"entry {absent.number} before it is missing, and its removal is not recorded",
-            )
+        if not self._copies:
+            self._check_whole(absent)
         return ChainVerdict(
             self._count,
             self._first,
             self._last,
             self._signed,
-            self._since_signed,
+            self._count - self._signed_count,
             self._gaps,
             absent,
         )
+
+    def _check_whole(self, absent: Head) -> None:
+        """Require a signed end, and a beginning that is there or was removed by retention."""
+        unsigned = self._count - self._signed_count
+        if self._last is None or self._first is None:
+            return
+        if self._signed is None:
+            raise BrokenChain(self._last.number, "no signed head covers it, or any entry before it")
+        if unsigned:
+            raise BrokenChain(
+                self._last.number,
+                f"it is not signed: the newest signed head is of entry {self._signed.head.number}, "
+                f"and {unsigned} entries came after it",
+            )
+        if absent != Head() and absent not in self._removals():
+            raise BrokenChain(
+                self._first.number,
+                f"entry {absent.number} before it is missing, and its removal is not recorded",
+            )
+        for signed in self._early:
+            if signed.head.number > absent.number:
+                raise BrokenChain(
+                    signed.head.number, "a signed head names it, and it does not come before it"
+                )
 
     def _link(self, entry: Entry) -> None:
         last = self._last
@@ -173,10 +201,10 @@ class ChainVerifier:
         if entry.number == last.number + 1 and entry.before == last.hash:
             return
         named = gap_of(entry.record)
-        if named is not None and entry.before == named.up_to.hash:
+        if named is not None and _follows(entry, named):
             if named.after == last.head and entry.number > last.number:
                 return
-            if self._in_files and named.up_to in self._known and entry.epoch > last.epoch:
+            if self._copies and named.up_to in self._known and entry.epoch > last.epoch:
                 return
         if entry.number > last.number + 1:
             raise BrokenChain(entry.number, f"{_span(last.number + 1, entry.number - 1)} before it")
@@ -192,7 +220,7 @@ class ChainVerifier:
         if entry.number < 1 or (entry.number == 1 and entry.before != GENESIS):
             raise BrokenChain(entry.number, "it is not how a chain begins")
         named = gap_of(entry.record)
-        if named is not None and entry.before != named.up_to.hash:
+        if named is not None and not _follows(entry, named):
             raise BrokenChain(entry.number, "it does not follow the entry that it names")
 
     def _note(self, entry: Entry) -> None:
@@ -209,38 +237,60 @@ class ChainVerifier:
                 key = entry.record.facts.get("publicKey")
                 self._key = key if isinstance(key, str) else None
 
-    def _remember(self, head: Head) -> None:
-        self._known[head] = self._key
-        if len(self._known) > (REMEMBERED if self._in_files else 1):
+    def _remember(self, entry: Entry) -> None:
+        self._known[entry.head] = _Seen(entry.epoch, self._key, self._count)
+        if len(self._known) > REMEMBERED:
             self._known.popitem(last=False)
 
-    def _cover(self, entry: Entry, signed: SignedHead) -> None:
-        if signed.epoch != entry.epoch:
+    def _sign(self, signed: SignedHead) -> None:
+        """Accept a head of a known entry. The newest head has the highest number."""
+        number, seen, newest = signed.head.number, self._known[signed.head], self._signed
+        if signed.epoch != seen.epoch:
             raise BrokenChain(
-                entry.number, f"a signed head gives it epoch {signed.epoch}, it says {entry.epoch}"
+                number, f"a signed head gives it epoch {signed.epoch}, it says {seen.epoch}"
             )
-        self._sign(signed, self._key)
-
-    def _sign(self, signed: SignedHead, key: str | None) -> None:
-        if key is not None and signed.key != key:
+        if seen.key is not None and signed.key != seen.key:
             raise BrokenChain(
-                signed.head.number, "its signed head is not signed by the key that the chain names"
+                number, "its signed head is not signed by the key that the chain names"
             )
-        assert self._last is not None
-        self._signed = signed
-        self._since_signed = self._last.number - signed.head.number
-        self._open_gaps = [each for each in self._open_gaps if each.number > signed.head.number]
+        if newest is not None and signed.cluster != newest.cluster:
+            raise BrokenChain(
+                number,
+                f"its signed head is of cluster {signed.cluster}, another one of {newest.cluster}",
+            )
+        if newest is None or number >= newest.head.number:
+            self._signed, self._signed_count = signed, seen.place
+        self._open_gaps = [each for each in self._open_gaps if each.number > number]
 
     def _removals(self) -> set[Head]:
         covered = self._signed.head.number if self._signed else 0
         return {last for number, last in self._removed if number <= covered}
 
     def _unfound(self, head: Head) -> str:
-        if self._last is None:
+        number, first, last = head.number, self._first, self._last
+        if first is None or last is None:
             return "the signed head names it, and there are no entries at all"
-        if head.number > self._last.number:
-            return f"the signed head names it, and the last is entry {self._last.number}"
-        return "the signed head names another hash for it"
+        if number > last.number:
+            return f"the signed head names it, and the last is entry {last.number}"
+        if number < first.number:
+            return f"the signed head names it, and the first is entry {first.number}"
+        if number in self._found_numbers:
+            return "the signed head names another hash for it"
+        return "the signed head names it, and it is missing"
+
+    def _why_absent(self, number: int) -> str:
+        """Return why a head among the entries finds no entry before it."""
+        assert self._last is not None
+        if number > self._last.number:
+            return f"a signed head names it, and the last before that head is {self._last.number}"
+        if any(each.number == number for each in self._known):
+            return "a signed head names another hash for it"
+        return f"a signed head names it, and it is not among the {REMEMBERED} entries before"
+
+
+def _follows(entry: Entry, named: Gap) -> bool:
+    """Return whether a gap entry follows the last lost entry that it names."""
+    return entry.before == named.up_to.hash and entry.number > named.up_to.number
 
 
 def _spans(named: Gap, head: Head) -> bool:

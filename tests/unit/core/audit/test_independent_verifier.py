@@ -1,23 +1,33 @@
-"""The verifier of docs/examples accepts real chains, and finds every manipulation."""
+"""`verify_audit.py` of the docs and `fairgate audit verify` give the verdicts of docs/audit.md."""
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import importlib.util
 import json
+import subprocess
+import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from app.core.audit.codec import head_line, line
-from app.core.audit_entry import Head, seal
+from app.commands.audit import command
+from app.core.audit.codec import SignedHead, head_line, line
+from app.core.audit_entry import AuditRecord, EntryType, Head, seal
 from app.core.model import Millis
+from app.tls.audit_signing_key import Signer
 from tests.fakes.fake_audit_stream import FakeKey
 from tests.support.audit_world import World, held
 
-FILE = Path(__file__).parents[4] / "docs" / "examples" / "verify_audit.py"
+ROOT = Path(__file__).parents[4]
+FILE = ROOT / "docs" / "examples" / "verify_audit.py"
+PAGE = ROOT / "docs" / "audit.md"
 Lines = list[str]
 
 
@@ -31,76 +41,172 @@ def verifier() -> ModuleType:
     return module
 
 
+@dataclass(frozen=True)
+class Judges:
+    """Both programs. `holds` requires that they agree."""
+
+    example: ModuleType
+    folder: Path
+
+    def holds(self, chain: bytes, key: str) -> bool:
+        by_example = self._exits(lambda: self.example.verify(chain, key))
+        file, pinned = self.folder / "chain.ndjson", self.folder / "audit.pub"
+        file.write_bytes(chain)
+        pinned.write_text(key)
+        source = command.AuditSource(None, "default", "", None)
+        by_product = self._exits(
+            lambda: command.verify(source, (file,), None, pinned, as_json=False)
+        )
+        assert by_example == by_product
+        return by_product is None
+
+    @staticmethod
+    def _exits(verify: Callable[[], object]) -> int | None:
+        try:
+            verify()
+        except SystemExit as exit_:
+            return 1 if isinstance(exit_.code, str) else int(exit_.code or 0)
+        return None
+
+
+@pytest.fixture
+def judges(verifier: ModuleType, tmp_path: Path) -> Judges:
+    return Judges(verifier, tmp_path)
+
+
 def export(world: World) -> Lines:
     """Return the chain as `GET /v1/audit` does: all entries, then the newest head."""
     assert world.stream.signed is not None
     return [*(text for _, text in world.stream.rows), head_line(world.stream.signed)]
 
 
-@pytest.fixture
-async def world() -> World:
-    world = World()
-    await world.term(1, 6)
-    await world.term(2, 4)
-    return world
+def text(lines: Lines) -> bytes:
+    return "".join(f"{each}\n" for each in lines).encode()
 
 
 def key_of(lines: Lines) -> str:
     return str(json.loads(lines[-1])["head"]["publicKey"])
 
 
-async def test_a_whole_chain_holds(verifier: ModuleType, world: World) -> None:
-    lines = export(world)
-    assert verifier.verify(lines, key_of(lines)) == (len(lines) - 1, 0)
-    assert len(lines) > 10
+@dataclass(frozen=True)
+class Sample:
+    """A chain of two terms, and the head of the first one."""
+
+    world: World
+    lines: Lines
+    older_head: str
+
+    @property
+    def key(self) -> str:
+        return key_of(self.lines)
 
 
-async def test_a_chain_with_a_gap_and_another_key_holds(verifier: ModuleType, world: World) -> None:
+@pytest.fixture
+async def sample() -> Sample:
+    world = World()
+    await world.term(1, 6)
+    assert world.stream.signed is not None
+    older = head_line(world.stream.signed)
+    await world.term(2, 4)
+    return Sample(world, export(world), older)
+
+
+async def test_a_chain_with_a_gap_and_another_key_holds(judges: Judges, sample: Sample) -> None:
+    world = sample.world
     world.stream.flush()
     await world.term(3, 3)
     world.key = FakeKey()
     await world.term(4, 2)
     lines = export(world)
-    assert {"gap", "key"} <= {json.loads(text).get("deed") for text in lines}
-    assert verifier.verify(lines, key_of(lines)) == (len(lines) - 1, 1)
+    assert {"gap", "key"} <= {json.loads(each).get("deed") for each in lines}
+    assert judges.holds(text(lines), key_of(lines))
 
 
-async def test_a_chain_whose_beginning_was_removed_holds(
-    verifier: ModuleType, world: World
-) -> None:
+async def test_a_gap_with_a_higher_number_holds(judges: Judges, sample: Sample) -> None:
+    stream = sample.world.stream
+    anchored = len(stream.rows)
+    dead = sample.world.chain()
+    await dead.open(3)
+    await dead.seal([held(number) for number in range(3)])
+    stream.rows, stream.signed = stream.rows[:anchored], None
+    await sample.world.term(4, 2)
+    lines = export(sample.world)
+    named = json.loads(lines[anchored])
+    assert (named["deed"], named["number"]) == ("gap", anchored + 4)
+    assert judges.holds(text(lines), sample.key)
+
+
+async def pruned_lines(world: World) -> Lines:
     chain = await world.term(3, 3)
     world.now = Millis(world.now + 5_000)
     await chain.prune()
     await chain.anchor()
-    lines = export(world)
+    return export(world)
+
+
+async def test_a_beginning_that_retention_removed_may_be_missing(
+    judges: Judges, sample: Sample
+) -> None:
+    lines = await pruned_lines(sample.world)
     assert json.loads(lines[0])["number"] > 1
-    assert verifier.verify(lines, key_of(lines))[0] == len(lines) - 1
+    assert judges.holds(text(lines), sample.key)
+    assert judges.holds(text([sample.older_head, *lines]), sample.key)
+    assert not judges.holds(text(lines[1:]), sample.key)
 
 
-def edit(index: int, /, **fields: Any) -> Callable[[Lines], Lines]:
-    def change(lines: Lines) -> Lines:
+async def test_the_head_with_the_highest_number_is_the_newest(
+    judges: Judges, sample: Sample
+) -> None:
+    former = sample.key
+    sample.world.key = FakeKey()
+    await sample.world.term(3, 2)
+    lines = export(sample.world)
+    replayed = text([*lines, sample.older_head])
+    assert judges.holds(replayed, key_of(lines))
+    assert not judges.holds(replayed, former)
+
+
+async def test_a_chain_that_another_key_signs_is_found(judges: Judges, sample: Sample) -> None:
+    other = World()
+    await other.term(1, 3)
+    assert not judges.holds(text(export(other)), sample.key)
+
+
+def edit(index: int, /, **fields: Any) -> Callable[[Sample], Lines]:
+    def change(sample: Sample) -> Lines:
+        lines = sample.lines
         return [*lines[:index], json.dumps(json.loads(lines[index]) | fields), *lines[index + 1 :]]
 
     return change
 
 
-def edit_head(**fields: Any) -> Callable[[Lines], Lines]:
-    def change(lines: Lines) -> Lines:
-        head = json.loads(lines[-1])["head"] | fields
-        return [*lines[:-1], json.dumps({"audit": True, "head": head})]
+def edit_head(**fields: Any) -> Callable[[Sample], Lines]:
+    def change(sample: Sample) -> Lines:
+        head = json.loads(sample.lines[-1])["head"] | fields
+        return [*sample.lines[:-1], json.dumps({"audit": True, "head": head})]
 
     return change
 
 
-def sealed_again(lines: Lines) -> Lines:
+def write(change: Callable[[str], str]) -> Callable[[Sample], Lines]:
+    """Return the chain with entry 4 written in another way."""
+    return lambda sample: [*sample.lines[:3], change(sample.lines[3]), *sample.lines[4:]]
+
+
+def insert(place: int, added: str) -> Callable[[Sample], Lines]:
+    return lambda sample: [*sample.lines[:place], added, *sample.lines[place:]]
+
+
+def sealed_again(sample: Sample) -> Lines:
     """Replace the last entry by another one with a correct hash."""
-    last = json.loads(lines[-2])
+    last = json.loads(sample.lines[-2])
     entry = seal(Head(last["number"] - 1, last["before"]), last["epoch"], held(99))
-    return [*lines[:-2], line(entry), lines[-1]]
+    return [*sample.lines[:-2], line(entry), sample.lines[-1]]
 
 
-def forged_gap(lines: Lines) -> Lines:
+def forged_gap(sample: Sample) -> Lines:
     """Remove two entries, and name a gap in their place."""
+    lines = sample.lines
     before, after = json.loads(lines[3]), json.loads(lines[6])
     facts = {
         "after": {"number": before["number"], "hash": before["hash"]},
@@ -109,35 +215,142 @@ def forged_gap(lines: Lines) -> Lines:
     return [*lines[:4], json.dumps(after | {"deed": "gap", "facts": facts}), *lines[7:]]
 
 
-MANIPULATIONS: dict[str, Callable[[Lines], Lines]] = {
-    "a changed fact": edit(4, facts={"pod": "other"}),
-    "a changed time": edit(4, at=11),
-    "a changed epoch": edit(4, epoch=2),
-    "another field": edit(4, more=1),
-    "an entry removed": lambda lines: [*lines[:4], *lines[5:]],
-    "the first entry removed": lambda lines: lines[1:],
-    "the last entry removed": lambda lines: [*lines[:-2], lines[-1]],
-    "two entries exchanged": lambda lines: [*lines[:4], lines[5], lines[4], *lines[6:]],
-    "an entry repeated": lambda lines: [*lines[:4], lines[3], *lines[4:]],
-    "an entry with a correct hash": sealed_again,
-    "a forged gap": forged_gap,
-    "no head": lambda lines: lines[:-1],
-    "a head of another time": edit_head(at=99),
-    "a head of another epoch": edit_head(epoch=1),
-    "a name twice": lambda lines: [lines[0].replace("{", '{"at":1,', 1), *lines[1:]],
-    "entries after the head": lambda lines: [*lines[:-2], lines[-1], lines[-2]],
-}
+def forged_end(sample: Sample) -> Lines:
+    """Append an entry with a correct hash after the newest head."""
+    last = json.loads(sample.lines[-2])
+    entry = seal(Head(last["number"], last["hash"]), last["epoch"], held(99))
+    return [*sample.lines, line(entry)]
 
 
-@pytest.mark.parametrize("name", MANIPULATIONS)
-async def test_a_manipulation_is_found(verifier: ModuleType, world: World, name: str) -> None:
+MISSED = '{"audit":true,"missed":{"entries":1,"from":3,"to":3}}'
+NESTED = f'{{"audit":true,"missed":{"[" * 100_000}{"]" * 100_000}}}'
+
+CASES: dict[str, tuple[Callable[[Sample], Lines], bool]] = {
+    "the chain as exported": (lambda sample: sample.lines, True),
+    "spaces between names, or CR before LF": (
+        write(lambda old: old.replace(",", " , ") + "\r"),
+        True,
+    ),
+    "other escapes of the same text": (write(lambda old: old.replace("pod", "p\\u006fd", 1)), True),
+    "an older head after its entry": (
+        lambda sample: [*sample.lines[:-1], sample.older_head, sample.lines[-1]],
+        True,
+    ),
+    "an older head after the newest": (lambda sample: [*sample.lines, sample.older_head], True),
+    "the chain cut at an older head": (
+        lambda sample: [*sample.lines[:7], sample.older_head],
+        True,
+    ),
+    "a changed fact": (edit(4, facts={"pod": "other"}), False),
+    "a changed time": (edit(4, at=11), False),
+    "a changed epoch": (edit(4, epoch=2), False),
+    "another name in an entry": (edit(4, more=1), False),
+    "another name in a head": (edit_head(more=1), False),
+    "an entry removed": (lambda sample: [*sample.lines[:4], *sample.lines[5:]], False),
+    "the first entry removed": (lambda sample: sample.lines[1:], False),
+    "the last entry removed": (lambda sample: [*sample.lines[:-2], sample.lines[-1]], False),
+    "two entries exchanged": (
+        lambda s: [*s.lines[:4], s.lines[5], s.lines[4], *s.lines[6:]],
+        False,
+    ),
+    "an entry repeated": (lambda s: [*s.lines[:4], s.lines[3], *s.lines[4:]], False),
+    "an entry replaced, with a correct hash": (sealed_again, False),
+    "a gap that no key signed": (forged_gap, False),
+    "no head": (lambda sample: sample.lines[:-1], False),
+    "a head before its entry": (lambda s: [s.lines[-1], *s.lines[:-1]], False),
+    "an older head before its entry": (lambda s: [s.older_head, *s.lines], False),
+    "a head of another time": (edit_head(at=99), False),
+    "a head of another epoch": (edit_head(epoch=1), False),
+    "a head of another cluster": (edit_head(cluster="other"), False),
+    "a head with numbers as text": (edit_head(number="11"), False),
+    "an entry after the newest head": (forged_end, False),
+    "a name twice": (write(lambda old: old.replace("{", '{"at":1,', 1)), False),
+    "a fraction": (write(lambda old: old.replace('"at":10', '"at":10.0')), False),
+    "an integer of 5 000 digits": (
+        write(lambda old: old.replace('"at":1', '"at":' + "1" * 5000)),
+        False,
+    ),
+    "a negative number": (write(lambda old: old.replace('"at":', '"at":-')), False),
+    "a hash in upper case": (write(lambda old: old[:-66] + old[-66:].upper()), False),
+    "a BOM": (lambda sample: ["\ufeff" + sample.lines[0], *sample.lines[1:]], False),
+    "an empty line": (insert(3, ""), False),
+    "a line of a log": (insert(3, "2026-11-24 the leader started"), False),
+    "a line `missed`": (insert(3, MISSED), False),
+    "deep nesting": (insert(3, NESTED), False),
+    "an incomplete last line": (lambda s: [*s.lines[:-1], s.lines[-1][:-9]], False),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+async def test_both_programs_give_the_verdict_of_the_page(
+    judges: Judges, sample: Sample, name: str
+) -> None:
+    change, holds = CASES[name]
+    changed = change(sample)
+    assert changed != sample.lines or name == "the chain as exported"
+    assert judges.holds(text(changed), sample.key) is holds
+
+
+async def test_invalid_utf8_is_refused(judges: Judges, sample: Sample) -> None:
+    assert not judges.holds(text(sample.lines).replace(b'"p1"', b'"p\xff"', 1), sample.key)
+
+
+async def test_separators_of_unicode_do_not_end_a_line(judges: Judges) -> None:
+    """U+2028 and U+0085 may stand unescaped in text: only a line feed ends a line."""
+    world = World()
+    chain = await world.term(1, 0)
+    await chain.seal([AuditRecord(Millis(10), EntryType.HELD, {"pod": "\u2028\u0085\x7fü"})])
     lines = export(world)
-    with pytest.raises(SystemExit, match="broken: "):
-        verifier.verify(MANIPULATIONS[name](lines), key_of(lines))
+    raw = [json.dumps(json.loads(each), ensure_ascii=False) for each in lines]
+    assert "\u2028" in raw[1]
+    assert judges.holds(text(raw), key_of(lines))
 
 
-async def test_a_chain_that_another_key_signs_is_found(verifier: ModuleType, world: World) -> None:
-    other = World()
-    await other.term(1, 3)
-    with pytest.raises(SystemExit, match="not signed by the pinned key"):
-        verifier.verify(export(other), key_of(export(world)))
+def test_the_table_of_the_page_has_the_verdicts_of_the_cases() -> None:
+    rows = PAGE.read_text().split("| case | verdict |\n|---|---|\n")[1].split("\n\n")[0]
+    told = dict(row.strip("| ").split(" | ") for row in rows.split("\n"))
+    assert told == {name: "holds" if holds else "broken" for name, (_, holds) in CASES.items()}
+
+
+def vectors() -> list[str]:
+    """Return the lines of the code blocks under `Test vectors` in the page."""
+    part = PAGE.read_text().split("### Test vectors\n")[1].split("\n## ")[0]
+    return [row[4:] for row in part.split("\n") if row.startswith("    ")]
+
+
+def test_the_vectors_of_the_page_are_true(verifier: ModuleType) -> None:
+    secret = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
+    signer = Signer(secret)
+    entry = seal(Head(), 1, AuditRecord(Millis(10), EntryType.HELD, {"pod": '"\t\x7f\u2028😀/\\'}))
+    head = signer.sign(SignedHead("default", entry.head, 1, Millis(20)))
+    body = json.loads(line(entry))
+    hashed = verifier.canonical(body, verifier.HASHED).decode()
+    signed = verifier.canonical(head.fields(), verifier.SIGNED).decode()
+    assert vectors() == [line(entry), hashed, head_line(head), signed, signer.public_key]
+    assert hashlib.sha256(hashed.encode()).hexdigest() == entry.hash
+    secret.public_key().verify(base64.b64decode(head.signature), signed.encode())
+    assert verifier.verify(text([line(entry), head_line(head)]), signer.public_key) == (1, 0)
+
+
+def run(*arguments: Path | str) -> tuple[int, str]:
+    done = subprocess.run(
+        [sys.executable, FILE, *arguments], capture_output=True, text=True, check=False, timeout=60
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+async def test_the_example_takes_both_forms_of_a_key_and_prints_one_sentence(
+    sample: Sample, tmp_path: Path
+) -> None:
+    chain, base, pem = (tmp_path / name for name in ("chain", "audit.pub", "audit.pem"))
+    chain.write_bytes(text(sample.lines))
+    base.write_text(sample.key + "\n")
+    pem.write_text(f"-----BEGIN PUBLIC KEY-----\n{sample.key}\n-----END PUBLIC KEY-----\n")
+    for key in (base, pem):
+        assert run(chain, key) == (0, f"{len(sample.lines) - 1} entries hold, with 0 gaps\n")
+    for arguments in ((), (chain,), (chain, tmp_path / "absent")):
+        code, said = run(*arguments)
+        assert (code, said.count("\n"), said[:6]) == (2, 1, "usage:")
+    chain.write_bytes(b"\xef\xbb\xbf" + text(sample.lines))
+    code, said = run(chain, base)
+    assert (code, said.count("\n"), said[:7]) == (1, 1, "broken:")
