@@ -273,8 +273,10 @@ def _in_whole_file(file: Path, given: SignedHead | None) -> ChainVerdict:
     for where, raw in _lines((file,)):
         try:
             found = read(raw.decode())
+        except NotOurs as error:
+            raise VerificationFailed(f"{where}: {error}; logs and copies need --copies") from error
         except (InvalidInput, UnicodeDecodeError) as error:
-            raise VerificationFailed(f"{where}: {error} (logs and copies need --copies)") from error
+            raise VerificationFailed(f"{where}: {error}") from error
         if found is None:
             raise VerificationFailed(f"{where}: a line of missed entries, which needs --copies")
         _add(proof, found, where, progress)
