@@ -89,7 +89,7 @@ def verify(chain, pinned):
             if line["deed"] == "gap" and "upTo" in facts:
                 lost = pair(facts["upTo"])
                 need(lost[1] == before[1] and lost[0] < number, f"gap {number} follows another")
-                before, gaps = pair(facts["after"]), gaps + 1
+                before, gaps = lost if last == lost else pair(facts["after"]), gaps + 1
             need(before == (last or before), f"an entry before {number} is missing or changed")
             need(line["epoch"] >= term, f"entry {number} has a lower epoch")
             first, last, term = first or (number, before), (number, line["hash"]), line["epoch"]

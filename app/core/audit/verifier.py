@@ -198,12 +198,13 @@ class ChainVerifier:
             raise BrokenChain(
                 entry.number, f"its epoch {entry.epoch} is below {last.epoch}, of the one before"
             )
-        if entry.number == last.number + 1 and entry.before == last.hash:
-            return
         named = gap_of(entry.record)
-        if named is not None and _follows(entry, named):
-            if named.after == last.head and entry.number > last.number:
+        if named is None:
+            if entry.number == last.number + 1 and entry.before == last.hash:
                 return
+        elif _follows(entry, named):
+            if last.head in (named.after, named.up_to) and entry.number > last.number:
+                return  # after `up_to`, if the lost entries are there again, from copies
             if self._copies and named.up_to in self._known and entry.epoch > last.epoch:
                 return
         if entry.number > last.number + 1:

@@ -122,6 +122,15 @@ async def test_a_chain_with_a_gap_and_another_key_holds(judges: Judges, sample: 
     assert judges.holds(text(lines), key_of(lines))
 
 
+async def test_lost_entries_may_be_put_back_before_a_gap(judges: Judges, sample: Sample) -> None:
+    copied = sample.lines[:-1]
+    sample.world.stream.flush()
+    await sample.world.term(3, 3)
+    lines = export(sample.world)
+    assert judges.holds(text([*copied, *lines]), sample.key)
+    assert not judges.holds(text([*copied[:-1], *lines]), sample.key)
+
+
 async def test_a_gap_with_a_higher_number_holds(judges: Judges, sample: Sample) -> None:
     stream = sample.world.stream
     anchored = len(stream.rows)
