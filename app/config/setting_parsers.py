@@ -88,6 +88,17 @@ def whole(least: int, most: int) -> Callable[[str], int]:
     return read
 
 
+def audiences(written: str) -> tuple[str, ...]:
+    """Parse a comma list of token audiences."""
+    found = items(written)
+    for each in found:
+        if not _IDENTITY.fullmatch(each):
+            raise InvalidInput(
+                f"{_quote(each)} is not a token audience; use the client id, without blanks."
+            )
+    return tuple(found)
+
+
 def switch(written: str) -> bool:
     """Parse true or false."""
     return choice(("true", "false"))(written) == "true"

@@ -57,6 +57,7 @@ class Settings:
     api_listen: HostPort
     aggregated_listen: HostPort | None
     api_requests_per_second: int
+    token_audiences: tuple[str, ...] | None
     ops_listen: HostPort
     metrics_public: bool
     tls_names: tuple[str, ...]
@@ -176,6 +177,13 @@ FIELDS: tuple[Field, ...] = (
         text.whole(0, 1_000_000),
         "200",
         "Most requests a second that the REST API takes from one caller; 0: no limit.",
+    ),
+    Field(
+        "token_audiences",
+        text.audiences,
+        "",
+        "Audiences of OIDC providers whose tokens the REST API also accepts, separated by commas. "
+        "The API server must trust the provider.",
     ),
     Field(
         "ops_listen", text.address, "0.0.0.0:8080", "Plain HTTP for /livez, /readyz and /metrics."

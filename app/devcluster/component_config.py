@@ -56,6 +56,15 @@ def audit_policy(bodies: bool = False) -> dict[str, Any]:
     }
 
 
+def authentication(*providers: dict[str, Any]) -> dict[str, Any]:
+    """Return the authentication configuration: the OIDC providers that the API server trusts."""
+    return {
+        "apiVersion": "apiserver.config.k8s.io/v1",
+        "kind": "AuthenticationConfiguration",
+        "jwt": list(providers),
+    }
+
+
 def admission(webhook_kubeconfig: Path) -> dict[str, Any]:
     """Return the admission configuration: webhooks see a client certificate of the API server."""
     webhooks = {

@@ -12,6 +12,9 @@ import msgspec
 from app.devcluster.certificates import KUBELET_CLIENT, Certificates
 
 HOST = "127.0.0.1"
+AUTHENTICATION = "authentication.json"
+"""The file with the OIDC providers that the API server trusts."""
+
 QPS = 2000
 """Far above the capacity of one machine, so that clients are not throttled on their own side."""
 
@@ -115,6 +118,7 @@ def apiserver(plan: ControlPlanePlan, extra: Mapping[str, str] = {}) -> list[str
             "admission-control-config-file": plan.file("admission.json"),
             "audit-policy-file": plan.file("audit-policy.json"),
             "audit-log-path": plan.audit_log,
+            "authentication-config": plan.file(AUTHENTICATION),
             "client-ca-file": pem.certificate("cluster-ca"),
             **_served(plan, "kube-apiserver"),
             "service-account-issuer": "https://kubernetes.default.svc.cluster.local",

@@ -82,6 +82,8 @@ class ControlPlane:
         plan = self.plan
         extra = tools.kubernetes.pod_group_flags() if pod_groups else {}
         gates = {flag: value for flag, value in extra.items() if flag == "feature-gates"}
+        # The API server reads this file again when it changes, so a provider can be added later.
+        _write(plan.file(component_flags.AUTHENTICATION), component_config.authentication())
         needed = [
             self._start("etcd", tools.etcd, component_flags.etcd(plan, durable)),
             self._start("kube-apiserver", tools.apiserver, component_flags.apiserver(plan, extra)),

@@ -6,8 +6,9 @@ cached for a shorter time, so that a new permission works soon. An invalid token
 
 from __future__ import annotations
 
+import base64
 import hashlib
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from typing import TypeVar
 
 import msgspec
@@ -41,6 +42,10 @@ class _TokenStatus(msgspec.Struct):
     user: _User | None = None
 
 
+class _Claims(msgspec.Struct):
+    aud: str | list[str] = ""
+
+
 class _TokenReview(msgspec.Struct):
     status: _TokenStatus
 
@@ -58,11 +63,20 @@ class Reviews:
     """Implements `ports.auth.Authorizer`. `clock` returns monotonic seconds."""
 
     def __init__(
-        self, client: Client, clock: Callable[[], float], audiences: Sequence[str] = (AUDIENCE,)
+        self,
+        client: Client,
+        clock: Callable[[], float],
+        audiences: Sequence[str] = (AUDIENCE,),
+        of_providers: Collection[str] = (),
     ) -> None:
-        """`audiences`: accepted token audiences, tried in this order. "" is the API server."""
+        """`audiences`: accepted token audiences, tried in this order. "" is the API server.
+
+        `of_providers`: audiences of OIDC providers that the API server trusts. A token of one of
+        them is also accepted, if the API server accepts it.
+        """
         self._client = client
         self._audiences = audiences
+        self._of_providers = frozenset(of_providers)
         self._identities: ExpiringCache[bytes, Identity] = ExpiringCache(clock, BELIEVED_SECONDS)
         self._allowed: ExpiringCache[Hashable, bool] = ExpiringCache(clock, BELIEVED_SECONDS)
         self._denied: ExpiringCache[Hashable, bool] = ExpiringCache(clock, DENIED_SECONDS)
@@ -76,7 +90,7 @@ class Reviews:
         known = self._identities.get(key)
         if known is not None:
             return known
-        for audience in self._audiences:
+        for audience in self._tried(token):
             spec = {"token": token, "audiences": [audience] if audience else []}
             answer = await self._ask(TOKENS, "authentication.k8s.io/v1", "TokenReview", spec)
             identity = _identity(_decode(answer, _TokenReview).status, audience)
@@ -84,6 +98,17 @@ class Reviews:
                 self._identities.put(key, identity)
                 return identity
         return None
+
+    def _tried(self, token: str) -> Sequence[str]:
+        """Return the audiences of the reviews of a token.
+
+        A review with an audience accepts no token of an OIDC provider, because the API server takes
+        these for its own audience only. So it reviews them without an audience. It then checks the
+        signature, and with it the claim that was read here.
+        """
+        if "" in self._audiences or self._of_providers.isdisjoint(_claimed(token)):
+            return self._audiences
+        return (*self._audiences, "")
 
     async def allows(
         self,
@@ -136,6 +161,19 @@ class Reviews:
     async def _ask(self, path: str, version: str, kind: str, spec: Mapping[str, object]) -> bytes:
         body = msgspec.json.encode({"apiVersion": version, "kind": kind, "spec": spec})
         return await self._client.request("POST", path, body=body, timeout=TIMEOUT)
+
+
+def _claimed(token: str) -> Collection[str]:
+    """Return the audiences that a JSON Web Token claims, unchecked; empty if it is no JWT."""
+    parts = token.split(".")
+    if len(parts) != 3:
+        return ()
+    try:
+        body = base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4))
+        found = msgspec.json.decode(body, type=_Claims).aud
+    except ValueError:  # includes those of base64, of characters and of msgspec
+        return ()
+    return (found,) if isinstance(found, str) else found
 
 
 def _identity(status: _TokenStatus, audience: str) -> Identity | None:

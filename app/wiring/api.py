@@ -119,7 +119,9 @@ async def api(process: RoleProcess) -> None:
 def _access(process: RoleProcess) -> Access:
     rates = (process.settings.api_requests_per_second, STRANGERS)
     callers, strangers = (RateLimit(rate, time.monotonic) for rate in rates)
-    return Access(Reviews(process.client, time.monotonic), callers, strangers)
+    providers = process.settings.token_audiences or ()
+    reviews = Reviews(process.client, time.monotonic, of_providers=providers)
+    return Access(reviews, callers, strangers)
 
 
 def _following_engine(settings: Settings, managed: ManagedResources) -> Engine:

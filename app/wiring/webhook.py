@@ -7,8 +7,8 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 
 from app.controller.audit_reports import AuditReportSender
+from app.controller.enforcement_sync import EnforcementReporter
 from app.core.admission.pod_templates import by_resource
-from app.core.errors import StoreError
 from app.core.events import WatchedSource
 from app.core.podspec.resource_claims import IMPLICIT
 from app.core.quantities import ManagedResources
@@ -18,7 +18,6 @@ from app.kube.enforcement_watchdog import Watchdog
 from app.kube.event_recorder import Alarm
 from app.kube.priority_class_twins import Twins
 from app.kube.submitter_lookup import KubeSubmitters
-from app.ports.api import EnforcementResult
 from app.store.enforcement_results import RedisEnforcementResults
 from app.tls.certificate_watcher import Renewal
 from app.web.metrics import Enforcing
@@ -136,14 +135,9 @@ def _publisher(process: RoleProcess) -> Callable[[Mapping[str, str]], Awaitable[
     if settings.redis_url is None:
         return _ignore
     results = RedisEnforcementResults(redis_of(process), settings.cluster)
-
-    async def publish(holes: Mapping[str, str]) -> None:
-        try:
-            await results.post(EnforcementResult(now(), settings.canary_seconds, holes))
-        except StoreError as error:
-            log.debug("enforcement result not written", extra={"why": str(error)})
-
-    return publish
+    reporter = EnforcementReporter(results, now, settings.canary_seconds)
+    process.tasks.append(reporter.repeat_result)
+    return reporter.publish
 
 
 async def _ignore(holes: Mapping[str, str]) -> None:

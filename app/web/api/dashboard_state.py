@@ -52,8 +52,8 @@ MOST_NODES = 500
 OLD_MS = 60_000
 """Maximum age of leader state. Older state means no leader, or no Redis."""
 
-MISSED = 6
-"""Rounds of the enforcement probes without a result until the webhook counts as silent."""
+SILENT_MS = 15_000
+"""Time without a report of any webhook replica until the webhook counts as silent."""
 
 ROUND = 4
 """Decimals of shares, so that an invisible change is not sent."""
@@ -230,8 +230,7 @@ def _enforcement_problems(ground: RouteContext) -> list[ProblemShown]:
     is_tested = result is not None and result.seconds > 0
     if result is None or not is_tested or ground.outlook.mode() is not Mode.ENFORCE:
         return []
-    silent = ground.now() - result.at
-    if silent > max(OLD_MS, MISSED * 1000 * result.seconds):
+    if ground.now() - result.at > SILENT_MS:
         if not ground.store_reachable():
             return []  # the webhook cannot report either
         text = (

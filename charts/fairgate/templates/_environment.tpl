@@ -26,6 +26,9 @@
 {{- else if eq .component "api" }}
 - {name: FAIRGATE_API_LISTEN, value: {{ printf "0.0.0.0:%v" ($own.port | default 8444) | quote }}}
 - {name: FAIRGATE_API_REQUESTS_PER_SECOND, value: {{ $own.requestsPerSecond | int | quote }}}
+{{- with $own.tokenAudiences }}
+- {name: FAIRGATE_TOKEN_AUDIENCES, value: {{ join "," . | quote }}}
+{{- end }}
 {{- with include "fairgate.aggregatedPort" $root }}
 - {name: FAIRGATE_AGGREGATED_LISTEN, value: {{ printf "0.0.0.0:%s" . | quote }}}
 {{- end }}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from typing import Any, cast
 
 import msgspec
@@ -80,6 +81,37 @@ async def test_what_is_no_token_is_not_even_asked_about(
 ) -> None:
     assert await reviews.authenticate(token) is None
     assert server.asked == []
+
+
+def a_jwt(claims: object) -> str:
+    """Return a token with these claims, and no valid signature."""
+    body = base64.urlsafe_b64encode(msgspec.json.encode(claims)).rstrip(b"=").decode()
+    return f"e30.{body}.x"
+
+
+@pytest.mark.parametrize(
+    ("token", "audiences"),
+    [
+        (a_jwt({"aud": "page"}), [["fairgate"], []]),
+        (a_jwt({"aud": ["other", "page"]}), [["fairgate"], []]),
+        (a_jwt({"aud": "https://kubernetes.default.svc"}), [["fairgate"]]),
+        (a_jwt({"aud": 7}), [["fairgate"]]),
+        (a_jwt([]), [["fairgate"]]),
+        ("e30.page.x", [["fairgate"]]),
+        ("e30.\u00e9.x", [["fairgate"]]),
+        ("page", [["fairgate"]]),
+    ],
+)
+async def test_only_a_token_that_claims_a_provider_audience_is_reviewed_without_one(
+    token: str, audiences: list[list[str]], server: ApiServer
+) -> None:
+    reviews = Reviews(cast(Client, server), lambda: 0.0, of_providers=("page",))
+    server.status = {"authenticated": True, "audiences": ["the API server's"], "user": USER}
+
+    found = await reviews.authenticate(token)
+
+    assert [spec["audiences"] for _, spec in server.asked] == audiences
+    assert found == (ALICE if len(audiences) == 2 else None)
 
 
 async def test_a_good_token_is_believed_for_five_seconds(

@@ -514,7 +514,8 @@ async def test_holes_in_enforcement_and_a_silent_webhook_are_problems(town: Town
     assert await codes(EnforcementResult(NOW, 10)) == []
     assert await codes(EnforcementResult(NOW, 10, holes)) == ["EnforcementFails"] * 2
     assert await codes(EnforcementResult(late, 10)) == ["WebhookSilent"]
-    assert await codes(EnforcementResult(late, 20)) == []  # fewer than six rounds are missing
+    assert await codes(EnforcementResult(Millis(NOW - 14_000), 60)) == []
+    assert await codes(EnforcementResult(Millis(NOW - 16_000), 60)) == ["WebhookSilent"]
     assert await codes(EnforcementResult(late, 0)) == []  # the probes are off
     assert await codes(EnforcementResult(late, 10, holes), Mode.OBSERVE) == []
 
