@@ -11,17 +11,21 @@ from dataclasses import dataclass
 
 from app.core.audit_entry import AuditRecord, EntryType
 from app.core.errors import InvalidInput
-from app.core.model import Amounts, Millis, Resource, TenantName
+from app.core.model import Amounts, Millis, PoolName, Resource, TenantName
 from app.core.placement.pools import add_to
 from app.core.quantities import ManagedResources, amount
 
 
 @dataclass(frozen=True, slots=True)
 class ReleasedPod:
-    """A pod that Fairgate released. `waited`: seconds from its creation; None if unknown."""
+    """A pod that Fairgate released. `waited`: seconds from its creation; None if unknown.
+
+    `pool`: empty string if the entry names none.
+    """
 
     at: Millis
     tenant: TenantName
+    pool: PoolName
     request: Amounts
     waited: int | None
 
@@ -54,8 +58,13 @@ def released_pod(record: AuditRecord, managed: ManagedResources) -> ReleasedPod 
                 request[Resource(name)] = amount(name, text)
             except InvalidInput:  # any client of Redis can write there
                 return None
+    pool = facts.get("pool")
     return ReleasedPod(
-        record.at, TenantName(tenant), request, waited if isinstance(waited, int) else None
+        record.at,
+        TenantName(tenant),
+        PoolName(pool if isinstance(pool, str) else ""),
+        request,
+        waited if isinstance(waited, int) else None,
     )
 
 

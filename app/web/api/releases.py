@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Query
 from pydantic import Field
 
-from app.core.model import Millis, TenantName
+from app.core.model import Millis, PoolName, TenantName
 from app.core.usage.release_sums import ReleasedPod, sum_releases
 from app.ports.auth import Identity
 from app.web.api.formatting import moment, quantities
@@ -40,6 +40,12 @@ class TenantReleases(ReleasesShown):
     tenant: str
 
 
+class PoolReleases(ReleasesShown):
+    """Releases to one pool. Its name is "" if the audit entry names none."""
+
+    pool: str
+
+
 class StepReleases(ReleasesShown):
     """Releases of a step that begins `at`."""
 
@@ -47,10 +53,10 @@ class StepReleases(ReleasesShown):
 
 
 class ReleasesModel(ResponseModel):
-    """Releases between two times: in all, by tenant, and by step if steps were requested.
+    """Releases between two times: in all, by tenant, by pool, and by step if wanted.
 
-    Figures before `completeSince` are incomplete; null: there are no audit entries yet. A step or
-    tenant without releases is absent.
+    Figures before `completeSince` are incomplete; null: there are no audit entries yet. A step, a
+    tenant or a pool without releases is absent.
     """
 
     since: datetime = Field(alias="from")
@@ -58,6 +64,7 @@ class ReleasesModel(ResponseModel):
     complete_since: datetime | None
     total: ReleasesShown
     tenants: list[TenantReleases]
+    pools: list[PoolReleases]
     steps: list[StepReleases]
 
 
@@ -72,6 +79,9 @@ def release_routes(ground: RouteContext) -> APIRouter:
         since: Since = None,
         until: Until = None,
         tenant: TenantNames = None,
+        pool: Annotated[
+            list[str] | None, Query(description="Only releases to these pools.")
+        ] = None,
         step: Annotated[
             str | None, Query(description="Also a row for each such time: 5m, or seconds.")
         ] = None,
@@ -85,8 +95,12 @@ def release_routes(ground: RouteContext) -> APIRouter:
         if width is not None and (end - begin) / width > MOST_STEPS:
             raise Refused(400, f"step: at most {MOST_STEPS} steps in all; use a longer step.")
         await reader.read_new()
-        wanted = frozenset(tenant or ())
-        found = [each for each in reader.between(begin, end) if not wanted or each.tenant in wanted]
+        tenants, pools = frozenset(tenant or ()), frozenset(pool or ())
+        found = [
+            each
+            for each in reader.between(begin, end)
+            if (not tenants or each.tenant in tenants) and (not pools or each.pool in pools)
+        ]
         return _answer(found, begin, end, width, _complete(reader, ground.now()))
 
     return routes
@@ -100,9 +114,11 @@ def _answer(
     found: list[ReleasedPod], begin: Millis, end: Millis, width: Millis | None, since: Millis | None
 ) -> ReleasesModel:
     tenants: dict[TenantName, list[ReleasedPod]] = {}
+    pools: dict[PoolName, list[ReleasedPod]] = {}
     steps: dict[int, list[ReleasedPod]] = {}
     for each in found:
         tenants.setdefault(each.tenant, []).append(each)
+        pools.setdefault(each.pool, []).append(each)
         if width is not None:
             steps.setdefault((each.at - begin) // width, []).append(each)
     period: dict[str, Any] = {"from": moment(begin), "to": moment(end)}
@@ -111,6 +127,7 @@ def _answer(
         complete_since=None if since is None else moment(since),
         total=ReleasesShown(**_shown(found)),
         tenants=[TenantReleases(tenant=name, **_shown(tenants[name])) for name in sorted(tenants)],
+        pools=[PoolReleases(pool=name, **_shown(pools[name])) for name in sorted(pools)],
         steps=[
             StepReleases(at=moment(Millis(begin + place * (width or 0))), **_shown(steps[place]))
             for place in sorted(steps)

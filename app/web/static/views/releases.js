@@ -26,7 +26,7 @@ function valuesOf(steps, times, value, absent) {
 }
 
 export function Releases({ found, times, range, theme }) {
-  const { total, tenants, steps, completeSince } = found;
+  const { total, tenants, pools, steps, completeSince } = found;
   const waits = useMemo(
     () => [
       { name: "half waited at most", values: valuesOf(steps, times, (step) => step.waitP50, null) },
@@ -44,25 +44,29 @@ export function Releases({ found, times, range, theme }) {
           <${Chart} title="Wait of released pods" name="Waits over time" file="fairgate-waits.csv" times=${times} lines=${waits} say=${lasting} range=${range} theme=${theme} />
           <${Chart} title="Released pods" name="Releases over time" file="fairgate-releases.csv" times=${times} lines=${pods} range=${range} theme=${theme} />
           <h3>By tenant</h3>
-          <${ByTenant} tenants=${tenants} />`
+          <${Sums} items=${tenants} what="tenant" head="Tenant" link=${(name) => address("tenants", [name])} />
+          <h3>By pool</h3>
+          <${Sums} items=${pools} what="pool" head="Pool" />`
       : html`<${Empty}>No pod was released in this time.<//>`}
     ${isPartial ? html`<p class="note">${completeSince === null ? "There are no audit entries yet." : `Before ${moment(new Date(completeSince))} some releases were not recorded.`}</p>` : null}
   </section>`;
 }
 
-function ByTenant({ tenants }) {
+/** A table of sums. `what`: the field with the name; `link`: the address of a name, if it has one. */
+function Sums({ items, what, head, link }) {
   const columns = [
-    { name: "Tenant", kind: "name" },
+    { name: head, kind: "name" },
     { name: "Pods", kind: "number" },
     { name: "GPUs", kind: "number" },
     { name: "Half waited at most", kind: "number" },
     { name: "Nine in ten at most", kind: "number" },
   ];
   const wait = (seconds) => (seconds === null ? "unknown" : lasting(seconds));
-  return html`<${More} items=${tenants} step=${STEP} noun="tenants">
-    ${(shown) => html`<${Table} name="Releases by tenant" columns=${columns}>
-    ${shown.map((each) => html`<tr role="row" key=${each.tenant}>
-      <${RowHead}><a href=${address("tenants", [each.tenant])}>${visible(each.tenant)}</a><//>
+  const named = (name) => (link ? html`<a href=${link(name)}>${visible(name)}</a>` : visible(name || "not recorded"));
+  return html`<${More} items=${items} step=${STEP} noun=${`${what}s`}>
+    ${(shown) => html`<${Table} name=${`Releases by ${what}`} columns=${columns}>
+    ${shown.map((each) => html`<tr role="row" key=${each[what]}>
+      <${RowHead}>${named(each[what])}<//>
       <${Cell} kind="number" label="Pods">${decimal(each.pods)}<//>
       <${Cell} kind="number" label="GPUs">${decimal(devices(each.request))}<//>
       <${Cell} kind="number" label="Half waited at most">${wait(each.waitP50)}<//>

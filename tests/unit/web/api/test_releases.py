@@ -146,3 +146,15 @@ async def test_too_many_steps_are_refused(both: Both) -> None:
 async def test_a_store_that_does_not_answer_is_reported(both: Both) -> None:
     both.stream.down = True
     assert (await get(both)).status == 503
+
+
+async def test_releases_are_summed_by_pool_and_can_be_those_of_one_pool(both: Both) -> None:
+    write(both.stream, release(3, 10, pool="h100"), release(2, 30, pool="h100"), release(1, 60))
+    found = await shown(both)
+    assert [(each["pool"], each["pods"], each["waitP90"]) for each in found["pools"]] == [
+        ("", 1, 60),
+        ("h100", 2, 30),
+    ]
+    one = await shown(both, "?pool=h100&step=1m")
+    assert (one["total"]["pods"], len(one["steps"])) == (2, 2)
+    assert (await shown(both, "?pool=other"))["total"]["pods"] == 0
