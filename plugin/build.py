@@ -36,6 +36,21 @@ DESCRIPTION = (
 )
 
 
+UNUSED = (
+    *("aio", "dynamic", "informer", "leaderelection", "stream", "utils", "watch"),
+    *("client/api", "client/apis", "client/models"),
+)
+"""Parts of the package kubernetes that read no kubeconfig. Their import takes most of the start."""
+
+REDUCED = {
+    "__init__.py": "",
+    "client/__init__.py": "from kubernetes.client.api_client import ApiClient\n"
+    "from kubernetes.client.configuration import Configuration\n",
+    "client/models/__init__.py": "",
+}
+NOTICE = "# Changed by Fairgate: only the modules that read a kubeconfig are here.\n"
+
+
 def imported_modules(package: str) -> set[Path]:
     """Return the files of a package under app/, and of each module of app/ that these import."""
     found: set[Path] = set()
@@ -62,12 +77,23 @@ def imported_modules(package: str) -> set[Path]:
     return found
 
 
+def reduce_kubernetes(package: Path) -> None:
+    """Remove the models and clients of the package kubernetes, which the plugin does not use."""
+    for part in UNUSED:
+        shutil.rmtree(package / part)
+    for name, text in REDUCED.items():
+        file = package / name
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(NOTICE + text)
+
+
 def build(version: str, folder: Path) -> Path:
     """Build the plugin from a temporary folder; return the file."""
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     lock = ["--require-hashes", "--no-deps", "-r", str(HERE / "requirements.lock")]
     subprocess.run([*pip, *lock, "--no-compile", "--target", str(folder)], check=True)
     shutil.rmtree(folder / "bin", ignore_errors=True)
+    reduce_kubernetes(folder / "kubernetes")
     # Compiled parts serve one version of Python. These packages also have them in pure Python.
     for compiled in folder.rglob("*.so"):
         compiled.unlink()

@@ -77,6 +77,18 @@ def test_it_runs_on_every_python(plugin: Path, python: str) -> None:
     assert asked.stderr.startswith("fairgate: ")
 
 
+def test_a_request_loads_no_models_of_kubernetes(plugin: Path) -> None:
+    kubeconfig = plugin.parent / "config-of-imports"
+    kubeconfig.write_text(yaml.safe_dump(KUBECONFIG))
+    environment = {**os.environ, "SHIV_ROOT": str(plugin.parent / "shiv")}
+    words = [sys.executable, "-X", "importtime", str(plugin), "why", "p"]
+    words += ["--kubeconfig", str(kubeconfig)]
+    done = subprocess.run(words, capture_output=True, text=True, env=environment, check=False)
+    loaded = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    assert "kubernetes.config.kube_config" in loaded
+    assert not [each for each in loaded if each.startswith("kubernetes.client.models.")]
+
+
 def test_it_has_no_server_code_and_nothing_compiled(plugin: Path) -> None:
     with zipfile.ZipFile(plugin) as archive:
         names = archive.namelist()

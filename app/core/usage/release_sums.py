@@ -20,7 +20,7 @@ from app.core.quantities import ManagedResources, amount
 class ReleasedPod:
     """A pod that Fairgate released. `waited`: seconds from its creation; None if unknown.
 
-    `pool`: empty string if the entry names none.
+    `pool`: empty string if the entry has no pool.
     """
 
     at: Millis

@@ -41,7 +41,7 @@ class TenantReleases(ReleasesShown):
 
 
 class PoolReleases(ReleasesShown):
-    """Releases to one pool. Its name is "" if the audit entry names none."""
+    """Releases to one pool. `pool` is "" if an audit entry has no pool."""
 
     pool: str
 
