@@ -184,6 +184,27 @@ def test_the_order_of_elastic_gangs_within_an_instant_changes_no_release(seed: i
     assert started(work) == started(Random(seed).sample(work, len(work)))
 
 
+FORMS = {"one gang": (1, 29), "six gangs": (6, 4), "single pods": (30, 0)}
+"""A demand of thirty pods as this number of gangs, each with this number of further pods."""
+
+
+@pytest.mark.parametrize("seed", range(cases(4, 60)))
+def test_a_demand_split_into_other_gangs_changes_no_release_of_others(seed: int) -> None:
+    script, more = drawn(7000 + seed)
+    name = script.teams[0].name
+    pairs = zip(lasting(script.work), more, strict=True)
+    others = [(submit, further) for submit, further in pairs if submit.tenant != name]
+    # Nothing binds the pods, so the limit of unbound pods without a controller would decide.
+    policy = replace(NO_RESERVATION, max_unbound=1000, max_unowned_unbound=1000)
+    found = []
+    for count, further in FORMS.values():
+        mine = [(Submit(f"x{number:03}", name), further) for number in range(count)]
+        work, extra = zip(*others, *mine, strict=True)
+        drive = played(replace(script, work=work), extra, policy)
+        found.append((drive.used(name), releases(drive, without=name)))
+    assert found[0] == found[1] == found[2]
+
+
 def lasting(work: Sequence[Submit]) -> list[Submit]:
     """Return the workloads without an end, so that only the order decides."""
     return [replace(submit, lasting=None) for submit in work]
