@@ -22,17 +22,25 @@ both with one table.
 {{ join " || " $terms }}
 {{- end }}
 
+{{/* Not empty if a managed resource may be requested for the pod as a whole, as cpu and memory may. */}}
+{{- define "fairgate.managesPodLevel" -}}
+{{- range include "fairgate.managedResources" . | fromJsonArray }}{{ if not (contains "/" .) }}yes{{ end }}{{ end -}}
+{{- end }}
+
 {{/*
-Whether a pod of this spec requests a managed resource: in the requests or limits of a container or
-init container, in the overhead of its runtime class, or by a claim. (dict "root" $ "spec" "object.spec").
+Whether a pod of this spec requests a managed resource: in the requests or limits of a container,
+init container or the pod as a whole, in the overhead of its runtime class, or by a claim.
+(dict "root" $ "spec" "object.spec").
 The API server writes every zero as 0. A request without a limit counts, because resources with names
 of Kubernetes, such as those of device classes, need no limit.
 */}}
 {{- define "fairgate.asks" -}}
 {{- $managed := include "fairgate.isManaged" .root -}}
 {{- $asks := printf "(c.?resources.?limits.orValue({}).exists(r, (%s) && string(dyn(c).resources.limits[r]) != '0') || c.?resources.?requests.orValue({}).exists(r, (%s) && string(dyn(c).resources.requests[r]) != '0'))" $managed $managed -}}
+{{- $whole := and (include "fairgate.managesPodLevel" .root) (printf "[dyn(%s)].exists(c, %s) ||" .spec $asks) -}}
 (dyn({{ .spec }}.?containers.orValue([])) != null && {{ .spec }}.?containers.orValue([]).exists(c, {{ $asks }}) ||
  {{ .spec }}.?initContainers.orValue([]).exists(c, {{ $asks }}) ||
+ {{- with $whole }} {{ . }}{{ end }}
  dyn({{ .spec }}).?overhead.orValue({}).exists(r, ({{ $managed }}) && string(dyn({{ .spec }}).overhead[r]) != '0') ||
  {{ .spec }}.?resourceClaims.orValue([]).size() > 0)
 {{- end }}

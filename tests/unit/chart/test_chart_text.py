@@ -383,6 +383,20 @@ def test_managed_resources_make_the_match_conditions(chart: Chart) -> None:
     assert "nvidia" not in condition["expression"]
 
 
+POD_LEVEL = "[dyn(object.spec)].exists(c, (c.?resources.?limits"
+
+
+@pytest.mark.parametrize(
+    ("managed", "asked"), [("cpu", True), ("hugepages-*", True), ("example.com/tpu", False)]
+)
+def test_requests_of_a_whole_pod_count_where_they_can_be_managed(
+    chart: Chart, managed: str, asked: bool
+) -> None:
+    documents = chart.render(f"managedResources={{{managed}}}")
+    [condition] = the_webhook(documents)["matchConditions"]
+    assert (POD_LEVEL in condition["expression"]) is asked
+
+
 def test_rules_of_the_chart_are_those_of_the_programs(inside: list[Object]) -> None:
     environment = {e["name"]: e.get("value") for e in container_of(inside, "webhook")["env"]}
     told = settings.load({k: v for k, v in environment.items() if v and k.startswith("FAIRGATE_")})
