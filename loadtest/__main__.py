@@ -32,6 +32,7 @@ from loadtest import (
     latency,
     machine,
     packing,
+    peers,
     philly,
     placement,
     reads,
@@ -80,6 +81,7 @@ class Only(Enum):
     VIRTUAL = virtual.NAME
     PLACEMENT = placement.NAME
     DRA = dra.NAME
+    PEERS = peers.NAME
 
 
 class Output(Enum):
@@ -120,6 +122,13 @@ def bench(
     ablation: Annotated[
         bool, typer.Option("--ablation", help="With cost: also leave out one part at a time.")
     ] = False,
+    kueue: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="With peers: the source of Kueue, with its program in bin/manager.",
+        ),
+    ] = None,
     output: Annotated[Output, typer.Option(help="text: tables; json: all figures.")] = Output.TEXT,
 ) -> None:
     """Compare Fairgate with the same machine without it; takes about an hour.
@@ -142,7 +151,14 @@ def bench(
         chosen = [name for name in chosen if name not in ON_LOGS]
     if ablation and cost.NAME not in chosen:
         raise InvalidInput("--ablation belongs to the measure cost; add --only cost.")
-    _print(take(chosen, pods, rounds, Told(), ablation), output)
+    if kueue is None and peers.NAME in chosen:
+        chosen.remove(peers.NAME)
+        print(
+            "loadtest: left out peers, which needs Kueue; build it, and name its folder by --kueue "
+            "(docs/benchmarks.md says how).",
+            file=sys.stderr,
+        )
+    _print(take(chosen, pods, rounds, Told(), ablation, kueue), output)
 
 
 def _print(report: Report, output: Output) -> None:
@@ -153,11 +169,17 @@ def _print(report: Report, output: Output) -> None:
 
 
 def take(
-    chosen: list[str], pods: int | None, rounds: int | None, progress: Told, ablation: bool
+    chosen: list[str],
+    pods: int | None,
+    rounds: int | None,
+    progress: Told,
+    ablation: bool,
+    kueue: Path | None = None,
 ) -> Report:
     """Run these measures, on their own cluster if they need one. Raises FairgateError.
 
-    `ablation`: also measure the cost with one part left out at a time.
+    `ablation`: also measure the cost with one part left out at a time. `kueue`: the folder of the
+    Kueue that `peers` compares with.
     """
     began, box = time.monotonic(), machine.machine()
     measures = [OFFLINE[n].measure(progress, pods, rounds) for n in chosen if n in OFFLINE]
@@ -166,6 +188,8 @@ def take(
             measures += SEVERAL[name].measure(progress, pods, rounds)
     if ablation:
         measures.append(cost_ablation.measure(progress, pods, rounds))
+    if kueue is not None and peers.NAME in chosen:
+        measures.append(peers.measure(progress, kueue, pods, rounds))
     versions = machine.versions({})
     on_cluster = [name for name in chosen if name in MEASURES]
     if on_cluster:

@@ -19,8 +19,9 @@ from app.devcluster import binaries
 from app.devcluster import state_dir as folders
 from app.devcluster.cluster import LocalCluster
 from app.devcluster.cluster_options import ClusterOptions
-from app.devcluster.fairgate_install import NAMESPACE
+from app.devcluster.fairgate_install import NAMESPACE, ROLES
 from app.devcluster.nodes import GPU, NodeGroup
+from app.devcluster.processes import Program
 from app.devcluster.progress import SetupProgress
 from app.kube.client import MERGE_PATCH, Client
 from loadtest import load
@@ -33,12 +34,20 @@ NODES = NodeGroup(
 )
 GPUS = 20 * 256
 POOL = "bench"
-EXEMPT = ("bench-none", "bench-noop", "bench-filtered", "bench-bare", "bench-reacted")
+EXEMPT = (
+    "bench-none",
+    "bench-noop",
+    "bench-filtered",
+    "bench-bare",
+    "bench-reacted",
+    "bench-kueue",
+)
 """Exempt namespaces, for arms without Fairgate."""
 
 UNPOLICIED = "bench-unpolicied"
 """A namespace to which Fairgate's webhooks apply and its admission policies do not."""
 
+SCHEDULING = ("kube-scheduler", "kwok")
 API = "/apis/fairgate.io/v1alpha1"
 RULES = f"/api/v1/namespaces/{NAMESPACE}/configmaps/fairgate-enforcement"
 BINDINGS = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings"
@@ -102,6 +111,47 @@ class Ground:
     async def start_controller(self) -> None:
         """Start a controller. It may not be the leader yet."""
         await asyncio.to_thread(self._cluster.start_fairgate, "controller")
+
+    async def stop_fairgate(self) -> None:
+        """Stop all processes of Fairgate."""
+        for role in ROLES:
+            await asyncio.to_thread(self._cluster.stop_fairgate, role)
+
+    async def start_fairgate(self) -> None:
+        """Start one process of each role, and return when the leader has counted the nodes."""
+        for role in ROLES:
+            await asyncio.to_thread(self._cluster.start_fairgate, role)
+        await load.until(self.is_empty, "the leader has not counted the nodes")
+
+    @asynccontextmanager
+    async def without_scheduler(self) -> AsyncIterator[None]:
+        """Stop scheduler and nodes during the block; return when a pod runs again."""
+        processes = self._cluster.processes
+        children = [child for name in SCHEDULING for child in processes.alive(name)]
+        await asyncio.to_thread(processes.stop, children)
+        try:
+            yield
+        finally:
+            for child in children:
+                processes.start(Program(child.name, child.argv, child.environment))
+        await self._runs_a_pod()
+
+    async def _runs_a_pod(self) -> None:
+        [namespace, *_] = EXEMPT
+        await load.create_namespace(self.client, namespace)
+        await load.create_pod(self.client, namespace, load.pod("probe", gated=False))
+        path = load.pods_path(namespace, "probe")
+
+        async def runs() -> bool:
+            found = await load.read(self.client, path)
+            return bool(found["status"].get("phase") == "Running")
+
+        await load.until(runs, "no pod runs after the restart of scheduler and nodes")
+        await load.clear(self.client, [namespace])
+
+    async def set_policy(self, spec: dict[str, Any]) -> None:
+        """Create the Policy. Only processes of Fairgate that start later surely use it."""
+        await load.create(self.client, f"{API}/policies", _object("Policy", "default", spec))
 
     async def lift_policies(self) -> None:
         """Exempt `UNPOLICIED` from the admission policies; the watchdog applies the change."""

@@ -16,7 +16,7 @@ NAME = "releases"
 PODS = 3000
 ROUNDS = 4
 WARM_UP = 200
-TARGET = Target(least=0.8)
+TARGET = Target(least=0.9)
 
 ARMS = {"bare": "bare patches", "fairgate": "Fairgate's leader"}
 BARE = "bench-bare"

@@ -6,14 +6,15 @@ import asyncio
 import io
 import json
 import re
+from pathlib import Path
 
 import msgspec
 import pytest
 import yaml
 from rich.console import Console
 
-from app.core.errors import ClusterUnavailable
-from loadtest import cost, cost_ablation, cpu, load, recovery, report
+from app.core.errors import ClusterUnavailable, InvalidInput
+from loadtest import cost, cost_ablation, cpu, kueue, load, recovery, report
 from loadtest.figures import (
     Measure,
     Series,
@@ -237,3 +238,29 @@ def test_a_part_is_left_out_of_the_rules_and_the_others_stay() -> None:
     [kept] = yaml.safe_load_all(left["webhooks.yaml"])
     assert kept["webhooks"] == hooks[:1]
     assert left["mode"] == "Enforce"
+
+
+def test_a_folder_without_kueue_is_refused_with_the_way_to_build_it(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match=r"go build -o bin/manager \./cmd/kueue"):
+        kueue.program(tmp_path)
+
+
+def test_webhooks_of_kueue_are_called_for_its_namespace_only() -> None:
+    service = {"name": "webhook-service", "namespace": "system", "path": "/mutate--v1-pod"}
+    webhook = {"name": "mpod.kb.io", "clientConfig": {"service": service}, "failurePolicy": "Fail"}
+    body = {"metadata": {"name": "mutating-webhook-configuration"}, "webhooks": [webhook]}
+    kueue.redirect(body, "https://127.0.0.1:9443", "Q0E=")
+    [found] = body["webhooks"]
+    assert found["clientConfig"] == {
+        "url": "https://127.0.0.1:9443/mutate--v1-pod",
+        "caBundle": "Q0E=",
+    }
+    [only] = found["namespaceSelector"]["matchExpressions"]
+    assert (only["operator"], only["values"]) == ("In", [kueue.NAMESPACE])
+
+
+def test_a_pod_for_kueue_is_the_pod_of_the_load_with_a_queue() -> None:
+    ours = msgspec.json.decode(load.pod("one", gated=False))
+    theirs = msgspec.json.decode(kueue.pod("one"))
+    assert theirs["metadata"].pop("labels") == {"kueue.x-k8s.io/queue-name": kueue.QUEUE}
+    assert theirs == ours
