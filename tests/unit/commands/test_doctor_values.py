@@ -143,7 +143,8 @@ def test_hidden_characters_of_names_are_escaped() -> None:
     seen = look(cluster(ROLES[0], role_binding("volcano-scheduler", "evil\x1b[2J")))
     findings = examine(seen, HOME, NOW)
     assert "\x1b" not in as_text(findings)
-    assert "evil\\u001b" in output.as_text("json", as_document(findings, {}), FINDINGS)
+    json_output = output.Look(output.OutputFormat.JSON)
+    assert "evil\\u001b" in output.as_text(json_output, as_document(findings, {}), FINDINGS)
 
 
 def test_json_has_findings_and_values() -> None:
