@@ -48,6 +48,7 @@ class Canary:
         managed: Sequence[str],
         *,
         seconds: float,
+        is_applied: Callable[[], bool],
         observing: Callable[[], bool],
         meters: EnforcementMetrics,
         alarm: Alarm,
@@ -57,9 +58,13 @@ class Canary:
     ) -> None:
         """`managed`: resource patterns. Probes do not run while `observing`.
 
+        `is_applied`: whether the watchdog has written the objects for the current mode once.
+        Regular rounds wait for that: before, a probe finds holes that are part of every start.
+
         `publish` receives, after each round, how enforcement does not work, by failed check.
         """
         self._seconds = seconds
+        self._is_applied = is_applied
         self._observing = observing
         self._meters = meters
         self._alarm = alarm
@@ -103,7 +108,8 @@ class Canary:
                 async with asyncio.timeout(self._seconds):
                     await self._hurried.wait()
             except TimeoutError:
-                self._learn(await self.look())
+                if self._observing() or self._is_applied():
+                    self._learn(await self.look())
             else:
                 await self.prove()
 

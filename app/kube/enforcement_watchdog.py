@@ -73,6 +73,8 @@ class WatchdogTiming:
     """How long to wait until the mode is known. The mode is Enforce afterwards."""
     ca: float = 15.0
     """How long another replica may be ahead with its CA."""
+    effect: float = 2.0
+    """An API server applies a change within about a second."""
 
 
 NORMAL = WatchdogTiming()
@@ -138,6 +140,8 @@ class Watchdog:
         """Objects with the CA of another replica, and since when."""
         self.has_looked = False
         """Whether every object was checked once. Missing objects were deleted from then on."""
+        self._applied: tuple[bool, float] | None = None
+        """The mode that every object was last written for (whether it is Observe), and when."""
         self._alarms: dict[str, str] = {}  # events that are not emitted yet, by subject
         self._agreed: dict[Ref, Object] = {}
         """Each live object when it was last found as wanted."""
@@ -158,6 +162,18 @@ class Watchdog:
                     heard = partial(self._heard, kind)
                     group.create_task(follow(self._client, PATHS[kind], heard))
                     followed.add(kind)
+
+    @property
+    def is_applied(self) -> bool:
+        """Return whether every object was written or compared once for the current mode.
+
+        It is also true if a write failed, or if no replica was reached for a minute: the holes of
+        these states are not part of a start.
+        """
+        if self._applied is None:
+            return False
+        observing, at = self._applied
+        return observing is self._observing() and time.monotonic() >= at + self._pace.effect
 
     async def publish(self, ca_pem: bytes) -> None:
         """Write a CA into every webhook, and return after it is there. Raises ClusterError.
@@ -220,6 +236,10 @@ class Watchdog:
                 failed |= await self._tried(str(ref), mend)
         if not self._may_deny and not self._observing():
             failed |= await self._tried("proof that a replica is reached", self._prove)
+        if everything and (
+            failed or (not self._all_dirty and (self._may_deny or self._observing()))
+        ):
+            self._set_applied()
         await self._sound()
         if failed:
             least, most = self._pace.again
@@ -236,9 +256,17 @@ class Watchdog:
             return
         now = time.monotonic()
         if now >= self._warn_at:
+            if self._warn_at:
+                self._set_applied()
             self._warn_at = now + WARN_SECONDS
             log.warning("nothing is refused: no replica was reached", extra={"why": why})
         self._look_again(self._pace.proof)
+
+    def _set_applied(self) -> None:
+        """Record that the objects were written for the current mode, unless that is recorded."""
+        observing = self._observing()
+        if self._applied is None or self._applied[0] is not observing:
+            self._applied = (observing, time.monotonic())
 
     async def _tried(self, what: str, work: Callable[[], Awaitable[object]]) -> bool:
         """Run one step. Return whether it failed; all objects are then checked again soon."""

@@ -95,6 +95,7 @@ def _guard(
         client,
         settings.managed_resources,
         seconds=settings.canary_seconds,
+        is_applied=lambda: watchdog.is_applied,
         observing=lambda: view.observing,
         meters=meters,
         alarm=alarm,

@@ -130,6 +130,7 @@ class Trial:
             client,
             managed or ["nvidia.com/gpu"],
             seconds=3600,
+            is_applied=lambda: True,
             observing=lambda: False,
             meters=self.guarded,
             alarm=Alarm(client, "fairgate-system"),

@@ -441,14 +441,21 @@ async def test_nothing_is_denied_before_the_api_server_reached_a_replica(kept: K
         asked += 1
         return "" if reached else "no answer"
 
-    async with kept.keeping(unreached=unreached):
+    async with kept.keeping(unreached=unreached) as watchdog:
 
         async def tried() -> bool:
             return asked > 3
 
         await until(tried)
         assert await weakened(kept)
+        assert not watchdog.is_applied
         reached = True
+
+        async def applied() -> bool:
+            return watchdog.is_applied
+
+        await until(applied)
+        assert not await weakened(kept)
         await kept.settle()
         last = asked
         await kept.edit(BINDING, lambda live: live["spec"].update(validationActions=["Warn"]))
@@ -478,6 +485,31 @@ async def test_nothing_is_proved_while_observing(kept: Kept) -> None:
         await kept.settle()
         assert await weakened(kept)
     assert not kept.guarded.restores
+
+
+async def test_a_change_of_mode_is_not_applied_before_all_objects_are_written(kept: Kept) -> None:
+    kept.observes = True
+    async with kept.keeping() as watchdog:
+
+        async def applied() -> bool:
+            return watchdog.is_applied
+
+        await until(applied)
+        kept.observes = False
+        assert not watchdog.is_applied
+        await until(applied)
+        assert not await weakened(kept)
+
+
+async def test_a_document_that_cannot_be_written_does_not_stop_the_canary(kept: Kept) -> None:
+    kept.documents[2]["spec"]["validations"] = [{"expression": "not CEL"}]
+    await kept.write()
+    async with kept.keeping() as watchdog:
+
+        async def applied() -> bool:
+            return watchdog.is_applied
+
+        await until(applied)
 
 
 async def test_the_mode_of_the_installation_is_told(kept: Kept) -> None:

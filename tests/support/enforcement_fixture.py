@@ -26,7 +26,7 @@ from tests.fakes.fake_enforcement_metrics import Guarded
 API = "admissionregistration.k8s.io/v1"
 MUTATING, VALIDATING = "MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"
 POLICY = "ValidatingAdmissionPolicy"
-QUICK = WatchdogTiming(look=0.05, sweep=0.3, proof=0.1, again=(0.05, 0.5), breath=0.05)
+QUICK = WatchdogTiming(look=0.05, sweep=0.3, proof=0.1, again=(0.05, 0.5), breath=0.05, effect=0.0)
 NOWHERE = {"matchLabels": {"no-such-label": "anywhere"}}
 RULE = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"]}
 

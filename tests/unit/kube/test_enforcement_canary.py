@@ -61,14 +61,17 @@ class Server:
 class Tried:
     """A canary and its results."""
 
-    def __init__(self, server: Server, *checks: str) -> None:
+    def __init__(self, server: Server, *checks: str, seconds: float = 3600) -> None:
         self.observes = False
+        self.applied = True
+        self.asked_whether_applied = 0
         self.guarded = Guarded()
         self.published: list[Mapping[str, str]] = []
         self.canary = Canary(
             server,  # type: ignore[arg-type]
             ["nvidia.com/gpu"],
-            seconds=3600,
+            seconds=seconds,
+            is_applied=self._is_applied,
             observing=lambda: self.observes,
             meters=self.guarded,
             alarm=Alarm(server, "fairgate-system", clock=iter(range(0, 10**6, 100)).__next__),  # type: ignore[arg-type]
@@ -79,6 +82,10 @@ class Tried:
 
     async def _publish(self, holes: Mapping[str, str]) -> None:
         self.published.append(holes)
+
+    def _is_applied(self) -> bool:
+        self.asked_whether_applied += 1
+        return self.applied
 
     async def look(self) -> dict[str, list[bool | None]]:
         await self.canary.look()
@@ -169,6 +176,38 @@ async def test_nothing_is_tried_while_observing() -> None:
 async def test_a_pod_for_another_scheduler_that_can_be_made_is_told() -> None:
     assert (await Tried(Server(OTHER=[GATE]), CREATE).look())[CREATE] == [False]
     assert (await Tried(Server(OTHER=FORBIDDEN), CREATE).look())[CREATE] == [False]
+
+
+# --- regular rounds ---
+
+
+async def test_no_probe_runs_before_the_watchdog_has_written_the_objects() -> None:
+    server = Server(POST=[])
+    tried = Tried(server, seconds=0.001)
+    tried.applied = False
+    running = asyncio.create_task(tried.canary.run())
+    async with asyncio.timeout(30):
+        while tried.asked_whether_applied < 3:
+            await asyncio.sleep(0)
+        assert (server.asked, server.events, tried.published) == ([], [], [])
+        tried.applied = True
+        while not server.events:
+            await asyncio.sleep(0)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+
+
+async def test_mode_observe_is_published_before_the_watchdog_has_written_the_objects() -> None:
+    tried = Tried(Server(), seconds=0.001)
+    tried.applied, tried.observes = False, True
+    running = asyncio.create_task(tried.canary.run())
+    async with asyncio.timeout(30):
+        while not tried.published:
+            await asyncio.sleep(0)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
 
 
 # --- shortly after a restore ---
