@@ -48,6 +48,13 @@ class Mode(Enum):
     """New pods are not held. Held pods are still released in order, and all pods are counted."""
 
 
+TO_ENFORCE = (
+    "kubectl patch policies.fairgate.io default --type merge "
+    """-p '{"spec": {"mode": "Enforce"}}'"""
+)
+"""The command that sets mode Enforce in the Policy object, whose mode overrides the chart's."""
+
+
 @dataclass(frozen=True, slots=True)
 class Policy:
     """Values of the Policy. Durations are in milliseconds.

@@ -18,7 +18,7 @@ import msgspec
 
 from app.commands.release.manual_release import ByHand
 from app.core.errors import ClusterError, ClusterRefused
-from app.core.policy import Mode
+from app.core.policy import TO_ENFORCE, Mode
 from app.k8s_types import objects
 from app.kube import kubeconfig as kubeconfig_files
 from app.kube.client import Client
@@ -100,7 +100,7 @@ class InstallationCheck:
         deadline = time.monotonic() + self._wait
         results = [await self._try("mode", self._mode, deadline)]
         checks: dict[str, Check] = {"leader": self._leader}
-        if results[0].message != _OBSERVES:
+        if results[0].message not in (_OBSERVES, _POLICY_OBSERVES):
             checks = {"hold": self._hold, "create": self._create, "release": self._release} | checks
         for name, check in checks.items():
             results.append(await self._try(name, check, deadline))
@@ -118,6 +118,8 @@ class InstallationCheck:
     async def _mode(self) -> str:
         policy = await self._find(POLICY_PATH) or {}
         mode = (policy.get("spec") or {}).get("mode")
+        if mode == Mode.OBSERVE.value:
+            return _POLICY_OBSERVES
         if mode is None:
             path = f"/api/v1/namespaces/{self._namespace}/configmaps/{CONFIG_MAP}"
             installed = await self._find(path)
@@ -176,6 +178,10 @@ class InstallationCheck:
 
 
 _OBSERVES = "Observe: pods are not held, so enforcement is not tested"
+_POLICY_OBSERVES = (
+    f"{_OBSERVES}. Policy default sets this mode, and the chart's mode has no effect; to enforce: "
+    f"{TO_ENFORCE}"
+)
 _MAY_RELEASE = (
     "not tested: you may remove the gate of a pod, as cluster administrators may. helm test uses "
     "an account that may not, and the metric fairgate_canary_ok has the result of the canary."

@@ -9,7 +9,7 @@ from typing import Any
 from app.commands.doctor.findings import Check, Finding, count, names, ok, problem, warning
 from app.commands.doctor.snapshot import ClusterSnapshot
 from app.core.errors import InvalidInput
-from app.core.policy import Mode
+from app.core.policy import TO_ENFORCE, Mode
 from app.core.well_known import GATE
 from app.kube.enforcement_spec import ALWAYS, BINDING, Ref, is_denying, read_documents
 from app.ports.cluster_survey import Object
@@ -116,11 +116,18 @@ def _mode(seen: ClusterSnapshot) -> Iterator[Finding]:
         case Mode.ENFORCE:
             yield ok(Check.MODE, "Fairgate enforces.")
         case Mode.OBSERVE:
-            yield warning(
-                Check.MODE,
-                "Fairgate only observes: no pod is held or refused.",
-                "Switch to Enforce when no problem is left.",
-            )
+            yield _observes(seen)
+
+
+def _observes(seen: ClusterSnapshot) -> Finding:
+    remedy = "Switch to Enforce when no problem is left"
+    if ((seen.installation.policy or {}).get("spec") or {}).get("mode") is None:
+        message = "Fairgate only observes: no pod is held or refused."
+        return warning(Check.MODE, message, f"{remedy}.")
+    message = (
+        "Policy default has mode Observe, which overrides the chart: no pod is held or refused."
+    )
+    return warning(Check.MODE, message, f"{remedy}: {TO_ENFORCE}")
 
 
 def _rules(seen: ClusterSnapshot) -> Iterator[Finding]:

@@ -29,6 +29,7 @@ from app.commands.release.manual_release import (
 )
 from app.core.errors import ClusterError, ClusterRefused
 from app.core.podspec.resource_claims import FINALIZER
+from app.core.policy import TO_ENFORCE
 
 AT_ONCE = 16
 """Maximum number of concurrent patches."""
@@ -39,10 +40,6 @@ SETTLED_SECONDS = 3.0
 SHOWN = 10
 """Maximum number of failed pods in the output."""
 
-GO_BACK = (
-    "kubectl patch policies.fairgate.io default --type merge "
-    """-p '{"spec": {"mode": "Enforce"}}'"""
-)
 GO_ON = "helm uninstall fairgate --namespace fairgate-system"
 
 
@@ -203,7 +200,7 @@ class _Everything:
             lines.append("Fairgate's resources are not installed: there was no Policy to change.")
             return lines
         lines.append("Policy default is in mode Observe: new pods are not held.")
-        lines.append(f"To go back:    {GO_BACK}")
+        lines.append(f"To go back:    {TO_ENFORCE}")
         lines.append(f"To uninstall:  {GO_ON}")
         return lines
 

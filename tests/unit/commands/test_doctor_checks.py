@@ -13,6 +13,7 @@ from app.commands.doctor.checks import examine
 from app.commands.doctor.findings import Check, Finding, Level
 from app.commands.doctor.redis_checks import RedisServer, check_server
 from app.core.errors import ClusterRefused, ClusterUnavailable, InvalidInput
+from app.core.policy import TO_ENFORCE
 from tests.fakes.fake_cluster_survey import FakeSurvey
 from tests.support.doctor_cluster import (
     AGENTS,
@@ -323,8 +324,22 @@ def test_a_lease_without_holder_or_that_expired_is_a_problem(age: timedelta | No
 
 
 def test_mode_observe_is_a_warning() -> None:
+    chart = made("ConfigMap", "v1", "fairgate-enforcement", HOME, data={"mode": "Observe"})
+    finding = only(
+        judged(Policy=made("Policy", "x", "default", spec={}), ConfigMap=chart), Check.MODE
+    )
+    assert finding.level is Level.WARNING
+    assert "Policy default" not in finding.line
+
+
+def test_a_policy_that_overrides_the_chart_by_observe_is_a_warning_with_the_command() -> None:
+    """`fairgate release --all` leaves such a Policy, also for the next installation."""
+    chart = made("ConfigMap", "v1", "fairgate-enforcement", HOME, data={"mode": "Enforce"})
     observe = made("Policy", "x", "default", spec={"mode": "Observe"})
-    assert only(judged(Policy=observe), Check.MODE).level is Level.WARNING
+    finding = only(judged(Policy=observe, ConfigMap=chart), Check.MODE)
+    assert finding.level is Level.WARNING
+    assert "Policy default has mode Observe, which overrides the chart" in finding.message
+    assert finding.remedy.endswith(TO_ENFORCE)
 
 
 @pytest.mark.parametrize(("own", "observes"), [({}, True), ({"mode": "Enforce"}, False)])

@@ -13,8 +13,9 @@ from app.commands.release import command
 from app.commands.release.command import release_one
 from app.commands.release.console import CommandFailed, ReleaseOptions
 from app.commands.release.manual_release import ByHand
-from app.commands.release.release_all import GO_BACK, release_all
+from app.commands.release.release_all import release_all
 from app.core.errors import ClusterRefused, ClusterUnavailable, InvalidInput
+from app.core.policy import TO_ENFORCE
 from tests.fakes.fake_api_server import FakeApiServer, held
 
 MINE = "example.com/mine"
@@ -180,7 +181,7 @@ async def test_all_are_released_page_by_page_and_nothing_new_is_held(
     }
     told = capsys.readouterr().out
     assert told.startswith("Released 8 pods by hand, as olga.\n1 of them carries gates")
-    assert GO_BACK in told
+    assert TO_ENFORCE in told
     assert "helm uninstall fairgate" in told
 
 
