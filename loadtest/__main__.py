@@ -151,6 +151,13 @@ def bench(
         chosen = [name for name in chosen if name not in ON_LOGS]
     if ablation and cost.NAME not in chosen:
         raise InvalidInput("--ablation belongs to the measure cost; add --only cost.")
+    if kueue is not None and peers.NAME not in chosen:
+        raise InvalidInput("--kueue belongs to the measure peers; add --only peers.")
+    if kueue is None and only and peers.NAME in chosen:
+        raise InvalidInput(
+            "The measure peers needs Kueue; build it, and name its folder by --kueue "
+            "(docs/benchmarks.md says how)."
+        )
     if kueue is None and peers.NAME in chosen:
         chosen.remove(peers.NAME)
         print(

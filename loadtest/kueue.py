@@ -1,8 +1,8 @@
 """Kueue on the cluster of the measures: a program that the user has built, and its objects.
 
-The folder is the source of Kueue with its program in `bin/manager`, as `make build` there leaves
-it. CustomResourceDefinitions and webhooks are read from that folder; this repository has none of
-them.
+The folder is the source of Kueue with its program in `bin/manager`, built by
+`go build -o bin/manager ./cmd/kueue`. CustomResourceDefinitions and webhooks are read from that
+folder; this repository has none of them.
 """
 
 from __future__ import annotations

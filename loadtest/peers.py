@@ -121,6 +121,6 @@ async def _only(place: Ground, peer: Kueue, arm: str) -> AsyncIterator[None]:
     try:
         await peer.start()
         yield
-        peer.stop()
     finally:
+        peer.stop()
         await place.start_fairgate()

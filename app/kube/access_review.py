@@ -171,7 +171,7 @@ def _claimed(token: str) -> Collection[str]:
     try:
         body = base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4))
         found = msgspec.json.decode(body, type=_Claims).aud
-    except ValueError:  # includes those of base64, of characters and of msgspec
+    except (ValueError, RecursionError):  # of base64, characters, msgspec; of deep nesting
         return ()
     return (found,) if isinstance(found, str) else found
 

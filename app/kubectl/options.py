@@ -54,7 +54,7 @@ _SELECTOR = option(
     "--selector",
     "-l",
     metavar="KEY=VALUE",
-    help="Only pods with these labels, in one namespace unless -A is there.",
+    help="Only pods with these labels, in one namespace unless -A is given.",
 )
 _ALL = option(
     "all_namespaces",
@@ -62,7 +62,7 @@ _ALL = option(
     "--all-namespaces",
     "-A",
     default=False,
-    help="All namespaces, whatever -n says.",
+    help="All namespaces; overrides -n.",
 )
 
 

@@ -41,7 +41,7 @@ def sentence(verdict: ChainVerdict, skipped: int, *, is_pinned: bool) -> str:
     if signed is not None:
         said.append(f"head signed at {_stamp(signed.at)}")
         if not is_pinned:
-            said.append(f"by the key {signed.key}, which --public-key can hold it against")
+            said.append(f"by the key {signed.key}, which --public-key compares with your copy")
         if verdict.unsigned:
             said.append(f"{verdict.unsigned} came after it and are not signed")
     if verdict.gaps:

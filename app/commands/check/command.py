@@ -49,10 +49,13 @@ class CheckOptions:
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """The result of one check, with a message about the result or the failure."""
+    """The result of one check, with a message about the result or the failure.
+
+    `passed` is None if the caller's rights do not allow the test.
+    """
 
     name: str
-    passed: bool
+    passed: bool | None
     message: str
 
 
@@ -60,7 +63,12 @@ class CheckFailed(Exception):
     """A check failed. The message says why."""
 
 
+class CheckSkipped(Exception):
+    """A check cannot be made with the rights of the caller. The message says why."""
+
+
 Check = Callable[[], Awaitable[str]]
+WORDS = {True: "ok", False: "FAILED", None: "skipped"}
 
 
 def run(options: CheckOptions) -> None:
@@ -80,8 +88,8 @@ def run(options: CheckOptions) -> None:
         print(as_text(options.look, {"checks": facts}, CHECKS))
     else:
         for each in results:
-            print(f"{'ok' if each.passed else 'FAILED':6}  {each.name:8}  {each.message}")
-    if not all(each.passed for each in results):
+            print(f"{WORDS[each.passed]:7}  {each.name:8}  {each.message}")
+    if any(each.passed is False for each in results):
         raise SystemExit(FAILED)
 
 
@@ -110,6 +118,8 @@ class InstallationCheck:
         while True:
             try:
                 return CheckResult(name, True, await check())
+            except CheckSkipped as reason:
+                return CheckResult(name, None, str(reason))
             except (CheckFailed, HoleFound, ClusterError) as error:
                 if time.monotonic() + self._pause > deadline:
                     return CheckResult(name, False, str(error))
@@ -139,7 +149,7 @@ class InstallationCheck:
 
     async def _release(self) -> str:
         if await ByHand(self._client).may_release(NAMESPACE):
-            return _MAY_RELEASE
+            raise CheckSkipped(_MAY_RELEASE)
         return f"the gate of a held pod is protected by {await self._probes.release()}"
 
     async def _leader(self) -> str:

@@ -314,6 +314,8 @@ def _remedies_of_gang(gang: Gang) -> Remedies:
     if gang.other_policy:
         return (f"a new {source_of(gang.name)} with the preemption policy of its pods",)
     lacking = gang.need - gang.there
+    if lacking <= 0 and gang.tree is not None:
+        return (f"enough pods in more pod groups of gang {gang.name}",)
     if lacking <= 0:
         return (f"every pod of gang {gang.name} waiting for nothing else",)
     return (f"{lacking} more of gang {gang.name}",)

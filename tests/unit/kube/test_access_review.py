@@ -89,6 +89,12 @@ def a_jwt(claims: object) -> str:
     return f"e30.{body}.x"
 
 
+def a_deep_jwt() -> str:
+    """Return a token whose claims are nested too deeply to be decoded."""
+    body = base64.urlsafe_b64encode(b'{"aud":"page","a":' + b"[" * 12_000).rstrip(b"=").decode()
+    return f"e30.{body}.x"
+
+
 @pytest.mark.parametrize(
     ("token", "audiences"),
     [
@@ -98,6 +104,7 @@ def a_jwt(claims: object) -> str:
         (a_jwt({"aud": 7}), [["fairgate"]]),
         (a_jwt([]), [["fairgate"]]),
         ("e30.page.x", [["fairgate"]]),
+        (a_deep_jwt(), [["fairgate"]]),
         ("e30.\u00e9.x", [["fairgate"]]),
         ("page", [["fairgate"]]),
     ],

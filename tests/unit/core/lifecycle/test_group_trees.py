@@ -62,7 +62,10 @@ def test_more_pods_of_one_group_do_not_stand_for_another_group() -> None:
     lead.hear(*stated(ROOT, A, B))
     lead.see(*of("a", 0, 1, 5, 6), *of("b", 2, 3))
     assert lead.released == []
-    assert "too few of its pod groups have enough pods" in lead.text(of("a", 0)[0])
+    why = lead.engine.outlook.why(of("a", 0)[0].uid)
+    assert why is not None
+    assert "too few of its pod groups have enough pods" in why.text
+    assert "enough pods in more pod groups of gang compositepodgroup/t" in why.remedies
     lead.see(*of("b", 4))
     assert sorted(lead.released[:5]) == ["g0", "g1", "g2", "g3", "g4"]
     assert lead.released[5:] == ["g5", "g6"]
