@@ -13,6 +13,10 @@ from app.ports.api import EnforcementResult, EnforcementResults
 SECONDS = 4.0
 """Time between two reads, and between two reports of a webhook replica."""
 
+MISSED_ROUNDS = 6
+LEAST_STALLED_MS = 60_000
+"""The probes of a replica have stalled after both: missed rounds, and a minimum time."""
+
 log = logging.getLogger("fairgate.control")
 
 
@@ -35,37 +39,64 @@ class EnforcementReader:
 
 
 class EnforcementReporter:
-    """Stores the last result of this replica, again and again: its time shows that it lives."""
+    """Stores the results of this replica's probes, and reports again and again that it works."""
 
     def __init__(
         self,
         results: EnforcementResults,
         now: Callable[[], Millis],
         round_seconds: float,
+        is_ready: Callable[[], bool],
         *,
         seconds: float = SECONDS,
     ) -> None:
-        """`round_seconds`: time between two rounds of the probes; 0: there are none."""
+        """`round_seconds`: time between two rounds of the probes; 0: there are none.
+
+        `is_ready`: whether this replica serves admission requests.
+        """
         self._results = results
         self._now = now
         self._round_seconds = round_seconds
+        self._is_ready = is_ready
         self._seconds = seconds
-        self._holes: Mapping[str, str] | None = None
+        self._began = now()
+        self._own: EnforcementResult | None = None
 
     async def publish(self, holes: Mapping[str, str]) -> None:
         """Store the result of a round: by failed check, how enforcement does not work."""
-        self._holes = holes
-        await self._post(holes)
-
-    async def repeat_result(self) -> None:
-        """Store the last result again until cancelled."""
-        while True:
-            await asyncio.sleep(self._seconds)
-            if self._holes is not None:
-                await self._post(self._holes)
-
-    async def _post(self, holes: Mapping[str, str]) -> None:
+        self._own = own = EnforcementResult(self._now(), self._round_seconds, holes)
         try:
-            await self._results.post(EnforcementResult(self._now(), self._round_seconds, holes))
+            await self._results.post(own)
+            await self._results.renew(own.at)
         except StoreError as error:
             log.debug("enforcement result not written", extra={"why": str(error)})
+
+    async def report_life(self) -> None:
+        """Report until cancelled that this replica works, while it is ready and probes."""
+        while True:
+            await asyncio.sleep(self._seconds)
+            if not self._is_ready() or self._is_overdue():
+                continue
+            try:
+                await self._repost()
+                await self._results.renew(self._now())
+            except StoreError as error:
+                log.debug("enforcement report not written", extra={"why": str(error)})
+
+    def _is_overdue(self) -> bool:
+        """Return whether the probes of this replica have stalled."""
+        last = self._own.at if self._own is not None else self._began
+        longest = max(LEAST_STALLED_MS, MISSED_ROUNDS * 1000 * self._round_seconds)
+        return self._round_seconds > 0 and self._now() - last > longest
+
+    async def _repost(self) -> None:
+        """Store the own result again if the stored one is older or lost.
+
+        The own result replaces every other if there are no probes: those are of replicas that end.
+        """
+        own = self._own
+        if own is None:
+            return
+        stored = await self._results.read()
+        if stored is None or stored.at < own.at or not self._round_seconds:
+            await self._results.post(own)

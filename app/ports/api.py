@@ -44,18 +44,23 @@ class EnforcementResult:
     """The last result of the enforcement probes, which a webhook replica runs every `seconds`.
 
     `holes`: by failed check, how enforcement does not work. `seconds` 0: the probes are off.
+    `renewed`: the last report of a replica that it works; 0: no replica has reported it.
     """
 
     at: Millis
     seconds: float
     holes: Mapping[str, str] = field(default_factory=dict)
+    renewed: Millis = field(default=Millis(0))
 
 
 class EnforcementResults(Protocol):
     """The result of the enforcement probes for other replicas. All methods raise StoreError."""
 
     async def post(self, result: EnforcementResult) -> None:
-        """Replace the last result."""
+        """Replace the last result, but not its `renewed`."""
+
+    async def renew(self, at: Millis) -> None:
+        """Replace `renewed` alone: a webhook replica works at this time."""
 
     async def read(self) -> EnforcementResult | None:
         """Return the last result, or None if there is no result."""

@@ -1,8 +1,9 @@
-"""The last result of the enforcement probes, in one key of Redis.
+"""The last result of the enforcement probes, and the last sign of life of a webhook replica.
 
-The webhook replicas write it, and every API replica shows it. The newest result replaces the
-others, because all replicas probe the same cluster. Any client of Redis can write here, so the
-result is only used for answers to people.
+The webhook replicas write them, and every API replica shows them. The newest result replaces the
+others, because all replicas probe the same cluster. The sign of life has a key of its own, so that
+a replica cannot replace the result of another one by it. Any client of Redis can write here, so
+both are only used for answers to people.
 """
 
 from __future__ import annotations
@@ -16,6 +17,9 @@ from app.store.connection import Server
 
 LONGEST = 16 * 1024
 """Maximum size of a result in bytes."""
+
+MOST_DIGITS = 15
+"""Maximum number of digits of a time in milliseconds."""
 
 
 class _Result(msgspec.Struct, frozen=True):
@@ -33,11 +37,16 @@ class RedisEnforcementResults:
     def __init__(self, server: Server, cluster: str) -> None:
         self._server = server
         self._key = f"{schema.domain(cluster)}enforcement"
+        self._renewed = f"{schema.domain(cluster)}enforcement-renewed"
 
     async def post(self, result: EnforcementResult) -> None:
-        """Replace the last result."""
+        """Replace the last result, but not its `renewed`."""
         written = _Result(result.at, result.seconds, dict(result.holes))
         await self._server.call("SET", self._key, msgspec.json.encode(written))
+
+    async def renew(self, at: Millis) -> None:
+        """Replace `renewed` alone: a webhook replica works at this time."""
+        await self._server.call("SET", self._renewed, at)
 
     async def read(self) -> EnforcementResult | None:
         """Return the last result, or None if it is missing or invalid."""
@@ -48,4 +57,11 @@ class RedisEnforcementResults:
             written = _decode(text)
         except (msgspec.DecodeError, ValueError, RecursionError):
             return None
-        return EnforcementResult(Millis(written.at), written.seconds, written.holes)
+        renewed = _time(await self._server.call("GET", self._renewed))
+        return EnforcementResult(Millis(written.at), written.seconds, written.holes, renewed)
+
+
+def _time(text: bytes | None) -> Millis:
+    """Return the stored time, 0 if it is missing or invalid."""
+    is_time = text is not None and len(text) <= MOST_DIGITS and text.isdigit()
+    return Millis(int(text) if text is not None and is_time else 0)

@@ -7,6 +7,7 @@
     fairgate:{CLUSTER}:reports    hash    id -> audit report of another process
     fairgate:{CLUSTER}:bulletin   string  leader state, for the replicas that answer people
     fairgate:{CLUSTER}:enforcement string  last result of the enforcement probes, for the same
+    fairgate:{CLUSTER}:enforcement-renewed string  time (ms) at which a webhook replica worked
     fairgate:{CLUSTER}:notes-whole  string  exists while no audit marker is lost
     fairgate:{CLUSTER}:running    hash    uid -> Going: open usage record
     fairgate:{CLUSTER}:run        hash    uid/BEGIN -> Gone: ended usage record

@@ -136,8 +136,13 @@ def _publisher(process: RoleProcess) -> Callable[[Mapping[str, str]], Awaitable[
     if settings.redis_url is None:
         return _ignore
     results = RedisEnforcementResults(redis_of(process), settings.cluster)
-    reporter = EnforcementReporter(results, now, settings.canary_seconds)
-    process.tasks.append(reporter.repeat_result)
+    reporter = EnforcementReporter(
+        results,
+        now,
+        settings.canary_seconds,
+        is_ready=lambda: all(check() for check in process.checks.values()),
+    )
+    process.tasks.append(reporter.report_life)
     return reporter.publish
 
 

@@ -29,6 +29,26 @@ async def test_the_last_result_replaces_the_others(
     assert await results.read() == EnforcementResult(Millis(6), 0)
 
 
+async def test_a_report_of_a_replica_leaves_the_result_of_the_others(
+    results: RedisEnforcementResults | FakeEnforcementResults,
+) -> None:
+    await results.renew(Millis(4))
+    assert await results.read() is None
+    holes = {"hold": "a pod is not held."}
+    await results.post(EnforcementResult(Millis(5), 10, holes))
+    await results.renew(Millis(7))
+    assert await results.read() == EnforcementResult(Millis(5), 10, holes, Millis(7))
+
+
+@pytest.mark.parametrize("text", [b"", b"x", b"-1", b"9" * 16])
+async def test_an_invalid_time_is_no_report(store_url: str, text: bytes) -> None:
+    async with real(store_url) as world:
+        results = RedisEnforcementResults(world.server, world.cluster)
+        await results.post(EnforcementResult(Millis(5), 10))
+        await world.server.call("SET", f"{schema.domain(world.cluster)}enforcement-renewed", text)
+        assert await results.read() == EnforcementResult(Millis(5), 10)
+
+
 @pytest.mark.parametrize("text", [b"", b"{}", b'{"at":"x"}', b" " * (LONGEST + 1)])
 async def test_an_invalid_result_is_no_result(store_url: str, text: bytes) -> None:
     async with real(store_url) as world:

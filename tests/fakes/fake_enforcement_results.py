@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from app.core.errors import StoreUnavailable
+from app.core.model import Millis
 from app.ports.api import EnforcementResult
 from tests.fakes.fake_store import Memory
 
@@ -13,14 +16,19 @@ class FakeEnforcementResults:
     def __init__(self, memory: Memory | None = None) -> None:
         self.memory = memory or Memory()
         self.result: EnforcementResult | None = None
+        self.renewed = Millis(0)
 
     async def post(self, result: EnforcementResult) -> None:
         self._answer()
         self.result = result
 
+    async def renew(self, at: Millis) -> None:
+        self._answer()
+        self.renewed = at
+
     async def read(self) -> EnforcementResult | None:
         self._answer()
-        return self.result
+        return self.result and replace(self.result, renewed=self.renewed)
 
     def _answer(self) -> None:
         if self.memory.down:

@@ -230,14 +230,17 @@ def _enforcement_problems(ground: RouteContext) -> list[ProblemShown]:
     is_tested = result is not None and result.seconds > 0
     if result is None or not is_tested or ground.outlook.mode() is not Mode.ENFORCE:
         return []
-    if ground.now() - result.at > SILENT_MS:
+    last = max(result.at, result.renewed)
+    # A webhook of an older version stores results alone, one each round.
+    more = 1000 * result.seconds if result.renewed < result.at else 0
+    if ground.now() - last > SILENT_MS + more:
         if not ground.store_reachable():
             return []  # the webhook cannot report either
         text = (
             "No webhook replica reports, so pods that request GPUs may not be created. "
             "See the pods and the log of Deployment fairgate-webhook."
         )
-        return [ProblemShown(code="WebhookSilent", text=text, since=moment(result.at))]
+        return [ProblemShown(code="WebhookSilent", text=text, since=moment(last))]
     return [
         ProblemShown(
             code="EnforcementFails",

@@ -514,10 +514,29 @@ async def test_holes_in_enforcement_and_a_silent_webhook_are_problems(town: Town
     assert await codes(EnforcementResult(NOW, 10)) == []
     assert await codes(EnforcementResult(NOW, 10, holes)) == ["EnforcementFails"] * 2
     assert await codes(EnforcementResult(late, 10)) == ["WebhookSilent"]
-    assert await codes(EnforcementResult(Millis(NOW - 14_000), 60)) == []
-    assert await codes(EnforcementResult(Millis(NOW - 16_000), 60)) == ["WebhookSilent"]
     assert await codes(EnforcementResult(late, 0)) == []  # the probes are off
     assert await codes(EnforcementResult(late, 10, holes), Mode.OBSERVE) == []
+
+
+@pytest.mark.parametrize(
+    ("probed", "renewed", "seconds", "silent"),
+    [
+        (3_000_000, 14_000, 3600, False),  # a replica works, and its next round is due later
+        (3_000_000, 16_000, 3600, True),
+        (50_000, 14_000, 30, False),  # the only replica has restarted
+        (44_000, None, 30, False),  # a webhook of an older version stores results alone
+        (46_000, None, 30, True),
+    ],
+)
+async def test_a_webhook_is_silent_15_s_after_its_last_report(
+    town: Town, probed: int, renewed: int | None, seconds: float, silent: bool
+) -> None:
+    at = Millis(0 if renewed is None else NOW - renewed)
+    town.bulletin = LeaderStateMessage(NOW, 3, 0.5)
+    town.enforcement = EnforcementResult(Millis(NOW - probed), seconds, renewed=at)
+    await town.tell(ev.PolicyObserved(NOW, Policy(mode=Mode.ENFORCE)))
+    _, state = await told(town)
+    assert [problem["code"] for problem in state["problems"]] == ["WebhookSilent"] * silent
 
 
 async def test_a_node_shows_only_tenants_that_the_caller_may_see(town: Town) -> None:
