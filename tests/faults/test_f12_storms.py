@@ -33,9 +33,10 @@ def test_f12_storms_delay_releases_and_keep_their_order(rig: Rig, storm: Storm) 
     fair = releases(rig, "calm", storm, {})
     assert len(fair) == PODS_EACH * len(WEIGHTS)
     assert not storm.refused
+    epoch = leader.metric("fairgate_leader_epoch")
     stormy = releases(rig, "storm", storm, STORM)
     assert stormy == fair
-    assert leader.metric("fairgate_leader_epoch") == 1, "it stayed the leader all along"
+    assert leader.metric("fairgate_leader_epoch") == epoch, "it stayed the leader all along"
     for status in STORM:
         assert storm.refused[status] > 1
         rig.took(f"refused by {status} (writes)", storm.refused[status])
