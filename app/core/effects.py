@@ -380,11 +380,15 @@ class EventReason(Enum):
 
 @dataclass(frozen=True, slots=True)
 class EmitEvent:
-    """Emit a Kubernetes event on the pod, for its owner. Best effort."""
+    """Emit a Kubernetes event on the pod, for its owner. Best effort.
+
+    `explains_wait`: the pod waited or still waits, so a release is told even before `Held` was.
+    """
 
     ref: PodRef
     notice: EventReason
     message: str
+    explains_wait: bool = False
 
 
 Effect = (

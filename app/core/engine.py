@@ -18,7 +18,7 @@ from app.core.effects import Effect, Intend, Rebuild, Refund, StoreWrite, WakeAt
 from app.core.epochs import highest_plausible
 from app.core.explain.leader_state import LeaderState
 from app.core.explain.messages import explain, released
-from app.core.explain.pod_events import PodNotices
+from app.core.explain.pod_events import BRIEF_SECONDS, PodNotices
 from app.core.explain.queries import EngineQueries
 from app.core.explain.views import LeaderStateMessage
 from app.core.fairshare.drift import Drift
@@ -476,7 +476,9 @@ class Engine:
                 waited = max(0, at - known.pod.since) // 1000
                 awaits = self._usage.awaited(known.stay) is not None
                 text = released(intent.pool, waited, awaits)
-                self._effects += self._news.released(known, text, waits=awaits)
+                # Creation times have whole seconds, so `waited` may be a second too long.
+                waits = awaits or waited > BRIEF_SECONDS
+                self._effects += self._news.released(known, text, waits=waits)
             case ReleaseOutcome.GONE:
                 self._forget(uid)
             case ReleaseOutcome.HELD | ReleaseOutcome.UNSENT:

@@ -12,6 +12,7 @@ from typing import Any
 
 from app.core.effects import EmitEvent, EventReason
 from app.core.errors import ClusterError
+from app.core.explain.pod_events import BRIEF_SECONDS
 from app.core.model import Uid
 from app.core.safe_text import visible
 from app.kube.client import Client
@@ -71,9 +72,6 @@ class Alarm:
 COMPONENT = "fairgate"
 LONGEST_MESSAGE = 1000
 """In characters. Clients that show events display little more."""
-HELD_SECONDS = 2.0
-"""Delay of `Held`. A pod that is released within this time gets no event about its wait."""
-
 
 WAITS = frozenset((EventReason.HELD, EventReason.WAITING))
 """Events that say why a pod waits."""
@@ -92,7 +90,7 @@ class PodAnnouncer:
         rate: float = 10.0,
         burst: int = 50,
         room: int = 1000,
-        held_seconds: float = HELD_SECONDS,
+        held_seconds: float = BRIEF_SECONDS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.dropped = 0
@@ -114,8 +112,8 @@ class PodAnnouncer:
     def tell(self, notice: EmitEvent) -> None:
         """Queue an event. It replaces a queued one with the same pod and reason.
 
-        `Held` is queued later, and only if the pod was not released meanwhile. If it was, there was
-        no wait to explain, so `Released` is not sent either: each event is a write to etcd.
+        `Held` is queued later, and only if the pod was not released meanwhile. If it was, and
+        `Released` explains no wait, it is not sent either: each event is a write to etcd.
         """
         uid = notice.ref.uid
         match notice.notice:
@@ -124,8 +122,10 @@ class PodAnnouncer:
                     asyncio.get_running_loop().call_later(self._held_seconds, self._queue_held, uid)
                 self._held[uid] = notice
             case EventReason.RELEASED:
-                if self._held.pop(uid, None) is not None:
-                    self.dropped += 2
+                was_held = self._held.pop(uid, None) is not None
+                self.dropped += was_held
+                if was_held and not notice.explains_wait:
+                    self.dropped += 1
                     return
                 self.dropped += self._waiting.pop((uid, EventReason.HELD), None) is not None
                 self._queue(notice)

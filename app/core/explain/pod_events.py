@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from app.core.effects import Effect, EmitEvent, EventReason
 from app.core.explain.queries import EngineQueries
@@ -11,6 +12,9 @@ from app.core.lifecycle.pod_registry import PodRegistry
 from app.core.lifecycle.pod_state import PodState
 from app.core.model import Millis, Uid
 
+BRIEF_SECONDS = 2
+"""A release within this time explains no wait, so the pod gets neither `Held` nor `Released`."""
+
 RECENT_MS = 30_000
 """Below this age the last leader may have ended before it sent the event of a held pod."""
 
@@ -18,7 +22,7 @@ RECENT_MS = 30_000
 class PodNotices:
     """Collects new pods. At the end of a cycle `tell` returns their events.
 
-    A pod that is released in its first cycle gets no event: it did not wait.
+    A pod that is released in its first cycle gets no event if it did not wait.
     `silent`: no events are returned.
     """
 
@@ -66,15 +70,16 @@ class PodNotices:
             effects += self.of(tracked, EventReason.WAITING, text)
         return effects
 
-    def released(self, tracked: PodRecord, message: str, *, waits: bool) -> list[Effect]:
+    def released(self, tracked: PodRecord, message: str, *, waits: bool) -> list[EmitEvent]:
         """Return the event of a release, unless the pod was released in its first cycle.
 
-        `waits`: the pod still waits for a node, so it gets the event in any case.
+        `waits`: the pod waited, or still waits for a node, so it gets the event in any case.
         """
         if self._new.pop(tracked.pod.uid, None) is not None and not waits:
             return []
-        return self.of(tracked, EventReason.RELEASED, message)
+        found = self.of(tracked, EventReason.RELEASED, message)
+        return [replace(each, explains_wait=waits) for each in found]
 
-    def of(self, tracked: PodRecord, notice: EventReason, message: str) -> list[Effect]:
+    def of(self, tracked: PodRecord, notice: EventReason, message: str) -> list[EmitEvent]:
         """Return an event for the owner of one pod."""
         return [] if self._silent else [EmitEvent(tracked.ref, notice, message)]

@@ -395,6 +395,16 @@ def test_only_a_pod_that_waited_gets_events() -> None:
     assert notices == [EventReason.HELD, EventReason.RELEASED]
 
 
+def test_a_pod_that_waited_for_a_leader_gets_the_event_released() -> None:
+    bench = Bench(node("n0", 1))
+    pod = held_pod("p0", "a")
+    bench.see(pod)
+    told = bench.hear(ev.ReleaseAnswered(Millis(600_000), pod.uid, ReleaseOutcome.RELEASED))
+    [notice] = [e for e in told if isinstance(e, EmitEvent)]
+    assert notice.notice is EventReason.RELEASED
+    assert notice.explains_wait
+
+
 def test_a_pod_whose_first_release_fails_gets_the_event_held() -> None:
     bench = Bench(node("n0", 1))
     pod = held_pod("p0", "a")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -68,6 +69,17 @@ async def test_a_pod_that_is_released_at_once_gets_no_event() -> None:
     await run_for(announcer, 0.1)
     assert board.messages == ["b held", "b released"]
     assert announcer.dropped == 2
+
+
+async def test_a_release_that_explains_a_wait_replaces_the_event_held() -> None:
+    board = Board()
+    announcer = PodAnnouncer(board, held_seconds=0.05)  # type: ignore[arg-type]
+    announcer.tell(tell("a", "a held", EventReason.HELD))
+    release = replace(tell("a", "a released", EventReason.RELEASED), explains_wait=True)
+    announcer.tell(release)
+    await run_for(announcer, 0.2)
+    assert board.messages == ["a released"]
+    assert announcer.dropped == 1
 
 
 async def test_a_release_replaces_the_event_held_that_waits_for_its_turn() -> None:
