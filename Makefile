@@ -92,8 +92,8 @@ test-node: setup
 	@$(BIN)/fairgate dev tools --node >/dev/null && $(MAKE) --no-print-directory $(NODE_IMAGE) || [ -z "$(REQUIRE_CLUSTER)" ]
 	@FAIRGATE_IMAGE_ARCHIVE=$(NODE_IMAGE) $(BIN)/python -m pytest --timeout 900 --durations=25 tests/node
 
-# Built on every run, so that no image of an earlier state is tested. Layers that did not change are
-# taken from the cache, which buildah uses only if it is told to.
+# Built on every run, so that no image of an earlier state is tested. Unchanged layers come from the
+# cache. For buildah this needs an option.
 .PHONY: build/node-image.tar
 build/node-image.tar: NAME := localhost/fairgate:dev
 build/node-image.tar: export BUILDAH_LAYERS := true

@@ -100,13 +100,18 @@ class GroupPolicy(Wire, frozen=True):
     gang: GangPolicy | None = None
 
 
-class PodGroupSpec(Wire, frozen=True):
+class GroupSpec(Wire, frozen=True):
+    """The fields that PodGroups and CompositePodGroups share."""
+
+    parent_composite_pod_group_name: str | None = None
+    preemption_policy: str = ""
+
+
+class PodGroupSpec(GroupSpec, frozen=True):
     """`minMember` belongs to the coscheduling plugin, `schedulingPolicy` to Kubernetes itself."""
 
     min_member: int = 1
     scheduling_policy: GroupPolicy = GroupPolicy()
-    parent_composite_pod_group_name: str | None = None
-    preemption_policy: str = ""
 
 
 class PodGroup(Wire, frozen=True):
@@ -122,10 +127,8 @@ class CompositePolicy(Wire, frozen=True):
     gang: CompositeGangPolicy = CompositeGangPolicy()
 
 
-class CompositeGroupSpec(Wire, frozen=True):
+class CompositeGroupSpec(GroupSpec, frozen=True):
     scheduling_policy: CompositePolicy = CompositePolicy()
-    parent_composite_pod_group_name: str | None = None
-    preemption_policy: str = ""
 
 
 class CompositeGroup(Wire, frozen=True):

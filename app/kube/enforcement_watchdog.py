@@ -114,7 +114,6 @@ class Watchdog:
         self._ca = ca
         self._mode_now = observing
         self._unreached = unreached
-        self._warn_at = 0.0
         self._default_mode = default_mode
         self._is_ours = is_ours
         self._then = then
@@ -127,8 +126,7 @@ class Watchdog:
         self._stirred = asyncio.Event()
         self._dirty: set[Ref] = set()
         self._all_dirty = True
-        self._look_at = 0.0
-        self._mode_by = 0.0
+        self._warn_at = self._look_at = self._mode_by = 0.0
         self._failures = 0
         self._mode: tuple[bool, bytes] | None = None
         self._may_deny = False

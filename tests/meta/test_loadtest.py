@@ -12,9 +12,11 @@ import msgspec
 import pytest
 import yaml
 from rich.console import Console
+from typer.testing import CliRunner
 
 from app.core.errors import ClusterUnavailable, InvalidInput
 from loadtest import cost, cost_ablation, cpu, kueue, load, recovery, report
+from loadtest.__main__ import cli
 from loadtest.figures import (
     Measure,
     Series,
@@ -243,6 +245,19 @@ def test_a_part_is_left_out_of_the_rules_and_the_others_stay() -> None:
 def test_a_folder_without_kueue_is_refused_with_the_way_to_build_it(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match=r"go build -o bin/manager \./cmd/kueue"):
         kueue.program(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--only", "cost", "--kueue", "x"], "--kueue belongs to the measure peers"),
+        (["--only", "peers"], "name its folder by --kueue"),
+    ],
+)
+def test_kueue_and_peers_belong_together(arguments: list[str], told: str) -> None:
+    result = CliRunner().invoke(cli, arguments)
+    assert isinstance(result.exception, InvalidInput)
+    assert told in str(result.exception)
 
 
 def test_webhooks_of_kueue_are_called_for_its_namespace_only() -> None:

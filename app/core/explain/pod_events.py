@@ -71,7 +71,7 @@ class PodNotices:
         return effects
 
     def released(self, tracked: PodRecord, message: str, *, waits: bool) -> list[EmitEvent]:
-        """Return the event of a release, unless the pod was released in its first cycle.
+        """Return the event of a release, unless the pod was released at once and did not wait.
 
         `waits`: the pod waited, or still waits for a node, so it gets the event in any case.
         """

@@ -85,10 +85,8 @@ def usage_routes(ground: RouteContext) -> APIRouter:
         if total:
             if since or until or step:
                 raise Refused(400, "total: it has no from, to and step; leave them out.")
-            rows, now = _totals(ground, names, tenants), ground.now()
-            if as_csv:
-                return _as_csv(names, rows, None, now, stepped=False)
-            return _total_page(names, rows, now, more, limit)
+            page = None if as_csv else (more, limit)
+            return _total_answer(names, _totals(ground, names, tenants), ground.now(), page)
         begin, end, first = read_span(since, until, more, ground.now())
         tally = UsageAggregator(names, begin, end, read_step(step, begin, end))
         async with busy:
@@ -101,6 +99,18 @@ def usage_routes(ground: RouteContext) -> APIRouter:
         return _page(names, rows[first:][:limit], begin, end, complete, rest, stepped=stepped)
 
     return routes
+
+
+def _total_answer(
+    by: Sequence[GroupBy],
+    rows: Sequence[UsageSum],
+    now: Millis,
+    page: tuple[str | None, int] | None,
+) -> UsageModel | Response:
+    """Return all totals as CSV, or one page of them."""
+    if page is None:
+        return _as_csv(by, rows, None, now, stepped=False)
+    return _total_page(by, rows, now, *page)
 
 
 def _total_page(
