@@ -144,8 +144,8 @@ def bench(
     chosen = [one.value for one in only or list(Only)]
     if not only and not philly.TRACES.exists():
         print(
-            "loadtest: left out, for the logs of real clusters are not here (../shared/traces): "
-            + ", ".join(ON_LOGS),
+            "loadtest: left out, because CLUSTER_LOGS names no folder with the logs of real "
+            "clusters: " + ", ".join(ON_LOGS),
             file=sys.stderr,
         )
         chosen = [name for name in chosen if name not in ON_LOGS]

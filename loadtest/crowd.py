@@ -14,6 +14,7 @@ from fractions import Fraction
 from app.core import events as ev
 from app.core.effects import Release
 from app.core.engine import Engine
+from app.core.engine_options import EngineOptions
 from app.core.model import (
     Millis,
     Node,
@@ -55,7 +56,9 @@ class Crowd:
     """
 
     def __init__(self, pending: int) -> None:
-        self.engine = Engine(ManagedResources([GPU]), paced=False)  # no scheduler binds the pods
+        self.engine = Engine(
+            ManagedResources([GPU]), EngineOptions(paced=False)
+        )  # no scheduler binds the pods
         self._random = random.Random(SEED)
         self._now = 1_700_000_000_000
         self._made = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -12,7 +13,8 @@ from loadtest.figures import Compared, Measure, Series, Target
 from loadtest.load import BenchFailed
 
 NAME = "replay"
-TRACES = Path(__file__).parents[2] / "shared" / "traces"
+TRACES = Path(os.environ.get("CLUSTER_LOGS") or Path(__file__).parents[2] / "shared" / "traces")
+"""The folder of the logs of real clusters: $CLUSTER_LOGS, or one beside the project."""
 GPUS = 1600
 ROUNDS = 3
 MOST_SECONDS = Target(most=10)
@@ -22,8 +24,8 @@ def traces() -> Path:
     """Return the folder of logs. Raises BenchFailed if it is not there."""
     if not TRACES.exists():
         raise BenchFailed(
-            "The logs of real clusters are not beside this folder (../shared/traces); choose "
-            "measures that do without them, by --only."
+            f"There is no folder {TRACES} with the logs of real clusters; name it in the variable "
+            "CLUSTER_LOGS, or choose measures that do without them, by --only."
         )
     return TRACES
 

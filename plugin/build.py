@@ -44,10 +44,34 @@ UNUSED = (
 
 REDUCED = {
     "__init__.py": "",
-    "client/__init__.py": "from kubernetes.client.api_client import ApiClient\n"
-    "from kubernetes.client.configuration import Configuration\n",
+    "client/__init__.py": "from kubernetes.client.configuration import Configuration\n",
     "client/models/__init__.py": "",
 }
+DEFERRED = {
+    "config/kube_config.py": (
+        ("import oauthlib.oauth2\n", ""),
+        ("from requests_oauthlib import OAuth2Session\n", ""),
+        ("from kubernetes.client import ApiClient, Configuration\n",
+         "from kubernetes.client import Configuration\n"),
+        ("    def _refresh_oidc(self, provider):\n",
+         "    def _refresh_oidc(self, provider):\n"
+         "        import oauthlib.oauth2\n"
+         "        from kubernetes.client.api_client import ApiClient\n"
+         "        from requests_oauthlib import OAuth2Session\n\n"),
+    ),
+    "client/rest.py": (
+        ("from requests.utils import should_bypass_proxies\n", ""),
+        ("        # https pool manager\n",
+         "        if configuration.proxy:\n"
+         "            from requests.utils import should_bypass_proxies\n"),
+    ),
+    "client/configuration.py": (
+        ("import multiprocessing\n", ""),
+        ("multiprocessing.cpu_count()", "(os.cpu_count() or 1)"),
+    ),
+}  # fmt: skip
+"""Imports that few kubeconfigs need: logins by OIDC without a program, and proxies."""
+
 NOTICE = "# Changed by Fairgate: only the modules that read a kubeconfig are here.\n"
 
 
@@ -78,12 +102,20 @@ def imported_modules(package: str) -> set[Path]:
 
 
 def reduce_kubernetes(package: Path) -> None:
-    """Remove the models and clients of the package kubernetes, which the plugin does not use."""
+    """Remove the parts of the package kubernetes that the plugin does not use, and defer others."""
     for part in UNUSED:
         shutil.rmtree(package / part)
     for name, text in REDUCED.items():
         file = package / name
         file.parent.mkdir(exist_ok=True)
+        file.write_text(NOTICE + text)
+    for name, changes in DEFERRED.items():
+        file = package / name
+        text = file.read_text()
+        for old, new in changes:
+            if text.count(old) != 1:
+                raise ValueError(f"{file} has {old!r} {text.count(old)} times, not once")
+            text = text.replace(old, new)
         file.write_text(NOTICE + text)
 
 

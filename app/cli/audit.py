@@ -7,8 +7,10 @@ from typing import Annotated
 
 import typer
 
-from app.cli.options import Kubeconfig, ReportFormatOption, report_format
+from app.cli.options import ReportFormatOption, report_format
+from app.core.kubeconfig import KubeconfigOptions
 from app.terminal.help import CommandLine, examples
+from app.terminal.options import Kubeconfig, with_groups
 from app.terminal.output import OutputFormat
 
 audit_app = CommandLine(
@@ -36,6 +38,17 @@ Namespace = Annotated[
         "--namespace", "-n", envvar="FAIRGATE_NAMESPACE", help="The namespace of Fairgate."
     ),
 ]
+PublicKeyOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--public-key",
+        metavar="FILE",
+        dir_okay=False,
+        help="The key that must have signed the newest head, as PEM or as the base64 text in "
+        "publicKey of a head. Keep it where accounts of the cluster cannot change it.",
+        show_default=False,
+    ),
+]
 
 
 @audit_app.command(
@@ -46,6 +59,7 @@ Namespace = Annotated[
         "kubectl logs POD -n fairgate-system | fairgate audit verify - --copies",
     )
 )
+@with_groups
 def verify(
     files: Annotated[
         list[Path] | None,
@@ -59,7 +73,6 @@ def verify(
     redis_url: Redis = None,
     cluster: ClusterOption = "default",
     namespace: Namespace = "fairgate-system",
-    kubeconfig: Kubeconfig = None,
     head: Annotated[
         Path | None,
         typer.Option(
@@ -70,16 +83,7 @@ def verify(
             show_default=False,
         ),
     ] = None,
-    public_key: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            dir_okay=False,
-            help="The key that must have signed the newest head, as PEM or as the base64 text in "
-            "publicKey of a head. Keep it where accounts of the cluster cannot change it.",
-            show_default=False,
-        ),
-    ] = None,
+    public_key: PublicKeyOption = None,
     copies: Annotated[
         bool,
         typer.Option(
@@ -89,6 +93,8 @@ def verify(
         ),
     ] = False,
     output: ReportFormatOption = OutputFormat.TABLE,
+    *,
+    connection: Kubeconfig,
 ) -> None:
     """Check that the audit chain is complete, unchanged and signed.
 
@@ -98,7 +104,7 @@ def verify(
     """
     from app.commands.audit import command
 
-    source = command.AuditSource(redis_url, cluster, namespace, kubeconfig)
+    source = command.AuditSource(redis_url, cluster, namespace, connection)
     command.verify(
         source,
         tuple(files or ()),
@@ -153,5 +159,5 @@ def export(
     """
     from app.commands.audit import command
 
-    source = command.AuditSource(redis_url, cluster, "", None)
+    source = command.AuditSource(redis_url, cluster, "", KubeconfigOptions())
     command.export(source, since, until, tenant, output)

@@ -6,11 +6,10 @@ from typing import Annotated
 
 import typer
 
-from app.cli.options import Kubeconfig
 from app.config.settings import MANAGED
 from app.core.errors import InvalidInput
 from app.terminal.help import examples
-from app.terminal.options import OutputOptions, with_groups
+from app.terminal.options import Kubeconfig, Output, with_groups
 
 EXAMPLES = examples(
     "fairgate check",
@@ -38,21 +37,20 @@ def check(
     wait: Annotated[
         float, typer.Option(min=0, help="Seconds until a check that fails counts as failed.")
     ] = 30.0,
-    kubeconfig: Kubeconfig = None,
     *,
-    how: OutputOptions,
+    output: Output,
+    connection: Kubeconfig,
 ) -> None:
     """Test an installation: a pod is held, forbidden changes are refused, a controller leads.
 
     Pods are created as dry runs, except one held pod in the namespace fairgate-canary. In mode
     Observe only the leader is tested. A check is skipped if its result would only show the rights
-    of the caller, as for a cluster administrator. Exits with code 1 if a check fails. Needs
-    permission to create pods in fairgate-canary, and to read Lease, ConfigMap and Policy of
-    Fairgate.
+    of the caller. Exits with code 1 if a check fails, or if all are skipped. Needs permission to
+    create pods in fairgate-canary, and to read Lease, ConfigMap and Policy of Fairgate.
     """
     from app.commands.check import command
 
     resources = tuple(filter(None, map(str.strip, managed.split(","))))
     if not resources:
         raise InvalidInput("--managed-resources is empty; name at least one resource.")
-    command.run(command.CheckOptions(kubeconfig, namespace, resources, wait, how))
+    command.run(command.CheckOptions(connection, namespace, resources, wait, output))

@@ -46,7 +46,7 @@ _GPU_POD = json.dumps(
 )
 """Overrides with which `kubectl run` requests GPUs."""
 
-LOOK_SECONDS = 1.0
+WATCH_SECONDS = 1.0
 
 
 NodeCountOption = Annotated[
@@ -169,7 +169,7 @@ def status(folder: FolderOption = None, output: ReportFormatOption = OutputForma
     if dead:
         typer.echo(
             f"Ended by itself: {', '.join(dead)}; the logs are in {cluster.folder / 'logs'}. "
-            "`fairgate dev up` starts anew.",
+            "`fairgate dev up` starts it again.",
             err=True,
         )
         raise typer.Exit(NOT_UP)
@@ -279,7 +279,7 @@ def _stay(cluster: LocalCluster) -> None:
     typer.echo("Ctrl-C takes all of it down.", err=True)
     with contextlib.suppress(KeyboardInterrupt):
         while cluster.status() is not None:
-            time.sleep(LOOK_SECONDS)
+            time.sleep(WATCH_SECONDS)
     typer.echo("Taking it down.", err=True)
 
 

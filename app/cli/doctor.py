@@ -8,10 +8,9 @@ from typing import Annotated
 
 import typer
 
-from app.cli.options import Kubeconfig, KubeContext
 from app.terminal.help import examples
-from app.terminal.options import NoHeaders
-from app.terminal.output import FORMATS_HELP, Look, OutputFormat
+from app.terminal.options import NO_HEADERS, Kubeconfig, OptionGroup, option, with_groups
+from app.terminal.output import FORMATS_HELP, OutputFormat, OutputOptions
 
 EXAMPLES = examples(
     "fairgate doctor",
@@ -21,7 +20,7 @@ EXAMPLES = examples(
 )
 
 
-class DoctorOutput(StrEnum):
+class DoctorFormat(StrEnum):
     """The output formats of lists, and the values of the chart."""
 
     TABLE = "table"
@@ -33,9 +32,27 @@ class DoctorOutput(StrEnum):
     VALUES = "values"
 
 
+def _output(form: DoctorFormat, no_headers: bool) -> OutputOptions | None:
+    """Return None for the values of the chart."""
+    if form is DoctorFormat.VALUES:
+        return None
+    return OutputOptions(OutputFormat(form.value), no_headers)
+
+
+_FORMAT = option(
+    "form",
+    DoctorFormat,
+    "--output",
+    "-o",
+    default=DoctorFormat.TABLE,
+    metavar="FORMAT",
+    help=f"{FORMATS_HELP} values prints values of the chart.",
+)
+DoctorOutput = Annotated[OutputOptions | None, OptionGroup(_output, (_FORMAT, NO_HEADERS))]
+
+
+@with_groups
 def doctor(
-    kubeconfig: Kubeconfig = None,
-    context: KubeContext = "",
     namespace: Annotated[
         str, typer.Option("--namespace", "-n", help="The namespace of Fairgate.")
     ] = "fairgate-system",
@@ -75,16 +92,9 @@ def doctor(
             show_default=False,
         ),
     ] = None,
-    output: Annotated[
-        DoctorOutput,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="FORMAT",
-            help=f"{FORMATS_HELP} values prints values of the chart.",
-        ),
-    ] = DoctorOutput.TABLE,
-    no_headers: NoHeaders = False,
+    *,
+    output: DoctorOutput,
+    connection: Kubeconfig,
 ) -> None:
     """Check whether a cluster is ready for Fairgate, and print values of the chart that fit it.
 
@@ -94,9 +104,6 @@ def doctor(
     """
     from app.commands.doctor import command
 
-    look = None
-    if output is not DoctorOutput.VALUES:
-        look = Look(OutputFormat(output.value), no_headers)
     command.run(
-        command.DoctorOptions(kubeconfig, context, namespace, values, redis_url, image, write, look)
+        command.DoctorOptions(connection, namespace, values, redis_url, image, write, output)
     )

@@ -7,12 +7,13 @@ from typing import Annotated
 
 import typer
 
-from app.cli.options import Kubeconfig
 from app.terminal.help import examples
+from app.terminal.options import Kubeconfig, with_groups
 
 EXAMPLES = examples("fairgate enforcement --static /etc/kubernetes/fairgate")
 
 
+@with_groups
 def enforcement(
     static: Annotated[
         Path,
@@ -30,7 +31,8 @@ def enforcement(
             "--namespace", "-n", envvar="FAIRGATE_NAMESPACE", help="The namespace of Fairgate."
         ),
     ] = "fairgate-system",
-    kubeconfig: Kubeconfig = None,
+    *,
+    connection: Kubeconfig,
 ) -> None:
     """Write Fairgate's policies as files that no API client can change or delete.
 
@@ -40,4 +42,4 @@ def enforcement(
     """
     from app.commands.enforcement import command
 
-    command.run(command.EnforcementOptions(static, kubeconfig, namespace))
+    command.run(command.EnforcementOptions(static, connection, namespace))

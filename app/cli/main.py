@@ -31,7 +31,8 @@ from app.core.errors import FairgateError, InvalidInput
 from app.terminal.help import CommandLine, HelpGroup, examples
 from app.terminal.output import OutputFormat
 
-WRONG_INPUT, UNREACHABLE, DEFECT, INTERRUPTED = 2, 3, 4, 130
+NO, WRONG_INPUT, UNREACHABLE, DEFECT, INTERRUPTED = 1, 2, 3, 4, 130
+NO_RIGHT = (401, 403)
 
 cli = CommandLine(
     name="fairgate",
@@ -73,7 +74,7 @@ TraceArgument = Annotated[
 ]
 Gpus = Annotated[
     int | None,
-    typer.Option(min=1, help="A cluster of so many GPUs, as one pool.", show_default=False),
+    typer.Option(min=1, help="A cluster of this many GPUs, as one pool.", show_default=False),
 ]
 NodesFileOption = Annotated[
     Path | None,
@@ -354,7 +355,7 @@ def _outcome(command: Callable[[], Any]) -> int:
     except FairgateError as error:
         _tell(str(error))
         _show_trace()
-        return UNREACHABLE
+        return NO if getattr(error, "status", None) in NO_RIGHT else UNREACHABLE
     except Exception as error:
         _tell_defect(error)
         return DEFECT

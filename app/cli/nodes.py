@@ -6,10 +6,9 @@ from typing import Annotated
 
 import typer
 
-from app.cli.options import Kubeconfig
 from app.config.settings import EXEMPT, MANAGED
 from app.terminal.help import CommandLine, examples
-from app.terminal.options import OutputOptions, with_groups
+from app.terminal.options import Kubeconfig, Output, with_groups
 
 RESOURCES, NAMESPACES = ",".join(MANAGED), ",".join(EXEMPT)
 
@@ -45,11 +44,11 @@ Exempt = Annotated[
 )
 @with_groups
 def check(
-    kubeconfig: Kubeconfig = None,
     managed: Managed = RESOURCES,
     exempt: Exempt = NAMESPACES,
     *,
-    how: OutputOptions,
+    output: Output,
+    connection: Kubeconfig,
 ) -> None:
     """Find nodes with GPUs that lack a GPU label, or that match no pool or two pools.
 
@@ -59,7 +58,7 @@ def check(
     """
     from app.commands.nodes import command
 
-    options = command.NodesOptions(kubeconfig, managed, exempt, how)
+    options = command.NodesOptions(connection, managed, exempt, output)
     command.run(options, command.check)
 
 
@@ -87,10 +86,10 @@ def label(
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print the changes.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask first.")] = False,
-    kubeconfig: Kubeconfig = None,
     managed: Managed = RESOURCES,
     *,
-    how: OutputOptions,
+    output: Output,
+    connection: Kubeconfig,
 ) -> None:
     """Add the missing label with the GPU product to nodes.
 
@@ -100,6 +99,6 @@ def label(
     """
     from app.commands.nodes import command
 
-    options = command.NodesOptions(kubeconfig, managed, "", how)
+    options = command.NodesOptions(connection, managed, "", output)
     wish = command.LabelRequest(tuple(names or ()), product, dry_run, yes)
     command.run(options, lambda survey, options: command.label(survey, options, wish))

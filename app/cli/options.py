@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -23,21 +22,3 @@ def report_format(output: OutputFormat) -> str:
             f"-o {output.value} prints lists, and this result is a report; use -o table or json."
         )
     return "json" if output is OutputFormat.JSON else "text"
-
-
-KubeContext = Annotated[
-    str,
-    typer.Option(
-        metavar="NAME",
-        help="Context of the kubeconfig. (default: the current one)",
-        show_default=False,
-    ),
-]
-Kubeconfig = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FILE",
-        help="The kubeconfig. (default: KUBECONFIG, ~/.kube/config)",
-        show_default=False,
-    ),
-]

@@ -6,9 +6,8 @@ from typing import Annotated
 
 import typer
 
-from app.cli.options import Kubeconfig, ReportFormatOption, report_format
 from app.terminal.help import examples
-from app.terminal.output import OutputFormat
+from app.terminal.options import Kubeconfig, Output, with_groups
 
 EXAMPLES = examples(
     "fairgate release train-0 -n team-a",
@@ -16,6 +15,7 @@ EXAMPLES = examples(
 )
 
 
+@with_groups
 def release(
     pod: Annotated[
         str | None, typer.Argument(metavar="POD", help="The held pod.", show_default=False)
@@ -35,9 +35,10 @@ def release(
             show_default=False,
         ),
     ] = None,
-    kubeconfig: Kubeconfig = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask first.")] = False,
-    output: ReportFormatOption = OutputFormat.TABLE,
+    *,
+    output: Output,
+    connection: Kubeconfig,
 ) -> None:
     """Break glass: remove Fairgate's gate from a held pod, or from all held pods, out of order.
 
@@ -47,6 +48,4 @@ def release(
     """
     from app.commands.release import command, console
 
-    command.run(
-        console.ReleaseOptions(pod, everything, namespace, kubeconfig, yes, report_format(output))
-    )
+    command.run(console.ReleaseOptions(pod, everything, namespace, connection, yes, output))

@@ -258,7 +258,7 @@ FIELDS: tuple[Field, ...] = (
         "evict_bypassed",
         text.switch,
         "false",
-        "Whether pods that got round the gate are evicted (true or false); reported they are.",
+        "Whether pods that bypassed the gate are evicted (true or false), not only reported.",
     ),
     Field(
         "evictions_per_minute",

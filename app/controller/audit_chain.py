@@ -6,6 +6,7 @@ One caller at a time. `audit_writer` has the queue and the timers.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -24,6 +25,13 @@ REFILL = 20_000
 """Most anchored entries that a new leader copies to a sink that lacks them.
 
 One line counts the entries that it does not copy.
+"""
+
+FLUSH_SECONDS = 0.5
+"""How long an anchor waits for the copies of its entries.
+
+A new leader copies the entries after the anchor again. Entries before it that a killed leader had
+not copied yet would be missing in a sink that does not know its last entry.
 """
 
 STEP = 500
@@ -152,6 +160,7 @@ class Chain:
         signed = self._sealed
         if self.is_anchored or signed is None:
             return
+        await asyncio.gather(*(outlet.flush(FLUSH_SECONDS) for outlet in self._outlets))
         await self._anchor.anchor(self._epoch, signed)
         self._anchored = signed
         self._copy(head_line(signed), signed.head.number)

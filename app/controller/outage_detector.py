@@ -61,7 +61,8 @@ class OutageDetector:
         self._ask_redis = ask_redis
         self._clock = clock
         self._since: Millis | None = None
-        self._shown: str | None = None
+        self._shown: tuple[str, str | None] | None = None
+        """The reported reason, and the Policy that has it. A later Policy gets it, too."""
         self.fault = ""
         """Why no pod is released, after 30 s of it."""
 
@@ -87,7 +88,7 @@ class OutageDetector:
         if silent < LIMIT_MS:
             return
         self.fault = f"no pod is released for {silent // 1000} s: {why}"
-        message = f"No pod is released: {why} Ask the operators of this cluster."
+        message = f"No pod is released: {why}"
         first = heapq.nsmallest(MOST_PODS, self._engine.held(), key=lambda pod: pod.uid)
         pods = [PodRef(pod.uid, pod.namespace, pod.name) for pod in first]
         try:
@@ -104,17 +105,18 @@ class OutageDetector:
         try:
             await self._ask_redis()
         except StoreError as error:
-            return NO_REDIS, f"Fairgate cannot reach Redis ({error})"
+            return NO_REDIS, str(error)
         return ("", "") if leads else (NO_LEADER, "no controller of Fairgate leads.")
 
     async def _show(self, releasing: bool, reason: str, message: str, now: Millis) -> None:
-        if self._shown == reason:
+        shown = reason, self._engine.policy_uid
+        if self._shown == shown:
             return
         try:
             await self._notices.condition(releasing, reason, message, now)
         except ClusterError as error:
             log.debug("condition not written", extra={"why": str(error)})
             return
-        self._shown = reason
+        self._shown = shown
         if not releasing:
             log.error("no pod is released", extra={"why": message})

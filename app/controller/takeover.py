@@ -67,6 +67,8 @@ class Takeover:
         self._epochs = epochs
         self._clock = clock
         self._heard = heard
+        self._logged = ""
+        """Why the store last failed; empty if it did not. Only changes are logged."""
 
     async def is_possible(self) -> bool:
         """Return whether a term could begin at once."""
@@ -75,8 +77,12 @@ class Takeover:
         try:
             await self._store.floor()
         except StoreError as error:
-            log.warning("not standing for leader: no Redis", extra={"why": str(error)})
+            why = str(error)
+            if why != self._logged:
+                log.warning("not standing for leader: no Redis", extra={"why": why})
+            self._logged = why
             return False
+        self._logged = ""
         return True
 
     async def take_over(self, transitions: int) -> LeadershipGained:

@@ -8,13 +8,14 @@ and orders the steps of a pass.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import assert_never
 
 from app.core import events as ev
 from app.core.audit.recorder import AuditRecorder
 from app.core.effects import Effect, Intend, Rebuild, Refund, StoreWrite, WakeAt
+from app.core.engine_options import DEFAULTS, EngineOptions
 from app.core.epochs import highest_plausible
 from app.core.explain.leader_state import LeaderState
 from app.core.explain.messages import explain, released
@@ -34,15 +35,13 @@ from app.core.lifecycle.pod_record import PodRecord, still_walled
 from app.core.lifecycle.pod_registry import PodRegistry
 from app.core.lifecycle.pod_state import TRANSITIONS, Observation, PodState, classify
 from app.core.lifecycle.scheduling_timeout import CAUSE as UNBOUND
-from app.core.lifecycle.stale_pods import StalePods, StaleReason
-from app.core.model import Millis, Pod, Pool, ReleaseOutcome, Resource, Tenant, Uid
+from app.core.lifecycle.stale_pods import StalePods
+from app.core.model import Millis, Pod, Pool, ReleaseOutcome, Tenant, Uid
 from app.core.placement.allocations import Allocations
 from app.core.placement.device_capacity import DeviceCapacity
 from app.core.placement.device_fit import DeviceFit
-from app.core.placement.fragmentation import Sample
 from app.core.placement.pools import Pools
-from app.core.podspec.devices import SelectorEvaluator
-from app.core.policy import Mode, Policy
+from app.core.policy import Policy
 from app.core.quantities import ManagedResources
 from app.core.scheduling.cycle import SchedulingCycle
 from app.core.scheduling.release_backoff import ReleaseBackoff
@@ -50,58 +49,24 @@ from app.core.usage.checkpoints import CheckpointKeeper
 from app.core.usage.store_sync import StoreSync
 from app.core.usage.tracker import UsageTracker
 
-WINDOW = 256
-"""Maximum number of releases in flight. The API server stays busy, and a change of the order still
-takes effect at once.
-"""
-
-WITNESSES = 1
-"""Siblings with which the leader compares a release for the drift: the likeliest to exceed it."""
-
 
 class Engine:
     """Holds, orders and releases pods. See `handle`."""
 
-    def __init__(
-        self,
-        managed: ManagedResources,
-        window: int = WINDOW,
-        witnesses: int | None = WITNESSES,
-        evicts: bool = True,
-        evicts_bypassed: bool = False,
-        classes: Mapping[str, Resource] | None = None,
-        records: bool = True,
-        copied: bool = True,
-        reclaims: Collection[StaleReason] = (),
-        sample: Sample | None = None,
-        considers: Callable[[Uid | None], None] = lambda _: None,
-        paced: bool = True,
-        mode: Mode = Mode.ENFORCE,
-        selectors: SelectorEvaluator | None = None,
-    ) -> None:
-        """Create an engine.
-
-        `records`: emit audit records.
-        `copied`: emit store writes and Kubernetes events, and forget idle users.
-        `paced`: limit releases to the binding rate of the scheduler.
-        `sample`: the pod mix for which to pack, if another engine has measured it.
-        `considers`: called with the pod that is being evaluated, None for no pod in particular.
-        `mode`: applies if no Policy sets another.
-        `selectors`: evaluates CEL selectors of devices. None: every device may match.
-        """
-        self.drift = Drift(witnesses)
+    def __init__(self, managed: ManagedResources, options: EngineOptions = DEFAULTS) -> None:
+        self.drift = Drift(options.witnesses)
         self._tenancy = TenantDirectory()
-        self._pools = Pools(managed, sample)
+        self._pools = Pools(managed, options.sample)
         self._placement = Allocations(self._pools)
         self._usage = LiveUsage(self._tenancy, self._placement)
-        self._claimants = ClaimCharges(managed, classes)
-        self._devices = DeviceCapacity(self._claimants.classes, selectors)
+        self._claimants = ClaimCharges(managed, options.classes)
+        self._devices = DeviceCapacity(self._claimants.classes, options.selectors)
         fit = DeviceFit(self._devices, self._placement.company)
         self._holds = ClaimHolds(self._claimants, self._devices, self._pools, fit)
         self._roster = PodRegistry(self._tenancy, self._pools, self._usage, self._claimants, fit)
-        self.memory = CheckpointKeeper(self._roster, self._tenancy, managed, forgets=copied)
+        self.memory = CheckpointKeeper(self._roster, self._tenancy, managed, forgets=options.copied)
         self._running = UsageTracker(self._roster, managed)
-        self._copies = StoreSync(self._roster, self._running, silent=not copied)
+        self._copies = StoreSync(self._roster, self._running, silent=not options.copied)
         self._refusals = NodeRefusals(self._pools, self._placement)
         self._turns = SchedulingCycle(
             self._roster,
@@ -109,14 +74,12 @@ class Engine:
             self._placement,
             self.drift,
             self._refusals,
-            window=window,
-            evicts=evicts,
-            considers=considers,
-            paced=paced,
+            options,
         )
-        self._paced = paced
+        self._paced = options.paced
         self._resting = ReleaseBackoff(self._roster)
         self._hearsay = LeaderState(self._roster, self._pools.growth)
+        self.charge_proposed = self._claimants.charge_proposed
         self.outlook = EngineQueries(
             self._roster,
             self._tenancy,
@@ -129,23 +92,28 @@ class Engine:
             self._running,
             self._turns.evictions.blocked.by_tenant,
         )
-        self._oversight = BypassDetector(self._roster, evicts_bypassed)
+        self._oversight = BypassDetector(self._roster, options.evicts_bypassed)
         self._exchanges = ClaimExchanges(
-            self._roster, self._claimants, self._oversight, evicts_bypassed
+            self._roster, self._claimants, self._oversight, options.evicts_bypassed
         )
         self._misfits = Misfits(self._roster, self._pools.growth, explain)
-        self.zombies = StalePods(self._roster, reclaims, self._turns.evictions.goes)
+        self.zombies = StalePods(self._roster, options.reclaims, self._turns.evictions.goes)
         self._records = AuditRecorder(
-            self._roster, self._tenancy, self._oversight, self._turns.truces, silent=not records
+            self._roster,
+            self._tenancy,
+            self._oversight,
+            self._turns.truces,
+            silent=not options.records,
         )
         self._fresh: set[ev.WatchedSource] = set()
         self._epoch: int | None = None
         self._store_ready = False
-        self._news = PodNotices(self._roster, self.outlook, silent=not copied)
+        self._news = PodNotices(self._roster, self.outlook, silent=not options.copied)
         self._effects: list[Effect] = []
         self._woken: Millis | None = None
-        self._mode = mode
-        self._rule(Policy(mode=mode))
+        self._mode = options.mode
+        self.policy_uid: str | None = None
+        self._rule(Policy(mode=options.mode))
 
     @property
     def ready(self) -> bool:
@@ -374,9 +342,11 @@ class Engine:
                 self._pools.drop_pool(name)
                 self._records.dropped(Pool, name)
             case ev.PolicyObserved(_, policy):
+                self.policy_uid = event.uid
                 self._rule(policy if event.has_mode else replace(policy, mode=self._mode))
                 self._records.configured(policy, event.by)
             case ev.PolicyGone():
+                self.policy_uid = None
                 self._rule(Policy(mode=self._mode))
                 self._records.dropped(Policy)
             case ev.ClaimObserved(_, claim):
@@ -533,7 +503,7 @@ class Engine:
         self.memory.follow()
         self._epoch = None
         self._turns.end()
-        self._oversight.end()
+        released = self._oversight.end()
         self._exchanges.end()
         self._records.end()
         self.zombies.end()
@@ -541,3 +511,5 @@ class Engine:
             if tracked.life is PodState.RELEASING:
                 self._roster.change(tracked, tracked.pod, PodState.HELD)
             tracked.intent = None
+        for tracked in released:
+            self._oversee(tracked, new=False)

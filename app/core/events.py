@@ -158,6 +158,7 @@ class PolicyObserved:
     policy: Policy
     by: str = ""
     has_mode: bool = True
+    uid: str = ""
 
 
 @dataclass(frozen=True, slots=True)

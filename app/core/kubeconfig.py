@@ -10,8 +10,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from app.core.errors import InvalidSettings
+
 SEPARATOR = ":"
 """Separates the files that KUBECONFIG lists."""
+
+
+@dataclass(frozen=True, slots=True)
+class KubeconfigOptions:
+    """The options by which a command selects a cluster and a user. Empty: as kubectl without them.
+
+    `kubeconfig`: a file, or several as in KUBECONFIG. `as_user` and `as_groups` replace those of
+    the kubeconfig.
+    """
+
+    kubeconfig: str = ""
+    context: str = ""
+    as_user: str = ""
+    as_groups: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +40,10 @@ class KubeconfigFile:
 
 @dataclass(frozen=True, slots=True)
 class SelectedContext:
-    """A context, "" if no file names one. `user` is the user entry, `user_file` its file."""
+    """A context, "" if no file names one. `user` is the user entry, `user_file` its file.
+
+    The user entry has the impersonation of the options.
+    """
 
     name: str
     namespace: str
@@ -32,24 +51,44 @@ class SelectedContext:
     user_file: str
 
 
-def select(files: Sequence[KubeconfigFile], context: str = "") -> SelectedContext:
-    """Return the context `context`, or the current one if empty.
+def select(files: Sequence[KubeconfigFile], options: KubeconfigOptions) -> SelectedContext:
+    """Return the context of the options, or the current one.
 
     If several files have an entry of one name, the first one counts. The first `current-context`
     counts. Raises ValueError, TypeError, KeyError or AttributeError for malformed files.
+    Raises InvalidSettings: see `with_impersonation`.
     """
     for file in files:
         if not isinstance(file.content, dict):
             raise ValueError(f"{file.path} holds no configuration")
     named = (file.content.get("current-context") for file in files)
-    name = context or next((each for each in named if each), "")
+    name = options.context or next((each for each in named if each), "")
     entry, _ = _entry(files, "contexts", name)
-    if context and not entry:
-        raise ValueError(f"it has no context {context!r}")
+    if options.context and not entry:
+        raise ValueError(f"it has no context {name!r}")
     chosen = entry.get("context", {})
     found, user_file = _entry(files, "users", chosen.get("user"))
     namespace = str(chosen.get("namespace") or "default")
-    return SelectedContext(name, namespace, dict(found.get("user") or {}), user_file)
+    return SelectedContext(
+        name, namespace, with_impersonation(found.get("user") or {}, options), user_file
+    )
+
+
+def with_impersonation(user: Mapping[str, Any], options: KubeconfigOptions) -> dict[str, Any]:
+    """Return a user entry with the impersonation of the options.
+
+    Groups need a user. Raises InvalidSettings for those of the options, else ValueError.
+    """
+    changed = dict(user)
+    if options.as_user:
+        changed["as"] = options.as_user
+    if options.as_groups:
+        changed["as-groups"] = list(options.as_groups)
+    if changed.get("as-groups") and not changed.get("as"):
+        if options.as_groups:
+            raise InvalidSettings("--as-group needs a user to act as: add --as USER.")
+        raise ValueError("groups are impersonated only together with a user: add --as USER")
+    return changed
 
 
 def impersonation_headers(user: Mapping[str, Any]) -> list[tuple[str, str]]:

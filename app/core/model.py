@@ -293,6 +293,8 @@ class UnmanagedPod:
 class Node:
     """A node. `ready` means ready and schedulable. `allocatable` is in base units.
 
+    `cordoned` means unschedulable, so a cordoned node is not ready.
+
     `fractions[r]` is the size of one device of a resource that can be shared. A request below one
     device uses a single device. `taints` are those that keep pods off, without those of readiness.
     """
@@ -303,6 +305,7 @@ class Node:
     ready: bool
     fractions: Amounts = field(default_factory=dict)
     taints: tuple[Taint, ...] = ()
+    cordoned: bool = False
 
 
 @dataclass(frozen=True, slots=True)

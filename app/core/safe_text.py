@@ -1,7 +1,8 @@
 """Makes text of users safe to show in terminals, logs, events and CSV files.
 
 Control characters move the cursor of a terminal and start its commands. Bidirectional characters
-make a name look like another one. Both are shown as escapes.
+make a name look like another one. Characters without a shape hide text from people, but not from
+language models. All are shown as escapes.
 """
 
 from __future__ import annotations
@@ -11,9 +12,13 @@ from collections.abc import Mapping
 from typing import Any
 
 _HIDDEN = re.compile(
-    "[\x00-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]"
+    "[\x00-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f"
+    "\u2028-\u202e\u2060-\u206f\u3164\ud800-\udfff\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb"
+    "\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
 )
-"""C0 and C1, bidirectional marks, overrides and isolates, zero width, lone surrogates."""
+"""C0 and C1, line separators, lone surrogates, interlinear marks, and all that Unicode lists as
+Default_Ignorable_Code_Point: bidirectional marks, zero width, tags, variation selectors.
+https://www.unicode.org/Public/UCD/latest/ucd/DerivedCoreProperties.txt"""
 
 _FORMULA = re.compile("^[\\s'\ufeff]*[=+\\-@|%\uff1d\uff0b\uff0d\uff20]")
 """A cell that a spreadsheet may take for a formula, also after spaces and in full width."""
@@ -21,7 +26,11 @@ _FORMULA = re.compile("^[\\s'\ufeff]*[=+\\-@|%\uff1d\uff0b\uff0d\uff20]")
 
 def visible(text: str) -> str:
     """Return a text with its hidden characters as escapes, such as `\\u202e`."""
-    return _HIDDEN.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return _HIDDEN.sub(lambda found: _escape(ord(found[0])), text)
+
+
+def _escape(code: int) -> str:
+    return f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"
 
 
 def all_visible(found: Any) -> Any:

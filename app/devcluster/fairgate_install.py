@@ -47,7 +47,7 @@ UNFAIR = ("unfair-greedy", "unfair-modest")
 TLS_NAMES = ("127.0.0.1", "localhost", f"fairgate-api.{NAMESPACE}.svc")
 """Names in the serving certificate. The API server uses the last one for the aggregated API."""
 
-READY_SECONDS = 60.0
+READY_SECONDS = 120.0
 TOKEN_SECONDS = 24 * 3600
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import aiohttp
 import msgspec
 
 from app.core.errors import ClusterRefused, ClusterUnavailable
+from app.core.kubeconfig import KubeconfigOptions, impersonation_headers, with_impersonation
 from app.k8s_types import objects
 from app.kube import credentials
 from app.kube import kubeconfig as kubeconfig_files
@@ -55,19 +57,22 @@ class Client:
             self._fixed["proxy"] = server.proxy
 
     @classmethod
-    async def connect(
-        cls, kubeconfig: str | Path | None = None, *, context: str = "", pool_size: int = 32
-    ) -> Client:
+    async def connect(cls, kubeconfig: str | Path | None = None, *, pool_size: int = 32) -> Client:
         """Return a client for a kubeconfig, or for the service account of this pod.
 
-        `kubeconfig` may list files as KUBECONFIG does. `context`: "" for the current one.
-        `pool_size` limits concurrent requests, including watches. Does not connect yet. Raises
-        InvalidSettings.
+        `kubeconfig` may list files as KUBECONFIG does. `pool_size` limits concurrent requests,
+        including watches. Does not connect yet. Raises InvalidSettings.
         """
-        if kubeconfig is None:
-            server = credentials.in_pod(os.environ)
+        return await cls.connect_with(KubeconfigOptions(str(kubeconfig or "")), pool_size)
+
+    @classmethod
+    async def connect_with(cls, options: KubeconfigOptions, pool_size: int = 32) -> Client:
+        """Return a client for the kubeconfig and user of a command. See `connect`."""
+        if options.kubeconfig:
+            server = await kubeconfig_files.load(options)
         else:
-            server = await kubeconfig_files.load(kubeconfig, context)
+            headers = impersonation_headers(with_impersonation({}, options))
+            server = replace(credentials.in_pod(os.environ), headers=tuple(headers))
         session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=pool_size, ssl=server.tls),
             cookie_jar=aiohttp.DummyCookieJar(),

@@ -290,6 +290,7 @@ def read_node(node: objects.NodeObject, at: model.Millis) -> events.NodeObserved
             ),
             ready=ready and not node.spec.unschedulable,
             taints=read_taints(node.spec.taints),
+            cordoned=node.spec.unschedulable,
         ),
     )
 

@@ -135,6 +135,7 @@ def read_policy(policy: objects.PolicyObject, at: model.Millis) -> events.Policy
         ),
         by=changed_by(policy.metadata),
         has_mode=spec.mode is not None,
+        uid=policy.metadata.uid,
     )
 
 

@@ -64,8 +64,8 @@ class Restorer:
             )
         return {**body, "metadata": identity(document), field(kind): stored[field(kind)]}
 
-    async def put_back(self, path: str, live: Object | None, wanted: Object) -> bool:
-        """Write an object as wanted. Return False if Fairgate is being uninstalled.
+    async def put_back(self, path: str, live: Object | None, wanted: Object) -> Object | None:
+        """Write an object as wanted, and return it. Return None if Fairgate is being uninstalled.
 
         Fairgate applies its own fields, then replaces the object if fields of others remain. An
         object that was changed or deleted since `live` was read is neither changed nor created: the
@@ -75,12 +75,11 @@ class Restorer:
         """
         owners = self._kept_owners(live) or await self._owners()
         if live is None and not owners:
-            return False
+            return None
         meta = {**wanted["metadata"], **({"ownerReferences": owners} if owners else {})}
         if live is not None:
             meta |= {key: live["metadata"][key] for key in ("uid", "resourceVersion")}
-        await self._make(path, live, {**wanted, "metadata": meta})
-        return True
+        return await self._make(path, live, {**wanted, "metadata": meta})
 
     def _kept_owners(self, live: Object | None) -> list[Object]:
         """Return the references of a live object to the ClusterRole."""
@@ -96,7 +95,7 @@ class Restorer:
         kind = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole"}
         return [{**kind, "name": self._owner, "uid": role["metadata"]["uid"]}]
 
-    async def _make(self, path: str, live: Object | None, wanted: Object) -> None:
+    async def _make(self, path: str, live: Object | None, wanted: Object) -> Object:
         try:
             written = await self._apply(path, wanted)
         except ClusterRefused as error:
@@ -106,10 +105,11 @@ class Restorer:
             await self._replace(path, live, wanted)
             meta = {k: v for k, v in wanted["metadata"].items() if k != "resourceVersion"}
             written = await self._apply(path, {**wanted, "metadata": meta})
-        if differences(written, wanted):
-            await self._replace(path, written, wanted)
+        if live is not None and differences(written, wanted):
+            return await self._replace(path, written, wanted)
+        return written
 
-    async def _replace(self, path: str, live: Object, wanted: Object) -> None:
+    async def _replace(self, path: str, live: Object, wanted: Object) -> Object:
         """Replace the live contents with ours, without a trace in `managedFields`.
 
         A second owner of fields would keep them when they are no longer applied, and a second
@@ -124,6 +124,7 @@ class Restorer:
         if rest and rest != owners:
             body = {**written, "metadata": {**written["metadata"], "managedFields": rest}}
             await self._client.request("PUT", path, query=query, body=body)
+        return written
 
     async def _apply(self, path: str, body: Object, *, dry_run: bool = False) -> Object:
         manager = HELM if body["kind"] == "ConfigMap" else OURS

@@ -202,14 +202,23 @@ def only_ca(live: Object) -> bytes | None:
     return base64.b64decode(bundles.pop()) or None
 
 
+def has_other_writer(live: Object, ours: str) -> bool:
+    """Return whether an object has fields of a field manager except `ours`."""
+    return bool(_other_writers(live, ours))
+
+
 def last_writer(live: Object, ours: str) -> str:
     """Return name and time of the last field manager except `ours`."""
-    entries = [
-        each
-        for each in live["metadata"].get("managedFields") or ()
-        if each.get("manager") != ours and not each.get("subresource")
-    ]
+    entries = _other_writers(live, ours)
     if not entries:
         return "unknown"
     last = max(entries, key=lambda each: str(each.get("time")))
     return f"{last.get('manager', 'unknown')} at {last.get('time', 'unknown')}"
+
+
+def _other_writers(live: Object, ours: str) -> list[Object]:
+    return [
+        each
+        for each in live["metadata"].get("managedFields") or ()
+        if each.get("manager") != ours and not each.get("subresource")
+    ]

@@ -28,6 +28,8 @@ from app.kube.enforcement_spec import (
     Object,
     Ref,
     differences,
+    field,
+    has_other_writer,
     identity,
     in_force,
     is_denying,
@@ -155,6 +157,8 @@ class Watchdog:
             while True:
                 await self._rest()
                 await self._round()
+                # Ready only after the first proof: it takes a moment, in which the API server loads
+                # the objects. Right before it, pods of devices may be refused for lack of a gate.
                 self.has_looked = self._map is not None
                 for kind in sorted({ref.kind for ref in self._documents} - followed):
                     heard = partial(self._heard, kind)
@@ -323,36 +327,40 @@ class Watchdog:
             "metadata": identity(self._map),
             "data": self._map["data"],
         }
-        if not await self._restorer.put_back(path, found, wanted):
+        if await self._restorer.put_back(path, found, wanted) is None:
             self._is_removed(f"ConfigMap {CONFIG_MAP}")
             return
         self._tell(Ref("ConfigMap", CONFIG_MAP), found, [why] if found else [DELETED])
 
     async def _normalize(self, refs: list[Ref], ca: bytes) -> set[Ref]:
-        """Read the normal forms of documents, and return those that could be read."""
+        """Read the normal forms of documents with live objects, and return those documents."""
         seats = asyncio.Semaphore(NORMALIZED_AT_ONCE)
 
         async def read(ref: Ref) -> None:
             async with seats:
                 with contextlib.suppress(ClusterError):  # `_mend` tries again and reports it
-                    self._normal[ref] = await self._normal_form(ref, ca)
+                    live = await self._live(ref)
+                    if live is not None:
+                        self._normal[ref] = await self._normal_form(ref, live, ca)
 
         await asyncio.gather(*map(read, refs))
         return {ref for ref in refs if ref in self._normal}
 
-    async def _normal_form(self, ref: Ref, ca: bytes) -> Object:
+    async def _normal_form(self, ref: Ref, live: Object, ca: bytes) -> Object:
         """Return the document as the API server would store it. Raises ClusterError.
 
         A live object that equals the document has all defaults, so no dry run is needed. A dry run
-        costs the API server 50 ms of CPU, because it compiles every expression.
+        costs the API server 50 to 600 ms of CPU, because it compiles every expression.
         """
+        plain = self._plain(ref)
+        if not differences(live, in_force(plain, ca, self._denies())):
+            return plain
+        return await self._restorer.normal(self._documents[ref])
+
+    def _plain(self, ref: Ref) -> Object:
+        """Return the document as the chart has it, which usually has all defaults."""
         document = self._documents[ref]
-        live = await self._live(ref)
-        if live is not None:
-            plain = {**document, "metadata": identity(document)}
-            if not differences(live, in_force(plain, ca, self._denies())):
-                return plain
-        return await self._restorer.normal(document)
+        return {**document, "metadata": identity(document)}
 
     async def _mend(
         self, ref: Ref, ca: bytes, *, is_newest: bool = False, is_fresh: bool = False
@@ -373,6 +381,8 @@ class Watchdog:
                 return
 
     async def _compare(self, ref: Ref, ca: bytes, is_newest: bool, is_fresh: bool) -> None:
+        if ref not in self._documents:
+            return  # the chart was upgraded since the list of objects was read
         live = await self._live(ref)
         denies = self._denies()
         if live is not None:
@@ -382,9 +392,11 @@ class Watchdog:
         elif self._observing() and ref in self._agreed:
             return  # somebody deleted it in mode Observe
         # The API server may have new defaults, and the chart may have been upgraded. A missing
-        # object is restored at once from the known state.
-        if ref not in self._normal or (live is not None and not is_fresh):
-            self._normal[ref] = await self._restorer.normal(self._documents[ref])
+        # object is restored at once from the known state, and created from the document.
+        if live is None:
+            self._normal.setdefault(ref, self._plain(ref))
+        elif not is_fresh or ref not in self._normal:
+            self._normal[ref] = await self._normal_form(ref, live, ca)
         wanted = in_force(self._normal[ref], ca, denies)
         if live is not None and self._agrees(ref, live, wanted):
             return
@@ -395,15 +407,23 @@ class Watchdog:
             if not is_newest:
                 return
             by_us = True  # another replica wrote it earlier
-        if not await self._restorer.put_back(ref.path, live, wanted):
+        written = await self._restorer.put_back(ref.path, live, wanted)
+        if written is None:
             self._is_removed(str(ref))
             return
-        self._agreed[ref] = wanted
+        is_shared = live is None and has_other_writer(written, OURS)
+        if is_shared:
+            self._agreed.pop(ref, None)  # somebody created it first, maybe with other fields
+        else:
+            at = field(ref.kind)
+            self._agreed[ref] = {**wanted, at: written[at]}  # with the defaults of the API server
         self._other_ca.pop(ref, None)
         if by_us:
             log.info("enforcement written", extra={"kind": ref.kind, "object": ref.name})
         else:
             self._tell(ref, live, differences(live, wanted) if live else [DELETED])
+        if is_shared:
+            await self._compare(ref, ca, is_newest, is_fresh=False)
 
     async def _live(self, ref: Ref) -> Object | None:
         """Return the live object. If it denies, all objects may. Raises ClusterError."""

@@ -44,7 +44,8 @@ class ClusterOutageNotices:
         lease["reason"] = reason
         await self._write(lease, f"{LEASE}.standstill-{period}")
         for ref in pods:
-            waits = event(EmitEvent(ref, EventReason.WAITING, message))
+            asks = f"{message} Ask the operators of this cluster."
+            waits = event(EmitEvent(ref, EventReason.WAITING, asks))
             await self._write(
                 waits, f"{ref.name[:200].rstrip('-.')}.standstill-{ref.uid[:8]}-{period}"
             )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -14,35 +14,46 @@ from app.core.events import PodObserved
 from app.core.model import Millis, Pod, Uid, UserName
 from app.core.podspec.annotations import LARGEST_GANG
 from app.core.podspec.pod_groups import ASKED, LABEL_JOB_SET
+from app.core.podspec.resource_claims import ResourceClaim
 from app.core.quantities import ManagedResources
 from app.core.well_known import ANNOTATION_RELEASE, ANNOTATION_SUBMITTER, GATE, HELD
 from app.k8s_types import objects
+from app.k8s_types.device_objects import ResourceClaimObject
 from app.kube.convert import Pods
+from app.kube.convert_devices import read_claim
 from app.ports.forecasts import Proposal
+
+Charge = Callable[[Pod, Mapping[str, ResourceClaim], set[str]], Pod]
+"""`ClaimCharges.charge_proposed` of the engine."""
 
 
 class ProposedPods:
     """Reads proposed pods as the watch would read them after their creation."""
 
-    def __init__(self, managed: ManagedResources, exempt: frozenset[str]) -> None:
+    def __init__(self, managed: ManagedResources, exempt: frozenset[str], charge: Charge) -> None:
         self._pods = Pods(managed, exempt)
+        self._charge = charge
 
     def read(self, proposal: Proposal, user: UserName, at: Millis) -> tuple[Pod, ...]:
         """Return the held pods of a proposal. Empty: Fairgate would hold none of them.
 
-        Raises InvalidInput for documents that are not pods, and for pods with resource claims.
+        Raises InvalidInput for documents that are not pods, and for claims that do not exist.
         """
         found: list[Pod] = []
-        for part, (count, document) in enumerate(proposal.pods):
+        shared: set[str] = set()
+        for part, (count, document, specs) in enumerate(proposal.pods):
             pod = self._pod(document, proposal, user, at)
             if pod is None:
                 continue
-            if pod.claims or pod.plain is not None:
-                raise InvalidInput(
-                    "A pod with resource claims cannot be tried, because its claims do not exist "
-                    "yet; submit it and ask why it waits."
-                )
-            found += (_copy(pod, part, number) for number in range(count))
+            if proposal.in_order and pod.gang and pod.gang_part:
+                pod = replace(pod, gang=f"{pod.gang}/{pod.gang_part}", gang_part="")
+            claims = _claims(specs, proposal.namespace, at)
+            copies = (
+                pod if pod.plain is None else self._charge(pod, claims, shared)
+                for _ in range(count)
+            )
+            asking = (each for each in copies if each.asks)
+            found += (_copy(each, part, number) for number, each in enumerate(asking))
         sizes: dict[str, int] = {}
         for pod in found:
             sizes[pod.gang] = sizes.get(pod.gang, 0) + 1
@@ -62,6 +73,19 @@ class ProposedPods:
         except (msgspec.ValidationError, RecursionError) as error:
             raise InvalidInput(f"This is not a pod: {error}.") from error
         return event.pod if isinstance(event, PodObserved) else None
+
+
+def _claims(specs: Mapping[str, Any], namespace: str, at: Millis) -> dict[str, ResourceClaim]:
+    """Return the new claims by entry. Raises InvalidInput."""
+    found = {}
+    for entry, spec in specs.items():
+        meta = {"name": entry, "namespace": namespace, "uid": ""}
+        try:
+            claim = msgspec.convert({"metadata": meta, "spec": spec}, ResourceClaimObject)
+        except (msgspec.ValidationError, RecursionError) as error:
+            raise InvalidInput(f"This is not the spec of a ResourceClaim: {error}.") from error
+        found[entry] = read_claim(claim, at).claim
+    return found
 
 
 def _copy(pod: Pod, part: int, number: int) -> Pod:

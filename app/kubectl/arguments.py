@@ -37,7 +37,7 @@ def by(text: str) -> list[str]:
     known = ("tenant", "user", "pool", "node", "workload")
     for each in names:
         if each not in known:
-            raise InvalidInput(f"--by {each}: usage is told by {', '.join(known)}.")
+            raise InvalidInput(f"--by {each}: usage is summed by {', '.join(known)}.")
     return list(dict.fromkeys(names))
 
 

@@ -43,7 +43,7 @@ class AuditFilter:
 
 
 def newest(
-    door: ApiClient, wanted: AuditFilter, span: tuple[datetime, datetime], limit: int
+    client: ApiClient, wanted: AuditFilter, span: tuple[datetime, datetime], limit: int
 ) -> tuple[Any, ApiAnswer]:
     """Return the newest matching entries between two times, oldest first."""
     begin, end = span
@@ -51,18 +51,18 @@ def newest(
     width = FIRST_SPAN
     while True:
         start = max(begin, end - width)
-        answer = _read(door, wanted.tenant, start, end)
+        answer = _read(client, wanted.tenant, start, end)
         part = [each for each in _entries(answer.body) if wanted.is_met(each)]
         found = [*part, *found]
         if len(found) >= limit or start <= begin:
             items = found[max(0, len(found) - limit) :]
-            return {"items": [_shown(each) for each in items]}, answer
+            return {"items": [_as_item(each) for each in items]}, answer
         end, width = start, width * 2
 
 
-def _read(door: ApiClient, tenant: str | None, start: datetime, end: datetime) -> ApiAnswer:
+def _read(client: ApiClient, tenant: str | None, start: datetime, end: datetime) -> ApiAnswer:
     query = [("since", _text(start)), ("until", _text(end))]
-    return door.get("/audit", [*query, *([("tenant", tenant)] if tenant is not None else [])])
+    return client.get("/audit", [*query, *([("tenant", tenant)] if tenant is not None else [])])
 
 
 def _text(at: datetime) -> str:
@@ -81,7 +81,7 @@ def _entries(body: bytes) -> Iterator[Entry]:
             yield entry
 
 
-def _shown(entry: Entry) -> Entry:
+def _as_item(entry: Entry) -> Entry:
     """Return an entry with the names and the time that all commands use."""
     facts = entry["facts"]
     at = datetime.fromtimestamp(entry["at"] / 1000, timezone.utc)

@@ -20,17 +20,17 @@ from app.kubectl import cli_reports
 from app.kubectl.options import (
     Connection,
     Limit,
+    ListedPods,
     NamedPods,
     OneNamespace,
     OneTenant,
-    ShownPods,
     SomeTenant,
     TenantArgument,
+    connection_of,
     installed_version,
-    way_of,
 )
 from app.terminal.help import CommandLine, examples
-from app.terminal.options import OutputOptions, WatchedOutput, with_groups
+from app.terminal.options import Output, WatchedOutput, with_groups
 
 NO, WRONG_INPUT, UNREACHABLE, DEFECT, INTERRUPTED = 1, 2, 3, 4, 130
 COMPLETE = "_KUBECTL_FAIRGATE_COMPLETE"
@@ -41,7 +41,8 @@ _INPUT = (400, 404, 405, 413, 422)
 cli = CommandLine(
     name="kubectl-fairgate",
     help="Show waiting GPU pods and the reasons, weigh tenants and users, and report usage.\n\n"
-    "It asks Fairgate through the cluster of your kubeconfig, as you. Your rights there decide.",
+    "It asks Fairgate through the cluster of your kubeconfig, as you. Your rights there decide.\n\n"
+    "`fairgate doctor` checks a cluster and its installation. It is part of the server's package.",
     epilog=examples(
         "kubectl fairgate why train-0 -n team-a",
         "kubectl fairgate queue team-a --watch",
@@ -58,7 +59,9 @@ weights_app = CommandLine(
 def _pods(context: typer.Context, incomplete: str) -> list[str]:
     from app.kubectl import completion
 
-    return completion.pods(way_of(context.params), context.params.get("namespace"), incomplete)
+    return completion.pods(
+        connection_of(context.params), context.params.get("namespace"), incomplete
+    )
 
 
 @cli.command(
@@ -78,14 +81,14 @@ def queue(
     ] = None,
     limit: Limit = None,
     *,
-    where: ShownPods,
-    how: WatchedOutput,
-    way: Connection,
+    scope: ListedPods,
+    output: WatchedOutput,
+    connection: Connection,
 ) -> None:
     """Show what waits: each user's place, what holds it back, when it is likely to start."""
     from app.kubectl import commands
 
-    commands.queue(way.open(), how, tenant, user, where, limit)
+    commands.queue(connection.open(), output, tenant, user, scope, limit)
 
 
 @cli.command(
@@ -96,11 +99,11 @@ def queue(
     )
 )
 @with_groups
-def mine(*, where: ShownPods, how: WatchedOutput, way: Connection) -> None:
+def mine(*, scope: ListedPods, output: WatchedOutput, connection: Connection) -> None:
     """Show your own pods with place, reason and estimate, and your use against your fair share."""
     from app.kubectl import commands
 
-    commands.mine(way.open(), how, where)
+    commands.mine(connection.open(), output, scope)
 
 
 @cli.command(
@@ -123,14 +126,14 @@ def why(
         ),
     ] = None,
     *,
-    where: NamedPods,
-    how: WatchedOutput,
-    way: Connection,
+    scope: NamedPods,
+    output: WatchedOutput,
+    connection: Connection,
 ) -> None:
     """Show why pods wait, until when, and the remedies. You need the right to get the pods."""
     from app.kubectl import commands
 
-    commands.why(way.open(), how, where, pod)
+    commands.why(connection.open(), output, scope, pod)
 
 
 @cli.command(
@@ -163,15 +166,15 @@ def try_(
         ),
     ] = None,
     *,
-    where: OneNamespace,
-    how: OutputOptions,
-    way: Connection,
+    scope: OneNamespace,
+    output: Output,
+    connection: Connection,
 ) -> None:
     """Test a manifest: show a refusal, or where and when its pods would start, and remedies."""
     from app.kubectl import commands
 
     names = [each for each in (contexts or "").split(",") if each]
-    code = commands.attempt(way, how, file, where.namespace, names)
+    code = commands.attempt(connection, output, file, scope.namespace, names)
     if code:
         raise typer.Exit(code)
 
@@ -186,13 +189,13 @@ def try_(
 def tenants(
     limit: Limit = None,
     *,
-    how: WatchedOutput,
-    way: Connection,
+    output: WatchedOutput,
+    connection: Connection,
 ) -> None:
     """Show tenants: weight, share of the cluster, used and borrowed amounts, pending pods."""
     from app.kubectl import commands
 
-    commands.tenants(way.open(), how, limit)
+    commands.tenants(connection.open(), output, limit)
 
 
 @cli.command(
@@ -204,13 +207,13 @@ def tenants(
 def pools(
     limit: Limit = None,
     *,
-    how: WatchedOutput,
-    way: Connection,
+    output: WatchedOutput,
+    connection: Connection,
 ) -> None:
     """Show pools: nodes, capacity, used and free amounts."""
     from app.kubectl import commands
 
-    commands.pools(way.open(), how, limit)
+    commands.pools(connection.open(), output, limit)
 
 
 @cli.command(
@@ -254,13 +257,13 @@ def usage(
     tenant: OneTenant = None,
     limit: Limit = None,
     *,
-    how: OutputOptions,
-    way: Connection,
+    output: Output,
+    connection: Connection,
 ) -> None:
     """Show usage, in hours of each resource: the time for which released pods reserved it."""
     from app.kubectl import commands
 
-    commands.usage(way.open(), how, by, (since, until), tenant, limit, total=total)
+    commands.usage(connection.open(), output, by, (since, until), tenant, limit, total=total)
 
 
 @cli.command(
@@ -287,13 +290,13 @@ def simulate(
     ] = None,
     hours: Annotated[float, typer.Option(min=0.1, max=48, help="Hours to simulate.")] = 4.0,
     *,
-    how: OutputOptions,
-    way: Connection,
+    output: Output,
+    connection: Connection,
 ) -> None:
     """Show the effect of other weights on the pods that wait now. The cluster is not changed."""
     from app.kubectl import commands
 
-    commands.simulate(way.open(), how, weight or (), user or (), hours)
+    commands.simulate(connection.open(), output, weight or (), user or (), hours)
 
 
 def _is_written(context: typer.Context) -> Callable[[str], bool]:
@@ -316,14 +319,14 @@ def weights(
     context_: typer.Context,
     tenant: OneTenant = None,
     *,
-    how: WatchedOutput,
-    way: Connection,
+    output: WatchedOutput,
+    connection: Connection,
 ) -> None:
     """Show the same as `shares`. `set` changes weights."""
     from app.kubectl import reports
 
     if context_.invoked_subcommand is None:
-        reports.shares(way.open(), how, tenant)
+        reports.shares(connection.open(), output, tenant)
     elif any(map(_is_written(context_), context_.params)):
         raise InvalidInput("Write options after the word set: kubectl fairgate weights set --help.")
 
@@ -345,13 +348,13 @@ def set_weight(
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show the effect.")] = False,
     *,
-    how: OutputOptions,
-    way: Connection,
+    output: Output,
+    connection: Connection,
 ) -> None:
     """Set the weight of a tenant (a right on its parent) or of a user (a right on the tenant)."""
     from app.kubectl import commands
 
-    commands.set_weight(way.open(), how, tenant, user, weight, dry_run)
+    commands.set_weight(connection.open(), output, tenant, user, weight, dry_run)
 
 
 cli.add_typer(weights_app, name="weights")

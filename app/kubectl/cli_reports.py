@@ -11,13 +11,13 @@ import typer
 
 from app.kubectl.options import (
     Connection,
+    ListedNamespaces,
     OneTenant,
-    ShownNamespaces,
     SomeTenant,
     installed_version,
 )
 from app.terminal.help import examples
-from app.terminal.options import OutputOptions, WatchedOutput, with_groups
+from app.terminal.options import Output, WatchedOutput, with_groups
 
 SHARES = examples(
     "kubectl fairgate shares", "kubectl fairgate shares team-a", "kubectl fairgate shares -o wide"
@@ -46,8 +46,8 @@ def _types(incomplete: str) -> list[str]:
 def shares(
     tenant: SomeTenant = None,
     *,
-    how: WatchedOutput,
-    way: Connection,
+    output: WatchedOutput,
+    connection: Connection,
 ) -> None:
     """Show fair share, use and weight of tenants, or of a tenant's users.
 
@@ -56,7 +56,7 @@ def shares(
     """
     from app.kubectl import reports
 
-    reports.shares(way.open(), how, tenant)
+    reports.shares(connection.open(), output, tenant)
 
 
 @with_groups
@@ -71,13 +71,13 @@ def quotas(
         ),
     ] = None,
     *,
-    how: WatchedOutput,
-    way: Connection,
+    output: WatchedOutput,
+    connection: Connection,
 ) -> None:
     """Show guarantee, limit and use of tenants in each pool; of a tenant also its users' use."""
     from app.kubectl import reports
 
-    reports.quotas(way.open(), how, tenant, at)
+    reports.quotas(connection.open(), output, tenant, at)
 
 
 @with_groups
@@ -119,9 +119,9 @@ def audit(
     ] = None,
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="Print at most this many.")] = 20,
     *,
-    where: ShownNamespaces,
-    how: WatchedOutput,
-    way: Connection,
+    scope: ListedNamespaces,
+    output: WatchedOutput,
+    connection: Connection,
 ) -> None:
     """Show the newest entries of the audit chain, oldest first.
 
@@ -130,8 +130,8 @@ def audit(
     from app.kubectl import reports
     from app.kubectl.audit_entries import AuditFilter
 
-    wanted = AuditFilter(pod, person, tenant, kind, where.one(None))
-    reports.audit(way.open(), how, wanted, (since, until), limit)
+    wanted = AuditFilter(pod, person, tenant, kind, scope.one(None))
+    reports.audit(connection.open(), output, wanted, (since, until), limit)
 
 
 @with_groups
@@ -143,7 +143,7 @@ def open_page(
         bool, typer.Option("--browser/--no-browser", help="Open the browser, or print only.")
     ] = True,
     *,
-    way: Connection,
+    connection: Connection,
 ) -> None:
     """Open the page in the browser, with the credentials of your kubeconfig.
 
@@ -152,16 +152,16 @@ def open_page(
     """
     from app.kubectl import reports
 
-    reports.open_page(way.open(), port, browser=browser)
+    reports.open_page(connection.open(), port, browser=browser)
 
 
 @with_groups
 def version(
     *,
-    how: OutputOptions,
-    way: Connection,
+    output: Output,
+    connection: Connection,
 ) -> None:
     """Show the versions of the client and of the server, and whether they fit."""
     from app.kubectl import reports
 
-    reports.server_version(way.open(), how, installed_version() or "unknown")
+    reports.server_version(connection.open(), output, installed_version() or "unknown")

@@ -227,7 +227,7 @@ class ApiClient:
         match status:
             case 401:
                 return (
-                    "The cluster does not accept your credentials; log in anew, or name others "
+                    "The cluster does not accept your credentials; log in again, or name others "
                     "by --context or --kubeconfig."
                 )
             case 403:
@@ -240,7 +240,7 @@ class ApiClient:
                 )
         return (
             f"The cluster could not pass this on to Fairgate ({why}); "
-            "kubectl get apiservice v1.api.fairgate.io tells more."
+            "kubectl get apiservice v1.api.fairgate.io shows why."
         )
 
 

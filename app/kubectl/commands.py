@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import datetime, timezone
 from operator import itemgetter
 from typing import Any
@@ -15,17 +14,21 @@ from app.core.errors import ClusterRefused, InvalidInput
 from app.core.safe_text import all_visible, visible
 from app.kubectl import (
     arguments,
-    dry_run,
     explain,
-    manifests,
     related_pods,
     tables,
-    trial_output,
 )
 from app.kubectl.client import ApiAnswer, ApiClient, segment
 from app.kubectl.options import ConnectionOptions, NamespaceScope
 from app.kubectl.output import console, show, tell
-from app.terminal.output import Item, Listing, Look, OutputFormat, as_text, need_object_format
+from app.terminal.output import (
+    Item,
+    Listing,
+    OutputFormat,
+    OutputOptions,
+    as_text,
+    need_object_format,
+)
 
 FORBIDDEN, GONE = 403, 404
 
@@ -53,58 +56,58 @@ FORECASTS = Listing(itemgetter("tenants"), lambda item: f"tenant.fairgate.io/{it
 
 
 def queue(
-    door: ApiClient,
-    how: Look,
+    client: ApiClient,
+    output: OutputOptions,
     tenant: str | None,
     user: str | None,
-    where: NamespaceScope,
+    scope: NamespaceScope,
     limit: int | None,
 ) -> None:
     """Show the queue of one tenant, or the queues of all tenants."""
     query = [("user", user)] if user is not None else []
 
     def fetch() -> tuple[Any, ApiAnswer]:
-        shown = related_pods.pod_filter(door, where)
+        pod_filter = related_pods.pod_filter(client, scope)
         if tenant is None:
-            return _queues(door, query, shown, limit)
-        return _queue(door, tenant, query, shown, limit)
+            return _queues(client, query, pod_filter, limit)
+        return _queue(client, tenant, query, pod_filter, limit)
 
     def draw(found: Any, now: datetime) -> RenderableType:
         if tenant is None:
-            return tables.queues(found["items"], how.wide, now, several=True)
-        return tables.queues([found], how.wide, now, several=False)
+            return tables.queues(found["items"], output.wide, now, several=True)
+        return tables.queues([found], output.wide, now, several=False)
 
-    show(how, fetch, draw, QUEUES if tenant is None else PODS)
+    show(output, fetch, draw, QUEUES if tenant is None else PODS)
 
 
 def _queue(
-    door: ApiClient,
+    client: ApiClient,
     tenant: str,
     query: Sequence[tuple[str, str]],
-    shown: related_pods.PodFilter | None,
+    pod_filter: related_pods.PodFilter | None,
     limit: int | None,
 ) -> tuple[Any, ApiAnswer]:
     """Return up to `limit` pods of a queue that pass the filter."""
     path = f"/tenants/{segment(tenant)}/queue"
-    if shown is None:
-        return door.pages(path, query, limit)
-    found, answer = door.pages(path, query)
-    return {**found, "items": [*filter(shown, found["items"])][:limit]}, answer
+    if pod_filter is None:
+        return client.pages(path, query, limit)
+    found, answer = client.pages(path, query)
+    return {**found, "items": [*filter(pod_filter, found["items"])][:limit]}, answer
 
 
 def _queues(
-    door: ApiClient,
+    client: ApiClient,
     query: Sequence[tuple[str, str]],
-    shown: related_pods.PodFilter | None,
+    pod_filter: related_pods.PodFilter | None,
     limit: int | None,
 ) -> tuple[Any, ApiAnswer]:
     """Return the queue of every tenant that has pending pods and is visible to the caller."""
     try:
-        known, answer = door.pages("/tenants")
+        known, answer = client.pages("/tenants")
     except ClusterRefused as error:
         if error.status != FORBIDDEN:
             raise
-        sentence = f"{error} Or name one tenant: kubectl fairgate queue TENANT."
+        sentence = f"{error} Your own pods: kubectl fairgate mine. One tenant: queue TENANT."
         raise ClusterRefused(sentence, error.status) from error
     found: list[Any] = []
     hidden: list[str] = []
@@ -113,7 +116,7 @@ def _queues(
         if left is not None and left <= 0:
             break
         try:
-            waiting, answer = _queue(door, name, query, shown, left)
+            waiting, answer = _queue(client, name, query, pod_filter, left)
         except ClusterRefused as error:
             if error.status == FORBIDDEN:
                 hidden.append(name)
@@ -127,59 +130,61 @@ def _queues(
     return {"items": found}, answer
 
 
-def why(door: ApiClient, how: Look, where: NamespaceScope, pod: str | None) -> None:
+def why(client: ApiClient, output: OutputOptions, scope: NamespaceScope, pod: str | None) -> None:
     """Show why a pod waits, or the pods of an object or of labels."""
-    if (pod is None) == (where.selector is None):
+    if (pod is None) == (scope.selector is None):
         raise InvalidInput("Name one pod or object, or give labels by -l; not both.")
-    if pod is not None and where.all_namespaces:
+    if pod is not None and scope.all_namespaces:
         raise InvalidInput("A name is looked up in one namespace: write -n, or -A with -l.")
-    space = where.one(door.namespace)
+    space = scope.one(client.namespace)
     source = (
         related_pods.source(pod)
         if pod is not None
-        else related_pods.PodSource("", where.selector or "")
+        else related_pods.PodSource("", scope.selector or "")
     )
     if source is not None:
         show(
-            how,
-            lambda: related_pods.summary(door, space, source),
-            lambda found, now: explain.several(found, how.wide, now),
+            output,
+            lambda: related_pods.summary(client, space, source),
+            lambda found, now: explain.several(found, output.wide, now),
             PODS,
         )
         return
     path = f"/workloads/{segment(space or '')}/{segment(arguments.pod(pod or ''))}"
 
     def fetch() -> tuple[Any, ApiAnswer]:
-        answer = door.get(path)
+        answer = client.get(path)
         return answer.read(), answer
 
-    show(how, fetch, lambda found, now: explain.why(found, how.wide, now), POD)
+    show(output, fetch, lambda found, now: explain.why(found, output.wide, now), POD)
 
 
 def attempt(
-    way: ConnectionOptions,
-    how: Look,
+    connection: ConnectionOptions,
+    output: OutputOptions,
     file: str,
     namespace: str | None,
     contexts: Sequence[str],
 ) -> int:
     """Show what clusters would do with a manifest. Return the exit code: 1 if it is refused."""
+    from app.kubectl import dry_run, manifests, trial_output  # no other command needs them
+
     objects = manifests.documents(file)
     if contexts:
         found = dry_run.compare(
-            lambda name: replace(way, context=name).open(), contexts, namespace, objects
+            lambda name: connection.with_context(name).open(), contexts, namespace, objects
         )
         by_context = {each["context"] for each in found["items"] if not each["accepted"]}
         refused = len(by_context) == len(contexts)
     else:
-        found = dry_run.evaluate(way.open(), namespace, objects)
+        found = dry_run.evaluate(connection.open(), namespace, objects)
         refused = not dry_run.is_accepted(found["items"])
     answer = ApiAnswer(b"", datetime.now(timezone.utc), 0.0)
     show(
-        how,
+        output,
         lambda: (found, answer),
         lambda found, now: (
-            trial_output.comparison(found, how.wide, now)
+            trial_output.comparison(found, output.wide, now)
             if contexts
             else trial_output.trials(found, now)
         ),
@@ -188,43 +193,43 @@ def attempt(
     return int(refused)
 
 
-def mine(door: ApiClient, how: Look, where: NamespaceScope) -> None:
+def mine(client: ApiClient, output: OutputOptions, scope: NamespaceScope) -> None:
     """Show the caller's own workloads, use and fair share."""
 
     def fetch() -> tuple[Any, ApiAnswer]:
-        shown = related_pods.pod_filter(door, where)
-        answer = door.get("/me")
+        pod_filter = related_pods.pod_filter(client, scope)
+        answer = client.get("/me")
         found = answer.read()
-        if shown is not None:
-            found = {**found, "workloads": [*filter(shown, found["workloads"])]}
+        if pod_filter is not None:
+            found = {**found, "workloads": [*filter(pod_filter, found["workloads"])]}
         return found, answer
 
-    show(how, fetch, lambda found, now: tables.mine(found, how.wide, now), OWN_PODS)
+    show(output, fetch, lambda found, now: tables.mine(found, output.wide, now), OWN_PODS)
 
 
-def tenants(door: ApiClient, how: Look, limit: int | None) -> None:
+def tenants(client: ApiClient, output: OutputOptions, limit: int | None) -> None:
     """Show tenants."""
     show(
-        how,
-        lambda: door.pages("/tenants", (), limit),
-        lambda found, _: tables.tenants(found["items"], how.wide),
+        output,
+        lambda: client.pages("/tenants", (), limit),
+        lambda found, _: tables.tenants(found["items"], output.wide),
         TENANTS,
     )
 
 
-def pools(door: ApiClient, how: Look, limit: int | None) -> None:
+def pools(client: ApiClient, output: OutputOptions, limit: int | None) -> None:
     """Show pools."""
     show(
-        how,
-        lambda: door.pages("/pools", (), limit),
-        lambda found, _: tables.pools(found["items"], how.wide),
+        output,
+        lambda: client.pages("/pools", (), limit),
+        lambda found, _: tables.pools(found["items"], output.wide),
         POOLS,
     )
 
 
 def usage(
-    door: ApiClient,
-    how: Look,
+    client: ApiClient,
+    output: OutputOptions,
     by: str,
     span: tuple[str | None, str | None],
     tenant: str | None,
@@ -242,22 +247,26 @@ def usage(
     ]
     query += [("tenant", tenant)] if tenant is not None else []
     query += [("total", "true")] if total else []
-    if how.form is OutputFormat.CSV:
+    if output.form is OutputFormat.CSV:
         if limit is not None:
             raise InvalidInput("CSV is always whole: leave out --limit.")
-        text = door.get("/usage", [*query, ("format", "csv")]).body.decode()
-        sys.stdout.write(text.partition("\n")[2] if how.no_headers else text)
+        text = client.get("/usage", [*query, ("format", "csv")]).body.decode()
+        sys.stdout.write(text.partition("\n")[2] if output.no_headers else text)
         return
     show(
-        how,
-        lambda: door.pages("/usage", query, limit),
-        lambda found, _: tables.usage(found, names, how.wide),
+        output,
+        lambda: client.pages("/usage", query, limit),
+        lambda found, _: tables.usage(found, names, output.wide),
         USAGE,
     )
 
 
 def simulate(
-    door: ApiClient, how: Look, weights: Sequence[str], users: Sequence[str], hours: float
+    client: ApiClient,
+    output: OutputOptions,
+    weights: Sequence[str],
+    users: Sequence[str],
+    hours: float,
 ) -> None:
     """Show the effect of other weights."""
     if not weights and not users:
@@ -269,29 +278,34 @@ def simulate(
         "users": arguments.user_weights(users),
         "hours": hours,
     }
-    answer = door.send("POST", "/simulations", body)
+    answer = client.send("POST", "/simulations", body)
     show(
-        how,
+        output,
         lambda: (answer.read(), answer),
-        lambda found, _: explain.simulation(found, how.wide),
+        lambda found, _: explain.simulation(found, output.wide),
         FORECASTS,
     )
 
 
 def set_weight(
-    door: ApiClient, how: Look, tenant: str, user: str | None, weight: str, dry_run: bool
+    client: ApiClient,
+    output: OutputOptions,
+    tenant: str,
+    user: str | None,
+    weight: str,
+    dry_run: bool,
 ) -> None:
     """Set the weight of a tenant or of one of its users."""
-    need_object_format(how.form)
+    need_object_format(output.form)
     whom = f"/users/{segment(user)}" if user is not None else ""
     path = f"/tenants/{segment(tenant)}{whom}/weight"
     query = [("dryRun", "true")] if dry_run else []
-    found = door.send("PUT", path, {"weight": arguments.weight(weight)}, query).read()
-    if how.is_data:
-        print(as_text(how, found))
+    found = client.send("PUT", path, {"weight": arguments.weight(weight)}, query).read()
+    if output.is_data:
+        print(as_text(output, found))
         return
     who = f"User {user} of tenant {tenant}" if user is not None else f"Tenant {tenant}"
     if dry_run:
-        console(how).print(explain.change(visible(who), weight, all_visible(found)))
+        console(output).print(explain.change(visible(who), weight, all_visible(found)))
     else:
         console().print(f"{visible(who)} weighs {weight} from now on.")

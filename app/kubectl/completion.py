@@ -21,23 +21,25 @@ NO_FILES, FILES = 4, 0
 _TAKES_A_FILE = ("--kubeconfig", "--certificate-authority")
 
 
-def tenants(way: ConnectionOptions, incomplete: str) -> list[str]:
+def tenants(connection: ConnectionOptions, incomplete: str) -> list[str]:
     """Return the tenants that the caller may list."""
     with contextlib.suppress(FairgateError):
-        found = way.open().get("/tenants", [("limit", "500")]).read()["items"]
+        found = connection.open().get("/tenants", [("limit", "500")]).read()["items"]
         return [each["name"] for each in found if each["name"].startswith(incomplete)]
     return []
 
 
-def pods(way: ConnectionOptions, namespace: str | None, incomplete: str) -> list[str]:
+def pods(connection: ConnectionOptions, namespace: str | None, incomplete: str) -> list[str]:
     """Return the pods of a namespace that have no node yet; empty without the API server."""
     with contextlib.suppress(FairgateError):
-        door = way.open()
-        if not door.aggregated:
+        client = connection.open()
+        if not client.aggregated:
             return []
-        path = f"/api/v1/namespaces/{quote(namespace or door.namespace, safe='')}/pods"
+        path = f"/api/v1/namespaces/{quote(namespace or client.namespace, safe='')}/pods"
         query = [("fieldSelector", "spec.nodeName=,status.phase=Pending"), ("limit", "500")]
-        names = [each["metadata"]["name"] for each in door.kubernetes(path, query).read()["items"]]
+        names = [
+            each["metadata"]["name"] for each in client.kubernetes(path, query).read()["items"]
+        ]
         return [each for each in names if each.startswith(incomplete)]
     return []
 

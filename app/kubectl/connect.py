@@ -14,7 +14,13 @@ import urllib3
 import yaml
 
 from app.core.errors import InvalidInput
-from app.core.kubeconfig import KubeconfigFile, impersonation_headers, select
+from app.core.kubeconfig import (
+    KubeconfigFile,
+    KubeconfigOptions,
+    impersonation_headers,
+    select,
+    with_impersonation,
+)
 from app.kubectl.client import AGGREGATED, DIRECT, ApiClient
 
 LOCAL = ("localhost", "127.0.0.1", "::1")
@@ -46,7 +52,7 @@ def direct(server: str, token: str | None, authority: Path | None) -> ApiClient:
     return ApiClient(pool, f"{url.scheme}://{url.netloc}", DIRECT, lambda: headers, "default")
 
 
-def through(kubeconfig: Path | None, context: str | None) -> ApiClient:
+def through(options: KubeconfigOptions) -> ApiClient:
     """Return a client that goes through the API server of a kubeconfig. Raises InvalidInput."""
     # Imported here, because help and completion need no library that takes a third of a second.
     from kubernetes.client import Configuration
@@ -54,10 +60,10 @@ def through(kubeconfig: Path | None, context: str | None) -> ApiClient:
     from kubernetes.config import ConfigException
 
     configuration = Configuration()
-    paths, said = _paths(kubeconfig), _Said()
+    paths, said = _paths(options.kubeconfig), _Said()
     logging.getLogger().addHandler(said)
     try:
-        user, namespace = _load(configuration, paths, context)
+        user, namespace = _load(configuration, paths, options)
     except (ConfigException, *MALFORMED) as error:
         raise InvalidInput(f"The kubeconfig {paths} cannot be used: {error}.") from error
     finally:
@@ -75,7 +81,7 @@ def through(kubeconfig: Path | None, context: str | None) -> ApiClient:
 
 
 def _load(
-    configuration: Any, paths: str | None, context: str | None
+    configuration: Any, paths: str | None, options: KubeconfigOptions
 ) -> tuple[Mapping[str, Any], str]:
     """Fill in the configuration. Return the user entry of the kubeconfig, and the namespace."""
     from kubernetes.config import load_incluster_config
@@ -83,7 +89,7 @@ def _load(
 
     if paths is None:
         load_incluster_config(configuration)
-        return {}, _ACCOUNT.read_text(encoding="utf-8").strip()
+        return with_impersonation({}, options), _ACCOUNT.read_text(encoding="utf-8").strip()
     merger = KubeConfigMerger(paths)
     if merger.config is None:
         raise InvalidInput(
@@ -91,7 +97,7 @@ def _load(
             "or Fairgate's URL by --server."
         )
     files = [KubeconfigFile(path, merger.config_files[path]) for path in merger.paths]
-    selected = select(files, context or "")
+    selected = select(files, options)
     # The library takes the last current-context of several files, and kubectl takes the first.
     loader = KubeConfigLoader(
         merger.config, active_context=selected.name or None, config_base_path=None
@@ -100,11 +106,9 @@ def _load(
     return selected.user, selected.namespace
 
 
-def _paths(kubeconfig: Path | None) -> str | None:
+def _paths(kubeconfig: str) -> str | None:
     """Return the kubeconfig files in kubectl's order; None in a pod without a kubeconfig."""
-    if kubeconfig is not None:
-        return str(kubeconfig)
-    named = os.environ.get("KUBECONFIG", "")
+    named = kubeconfig or os.environ.get("KUBECONFIG", "")
     if named:
         return named
     usual = Path("~/.kube/config").expanduser()
@@ -119,7 +123,7 @@ def _check(user: Mapping[str, Any], configuration: Any, said: _Said) -> None:
         why = f" ({'; '.join(said.lines)})" if said.lines else ""
         raise InvalidInput(
             f"The login program {plugin.get('command')} of your kubeconfig gave no "
-            f"credentials{why}; run it by hand, or log in anew."
+            f"credentials{why}; run it by hand, or log in again."
         )
 
 

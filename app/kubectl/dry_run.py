@@ -6,14 +6,25 @@ Fairgate then simulates the pods. Both requests have the caller's own rights.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from app.core.errors import ClusterRefused, ClusterUnavailable, InvalidInput
-from app.kubectl.client import ApiAnswer, ApiClient
-from app.kubectl.manifests import KINDS, Manifest, PodCopies, manifest, pods
+from app.kubectl.client import ApiAnswer, ApiClient, segment
+from app.kubectl.manifests import (
+    CLAIM,
+    CLAIM_TEMPLATE,
+    KINDS,
+    Claims,
+    Manifest,
+    PodCopies,
+    manifest,
+    pods,
+    starts_in_order,
+    written_claims,
+)
 
-UNAUTHORIZED, FORBIDDEN, CONFLICT, INVALID, TOO_MANY = 401, 403, 409, 422, 429
+UNAUTHORIZED, FORBIDDEN, NOT_FOUND, CONFLICT, INVALID, TOO_MANY = 401, 403, 404, 409, 422, 429
 
 NO_RIGHT = "cannot create resource"
 """Part of the API server's message if RBAC forbids a create. Admission messages lack it."""
@@ -21,18 +32,20 @@ NO_RIGHT = "cannot create resource"
 Result = dict[str, Any]
 
 
-def evaluate(door: ApiClient, namespace: str | None, objects: Iterable[Any]) -> Result:
+def evaluate(client: ApiClient, namespace: str | None, objects: Sequence[Any]) -> Result:
     """Return the result for each object: see `_evaluate`. Raises InvalidInput, ClusterError."""
-    if not door.aggregated:
+    if not client.aggregated:
         raise InvalidInput(
             "A dry run needs the API server, which --server leaves out; use a kubeconfig."
         )
-    space = namespace or door.namespace
-    found = [manifest(each, space) for each in objects]
+    space = namespace or client.namespace
+    found = [manifest(each, space, required=namespace is not None) for each in objects]
     known = [each for each in found if each is not None]
     if not known:
         raise InvalidInput(f"The file has no object of a known kind: {', '.join(KINDS)}.")
-    return {"skipped": len(found) - len(known), "items": [_evaluate(door, each) for each in known]}
+    claims = written_claims(objects, space)
+    items = [_evaluate(client, each, claims) for each in known]
+    return {"skipped": len(found) - len(known), "items": items}
 
 
 def compare(
@@ -57,17 +70,20 @@ def is_accepted(items: Iterable[Result]) -> bool:
     return all(each["accepted"] for each in items)
 
 
-def _evaluate(door: ApiClient, found: Manifest) -> Result:
+def _evaluate(client: ApiClient, found: Manifest, claims: Claims) -> Result:
     """Return whether the API server accepts an object and its pods, and Fairgate's simulation."""
     notes: list[str] = []
     result: Result = {"object": str(found), "accepted": True, "refusal": None, "notes": notes}
     trial = None
     try:
-        answer = _create(door, found.path, found.document, notes)
-        made = [each for each in pods(found, answer.read()) if each.count]
+        answer = _create(client, found.path, found.document, notes)
+        stored = answer.read()
+        made = [each for each in pods(found, stored) if each.count]
         if found.kind != "Pod":
-            made = [_pod(door, found, each, notes) for each in made]
-        trial = _trial(door, found, made, notes)
+            made = [_pod(client, found, each, notes) for each in made]
+        in_order = found.kind == "JobSet" and starts_in_order(stored)
+        parts = [_part(client, found.namespace, each, claims, notes) for each in made]
+        trial = _trial(client, found, parts, notes, in_order=in_order)
     except _Refusal as refusal:
         result |= {"accepted": False, "refusal": str(refusal)}
     return {**result, "notes": list(dict.fromkeys(notes)), "trial": trial}
@@ -77,12 +93,12 @@ class _Refusal(Exception):
     """The API server refuses an object or its pods. The message is the API server's."""
 
 
-def _pod(door: ApiClient, found: Manifest, copies: PodCopies, notes: list[str]) -> PodCopies:
+def _pod(client: ApiClient, found: Manifest, copies: PodCopies, notes: list[str]) -> PodCopies:
     """Return pods as the API server would store them."""
     path = f"/api/v1/namespaces/{found.namespace}/pods"
     try:
         # Its warnings are left out: a pod without its controller gets others than its template.
-        answer = _create(door, path, copies.document, [])
+        answer = _create(client, path, copies.document, [])
     except _Refusal as refusal:
         if NO_RIGHT not in str(refusal):
             raise _Refusal(f"its pods would be refused: {refusal}") from refusal
@@ -91,10 +107,12 @@ def _pod(door: ApiClient, found: Manifest, copies: PodCopies, notes: list[str]) 
     return PodCopies(copies.count, answer.read())
 
 
-def _create(door: ApiClient, path: str, document: Mapping[str, Any], notes: list[str]) -> ApiAnswer:
+def _create(
+    client: ApiClient, path: str, document: Mapping[str, Any], notes: list[str]
+) -> ApiAnswer:
     """Create an object as a dry run. If its name exists, create it under a generated name."""
     try:
-        answer = door.dry_run(path, document)
+        answer = client.dry_run(path, document)
     except ClusterRefused as error:
         name = document["metadata"].get("name")
         if error.status != CONFLICT or not name:
@@ -102,7 +120,7 @@ def _create(door: ApiClient, path: str, document: Mapping[str, Any], notes: list
         notes.append("An object of this name exists. A new object with another name was tested.")
         meta = {k: v for k, v in document["metadata"].items() if k != "name"}
         return _create(
-            door, path, {**document, "metadata": {**meta, "generateName": f"{name}-"}}, notes
+            client, path, {**document, "metadata": {**meta, "generateName": f"{name}-"}}, notes
         )
     notes += answer.warnings
     return answer
@@ -112,19 +130,22 @@ def _refusal(error: ClusterRefused) -> Exception:
     return error if error.status in (UNAUTHORIZED, TOO_MANY) else _Refusal(str(error))
 
 
-def _trial(door: ApiClient, found: Manifest, made: list[PodCopies], notes: list[str]) -> Any:
+def _trial(
+    client: ApiClient, found: Manifest, parts: list[Result], notes: list[str], *, in_order: bool
+) -> Any:
     """Return the answer to a simulation of pods; None if it is not possible."""
-    if not made:
+    if not parts:
         notes.append("It creates no pods.")
         return None
     body = {
         "namespace": found.namespace,
         "kind": found.kind,
         "name": found.name,
-        "pods": [{"count": each.count, "pod": _relevant(each.document)} for each in made],
+        "pods": parts,
+        **({"inOrder": True} if in_order else {}),  # a server of an earlier version lacks it
     }
     try:
-        return door.evaluate("/trials", body).read()
+        return client.evaluate("/trials", body).read()
     except ClusterRefused as error:
         if error.status != INVALID:
             raise
@@ -132,11 +153,52 @@ def _trial(door: ApiClient, found: Manifest, made: list[PodCopies], notes: list[
         return None
 
 
-def _relevant(pod: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the parts of a pod that a simulation reads. Managed fields are long."""
-    meta = pod["metadata"]
+def _part(
+    client: ApiClient, namespace: str, copies: PodCopies, claims: Claims, notes: list[str]
+) -> Result:
+    """Return pods of a trial, with the specs of their claims that do not exist yet."""
+    specs: Result = {}
+    unread: list[Any] = []
+    for entry in copies.document["spec"].get("resourceClaims") or ():
+        template, name = entry.get("resourceClaimTemplateName"), entry.get("resourceClaimName")
+        kind, named = (CLAIM_TEMPLATE, template) if template else (CLAIM, name)
+        spec = claims.get((kind, namespace, named))
+        if template and spec is None:
+            spec = _template(client, namespace, template)
+            if spec is None:
+                unread.append(entry)
+                notes.append(
+                    f"You may not read ResourceClaimTemplate {template}, so its devices are not "
+                    "counted."
+                )
+        if spec is not None:
+            specs[entry["name"]] = spec
+    part = {"count": copies.count, "pod": _relevant(copies.document, unread)}
+    return {**part, "claims": specs} if specs else part
+
+
+def _template(client: ApiClient, namespace: str, name: str) -> Any:
+    """Return the spec of a claim from a template in the cluster; None without the right."""
+    root = f"/apis/resource.k8s.io/v1/namespaces/{segment(namespace)}/resourceclaimtemplates"
+    try:
+        return client.kubernetes(f"{root}/{segment(name)}").read()["spec"]["spec"]
+    except ClusterRefused as error:
+        if error.status == FORBIDDEN:
+            return None
+        if error.status != NOT_FOUND:
+            raise _refusal(error) from error
+        raise _Refusal(
+            f"there is no ResourceClaimTemplate {namespace}/{name}; add it to the file."
+        ) from error
+
+
+def _relevant(pod: Mapping[str, Any], unread: Sequence[Any]) -> Mapping[str, Any]:
+    """Return the parts of a pod that a simulation reads, without claims that were not read."""
+    meta, spec = pod["metadata"], pod["spec"]
+    if unread:
+        spec = {**spec, "resourceClaims": [c for c in spec["resourceClaims"] if c not in unread]}
     return {
         "metadata": {key: meta.get(key) or {} for key in ("labels", "annotations")},
-        "spec": pod["spec"],
+        "spec": spec,
         "status": {"qosClass": (pod.get("status") or {}).get("qosClass")},
     }

@@ -97,7 +97,7 @@ def ahead(each: Item) -> str:
     who = each["tenant"] if " " in each["tenant"] else f"tenant {each['tenant']}"
     theirs, ours, rule = _score(each["score"]), _score(each["ownScore"]), "the lower goes first"
     if theirs == ours:  # equal after rounding
-        rule += "; if equal, whoever was served longer ago"
+        rule += "; if equal, the one served longer ago"
     return f"{who}, score {theirs} against {ours} of {each['own']} ({rule})"
 
 
@@ -125,7 +125,7 @@ def simulation(answer: Item, wide: bool) -> RenderableType:
         f"{answer['assumed']}"
     )
     if not answer["tenants"]:
-        return Group(head, "No tenant that you may see would fare differently.")
+        return Group(head, "No tenant that you may see would be affected.")
     more = ("STARTED", "P90 WAIT") if wide else ()
     columns = [Column("TENANT", short=True)]
     columns += [Column(each, right=True) for each in ("WEIGHT", "SHARE", "MEAN WAIT", *more)]

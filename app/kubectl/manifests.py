@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,13 @@ from app.core.errors import InvalidInput
 from app.core.well_known import ANNOTATION_SUBMITTER
 
 LARGEST_FILE = 4 * 1024 * 1024
+REPLICATED_JOB_LABEL = "jobset.sigs.k8s.io/replicatedjob-name"
+
+CLAIM, CLAIM_TEMPLATE = "ResourceClaim", "ResourceClaimTemplate"
 
 _Document = Mapping[str, Any]
+Claims = Mapping[tuple[str, str, str], Any]
+"""Specs of claims by kind, namespace and name of the object that has the spec."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +80,10 @@ def documents(file: str) -> list[_Document]:
         else:
             with Path(file).open(encoding="utf-8") as opened:
                 text = opened.read(LARGEST_FILE + 1)
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidInput(f"{file} cannot be read: {error}.") from error
+    except OSError as error:
+        raise InvalidInput(f"{file} cannot be read: {error.strerror}.") from error
+    except UnicodeDecodeError as error:
+        raise InvalidInput(f"{file} cannot be read: it is not UTF-8 text.") from error
     return parse(text)
 
 
@@ -87,16 +94,19 @@ def parse(text: str) -> list[_Document]:
     try:
         found = [each for part in yaml.safe_load_all(text) for each in _objects(part)]
     except (yaml.YAMLError, RecursionError) as error:
-        raise InvalidInput(f"The manifest is not YAML: {' '.join(str(error).split())}.") from error
+        mark = getattr(error, "problem_mark", None)
+        at = f" in line {mark.line + 1}" if mark else ""
+        why = getattr(error, "problem", None) or "it cannot be parsed"
+        raise InvalidInput(f"The manifest is not YAML{at}: {why}.") from error
     if not found:
         raise InvalidInput("The manifest has no Kubernetes object; write one as for kubectl.")
     return found
 
 
-def manifest(document: _Document, namespace: str) -> Manifest | None:
+def manifest(document: _Document, namespace: str, *, required: bool) -> Manifest | None:
     """Return an object of a known kind; None for other kinds. Raises InvalidInput.
 
-    `namespace`: the namespace of objects without one.
+    `namespace`: the namespace of objects without one. `required`: no object may have another.
     """
     kind, version = document.get("kind"), document.get("apiVersion")
     if not isinstance(kind, str) or not isinstance(version, str):
@@ -107,8 +117,23 @@ def manifest(document: _Document, namespace: str) -> Manifest | None:
     meta = _map(document, "metadata")
     if not (meta.get("name") or meta.get("generateName")):
         raise InvalidInput(f"A {kind} of the file has no name; add metadata.name.")
-    where = str(meta.get("namespace") or namespace)
-    return Manifest(kind, str(meta.get("name") or ""), where, {**document, "metadata": meta})
+    own = str(meta.get("namespace") or namespace)
+    if required and own != namespace:
+        raise InvalidInput(
+            f"A {kind} of the file is in namespace {own}, and -n names {namespace}; leave out one."
+        )
+    return Manifest(kind, str(meta.get("name") or ""), own, {**document, "metadata": meta})
+
+
+def written_claims(documents: Sequence[_Document], namespace: str) -> Claims:
+    """Return the claims, and claims of templates, in a file."""
+    found = {}
+    for each in documents:
+        kind, meta, spec = each.get("kind"), _map(each, "metadata"), _map(each, "spec")
+        if kind in (CLAIM, CLAIM_TEMPLATE):
+            own = str(meta.get("namespace") or namespace)
+            found[kind, own, str(meta.get("name"))] = spec if kind == CLAIM else _map(spec, "spec")
+    return found
 
 
 def pods(found: Manifest, stored: _Document) -> list[PodCopies]:
@@ -120,14 +145,26 @@ def pods(found: Manifest, stored: _Document) -> list[PodCopies]:
         case "Job":
             return [_of_job(spec, 1, found)]
         case "JobSet":
-            jobs = spec.get("replicatedJobs") or ()
-            return [
-                _of_job(_map(_map(each, "template"), "spec"), _number(each, "replicas"), found)
-                for each in jobs
-            ]
+            return [_of_replicated_job(each, found) for each in spec.get("replicatedJobs") or ()]
     copies = _copies(_number(spec, "replicas"), spec, found)
     claims = [_map(each, "metadata").get("name") for each in spec.get("volumeClaimTemplates") or ()]
     return [_with_volumes(copies, claims)] if claims else [copies]
+
+
+def starts_in_order(stored: _Document) -> bool:
+    """Return whether a JobSet starts its replicated jobs one after another."""
+    spec = _map(stored, "spec")
+    jobs = spec.get("replicatedJobs") or ()
+    in_order = _map(spec, "startupPolicy").get("startupPolicyOrder") == "InOrder"
+    return in_order or any(each.get("dependsOn") for each in jobs)
+
+
+def _of_replicated_job(job: _Document, found: Manifest) -> PodCopies:
+    """Return the pods of a replicated job, with the label that the JobSet controller writes."""
+    copies = _of_job(_map(_map(job, "template"), "spec"), _number(job, "replicas"), found)
+    meta = _map(copies.document, "metadata")
+    labels = {**meta["labels"], REPLICATED_JOB_LABEL: str(job.get("name", ""))}
+    return replace(copies, document={**copies.document, "metadata": {**meta, "labels": labels}})
 
 
 def _of_job(spec: _Document, times: int, found: Manifest) -> PodCopies:

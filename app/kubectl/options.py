@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import inspect
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from app.terminal.options import OptionGroup, option
+from app.core.errors import InvalidInput
+from app.core.kubeconfig import KubeconfigOptions
+from app.terminal.options import (
+    CONNECTION_PANEL,
+    KUBECONFIG,
+    OptionGroup,
+    kubeconfig_options,
+    option,
+)
 
 if TYPE_CHECKING:
     from app.kubectl.client import ApiClient
@@ -17,10 +25,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ConnectionOptions:
-    """A kubeconfig and its context, or a server with a token and its CA."""
+    """A kubeconfig, or a server with a token and its CA."""
 
-    kubeconfig: Path | None = None
-    context: str | None = None
+    kubeconfig: KubeconfigOptions
     server: str | None = None
     token: str | None = None
     authority: Path | None = None
@@ -29,9 +36,15 @@ class ConnectionOptions:
         """Return the HTTP client, without a request. Raises InvalidInput."""
         from app.kubectl import connect  # heavy
 
-        if self.server is not None:
-            return connect.direct(self.server, self.token, self.authority)
-        return connect.through(self.kubeconfig, self.context)
+        if self.server is None:
+            return connect.through(self.kubeconfig)
+        if self.kubeconfig.as_user or self.kubeconfig.as_groups:
+            raise InvalidInput("--as needs the API server, which --server leaves out.")
+        return connect.direct(self.server, self.token, self.authority)
+
+    def with_context(self, name: str) -> ConnectionOptions:
+        """Return the same options with another context."""
+        return replace(self, kubeconfig=replace(self.kubeconfig, context=name))
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +91,7 @@ def _scope(*options: inspect.Parameter) -> OptionGroup:
 _OF_KUBECONFIG = _namespace("The namespace. (default: that of the kubeconfig)")
 OneNamespace = Annotated[NamespaceScope, _scope(_OF_KUBECONFIG)]
 NamedPods = Annotated[NamespaceScope, _scope(_OF_KUBECONFIG, _ALL, _SELECTOR)]
-ShownPods = Annotated[
+ListedPods = Annotated[
     NamespaceScope,
     _scope(
         _namespace("Only this namespace. (default: all; for -l, that of the kubeconfig)"),
@@ -86,7 +99,7 @@ ShownPods = Annotated[
         _SELECTOR,
     ),
 ]
-ShownNamespaces = Annotated[
+ListedNamespaces = Annotated[
     NamespaceScope, _scope(_namespace("Only this namespace. (default: all)"), _ALL)
 ]
 Limit = Annotated[
@@ -94,32 +107,23 @@ Limit = Annotated[
     typer.Option(min=1, help="Print at most this many. (default: all)"),
 ]
 
-_PANEL = "Connection"
-_FILE = {"exists": True, "dir_okay": False, "metavar": "FILE"}
+
+def _connection(
+    server: str | None, token: str | None, authority: Path | None, **kubeconfig: Any
+) -> ConnectionOptions:
+    return ConnectionOptions(kubeconfig_options(**kubeconfig), server, token, authority)
+
+
 CONNECTION = OptionGroup(
-    ConnectionOptions,
+    _connection,
     (
-        option(
-            "context",
-            str | None,
-            "--context",
-            help="Context of the kubeconfig. The default is the current one.",
-            rich_help_panel=_PANEL,
-        ),
-        option(
-            "kubeconfig",
-            Path | None,
-            "--kubeconfig",
-            help="The kubeconfig. (default: KUBECONFIG, ~/.kube/config)",
-            rich_help_panel=_PANEL,
-            **_FILE,
-        ),
+        *KUBECONFIG,
         option(
             "server",
             str | None,
             "--server",
             help="Fairgate's own URL, instead of the cluster of a kubeconfig.",
-            rich_help_panel=_PANEL,
+            rich_help_panel=CONNECTION_PANEL,
             metavar="URL",
             envvar="FAIRGATE_SERVER",
             show_envvar=True,
@@ -129,7 +133,7 @@ CONNECTION = OptionGroup(
             str | None,
             "--token",
             help="For --server: what `kubectl create token NAME --audience fairgate` prints.",
-            rich_help_panel=_PANEL,
+            rich_help_panel=CONNECTION_PANEL,
             envvar="FAIRGATE_TOKEN",
             show_envvar=True,
         ),
@@ -138,17 +142,19 @@ CONNECTION = OptionGroup(
             Path | None,
             "--certificate-authority",
             help="For --server: the CA of its certificate, PEM.",
-            rich_help_panel=_PANEL,
+            rich_help_panel=CONNECTION_PANEL,
             envvar="FAIRGATE_CERTIFICATE_AUTHORITY",
             show_envvar=True,
-            **_FILE,
+            exists=True,
+            dir_okay=False,
+            metavar="FILE",
         ),
     ),
 )
 Connection = Annotated[ConnectionOptions, CONNECTION]
 
 
-def way_of(values: dict[str, Any]) -> ConnectionOptions:
+def connection_of(values: dict[str, Any]) -> ConnectionOptions:
     """Return the connection options among the values of a command."""
     found: ConnectionOptions = CONNECTION.value(values)
     return found
@@ -158,7 +164,7 @@ def complete_tenants(context: typer.Context, incomplete: str) -> list[str]:
     """Return the tenants that begin so."""
     from app.kubectl import completion
 
-    return completion.tenants(way_of(context.params), incomplete)
+    return completion.tenants(connection_of(context.params), incomplete)
 
 
 TenantArgument = Annotated[

@@ -16,16 +16,16 @@ from rich.text import Text
 from app.core.errors import ClusterRefused, ClusterUnavailable
 from app.core.safe_text import all_visible, visible
 from app.kubectl.client import TOO_MANY, ApiAnswer
-from app.terminal.output import Listing, Look, as_text
+from app.terminal.output import Listing, OutputOptions, as_text
 from app.terminal.table import TableConsole
 
-LOOK_SECONDS = 2.0
+WATCH_SECONDS = 2.0
 """Time between two requests of --watch."""
 
 OLD_SECONDS = 15.0
 """Age of an answer from which the output states it."""
 
-WITHOUT_END = 1000
+PIPE_WIDTH = 1000
 """Line width of files and pipes: their lines are never wrapped."""
 
 
@@ -33,16 +33,16 @@ Fetch = Callable[[], tuple[Any, ApiAnswer]]
 Draw = Callable[[Any, datetime], RenderableType]
 
 
-def show(look: Look, fetch: Fetch, draw: Draw, listing: Listing | None = None) -> None:
+def show(output: OutputOptions, fetch: Fetch, draw: Draw, listing: Listing | None = None) -> None:
     """Fetch and print, once or until Ctrl-C. Raises the errors of `fetch`.
 
     `draw` makes the table, and `listing` names the items for CSV and names.
     """
-    if look.watch:
-        _watch(look, fetch, draw, listing)
+    if output.watch:
+        _watch(output, fetch, draw, listing)
         return
     found, answer = fetch()
-    _print(look, found, answer, draw, listing)
+    _print(output, found, answer, draw, listing)
     note = _note(found, answer)
     if note:
         tell(note)
@@ -53,24 +53,26 @@ def tell(sentence: str) -> None:
     print(f"fairgate: {visible(sentence)}", file=sys.stderr)
 
 
-def console(look: Look | None = None) -> TableConsole:
+def console(output: OutputOptions | None = None) -> TableConsole:
     """Return a console on standard output. Its width is that of the terminal, if there is one."""
-    wide = None if sys.stdout.isatty() or os.environ.get("COLUMNS") else WITHOUT_END
+    wide = None if sys.stdout.isatty() or os.environ.get("COLUMNS") else PIPE_WIDTH
     return TableConsole(
         width=wide,
         highlight=False,
         markup=False,
         emoji=False,
-        has_heads=look is None or not look.no_headers,
+        has_heads=output is None or not output.no_headers,
     )
 
 
-def _print(look: Look, found: Any, answer: ApiAnswer, draw: Draw, listing: Listing | None) -> None:
-    if look.is_data:
-        print(as_text(look, found, listing), flush=True)
+def _print(
+    output: OutputOptions, found: Any, answer: ApiAnswer, draw: Draw, listing: Listing | None
+) -> None:
+    if output.is_data:
+        print(as_text(output, found, listing), flush=True)
         return
     found = all_visible(found)
-    out = console(look)
+    out = console(output)
     if out.is_terminal:
         out.print(draw(found, answer.at), crop=False)
         return
@@ -87,10 +89,10 @@ def _note(found: Any, answer: ApiAnswer) -> str:
     return ""
 
 
-def _watch(look: Look, fetch: Fetch, draw: Draw, listing: Listing | None) -> None:
+def _watch(output: OutputOptions, fetch: Fetch, draw: Draw, listing: Listing | None) -> None:
     """Print again whenever the answer changes. Wait while the network is unreachable."""
-    out = console(look)
-    live = Live(console=out, auto_refresh=False) if out.is_terminal and not look.is_data else None
+    out = console(output)
+    live = Live(console=out, auto_refresh=False) if out.is_terminal and not output.is_data else None
     last: Any = None
     try:
         if live:
@@ -109,11 +111,11 @@ def _watch(look: Look, fetch: Fetch, draw: Draw, listing: Listing | None) -> Non
                 if live:
                     live.update(draw(all_visible(found), answer.at), refresh=True)
                 elif found != last:
-                    if last is not None and not look.is_data:
+                    if last is not None and not output.is_data:
                         print()
-                    _print(look, found, answer, draw, listing)
+                    _print(output, found, answer, draw, listing)
                 last = found
-            time.sleep(LOOK_SECONDS)
+            time.sleep(WATCH_SECONDS)
     except KeyboardInterrupt:
         return
     finally:

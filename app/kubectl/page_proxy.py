@@ -38,10 +38,10 @@ _DROPPED = (
 class PageProxy:
     """The proxy. `address`: the address of the page, with the token that is valid once."""
 
-    def __init__(self, door: ApiClient, port: int = 0) -> None:
+    def __init__(self, client: ApiClient, port: int = 0) -> None:
         """`port`: 0 means any free port. Raises OSError."""
         logging.getLogger("urllib3.connectionpool").setLevel(logging.ERROR)
-        self._door = door
+        self._client = client
         self._token: str | None = secrets.token_urlsafe(32)
         self._session = secrets.token_urlsafe(32)
         self._lock = Lock()
@@ -85,11 +85,11 @@ class PageProxy:
         return host in (f"{ADDRESS}:{self.port}", f"localhost:{self.port}")
 
     def _handler(self) -> type[BaseHTTPRequestHandler]:
-        proxy, door = self, self._door
+        proxy, client = self, self._client
 
         class Handler(_Handler):
             def __init__(self, *args: Any) -> None:
-                self.proxy, self.door = proxy, door
+                self.proxy, self.client = proxy, client
                 super().__init__(*args)
 
         return Handler
@@ -99,7 +99,7 @@ class _Handler(BaseHTTPRequestHandler):
     """Answers one connection of the browser."""
 
     proxy: PageProxy
-    door: ApiClient
+    client: ApiClient
 
     def do_GET(self) -> None:
         self._answer()
@@ -153,7 +153,7 @@ class _Handler(BaseHTTPRequestHandler):
         sent = {name: self.headers[name] for name in _SENT if name in self.headers}
         body = self.rfile.read(size) if size else None
         try:
-            answer = self.door.stream(
+            answer = self.client.stream(
                 self.command, target + (f"?{query}" if query else ""), sent, body
             )
         except ClusterUnavailable as error:

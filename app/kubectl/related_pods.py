@@ -18,7 +18,7 @@ from app.kubectl.options import NamespaceScope
 MOST_ASKED = 30
 """Limit on requests for reasons. The pods of one object mostly share a reason."""
 
-FORBIDDEN, NOT_FOUND = 403, 404
+INVALID, FORBIDDEN, NOT_FOUND = 400, 403, 404
 
 ALL_PODS = "/api/v1/pods"
 
@@ -57,32 +57,32 @@ PodFilter = Callable[[Mapping[str, Any]], bool]
 """Tests a workload of the API by its namespace and name."""
 
 
-def pod_filter(door: ApiClient, where: NamespaceScope) -> PodFilter | None:
+def pod_filter(client: ApiClient, scope: NamespaceScope) -> PodFilter | None:
     """Return the filter of namespace and labels; None if every pod passes.
 
     Labels are looked up now, in the API server. A gang passes if its first pod has the labels.
     """
-    if where.selector is None:
-        space = where.one(None)
+    if scope.selector is None:
+        space = scope.one(None)
         return None if space is None else lambda item: bool(item["namespace"] == space)
-    source = PodSource("", where.selector)
-    pods, _ = _pods(door, where.one(door.namespace), source)
+    source = PodSource("", scope.selector)
+    pods, _ = _pods(client, scope.one(client.namespace), source)
     names = {(each["metadata"]["namespace"], each["metadata"]["name"]) for each in pods}
     return lambda item: (item["namespace"], item["name"]) in names
 
 
-def summary(door: ApiClient, namespace: str | None, where: PodSource) -> tuple[Any, ApiAnswer]:
+def summary(client: ApiClient, namespace: str | None, source: PodSource) -> tuple[Any, ApiAnswer]:
     """Return counts of the pods, and the first held pod of each distinct rule.
 
     `namespace` None: all namespaces.
     """
-    pods, read = _pods(door, namespace, where)
+    pods, read = _pods(client, namespace, source)
     states = Counter(map(_state, pods))
     held = [each["metadata"] for each in pods if _state(each) == "held"]
-    items, answer = _reasons(door, held[:MOST_ASKED])
+    items, answer = _reasons(client, held[:MOST_ASKED])
     found = {
         "namespace": namespace,
-        "source": str(where),
+        "source": str(source),
         **{state: states[state] for state in ("held", "released", "finished", "unmanaged")},
         "items": items,
         "notAsked": max(0, len(held) - MOST_ASKED),
@@ -90,19 +90,21 @@ def summary(door: ApiClient, namespace: str | None, where: PodSource) -> tuple[A
     return found, answer or read
 
 
-def _pods(door: ApiClient, namespace: str | None, where: PodSource) -> tuple[list[Any], ApiAnswer]:
+def _pods(
+    client: ApiClient, namespace: str | None, source: PodSource
+) -> tuple[list[Any], ApiAnswer]:
     """Return the pods of an object or of labels, and the last answer of the API server."""
-    if not door.aggregated:
+    if not client.aggregated:
         raise InvalidInput(
             "Pods are looked up in the API server, which --server leaves out; name one pod, or "
             "use a kubeconfig."
         )
-    query = [("labelSelector", _selector(door, namespace or "", where)), ("limit", "500")]
+    query = [("labelSelector", _selector(client, namespace or "", source)), ("limit", "500")]
     path = ALL_PODS if namespace is None else f"/api/v1/namespaces/{segment(namespace)}/pods"
     pods: list[Any] = []
     token = ""
     while True:
-        read = _read(door, path, [*query, ("continue", token)] if token else query, where)
+        read = _read(client, path, [*query, ("continue", token)] if token else query, source)
         page = read.read()
         pods += page["items"]
         token = page["metadata"].get("continue") or ""
@@ -110,13 +112,15 @@ def _pods(door: ApiClient, namespace: str | None, where: PodSource) -> tuple[lis
             return pods, read
 
 
-def _selector(door: ApiClient, namespace: str, where: PodSource) -> str:
-    if not where.kind:
-        return where.name
-    if where.kind == "jobset":
-        return f"{JOBSET_LABEL}={where.name}"
-    root = f"/apis/{_GROUPS[where.kind]}/v1/namespaces/{segment(namespace)}/{where.kind}s"
-    selector = _read(door, f"{root}/{segment(where.name)}", (), where).read()["spec"]["selector"]
+def _selector(client: ApiClient, namespace: str, source: PodSource) -> str:
+    if not source.kind:
+        return source.name
+    if source.kind == "jobset":
+        return f"{JOBSET_LABEL}={source.name}"
+    root = f"/apis/{_GROUPS[source.kind]}/v1/namespaces/{segment(namespace)}/{source.kind}s"
+    selector = _read(client, f"{root}/{segment(source.name)}", (), source).read()["spec"][
+        "selector"
+    ]
     parts = [f"{key}={value}" for key, value in (selector.get("matchLabels") or {}).items()]
     for each in selector.get("matchExpressions") or ():
         key, values = each["key"], ",".join(each.get("values") or ())
@@ -131,19 +135,21 @@ def _selector(door: ApiClient, namespace: str, where: PodSource) -> str:
     return ",".join(parts)
 
 
-def _read(door: ApiClient, path: str, query: Any, where: PodSource) -> ApiAnswer:
+def _read(client: ApiClient, path: str, query: Any, source: PodSource) -> ApiAnswer:
     try:
-        return door.kubernetes(path, query)
+        return client.kubernetes(path, query)
     except ClusterRefused as error:
         if error.status == NOT_FOUND:
             sentence = (
-                f"There is no {where}; see whether the name and the namespace (-n) are right."
+                f"There is no {source}; see whether the name and the namespace (-n) are right."
             )
         elif error.status == FORBIDDEN:
-            need = "get on it and list on pods"
+            need = "the right to get it and to list pods"
             if path == ALL_PODS:
-                need = "list on pods of all namespaces; or name one by -n"
-            sentence = f"You may not read the pods of {where}: you need {need}."
+                need = "the right to list pods of all namespaces; or name one by -n"
+            sentence = f"You may not read the pods of {source}: you need {need}."
+        elif error.status == INVALID and not source.kind:
+            sentence = f"{source} is not a label selector such as app=train ({error})."
         else:
             raise
         raise ClusterRefused(sentence, error.status) from error
@@ -162,14 +168,14 @@ def _state(pod: Mapping[str, Any]) -> str:
 
 
 def _reasons(
-    door: ApiClient, held: Sequence[Mapping[str, Any]]
+    client: ApiClient, held: Sequence[Mapping[str, Any]]
 ) -> tuple[list[Any], ApiAnswer | None]:
     """Return the first workload of each rule. `held`: metadata of held pods."""
     found: dict[str, Any] = {}
     last = None
     for meta in held:
         try:
-            last = door.get(f"/workloads/{segment(meta['namespace'])}/{segment(meta['name'])}")
+            last = client.get(f"/workloads/{segment(meta['namespace'])}/{segment(meta['name'])}")
         except ClusterRefused as error:
             if error.status != NOT_FOUND:
                 raise

@@ -13,7 +13,7 @@ from app.kubectl.audit_entries import AuditFilter
 from app.kubectl.client import ApiAnswer, ApiClient, segment
 from app.kubectl.commands import FORBIDDEN, ITEMS, TENANTS, USERS
 from app.kubectl.output import console, show, tell
-from app.terminal.output import Listing, Look
+from app.terminal.output import Listing, OutputOptions
 
 GONE = 404
 
@@ -21,25 +21,25 @@ QUOTAS = Listing(ITEMS, lambda item: f"tenant.fairgate.io/{item['tenant']}")
 ENTRIES = Listing(ITEMS, no_name="an entry of the audit chain has only a number")
 
 
-def shares(door: ApiClient, how: Look, tenant: str | None) -> None:
+def shares(client: ApiClient, output: OutputOptions, tenant: str | None) -> None:
     """Show fair share, use and weight of tenants, or of one tenant's users."""
     if tenant is None:
         show(
-            how,
-            lambda: door.pages("/tenants"),
-            lambda found, _: tables.shares(found["items"], how.wide),
+            output,
+            lambda: client.pages("/tenants"),
+            lambda found, _: tables.shares(found["items"], output.wide),
             TENANTS,
         )
         return
     show(
-        how,
-        lambda: door.pages(f"/tenants/{segment(tenant)}/users"),
-        lambda found, _: tables.user_shares(tenant, found["items"], how.wide),
+        output,
+        lambda: client.pages(f"/tenants/{segment(tenant)}/users"),
+        lambda found, _: tables.user_shares(tenant, found["items"], output.wide),
         USERS,
     )
 
 
-def quotas(door: ApiClient, how: Look, tenant: str | None, at: str | None) -> None:
+def quotas(client: ApiClient, output: OutputOptions, tenant: str | None, at: str | None) -> None:
     """Show limits and use of all tenants by pool, or of one tenant and its users."""
     if tenant is not None and at is not None:
         raise InvalidInput("Quotas of the past are read for all tenants: leave out TENANT or --at.")
@@ -47,16 +47,16 @@ def quotas(door: ApiClient, how: Look, tenant: str | None, at: str | None) -> No
 
     def fetch() -> tuple[Any, ApiAnswer]:
         if tenant is None:
-            return door.pages("/quotas", query)
-        return _quotas_of(door, tenant)
+            return client.pages("/quotas", query)
+        return _quotas_of(client, tenant)
 
-    show(how, fetch, lambda found, _: tables.quotas(found["items"], how.wide), QUOTAS)
+    show(output, fetch, lambda found, _: tables.quotas(found["items"], output.wide), QUOTAS)
 
 
-def _quotas_of(door: ApiClient, tenant: str) -> tuple[Any, ApiAnswer]:
+def _quotas_of(client: ApiClient, tenant: str) -> tuple[Any, ApiAnswer]:
     """Return a row for each pool of a tenant, then the use of each user in each pool."""
     path = f"/tenants/{segment(tenant)}"
-    answer = door.get(path)
+    answer = client.get(path)
     found = answer.read()
     limits = {each["pool"]: each for each in found["quotas"]}
     rows = [
@@ -74,7 +74,7 @@ def _quotas_of(door: ApiClient, tenant: str) -> tuple[Any, ApiAnswer]:
     ]
     empty: dict[str, Any] = {"guarantee": {}, "limit": {}, "borrowed": {}}
     try:
-        users, answer = door.pages(f"{path}/users")
+        users, answer = client.pages(f"{path}/users")
     except ClusterRefused as error:
         if error.status != FORBIDDEN:
             raise
@@ -90,8 +90,8 @@ def _quotas_of(door: ApiClient, tenant: str) -> tuple[Any, ApiAnswer]:
 
 
 def audit(
-    door: ApiClient,
-    how: Look,
+    client: ApiClient,
+    output: OutputOptions,
     wanted: AuditFilter,
     span: tuple[str, str | None],
     limit: int,
@@ -107,33 +107,33 @@ def audit(
         until = end or datetime.now(timezone.utc) + audit_entries.MORE
         if begin is None or begin >= until:
             raise InvalidInput("--since is not before --until, so the list is empty.")
-        return audit_entries.newest(door, wanted, (begin, until), limit)
+        return audit_entries.newest(client, wanted, (begin, until), limit)
 
-    show(how, fetch, lambda found, _: tables.audit(found["items"], how.wide), ENTRIES)
+    show(output, fetch, lambda found, _: tables.audit(found["items"], output.wide), ENTRIES)
 
 
 def _moment(text: str) -> datetime:
     return datetime.fromisoformat(re.sub("Z$", "+00:00", text))
 
 
-def server_version(door: ApiClient, how: Look, client: str) -> None:
+def server_version(client: ApiClient, output: OutputOptions, installed: str) -> None:
     """Show the versions of client and server, and whether they fit."""
 
     def fetch() -> tuple[Any, ApiAnswer]:
         try:
-            answer = door.get("/version")
+            answer = client.get("/version")
             server = answer.read()["version"]
         except ClusterRefused as error:
             if error.status != GONE or "no Fairgate API" in str(error):
                 raise
             raise ClusterRefused(
                 f"The server does not report its version, so it is older than this client "
-                f"({client}); upgrade it, or use the plugin of its release.",
+                f"({installed}); upgrade it, or use the plugin of its release.",
                 error.status,
             ) from error
-        return {"client": client, "server": server, "skew": skew(client, server)}, answer
+        return {"client": installed, "server": server, "skew": skew(installed, server)}, answer
 
-    show(how, fetch, lambda found, _: tables.versions(found))
+    show(output, fetch, lambda found, _: tables.versions(found))
 
 
 def skew(client: str, server: str) -> str:
@@ -147,13 +147,13 @@ def skew(client: str, server: str) -> str:
     return "supported" if same_major and abs(int(ours[2]) - int(theirs[2])) <= 1 else "unsupported"
 
 
-def open_page(door: ApiClient, port: int, *, browser: bool) -> None:
+def open_page(client: ApiClient, port: int, *, browser: bool) -> None:
     """Serve the page on the loopback and open it in the browser, until Ctrl-C."""
     from app.kubectl.page_proxy import PageProxy
 
-    door.get("/me")  # so that an error is a sentence here, not a page in the browser
+    client.get("/me")  # so that an error is a sentence here, not a page in the browser
     try:
-        proxy = PageProxy(door, port)
+        proxy = PageProxy(client, port)
     except OSError as error:
         raise InvalidInput(
             f"Port {port} cannot be used ({error.strerror}); choose another by --port."

@@ -143,3 +143,6 @@ class AuditSink(Protocol):
 
         Returns 0 if there is no copy, None if unknown. Returns soon.
         """
+
+    async def flush(self, seconds: float) -> None:
+        """Wait until all lines are copied, at most `seconds` seconds."""

@@ -78,15 +78,19 @@ class Simulations(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """Pods that a caller wants to create in a namespace, as Kubernetes documents with counts.
+    """Pods that a caller wants to create in a namespace: count, document and specs of new claims.
+
+    A spec is that of a ResourceClaim that does not exist, by the entry of the pod's claims.
 
     `kind` and `name`: the object that will create them; kind `Pod` for pods without a controller.
+    `in_order`: a JobSet that starts its replicated jobs one after another.
     """
 
     namespace: str
     kind: str
     name: str
-    pods: Sequence[tuple[int, Mapping[str, Any]]]
+    pods: Sequence[tuple[int, Mapping[str, Any], Mapping[str, Any]]]
+    in_order: bool = False
 
 
 class ProposalReader(Protocol):

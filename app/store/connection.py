@@ -99,7 +99,7 @@ class Server:
                     "redis URL (?ssl_ca_certs=FILE)."
                 )
             case _:
-                return StoreUnavailable(f"{told} cannot be reached: {error}.")
+                return StoreUnavailable(f"{told} cannot be reached: {str(error).rstrip('.')}.")
 
 
 def _is_read_only(error: Exception) -> bool:

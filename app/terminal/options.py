@@ -9,7 +9,8 @@ from typing import Annotated, Any, cast, get_args
 
 import typer
 
-from app.terminal.output import FORMATS_HELP, Look, OutputFormat
+from app.core.kubeconfig import KubeconfigOptions
+from app.terminal.output import FORMATS_HELP, OutputFormat, OutputOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +66,13 @@ def _group(parameter: inspect.Parameter) -> OptionGroup | None:
     return next(found, None)
 
 
-_NO_HEADERS = "Leave out the heads of columns, in tables and in csv."
-NoHeaders = Annotated[bool, typer.Option("--no-headers", help=_NO_HEADERS)]
+NO_HEADERS = option(
+    "no_headers",
+    bool,
+    "--no-headers",
+    default=False,
+    help="Leave out the heads of columns, in tables and in csv.",
+)
 _OUTPUT = (
     option(
         "form",
@@ -77,7 +83,7 @@ _OUTPUT = (
         metavar="FORMAT",
         help=FORMATS_HELP,
     ),
-    option("no_headers", bool, "--no-headers", default=False, help=_NO_HEADERS),
+    NO_HEADERS,
 )
 _WATCH = option(
     "watch",
@@ -87,8 +93,58 @@ _WATCH = option(
     default=False,
     help="Print the answer again when it changes, until Ctrl-C.",
 )
-OutputOptions = Annotated[Look, OptionGroup(Look, _OUTPUT)]
+Output = Annotated[OutputOptions, OptionGroup(OutputOptions, _OUTPUT)]
 """The output options of a command that prints once."""
 
-WatchedOutput = Annotated[Look, OptionGroup(Look, (_WATCH, *_OUTPUT))]
+WatchedOutput = Annotated[OutputOptions, OptionGroup(OutputOptions, (_WATCH, *_OUTPUT))]
 """The output options of a command that can print again."""
+
+CONNECTION_PANEL = "Connection"
+KUBECONFIG = (
+    option(
+        "context",
+        str | None,
+        "--context",
+        metavar="NAME",
+        help="Context of the kubeconfig. (default: the current one)",
+        rich_help_panel=CONNECTION_PANEL,
+    ),
+    option(
+        "kubeconfig",
+        str | None,
+        "--kubeconfig",
+        metavar="FILE",
+        help="The kubeconfig. (default: KUBECONFIG, ~/.kube/config)",
+        rich_help_panel=CONNECTION_PANEL,
+    ),
+    option(
+        "as_user",
+        str | None,
+        "--as",
+        metavar="USER",
+        help="Act as this user, which needs the right to impersonate.",
+        rich_help_panel=CONNECTION_PANEL,
+    ),
+    option(
+        "as_groups",
+        list[str] | None,
+        "--as-group",
+        metavar="GROUP",
+        help="With --as: act as a member of this group; may be repeated.",
+        rich_help_panel=CONNECTION_PANEL,
+    ),
+)
+
+
+def kubeconfig_options(
+    context: str | None,
+    kubeconfig: str | None,
+    as_user: str | None,
+    as_groups: list[str] | None,
+) -> KubeconfigOptions:
+    """Return the values of `KUBECONFIG` as one value."""
+    return KubeconfigOptions(kubeconfig or "", context or "", as_user or "", tuple(as_groups or ()))
+
+
+Kubeconfig = Annotated[KubeconfigOptions, OptionGroup(kubeconfig_options, KUBECONFIG)]
+"""The options of a command that reads the cluster of a kubeconfig."""

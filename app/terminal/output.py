@@ -37,7 +37,7 @@ DATA = (OutputFormat.JSON, OutputFormat.YAML, OutputFormat.CSV, OutputFormat.NAM
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class OutputOptions:
     """Output settings: the format, without heads of columns, and whether to watch for changes."""
 
     form: OutputFormat = OutputFormat.TABLE
@@ -67,19 +67,19 @@ class Listing:
     no_name: str = ""
 
 
-def as_text(look: Look, found: Any, listing: Listing | None = None) -> str:
+def as_text(output: OutputOptions, found: Any, listing: Listing | None = None) -> str:
     """Return a result as JSON, YAML, CSV or names. Raises InvalidInput if it has no such format.
 
     JSON and YAML have the values unchanged; hidden characters are escaped.
     """
-    form = look.form
+    form = output.form
     if listing is None:
         need_object_format(form)
     elif form in (OutputFormat.CSV, OutputFormat.NAME):
         items = listing.items(all_visible(found))
         if form == OutputFormat.NAME:
             return _names(listing, items)
-        return as_csv(items, has_heads=not look.no_headers)
+        return as_csv(items, has_heads=not output.no_headers)
     is_plain = all_visible(found) == found
     if form == OutputFormat.JSON:
         return json.dumps(found, indent=2, ensure_ascii=not is_plain)

@@ -14,6 +14,7 @@ from app.controller.event_queue import EventQueue
 from app.controller.follower import Follower
 from app.controller.leader_state_sync import LeaderStateReader
 from app.core.engine import Engine
+from app.core.engine_options import EngineOptions
 from app.core.events import GROUPS, NEEDED, ClusterEvent
 from app.core.model import Resource
 from app.core.quantities import ManagedResources
@@ -48,7 +49,7 @@ STRANGERS = 10
 
 
 @dataclass(frozen=True, slots=True)
-class _Both:
+class _EventFanOut:
     """Passes each event to the view, then to the engine."""
 
     view: WebhookCache
@@ -66,9 +67,9 @@ async def api(process: RoleProcess) -> None:
     engine = _following_engine(settings, managed)
     inbox, view = EventQueue(), WebhookCache()
     mirror = Follower(engine, inbox, process.steps, now)
-    both = _Both(view, inbox)
-    watch(process, both, sorted(NEEDED, key=lambda source: source.value))
-    watch(process, both, sorted(GROUPS, key=lambda source: source.value))
+    fan_out = _EventFanOut(view, inbox)
+    watch(process, fan_out, sorted(NEEDED, key=lambda source: source.value))
+    watch(process, fan_out, sorted(GROUPS, key=lambda source: source.value))
     process.tasks.append(mirror.follow_events)
     server = redis_of(process)
     chain = RedisAuditReader(server, settings.cluster)
@@ -105,7 +106,9 @@ async def api(process: RoleProcess) -> None:
         bulletin=lambda: mirror.bulletin,
         simulations=simulations,
         trials=trials,
-        proposals=ProposedPods(managed, frozenset(settings.exempt_namespaces)),
+        proposals=ProposedPods(
+            managed, frozenset(settings.exempt_namespaces), engine.charge_proposed
+        ),
         store_reachable=lambda: hearing.reachable,
         enforcement=lambda: enforcement.result,
     )
@@ -127,11 +130,13 @@ def _access(process: RoleProcess) -> Access:
 def _following_engine(settings: Settings, managed: ManagedResources) -> Engine:
     return Engine(
         managed,
-        evicts=False,
-        classes={each.name: Resource(each.resource) for each in settings.device_classes},
-        records=False,
-        mode=settings.mode,
-        selectors=DeviceSelectors(),
+        EngineOptions(
+            evicts=False,
+            classes={each.name: Resource(each.resource) for each in settings.device_classes},
+            records=False,
+            mode=settings.mode,
+            selectors=DeviceSelectors(),
+        ),
     )
 
 

@@ -28,6 +28,7 @@ from app.controller.usage_retention import RetentionLimits, UsageRetention
 from app.controller.wait_reason_events import WaitReasonEvents
 from app.core.durations import DAY
 from app.core.engine import Engine
+from app.core.engine_options import EngineOptions
 from app.core.events import GROUPS, NEEDED
 from app.core.lifecycle.stale_pods import StaleReason
 from app.core.model import Millis, Resource
@@ -243,12 +244,14 @@ def _ground(process: RoleProcess) -> _Ground:
     return _Ground(
         Engine(
             managed,
-            evicts_bypassed=settings.evict_bypassed,
-            classes=classes,
-            reclaims=[StaleReason(kind) for kind in settings.reclaim_zombies or ()],
-            considers=costs.consider,
-            mode=settings.mode,
-            selectors=DeviceSelectors(),
+            EngineOptions(
+                evicts_bypassed=settings.evict_bypassed,
+                classes=classes,
+                reclaims=[StaleReason(kind) for kind in settings.reclaim_zombies or ()],
+                considers=costs.consider,
+                mode=settings.mode,
+                selectors=DeviceSelectors(),
+            ),
         ),
         EventQueue(),
         Leading(),

@@ -159,13 +159,16 @@ async def _until_ended(task: Coroutine[Any, Any, None], stop: asyncio.Event) -> 
 
 
 async def _insist(step: Callable[[], Awaitable[object]]) -> None:
-    """Retry a step until it succeeds once."""
+    """Retry a step until it succeeds once. Only changes of the reason are logged."""
+    logged = ""
     while True:
         try:
             await step()
         except (ClusterUnavailable, StoreUnavailable) as error:
-            facts = {"why": str(error)}
-            log.warning("the API server or Redis cannot be reached yet", extra=facts)
+            why = str(error)
+            if why != logged:
+                log.warning("the API server or Redis cannot be reached yet", extra={"why": why})
+            logged = why
             await asyncio.sleep(RETRY_SECONDS)
         else:
             return

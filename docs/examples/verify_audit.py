@@ -1,17 +1,12 @@
-"""Verifies a whole audit chain, written from docs/audit.md alone.
+"""Verifies a whole audit chain by docs/audit.md: `python verify_audit.py CHAIN AUDIT.PUB`."""
 
-`python verify_audit.py CHAIN AUDIT.PUB`: CHAIN is the answer of GET /v1/audit or of `fairgate audit
-export`, AUDIT.PUB the pinned public key, in base64 or PEM. Needs the package cryptography.
-"""
-
-import base64
 import hashlib
 import json
-import pathlib
 import re
 import sys
+from base64 import b64decode
+from pathlib import Path
 
-from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.serialization import load_der_public_key
 
 HASHED = ("number", "epoch", "at", "deed", "facts", "before")
@@ -20,7 +15,7 @@ SIGNED = ("cluster", "number", "hash", "epoch", "at")
 
 def need(true, why):
     if not true:
-        raise SystemExit(f"broken: {why}")
+        raise ValueError(why)
 
 
 def once(pairs):
@@ -28,25 +23,22 @@ def once(pairs):
     return dict(pairs)
 
 
-def refuse(text):
-    need(False, f"{text[:20]} is not an integer")
-
-
 def parse(raw):
-    hooks = {"object_pairs_hook": once, "parse_float": refuse, "parse_constant": refuse}
+    """Return an entry or a head. `int` refuses fractions and NaN."""
+    hooks = {"object_pairs_hook": once, "parse_float": int, "parse_constant": int}
     line = json.loads(raw.decode(), **hooks)
-    need(isinstance(line, dict) and line.pop("audit", None) is True, "it is not of the chain")
+    need(line.pop("audit") is True, "not a line of the chain")
     body = line["head"] if set(line) == {"head"} else line
-    names = {*SIGNED, "signature", "publicKey"} if "head" in line else {*HASHED, "hash"}
-    need(set(body) == names, "it has other names than an entry or a head")
+    names = {*HASHED, "hash"} if body is line else {*SIGNED, "signature", "publicKey"}
+    need(set(body) == names, "other names than those of an entry or a head")
     need(all(type(body[n]) is int and body[n] >= 0 for n in ("number", "epoch", "at")), "numbers")
     hashes = [body[name] for name in ("hash", "before") if name in body]
     need(all(re.fullmatch("[0-9a-f]{64}", text) for text in hashes), "a hash is malformed")
-    return line
+    return body
 
 
-def pair(head):
-    return head["number"], head["hash"]
+def pair(body):
+    return body["number"], body["hash"]
 
 
 def canonical(body, names):
@@ -54,70 +46,61 @@ def canonical(body, names):
     return json.dumps(chosen, sort_keys=True, separators=(",", ":")).encode()
 
 
-def check_head(head, epoch, key):
-    number = head["number"]
-    need(head["epoch"] == epoch, f"head {number} has another epoch than its entry")
-    need(key in (None, head["publicKey"]), f"head {number} is signed by another key")
-    try:
-        public = load_der_public_key(base64.b64decode(head["publicKey"], validate=True))
-        public.verify(base64.b64decode(head["signature"], validate=True), canonical(head, SIGNED))
-    except (InvalidSignature, ValueError):
-        need(False, f"the signature of head {number} is wrong")
+def check_signature(head):
+    public = load_der_public_key(b64decode(head["publicKey"], validate=True))
+    public.verify(b64decode(head["signature"], validate=True), canonical(head, SIGNED))
+
+
+def entry_before(entry, last):
+    """Return number and hash of the entry that must precede this one in the file."""
+    if entry["deed"] != "gap" or "upTo" not in entry["facts"]:
+        return entry["number"] - 1, entry["before"]
+    after, up_to = pair(entry["facts"]["after"]), pair(entry["facts"]["upTo"])
+    need(entry["before"] == up_to[1] and entry["number"] > up_to[0], "a gap follows another entry")
+    return last if last == up_to else after
 
 
 def verify(chain, pinned):
     """Return the number of entries and of gaps. Leave with the first fault. `chain`: bytes."""
-    last = key = newest = first = None
-    known, removed, early, gaps, term, clusters = {}, [], [], 0, 0, set()
-    lines = chain.removesuffix(b"\n").split(b"\n")
-    for place, raw in enumerate(lines, 1):
-        try:
-            line = parse(raw)
-            if head := line.get("head"):
-                clusters.add(head["cluster"])
-                if first is None or head["number"] < first[0]:
-                    early.append(head["number"])
+    last = start = key = newest = None
+    epoch, gaps, known, unknown, clusters, removed = 0, 0, {}, [0], set(), [(0, "0" * 64)]
+    place = 0
+    try:
+        for raw in chain.removesuffix(b"\n").split(b"\n"):
+            place += 1
+            body = parse(raw)
+            if "signature" in body:
+                check_signature(body)
+                clusters.add(body["cluster"])
+                if pair(body) not in known:
+                    unknown.append(body["number"])
                     continue
-                need(pair(head) in known, f"no entry before head {head['number']} has its hash")
-                check_head(head, *known[pair(head)])
-                newest = newest if newest and newest["number"] > head["number"] else head
+                signed = known[pair(body)]
+                need(body["epoch"] == signed[0], "the head has another epoch than its entry")
+                need(signed[1] in (None, body["publicKey"]), "the head is of another key")
+                newest = max(body, newest or body, key=lambda head: head["number"])
                 continue
-            number, facts = line["number"], line["facts"]
-            digest = hashlib.sha256(canonical(line, HASHED)).hexdigest()
-            need(digest == line["hash"], f"entry {number} does not fit its hash")
-            before = (number - 1, line["before"])
-            if line["deed"] == "gap" and "upTo" in facts:
-                lost = pair(facts["upTo"])
-                need(lost[1] == before[1] and lost[0] < number, f"gap {number} follows another")
-                before, gaps = lost if last == lost else pair(facts["after"]), gaps + 1
-            need(before == (last or before), f"an entry before {number} is missing or changed")
-            need(line["epoch"] >= term, f"entry {number} has a lower epoch")
-            first, last, term = first or (number, before), (number, line["hash"]), line["epoch"]
-            removed += [pair(facts["last"])] if line["deed"] == "pruned" else []
-            key = facts["publicKey"] if line["deed"] == "key" else key
-            known[last] = (term, key)
-        except SystemExit as fault:
-            raise SystemExit(f"{fault} (line {place})") from None
-        except (ValueError, TypeError, KeyError, RecursionError) as fault:
-            raise SystemExit(
-                f"broken: line {place} is malformed ({type(fault).__name__})"
-            ) from None
-    need(newest is not None, "no head signs the chain")
-    need(last == pair(newest), f"the entries after {newest['number']} are not signed")
-    need(newest["publicKey"] == pinned, "the newest head is not signed by the pinned key")
-    need(len(clusters) == 1, "the heads are of several clusters")
-    need(first[1] in [(0, "0" * 64), *removed], "the first entries are missing")
-    need(all(each <= first[1][0] for each in early), "a head stands before its entry")
+            deed, facts, before = body["deed"], body["facts"], entry_before(body, last)
+            digest = hashlib.sha256(canonical(body, HASHED)).hexdigest()
+            need(digest == body["hash"], "the entry does not fit its hash")
+            need(before == (last or before), "an entry before it is missing or changed")
+            need(body["epoch"] >= epoch, "the epoch decreases")
+            gaps += deed == "gap" and "upTo" in facts
+            removed += [pair(facts["last"])] if deed == "pruned" else []
+            key = facts["publicKey"] if deed == "key" else key
+            start, last, epoch = start or before, pair(body), body["epoch"]
+            known[last] = epoch, key
+        need(newest and last == pair(newest), "no head signs the last entry")
+        need(newest["publicKey"] == pinned, "the newest head is not signed by the pinned key")
+        need(len(clusters) == 1, "the heads are of several clusters")
+        need(start in removed, "the first entries are missing")
+        need(max(unknown) <= start[0], "no entry before a head has its number and hash")
+    except Exception as fault:  # whatever is wrong with a line, the chain does not hold
+        raise SystemExit(f"broken: line {place}: {type(fault).__name__} {fault}") from None
     return len(known), gaps
 
 
 if __name__ == "__main__":
-    try:
-        chain, key = (pathlib.Path(name).read_bytes() for name in sys.argv[1:3])
-    except (OSError, ValueError) as fault:
-        print(f"usage: verify_audit.py CHAIN AUDIT.PUB ({fault})", file=sys.stderr)
-        raise SystemExit(2) from None
-    pinned = "".join(
-        row for row in key.decode("ascii", "replace").split("\n") if "-----" not in row
-    )
-    print("{} entries hold, with {} gaps".format(*verify(chain, "".join(pinned.split()))))
+    chain, key = map(Path, sys.argv[1:])
+    entries, gaps = verify(chain.read_bytes(), key.read_text().strip())
+    print(f"{entries} entries hold, with {gaps} gaps")

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "cli.md"
 MARK = "<!-- The following part is written by docs/site/cli_reference.py. -->"
 COMMON = "Connection"
-"""A section that all commands of the plugin share. It is printed once."""
+"""A section that all commands of the plugin share. For the plugin it is printed once."""
 
 
 def reference() -> str:
@@ -53,7 +53,8 @@ def _command(command: Any, name: str, parent: Any) -> Iterator[str]:
     yield from (f"    {parts.usage(command, ctx)}", "")
     for section in parts.sections(command, ctx):
         rows = [row for row in section.rows if not row[0].endswith("--help")]
-        if section.title in ("Commands", COMMON) or not rows:
+        is_common = section.title == COMMON and ctx.command_path.startswith("kubectl ")
+        if section.title == "Commands" or is_common or not rows:
             continue
         yield from ("| | |", "|---|---|")
         yield from (f"| `{_cell(option)}` | {_cell(text)} |" for option, text in rows)

@@ -13,7 +13,12 @@ from app.core.policy import Mode, Policy
 from app.ports.api import EnforcementResult
 from tests.browser.conftest import Opens
 from tests.browser.signed_in import LED, QUICK, live, sign_in
-from tests.fakes.fake_api_cluster import NOW, Served, Town, busy, served
+from tests.fakes.fake_api_cluster import NOW, Served, Town, busy, held, served
+
+COUNT = """alert => new MutationObserver((changes) => {
+    alert.dataset.changes = Number(alert.dataset.changes ?? 0) + changes.length;
+}).observe(alert, { childList: true, characterData: true, subtree: true })"""
+"""Counts the changes of a live region: a screen reader speaks at each one."""
 
 
 @pytest.fixture
@@ -55,6 +60,30 @@ def test_failed_enforcement_and_a_silent_webhook_are_reported(
     town.enforcement = EnforcementResult(NOW, 10)
     expect(page.get_by_role("alert")).to_be_empty()
     expect(page.get_by_role("status").first).to_have_text("Live")
+
+
+def test_redis_and_old_data_are_reported_with_a_link_to_what_to_do(
+    opens: Opens, town: Town, place: Served
+) -> None:
+    page = live(opens, place)
+    alert = page.get_by_role("alert")
+    alert.evaluate(COUNT)
+    town.reachable = False
+    expect(alert).to_contain_text("Redis is unreachable")
+    expect(page.get_by_role("status").first).to_have_text("Releases paused")
+    for number in range(3):  # states that change, while the fault stays
+        place.tell(held(f"more-{number}", "robotics", "erin@example.com"))
+        expect(page.locator("tr[data-name=robotics] td[data-label=Pods]")).to_have_text(
+            str(8 + number)
+        )
+    expect(alert).to_have_attribute("data-changes", "1")
+    page.get_by_role("link", name="What is RedisUnreachable?").click()
+    expect(page.locator("[aria-current=true] dt")).to_have_text("RedisUnreachable")
+    town.reachable = True
+    town.age = 61_000
+    expect(alert).to_contain_text("The API server has sent no changes")
+    town.age = 0
+    expect(alert).to_be_empty()
 
 
 def test_observe_mode_says_that_no_pod_is_held(opens: Opens, place: Served) -> None:

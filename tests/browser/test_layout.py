@@ -71,6 +71,9 @@ def test_the_overview_of_25_teams_has_at_most_two_screens(
     heights = rows.locator("tr").evaluate_all("rows => rows.map((row) => row.offsetHeight)")
     assert max(heights) <= 32
     assert page.locator("main").evaluate("main => main.offsetWidth") >= 0.85 * width
+    heading = page.get_by_role("heading", name="Tenants").bounding_box()
+    assert heading is not None
+    assert box["y"] - heading["y"] - heading["height"] <= 90
 
 
 def test_unfolding_a_team_moves_no_row_above_it(opens: Opens, crowded: Served) -> None:
@@ -101,6 +104,28 @@ def test_the_first_tenant_is_on_the_first_screen_of_a_phone(opens: Opens, place:
     box = page.locator("#tenant-rows tr").first.bounding_box()
     assert box is not None
     assert box["y"] < 740
+    header = page.locator("header").bounding_box()
+    assert header is not None
+    assert header["height"] <= 84  # two lines
+
+
+def test_nodes_have_a_pattern_from_the_ninth_tenant_on(opens: Opens, crowded: Served) -> None:
+    page = live(opens, crowded, "nodes")
+    legend = page.get_by_role("list", name="Colours of tenants").get_by_role("listitem")
+    expect(legend.nth(7).locator(".pattern")).to_have_count(0)
+    expect(legend.nth(8).locator(".pattern")).to_have_count(1)
+
+
+def test_forced_colours_keep_the_marks_apart_from_the_bar(opens: Opens, place: Served) -> None:
+    page = live(opens, place, forced_colors="active")
+    row = page.locator("tr[data-name=robotics]")
+    fill = "part => getComputedStyle(part).fill"
+    marks = set(
+        row.locator(".mark").evaluate_all("marks => marks.map((m) => getComputedStyle(m).fill)")
+    )
+    assert len(marks) == 1
+    assert row.locator("rect.used").evaluate(fill) not in marks
+    assert row.locator("rect.ground").evaluate(fill) not in marks
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from playwright.sync_api import Page, expect
@@ -11,9 +12,35 @@ from app.core import events as ev
 from app.core.model import Uid
 from tests.browser.conftest import Opens
 from tests.browser.signed_in import LED, QUICK, go, live, settled, sign_in
-from tests.fakes.fake_api_cluster import NOW, Served, Town, busy, held, pool, served
+from tests.fakes.fake_api_cluster import NOW, Served, Town, busy, held, pool, served, tenant
 
 POD = "robotics/wait-0"
+
+UNFOCUSED = """() => [...document.querySelectorAll("a, button, input, summary, tr[tabindex]")]
+    .filter((each) => each.checkVisibility({ visibilityProperty: true }) && !each.disabled)
+    .filter((each) => {
+        each.focus({ focusVisible: true });
+        const style = getComputedStyle(each).outlineStyle;
+        return document.activeElement !== each || style === "none";
+    })
+    .map((each) => each.outerHTML.slice(0, 80))"""
+"""Controls that cannot have the focus, or show no ring."""
+
+SORTED = {
+    "tenants": [
+        ("ascending", "default"),
+        ("ascending", "default"),
+        ("descending", "teaching"),
+        ("descending", "research"),
+    ],
+    "queues": [
+        ("ascending", "language"),
+        ("ascending", "alice@example.com"),
+        ("descending", "teaching"),
+        ("descending", "language"),
+    ],
+}
+"""Direction and first row of each sort key."""
 
 
 @pytest.fixture
@@ -35,7 +62,7 @@ def place() -> Iterator[Served]:
         ("queues?tenant=robotics&user=erin@example.com", "Queues", "robotics/wait-0"),
         ("nodes", "Nodes", "h100-00"),
         ("nodes/t4", "t4", "t4-00"),
-        ("glossary", "Overview", "guarantee"),
+        ("glossary", "Terms and figures", "guarantee"),
         (f"pods/{POD}", POD, "1 of 7 of erin@example.com"),
     ],
 )
@@ -100,7 +127,7 @@ def drawer(page: Page) -> None:
 def test_the_drawer_shows_the_reason_the_numbers_and_the_command(
     opens: Opens, place: Served
 ) -> None:
-    page = live(opens, place)
+    page = live(opens, place, permissions=["clipboard-read", "clipboard-write"])
     drawer(page)
     dialog = page.get_by_role("dialog", name=POD)
     expect(dialog).to_contain_text("1 of 7 of erin@example.com")
@@ -108,11 +135,41 @@ def test_the_drawer_shows_the_reason_the_numbers_and_the_command(
     expect(dialog).to_contain_text("Numbers that were compared")
     expect(dialog).to_contain_text("What would help")
     expect(dialog).to_contain_text("There is no estimate yet")
-    expect(dialog).to_contain_text("kubectl fairgate why wait-0 -n robotics")
+    expect(dialog).to_contain_text("As of")
+    command = "kubectl fairgate why wait-0 -n robotics"
+    expect(dialog).to_contain_text(command)
+    dialog.get_by_role("button", name="Copy as command").click()
+    expect(dialog.get_by_role("button", name="Copied")).to_be_visible()
+    assert page.evaluate("navigator.clipboard.readText()") == command
+    page.reload()  # view and drawer stay
+    expect(dialog).to_contain_text("1 of 7 of erin@example.com")
+    expect(page.get_by_role("heading", name="Queue of robotics, erin")).to_be_visible()
+
+
+def test_the_drawer_shows_the_answer_of_the_api(opens: Opens, place: Served) -> None:
+    page = live(opens, place, "pods/language/wait-0")
+    told = page.request.get(
+        f"{place.url}/v1/workloads/language/wait-0", headers={"authorization": "Bearer alices"}
+    ).json()
+    assert told["ahead"]
+    dialog = page.get_by_role("dialog")
+    rows = dialog.get_by_role("table", name="Competitors").locator("tbody tr")
+    expect(rows).to_have_count(len(told["ahead"]))
+    for each, row in zip(told["ahead"], rows.all(), strict=True):
+        expect(row.get_by_role("rowheader")).to_have_text(each["tenant"])
+        expect(row.get_by_role("cell")).to_have_text([each["score"], each["own"], each["ownScore"]])
+    text = dialog.inner_text()
+    assert told["rule"] in text
+    for amount in told["numbers"].values():
+        assert amount.replace("nvidia.com/gpu", "GPUs") in text
+    assert dialog.get_by_role("listitem").count() == len(told["remedies"])
+    dialog.get_by_role("link", name=f"What is {told['rule']}?").click()
+    expect(page.locator("[aria-current=true] dt")).to_have_text(told["rule"])
 
 
 def test_focus_moves_into_the_drawer_and_returns(opens: Opens, place: Served) -> None:
-    page = live(opens, place, height=400)
+    # Low enough that the page is longer than the window also after a row has gone.
+    page = live(opens, place, height=300)
     go(page, "queues?tenant=robotics&user=erin@example.com")
     link = page.get_by_role("link", name=POD)
     expect(link).to_be_visible()
@@ -120,7 +177,11 @@ def test_focus_moves_into_the_drawer_and_returns(opens: Opens, place: Served) ->
     before = page.evaluate("scrollY")
     link.focus()
     page.keyboard.press("Enter")
-    expect(page.get_by_role("heading", name=POD)).to_be_focused()
+    heading = page.get_by_role("heading", name=POD)
+    expect(heading).to_be_focused()
+    place.tell(ev.PodGone(NOW, Uid("robotics/wait-6")))
+    expect(page.get_by_role("dialog")).to_contain_text("1 of 6")
+    expect(heading).to_be_focused()
     assert page.evaluate("scrollY") == before
     page.keyboard.press("Escape")
     expect(page.get_by_role("dialog")).to_have_count(0)
@@ -142,6 +203,8 @@ def test_a_deleted_pod_is_shown_as_such(opens: Opens, place: Served) -> None:
     ("text", "kind", "address"),
     [
         ("wait-3", "pod", "#/pods/"),
+        ("annex", "namespace", "#/tenants/lab"),
+        ("train", "job", "#/queues?tenant=vision&user=bob"),
         ("carol", "user", "#/queues?tenant=language&user=carol"),
         ("robo", "tenant", "#/tenants/robotics"),
         ("t4-02", "node", "#/nodes?node=t4-02"),
@@ -150,6 +213,10 @@ def test_a_deleted_pod_is_shown_as_such(opens: Opens, place: Served) -> None:
 def test_search_finds_each_kind_and_enter_opens_it(
     opens: Opens, place: Served, text: str, kind: str, address: str
 ) -> None:
+    pod = held("wait-99", "vision", "bob@example.com").pod
+    place.tell(ev.PodObserved(NOW, replace(pod, owner="Job/train-a-model")))
+    lab = replace(tenant("lab").tenant, namespaces=("annex",))
+    place.tell(ev.TenantObserved(NOW, lab), held("one", "annex", "ivan@example.com"))
     page = live(opens, place)
     page.keyboard.press("/")
     expect(page.get_by_role("combobox", name="Search")).to_be_focused()
@@ -176,6 +243,18 @@ def test_a_filter_does_not_change_the_length_of_a_bar(opens: Opens, place: Serve
     page.get_by_label("Filter").fill("robotics")
     expect(page.locator("#tenant-rows tr")).to_have_count(1)
     expect(used).to_have_attribute("width", before or "")
+
+
+@pytest.mark.parametrize("view", ["tenants", "queues"])
+def test_tables_sort_by_each_key(opens: Opens, place: Served, view: str) -> None:
+    page = live(opens, place, view)
+    heads = page.locator("main thead th", has=page.locator("button.sort"))
+    expect(heads).to_have_count(4)
+    rows = page.locator("#tenant-rows tr, #queue-rows tr")
+    for index, (word, first) in enumerate(SORTED[view]):
+        heads.nth(index).get_by_role("button").click()
+        expect(heads.nth(index)).to_have_attribute("aria-sort", word)
+        expect(rows.first).to_contain_text(first)
 
 
 # --- keyboard and updates ---
@@ -205,6 +284,16 @@ def test_updates_move_neither_focus_nor_scroll_nor_rows(opens: Opens, place: Ser
     expect(row).to_be_focused()
     expect(row).to_have_attribute("aria-expanded", "true")
     assert page.evaluate("scrollY") == 50
+
+
+def test_each_control_can_have_focus_and_shows_it(opens: Opens, place: Served) -> None:
+    page = live(opens, place)
+    hidden = {}
+    for view in ("tenants/robotics", "queues", "nodes", "history", "me", "glossary", "audit"):
+        go(page, view)
+        expect(page.locator("main .card").first).to_be_visible()
+        hidden[view] = page.evaluate(UNFOCUSED)
+    assert hidden == {view: [] for view in hidden}
 
 
 def test_sign_in_and_views_work_by_keyboard_alone(opens: Opens, place: Served) -> None:

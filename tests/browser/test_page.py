@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from playwright.sync_api import Browser, expect
 
 from app.core import events as ev
-from app.core.model import Uid
-from app.core.safe_text import csv_cell
+from app.core.audit.codec import line
+from app.core.audit_entry import AuditRecord, EntryType, Fact, seal
+from app.core.explain.views import PublishedReservation
+from app.core.model import Node, NodeName, Pool, PoolName, TenantName, Uid
+from app.core.safe_text import csv_cell, visible
 from tests.browser.conftest import Opens
 from tests.browser.signed_in import LED, QUICK, go, live, sign_in
 from tests.fakes.fake_api_cluster import (
+    GPU,
     NOW,
     Served,
     Town,
@@ -47,6 +52,8 @@ def test_no_data_is_shown_before_sign_in(opens: Opens, place: Served) -> None:
     page = opens(place)
     expect(page.get_by_role("heading", name="Sign in")).to_be_visible()
     expect(page.get_by_label("Token of audience")).to_be_focused()
+    for way in ("kubectl fairgate open", "kubectl create token", "corporate login"):
+        expect(page.locator("main")).to_contain_text(way)
     assert "robotics" not in page.content()
 
 
@@ -102,6 +109,12 @@ def test_a_caller_without_rights_sees_own_work_and_the_missing_right(
     expect(page.get_by_role("table", name="My waiting pods").get_by_role("row")).to_have_count(8)
     expect(page.get_by_role("table", name="My waiting pods")).to_contain_text("limit")
     assert "dave@example.com" not in page.content()
+    # Place, reason, share and use are in the view. The time and what helps are in the drawer.
+    for text in ("You use 18 % of the cluster (h100: 12 GPUs)", "fair share", "11 %", "1 of 7"):
+        expect(page.locator("main")).to_contain_text(text)
+    page.get_by_role("link", name="robotics/wait-0").click()
+    for text in ("waits for 8 GPUs", "Estimated start", "GPUs limit", "What would help"):
+        expect(page.get_by_role("dialog")).to_contain_text(text)
 
 
 # --- views ---
@@ -150,8 +163,10 @@ def test_users_are_folded_below_their_tenant(opens: Opens, place: Served) -> Non
 def test_a_row_shows_use_fair_share_guarantee_and_limit(opens: Opens, place: Served) -> None:
     page = live(opens, place)
     row = page.locator("#tenant-rows tr", has_text="robotics")
-    for part in ("uses 80 (29 %)", "fair share 61.3", "guarantee 32", "limit 112", "h100: 20 gpu"):
-        expect(row).to_contain_text(part)
+    parts = {"Used": "80 (29 %)", "Fair share": "61.3", "Guarantee": "32", "Limit": "112"}
+    for column, text in parts.items():
+        expect(row.locator(f"td[data-label='{column}']")).to_have_text(text)
+    expect(row).to_contain_text("h100: 20 GPUs")
     expect(page.get_by_text("Weighted GPUs: one of h100 counts 4")).to_be_visible()
 
 
@@ -162,6 +177,10 @@ def test_queues_show_reasons_and_group_by_rule(opens: Opens, place: Served) -> N
     page.get_by_role("button", name="limit 7").click()
     expect(page.locator("#queue-rows tr")).to_have_count(1)
     assert "rule=limit" in page.url
+    rules = page.get_by_role("list", name="Pods by wait reason").get_by_role("listitem")
+    expect(rules).to_have_text(["▲ limit 7", "fair order 43", "capacity 40"])
+    page.get_by_label("Filter").fill("erin")
+    expect(rules).to_have_text(["▲ limit 7"])
 
 
 def test_nodes_show_devices_by_tenant(opens: Opens, place: Served) -> None:
@@ -169,8 +188,35 @@ def test_nodes_show_devices_by_tenant(opens: Opens, place: Served) -> None:
     node = page.locator(".node", has_text="h100-02")
     expect(node.locator("i.free")).to_have_count(2)
     expect(node.locator("i.device:not(.free)")).to_have_count(6)
-    expect(node).to_contain_text("6 of 8 used; vision 6 gpu")
+    expect(node).to_contain_text("6 of 8 used; vision 6 GPUs")
     expect(page.get_by_role("list", name="Colours of tenants")).to_contain_text("vision")
+
+
+def test_nodes_that_take_no_pod_differ_without_colour(
+    opens: Opens, town: Town, place: Served
+) -> None:
+    place.tell(
+        ev.PoolObserved(NOW, Pool(PoolName("t4"), {"kind": "t4"}, topology=("rack",))),
+        *(
+            ev.NodeObserved(NOW, Node(NodeName(name), labels, {GPU: 4}, ready, cordoned=cordoned))
+            for name, labels, ready, cordoned in (
+                ("t4-00", {"kind": "t4", "rack": "r2"}, False, False),
+                ("t4-03", {"kind": "t4", "rack": "r1"}, False, True),
+            )
+        ),
+    )
+    held_back = {NodeName("h100-02"): {GPU: 1}}
+    kept = PublishedReservation(PoolName("h100"), Uid("x"), TenantName("vision"), held_back)
+    town.bulletin = replace(LED, reserved=(kept,))
+    page = live(opens, place, "nodes")
+    expect(page.locator(".node", has_text="t4-00")).to_contain_text("✕ t4-00: 4 of 4 used, not")
+    expect(page.locator(".node", has_text="t4-03")).to_contain_text("⊘ t4-03")
+    expect(page.locator(".node", has_text="t4-03")).to_contain_text("0 of 4 used, cordoned")
+    node = page.locator(".node", has_text="h100-02")
+    expect(node).to_contain_text("6 of 8 used, 1 reserved")
+    expect(node.locator("i.reserved")).to_have_count(1)
+    racks = page.get_by_role("region", name="Pool t4").get_by_role("heading", level=3)
+    expect(racks).to_have_text(["r1", "r2"])
 
 
 def test_a_node_lists_its_pods_with_links_to_their_drawers(opens: Opens, place: Served) -> None:
@@ -179,7 +225,7 @@ def test_a_node_lists_its_pods_with_links_to_their_drawers(opens: Opens, place: 
     expect(page.get_by_role("heading", name="Node h100-06")).to_be_visible()
     row = page.locator("#node-pods tr")
     expect(row).to_have_count(1)
-    for part in ("robotics/run-6", "erin@example.com", "8 gpu"):
+    for part in ("robotics/run-6", "erin@example.com", "8 GPUs"):
         expect(row).to_contain_text(part)
     assert page.title() == "h100-06 · Fairgate"
     row.get_by_role("link", name="robotics/run-6").click()
@@ -226,6 +272,9 @@ def test_only_visible_tenants_are_shown(opens: Opens, town: Town, place: Served)
     page = live(opens, place)
     expect(page.locator("#tenant-rows tr")).to_have_count(1)
     expect(page.get_by_text("Other tenants are not shown")).to_be_visible()
+    # Without the right to see pools, shares are percentages.
+    expect(page.locator("td[data-label=Used]")).to_have_text("29 %")
+    expect(page.get_by_role("columnheader", name="Part of the cluster, 0 to 30 %")).to_be_visible()
     go(page, "nodes")
     expect(page.get_by_text("You may not see pools")).to_be_visible()
     go(page, "tenants/research")
@@ -244,6 +293,8 @@ def test_history_comes_from_usage_records(opens: Opens, town: Town, place: Serve
     page.keyboard.press("ArrowLeft")
     expect(page.locator(".values")).to_contain_text("research 0; capacity 272")
     page.get_by_text("As a table").click()
+    chart.hover(position={"x": 300, "y": 100})
+    expect(page.locator(".values")).to_contain_text("research 256; capacity 272")
     table = page.get_by_role("table", name="GPUs in use over time")
     expect(table.get_by_role("columnheader")).to_have_text(["Time", "research"])
     expect(table.get_by_role("cell").nth(-2)).to_have_text("256")
@@ -272,10 +323,38 @@ def test_history_shows_releases_and_waits_by_tenant(
     expect(page.get_by_role("group", name="Wait of released pods")).to_be_visible()
     page.get_by_role("button", name="24 hours").click()
     expect(total).to_contain_text("5 pods released")
+    page.reload()
+    expect(page.get_by_role("button", name="24 hours")).to_have_attribute("aria-pressed", "true")
     expect(page.get_by_text("some releases were not recorded")).to_be_visible()
     go(page, "history?tenant=vision")
     expect(total).to_contain_text("3 pods released")
     expect(rows).to_have_count(2)
+
+
+def test_history_sums_small_tenants_and_shows_the_fair_share_of_one(
+    opens: Opens, town: Town, place: Served
+) -> None:
+    for number in range(11):
+        run = ran(f"team-{number}", 1 + number, since=60, until=30)
+        town.past.runs.ended[run.id] = run
+    run = ran("robotics", 20, since=60, until=30)
+    town.past.runs.ended[run.id] = run
+    page = live(opens, place, "history", now=NOW)
+    lines = page.get_by_role("list", name="Lines of the chart").first.get_by_role("listitem")
+    expect(lines).to_have_count(10)
+    expect(lines.first).to_have_text("robotics")
+    expect(lines.nth(8)).to_have_text("4 others")
+    go(page, "history?tenant=robotics")
+    expect(lines).to_have_text(["robotics", "capacity now", "fair share now"])
+    page.get_by_role("group", name="Weighted GPUs in use").press("ArrowLeft")
+    expect(page.locator(".values").first).to_contain_text("; capacity 272; fair share 61.3")
+    town.rights.granted -= {("list", "pools")}
+    page = live(opens, place, "history?tenant=robotics", now=NOW)
+    lines = page.get_by_role("list", name="Lines of the chart").first.get_by_role("listitem")
+    expect(lines).to_have_text(["robotics"])
+    page.get_by_text("As a table").first.click()
+    cells = page.get_by_role("table", name="GPUs in use over time").get_by_role("cell")
+    expect(cells.nth(-2)).to_have_text("20")
 
 
 def test_the_page_writes_csv_cells_as_the_server_does(opens: Opens, place: Served) -> None:
@@ -289,11 +368,48 @@ def test_the_page_writes_csv_cells_as_the_server_does(opens: Opens, place: Serve
         "%x",
         "\tx",
         "a\u202eb",
+        "a\U000e0041b",
         'plain "q"',
     ]
     run = "async names => names.map((await import('/static/format.js')).csvCell)"
     quoted = [f'"{csv_cell(name)}"'.replace('"q"', '""q""') for name in names]
     assert page.evaluate(run, names) == quoted
+
+
+def test_the_page_escapes_the_characters_that_the_server_escapes(
+    opens: Opens, place: Served
+) -> None:
+    run = """async () => {
+      const { visible } = await import('/static/format.js');
+      const codes = Array.from({ length: 0x110000 }, (_, code) => code);
+      return codes.filter((code) => visible(String.fromCodePoint(code)).length > 2);
+    }"""
+    hidden = [code for code in range(0x110000) if len(visible(chr(code))) > 2]
+    assert live(opens, place).evaluate(run) == hidden
+
+
+def test_an_estimate_names_two_times_and_the_date_if_it_is_not_today(
+    opens: Opens, place: Served
+) -> None:
+    page = opens(place, now=NOW, locale="en-GB", timezone_id="UTC")
+    run = "async each => (await import('/static/format.js')).estimateText(each)"
+    estimate = {"at": "2026-09-21T14:13:20Z", "p50": 900, "p90": 86400}
+    assert page.evaluate(run, estimate) == (
+        "about 15 min: half of such pods start by 14:28, nine in ten by 22 Sept, 14:13"
+    )
+
+
+def test_only_names_of_gpu_resources_become_gpus(opens: Opens, place: Served) -> None:
+    run = "async texts => texts.map((await import('/static/format.js')).sentence)"
+    texts = {
+        "1 nvidia.com/gpu asked, 2 amd.com/gpu free.": "1 GPU asked, 2 GPUs free.",
+        "the end of a pod that uses nvidia.com/gpu.": "the end of a pod that uses GPUs.",
+    }
+    kept = ["1 nvidia.com/gpu.shared asked", "nvidia.com/gpu.product=A100", "job/gpu-train"]
+    texts |= {
+        each: each for each in [*kept, "nvidia.com/gpu-memory", "pod team-a/gpu, pod a/gpu-0"]
+    }
+    assert live(opens, place).evaluate(run, list(texts)) == list(texts.values())
 
 
 def test_history_without_the_right_names_the_right(opens: Opens, town: Town, place: Served) -> None:
@@ -305,6 +421,25 @@ def test_history_without_the_right_names_the_right(opens: Opens, town: Town, pla
 def test_the_audit_view_without_the_right_names_the_right(opens: Opens, place: Served) -> None:
     page = live(opens, place, "audit")
     expect(page.get_by_role("alert").last).to_contain_text("may not get audit.fairgate.io")
+
+
+def test_the_audit_view_shows_entries_in_words_with_links_to_pods(
+    opens: Opens, town: Town, place: Served
+) -> None:
+    record_releases(town.stream, "robotics", 8, [600], minutes=1)
+    facts: dict[str, Fact] = {"namespace": "robotics", "pod": "wait-0", "uid": "robotics/wait-0"}
+    compared = {"first": "a", "score": "1", "next": "b", "nextScore": "2"}
+    facts |= {"waited": 90, "compared": [compared], "backfilled": False}
+    entry = seal(town.stream.last(), 1, AuditRecord(NOW, EntryType.RELEASED, facts))
+    town.stream.rows.append((entry.number, line(entry)))
+    town.rights.granted |= {("get", "audit")}
+    page = live(opens, place, "audit", now=NOW)
+    rows = page.get_by_role("table", name="Audit entries").locator("tbody tr")
+    expect(rows).to_have_count(2)
+    expect(rows.nth(0)).to_contain_text("waited: 2 min, compared: a (1) before b (2)")
+    expect(rows.nth(1)).to_contain_text("amounts: 8 GPUs, waited: 10 min")
+    rows.nth(0).get_by_role("link", name="robotics/wait-0").click()
+    expect(page.get_by_role("dialog")).to_contain_text("1 of 7")
 
 
 def test_an_empty_cluster_teaches_the_first_step(opens: Opens) -> None:
@@ -339,7 +474,10 @@ def test_only_own_files_are_requested(opens: Opens, place: Served) -> None:
     expect(page.get_by_role("status").first).to_have_text("Live")
     page.reload()
     expect(page.get_by_role("status").first).to_have_text("Live")
+    go(page, "pods/robotics/wait-0")
+    expect(page.get_by_role("dialog")).to_contain_text("1 of 7")
     assert all(url.startswith(place.url) for url in asked), asked
+    assert not [url for url in [*asked, page.url] if "alices" in url]
 
 
 def test_the_policy_stops_foreign_scripts(browser: Browser, place: Served) -> None:

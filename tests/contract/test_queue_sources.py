@@ -8,6 +8,7 @@ from typing import Any
 from app.core import events as ev
 from app.core.effects import Charge, Dequeue, Enqueue, Intend, Refund, Release, StoreWrite
 from app.core.engine import Engine
+from app.core.engine_options import EngineOptions
 from app.core.fairshare.usage_record import UsageEnded, UsageStarted
 from app.core.model import Pod, ReleaseOutcome, TenantName, Uid, UserName
 from app.core.quantities import ManagedResources
@@ -24,7 +25,7 @@ class Leader:
     """A leading engine whose effects are written to a store at once."""
 
     def __init__(self, world: World) -> None:
-        self.engine = Engine(ManagedResources([GPU]), records=False, paced=False)
+        self.engine = Engine(ManagedResources([GPU]), EngineOptions(records=False, paced=False))
         self.store = world.store()
 
     async def lead(self, *events: ev.Event) -> None:

@@ -83,7 +83,7 @@ def nodes(stage: Stage) -> Iterator[Nodes]:
 def test_a_cluster_in_order_is_told_so(nodes: Nodes) -> None:
     done = nodes.run("check")
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.splitlines()[-1] == "8 nodes with GPUs, of 8; none amiss."
+    assert done.stdout.splitlines()[-1] == "8 nodes with GPUs, of 8; none with findings."
 
 
 def test_check_finds_nodes_without_the_label_and_changes_nothing(nodes: Nodes) -> None:
@@ -95,7 +95,7 @@ def test_check_finds_nodes_without_the_label_and_changes_nothing(nodes: Nodes) -
         f"node of-gke: advertises {GPU} without label {PRODUCT}: it is Tesla-T4 by label "
         f"{GKE}=nvidia-tesla-t4; fairgate nodes label of-gke." in done.stdout.splitlines()
     )
-    assert "10 nodes with GPUs, of 11; 2 amiss." in done.stdout
+    assert "10 nodes with GPUs, of 11; 2 with findings." in done.stdout
     found = nodes.found()
     assert set(found) == {("plain", "unlabelled"), ("of-gke", "unlabelled")}
     assert (found["plain", "unlabelled"]["product"], found["of-gke", "unlabelled"]["product"]) == (

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 from playwright.sync_api import Browser, expect
 
 from tests.support.browser import browser
@@ -54,3 +57,22 @@ def test_a_tenants_admin_sees_their_own_queue_live(stage: Stage, browser: Browse
     page.get_by_role("link", name="Nodes").click()
     expect(page.locator("main")).to_contain_text("You may not see pools")
     page.context.close()
+
+
+def test_the_page_opens_with_a_kubeconfig_through_the_api_server(
+    stage: Stage, browser: Browser
+) -> None:
+    details = stage.cluster.details()
+    command = [sys.executable, "-m", "app.kubectl", "open", "--no-browser"]
+    with subprocess.Popen(
+        [*command, "--kubeconfig", details.kubeconfig], stdout=subprocess.PIPE, text=True
+    ) as proxy:
+        try:
+            assert proxy.stdout is not None
+            page = browser.new_page()
+            page.set_default_timeout(60_000)
+            page.goto(proxy.stdout.readline().strip())
+            expect(page.get_by_role("status").first).to_have_text("Live")
+            page.close()
+        finally:
+            proxy.terminate()

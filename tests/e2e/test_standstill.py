@@ -50,7 +50,6 @@ def health(stage: Stage) -> list[int]:
 
 
 def test_a_missing_redis_is_reported_to_everybody(stage: Stage) -> None:
-    stage.apply("default", {**POLICY, "spec": {}})
     space = stage.namespace("standstill")
     stage.apply(space, pod("waits"))
 
@@ -63,7 +62,7 @@ def test_a_missing_redis_is_reported_to_everybody(stage: Stage) -> None:
 
     until("its owner is told", told, seconds=120)
     [message] = [each for each in events(space, "Waiting") if "No pod is released" in each]
-    assert "cannot reach Redis" in message
+    assert "cannot be reached" in message
     until("operators are told", lambda: len(events(NAMESPACE, "RedisUnreachable")) == 1)
 
     def condition() -> bool:
@@ -73,5 +72,6 @@ def test_a_missing_redis_is_reported_to_everybody(stage: Stage) -> None:
             ("False", "RedisUnreachable")
         ]
 
-    until("the Policy says so", condition)
+    stage.apply("default", {**POLICY, "spec": {}})
+    until("a Policy that is created now says so", condition)
     until("its health says so, and it is ready", lambda: health(stage) == [200, 503, 200, 503])

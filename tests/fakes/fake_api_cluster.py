@@ -21,6 +21,7 @@ from app.core import events as ev
 from app.core.audit.codec import line
 from app.core.audit_entry import AuditRecord, EntryType, Fact, seal
 from app.core.engine import Engine
+from app.core.engine_options import EngineOptions
 from app.core.explain.views import LeaderStateMessage
 from app.core.fairshare.usage_record import UsageRecord
 from app.core.model import (
@@ -95,10 +96,12 @@ class Town:
     stream: Stream = field(default_factory=Stream)
     now: Millis = NOW
     stays: bool = True
+    reachable: bool = True
+    age: int = 0
     enforcement: EnforcementResult | None = None
 
     def __post_init__(self) -> None:
-        self.engine = Engine(ManagedResources([GPU]), records=False)
+        self.engine = Engine(ManagedResources([GPU]), EngineOptions(records=False))
         self.view = WebhookCache((ev.WatchedSource.TENANTS, ev.WatchedSource.POOLS))
 
     async def open(self) -> None:
@@ -126,6 +129,8 @@ class Town:
             view=self.view,
             queues=FakeQueues(self.engine),
             bulletin=lambda: self.bulletin,
+            store_reachable=lambda: self.reachable,
+            age=lambda: self.age,
             enforcement=lambda: self.enforcement,
             runs=self.past,
             chain=FakeTrail(self.stream),
@@ -232,7 +237,12 @@ def record_releases(
     """Append audit entries about releases some minutes ago, one for each wait in seconds."""
     at = Millis(NOW - minutes * 60_000)
     for waited in waits:
-        facts: dict[str, Fact] = {"tenant": tenant, "amounts": {str(GPU): str(devices)}}
+        facts: dict[str, Fact] = {
+            "tenant": tenant,
+            "namespace": tenant,
+            "pod": f"job-{len(stream.rows) + 1}",
+            "amounts": {str(GPU): str(devices)},
+        }
         record = AuditRecord(at, EntryType.RELEASED, facts | {"waited": waited})
         entry = seal(stream.last(), 1, record)
         stream.rows.append((entry.number, line(entry)))

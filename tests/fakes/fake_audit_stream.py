@@ -151,10 +151,15 @@ class FakeKey:
 
 @dataclass
 class Copies:
-    """An `ports.audit.AuditSink` that stores its entries. `knows`: it can report its last entry."""
+    """An `ports.audit.AuditSink` that stores its entries. `knows`: it can report its last entry.
+
+    `slow`: lines wait until `flush`, and a killed process loses them.
+    """
 
     lines: list[str] = field(default_factory=list)
     knows: bool = False
+    slow: bool = False
+    waiting: list[str] = field(default_factory=list)
 
     async def copied(self) -> int | None:
         if not self.knows:
@@ -162,7 +167,11 @@ class Copies:
         return max((each.number for each in self.entries()), default=0)
 
     def write_line(self, line: str, number: int, epoch: int) -> None:
-        self.lines.append(line)
+        (self.waiting if self.slow else self.lines).append(line)
+
+    async def flush(self, seconds: float) -> None:
+        self.lines += self.waiting
+        self.waiting.clear()
 
     def entries(self) -> list[Entry]:
         found = [read(text) for text in self.lines]

@@ -68,6 +68,9 @@ def test_f09_two_leaders_under_load_break_nothing_and_epochs_go_up(rig: Rig) -> 
         rig.took(force.__name__, took)
     assert not load.over, "there was work all the time"
     load.stop()
+    bypassed = [each.metric("fairgate_bypassed_pods_total") for each in rig.of("controller")]
+    assert bypassed
+    assert all(each == 0 for each in bypassed), "a leader reported releases of the other"
     assert not load.refused
     assert not load.unanswered
 

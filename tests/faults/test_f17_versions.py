@@ -15,6 +15,7 @@ ROOM = 2
 NEW = "2"
 KEYS = "fairgate:{default}:*"
 AUDIT = b"fairgate:{default}:audit"
+ENFORCEMENT = b"fairgate:{default}:enforcement"
 LAYOUT = "fairgate:{default}:layout"
 NOT_STANDING = "not standing for leader: no Redis"
 
@@ -104,7 +105,9 @@ def resumes(rig: Rig, crowd: Crowd) -> float:
 
 
 def dump(redis: Redis) -> dict[bytes, bytes | None]:
-    return {key: redis.dump(key) for key in sorted(redis.scan_iter(KEYS))}
+    """Return all keys, without those that the webhook writes every few seconds."""
+    keys = sorted(redis.scan_iter(KEYS))
+    return {key: redis.dump(key) for key in keys if not key.startswith(ENFORCEMENT)}
 
 
 def forget(redis: Redis) -> None:

@@ -24,6 +24,7 @@ from app.devcluster.cluster import LocalCluster
 from app.devcluster.cluster_options import ClusterOptions
 from app.devcluster.signals import orderly
 from app.sim.cluster.workload import SimulatedWorkload, TimelineEntry
+from loadtest.philly import TRACES
 from tests.faults.fault_cluster import Rig, open_rig
 from tests.faults.philly import (
     GPUS_OF_NODE,
@@ -39,7 +40,7 @@ from tests.faults.philly import (
 )
 from tests.faults.submitting import play
 
-LOG = Path(__file__).parents[3] / "shared" / "traces" / "philly_2017.csv.gz"
+LOG = TRACES / "philly_2017.csv.gz"
 P4 = {"start": 4_204_619.0, "span": 345_600.0, "tenant": "vcb436b2", "gpus": 320}
 NO_INPUT = 2
 BOTH = f"{'cluster':>10}{'sim.':>10}"
@@ -167,7 +168,7 @@ def _table(here: Result, there: Result) -> str:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tests.faults.window", description=__doc__)
-    parser.add_argument("--log", type=Path, default=LOG, help="default: the Philly log beside us")
+    parser.add_argument("--log", type=Path, default=LOG, help="default: that in CLUSTER_LOGS")
     parser.add_argument("--tenant", default=P4["tenant"], help="default: of P4; '' is all")
     parser.add_argument("--from", dest="start", type=float, default=P4["start"])
     parser.add_argument("--for", dest="span", type=float, default=P4["span"], help="in seconds")

@@ -359,7 +359,8 @@ async def test_nothing_is_written_where_nothing_differs(kept: Kept) -> None:
         assert version == before[kind]["metadata"]["resourceVersion"]
 
 
-async def test_documents_with_all_defaults_need_no_dry_run(kept: Kept) -> None:
+@pytest.mark.parametrize("is_new", [False, True])
+async def test_documents_with_all_defaults_need_no_dry_run(kept: Kept, is_new: bool) -> None:
     async with kept.keeping():
         live = await kept.settle()
     kept.documents = [
@@ -368,6 +369,8 @@ async def test_documents_with_all_defaults_need_no_dry_run(kept: Kept) -> None:
         for kind in PATHS
     ]
     await kept.write()
+    for kind in PATHS if is_new else ():
+        await kept.client.request("DELETE", kept.path(kind))
     counting = Counting(kept.client)
     async with kept.keeping(counting) as watchdog:
 
@@ -376,7 +379,7 @@ async def test_documents_with_all_defaults_need_no_dry_run(kept: Kept) -> None:
 
         await until(has_looked)
     assert counting.dry_runs == []
-    assert counting.writes == []
+    assert len(counting.writes) == len(PATHS) * is_new
 
 
 async def test_replicas_do_not_fight(kept: Kept) -> None:
@@ -434,19 +437,23 @@ async def test_a_name_that_must_be_free_is_not_believed(kept: Kept) -> None:
 
 
 async def test_nothing_is_denied_before_the_api_server_reached_a_replica(kept: Kept) -> None:
-    asked, reached = 0, False
+    reached = False
+    had_looked: list[bool] = []
 
     async def unreached() -> str:
-        nonlocal asked
-        asked += 1
+        had_looked.append(watchdog.has_looked)
         return "" if reached else "no answer"
 
     async with kept.keeping(unreached=unreached) as watchdog:
 
         async def tried() -> bool:
-            return asked > 3
+            return len(had_looked) > 3
 
         await until(tried)
+        # The first proof comes before readiness, so that the API server has loaded the objects by
+        # then. The later ones come after it: only a replica that is ready is reached.
+        assert had_looked[0] is False
+        assert all(had_looked[1:])
         assert await weakened(kept)
         assert not watchdog.is_applied
         reached = True
@@ -457,10 +464,10 @@ async def test_nothing_is_denied_before_the_api_server_reached_a_replica(kept: K
         await until(applied)
         assert not await weakened(kept)
         await kept.settle()
-        last = asked
+        last = len(had_looked)
         await kept.edit(BINDING, lambda live: live["spec"].update(validationActions=["Warn"]))
         await kept.settle()
-    assert asked == last  # a proof is needed once
+    assert len(had_looked) == last  # a proof is needed once
 
 
 async def test_a_replica_that_starts_later_weakens_nothing(kept: Kept) -> None:

@@ -19,6 +19,13 @@ PAGES = sorted(
         *(ROOT / "certs").glob("*.md"),
     ]
 )
+OPENINGS = [
+    page
+    for page in PAGES
+    if not page.name.startswith("0") and page not in (ROOT / "README.md", ROOT / "CHANGELOG.md")
+]
+"""Pages that begin with their readers and purpose: all but decisions, README and changelog."""
+
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 
 
@@ -94,9 +101,19 @@ def test_tests_that_a_page_names_exist() -> None:
     assert missing == []
 
 
-@pytest.mark.parametrize(
-    "page", sorted((ROOT / "docs").glob("*.md")), ids=lambda page: str(page.name)
-)
+def test_files_that_a_page_names_exist() -> None:
+    folders = "app|tests|charts|docs|loadtest|plugin|certs"
+    named = {
+        (page, file)
+        for page in PAGES
+        for file in re.findall(rf"`((?:{folders})/[\w./-]+)`", page.read_text())
+    }
+    assert len(named) > 100
+    missing = [(page, file) for page, file in sorted(named) if not (ROOT / file).exists()]
+    assert missing == []
+
+
+@pytest.mark.parametrize("page", OPENINGS, ids=lambda page: str(page.relative_to(ROOT)))
 def test_a_page_begins_with_its_readers_and_its_purpose(page: Path) -> None:
     _, _, text = page.read_text().partition("\n")
     opening = " ".join(text.strip().split("\n\n")[0].split())
@@ -104,3 +121,15 @@ def test_a_page_begins_with_its_readers_and_its_purpose(page: Path) -> None:
     form = "write: This page is for READERS who want ..., or: This page is for READERS: it ..."
     assert re.match(r"This page is for [a-z]", sentence), form
     assert re.search(r": |\b(who|that|and want)\b", sentence), form
+
+
+def test_prose_is_wrapped_at_120_characters() -> None:
+    release_notes_and_generated = {"CHANGELOG.md", "cli.md"}
+    kept = ("|", "#", "    ", "<", "![")
+    long = []
+    for page in PAGES:
+        prose = re.sub(r"^ *```.*?^ *```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+        if page.name not in release_notes_and_generated:
+            lines = [at for at in prose.split("\n") if len(at) > 120 and not at.startswith(kept)]
+            long += [f"{page.relative_to(ROOT)}: {at}" for at in lines]
+    assert long == []

@@ -145,7 +145,7 @@ def test_fairgate_works_without_the_removed_parts_of_the_client_library(tmp_path
         if file.stem not in ("__main__", "__init__")
     ]
     script = f"""
-import asyncio, importlib, pathlib, sys
+import asyncio, importlib, sys
 
 class Removed:
     def find_spec(self, name, path=None, target=None):
@@ -156,9 +156,10 @@ sys.meta_path.insert(0, Removed())
 for name in {modules!r}:
     importlib.import_module(name)
 from app.kube.client import Client
+from app.core.kubeconfig import KubeconfigOptions
 from app.kubectl import connect
 asyncio.run(Client.connect({str(kubeconfig)!r}))
-connect.through(pathlib.Path({str(kubeconfig)!r}), None)
+connect.through(KubeconfigOptions({str(kubeconfig)!r}))
 """
     ran = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", script],

@@ -22,6 +22,7 @@ from app.core.effects import (
     WithdrawReclaimNotice,
 )
 from app.core.engine import Engine
+from app.core.engine_options import EngineOptions
 from app.core.model import (
     Millis,
     Node,
@@ -116,7 +117,7 @@ class Drive:
     _doomed: dict[str, tuple[list[EvictForReclaim], list[Job]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.engine = Engine(self.managed, witnesses=None)
+        self.engine = Engine(self.managed, EngineOptions(witnesses=None))
         self._open()
 
     # Changes.
@@ -195,7 +196,7 @@ class Drive:
     def restart(self) -> None:
         """Start a new leader that receives only the current objects."""
         self.epoch += 1
-        self.engine = Engine(self.managed, witnesses=None)
+        self.engine = Engine(self.managed, EngineOptions(witnesses=None))
         self._news = []
         self._wakes.clear()
         for pod in reversed(self.pods.values()):

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from app.core import events as ev
 from app.core.effects import Bypassed, ClaimAddress, Effect, ProtectClaim, Release, UnprotectClaim
 from app.core.engine import Engine
+from app.core.engine_options import EngineOptions
 from app.core.errors import ClusterRefused
 from app.core.model import ClaimRef, Millis, Node, NodeName, Pod, ReleaseOutcome, Resource, Uid
 from app.core.podspec.resource_claims import DeviceAsk, DeviceClass, ResourceClaim
@@ -59,7 +60,7 @@ class World:
         self.epoch += 1
         self.writes = [each for each in self.writes if not isinstance(each, Release)]
         self.late_claims, self.late_pods = [], []
-        self.engine = Engine(ManagedResources([GPU]), classes={"gpu": GPU})
+        self.engine = Engine(ManagedResources([GPU]), EngineOptions(classes={"gpu": GPU}))
         room = {GPU: 4, PODS: 100}
         self.hear(ev.NodeObserved(self.at, Node(NodeName("n"), {}, room, True)))
         self.hear(ev.ClassObserved(self.at, DeviceClass("nic")))

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from app.core import events as ev
 from app.core.effects import ProtectClaim, Release, UnprotectClaim
 from app.core.engine import Engine
+from app.core.engine_options import EngineOptions
 from app.core.explain.views import ClusterView
 from app.core.fairshare.usage_record import UsageStarted
 from app.core.lifecycle.claim_protection import SECURE_MS, SETTLE_MS
@@ -42,7 +43,7 @@ GANG_SIZE = 2
 class Life:
     """A cluster of two nodes, its engine, and the objects of the API server."""
 
-    engine: Engine = field(default_factory=lambda: Engine(MANAGED, classes=CLASSES))
+    engine: Engine = field(default_factory=lambda: Engine(MANAGED, EngineOptions(classes=CLASSES)))
     pods: dict[Uid, Pod] = field(default_factory=dict)
     claims: dict[str, ResourceClaim] = field(default_factory=dict)
     orders: list[Release] = field(default_factory=list)
@@ -97,7 +98,7 @@ class Life:
             self.hear(ev.Pass(at))
 
     def recount(self) -> Engine:
-        other = Engine(MANAGED, classes=CLASSES)
+        other = Engine(MANAGED, EngineOptions(classes=CLASSES))
         at = Millis(self.now)
         for pod in reversed(self.pods.values()):
             other.handle(ev.PodObserved(at, pod))

@@ -15,6 +15,7 @@ import pytest
 
 from app.core import events as ev
 from app.core.engine import Engine
+from app.core.engine_options import EngineOptions
 from app.core.fairshare.checkpoint import MOST_USERS
 from app.core.model import ClaimRef, Millis, Pod, ReleaseOutcome, Resource, Uid
 from app.core.podspec.resource_claims import DeviceClass
@@ -139,9 +140,39 @@ def test_memory_of_devices_returns_when_slices_are_gone(field: str) -> None:
     assert many - few < 10 * 2_000
 
 
+def test_ten_thousand_basic_groups_cost_under_5_mib_and_no_call_of_a_pass() -> None:
+    """The Job controller of Kubernetes 1.37 can create one for each Job."""
+    engine, kind = leading(), KINDS[ev.WatchedSource.NATIVE_GROUPS]
+    known: set[str] = set()
+    """As in the reflector."""
+
+    def one_pod(name: str) -> None:
+        engine.handle(ev.PodObserved(AT, held_pod(name, "default", 9, user="user0")))
+        engine.handle(ev.Pass(AT))
+
+    one_pod("first")
+    without = calls_of(lambda: one_pod("second"))
+    gc.collect()
+    tracemalloc.start()
+    try:
+        for i in range(10_000):
+            meta = {"name": f"training-job-{i}-a1b2c", "namespace": f"team-{i % 50}"}
+            group = {"metadata": meta, "spec": {"schedulingPolicy": {"basic": {}}}}
+            event = read(kind, msgspec.json.encode(group))
+            known.add(kind.key(kind.item.decode(msgspec.json.encode(group)).metadata))
+            engine.handle(event)
+        engine.handle(ev.Pass(AT))
+        gc.collect()
+        grown = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert grown < 5 * 2**20
+    assert calls_of(lambda: one_pod("third")) <= 1.02 * without
+
+
 def test_simulated_users_are_all_remembered() -> None:
     """A simulation reports the usage of every user."""
-    engine = Engine(MANAGED, records=False, copied=False)
+    engine = Engine(MANAGED, EngineOptions(records=False, copied=False))
     engine.handle(
         read(KINDS[ev.WatchedSource.NODES], msgspec.json.encode(largest_pods.node_labels(0, "n")))
     )

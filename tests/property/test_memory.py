@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from app.core import events as ev
 from app.core.effects import Release
 from app.core.engine import Engine
+from app.core.engine_options import EngineOptions
 from app.core.fairshare.checkpoint import ELSEWHERE, MOST_USERS, TenantCheckpoint, fitting
 from app.core.model import (
     DEFAULT_POOL,
@@ -78,7 +79,7 @@ class Controller:
 
     def __init__(self, cluster: Cluster, policy: Policy) -> None:
         self.cluster = cluster
-        self.engine = Engine(ManagedResources([GPU]), witnesses=None)
+        self.engine = Engine(ManagedResources([GPU]), EngineOptions(witnesses=None))
         self.released: list[Uid] = []
         for event in cluster.opening(policy):
             self.engine.handle(event)

@@ -335,3 +335,30 @@ def test_what_was_freed_for_a_workload_is_its_own_though_another_comes_before_it
     drive.submit(Job("x", "a", "u", 0, {GPU: 2}))
     drive.settle()
     assert "x" in [job.uid for job in drive.running()]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_repeated_reclaims_take_no_device_twice_within_min_runtime(seed: int) -> None:
+    """A tenant submits pods within its guarantee and deletes each one as soon as it starts.
+
+    A victim has run for `min_runtime`. So within any such time at most the borrowed devices are
+    evicted. No smaller bound holds: with seed 0 a guarantee of one device reaches it.
+    """
+    random, least, capacity = Random(seed), 100, 6
+    drive = Drive(Policy(reclaim=Reclaim.GUARANTEE, min_runtime=Millis(least)))
+    drive.witness = arena = Arena(drive)
+    drive.site("n", Site(POOL, {GPU: capacity}))
+    drive.team(Team("a", guarantee={POOL: {GPU: random.randint(1, 3) if seed else 1}}))
+    drive.team(Team("b"))
+    for number in range(capacity):
+        drive.place(Job(f"b{number}", "b", "u", 0, {GPU: 1}), POOL, "n", -least, number + 1)
+    for number in range(40):
+        arena.news()
+        drive.submit(Job(f"x{number}", "a", "u", drive.now, {GPU: 1}))
+        drive.settle()
+        drive.end(f"x{number}")
+        drive.run(drive.now + (random.randint(0, 40) if seed else 10))
+    at = [each.at for each in drive.decisions if isinstance(each, Evicted)]
+    windows = [sum(begin <= each < begin + least for each in at) for begin in at]
+    assert 1 <= max(windows) <= capacity
+    assert seed or max(windows) == capacity

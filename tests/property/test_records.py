@@ -16,6 +16,7 @@ from app.core import events as ev
 from app.core.audit_entry import AuditRecord, EntryType
 from app.core.effects import Charge, ClearAuditMarker, Effect, Intend, Refund, Release
 from app.core.engine import Engine
+from app.core.engine_options import EngineOptions
 from app.core.model import Millis, Node, NodeName, Phase, Pod, ReleaseOutcome, Resource, Uid
 from app.core.quantities import PODS, ManagedResources
 from app.sim.cluster.virtual_cluster import held_pod
@@ -66,7 +67,7 @@ class Cluster:
         self.unseen |= {uid for uid in self.released if uid not in self.pods and self.waits(uid)}
         for queue in (self.orders, self.answers, self.watch, self.unsealed, self.unwritten):
             queue.clear()
-        self.engine = Engine(ManagedResources([GPU]), window=3)
+        self.engine = Engine(ManagedResources([GPU]), EngineOptions(window=3))
         self.hear(ev.NodeObserved(AT, NODE))
         for pod in self.pods.values():
             self.hear(ev.PodObserved(AT, pod))

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from app.core import events as ev
 from app.core.effects import Charge, Dequeue, Effect, Enqueue, Intend, Refund, Release, StoreWrite
 from app.core.engine import Engine
+from app.core.engine_options import EngineOptions
 from app.core.fairshare.usage_record import UsageEnded, UsageRecord, UsageStarted
 from app.core.model import (
     Millis,
@@ -79,7 +80,7 @@ class Cluster:
         self.elect()
 
     def start(self) -> Engine:
-        engine = Engine(ManagedResources([GPU]), records=False)
+        engine = Engine(ManagedResources([GPU]), EngineOptions(records=False))
         at = Millis(self.now)
         for name in NODES:
             engine.handle(ev.NodeObserved(at, Node(NodeName(name), {}, {GPU: 8, PODS: 99}, True)))

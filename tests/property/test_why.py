@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from app.core import events as ev
 from app.core.effects import Release
 from app.core.engine import Engine
+from app.core.engine_options import EngineOptions
 from app.core.explain.reasons import Rule, Why
 from app.core.model import (
     DEFAULT_POOL,
@@ -53,7 +54,7 @@ class State:
 
     def engine(self) -> Engine:
         """Return a leading engine with this state."""
-        engine = Engine(ManagedResources([GPU]), evicts=False)
+        engine = Engine(ManagedResources([GPU]), EngineOptions(evicts=False))
         for name, gpus in self.nodes.items():
             node = Node(NodeName(name), {}, {GPU: gpus, PODS: 1000}, True)
             engine.handle(ev.NodeObserved(NOW, node))

@@ -1,4 +1,4 @@
-"""Location of the logs of real clusters: `../shared/traces` next to the project."""
+"""Finds the logs of real clusters, or skips the test."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
-TRACES = ROOT.parent / "shared" / "traces"
+from loadtest.philly import TRACES
 
 
 def log_file(name: str) -> Path:
@@ -19,7 +18,7 @@ def log_file(name: str) -> Path:
     path = TRACES / name
     if path.is_file():
         return path
-    sentence = f"The log {name} is not there: put the cluster logs into {TRACES}."
+    sentence = f"The log {name} is not there: set CLUSTER_LOGS to the folder of the cluster logs."
     if any(os.environ.get(flag, "") not in ("", "0") for flag in ("REQUIRE_CLUSTER", "CI")):
         pytest.fail(sentence, pytrace=False)
     pytest.skip(sentence)

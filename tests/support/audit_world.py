@@ -23,9 +23,10 @@ class World:
         self.deposed = 0
         self.retention = Retention(Millis(AGE), SIZE, least=0)
 
-    def chain(self) -> Chain:
+    def chain(self, *sinks: Copies) -> Chain:
+        """Return the chain of a replica that copies its entries to `copies` and `sinks`."""
         return Chain(
-            FakeTrail(self.stream), self.anchor, self.key.load, holds, [self.copies], "c",
+            FakeTrail(self.stream), self.anchor, self.key.load, holds, [self.copies, *sinks], "c",
             self.retention, lambda: self.now,
         )  # fmt: skip
 

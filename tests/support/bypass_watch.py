@@ -12,6 +12,7 @@ from app.core.effects import (
     WakeAt,
 )
 from app.core.engine import Engine
+from app.core.engine_options import EngineOptions
 from app.core.model import (
     Millis,
     Node,
@@ -47,7 +48,8 @@ class Watch:
         mode: Mode = Mode.ENFORCE,
     ) -> None:
         self.engine = Engine(
-            ManagedResources([GPU]), evicts=reclaims, evicts_bypassed=evicts, mode=mode
+            ManagedResources([GPU]),
+            EngineOptions(evicts=reclaims, evicts_bypassed=evicts, mode=mode),
         )
         self.now = 200_000
         self.alarm = Millis(0)

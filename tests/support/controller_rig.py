@@ -20,6 +20,7 @@ from app.controller.takeover import Takeover
 from app.core import events as ev
 from app.core.effects import EmitEvent
 from app.core.engine import Engine
+from app.core.engine_options import EngineOptions
 from app.core.errors import ClusterError
 from app.core.explain.backlog_stats import BacklogStats
 from app.core.explain.views import ClusterView
@@ -191,7 +192,7 @@ class Rig:
     def __init__(self, memory: Memory | None = None) -> None:
         self.memory = memory or Memory()
         self.store = FakeStore(self.memory)
-        self.engine = Engine(ManagedResources([GPU]), evicts_bypassed=True)
+        self.engine = Engine(ManagedResources([GPU]), EngineOptions(evicts_bypassed=True))
         self.corrector, self.installation = FakeCorrector(), FakeInstallation(Millis(30_000))
         self.keeper = FakeKeeper()
         self.inbox, self.lead, self.meters = Listening(), FakeLead(), FakeMeters()

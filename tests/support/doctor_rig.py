@@ -72,7 +72,10 @@ def time_of(age: timedelta) -> str:
 
 
 def installed(**changes: Object) -> dict[str, Object]:
-    """Return the objects of a Fairgate in order, by kind. `changes` replaces some."""
+    """Return the objects of a Fairgate in order, by kind. `changes` replaces some.
+
+    `WebhookPod` is its pod, `Pod` the canary.
+    """
     api = "admissionregistration.k8s.io/v1"
     hook = {"name": "hold.fairgate.io", "clientConfig": {"service": {}, "caBundle": "eA=="}}
     environment = [
@@ -80,7 +83,11 @@ def installed(**changes: Object) -> dict[str, Object]:
         {"name": "FAIRGATE_MANAGED_RESOURCES", "value": GPU},
     ]
     container = {"name": "fairgate", "image": "example.com/fairgate:1", "env": environment}
-    template = {"spec": {"containers": [container]}}
+    labels = {"app.kubernetes.io/name": "fairgate", "app.kubernetes.io/component": "webhook"}
+    template = {"metadata": {"labels": labels}, "spec": {"containers": [container]}}
+    ready = made("Pod", "v1", "fairgate-webhook-0", HOME, spec={})
+    ready["metadata"]["labels"] = labels
+    ready["status"] = {"conditions": [{"type": "Ready", "status": "True"}]}
     lease = {
         "holderIdentity": "controller-1",
         "leaseDurationSeconds": 15,
@@ -92,8 +99,13 @@ def installed(**changes: Object) -> dict[str, Object]:
     gates = [{"name": "fairgate.io/canary"}, {"name": "fairgate.io/queue"}]
     return {
         "Deployment": made(
-            "Deployment", "apps/v1", "fairgate-webhook", HOME, spec={"template": template}
+            "Deployment",
+            "apps/v1",
+            "fairgate-webhook",
+            HOME,
+            spec={"replicas": 1, "template": template},
         ),
+        "WebhookPod": ready,
         "MutatingWebhookConfiguration": made(
             "MutatingWebhookConfiguration", api, "fairgate", webhooks=[hook]
         ),

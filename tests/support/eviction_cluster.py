@@ -15,6 +15,7 @@ from app.core.effects import (
     WakeAt,
 )
 from app.core.engine import Engine
+from app.core.engine_options import EngineOptions
 from app.core.lifecycle.stale_pods import StaleReason
 from app.core.model import (
     Millis,
@@ -44,7 +45,7 @@ class Town:
     def __init__(
         self, notes: dict[str, str] | None = None, epoch: int = 7, at: int = 10**7
     ) -> None:
-        self.engine = Engine(ManagedResources([GPU]), reclaims=[StaleReason.IDLE])
+        self.engine = Engine(ManagedResources([GPU]), EngineOptions(reclaims=[StaleReason.IDLE]))
         self.now, self.alarm = at, 0
         self.effects: list[Effect] = []
         self.hear(ev.NodeObserved(self.at, Node(NODE, {}, {GPU: 9, PODS: 110}, True)))

@@ -9,6 +9,7 @@ from starlette.types import ASGIApp
 
 from app.core import events as ev
 from app.core.engine import Engine
+from app.core.engine_options import EngineOptions
 from app.core.model import (
     Millis,
     Node,
@@ -47,7 +48,7 @@ NOW = Millis(1_700_000_000_000)
 def ground(authority: Authorizer) -> RouteContext:
     """Return the context of the routes, on fakes: an empty and fully synchronized cluster."""
     managed = ManagedResources((GPU,))
-    engine = Engine(managed, evicts=False, records=False)
+    engine = Engine(managed, EngineOptions(evicts=False, records=False))
     return RouteContext(
         access=Access(authority),
         engine=engine,
@@ -71,7 +72,7 @@ class Both:
     def __init__(self) -> None:
         self.rights = Rights()
         self.resources, self.reporter = FakeResources(), FakeReporter()
-        self.engine = Engine(ManagedResources((GPU,)), evicts=False, records=False)
+        self.engine = Engine(ManagedResources((GPU,)), EngineOptions(evicts=False, records=False))
         self.view = WebhookCache((ev.WatchedSource.TENANTS, ev.WatchedSource.POOLS))
         self.runs, self.stream = FakeRuns(), Stream()
         self.queues = FakeQueues(self.engine)

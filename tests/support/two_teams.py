@@ -132,7 +132,7 @@ class Neighbours(Town):
             past=ToldQuotas(chain, self.view),
             simulations=here,
             trials=here,
-            proposals=ProposedPods(ManagedResources([GPU]), frozenset()),
+            proposals=ProposedPods(ManagedResources([GPU]), frozenset(), lambda pod, _: pod),
         )
 
 

@@ -24,6 +24,7 @@ from app.core.audit.verifier import BrokenChain, ChainVerdict, ChainVerifier
 from app.core.audit_entry import Entry
 from app.core.durations import duration
 from app.core.errors import InvalidInput, InvalidSettings
+from app.core.kubeconfig import KubeconfigOptions
 from app.core.model import Millis
 from app.kube import kubeconfig as kubeconfig_files
 from app.kube.audit_anchor import NAME, KeptAnchor
@@ -54,7 +55,7 @@ class AuditSource:
     redis_url: str | None
     cluster: str
     namespace: str
-    kubeconfig: Path | None
+    kubeconfig: KubeconfigOptions
 
 
 class Readable(Protocol):
@@ -96,6 +97,10 @@ def verify(
     `copies`: the files are logs or copies of a part of the chain, not one whole chain.
     """
     _check_files(files, copies=copies)
+    if not files and not source.redis_url:
+        raise InvalidSettings(
+            "Say where the chain is: name its file, or Redis by --redis-url or FAIRGATE_REDIS_URL."
+        )
     given = _head_in(head) if head else None
     pinned = read_key(_text(key)) if key else None
     try:
@@ -241,7 +246,7 @@ async def _reader(source: AuditSource) -> AsyncIterator[RedisAuditReader]:
 
 async def _anchored(source: AuditSource) -> SignedHead:
     who = kubeconfig_files.find(source.kubeconfig, os.environ)
-    client = await Client.connect(who.kubeconfig)
+    client = await Client.connect_with(who.options)
     try:
         found = await KeptAnchor(client, source.namespace).anchored()
     finally:

@@ -7,17 +7,18 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
-from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from app.commands.release.manual_release import ByHand
 from app.core.errors import ClusterError, ClusterRefused
+from app.core.kubeconfig import KubeconfigOptions
 from app.core.policy import TO_ENFORCE, Mode
 from app.k8s_types import objects
 from app.kube import kubeconfig as kubeconfig_files
@@ -25,7 +26,7 @@ from app.kube.client import Client
 from app.kube.enforcement_probes import NAMESPACE, EnforcementProbes, HoleFound
 from app.kube.enforcement_spec import CONFIG_MAP, read_mode
 from app.kube.lease import NAME as LEASE
-from app.terminal.output import Listing, Look, as_text
+from app.terminal.output import Listing, OutputOptions, as_text
 
 FAILED = 1
 AGAIN_SECONDS = 1.0
@@ -40,11 +41,11 @@ _lease = msgspec.json.Decoder(objects.Lease)
 class CheckOptions:
     """Arguments of `fairgate check`. `wait`: seconds until a check that fails counts as failed."""
 
-    kubeconfig: Path | None
+    kubeconfig: KubeconfigOptions
     namespace: str
     managed: tuple[str, ...]
     wait: float
-    look: Look
+    output: OutputOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,12 @@ class CheckResult:
     name: str
     passed: bool | None
     message: str
+
+
+def is_sound(results: Sequence[CheckResult]) -> bool:
+    """Return whether no check failed and at least one passed."""
+    passed = [each.passed for each in results]
+    return False not in passed and True in passed
 
 
 class CheckFailed(Exception):
@@ -76,20 +83,20 @@ def run(options: CheckOptions) -> None:
     who = kubeconfig_files.find(options.kubeconfig, os.environ)
 
     async def go() -> list[CheckResult]:
-        client = await Client.connect(who.kubeconfig)
+        client = await Client.connect_with(who.options)
         try:
             return await InstallationCheck(client, options).run()
         finally:
             await client.close()
 
     results = asyncio.run(go())
-    if options.look.is_data:
+    if options.output.is_data:
         facts = [{"check": r.name, "passed": r.passed, "message": r.message} for r in results]
-        print(as_text(options.look, {"checks": facts}, CHECKS))
+        print(as_text(options.output, {"checks": facts}, CHECKS))
     else:
         for each in results:
             print(f"{WORDS[each.passed]:7}  {each.name:8}  {each.message}")
-    if any(each.passed is False for each in results):
+    if not is_sound(results):
         raise SystemExit(FAILED)
 
 
@@ -106,13 +113,18 @@ class InstallationCheck:
     async def run(self) -> list[CheckResult]:
         """Run every check until it passes or the time is over. Return the results in order."""
         deadline = time.monotonic() + self._wait
-        results = [await self._try("mode", self._mode, deadline)]
-        checks: dict[str, Check] = {"leader": self._leader}
-        if results[0].message not in (_OBSERVES, _POLICY_OBSERVES):
-            checks = {"hold": self._hold, "create": self._create, "release": self._release} | checks
-        for name, check in checks.items():
-            results.append(await self._try(name, check, deadline))
-        return results
+        mode = await self._try("mode", self._mode, deadline)
+        probes: dict[str, Check] = {
+            "hold": self._hold,
+            "create": self._create,
+            "release": self._release,
+        }
+        results = [mode]
+        if mode.passed is None:
+            results += [CheckResult(name, None, _MODE_UNKNOWN) for name in probes]
+        elif mode.message not in (_OBSERVES, _POLICY_OBSERVES):
+            results += [await self._try(name, each, deadline) for name, each in probes.items()]
+        return [*results, await self._try("leader", self._leader, deadline)]
 
     async def _try(self, name: str, check: Check, deadline: float) -> CheckResult:
         while True:
@@ -122,6 +134,8 @@ class InstallationCheck:
                 return CheckResult(name, None, str(reason))
             except (CheckFailed, HoleFound, ClusterError) as error:
                 if time.monotonic() + self._pause > deadline:
+                    if _lacks_right(error):
+                        return CheckResult(name, None, f"not tested: {error}")
                     return CheckResult(name, False, str(error))
             await asyncio.sleep(self._pause)
 
@@ -187,6 +201,15 @@ class InstallationCheck:
         return found
 
 
+def _lacks_right(error: Exception) -> bool:
+    """Return whether an error is only about the rights of the caller, not a refusal by a rule."""
+    refusal = error if isinstance(error, ClusterRefused) else error.__cause__
+    if not isinstance(refusal, ClusterRefused) or refusal.status != 403:
+        return False
+    return re.search(r"cannot \w+ resource", str(refusal)) is not None
+
+
+_MODE_UNKNOWN = "not tested: the mode is not known, and mode Observe holds no pod."
 _OBSERVES = "Observe: pods are not held, so enforcement is not tested"
 _POLICY_OBSERVES = (
     f"{_OBSERVES}. Policy default sets this mode, and the chart's mode has no effect; to enforce: "

@@ -68,9 +68,11 @@ class ConvertedTenant:
             if guarantee or limit:
                 quota: dict[str, Any] = {"pool": pool}
                 if guarantee:
-                    quota["guarantee"] = {r: shown(value) for r, value in guarantee.items()}
+                    quota["guarantee"] = {
+                        r: format_quantity(value) for r, value in guarantee.items()
+                    }
                 if limit:
-                    quota["limit"] = {r: shown(value) for r, value in limit.items()}
+                    quota["limit"] = {r: format_quantity(value) for r, value in limit.items()}
                 yield quota
 
 
@@ -161,7 +163,7 @@ def decimal(value: Fraction) -> str:
     return text.rstrip("0").rstrip(".")
 
 
-def shown(value: Fraction) -> int | str:
+def format_quantity(value: Fraction) -> int | str:
     """Return an amount as a YAML value."""
     return int(value) if value.denominator == 1 else f"{float(value * 1000):g}m"
 

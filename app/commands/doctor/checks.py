@@ -11,6 +11,7 @@ from app.commands.doctor.cluster_checks import (
     check_quotas,
     check_schedulers,
 )
+from app.commands.doctor.component_checks import check_components
 from app.commands.doctor.device_checks import check_device_classes, check_devices
 from app.commands.doctor.findings import Check, Finding, problem, warning
 from app.commands.doctor.installation_checks import check_installation
@@ -31,6 +32,7 @@ def examine(seen: ClusterSnapshot, namespace: str, now: datetime) -> list[Findin
         *check_device_classes(seen),
         *check_priorities(seen),
         *check_quotas(seen, namespace),
+        *check_components(seen, now),
         *check_installation(seen, now),
         *check_size(seen),
     ]

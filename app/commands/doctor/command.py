@@ -19,32 +19,32 @@ from app.commands.doctor.snapshot import ClusterSnapshot, take_snapshot
 from app.commands.release.console import NO, tell
 from app.config import setting_parsers
 from app.core.errors import InvalidInput, StoreError
+from app.core.kubeconfig import KubeconfigOptions
 from app.kube import kubeconfig as kubeconfig_files
 from app.kube.client import Client
 from app.kube.cluster_survey import ApiSurvey
 from app.store import redis_url
 from app.store.connection import Server
-from app.terminal.output import Look, as_text
+from app.terminal.output import OutputOptions, as_text
 
 
 @dataclass(frozen=True, slots=True)
 class DoctorOptions:
     """Arguments of the command. `planned` and `write` are files."""
 
-    kubeconfig: Path | None
-    context: str
+    kubeconfig: KubeconfigOptions
     namespace: str
     planned: Path | None
     redis: str
     image: str
     write: Path | None
-    look: Look | None
+    output: OutputOptions | None
     """None: print the values of the chart instead of the findings."""
 
 
 def run(options: DoctorOptions) -> None:
     """Run the command. Raises FairgateError, and SystemExit with 1 if there is a problem."""
-    who = kubeconfig_files.find(options.kubeconfig, os.environ, options.context)
+    who = kubeconfig_files.find(options.kubeconfig, os.environ)
     settings = None if options.planned is None else assumptions.planned(_read(options.planned))
     redis = setting_parsers.redis_url(options.redis) if options.redis else ""
     setting_parsers.label(options.namespace)
@@ -54,11 +54,11 @@ def run(options: DoctorOptions) -> None:
     sections = chart_values(seen, options.namespace, redis, options.image)
     if options.write is not None:
         _write(options.write, as_yaml(sections))
-    if options.look is None:
+    if options.output is None:
         sys.stdout.write(as_yaml(sections))
-    elif options.look.is_data:
+    elif options.output.is_data:
         document = report.as_document(findings, as_values(sections))
-        print(as_text(options.look, document, report.FINDINGS))
+        print(as_text(options.output, document, report.FINDINGS))
     else:
         sys.stdout.write(report.as_text(findings))
     if report.has_problem(findings):
@@ -71,7 +71,7 @@ async def _look(
     settings: assumptions.Assumptions | None,
     redis: str,
 ) -> tuple[ClusterSnapshot, Sequence[Finding]]:
-    client = await Client.connect(who.kubeconfig, context=options.context)
+    client = await Client.connect_with(who.options)
     try:
         seen = await take_snapshot(ApiSurvey(client), options.namespace, settings)
     finally:

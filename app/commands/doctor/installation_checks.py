@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from app.commands.doctor.findings import Check, Finding, count, names, ok, problem, warning
-from app.commands.doctor.snapshot import ClusterSnapshot
+from app.commands.doctor.snapshot import ClusterSnapshot, read_time
 from app.core.errors import InvalidInput
 from app.core.policy import TO_ENFORCE, Mode
 from app.core.well_known import GATE
@@ -18,6 +18,8 @@ SERVICE = "kubernetes.io/service-name"
 WEBHOOK = "fairgate-webhook"
 RECENT = timedelta(minutes=10)
 ALARMS = ("EnforcementFails", "EnforcementRestored")
+NO_LEADER = "NoLeader"
+STANDSTILLS = (NO_LEADER, "RedisUnreachable")
 
 KINDS = {"mutating": "MutatingWebhookConfiguration", "validating": "ValidatingWebhookConfiguration"}
 
@@ -209,36 +211,52 @@ def _leader(seen: ClusterSnapshot, now: datetime) -> Iterator[Finding]:
     if not seen.is_known("leases"):
         return
     spec: dict[str, Any] = (seen.installation.lease or {}).get("spec") or {}
-    holder, renewed = spec.get("holderIdentity"), _read_time(spec.get("renewTime"))
+    holder, renewed = spec.get("holderIdentity"), read_time(spec.get("renewTime"))
+    reason, reported, lasts = _standstill(seen, now)
+    told = "" if reason == NO_LEADER else reported
+    remedy = "See the log of Deployment fairgate-controller"
     if not holder or renewed is None:
-        yield problem(
-            Check.LEADER,
-            "no replica of the controller leads, so no pod is released.",
-            "See the log of Deployment fairgate-controller; the usual cause is Redis.",
-        )
+        message = "no replica of the controller leads"
+        message += f". {told}" if told else ", so no pod is released."
+        remedy += "." if told else "; if its pods are ready, the usual cause is Redis."
+        yield problem(Check.LEADER, message, remedy)
         return
     age = now - renewed
     if age > timedelta(seconds=int(spec.get("leaseDurationSeconds") or 0)):
         yield problem(
             Check.LEADER,
             f"the Lease of {holder} was last renewed {int(age.total_seconds())} s ago, so no pod "
-            "is released.",
-            "See the log of Deployment fairgate-controller. Check the clock of this machine.",
+            f"is released. {told}".rstrip(),
+            f"{remedy}. Check the clock of this machine.",
         )
+    elif reported and lasts:
+        yield problem(Check.LEADER, reported, f"{remedy}.")
+    elif reported:
+        yield warning(Check.LEADER, f"in the last ten minutes: {reported}", f"{remedy}.")
     else:
         yield ok(Check.LEADER, f"{holder} leads.")
 
 
+def _standstill(seen: ClusterSnapshot, now: datetime) -> tuple[str, str, bool]:
+    """Return why controllers release no pod: reason, message, and whether it surely lasts.
+
+    The Policy, if there is one, has the current state. An event may be outdated.
+    """
+    found = seen.installation
+    status = (found.policy or {}).get("status") or {}
+    for each in status.get("conditions") or ():
+        if each.get("type") == "Releasing":
+            if each["status"] == "True":
+                return "", "", False
+            return str(each.get("reason", "")), str(each.get("message", "")), True
+    recent = [
+        (at, each["reason"], str(each.get("message", "")))
+        for each in found.events
+        if each.get("reason") in STANDSTILLS and (at := _time_of(each)) and now - at < RECENT
+    ]
+    _, reason, message = max(recent, default=(now, "", ""))
+    return reason, message, False
+
+
 def _time_of(event: Object) -> datetime | None:
-    return _read_time(event.get("lastTimestamp") or event.get("eventTime"))
-
-
-def _read_time(text: object) -> datetime | None:
-    """Return a time of the API server, None if it is absent or invalid."""
-    if not isinstance(text, str):
-        return None
-    try:
-        read = datetime.fromisoformat(text)
-    except ValueError:
-        return None
-    return read if read.tzinfo else read.replace(tzinfo=UTC)
+    return read_time(event.get("lastTimestamp") or event.get("eventTime"))

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 import msgspec
@@ -83,6 +84,8 @@ class Installation:
     lease: Object | None = None
     policy: Object | None = None
     canary: Object | None = None
+    pods: list[Object] = field(default_factory=list)
+    """The pods in Fairgate's namespace."""
     events: list[Object] = field(default_factory=list)
 
     @property
@@ -123,6 +126,17 @@ class ClusterSnapshot:
     def is_known(self, *resources: str) -> bool:
         """Return whether all objects of these resources could be read."""
         return not {each.resource for each in self.unread}.intersection(resources)
+
+
+def read_time(text: object) -> datetime | None:
+    """Return a time of the API server, None if it is absent or invalid."""
+    if not isinstance(text, str):
+        return None
+    try:
+        read = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return read if read.tzinfo else read.replace(tzinfo=UTC)
 
 
 async def take_snapshot(
@@ -187,6 +201,7 @@ class _Reading:
         found.policy = await self._get("policies.fairgate.io", f"{GROUP}/policies/default")
         canary = "/api/v1/namespaces/fairgate-canary/pods/fairgate-canary"
         found.canary = await self._get("pods", canary)
+        await self._each("pods", f"/api/v1/{space}/pods", found.pods.append)
         await self._each("events", f"/api/v1/{space}/events", found.events.append)
         if webhook := found.deployments.get("fairgate-webhook"):
             self.found.assumed = assumptions.installed(webhook)

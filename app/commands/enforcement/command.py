@@ -18,6 +18,7 @@ import msgspec
 import yaml
 
 from app.core.errors import InvalidInput
+from app.core.kubeconfig import KubeconfigOptions
 from app.core.policy import Mode
 from app.k8s_types import objects
 from app.kube import kubeconfig as kubeconfig_files
@@ -53,7 +54,7 @@ class EnforcementOptions:
     """Arguments of `fairgate enforcement`. `folder`: where the file is written."""
 
     folder: Path
-    kubeconfig: Path | None
+    kubeconfig: KubeconfigOptions
     namespace: str
 
 
@@ -113,7 +114,7 @@ def _static(document: Object) -> Object:
 
 async def _read(options: EnforcementOptions) -> Mapping[str, str]:
     who = kubeconfig_files.find(options.kubeconfig, os.environ)
-    client = await Client.connect(who.kubeconfig)
+    client = await Client.connect_with(who.options)
     try:
         space = quote(options.namespace, safe="")
         body = await client.request("GET", f"/api/v1/namespaces/{space}/configmaps/{CONFIG_MAP}")

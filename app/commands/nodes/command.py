@@ -11,7 +11,6 @@ import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
-from pathlib import Path
 from typing import Any
 
 from app.commands.nodes.gpu_products import is_value
@@ -20,10 +19,11 @@ from app.commands.nodes.survey import Survey
 from app.commands.nodes.unmanaged_pods import NO_POOL, Crowd, crowds
 from app.commands.release.console import NO, UNREACHABLE, tell
 from app.core.errors import ClusterError, ClusterRefused, InvalidInput
+from app.core.kubeconfig import KubeconfigOptions
 from app.core.quantities import CPU, MIB, ManagedResources, render
 from app.kube import kubeconfig as kubeconfig_files
 from app.kube.client import Client
-from app.terminal.output import Item, Listing, Look, as_text
+from app.terminal.output import Item, Listing, OutputOptions, as_text
 
 
 def _node(item: Item) -> str:
@@ -41,10 +41,10 @@ MOST_NAMES = 20
 class NodesOptions:
     """Arguments that both commands have."""
 
-    kubeconfig: Path | None
+    kubeconfig: KubeconfigOptions
     managed: str
     exempt: str
-    look: Look
+    output: OutputOptions
 
     @property
     def resources(self) -> ManagedResources:
@@ -70,14 +70,9 @@ def run(options: NodesOptions, act: Act) -> None:
     who = kubeconfig_files.find(options.kubeconfig, os.environ)
 
     async def go() -> int:
-        client = await Client.connect(who.kubeconfig)
+        client = await Client.connect_with(who.options)
         try:
             return await act(Survey(client), options)
-        except ClusterRefused as error:
-            if error.status not in (401, 403):
-                raise
-            tell(str(error))
-            return NO
         finally:
             await client.close()
 
@@ -96,9 +91,9 @@ async def check(survey: Survey, options: NodesOptions) -> int:
         for node in inventory.with_devices()
     }
     found = crowds(others or (), homes)
-    if options.look.is_data:
+    if options.output.is_data:
         document = _document(inventory, findings, found, others is not None)
-        print(as_text(options.look, document, FINDINGS))
+        print(as_text(options.output, document, FINDINGS))
     else:
         _print(inventory, findings, found)
     if others is None:
@@ -118,7 +113,7 @@ async def label(survey: Survey, options: NodesOptions, wish: LabelRequest) -> in
     if unheard:
         raise InvalidInput(f"There is no node {', '.join(unheard)}; kubectl get nodes lists them.")
     changes, unknown = labellings(inventory, wish.names, wish.product or "")
-    text = not options.look.is_data
+    text = not options.output.is_data
     for change in changes if text or not wish.yes else ():
         (print if text else tell)(f"{change.node.name}: {_words(change)}")
     for name in unknown:
@@ -128,7 +123,7 @@ async def label(survey: Survey, options: NodesOptions, wish: LabelRequest) -> in
         _sum_up(results, unknown, wish)
     else:
         told = [_result(change, *result) for change, result in zip(changes, results, strict=True)]
-        print(as_text(options.look, {"changes": told, "unknown": unknown}, CHANGES))
+        print(as_text(options.output, {"changes": told, "unknown": unknown}, CHANGES))
     if any(result == "no-answer" for result, _ in results):
         return UNREACHABLE
     failed = any(result not in ("labelled", "would-label") for result, _ in results)
@@ -197,14 +192,15 @@ def _print(
         print(f"node {each.node}: {each.message}")
     for pool, crowd in found.items():
         where = f"pool {pool}" if pool else "nodes in no pool"
-        room = ", ".join(f"{value} of {r}" for r, value in _room(crowd).items()) or "no room"
+        room = ", ".join(f"{value} of {r}" for r, value in _room(crowd).items()) or "nothing"
         print(
-            f"{where}: {_count(len(crowd.nodes), 'node')} with GPUs carry "
-            f"{_count(crowd.pods, 'pod')} without, which take {room}."
+            f"{where}: {_count(len(crowd.nodes), 'node')} with GPUs run "
+            f"{_count(crowd.pods, 'pod')} without GPUs, which use {room}."
         )
     total = len(inventory.with_devices())
     odd = len({each.node for each in findings})
-    print(f"{_count(total, 'node')} with GPUs, of {len(inventory.nodes)}; {odd or 'none'} amiss.")
+    nodes = f"{_count(total, 'node')} with GPUs, of {len(inventory.nodes)}"
+    print(f"{nodes}; {odd or 'none'} with findings.")
 
 
 def _document(

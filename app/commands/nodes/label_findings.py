@@ -115,7 +115,7 @@ class Inventory:
     def _unlabelled(
         self, node: Seen, resources: Sequence[Resource], label: str, told: Product | None
     ) -> LabelFinding:
-        hint = f"it is {told.name} by {told.source}" if told else "nothing tells which"
+        hint = f"it is {told.name} by {told.source}" if told else "its product is not known"
         command = f"fairgate nodes label {node.name}" + ("" if told else " --product NAME")
         return LabelFinding(
             node.name,

@@ -23,6 +23,7 @@ from app.commands.release.release_all import release_all
 from app.core.errors import ClusterError, ClusterRefused, InvalidInput
 from app.kube import kubeconfig
 from app.kube.client import Client
+from app.terminal.output import need_object_format
 
 
 def run(options: ReleaseOptions) -> None:
@@ -31,6 +32,7 @@ def run(options: ReleaseOptions) -> None:
         raise InvalidInput("Name one pod to release, or say --all: fairgate release --help.")
     if options.everything and options.namespace is not None:
         raise InvalidInput("--all means every namespace: leave out --namespace, or name a pod.")
+    need_object_format(options.output.form)
     if not options.yes and not sys.stdin.isatty():
         raise InvalidInput(
             "A release cannot be undone, and there is no terminal to confirm on: add --yes."
@@ -46,7 +48,7 @@ def run(options: ReleaseOptions) -> None:
 
 
 async def _run(options: ReleaseOptions, who: kubeconfig.Caller) -> int:
-    client = await Client.connect(who.kubeconfig)
+    client = await Client.connect_with(who.options)
     try:
         hand = ByHand(client)
         name = await hand.who()

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from app.commands.release.manual_release import ManualReleaseOutcome, ManualReleaseResult
+from app.core.kubeconfig import KubeconfigOptions
+from app.terminal.output import OutputOptions, as_text
 
 WORTH_SHOWING_SECONDS = 2.0
 """A command that is shorter shows no progress."""
@@ -78,9 +78,9 @@ class ReleaseOptions:
     pod: str | None
     everything: bool
     namespace: str | None
-    kubeconfig: Path | None
+    kubeconfig: KubeconfigOptions
     yes: bool
-    output: str
+    output: OutputOptions
 
 
 def signed(who: str) -> str:
@@ -116,8 +116,8 @@ def ask(options: ReleaseOptions, question: str) -> None:
 
 def show(options: ReleaseOptions, facts: dict[str, Any], text: str) -> None:
     """Print a result in the requested format."""
-    if options.output == "json":
-        print(json.dumps(facts, indent=2))
+    if options.output.is_data:
+        print(as_text(options.output, facts))
     elif text:
         print(text)
 

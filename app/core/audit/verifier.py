@@ -114,6 +114,7 @@ class ChainVerifier:
         self._named: list[Gap] = []
         self._removed: list[tuple[int, Head]] = []
         self._key: str | None = None
+        self._cluster = ""
         self._known: OrderedDict[Head, _Seen] = OrderedDict()
 
     def add_entry(self, entry: Entry) -> None:
@@ -136,6 +137,7 @@ class ChainVerifier:
     def vouch(self, signed: SignedHead) -> None:
         """Process a signed head from among the entries, after its entry. Raises BrokenChain."""
         number = signed.head.number
+        self._check_cluster(signed)
         if self._first is None or number < self._first.number:
             self._early.append(signed)
         elif signed.head not in self._known:
@@ -254,14 +256,19 @@ class ChainVerifier:
             raise BrokenChain(
                 number, "its signed head is not signed by the key that the chain names"
             )
-        if newest is not None and signed.cluster != newest.cluster:
-            raise BrokenChain(
-                number,
-                f"its signed head is of cluster {signed.cluster}, another one of {newest.cluster}",
-            )
+        self._check_cluster(signed)
         if newest is None or number >= newest.head.number:
             self._signed, self._signed_count = signed, seen.place
         self._open_gaps = [each for each in self._open_gaps if each.number > number]
+
+    def _check_cluster(self, signed: SignedHead) -> None:
+        """Require one cluster of all heads, also of those whose entries retention removed."""
+        if signed.cluster != (self._cluster or signed.cluster):
+            raise BrokenChain(
+                signed.head.number,
+                f"its signed head is of cluster {signed.cluster}, another one of {self._cluster}",
+            )
+        self._cluster = signed.cluster
 
     def _removals(self) -> set[Head]:
         covered = self._signed.head.number if self._signed else 0

@@ -6,6 +6,7 @@ for users is in `messages`.
 
 from __future__ import annotations
 
+from app.core.explain import leader_state
 from app.core.explain.competitors import ANOTHER, Competitors, ahead, is_behind_own, rivals
 from app.core.explain.explain_context import (
     ExplainContext,
@@ -169,9 +170,6 @@ def _nodes(pins: Pins) -> str:
     named = sorted({name for pin in pins for name in pin or ()})
     return nodes_text(tuple(named)) if len(named) == 1 else "the nodes it may go to"
 
-
-OLD_MS = 30_000
-"""A working leader publishes its state more often than this."""
 
 MOST_NAMED = 3
 """Maximum number of pods that a sentence names."""
@@ -357,7 +355,7 @@ def _grown(pools: list[PoolName], place: WaitingWorkload, scene: ExplainContext)
 def _old(scene: ExplainContext) -> str:
     """Return the age of the leader state as a clause, if it is old."""
     silent = 0 if scene.heard_at is None else scene.tree.now - scene.heard_at
-    return f", as of {silent // 1000} s ago" if silent > OLD_MS else ""
+    return f", as of {silent // 1000} s ago" if silent > leader_state.OLD_MS else ""
 
 
 def _never(

@@ -25,6 +25,9 @@ from app.core.placement.pools import add_to
 from app.core.scheduling.release_backoff import ReleaseBackoff
 from app.core.scheduling.reservation import Reservations
 
+OLD_MS = 30_000
+"""Age of a bulletin from which no controller leads. A leader publishes one every 10 s at least."""
+
 MOST = 1000
 """Maximum number of pods, backoff keys and gangs that a bulletin names."""
 

@@ -134,6 +134,10 @@ def people(
     return tuple(each for each in views if each.name in weights or each.used or each.pending)
 
 
+ZONE = "topology.kubernetes.io/zone"
+"""The label that groups the nodes of a pool without topology."""
+
+
 def _used_by(leaf: UserNode, managed: ManagedResources) -> dict[PoolName, dict[Resource, int]]:
     """Return the usage of a user's present pods, without charges for ended pods."""
     found = {}
@@ -148,12 +152,19 @@ def nodes(
 ) -> tuple[NodeView, ...]:
     """Return the nodes of a pool, by name."""
     found = []
+    found_pool = pools.pools.get(pool)
+    level = (*(found_pool.topology if found_pool else ()), ZONE)[0]
     for node in pools.members(pool):
         used: dict[Resource, int] = {}
         for stay in placement.stays.get(node.name, ()):
             add_to(used, stay.demand, 1)
         capacity = _managed(node.allocatable, managed)
-        found.append(NodeView(node.name, node.ready, capacity, _managed(used, managed)))
+        domain = node.labels.get(level, "")
+        found.append(
+            NodeView(
+                node.name, node.ready, node.cordoned, domain, capacity, _managed(used, managed)
+            )
+        )
     return tuple(found)
 
 

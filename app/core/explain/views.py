@@ -102,10 +102,15 @@ class UserView:
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
-    """A node of a pool: its managed resources, and their usage by released pods."""
+    """A node of a pool: its managed resources, and their usage by released pods.
+
+    `domain`: the widest topology domain of its pool, else its zone, else "".
+    """
 
     name: NodeName
     ready: bool
+    cordoned: bool
+    domain: str
     capacity: Amounts
     used: Amounts
 

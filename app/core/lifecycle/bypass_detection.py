@@ -25,6 +25,13 @@ _RELEASED = re.compile(r"([1-9]\d{0,11})\.[1-9]\d{0,14}", re.ASCII)
 CHANGE_MS = 10_000
 """Time after the end of mode Observe in which pods may still arrive that no webhook held."""
 
+DOUBT_MS = 10_000
+"""Time after which the stamp of a later leader counts as forged.
+
+A process that was suspended leads until it notices that its Lease expired. Meanwhile it observes
+the releases of the next leader.
+"""
+
 BYPASSED = (
     "it was never released by Fairgate: its scheduling gate was taken off, or never put on; "
     "delete it and create it again, and it waits for its turn"
@@ -55,6 +62,8 @@ class BypassDetector:
         self._created_with: dict[Uid, str] = {}
         self._strays: dict[Uid, PodRecord] = {}
         self._unjudged: dict[Uid, PodRecord] = {}
+        self._doubtful: dict[Uid, tuple[PodRecord, str, Millis]] = {}
+        """Pods with the stamp of a later leader, that stamp, and when it counts as forged."""
         self._reported: set[Uid] = set()
         self._adopting = RetrySchedule()
         self._expelling = RetrySchedule()
@@ -72,12 +81,20 @@ class BypassDetector:
         for stamp, uid in list(self._stamps.items()):
             if int(stamp.partition(".")[0]) >= epoch:  # no earlier leader had this epoch
                 del self._stamps[stamp], self._stamp_of[uid], self._rights[uid]
-                self._strays[uid] = self._roster.pods[uid]
+                self._suspect(self._roster.pods[uid])
         self._unjudged = dict(self._strays)
 
-    def end(self) -> None:
-        """End a leader term."""
+    def end(self) -> list[PodRecord]:
+        """End a leader term. Return the pods that the next leader may have released already.
+
+        The caller must pass them to `see` again.
+        """
         self._epoch = None
+        doubtful, self._doubtful = self._doubtful, {}
+        for uid, (tracked, stamp, _) in doubtful.items():
+            if tracked.pod.release != stamp:
+                self._strays[uid] = tracked
+        return [tracked for uid, (tracked, _, _) in doubtful.items() if uid not in self._strays]
 
     def rule(self, mode: Mode, at: Millis) -> None:
         """Apply this mode from now on."""
@@ -114,8 +131,8 @@ class BypassDetector:
         right = self._right(uid, stamp, live)
         if right is not None:
             self._settle(tracked, right)
-        elif uid not in self._strays:
-            self._strays[uid] = self._unjudged[uid] = tracked
+        elif uid not in self._strays and uid not in self._doubtful:
+            self._suspect(tracked)
         return right
 
     def judge(self, pod: Pod, *, live: bool) -> Provenance | None:
@@ -131,6 +148,7 @@ class BypassDetector:
         self._rights.pop(uid, None)
         self._strays.pop(uid, None)
         self._unjudged.pop(uid, None)
+        self._doubtful.pop(uid, None)
         self._ordered.pop(uid, None)
         self._created_with.pop(uid, None)
         stamp = self._stamp_of.pop(uid, None)
@@ -143,6 +161,7 @@ class BypassDetector:
     def due(self) -> Millis | None:
         """Return the next time at which `judge_pods` has work without a new event."""
         due = [each.due() for each in (self._adopting, self._expelling)]
+        due += [at for _, _, at in self._doubtful.values()]
         return min((at for at in due if at is not None), default=None)
 
     def judge_pods(self, now: Millis) -> list[Effect]:
@@ -150,6 +169,10 @@ class BypassDetector:
         if self.since is None:
             return []
         effects: list[Effect] = []
+        for uid, (tracked, _, at) in list(self._doubtful.items()):
+            if at <= now:
+                del self._doubtful[uid]
+                self._strays[uid] = self._unjudged[uid] = tracked
         unjudged, self._unjudged = self._unjudged, {}
         for tracked in unjudged.values():
             effects += self._judge(tracked, now)
@@ -166,7 +189,7 @@ class BypassDetector:
         if stamp == ADOPTED:
             return Provenance.ADOPTED
         match = _RELEASED.fullmatch(stamp)
-        if match is None or uid in self._strays:
+        if match is None or uid in self._strays or uid in self._doubtful:
             return None  # a release removes the gate and writes the stamp in one patch
         if self._epoch is not None:
             epoch = int(match[1])
@@ -178,9 +201,21 @@ class BypassDetector:
         first = self._stamps.get(stamp, uid)
         return None if live and first != uid else Provenance.RELEASED
 
+    def _suspect(self, tracked: PodRecord) -> None:
+        """Record a pod without a right. If a later leader may have released it, judge it later."""
+        uid, stamp = tracked.pod.uid, tracked.pod.release
+        match = _RELEASED.fullmatch(stamp)
+        is_later = match is not None and self._epoch is not None and int(match[1]) > self._epoch
+        if is_later and self._created_with.get(uid) != stamp:
+            at = Millis(self._roster.usage.now + DOUBT_MS)
+            self._doubtful[uid] = tracked, stamp, at
+        else:
+            self._strays[uid] = self._unjudged[uid] = tracked
+
     def _settle(self, tracked: PodRecord, right: Provenance) -> None:
         uid = tracked.pod.uid
         self._rights[uid] = right
+        self._doubtful.pop(uid, None)
         stamp = tracked.pod.release
         if right is Provenance.RELEASED and self._stamps.setdefault(stamp, uid) == uid:
             self._stamp_of[uid] = stamp

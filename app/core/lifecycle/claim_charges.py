@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from sortedcontainers import SortedDict, SortedSet
 
+from app.core.errors import InvalidInput
 from app.core.fairshare.sort_key import Served
 from app.core.model import Amounts, ClaimRef, GrantedClaim, Pod, PoolName, Resource, Uid
 from app.core.placement.device_fit import DeviceNeed
@@ -268,6 +269,40 @@ class ClaimCharges:
             self._standings[pod.uid] = standing
             self._move(pod.uid, known, standing)
         return self._charge(pod, pod.plain, standing)
+
+    def charge_proposed(self, pod: Pod, new: Mapping[str, ResourceClaim], charged: set[str]) -> Pod:
+        """Return a pod that does not exist with the charge that it would have, and no claims.
+
+        The pod must need devices. `new`: claims that do not exist, by the entry of the pod.
+        `charged`: names of claims that the trial counts already; those of this pod are added.
+        Raises InvalidInput if a claim or device class is missing.
+        """
+        plain = pod.plain
+        assert plain is not None, "the caller charges only pods that need devices"
+        demand = self._classes.rename(plain)
+        asks = self._managed.asked(demand)
+        tied: PoolName | None = None
+        names = {r.removeprefix(IMPLICIT) for r in plain if r.startswith(IMPLICIT)}
+        for ref in pod.claims:
+            key = (pod.namespace, ref.name)
+            claim = new.get(ref.entry) or self._claims.get(key)
+            if claim is None:
+                what = f"ResourceClaim {ref.name}" if ref.name else f"template of claim {ref.entry}"
+                raise InvalidInput(f"There is no {what}; create it, or add it to the manifest.")
+            names |= claim.class_names
+            amounts = self._classes.count(claim)
+            asks = asks or bool(amounts)
+            users = self._users.get(key)
+            first = users.first if users is not None else None
+            if first is not None and amounts:
+                tied = tied or first.pool
+            elif ref.name not in charged:
+                demand = add(demand, amounts)
+            if ref.name:
+                charged.add(ref.name)
+        if absent := self._classes.missing(names):
+            raise InvalidInput(f"There is no DeviceClass {absent}; name an existing one.")
+        return replace(pod, demand=demand, claims=(), plain=None, tied=tied, asks=asks)
 
     def leave(self, uid: Uid) -> None:
         """Remove a deleted pod. A pod without claims is ignored."""

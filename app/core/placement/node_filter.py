@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 from weakref import ref
 
 from app.core.model import Node, NodeName, NodeSet, Pod, Pool, PoolName
@@ -27,6 +28,20 @@ class _Known:
     able: dict[PoolName, set[NodeName]] = field(default_factory=dict)
     pins: dict[PoolName, NodeSet] = field(default_factory=dict)
     asked: set[int] = field(default_factory=set)
+
+    @property
+    def served(self) -> frozenset[PoolName]:
+        """The pools with an allowed node."""
+        return frozenset(pool for pool, names in self.able.items() if names)
+
+
+class _Joined(NamedTuple):
+    """Terms that joined the entry of other terms, with the pools that served them before."""
+
+    number: int
+    known: _Known
+    served: frozenset[PoolName]
+    was_rerouted: bool
 
 
 class NodeFilter:
@@ -84,13 +99,17 @@ class NodeFilter:
         self._members[home][node.name] = node
         (self._ready[home].add if node.ready else self._ready[home].discard)(node.name)
         told = was is None or (was.labels, was.taints) != (node.labels, node.taints)
+        joined: list[_Joined] = []
         if told:
             self.edition += 1
-            self._part(self._gists.update_node(node, was))
+            joined = self._part(self._gists.update_node(node, was))
             self._homes[home] |= self._gists.mark(node.name)
         if told or was is None or was.ready != node.ready:
             for known in self._known.values():
                 self._judge(known, node.name)
+        for each in joined:
+            rerouted = each.was_rerouted or each.served != each.known.served
+            (self._rerouted.add if rerouted else self._rerouted.discard)(each.number)
 
     def drop(self, name: NodeName) -> None:
         """Remove a node from its pool. An unknown name is ignored."""
@@ -197,8 +216,12 @@ class NodeFilter:
         _, node = self._nodes[name]
         return gist.suits(name, node.labels) and self.bears(gist, name)
 
-    def _part(self, parted: Iterable[SignatureChange]) -> None:
-        """Split the cache entries of terms that got another signature."""
+    def _part(self, parted: Iterable[SignatureChange]) -> list[_Joined]:
+        """Split the cache entries of terms that got another signature.
+
+        Return the terms that joined the entry of other terms: it may allow other nodes.
+        """
+        joined = []
         for terms, before, now in parted:
             known = self._known.get(before.number)
             if known is None or terms.number not in known.asked:
@@ -207,8 +230,13 @@ class NodeFilter:
             if own is None:
                 able = {pool: set(names) for pool, names in known.able.items()}
                 own = self._known[now.number] = _Known(ref(now), able, dict(known.pins))
+            else:
+                marked = terms.number in self._rerouted
+                joined.append(_Joined(terms.number, own, known.served, marked))
+                self.version += 1
             own.asked.add(terms.number)
             self._gone(terms.number, before.number)
+        return joined
 
     def _gone(self, number: int, gist: int) -> None:
         """Remove terms from the entry of a signature. They are unused or have another signature."""

@@ -5,7 +5,7 @@ It turns selections into intents and effects. The rules are in `selection` and `
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from app.core.effects import (
     Effect,
@@ -17,6 +17,7 @@ from app.core.effects import (
     ReclaimOnCooldown,
     Release,
 )
+from app.core.engine_options import EngineOptions
 from app.core.fairshare.decision import Decision, DecisionLevel, Selection
 from app.core.fairshare.drift import Drift
 from app.core.fairshare.tree_node import TenantNode, UserNode
@@ -68,16 +69,12 @@ class SchedulingCycle:
         placement: Allocations,
         drift: Drift,
         refusals: NodeRefusals,
-        *,
-        window: int,
-        evicts: bool,
-        considers: Callable[[Uid | None], None],
-        paced: bool,
+        options: EngineOptions,
     ) -> None:
         self.pace = ReleaseWindow(roster)
         self.reservations = Reservations(placement)
-        self.picker = WorkloadSelector(roster, placement, self.reservations, considers)
-        self._considers = considers
+        self.picker = WorkloadSelector(roster, placement, self.reservations, options.considers)
+        self._considers = options.considers
         self.in_flight: set[Uid] = set()
         self.truces = ReclaimCooldowns()
         self._reclaimer = Reclaimer(roster, placement, self.truces)
@@ -90,9 +87,9 @@ class SchedulingCycle:
         self._placement = placement
         self._drift = drift
         self._refusals = refusals
-        self._window = window
-        self._evicts = evicts
-        self._paced = paced
+        self._window = options.window
+        self._evicts = options.evicts
+        self._paced = options.paced
         self._sequence = 0
         self._more_at: Millis | None = None
 

@@ -21,6 +21,7 @@ from app.core.effects import (
     WithdrawReclaimNotice,
 )
 from app.core.engine import Engine
+from app.core.engine_options import EngineOptions
 from app.core.errors import InvalidInput
 from app.core.explain.views import ClusterView
 from app.core.fairshare.checkpoint import TenantCheckpoint
@@ -96,13 +97,15 @@ class VirtualCluster:
         self._epoch = epoch
         self.engine = Engine(
             managed,
-            window,
-            witnesses,
-            evicts,
-            records=False,
-            copied=False,
-            sample=sample,
-            paced=False,
+            EngineOptions(
+                window=window,
+                witnesses=witnesses,
+                evicts=evicts,
+                records=False,
+                copied=False,
+                sample=sample,
+                paced=False,
+            ),
         )
         self.started: list[Started] = []
         self.using: dict[Uid, Pod] = {}

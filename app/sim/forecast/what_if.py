@@ -41,7 +41,7 @@ def changed(snapshot: Snapshot, changes: WeightChanges) -> tuple[Tenant, ...]:
                 f"{name} has no Tenant of its own, so it has no weight to change; make one first."
             )
         if name not in tenants:
-            raise InvalidInput(f"There is no tenant {name}; GET /v1/tenants lists them.")
+            raise InvalidInput(f"There is no tenant {name}; kubectl fairgate tenants lists them.")
     for name, weight in changes.weights.items():
         tenants[name] = replace(tenants[name], weight=weight)
     for name, users in changes.users.items():

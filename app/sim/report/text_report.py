@@ -252,7 +252,11 @@ def _figures(outcome: ScenarioResult) -> Table:
         ("mean wait", span(round(1000 * waits.mean)), "of everything submitted"),
         ("longest wait", span(round(1000 * waits.max)), "what still waits counts so far"),
         ("large gangs", span(round(1000 * gangs.mean)), "mean wait of gangs of 16 devices or more"),
-        ("evicted", f"{measures.evicted_device_seconds / 3600:,.2f}", "device-hours run in vain"),
+        (
+            "evicted",
+            f"{measures.evicted_device_seconds / 3600:,.2f}",
+            "device-hours lost by evictions",
+        ),
         (
             "decisions",
             str(outcome.decisions),

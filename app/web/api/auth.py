@@ -29,6 +29,9 @@ BYTES_PER_REQUEST = 16 * 1024
 
 MOST_GOOD = 10_000
 
+ASK = "ask a cluster administrator."
+"""The end of each refusal that names a missing right."""
+
 PODS = ("", "pods")
 CREATORS = {
     "Pod": PODS,
@@ -128,7 +131,7 @@ class Access:
             return
         what = f"{resource}/{subresource}" if subresource else resource
         of = f" {name}" if name else ""
-        raise Refused(403, f"{identity.name} may not {verb} {what}.fairgate.io{of}; ask for it.")
+        raise Refused(403, f"{identity.name} may not {verb} {what}.fairgate.io{of}; {ASK}")
 
     async def need_path(self, request: Request, bearer: Bearer, path: str) -> None:
         """Raise Refused (401, 403, 429) unless RBAC lets the caller `get` a path.

@@ -6,9 +6,10 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from app.core.explain import leader_state
 from app.core.explain.entitlements import Entitlement
 from app.core.explain.views import ClusterView, LeaderStateMessage, UserView
-from app.core.model import Amounts, Millis, NodeName, PoolName, TenantName
+from app.core.model import Amounts, Millis, NodeName, PoolName, Resource, TenantName
 from app.core.placement.pools import add_to
 from app.core.policy import Mode
 from app.core.safe_text import visible
@@ -49,8 +50,8 @@ MOST_QUEUES = 1000
 MOST_NODES = 500
 """Most nodes of one pool in the answer."""
 
-OLD_MS = 60_000
-"""Maximum age of leader state. Older state means no leader, or no Redis."""
+STALE_MS = 60_000
+"""Time without a change from the API server until the data of this replica counts as stale."""
 
 SILENT_MS = 15_000
 """Time without a report of any webhook replica until the webhook counts as silent."""
@@ -161,7 +162,7 @@ def state(known: Facts, ground: RouteContext, sight: VisibleState) -> DashboardS
     ]
     pools = [_visible(pool, known, sight) for pool in known.pools] if sight.pools else []
     told = known.bulletin
-    if told is not None and known.at - told.at > OLD_MS:
+    if told is not None and known.at - told.at > leader_state.OLD_MS:
         told = None
     return DashboardState(
         at=moment(known.at),
@@ -213,7 +214,7 @@ def problems_of(told: LeaderStateMessage | None, ground: RouteContext) -> list[P
                 since=moment(last.at) if last is not None else None,
             )
         )
-    if ground.age() > OLD_MS:
+    if ground.age() > STALE_MS:
         found.append(
             ProblemShown(
                 code="StaleData",
@@ -271,9 +272,11 @@ def _waiting(backlog: QueueBacklog) -> WaitingShown:
 
 def _visible(pool: PoolWhole, known: Facts, sight: VisibleState) -> PoolWithTenants:
     """Return a pool with the tenants on its nodes that the caller may see."""
+    reserved = _reserved(known.bulletin)
     members = [
         NodeWithTenants(
             **node.model_dump(),
+            reserved=quantities(reserved.get(NodeName(node.name), {})),
             tenants={
                 str(tenant): quantities(amounts)
                 for tenant, amounts in sorted(
@@ -285,6 +288,15 @@ def _visible(pool: PoolWhole, known: Facts, sight: VisibleState) -> PoolWithTena
         for node in pool.members
     ]
     return PoolWithTenants(**pool.model_dump(exclude={"members"}), members=members)
+
+
+def _reserved(told: LeaderStateMessage | None) -> dict[NodeName, dict[Resource, int]]:
+    """Return the reserved capacity of each node."""
+    found: dict[NodeName, dict[Resource, int]] = {}
+    for reservation in told.reserved if told is not None else ():
+        for node, amounts in reservation.rooms.items():
+            add_to(found.setdefault(node, {}), amounts, 1)
+    return found
 
 
 def _busiest(known: Facts, name: TenantName) -> list[UserView]:

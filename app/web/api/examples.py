@@ -114,6 +114,8 @@ _POOL: dict[str, Any] = {
 _NODE: dict[str, Any] = {
     "name": "gpu-node-0",
     "ready": True,
+    "cordoned": False,
+    "domain": "europe-a",
     "capacity": {"nvidia.com/gpu": "8"},
     "used": {"nvidia.com/gpu": "4"},
 }

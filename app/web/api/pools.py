@@ -47,7 +47,7 @@ def pool_routes(ground: RouteContext) -> APIRouter:
         ground.need_sight()
         name = PoolName(pool)
         if name not in ground.outlook.view().pools:
-            raise Refused(404, f"There is no pool {pool}; GET /v1/pools lists them.")
+            raise Refused(404, f"There is no pool {pool}; kubectl fairgate pools lists them.")
         tag(response, ground.view.pools.get(name))
         return pool_whole(ground, name)
 
@@ -105,6 +105,8 @@ def _node(node: NodeView) -> NodeShown:
     return NodeShown(
         name=node.name,
         ready=node.ready,
+        cordoned=node.cordoned,
+        domain=node.domain,
         capacity=quantities(node.capacity),
         used=quantities({r: node.used.get(r, 0) for r in {**node.capacity, **node.used}}),
     )

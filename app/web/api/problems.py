@@ -32,7 +32,7 @@ OTHER_LAYOUT = (
     "Another version of Fairgate wrote the queues in Redis, so this one cannot read them; "
     "an administrator must finish the upgrade."
 )
-NO_STORE = "Redis does not answer, so the queues cannot be read; try again in a moment."
+NO_STORE = "Redis does not answer, so this cannot be read; try again in a moment."
 EXTRA = "extra_forbidden"
 DEFECT = "Fairgate failed at this request through a defect of its own; its log says more."
 

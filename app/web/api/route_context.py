@@ -80,5 +80,5 @@ class RouteContext:
         if not self.view.ready:
             raise Refused(503, STARTING, {"Retry-After": "2"})
         if not self.view.tenancy.exists(TenantName(name)):
-            raise Refused(404, f"There is no tenant {name}; GET /v1/tenants lists them.")
+            raise Refused(404, f"There is no tenant {name}; kubectl fairgate tenants lists them.")
         return TenantName(name)

@@ -1,4 +1,7 @@
-"""Request and response models of the REST API."""
+"""Request and response models of the REST API.
+
+It has more than 500 lines, because the whole contract of the API is read in one place.
+"""
 
 from __future__ import annotations
 
@@ -139,10 +142,16 @@ class PoolSpecModel(RequestModel):
 
 
 class NodeShown(ResponseModel):
-    """A node of a pool, and its use by released pods. Managed resources only."""
+    """A node of a pool, and its use by released pods. Managed resources only.
+
+    A cordoned node is not ready. `domain`: the value of the first topology label of the pool, else
+    of the zone; "" without such a label.
+    """
 
     name: str
     ready: bool
+    cordoned: bool
+    domain: str
     capacity: Quantities
     used: Quantities
 
@@ -349,18 +358,28 @@ class Simulation(ResponseModel):
 
 
 class TrialPods(RequestModel):
-    """A pod, as the API server answers its creation with `dryRun=All`, and the number of copies."""
+    """A pod, as the API server answers its creation with `dryRun=All`, and the number of copies.
+
+    `claims`: the specs of ResourceClaims that do not exist yet, by the name of the entry in
+    `spec.resourceClaims`.
+    """
 
     count: int = Field(1, ge=1, le=1000)
     pod: dict[str, Any]
+    claims: dict[str, dict[str, Any]] = Field(default={}, max_length=50)
 
 
 class TrialRequest(RequestModel):
-    """Pods that the caller may create. `kind` and `name`: the object that will create them."""
+    """Pods that the caller may create. `kind` and `name`: the object that will create them.
+
+    `inOrder`: a JobSet that starts its replicated jobs one after another. Each of them is a gang of
+    its own. The label `jobset.sigs.k8s.io/replicatedjob-name` of a pod names its replicated job.
+    """
 
     namespace: str = Field(min_length=1, max_length=63, examples=["team-a"])
     kind: Literal["Pod", "Job", "Deployment", "StatefulSet", "JobSet"] = "Pod"
     name: str = Field("", max_length=253, examples=["train"])
+    in_order: bool = False
     pods: list[TrialPods] = Field(min_length=1, max_length=50)
 
 

@@ -32,9 +32,13 @@ class QueueSum(WaitingShown):
 
 
 class NodeWithTenants(NodeShown):
-    """A node, and its use by the tenants that the caller may see."""
+    """A node, and its use by the tenants that the caller may see.
+
+    `reserved`: free capacity that is kept for a large workload.
+    """
 
     tenants: InPools
+    reserved: Quantities
 
 
 class PoolWithTenants(PoolShown):

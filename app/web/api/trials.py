@@ -64,12 +64,12 @@ def _read(asked: TrialRequest, user: UserName, ground: RouteContext) -> tuple[Po
         raise Refused(UNAVAILABLE, "This replica runs no simulations.")
     if sum(each.count for each in asked.pods) > MOST_PODS:
         raise Refused(UNPROCESSABLE, f"pods: a trial has {MOST_PODS} pods at most.")
-    parts = [(each.count, each.pod) for each in asked.pods]
+    parts = [(each.count, each.pod, each.claims) for each in asked.pods]
     try:  # the answer may quote any text of the pods
         json.dumps([asked.name, parts], ensure_ascii=False).encode()
     except (UnicodeEncodeError, RecursionError) as error:
         raise Refused(UNPROCESSABLE, "pods: the text is not valid Unicode.") from error
-    proposal = Proposal(asked.namespace, asked.kind, asked.name, parts)
+    proposal = Proposal(asked.namespace, asked.kind, asked.name, parts, asked.in_order)
     return ground.proposals.read(proposal, user, ground.now())
 
 

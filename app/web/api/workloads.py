@@ -92,7 +92,7 @@ def released_workload(view: ReleasedView) -> dict[str, Any]:
         reason += f"; {LACKS.format(', '.join(view.lacks))}"
     reason += view.said + view.elastic
     if view.adopted:
-        reason = f"not by its turn: it was there before Fairgate, or was let go by hand{when}"
+        reason = f"not by its turn: it was there before Fairgate, or was released by hand{when}"
     return {
         "namespace": view.ref.namespace,
         "name": view.ref.name,

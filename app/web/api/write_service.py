@@ -21,7 +21,7 @@ from app.core.errors import ClusterUnavailable
 from app.ports.api import Stored, TenantsAndPools
 from app.ports.audit import Reporter
 from app.ports.auth import Identity
-from app.web.api.auth import Access
+from app.web.api.auth import ASK, Access
 from app.web.api.etags import Conditions
 from app.web.api.problems import Refused
 
@@ -156,7 +156,7 @@ class WriteService:
             if await access.may(caller, "update", "tenants", grant.subresource, grant.name):
                 return
             if not await access.may(caller, "get", "tenants", name=wish.name):
-                raise Refused(403, f"{caller.name} may not update tenants.fairgate.io; ask for it.")
+                raise Refused(403, f"{caller.name} may not update tenants.fairgate.io; {ASK}")
         await access.need(caller, "update", "tenants", grant.subresource, grant.name)
 
     async def _find(self, wish: WriteRequest) -> Stored | None:
@@ -197,7 +197,7 @@ def _with_user(spec: TenantSpecMap, user: str, weight: str) -> TenantSpecMap:
 
 
 def _absent(wish: WriteRequest) -> Refused:
-    return Refused(404, f"There is no {wish.what}; GET /v1/{wish.kind} lists them.")
+    return Refused(404, f"There is no {wish.what}; kubectl fairgate {wish.kind} lists them.")
 
 
 def _contended(wish: WriteRequest) -> Refused:

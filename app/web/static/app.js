@@ -3,7 +3,8 @@
 import { html, render, useCallback, useEffect, useRef, useState } from "./vendor/htm/preact-standalone.js";
 import { ask as request, listen as listenTo } from "./stream.js";
 import { address, current, listen as listenToAddress } from "./router.js";
-import { ago, time, visible } from "./format.js";
+import { moment, time, visible } from "./format.js";
+import { Term } from "./components.js";
 import { Audit } from "./views/audit.js";
 import { Glossary } from "./views/glossary.js";
 import { History } from "./views/history.js";
@@ -120,11 +121,10 @@ function App() {
   return html`
     <a class="skip" href="#main" onClick=${(event) => { event.preventDefault(); document.getElementById("main").focus(); }}>Skip to the content</a>
     <header class="top">
-      <p class="brand"><img src="/static/icon.svg" alt="" width="22" height="22" /> Fairgate</p>
+      <p class="brand"><img src="/static/icon.svg" alt="" width="22" height="22" /> <span class="label">Fairgate</span></p>
       <${Status} news=${news} isSignedIn=${isSignedIn} />
       ${isSignedIn ? html`<${SearchBox} ask=${ask} />` : null}
       <div class="person">
-        <button type="button" onClick=${look.next}>Theme: ${look.theme}</button>
         ${isSignedIn ? html`<span class="caller">${visible(session.caller)}</span>` : null}
         ${isSignedIn && session.token ? html`<button type="button" onClick=${() => end()}>Sign out</button>` : null}
       </div>
@@ -137,7 +137,7 @@ function App() {
       ${isSignedIn ? html`<${View} here=${here} news=${news} ask=${ask} paint=${look.paint} />` : null}
     </main>
     ${isSignedIn && here.pod ? html`<${PodDrawer} key=${`${here.pod.namespace}/${here.pod.name}`} ...${here.pod} ask=${ask} />` : null}
-    <footer class="bottom"><p>Fairgate releases held GPU pods in weighted fair order. <a href="#/glossary">Terms and figures</a> · <a href="/openapi.json">API</a></p></footer>
+    <footer class="bottom"><p>Fairgate releases held GPU pods in weighted fair order. ${isSignedIn ? html`<a href="#/glossary">Terms and figures</a> · ` : null}<a href="/openapi.json">API</a></p><button type="button" onClick=${look.next}>Theme: ${look.theme}</button></footer>
   `;
 }
 
@@ -146,6 +146,7 @@ function titleOf(here) {
   const [name] = here.args;
   if (here.view === "tenants" && name) return visible(name);
   if (here.view === "nodes" && name) return visible(here.args[1] ?? name);
+  if (here.view === "glossary") return "Terms and figures";
   return VIEWS.find(([view]) => view === here.view)?.[1] ?? "Overview";
 }
 
@@ -168,16 +169,17 @@ function Banner({ news }) {
   const rows = [];
   if (link === "lost") {
     const shown = state && heard ? ` The data is from ${time(heard)}.` : "";
-    rows.push(["problem", `The connection was lost. The page tries again.${why ? ` ${visible(why)}` : ""}${shown}`]);
+    rows.push(["ConnectionLost", `The connection was lost. The page tries again.${why ? ` ${visible(why)}` : ""}${shown}`]);
   } else {
     for (const problem of state?.problems ?? []) {
-      const since = problem.since ? ` Since ${time(new Date(problem.since))}, ${ago(problem.since)} ago.` : "";
-      rows.push(["problem", `${problem.text}${since}`]);
+      // The text stays the same while the fault lasts, so that it is announced once.
+      const since = problem.since ? ` Since ${moment(new Date(problem.since))}.` : "";
+      rows.push([problem.code, `${problem.text}${since}`]);
     }
-    if (state?.mode === "Observe") rows.push(["observe", "Observe mode: Fairgate holds no new pod and evicts no pod. It counts and reports."]);
+    if (state?.mode === "Observe") rows.push(["Observe", "Observe mode: Fairgate holds no new pod and evicts no pod. It counts and reports."]);
   }
   // One live region that stays, so that a message is announced once.
-  return html`<div class="banner" role="alert">${rows.map(([kind, text]) => html`<p key=${text.slice(0, 60)} class=${kind}>${text}</p>`)}</div>`;
+  return html`<div class="banner" role="alert">${rows.map(([code, text]) => html`<p key=${text.slice(0, 60)} class=${code === "Observe" ? "observe" : "problem"}><${Term} name=${code}>${text} <//></p>`)}</div>`;
 }
 
 function Navigation({ here, news }) {
@@ -200,7 +202,7 @@ function View({ here, news, ask, paint }) {
   const view = viewOf(here, news);
   const known = { state, hello, query: here.query, ask };
   if (view === "me") {
-    return html`${link === "denied" ? html`<p class="note">You see your own work only. ${visible(why)}</p>` : null}<${MyWork} ask=${ask} />`;
+    return html`${link === "denied" ? html`<p class="note">You see your own work only. ${visible(why)}</p>` : null}<${MyWork} ask=${ask} isAlone=${link === "denied"} />`;
   }
   if (view === "audit") return html`<${Audit} query=${here.query} ask=${ask} />`;
   if (view === "glossary") return html`<${Glossary} query=${here.query} state=${state} />`;
@@ -229,13 +231,14 @@ function SignIn({ begin, why }) {
   };
   return html`<section class="card sign-in" aria-labelledby="sign-in-title">
     <h1 id="sign-in-title">Sign in</h1>
+    <p>With kubectl: <code>kubectl fairgate open</code> opens this page with the credentials of your kubeconfig: certificate, corporate login or login program. It needs no token.</p>
     ${why ? html`<p class="problem" role="alert">${visible(why)}</p>` : null}
     <form onSubmit=${submit}>
       <label for="token">Token of audience <code>fairgate</code></label>
       <input id="token" ref=${field} type="password" autocomplete="off" spellcheck=${false} required aria-describedby="token-help" />
       <button type="submit" class="primary">Sign in</button>
     </form>
-    <p id="token-help" class="note">A service account gets one by <code>kubectl create token NAME --audience fairgate</code>. The token stays in this tab until you sign out or close it. You see the objects that RBAC lets you see.</p>
+    <p id="token-help" class="note">A service account gets one by <code>kubectl create token NAME --audience fairgate</code>. An ID token of your corporate login works too if the administrator has configured it (<code>api.tokenAudiences</code>). The token stays in this tab until you sign out or close it. You see the objects that RBAC lets you see.</p>
   </section>`;
 }
 

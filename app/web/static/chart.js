@@ -1,25 +1,31 @@
 // A chart of lines over time, with values on hover and by keyboard, as a table, and as a CSV file.
 
 import uPlot from "/static/vendor/uplot/uPlot.esm.js";
-import { csvCell, day, decimal, moment, visible } from "./format.js";
+import { csvCell, day, decimal, lasting, moment, visible } from "./format.js";
 import { Cell, Details, RowHead, Table } from "./components.js";
 import { html, useEffect, useMemo, useRef, useState } from "./vendor/htm/preact-standalone.js";
 
+/** Most lines with a colour of their own. One more line is the sum of all others. */
 export const MOST_LINES = 8;
 const HEIGHT = 280;
 const TABLE_ROWS = 24;
+const NONE = [];
 const DASHES = [undefined, [8, 4], [3, 3], [10, 3, 2, 3]];
 
+/** Steps of an axis of durations in seconds, and of an axis of numbers. */
+const SECONDS = [1, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21600, 43200, 86400, 172800, 604800];
+const WHOLE = [0, 1, 2, 3, 4, 5, 6].flatMap((power) => [1, 2, 5].map((digit) => digit * 10 ** power));
+
 /**
- * `lines`: [{name, values}], a value is null if it is unknown. `level`: a constant {name, note,
- * value}, or null. `say` formats a value. `name`: of the table. `file`: of the CSV file.
+ * `lines`: [{name, values}], a value is null if it is unknown. `levels`: constants [{name, note,
+ * value}]. `say` formats a value. `name`: of the table. `file`: of the CSV file.
  */
-export function Chart({ title, name, file, times, lines, level = null, say = decimal, range, theme }) {
+export function Chart({ title, name, file, times, lines, levels = NONE, say = decimal, range, theme }) {
   const place = useRef(null);
   const [at, setAt] = useState(null);
   const columns = useMemo(
-    () => [times, ...(level ? [times.map(() => level.value)] : []), ...lines.map((line) => line.values)],
-    [times, lines, level?.value],
+    () => [times, ...levels.map((level) => times.map(() => level.value)), ...lines.map((line) => line.values)],
+    [times, lines, ...[0, 1].map((index) => levels[index]?.value)],
   );
   useEffect(() => {
     const probe = document.createElement("span");
@@ -33,14 +39,15 @@ export function Chart({ title, name, file, times, lines, level = null, say = dec
       {
         width: place.current.clientWidth || 300,
         height: HEIGHT,
+        padding: [8, 36, 0, 0],
         legend: { show: false },
-        cursor: { points: { size: 6 } },
+        cursor: { points: { size: 6 }, drag: { x: false, y: false } },
         scales: { x: { time: true }, y: { range: (_, low, high) => [0, Math.max(1, high * 1.05)] } },
         axes: [
-          { ...axis, space: 70, values: (_, marks) => marks.map((mark) => label(mark, range)) },
-          { ...axis, size: 70, label: title, values: (_, marks) => marks.map(say) },
+          { ...axis, size: 28, space: 80, values: (_, marks) => marks.map((mark) => label(mark, range)) },
+          { ...axis, size: 60, label: title, labelSize: 24, incrs: say === lasting ? SECONDS : WHOLE, values: (_, marks) => marks.map(say) },
         ],
-        series: [{}, ...(level ? [levelOf(level, resolved)] : []), ...lines.map((line, index) => lineOf(line, index, resolved))],
+        series: [{}, ...levels.map((level, index) => levelOf(level, index, resolved)), ...lines.map((line, index) => lineOf(line, index, resolved))],
         hooks: { setCursor: [(plot) => setAt(plot.cursor.idx ?? null)] },
       },
       columns,
@@ -62,23 +69,23 @@ export function Chart({ title, name, file, times, lines, level = null, say = dec
   };
   return html`
     <div class="chart" ref=${place} tabindex="0" role="group" aria-label=${`${title}. Left and Right read the values.`} onKeyDown=${move}></div>
-    <p class="values" role="status">${at === null ? "Point at the chart, or use Left and Right, to read values." : valuesAt(at, times, lines, level, say)}</p>
+    <p class="values" role="status">${at === null ? "Point at the chart, or use Left and Right, to read values." : valuesAt(at, times, lines, levels, say)}</p>
     <ul class="legend lines" aria-label="Lines of the chart">
-      ${lines.map((line, index) => html`<li key=${line.name}><span class=${`key line-${(index % MOST_LINES) + 1}`}></span>${visible(line.name)}</li>`)}
-      ${level ? html`<li><span class="key capacity"></span>${level.note}</li>` : null}
+      ${lines.map((line, index) => html`<li key=${line.name}><span class=${`key line-${index + 1}`}></span>${visible(line.name)}</li>`)}
+      ${levels.map((level, index) => html`<li key=${level.name}><span class=${`key level-${index}`}></span>${level.note}</li>`)}
     </ul>
     <${Details} summary="As a table">${() => html`<${Numbers} name=${name} times=${times} lines=${lines} say=${say} />`}<//>
     <p><a download=${file} href=${csvOf(times, lines)}>Download as CSV</a></p>
   `;
 }
 
-function levelOf(level, resolved) {
-  return { label: level.name, stroke: resolved("--text"), width: 1, dash: [2, 4], points: { show: false } };
+function levelOf(level, index, resolved) {
+  return { label: level.name, stroke: resolved("--text"), width: index ? 2 : 1, dash: index ? [12, 6] : [2, 4], points: { show: false } };
 }
 
 function lineOf(line, index, resolved) {
   const isSparse = line.values.includes(null); // a value between two unknown ones has no line
-  const stroke = resolved(`--line-${(index % MOST_LINES) + 1}`);
+  const stroke = resolved(`--line-${index + 1}`);
   return {
     label: line.name,
     stroke,
@@ -95,9 +102,9 @@ function label(at, range) {
   return range === "604800" ? day(date) : moment(date);
 }
 
-function valuesAt(at, times, lines, level, say) {
+function valuesAt(at, times, lines, levels, say) {
   const values = lines.map((line) => `${visible(line.name)} ${shown(line.values[at], say)}`);
-  return `${moment(new Date(times[at] * 1000))}: ${values.join(", ")}${level ? `; ${level.name} ${say(level.value)}` : ""}`;
+  return `${moment(new Date(times[at] * 1000))}: ${values.join(", ")}${levels.map((level) => `; ${level.name} ${say(level.value)}`).join("")}`;
 }
 
 function shown(value, say) {

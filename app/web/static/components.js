@@ -2,6 +2,7 @@
 
 import { html, useEffect, useRef, useState } from "./vendor/htm/preact-standalone.js";
 import { visible } from "./format.js";
+import { address } from "./router.js";
 
 /** A table with a name, heads, and rows. Small screens show a row as a block. */
 export function Table({ name, columns, sort, onSort, children, role = "table", bodyId, onKeyDown }) {
@@ -16,13 +17,13 @@ export function Table({ name, columns, sort, onSort, children, role = "table", b
 }
 
 function Head({ column, sort, onSort }) {
-  const { name, kind, key } = column;
+  const { name, kind, key, term } = column;
   const isSorted = key && sort === key;
   const content = key
-    ? html`<button type="button" class="sort" onClick=${() => onSort(key)}>${name}${isSorted ? " ▾" : ""}</button>`
+    ? html`<button type="button" class="sort" onClick=${() => onSort(key)}>${name}${isSorted ? (column.direction ? " ▴" : " ▾") : ""}</button>`
     : name;
   return html`<th scope="col" role="columnheader" class=${kind} aria-sort=${isSorted ? column.direction ?? "descending" : undefined}>
-    ${content}
+    ${term ? html`<${Term} name=${term}>${content}<//>` : content}
   </th>`;
 }
 
@@ -110,7 +111,7 @@ export function useAnswer(ask, path, seconds) {
   return found.path === path ? found : {};
 }
 
-/** A term with a link to its meaning. */
-export function Term({ children, name }) {
-  return html`<span class="term">${children}<a class="help" href=${`#/glossary?term=${name}`} aria-label=${`What is ${name}?`}>?</a></span>`;
+/** A term with a link to its meaning. `kind`: `term`, or `reason` for a wait reason. */
+export function Term({ children, name, kind = "term" }) {
+  return html`<span class="term">${children}<a class="help" href=${address("glossary", [], { [kind]: name })} aria-label=${`What is ${name}?`}>?</a></span>`;
 }

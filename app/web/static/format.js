@@ -7,13 +7,15 @@ const clock = new Intl.DateTimeFormat(language, { hour: "2-digit", minute: "2-di
 const shortClock = new Intl.DateTimeFormat(language, { hour: "2-digit", minute: "2-digit" });
 const days = new Intl.DateTimeFormat(language, { day: "numeric", month: "short" });
 
-// C0 and C1 controls, bidirectional and zero-width characters: see app/core/safe_text.py.
-// eslint-disable-next-line no-control-regex
-const HIDDEN = /[\u0000-\u001f\u007f-\u009f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff]/g;
+// Controls, and characters without a shape: see app/core/safe_text.py.
+const HIDDEN = /[\p{Cc}\p{Cs}\p{Default_Ignorable_Code_Point}\u2028\u2029\ufff9-\ufffb]/gu;
 
 /** Escape hidden characters. Users choose names, and some characters change the look of others. */
 export function visible(text) {
-  return String(text).replace(HIDDEN, (c) => "\\u" + c.charCodeAt(0).toString(16).padStart(4, "0"));
+  return String(text).replace(HIDDEN, (c) => {
+    const code = c.codePointAt(0).toString(16);
+    return code.length > 4 ? "\\U" + code.padStart(8, "0") : "\\u" + code.padStart(4, "0");
+  });
 }
 
 const FORMULA = /^[\s'\ufeff]*[=+\-@|%\uff1d\uff0b\uff0d\uff20]/;
@@ -77,18 +79,30 @@ export function number(quantity) {
   return Number(found[1]) * times;
 }
 
+/** Return a sentence of the API for the page: times of the reader, "GPUs", and no place in the queue. */
+export function sentence(text) {
+  return visible(text)
+    .replace(/^queued: \d+ of \d+ in [^;]+; /, "")
+    .replace(/\d{4}-\d\d-\d\dT[\d:.]+Z/g, (time) => moment(new Date(time)))
+    .replace(/\b1 [\w-]+\.[\w.-]+\/gpu(?![.-]?\w)/g, "1 GPU")
+    .replace(/(?<![\w.-])[\w-]+\.[\w.-]+\/gpu(?![.-]?\w)/g, "GPUs");
+}
+
 /** Return the short name of a resource: "gpu" for nvidia.com/gpu. */
 export function short(resource) {
   return resource.slice(resource.indexOf("/") + 1);
 }
 
-/** Format quantities by resource: "8 gpu, 4 gpumem". */
+/** Format quantities by resource, GPUs first: "8 GPUs, 4 gpumem". */
 export function amounts(quantities) {
-  const parts = Object.entries(quantities).map(([name, value]) => `${value} ${short(name)}`);
+  const isGpu = ([name]) => short(name) === "gpu";
+  const parts = Object.entries(quantities)
+    .sort((one, other) => isGpu(other) - isGpu(one))
+    .map(([name, value]) => (isGpu([name]) ? `${value} ${value === "1" ? "GPU" : "GPUs"}` : `${value} ${short(name)}`));
   return parts.join(", ") || "0";
 }
 
-/** Format quantities by pool: "h100: 8 gpu". */
+/** Format quantities by pool: "h100: 8 GPUs". */
 export function inPools(byPool) {
   const pools = Object.entries(byPool).filter(([, used]) => Object.keys(used).length);
   return pools.map(([pool, used]) => `${pool}: ${amounts(used)}`).join("; ");

@@ -1,8 +1,9 @@
 // A bar of use, with marks for fair share, guarantee and limit that differ in shape.
 
+import { Term } from "./components.js";
 import { html } from "./vendor/htm/preact-standalone.js";
 
-const WIDTH = 400;
+const WIDTH = 240;
 
 /**
  * `part`: fractions `used`, `owed`, `guarantee`, `limit`. `end`: the fraction at the end of the bar.
@@ -51,9 +52,7 @@ export function BarLegend() {
   return html`<${Hatch} /><ul class="legend" aria-label="Meaning of the bars">
     <li><span class="key used"></span>used within the fair share</li>
     <li><span class="key over"></span>used beyond it</li>
-    <li>${key("fair")}fair share</li>
-    <li>${key("guarantee")}guarantee</li>
-    <li>${key("limit")}limit</li>
+    ${["fair share", "guarantee", "limit"].map((name) => html`<li key=${name}>${key(name.split(" ")[0])}<${Term} name=${name}>${name}<//></li>`)}
   </ul>`;
 }
 

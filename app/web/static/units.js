@@ -1,10 +1,11 @@
 // Converts fractions of the cluster to GPUs. Pools may weigh a GPU differently.
 
-import { decimal, deviceOf, number } from "./format.js";
+import { decimal, deviceOf, number, percent } from "./format.js";
 
 /**
- * Return {total, isWeighted, note, say(fraction)}. If all pools weigh a device alike, a fraction is
- * a number of devices. Otherwise it is a weighted number.
+ * Return {name, total, isWeighted, note, say(fraction)}. If all pools weigh a device alike, a fraction
+ * is a number of devices. Otherwise it is a weighted number. If the caller may not see pools, it is a
+ * percentage, and `total` is 0.
  */
 export function unitsOf(pools) {
   const kinds = pools
@@ -20,10 +21,12 @@ export function unitsOf(pools) {
   const note = isWeighted
     ? `Weighted GPUs: ${kinds.map((kind) => `one of ${kind.name} counts ${decimal(kind.weight)}`).join(", ")}.`
     : "";
+  const name = !total ? "Part of the cluster" : isWeighted ? "Weighted GPUs" : "GPUs";
   return {
+    name,
     total,
     isWeighted,
     note,
-    say: (fraction) => decimal(fraction * total),
+    say: (fraction) => (total ? decimal(fraction * total) : percent(fraction)),
   };
 }

@@ -87,6 +87,8 @@ rollingUpdate: {maxUnavailable: 0, maxSurge: 1}
 {{- define "fairgate.container" -}}
 image: {{ include "fairgate.image" . }}
 imagePullPolicy: {{ .Values.image.pullPolicy }}
+# The status of the pod, and fairgate doctor, say why the container ended.
+terminationMessagePolicy: FallbackToLogsOnError
 {{ include "fairgate.containerSecurity" . }}
 {{- end }}
 
@@ -110,6 +112,7 @@ livenessProbe:
   timeoutSeconds: 3
 readinessProbe:
   httpGet: {path: /readyz, port: ops}
-  periodSeconds: 2
-  timeoutSeconds: 2
+  periodSeconds: 1
+  timeoutSeconds: 1
+  failureThreshold: 6
 {{- end }}

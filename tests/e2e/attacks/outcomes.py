@@ -59,12 +59,11 @@ class Outcomes:
         lines = ["| # | attack | " + " | ".join(TABLE_MODES) + " | what was seen |"]
         lines.append("|---|---|" + "---|" * (len(TABLE_MODES) + 1))
         for row in ROWS:
-            cells, first = [], self._found[row, TABLE_MODES[0]]
-            for mode in TABLE_MODES:
-                layers = dict.fromkeys(each.layer for each in self._found[row, mode])
-                cells.append(", ".join(layers))
-            attacks = "; ".join(dict.fromkeys(each.attack for each in first))
-            saw = "; ".join(dict.fromkeys(each.saw for each in first))
+            found = {mode: self._found[row, mode] for mode in TABLE_MODES}
+            cells = [", ".join(dict.fromkeys(each.layer for each in found[mode])) for mode in found]
+            tried = (each.attack for mode in found for each in found[mode])
+            attacks = "; ".join(dict.fromkeys(tried))
+            saw = "; ".join(dict.fromkeys(each.saw for each in found[TABLE_MODES[0]]))
             lines.append("| " + " | ".join([str(row), attacks, *cells, _plain(saw)]) + " |")
         return "\n".join(lines) + "\n"
 

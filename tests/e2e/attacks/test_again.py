@@ -61,7 +61,7 @@ def test_12_a_release_decided_for_one_pod_opens_no_other_of_its_name(
     # Only the uid stopped the patch.
     mine = late(name, ground.pod(name)["metadata"]["uid"])
     assert gates(leader.call("PATCH", path(RED, name) + "?dryRun=All", mine, "json")) == []
-    outcomes(12, ground.mode, "recreated before the patch comes", "D", f"422 {said.message}")
+    outcomes(12, ground.mode, "recreate the pod before the patch", "D", f"422 {said.message}")
 
 
 def test_12_what_is_recreated_while_its_release_is_decided_waits(

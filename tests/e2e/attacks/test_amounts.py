@@ -161,7 +161,7 @@ def test_15_no_node_offers_a_name_that_is_not_managed(
     until("no node takes it", lambda: f"Insufficient {resource}" in scheduled(ground, name))
     assert gates(ground.pod(name)) == []
     assert "nodeName" not in ground.pod(name)["spec"]
-    outcomes(15, ground.mode, "a name that is none of ours", "K", "no node has it")
+    outcomes(15, ground.mode, "an unknown resource name", "K", "no node has it")
     remove(ground, name)
 
 

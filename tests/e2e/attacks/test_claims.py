@@ -104,7 +104,13 @@ def test_16_devices_of_a_claim_count_at_their_worst(
     ground.mallory.call("POST", CLAIMS, claim(name, request))
     if is_held(ground, outcomes, using(name, resourceClaimName=name), "nothing but a claim"):
         until("it is told", told(ground, name, f"waits for {counted} {GPU}"))
-        outcomes(16, ground.mode, "All, firstAvailable, mapped names", "D", "counted at the worst")
+        outcomes(
+            16,
+            ground.mode,
+            "All, firstAvailable, mapped names",
+            "D",
+            "counted with the largest possible amount",
+        )
         remove(ground, name)
     ground.admin.call("DELETE", f"{CLAIMS}/{name}")
 
@@ -153,7 +159,7 @@ def test_16_who_shares_a_claim_waits_for_it_like_the_first(
     for name in (ground.name("sharer"), ground.name("sharer")):
         if is_held(ground, outcomes, using(name, resourceClaimName=shared), "a shared claim"):
             until("it is told", told(ground, name, f"waits for 15 {GPU}"))
-            outcomes(16, ground.mode, "a shared claim", "D", "each that waits must expect to pay")
+            outcomes(16, ground.mode, "a shared claim", "D", "each waiting pod is counted in full")
             remove(ground, name)
     ground.admin.call("DELETE", f"{CLAIMS}/{shared}")
 

@@ -113,4 +113,4 @@ def test_34_pods_wait_behind_a_wall_that_stands_already(
         ground.admin.call("DELETE", path(exempt, name), {"gracePeriodSeconds": 1})
     until("it goes on", lambda: where.released() == {"free", "walled"})
     assert {name_of(pod) for pod in where.pods} == {"free", "walled"}
-    outcomes(34, ground.mode, "a wall that stands already", "D", "the pods it selects stay held")
+    outcomes(34, ground.mode, "a term that exists already", "D", "the pods it selects stay held")

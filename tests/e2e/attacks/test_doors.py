@@ -89,7 +89,9 @@ def test_29_a_tenant_reads_its_own_and_nothing_else(
     code, answer = asked(ground, "GET", f"/v1/tenants/{yours}/queue", token)
     assert code == 403
     account = f"system:serviceaccount:{ours.namespace}:default"
-    sentence = f"{account} may not get tenants/queue.fairgate.io {yours}; ask for it."
+    sentence = (
+        f"{account} may not get tenants/queue.fairgate.io {yours}; ask a cluster administrator."
+    )
     assert json.loads(answer)["detail"] == sentence
     tricks = (f"/v1/tenants/{mine}%2F..%2F{yours}/queue", f"/v1/tenants/{mine}/../{yours}/queue")
     for trick in (*tricks, "/v1/tenants", "/v1/pools", "/v1/audit"):

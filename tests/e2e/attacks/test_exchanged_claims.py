@@ -402,4 +402,4 @@ def test_32_a_namespace_is_deleted_with_its_claims(
     at = f"/api/v1/namespaces/{namespace}"
     ground.admin.call("DELETE", at)
     until("it is gone", lambda: ground.admin.refused("GET", at, None) is not None)
-    outcomes(ROW, ground.mode, "a namespace deleted with its claims", "D", "it goes")
+    outcomes(ROW, ground.mode, "a namespace deleted with its claims", "D", "it is deleted")

@@ -26,7 +26,7 @@ def test_01_nobody_takes_the_gate_off(ground: Ground, outcomes: Outcomes) -> Non
         changed["spec"]["schedulingGates"] = []
         assert who.refused("PUT", path(RED, name), changed) is not None
         assert ground.is_held(name)
-    outcomes(1, ground.mode, "take the gate off", layer_of(said), said)
+    outcomes(1, ground.mode, "remove the gate", layer_of(said), said)
 
 
 def test_02_nobody_makes_fairgate_forget_a_pod(ground: Ground, outcomes: Outcomes) -> None:
@@ -41,4 +41,4 @@ def test_02_nobody_makes_fairgate_forget_a_pod(ground: Ground, outcomes: Outcome
         before["spec"],
         before["metadata"]["annotations"],
     )
-    outcomes(2, ground.mode, "take gate, labels and annotations off", layer_of(said), said)
+    outcomes(2, ground.mode, "remove gate, labels and annotations", layer_of(said), said)

@@ -64,7 +64,9 @@ def test_35_no_budget_keeps_what_is_borrowed(
     for kind in BUDGETS:
         until(f"{kind}: it is said why", lambda k=kind: ours.told(k, "Held", "disruption budget"))  # type: ignore[misc]
     assert ours.held() == set(BUDGETS)
-    outcomes(35, ground.mode, ATTACK, "D", "starts within the guarantee only, and is told why")
+    outcomes(
+        35, ground.mode, ATTACK, "D", "starts within the guarantee only, and the reason is shown"
+    )
 
 
 def test_35_labels_are_judged_as_they_are(ground: Ground, stage: Stage, outcomes: Outcomes) -> None:
@@ -90,7 +92,7 @@ def test_35_labels_are_judged_as_they_are(ground: Ground, stage: Stage, outcomes
     assert ours.make(labelled("free")) is None
     until("what no budget covers borrows", lambda: "free" in ours.released())
     assert ours.held() == {"late"}
-    outcomes(35, ground.mode, attack, "D", "the labels count that it has when its turn comes")
+    outcomes(35, ground.mode, attack, "D", "the labels at its release count")
 
 
 def test_35_no_pod_becomes_protected_while_it_is_released(

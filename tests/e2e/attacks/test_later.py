@@ -250,7 +250,7 @@ def test_20_a_pod_that_fits_nowhere_gives_its_place_back(
         "its owner is told", lambda: ours.told("lost", "Reclaimed", "it was not bound within 5 s")
     )
     saw = "evicted after schedulingTimeout if a controller owns it, or with evictUnowned"
-    outcomes(20, ground.mode, attack, "D", f"{saw}; its like must wait")
+    outcomes(20, ground.mode, attack, "D", f"{saw}; similar pods must wait")
 
 
 def test_21_a_gang_is_what_it_said_it_was(ground: Ground, outcomes: Outcomes) -> None:
@@ -284,4 +284,6 @@ def test_21_a_gang_of_false_size_keeps_nothing(
     assert ours.make(body("honest", 2)) is None
     until("who is honest runs", lambda: set(stage.running(ours.namespace)) == {"honest"})
     assert ours.held() == {"other", "member"}
-    outcomes(21, ground.mode, attack, "D", "it waits for its members; no room is kept for it")
+    outcomes(
+        21, ground.mode, attack, "D", "it waits for its members; no capacity is reserved for it"
+    )

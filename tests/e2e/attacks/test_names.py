@@ -253,7 +253,7 @@ def test_13_a_template_does_not_change_hands(ground: Ground, outcomes: Outcomes)
             assert said is not None
             assert layer_of(said) == CHANGED[ground.mode]
             assert validation.TEMPLATE in said
-            outcomes(13, ground.mode, "a template changes hands", layer_of(said), said)
+            outcomes(13, ground.mode, "change the submitter of a template", layer_of(said), said)
         else:
             assert said is not None
             assert validation.TEMPLATE in said
@@ -319,7 +319,7 @@ def test_13_a_pod_put_under_a_colleagues_owner_counts_for_its_maker(
         case second:
             assert ground.mode != "policies"
             assert submitter(second) == ("mallory", "mallory")
-    saw = "owners count for nothing: the pod is its maker's"
+    saw = "the owner is ignored: the pod counts for its creator"
     outcomes(13, ground.mode, "under a colleague's Deployment", "D", saw)
     ground.admin.call("DELETE", f"{DEPLOYMENTS}/{name}?propagationPolicy=Background")
 
@@ -355,7 +355,7 @@ def test_13_who_may_edit_a_colleagues_object_makes_the_colleagues_pods(
         [pod] = made_by(ground, name)
         assert submitter(pod) == ("chief", "chief")
         assert gates(pod) == [GATE]
-    saw = "counts for whoever made it: who may edit it is for RBAC to say"
+    saw = "counts for its creator: RBAC decides who may edit it"
     outcomes(13, ground.mode, "scale a colleague's Deployment", NOT_ITS_LAYER, saw)
     ground.admin.call("DELETE", f"{at}?propagationPolicy=Background")
 

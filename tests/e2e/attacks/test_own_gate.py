@@ -89,7 +89,7 @@ def test_05_who_keeps_a_gate_of_his_own_holds_no_capacity(
         until("who came later is released", lambda: not ground.is_held(later))
     assert gates(ground.pod(name)) == [OWN_GATE, GATE]
     assert stamp(ground.pod(name)) == "0"
-    outcomes(5, ground.mode, "a gate of one's own", "D", "not released while it has another gate")
+    outcomes(5, ground.mode, "add an own gate", "D", "not released while it has another gate")
     mine = without(OWN_GATE, gates(ground.pod(name)))
     assert ground.mallory.refused("PATCH", path(RED, name), mine, "json") is None
     until("it is released", lambda: not ground.is_held(name))
@@ -133,8 +133,8 @@ def test_08_two_hundred_at_once_win_no_race_against_the_release(
     assert writers(ground, name) == {"mallory": 1, CONTROLLER: 1}
     remove(ground, name)
     late = [said for is_last, said in answers if is_last and said.status == 422]
-    outcomes(8, ground.mode, f"{ATTEMPTS} removals at once", layer, close_to(answers)[0].message)
-    outcomes(8, ground.mode, f"{ATTEMPTS} removals at once", "K", f"422 {late[-1].message}")
+    outcomes(8, ground.mode, "200 removals at once", layer, close_to(answers)[0].message)
+    outcomes(8, ground.mode, "200 removals at once", "K", f"422 {late[-1].message}")
 
 
 def pause(ground: Ground, stage: Stage, paused: bool) -> None:

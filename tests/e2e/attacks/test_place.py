@@ -235,7 +235,9 @@ def test_11_no_owner_spares_a_pod_the_queue(ground: Ground, outcomes: Outcomes) 
             assert gates(said) == [GATE]
             assert stamp(said) == "0"
     refused = isinstance(said, Refused)
-    layer, saw = (layer_of(said.message), said.message) if refused else ("D", "held like any other")
+    layer, saw = (
+        (layer_of(said.message), said.message) if refused else ("D", "held like other pods")
+    )
     outcomes(11, ground.mode, "an ownerReference to an exempt DaemonSet", layer, saw)
     remove(ground, name)
     ground.admin.call("DELETE", f"/apis/apps/v1/namespaces/kube-system/daemonsets/{about['name']}")

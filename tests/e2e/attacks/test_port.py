@@ -204,7 +204,7 @@ def test_26_a_pod_that_cannot_be_read_stops_nobody(
     assert ours.make(body("honest")) is None
     until("others go on", lambda: stage.running(ours.namespace) == ["honest"])
     assert ours.held() == {"odd"}
-    outcomes(26, ground.mode, "odd pods", "D", "1e9999 cpu: held, and others go on")
+    outcomes(26, ground.mode, "odd pods", "D", "1e9999 cpu: held, and other pods are released")
 
 
 def sent(ground: Ground, item: Object) -> tuple[int, str | None]:

@@ -49,7 +49,7 @@ def test_14_nobody_makes_a_priority_class(ground: Ground, outcomes: Outcomes) ->
         assert said is not None
         assert layer_of(said) == "R"
     assert ground.admin.refused("GET", f"{CLASSES}/mine", None) is not None
-    outcomes(14, ground.mode, "make a PriorityClass", "R", said)
+    outcomes(14, ground.mode, "create a PriorityClass", "R", said)
 
 
 def test_14_a_high_class_evicts_nobody(ground: Ground, outcomes: Outcomes) -> None:
@@ -68,7 +68,7 @@ def test_14_a_high_class_evicts_nobody(ground: Ground, outcomes: Outcomes) -> No
             spec = ground.pod(name)["spec"]
             assert spec["priorityClassName"] == f"fairgate-{URGENT}"
             assert (spec["priority"], spec["preemptionPolicy"]) == (HIGHEST, "Never")
-            saw = "written as its twin, which evicts nobody"
+            saw = "replaced by its twin, which does not preempt"
             outcomes(14, ground.mode, "a high class", "D", saw)
     remove(ground, name)
 

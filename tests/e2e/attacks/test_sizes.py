@@ -50,7 +50,7 @@ def test_33_a_list_beyond_its_bound_is_refused(
     sees_first = ground.mode == "policies" or (ground.mode, field) == ("everything", "gates")
     layer = "P" if sees_first else "W"
     assert layer_of(said) == layer
-    outcomes(33, ground.mode, ATTACK, layer, "a sentence with the bound")
+    outcomes(33, ground.mode, ATTACK, layer, "a message with the bound")
 
 
 def test_33_a_held_pod_does_not_grow_beyond_a_bound(ground: Ground, outcomes: Outcomes) -> None:

@@ -81,7 +81,7 @@ def test_28_webhooks_and_their_trust_are_put_back_at_once(
     ground: Ground, outcomes: Outcomes, at: str
 ) -> None:
     put_back(ground, at, IGNORE)
-    outcomes(28, ground.mode, AS_ADMIN, "X", "put back at once")
+    outcomes(28, ground.mode, AS_ADMIN, "X", "restored at once")
 
 
 @only("everything")
@@ -92,7 +92,7 @@ def test_28_policies_are_put_back_at_once(ground: Ground, outcomes: Outcomes, at
         BINDING: ("/spec/validationActions", ["Audit"]),
     }[at]
     put_back(ground, at, [{"op": "replace", "path": path, "value": value}])
-    outcomes(28, ground.mode, AS_ADMIN, "X", "put back at once")
+    outcomes(28, ground.mode, AS_ADMIN, "X", "restored at once")
 
 
 @only("everything")
@@ -122,7 +122,7 @@ def test_28_in_the_seconds_after_a_policy_is_deleted_the_webhook_refuses(
         assert set(layers) <= {"P", "W"}, layers
     assert ground.is_held(ground.waiting[0])
     assert ground.pod(running)["status"]["phase"] == "Running"
-    outcomes(28, ground.mode, f"{AS_ADMIN}, and attack at once", "W", "refused all the time")
+    outcomes(28, ground.mode, "the same, and attack at once", "W", "refused all the time")
 
 
 def put_back(ground: Ground, at: str, edit: list[Object]) -> None:
@@ -148,7 +148,7 @@ def test_28_the_canary_proves_that_it_holds_again(
     until("it was tried since", tried)
     checks = ('check="hold"', 'check="release"')
     until("it went well", lambda: all(stage.metric("webhook", OK, c) == 1 for c in checks))
-    outcomes(28, ground.mode, AS_ADMIN, "X", "the canary's next trial goes well")
+    outcomes(28, ground.mode, AS_ADMIN, "X", "the canary's next probe passes")
 
 
 def trials(ground: Ground) -> Counter[str]:

@@ -79,7 +79,7 @@ def test_23_what_redis_says_decides_nothing(
         assert ours.used("limited") == 1
         server.flushall()  # also removes the leader's later writes
     until("the copy is anew", lambda: _is_counted(ground, "limited:mallory:default:"))
-    outcomes(23, ground.mode, attack, "D", "the limit holds: Redis is a copy that nobody believes")
+    outcomes(23, ground.mode, attack, "D", "the limit holds: usage in Redis is only a copy")
 
 
 def _is_counted(ground: Ground, begins: str) -> bool:

@@ -67,8 +67,8 @@ def test_09_a_namespace_of_this_very_moment_is_looked_at(
     assert all(gates(each) == [GATE] and "nodeName" not in each["spec"] for each in stored)
     refused = [each for each in answers if isinstance(each, Refused)]
     layer = layer_of(refused[0].message) if refused else "D"
-    saw = refused[0].message if refused else "held like any other"
-    outcomes(9, ground.mode, "a namespace made in the same moment", layer, saw)
+    saw = refused[0].message if refused else "held like other pods"
+    outcomes(9, ground.mode, "a namespace created in the same moment", layer, saw)
 
 
 def test_09_no_label_of_a_namespace_spares_its_pods(
@@ -124,8 +124,8 @@ def test_09_who_may_make_any_namespace_can_make_an_exempt_one(
     until("pods can be made", lambda: can_make_pods(ground, exempt))
     assert nomad.refused("POST", path(exempt), body(name, TOO_MANY)) is None
     assert gates(ground.pod(name, exempt)) == []
-    saw = "not held: RBAC must keep these names from whoever makes namespaces"
-    outcomes(9, ground.mode, "make a namespace of an exempt name", NOT_ITS_LAYER, saw)
+    saw = "not held: RBAC must forbid these names to creators of namespaces"
+    outcomes(9, ground.mode, "create a namespace with an exempt name", NOT_ITS_LAYER, saw)
     remove(ground, name, namespace=exempt)
 
 

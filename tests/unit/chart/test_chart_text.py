@@ -97,6 +97,16 @@ def test_alerts_and_dashboard_are_there_only_when_asked_for(
     assert json.loads(dashboard["data"]["fairgate.json"]) == json.loads(whole)
 
 
+@pytest.mark.parametrize(("days", "threshold"), [(1, "1 * 86400 / 4"), (28, "7 * 86400")])
+def test_the_alert_about_the_certificate_fires_after_the_time_of_its_renewal(
+    chart: Chart, days: int, threshold: str
+) -> None:
+    asked = chart.render("alerts.enabled=true", f"tls.days={days}")
+    [rules] = of_kind(asked, "PrometheusRule").values()
+    expressions = [rule["expr"] for group in rules["spec"]["groups"] for rule in group["rules"]]
+    assert f"min(fairgate_certificate_expiry_seconds) < {threshold}" in expressions
+
+
 def test_network_policy_is_there_only_when_asked_for(chart: Chart, inside: list[Object]) -> None:
     assert not of_kind(inside, "NetworkPolicy")
     policies = of_kind(chart.render(NETWORK), "NetworkPolicy")

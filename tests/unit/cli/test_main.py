@@ -13,6 +13,7 @@ import pytest
 
 from app.cli.main import _outcome, cli
 from app.core.errors import (
+    ClusterRefused,
     ClusterUnavailable,
     FairgateError,
     InvalidQuantity,
@@ -54,6 +55,8 @@ def raising(error: BaseException) -> Callable[[], None]:
         (InvalidQuantity("x"), 2),
         (ToolMissing("x"), 3),
         (ClusterUnavailable("x"), 3),
+        (ClusterRefused("x", 403), 1),
+        (ClusterRefused("x", 409), 3),
         (StoreUnavailable("x"), 3),
         (KeyError("x"), 4),
         (KeyboardInterrupt(), 130),

@@ -12,9 +12,10 @@ from app.commands.audit import command
 from app.core.audit.codec import SignedHead, head_line, line
 from app.core.audit_entry import Head, seal
 from app.core.errors import InvalidInput
+from app.core.kubeconfig import KubeconfigOptions
 from tests.support.audit_world import World, held
 
-HERE = command.AuditSource(None, "default", "", None)
+HERE = command.AuditSource(None, "default", "", KubeconfigOptions())
 
 
 @pytest.fixture
@@ -53,6 +54,11 @@ def shell(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Shell:
 
 def text(lines: list[str]) -> bytes:
     return "".join(f"{each}\n" for each in lines).encode()
+
+
+def test_without_a_file_and_redis_both_ways_are_named() -> None:
+    with pytest.raises(InvalidInput, match="name its file, or Redis by --redis-url"):
+        command.verify(HERE, (), None, None, as_json=True)
 
 
 def test_copies_report_absent_unsigned_and_skipped_lines(shell: Shell, lines: list[str]) -> None:

@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
-from app.commands.check.command import CheckOptions, CheckResult, InstallationCheck
+from app.commands.check.command import CheckOptions, CheckResult, InstallationCheck, is_sound
 from app.core.errors import ClusterRefused, ClusterUnavailable
+from app.core.kubeconfig import KubeconfigOptions
 from app.core.policy import TO_ENFORCE
 from app.core.well_known import GATE
 from app.kube.enforcement_probes import SCHEDULER
-from app.terminal.output import Look
+from app.terminal.output import OutputOptions
 
 DENIED = ClusterRefused("422 ValidatingAdmissionPolicy 'fairgate-x' denied request: no", 422)
 NOT_FOUND = ClusterRefused("404", 404)
@@ -29,12 +30,17 @@ class Installation:
         self.gates = [GATE]
         self.outages = 0
         self.caller_may_release = False
+        self.forbidden = ""
+        self.quota = False
         self._looks = 0
 
     async def request(self, method: str, path: str, *, body: Any = None, **_: Any) -> bytes:
         if self.outages:
             self.outages -= 1
             raise ClusterUnavailable("no answer")
+        if self.forbidden and self.forbidden in path:
+            message = f'403 x is forbidden: User "eve" cannot get resource "{self.forbidden}"'
+            raise ClusterRefused(message, 403)
         if path.endswith("/policies/default"):
             return self._answer(self.policy)
         if "/configmaps/" in path:
@@ -49,6 +55,8 @@ class Installation:
             method == "POST" and body["spec"].get("schedulerName") == SCHEDULER
         ):
             raise DENIED
+        if self.quota:
+            raise ClusterRefused('403 pods "x" is forbidden: exceeded quota: q', 403)
         gates = [{"name": name} for name in self.gates]
         return self._answer({"metadata": {"uid": "u"}, "spec": {"schedulingGates": gates}})
 
@@ -64,7 +72,9 @@ class Installation:
 
 
 async def results_of(api: Installation, wait: float = 0.0) -> dict[str, CheckResult]:
-    options = CheckOptions(None, "fairgate-system", ("nvidia.com/gpu",), wait, Look())
+    options = CheckOptions(
+        KubeconfigOptions(), "fairgate-system", ("nvidia.com/gpu",), wait, OutputOptions()
+    )
     check = InstallationCheck(api, options, pause=0.001)  # type: ignore[arg-type]
     return {each.name: each for each in await check.run()}
 
@@ -129,6 +139,35 @@ async def test_a_lease_that_nobody_renews_has_no_leader(holder: str, renews: boo
     leader = (await results_of(api))["leader"]
     assert not leader.passed
     assert "no controller leads, so no pod is released" in leader.message
+
+
+@pytest.mark.parametrize(
+    ("forbidden", "skipped"),
+    [
+        ("configmaps", ["mode", "hold", "create", "release"]),
+        ("/pods", ["hold", "create", "release"]),
+        ("leases", ["leader"]),
+        ("/", ["mode", "hold", "create", "release", "leader"]),
+    ],
+)
+async def test_checks_that_rights_do_not_allow_are_skipped(
+    forbidden: str, skipped: list[str]
+) -> None:
+    api = Installation()
+    api.forbidden = forbidden
+    results = await results_of(api)
+    untested = {name: each.message for name, each in results.items() if each.passed is None}
+    assert list(untested) == skipped
+    assert all(message.startswith("not tested: ") for message in untested.values())
+    assert is_sound(list(results.values())) is (len(skipped) < len(results))
+
+
+async def test_a_pod_that_an_admission_rule_forbids_fails_the_check() -> None:
+    api = Installation()
+    api.quota = True
+    results = await results_of(api)
+    assert results["hold"].passed is False
+    assert not is_sound(list(results.values()))
 
 
 async def test_a_check_is_repeated_until_it_passes() -> None:

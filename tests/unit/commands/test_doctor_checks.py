@@ -323,6 +323,154 @@ def test_a_lease_without_holder_or_that_expired_is_a_problem(age: timedelta | No
     assert finding.level is Level.PROBLEM
 
 
+UNREACHABLE = "No pod is released: Redis at redis:6379 cannot be reached: no answer."
+
+
+def test_what_the_controllers_report_is_added_to_a_missing_leader() -> None:
+    event = made(
+        "Event", "v1", "e", HOME, reason="RedisUnreachable", message=UNREACHABLE,
+        lastTimestamp=time_of(timedelta(minutes=1)),
+    )  # fmt: skip
+    lease = made("Lease", "x", "fairgate-controller", HOME, spec={})
+    assert UNREACHABLE in only(judged(Event=event, Lease=lease), Check.LEADER).message
+    led = only(judged(Event=event), Check.LEADER)
+    assert (led.level, UNREACHABLE in led.message) == (Level.WARNING, True)
+
+
+@pytest.mark.parametrize("age", [None, timedelta(minutes=2)])
+@pytest.mark.parametrize("in_policy", [False, True])
+def test_a_missing_leader_is_reported_once(age: timedelta | None, in_policy: bool) -> None:
+    spec = (
+        {"holderIdentity": "a", "leaseDurationSeconds": 15, "renewTime": time_of(age)}
+        if age
+        else {}
+    )
+    told = {"reason": "NoLeader", "message": "No pod is released: no controller of Fairgate leads."}
+    event = made("Event", "v1", "e", HOME, **told, lastTimestamp=time_of(timedelta(minutes=1)))
+    condition = {"type": "Releasing", "status": "False", **told}
+    more = {"Event": event}
+    if in_policy:
+        more = {"Policy": made("Policy", "x", "default", status={"conditions": [condition]})}
+    lease = made("Lease", "x", "fairgate-controller", HOME, spec=spec)
+    message = only(judged(Lease=lease, **more), Check.LEADER).message
+    assert message.endswith("so no pod is released.")
+    assert "controller of Fairgate" not in message
+
+
+@pytest.mark.parametrize(("status", "level"), [("False", Level.PROBLEM), ("True", None)])
+def test_a_leader_that_cannot_release_is_a_problem(status: str, level: Level | None) -> None:
+    condition = {"type": "Releasing", "status": status, "message": UNREACHABLE}
+    policy = made("Policy", "x", "default", status={"conditions": [condition]})
+    findings = judged(Policy=policy)
+    assert [each.level for each in findings.get(Check.LEADER, ())] == [level] * bool(level)
+
+
+def component(name: str, container: Object, *conditions: Object, **status: Object) -> Object:
+    """Return a pod of Fairgate that is not ready."""
+    item = made("Pod", "v1", f"fairgate-{name}-1", HOME, spec={}, status=status)
+    item["metadata"] |= {"uid": name, "creationTimestamp": time_of(timedelta(minutes=2))}
+    labels = {"app.kubernetes.io/name": "fairgate", "app.kubernetes.io/component": name}
+    item["metadata"]["labels"] = labels
+    item["status"] = {"containerStatuses": [container], "conditions": list(conditions), **status}
+    return item
+
+
+def waiting(reason: str, message: str = "") -> Object:
+    return {"state": {"waiting": {"reason": reason, "message": message}}}
+
+
+CREATING = waiting("ContainerCreating")
+NO_NODE = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/1"}
+FELL = {"terminated": {"exitCode": 2, "message": "fairgate: the Redis URL is wrong."}}
+
+
+@pytest.mark.parametrize(
+    ("pod_of_fairgate", "parts"),
+    [
+        (
+            component("webhook", waiting("ImagePullBackOff", 'Back-off pulling image "x/y:1"')),
+            (
+                "1 pod of fairgate-webhook is not ready: ImagePullBackOff",
+                "x/y:1",
+                "image.repository",
+            ),
+        ),
+        (component("webhook", CREATING), ('FailedMount: secret "tls" not found', "Create")),
+        (
+            component("api", {**waiting("CrashLoopBackOff"), "lastState": FELL}),
+            ("CrashLoopBackOff: fairgate: the Redis URL is wrong.", "logs --previous"),
+        ),
+        (component("controller", CREATING, NO_NODE), ("Unschedulable: 0/1", "add a node")),
+        (component("api", {"state": {"running": {}}}), ("1 pod of fairgate-api is not ready.",)),
+        (
+            component("api", {"state": {"running": {}}, "lastState": FELL}),
+            ("1 pod of fairgate-api is not ready.",),
+        ),
+        (
+            component("api", {"state": {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}}),
+            ("1 pod of fairgate-api is not ready: OOMKilled: exit code 137.",),
+        ),
+    ],
+)
+def test_a_pod_of_fairgate_that_does_not_run_is_a_problem_with_its_reason(
+    pod_of_fairgate: Object, parts: tuple[str, ...]
+) -> None:
+    mount = made(
+        "Event", "v1", "e", HOME, reason="FailedMount", message='secret "tls" not found',
+        type="Warning", involvedObject={"uid": "webhook"}, lastTimestamp=time_of(timedelta()),
+    )  # fmt: skip
+    objects = [*installed().values(), pod_of_fairgate, mount]
+    finding = only(found(*objects), Check.COMPONENTS)
+    assert finding.level is Level.PROBLEM
+    assert [part for part in parts if part not in finding.line] == []
+
+
+def test_pods_that_cannot_be_created_are_a_problem() -> None:
+    failure = {"type": "ReplicaFailure", "status": "True", "message": "violates PodSecurity"}
+    deployment = installed()["Deployment"] | {"status": {"conditions": [failure]}}
+    finding = only(judged(Deployment=deployment), Check.COMPONENTS)
+    assert "violates PodSecurity" in finding.message
+
+
+@pytest.mark.parametrize(
+    ("replicas", "level", "message"),
+    [
+        (0, Level.PROBLEM, "Deployment fairgate-webhook is scaled to 0 replicas."),
+        (1, None, ""),
+        (2, Level.WARNING, "Deployment fairgate-webhook has 1 of 2 pods."),
+    ],
+)
+def test_a_deployment_with_fewer_pods_than_replicas_is_reported(
+    replicas: int, level: Level | None, message: str
+) -> None:
+    deployment = installed()["Deployment"]
+    deployment["spec"]["replicas"] = replicas
+    findings = judged(Deployment=deployment).get(Check.COMPONENTS, [])
+    assert [(each.level, each.message) for each in findings] == [(level, message)] * bool(level)
+
+
+def test_a_rest_api_that_is_turned_off_is_in_order() -> None:
+    labels = component("api", CREATING)["metadata"]["labels"]
+    spec = {"replicas": 0, "template": {"metadata": {"labels": labels}}}
+    api = made("Deployment", "apps/v1", "fairgate-api", HOME, spec=spec)
+    assert found(*installed().values(), api) == {}
+
+
+def test_pods_of_other_applications_are_no_pods_of_fairgate() -> None:
+    foreign = made("Pod", "v1", "redis-0", HOME, spec={})
+    other = made("Deployment", "apps/v1", "fairgate-exporter", HOME, spec={"template": {}})
+    finding = only(found(*installed(WebhookPod=foreign).values(), other), Check.COMPONENTS)
+    assert finding.level is Level.PROBLEM
+    assert finding.message == "Deployment fairgate-webhook has 0 of 1 pod."
+
+
+def test_a_pod_that_has_just_been_created_is_a_warning() -> None:
+    young = component("webhook", CREATING)
+    young["metadata"]["creationTimestamp"] = time_of(timedelta(seconds=5))
+    finding = only(found(*installed().values(), young), Check.COMPONENTS)
+    assert finding.level is Level.WARNING
+
+
 def test_mode_observe_is_a_warning() -> None:
     chart = made("ConfigMap", "v1", "fairgate-enforcement", HOME, data={"mode": "Observe"})
     finding = only(

@@ -143,7 +143,7 @@ def test_hidden_characters_of_names_are_escaped() -> None:
     seen = look(cluster(ROLES[0], role_binding("volcano-scheduler", "evil\x1b[2J")))
     findings = examine(seen, HOME, NOW)
     assert "\x1b" not in as_text(findings)
-    json_output = output.Look(output.OutputFormat.JSON)
+    json_output = output.OutputOptions(output.OutputFormat.JSON)
     assert "evil\\u001b" in output.as_text(json_output, as_document(findings, {}), FINDINGS)
 
 

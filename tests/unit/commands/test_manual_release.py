@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from pathlib import Path
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -15,28 +15,32 @@ from app.commands.release.console import CommandFailed, ReleaseOptions
 from app.commands.release.manual_release import ByHand
 from app.commands.release.release_all import release_all
 from app.core.errors import ClusterRefused, ClusterUnavailable, InvalidInput
+from app.core.kubeconfig import KubeconfigOptions
 from app.core.policy import TO_ENFORCE
+from app.terminal.output import OutputFormat, OutputOptions
 from tests.fakes.fake_api_server import FakeApiServer, held
 
 MINE = "example.com/mine"
 GATE = "fairgate.io/queue"
 
 
-def options(output: str = "text", **fields: Any) -> ReleaseOptions:
-    usual = {"pod": None, "everything": True, "namespace": None, "kubeconfig": None, "yes": True}
-    return ReleaseOptions(**(usual | fields), output=output)  # type: ignore[arg-type]
+def options(form: OutputFormat = OutputFormat.TABLE, **fields: Any) -> ReleaseOptions:
+    usual = ReleaseOptions(None, True, None, KubeconfigOptions(), True, OutputOptions(form))
+    return replace(usual, **fields)
 
 
 def hand(server: FakeApiServer) -> ByHand:
     return ByHand(cast(Any, server))
 
 
-async def one(server: FakeApiServer, name: str = "p", output: str = "text") -> int:
+async def one(
+    server: FakeApiServer, name: str = "p", output: OutputFormat = OutputFormat.TABLE
+) -> int:
     return await release_one(hand(server), options(output), "space", name, "olga")
 
 
-async def everything(server: FakeApiServer, output: str = "text") -> int:
-    return await release_all(hand(server), options(output), "olga", settled_after=0.0)
+async def everything(server: FakeApiServer, form: OutputFormat = OutputFormat.TABLE) -> int:
+    return await release_all(hand(server), options(form), "olga", settled_after=0.0)
 
 
 @pytest.fixture
@@ -165,7 +169,7 @@ async def test_no_answer_at_all_is_exit_code_3(server: FakeApiServer) -> None:
         raise ClusterUnavailable("no answer")
 
     server.before_patch = interfere
-    assert await one(server, "p", "json") == 3
+    assert await one(server, "p", OutputFormat.JSON) == 3
 
 
 async def test_all_are_released_page_by_page_and_nothing_new_is_held(
@@ -206,7 +210,7 @@ async def test_all_are_released_where_the_resources_are_gone_already(
 ) -> None:
     server.installed = False
     server.add(held("p"))
-    assert await everything(server, "json") == 0
+    assert await everything(server, OutputFormat.JSON) == 0
     facts = json.loads(capsys.readouterr().out)
     assert (facts["released"], facts["mode"]) == (1, None)
 
@@ -225,7 +229,7 @@ async def test_one_that_cannot_be_released_holds_up_none_of_the_others(
 ) -> None:
     server.add(*(held(f"p{number}") for number in range(5)))
     server.before_patch = refusing(403, "p1")
-    assert await everything(server, "json") == 1
+    assert await everything(server, OutputFormat.JSON) == 1
     told = capsys.readouterr()
     facts = json.loads(told.out)
     assert facts["released"] == 4
@@ -268,7 +272,11 @@ async def test_what_was_done_is_told_when_the_api_server_goes_away(
         ({"pod": "p", "everything": True}, "Name one pod to release, or say --all"),
         ({"namespace": "space"}, "--all means every namespace"),
         ({"yes": False}, "add --yes"),
-        ({"kubeconfig": Path("/nowhere/config")}, "There is no kubeconfig /nowhere/config"),
+        ({"output": OutputOptions(OutputFormat.CSV)}, "-o csv prints lists"),
+        (
+            {"kubeconfig": KubeconfigOptions("/nowhere/config")},
+            "There is no kubeconfig /nowhere/config",
+        ),
     ],
 )
 def test_wrong_arguments_are_refused_before_anything_is_asked(

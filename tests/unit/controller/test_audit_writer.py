@@ -322,6 +322,32 @@ async def test_the_next_leader_copies_again_what_was_not_anchored(world: World) 
     assert proof.verdict().entries == 6
 
 
+async def test_only_copied_entries_are_anchored(world: World) -> None:
+    """A sink that writes late loses no entry when the leader is killed right after the anchor."""
+    chain = await world.term(3, 2)
+    world.copies.slow = True
+    await chain.seal([held(8), held(9)])
+    await chain.anchor()
+    world.copies.waiting.clear()  # this killed the process
+    world.copies.slow = False
+    await world.term(4, 1)
+    assert whole(world.copies) == len(world.stream.rows)
+
+
+async def test_an_anchor_waits_for_all_sinks_at_once(world: World) -> None:
+    steps: list[str] = []
+
+    class SlowSink(Copies):
+        async def flush(self, seconds: float) -> None:
+            steps.append("start")
+            await asyncio.sleep(0)
+            steps.append("end")
+
+    chain = world.chain(SlowSink(), SlowSink())
+    await world.term(3, 2, chain)
+    assert steps == ["start", "start", "end", "end"]
+
+
 async def test_however_much_was_not_anchored_is_copied_to_its_end(world: World) -> None:
     world.retention = Retention(Millis(10**12), 10**12)
     chain = await world.term(3, 2)

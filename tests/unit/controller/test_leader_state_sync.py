@@ -13,6 +13,7 @@ from app.controller.follower import Follower
 from app.controller.leader_state_sync import AGAIN_MS, LeaderStatePublisher, LeaderStateReader
 from app.core import events as ev
 from app.core.engine import Engine
+from app.core.engine_options import EngineOptions
 from app.core.explain.reasons import Rule
 from app.core.explain.views import LeaderStateMessage
 from app.core.model import Millis, Node, NodeName, Pod, ReleaseOutcome, Resource, Uid
@@ -27,7 +28,7 @@ GPU = Resource("nvidia.com/gpu")
 
 def engine(*pods: Pod, leads: bool) -> Engine:
     """Return an engine with one node of 4 devices and these pods."""
-    made = Engine(ManagedResources([GPU]), evicts=False)
+    made = Engine(ManagedResources([GPU]), EngineOptions(evicts=False))
     made.handle(ev.NodeObserved(Millis(0), Node(NodeName("n"), {}, {GPU: 4, PODS: 100}, True)))
     for pod in pods:
         made.handle(ev.PodObserved(Millis(0), pod))

@@ -24,6 +24,7 @@ class Held:
 
     def __init__(self, count: int) -> None:
         self.count = count
+        self.policy_uid: str | None = None
 
     def held(self) -> list[Any]:
         return [
@@ -43,8 +44,9 @@ class Rig:
     conditions: list[tuple[bool, str]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
+        self.engine = Held(3 * MOST_PODS)
         self.standstill = OutageDetector(
-            cast(Any, Held(3 * MOST_PODS)),
+            cast(Any, self.engine),
             self,
             leads=lambda: self.leads,
             is_led=lambda: self.is_led,
@@ -116,6 +118,17 @@ async def test_the_end_is_reported_by_the_leader() -> None:
         await rig.after(5)
     assert rig.conditions == [(False, NO_REDIS), (True, RELEASING)]
     assert rig.standstill.fault == ""
+
+
+async def test_a_policy_that_is_created_later_gets_the_condition() -> None:
+    rig = Rig(leads=True)
+    await rig.after(0)
+    for uid in ("first", None, "second"):
+        rig.conditions.clear()
+        rig.engine.policy_uid = uid
+        await rig.after(5)
+        await rig.after(5)
+        assert rig.conditions == [(True, RELEASING)]
 
 
 async def test_a_condition_that_was_not_written_is_tried_again() -> None:

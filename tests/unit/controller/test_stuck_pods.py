@@ -9,6 +9,7 @@ import pytest
 from app.core import events as ev
 from app.core.effects import Release
 from app.core.engine import Engine
+from app.core.engine_options import EngineOptions
 from app.core.errors import ClusterError, ClusterRefused, ClusterUnavailable, PodUnyielding
 from app.core.model import Millis, Node, NodeName, ReleaseOutcome, Resource
 from app.core.quantities import PODS, ManagedResources
@@ -124,7 +125,7 @@ async def test_a_release_of_an_old_leader_that_comes_late_was_counted_all_along(
 
 
 def test_a_stuck_release_keeps_its_charge_and_leaves_its_place_to_others() -> None:
-    engine = Engine(ManagedResources([GPU]), window=1)
+    engine = Engine(ManagedResources([GPU]), EngineOptions(window=1))
     at = Millis(1000)
 
     def hear(*events: ev.NewsEvent) -> list[str]:

@@ -212,3 +212,16 @@ async def test_a_lost_answer_is_never_taken_for_a_refusal() -> None:
         assert len(rig.memory.contents.intents()) == 1
         rig.releaser.silent = False
         await until(lambda: rig.released() == 1)
+
+
+async def test_a_store_that_stays_away_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    async with running(Rig(Memory(down=True))) as rig:
+
+        def logged() -> int:
+            return sum("not standing" in record.getMessage() for record in caplog.records)
+
+        rig.lead.free.set()
+        await until(lambda: logged() > 0)
+        declined = rig.lead.declined
+        await until(lambda: rig.lead.declined > declined + 3)
+        assert logged() == 1

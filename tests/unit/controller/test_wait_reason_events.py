@@ -15,6 +15,7 @@ from app.controller.wait_reason_events import (
 from app.core import events as ev
 from app.core.effects import EmitEvent, EventReason
 from app.core.engine import Engine
+from app.core.engine_options import EngineOptions
 from app.core.model import Millis, Node, NodeName, Pod, Resource, Tenant, TenantName
 from app.core.quantities import PODS, ManagedResources
 from app.sim.cluster.virtual_cluster import held_pod
@@ -37,7 +38,7 @@ class Room:
 
     def __init__(self, *pods: Pod) -> None:
         self.now = Millis(0)
-        self.engine = Engine(ManagedResources([GPU]), evicts=False)
+        self.engine = Engine(ManagedResources([GPU]), EngineOptions(evicts=False))
         self.board = Board()
         self.narrator = WaitReasonEvents(self.engine, self.board, lambda: True, lambda: self.now)
         wall = replace(held_pod("wall", "w", 8), gates=(), release="1.1", node=NodeName("n"))

@@ -22,6 +22,7 @@ from app.core.effects import (
     WakeAt,
 )
 from app.core.engine import Engine
+from app.core.engine_options import EngineOptions
 from app.core.fairshare.sort_key import NEVER
 from app.core.fairshare.usage_record import UsageEnded, UsageStarted
 from app.core.lifecycle.pod_record import stamp_of
@@ -80,7 +81,7 @@ class Bench:
     """A leading engine with its effects."""
 
     def __init__(self, *cluster: Node, lead: bool = True) -> None:
-        self.engine = Engine(MANAGED, records=False)
+        self.engine = Engine(MANAGED, EngineOptions(records=False))
         self.sequence: list[object] = []
         for item in cluster:
             self.hear(ev.NodeObserved(Millis(0), item))

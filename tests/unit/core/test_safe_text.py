@@ -17,13 +17,15 @@ from app.core.effects import EmitEvent, EventReason, PodRef
 from app.core.model import Uid
 from app.core.safe_text import all_visible, csv_cell, visible
 from app.kube.event_recorder import event
-from app.terminal.output import Look, OutputFormat, as_text
+from app.terminal.output import OutputFormat, OutputOptions, as_text
 from app.web.webhook.admission_review import refuse
 
 BIDI = [*range(0x202A, 0x202F), *range(0x2066, 0x206A), 0x200E, 0x200F, 0x061C]
 CONTROL = [*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029]
-HIDDEN = [chr(each) for each in BIDI + CONTROL]
-EVIL = "al\u202eice\x1b[2J\x9b"
+SHAPELESS = [0xAD, 0x200B, 0x200D, 0x3164, 0xFE0F, 0xFEFF, 0xFFF9]
+HIDDEN = [chr(each) for each in BIDI + CONTROL + SHAPELESS]
+TAGS = "".join(chr(0xE0000 + ord(each)) for each in "obey")
+EVIL = f"al\u202eice\x1b[2J\x9b{TAGS}\U000e0100"
 
 
 def is_safe(text: str) -> bool:
@@ -33,6 +35,11 @@ def is_safe(text: str) -> bool:
 @pytest.mark.parametrize("hidden", HIDDEN, ids=lambda each: f"{ord(each):04x}")
 def test_hidden_characters_are_shown_as_escapes(hidden: str) -> None:
     assert visible(f"a{hidden}b") == f"a\\u{ord(hidden):04x}b"
+
+
+def test_text_in_tags_and_variation_selectors_is_shown_as_escapes() -> None:
+    shown = visible(f"a{TAGS}\U000e0100b")
+    assert shown == "a\\U000e006f\\U000e0062\\U000e0065\\U000e0079\\U000e0100b"
 
 
 @given(st.text())
@@ -56,7 +63,7 @@ def test_data_is_printed_without_hidden_characters_and_reads_back_the_same(
     form: OutputFormat,
 ) -> None:
     found = {"user": EVIL}
-    text = as_text(Look(form), found)
+    text = as_text(OutputOptions(form), found)
     assert is_safe(text.replace("\n", ""))
     assert (json.loads(text) if form == OutputFormat.JSON else yaml.safe_load(text)) == found
 

@@ -204,8 +204,9 @@ def test_node_is_ready_when_it_can_take_pods(
         "status": {"allocatable": {"cpu": "2", "memory": "1Ki"}, "conditions": conditions},
     }
     node = convert.read_node(msgspec.convert(document, objects.NodeObject), AT).node
+    amounts = {"cpu": 2000, "memory": 1024}
     assert node == model.Node(
-        model.NodeName("n1"), {"zone": "a"}, {"cpu": 2000, "memory": 1024}, ready
+        model.NodeName("n1"), {"zone": "a"}, amounts, ready, cordoned=cordoned
     )
 
 

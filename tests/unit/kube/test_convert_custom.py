@@ -137,7 +137,7 @@ def test_a_quota_that_is_no_amount_is_refused(quota: dict[str, Any], complaint: 
 
 
 def policy(name: str = "default", **spec: Any) -> events.PolicyObserved | None:
-    document = {"metadata": {"name": name}, "spec": spec}
+    document = {"metadata": {"name": name, "uid": "u1"}, "spec": spec}
     return convert_custom.read_policy(msgspec.convert(document, objects.PolicyObject), AT)
 
 
@@ -176,11 +176,12 @@ def test_a_policy_is_read_whole() -> None:
             max_unowned_unbound=4,
             mode=Mode.OBSERVE,
         ),
+        uid="u1",
     )
 
 
 def test_absent_fields_of_a_policy_are_the_defaults_of_the_core() -> None:
-    assert policy() == events.PolicyObserved(AT, Policy(), has_mode=False)
+    assert policy() == events.PolicyObserved(AT, Policy(), has_mode=False, uid="u1")
 
 
 def test_a_policy_by_another_name_does_not_count() -> None:

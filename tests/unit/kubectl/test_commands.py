@@ -327,7 +327,8 @@ def test_the_exit_code_tells_what_a_problem_is(
 
 
 def test_who_may_not_list_tenants_is_told_to_name_one(rest: Rest, run: Run) -> None:
-    rest.refuse("GET /tenants", 403, "alice may not list tenants.fairgate.io; ask for it.")
+    sentence = "alice may not list tenants.fairgate.io; ask a cluster administrator."
+    rest.refuse("GET /tenants", 403, sentence)
     hold("queues-refused", run("queue"))
 
 
@@ -394,7 +395,7 @@ def test_a_user_who_is_ahead_is_called_no_tenant(rest: Rest, run: Run) -> None:
 @pytest.mark.parametrize(
     ("own", "words"),
     [
-        ("0.5000", "against 0.5 of team-a (the lower goes first; if equal, whoever was served "),
+        ("0.5000", "against 0.5 of team-a (the lower goes first; if equal, the one served "),
         ("0.7500", "against 0.75 of team-a (the lower goes first)"),
         ("weight 0", "against weight 0 of team-a (the lower goes first)"),
         ("0.2500 of its guarantee", "against 0.25 of its guarantee of team-a (the lower goes "),

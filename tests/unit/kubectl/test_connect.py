@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from app.core.errors import ClusterRefused, ClusterUnavailable, InvalidInput
-from app.kubectl.client import AGGREGATED
+from app.core.kubeconfig import KubeconfigOptions
+from app.kubectl.client import AGGREGATED, ApiClient
 from app.kubectl.options import ConnectionOptions
 from app.tls.certificate_authority import CertificateAuthority, Credential, new_authority
 from tests.support import kubectl_answers as answers
@@ -82,9 +83,13 @@ def kubeconfig(path: Path, cluster: dict[str, Any], user: dict[str, Any], **more
     return path
 
 
-def asked(rest: Rest, file: Path, context: str | None = None) -> Asked:
+def opened(file: Path | str = "", **more: Any) -> ApiClient:
+    return ConnectionOptions(KubeconfigOptions(str(file), **more)).open()
+
+
+def asked(rest: Rest, file: Path, **more: Any) -> Asked:
     """Request the pools with a kubeconfig; return the request that arrived."""
-    ConnectionOptions(file, context).open().get("/pools")
+    opened(file, **more).get("/pools")
     assert rest.asked[-1].path == f"{AGGREGATED}/pools"
     return rest.asked[-1]
 
@@ -100,7 +105,7 @@ def test_a_client_certificate_is_shown(
     cluster = {"server": secure.url, "certificate-authority-data": encoded(ca.certificate_pem)}
     file = kubeconfig(tmp_path / "config", cluster, user)
     assert asked(secure, file).person == "alice"
-    assert ConnectionOptions(file).open().namespace == "team-a"
+    assert opened(file).namespace == "team-a"
 
 
 def test_files_are_found_next_to_the_kubeconfig(
@@ -124,7 +129,7 @@ def test_the_name_in_the_certificate_may_be_another(
         cluster = {"server": rest.url, "certificate-authority-data": encoded(ca.certificate_pem)}
         file = kubeconfig(tmp_path / "a", cluster, {"token": "t"})
         with pytest.raises(ClusterUnavailable, match="No trust in the TLS"):
-            ConnectionOptions(file).open().get("/pools")
+            opened(file).get("/pools")
         file = kubeconfig(tmp_path / "b", cluster | {"tls-server-name": NAME}, {"token": "t"})
         assert asked(rest, file).headers["authorization"] == "Bearer t"
 
@@ -166,8 +171,8 @@ def test_a_login_program_gives_the_token(plain: Rest, tmp_path: Path) -> None:
 def test_a_login_program_that_fails_makes_nobody_of_no_one(plain: Rest, tmp_path: Path) -> None:
     user = program(tmp_path, "echo 'session expired' >&2; exit 1")
     file = kubeconfig(tmp_path / "a", {"server": plain.url}, user)
-    with pytest.raises(InvalidInput, match=r"login.*session expired.*log in anew"):
-        ConnectionOptions(file).open()
+    with pytest.raises(InvalidInput, match=r"login.*session expired.*log in again"):
+        opened(file)
     assert plain.asked == []
 
 
@@ -177,6 +182,21 @@ def test_a_kubeconfig_that_acts_as_somebody_else_does(plain: Rest, tmp_path: Pat
     assert headers["impersonate-user"] == "bob"
     assert headers["impersonate-group"] == "g,h"
     assert headers["impersonate-extra-a%2fb"] == "1"
+    file = tmp_path / "a"
+    headers = asked(plain, file, as_user="eve", as_groups=("i",)).headers
+    assert (headers["impersonate-user"], headers["impersonate-group"]) == ("eve", "i")
+
+
+def test_a_group_without_a_user_is_not_blamed_on_the_kubeconfig(tmp_path: Path) -> None:
+    file = kubeconfig(tmp_path / "a", {"server": "http://127.0.0.1:1"}, {"token": "t"})
+    with pytest.raises(InvalidInput, match=r"^--as-group needs a user to act as"):
+        opened(file, as_groups=("g",))
+
+
+def test_nobody_is_impersonated_without_the_api_server() -> None:
+    eve = KubeconfigOptions(as_user="eve")
+    with pytest.raises(InvalidInput, match="--as needs the API server"):
+        ConnectionOptions(eve, "https://127.0.0.1:1", "t").open()
 
 
 def test_a_proxy_is_used(plain: Rest, tmp_path: Path) -> None:
@@ -198,10 +218,10 @@ def test_several_files_are_one_and_another_context_may_be_meant(
     }
     other.write_text(json.dumps(document))
     monkeypatch.setenv("KUBECONFIG", f"{one}:{other}:{tmp_path / 'gone'}")
-    door = ConnectionOptions(context="y").open()
-    door.get("/pools")
+    client = opened(context="y")
+    client.get("/pools")
     assert plain.asked[-1].headers["authorization"] == "Bearer two"
-    assert door.namespace == "default"
+    assert client.namespace == "default"
 
 
 def test_the_first_current_context_of_several_files_counts(
@@ -213,7 +233,7 @@ def test_the_first_current_context_of_several_files_counts(
     more = {"current-context": "y", "contexts": contexts}
     two = kubeconfig(tmp_path / "two", {"server": plain.url}, {"token": "two"}, **more)
     monkeypatch.setenv("KUBECONFIG", f"{tmp_path / 'one'}:{two}")
-    client = ConnectionOptions().open()
+    client = opened()
     client.get("/pools")
     assert plain.asked[-1].headers["authorization"] == "Bearer two"
     assert client.namespace == "team-a"
@@ -225,18 +245,18 @@ def test_the_first_current_context_of_several_files_counts(
 def test_what_is_no_kubeconfig_is_told(text: str, tmp_path: Path) -> None:
     (tmp_path / "config").write_text(text)
     with pytest.raises(InvalidInput, match="kubeconfig"):
-        ConnectionOptions(tmp_path / "config").open()
+        opened(tmp_path / "config")
 
 
 def test_no_kubeconfig_at_all_is_told(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match=r"There is no kubeconfig .*\.kube/config"):
-        ConnectionOptions().open()
+        opened()
 
 
 def test_a_context_that_is_not_there_is_named(plain: Rest, tmp_path: Path) -> None:
     file = kubeconfig(tmp_path / "a", {"server": plain.url}, {"token": "t"})
     with pytest.raises(InvalidInput, match="prod"):
-        ConnectionOptions(file, "prod").open()
+        opened(file, context="prod")
 
 
 def status(code: int, message: str) -> Reply:
@@ -260,16 +280,16 @@ def test_what_the_api_server_says_is_told_apart_from_fairgate(
     plain.answers["GET /pools"] = reply
     file = kubeconfig(tmp_path / "a", {"server": plain.url}, {"token": "t"})
     with pytest.raises(kind, match=sentence):
-        ConnectionOptions(file).open().get("/pools")
+        opened(file).get("/pools")
 
 
 def test_a_url_is_trusted_by_the_named_ca_alone(
     secure: Rest, ca: CertificateAuthority, tmp_path: Path
 ) -> None:
     (tmp_path / "ca.crt").write_bytes(ca.certificate_pem)
-    ConnectionOptions(server=secure.url, token="t", authority=tmp_path / "ca.crt").open().get(
-        "/pools"
-    )
+    ConnectionOptions(
+        KubeconfigOptions(), secure.url, token="t", authority=tmp_path / "ca.crt"
+    ).open().get("/pools")
     assert secure.asked[-1].path == "/v1/pools"
     with pytest.raises(ClusterUnavailable, match="--certificate-authority"):
-        ConnectionOptions(server=secure.url, token="t").open().get("/pools")
+        ConnectionOptions(KubeconfigOptions(), secure.url, token="t").open().get("/pools")

@@ -174,4 +174,15 @@ def test_the_right_that_is_missing_for_all_namespaces_is_named(
 ) -> None:
     rest.answers["GET /api/v1/pods"] = Reply(403, "{}", "application/json")
     code, _, err = run(rest, tmp_path, capsys, "why", "-A", "-l", "app=train")
-    assert (code, "you need list on pods of all namespaces; or name one by -n" in err) == (1, True)
+    assert code == 1
+    assert "you need the right to list pods of all namespaces; or name one by -n" in err
+
+
+def test_a_selector_that_cannot_be_parsed_is_named(
+    rest: Rest, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rest.raw.pop(PODS)
+    rest.answers[PODS] = Reply(400, '{"message": "unable to parse"}', "application/json")
+    code, _, err = run(rest, tmp_path, capsys, "why", "-l", "app=(")
+    sentence = "-l app=( is not a label selector such as app=train (unable to parse)."
+    assert (code, err) == (2, f"fairgate: {sentence}\n")

@@ -207,6 +207,69 @@ def test_each_kind_states_its_pods(
     assert [each["count"] for each in rest.asked[-1].body["pods"]] == counts
 
 
+@pytest.mark.parametrize(
+    ("order", "in_order"),
+    [
+        ({}, None),
+        ({"startupPolicy": {"startupPolicyOrder": "InOrder"}}, True),
+        ({"startupPolicy": {"startupPolicyOrder": "AnyOrder"}}, None),
+    ],
+)
+def test_a_jobset_names_its_replicated_jobs_and_their_order(
+    order: dict[str, Any], in_order: bool | None, rest: Rest, shell: Shell
+) -> None:
+    jobs = [{"name": n, "template": {"spec": {"template": TEMPLATE}}} for n in ("driver", "worker")]
+    version = "jobset.x-k8s.io/v1alpha2"
+    document = an_object("JobSet", version, replicatedJobs=jobs, **order)
+    rest.raw[f"POST /apis/{version}/namespaces/team-a/jobsets"] = document
+    assert shell.run(document)[0] == 0
+    made = [each.body for each in rest.asked if each.path == PODS]
+    labels = [each["metadata"]["labels"]["jobset.sigs.k8s.io/replicatedjob-name"] for each in made]
+    assert labels == ["driver", "worker"]
+    assert rest.asked[-1].body.get("inOrder") == in_order
+
+
+def test_claims_of_templates_are_part_of_the_trial(rest: Rest, shell: Shell) -> None:
+    spec = {"devices": {"requests": [{"name": "r", "exactly": {"deviceClassName": "gpu"}}]}}
+    entries = [
+        {"name": "own", "resourceClaimTemplateName": "mine"},
+        {"name": "theirs", "resourceClaimTemplateName": "theirs"},
+        {"name": "old", "resourceClaimName": "exists"},
+    ]
+    document = {**POD, "spec": {**POD["spec"], "resourceClaims": entries}}
+    template = {"kind": "ResourceClaimTemplate", "apiVersion": "resource.k8s.io/v1"}
+    mine = {**template, "metadata": {"name": "mine"}, "spec": {"spec": spec}}
+    root = "/apis/resource.k8s.io/v1/namespaces/team-a/resourceclaimtemplates"
+    rest.raw |= {f"POST {PODS}": document, f"GET {root}/theirs": {**mine, "metadata": {}}}
+    assert shell.run(document, mine)[0] == 0
+    assert rest.asked[-1].body["pods"][0]["claims"] == {"own": spec, "theirs": spec}
+    code, out, _ = shell.run(document)
+    assert (code, "there is no ResourceClaimTemplate team-a/mine" in out) == (1, True)
+
+
+def test_a_claim_template_that_the_caller_may_not_read_is_a_note(rest: Rest, shell: Shell) -> None:
+    entries = [
+        {"name": "own", "resourceClaimTemplateName": "a?b"},
+        {"name": "old", "resourceClaimName": "exists"},
+    ]
+    document = {**POD, "spec": {**POD["spec"], "resourceClaims": entries}}
+    root = "/apis/resource.k8s.io/v1/namespaces/team-a/resourceclaimtemplates"
+    rest.raw[f"POST {PODS}"] = document
+    message = 'resourceclaimtemplates is forbidden: User "alice" cannot get resource'
+    rest.answers[f"GET {root}/a?b"] = refusal(403, message)
+    code, out, _ = shell.run(document)
+    note = "You may not read ResourceClaimTemplate a?b, so its devices are not counted."
+    assert (code, note in out) == (0, True)
+    [part] = rest.asked[-1].body["pods"]
+    assert (part["pod"]["spec"]["resourceClaims"], "claims" in part) == (entries[1:], False)
+
+
+def test_an_object_of_another_namespace_than_the_named_one_is_refused(shell: Shell) -> None:
+    document = {**POD, "metadata": {**POD["metadata"], "namespace": "team-b"}}
+    code, _, err = shell.run(document, words=("-n", "team-a"))
+    assert (code, "is in namespace team-b, and -n names team-a" in err) == (2, True)
+
+
 def test_a_statefulset_gets_the_volumes_of_its_claims(rest: Rest, shell: Shell) -> None:
     claims = [{"metadata": {"name": "data"}, "spec": {}}]
     made = an_object("StatefulSet", "apps/v1", template=TEMPLATE, volumeClaimTemplates=claims)

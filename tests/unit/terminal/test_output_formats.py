@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from app.core.errors import InvalidInput
-from app.terminal.output import DATA, Listing, Look, OutputFormat, as_text
+from app.terminal.output import DATA, Listing, OutputFormat, OutputOptions, as_text
 
 NODES = Listing(itemgetter("items"), lambda item: f"node/{item['name']}")
 FOUND = {
@@ -23,12 +23,12 @@ FOUND = {
 
 
 def test_json_and_yaml_have_the_whole_result() -> None:
-    assert json.loads(as_text(Look(OutputFormat.JSON), FOUND, NODES)) == FOUND
-    assert yaml.safe_load(as_text(Look(OutputFormat.YAML), FOUND, NODES)) == FOUND
+    assert json.loads(as_text(OutputOptions(OutputFormat.JSON), FOUND, NODES)) == FOUND
+    assert yaml.safe_load(as_text(OutputOptions(OutputFormat.YAML), FOUND, NODES)) == FOUND
 
 
 def test_csv_has_a_row_for_each_item_and_a_column_for_each_key() -> None:
-    rows = list(csv.reader(as_text(Look(OutputFormat.CSV), FOUND, NODES).splitlines()))
+    rows = list(csv.reader(as_text(OutputOptions(OutputFormat.CSV), FOUND, NODES).splitlines()))
     assert rows == [
         ["name", "ready", "used", "pool", "pools"],
         ["gpu-1", "true", '{"nvidia.com/gpu":"4"}', "", ""],
@@ -37,13 +37,13 @@ def test_csv_has_a_row_for_each_item_and_a_column_for_each_key() -> None:
 
 
 def test_csv_without_heads_has_only_the_items() -> None:
-    rows = as_text(Look(OutputFormat.CSV, no_headers=True), FOUND, NODES).splitlines()
-    assert rows == as_text(Look(OutputFormat.CSV), FOUND, NODES).splitlines()[1:]
+    rows = as_text(OutputOptions(OutputFormat.CSV, no_headers=True), FOUND, NODES).splitlines()
+    assert rows == as_text(OutputOptions(OutputFormat.CSV), FOUND, NODES).splitlines()[1:]
 
 
 def test_names_are_kind_and_name_without_duplicates() -> None:
     twice = {"items": [*FOUND["items"], FOUND["items"][0]]}  # type: ignore[misc]
-    assert as_text(Look(OutputFormat.NAME), twice, NODES).splitlines() == [
+    assert as_text(OutputOptions(OutputFormat.NAME), twice, NODES).splitlines() == [
         "node/gpu-1",
         'node/a,"b"',
     ]
@@ -52,22 +52,24 @@ def test_names_are_kind_and_name_without_duplicates() -> None:
 @pytest.mark.parametrize("form", [OutputFormat.CSV, OutputFormat.NAME])
 def test_one_object_has_no_format_of_lists(form: OutputFormat) -> None:
     with pytest.raises(InvalidInput, match=f"-o {form.value} prints lists"):
-        as_text(Look(form), {"weight": "2"})
+        as_text(OutputOptions(form), {"weight": "2"})
 
 
 def test_items_without_a_name_are_refused_with_the_reason() -> None:
     with pytest.raises(InvalidInput, match="-o name is not possible: a row is a sum; use -o csv"):
         as_text(
-            Look(OutputFormat.NAME), FOUND, Listing(itemgetter("items"), no_name="a row is a sum")
+            OutputOptions(OutputFormat.NAME),
+            FOUND,
+            Listing(itemgetter("items"), no_name="a row is a sum"),
         )
 
 
 def test_no_cell_of_csv_is_a_formula_of_a_spreadsheet() -> None:
     evil = {"items": [{"name": "=cmd()", "count": -1}]}
-    assert as_text(Look(OutputFormat.CSV), evil, NODES).splitlines()[1] == "'=cmd(),-1"
+    assert as_text(OutputOptions(OutputFormat.CSV), evil, NODES).splitlines()[1] == "'=cmd(),-1"
 
 
 @pytest.mark.parametrize("form", DATA)
 def test_no_format_prints_control_characters(form: OutputFormat) -> None:
     evil = {"items": [{"name": "evil\x1b[2J"}]}
-    assert "\x1b" not in as_text(Look(form), evil, NODES)
+    assert "\x1b" not in as_text(OutputOptions(form), evil, NODES)

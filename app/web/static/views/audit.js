@@ -1,15 +1,35 @@
 // Releases, evictions, refusals and changes of the last minutes, from the audit chain.
 
-import { moment, visible } from "../format.js";
+import { amounts, lasting, moment, visible } from "../format.js";
 import { Cell, Empty, More, RowHead, Table } from "../components.js";
-import { change } from "../router.js";
+import { change, podAddress } from "../router.js";
 import { html, useEffect, useState } from "../vendor/htm/preact-standalone.js";
 
 const STEP = 100;
 const AGAIN = 10_000;
 const MINUTES = ["10", "60"];
 const MOST = 5000;
-const HIDDEN_FACTS = new Set(["uid", "pod", "namespace", "tenant"]);
+
+/** Facts that are in the column of the object, or that only the verifier needs. */
+const HIDDEN_FACTS = new Set(["uid", "pod", "namespace", "tenant", "kind", "name", "digestBefore", "digestAfter", "stamp"]);
+
+/** Facts that are not plain words. */
+const FORMATS = {
+  amounts: amounts,
+  waited: lasting,
+  compared: (pairs) => pairs.map((each) => `${each.first} (${each.score}) before ${each.next} (${each.nextScore})`).join(", "),
+  fields: (fields) => Object.entries(fields).map(([field, { before, after }]) => `${field} ${before ?? "unset"} → ${after ?? "unset"}`).join(", "),
+};
+
+/** Return the text of a fact. A fact of another form than expected is shown as it is. */
+function factText(name, value) {
+  if (typeof value === "string") return visible(value);
+  try {
+    return visible((FORMATS[name] ?? JSON.stringify)(value));
+  } catch {
+    return visible(JSON.stringify(value));
+  }
+}
 
 /** Return the entries of NDJSON text. A damaged line is for the verifier. */
 function parse(text) {
@@ -87,20 +107,22 @@ export function Audit({ query, ask }) {
 function Entries({ entries }) {
   const columns = [
     { name: "Time", kind: "name" },
-    { name: "Event", kind: "used" },
-    { name: "Object", kind: "used" },
+    { name: "Event", kind: "word" },
+    { name: "Object", kind: "name" },
     { name: "Facts", kind: "reason" },
   ];
   return html`<${Table} name="Audit entries" columns=${columns}>
     ${entries.map((entry) => {
       const facts = entry.facts ?? {};
-      const object = facts.pod ? `${facts.namespace ?? ""}/${facts.pod}` : `${facts.kind ?? ""} ${facts.name ?? ""}`;
-      const rest = Object.entries(facts).filter(([name]) => !HIDDEN_FACTS.has(name));
+      const object = facts.pod
+        ? html`<a href=${podAddress(facts.namespace ?? "", facts.pod)}>${visible(`${facts.namespace ?? ""}/${facts.pod}`)}</a>`
+        : visible(`${facts.kind ?? ""} ${facts.name ?? ""}`);
+      const rest = Object.entries(facts).filter(([name, value]) => value !== false && !HIDDEN_FACTS.has(name));
       return html`<tr role="row" key=${entry.number}>
         <${RowHead}>${moment(new Date(entry.at))}<//>
-        <${Cell} kind="used" label="Event">${visible(entry.deed)}<//>
-        <${Cell} kind="used" label="Object">${visible(object)}<//>
-        <${Cell} kind="reason" label="Facts">${rest.map(([name, value]) => `${name}: ${visible(typeof value === "string" ? value : JSON.stringify(value))}`).join(", ")}<//>
+        <${Cell} kind="word" label="Event">${visible(entry.deed)}<//>
+        <${Cell} kind="name" label="Object">${object}<//>
+        <${Cell} kind="reason" label="Facts">${rest.map(([name, value]) => `${name}: ${factText(name, value)}`).join(", ")}<//>
       </tr>`;
     })}
   <//>`;

@@ -1,7 +1,7 @@
 // The past: use by tenant from the usage records, and releases and waits from the audit chain.
 
 import { Chart, MOST_LINES } from "../chart.js";
-import { decimal, deviceOf, moment, number, parseCsv, visible } from "../format.js";
+import { deviceOf, devices, moment, number, parseCsv, visible } from "../format.js";
 import { Empty } from "../components.js";
 import { namesOf, Releases, releasesPath } from "./releases.js";
 import { change } from "../router.js";
@@ -30,7 +30,7 @@ function rootOf(name, tenants) {
 /** Return the devices that a row used on average, weighted as the pools weigh them. */
 function devicesOf(row, pools, step) {
   const pool = pools.find((each) => each.name === row.pool);
-  if (!pool) return 0;
+  if (!pool) return pools.length ? 0 : devices(row.resourceSeconds) / step; // no right to see pools
   const device = deviceOf(pool.capacity);
   return (number(pool.weights[device] ?? "1") * Number(row.resourceSeconds[device] ?? 0)) / step;
 }
@@ -72,6 +72,14 @@ function linesOf(rows, times, step, state, only) {
     });
   }
   return lines;
+}
+
+/** Return the constant lines: the capacity, and the fair share of one tenant. */
+function levelsOf(state, tenant, units) {
+  if (!units.total) return [];
+  const part = state.owed[tenant];
+  const capacity = { name: "capacity", note: "capacity now", value: units.total };
+  return part ? [capacity, { name: "fair share", note: "fair share now", value: part.owed * units.total }] : [capacity];
 }
 
 export function History({ state, hello, query, ask, theme }) {
@@ -124,7 +132,7 @@ export function History({ state, hello, query, ask, theme }) {
     ${shown.error ? html`<p class="problem" role="alert">The past cannot be shown: ${visible(shown.error.message)}</p>` : null}
     ${shown.lines && !shown.lines.length ? html`<${Empty}>No pod used a GPU in this time.<//>` : null}
     ${shown.lines?.length
-      ? html`<${Chart} title=${title} name="GPUs in use over time" file="fairgate-history.csv" times=${shown.times} lines=${shown.lines} level=${{ name: "capacity", note: "capacity now", value: units.total }} range=${range} theme=${theme} />`
+      ? html`<${Chart} title=${title} name="GPUs in use over time" file="fairgate-history.csv" times=${shown.times} lines=${shown.lines} levels=${levelsOf(state, tenant, units)} range=${range} theme=${theme} />`
       : null}
     ${shown.since && Date.parse(shown.since) / 1000 > shown.from ? html`<p class="note">Before ${moment(new Date(shown.since))} some use was not recorded.</p>` : null}
   </section>

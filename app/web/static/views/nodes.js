@@ -1,14 +1,18 @@
 // Pools and a map of their nodes. A cell is a device, coloured by the tenant that uses it.
 
-import { ago, amounts, count, decimal, deviceOf, devices, number, percent, short, visible } from "../format.js";
+import { ago, amounts, count, decimal, deviceOf, devices, number, percent, visible } from "../format.js";
 import { Cell, Details, Empty, More, RowHead, Table, useAnswer } from "../components.js";
 import { address, change, podAddress } from "../router.js";
 import { html } from "../vendor/htm/preact-standalone.js";
 
-const STEP = 200;
+/** Most nodes of all pools that are shown at first. */
+const STEP = 500;
 const POD_STEP = 100;
 const AGAIN = 5;
 const MOST_CELLS = 16;
+
+/** Above this number of nodes, the names are in the tooltips and in the table only. */
+const MOST_NAMED = 100;
 const COLOURS = 8;
 
 /** Return a class for each tenant, by use: colours first, then the same colours with a pattern. */
@@ -34,6 +38,7 @@ export function Nodes({ state, hello, query, name, node, ask }) {
   const kinds = colours(state.pools);
   const pools = name ? state.pools.filter((pool) => pool.name === name) : state.pools;
   const wanted = (query.get("node") ?? "").trim().toLowerCase();
+  const isDense = pools.reduce((sum, pool) => sum + pool.members.length, 0) > MOST_NAMED;
   const shownTenants = [...kinds].slice(0, 2 * COLOURS);
   return html`
     <h1>Nodes</h1>
@@ -42,31 +47,47 @@ export function Nodes({ state, hello, query, name, node, ask }) {
       ${shownTenants.map(([tenant, kind]) => html`<li key=${tenant}><i class=${`device ${kind}`}></i>${visible(tenant)}</li>`)}
       <li><i class="device others"></i>other tenants</li>
       <li><i class="device free"></i>free</li>
+      <li><i class="device reserved"></i>free, but reserved</li>
       <li><span class="away-key" aria-hidden="true">✕</span>not ready</li>
+      <li><span class="away-key" aria-hidden="true">⊘</span>cordoned</li>
     </ul>
     ${name && !pools.length ? html`<${Empty}>There is no pool ${visible(name)}.<//>` : null}
-    ${pools.map((pool) => html`<${Pool} key=${pool.name} pool=${pool} kinds=${kinds} wanted=${wanted} />`)}
+    ${pools.map((pool) => html`<${Pool} key=${pool.name} pool=${pool} kinds=${kinds} wanted=${wanted} isDense=${isDense} step=${Math.ceil(STEP / pools.length)} />`)}
   `;
 }
 
-function Pool({ pool, kinds, wanted }) {
+function Pool({ pool, kinds, wanted, isDense, step }) {
   const device = deviceOf(pool.capacity);
   const [used, capacity] = [number(pool.used[device]), number(pool.capacity[device])];
   const facts = [count(pool.nodes, "ready node")];
-  if (capacity) facts.push(`${decimal(used)} of ${decimal(capacity)} ${short(device)} used`, percent(used / capacity));
+  if (capacity) facts.push(`${decimal(used)} of ${amounts({ [device]: pool.capacity[device] })} used`, percent(used / capacity));
   if (pool.paused) facts.push("paused: no pod is released into it");
   const nodes = pool.members.filter((node) => node.name.toLowerCase().includes(wanted));
   return html`<section class="card" aria-label=${`Pool ${visible(pool.name)}`}>
     <h2>${visible(pool.name)}</h2>
     <p class="pool-words">${facts.join(" · ")}</p>
     ${nodes.length
-      ? html`<${More} items=${nodes} step=${STEP} noun="nodes">
+      ? html`<${More} items=${nodes} step=${step} noun="nodes">
           ${(shown) => html`
-            <ul class="nodes" aria-label=${`Nodes of ${visible(pool.name)}`}>${shown.map((node) => html`<${Node} key=${node.name} node=${node} device=${device} kinds=${kinds} pool=${pool.name} />`)}</ul>
+            ${byDomain(shown).map(([domain, members]) => html`${domain ? html`<h3 key=${`of ${domain}`}>${visible(domain)}</h3>` : null}
+              <ul key=${domain} class=${isDense ? "nodes dense" : "nodes"} aria-label=${`Nodes of ${visible(`${pool.name} ${domain}`.trim())}`}>${members.map((node) => html`<${Node} key=${node.name} node=${node} device=${device} kinds=${kinds} pool=${pool.name} />`)}</ul>`)}
             <${Details} summary="Nodes as a table">${() => html`<${NodeTable} pool=${pool} nodes=${shown} />`}<//>`}
         <//>`
       : html`<${Empty}>${wanted ? `No node of this pool contains "${wanted}".` : "The pool has no node yet."}<//>`}
   </section>`;
+}
+
+/** Return the nodes by rack or zone, as pairs of its name and its nodes. */
+function byDomain(nodes) {
+  const found = new Map();
+  for (const node of nodes) found.set(node.domain ?? "", [...(found.get(node.domain ?? "") ?? []), node]);
+  return [...found].sort(([one], [other]) => (one < other ? -1 : 1));
+}
+
+/** Return the sign and the word of a node that takes no pod. They differ without colour. */
+function stateOf(node) {
+  if (node.cordoned) return ["⊘", "cordoned"];
+  return node.ready ? ["", ""] : ["✕", "not ready"];
 }
 
 /** Return the class of each device of a node. Devices of hidden tenants are `others`. */
@@ -81,6 +102,8 @@ function cellsOf(node, device, kinds) {
   const whole = Math.ceil(used / each);
   while (cells.length < whole) cells.push("others");
   const room = Math.min(MOST_CELLS, capacity);
+  const kept = Math.min(room, cells.length + Math.ceil(number(node.reserved?.[device]) / each));
+  while (cells.length < kept) cells.push("reserved");
   while (cells.length < room) cells.push("free");
   return cells.slice(0, Math.max(room, whole));
 }
@@ -88,11 +111,14 @@ function cellsOf(node, device, kinds) {
 function Node({ node, device, kinds, pool }) {
   const [used, capacity] = [number(node.used[device]), number(node.capacity[device])];
   const tenants = Object.entries(node.tenants).map(([tenant, taken]) => `${visible(tenant)} ${amounts(taken)}`);
-  const state = node.ready ? "" : ", not ready";
-  const words = `${decimal(used)} of ${decimal(capacity)} used${state}${tenants.length ? `; ${tenants.join("; ")}` : ""}`;
+  const [sign, state] = stateOf(node);
+  const kept = number(node.reserved?.[device]);
+  const words = `${decimal(used)} of ${decimal(capacity)} used${kept ? `, ${decimal(kept)} reserved` : ""}${state ? `, ${state}` : ""}${tenants.length ? `; ${tenants.join("; ")}` : ""}`;
   return html`<li class=${node.ready ? "node" : "node away"} title=${`${visible(node.name)}: ${words}`}>
-    <span class="cells" aria-hidden="true">${cellsOf(node, device, kinds).map((kind, index) => html`<i key=${index} class=${`device ${kind}`}></i>`)}</span>
-    <a class="node-name" href=${address("nodes", [pool, node.name])}>${node.ready ? "" : "✕ "}${visible(node.name)}</a>
+    <a href=${address("nodes", [pool, node.name])}>
+      <span class="cells" aria-hidden="true">${cellsOf(node, device, kinds).map((kind, index) => html`<i key=${index} class=${`device ${kind}`}></i>`)}</span>
+      <span class="node-name">${sign ? html`<span class="away-key" aria-hidden="true">${sign} </span>` : null}${visible(node.name)}</span>
+    </a>
     <span class="unseen">: ${words}</span>
   </li>`;
 }
@@ -108,7 +134,7 @@ function NodeTable({ pool, nodes }) {
   return html`<${Table} name=${`Nodes of ${visible(pool.name)}`} columns=${columns}>
     ${nodes.map((node) => html`<tr role="row" key=${node.name}>
       <${RowHead}><a href=${address("nodes", [pool.name, node.name])}>${visible(node.name)}</a><//>
-      <${Cell} kind="used" label="State">${node.ready ? "ready" : "not ready"}<//>
+      <${Cell} kind="used" label="State">${stateOf(node)[1] || "ready"}<//>
       <${Cell} kind="used" label="Used">${amounts(node.used)}<//>
       <${Cell} kind="used" label="Capacity">${amounts(node.capacity)}<//>
       <${Cell} kind="used" label="Tenants">${Object.keys(node.tenants).map(visible).join(", ")}<//>
@@ -124,7 +150,7 @@ function NodePods({ pool, node, ask }) {
     { name: "Tenant", kind: "name" },
     { name: "User", kind: "name" },
     { name: "Requests", kind: "used" },
-    { name: "Since", kind: "number" },
+    { name: "Released", kind: "number" },
   ];
   return html`<section class="card" aria-labelledby="node-title">
     <div class="card-head">
@@ -142,7 +168,7 @@ function NodePods({ pool, node, ask }) {
               <${Cell} kind="name" label="Tenant"><a href=${address("tenants", [pod.tenant])}>${visible(pod.tenant)}</a><//>
               <${Cell} kind="name" label="User">${visible(pod.user)}<//>
               <${Cell} kind="used" label="Requests">${amounts(pod.request)}<//>
-              <${Cell} kind="number" label="Since">${pod.since ? ago(pod.since) : ""}<//>
+              <${Cell} kind="number" label="Released">${pod.since ? `${ago(pod.since)} ago` : ""}<//>
             </tr>`)}
           <//>`}
         <//>`

@@ -1,7 +1,7 @@
 // The drawer of one pod: why it waits, the compared numbers, remedies and the estimate.
 
-import { ago, amounts, estimateText, lasting, visible } from "../format.js";
-import { Rule, useAnswer } from "../components.js";
+import { ago, amounts, estimateText, lasting, sentence, visible } from "../format.js";
+import { Cell, RowHead, Rule, Table, Term, useAnswer } from "../components.js";
 import { address, closePod } from "../router.js";
 import { html, useEffect, useRef, useState } from "../vendor/htm/preact-standalone.js";
 
@@ -39,11 +39,11 @@ function Body({ answer, namespace, name }) {
   if (!pod) return html`<p class="note" role="status">Loading …</p>`;
   return html`
     ${error ? html`<p class="problem">This was the last state of the pod: it has finished, was deleted, or cannot be read now. ${visible(error.message)}</p>` : null}
-    <p class="sentence"><${Rule} rule=${pod.rule} /> ${visible(pod.reason)}</p>
+    <p class="sentence">${pod.state === "held" ? html`<${Term} name=${pod.rule} kind="reason"><${Rule} rule=${pod.rule} /><//> ` : null}${sentence(pod.reason)}</p>
     <dl class="facts">
-      <${Fact} name="State">${pod.state === "held" ? `waits for ${ago(pod.since)}` : "released"}<//>
-      <${Fact} name="Place">${pod.position ? `${pod.position} of ${pod.length} of ${visible(pod.user)}` : ""}<//>
-      <${Fact} name="Estimated start">${pod.estimate ? estimateText(pod.estimate) : pod.estimateWithheld}<//>
+      <${Fact} name="State" term="held">${pod.state === "held" ? `held for ${ago(pod.since)}` : "released"}<//>
+      <${Fact} name="Place" term="place">${pod.position ? `${pod.position} of ${pod.length} of ${visible(pod.user)}` : ""}<//>
+      <${Fact} name="Estimated start" term="estimate">${pod.estimate ? estimateText(pod.estimate) : pod.estimateWithheld}<//>
       <${Fact} name="Requests">${amounts(pod.request)}${pod.pods > 1 ? ` by ${pod.pods} pods of gang ${visible(pod.gang)}` : ""}<//>
       <${Fact} name="Tenant"><a href=${address("tenants", [pod.tenant])}>${visible(pod.tenant)}</a><//>
       <${Fact} name="Pools">${pod.pools.map(visible).join(", ")}<//>
@@ -51,32 +51,43 @@ function Body({ answer, namespace, name }) {
     </dl>
     <${Ahead} pod=${pod} />
     <${Numbers} numbers=${pod.numbers} />
-    ${pod.remedies.length ? html`<h3>What would help</h3><ul>${pod.remedies.map((remedy) => html`<li key=${remedy}>${visible(remedy)}</li>`)}</ul>` : null}
+    ${pod.remedies.length ? html`<h3>What would help</h3><ul>${pod.remedies.map((remedy) => html`<li key=${remedy}>${sentence(remedy)}</li>`)}</ul>` : null}
     <${Copy} text=${`kubectl fairgate why ${name} -n ${namespace}`} />
     <p class="note">As of ${lasting((Date.now() - at) / 1000)} ago. It is read again every ${AGAIN} s.</p>
   `;
 }
 
-function Fact({ name, children }) {
+function Fact({ name, term, children }) {
   if (children === "" || children === null || children === undefined) return null;
-  return html`<div><dt>${name}</dt><dd>${children}</dd></div>`;
+  return html`<div><dt>${term ? html`<${Term} name=${term}>${name}<//>` : name}</dt><dd>${children}</dd></div>`;
 }
+
+const COMPETITORS = [
+  { name: "Competitor", kind: "name" },
+  { name: "Score", kind: "number" },
+  { name: "Own branch", kind: "name" },
+  { name: "Own score", kind: "number" },
+];
 
 function Ahead({ pod }) {
   if (!pod.ahead.length) return null;
   return html`<h3>Who goes first</h3>
-    <table role="table" aria-label="Competitors">
-      <thead><tr><th scope="col">Competitor</th><th scope="col" class="number">Score</th><th scope="col">Own branch</th><th scope="col" class="number">Own score</th></tr></thead>
-      <tbody>${pod.ahead.map((each) => html`<tr key=${each.tenant}><th scope="row">${visible(each.tenant)}</th><td class="number">${each.score}</td><td>${visible(each.own)}</td><td class="number">${each.ownScore}</td></tr>`)}</tbody>
-    </table>
-    <p class="note">The lower score goes first. A score is the use beyond the guarantee, divided by the weight.</p>`;
+    <${Table} name="Competitors" columns=${COMPETITORS}>
+      ${pod.ahead.map((each) => html`<tr role="row" key=${each.tenant}>
+        <${RowHead}>${visible(each.tenant)}<//>
+        <${Cell} kind="number" label="Score">${each.score}<//>
+        <${Cell} kind="name" label="Own branch">${visible(each.own)}<//>
+        <${Cell} kind="number" label="Own score">${each.ownScore}<//>
+      </tr>`)}
+    <//>
+    <p class="note"><${Term} name="score">The lower score goes first.<//></p>`;
 }
 
 function Numbers({ numbers }) {
   const entries = Object.entries(numbers);
   if (!entries.length) return null;
   return html`<h3>Numbers that were compared</h3>
-    <dl class="facts">${entries.map(([name, value]) => html`<div key=${name}><dt>${visible(name)}</dt><dd>${visible(value)}</dd></div>`)}</dl>`;
+    <dl class="facts">${entries.map(([name, value]) => html`<div key=${name}><dt>${sentence(name)}</dt><dd>${sentence(value)}</dd></div>`)}</dl>`;
 }
 
 function Copy({ text }) {

@@ -1,9 +1,10 @@
 // Queues by wait reason, and the pods of one queue in order.
 
-import { ago, amounts, count, decimal, devices, estimateText, visible } from "../format.js";
-import { Cell, Empty, More, needsAttention, RowHead, Rule, Table, useAnswer } from "../components.js";
+import { ago, amounts, count, decimal, devices, estimateText, sentence, visible } from "../format.js";
+import { Cell, Empty, More, needsAttention, RowHead, Rule, Table, Term, useAnswer } from "../components.js";
 import { address, change, podAddress } from "../router.js";
 import { Filter } from "./overview.js";
+import { unitsOf } from "../units.js";
 import { html, useState } from "../vendor/htm/preact-standalone.js";
 
 const STEP = 100;
@@ -14,6 +15,7 @@ const SORTS = {
   name: () => 0,
   waiting: (queue) => -devices(queue.request),
   wait: (queue) => Date.parse(queue.since),
+  distance: (queue, part) => (part ? part.used - part.owed : 0),
 };
 
 function ByRule({ queues, chosen }) {
@@ -33,16 +35,17 @@ export function Queues({ state, hello, query, ask }) {
   const wanted = (query.get("filter") ?? "").trim().toLowerCase();
   const rule = query.get("rule") ?? "";
   const sort = query.get("sort") ?? "waiting";
-  const by = SORTS[sort] ?? SORTS.name;
-  const hit = (queue) =>
-    (!rule || rule in queue.rules) &&
-    [queue.tenant, queue.user].some((name) => name.toLowerCase().includes(wanted));
+  const units = unitsOf(state.pools);
+  const partOf = (queue) => state.owed[queue.tenant]?.users[queue.user];
+  const by = (queue) => (SORTS[sort] ?? SORTS.name)(queue, partOf(queue));
+  const named = (queue) => [queue.tenant, queue.user].some((name) => name.toLowerCase().includes(wanted));
   const found = state.queues
-    .filter(hit)
+    .filter((queue) => named(queue) && (!rule || rule in queue.rules))
     .sort((one, other) => by(one) - by(other) || (`${one.tenant} ${one.user}` < `${other.tenant} ${other.user}` ? -1 : 1));
   const columns = [
     { name: "Tenant", kind: "name", key: "name", direction: "ascending" },
     { name: "User", kind: "name" },
+    { name: "Used, of fair share", kind: "number", key: "distance", direction: "ascending", term: "fair share" },
     { name: "Waiting GPUs", kind: "number", key: "waiting" },
     { name: "Pods", kind: "number" },
     { name: "Longest wait", kind: "number", key: "wait" },
@@ -50,14 +53,15 @@ export function Queues({ state, hello, query, ask }) {
   ];
   return html`<section class="card" aria-labelledby="queues-title">
     <div class="card-head"><h1 id="queues-title">Queues</h1><${Filter} query=${query} placeholder="tenant or user" /></div>
-    <${ByRule} queues=${state.queues} chosen=${rule} />
+    <${ByRule} queues=${state.queues.filter(named)} chosen=${rule} />
     ${found.length
       ? html`<${More} items=${found} step=${STEP} noun="queues">
           ${(shown) => html`<${Table} name="Queues" columns=${columns} sort=${sort} onSort=${(key) => change({ sort: key })} bodyId="queue-rows">
-            ${shown.map((queue) => html`<${QueueRow} key=${`${queue.tenant} ${queue.user}`} queue=${queue} />`)}
+            ${shown.map((queue) => html`<${QueueRow} key=${`${queue.tenant} ${queue.user}`} queue=${queue} part=${partOf(queue)} units=${units} />`)}
           <//>`}
         <//>`
       : html`<${NoQueue} hello=${hello} filtered=${wanted || rule} />`}
+    ${found.length && units.note ? html`<p class="note">Used and fair share are <${Term} name="weighted GPUs">weighted GPUs<//>.</p>` : null}
     ${state.leftOut.queues ? html`<p class="note">${count(state.leftOut.queues, "queue")} beyond these; open a tenant to see its queue.</p>` : null}
   </section>`;
 }
@@ -70,11 +74,12 @@ function NoQueue({ hello, filtered }) {
   return html`<${Empty}>You may not see any queue. Ask for the right to get tenants/queue.<//>`;
 }
 
-function QueueRow({ queue }) {
+function QueueRow({ queue, part, units }) {
   const target = address("queues", [], { tenant: queue.tenant, user: queue.user });
   return html`<tr role="row">
     <${RowHead}><a href=${address("tenants", [queue.tenant])}>${visible(queue.tenant)}</a><//>
     <${Cell} kind="name" label="User"><a href=${target}>${visible(queue.user)}</a><//>
+    <${Cell} kind="number" label="Used, of fair share">${part ? `${units.say(part.used)} of ${units.say(part.owed)}` : ""}<//>
     <${Cell} kind="number" label="Waiting GPUs">${decimal(devices(queue.request))}<//>
     <${Cell} kind="number" label="Pods">${queue.pending}<//>
     <${Cell} kind="number" label="Longest wait">${ago(queue.since)}<//>
@@ -106,29 +111,33 @@ function Queue({ tenant, user, ask }) {
   </section>`;
 }
 
-export function PodTable({ name, pods, withUser, withState }) {
+/** Waiting or released pods. Released ones have no place, no rule and no estimate. */
+export function PodTable({ name, pods, withUser, withTenant, areReleased }) {
+  const waiting = (column) => (areReleased ? [] : [column]);
   const columns = [
-    { name: "Place", kind: "number" },
+    ...waiting({ name: "Place", kind: "number", term: "place" }),
     { name: "Pod", kind: "name" },
     ...(withUser ? [{ name: "User", kind: "name" }] : []),
-    ...(withState ? [{ name: "Tenant", kind: "name" }] : []),
+    ...(withTenant ? [{ name: "Tenant", kind: "name" }] : []),
     { name: "Requests", kind: "used" },
-    { name: "Waits", kind: "number" },
-    { name: "Reason", kind: "reason" },
-    { name: "Estimated start", kind: "used" },
+    ...waiting({ name: "Waits", kind: "number" }),
+    { name: areReleased ? "State" : "Reason", kind: "reason" },
+    ...waiting({ name: "Estimated start", kind: "used", term: "estimate" }),
   ];
   return html`<${Table} name=${name} columns=${columns} bodyId="pod-rows">
     ${pods.map((pod) => {
       const more = pod.pods > 1 ? ` and ${pod.pods - 1} more of gang ${visible(pod.gang)}` : "";
       return html`<tr role="row" key=${pod.uid}>
-        <${Cell} kind="number" label="Place">${pod.position || ""}<//>
+        ${areReleased ? null : html`<${Cell} kind="number" label="Place">${pod.position ? `${pod.position} of ${pod.length}` : ""}<//>`}
         <${RowHead}><a href=${podAddress(pod.namespace, pod.name)}>${visible(`${pod.namespace}/${pod.name}`)}</a>${more}<//>
         ${withUser ? html`<${Cell} kind="name" label="User">${visible(pod.user)}<//>` : null}
-        ${withState ? html`<${Cell} kind="name" label="Tenant">${visible(pod.tenant)}<//>` : null}
+        ${withTenant ? html`<${Cell} kind="name" label="Tenant">${visible(pod.tenant)}<//>` : null}
         <${Cell} kind="used" label="Requests">${amounts(pod.request ?? {})}<//>
-        <${Cell} kind="number" label="Waits">${pod.state === "released" ? "" : ago(pod.since)}<//>
-        <${Cell} kind="reason" label="Reason">${pod.rule ? html`<${Rule} rule=${pod.rule} />` : "not seen yet"} ${visible(pod.reason ?? "")}<//>
-        <${Cell} kind="used" label="Estimated start">${pod.estimate ? estimateText(pod.estimate) : ""}<//>
+        ${areReleased ? null : html`<${Cell} kind="number" label="Waits">${ago(pod.since)}<//>`}
+        ${areReleased
+          ? html`<${Cell} kind="reason" label="State">${sentence(pod.reason)}<//>`
+          : html`<${Cell} kind="reason" label="Reason">${pod.rule ? html`<${Rule} rule=${pod.rule} />` : "not seen yet"} ${sentence(pod.reason ?? "")}<//>
+            <${Cell} kind="used" label="Estimated start">${pod.estimate ? estimateText(pod.estimate) : "not known yet"}<//>`}
       </tr>`;
     })}
   <//>`;

@@ -1,7 +1,7 @@
 // One tenant: its shares, its users, its queue, and its weights with a preview.
 
-import { amounts, count, inPools, percent, visible } from "../format.js";
-import { Empty } from "../components.js";
+import { amounts, count, inPools, lasting, percent, visible } from "../format.js";
+import { Cell, Empty, RowHead, Table, Term } from "../components.js";
 import { TenantTable, tree } from "./tenants.js";
 import { address } from "../router.js";
 import { html, useState } from "../vendor/htm/preact-standalone.js";
@@ -32,7 +32,7 @@ export function Tenant({ name, state, hello, query, ask }) {
         <p>${of.parent ? html`<a href=${address("tenants", [of.parent])}>Parent: ${visible(of.parent)}</a> · ` : null}<a href=${address("queues", [], { tenant: name })}>Queue</a> · <a href=${address("history", [], { tenant: name })}>History</a></p>
       </div>
       <dl class="facts">
-        <div><dt>Weight</dt><dd>${of.weight}</dd></div>
+        <div><dt><${Term} name="weight">Weight<//></dt><dd>${of.weight}</dd></div>
         <div><dt>Uses</dt><dd>${inPools(of.used) || "no GPU"}</dd></div>
         <div><dt>Waiting</dt><dd>${count(of.pending, "pod")}</dd></div>
         <div><dt>Namespaces</dt><dd>${of.namespaces.map(visible).join(", ")}</dd></div>
@@ -113,16 +113,30 @@ function Preview({ preview }) {
   if (preview.error) return html`<p class="problem">${visible(preview.error)}</p>`;
   if (preview.done) return html`<p>${preview.done}</p>`;
   return html`
-    <table role="table" aria-label="Fair shares before and after">
-      <thead><tr><th scope="col">Tenant, user</th><th scope="col" class="number">Fair share now</th><th scope="col" class="number">then</th></tr></thead>
-      <tbody>${preview.shares.map((share) => html`<tr key=${`${share.tenant} ${share.user}`}><th scope="row">${visible(share.user ?? share.tenant)}</th><td class="number">${share.before === null ? "" : percent(Number(share.before))}</td><td class="number">${share.after === null ? "" : percent(Number(share.after))}</td></tr>`)}</tbody>
-    </table>
+    <${Compared} name="Fair shares before and after" what="Fair share" rows=${preview.shares.map((share) => [share.user ?? share.tenant, shareText(share.before), shareText(share.after)])} />
     ${preview.waits
-      ? html`<table role="table" aria-label="Mean waits before and after">
-          <thead><tr><th scope="col">Tenant</th><th scope="col" class="number">Mean wait now</th><th scope="col" class="number">then</th></tr></thead>
-          <tbody>${preview.waits.tenants.filter((each) => each.now.pending).map((each) => html`<tr key=${each.tenant}><th scope="row">${visible(each.tenant)}</th><td class="number">${Math.round(each.now.waitMeanSeconds)} s</td><td class="number">${Math.round(each.then.waitMeanSeconds)} s</td></tr>`)}</tbody>
-        </table>
+      ? html`<${Compared} name="Mean waits before and after" what="Mean wait" rows=${preview.waits.tenants.filter((each) => each.now.pending).map((each) => [each.tenant, lasting(each.now.waitMeanSeconds), lasting(each.then.waitMeanSeconds)])} />
         <p class="note">Waits of the ${count(preview.waits.pods, "pod")} that wait now, simulated over 4 hours.</p>`
       : html`<p class="note">Waits were not simulated: ${visible(preview.why)}</p>`}
   `;
+}
+
+function shareText(share) {
+  return share === null ? "" : percent(Number(share));
+}
+
+/** A table of values now and then. `rows`: name, value now, value then. */
+function Compared({ name, what, rows }) {
+  const columns = [
+    { name: "Tenant, user", kind: "name" },
+    { name: `${what} now`, kind: "number" },
+    { name: `${what} then`, kind: "number" },
+  ];
+  return html`<${Table} name=${name} columns=${columns}>
+    ${rows.map(([who, now, then]) => html`<tr role="row" key=${who}>
+      <${RowHead}>${visible(who)}<//>
+      <${Cell} kind="number" label=${`${what} now`}>${now}<//>
+      <${Cell} kind="number" label=${`${what} then`}>${then}<//>
+    </tr>`)}
+  <//>`;
 }

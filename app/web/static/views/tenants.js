@@ -1,7 +1,7 @@
 // The tree of tenants: use against fair share, waiting GPUs and longest wait. Users are folded.
 
-import { ago, count, devices, inPools, percent, visible } from "../format.js";
-import { Cell, Empty, More, RowHead, Table } from "../components.js";
+import { ago, count, decimal, devices, inPools, percent, visible } from "../format.js";
+import { Cell, Empty, More, RowHead, Table, Term } from "../components.js";
 import { BarLegend, ShareBar, scaleEnd } from "../share_bar.js";
 import { address, change } from "../router.js";
 import { html } from "../vendor/htm/preact-standalone.js";
@@ -91,13 +91,16 @@ function flatten(rows, isOpen, wanted, depth = 0) {
   return flat;
 }
 
-function shareText(row, units) {
-  if (!row.part) return "";
-  const words = [`uses ${units.say(row.part.used)} (${percent(row.part.used)})`];
-  if (!row.isUser || row.pending || row.part.used) words.push(`fair share ${units.say(row.part.owed)}`);
-  if (row.part.guarantee) words.push(`guarantee ${units.say(row.part.guarantee)}`);
-  if (row.part.limit !== null && row.part.limit !== undefined) words.push(`limit ${units.say(row.part.limit)}`);
-  return words.join(", ");
+/** Return the numbers of a row: used, fair share, guarantee and limit. An absent one is "". */
+function amountsOf(row, units) {
+  if (!row.part) return ["", "", "", ""];
+  const { used, owed, guarantee, limit } = row.part;
+  return [
+    units.total ? `${units.say(used)} (${percent(used)})` : units.say(used),
+    !row.isUser || row.pending || used ? units.say(owed) : "",
+    guarantee ? units.say(guarantee) : "",
+    limit === null || limit === undefined ? "" : units.say(limit),
+  ];
 }
 
 export function TenantTable({ state, hello, query, tops, name }) {
@@ -117,8 +120,12 @@ export function TenantTable({ state, hello, query, tops, name }) {
   };
   const columns = [
     { name: "Tenant, user", kind: "name", key: "name", direction: "ascending" },
-    { name: `${units.isWeighted ? "Weighted GPUs" : "GPUs"}, 0 to ${units.say(end)}`, kind: "share", key: "distance", direction: "ascending" },
-    { name: "Uses", kind: "used" },
+    { name: `${units.name}, 0 to ${units.say(end)}`, kind: "share", key: "distance", direction: "ascending" },
+    { name: "Used", kind: "number" },
+    { name: "Fair share", kind: "number" },
+    { name: "Guarantee", kind: "number" },
+    { name: "Limit", kind: "number" },
+    { name: "By pool", kind: "used" },
     { name: "Waiting GPUs", kind: "number", key: "waiting" },
     { name: "Pods", kind: "number" },
     { name: "Longest wait", kind: "number", key: "wait" },
@@ -132,7 +139,7 @@ export function TenantTable({ state, hello, query, tops, name }) {
           <//>`}
         <//>`
       : html`<${NoTenants} hello=${hello} wanted=${wanted} />`}
-    ${units.note ? html`<p class="note">${units.note}</p>` : null}
+    ${units.note ? html`<p class="note"><${Term} name="weighted GPUs">${units.note}<//></p>` : null}
     ${flat.length && !hello.everyTenant ? html`<p class="note">Other tenants are not shown: you may not see them.</p>` : null}
     ${state.leftOut.users ? html`<p class="note">${count(state.leftOut.users, "user")} with less use and fewer pods are left out; open the tenant.</p>` : null}
   `;
@@ -148,6 +155,7 @@ function NoTenants({ hello, wanted }) {
 
 function Row({ row, end, units, fold }) {
   const { of, part } = row;
+  const [used, fair, guarantee, limit] = amountsOf(row, units);
   const tag = row.isUser ? "" : of.paused ? "paused" : of.exists ? "" : "no Tenant resource";
   const target = row.isUser ? address("queues", [], { tenant: row.tenant, user: row.name }) : address("tenants", [row.name]);
   return html`<tr role="row" class=${row.isUser ? "user" : "tenant"} data-depth=${Math.min(row.depth, 4)} data-name=${row.isUser ? undefined : row.name} aria-level=${row.depth + 1} aria-expanded=${row.foldable ? String(row.open) : undefined} tabindex=${row.isUser ? undefined : "0"}>
@@ -161,11 +169,14 @@ function Row({ row, end, units, fold }) {
     <//>
     <${Cell} kind="share" label="Share">
       ${part ? html`<${ShareBar} part=${part} end=${end} />` : null}
-      <span class="words">${shareText(row, units)}</span>
     <//>
-    <${Cell} kind="used" label="Uses">${inPools(of.used)}<//>
-    <${Cell} kind="number" label="Waiting GPUs">${row.waiting || ""}<//>
-    <${Cell} kind="number" label="Pods">${row.pending || ""}<//>
+    <${Cell} kind="number" label="Used">${used}<//>
+    <${Cell} kind="number" label="Fair share">${fair}<//>
+    <${Cell} kind="number" label="Guarantee">${guarantee}<//>
+    <${Cell} kind="number" label="Limit">${limit}<//>
+    <${Cell} kind="used" label="By pool">${inPools(of.used)}<//>
+    <${Cell} kind="number" label="Waiting GPUs">${row.waiting ? decimal(row.waiting) : ""}<//>
+    <${Cell} kind="number" label="Pods">${row.pending ? decimal(row.pending) : ""}<//>
     <${Cell} kind="number" label="Longest wait">${row.sinceText ? ago(row.sinceText) : ""}<//>
   </tr>`;
 }

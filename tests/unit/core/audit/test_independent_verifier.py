@@ -9,7 +9,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -18,8 +18,9 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from app.commands.audit import command
-from app.core.audit.codec import SignedHead, head_line, line
+from app.core.audit.codec import SignedHead, head_line, line, read
 from app.core.audit_entry import AuditRecord, EntryType, Head, seal
+from app.core.kubeconfig import KubeconfigOptions
 from app.core.model import Millis
 from app.tls.audit_signing_key import Signer
 from tests.fakes.fake_audit_stream import FakeKey
@@ -53,7 +54,7 @@ class Judges:
         file, pinned = self.folder / "chain.ndjson", self.folder / "audit.pub"
         file.write_bytes(chain)
         pinned.write_text(key)
-        source = command.AuditSource(None, "default", "", None)
+        source = command.AuditSource(None, "default", "", KubeconfigOptions())
         by_product = self._exits(
             lambda: command.verify(source, (file,), None, pinned, as_json=False)
         )
@@ -161,6 +162,25 @@ async def test_a_beginning_that_retention_removed_may_be_missing(
     assert judges.holds(text(lines), sample.key)
     assert judges.holds(text([sample.older_head, *lines]), sample.key)
     assert not judges.holds(text(lines[1:]), sample.key)
+
+
+@pytest.mark.parametrize(
+    "fields", [{"cluster": "other"}, {"at": 99}], ids=["another cluster", "a wrong signature"]
+)
+async def test_a_head_of_a_removed_entry_is_checked(
+    judges: Judges, sample: Sample, fields: dict[str, Any]
+) -> None:
+    """Both places count: before the first entry of the file, and after it."""
+    read_older = read(sample.older_head)
+    assert isinstance(read_older, SignedHead)
+    changed = replace(read_older, **fields)
+    if "cluster" in fields:
+        changed = sample.world.key.signer.sign(changed)
+    lines = await pruned_lines(sample.world)
+    assert judges.holds(text([lines[0], sample.older_head, *lines[1:]]), sample.key)
+    for place in (0, 1):
+        forged = [*lines[:place], head_line(changed), *lines[place:]]
+        assert not judges.holds(text(forged), sample.key)
 
 
 async def test_the_head_with_the_highest_number_is_the_newest(
@@ -348,18 +368,12 @@ def run(*arguments: Path | str) -> tuple[int, str]:
     return done.returncode, done.stdout + done.stderr
 
 
-async def test_the_example_takes_both_forms_of_a_key_and_prints_one_sentence(
-    sample: Sample, tmp_path: Path
-) -> None:
-    chain, base, pem = (tmp_path / name for name in ("chain", "audit.pub", "audit.pem"))
+async def test_the_example_prints_one_sentence(sample: Sample, tmp_path: Path) -> None:
+    chain, key = tmp_path / "chain", tmp_path / "audit.pub"
     chain.write_bytes(text(sample.lines))
-    base.write_text(sample.key + "\n")
-    pem.write_text(f"-----BEGIN PUBLIC KEY-----\n{sample.key}\n-----END PUBLIC KEY-----\n")
-    for key in (base, pem):
-        assert run(chain, key) == (0, f"{len(sample.lines) - 1} entries hold, with 0 gaps\n")
-    for arguments in ((), (chain,), (chain, tmp_path / "absent")):
-        code, said = run(*arguments)
-        assert (code, said.count("\n"), said[:6]) == (2, 1, "usage:")
+    key.write_text(sample.key + "\n")
+    assert run(chain, key) == (0, f"{len(sample.lines) - 1} entries hold, with 0 gaps\n")
     chain.write_bytes(b"\xef\xbb\xbf" + text(sample.lines))
-    code, said = run(chain, base)
-    assert (code, said.count("\n"), said[:7]) == (1, 1, "broken:")
+    code, said = run(chain, key)
+    assert (code, said.count("\n"), said[:15]) == (1, 1, "broken: line 1:")
+    assert run(chain)[0] == 1

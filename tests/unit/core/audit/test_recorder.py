@@ -15,6 +15,7 @@ from app.core.audit.recorder import AT_ONCE
 from app.core.audit_entry import AuditRecord, EntryType
 from app.core.effects import ClearAuditMarker, Effect, Intend, PodRef, Release
 from app.core.engine import Engine
+from app.core.engine_options import EngineOptions
 from app.core.model import (
     Millis,
     Node,
@@ -323,7 +324,7 @@ def test_what_becomes_of_a_pod_is_told_after_that_it_was_held() -> None:
 def evicting() -> tuple[Bench, Pod]:
     """Return a leader that has ordered the eviction of a bypass pod."""
     bench = Bench(lead=False)
-    bench.engine = Engine(ManagedResources([GPU]), evicts_bypassed=True)
+    bench.engine = Engine(ManagedResources([GPU]), EngineOptions(evicts_bypassed=True))
     for source in ev.WatchedSource:
         bench.hear(ev.SourceFresh(bench.at, source))
     bench.hear(ev.Installed(bench.at, Millis(-1)))

@@ -6,6 +6,7 @@ import pytest
 
 from app.core import events as ev
 from app.core.engine import Engine
+from app.core.engine_options import EngineOptions
 from app.core.model import Millis, Node, NodeName, PoolName, Resource, TenantName, UserName
 from app.core.quantities import PODS, ManagedResources
 from app.sim.cluster.virtual_cluster import held_pod
@@ -17,7 +18,7 @@ H100 = PoolName("h100")
 
 def engine(*events: ev.ClusterEvent) -> Engine:
     """Return a following engine with these events."""
-    made = Engine(ManagedResources([GPU]), records=False)
+    made = Engine(ManagedResources([GPU]), EngineOptions(records=False))
     for source in ev.WatchedSource:
         made.handle(ev.SourceFresh(NOW, source))
     for event in events:
@@ -59,7 +60,7 @@ def test_nothing_waits_of_who_has_it_all() -> None:
 
 def leading(*events: ev.ClusterEvent) -> Engine:
     """Return a leading engine."""
-    made = Engine(ManagedResources([GPU]), records=False)
+    made = Engine(ManagedResources([GPU]), EngineOptions(records=False))
     made.handle(ev.LeadershipGained(Millis(0), 1))
     made.handle(ev.StoreReady(Millis(0)))
     for source in ev.WatchedSource:

@@ -7,6 +7,7 @@ from typing import Any
 
 from app.core import events as ev
 from app.core.engine import Engine
+from app.core.engine_options import EngineOptions
 from app.core.model import Pod, Uid
 from app.core.quantities import ManagedResources
 from app.sim.cluster.virtual_cluster import held_pod
@@ -20,7 +21,7 @@ def pod(name: str, namespace: str, age: int, devices: int = 8, **more: Any) -> P
 
 
 def cluster(*pods: Pod) -> Engine:
-    engine = Engine(ManagedResources([GPU]), records=False)
+    engine = Engine(ManagedResources([GPU]), EngineOptions(records=False))
     news = [pool("h100"), node("n0", 8), tenant("team-a"), tenant("team-b")]
     seen = [ev.PodObserved(NOW, each) for each in pods]
     fresh = [ev.SourceFresh(NOW, source) for source in ev.WatchedSource]

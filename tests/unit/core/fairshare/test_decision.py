@@ -5,6 +5,7 @@ from __future__ import annotations
 from app.core import events as ev
 from app.core.effects import Release
 from app.core.engine import Engine
+from app.core.engine_options import EngineOptions
 from app.core.model import (
     DEFAULT_POOL,
     Millis,
@@ -25,7 +26,7 @@ NOW = Millis(0)
 
 def reasons(*, guarantee: int = 0, gpus: int = 2, sizes: tuple[int, int] = (1, 1)) -> list[str]:
     """Submit two workloads for each of two tenants; return the reason of each release."""
-    engine = Engine(ManagedResources([GPU]), window=1)
+    engine = Engine(ManagedResources([GPU]), EngineOptions(window=1))
     quota = Quota(guarantee={GPU: guarantee}) if guarantee else Quota()
     for name, quotas in (("a", {}), ("b", {DEFAULT_POOL: quota})):
         tenant = Tenant(TenantName(name), NOW, namespaces=(name,), quotas=quotas)

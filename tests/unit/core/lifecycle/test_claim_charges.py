@@ -16,6 +16,7 @@ from app.core.effects import (
     Release,
 )
 from app.core.engine import Engine
+from app.core.engine_options import EngineOptions
 from app.core.explain.reasons import Rule
 from app.core.lifecycle.claim_charges import ClaimKey
 from app.core.lifecycle.claim_protection import SECURE_MS
@@ -130,7 +131,7 @@ class Bench:
     """A leader of one node of 8 devices, and its pods."""
 
     def __init__(self, devices: int = 8, *more: Node) -> None:
-        self.engine = Engine(MANAGED, classes=CLASSES)
+        self.engine = Engine(MANAGED, EngineOptions(classes=CLASSES))
         self.pods: dict[Uid, Pod] = {}
         self.claims: dict[ClaimKey, ResourceClaim] = {}
         self.at = AT

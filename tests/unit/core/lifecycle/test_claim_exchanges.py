@@ -23,6 +23,7 @@ from app.core.effects import (
     UnprotectClaim,
 )
 from app.core.engine import Engine
+from app.core.engine_options import EngineOptions
 from app.core.explain.reasons import Rule
 from app.core.lifecycle.claim_protection import SECURE_MS, SETTLE_MS
 from app.core.model import (
@@ -80,7 +81,9 @@ class Yard:
         epoch: int = 7,
         notes: dict[str, str] | None = None,
     ) -> None:
-        self.engine = Engine(ManagedResources([GPU]), classes={"gpu": GPU}, evicts_bypassed=evicts)
+        self.engine = Engine(
+            ManagedResources([GPU]), EngineOptions(classes={"gpu": GPU}, evicts_bypassed=evicts)
+        )
         self.now = 200_000
         self.effects: list[Effect] = []
         self.claims: dict[Uid, ResourceClaim] = {}

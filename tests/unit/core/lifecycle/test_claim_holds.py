@@ -14,6 +14,7 @@ from app.core.effects import (
     Release,
 )
 from app.core.engine import Engine
+from app.core.engine_options import EngineOptions
 from app.core.lifecycle.claim_charges import ClaimKey
 from app.core.lifecycle.claim_protection import SECURE_MS
 from app.core.model import ClaimRef, Millis, Node, NodeName, Pod, PoolName, ReleaseOutcome, Uid
@@ -31,7 +32,8 @@ class Yard:
 
     def __init__(self, devices: int = 8) -> None:
         self.engine = Engine(
-            ManagedResources([GPU]), classes={GPUS.name: GPU}, selectors=Words(), paced=False
+            ManagedResources([GPU]),
+            EngineOptions(classes={GPUS.name: GPU}, selectors=Words(), paced=False),
         )
         self.pods: dict[str, Pod] = {}
         self.claims: dict[ClaimKey, ResourceClaim] = {}

@@ -13,6 +13,7 @@ from app.core import events as ev
 from app.core.audit_entry import AuditRecord, EntryType
 from app.core.effects import Effect, EmitEvent, EventReason, EvictPod
 from app.core.engine import Engine
+from app.core.engine_options import EngineOptions
 from app.core.lifecycle.stale_pods import PAUSE_MS, SURE_MS, StaleReason
 from app.core.model import Millis, Node, NodeName, Phase, Pod, Resource, TenantName
 from app.core.policy import Mode, Policy
@@ -30,7 +31,7 @@ class Yard:
 
     def __init__(self, *reclaims: StaleReason) -> None:
         self.now = 10 * HOUR
-        self.engine = Engine(ManagedResources([GPU]), reclaims=reclaims)
+        self.engine = Engine(ManagedResources([GPU]), EngineOptions(reclaims=reclaims))
         self.owners, self.use, self.meters = FakeOwners(), FakeDeviceUse(), FakeMeters()
         self.inbox = EventQueue()
         self.patrol = StalePodScanner(

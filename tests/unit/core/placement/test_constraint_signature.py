@@ -81,6 +81,27 @@ def test_a_value_that_comes_parts_those_that_name_it_from_the_others() -> None:
     assert reach.take_rerouted() == {named}
 
 
+def test_terms_that_lose_their_node_are_rerouted_though_others_match_no_node_already() -> None:
+    reach = made("a")
+    first = NodeConstraints(
+        affinity=(
+            NodeSelectorTerm(
+                (
+                    NodeSelectorRequirement("zone", "In", ("2",)),
+                    NodeSelectorRequirement("rack", "NotIn", ("1",)),
+                )
+            ),
+        )
+    )
+    other = NodeConstraints((("zone", "1"),))
+    reach.update_node(node("a", zone="2"), POOL)
+    assert (reach.pin(first, None, POOL), reach.pin(other, None, POOL)) == (None, ())
+    reach.take_rerouted()
+    reach.update_node(node("a", rack="1"), POOL)
+    assert reach.pin(first, None, POOL) == reach.pin(other, None, POOL) == ()
+    assert reach.take_rerouted() == {first}
+
+
 def test_what_a_node_offers_is_no_matter() -> None:
     reach = made("a")
     before = reach.edition

@@ -9,6 +9,7 @@ import pytest
 from app.core import events as ev
 from app.core.effects import ClaimAddress, ProtectClaim, Release
 from app.core.engine import Engine
+from app.core.engine_options import EngineOptions
 from app.core.explain.reasons import Rule
 from app.core.lifecycle.claim_charges import ClaimKey
 from app.core.lifecycle.claim_protection import SECURE_MS
@@ -30,7 +31,8 @@ class Yard:
 
     def __init__(self, *more: ev.NewsEvent) -> None:
         self.engine = Engine(
-            ManagedResources([GPU]), classes={GPUS.name: GPU}, selectors=Words(), paced=False
+            ManagedResources([GPU]),
+            EngineOptions(classes={GPUS.name: GPU}, selectors=Words(), paced=False),
         )
         self.pods: dict[str, Pod] = {}
         self.claims: dict[ClaimKey, ResourceClaim] = {}

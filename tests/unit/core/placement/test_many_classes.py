@@ -10,6 +10,7 @@ from app.controller.pod_costs import LARGE_SECONDS, PodCosts
 from app.core import events as ev
 from app.core.effects import Release, WakeAt
 from app.core.engine import Engine
+from app.core.engine_options import EngineOptions
 from app.core.model import Millis, Node, NodeName, Pod, PoolName, Resource, Uid
 from app.core.placement.allocations import Allocations, ReservedCapacity
 from app.core.placement.assignment import Assignment
@@ -67,7 +68,7 @@ def large(number: int) -> Pod:
 
 def leader(costs: PodCosts) -> Engine:
     """Return a leader of 80 free devices with many different pods that never fit."""
-    engine = Engine(ManagedResources([GPU]), considers=costs.consider)
+    engine = Engine(ManagedResources([GPU]), EngineOptions(considers=costs.consider))
     engine.handle(ev.LeadershipGained(NOW, 1))
     engine.handle(ev.StoreReady(NOW))
     for source in ev.WatchedSource:

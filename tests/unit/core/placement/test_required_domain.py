@@ -9,6 +9,7 @@ import pytest
 from app.core import events as ev
 from app.core.effects import EvictForReclaim, EvictPod, Release
 from app.core.engine import Engine
+from app.core.engine_options import EngineOptions
 from app.core.explain.reasons import Rule
 from app.core.model import (
     Millis,
@@ -63,7 +64,7 @@ class Bench:
     def __init__(
         self, *nodes: Node, pool: Pool = POOL, tenants: tuple[Tenant, ...] = (), evicts: bool = True
     ) -> None:
-        self.engine = Engine(ManagedResources([GPU]), evicts=evicts)
+        self.engine = Engine(ManagedResources([GPU]), EngineOptions(evicts=evicts))
         self.released: dict[str, Release] = {}
         self.evicted: list[str] = []
         self.expelled: list[str] = []

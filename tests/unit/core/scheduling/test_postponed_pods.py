@@ -10,6 +10,7 @@ from app.controller.pod_costs import LARGE_SECONDS, MOST_STEPS, NOTABLE_SECONDS,
 from app.core import events as ev
 from app.core.effects import EmitEvent, EventReason, Release
 from app.core.engine import Engine
+from app.core.engine_options import EngineOptions
 from app.core.explain.reasons import Rule
 from app.core.model import Millis, Node, NodeName, Pod, Resource, Uid
 from app.core.quantities import PODS, ManagedResources
@@ -84,7 +85,7 @@ def test_cheap_pods_are_never_postponed(costs: PodCosts, clock: Clock) -> None:
 
 def leader(considered: list[Uid | None], *pods: Pod) -> Engine:
     """Return a leader of one free device."""
-    engine = Engine(ManagedResources([GPU]), considers=considered.append)
+    engine = Engine(ManagedResources([GPU]), EngineOptions(considers=considered.append))
     engine.handle(ev.LeadershipGained(NOW, 1))
     engine.handle(ev.StoreReady(NOW))
     for source in ev.WatchedSource:

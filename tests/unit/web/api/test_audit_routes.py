@@ -13,6 +13,7 @@ from app.commands.audit import command
 from app.core.audit.codec import SignedHead, line, read
 from app.core.audit.config_changes import ConfigChanges, key_of, spec_of
 from app.core.audit_entry import GENESIS, AuditRecord, Entry, EntryType, Head, seal
+from app.core.kubeconfig import KubeconfigOptions
 from app.core.model import Millis, Quota, Tenant
 from app.web.api import audit_reader
 from app.web.api.audit import LONGEST_CHUNK
@@ -81,7 +82,7 @@ async def test_what_a_client_gets_can_be_verified(
     body, head = (await get(app, "")).body, (await get(app, "/head")).json
     (tmp_path / "audit.ndjson").write_bytes(body)
     (tmp_path / "head.json").write_text(head["signed"])
-    here = command.AuditSource(None, "default", "", None)
+    here = command.AuditSource(None, "default", "", KubeconfigOptions())
     files = (tmp_path / "audit.ndjson",)
     command.verify(here, files, tmp_path / "head.json", None, as_json=True)
     verdict = json.loads(capsys.readouterr().out)

@@ -12,6 +12,7 @@ import pytest
 from app.core import events as ev
 from app.core.explain.views import LeaderStateMessage, PublishedReservation
 from app.core.model import Millis, NodeName, Phase, Pod, PoolName, Quota, TenantName, Uid
+from app.core.well_known import ADOPTED
 from app.ports.api import QuotaThen
 from app.ports.forecasts import Estimate
 from app.sim.cluster.virtual_cluster import held_pod
@@ -352,6 +353,13 @@ async def test_a_pod_that_runs_says_where_and_since_when(both: Both) -> None:
 
     assert (why["state"], why["rule"], why["position"]) == ("released", "released", 0)
     assert why["reason"] == "released to pool h100, on node n0 since 2023-11-14T22:13:19Z"
+
+
+async def test_an_adopted_pod_is_not_said_to_be_released_in_turn(both: Both) -> None:
+    await both.see(replace(pod("old"), gates=(), release=ADOPTED, node=NodeName("n0")))
+    why = (await both.get("/v1/workloads/team-a/old")).json
+    assert why["reason"].startswith("not by its turn: ")
+    assert "before Fairgate, or was released by hand" in why["reason"]
 
 
 async def test_room_that_the_leader_keeps_free_is_told_by_those_who_follow(both: Both) -> None:

@@ -11,7 +11,8 @@ import pytest
 
 from app.core import events as ev
 from app.core.errors import ForecastBusy
-from app.core.model import Quota, UserName
+from app.core.model import ClaimRef, Quota, UserName
+from app.core.podspec.resource_claims import DeviceAsk, DeviceClass, ResourceClaim
 from app.core.policy import Mode, Policy
 from app.kube.proposed_pods import ProposedPods
 from app.ports.forecasts import Estimate, Trial
@@ -32,7 +33,10 @@ async def both() -> Both:
     limit = {"default": Quota(limit={GPU: 6})}
     await both.hear(node("n0", 8), tenant("team-a", quotas=limit), tenant("team-b"))
     both.ground = replace(
-        both.ground, proposals=ProposedPods(both.ground.managed, frozenset({"kube-system"}))
+        both.ground,
+        proposals=ProposedPods(
+            both.ground.managed, frozenset({"kube-system"}), both.engine.charge_proposed
+        ),
     )
     await both.open()
     return both
@@ -130,6 +134,60 @@ async def test_the_pods_of_a_job_gang_start_together(both: Both, trials: TrialRu
     assert (told["gang"], told["startsNow"], told["rule"]) == ("job/train", 0, "limit")
     told = (await post(both, (6, pod(1, gang="job")), kind="Job", name="train")).json
     assert (told["state"], told["startsNow"]) == ("fits", 6)
+
+
+async def test_replicated_jobs_that_start_in_order_are_gangs_of_their_own(
+    both: Both, trials: TrialRuns
+) -> None:
+    both.rights.granted = {("create", "jobsets/team-a")}
+    parts = []
+    for name in ("driver", "worker"):
+        document = pod(1, gang="job")
+        document["metadata"]["labels"] = {"jobset.sigs.k8s.io/replicatedjob-name": name}
+        parts.append((4, document))
+    told = (await post(both, *parts, kind="JobSet", name="train")).json
+    assert (told["gang"], told["startsNow"], told["rule"]) == ("jobset/train", 0, "limit")
+    told = (await post(both, *parts, kind="JobSet", name="train", inOrder=True)).json
+    assert (told["gang"], told["startsNow"], told["rule"]) == (None, 4, "limit")
+
+
+async def test_claims_that_do_not_exist_yet_count(both: Both, trials: TrialRuns) -> None:
+    await both.hear(ev.ClassObserved(NOW, DeviceClass("gpu.example.com", GPU)))
+    request = {"name": "r", "exactly": {"deviceClassName": "gpu.example.com", "count": 2}}
+    claims = {"gpu": {"devices": {"requests": [request]}}}
+    alone = pod(0)
+    alone["spec"]["resourceClaims"] = [{"name": "gpu", "resourceClaimTemplateName": "two"}]
+    entry = {"count": 4, "pod": alone, "claims": claims}
+    told = (await post(both, pods=[entry])).json
+    assert (told["request"]["nvidia.com/gpu"], told["startsNow"], told["rule"]) == ("8", 3, "limit")
+    assert told["pods"] == 4
+    shared = {"resourceClaimName": "shared"}
+    alone["spec"]["resourceClaims"] = [{"name": "gpu", **shared}]
+    told = (await post(both, pods=[entry])).json
+    assert (told["request"]["nvidia.com/gpu"], told["pods"], told["state"]) == ("2", 4, "fits")
+    alone["spec"]["resourceClaims"].append({"name": "again", **shared})
+    claims["again"] = claims["gpu"]
+    told = (await post(both, pods=[entry])).json
+    assert (told["request"]["nvidia.com/gpu"], told["pods"]) == ("2", 4)
+    assert "no ResourceClaim shared" in problem(await post(both, (1, alone)))
+    request["exactly"]["deviceClassName"] = "none"
+    assert "no DeviceClass none" in problem(await post(both, pods=[entry]))
+
+
+async def test_pods_that_share_a_claim_in_use_start_in_its_pool(
+    both: Both, trials: TrialRuns
+) -> None:
+    await both.hear(ev.ClassObserved(NOW, DeviceClass("gpu.example.com", GPU)))
+    ask = DeviceAsk("gpu.example.com", 2)
+    await both.hear(ev.ClaimObserved(NOW, ResourceClaim("team-a", "shared", ((ask,),))))
+    user = replace(held_pod("user", "team-a", 0), claims=(ClaimRef("gpu", "shared"),), plain={})
+    await both.see(replace(user, gates=(), release="1.1", node="n0", pool="default"))
+    document = pod(0)
+    document["spec"]["resourceClaims"] = [{"name": "gpu", "resourceClaimName": "shared"}]
+    told = (await post(both, (2, document))).json
+    assert (told["state"], told["pods"], told["request"]) == ("fits", 2, {})
+    document["metadata"]["annotations"] = {"fairgate.io/pools": "other"}
+    assert (await post(both, (1, document))).json["pools"] == ["default"]
 
 
 async def test_pods_without_devices_are_not_held(both: Both, trials: TrialRuns) -> None:
