@@ -58,8 +58,8 @@ class Site:
         for role in ROLES:
             self.cluster.start_fairgate(role)
 
-    def documented(self, about: str) -> None:
-        run_documented(about, self._tools.kubectl, self.cluster.kubeconfig)
+    def documented(self, page: str, after: str) -> None:
+        run_documented(page, after, self._tools.kubectl, self.cluster.kubeconfig)
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +105,7 @@ def test_uninstalled_fairgate_is_gone_and_can_be_installed_again(site: Site, how
     until("a new pod runs", lambda: stage.running(space) == ["free"])
     assert site.enforcing() == []
     assert stage.held(space) == ["held"]
-    site.documented("Pods that are still held then keep their gate")
+    site.documented("docs/operations.md", "Pods that are still held then keep their gate")
     until("no gate is left", lambda: not any(gates(each) for each in stage.pods(space)))
 
     site.install()
@@ -124,7 +124,7 @@ def test_a_documented_line_repairs_a_cluster_without_fairgate(site: Site) -> Non
         site.cluster.stop_fairgate(role, signal.SIGKILL)
     with pytest.raises(ClusterError, match="fairgate"):
         stage.apply(space, pod("refused"))
-    site.documented("removes what the API server still enforces")
+    site.documented("docs/operations.md", "removes what the API server still enforces")
     assert site.enforcing() == []
     until("GPU pods may be created", lambda: created(site, space, "free"))
     until("a pod runs", lambda: stage.running(space) == ["free"])

@@ -13,15 +13,22 @@ from typer.main import get_command
 
 from app.cli.main import cli
 from app.kubectl.cli import cli as plugin
+from loadtest.__main__ import cli as loadtest
 
 ROOT = Path(__file__).parents[2]
 PAGES = {*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "charts").rglob("*.md")}
 PAGES -= {ROOT / "CHANGELOG.md", ROOT / "docs" / "cli.md"}
 """The changelog names commands that were removed. cli.md is made of the programs."""
 
-PROGRAMS = {"kubectl fairgate": get_command(plugin), "fairgate": get_command(cli)}
+PROGRAMS = {
+    "kubectl fairgate": get_command(plugin),
+    "fairgate": get_command(cli),
+    "python -m loadtest": get_command(loadtest),
+}
 LINE = re.compile(
-    r"(?:^ {4}(?:\$ )?|[|&] |`|<\()(?:\.venv/bin/)?((?:kubectl )?fairgate [^`\n]+)", re.M
+    r"(?:^ {4}(?:\$ )?|[|&] |`|<\()(?:\.venv/bin/)?"
+    r"((?:(?:kubectl )?fairgate|python -m loadtest) [^`\n]+)",
+    re.M,
 )
 END = re.compile(r" #| [|&>)]|[;)]| \.\.\.")
 """The end of a command: a comment, a further command, a redirection, or an ellipsis."""

@@ -48,7 +48,7 @@ def test_uninstall_leaves_nothing(fairgate: Installation) -> None:
     until("no object of Fairgate acts", lambda: _left(fairgate) == [])
     fairgate.stage.apply(space, gpu_pod(1, args=("1s",), name="free"))
     until("a GPU pod runs without Fairgate", lambda: _phase(fairgate, space, "free") == "Succeeded")
-    fairgate.documented("This removes the objects in Kubernetes")
+    fairgate.documented("docs/operations.md", "This removes the objects in Kubernetes")
     fairgate.stage.objects.clear()  # the documented lines deleted the Tenants
     assert "fairgate" not in fairgate.node.kubectl("get", KINDS_WITHOUT_NAMESPACE, "-o", "name")
 

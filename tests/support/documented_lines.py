@@ -1,23 +1,88 @@
-"""Runs the shell lines that docs/operations.md shows, as a reader would."""
+"""The shell commands that the pages show, and a shell that runs them as a reader would."""
 
 from __future__ import annotations
 
 import re
 import shlex
 import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 
 from app.devcluster.go_build import SOURCE
 
-OPERATIONS = SOURCE / "docs" / "operations.md"
+FOLDERS = (SOURCE, SOURCE / "docs", SOURCE / "certs", SOURCE / "charts" / "fairgate")
+PAGES = {
+    str(path.relative_to(SOURCE)): path
+    for folder in FOLDERS
+    for path in sorted(folder.glob("*.md"))
+    if path.name not in ("CHANGELOG.md", "cli.md")  # cli.md is made of the programs
+}
+"""The pages that show commands, by their paths."""
+
+PROGRAMS = (
+    "apt-get|cosign|curl|docker|export|fairgate|for|git|grep|helm|kind|kubectl|make|oc|openssl|pip"
+    "|python|sacctmgr|sudo"
+)
+COMMAND = re.compile(rf"\$ |(?:\.venv/bin/)?(?:{PROGRAMS}) |[A-Z_]+=\$\(")
+BLOCK = re.compile(
+    r"^(?:((?: {4}[^\n]*\n)(?: {4}[^\n]*\n|\n(?= {4}))*)"
+    r"|```(?:sh|console)\n(.*?)```\n|```.*?```\n)",
+    re.MULTILINE | re.DOTALL,
+)
+"""Indented lines, or a fence of the shell. The last part skips fences of other languages."""
 
 
-def run_documented(about: str, kubectl: Path | str, kubeconfig: Path) -> None:
-    """Run the first shell lines that follow a sentence of docs/operations.md."""
-    shown = r".*?\n\n((?: {4}[^\n]+\n)+)"
-    found = re.search(re.escape(about) + shown, OPERATIONS.read_text(), re.DOTALL)
-    assert found is not None, about
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A command of a page, with the output that the page shows for it."""
+
+    page: str
+    text: str
+    output: str = ""
+
+
+def commands(page: str, after: str = "") -> tuple[Command, ...]:
+    """Return the commands of a page; with `after`, those of the first block after this sentence."""
+    text = PAGES[page].read_text()
+    begin = text.index(after) + len(after)
+    blocks = [tuple(_commands(page, *found.groups())) for found in BLOCK.finditer(text, begin)]
+    return next(filter(None, blocks)) if after else tuple(chain(*blocks))
+
+
+def run_documented(page: str, after: str, kubectl: Path | str, kubeconfig: Path) -> None:
+    """Run the first commands that follow a sentence of a page."""
     program = f"{kubectl} --kubeconfig {shlex.quote(str(kubeconfig))}"
-    script = f'kubectl() {{ {program} "$@"; }}\n{found[1]}'
+    lines = "\n".join(each.text for each in commands(page, after))
+    script = f'kubectl() {{ {program} "$@"; }}\n{lines}'
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def _commands(page: str, indented: str | None, fenced: str | None) -> Iterator[Command]:
+    """Yield the commands of a block. A fence without prompts is one command."""
+    if fenced and not fenced.startswith("$ "):
+        if COMMAND.match(fenced):
+            yield Command(page, fenced)
+        return
+    found: Command | None = None
+    lines = re.sub(r"^ {4}", "", indented or fenced or "", flags=re.MULTILINE)
+    depth = len(lines) - len(lines.lstrip(" "))  # of a block in a list
+    for line in (each[depth:] for each in lines.splitlines()):
+        if COMMAND.match(line):
+            if found:
+                yield found
+            found = Command(page, line.removeprefix("$ "), "")
+        elif found and not found.output and _goes_on(found.text, line):
+            found = replace(found, text=f"{found.text}\n{line}")
+        elif found:
+            found = replace(found, output=f"{found.output}{line}\n".lstrip("\n"))
+    if found:
+        yield found
+
+
+def _goes_on(text: str, line: str) -> bool:
+    """Return whether a line continues a command: it is open, or the line is indented."""
+    syntax = subprocess.run(["bash", "-n"], input=text, capture_output=True, text=True, check=False)
+    return text.endswith("\\") or syntax.returncode != 0 or line.startswith("  ")

@@ -105,9 +105,9 @@ class Installation:
             [*argv, "--kubeconfig", str(self.node.kubeconfig)], capture_output=True, check=True
         )
 
-    def documented(self, about: str) -> None:
-        """Run the shell lines that follow a sentence of docs/operations.md."""
-        run_documented(about, self.node.details().kubectl, self.node.kubeconfig)
+    def documented(self, page: str, after: str) -> None:
+        """Run the shell lines that follow a sentence of a page."""
+        run_documented(page, after, self.node.details().kubectl, self.node.kubeconfig)
 
     def kill(self, pod: Object) -> None:
         """Send SIGKILL to the container of a pod."""

@@ -1,0 +1,115 @@
+"""The commands of the pages that need no cluster give what the pages show."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from app.devcluster.go_build import SOURCE
+from tests.support.documented_lines import Command, commands
+from tests.support.terminal import Terminal
+
+MANIFESTS = re.findall(
+    r"```yaml\n(.*?)```", (SOURCE / "docs" / "coming-from.md").read_text(), re.DOTALL
+)
+
+
+@pytest.fixture
+def terminal(tmp_path: Path) -> Iterator[Terminal]:
+    found = Terminal(tmp_path)
+    try:
+        yield found
+    finally:
+        found.close()
+
+
+def only(lines: tuple[Command, ...]) -> Command:
+    """Return the command of a block that has one."""
+    (line,) = lines
+    return line
+
+
+@pytest.mark.parametrize(
+    ("line", "manifest"),
+    [
+        (only(commands("docs/coming-from.md", "An example for [Kueue]")), MANIFESTS[0]),
+        (only(commands("docs/coming-from.md", "Accounts of [Slurm]")), MANIFESTS[1]),
+    ],
+    ids=["kueue", "slurm"],
+)
+def test_a_conversion_prints_what_the_page_shows(
+    terminal: Terminal, line: Command, manifest: str
+) -> None:
+    assert terminal.run(line) == line.output
+    assert f"---\n{manifest}" in (terminal.folder / "tenants.yaml").read_text()
+
+
+def test_queues_are_converted_from_the_programs_that_list_them(terminal: Terminal) -> None:
+    examples = SOURCE / "docs" / "examples" / "coming-from"
+    terminal.program("sacctmgr", f"cp {examples}/accounts.cfg accounts.cfg")
+    file = "$([[ $2 = clusterqueues* ]] && echo kueue || echo volcano).yaml"
+    terminal.program("kubectl", f"cat {examples}/{file}")
+    for line in commands("docs/coming-from.md", "and changes no cluster:"):
+        terminal.run(line)
+        assert "kind: Tenant" in (terminal.folder / "tenants.yaml").read_text()
+
+
+def test_published_logs_are_converted_and_replayed(terminal: Terminal) -> None:
+    job = {"vc": "v", "user": "u", "jobid": "j", "status": "Pass", "attempts": []}
+    job |= {"submitted_time": "2017-10-07 01:11:30"}
+    (terminal.folder / "cluster_job_log").write_text(json.dumps([job]))
+    (terminal.folder / "data" / "Venus").mkdir(parents=True)
+    (terminal.folder / "data" / "Venus" / "cluster_log.csv").write_text(
+        "job_id,user,vc,gpu_num,cpu_num,node_num,submit_time,duration\n"
+        "1,u,vc,8,32,1,2020-06-09 18:41:01,60\n"
+    )
+    (terminal.folder / "pai_task_table.csv").write_text(
+        "j,worker,1,Terminated,1,2,600,50,29,V100\n"
+    )
+    (terminal.folder / "pai_job_table.csv").write_text("j,i,u,Terminated,1,2\n")
+    *conversions, replay = commands("docs/benchmarks.md", "`fairgate convert` makes")
+    for line in conversions:
+        assert "jobs were converted" in terminal.run(line)
+    assert "1 workloads, 1 decisions" in terminal.run(replay)
+
+
+def test_the_log_of_the_page_is_replayed(terminal: Terminal) -> None:
+    page = (SOURCE / "docs" / "scenarios.md").read_text()
+    (terminal.folder / "log.csv").write_text(page.split("```csv\n")[1].split("```")[0])
+    terminal.run(only(commands("docs/scenarios.md", "Other columns are ignored.")))
+
+
+def test_a_simulation_prints_what_the_page_shows(terminal: Terminal) -> None:
+    terminal.run("export COLUMNS=80")
+    for line in (
+        only(commands("docs/fairness.md", "## Two teams, 32 GPUs")),
+        only(commands("docs/placement.md", "The other requests whole\nGPUs:")),
+    ):
+        printed = [text.rstrip().replace("\xa0", " ") for text in terminal.run(line).splitlines()]
+        first, *_ = shown = line.output.splitlines()
+        assert printed[printed.index(first) :][: len(shown)] == shown
+
+
+def test_a_simulation_draws_a_picture(terminal: Terminal) -> None:
+    pytest.importorskip("matplotlib", reason="the extra `plot` is not installed")
+    terminal.run(only(commands("docs/fairness.md", "![Two teams]")))
+    assert (terminal.folder / "two-teams.png").stat().st_size > 10_000
+
+
+def test_help_is_printed(terminal: Terminal) -> None:
+    [run, helped] = commands("README.md", "The first run builds Kubernetes")
+    assert run.text.startswith("make run")
+    assert "tools" in terminal.run(helped)
+
+
+def test_certificates_of_the_page_are_valid(terminal: Terminal) -> None:
+    terminal.run(only(commands("certs/README.md", "An example with openssl 3")))
+    check = only(commands("certs/README.md", "Check the certificate before"))
+    assert terminal.run(check) == "tls.crt: OK\n"
+    terminal.run(only(commands("certs/README.md", "## Who may ask the webhook")))
+    client = "openssl verify -x509_strict -purpose sslclient -CAfile callers-ca.crt caller.crt"
+    assert terminal.run(client) == "caller.crt: OK\n"
