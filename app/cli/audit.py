@@ -7,11 +7,9 @@ from typing import Annotated
 
 import typer
 
-from app.cli.options import ReportFormatOption, report_format
 from app.core.kubeconfig import KubeconfigOptions
 from app.terminal.help import CommandLine, examples
-from app.terminal.options import Kubeconfig, with_groups
-from app.terminal.output import OutputFormat
+from app.terminal.options import Kubeconfig, ReportOutput, with_groups
 
 audit_app = CommandLine(
     no_args_is_help=True,
@@ -92,8 +90,8 @@ def verify(
             "lines are accepted, and missing or unsigned entries at both ends are counted.",
         ),
     ] = False,
-    output: ReportFormatOption = OutputFormat.TABLE,
     *,
+    output: ReportOutput,
     connection: Kubeconfig,
 ) -> None:
     """Check that the audit chain is complete, unchanged and signed.
@@ -111,7 +109,7 @@ def verify(
         head,
         public_key,
         copies=copies,
-        as_json=report_format(output) == "json",
+        output=output,
     )
 
 

@@ -20,19 +20,19 @@ from rich.console import Console
 from rich.text import Text
 
 from app.cli.devnode import node_app
-from app.cli.options import ReportFormatOption, report_format
 from app.core.errors import ToolMissing
 from app.devcluster import binaries as programs
 from app.devcluster.cluster import LocalCluster
 from app.devcluster.cluster_options import ClusterOptions, Details
-from app.devcluster.demo import DemoResult, play, to_text
+from app.devcluster.demo import DemoResult, play
 from app.devcluster.demo_display import Screen, print_result
 from app.devcluster.kubernetes_versions import DEFAULT, VARIABLE, VERSIONS
 from app.devcluster.node.requirements import find as find_node_programs
 from app.devcluster.progress import Told
 from app.devcluster.signals import orderly
 from app.terminal.help import CommandLine, examples
-from app.terminal.output import OutputFormat
+from app.terminal.options import ReportOutput, with_groups
+from app.terminal.output import OutputOptions, as_text
 
 NOT_UP = 1
 _GPU_POD = json.dumps(
@@ -99,11 +99,11 @@ dev_app.add_typer(node_app, name="node")
         "fairgate dev up --kubernetes 1.37",
     )
 )
+@with_groups
 def up(
     nodes: NodeCountOption = 8,
     gpus: Gpus = 8,
     folder: FolderOption = None,
-    output: ReportFormatOption = OutputFormat.TABLE,
     fairgate: Annotated[
         bool, typer.Option(help="Install and start Fairgate, or leave a bare cluster.")
     ] = True,
@@ -115,12 +115,14 @@ def up(
     ] = False,
     kubernetes: KubernetesOption = "",
     binaries: BinariesOption = "",
+    *,
+    output: ReportOutput,
 ) -> None:
     """Start etcd, Kubernetes, Redis and Fairgate; return when a pod can be created.
 
     All processes run in the background, on the loopback only, until `fairgate dev down`.
     """
-    form, cluster = report_format(output), LocalCluster(folder)
+    cluster = LocalCluster(folder)
     options = ClusterOptions(
         nodes=nodes,
         gpus=gpus,
@@ -130,7 +132,7 @@ def up(
         binaries=binaries,
     )
     details = cluster.up(options, Told())
-    _print_details(cluster, details, form)
+    _print_details(cluster, details, output)
 
 
 @dev_app.command(
@@ -155,9 +157,10 @@ def down(folder: FolderOption = None) -> None:
         "fairgate dev status --output json",
     )
 )
-def status(folder: FolderOption = None, output: ReportFormatOption = OutputFormat.TABLE) -> None:
+@with_groups
+def status(folder: FolderOption = None, *, output: ReportOutput) -> None:
     """Show addresses, files and processes; exit 1 if no cluster is up or a process has died."""
-    form, cluster = report_format(output), LocalCluster(folder)
+    cluster = LocalCluster(folder)
     found = cluster.status()
     if found is None:
         typer.echo(
@@ -165,7 +168,7 @@ def status(folder: FolderOption = None, output: ReportFormatOption = OutputForma
         )
         raise typer.Exit(NOT_UP)
     details, dead = found
-    _print_details(cluster, details, form)
+    _print_details(cluster, details, output)
     if dead:
         typer.echo(
             f"Ended by itself: {', '.join(dead)}; the logs are in {cluster.folder / 'logs'}. "
@@ -221,36 +224,37 @@ def tools(
         "fairgate dev demo --stay",
     )
 )
+@with_groups
 def demo(
     nodes: NodeCountOption = 8,
     gpus: Gpus = 8,
     folder: FolderOption = None,
-    output: ReportFormatOption = OutputFormat.TABLE,
     stay: Annotated[
         bool, typer.Option("--stay", help="Leave the cluster up afterwards, until Ctrl-C.")
     ] = False,
     kubernetes: KubernetesOption = "",
     binaries: BinariesOption = "",
+    *,
+    output: ReportOutput,
 ) -> None:
     """Show a greedy and a modest team, first without Fairgate and then with it.
 
     If the programs of a cluster are missing, the demo is simulated in virtual time.
     """
-    form = report_format(output)
-    console, told = Console(stderr=form == "json"), Told()
+    console, told = Console(stderr=output.is_data), Told()
     with orderly():
         try:
             _find_all(told, programs.choose(kubernetes, binaries))
         except ToolMissing as error:
             typer.echo(f"{error}\nSo the demo is played in virtual time.", err=True)
-            _print_result(console, _rehearse(console, nodes, gpus), nodes * gpus, form)
+            _print_result(console, _rehearse(console, nodes, gpus), nodes * gpus, output)
             return
         cluster = LocalCluster(folder)
         options = ClusterOptions(nodes=nodes, gpus=gpus, kubernetes=kubernetes, binaries=binaries)
         was_up = cluster.status() is not None
         try:
             result = _play(console, told, cluster, options)
-            _print_result(console, result, nodes * gpus, form)
+            _print_result(console, result, nodes * gpus, output)
             if stay and not was_up:
                 _stay(cluster)
         finally:
@@ -283,9 +287,11 @@ def _stay(cluster: LocalCluster) -> None:
     typer.echo("Taking it down.", err=True)
 
 
-def _print_result(console: Console, result: DemoResult, capacity: int, form: str) -> None:
-    if form == "json":
-        typer.echo(to_text(result))
+def _print_result(
+    console: Console, result: DemoResult, capacity: int, output: OutputOptions
+) -> None:
+    if output.is_data:
+        typer.echo(as_text(output, result.as_json()))
     else:
         print_result(console, result, capacity)
 
@@ -297,9 +303,9 @@ def _rehearse(console: Console, nodes: int, gpus: int) -> DemoResult:
         return rehearse(screen.show, nodes, gpus)
 
 
-def _print_details(cluster: LocalCluster, details: Details, form: str) -> None:
-    if form == "json":
-        typer.echo(json.dumps(msgspec.to_builtins(details), indent=2))
+def _print_details(cluster: LocalCluster, details: Details, output: OutputOptions) -> None:
+    if output.is_data:
+        typer.echo(as_text(output, msgspec.to_builtins(details)))
     else:
         _print_text(Console(), cluster, details)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from pathlib import Path
 from typing import Annotated
@@ -12,13 +11,13 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from app.cli.options import ReportFormatOption, report_format
 from app.devcluster.node.component_files import POD_LIMIT
 from app.devcluster.node.real_node import GPUS, NodeDetails, RealNode
 from app.devcluster.progress import Told
 from app.devcluster.signals import orderly
 from app.terminal.help import CommandLine, examples
-from app.terminal.output import OutputFormat
+from app.terminal.options import ReportOutput, with_groups
+from app.terminal.output import OutputOptions, as_text
 
 NOT_UP = 1
 
@@ -43,20 +42,21 @@ node_app = CommandLine(
         "fairgate dev node up --gpus 4 --output json",
     )
 )
+@with_groups
 def up(
     gpus: Annotated[
         int, typer.Option(min=1, max=1000, help="GPUs that the node offers; none of them exists.")
     ] = GPUS,
     folder: FolderOption = None,
-    output: ReportFormatOption = OutputFormat.TABLE,
+    *,
+    output: ReportOutput,
 ) -> None:
     """Start Kubernetes with one real node; return when the node offers its GPUs.
 
     The node has containerd, kubelet, kube-proxy, cluster DNS, and a device plugin without devices.
     It has its own network, mounts and processes. A machine can have one node at a time.
     """
-    form, node = report_format(output), RealNode(folder)
-    _print_details(node.up(gpus, Told()), form, folder)
+    _print_details(RealNode(folder).up(gpus, Told()), output, folder)
 
 
 @node_app.command(
@@ -79,16 +79,17 @@ def down(folder: FolderOption = None) -> None:
         "fairgate dev node status --output json",
     )
 )
-def status(folder: FolderOption = None, output: ReportFormatOption = OutputFormat.TABLE) -> None:
+@with_groups
+def status(folder: FolderOption = None, *, output: ReportOutput) -> None:
     """Show addresses, images and processes; exit 1 if no node is up or a process has died."""
-    form, node = report_format(output), RealNode(folder)
+    node = RealNode(folder)
     details = node.status()
     if details is None:
         typer.echo(
             f"No node is up in {node.folder}; start one by `fairgate dev node up`.", err=True
         )
         raise typer.Exit(NOT_UP)
-    _print_details(details, form, folder)
+    _print_details(details, output, folder)
     if details.dead:
         typer.echo(
             f"Ended by itself: {', '.join(details.dead)}; the logs are in {details.logs}. "
@@ -114,9 +115,9 @@ def load(
         typer.echo(name)
 
 
-def _print_details(details: NodeDetails, form: str, folder: Path | None) -> None:
-    if form == "json":
-        typer.echo(json.dumps(msgspec.to_builtins(details), indent=2))
+def _print_details(details: NodeDetails, output: OutputOptions, folder: Path | None) -> None:
+    if output.is_data:
+        typer.echo(as_text(output, msgspec.to_builtins(details)))
         return
     console = Console()
     table = Table.grid(padding=(0, 2))

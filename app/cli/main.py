@@ -25,11 +25,10 @@ from app.cli import audit, convert, doctor, mcp_server, release
 from app.cli import check as check_command
 from app.cli import enforcement as enforcement_command
 from app.cli import nodes as nodes_command
-from app.cli.options import ReportFormatOption, report_format
 from app.config import settings
 from app.core.errors import FairgateError, InvalidInput
 from app.terminal.help import CommandLine, HelpGroup, examples
-from app.terminal.output import OutputFormat
+from app.terminal.options import ReportOutput, with_groups
 
 NO, WRONG_INPUT, UNREACHABLE, DEFECT, INTERRUPTED = 1, 2, 3, 4, 130
 NO_RIGHT = (401, 403)
@@ -251,6 +250,7 @@ def serve(
         "fairgate simulate - --output json < scenario.yaml | jq .tenants",
     )
 )
+@with_groups
 def simulate(
     scenario: Annotated[
         Path,
@@ -261,8 +261,9 @@ def simulate(
             show_default=False,
         ),
     ],
-    output: ReportFormatOption = OutputFormat.TABLE,
     plot: Picture = None,
+    *,
+    output: ReportOutput,
 ) -> None:
     """Simulate a scenario in virtual time, with the engine that decides in a cluster.
 
@@ -271,7 +272,7 @@ def simulate(
     """
     from app.sim.scenario import command as simulation
 
-    simulation.run(simulation.SimulateOptions(str(scenario), report_format(output), plot))
+    simulation.run(simulation.SimulateOptions(str(scenario), output, plot))
 
 
 @cli.command(
@@ -281,6 +282,7 @@ def simulate(
         "fairgate replay log.csv --nodes nodes.csv --set reserveAfter=10m --from 3600 --for 48h",
     )
 )
+@with_groups
 def replay(
     trace: TraceArgument,
     gpus: Gpus = None,
@@ -298,8 +300,9 @@ def replay(
     ] = ReplayOrder.FAIR,
     large_gang: LargeGang = 16,
     elastic: Elastic = 0,
-    output: ReportFormatOption = OutputFormat.TABLE,
     plot: Picture = None,
+    *,
+    output: ReportOutput,
 ) -> None:
     """Replay the job log of a real cluster in fair order, or in a baseline order. Measure it."""
     from app.sim.replay import command as replaying
@@ -320,7 +323,7 @@ def replay(
             policy=policy.value,
             large_gang=large_gang,
             elastic=elastic,
-            output=report_format(output),
+            output=output,
             plot=plot,
         )
     )

@@ -7,7 +7,6 @@ demo in virtual time if there is no cluster.
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -250,8 +249,3 @@ async def play(kubeconfig: Path, show: Show, capacity: int) -> DemoResult:
         return await Demo(client, show, capacity).play()
     finally:
         await client.close()
-
-
-def to_text(result: DemoResult) -> str:
-    """Return the result as one line of JSON."""
-    return json.dumps(result.as_json())

@@ -10,7 +10,7 @@ from typing import Annotated, Any, cast, get_args
 import typer
 
 from app.core.kubeconfig import KubeconfigOptions
-from app.terminal.output import FORMATS_HELP, OutputFormat, OutputOptions
+from app.terminal.output import FORMATS_HELP, OutputFormat, OutputOptions, need_object_format
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,18 +73,16 @@ NO_HEADERS = option(
     default=False,
     help="Leave out the heads of columns, in tables and in csv.",
 )
-_OUTPUT = (
-    option(
-        "form",
-        OutputFormat,
-        "--output",
-        "-o",
-        default=OutputFormat.TABLE,
-        metavar="FORMAT",
-        help=FORMATS_HELP,
-    ),
-    NO_HEADERS,
+_FORMAT = option(
+    "form",
+    OutputFormat,
+    "--output",
+    "-o",
+    default=OutputFormat.TABLE,
+    metavar="FORMAT",
+    help=FORMATS_HELP,
 )
+_OUTPUT = (_FORMAT, NO_HEADERS)
 _WATCH = option(
     "watch",
     bool,
@@ -98,6 +96,15 @@ Output = Annotated[OutputOptions, OptionGroup(OutputOptions, _OUTPUT)]
 
 WatchedOutput = Annotated[OutputOptions, OptionGroup(OutputOptions, (_WATCH, *_OUTPUT))]
 """The output options of a command that can print again."""
+
+
+def _report_output(form: OutputFormat) -> OutputOptions:
+    need_object_format(form)
+    return OutputOptions(form)
+
+
+ReportOutput = Annotated[OutputOptions, OptionGroup(_report_output, (_FORMAT,))]
+"""The output option of a command that prints one report. csv and name raise InvalidInput."""
 
 CONNECTION_PANEL = "Connection"
 KUBECONFIG = (

@@ -32,6 +32,7 @@ from app.kube.client import Client
 from app.ports.audit import StreamTail
 from app.store.audit_stream import RedisAuditReader
 from app.store.connection import Server
+from app.terminal.output import OutputOptions, as_text
 from app.tls.audit_signing_key import holds
 from app.tls.audit_signing_key import public_key as read_key
 
@@ -90,7 +91,7 @@ def verify(
     key: Path | None,
     *,
     copies: bool = False,
-    as_json: bool,
+    output: OutputOptions,
 ) -> None:
     """Print whether the chain is intact. Raises SystemExit(1) if it is not, and FairgateError.
 
@@ -117,11 +118,11 @@ def verify(
         if pinned is not None and (signed is None or signed.key != pinned):
             raise VerificationFailed(f"the newest signed head is not signed by the key in {key}")
     except BrokenChain as error:
-        _refuse(as_json, error.number, error.why)
+        _refuse(output, error.number, error.why)
     except VerificationFailed as no:
-        _refuse(as_json, None, str(no))
-    if as_json:
-        print(json.dumps(facts(verdict, skipped), indent=2))
+        _refuse(output, None, str(no))
+    if output.is_data:
+        print(as_text(output, facts(verdict, skipped)))
     else:
         print(sentence(verdict, skipped, is_pinned=pinned is not None))
 
@@ -385,9 +386,9 @@ def _moment(written: str, now: Millis) -> Millis:
     return Millis(int(moment.timestamp() * 1000))
 
 
-def _refuse(as_json: bool, number: int | None, why: str) -> None:
-    if as_json:
-        print(json.dumps({"holds": False, "number": number, "why": why}, indent=2))
+def _refuse(output: OutputOptions, number: int | None, why: str) -> None:
+    if output.is_data:
+        print(as_text(output, {"holds": False, "number": number, "why": why}))
     what = "the audit chain does not hold" if number is None else f"entry {number} does not hold"
     print(f"fairgate: {what}: {why}.", file=sys.stderr)
     raise SystemExit(NO)

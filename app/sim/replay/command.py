@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from app.core.errors import InvalidInput
@@ -26,10 +26,10 @@ from app.sim.replay.trace_files import (
 )
 from app.sim.report import plot
 from app.sim.scenario import value_parsers
+from app.terminal.output import OutputOptions, as_text
 
 FAIR = "fair"
 POLICIES = (FAIR, "fifo", "backfill")
-OUTPUTS = ("text", "json")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class ReplayOptions:
     seed: int = 0
     policy: str = "fair"
     large_gang: int = 16
-    output: str = "text"
+    output: OutputOptions = field(default_factory=OutputOptions)
     plot: Path | None = None
     elastic: int = 0
 
@@ -74,8 +74,8 @@ def run(options: ReplayOptions) -> None:
     window = (stage.start, stage.end)
     if options.plot is not None:
         _draw(options, stage, played, options.plot)
-    if options.output == "json":
-        print(replay_report.as_json(measures, played, window, rigid))
+    if options.output.is_data:
+        print(as_text(options.output, replay_report.as_json(measures, played, window, rigid)))
     else:
         replay_report.show(measures, played, window, options.large_gang, options.policy)
         if rigid is not None:
@@ -136,8 +136,6 @@ def _check(options: ReplayOptions) -> None:
     """Raise InvalidInput if options are invalid or contradict each other."""
     if options.policy not in POLICIES:
         raise InvalidInput(f"--policy {options.policy} is not valid; use {', '.join(POLICIES)}.")
-    if options.output not in OUTPUTS:
-        raise InvalidInput(f"--output {options.output} is neither text nor json; write one.")
     if (options.gpus is None) == (options.nodes is None):
         raise InvalidInput("Say how large the cluster is: either --gpus N or --nodes FILE.csv.")
     if options.policy != FAIR and options.nodes is not None:

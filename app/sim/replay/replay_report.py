@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -45,30 +45,27 @@ def metrics(measures: Measures, played: ReplayResult) -> dict[str, object]:
 
 def as_json(
     measures: Measures, played: ReplayResult, window: Window, rigid: Measures | None = None
-) -> str:
-    """Return the window, its metrics and the waits of its users as JSON.
+) -> dict[str, Any]:
+    """Return the window, its metrics and the waits of its users, for JSON.
 
     `rigid`: the figures of the same replay without elastic gangs.
     """
     start, end = window
-    return json.dumps(
-        {
-            "from": start / 1000,
-            "for": (end - start) / 1000,
-            "workloads": {
-                "submitted": played.works,
-                "released": played.works - played.never_started,
-                "never_started": played.never_started,
-            },
-            "metrics": metrics(measures, played),
-            "users": {
-                name: {"mean": w.mean, "p50": w.p50, "p95": w.p95, "jobs": w.jobs}
-                for name, w in sorted(measures.users.items())
-            },
-        }
-        | ({} if rigid is None else {"without_elastic": _compared(rigid)}),
-        indent=2,
-    )
+    document = {
+        "from": start / 1000,
+        "for": (end - start) / 1000,
+        "workloads": {
+            "submitted": played.works,
+            "released": played.works - played.never_started,
+            "never_started": played.never_started,
+        },
+        "metrics": metrics(measures, played),
+        "users": {
+            name: {"mean": w.mean, "p50": w.p50, "p95": w.p95, "jobs": w.jobs}
+            for name, w in sorted(measures.users.items())
+        },
+    }
+    return document if rigid is None else document | {"without_elastic": _compared(rigid)}
 
 
 def show(

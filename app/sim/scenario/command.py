@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,14 +18,15 @@ from app.sim.report.text_report import print_outcome
 from app.sim.scenario.guarantee_check import overpromised
 from app.sim.scenario.loader import Scenario, load
 from app.sim.scenario.result import ScenarioResult, sum_up
+from app.terminal.output import OutputOptions, as_text
 
 
 @dataclass(frozen=True, slots=True)
 class SimulateOptions:
-    """The command line. `path` may be `-`, `output` is `json` or `text`."""
+    """The command line. `path` may be `-`."""
 
     path: str
-    output: str = "text"
+    output: OutputOptions
     plot: Path | None = None
 
 
@@ -39,8 +39,8 @@ def run(options: SimulateOptions) -> None:
         print(f"fairgate: {doubt}", file=sys.stderr)
     with progress("simulating", Millis(0), scenario.until) as tell:
         outcome = simulate(scenario, tell)
-    if options.output == "json":
-        print(json.dumps(to_json(outcome), indent=1))
+    if options.output.is_data:
+        print(as_text(options.output, to_json(outcome)))
     else:
         print_outcome(outcome, Console(highlight=False, markup=False, emoji=False))
     if options.plot is not None:

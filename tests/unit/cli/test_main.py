@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import yaml
 
 from app.cli.main import _outcome, cli
 from app.core.errors import (
@@ -22,6 +23,7 @@ from app.core.errors import (
 )
 from app.sim.replay.command import ReplayOptions
 from app.sim.replay.trace_files import COLUMNS
+from app.terminal.output import OutputFormat, OutputOptions
 
 
 def fairgate(
@@ -154,6 +156,8 @@ def test_simulate_prints_json_that_is_stable(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     assert json.loads(done.stdout)["tenants"]["b"]["used"] == {"nvidia.com/gpu": 3}
     assert fairgate("simulate", str(file), "-o", "json").stdout == done.stdout
+    as_yaml = fairgate("simulate", str(file), "-o", "yaml").stdout
+    assert yaml.safe_load(as_yaml) == json.loads(done.stdout)
 
 
 def test_simulate_reads_standard_input_and_prints_tables() -> None:
@@ -174,7 +178,8 @@ def test_a_scenario_that_makes_no_sense_exits_with_2_and_says_where() -> None:
 
 def test_simulate_needs_a_scenario_and_a_form_that_exists() -> None:
     assert fairgate("simulate").returncode == 2
-    assert fairgate("simulate", "-", "--output", "yaml", stdin=SCENARIO).returncode == 2
+    for form in ("csv", "name", "xml"):
+        assert fairgate("simulate", "-", "-o", form, stdin=SCENARIO).returncode == 2
     assert fairgate("simulate", "no-such-file.yaml").returncode == 2
 
 
@@ -243,7 +248,7 @@ def test_replay_hands_over_every_option(monkeypatch: pytest.MonkeyPatch) -> None
             seed=7,
             policy="fifo",
             large_gang=9,
-            output="json",
+            output=OutputOptions(OutputFormat.JSON),
             plot=Path("p.png"),
         )
     ]

@@ -13,9 +13,12 @@ from app.core.audit.codec import SignedHead, head_line, line
 from app.core.audit_entry import Head, seal
 from app.core.errors import InvalidInput
 from app.core.kubeconfig import KubeconfigOptions
+from app.terminal.output import OutputFormat, OutputOptions
 from tests.support.audit_world import World, held
 
 HERE = command.AuditSource(None, "default", "", KubeconfigOptions())
+
+JSON = OutputOptions(OutputFormat.JSON)
 
 
 @pytest.fixture
@@ -41,7 +44,14 @@ class Shell:
         self.file.write_bytes(chain)
         code = 0
         try:
-            command.verify(HERE, (self.file,), head, None, copies=copies, as_json=True)
+            command.verify(
+                HERE,
+                (self.file,),
+                head,
+                None,
+                copies=copies,
+                output=JSON,
+            )
         except SystemExit as exit_:
             code = int(exit_.code or 0)
         return code, json.loads(self._capsys.readouterr().out)
@@ -58,7 +68,7 @@ def text(lines: list[str]) -> bytes:
 
 def test_without_a_file_and_redis_both_ways_are_named() -> None:
     with pytest.raises(InvalidInput, match="name its file, or Redis by --redis-url"):
-        command.verify(HERE, (), None, None, as_json=True)
+        command.verify(HERE, (), None, None, output=JSON)
 
 
 def test_copies_report_absent_unsigned_and_skipped_lines(shell: Shell, lines: list[str]) -> None:
@@ -130,10 +140,10 @@ def test_a_folder_needs_copies(tmp_path: Path, lines: list[str]) -> None:
     (tmp_path / "a.ndjson").write_bytes(text(lines))
     for files in ((tmp_path,), (tmp_path / "a.ndjson", tmp_path / "a.ndjson")):
         with pytest.raises(InvalidInput, match="--copies"):
-            command.verify(HERE, files, None, None, as_json=True)
-        command.verify(HERE, files, None, None, copies=True, as_json=True)
+            command.verify(HERE, files, None, None, output=JSON)
+        command.verify(HERE, files, None, None, copies=True, output=JSON)
     with pytest.raises(InvalidInput, match="--copies"):
-        command.verify(HERE, (), None, None, copies=True, as_json=True)
+        command.verify(HERE, (), None, None, copies=True, output=JSON)
 
 
 def test_a_pinned_key_is_pem_or_base64(tmp_path: Path, lines: list[str]) -> None:
@@ -142,10 +152,10 @@ def test_a_pinned_key_is_pem_or_base64(tmp_path: Path, lines: list[str]) -> None
     chain.write_bytes(text(lines))
     for form in (key, f"-----BEGIN PUBLIC KEY-----\n{key}\n-----END PUBLIC KEY-----\n"):
         pinned.write_text(form)
-        command.verify(HERE, (chain,), None, pinned, as_json=True)
+        command.verify(HERE, (chain,), None, pinned, output=JSON)
     pinned.write_text("no key")
     with pytest.raises(InvalidInput, match="PEM, or the base64"):
-        command.verify(HERE, (chain,), None, pinned, as_json=True)
+        command.verify(HERE, (chain,), None, pinned, output=JSON)
 
 
 async def test_a_time_beyond_the_calendar_is_printed_as_a_number(
@@ -158,5 +168,5 @@ async def test_a_time_beyond_the_calendar_is_printed_as_a_number(
     assert signed is not None
     file = tmp_path / "a.ndjson"
     file.write_bytes(text([*(row for _, row in world.stream.rows), head_line(signed)]))
-    command.verify(HERE, (file,), None, None, as_json=False)
+    command.verify(HERE, (file,), None, None, output=OutputOptions())
     assert "to 100000000000000000 ms (number 2)" in capsys.readouterr().out

@@ -22,6 +22,7 @@ from app.core.audit.codec import SignedHead, head_line, line, read
 from app.core.audit_entry import AuditRecord, EntryType, Head, seal
 from app.core.kubeconfig import KubeconfigOptions
 from app.core.model import Millis
+from app.terminal.output import OutputOptions
 from app.tls.audit_signing_key import Signer
 from tests.fakes.fake_audit_stream import FakeKey
 from tests.support.audit_world import World, held
@@ -56,7 +57,7 @@ class Judges:
         pinned.write_text(key)
         source = command.AuditSource(None, "default", "", KubeconfigOptions())
         by_product = self._exits(
-            lambda: command.verify(source, (file,), None, pinned, as_json=False)
+            lambda: command.verify(source, (file,), None, pinned, output=OutputOptions())
         )
         assert by_example == by_product
         return by_product is None

@@ -15,6 +15,7 @@ from app.core.audit.config_changes import ConfigChanges, key_of, spec_of
 from app.core.audit_entry import GENESIS, AuditRecord, Entry, EntryType, Head, seal
 from app.core.kubeconfig import KubeconfigOptions
 from app.core.model import Millis, Quota, Tenant
+from app.terminal.output import OutputFormat, OutputOptions
 from app.web.api import audit_reader
 from app.web.api.audit import LONGEST_CHUNK
 from app.web.api.formatting import moment
@@ -24,6 +25,8 @@ from tests.support.asgi import Reply, call
 from tests.support.rest_app import GPU, NOW, Both, problem, tenant
 
 ALL = ("get", "audit")
+
+JSON = OutputOptions(OutputFormat.JSON)
 
 
 @pytest.fixture
@@ -84,13 +87,13 @@ async def test_what_a_client_gets_can_be_verified(
     (tmp_path / "head.json").write_text(head["signed"])
     here = command.AuditSource(None, "default", "", KubeconfigOptions())
     files = (tmp_path / "audit.ndjson",)
-    command.verify(here, files, tmp_path / "head.json", None, as_json=True)
+    command.verify(here, files, tmp_path / "head.json", None, output=JSON)
     verdict = json.loads(capsys.readouterr().out)
     assert (verdict["holds"], verdict["entries"], head["number"]) == (True, 1300, 1300)
 
     (tmp_path / "audit.ndjson").write_bytes(body.replace(b'"a-7"', b'"a-8"', 1))
     with pytest.raises(SystemExit):
-        command.verify(here, files, None, None, as_json=True)
+        command.verify(here, files, None, None, output=JSON)
 
 
 async def test_an_export_comes_in_pieces_of_bounded_size(app: ASGIApp, stream: Stream) -> None:
