@@ -69,12 +69,7 @@ class Engine:
         self._copies = StoreSync(self._roster, self._running, silent=not options.copied)
         self._refusals = NodeRefusals(self._pools, self._placement)
         self._turns = SchedulingCycle(
-            self._roster,
-            self._pools,
-            self._placement,
-            self.drift,
-            self._refusals,
-            options,
+            self._roster, self._pools, self._placement, self.drift, self._refusals, options
         )
         self._paced = options.paced
         self._resting = ReleaseBackoff(self._roster)

@@ -33,6 +33,7 @@ from app.core.podspec.size_limits import BOUNDS, RELEASED, excess
 from app.core.quantities import ManagedResources, amounts
 from app.k8s_types import objects
 from app.k8s_types.list_sizes import sizes_of
+from app.k8s_types.objects import PodObject
 from app.kube.convert_constraints import (
     read_affinity,
     read_labels,
@@ -71,6 +72,9 @@ MOST_SAID = 500
 """Maximum number of stored characters of the scheduler's message."""
 
 
+Walls = tuple[AntiAffinityTerm, ...]
+
+
 class Pods:
     """Reads pods: managed pods completely, others only for the capacity that they use on a node."""
 
@@ -82,7 +86,7 @@ class Pods:
         """A separate cache: labels that differ per pod would displace the shared values."""
 
     def read(
-        self, pod: objects.PodObject, at: model.Millis
+        self, pod: PodObject, at: model.Millis
     ) -> events.PodObserved | events.UnmanagedPodObserved | None:
         """Return the event for a pod, or None if it is not relevant."""
         demand = self._bounded(pod.demand())
@@ -99,13 +103,13 @@ class Pods:
             at, model.UnmanagedPod(uid, where, shared, walls, holder, self._shared.value(group))
         )
 
-    def _walls(self, pod: objects.PodObject) -> tuple[AntiAffinityTerm, ...]:
+    def _walls(self, pod: PodObject) -> Walls:
         if pod.spec.affinity is None or pod.spec.affinity.pod_anti_affinity is None:
             return ()
         meta = pod.metadata
         return self._shared.value(read_walls(pod.spec, meta.namespace, meta.labels or {}))
 
-    def _concerns_us(self, pod: objects.PodObject, demand: model.Amounts) -> bool:
+    def _concerns_us(self, pod: PodObject, demand: model.Amounts) -> bool:
         """Return whether a pod is held. The amounts of its claims are not known yet."""
         return self._managed.asked(demand) or _has_devices(pod, demand)
 
@@ -116,36 +120,32 @@ class Pods:
         ranked = sorted(demand, key=lambda r: (r not in self._managed, "/" in r, r))
         return {resource: demand[resource] for resource in ranked[:MOST_RESOURCES]}
 
-    def _managed_pod(self, pod: objects.PodObject, demand: model.Amounts) -> model.Pod:
+    def _managed_pod(self, pod: PodObject, demand: model.Amounts) -> model.Pod:
         is_held = any(each.name == well_known.GATE for each in pod.spec.scheduling_gates or ())
         too_large = excess(sizes_of(pod), 1 if is_held else RELEASED)
         walls = self._walls(pod)  # not cut: they affect other pods, and it is linear
-        if too_large:
-            pod = _cut(pod)
+        return self._pod(_cut(pod) if too_large else pod, demand, walls, too_large)
+
+    def _pod(
+        self, pod: PodObject, demand: model.Amounts, walls: Walls, too_large: str
+    ) -> model.Pod:
         meta, spec, shared = pod.metadata, pod.spec, self._shared
         has_devices = _has_devices(pod, demand)
         written, labels = meta.annotations or {}, meta.labels or {}
-        is_mirror = well_known.ANNOTATION_MIRROR in written
-        # The kubelet creates mirror pods, and no user submits them.
-        submitter = None if is_mirror else written.get(well_known.ANNOTATION_SUBMITTER)
-        pool = labels.get(well_known.LABEL_POOL)
         gang = membership(_words(pod))
-        started = pod.status.start_time
         only, affinity = read_affinity(spec.affinity)
-        scheduler = spec.scheduler_name or DEFAULT_SCHEDULER
-        foreign = name(scheduler) if scheduler != DEFAULT_SCHEDULER else ""
         return model.Pod(
             uid=model.Uid(meta.uid),
             namespace=name(meta.namespace),
             name=meta.name,
-            user=model.UserName(name(submitter)) if submitter else model.UNKNOWN_USER,
+            user=_submitter(written),
             priority=spec.priority or 0,
             since=shared.value(created(meta)),
             demand=shared.mapping(demand),
             gates=shared.value(tuple([name(each.name) for each in spec.scheduling_gates or ()])),
             release=name(written.get(well_known.ANNOTATION_RELEASE, "")),
             node=model.NodeName(name(spec.node_name)) if spec.node_name else None,
-            pool=model.PoolName(name(pool)) if pool else None,
+            pool=_pool(labels),
             selector=shared.mapping(spec.node_selector or {}),
             only=shared.value(only) if only is not None else None,
             affinity=shared.value(affinity) if affinity is not None else None,
@@ -154,7 +154,7 @@ class Pods:
             pools=shared.value(tuple([model.PoolName(each) for each in named_pools(written)])),
             phase=_phase(pod),
             terminating=meta.deletion_timestamp is not None,
-            gone_by=_deadline(meta.deletion_timestamp),
+            gone_by=_time("deletionTimestamp", meta.deletion_timestamp),
             has_labels=meta.labels is not None,
             has_annotations=meta.annotations is not None,
             gang=name(gang.name),
@@ -166,13 +166,13 @@ class Pods:
             failed=pod.status.phase == "Failed",
             refused=refusal(pod.status.reason or "") if pod.status.phase == "Failed" else "",
             owner=shared.value(_owner(meta)),
-            started=read_time("startTime", started) if started else None,
+            started=_time("startTime", pod.status.start_time),
             max_runtime=shared.value(_longest_life(written, spec.active_deadline_seconds)),
             preemptible=may_be_evicted(written),
             labels=_stored(labels, self._labels),
             gpu_memory=stated(written),
             quality=_QUALITIES.get(pod.status.qos_class or "", model.QosClass.BURSTABLE),
-            mirror=is_mirror,
+            mirror=well_known.ANNOTATION_MIRROR in written,
             freed_by=name(written.get(well_known.ANNOTATION_CHANGED_BY, "")),
             claims=_claims(pod),
             granted=read_grants(written.get(well_known.ANNOTATION_CLAIMS)) if has_devices else None,
@@ -182,14 +182,14 @@ class Pods:
             bounds=shared.value(_bounds(spec.affinity)) if spec.affinity else model.NO_AFFINITY,
             too_large=too_large,
             walls=walls,
-            scheduler=foreign,
-            apart=bool(foreign or spec.resource_claims or spec.scheduling_group),
+            scheduler=_foreign_scheduler(spec),
+            apart=_is_apart(spec),
             said=None if spec.node_name or spec.scheduling_gates else _said(pod),
             reclaim=shared.value(_reclaim_terms(written, spec)),
         )
 
 
-def _cut(pod: objects.PodObject) -> objects.PodObject:
+def _cut(pod: PodObject) -> PodObject:
     """Return a pod that is too large without the lists that would cost memory and time."""
     spec, written = pod.spec, pod.metadata.annotations or {}
     ours = [each for each in spec.scheduling_gates or () if each.name == well_known.GATE]
@@ -207,8 +207,32 @@ def _cut(pod: objects.PodObject) -> objects.PodObject:
     return replace(pod, spec=spec, metadata=replace(pod.metadata, annotations=short or None))
 
 
-def _deadline(written: str | None) -> model.Millis | None:
-    return read_time("deletionTimestamp", written) if written else None
+def _time(field: str, written: str | None) -> model.Millis | None:
+    return read_time(field, written) if written else None
+
+
+def _submitter(annotations: Mapping[str, str]) -> model.UserName:
+    """Return the user of a pod. The kubelet creates mirror pods, and no user submits them."""
+    if well_known.ANNOTATION_MIRROR in annotations:
+        return model.UNKNOWN_USER
+    submitter = annotations.get(well_known.ANNOTATION_SUBMITTER)
+    return model.UserName(name(submitter)) if submitter else model.UNKNOWN_USER
+
+
+def _pool(labels: Mapping[str, str]) -> model.PoolName | None:
+    pool = labels.get(well_known.LABEL_POOL)
+    return model.PoolName(name(pool)) if pool else None
+
+
+def _is_apart(spec: objects.PodSpec) -> bool:
+    """Return whether the scheduler may have a good reason to report nothing about the pod."""
+    return bool(_foreign_scheduler(spec) or spec.resource_claims or spec.scheduling_group)
+
+
+def _foreign_scheduler(spec: objects.PodSpec) -> str:
+    """Return the name of a scheduler other than the default one, or an empty string."""
+    scheduler = spec.scheduler_name or DEFAULT_SCHEDULER
+    return name(scheduler) if scheduler != DEFAULT_SCHEDULER else ""
 
 
 def _stored(labels: Mapping[str, str], shared: Shared) -> Mapping[str, str] | None:
@@ -217,7 +241,7 @@ def _stored(labels: Mapping[str, str], shared: Shared) -> Mapping[str, str] | No
     return None if read is None else shared.mapping(read)
 
 
-def _group(pod: objects.PodObject) -> tuple[str, str] | None:
+def _group(pod: PodObject) -> tuple[str, str] | None:
     """Return the namespace and the gang name of the native PodGroup of a pod."""
     group = pod.spec.scheduling_group
     if group is None or not group.pod_group_name or len(group.pod_group_name) > LONGEST_NAME:
@@ -225,7 +249,7 @@ def _group(pod: objects.PodObject) -> tuple[str, str] | None:
     return name(pod.metadata.namespace), NATIVE + group.pod_group_name
 
 
-def _words(pod: objects.PodObject) -> Words:
+def _words(pod: PodObject) -> Words:
     meta, group = pod.metadata, pod.spec.scheduling_group
     named = (group.pod_group_name or "") if group else ""
     return Words(meta.labels or {}, meta.annotations or {}, meta.job, named)
@@ -242,7 +266,7 @@ def _owner(meta: objects.OwnedMetadata) -> str:
     return ""
 
 
-def _said(pod: objects.PodObject) -> model.Said | None:
+def _said(pod: PodObject) -> model.Said | None:
     """Return the scheduler's condition of a pod without a gate and without a node, or None."""
     for each in pod.status.conditions or ():
         if each.type == "PodScheduled" and each.status == "False":
@@ -255,11 +279,11 @@ def _said(pod: objects.PodObject) -> model.Said | None:
     return None
 
 
-def _has_devices(pod: objects.PodObject, demand: model.Amounts) -> bool:
+def _has_devices(pod: PodObject, demand: model.Amounts) -> bool:
     return bool(pod.spec.resource_claims) or devices.needs_counting(demand)
 
 
-def _claims(pod: objects.PodObject) -> tuple[model.ClaimRef, ...]:
+def _claims(pod: PodObject) -> tuple[model.ClaimRef, ...]:
     """Return the claims of a pod. Claims made from templates have the names in its status."""
     if not pod.spec.resource_claims:
         return ()
@@ -314,7 +338,7 @@ def _expressions(term: objects.NodeTerm) -> bool | None:
     return bool(term.match_expressions)
 
 
-def _phase(pod: objects.PodObject) -> model.Phase:
+def _phase(pod: PodObject) -> model.Phase:
     return _PHASES.get(pod.status.phase or "", model.Phase.PENDING)
 
 

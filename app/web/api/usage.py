@@ -37,6 +37,16 @@ BREATH = 5_000
 
 CSV = "text/csv"
 
+GroupNames = Annotated[
+    str,
+    Query(description="Group by these, separated by commas: tenant,user,pool,node,workload."),
+]
+Step = Annotated[str | None, Query(description="A row for each such time: 5m, or seconds.")]
+Total = Annotated[
+    bool, Query(description="Totals since the installation, by tenant, user and pool only.")
+]
+Form = Annotated[str | None, Query(alias="format", pattern="^(json|csv)$")]
+
 
 def usage_routes(ground: RouteContext) -> APIRouter:
     """Return the route /usage."""
@@ -52,23 +62,13 @@ def usage_routes(ground: RouteContext) -> APIRouter:
         responses={200: {"content": {CSV: {}}}},
     )
     async def usage(
-        by: Annotated[
-            str,
-            Query(
-                description="Group by these, separated by commas: tenant,user,pool,node,workload."
-            ),
-        ] = "tenant",
+        by: GroupNames = "tenant",
         since: Since = None,
         until: Until = None,
         tenant: TenantNames = None,
-        step: Annotated[
-            str | None, Query(description="A row for each such time: 5m, or seconds.")
-        ] = None,
-        total: Annotated[
-            bool,
-            Query(description="Totals since the installation, by tenant, user and pool only."),
-        ] = False,
-        form: Annotated[str | None, Query(alias="format", pattern="^(json|csv)$")] = None,
+        step: Step = None,
+        total: Total = False,
+        form: Form = None,
         limit: Limit = 100,
         more: More = None,
         accept: Annotated[str, Header()] = "",
