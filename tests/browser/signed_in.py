@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Locator, Page, expect
 
 from app.core import events as ev
 from app.core.explain.views import LeaderStateMessage
@@ -42,6 +42,19 @@ def settled(page: Page, condition: str) -> None:
     """Wait until a JavaScript expression is true. Playwright's own wait needs `unsafe-eval`."""
     look = f"() => {condition} ? done() : requestAnimationFrame(look)"
     page.evaluate(f"() => new Promise((done) => {{ const look = {look}; look(); }})")
+
+
+def reach(rows: Locator, last: int) -> Locator:
+    """Press "Show more" of a table until it has gone, and return the last of `last` rows."""
+    expect(rows.first).to_be_visible()
+    more = rows.last.locator("xpath=following::p[@class='more'][1]//button")
+    while rows.count() < last:
+        before = rows.count()
+        more.click()
+        expect(rows).not_to_have_count(before)
+    expect(rows).to_have_count(last)
+    rows.last.scroll_into_view_if_needed()
+    return rows.last
 
 
 def large() -> list[ev.ClusterEvent]:

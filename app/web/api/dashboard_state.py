@@ -46,9 +46,9 @@ AT_ONCE = 16
 MOST_USERS = 100
 """Most users of one tenant in the answer: those with the most use and pending pods."""
 
-MOST_QUEUES = 1000
-MOST_NODES = 500
-"""Most nodes of one pool in the answer."""
+MOST_QUEUES = 10_000
+MOST_NODES = 5000
+"""Most nodes of one pool in the answer. Kubernetes supports clusters of this size."""
 
 STALE_MS = 60_000
 """Time without a change from the API server until the data of this replica counts as stale."""

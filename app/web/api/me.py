@@ -18,7 +18,9 @@ from app.web.api.schemas import Me, OwnTenant, OwnWorkload
 from app.web.api.workloads import released_workload
 
 MOST = 200
-"""Most workloads in the answer. Each one costs the evaluation of its wait reason."""
+"""Most held workloads in the answer. Each one costs the evaluation of its wait reason."""
+
+MOST_RELEASED = 1000
 
 NO_PART = Part(0.0, 0.0)
 
@@ -36,7 +38,7 @@ def me_routes(ground: RouteContext, shares: FairShares) -> APIRouter:
         queues = (ground.outlook.queue(name, user) for name in tenants)
         held = list(islice(chain.from_iterable(queues), MOST))
         released = ground.outlook.released_of(user)
-        shown = released[: MOST - len(held)]
+        shown = released[:MOST_RELEASED]
         views = (ground.outlook.released(uid) for uid in shown)
         own = [_tenant(name, user, shares.of(name), ground) for name in tenants]
         pending = sum(each.pending for each in own)

@@ -12,7 +12,7 @@ import { MyWork } from "./views/me.js";
 import { Nodes } from "./views/nodes.js";
 import { Overview } from "./views/overview.js";
 import { PodDrawer } from "./views/pod.js";
-import { Queues } from "./views/queues.js";
+import { Queue, Queues } from "./views/queues.js";
 import { SearchBox } from "./search_box.js";
 import { Tenant } from "./views/tenant.js";
 
@@ -191,7 +191,8 @@ function Navigation({ here, news }) {
 
 /** Return the view to show. Without an address, administrators see tenants and others their work. */
 function viewOf(here, news) {
-  if (news.link === "denied" && here.view !== "glossary") return "me";
+  const isOwn = here.view === "glossary" || (here.view === "queues" && here.query.get("tenant"));
+  if (news.link === "denied" && !isOwn) return "me";
   if (here.view) return here.view;
   if (!news.hello) return "";
   return news.hello.everyTenant || news.hello.queues.length ? "tenants" : "me";
@@ -200,12 +201,14 @@ function viewOf(here, news) {
 function View({ here, news, ask, paint }) {
   const { state, hello, link, why } = news;
   const view = viewOf(here, news);
-  const known = { state, hello, query: here.query, ask };
+  const { query } = here;
+  const known = { state, hello, query, ask };
   if (view === "me") {
     return html`${link === "denied" ? html`<p class="note">You see your own work only. ${visible(why)}</p>` : null}<${MyWork} ask=${ask} isAlone=${link === "denied"} />`;
   }
-  if (view === "audit") return html`<${Audit} query=${here.query} ask=${ask} />`;
-  if (view === "glossary") return html`<${Glossary} query=${here.query} state=${state} />`;
+  if (view === "audit") return html`<${Audit} query=${query} ask=${ask} />`;
+  if (view === "glossary") return html`<${Glossary} query=${query} state=${state} />`;
+  if (view === "queues" && query.get("tenant")) return html`<${Queue} tenant=${query.get("tenant")} user=${query.get("user")} ask=${ask} />`;
   if (!state || !hello) return html`<p class="note">Loading …</p>`;
   switch (view) {
     case "tenants":

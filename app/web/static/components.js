@@ -4,6 +4,8 @@ import { html, useEffect, useRef, useState } from "./vendor/htm/preact-standalon
 import { visible } from "./format.js";
 import { address } from "./router.js";
 
+const LONGEST_PAGE = 500;
+
 /** A table with a name, heads, and rows. Small screens show a row as a block. */
 export function Table({ name, columns, sort, onSort, children, role = "table", bodyId, onKeyDown }) {
   return html`<table role=${role} aria-label=${name} onKeyDown=${onKeyDown}>
@@ -54,13 +56,13 @@ export function Rule({ rule, pods }) {
   }</span>`;
 }
 
-/** The first `step` items, and a button for more. */
+/** The first `step` items, and a button that doubles their number. */
 export function More({ items, step, noun, children }) {
   const [shown, setShown] = useState(step);
   const rest = items.length - shown;
   return html`${children(items.slice(0, shown))}
     ${rest > 0
-      ? html`<p class="more"><button type="button" onClick=${() => setShown(shown + step)}>Show ${Math.min(step, rest)} more of ${rest} ${noun}</button></p>`
+      ? html`<p class="more"><button type="button" onClick=${() => setShown(2 * shown)}>Show ${Math.min(shown, rest)} more of ${rest} ${noun}</button></p>`
       : null}`;
 }
 
@@ -78,11 +80,24 @@ export function Empty({ children, command }) {
   return html`<p class="note">${children}${command ? html` <code>${command}</code>` : null}</p>`;
 }
 
+/** Return the first `most` items of a list that the API divides into pages. */
+async function pages(ask, path, most, options) {
+  const items = [];
+  let answer;
+  do {
+    const query = new URLSearchParams({ limit: String(Math.min(LONGEST_PAGE, most - items.length)) });
+    if (answer) query.set("continue", answer.continue);
+    answer = await ask(`${path}${path.includes("?") ? "&" : "?"}${query}`, options);
+    items.push(...answer.items);
+  } while (answer.continue && items.length < most);
+  return { ...answer, items };
+}
+
 /**
  * Ask `path` now and every `seconds`. Return {data, error, at}. The data of another path is never
- * shown. `path` null: ask nothing.
+ * shown. `path` null: ask nothing. `most`: the number of items of a list.
  */
-export function useAnswer(ask, path, seconds) {
+export function useAnswer(ask, path, seconds, most) {
   const [found, setFound] = useState({});
   const wanted = useRef(path);
   wanted.current = path;
@@ -93,7 +108,7 @@ export function useAnswer(ask, path, seconds) {
     const read = async () => {
       let next;
       try {
-        next = { path, data: await ask(path, { signal: stopping.signal }), at: Date.now() };
+        next = { path, data: await (most ? pages(ask, path, most, { signal: stopping.signal }) : ask(path, { signal: stopping.signal })), at: Date.now() };
       } catch (error) {
         if (stopping.signal.aborted) return;
         next = { path, error };
@@ -107,7 +122,7 @@ export function useAnswer(ask, path, seconds) {
       stopping.abort();
       clearTimeout(timer);
     };
-  }, [path, seconds]);
+  }, [path, seconds, most]);
   return found.path === path ? found : {};
 }
 

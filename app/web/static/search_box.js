@@ -6,6 +6,9 @@ import { visible } from "./format.js";
 
 const PAUSE = 150;
 
+/** Most objects of each kind. */
+const MOST = 8;
+
 function target(hit) {
   switch (hit.kind) {
     case "pod":
@@ -19,6 +22,13 @@ function target(hit) {
     default:
       return address("tenants", [hit.tenant]);
   }
+}
+
+/** Return whether there may be more objects of a kind. */
+function isCut(items) {
+  const sums = new Map();
+  for (const { kind } of items) sums.set(kind, (sums.get(kind) ?? 0) + 1);
+  return Math.max(0, ...sums.values()) >= MOST;
 }
 
 function where(hit) {
@@ -51,7 +61,7 @@ export function SearchBox({ ask }) {
     const stopping = new AbortController();
     const timer = setTimeout(async () => {
       try {
-        const { items } = await ask(`/v1/search?${new URLSearchParams({ q: wanted })}`, { signal: stopping.signal });
+        const { items } = await ask(`/v1/search?${new URLSearchParams({ q: wanted, limit: String(MOST) })}`, { signal: stopping.signal });
         setAnswer({ items });
         setChosen(0);
       } catch (error) {
@@ -93,6 +103,7 @@ export function SearchBox({ ask }) {
         </li>`)}
       </ul>
       ${answer && !items.length ? html`<p class="note">${answer.error ?? "No pod, job, user, tenant, namespace or node contains this text."}</p>` : null}
+      ${isCut(items) ? html`<p class="note">Of each kind, the first ${MOST} are shown. A longer text finds fewer.</p>` : null}
     </div>
   </div>`;
 }

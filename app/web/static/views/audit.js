@@ -1,6 +1,6 @@
 // Releases, evictions, refusals and changes of the last minutes, from the audit chain.
 
-import { amounts, lasting, moment, visible } from "../format.js";
+import { amounts, count, lasting, moment, visible } from "../format.js";
 import { Cell, Empty, More, RowHead, Table } from "../components.js";
 import { change, podAddress } from "../router.js";
 import { html, useEffect, useState } from "../vendor/htm/preact-standalone.js";
@@ -8,7 +8,7 @@ import { html, useEffect, useState } from "../vendor/htm/preact-standalone.js";
 const STEP = 100;
 const AGAIN = 10_000;
 const MINUTES = ["10", "60"];
-const MOST = 5000;
+const MOST = 50_000;
 
 /** Facts that are in the column of the object, or that only the verifier needs. */
 const HIDDEN_FACTS = new Set(["uid", "pod", "namespace", "tenant", "kind", "name", "digestBefore", "digestAfter", "stamp"]);
@@ -45,14 +45,15 @@ function parse(text) {
 }
 
 /**
- * Read the entries of the last minutes, and then only new ones. At most `MOST` are kept, the newest
- * first. Return {entries, error}.
+ * Read the entries of the last minutes, and then only new ones. Return {entries, error}, the newest
+ * entry first.
  */
 function useEntries(ask, minutes) {
   const [found, setFound] = useState({});
   useEffect(() => {
     const stopping = new AbortController();
-    let since = Date.now() - Number(minutes) * 60_000;
+    const begin = () => Date.now() - Number(minutes) * 60_000;
+    let since = begin();
     let last = 0;
     let entries = [];
     let timer;
@@ -64,6 +65,8 @@ function useEntries(ask, minutes) {
           ({ at: since, number: last } = fresh[fresh.length - 1]);
           entries = [...fresh.reverse(), ...entries].slice(0, MOST);
         }
+        const first = begin();
+        entries = entries.filter((entry) => entry.at >= first);
         setFound({ minutes, entries });
       } catch (error) {
         if (stopping.signal.aborted) return;
@@ -100,7 +103,7 @@ export function Audit({ query, ask }) {
     ${error ? html`<p class="problem" role="alert">The entries cannot be shown: ${visible(error.message)}</p>` : null}
     ${entries && !found.length ? html`<${Empty} command="fairgate audit verify">${wanted ? "No entry contains this text." : "No decision or change was recorded in this time."} To check the chain:<//>` : null}
     ${found.length ? html`<${More} items=${found} step=${STEP} noun="entries">${(shown) => html`<${Entries} entries=${shown} />`}<//>` : null}
-    <p class="note">The newest ${MOST} entries at most. For all entries: <code>fairgate audit export</code></p>
+    <p class="note">${entries?.length === MOST ? `Only the newest ${count(MOST, "entry", "entries")} are shown. ` : null}For entries of other times: <code>fairgate audit export</code></p>
   </section>`;
 }
 

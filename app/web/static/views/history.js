@@ -3,7 +3,7 @@
 import { Chart, MOST_LINES } from "../chart.js";
 import { deviceOf, devices, moment, number, parseCsv, visible } from "../format.js";
 import { Empty } from "../components.js";
-import { namesOf, Releases, releasesPath } from "./releases.js";
+import { namesOf, Releases, releasesPath, unnamedText } from "./releases.js";
 import { change } from "../router.js";
 import { html, useEffect, useRef, useState } from "../vendor/htm/preact-standalone.js";
 import { unitsOf } from "../units.js";
@@ -135,6 +135,7 @@ export function History({ state, hello, query, ask, theme }) {
       ? html`<${Chart} title=${title} name="GPUs in use over time" file="fairgate-history.csv" times=${shown.times} lines=${shown.lines} levels=${levelsOf(state, tenant, units)} range=${range} theme=${theme} />`
       : null}
     ${shown.since && Date.parse(shown.since) / 1000 > shown.from ? html`<p class="note">Before ${moment(new Date(shown.since))} some use was not recorded.</p>` : null}
+    ${unnamedText(hello, tenant) ? html`<p class="note">${unnamedText(hello, tenant)}</p>` : null}
   </section>
   ${shown.releases ? html`<${Releases} found=${shown.releases} times=${shown.times} range=${range} theme=${theme} />` : null}`;
 }

@@ -15,18 +15,22 @@ export function MyWork({ ask, isAlone }) {
   if (!me) return html`<p class="note" role="status">Loading …</p>`;
   const held = me.workloads.filter((each) => each.state === "held");
   const released = me.workloads.filter((each) => each.state === "released");
+  const waiting = me.tenants.reduce((sum, each) => sum + each.pending, 0);
+  const heldLeft = Math.max(0, waiting - held.reduce((sum, each) => sum + each.pods, 0));
+  const releasedLeft = Math.max(0, me.leftOut - heldLeft);
   return html`
     <h1>My work</h1>
     ${me.tenants.map((each) => html`<${Share} key=${each.tenant} each=${each} isAlone=${isAlone} />`)}
     <section class="card" aria-labelledby="mine-held">
-      <h2 id="mine-held">Waiting: ${count(held.reduce((sum, each) => sum + each.pods, 0), "pod")}</h2>
+      <h2 id="mine-held">Waiting: ${count(waiting, "pod")}</h2>
+      ${heldLeft ? html`<p>${count(heldLeft, "pod")} beyond these are in your queues: ${me.tenants.filter((each) => each.pending).map((each) => html`<a key=${each.tenant} href=${address("queues", [], { tenant: each.tenant, user: me.name })}>${visible(each.tenant)}</a> `)}</p>` : null}
       ${held.length ? html`<${Pods} name="My waiting pods" pods=${held} /><p class="note">A pod opens with the compared numbers, and with what would help.</p>` : html`<${Empty} command="kubectl apply -f job.yaml">None of your pods waits. A pod that requests GPUs appears here after:<//>`}
     </section>
     <section class="card" aria-labelledby="mine-released">
-      <h2 id="mine-released">Released: ${count(released.length, "pod")}</h2>
+      <h2 id="mine-released">Released: ${count(released.length + releasedLeft, "pod")}</h2>
       ${released.length ? html`<${Pods} name="My released pods" pods=${released} areReleased=${true} />` : html`<${Empty}>None of your pods uses a GPU.<//>`}
+      ${releasedLeft ? html`<p class="note">${count(releasedLeft, "pod")} beyond these are left out. The search at the top finds each pod.</p>` : null}
     </section>
-    ${me.leftOut ? html`<p class="note">${count(me.leftOut, "pod")} beyond these are left out.</p>` : null}
   `;
 }
 

@@ -53,6 +53,7 @@ export function Nodes({ state, hello, query, name, node, ask }) {
     </ul>
     ${name && !pools.length ? html`<${Empty}>There is no pool ${visible(name)}.<//>` : null}
     ${pools.map((pool) => html`<${Pool} key=${pool.name} pool=${pool} kinds=${kinds} wanted=${wanted} isDense=${isDense} step=${Math.ceil(STEP / pools.length)} />`)}
+    ${state.leftOut.nodes ? html`<p class="note">${count(state.leftOut.nodes, "node")} beyond these are left out. To see all: <code>kubectl get nodes</code></p>` : null}
   `;
 }
 

@@ -11,6 +11,10 @@ const STEP = 100;
 const PAGE = 50;
 const AGAIN = 5;
 
+/** A queue with more rows than this is read less often. */
+const LONG = 500;
+const SELDOM = 30;
+
 const SORTS = {
   name: () => 0,
   waiting: (queue) => -devices(queue.request),
@@ -29,9 +33,7 @@ function ByRule({ queues, chosen }) {
   </ul>`;
 }
 
-export function Queues({ state, hello, query, ask }) {
-  const [tenant, user] = [query.get("tenant"), query.get("user")];
-  if (tenant) return html`<${Queue} tenant=${tenant} user=${user} ask=${ask} />`;
+export function Queues({ state, hello, query }) {
   const wanted = (query.get("filter") ?? "").trim().toLowerCase();
   const rule = query.get("rule") ?? "";
   const sort = query.get("sort") ?? "waiting";
@@ -62,7 +64,7 @@ export function Queues({ state, hello, query, ask }) {
         <//>`
       : html`<${NoQueue} hello=${hello} filtered=${wanted || rule} />`}
     ${found.length && units.note ? html`<p class="note">Used and fair share are <${Term} name="weighted GPUs">weighted GPUs<//>.</p>` : null}
-    ${state.leftOut.queues ? html`<p class="note">${count(state.leftOut.queues, "queue")} beyond these; open a tenant to see its queue.</p>` : null}
+    ${state.leftOut.queues ? html`<p class="note">${count(state.leftOut.queues, "queue")} beyond these are left out. The queue of each tenant is complete: open a tenant.</p>` : null}
   </section>`;
 }
 
@@ -90,11 +92,10 @@ function QueueRow({ queue, part, units }) {
 }
 
 /** The pods of one queue, a page at a time. */
-function Queue({ tenant, user, ask }) {
-  const [limit, setLimit] = useState(PAGE);
-  const asked = new URLSearchParams({ limit: String(Math.min(500, limit)), ...(user ? { user } : {}) });
-  const path = `/v1/tenants/${encodeURIComponent(tenant)}/queue?${asked}`;
-  const { data, error } = useAnswer(ask, path, AGAIN);
+export function Queue({ tenant, user, ask }) {
+  const [most, setMost] = useState(PAGE);
+  const path = `/v1/tenants/${encodeURIComponent(tenant)}/queue${user ? `?${new URLSearchParams({ user })}` : ""}`;
+  const { data, error } = useAnswer(ask, path, most > LONG ? SELDOM : AGAIN, most);
   const title = user ? `${tenant}, ${user}` : tenant;
   return html`<section class="card" aria-labelledby="queue-title">
     <div class="card-head">
@@ -104,10 +105,9 @@ function Queue({ tenant, user, ask }) {
     ${error ? html`<p class="problem" role="alert">The pods cannot be shown: ${error.message}</p>` : null}
     ${data && !data.items.length ? html`<${Empty}>No pod of ${visible(title)} waits.<//>` : null}
     ${data?.items.length ? html`<${PodTable} name=${`Waiting pods of ${visible(title)}`} pods=${data.items} withUser=${!user} />` : null}
-    ${data?.continue && limit < 500
-      ? html`<p class="more"><button type="button" onClick=${() => setLimit(limit + PAGE)}>Show ${PAGE} more pods</button></p>`
+    ${data?.continue
+      ? html`<p class="more"><button type="button" disabled=${data.items.length < most} onClick=${() => setMost(2 * most)}>${data.items.length < most ? "Loading …" : `Show up to ${most} more of the queue`}</button></p>`
       : null}
-    ${data?.continue && limit >= 500 ? html`<p class="note">The first 500 workloads are shown. The search at the top finds each pod.</p>` : null}
   </section>`;
 }
 

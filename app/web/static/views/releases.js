@@ -15,6 +15,12 @@ export function namesOf(hello, tenant) {
   return hello.everyQueue ? [] : hello.queues.slice(0, MOST_NAMED);
 }
 
+/** Return a sentence if some visible tenants are not in the sums, else "". */
+export function unnamedText(hello, tenant) {
+  if (tenant || hello.everyQueue || hello.queues.length <= MOST_NAMED) return "";
+  return `The first ${MOST_NAMED} of your ${hello.queues.length} tenants are counted. The view of a tenant has a link to its own history.`;
+}
+
 export function releasesPath(query) {
   return `/v1/releases?${new URLSearchParams(query)}`;
 }

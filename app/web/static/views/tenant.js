@@ -1,10 +1,13 @@
 // One tenant: its shares, its users, its queue, and its weights with a preview.
 
 import { amounts, count, inPools, lasting, percent, visible } from "../format.js";
-import { Cell, Empty, RowHead, Table, Term } from "../components.js";
+import { Cell, Empty, More, RowHead, Table, Term, useAnswer } from "../components.js";
 import { TenantTable, tree } from "./tenants.js";
 import { address } from "../router.js";
 import { html, useState } from "../vendor/htm/preact-standalone.js";
+
+const AGAIN = 10;
+const STEP = 50;
 
 function find(rows, name) {
   for (const row of rows) {
@@ -14,7 +17,24 @@ function find(rows, name) {
   return null;
 }
 
-export function Tenant({ name, state, hello, query, ask }) {
+/** Return the state with all users of a tenant. The stream leaves out some of many users. */
+function withAllUsers(state, name, users) {
+  if (!users) return state;
+  const parts = users.map((user) => [user.name, { used: Number(user.share ?? 0), owed: Number(user.fairShare ?? 0) }]);
+  const owed = { ...state.owed[name], users: Object.fromEntries(parts) };
+  const left = state.leftOut.users - users.length + (state.users[name]?.length ?? 0);
+  return {
+    ...state,
+    users: { ...state.users, [name]: users },
+    owed: state.owed[name] ? { ...state.owed, [name]: owed } : state.owed,
+    leftOut: { ...state.leftOut, users: Math.max(0, left) },
+  };
+}
+
+export function Tenant({ name, state: sent, hello, query, ask }) {
+  const path = sent.leftOut.users ? `/v1/tenants/${encodeURIComponent(name)}/users` : null;
+  const { data } = useAnswer(ask, path, AGAIN, Infinity);
+  const state = withAllUsers(sent, name, data?.items);
   const row = find(tree(state, query.get("sort") ?? "name"), name);
   if (!row) {
     return html`<section class="card"><h1>${visible(name)}</h1><${Empty}>There is no such tenant, or you may not see it. The right is: get tenants/queue.fairgate.io ${visible(name)}.<//></section>`;
@@ -97,10 +117,10 @@ function Weights({ row, ask }) {
     <h2 id="weights-title">Weights</h2>
     <p class="note">Try weights first. A preview changes nothing. You need the right to update tenants/users, or tenants of the parent.</p>
     <form onSubmit=${(event) => { event.preventDefault(); simulate(); }}>
-      <ul class="weights">
-        ${members.map((member) => html`<li key=${member.key}><label>${visible(member.name)}
+      <${More} items=${members} step=${STEP} noun="weights">${(shown) => html`<ul class="weights">
+        ${shown.map((member) => html`<li key=${member.key}><label>${visible(member.name)}
           <input type="number" min="0" step="any" value=${changes[member.key] ?? member.of.weight} onInput=${(event) => setChanges({ ...changes, [member.key]: event.target.value })} /></label></li>`)}
-      </ul>
+      </ul>`}<//>
       <button type="submit" class="primary" disabled=${!changed.length || isBusy}>${isBusy ? "Working …" : "Preview"}</button>
       <button type="button" disabled=${!changed.length || isBusy} onClick=${apply}>Apply</button>
     </form>

@@ -19,11 +19,12 @@ const SORTS = {
 /** Return the tenants below `parent` as rows with children, in the chosen order. */
 export function tree(state, sort) {
   const names = new Set(state.tenants.map((tenant) => tenant.name));
+  const queues = new Map(state.queues.map((queue) => [`${queue.tenant} ${queue.user}`, queue]));
   const below = new Map();
   for (const tenant of state.tenants) {
     const parent = names.has(tenant.parent) ? tenant.parent : null;
     if (!below.has(parent)) below.set(parent, []);
-    below.get(parent).push(tenantRow(state, tenant));
+    below.get(parent).push(tenantRow(state, tenant, queues));
   }
   const by = SORTS[sort] ?? SORTS.name;
   const build = (parent) =>
@@ -33,7 +34,7 @@ export function tree(state, sort) {
   return build(null);
 }
 
-function tenantRow(state, tenant) {
+function tenantRow(state, tenant, queues) {
   const waiting = state.waiting[tenant.name];
   return {
     key: tenant.name,
@@ -44,14 +45,13 @@ function tenantRow(state, tenant) {
     waiting: waiting ? devices(waiting.request) : 0,
     since: waiting ? Date.parse(waiting.since) : Infinity,
     sinceText: waiting?.since,
-    users: userRows(state, tenant.name),
+    users: userRows(state, tenant.name, queues),
   };
 }
 
-function userRows(state, tenant) {
-  const queues = new Map(state.queues.filter((queue) => queue.tenant === tenant).map((queue) => [queue.user, queue]));
+function userRows(state, tenant, queues) {
   return (state.users[tenant] ?? []).map((user) => {
-    const queue = queues.get(user.name);
+    const queue = queues.get(`${tenant} ${user.name}`);
     return {
       key: `${tenant} ${user.name}`,
       name: user.name,
@@ -141,7 +141,7 @@ export function TenantTable({ state, hello, query, tops, name }) {
       : html`<${NoTenants} hello=${hello} wanted=${wanted} />`}
     ${units.note ? html`<p class="note"><${Term} name="weighted GPUs">${units.note}<//></p>` : null}
     ${flat.length && !hello.everyTenant ? html`<p class="note">Other tenants are not shown: you may not see them.</p>` : null}
-    ${state.leftOut.users ? html`<p class="note">${count(state.leftOut.users, "user")} with less use and fewer pods are left out; open the tenant.</p>` : null}
+    ${state.leftOut.users ? html`<p class="note">${count(state.leftOut.users, "user")} with less use and fewer pods are left out. Open a tenant to see all of its users.</p>` : null}
   `;
 }
 

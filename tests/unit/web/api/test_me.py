@@ -81,5 +81,18 @@ async def test_pods_beyond_the_limit_are_counted_and_not_evaluated(town: Town) -
 
     town.engine.outlook.queue = counting  # type: ignore[method-assign]
     me = (await get(town, "/v1/me")).json
-    assert (len(me["workloads"]), me["leftOut"]) == (MOST, 51)
+    assert (len(me["workloads"]), me["leftOut"]) == (MOST + 1, 50)
     assert evaluated <= MOST + 1
+
+
+async def test_the_own_queue_needs_no_right_and_shows_no_other_user(town: Town) -> None:
+    town.rights.name = "erin@example.com"
+    town.rights.granted = set()
+    own = (await get(town, "/v1/tenants/robotics/queue?user=erin@example.com")).json
+    assert (len(own["items"]), own["pending"]) == (7, 7)
+    for query in ("", "?user=dave@example.com"):
+        assert (await get(town, f"/v1/tenants/robotics/queue{query}")).status == 403
+    # A caller without pods there does not learn whether the tenant exists.
+    for tenant in ("vision", "none"):
+        path = f"/v1/tenants/{tenant}/queue?user=erin@example.com"
+        assert (await get(town, path)).status == 403

@@ -18,12 +18,13 @@ from app.core.explain.views import LeaderStateMessage
 from app.core.model import Millis, PoolName, TenantName, UserName
 from app.core.policy import Mode, Policy
 from app.ports.api import EnforcementResult
+from app.web.api import dashboard_state
 from app.web.api.dashboard_state import Facts, VisibleState, facts, state
 from app.web.api.problems import Refused
 from app.web.api.stream import MOST_OF_ONE, ConnectionLimit, StateCache, StreamTiming
 from app.web.api.stream_schemas import DashboardState
 from app.web.api.wait_reason_cache import QUEUED, WaitReasonCache
-from tests.fakes.fake_api_cluster import GPU, NOW, Town, busy, held, pool, tenant
+from tests.fakes.fake_api_cluster import GPU, NOW, Town, busy, held, tenant
 from tests.fakes.fake_authorizer import Rights
 from tests.support.asgi import call
 
@@ -471,10 +472,15 @@ async def test_time_alone_is_no_change(town: Town) -> None:
 
 
 async def test_what_is_left_out_is_counted(town: Town) -> None:
-    await town.tell(*pool("many", 503, devices=1))
-    hello, state = await told(town)
+    more = [held(f"of-{n}", "vision", f"user-{n}") for n in range(dashboard_state.MOST_USERS)]
+    await town.tell(*more)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dashboard_state, "MOST_NODES", 6)
+        patch.setattr(dashboard_state, "MOST_QUEUES", 100)
+        hello, state = await told(town)
     assert hello["pools"]
-    assert state["leftOut"]["nodes"] == 3
+    assert (len(state["pools"][0]["members"]), len(state["queues"])) == (6, 100)
+    assert state["leftOut"] == {"users": 2, "queues": 5, "nodes": 2}
 
 
 # --- faults ---
