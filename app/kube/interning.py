@@ -18,6 +18,9 @@ K = TypeVar("K")
 V = TypeVar("V")
 T = TypeVar("T")
 
+_ABSENT = object()
+"""Marks a missing value, because None is a value."""
+
 
 class Shared:
     """Returns the stored copy of an equal value. Callers must not modify it."""
@@ -35,8 +38,8 @@ class Shared:
         return cast(Mapping[K, V], self._one((dict, *mapping.items()), mapping))
 
     def _one(self, key: object, value: object) -> Any:
-        known = self._known.get(key)
-        if known is None:
+        known = self._known.get(key, _ABSENT)
+        if known is _ABSENT:
             size = size_of(key) + size_of(value)
             if size > LARGEST:
                 return value

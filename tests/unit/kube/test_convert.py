@@ -13,7 +13,7 @@ from app.core.podspec.annotations import misread, named_gang
 from app.core.quantities import ManagedResources
 from app.k8s_types import objects
 from app.kube import convert
-from app.kube.interning import LARGEST, MOST_BYTES, Shared
+from app.kube.interning import LARGEST, MOST_BYTES, Shared, size_of
 
 AT = model.Millis(7)
 PODS = convert.Pods(ManagedResources(["nvidia.com/gpu"]), frozenset({"kube-system"}))
@@ -266,6 +266,14 @@ def test_sharing_confuses_no_values_and_keeps_a_bounded_number() -> None:
     for number in range(MOST_BYTES // LARGEST * 3):
         shared.value(str(number).ljust(LARGEST // 3))
     assert shared.mapping({"a": "1"}) is not mapping
+
+
+def test_absent_values_do_not_fill_the_cache_of_shared_values() -> None:
+    shared, value = Shared(), ("a", "b")
+    assert shared.value(value) is value
+    for _ in range(MOST_BYTES // size_of(None)):
+        assert shared.value(None) is None
+    assert shared.value(tuple("ab")) is value
 
 
 def affinity(*terms: dict[str, Any]) -> dict[str, Any]:
