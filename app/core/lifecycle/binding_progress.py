@@ -58,16 +58,17 @@ class UnboundAmounts:
 
 @dataclass(slots=True, eq=False)
 class _Line:
-    """The silent pods of a lane, in the order in which their releases were observed."""
+    """The silent pods of a lane. `seen`: those with an observed release, in that order."""
 
     silent: dict[Uid, UnboundAmounts] = field(default_factory=dict)
+    seen: dict[Uid, UnboundAmounts] = field(default_factory=dict)
     progressed: Millis | None = None
     bound: EventRate = field(default_factory=lambda: EventRate(RECENT_MS))
 
     def first(self, after: int = -1) -> Millis | None:
         """Return when the first release of a silent pod was observed, optionally after a time."""
-        seen = (p.since for p in self.silent.values())
-        return next((since for since in seen if since is not None and since > after), None)
+        found = (p.since for p in self.seen.values())
+        return next((since for since in found if since is not None and since > after), None)
 
     def waits_since(self) -> Millis | None:
         """Return since when a pod is silent without progress in the lane, or None."""
@@ -316,12 +317,13 @@ class BindingProgress:
 
     def _file(self, known: UnboundAmounts) -> None:
         """Add a pod to the silent pods, or start its time-out."""
-        uid, silent = known.tracked.pod.uid, self._line(known.lane).silent
+        uid, line = known.tracked.pod.uid, self._line(known.lane)
         if not known.judged:
-            if uid not in silent:
+            if uid not in line.silent:
                 self._stop(known)
-                silent[uid] = known
+                line.silent[uid] = known
                 if known.since is not None:
+                    line.seen[uid] = known
                     known.since = self._now  # keeps the order by time
             return
         self._quiet(known)
@@ -377,6 +379,7 @@ class BindingProgress:
         line = self._lines.get(known.lane)
         if line is not None:
             line.silent.pop(known.tracked.pod.uid, None)
+            line.seen.pop(known.tracked.pod.uid, None)
 
     def _start(self, known: UnboundAmounts) -> None:
         timer = self._timers.setdefault(known.clock, _Timer())
