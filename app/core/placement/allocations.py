@@ -163,6 +163,8 @@ class Allocations:
         floor = self._pools.floors.get(pool)
         while floor is not None:
             short = [r for r, left in floor.free(node).items() if left < 0]
+            if not short:
+                return
             # A pod that requests no overcommitted resource would be assumed there again.
             expected = [
                 s
