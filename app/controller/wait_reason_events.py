@@ -78,16 +78,18 @@ class WaitReasonEvents:
 
     def _look_at(self, uid: Uid) -> bool:
         """Return whether an event was emitted for the pod."""
+        now, known = self._clock(), self._known.get(uid)
+        if known is not None and now - known[1] < PAUSE_MS:
+            return False  # its wait reason, which takes long to find, would change nothing
         held = self._engine.outlook.held(uid)
         if held is None or not held.position:
             self._known.pop(uid, None)  # the engine itself emits events of pods in no queue
             return False
-        now = self._clock()
-        if uid not in self._known:
+        if known is None:
             age = max(0, now - held.since)
             self._known[uid] = held.rule, Millis(now - age % REPEAT_MS)
             return False
-        rule, at = self._known[uid]
+        rule, at = known
         if now - at < (REPEAT_MS if held.rule is rule else PAUSE_MS):
             return False
         self._known[uid] = held.rule, now

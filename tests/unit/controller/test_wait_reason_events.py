@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from fractions import Fraction
 
+import pytest
+
 from app.controller.wait_reason_events import (
     LOOKED_AT,
     PAUSE_MS,
@@ -16,7 +18,7 @@ from app.core import events as ev
 from app.core.effects import EmitEvent, EventReason
 from app.core.engine import Engine
 from app.core.engine_options import EngineOptions
-from app.core.model import Millis, Node, NodeName, Pod, Resource, Tenant, TenantName
+from app.core.model import Millis, Node, NodeName, Pod, Resource, Tenant, TenantName, Uid
 from app.core.quantities import PODS, ManagedResources
 from app.sim.cluster.virtual_cluster import held_pod
 
@@ -114,6 +116,16 @@ def test_a_pod_is_not_told_again_at_once() -> None:
     room.hear(weigh("a", 99))
     room.look(3)
     assert len(room.board.told) == 2
+
+
+def test_a_pod_is_not_explained_again_within_the_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    room, explained = Room(held_pod("mine", "a", 4)), list[Uid]()
+    monkeypatch.setattr(room.engine.outlook, "held", explained.append)
+    room.look(3)
+    assert explained == []
+    room.later()
+    room.look()
+    assert len(explained) == 1
 
 
 def test_in_a_round_a_few_are_told_and_none_is_left_out() -> None:
