@@ -72,7 +72,7 @@ class PodJudge:
             read = objects.convert(pod, objects.PodObject)
             demand = read.spec.demand() if facts.asks else {}
         except (msgspec.ValidationError, InvalidInput) as error:
-            return Verdict(asks=False, refusal=f"Fairgate cannot read it: {error}")
+            return Verdict(asks=False, refusal=f"Fairgate: cannot read it: {error}")
         refusal = ""
         if facts.asks:
             asked = hold.PodCreateRequest(

@@ -69,7 +69,7 @@ class _Envelope(msgspec.Struct):
 _envelope = msgspec.json.Decoder(_Envelope)
 _encoder = msgspec.json.Encoder()
 _BROKEN = (msgspec.DecodeError, RecursionError, UnicodeError)
-_UNREADABLE = "Fairgate cannot read this review: {}."
+_UNREADABLE = "Fairgate: cannot read this review: {}."
 
 
 def reader(kind: type[T]) -> Callable[[bytes | bytearray], Request[T]]:

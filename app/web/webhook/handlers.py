@@ -42,7 +42,7 @@ from app.web.webhook.cache import WebhookCache
 NOT_READY = "Fairgate has just started and does not know the tenants yet; try again in a moment."
 STALE = "Fairgate: its copy of the Pools may be outdated; try again in a moment."
 NO_OBJECT = "Fairgate: the review holds no object to judge."
-UNREADABLE = "Fairgate cannot read what this pod asks for: {}"
+UNREADABLE = "Fairgate: cannot read what this pod asks for: {}"
 SIGNED = {("fairgate.io", kind) for kind in ("tenants", "pools", "policies")}
 """Resources whose author is recorded."""
 
@@ -294,7 +294,7 @@ class ValidateHandler:
         try:
             sentence = self._sentence(request, caller, owner.is_trusted)
         except msgspec.ValidationError as error:
-            return DenyDecision(422, f"Fairgate cannot read this object: {error}")
+            return DenyDecision(422, f"Fairgate: cannot read this object: {error}")
         except InvalidQuantity as error:
             return DenyDecision(422, UNREADABLE.format(error))
         verdict = DenyDecision(403, sentence) if sentence else IgnoreDecision()
