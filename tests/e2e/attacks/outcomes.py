@@ -12,7 +12,7 @@ TABLE_MODES = ("everything", "policies", "webhook")
 ROWS = range(1, 37)
 NOT_ITS_LAYER = "not its layer"
 
-_NAMES = re.compile(r'"[a-z]+-\d+"')
+_NAMES = re.compile(r'"[a-z]+-\d+(-[a-z0-9]+)*"')
 _ADDRESS = re.compile(r": failed to call webhook: .*")
 
 
