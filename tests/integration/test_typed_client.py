@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.fakes.fake_api_cluster import Served, served
+from tests.support.documented_lines import commands
 from tests.support.two_teams import OURS, THEIR_NAMESPACE, Neighbours
 
 SCRIPT = Path(__file__).parents[2] / "docs" / "examples" / "typed_client.py"
@@ -58,11 +59,12 @@ def run(town: Served, folder: Path, token: str, *words: str) -> tuple[int, str, 
 def test_the_documented_command_makes_models_that_read_real_answers(
     town: Served, folder: Path
 ) -> None:
-    code, out, err = run(town, folder, "alice@example.com", OURS, "8")
+    [shown] = commands("docs/api.md", "Operation ids such as `get_tenant_queue`")
+    _, name, *words = shlex.split(shown.text)
+    assert name == SCRIPT.name
+    code, out, err = run(town, folder, "alice@example.com", *words)
     assert (code, err) == (0, "")
-    lines = out.splitlines()
-    assert any(line.startswith(f"{OURS}/wait-0: ") for line in lines)
-    assert lines[-1].startswith("A pod with 8 GPUs: waits. queued: ")
+    assert out.split() == shown.output.split()
 
 
 def test_a_problem_is_typed_too(town: Served, folder: Path) -> None:

@@ -7,6 +7,7 @@ import shlex
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import chain
 from pathlib import Path
 
@@ -43,12 +44,18 @@ class Command:
     output: str = ""
 
 
-def commands(page: str, after: str = "") -> tuple[Command, ...]:
-    """Return the commands of a page; with `after`, those of the first block after this sentence."""
+def commands(page: str, after: str = "", start: str = "") -> tuple[Command, ...]:
+    """Return the commands of a page that begin with `start`.
+
+    With `after` they are those of the first block after this sentence. Spaces and line ends are
+    equal. tests/meta/test_documented_runs.py finds the calls, so write the arguments as texts.
+    """
     text = PAGES[page].read_text()
-    begin = text.index(after) + len(after)
-    blocks = [tuple(_commands(page, *found.groups())) for found in BLOCK.finditer(text, begin)]
-    return next(filter(None, blocks)) if after else tuple(chain(*blocks))
+    found = re.search(r"\s+".join(map(re.escape, after.split())), text)
+    assert found is not None, f"{page} does not have: {after}"
+    blocks = (lines for begin, lines in _blocks(page) if begin >= found.end() and lines)
+    lines = next(blocks) if after else tuple(chain(*blocks))
+    return tuple(each for each in lines if each.text.startswith(start))
 
 
 def run_documented(page: str, after: str, kubectl: Path | str, kubeconfig: Path) -> None:
@@ -58,6 +65,13 @@ def run_documented(page: str, after: str, kubectl: Path | str, kubeconfig: Path)
     script = f'kubectl() {{ {program} "$@"; }}\n{lines}'
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+@cache
+def _blocks(page: str) -> tuple[tuple[int, tuple[Command, ...]], ...]:
+    """Return the blocks of a page: where each begins, and its commands."""
+    found = BLOCK.finditer(PAGES[page].read_text())
+    return tuple((each.start(), tuple(_commands(page, *each.groups()))) for each in found)
 
 
 def _commands(page: str, indented: str | None, fenced: str | None) -> Iterator[Command]:

@@ -6,7 +6,6 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 
 from app.devcluster.go_build import SOURCE
@@ -97,7 +96,7 @@ class Terminal:
 
 
 CHANGING = {
-    r"\b[0-9a-f]{8}-[0-9a-f]{4}-[-0-9a-f]+": "#",  # a uid
+    r"\b[0-9a-f]{8}-[0-9a-f]{4}-[-0-9a-f.]+": "#",  # a uid
     r"\bMCow[\w+/=.]+": "#",  # a public key
     r"train-[a-z0-9]{5}(-[a-z0-9]{5})?\b": "train-#",  # generated names
     r"\d[\d.:TZ/-]*( (s|min|h)\b)?": "#",
@@ -107,12 +106,9 @@ CHANGING = {
 """Parts of outputs that differ between two runs."""
 
 
-def shape(output: str, more: Mapping[str, str] | None = None) -> list[str]:
-    """Return the lines of an output without numbers, generated names and widths."""
-    found = []
-    for line in output.splitlines():
-        text = f"{line} "
-        for part, mark in (CHANGING | dict(more or {})).items():
-            text = re.sub(part, mark, text)
-        found.append(text.strip())
-    return [line for line in found if line]
+def shape(output: str, cut: str = "") -> str:
+    """Return an output without numbers, generated names, widths, and what matches `cut`."""
+    text = f"{output} "
+    for part, mark in CHANGING.items():
+        text = re.sub(part, mark, text)
+    return re.sub(cut, "...", text).strip() if cut else text.strip()

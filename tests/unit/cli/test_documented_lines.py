@@ -101,8 +101,7 @@ def test_a_simulation_draws_a_picture(terminal: Terminal) -> None:
 
 
 def test_help_is_printed(terminal: Terminal) -> None:
-    [run, helped] = commands("README.md", "The first run builds Kubernetes")
-    assert run.text.startswith("make run")
+    helped = only(commands("README.md", "The first run builds Kubernetes", ".venv/bin/fairgate"))
     assert "tools" in terminal.run(helped)
 
 
@@ -110,6 +109,8 @@ def test_certificates_of_the_page_are_valid(terminal: Terminal) -> None:
     terminal.run(only(commands("certs/README.md", "An example with openssl 3")))
     check = only(commands("certs/README.md", "Check the certificate before"))
     assert terminal.run(check) == "tls.crt: OK\n"
+    serve = only(commands("certs/README.md", "give the files to the process, all three or none:"))
+    assert "tls.crt" in terminal.run(f"{serve.text.strip()} --check-settings")
     terminal.run(only(commands("certs/README.md", "## Who may ask the webhook")))
     client = "openssl verify -x509_strict -purpose sslclient -CAfile callers-ca.crt caller.crt"
     assert terminal.run(client) == "caller.crt: OK\n"
