@@ -229,6 +229,7 @@ class Engine:
         """Emit `WakeAt` for the next timer, unless it was emitted already."""
         due = [self._resting.due(), self._usage.due(), self._turns.due()]
         due += (self._refusals.due(self._usage.now), self._roster.budgets.due())
+        due.append(self._roster.tenant_gaps.due())
         if self._oversight.since is not None:
             due += (self._oversight.due(), self._exchanges.due(), self._misfits.due())
         at = min((each for each in due if each is not None), default=None)

@@ -5,9 +5,11 @@ No running pod is evicted by these changes.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from app.core.lifecycle.tenant_gaps import GAP_MS
 from app.devcluster.nodes import GPU, create_nodes
 from tests.faults.fault_cluster import GPUS, SMALL, Rig
 from tests.faults.rush import finish
@@ -94,6 +96,8 @@ def test_f15_tenants_go_pause_and_come_back(rig: Rig) -> None:
     scene.until("a team that is paused gets nothing", a=13, b=19)
 
     rig.cluster.kubectl("delete", "tenant", "a")
+    deleted = time.monotonic()
+    rig.until("another Tenant could list it", lambda: time.monotonic() > deleted + GAP_MS / 1000)
     scene.finish(scene.running("b")[:4])
     scene.until("the namespace without a tenant is served again", a=16, b=16)
 

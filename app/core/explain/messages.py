@@ -154,6 +154,8 @@ def _aside(tracked: PodRecord, roster: PodRegistry) -> str:
         case Wait.NO_POOL:
             also = ", or no node has the GPU memory that it needs" if pod.gpu_memory else ""
             return f"not queued: no pool has a node that it may go to{also}"
+        case Wait.NO_TENANT:
+            return f"not queued: {roster.tenant_gaps.reason(pod.namespace)}, so no limit would hold"
         case Wait.TENANT_PAUSED:
             return "not queued: its tenant is paused"
         case Wait.GANG_INCOMPLETE if gang is not None and gang.half:
@@ -283,6 +285,11 @@ def remedies_aside(tracked: PodRecord, scene: ExplainContext) -> Remedies:
             return (f"a cluster admin creating device class {pod.no_class}",)
         case Wait.CLAIM:
             return tuple(f"a resource claim for {entry}" for entry in pod.awaits)
+        case Wait.NO_TENANT:
+            orphan = scene.tenancy.orphan_above(scene.tenancy.tenant_of(pod.namespace))
+            if orphan is not None:
+                return (f"a cluster admin giving tenant {orphan} a parent that exists, or none",)
+            return (f"an admin listing {pod.namespace} in a Tenant, or half a minute of waiting",)
         case Wait.TENANT_PAUSED:
             name = _paused(scene.tenancy.tenant_of(pod.namespace), scene.tenancy)
             return (f"{_admin_of(name, scene.tenancy)} unpausing tenant {name}",)

@@ -20,6 +20,7 @@ class Rule(Enum):
     GANG = "gang incomplete"
     GANG_DEFERRED = "gang begins anew"
     CLAIM = "resource claim"
+    NO_TENANT = "no tenant"
     PAUSED = "tenant paused"
     NO_POOL = "no pool"
     REFUSED = "release refused"
@@ -41,6 +42,7 @@ RULES = {
     Wait.GANG_INCOMPLETE: Rule.GANG,
     Wait.GANG_DEFERRED: Rule.GANG_DEFERRED,
     Wait.CLAIM: Rule.CLAIM,
+    Wait.NO_TENANT: Rule.NO_TENANT,
     Wait.TENANT_PAUSED: Rule.PAUSED,
     Wait.NO_POOL: Rule.NO_POOL,
     Wait.REFUSED: Rule.REFUSED,

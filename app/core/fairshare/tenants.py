@@ -15,17 +15,21 @@ class TenantDirectory:
     def __init__(self) -> None:
         self.tenants: dict[TenantName, Tenant] = {}
         self._claims: dict[str, set[TenantName]] = {}
+        self._orphans: frozenset[TenantName] | None = None
+        """Cached until a Tenant changes. The cost of a tenant is linear in its depth."""
 
     def add_tenant(self, tenant: Tenant) -> None:
         """Add or replace a Tenant."""
         self.drop(tenant.name)
         self.tenants[tenant.name] = tenant
+        self._orphans = None
         for namespace in tenant.namespaces:
             self._claims.setdefault(namespace, set()).add(tenant.name)
 
     def drop(self, name: TenantName) -> None:
         """Remove a Tenant. An unknown name is ignored."""
         known = self.tenants.pop(name, None)
+        self._orphans = None
         for namespace in known.namespaces if known else ():
             claims = self._claims[namespace]
             claims.discard(name)
@@ -50,20 +54,20 @@ class TenantDirectory:
     def parent_of(self, name: TenantName) -> TenantName | None:
         """Return the parent of a tenant. None at the top level.
 
-        A parent that does not exist, or that would close a cycle, counts as None.
+        A parent that does not exist, or that leads into a cycle, counts as None.
         """
         tenant = self.tenants.get(name)
         if tenant is None:
             return DEFAULT_TENANT if name.startswith(UNMAPPED_PREFIX) else None
-        seen = {name}
-        above = tenant.parent
-        while above is not None and above in self.tenants:
-            if above in seen:
-                return None
-            seen.add(above)
-            above = self.tenants[above].parent
-        exists = tenant.parent in self.tenants or tenant.parent == DEFAULT_TENANT
-        return tenant.parent if exists else None
+        if tenant.parent is None or name in self._find_orphans():
+            return None
+        return tenant.parent
+
+    def orphan_above(self, name: TenantName) -> TenantName | None:
+        """Return the orphan at the top of a lineage: the tenant itself or an ancestor, or None."""
+        orphans = self._find_orphans()
+        top = self.lineage(name)[-1] if orphans else None
+        return top if top in orphans else None
 
     def lineage(self, name: TenantName) -> list[TenantName]:
         """Return a tenant and all its ancestors, from the bottom up."""
@@ -76,3 +80,25 @@ class TenantDirectory:
         """Return the namespaces that a Tenant names but an older Tenant owns."""
         tenant = self.tenants[name]
         return tuple(ns for ns in tenant.namespaces if self.tenant_of(ns) != name)
+
+    def _find_orphans(self) -> frozenset[TenantName]:
+        """Return the tenants with a parent that does not exist, or leads into a cycle."""
+        if self._orphans is None:
+            ends: dict[TenantName, bool] = {}
+            for name in self.tenants:
+                path: dict[TenantName, None] = {}
+                at: TenantName | None = name
+                while at in self.tenants and at not in ends and at not in path:
+                    path[at] = None
+                    at = self.tenants[at].parent
+                circles = at is not None and (at in path or not ends.get(at, True))
+                ends.update(dict.fromkeys(path, not circles))
+            self._orphans = frozenset(
+                name
+                for name, tenant in self.tenants.items()
+                if not ends[name] or not self._may_be_parent(tenant.parent)
+            )
+        return self._orphans
+
+    def _may_be_parent(self, name: TenantName | None) -> bool:
+        return name is None or name in self.tenants or name == DEFAULT_TENANT

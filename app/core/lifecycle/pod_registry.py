@@ -20,6 +20,7 @@ from app.core.lifecycle.claim_charges import ClaimCharges, ClaimUse
 from app.core.lifecycle.gangs import Gangs
 from app.core.lifecycle.pod_record import Gang, PodRecord, Workload, kind_of, same_use, stamp_of
 from app.core.lifecycle.pod_state import PodState
+from app.core.lifecycle.tenant_gaps import TenantGaps
 from app.core.model import (
     BackoffKey,
     GrantedClaim,
@@ -75,6 +76,7 @@ class PodRegistry:
         self.gangs = Gangs(usage, self._shapes)
         self.budgets = BudgetRegistry()
         self.binding = BindingProgress()
+        self.tenant_gaps = TenantGaps(tenancy)
         self.banned: frozenset[BackoffKey] = frozenset()
         """Backoff keys of pods that are excluded from the order."""
         self._changed: list[PodRecord] = []
@@ -87,15 +89,20 @@ class PodRegistry:
 
     def put_tenant(self, tenant: Tenant) -> None:
         """Record the observed state of a Tenant."""
-        if self._tenancy.tenants.get(tenant.name) != tenant:
+        known = self._tenancy.tenants.get(tenant.name)
+        if known != tenant:
             self._tenancy.add_tenant(tenant)
             self._dirty = True
+            if known is not None:
+                self.tenant_gaps.see_change(known, self.usage.now)
 
     def drop_tenant(self, name: TenantName) -> None:
         """Record that a Tenant was deleted."""
-        if name in self._tenancy.tenants:
+        known = self._tenancy.tenants.get(name)
+        if known is not None:
             self._tenancy.drop(name)
             self._dirty = True
+            self.tenant_gaps.see_change(known, self.usage.now)
 
     def put_policy(self, policy: Policy) -> None:
         """Apply this Policy from now on."""
@@ -290,6 +297,10 @@ class PodRegistry:
             placed = pod.node or pod.only or (tracked.uses and pod.pool in pools.pools)
             if not placed and terms_of(pod) in rerouted:
                 self._move(tracked)
+        ended = self.tenant_gaps.take_ended(self.usage.now)
+        for tracked in list(self.pods.values()) if ended else ():
+            if tracked.pod.namespace in ended and tracked.life is PodState.HELD:
+                self._move(tracked)
         for tracked in self.gangs.take_moved():
             if self.pods.get(tracked.pod.uid) is tracked and tracked.life is PodState.HELD:
                 self._move(tracked)
@@ -458,6 +469,8 @@ class PodRegistry:
             tracked.wait = Wait.REFUSED if tracked.rests else Wait.TURN
             if not tracked.rests:
                 self.idle[pod.uid] = tracked
+        elif self.tenant_gaps.reason(pod.namespace):
+            tracked.wait = Wait.NO_TENANT
         elif self.usage.paused(leaf):
             tracked.wait = Wait.TENANT_PAUSED
         elif not pools:

@@ -1,0 +1,52 @@
+"""Gaps between two owners of a namespace, in which no Tenant limits its pods.
+
+A namespace that moves from one Tenant to another may lack a Tenant in between. A Tenant that moves
+below another may lose its parent in between. `PodRegistry` holds the pods meanwhile.
+"""
+
+from __future__ import annotations
+
+from app.core.fairshare.tenants import TenantDirectory
+from app.core.model import UNMAPPED_PREFIX, Millis, Tenant, TenantName
+
+GAP_MS = 30_000
+"""Time that the pods of a namespace wait after it lost its Tenant, for another to list it."""
+
+
+class TenantGaps:
+    """The namespaces that lost their Tenant less than `GAP_MS` ago, and Tenants without parent."""
+
+    def __init__(self, tenancy: TenantDirectory) -> None:
+        self._tenancy = tenancy
+        self._lost: dict[str, tuple[TenantName, Millis]] = {}
+
+    def see_change(self, before: Tenant, now: Millis) -> None:
+        """Record a Tenant that was changed or deleted. `before` is its former state."""
+        for namespace in before.namespaces:
+            if self._is_unmapped(namespace):
+                self._lost[namespace] = before.name, Millis(now + GAP_MS)
+
+    def reason(self, namespace: str) -> str:
+        """Return why the pods of a namespace wait for a Tenant; "" if they do not."""
+        lost = self._lost.get(namespace)
+        if lost is not None and self._is_unmapped(namespace):
+            return f"tenant {lost[0]} does not list namespace {namespace} any more"
+        orphan = self._tenancy.orphan_above(self._tenancy.tenant_of(namespace))
+        if orphan is None:
+            return ""
+        parent = self._tenancy.tenants[orphan].parent
+        return f"the parent {parent} of tenant {orphan} does not exist or closes a circle"
+
+    def due(self) -> Millis | None:
+        """Return when the next gap ends."""
+        return min((until for _, until in self._lost.values()), default=None)
+
+    def take_ended(self, now: Millis) -> frozenset[str]:
+        """Return, once, the namespaces with a gap that has ended."""
+        ended = frozenset(name for name, (_, until) in self._lost.items() if until <= now)
+        for namespace in ended:
+            del self._lost[namespace]
+        return ended
+
+    def _is_unmapped(self, namespace: str) -> bool:
+        return self._tenancy.tenant_of(namespace).startswith(UNMAPPED_PREFIX)
