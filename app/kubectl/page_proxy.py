@@ -9,10 +9,14 @@ from __future__ import annotations
 import contextlib
 import hmac
 import logging
+import os
 import secrets
+import sys
 from collections.abc import Iterator
 from http.cookies import CookieError, SimpleCookie
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from socket import inet_aton
 from threading import Lock
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -25,6 +29,11 @@ from app.kubectl.client import ApiClient
 ADDRESS = "127.0.0.1"
 LARGEST_BODY = 1024 * 1024
 CHUNK = 64 * 1024
+IDLE_SECONDS = 60
+"""A connection without a request for this long is closed."""
+
+CONNECTIONS = tuple(Path("/proc/net", name) for name in ("tcp", "tcp6"))
+"""The TCP connections of Linux, with the user of each socket."""
 
 _SENT = ("accept", "accept-encoding", "content-type", "if-match", "if-none-match")
 """Request headers that are passed on. Cookies and credentials of the browser are not."""
@@ -67,7 +76,7 @@ class PageProxy:
     def redeem(self, token: str) -> str | None:
         """Return the session if the token is right and was not used before."""
         with self._lock:
-            if self._token is None or not hmac.compare_digest(token, self._token):
+            if self._token is None or not _is_equal(token, self._token):
                 return None
             self._token = None
             return self._session
@@ -78,7 +87,7 @@ class PageProxy:
             found = SimpleCookie(header).get(self.cookie)
         except CookieError:
             return False
-        return found is not None and hmac.compare_digest(found.value, self._session)
+        return found is not None and _is_equal(found.value, self._session)
 
     def is_own(self, host: str) -> bool:
         """Return whether a Host header, or the host of an Origin, is this proxy."""
@@ -98,6 +107,7 @@ class PageProxy:
 class _Handler(BaseHTTPRequestHandler):
     """Answers one connection of the browser."""
 
+    timeout = IDLE_SECONDS
     proxy: PageProxy
     client: ApiClient
 
@@ -119,7 +129,9 @@ class _Handler(BaseHTTPRequestHandler):
     def _answer(self) -> None:
         url = urlsplit(self.path)
         origin = self.headers.get("Origin")
-        if not self.proxy.is_own(self.headers.get("Host", "")):
+        if not is_same_user(self.client_address[:2], self.proxy.port):
+            self._say(403, "This proxy serves the user who started it only.")
+        elif not self.proxy.is_own(self.headers.get("Host", "")):
             self._say(403, "This proxy serves the loopback address only.")
         elif origin is not None and not self.proxy.is_own(urlsplit(origin).netloc):
             self._say(403, "Another page may not use this proxy.")
@@ -146,7 +158,8 @@ class _Handler(BaseHTTPRequestHandler):
         if target is None:
             self._say(404, "There is no such page.")
             return
-        size = int(self.headers.get("Content-Length") or 0)
+        length = self.headers.get("Content-Length") or "0"
+        size = int(length) if length.isdecimal() and length.isascii() else LARGEST_BODY + 1
         if size > LARGEST_BODY:
             self._say(413, "The request is larger than 1 MiB.")
             return
@@ -177,6 +190,31 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
+
+
+def _is_equal(text: str, secret: str) -> bool:
+    return hmac.compare_digest(text.encode(errors="replace"), secret.encode())
+
+
+def is_same_user(client: tuple[str, int], port: int) -> bool:
+    """Return False if a connection to `port` is from a process of another user of this machine.
+
+    The token is on the command line of the browser, which other users can read. Root may do
+    anything, and forwards connections for others. Systems without `CONNECTIONS` do not tell.
+    """
+    remote = f"{_kernel_text(client[0])}:{client[1]:04X}", f"{_kernel_text(ADDRESS)}:{port:04X}"
+    for file in CONNECTIONS:
+        with contextlib.suppress(OSError):
+            for line in file.read_text().splitlines()[1:]:
+                fields = line.split()
+                if fields[1].endswith(remote[0]) and fields[2].endswith(remote[1]):
+                    return fields[7] in ("0", str(os.getuid()), os.environ.get("SUDO_UID"))
+    return True
+
+
+def _kernel_text(address: str) -> str:
+    """Return an IPv4 address as in `CONNECTIONS`; an IPv6 address there may end with it."""
+    return f"{int.from_bytes(inet_aton(address), sys.byteorder):08X}"
 
 
 def _target(path: str) -> str | None:

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import http.client
+import os
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 
+from app.kubectl import page_proxy
 from app.kubectl.connect import direct
 from app.kubectl.page_proxy import PageProxy
 from tests.support import kubectl_answers as answers
@@ -101,6 +107,45 @@ def test_the_address_is_valid_once(proxy: PageProxy) -> None:
     assert text == "This address was used before; run kubectl fairgate open again.\n"
 
 
+V4 = "   0: 0200007F:9C40 0100007F:1F90 01 00000000:00000000 00:00000000 00000000  4711 0 1 1\n"
+V6 = V4.replace("0200007F", "0000000000000000FFFF00000200007F").replace(
+    "0100007F", "0000000000000000FFFF00000100007F"
+)
+
+
+@pytest.mark.skipif(sys.byteorder != "little", reason="the lines are from such a machine")
+@pytest.mark.parametrize("line", [V4, V6])
+def test_the_kernel_says_whose_connection_it_is(
+    line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "tcp"
+    monkeypatch.setattr(page_proxy, "CONNECTIONS", (tmp_path / "absent", file))
+    monkeypatch.setattr(os, "getuid", lambda: 4711)
+    file.write_text(f"header\n{line}")
+    assert page_proxy.is_same_user(("127.0.0.2", 40000), 8080)
+    # A closed connection from another address counts as one of root.
+    file.write_text(f"header\n{line.replace('02', '03').replace('4711', '0')}{line}")
+    monkeypatch.setattr(os, "getuid", lambda: 1)
+    assert not page_proxy.is_same_user(("127.0.0.2", 40000), 8080)
+    monkeypatch.setenv("SUDO_UID", "4711")
+    assert page_proxy.is_same_user(("127.0.0.2", 40000), 8080)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="starts programs as other users")
+@pytest.mark.parametrize(("user", "words"), [(65534, "the user who started it"), (0, "loopback")])
+def test_another_user_of_the_machine_is_refused(proxy: PageProxy, user: int, words: str) -> None:
+    program = (
+        f"import os, socket; 'x'.encode('idna'); os.setuid({user})\n"
+        f"s = socket.create_connection(('127.0.0.1', {proxy.port}))\n"
+        "s.sendall(b'GET / HTTP/1.0\\r\\n\\r\\n')\n"
+        "while part := s.recv(999): print(part.decode())"
+    )
+    asked = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert words in asked.stdout
+
+
 @pytest.mark.parametrize("path", ["/", "/static/app.js", "/v1/me", "/?token=guessed"])
 @pytest.mark.parametrize("cookie", ["", "fairgate=x", "fairgate-1=x"])
 def test_without_the_cookie_nothing_is_passed_on(
@@ -109,6 +154,17 @@ def test_without_the_cookie_nothing_is_passed_on(
     assert ask(proxy, path, Cookie=cookie)[0] == 401
     assert ask(proxy, path, Cookie=f"{proxy.cookie}=guessed")[0] == 401
     assert rest.asked == []
+
+
+@pytest.mark.parametrize("secret", ["\xe9", "%C3%A9", "%ED%A0%80"])
+def test_a_secret_that_is_no_ascii_is_refused(secret: str, proxy: PageProxy) -> None:
+    assert ask(proxy, f"/?token={quote(secret, safe='%')}")[0] == 401
+    assert ask(proxy, "/", Cookie=f'{proxy.cookie}="{secret}"')[0] == 401
+
+
+@pytest.mark.parametrize("length", ["-1", "x", "9" * 20, "\xb2"])
+def test_a_length_that_is_no_number_is_refused(length: str, proxy: PageProxy) -> None:
+    assert ask(proxy, "/v1/me", Cookie=sign_in(proxy), Content_Length=length)[0] == 413
 
 
 def test_another_host_or_origin_is_refused(rest: Rest, proxy: PageProxy) -> None:
