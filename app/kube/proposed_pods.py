@@ -23,6 +23,12 @@ from app.kube.convert import Pods
 from app.kube.convert_devices import read_claim
 from app.ports.forecasts import Proposal
 
+MOST_REQUESTS = 32
+"""Maximum of requests in a ResourceClaim. The API server has the same bound."""
+
+MOST_ALTERNATIVES = 8
+"""Maximum of alternatives of such a request."""
+
 Charge = Callable[[Pod, Mapping[str, ResourceClaim], set[str]], Pod]
 """`ClaimCharges.charge_proposed` of the engine."""
 
@@ -37,7 +43,8 @@ class ProposedPods:
     def read(self, proposal: Proposal, user: UserName, at: Millis) -> tuple[Pod, ...]:
         """Return the held pods of a proposal. Empty: Fairgate would hold none of them.
 
-        Raises InvalidInput for documents that are not pods, and for claims that do not exist.
+        Raises InvalidInput for documents that are not pods, claims that do not exist, and lists
+        that the API server or the webhook would refuse for their length.
         """
         found: list[Pod] = []
         shared: set[str] = set()
@@ -48,11 +55,7 @@ class ProposedPods:
             if proposal.in_order and pod.gang and pod.gang_part:
                 pod = replace(pod, gang=f"{pod.gang}/{pod.gang_part}", gang_part="")
             claims = _claims(specs, proposal.namespace, at)
-            copies = (
-                pod if pod.plain is None else self._charge(pod, claims, shared)
-                for _ in range(count)
-            )
-            asking = (each for each in copies if each.asks)
+            asking = (each for each in self._copies(pod, count, claims, shared) if each.asks)
             found += (_copy(each, part, number) for number, each in enumerate(asking))
         sizes: dict[str, int] = {}
         for pod in found:
@@ -64,6 +67,16 @@ class ProposedPods:
             for pod in found
         )
 
+    def _copies(
+        self, pod: Pod, count: int, claims: Mapping[str, ResourceClaim], shared: set[str]
+    ) -> list[Pod]:
+        """Return the charged copies of a pod. Only the first one is charged for shared claims."""
+        if pod.plain is None:
+            return [pod] * count
+        # Two charges at most, because one reads all requests of all claims.
+        charged = [self._charge(pod, claims, shared) for _ in range(min(count, 2))]
+        return charged[:1] + charged[-1:] * (count - 1)
+
     def _pod(
         self, document: Mapping[str, Any], proposal: Proposal, user: UserName, at: Millis
     ) -> Pod | None:
@@ -72,7 +85,11 @@ class ProposedPods:
             event = self._pods.read(_held(pod, proposal, user, at), at)
         except (msgspec.ValidationError, RecursionError) as error:
             raise InvalidInput(f"This is not a pod: {error}.") from error
-        return event.pod if isinstance(event, PodObserved) else None
+        if not isinstance(event, PodObserved):
+            return None
+        if event.pod.too_large:
+            raise InvalidInput(event.pod.too_large.removeprefix("Fairgate: "))
+        return event.pod
 
 
 def _claims(specs: Mapping[str, Any], namespace: str, at: Millis) -> dict[str, ResourceClaim]:
@@ -84,7 +101,15 @@ def _claims(specs: Mapping[str, Any], namespace: str, at: Millis) -> dict[str, R
             claim = msgspec.convert({"metadata": meta, "spec": spec}, ResourceClaimObject)
         except (msgspec.ValidationError, RecursionError) as error:
             raise InvalidInput(f"This is not the spec of a ResourceClaim: {error}.") from error
-        found[entry] = read_claim(claim, at).claim
+        new = read_claim(claim, at).claim
+        if len(new.requests) > MOST_REQUESTS or any(
+            len(alternatives) > MOST_ALTERNATIVES for alternatives in new.requests
+        ):
+            raise InvalidInput(
+                f"The claim of entry {entry[:80]} may have at most {MOST_REQUESTS} requests "
+                f"with {MOST_ALTERNATIVES} alternatives each."
+            )
+        found[entry] = new
     return found
 
 

@@ -15,13 +15,14 @@ from app.core.model import ClaimRef, Quota, UserName
 from app.core.podspec.resource_claims import DeviceAsk, DeviceClass, ResourceClaim
 from app.core.policy import Mode, Policy
 from app.kube.proposed_pods import ProposedPods
-from app.ports.forecasts import Estimate, Trial
+from app.ports.forecasts import Estimate, Proposal, Trial
 from app.sim.cluster.virtual_cluster import held_pod
 from app.sim.forecast.run_times import RunTimes
 from app.sim.forecast.trial_service import TrialRuns
 from app.sim.forecast.what_if_service import SECONDS
 from app.sim.forecast.worker import Worker
 from tests.support.asgi import Reply, call
+from tests.support.call_counts import calls_of
 from tests.support.rest_app import GPU, NOW, Both, node, problem, tenant
 
 
@@ -172,6 +173,56 @@ async def test_claims_that_do_not_exist_yet_count(both: Both, trials: TrialRuns)
     assert "no ResourceClaim shared" in problem(await post(both, (1, alone)))
     request["exactly"]["deviceClassName"] = "none"
     assert "no DeviceClass none" in problem(await post(both, pods=[entry]))
+
+
+@pytest.mark.parametrize(
+    "requests",
+    [
+        [{"name": "r", "exactly": {"deviceClassName": "gpu.example.com"}}] * 33,
+        [
+            {
+                "name": "r",
+                "firstAvailable": [{"name": "a", "deviceClassName": "gpu.example.com"}] * 9,
+            }
+        ],
+    ],
+)
+async def test_a_claim_that_the_api_server_would_refuse_is_refused(
+    both: Both, trials: TrialRuns, requests: list[dict[str, Any]]
+) -> None:
+    document = pod(0)
+    document["spec"]["resourceClaims"] = [{"name": "gpu", "resourceClaimTemplateName": "t"}]
+    entry = {"pod": document, "claims": {"gpu": {"devices": {"requests": requests}}}}
+    assert "at most 32 requests" in problem(await post(both, pods=[entry]))
+
+
+async def test_a_pod_that_the_webhook_would_refuse_is_refused(
+    both: Both, trials: TrialRuns
+) -> None:
+    document = pod(0)
+    claim = {"name": "gpu", "resourceClaimTemplateName": "t"}
+    document["spec"]["resourceClaims"] = [claim] * 51
+    assert "at most 50 resource claims" in problem(await post(both, (1, document)))
+
+
+async def test_the_cost_of_a_trial_does_not_grow_with_claims_times_copies(both: Both) -> None:
+    await both.hear(ev.ClassObserved(NOW, DeviceClass("gpu.example.com", GPU)))
+    document = pod(0)
+    names = [f"c{number}" for number in range(50)]
+    document["spec"]["resourceClaims"] = [
+        {"name": name, "resourceClaimTemplateName": "t"} for name in names
+    ]
+    asks = [{"name": "r", "exactly": {"deviceClassName": "gpu.example.com"}}] * 32
+    claims = {name: {"devices": {"requests": asks}} for name in names}
+    assert both.ground.proposals is not None
+
+    def calls(count: int) -> int:
+        proposal = Proposal("team-a", "Job", "j", [(count, document, claims)], in_order=False)
+        return calls_of(lambda: reads(proposal, UserName("alice"), NOW))
+
+    reads = both.ground.proposals.read
+    many, few = calls(1000), calls(2)
+    assert many - few < 100 * 1000
 
 
 async def test_pods_that_share_a_claim_in_use_start_in_its_pool(
