@@ -210,6 +210,14 @@ def end(found: Object) -> None:
     found.setdefault("status", {})["phase"] = "Succeeded"
 
 
+def start(found: Object) -> None:
+    found.setdefault("status", {})["startTime"] = "2099-01-01T00:00:00Z"
+
+
+def no_claim(found: Object) -> None:
+    found.setdefault("status", {})["resourceClaimStatuses"] = [{"name": "gpu"}]
+
+
 def nominate(found: Object) -> None:
     found.setdefault("status", {})["nominatedNodeName"] = "none"
 
@@ -337,6 +345,8 @@ UPDATES = (
     Case("labels through the status", validation.STAMPS_KEPT, pod(), change=tag("fairgate.io/tenant", "x"), subresource="status"),
     Case("a false end", validation.PHASE, released(), change=end, subresource="status"),
     Case("a false end by the releaser", validation.PHASE, released(), change=end, subresource="status", caller=RELEASER),
+    Case("a false start", validation.PHASE, released(), change=start, subresource="status"),
+    Case("no claim while held", validation.PHASE, pod(resourceClaims=[{"name": "gpu", "resourceClaimTemplateName": "none"}]), change=no_claim, subresource="status"),
     Case("a node kept while held", validation.NOMINATED, pod(), change=nominate, subresource="status"),
     Case("a node kept once released", None, released(), change=nominate, subresource="status"),
     Case("an end of what concerns nobody", None, unmanaged(nodeSelector={"rules": "none"}), change=end, subresource="status"),

@@ -62,8 +62,8 @@ STAMPS_KEPT = (
     "and create it again to change them."
 )
 PHASE = (
-    "Fairgate: only the pod's node and the controllers of kube-system may change its phase; "
-    "delete the pod to end it."
+    "Fairgate: only the pod's node and the controllers of kube-system may change its phase, "
+    "startTime and resourceClaimStatuses; delete the pod to end it."
 )
 NOMINATED = (
     "Fairgate: a held pod may not have status.nominatedNodeName, because the scheduler would keep "
@@ -223,6 +223,9 @@ class PodFacts:
     preemption: str = ""
     node: str = ""
     phase: str = ""
+    start: str = ""
+    claims: object = None
+    """What its status says about generated claims."""
     nominated: str = ""
     variables: tuple[tuple[str, str | None], ...] = ()
     paths: tuple[str, ...] = ()
@@ -287,7 +290,10 @@ class Guard:
             return STAMPS_KEPT
         if GATE in before.gates and after.nominated not in ("", before.nominated):
             return NOMINATED
-        if before.phase != after.phase and not self._knows_phase(before, caller):
+        knows = self._knows_phase(before, caller)
+        if (before.phase, before.start) != (after.phase, after.start) and not knows:
+            return PHASE
+        if before.claims != after.claims and not (knows or caller in CLAIM_MAKERS):
             return PHASE
         if after.excess and not (before.excess or releases):
             return after.excess

@@ -121,9 +121,9 @@ class PodRegistry:
         turn = turn_of(pod.priority, pod.since, pod.uid)
         tracked = self.pods[pod.uid] = PodRecord(pod, life, stamp_of(pod.release), turn)
         if life is PodState.USING:
-            tracked.released = pod.started
-            if pod.started is not None and tracked.stamp > NEVER:
-                tracked.entered = min(pod.started, self.usage.now)
+            tracked.released = self._start_of(pod)
+            if tracked.released is not None and tracked.stamp > NEVER:
+                tracked.entered = tracked.released
         tracked.pod = self._reckoned(tracked, pod, life)
         self._names[pod.namespace, pod.name] = pod.uid
         self._place(tracked)
@@ -144,7 +144,8 @@ class PodRegistry:
         tracked.pod, tracked.life = pod, life
         tracked.stamp = max(tracked.stamp, stamp_of(pod.release))
         if life is PodState.USING and tracked.released is None:
-            tracked.released = pod.started or self.usage.now  # another actor released it
+            # another actor released it
+            tracked.released = self._start_of(pod) or self.usage.now
         if not stays:
             tracked.turn = turn_of(pod.priority, pod.since, pod.uid)
             self._place(tracked)
@@ -390,6 +391,12 @@ class PodRegistry:
             leaving=pod.terminating,
         )
         self.running.setdefault(leaf, {})[pod.uid] = tracked
+
+    def _start_of(self, pod: Pod) -> Millis | None:
+        """Return when its node started a pod: not before its creation, and not in the future."""
+        if pod.started is None:
+            return None
+        return min(max(pod.started, pod.since), self.usage.now)
 
     def _reckoned(self, tracked: PodRecord, pod: Pod, life: PodState) -> Pod:
         """Return the pod with its charged requests and the budget that forbids its eviction."""

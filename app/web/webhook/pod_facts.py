@@ -69,6 +69,8 @@ class Eviction(objects.Wire, frozen=True):
 
 class PodStatusFacts(objects.Wire, frozen=True):
     nominated_node_name: str | None = None
+    resource_claim_statuses: list[Any] | None = None
+    extended_resource_claim_status: Any = None
 
 
 class PodReach(objects.Wire, frozen=True):
@@ -103,6 +105,11 @@ def sheet_of(document: Any, managed: ManagedResources) -> PodFacts:
         preemption=spec.preemption_policy or "",
         node=pod.spec.node_name or "",
         phase=pod.status.phase or "",
+        start=pod.status.start_time or "",
+        claims=(
+            reach.status.resource_claim_statuses,
+            reach.status.extended_resource_claim_status,
+        ),
         nominated=reach.status.nominated_node_name or "",
         variables=tuple(
             (each.name, None if each.value_from is not None else each.value or "")

@@ -134,11 +134,20 @@ object.spec.?schedulerName.orValue('default-scheduler') in {{ toJson .Values.sch
   {{ include "fairgate.kept" $annotations }}))
 {{- end }}
 
-{{/* Whether the phase of a pod is unchanged, or the caller may change it. */}}
+{{/* Whether the phase and the start of a pod are unchanged, or the caller may change them. */}}
 {{- define "fairgate.phaseIsKnown" -}}
-(object.?status.?phase.orValue('') == oldObject.?status.?phase.orValue('') ||
+((object.?status.?phase.orValue('') == oldObject.?status.?phase.orValue('') &&
+  object.?status.?startTime == oldObject.?status.?startTime) ||
  {{ include "fairgate.isItsNode" . }} ||
  {{ include "fairgate.knowsPhases" . }})
+{{- end }}
+{{/* Whether the names of a pod's generated claims are unchanged, or the caller may change them. */}}
+{{- define "fairgate.claimsAreKnown" -}}
+((object.?status.?resourceClaimStatuses == oldObject.?status.?resourceClaimStatuses &&
+  object.?status.?extendedResourceClaimStatus == oldObject.?status.?extendedResourceClaimStatus) ||
+ {{ include "fairgate.isItsNode" . }} ||
+ {{ include "fairgate.knowsPhases" . }} ||
+ {{ include "fairgate.mayBind" . }})
 {{- end }}
 {{/* Whether the status of a pod makes the scheduler keep capacity free only if the pod is not held. */}}
 {{- define "fairgate.keepsNomination" -}}
@@ -354,6 +363,7 @@ decide most requests come first. They must be true whenever a rule of the policy
 {{/* An update of a pod's status. It never changes the spec. */}}
 {{- define "fairgate.mayBreakStatus" -}}
 !{{ include "fairgate.phaseIsKnown" . }} ||
+!{{ include "fairgate.claimsAreKnown" . }} ||
 !{{ include "fairgate.keepsNomination" . }} ||
 (object.metadata.?annotations != oldObject.metadata.?annotations && {{ include "fairgate.isTooLarge" (dict "root" . "pod" "object") }}) ||
 !{{ include "fairgate.keepsStamps" . }}

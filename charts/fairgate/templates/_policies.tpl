@@ -159,7 +159,7 @@ spec:
       message: {{ include "fairgate.say.stamps" . }}
       reason: Forbidden
     - expression: |-
-        !variables.isOurs || {{ include "fairgate.phaseIsKnown" . | replace "\n" " " }}
+        !variables.isOurs || ({{ include "fairgate.phaseIsKnown" . | replace "\n" " " }} && {{ include "fairgate.claimsAreKnown" . | replace "\n" " " }})
       message: {{ include "fairgate.say.phase" . }}
       reason: Forbidden
     - expression: |-
@@ -373,7 +373,7 @@ spec:
 "Fairgate: labels, annotations and fields that Fairgate uses are immutable; delete the pod and create it again to change them."
 {{- end }}
 {{- define "fairgate.say.phase" -}}
-"Fairgate: only the pod's node and the controllers of kube-system may change its phase; delete the pod to end it."
+"Fairgate: only the pod's node and the controllers of kube-system may change its phase, startTime and resourceClaimStatuses; delete the pod to end it."
 {{- end }}
 {{- define "fairgate.say.nominated" -}}
 "Fairgate: a held pod may not have status.nominatedNodeName, because the scheduler would keep capacity of that node free for it; leave the field empty."

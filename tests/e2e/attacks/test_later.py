@@ -191,12 +191,40 @@ def test_19_nobody_pretends_that_a_pod_is_finished(
     assert layer_of(said) == FIRST[ground.mode]
     assert ground.pod(name)["status"]["phase"] == "Running"
     outcomes(19, ground.mode, "the same, with the right to pods/status", layer_of(said), said)
+    future = {"status": {"startTime": "2099-01-01T00:00:00Z"}}
+    said = eve.refused("PATCH", status, future)
+    assert said is not None
+    assert validation.PHASE in said
+    assert layer_of(said) == FIRST[ground.mode]
+    outcomes(19, ground.mode, "write a start in the future", layer_of(said), said)
     nominates = {"status": {"nominatedNodeName": NODE}}
     said = eve.refused("PATCH", path(RED, ground.held(), "status"), nominates)
     assert said is not None
     assert validation.NOMINATED in said
     assert layer_of(said) == FIRST[ground.mode]
     outcomes(19, ground.mode, "keep a node free for a held pod", layer_of(said), said)
+
+
+def test_19_nobody_says_that_a_held_pod_needs_no_claim(
+    ground: Ground, stage: Stage, outcomes: Outcomes
+) -> None:
+    attack = "hide a claim until the release"
+    ours = yard(ground, stage)
+    entry = {"name": "gpu", "resourceClaimTemplateName": "none"}
+    said = ours.make(body("hides", 0, resourceClaims=[entry]))
+    if ground.mode == "killed":
+        assert layer_of(said) == "outage"
+        outcomes(19, ground.mode, attack, "outage", said or "")
+        return
+    assert said is None
+    eve = armed(ground, stage, "pods/status")
+    at = path(ours.namespace, "hides", "status")
+    said = eve.refused("PATCH", at, {"status": {"resourceClaimStatuses": [{"name": "gpu"}]}})
+    assert said is not None
+    assert validation.PHASE in said
+    assert layer_of(said) == FIRST[ground.mode]
+    assert ours.held() == {"hides"}
+    outcomes(19, ground.mode, attack, layer_of(said), said)
 
 
 def test_19_who_will_not_go_is_counted_until_gone(

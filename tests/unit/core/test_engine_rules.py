@@ -364,6 +364,18 @@ def test_a_paused_tenant_waits_and_its_children_with_it() -> None:
     assert releases(bench.hear(ev.TenantObserved(Millis(0), tenant("p"))))
 
 
+@pytest.mark.parametrize("started", [0, 10**14])
+def test_a_start_in_the_status_is_neither_before_the_creation_nor_in_the_future(
+    started: int,
+) -> None:
+    bench = Bench(node("n0", 2))
+    pod = replace(held_pod("p", "a"), gates=(), release="1.1", node=NodeName("n0"))
+    since, now = Millis(2000), Millis(5000)
+    bench.hear(ev.PodObserved(now, replace(pod, since=since, started=Millis(started))))
+    [found] = bench.engine.outlook.pods_on(NodeName("n0"))
+    assert found.released == (now if started else since)
+
+
 def test_of_two_overlapping_pools_the_later_gets_nothing() -> None:
     bench = Bench(node("n0", 1, {"kind": "h100"}), node("n1", 1, {"kind": "h100", "x": "y"}))
     bench.hear(ev.PoolObserved(Millis(0), Pool(PoolName("a"), {"kind": "h100"})))
