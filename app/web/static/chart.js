@@ -10,6 +10,13 @@ export const MOST_LINES = 8;
 const HEIGHT = 280;
 const TABLE_ROWS = 24;
 const NONE = [];
+const HELP = "Point at the chart, or use Left and Right, to read values. Drag, or use Shift with Left and Right, to select a time.";
+
+/** Least width of a selection by the mouse, in pixels. */
+const LEAST_DRAG = 5;
+
+/** Seconds from which the axis shows days. */
+const LONG = 3 * 86400;
 const DASHES = [undefined, [8, 4], [3, 3], [10, 3, 2, 3]];
 
 /** Steps of an axis of durations in seconds, and of an axis of numbers. */
@@ -18,11 +25,16 @@ const WHOLE = [0, 1, 2, 3, 4, 5, 6].flatMap((power) => [1, 2, 5].map((digit) => 
 
 /**
  * `lines`: [{name, values}], a value is null if it is unknown. `levels`: constants [{name, note,
- * value}]. `say` formats a value. `name`: of the table. `file`: of the CSV file.
+ * value}]. `say` formats a value. `name`: of the table. `file`: of the CSV file. `onSelect` receives
+ * begin and end of a selected time in seconds.
  */
-export function Chart({ title, name, file, times, lines, levels = NONE, say = decimal, range, theme }) {
+export function Chart({ title, name, file, times, lines, levels = NONE, say = decimal, theme, onSelect }) {
   const place = useRef(null);
+  const drawn = useRef(null);
   const [at, setAt] = useState(null);
+  const [mark, setMark] = useState(null);
+  const step = times[1] - times[0];
+  const ends = mark === null || at === null ? null : [times[Math.min(mark, at)], times[Math.max(mark, at)] + step];
   const columns = useMemo(
     () => [times, ...levels.map((level) => times.map(() => level.value)), ...lines.map((line) => line.values)],
     [times, lines, ...[0, 1].map((index) => levels[index]?.value)],
@@ -41,19 +53,24 @@ export function Chart({ title, name, file, times, lines, levels = NONE, say = de
         height: HEIGHT,
         padding: [8, 36, 0, 0],
         legend: { show: false },
-        cursor: { points: { size: 6 }, drag: { x: false, y: false } },
+        cursor: { points: { size: 6 }, drag: { x: true, y: false, setScale: false } },
         scales: { x: { time: true }, y: { range: (_, low, high) => [0, Math.max(1, high * 1.05)] } },
         axes: [
-          { ...axis, size: 28, space: 80, values: (_, marks) => marks.map((mark) => label(mark, range)) },
+          { ...axis, size: 28, space: 80, values: (_, marks) => marks.map((mark) => label(mark, times)) },
           { ...axis, size: 60, label: title, labelSize: 24, incrs: say === lasting ? SECONDS : WHOLE, values: (_, marks) => marks.map(say) },
         ],
         series: [{}, ...levels.map((level, index) => levelOf(level, index, resolved)), ...lines.map((line, index) => lineOf(line, index, resolved))],
-        hooks: { setCursor: [(plot) => setAt(plot.cursor.idx ?? null)] },
+        hooks: {
+          setCursor: [(plot) => setAt(plot.cursor.idx ?? null)],
+          setSelect: [({ select: { left, width }, posToVal }) => width >= LEAST_DRAG && onSelect(posToVal(left, "x"), posToVal(left + width, "x"))],
+        },
       },
       columns,
       place.current,
     );
     probe.remove();
+    drawn.current = chart;
+    setMark(null);
     const watching = new ResizeObserver(() => chart.setSize({ width: place.current.clientWidth, height: HEIGHT }));
     watching.observe(place.current);
     return () => {
@@ -61,15 +78,27 @@ export function Chart({ title, name, file, times, lines, levels = NONE, say = de
       chart.destroy();
     };
   }, [columns, theme]);
+  useEffect(() => {
+    const chart = drawn.current;
+    const [left, right] = ends ? ends.map((end) => chart.valToPos(end, "x")) : [0, 0];
+    chart.setSelect({ left, width: right - left, top: 0, height: chart.over.clientHeight }, false);
+  }, [ends?.[0], ends?.[1]]);
   const move = (event) => {
-    const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
-    if (!step) return;
+    const last = times.length - 1;
+    const by = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+    if (by) {
+      if (!event.shiftKey) setMark(null);
+      else if (mark === null) setMark(at ?? last);
+      setAt(Math.min(last, Math.max(0, (at ?? last) + by)));
+    } else if (event.key === "Enter" && ends) onSelect(...ends);
+    else if (event.key === "Escape" && ends) setMark(null);
+    else return;
     event.preventDefault();
-    setAt(Math.min(times.length - 1, Math.max(0, (at ?? times.length - 1) + step)));
   };
+  const words = at === null ? HELP : valuesAt(at, times, lines, levels, say);
   return html`
-    <div class="chart" ref=${place} tabindex="0" role="group" aria-label=${`${title}. Left and Right read the values.`} onKeyDown=${move}></div>
-    <p class="values" role="status">${at === null ? "Point at the chart, or use Left and Right, to read values." : valuesAt(at, times, lines, levels, say)}</p>
+    <div class="chart" ref=${place} tabindex="0" role="group" aria-label=${`${title}. Left and Right read the values. With Shift they select a time, and Enter shows it.`} onKeyDown=${move}></div>
+    <p class="values" role="status">${ends ? `Selected: ${moment(new Date(ends[0] * 1000))} to ${moment(new Date(ends[1] * 1000))}. Enter shows this time.` : words}</p>
     <ul class="legend lines" aria-label="Lines of the chart">
       ${lines.map((line, index) => html`<li key=${line.name}><span class=${`key line-${index + 1}`}></span>${visible(line.name)}</li>`)}
       ${levels.map((level, index) => html`<li key=${level.name}><span class=${`key level-${index}`}></span>${level.note}</li>`)}
@@ -97,9 +126,9 @@ function lineOf(line, index, resolved) {
   };
 }
 
-function label(at, range) {
+function label(at, times) {
   const date = new Date(at * 1000);
-  return range === "604800" ? day(date) : moment(date);
+  return times[times.length - 1] - times[0] > LONG ? day(date) : moment(date);
 }
 
 function valuesAt(at, times, lines, levels, say) {

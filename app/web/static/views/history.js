@@ -2,7 +2,7 @@
 
 import { Chart, MOST_LINES } from "../chart.js";
 import { deviceOf, devices, moment, number, parseCsv, visible } from "../format.js";
-import { Empty } from "../components.js";
+import { Empty, Term } from "../components.js";
 import { namesOf, Releases, releasesPath, unnamedText } from "./releases.js";
 import { change } from "../router.js";
 import { html, useEffect, useRef, useState } from "../vendor/htm/preact-standalone.js";
@@ -14,6 +14,9 @@ export const RANGES = [
   ["604800", "7 days"],
 ];
 const STEPS = 120;
+
+/** Shortest period in seconds. */
+const LEAST = 60;
 const AGAIN = 60_000;
 
 /** Return the highest visible ancestor of a tenant. */
@@ -82,20 +85,67 @@ function levelsOf(state, tenant, units) {
   return part ? [capacity, { name: "fair share", note: "fair share now", value: part.owed * units.total }] : [capacity];
 }
 
+/**
+ * Return the time of an address in seconds: {from, to}, or {seconds} until now. `isWrong`: `from` and
+ * `to` are no period.
+ */
+function periodOf(query) {
+  if (query.get("from") || query.get("to")) {
+    const [from, to] = [query.get("from"), query.get("to")].map((time) => Date.parse(time) / 1000);
+    return { from, to, isWrong: !(to - from >= LEAST) };
+  }
+  const isKnown = RANGES.some(([value]) => value === query.get("range"));
+  return { seconds: Number(isKnown ? query.get("range") : RANGES[0][0]) };
+}
+
+/** Return begin, end and step of the lines, in seconds. Times are multiples of the step. */
+function stepsOf({ from, to, seconds }) {
+  const step = Math.max(1, Math.ceil((seconds ?? to - from) / STEPS));
+  const until = Math.floor(Math.min(to ?? Infinity, Date.now() / 1000) / step) * step;
+  return { from: Math.floor((from ?? until - seconds) / step) * step, until, step };
+}
+
+/** Put a period into the address. */
+function show(from, to) {
+  const [begin, end] = [from, Math.max(to, from + LEAST)].map((time) => new Date(Math.round(time) * 1000).toISOString());
+  change({ from: begin.replace(".000", ""), to: end.replace(".000", ""), range: "" });
+}
+
+/** Return a time for an input of kind `datetime-local`. */
+function localTime(seconds) {
+  const date = new Date(seconds * 1000);
+  return new Date(date - date.getTimezoneOffset() * 60_000).toISOString().slice(0, 16);
+}
+
+/** Buttons for times until now, and two fields for any other time. */
+function Period({ period, shown }) {
+  const ends = period.seconds ? [shown.from, shown.until] : [period.from, period.to];
+  const enter = (index) => (event) => {
+    const next = [...ends];
+    next[index] = Date.parse(event.target.value) / 1000;
+    if (next.every(Number.isFinite)) change({ from: new Date(next[0] * 1000).toISOString(), to: new Date(next[1] * 1000).toISOString(), range: "" });
+  };
+  return html`<div class="period">
+    <div class="ranges" role="group" aria-label="Time shown">
+      ${RANGES.map(([value, name]) => html`<button type="button" key=${value} aria-pressed=${String(Number(value) === period.seconds)} onClick=${() => change({ range: value, from: "", to: "" })}>${name}</button>`)}
+    </div>
+    ${["From", "To"].map((name, index) => html`<label key=${name}>${name} <input type="datetime-local" value=${Number.isFinite(ends[index]) ? localTime(ends[index]) : ""} onChange=${enter(index)} /></label>`)}
+  </div>`;
+}
+
 export function History({ state, hello, query, ask, theme }) {
-  const range = RANGES.some(([value]) => value === query.get("range")) ? query.get("range") : "3600";
+  const period = periodOf(query);
+  const range = `${period.from} ${period.to} ${period.seconds}`;
   const tenant = query.get("tenant") ?? "";
   const [found, setFound] = useState({});
   const latest = useRef(state);
   latest.current = state;
   useEffect(() => {
+    if (period.isWrong) return undefined;
     const stopping = new AbortController();
-    const seconds = Number(range);
-    const step = seconds / STEPS;
     const read = async () => {
-      const until = Math.floor(Date.now() / 1000 / step) * step;
-      const from = until - seconds;
-      const times = Array.from({ length: STEPS }, (_, place) => from + place * step);
+      const { from, until, step } = stepsOf(period);
+      const times = Array.from({ length: Math.ceil((until - from) / step) }, (_, place) => from + place * step);
       const asked = [
         ["from", new Date(from * 1000).toISOString()],
         ["to", new Date(until * 1000).toISOString()],
@@ -107,7 +157,7 @@ export function History({ state, hello, query, ask, theme }) {
           usage(ask, [["by", "tenant,pool"], ...asked], stopping.signal),
           ask(releasesPath(asked), { signal: stopping.signal }),
         ]);
-        setFound({ range, tenant, times, lines: linesOf(rows, times, step, latest.current, tenant), since, from, releases });
+        setFound({ range, tenant, times, lines: linesOf(rows, times, step, latest.current, tenant), since, from, until, releases });
       } catch (error) {
         if (!stopping.signal.aborted) setFound({ range, tenant, error });
       }
@@ -125,17 +175,18 @@ export function History({ state, hello, query, ask, theme }) {
   return html`<section class="card" aria-labelledby="history-title">
     <div class="card-head">
       <h1 id="history-title">${tenant ? `History of ${visible(tenant)}` : "History"}</h1>
-      <div class="ranges" role="group" aria-label="Time shown">
-        ${RANGES.map(([value, name]) => html`<button type="button" key=${value} aria-pressed=${String(value === range)} onClick=${() => change({ range: value })}>${name}</button>`)}
-      </div>
+      <${Period} period=${period} shown=${shown} />
     </div>
+    ${period.isWrong ? html`<p class="problem" role="alert">The time is not valid: the end must be a minute after the begin, or later.</p>` : null}
     ${shown.error ? html`<p class="problem" role="alert">The past cannot be shown: ${visible(shown.error.message)}</p>` : null}
     ${shown.lines && !shown.lines.length ? html`<${Empty}>No pod used a GPU in this time.<//>` : null}
     ${shown.lines?.length
-      ? html`<${Chart} title=${title} name="GPUs in use over time" file="fairgate-history.csv" times=${shown.times} lines=${shown.lines} levels=${levelsOf(state, tenant, units)} range=${range} theme=${theme} />`
+      ? html`<${Chart} title=${title} name="GPUs in use over time" file="fairgate-history.csv" times=${shown.times} lines=${shown.lines} levels=${levelsOf(state, tenant, units)} theme=${theme} onSelect=${show} />`
       : null}
     ${shown.since && Date.parse(shown.since) / 1000 > shown.from ? html`<p class="note">Before ${moment(new Date(shown.since))} some use was not recorded.</p>` : null}
+    ${shown.lines?.length && units.note ? html`<p class="note"><${Term} name="weighted GPUs">${units.note}<//></p>` : null}
+    ${shown.lines?.length && tenant ? html`<p class="note">Times before now are compared with the <${Term} name="fair share">fair share<//> of now.</p>` : null}
     ${unnamedText(hello, tenant) ? html`<p class="note">${unnamedText(hello, tenant)}</p>` : null}
   </section>
-  ${shown.releases ? html`<${Releases} found=${shown.releases} times=${shown.times} range=${range} theme=${theme} />` : null}`;
+  ${shown.releases ? html`<${Releases} found=${shown.releases} times=${shown.times} theme=${theme} onSelect=${show} />` : null}`;
 }

@@ -1,6 +1,6 @@
 // Releases and waits of the past, from the audit chain.
 
-import { Cell, Empty, More, RowHead, Table } from "../components.js";
+import { Cell, Empty, More, RowHead, Table, Term } from "../components.js";
 import { Chart } from "../chart.js";
 import { count, decimal, devices, lasting, moment, visible } from "../format.js";
 import { address } from "../router.js";
@@ -31,7 +31,7 @@ function valuesOf(steps, times, value, absent) {
   return times.map((at) => known.get(at) ?? absent);
 }
 
-export function Releases({ found, times, range, theme }) {
+export function Releases({ found, times, theme, onSelect }) {
   const { total, tenants, pools, steps, completeSince } = found;
   const waits = useMemo(
     () => [
@@ -43,15 +43,15 @@ export function Releases({ found, times, range, theme }) {
   const pods = useMemo(() => [{ name: "released pods", values: valuesOf(steps, times, (step) => step.pods, 0) }], [found]);
   const isPartial = completeSince === null || Date.parse(completeSince) / 1000 > times[0];
   return html`<section class="card" aria-labelledby="releases-title">
-    <h2 id="releases-title">Releases and waits</h2>
+    <h2 id="releases-title"><${Term} name="released">Releases<//> and <${Term} name="half, nine in ten">waits<//></h2>
     ${total.pods
       ? html`
           <p class="releases-total">${count(total.pods, "pod")} released, with ${count(devices(total.request), "GPU")}.${total.waitP50 === null ? "" : ` Half waited at most ${lasting(total.waitP50)}, nine in ten at most ${lasting(total.waitP90)}.`}</p>
-          <${Chart} title="Wait of released pods" name="Waits over time" file="fairgate-waits.csv" times=${times} lines=${waits} say=${lasting} range=${range} theme=${theme} />
-          <${Chart} title="Released pods" name="Releases over time" file="fairgate-releases.csv" times=${times} lines=${pods} range=${range} theme=${theme} />
-          <h3>By tenant</h3>
+          <${Chart} title="Wait of released pods" name="Waits over time" file="fairgate-waits.csv" times=${times} lines=${waits} say=${lasting} theme=${theme} onSelect=${onSelect} />
+          <${Chart} title="Released pods" name="Releases over time" file="fairgate-releases.csv" times=${times} lines=${pods} theme=${theme} onSelect=${onSelect} />
+          <h3>By <${Term} name="tenant">tenant<//></h3>
           <${Sums} items=${tenants} what="tenant" head="Tenant" link=${(name) => address("tenants", [name])} />
-          <h3>By pool</h3>
+          <h3>By <${Term} name="pool">pool<//></h3>
           <${Sums} items=${pools} what="pool" head="Pool" />`
       : html`<${Empty}>No pod was released in this time.<//>`}
     ${isPartial ? html`<p class="note">${completeSince === null ? "There are no audit entries yet." : `Before ${moment(new Date(completeSince))} some releases were not recorded.`}</p>` : null}

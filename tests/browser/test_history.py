@@ -1,0 +1,103 @@
+"""The time of the history view: by mouse, by keyboard, by two fields, and in the address."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+from urllib.parse import parse_qs
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.browser.conftest import Opens
+from tests.browser.signed_in import LED, QUICK, live, settled
+from tests.fakes.fake_api_cluster import NOW, Served, Town, busy, ran, served
+
+FROM, TO = "2026-09-21T13:20:00Z", "2026-09-21T13:50:00Z"
+
+
+@pytest.fixture
+def place() -> Iterator[Served]:
+    town = Town(bulletin=LED, now=NOW)
+    run = ran("vision", 64, since=60, until=30)  # 64 H100s that count 4 each
+    town.past.runs.ended[run.id] = run
+    with served(town, QUICK) as place:
+        place.tell(*busy())
+        yield place
+
+
+def history(opens: Opens, place: Served, query: str = "") -> Page:
+    page = live(opens, place, f"history{query}", now=NOW, timezone_id="UTC")
+    expect(page.locator(".chart canvas").first).to_be_visible()
+    return page
+
+
+def period(page: Page) -> list[float]:
+    """Return begin and end in the address, in minutes before now."""
+    query = parse_qs(page.url.partition("?")[2])
+    times = [datetime.fromisoformat(query[name][0]) for name in ("from", "to")]
+    return [(NOW / 1000 - time.timestamp()) / 60 for time in times]
+
+
+def test_a_selection_by_mouse_is_shown_and_kept_in_the_address(opens: Opens, place: Served) -> None:
+    page = history(opens, place)
+    plot = page.locator(".chart .u-over").first
+    box = plot.bounding_box()
+    assert box is not None
+    middle = box["y"] + box["height"] / 2
+    page.mouse.move(box["x"] + box["width"] / 4, middle)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] / 2, middle, steps=4)
+    page.mouse.up()
+    settled(page, "location.hash.includes('from=')")
+    begin, end = period(page)
+    assert begin == pytest.approx(45, abs=1.5)
+    assert end == pytest.approx(30, abs=1.5)
+    page.reload()
+    expect(page.get_by_role("button", name="1 hour")).to_have_attribute("aria-pressed", "false")
+    page.get_by_role("group", name="Weighted GPUs in use").press("ArrowLeft")
+    expect(page.locator(".values").first).to_contain_text("research 256")  # the run has not ended
+    page.get_by_role("button", name="24 hours").click()
+    settled(page, "location.hash === '#/history?range=86400'")
+
+
+def test_a_selection_by_keyboard_is_announced_and_shown(opens: Opens, place: Served) -> None:
+    page = history(opens, place)
+    chart = page.get_by_role("group", name="Weighted GPUs in use")
+    words = page.locator(".values").first
+    chart.press("ArrowLeft")
+    for _ in range(19):
+        chart.press("Shift+ArrowLeft")
+    expect(words).to_contain_text("Selected: ")
+    expect(words).to_contain_text("Enter shows this time.")
+    assert chart.locator(".u-select").evaluate("box => box.offsetWidth") > 50
+    chart.press("Escape")
+    expect(words).not_to_contain_text("Selected")
+    assert "from=" not in page.url
+    chart.press("ArrowRight")
+    chart.press("Shift+ArrowRight")
+    chart.press("Shift+ArrowRight")
+    chart.press("Enter")
+    settled(page, "location.hash.includes('from=')")
+    begin, end = period(page)
+    assert begin - end == pytest.approx(1.5)  # three steps of half a minute
+
+
+def test_two_fields_show_and_change_the_time(opens: Opens, place: Served) -> None:
+    page = history(opens, place, f"?from={FROM}&to={TO}")
+    begin, end = page.get_by_label("From"), page.get_by_label("To", exact=True)
+    expect(begin).to_have_value("2026-09-21T13:20")
+    expect(end).to_have_value("2026-09-21T13:50")
+    begin.fill("2026-09-21T13:30")
+    settled(page, "location.hash.includes('13%3A30')")
+    expect(end).to_have_value("2026-09-21T13:50")
+    page.get_by_text("As a table").first.click()
+    rows = page.get_by_role("table", name="GPUs in use over time").get_by_role("row")
+    expect(rows.last).to_contain_text("256")
+
+
+def test_an_address_with_a_wrong_time_says_so(opens: Opens, place: Served) -> None:
+    page = live(opens, place, f"history?from={TO}&to={FROM}", now=NOW, timezone_id="UTC")
+    expect(page.get_by_role("alert").get_by_text("The time is not valid")).to_be_visible()
+    page.get_by_role("button", name="1 hour").click()
+    expect(page.locator(".chart canvas").first).to_be_visible()
