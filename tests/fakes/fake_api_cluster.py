@@ -41,6 +41,7 @@ from app.core.model import (
 )
 from app.core.quantities import PODS, ManagedResources
 from app.ports.api import EnforcementResult
+from app.ports.forecasts import Simulations
 from app.ports.liveness import Liveness
 from app.sim.cluster.virtual_cluster import held_pod
 from app.web.api.app import api_app
@@ -52,6 +53,7 @@ from app.web.webhook.cache import WebhookCache
 from tests.fakes.fake_audit_stream import FakeTrail, Stream
 from tests.fakes.fake_authorizer import Rights
 from tests.fakes.fake_queues import FakeQueues
+from tests.fakes.fake_tenants_and_pools import FakeResources
 from tests.fakes.fake_usage_records import FakeRuns
 from tests.support.rest_app import ground
 
@@ -99,6 +101,8 @@ class Town:
     reachable: bool = True
     age: int = 0
     enforcement: EnforcementResult | None = None
+    resources: FakeResources = field(default_factory=FakeResources)
+    simulations: Simulations | None = None
 
     def __post_init__(self) -> None:
         self.engine = Engine(ManagedResources([GPU]), EngineOptions(records=False))
@@ -134,6 +138,8 @@ class Town:
             enforcement=lambda: self.enforcement,
             runs=self.past,
             chain=FakeTrail(self.stream),
+            resources=self.resources,
+            simulations=self.simulations,
         )
 
 

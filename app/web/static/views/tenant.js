@@ -56,7 +56,7 @@ export function Tenant({ name, state: sent, hello, query, ask }) {
         <div><dt>Uses</dt><dd>${inPools(of.used) || "no GPU"}</dd></div>
         <div><dt>Waiting</dt><dd>${count(of.pending, "pod")}</dd></div>
         <div><dt>Namespaces</dt><dd>${of.namespaces.map(visible).join(", ")}</dd></div>
-        ${of.quotas.map((quota) => html`<div key=${quota.pool}><dt>Quota in ${visible(quota.pool)}</dt><dd>guarantee ${amounts(quota.guarantee)}, limit ${Object.keys(quota.limit).length ? amounts(quota.limit) : "none"}</dd></div>`)}
+        ${of.quotas.map((quota) => html`<div key=${quota.pool}><dt><${Term} name="quota">Quota in ${visible(quota.pool)}<//></dt><dd>guarantee ${amounts(quota.guarantee)}, limit ${Object.keys(quota.limit).length ? amounts(quota.limit) : "none"}</dd></div>`)}
         ${of.paused ? html`<div><dt>Paused</dt><dd>none of its pods is released</dd></div>` : null}
       </dl>
       <${TenantTable} state=${state} hello=${hello} query=${opened} tops=${[row]} name=${`Users of ${visible(name)}`} />
@@ -108,9 +108,14 @@ function Weights({ row, ask }) {
     const list = changed.map((member) => `${member.name}: ${member.of.weight} → ${changes[member.key]}`).join("\n");
     if (!confirm(`Set these weights?\n\n${list}`)) return;
     attempt(async () => {
-      for (const member of changed) await put(member, "");
+      let done = 0;
+      try {
+        for (; done < changed.length; done += 1) await put(changed[done], "");
+      } catch (error) {
+        throw new Error(`${done ? `The first ${count(done, "weight")} of the list ${done === 1 ? "is" : "are"} set, the others are not. ` : ""}${error.message}`);
+      }
       setChanges({});
-      return { done: `${count(changed.length, "weight")} set. The page shows them in a moment.` };
+      return { done: `${count(done, "weight")} set. The page shows them in a moment.` };
     });
   };
   return html`<section class="card" aria-labelledby="weights-title">

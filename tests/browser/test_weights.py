@@ -1,0 +1,156 @@
+"""Weights of a tenant: preview, apply after a confirmation, and refusal without the right."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from fractions import Fraction
+
+import pytest
+from playwright.sync_api import Dialog, Page, expect
+
+from app.core.model import TenantName, UserName
+from app.ports.forecasts import Comparison, TenantForecast, WeightChanges
+from tests.browser.conftest import Opens
+from tests.browser.signed_in import LED, QUICK, live
+from tests.fakes.fake_api_cluster import Served, Town, busy, served, tenant
+
+MAY_WEIGH = {("update", "tenants/users"), ("update", "tenants"), ("create", "simulations")}
+
+
+class Waits:
+    """Implements `ports.forecasts.Simulations`: vision waits 600 s now, and 300 s then."""
+
+    def __init__(self) -> None:
+        self.asked: list[WeightChanges] = []
+
+    async def compare(self, changes: WeightChanges, hours: float) -> Comparison:
+        self.asked.append(changes)
+        now, then = (TenantForecast(Fraction(1), 0.5, 12, 6, mean, mean) for mean in (600, 300))
+        return Comparison(12, 0.1, "nothing", {TenantName("vision"): (now, then)})
+
+
+@pytest.fixture
+def waits() -> Waits:
+    return Waits()
+
+
+@pytest.fixture
+def town(waits: Waits) -> Town:
+    town = Town(bulletin=LED, simulations=waits)
+    town.rights.granted |= MAY_WEIGH
+    users = [{"name": "alice@example.com", "weight": "3"}]
+    town.resources.put("tenants", "vision", {"weight": "2", "parent": "research", "users": users})
+    for name, weight in (("research", "3"), ("language", "1")):
+        parent = {"parent": "research"} if name == "language" else {}
+        town.resources.put("tenants", name, {"weight": weight, **parent})
+    return town
+
+
+@pytest.fixture
+def place(town: Town) -> Iterator[Served]:
+    with served(town, QUICK) as place:
+        place.tell(*busy())
+        yield place
+
+
+def weigh(opens: Opens, place: Served) -> Page:
+    """Return the page with a new weight for bob, which is not applied yet."""
+    page = live(opens, place, "tenants/vision")
+    field = page.get_by_role("spinbutton", name="bob@example.com")
+    expect(field).to_have_value("1")
+    for button in ("Preview", "Apply"):
+        expect(page.get_by_role("button", name=button)).to_be_disabled()
+    field.fill("9")
+    return page
+
+
+def answer(page: Page, accepts: bool) -> list[str]:
+    """Answer the next confirmation, and return the list that receives its text."""
+    texts: list[str] = []
+
+    def reply(dialog: Dialog) -> None:
+        texts.append(dialog.message)
+        dialog.accept() if accepts else dialog.dismiss()
+
+    page.once("dialog", reply)
+    return texts
+
+
+def weights(town: Town) -> dict[str, str]:
+    spec = town.resources.spec("tenants", "vision")
+    assert spec is not None
+    return {user["name"]: user["weight"] for user in spec["users"]}
+
+
+def test_a_preview_shows_shares_and_waits_and_changes_nothing(
+    opens: Opens, town: Town, waits: Waits, place: Served
+) -> None:
+    page = weigh(opens, place)
+    before = weights(town)
+    page.get_by_role("button", name="Preview").click()
+    shares = page.get_by_role("table", name="Fair shares before and after")
+    row = shares.get_by_role("row", name="bob@example.com")
+    expect(row.get_by_role("cell")).to_have_count(2)
+    now, then = (float(cell.rstrip(" %")) for cell in row.get_by_role("cell").all_inner_texts())
+    assert then > now
+    row = page.get_by_role("table", name="Mean waits before and after").get_by_role("row").last
+    expect(row.get_by_role("cell")).to_have_text(["10 min", "5 min"])
+    expect(page.get_by_text("Waits of the 12 pods that wait now")).to_be_visible()
+    assert waits.asked == [
+        WeightChanges({}, {TenantName("vision"): {UserName("bob@example.com"): Fraction(9)}})
+    ]
+    assert weights(town) == before
+
+
+def test_a_weight_is_set_only_after_the_confirmation(
+    opens: Opens, town: Town, place: Served
+) -> None:
+    page = weigh(opens, place)
+    before = weights(town)
+    refused = answer(page, accepts=False)
+    page.get_by_role("button", name="Apply").click()
+    assert refused == ["Set these weights?\n\nbob@example.com: 1 → 9"]
+    assert weights(town) == before
+    accepted = answer(page, accepts=True)
+    page.get_by_role("button", name="Apply").click()
+    expect(page.get_by_text("1 weight set")).to_be_visible()
+    assert accepted == refused
+    assert weights(town) == {"alice@example.com": "3", "bob@example.com": "9"}
+    assert town.resources.by("tenants", "vision") == "alice@example.com"
+    # The watch brings the change, as it does in a cluster.
+    place.tell(tenant("vision", 2, parent="research", users={"bob@example.com": 9}))
+    expect(page.get_by_text("weight 9")).to_be_visible()
+    expect(page.get_by_role("spinbutton", name="bob@example.com")).to_have_value("9")
+
+
+@pytest.mark.parametrize("button", ["Preview", "Apply"])
+def test_without_the_right_the_answer_names_it_and_no_weight_changes(
+    opens: Opens, town: Town, place: Served, button: str
+) -> None:
+    town.rights.granted -= MAY_WEIGH
+    page = weigh(opens, place)
+    before = weights(town)
+    answer(page, accepts=True)
+    page.get_by_role("button", name=button).click()
+    right = "may not update tenants/users.fairgate.io vision"
+    expect(page.get_by_role("status").get_by_text(right)).to_be_visible()
+    expect(page.get_by_role("spinbutton", name="bob@example.com")).to_have_value("9")
+    expect(page.get_by_role("button", name="Sign out")).to_be_visible()
+    assert weights(town) == before
+
+
+def test_a_weight_of_a_child_tenant_that_fails_says_which_ones_are_set(
+    opens: Opens, town: Town, place: Served
+) -> None:
+    town.rights.granted -= {("update", "tenants")}
+    town.rights.granted |= {("update", "tenants/research"), ("get", "tenants")}
+    page = live(opens, place, "tenants/research")
+    page.get_by_role("spinbutton", name="language").fill("4")
+    page.get_by_role("spinbutton", name="vision").fill("0007")  # the API server refuses it
+    answer(page, accepts=True)
+    page.get_by_role("button", name="Apply").click()
+    expect(page.get_by_text("The first 1 weight of the list is set")).to_be_visible()
+    expect(page.get_by_text("must be a decimal number")).to_be_visible()
+    spec = town.resources.spec("tenants", "language")
+    assert spec is not None
+    assert spec["weight"] == "4"
