@@ -116,6 +116,51 @@ def test_an_unknown_address_says_so(opens: Opens, place: Served) -> None:
     expect(page.get_by_role("dialog")).to_contain_text("may not get pods none")
 
 
+@pytest.mark.parametrize(
+    ("view", "text"),
+    [
+        ("tenants/none", "The right is: get tenants/queue.fairgate.io none"),
+        ("queues?tenant=none", "There is no tenant none"),
+        ("queues?tenant=none&user=erin@example.com", "There is no tenant none"),
+        ("nodes/none", "There is no pool none"),
+        ("nodes/h100/none", "Pool h100 has no node none"),
+        ("pods/robotics/none", "may not get pods none"),
+    ],
+)
+def test_an_address_of_an_unknown_object_says_so(
+    opens: Opens, place: Served, view: str, text: str
+) -> None:
+    page = live(opens, place, view)
+    expect(page.locator("main, [role=dialog]").get_by_text(text)).to_be_visible()
+    expect(page.get_by_role("button", name="Sign out")).to_be_visible()
+
+
+@pytest.mark.parametrize(
+    ("view", "right"),
+    [
+        ("tenants/robotics", "get tenants/queue.fairgate.io robotics"),
+        ("queues", "get tenants/queue"),
+        ("queues?tenant=robotics", "may not get tenants/queue.fairgate.io robotics"),
+        ("queues?tenant=robotics&user=erin@example.com", "may not get tenants/queue"),
+        ("nodes", "list pools.fairgate.io"),
+        ("nodes/h100", "list pools.fairgate.io"),
+        ("nodes/h100/h100-06", "list pools.fairgate.io"),
+        ("history", "may not get tenants/usage.fairgate.io"),
+        ("history?tenant=robotics", "may not get tenants/usage.fairgate.io robotics"),
+        ("audit", "may not get audit.fairgate.io"),
+        ("pods/robotics/wait-0", "may not get pods wait-0"),
+    ],
+)
+def test_a_forbidden_address_names_the_missing_right(
+    opens: Opens, place: Served, view: str, right: str
+) -> None:
+    place.town.rights.granted = {("get", "stream")}
+    page = live(opens, place, view)
+    expect(page.locator("main, [role=dialog]").get_by_text(right).first).to_be_visible()
+    expect(page.get_by_role("button", name="Sign out")).to_be_visible()
+    assert "erin@example.com" not in page.locator("table").all_inner_texts()
+
+
 # --- the drawer of a pod ---
 
 

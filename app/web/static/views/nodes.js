@@ -1,7 +1,7 @@
 // Pools and a map of their nodes. A cell is a device, coloured by the tenant that uses it.
 
 import { ago, amounts, count, decimal, deviceOf, devices, number, percent, visible } from "../format.js";
-import { Cell, Details, Empty, More, RowHead, Table, useAnswer } from "../components.js";
+import { Cell, Details, Empty, More, RowHead, Table, Term, useAnswer } from "../components.js";
 import { address, change, podAddress } from "../router.js";
 import { html } from "../vendor/htm/preact-standalone.js";
 
@@ -30,7 +30,7 @@ export function colours(pools) {
 }
 
 export function Nodes({ state, hello, query, name, node, ask }) {
-  if (node) return html`<${NodePods} key=${node} pool=${name} node=${node} ask=${ask} />`;
+  if (node) return html`<${NodePods} key=${node} pool=${name} node=${node} state=${state} hello=${hello} ask=${ask} />`;
   if (!hello.pools) return html`<section class="card"><h1>Nodes</h1><${Empty}>You may not see pools. Ask for the right to list pools.fairgate.io.<//></section>`;
   if (!state.pools.length) {
     return html`<section class="card"><h1>Nodes</h1><${Empty} command="kubectl get nodes -L nvidia.com/gpu.product">There is no pool, because no node offers a GPU. See which nodes there are:<//></section>`;
@@ -47,9 +47,9 @@ export function Nodes({ state, hello, query, name, node, ask }) {
       ${shownTenants.map(([tenant, kind]) => html`<li key=${tenant}><i class=${`device ${kind}`}></i>${visible(tenant)}</li>`)}
       <li><i class="device others"></i>other tenants</li>
       <li><i class="device free"></i>free</li>
-      <li><i class="device reserved"></i>free, but reserved</li>
-      <li><span class="away-key" aria-hidden="true">✕</span>not ready</li>
-      <li><span class="away-key" aria-hidden="true">⊘</span>cordoned</li>
+      <li><i class="device reserved"></i><${Term} name="reservation">free, but reserved<//></li>
+      <li><span class="away-key" aria-hidden="true">✕</span><${Term} name="not ready">not ready<//></li>
+      <li><span class="away-key" aria-hidden="true">⊘</span><${Term} name="cordoned">cordoned<//></li>
     </ul>
     ${name && !pools.length ? html`<${Empty}>There is no pool ${visible(name)}.<//>` : null}
     ${pools.map((pool) => html`<${Pool} key=${pool.name} pool=${pool} kinds=${kinds} wanted=${wanted} isDense=${isDense} step=${Math.ceil(STEP / pools.length)} />`)}
@@ -130,7 +130,7 @@ function NodeTable({ pool, nodes }) {
     { name: "State", kind: "used" },
     { name: "Used", kind: "used" },
     { name: "Capacity", kind: "used" },
-    { name: "Tenants", kind: "used" },
+    { name: "Tenants", kind: "used", term: "tenant" },
   ];
   return html`<${Table} name=${`Nodes of ${visible(pool.name)}`} columns=${columns}>
     ${nodes.map((node) => html`<tr role="row" key=${node.name}>
@@ -144,14 +144,15 @@ function NodeTable({ pool, nodes }) {
 }
 
 /** The released pods of one node. */
-function NodePods({ pool, node, ask }) {
+function NodePods({ pool, node, state, hello, ask }) {
   const { data, error } = useAnswer(ask, `/v1/nodes/${encodeURIComponent(node)}/pods`, AGAIN);
+  const isUnknown = hello.pools && !state.leftOut.nodes && !state.pools.some((each) => each.name === pool && each.members.some((member) => member.name === node));
   const columns = [
     { name: "Pod", kind: "name" },
-    { name: "Tenant", kind: "name" },
+    { name: "Tenant", kind: "name", term: "tenant" },
     { name: "User", kind: "name" },
     { name: "Requests", kind: "used" },
-    { name: "Released", kind: "number" },
+    { name: "Released", kind: "number", term: "released" },
   ];
   return html`<section class="card" aria-labelledby="node-title">
     <div class="card-head">
@@ -160,7 +161,9 @@ function NodePods({ pool, node, ask }) {
     </div>
     ${error ? html`<p class="problem" role="alert">The pods cannot be shown: ${visible(error.message)}</p>` : null}
     ${!data && !error ? html`<p class="note" role="status">Loading …</p>` : null}
-    ${data && !data.items.length && !data.hidden ? html`<${Empty}>No pod that requests a GPU runs on this node.<//>` : null}
+    ${isUnknown ? html`<${Empty}>Pool ${visible(pool)} has no node ${visible(node)}.<//>` : null}
+    ${hello.pools ? null : html`<p class="note">You see your own pods, and those of tenants whose queue you may see. You may not see the node itself. The right is: list pools.fairgate.io.</p>`}
+    ${data && !isUnknown && !data.items.length && !data.hidden ? html`<${Empty}>No pod that requests a GPU runs on this node.<//>` : null}
     ${data?.items.length
       ? html`<${More} items=${data.items} step=${POD_STEP} noun="pods">
           ${(shown) => html`<${Table} name=${`Pods of ${visible(node)}`} columns=${columns} bodyId="node-pods">
