@@ -177,7 +177,7 @@ def test_queues_show_reasons_and_group_by_rule(opens: Opens, place: Served) -> N
     page.get_by_role("button", name="limit 7").click()
     expect(page.locator("#queue-rows tr")).to_have_count(1)
     assert "rule=limit" in page.url
-    rules = page.get_by_role("list", name="Pods by wait reason").get_by_role("listitem")
+    rules = page.get_by_role("list", name="Pods by wait reason").get_by_role("button")
     expect(rules).to_have_text(["▲ limit 7", "fair order 43", "capacity 40"])
     page.get_by_label("Filter").fill("erin")
     expect(rules).to_have_text(["▲ limit 7"])

@@ -53,6 +53,7 @@ export function BarLegend() {
     <li><span class="key used"></span>used within the fair share</li>
     <li><span class="key over"></span>used beyond it</li>
     ${["fair share", "guarantee", "limit"].map((name) => html`<li key=${name}>${key(name.split(" ")[0])}<${Term} name=${name}>${name}<//></li>`)}
+    <li><${Term} name="weight">weight 1 if not shown<//></li>
   </ul>`;
 }
 

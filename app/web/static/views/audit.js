@@ -1,7 +1,7 @@
 // Releases, evictions, refusals and changes of the last minutes, from the audit chain.
 
 import { amounts, count, lasting, moment, visible } from "../format.js";
-import { Cell, Empty, More, RowHead, Table } from "../components.js";
+import { Cell, Empty, More, RowHead, Table, Term } from "../components.js";
 import { change, podAddress } from "../router.js";
 import { html, useEffect, useState } from "../vendor/htm/preact-standalone.js";
 
@@ -90,7 +90,7 @@ export function Audit({ query, ask }) {
   const found = (entries ?? []).filter((entry) => !wanted || JSON.stringify(entry).toLowerCase().includes(wanted));
   return html`<section class="card" aria-labelledby="audit-title">
     <div class="card-head">
-      <h1 id="audit-title">Audit</h1>
+      <h1 id="audit-title"><${Term} name="audit chain">Audit<//></h1>
       <div class="bar-of-tools">
         <label for="minutes">Time</label>
         <select id="minutes" value=${minutes} onChange=${(event) => change({ minutes: event.target.value })}>

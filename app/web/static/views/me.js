@@ -42,7 +42,7 @@ function Pods({ name, pods, areReleased = false }) {
 function Share({ each, isAlone }) {
   return html`<section class="card" aria-label=${`My share of ${visible(each.tenant)}`}>
     <h2>${isAlone ? visible(each.tenant) : html`<a href=${address("tenants", [each.tenant])}>${visible(each.tenant)}</a>`}</h2>
-    <p>You use <b>${percent(each.used)}</b> of the cluster${inPools(each.amounts) ? html` (${inPools(each.amounts)})` : null}. Your <${Term} name="fair share">fair share<//> is <b>${percent(each.fairShare)}</b> while the others that use or wait stay the same, at weight ${decimal(Number(each.weight))}.</p>
+    <p>You use <b>${percent(each.used)}</b> of the cluster${inPools(each.amounts) ? html` (${inPools(each.amounts)})` : null}. Your <${Term} name="fair share">fair share<//> is <b>${percent(each.fairShare)}</b> while the others that use or wait stay the same, at <${Term} name="weight">weight<//> ${decimal(Number(each.weight))}.</p>
     <p class="note">The tenant uses ${percent(each.tenantUsed)}, and its fair share is ${percent(each.tenantFairShare)}.</p>
   </section>`;
 }

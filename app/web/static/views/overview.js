@@ -3,16 +3,17 @@
 import { ago, count, decimal, devices, deviceOf, lasting, number, percent } from "../format.js";
 import { namesOf, releasesPath } from "./releases.js";
 import { address, change } from "../router.js";
-import { useAnswer } from "../components.js";
+import { Term, useAnswer } from "../components.js";
 import { TenantTable } from "./tenants.js";
 import { html } from "../vendor/htm/preact-standalone.js";
 
 const MOST_TILES = 4;
 const AGAIN = 30;
 
-function Tile({ name, value, note, meter, href }) {
+function Tile({ name, value, note, meter, href, term }) {
+  const title = href ? html`<a href=${href}>${name}</a>` : name;
   return html`<div class="tile">
-    <dt>${href ? html`<a href=${href}>${name}</a>` : name}</dt>
+    <dt>${term ? html`<${Term} name=${term}>${title}<//>` : title}</dt>
     <dd class="value">${value}</dd>
     ${meter === undefined ? null : html`<dd class="meter" aria-hidden="true"><span style=${{ width: `${100 * Math.min(1, meter)}%` }}></span></dd>`}
     <dd class="note">${note}</dd>
@@ -45,7 +46,7 @@ export function Tiles({ state, hello, releases }) {
     ${pools.length > MOST_TILES ? html`<${Tile} name="More pools" href=${address("nodes")} value=${pools.length - MOST_TILES} note="see Nodes" />` : null}
     <${Tile} name="Waiting" href=${address("queues")} value=${`${decimal(gpus)} GPUs`} note=${`${count(pods, "pod")}${hello.everyTenant ? "" : " of the tenants that you may see"}`} />
     <${Tile} name="Longest wait" value=${oldest ? ago(oldest) : "none"} note=${oldest ? "the oldest pending pod" : "no pod waits"} />
-    ${releases ? html`<${Tile} name="Released in the last hour" href=${address("history")} value=${`${decimal(devices(releases.request))} GPUs`} note=${releasedText(releases)} />` : null}
+    ${releases ? html`<${Tile} name="Released in the last hour" term="released" href=${address("history")} value=${`${decimal(devices(releases.request))} GPUs`} note=${releasedText(releases)} />` : null}
   </dl>`;
 }
 

@@ -7,6 +7,9 @@ import { html, useEffect, useRef, useState } from "../vendor/htm/preact-standalo
 
 const AGAIN = 4;
 
+/** Terms that names of compared numbers contain. */
+const COMPARED = ["limit", "guarantee", "gang", "pool", "score"];
+
 export function PodDrawer({ namespace, name, ask }) {
   const path = `/v1/workloads/${encodeURIComponent(namespace)}/${encodeURIComponent(name)}`;
   const answer = useAnswer(ask, path, AGAIN);
@@ -44,9 +47,9 @@ function Body({ answer, namespace, name }) {
       <${Fact} name="State" term="held">${pod.state === "held" ? `held for ${ago(pod.since)}` : "released"}<//>
       <${Fact} name="Place" term="place">${pod.position ? `${pod.position} of ${pod.length} of ${visible(pod.user)}` : ""}<//>
       <${Fact} name="Estimated start" term="estimate">${pod.estimate ? estimateText(pod.estimate) : pod.estimateWithheld}<//>
-      <${Fact} name="Requests">${amounts(pod.request)}${pod.pods > 1 ? ` by ${pod.pods} pods of gang ${visible(pod.gang)}` : ""}<//>
-      <${Fact} name="Tenant"><a href=${address("tenants", [pod.tenant])}>${visible(pod.tenant)}</a><//>
-      <${Fact} name="Pools">${pod.pools.map(visible).join(", ")}<//>
+      <${Fact} name="Requests">${amounts(pod.request)}${pod.pods > 1 ? html` by ${pod.pods} pods of <${Term} name="gang">gang<//> ${visible(pod.gang)}` : ""}<//>
+      <${Fact} name="Tenant" term="tenant"><a href=${address("tenants", [pod.tenant])}>${visible(pod.tenant)}</a><//>
+      <${Fact} name="Pools" term="pool">${pod.pools.map(visible).join(", ")}<//>
       <${Fact} name="Priority">${pod.priority ? `${pod.priority}: it orders only the pods of ${visible(pod.user)}` : ""}<//>
     </dl>
     <${Ahead} pod=${pod} />
@@ -63,7 +66,7 @@ function Fact({ name, term, children }) {
 }
 
 const COMPETITORS = [
-  { name: "Competitor", kind: "name" },
+  { name: "Competitor", kind: "name", term: "competitor" },
   { name: "Score", kind: "number" },
   { name: "Own branch", kind: "name" },
   { name: "Own score", kind: "number" },
@@ -87,7 +90,7 @@ function Numbers({ numbers }) {
   const entries = Object.entries(numbers);
   if (!entries.length) return null;
   return html`<h3>Numbers that were compared</h3>
-    <dl class="facts">${entries.map(([name, value]) => html`<div key=${name}><dt>${sentence(name)}</dt><dd>${sentence(value)}</dd></div>`)}</dl>`;
+    <dl class="facts">${entries.map(([name, value]) => html`<${Fact} key=${name} name=${sentence(name)} term=${COMPARED.find((term) => name.includes(term))}>${sentence(value)}<//>`)}</dl>`;
 }
 
 function Copy({ text }) {

@@ -29,7 +29,7 @@ function ByRule({ queues, chosen }) {
   }
   const rules = [...sums].sort(([one, a], [other, b]) => needsAttention(other) - needsAttention(one) || b - a);
   return html`<ul class="rules" aria-label="Pods by wait reason">
-    ${rules.map(([rule, pods]) => html`<li key=${rule}><button type="button" aria-pressed=${String(chosen === rule)} onClick=${() => change({ rule: chosen === rule ? "" : rule })}><${Rule} rule=${rule} pods=${pods} /></button></li>`)}
+    ${rules.map(([rule, pods]) => html`<li key=${rule}><${Term} name=${rule} kind="reason"><button type="button" aria-pressed=${String(chosen === rule)} onClick=${() => change({ rule: chosen === rule ? "" : rule })}><${Rule} rule=${rule} pods=${pods} /></button><//></li>`)}
   </ul>`;
 }
 
@@ -45,13 +45,13 @@ export function Queues({ state, hello, query }) {
     .filter((queue) => named(queue) && (!rule || rule in queue.rules))
     .sort((one, other) => by(one) - by(other) || (`${one.tenant} ${one.user}` < `${other.tenant} ${other.user}` ? -1 : 1));
   const columns = [
-    { name: "Tenant", kind: "name", key: "name", direction: "ascending" },
+    { name: "Tenant", kind: "name", key: "name", direction: "ascending", term: "tenant" },
     { name: "User", kind: "name" },
     { name: "Used, of fair share", kind: "number", key: "distance", direction: "ascending", term: "fair share" },
-    { name: "Waiting GPUs", kind: "number", key: "waiting" },
+    { name: "Waiting GPUs", kind: "number", key: "waiting", term: "held" },
     { name: "Pods", kind: "number" },
     { name: "Longest wait", kind: "number", key: "wait" },
-    { name: "Reasons", kind: "rules" },
+    { name: "Reasons", kind: "rules", term: "wait reason" },
   ];
   return html`<section class="card" aria-labelledby="queues-title">
     <div class="card-head"><h1 id="queues-title">Queues</h1><${Filter} query=${query} placeholder="tenant or user" /></div>
@@ -116,12 +116,12 @@ export function PodTable({ name, pods, withUser, withTenant, areReleased }) {
   const waiting = (column) => (areReleased ? [] : [column]);
   const columns = [
     ...waiting({ name: "Place", kind: "number", term: "place" }),
-    { name: "Pod", kind: "name" },
+    { name: "Pod", kind: "name", term: pods.some((pod) => pod.pods > 1) ? "gang" : undefined },
     ...(withUser ? [{ name: "User", kind: "name" }] : []),
-    ...(withTenant ? [{ name: "Tenant", kind: "name" }] : []),
+    ...(withTenant ? [{ name: "Tenant", kind: "name", term: "tenant" }] : []),
     { name: "Requests", kind: "used" },
     ...waiting({ name: "Waits", kind: "number" }),
-    { name: areReleased ? "State" : "Reason", kind: "reason" },
+    { name: areReleased ? "State" : "Reason", kind: "reason", term: areReleased ? "released" : "wait reason" },
     ...waiting({ name: "Estimated start", kind: "used", term: "estimate" }),
   ];
   return html`<${Table} name=${name} columns=${columns} bodyId="pod-rows">

@@ -119,14 +119,14 @@ export function TenantTable({ state, hello, query, tops, name }) {
     change({ open: [...next].map(encodeURIComponent).join(",") });
   };
   const columns = [
-    { name: "Tenant, user", kind: "name", key: "name", direction: "ascending" },
+    { name: "Tenant, user", kind: "name", key: "name", direction: "ascending", term: "tenant" },
     { name: `${units.name}, 0 to ${units.say(end)}`, kind: "share", key: "distance", direction: "ascending" },
     { name: "Used", kind: "number" },
     { name: "Fair share", kind: "number" },
     { name: "Guarantee", kind: "number" },
     { name: "Limit", kind: "number" },
-    { name: "By pool", kind: "used" },
-    { name: "Waiting GPUs", kind: "number", key: "waiting" },
+    { name: "By pool", kind: "used", term: "pool" },
+    { name: "Waiting GPUs", kind: "number", key: "waiting", term: "held" },
     { name: "Pods", kind: "number" },
     { name: "Longest wait", kind: "number", key: "wait" },
   ];
