@@ -32,6 +32,7 @@ from loadtest import (
     latency,
     machine,
     packing,
+    page,
     peers,
     philly,
     placement,
@@ -51,7 +52,7 @@ from loadtest.report import Report, show
 MEASURES = {part.NAME: part for part in (creations, releases, latency, reads)}
 OFFLINE = {
     part.NAME: part
-    for part in (decisions, philly, packing, startup, recovery, largest, whatif, dra)
+    for part in (decisions, philly, packing, startup, recovery, largest, whatif, dra, page)
 }
 """Measures that need no cluster, or bring up their own."""
 LOGGED = (philly, windows, packing, estimates, placement, virtual)
@@ -81,6 +82,7 @@ class Only(Enum):
     VIRTUAL = virtual.NAME
     PLACEMENT = placement.NAME
     DRA = dra.NAME
+    PAGE = page.NAME
     PEERS = peers.NAME
 
 
