@@ -183,7 +183,7 @@ class LiveUsage:
 
     def leaf(self, name: TenantName, user: UserName) -> UserNode:
         """Return the leaf of a user. It is created on first use."""
-        known = self.tree.find(name, user)
+        known = self.tree.leaf_of(name, user)
         if known is not None:
             return known
         tenant = self._tenancy.tenants.get(name, _PLAIN)
@@ -196,7 +196,7 @@ class LiveUsage:
         """Restore the history of a user, or with `ITSELF` of the tenant."""
         self.past.setdefault(name, {})[user] = past
         tenant = self.tree.tenants.get(name)
-        branch = tenant if user == ITSELF else self.tree.find(name, user)
+        branch = tenant if user == ITSELF else self.tree.leaf_of(name, user)
         if branch is not None:
             branch.recall(past.served, past.history, past.at)
             self.tree.serve(branch, past.served)

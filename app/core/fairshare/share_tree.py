@@ -95,7 +95,7 @@ class ShareTree:
         assert isinstance(leaf, UserNode)
         return leaf
 
-    def find(self, tenant: TenantName, user: UserName) -> UserNode | None:
+    def leaf_of(self, tenant: TenantName, user: UserName) -> UserNode | None:
         """Return the leaf of a user. None if it does not exist."""
         branch = self.tenants.get(tenant)
         leaf = branch.children.get(("user", user)) if branch is not None else None
@@ -189,7 +189,7 @@ class ShareTree:
 
     def reopen_leaf(self, tenant: TenantName, user: UserName) -> None:
         """Recompute the order after a user was closed out or admitted again."""
-        leaf = self.find(tenant, user)
+        leaf = self.leaf_of(tenant, user)
         for branch in path(leaf) if leaf is not None else ():
             self._dirty[branch.depth][branch] = None
 

@@ -136,7 +136,7 @@ class GangDeclarations:
             return f"{named.source.name}/{named.part}"
         return self.owner_of(named.source).name
 
-    def find(self, named: GangReference) -> GangNumbers | None:
+    def declaration_of(self, named: GangReference) -> GangNumbers | None:
         """Return the numbers of the gang of a pod, or None if no object states them."""
         owner = self.owner_of(named.source)
         group = self._stated.get(owner)

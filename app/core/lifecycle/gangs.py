@@ -123,7 +123,7 @@ class Gangs:
 
     def _apply(self, gang: Gang, newest: Pod) -> None:
         """Apply the numbers that the object of a gang states. `newest`: its newest pod."""
-        found = self._declared.find(reference_of(newest))
+        found = self._declared.declaration_of(reference_of(newest))
         if found is None:
             return
         gang.succeeded, gang.total = found.succeeded, found.total

@@ -275,7 +275,7 @@ class PoolNodes:
             return self._lay_out(want, changed, among)
 
         search = TopologyPacking(want, kinds, self.domains, self._states, changed, style, lay_out)
-        return search.find()
+        return search.find_assignment()
 
     def _find_even(
         self, ranking: ScoredNodes, count: int, changed: Mapping[NodeName, FreeCapacity]

@@ -55,7 +55,7 @@ class TopologyPacking:
         self._spread = style is PlacementStrategy.SPREAD
         self._equal = len(kinds) == 1 and not any(want.pins)
 
-    def find(self) -> Assignment | None:
+    def find_assignment(self) -> Assignment | None:
         """Return the node assignment, or None."""
         span = span_of(self._manner, self._domains.levels)
         if span is None:

@@ -183,7 +183,7 @@ class CheckpointKeeper:
         past = usage.past.get(name, {})
         for user in gone:
             past.pop(user, None)
-            leaf = usage.tree.find(name, user)
+            leaf = usage.tree.leaf_of(name, user)
             if leaf is not None:
                 usage.tree.drop(leaf)
 
@@ -222,7 +222,7 @@ class CheckpointKeeper:
         usage = self._usage
         usage.ledger.fold(usage.now, name, users)
         for user in users & usage.past.get(name, {}).keys():
-            if usage.tree.find(name, user) is None:
+            if usage.tree.leaf_of(name, user) is None:
                 del usage.past[name][user]
 
     def _of_past(self, past: BranchHistory) -> FairnessState:
@@ -242,7 +242,7 @@ class CheckpointKeeper:
             usage.recall(name, ITSELF, self._brought_up(branch, checkpoint.own, since))
         self._spend(name, OTHERS, checkpoint.own, None, since)
         for user, kept in named.items():
-            leaf = usage.tree.find(name, user)
+            leaf = usage.tree.leaf_of(name, user)
             usage.recall(name, user, self._brought_up(leaf, kept, since))
             self._spend(name, user, kept, leaf, since)
         if not first:
