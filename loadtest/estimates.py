@@ -60,7 +60,7 @@ class Playback:
         """Advance time to `at`, and estimate the wait of every waiting workload."""
         self.world.advance_to(at)
         self.listen()
-        snapshot = self.world.engine.outlook.snapshot(at)
+        snapshot = self.world.engine.queries.snapshot(at)
         if not snapshot.held:
             return
         waits = drain(snapshot, self.foretelling.runs, number)

@@ -49,7 +49,7 @@ def measure(progress: Told, decisions: int | None, rounds: int | None) -> Measur
 async def _ask(crowd: Crowd, rounds: int, progress: Told) -> list[float]:
     runs = _learned()
     simulations = WhatIfs(
-        lambda: crowd.engine.outlook.snapshot(Millis(0)), lambda: runs, seconds=SECONDS
+        lambda: crowd.engine.queries.snapshot(Millis(0)), lambda: runs, seconds=SECONDS
     )
     taken = []
     for number in range(1, rounds + 1):

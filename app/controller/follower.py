@@ -72,7 +72,7 @@ class Follower:
         began = time.perf_counter()
         self._passed = self._clock()
         if self.bulletin is not None:
-            self._engine.hear(self.bulletin)
+            self._engine.apply_leader_state(self.bulletin)
         self._handle(Pass(self._passed))
         self._pass_seconds = time.perf_counter() - began
 

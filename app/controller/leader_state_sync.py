@@ -54,7 +54,7 @@ class LeaderStatePublisher:
     async def _publish(self) -> None:
         epoch, now, told = self._epoch(), self._clock(), self._told
         assert epoch is not None
-        bulletin = self._engine.outlook.bulletin(now, epoch, self._engine.drift.ratio)
+        bulletin = self._engine.queries.bulletin(now, epoch, self._engine.drift.ratio)
         if told is not None and now - told.at < AGAIN_MS and replace(told, at=now) == bulletin:
             return
         try:

@@ -73,7 +73,7 @@ class StalePodScanner:
                 await part()
             except FairgateError as error:
                 log.warning("zombies not looked for", extra={"why": str(error)})
-        self._meters.zombies(self._engine.zombies.count())
+        self._meters.zombies(self._engine.stale_pods.count())
 
     async def _look_at_owner(self) -> None:
         if not self._due:
@@ -99,7 +99,7 @@ class StalePodScanner:
             return
         self._asked = now
         measured = await self._use.busiest(self._window // 1000)
-        for pod in self._engine.zombies.suspects():
+        for pod in self._engine.stale_pods.suspects():
             part = measured.get((pod.namespace, pod.name))
             began = pod.started
             if part is None or began is None or now - began < self._window + SETTLED_MS:

@@ -50,7 +50,7 @@ class Publisher:
         await periodic(PERIOD_SECONDS, self._leads, self._publish_changes, self._published.clear)
 
     async def _publish_changes(self) -> None:
-        outlook = self._engine.outlook
+        outlook = self._engine.queries
         view, fragmentation = outlook.view(), outlook.fragmentation()
         self._meters.shares(view)
         self._meters.pressing(view, outlook.pressure(), fragmentation)

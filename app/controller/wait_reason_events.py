@@ -81,7 +81,7 @@ class WaitReasonEvents:
         now, known = self._clock(), self._known.get(uid)
         if known is not None and now - known[1] < PAUSE_MS:
             return False  # its wait reason, which takes long to find, would change nothing
-        held = self._engine.outlook.held(uid)
+        held = self._engine.queries.held(uid)
         if held is None or not held.position:
             self._known.pop(uid, None)  # the engine itself emits events of pods in no queue
             return False

@@ -68,42 +68,42 @@ class Engine:
         self._running = UsageTracker(self._roster, managed)
         self._copies = StoreSync(self._roster, self._running, silent=not options.copied)
         self._refusals = NodeRefusals(self._pools, self._placement)
-        self._turns = SchedulingCycle(
+        self._cycle = SchedulingCycle(
             self._roster, self._pools, self._placement, self.drift, self._refusals, options
         )
         self._paced = options.paced
         self._resting = ReleaseBackoff(self._roster)
-        self._hearsay = LeaderState(self._roster, self._pools.growth)
+        self._leader_state = LeaderState(self._roster, self._pools.growth)
         self.charge_proposed = self._claimants.charge_proposed
-        self.outlook = EngineQueries(
+        self.queries = EngineQueries(
             self._roster,
             self._tenancy,
             self._pools,
             self._placement,
-            self._turns.reservations,
+            self._cycle.reservations,
             managed,
-            self._hearsay,
+            self._leader_state,
             self._resting,
             self._running,
-            self._turns.evictions.blocked.by_tenant,
+            self._cycle.evictions.blocked.by_tenant,
         )
-        self._oversight = BypassDetector(self._roster, options.evicts_bypassed)
+        self._bypasses = BypassDetector(self._roster, options.evicts_bypassed)
         self._exchanges = ClaimExchanges(
-            self._roster, self._claimants, self._oversight, options.evicts_bypassed
+            self._roster, self._claimants, self._bypasses, options.evicts_bypassed
         )
-        self._misfits = Misfits(self._roster, self._pools.growth, explain)
-        self.zombies = StalePods(self._roster, options.reclaims, self._turns.evictions.goes)
+        self._unbound_pods = Misfits(self._roster, self._pools.growth, explain)
+        self.stale_pods = StalePods(self._roster, options.reclaims, self._cycle.evictions.goes)
         self._records = AuditRecorder(
             self._roster,
             self._tenancy,
-            self._oversight,
-            self._turns.truces,
+            self._bypasses,
+            self._cycle.truces,
             silent=not options.records,
         )
         self._fresh: set[ev.WatchedSource] = set()
         self._epoch: int | None = None
         self._store_ready = False
-        self._news = PodNotices(self._roster, self.outlook, silent=not options.copied)
+        self._notices = PodNotices(self._roster, self.queries, silent=not options.copied)
         self._effects: list[Effect] = []
         self._woken: Millis | None = None
         self._mode = options.mode
@@ -121,7 +121,7 @@ class Engine:
         Releases result only from `Pass`, so that pods that arrived together are ordered together.
         """
         self._effects = []
-        self.outlook.stale()
+        self.queries.stale()
         self._usage.advance(event.at)
         self._roster.binding.advance(self._usage.now)
         if not isinstance(event, ev.Pass):
@@ -134,10 +134,10 @@ class Engine:
         self._effects += self._records.drain()
         return tuple(self._effects) if self._epoch is not None else ()
 
-    def hear(self, bulletin: LeaderStateMessage) -> None:
+    def apply_leader_state(self, bulletin: LeaderStateMessage) -> None:
         """Apply the leader's state on this follower."""
-        self._hearsay.hear(bulletin)
-        self.outlook.stale()
+        self._leader_state.apply(bulletin)
+        self.queries.stale()
 
     def writes(self) -> Iterator[StoreWrite]:
         """Return all writes that a store needs to equal this engine."""
@@ -145,7 +145,7 @@ class Engine:
 
     def wants_gone(self, uid: Uid) -> bool:
         """Return whether a pod must still be evicted. The reason may no longer apply."""
-        return self._turns.evictions.wanted(uid)
+        return self._cycle.evictions.wanted(uid)
 
     def notes(self) -> Iterator[tuple[str, str]]:
         """Return the audit markers of all existing objects."""
@@ -198,40 +198,42 @@ class Engine:
         self._roster.settle()
         self.memory.restore()
         if self._paced:
-            self._turns.pace.review()
-        if self._epoch is not None and self._oversight.since is not None:
+            self._cycle.pace.review()
+        if self._epoch is not None and self._bypasses.since is not None:
             now = self._usage.now
             exchanges = self._exchanges.judge_claims(now)
-            self._order([*self._oversight.judge_pods(now), *exchanges, *self._misfits.check_pods()])
+            self._order(
+                [*self._bypasses.judge_pods(now), *exchanges, *self._unbound_pods.check_pods()]
+            )
             self._roster.settle()
         elif self._epoch is None:
             self._exchanges.rest()
         self._effects += self._copies.changes()
         if self._epoch is not None and self._store_ready:
-            releases = self._turns.run_cycle(self._epoch)
-            self._oversight.order(releases)
+            releases = self._cycle.run_cycle(self._epoch)
+            self._bypasses.order(releases)
             self._exchanges.order(releases)
             self._records.ordered(releases)
             self._effects += releases
             self._roster.settle()
             self._effects += self._copies.changes()
-        self._effects += self._news.tell(leads=self._epoch is not None)
+        self._effects += self._notices.new_events(leads=self._epoch is not None)
         self._pools.trim(len(self._roster.pods))
         self._set_alarm()
 
     def _order(self, effects: list[Effect]) -> None:
         """Emit eviction effects and register them as ordered."""
-        effects = self._turns.evictions.ordered(effects)
+        effects = self._cycle.evictions.ordered(effects)
         self._records.ordered(effects)
         self._effects += effects
 
     def _set_alarm(self) -> None:
         """Emit `WakeAt` for the next timer, unless it was emitted already."""
-        due = [self._resting.due(), self._usage.due(), self._turns.due()]
+        due = [self._resting.due(), self._usage.due(), self._cycle.due()]
         due += (self._refusals.due(self._usage.now), self._roster.budgets.due())
         due.append(self._roster.tenant_gaps.due())
-        if self._oversight.since is not None:
-            due += (self._oversight.due(), self._exchanges.due(), self._misfits.due())
+        if self._bypasses.since is not None:
+            due += (self._bypasses.due(), self._exchanges.due(), self._unbound_pods.due())
         at = min((each for each in due if each is not None), default=None)
         if at is not None and at != self._woken:
             self._effects.append(WakeAt(at))
@@ -242,23 +244,23 @@ class Engine:
             case ev.ReleaseAnswered(at, uid, answer):
                 self._answer(at, uid, answer)
             case ev.ReleaseStuck(_, uid):
-                self._turns.in_flight.discard(uid)  # frees a slot for other releases
+                self._cycle.in_flight.discard(uid)  # frees a slot for other releases
             case ev.EvictionAccepted(_, uid):
                 self._records.evicted(uid)
-                self._effects += self._turns.evictions.accepted(uid)
+                self._effects += self._cycle.evictions.accepted(uid)
             case ev.EvictionRefused(_, uid):
-                self._effects += self._turns.evictions.refused(uid)
+                self._effects += self._cycle.evictions.refused(uid)
             case ev.StalePodFound(_, uid, kind, why):
-                self._order(self.zombies.record_stale_pod(uid, kind, why))
+                self._order(self.stale_pods.record_stale_pod(uid, kind, why))
             case ev.StalePodCleared(_, uid, kind):
-                self._turns.evictions.withdraw(self.zombies.clear(uid, kind), kind.value)
+                self._cycle.evictions.withdraw(self.stale_pods.clear(uid, kind), kind.value)
             case ev.CostlyPod(at, uid):
                 self._postpone(at, uid)
             case ev.Installed(_, since):
-                self._oversight.since = since
+                self._bypasses.since = since
             case ev.CheckpointsRead(_, checkpoints):
                 for name, checkpoint in checkpoints.items():
-                    self.memory.hear(name, checkpoint, live=False)
+                    self.memory.apply_read(name, checkpoint, live=False)
             case ev.StoreReady() | ev.StoreLost():
                 self._store_ready = isinstance(event, ev.StoreReady)
             case ev.LeadershipGained():
@@ -266,9 +268,9 @@ class Engine:
             case ev.LeadershipLost():
                 self._follow()
             case _:
-                self._hear(event)
+                self._apply_watch_event(event)
 
-    def _hear(self, event: ev.ClusterEvent) -> None:
+    def _apply_watch_event(self, event: ev.ClusterEvent) -> None:
         """Apply an event of a watch."""
         match event:
             case ev.PodObserved(_, pod):
@@ -323,7 +325,7 @@ class Engine:
             case ev.TenantObserved(_, tenant, _, checkpoint):
                 self._roster.put_tenant(tenant)
                 if checkpoint is not None:
-                    self.memory.hear(
+                    self.memory.apply_read(
                         tenant.name, checkpoint, live=ev.WatchedSource.TENANTS in self._fresh
                     )
                 self._records.configured(tenant, event.by)
@@ -380,7 +382,7 @@ class Engine:
         elif known is None:
             tracked = self._roster.add(pod, life)
             if life is PodState.HELD and self.ready:
-                self._news.add(tracked)
+                self._notices.add(tracked)
             self._oversee(tracked, new=True)
         else:
             self._roster.change(known, still_walled(pod, known.pod), life)
@@ -392,11 +394,11 @@ class Engine:
             self._records.seen(tracked)
             return
         if tracked.pod.terminating:
-            self._turns.leave(tracked)
-        self._turns.evictions.notices.see(tracked)
-        right = self._oversight.see(tracked, new=new, live=ev.WatchedSource.PODS in self._fresh)
+            self._cycle.leave(tracked)
+        self._cycle.evictions.notices.see(tracked)
+        right = self._bypasses.see(tracked, new=new, live=ev.WatchedSource.PODS in self._fresh)
         if right is Provenance.RELEASED:
-            self._turns.evictions.withdraw(self._misfits.see(tracked), UNBOUND)
+            self._cycle.evictions.withdraw(self._unbound_pods.see(tracked), UNBOUND)
         if right is not None:
             self._records.passed(tracked, right)
 
@@ -408,14 +410,14 @@ class Engine:
         self._records.gone(known)
         stay, leaf = known.stay, known.leaf
         if leaf is not None and stay is not None and stay.overstayed(self._usage.now):
-            self._turns.picker.bar(leaf, self._usage.now)
-        self._effects += self._turns.evictions.gone(known)
+            self._cycle.picker.bar(leaf, self._usage.now)
+        self._effects += self._cycle.evictions.gone(known)
         self._roster.remove(known)
-        self._turns.forget_pod(uid)
-        self._oversight.forget_pod(uid)
+        self._cycle.forget_pod(uid)
+        self._bypasses.forget_pod(uid)
         self._exchanges.forget_pod(uid)
-        self._misfits.forget_pod(uid)
-        self.zombies.clear(uid)
+        self._unbound_pods.forget_pod(uid)
+        self.stale_pods.clear(uid)
         self._refusals.gone(uid)
         self._resting.forget_pod(uid)
         if leaf is not None:
@@ -423,13 +425,13 @@ class Engine:
 
     def _rule(self, policy: Policy) -> None:
         if policy != self._usage.policy:
-            self._turns.rule()
+            self._cycle.rule()
         self._roster.put_policy(policy)
-        self._oversight.rule(policy.mode, self._usage.now)
+        self._bypasses.rule(policy.mode, self._usage.now)
         self._exchanges.rule(policy.mode)
 
     def _answer(self, at: Millis, uid: Uid, answer: ReleaseOutcome) -> None:
-        self._turns.in_flight.discard(uid)
+        self._cycle.in_flight.discard(uid)
         self._records.answered(uid, answer)
         known = self._roster.pods.get(uid)
         if known is None or known.intent is None:
@@ -444,14 +446,14 @@ class Engine:
                 text = released(intent.pool, waited, awaits)
                 # Creation times have whole seconds, so `waited` may be a second too long.
                 waits = awaits or waited > BRIEF_SECONDS
-                self._effects += self._news.released(known, text, waits=waits)
+                self._effects += self._notices.released(known, text, waits=waits)
             case ReleaseOutcome.GONE:
                 self._forget(uid)
             case ReleaseOutcome.HELD | ReleaseOutcome.UNSENT:
                 if known.life is PodState.RELEASING:
                     self._roster.change(known, known.pod, PodState.HELD)
                     self._effects.append(Refund(uid))
-                    self._oversight.withdraw(uid)
+                    self._bypasses.withdraw(uid)
                     self._exchanges.withdraw(uid)
                     if answer is ReleaseOutcome.HELD:
                         self._resting.start_backoff(at, known)
@@ -472,13 +474,13 @@ class Engine:
     def _lead(self, gained: ev.LeadershipGained) -> None:
         self._epoch = gained.epoch
         self._woken = None
-        self._turns.start_term()
+        self._cycle.start_term()
         self._roster.binding.start_term(self._usage.now)
         self._roster.gangs.muster.start_term(self._usage.now)
-        self._misfits.start_term()
+        self._unbound_pods.start_term()
         self._records.start_term(gained.notes, gained.intents)
-        self._news.start_term(self._records.unrecorded_held(), self._usage.now)
-        self._oversight.start_term(gained.epoch, self._records.bypasses())
+        self._notices.start_term(self._records.unrecorded_held(), self._usage.now)
+        self._bypasses.start_term(gained.epoch, self._records.bypasses())
         self._exchanges.start_term(self._records.marked_claims())
         self.memory.lead(gained.epoch)
         self._store_ready = False
@@ -498,11 +500,11 @@ class Engine:
         """Become a follower. The pods themselves show the results of releases in flight later."""
         self.memory.follow()
         self._epoch = None
-        self._turns.end()
-        released = self._oversight.end()
+        self._cycle.end()
+        released = self._bypasses.end()
         self._exchanges.end()
         self._records.end()
-        self.zombies.end()
+        self.stale_pods.end()
         for tracked in self._roster.pods.values():
             if tracked.life is PodState.RELEASING:
                 self._roster.change(tracked, tracked.pod, PodState.HELD)

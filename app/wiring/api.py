@@ -80,12 +80,12 @@ async def api(process: RoleProcess) -> None:
     process.checks["cluster heard"] = lambda: mirror.seen_whole
     runs = RedisRuns(server, settings.cluster)
     estimates = Estimates(
-        lambda: engine.outlook.snapshot(now()) if mirror.seen_whole else None, runs, managed
+        lambda: engine.queries.snapshot(now()) if mirror.seen_whole else None, runs, managed
     )
     process.tasks.append(estimates.renew_periodically)
-    simulations = WhatIfs(lambda: engine.outlook.snapshot(now()), lambda: estimates.runs)
+    simulations = WhatIfs(lambda: engine.queries.snapshot(now()), lambda: estimates.runs)
     trials = TrialRuns(
-        lambda: engine.outlook.snapshot(now()), lambda: estimates.runs, simulations.worker
+        lambda: engine.queries.snapshot(now()), lambda: estimates.runs, simulations.worker
     )
     process.stack.push_async_callback(simulations.close)
     ground = RouteContext(

@@ -184,7 +184,7 @@ def _correcting(process: RoleProcess, ground: _Ground) -> tuple[AdoptEvictExecut
         ground.inbox,
         ground.meters,
         now,
-        engine.outlook.released,
+        engine.queries.released,
         engine.wants_gone,
     )
     reclaims = Reclaims(
@@ -195,7 +195,7 @@ def _correcting(process: RoleProcess, ground: _Ground) -> tuple[AdoptEvictExecut
         now,
         engine.wants_gone,
         EvictionRateLimiter(process.settings.evictions_per_minute),
-        engine.outlook.released,
+        engine.queries.released,
     )
     return corrections, reclaims
 

@@ -49,7 +49,7 @@ class Leader:
 
     async def compare(self) -> list[tuple[str, int, int]]:
         """Check each row against the engine; return uid, position and pods of each."""
-        people = self.engine.outlook.people(TEAM)
+        people = self.engine.queries.people(TEAM)
         pending = {each.user: each.pods for each in await self.store.pending(TEAM)}
         assert pending == {each.name: each.pending for each in people if each.pending}
         used: dict[UserName, dict[Any, dict[Any, int]]] = {}
@@ -60,7 +60,7 @@ class Leader:
         rows = await self.store.page(TEAM, sorted(pending), None, 500)
         listed = 0
         for row in rows:
-            view = self.engine.outlook.held(row.ref.uid)
+            view = self.engine.queries.held(row.ref.uid)
             assert view is not None
             assert view.ref == row.ref
             assert (view.position, view.length) == (row.position, row.length)

@@ -196,10 +196,10 @@ def test_each_claim_is_charged_once_and_a_recount_finds_the_same(
                     life.hear(ev.PodGone(at, uid))
             case _:
                 life.settle()
-                view = life.engine.outlook.view()
+                view = life.engine.queries.view()
                 assert view.pools[PoolName("default")].used.get(GPU, 0) == life.owed()
                 other = life.recount()
-                assert without_history(view) == without_history(other.outlook.view())
+                assert without_history(view) == without_history(other.queries.view())
                 assert without_runs(life.engine) == without_runs(other)
 
 

@@ -203,7 +203,7 @@ def without_history(view: ClusterView) -> ClusterView:
 def test_what_is_counted_equals_a_recount(script: list[tuple[object, ...]]) -> None:
     for life in play(script):
         other = life.recount()
-        assert without_history(life.engine.outlook.view()) == without_history(other.outlook.view())
+        assert without_history(life.engine.queries.view()) == without_history(other.queries.view())
         assert without_runs(life.engine) == without_runs(other)
 
 
@@ -213,7 +213,7 @@ def test_releases_stay_within_capacity_and_leave_nothing_that_fits(
     script: list[tuple[object, ...]],
 ) -> None:
     for life in play(script):
-        pool = life.engine.outlook.view().pools[PoolName("default")]
+        pool = life.engine.queries.view().pools[PoolName("default")]
         free = pool.capacity.get(GPU, 0) - pool.used.get(GPU, 0)
         assert free >= 0 or life.shrunk
         waiting = [p.demand[GPU] for p in life.pods.values() if p.gates]

@@ -99,7 +99,7 @@ def test_a_forecast_with_known_run_times_is_what_then_happens(seed: int, seconds
     now = Millis(seconds * 1000)
     world.advance_to(now)
     world.hear()  # a real leader runs cycles all the time, and history changes the order over time
-    snapshot = world.engine.outlook.snapshot(now)
+    snapshot = world.engine.queries.snapshot(now)
     foreseen = foresee(
         pickle.loads(pickle.dumps(snapshot)), Known(lengths), END, [p.uid for p in snapshot.held]
     )
@@ -115,7 +115,7 @@ def test_looking_ahead_changes_nothing(seed: int, seconds: int) -> None:
     world, lengths = drawn(Random(seed))
     now = Millis(seconds * 1000)
     world.advance_to(now)
-    snapshot = world.engine.outlook.snapshot(now)
+    snapshot = world.engine.queries.snapshot(now)
     before = pickle.dumps(snapshot)
     foresee(snapshot, Known(lengths), END, [pod.uid for pod in snapshot.held])
-    assert pickle.dumps(world.engine.outlook.snapshot(now)) == before
+    assert pickle.dumps(world.engine.queries.snapshot(now)) == before

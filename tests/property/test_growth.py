@@ -63,7 +63,7 @@ class Random(Farm):
                 self.delete(released[number % len(released)])
             case "bind" if waiting:
                 name = waiting[number % len(waiting)]
-                view = self.engine.outlook.released(self.pods[name].uid)
+                view = self.engine.queries.released(self.pods[name].uid)
                 if view is not None and view.node is not None:
                     self.bind(name, view.node)
             case "wait":

@@ -189,7 +189,7 @@ def test_simulated_users_are_all_remembered() -> None:
         engine.handle(ev.ReleaseAnswered(at, pod.uid, ReleaseOutcome.RELEASED))
         at = Millis(at + 1000)
         engine.handle(ev.PodGone(at, pod.uid))
-    charged = {user for (_, user, _), spent in engine.outlook.spent(at).items() if any(spent)}
+    charged = {user for (_, user, _), spent in engine.queries.spent(at).items() if any(spent)}
     assert charged == set(users)
 
 

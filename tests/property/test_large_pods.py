@@ -83,7 +83,7 @@ def life(engine: Engine, pods: Pods, written: bytes) -> None:
     engine.handle(ev.Pass(AT))
     if isinstance(seen, ev.PodObserved):
         uid = seen.pod.uid
-        assert engine.outlook.why(uid) is not None or not seen.pod.gates
+        assert engine.queries.why(uid) is not None or not seen.pod.gates
         engine.handle(ev.NodeObserved(AT, node("n1", number="100", zone="d")))
         engine.handle(ev.NodeObserved(AT, NODES[1]))
         engine.handle(ev.Pass(AT))

@@ -221,7 +221,7 @@ class Machine(RuleBasedStateMachine):
 
     @invariant()
     def what_is_counted_is_what_runs(self) -> None:
-        view = self.drive.engine.outlook.view()
+        view = self.drive.engine.queries.view()
         for team, shown in view.tenants.items():
             for pool in self.judge.worth:
                 used = shown.used.get(PoolName(pool), {}).get(GPU, 0)

@@ -238,8 +238,8 @@ def test_what_is_counted_with_pins_equals_a_recount(script: list[tuple[object, .
     for life in play(script):
         other = life.start(Engine(MANAGED))
         other.handle(ev.Pass(Millis(life.now)))
-        assert without_history(life.engine.outlook.view()) == without_history(other.outlook.view())
+        assert without_history(life.engine.queries.view()) == without_history(other.queries.view())
         assert without_runs(life.engine) == without_runs(other)
         for pod in life.pods.values():
-            mine, theirs = life.engine.outlook.why(pod.uid), other.outlook.why(pod.uid)
+            mine, theirs = life.engine.queries.why(pod.uid), other.queries.why(pod.uid)
             assert (mine and mine.text) == (theirs and theirs.text)

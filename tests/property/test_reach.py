@@ -172,7 +172,7 @@ def test_a_pod_is_released_exactly_where_some_node_would_take_it(
         assert [p.name for p in world.pods.values() if p.gates and world.able(p)] == []
     anew = world.start(Engine(MANAGED))
     anew.handle(ev.Pass(Millis(world.now)))
-    assert world.engine.outlook.view().pools == anew.outlook.view().pools
+    assert world.engine.queries.view().pools == anew.queries.view().pools
     for pod in world.pods.values():
-        mine, theirs = world.engine.outlook.why(pod.uid), anew.outlook.why(pod.uid)
+        mine, theirs = world.engine.queries.why(pod.uid), anew.queries.why(pod.uid)
         assert (mine and mine.text) == (theirs and theirs.text)

@@ -298,7 +298,7 @@ def test_runs_come_to_what_the_ledger_charged(steps: list[tuple[str, int, int]])
     cluster.now += 1000
     cluster.settle()
     charged = Counter[tuple[str, str]]()
-    spent = cluster.leader.outlook.spent(Millis(cluster.now))
+    spent = cluster.leader.queries.spent(Millis(cluster.now))
     for (tenant, user, _), amounts in spent.items():
         charged[tenant, user] += amounts.get(GPU, 0)
     tally = tallied(cluster, [GroupBy.TENANT, GroupBy.USER], 0, cluster.now)

@@ -146,7 +146,7 @@ def states(draw: st.DrawFn) -> State:
 def why(state: State, pod: Pod) -> Why:
     engine = state.engine()
     engine.handle(ev.Pass(NOW))
-    found = engine.outlook.why(pod.uid)
+    found = engine.queries.why(pod.uid)
     assert found is not None
     return found
 
@@ -162,7 +162,7 @@ def test_why_is_told_of_every_held_pod_and_names_nobody_else(state: State) -> No
     engine = state.engine()
     engine.handle(ev.Pass(NOW))
     for pod in state.held():
-        found = engine.outlook.why(pod.uid)
+        found = engine.queries.why(pod.uid)
         assert found is not None
         own = told(found).replace(pod.user, "").replace(pod.name, "")
         assert "canary" not in own

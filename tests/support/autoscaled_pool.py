@@ -103,10 +103,10 @@ class Farm(Watch):
         self.hear(ev.PodGone(self.at, self.pods.pop(name).uid))
 
     def pool(self) -> PoolView:
-        return self.engine.outlook.view().pools[AUTO]
+        return self.engine.queries.view().pools[AUTO]
 
     def why(self, name: str) -> str:
-        found = self.engine.outlook.why(self.pods[name].uid)
+        found = self.engine.queries.why(self.pods[name].uid)
         assert found is not None
         return found.text
 

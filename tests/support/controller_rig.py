@@ -225,7 +225,7 @@ class Rig:
         )  # fmt: skip
         self.reclaims = Reclaims(
             self.corrector, self.lead, self.inbox, self.meters, clock, self.engine.wants_gone,
-            EvictionRateLimiter(100_000), self.engine.outlook.released, pauses=(0.0,),
+            EvictionRateLimiter(100_000), self.engine.queries.released, pauses=(0.0,),
         )  # fmt: skip
         self.loop = EngineLoop(
             self.engine, self.inbox, self.copier, self.releases, self.corrections, self.reclaims,

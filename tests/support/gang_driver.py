@@ -78,7 +78,7 @@ class Lead:
         return sorted(each.ref.name for each in self.expelled)
 
     def text(self, pod: Pod) -> str:
-        why = self.engine.outlook.why(pod.uid)
+        why = self.engine.queries.why(pod.uid)
         assert why is not None
         return why.text
 

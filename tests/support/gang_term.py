@@ -61,6 +61,6 @@ class Term:
         return [order.intent.ref.name for order in self.released]
 
     def text(self, pod: Pod) -> str:
-        why = self.engine.outlook.why(pod.uid)
+        why = self.engine.queries.why(pod.uid)
         assert why is not None
         return why.text

@@ -81,7 +81,7 @@ class Here:
 
     async def compare(self, changes: WeightChanges, hours: float) -> Comparison:
         """Run both simulations."""
-        snapshot = self.town.engine.outlook.snapshot(self.town.now)
+        snapshot = self.town.engine.queries.snapshot(self.town.now)
         then, runs = what_if.changed(snapshot, changes), RunTimes()
         before, after = (
             what_if.fare(snapshot, runs, tenants, min(hours, 1.0))
@@ -96,7 +96,7 @@ class Here:
 
     async def attempt(self, user: UserName, pods: Sequence[Pod]) -> Trial:
         """Simulate proposed pods."""
-        snapshot, runs = self.town.engine.outlook.snapshot(self.town.now), RunTimes()
+        snapshot, runs = self.town.engine.queries.snapshot(self.town.now), RunTimes()
         found = trial.attempt_on(snapshot, runs, pods)
         assumed = what_if.assumed(runs)
         return Trial(snapshot.at, found.released, found.held, found.why, found.wait, assumed)

@@ -57,14 +57,14 @@ class ConfigChanges:
 
     def __init__(self) -> None:
         self._specs: dict[str, tuple[ConfigFields, str]] = {}
-        self._told: dict[str, str] | None = None
+        self._reported_specs: dict[str, str] | None = None
 
     def start_term(self, at: Millis, notes: Mapping[str, str] | None) -> Iterator[AuditRecord]:
         """Start a leader term: record changes since the last term. None: the markers are lost."""
         told = {key: text for key, text in (notes or {}).items() if is_resource(key)}
         if notes is None:
             told = {key: _text(spec) for key, (spec, _) in self._specs.items()}
-        self._told = told
+        self._reported_specs = told
         for key in sorted(told.keys() - self._specs.keys()):
             yield self._gone(at, key, told)
         for key, (spec, by) in sorted(self._specs.items()):
@@ -72,41 +72,41 @@ class ConfigChanges:
 
     def end(self) -> None:
         """End a leader term."""
-        self._told = None
+        self._reported_specs = None
 
     def observe_resource(
         self, at: Millis, key: str, spec: ConfigFields, by: str
     ) -> Iterator[AuditRecord]:
         """Process the observed state of a resource. `by` is its author; "" if unknown."""
         self._specs[key] = (spec, by)
-        if self._told is not None:
-            yield from self._compare(at, key, spec, by, self._told)
+        if self._reported_specs is not None:
+            yield from self._compare(at, key, spec, by, self._reported_specs)
 
     def drop(self, at: Millis, key: str) -> Iterator[AuditRecord]:
         """Process a deleted resource. Only the API server's audit log contains the user."""
         self._specs.pop(key, None)
-        if self._told is not None and key in self._told:
-            yield self._gone(at, key, self._told)
+        if self._reported_specs is not None and key in self._reported_specs:
+            yield self._gone(at, key, self._reported_specs)
 
     def notes(self) -> Iterator[tuple[str, str]]:
         """Yield the audit marker of every resource."""
-        yield from (self._told or {}).items()
+        yield from (self._reported_specs or {}).items()
 
     @staticmethod
     def _compare(
-        at: Millis, key: str, spec: ConfigFields, by: str, told: dict[str, str]
+        at: Millis, key: str, spec: ConfigFields, by: str, reported: dict[str, str]
     ) -> Iterator[AuditRecord]:
-        text, known = _text(spec), told.get(key)
+        text, known = _text(spec), reported.get(key)
         if text == known:
             return
-        told[key] = text
+        reported[key] = text
         before = _read(known) if known else {}
         facts = _facts(key, "changed" if known else "made", by)
         yield AuditRecord(at, EntryType.CHANGED, facts | _differences(before, spec), ((key, text),))
 
     @staticmethod
-    def _gone(at: Millis, key: str, told: dict[str, str]) -> AuditRecord:
-        before = _read(told.pop(key))
+    def _gone(at: Millis, key: str, reported: dict[str, str]) -> AuditRecord:
+        before = _read(reported.pop(key))
         facts = _facts(key, "deleted", "") | _differences(before, {})
         return AuditRecord(at, EntryType.CHANGED, facts, ((key, ""),))
 
@@ -121,17 +121,19 @@ def is_resource(key: str) -> bool:
     return key.startswith(_PREFIXES)
 
 
-def spec_of(what: Configured) -> ConfigFields:
+def spec_of(config: Configured) -> ConfigFields:
     """Return the fields of a resource, named as in its manifest."""
-    match what:
+    match config:
         case Tenant():
-            found = _tenant(what)
+            found = _tenant(config)
         case Pool():
-            found = _pool(what)
+            found = _pool(config)
         case Policy():
             default = Policy()
             names = [f.name for f in fields(Policy)]
-            found = {n: getattr(what, n) for n in names if getattr(what, n) != getattr(default, n)}
+            found = {
+                n: getattr(config, n) for n in names if getattr(config, n) != getattr(default, n)
+            }
             return {_camel(name): _setting(name, value) for name, value in found.items()}
     return {_camel(name): text for name, value in found.items() if (text := _shown(value))}
 
@@ -232,8 +234,8 @@ def _read(text: str) -> ConfigFields:
     return found if _is_spec(found) else {}
 
 
-def _is_spec(found: object) -> bool:
-    return isinstance(found, dict) and all(isinstance(text, str) for text in found.values())
+def _is_spec(value: object) -> bool:
+    return isinstance(value, dict) and all(isinstance(text, str) for text in value.values())
 
 
 def _facts(key: str, did: str, by: str) -> dict[str, Fact]:
@@ -245,7 +247,7 @@ def _differences(before: ConfigFields, after: ConfigFields) -> dict[str, Fact]:
     """Return the changed fields, the most important first, and a digest of both states."""
     changed: dict[str, Fact] = {}
     left, more = ROOM, 0
-    for name in sorted(before.keys() | after.keys(), key=lambda name: (_place(name), name)):
+    for name in sorted(before.keys() | after.keys(), key=lambda name: (_object_key(name), name)):
         if before.get(name) == after.get(name):
             continue
         shown = _shown_change(name, before.get(name), after.get(name))
@@ -267,7 +269,7 @@ def _differences(before: ConfigFields, after: ConfigFields) -> dict[str, Fact]:
     return facts | {name: digest for name, digest in digests.items() if digest}
 
 
-def _place(name: str) -> int:
+def _object_key(name: str) -> int:
     found = (place for place, like in enumerate(_FIRST) if like.fullmatch(name))
     return next(found, len(_FIRST))
 

@@ -71,16 +71,16 @@ class AuditRecorder:
         self,
         roster: PodRegistry,
         tenancy: TenantDirectory,
-        oversight: BypassDetector,
-        truces: ReclaimCooldowns,
+        bypasses: BypassDetector,
+        cooldowns: ReclaimCooldowns,
         *,
         silent: bool = False,
     ) -> None:
         """`silent`: no event is recorded, because there is no audit chain."""
         self._roster = roster
         self._tenancy = tenancy
-        self._oversight = oversight
-        self._truces = truces
+        self._bypasses = bypasses
+        self._cooldowns = cooldowns
         self._changes = ConfigChanges()
         self._silent = silent
         self._leads = False
@@ -107,7 +107,7 @@ class AuditRecorder:
         if notes is None:
             self._assume()
         else:
-            self._truces.recall(notes, self._now)
+            self._cooldowns.recall(notes, self._now)
             self._recall(notes, {intent.ref.uid: intent for intent in intents})
         self._ended.clear()
         self._out += self._changes.start_term(self._now, notes)
@@ -123,7 +123,7 @@ class AuditRecorder:
 
     def remind(self) -> None:
         """Clear expired cooldown markers. Record some pods that were unrecorded at the start."""
-        over = self._truces.expire(self._now)
+        over = self._cooldowns.expire(self._now)
         self._out += [ClearAuditMarker(key) for key in over if self._leads]
         if self._untold and self._now >= self._remind_at:
             self._remind_at = Millis(self._now + PACE_MS)
@@ -229,7 +229,7 @@ class AuditRecorder:
         if not _is_past(noted) and noted != BYPASSED:
             order = self._orders.pop(pod.uid, None)
             ordered = order is not None and order.stamp == pod.release
-            if ordered or self._oversight.judge(pod, live=live) is not None:
+            if ordered or self._bypasses.judge(pod, live=live) is not None:
                 self._say_over(pod, noted, order)
                 return
             if tracked is None:
@@ -267,11 +267,11 @@ class AuditRecorder:
         elif tracked is not None and tracked.life is PodState.USING:
             self._keep(tracked.pod)
 
-    def configured(self, what: Configured, by: str) -> None:
+    def configured(self, config: Configured, by: str) -> None:
         """Record the observed state of a resource. `by` is its author; "" if unknown."""
-        name = "default" if isinstance(what, Policy) else what.name
-        key = key_of(type(what), name)
-        self._out += self._changes.observe_resource(self._now, key, spec_of(what), by)
+        name = "default" if isinstance(config, Policy) else config.name
+        key = key_of(type(config), name)
+        self._out += self._changes.observe_resource(self._now, key, spec_of(config), by)
 
     def dropped(self, kind: type[Configured], name: str = "default") -> None:
         """Record that a resource was deleted."""
@@ -289,7 +289,7 @@ class AuditRecorder:
     def notes(self) -> Iterator[tuple[str, str]]:
         """Yield the audit markers of all existing objects."""
         yield from self._changes.notes()
-        yield from self._truces.notes()
+        yield from self._cooldowns.notes()
         for tracked in self._roster.pods.values():
             if tracked.noted:
                 yield tracked.pod.uid, tracked.noted
@@ -301,7 +301,7 @@ class AuditRecorder:
         tracked, waited = self._untold.pop(uid, (None, False))
         if tracked is None:
             return
-        right = self._oversight.right_of(uid)
+        right = self._bypasses.right_of(uid)
         if waited:
             self.seen(tracked)
         elif right is not None:
@@ -313,42 +313,42 @@ class AuditRecorder:
         facts |= {"lostGpuSeconds": lost_by(tracked, self._now) // 1000}
         notes: tuple[tuple[str, str], ...] = ()
         if isinstance(eviction, EvictForReclaim) and eviction.cause is not ReclaimCause.PRIORITY:
-            notes = (self._truces.sign(taking_of(eviction), self._now),)
+            notes = (self._cooldowns.sign(taking_of(eviction), self._now),)
         self._say(EntryType.RECLAIMED, facts, notes)
 
-    def _bypassed(self, found: Bypassed) -> None:
-        self._catch_up(found.ref.uid)
-        tracked = self._roster.pods.get(found.ref.uid)
+    def _bypassed(self, bypass: Bypassed) -> None:
+        self._catch_up(bypass.ref.uid)
+        tracked = self._roster.pods.get(bypass.ref.uid)
         if tracked is None or tracked.noted == BYPASSED:
             return
-        if found.claim:
-            gained: Fact = texts(found.gained)
-            about = {"stamp": found.stamp, "node": found.node or "", "claim": found.claim}
-            more = {"claimUid": found.claim_uid, "gained": gained}
-            self._record_claim(found, EntryType.BYPASSED, about | more)
+        if bypass.claim:
+            gained: Fact = texts(bypass.gained)
+            about = {"stamp": bypass.stamp, "node": bypass.node or "", "claim": bypass.claim}
+            more = {"claimUid": bypass.claim_uid, "gained": gained}
+            self._record_claim(bypass, EntryType.BYPASSED, about | more)
             return
-        facts = who(found.ref, found.user, self._tenant(found.ref)) | {
-            "stamp": found.stamp,
-            "node": found.node or "",
+        facts = who(bypass.ref, bypass.user, self._tenant(bypass.ref)) | {
+            "stamp": bypass.stamp,
+            "node": bypass.node or "",
             "by": tracked.pod.freed_by or UNKNOWN,
         }
         self._note(tracked, EntryType.BYPASSED, facts)
 
     def _record_claim(
-        self, found: Bypassed | ClaimDeleted, deed: EntryType, facts: Mapping[str, Fact]
+        self, effect: Bypassed | ClaimDeleted, entry_type: EntryType, facts: Mapping[str, Fact]
     ) -> None:
         """Record, once, a claim of a pod with a right to be ungated."""
-        self._catch_up(found.ref.uid)
-        tracked = self._roster.pods.get(found.ref.uid)
+        self._catch_up(effect.ref.uid)
+        tracked = self._roster.pods.get(effect.ref.uid)
         if not self._leads or tracked is None:
             return
         base, *marks = (tracked.noted or RELEASED).split(SEPARATOR)
-        mark = f"{deed.value}:{found.claim_uid}"
+        mark = f"{entry_type.value}:{effect.claim_uid}"
         if mark in marks:
             return
         tracked.noted = SEPARATOR.join((base, *marks[1 - MOST_MARKS :], mark))
-        whole = who(found.ref, found.user, self._tenant(found.ref)) | dict(facts)
-        self._say(deed, whole, ((found.ref.uid, tracked.noted),))
+        whole = who(effect.ref, effect.user, self._tenant(effect.ref)) | dict(facts)
+        self._say(entry_type, whole, ((effect.ref.uid, tracked.noted),))
 
     def _assume(self) -> None:
         """Record that all markers are lost. All existing pods then count as recorded."""
@@ -405,14 +405,17 @@ class AuditRecorder:
             deed, facts = EntryType.ADOPTED, adopted(pod, self._tenant(pod), pod.pool)
         self._say(deed, facts, ((pod.uid, deed.value),))
 
-    def _note(self, tracked: PodRecord, deed: EntryType, facts: Mapping[str, Fact]) -> None:
-        tracked.noted = deed.value
-        self._say(deed, facts, ((tracked.pod.uid, deed.value),))
+    def _note(self, tracked: PodRecord, entry_type: EntryType, facts: Mapping[str, Fact]) -> None:
+        tracked.noted = entry_type.value
+        self._say(entry_type, facts, ((tracked.pod.uid, entry_type.value),))
 
     def _say(
-        self, deed: EntryType, facts: Mapping[str, Fact], notes: tuple[tuple[str, str], ...] = ()
+        self,
+        entry_type: EntryType,
+        facts: Mapping[str, Fact],
+        notes: tuple[tuple[str, str], ...] = (),
     ) -> None:
-        self._out.append(AuditRecord(self._now, deed, facts, notes))
+        self._out.append(AuditRecord(self._now, entry_type, facts, notes))
 
 
 def _is_past(noted: str) -> bool:

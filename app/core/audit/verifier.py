@@ -86,7 +86,7 @@ class _Seen:
 
     epoch: int
     key: str | None
-    place: int
+    position: int
 
 
 class ChainVerifier:
@@ -258,7 +258,7 @@ class ChainVerifier:
             )
         self._check_cluster(signed)
         if newest is None or number >= newest.head.number:
-            self._signed, self._signed_count = signed, seen.place
+            self._signed, self._signed_count = signed, seen.position
         self._open_gaps = [each for each in self._open_gaps if each.number > number]
 
     def _check_cluster(self, signed: SignedHead) -> None:

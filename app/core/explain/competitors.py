@@ -37,14 +37,14 @@ class Competitors:
         return first is not None and first.band == GUARANTEED and own is not None and first < own
 
 
-def rivals(place: WaitingWorkload, scene: ExplainContext) -> Competitors | None:
+def competitors_of(workload: WaitingWorkload, scene: ExplainContext) -> Competitors | None:
     """Return the competitors at the highest level with any, or None.
 
     If backfill is off, the next in order blocks all others, whatever it requests.
     """
-    tree, shape, known = scene.tree, place.shape, scene.competing
+    tree, shape, known = scene.tree, workload.shape, scene.competing
     backfill = scene.roster.usage.policy.backfill
-    for branch in reversed(list(path(place.leaf))):
+    for branch in reversed(list(path(workload.leaf))):
         if branch.parent is None:
             continue
         before: list[TenantNode] = []
@@ -63,24 +63,26 @@ def rivals(place: WaitingWorkload, scene: ExplainContext) -> Competitors | None:
     return None
 
 
-def is_behind_own(place: WaitingWorkload, tree: ShareTree, *, backfill: bool) -> bool:
+def is_behind_own(workload: WaitingWorkload, tree: ShareTree, *, backfill: bool) -> bool:
     """Return whether another workload of the same user comes first."""
-    leaf, shape = place.leaf, place.shape
-    before = (other for turn, other in leaf.queue.heads() if turn < place.turn)
+    leaf, shape = workload.leaf, workload.shape
+    before = (other for turn, other in leaf.queue.heads() if turn < workload.turn)
     return any(
         _competes(other, shape, backfill) and _may_start(leaf, other, shape, tree)
         for other in before
     )
 
 
-def ahead(found: Competitors, scene: ExplainContext) -> tuple[SiblingAhead, ...]:
+def ahead(competitors: Competitors, scene: ExplainContext) -> tuple[SiblingAhead, ...]:
     """Return the competitors, and the branch after them, with their scores."""
     scores = scene.scores
-    for each in (found.branch, *found.before):
+    for each in (competitors.branch, *competitors.before):
         if each not in scores:
             scores[each] = _score(each, scene.tree)
-    own, own_score = str(found.branch.name), scores[found.branch]
-    return tuple(SiblingAhead(_called(each), scores[each], own, own_score) for each in found.before)
+    own, own_score = str(competitors.branch.name), scores[competitors.branch]
+    return tuple(
+        SiblingAhead(_called(each), scores[each], own, own_score) for each in competitors.before
+    )
 
 
 def _called(sibling: TenantNode) -> str:

@@ -7,7 +7,7 @@ for users is in `messages`.
 from __future__ import annotations
 
 from app.core.explain import leader_state
-from app.core.explain.competitors import ANOTHER, Competitors, ahead, is_behind_own, rivals
+from app.core.explain.competitors import ANOTHER, Competitors, ahead, competitors_of, is_behind_own
 from app.core.explain.explain_context import (
     ExplainContext,
     Position,
@@ -205,7 +205,7 @@ def why(tracked: PodRecord, scene: ExplainContext, position: Position | None = N
     workload = workload_of(tracked)
     place = place_of(workload)
     if tracked.wait is not Wait.TURN or place is None:
-        return _aside(tracked, scene)
+        return _why_unqueued(tracked, scene)
     half = isinstance(workload, Gang) and workload.half
     verdict = _verdict(place, scene, half=half)
     backfill = scene.roster.usage.policy.backfill
@@ -226,12 +226,12 @@ def why(tracked: PodRecord, scene: ExplainContext, position: Position | None = N
     )
 
 
-def _avoided(tracked: PodRecord, place: WaitingWorkload, scene: ExplainContext) -> str:
+def _avoided(tracked: PodRecord, workload: WaitingWorkload, scene: ExplainContext) -> str:
     """Return a clause about the pods that close nodes to a pod by their anti-affinity.
 
     Pods of its own namespace are named, others are only counted.
     """
-    if not scene.placement.avoided(place.shape):
+    if not scene.placement.avoided(workload.shape):
         return ""
     holders = scene.placement.walls.holders(tracked.pod.walled)
     own = [name for namespace, name in holders if namespace == tracked.pod.namespace]
@@ -242,7 +242,7 @@ def _avoided(tracked: PodRecord, place: WaitingWorkload, scene: ExplainContext) 
     return f"; anti-affinity of existing pods closes nodes to it: {' and '.join(words)}"
 
 
-def _aside(tracked: PodRecord, scene: ExplainContext) -> Why:
+def _why_unqueued(tracked: PodRecord, scene: ExplainContext) -> Why:
     rule, text = RULES.get(tracked.wait or Wait.TURN, Rule.ORDER), explain(tracked, scene.roster)
     pools = excluded(tracked, scene) if rule is Rule.NO_POOL else {}
     numbers = {f"pool {pool}": reason for pool, reason in pools.items()}
@@ -270,31 +270,31 @@ def _each(pools: dict[PoolName, str]) -> str:
     return "".join(named[:MOST_POOLS]) + (f"; and {more} more" if more > 0 else "")
 
 
-def _verdict(place: WaitingWorkload, scene: ExplainContext, *, half: bool) -> SharedReason:
+def _verdict(workload: WaitingWorkload, scene: ExplainContext, *, half: bool) -> SharedReason:
     """Return the cached verdict on a workload, as if it were the first of its user."""
-    own = place.turn.uid if half or place.turn.uid in scene.owners else Uid("")
-    key = (place.leaf, place.shape, own)
+    own = workload.turn.uid if half or workload.turn.uid in scene.owners else Uid("")
+    key = (workload.leaf, workload.shape, own)
     if key not in scene.verdicts:
-        scene.verdicts[key] = _judge(place, scene, half=half)
+        scene.verdicts[key] = _judge(workload, scene, half=half)
     return scene.verdicts[key]
 
 
-def _judge(place: WaitingWorkload, scene: ExplainContext, *, half: bool) -> SharedReason:
-    leaf, shape, tree = place.leaf, place.shape, scene.tree
+def _judge(workload: WaitingWorkload, scene: ExplainContext, *, half: bool) -> SharedReason:
+    leaf, shape, tree = workload.leaf, workload.shape, scene.tree
     small = {pool: too_small(shape, pool, scene) for pool in shape.pools}
     if all(small.values()):
-        return _never(small, place, scene)
+        return _never(small, workload, scene)
     allowed = [p for p in shape.pools if not small[p] and tree.allows(leaf, shape, p)]
     if not allowed:
-        rule, numbers = limits(place, tree)
-        helps = remedies_of_limit(rule, numbers, place, scene)
-        return SharedReason(rule, closed(place, tree), numbers, remedies=helps)
-    paced = closed_out(allowed, place, scene.roster)
+        rule, numbers = limits(workload, tree)
+        helps = remedies_of_limit(rule, numbers, workload, scene)
+        return SharedReason(rule, closed(workload, tree), numbers, remedies=helps)
+    paced = closed_out(allowed, workload, scene.roster)
     if paced is not None:
         return paced
     fitting = [pool for pool in allowed if scene.placement.plan_for(leaf.account, shape, pool)]
     for pool in fitting:
-        kept = scene.kept(pool, place.turn)
+        kept = scene.kept(pool, workload.turn)
         if (
             kept is not None
             and scene.placement.plan_for(leaf.account, shape, pool, kept[1]) is None
@@ -305,7 +305,7 @@ def _judge(place: WaitingWorkload, scene: ExplainContext, *, half: bool) -> Shar
             helps = remedies_of_reservation(tenant, pool)
             return SharedReason(Rule.RESERVATION, text, numbers, remedies=helps)
     numbers = {} if fitting else _lacking(shape, allowed, scene.placement)
-    found = None if half else rivals(place, scene)
+    found = None if half else competitors_of(workload, scene)
     if found is not None:
         return _after(found, numbers, scene)
     if fitting:
@@ -313,7 +313,7 @@ def _judge(place: WaitingWorkload, scene: ExplainContext, *, half: bool) -> Shar
     helps = remedies_of_capacity(shape, allowed, scene.placement)
     if scene.placement.avoided(shape):
         helps = (*AVOIDED_HELPS[:1], *helps)
-    text = _grown(allowed, place, scene) + _beside(shape, allowed, scene.placement)
+    text = _grown(allowed, workload, scene) + _beside(shape, allowed, scene.placement)
     refusing = [f"; {told}" for p in allowed if (told := refusing_text(p, scene))]
     if refusing:
         text, helps = text + "".join(refusing[:MOST_POOLS]), (*REFUSED_HELPS[1:], *helps)
@@ -327,7 +327,7 @@ def _beside(shape: EquivalenceClass, pools: list[PoolName], placement: Allocatio
     return "".join(f"; {each}" for each in found[:MOST_POOLS])
 
 
-def _grown(pools: list[PoolName], place: WaitingWorkload, scene: ExplainContext) -> str:
+def _grown(pools: list[PoolName], workload: WaitingWorkload, scene: ExplainContext) -> str:
     """Return a clause why no pod is released for future nodes; "" if no pool grows."""
     growth, now = scene.pools.growth, scene.tree.now
     found = []
@@ -337,7 +337,7 @@ def _grown(pools: list[PoolName], place: WaitingWorkload, scene: ExplainContext)
             continue
         until, whose = growth.closed.get(pool), "work"
         if until is None:
-            until, whose = growth.barred(pool, place.leaf.account), "work of the same user"
+            until, whose = growth.barred(pool, workload.leaf.account), "work of the same user"
         if until is not None:
             seconds = max(0, until - now) // 1000
             found.append(
@@ -359,11 +359,11 @@ def _old(scene: ExplainContext) -> str:
 
 
 def _never(
-    small: dict[PoolName, str], place: WaitingWorkload, scene: ExplainContext
+    small: dict[PoolName, str], workload: WaitingWorkload, scene: ExplainContext
 ) -> SharedReason:
     """Return the verdict on a workload that no pool can hold with its present nodes."""
     numbers = {f"pool {pool}": reason for pool, reason in small.items()}
-    rules = [scene.placement.blocking(place.shape, pool) for pool in small]
+    rules = [scene.placement.blocking(workload.shape, pool) for pool in small]
     if any(rule is not None and rule.distance is PodDistanceRule.AVOIDED for rule in rules):
         return SharedReason(Rule.NO_POOL, _each(small), numbers, remedies=AVOIDED_HELPS)
     if any(rule is not None and rule.distance is PodDistanceRule.REFUSED for rule in rules):
@@ -373,34 +373,39 @@ def _never(
     if any(rules):
         spaced = ("another pod of its kind ending", "a rule that lets more of its kind start")
         return SharedReason(Rule.NO_POOL, _each(small), numbers, remedies=spaced)
-    helps = ("less asked for by each pod", f"larger nodes in pool {' or '.join(place.shape.pools)}")
+    helps = (
+        "less asked for by each pod",
+        f"larger nodes in pool {' or '.join(workload.shape.pools)}",
+    )
     return SharedReason(Rule.NO_POOL, _each(small), numbers, remedies=helps)
 
 
-def _after(found: Competitors, lacking: dict[str, str], scene: ExplainContext) -> SharedReason:
+def _after(
+    competitors: Competitors, lacking: dict[str, str], scene: ExplainContext
+) -> SharedReason:
     """Return the verdict on a workload with competitors."""
-    those = ahead(found, scene)
+    those = ahead(competitors, scene)
     first = those[0]
     who = first.tenant if first.tenant == ANOTHER else f"tenant {first.tenant}"
-    rule = Rule.GUARANTEE if found.guaranteed else Rule.ORDER
-    how = ", within its guarantee" if found.guaranteed else ""
+    rule = Rule.GUARANTEE if competitors.guaranteed else Rule.ORDER
+    clause = ", within its guarantee" if competitors.guaranteed else ""
     numbers = {
         "first": first.tenant,
         "its score": first.score,
         "own score": first.own_score,
         **lacking,
     }
-    helps = remedies_of_order(found, who)
-    return SharedReason(rule, f"; {who} comes first{how}", numbers, those, helps)
+    helps = remedies_of_order(competitors, who)
+    return SharedReason(rule, f"; {who} comes first{clause}", numbers, those, helps)
 
 
-def _behind_own(verdict: SharedReason, place: WaitingWorkload) -> SharedReason:
+def _behind_own(verdict: SharedReason, workload: WaitingWorkload) -> SharedReason:
     """Return the verdict on a workload that comes after others of the same user."""
-    before = place.leaf.queue.position(place.turn) - 1
+    before = workload.leaf.queue.position(workload.turn) - 1
     text = f"; {before} of this user's own {'goes' if before == 1 else 'go'} first"
     numbers = {"own before it": str(before), **verdict.numbers}
     return SharedReason(
-        Rule.ORDER, text, numbers, remedies=remedies_of_own(place, verdict.remedies)
+        Rule.ORDER, text, numbers, remedies=remedies_of_own(workload, verdict.remedies)
     )
 
 

@@ -36,18 +36,18 @@ class LeaderState:
     """Applies the last received bulletin. `heard` is None before the first one."""
 
     def __init__(self, roster: PodRegistry, growth: AutoscalingBackoff) -> None:
-        self.heard: LeaderStateMessage | None = None
+        self.received_at: LeaderStateMessage | None = None
         self._roster = roster
         self._growth = growth
         self._rooms: dict[tuple[PoolName, Uid], ReservedCapacity] = {}
 
-    def hear(self, bulletin: LeaderStateMessage) -> None:
+    def apply(self, bulletin: LeaderStateMessage) -> None:
         """Apply a bulletin. It replaces the state of the previous one."""
-        before, self.heard = self.heard, bulletin
+        before, self.received_at = self.received_at, bulletin
         self._rooms.clear()
         self._roster.ban(bulletin.banned)
         self._roster.gangs.defer(bulletin.deferred)
-        self._growth.hear(bulletin.closed, bulletin.barred)
+        self._growth.apply_leader_state(bulletin.closed, bulletin.barred)
         for uid in before.refused.keys() - bulletin.refused.keys() if before else ():
             self._rest(uid, 0)
         for uid, times in bulletin.refused.items():
@@ -59,7 +59,7 @@ class LeaderState:
 
     def kept(self, pool: PoolName, uid: Uid) -> tuple[TenantName, ReservedCapacity] | None:
         """Return a tenant and the capacity reserved in a pool for other workloads, or None."""
-        told = self.heard.reserved if self.heard is not None else ()
+        told = self.received_at.reserved if self.received_at is not None else ()
         those = [each for each in told if each.pool == pool]
         others = [each for each in those if each.uid != uid]
         if not others:
@@ -89,7 +89,11 @@ class LeaderState:
     @property
     def owners(self) -> frozenset[Uid]:
         """The workloads with reserved capacity."""
-        return frozenset(each.uid for each in self.heard.reserved) if self.heard else frozenset()
+        return (
+            frozenset(each.uid for each in self.received_at.reserved)
+            if self.received_at
+            else frozenset()
+        )
 
 
 def bulletin(

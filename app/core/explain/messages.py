@@ -37,25 +37,25 @@ AWAITS = "waits for nodes that the autoscaler may add"
 
 def released(pool: PoolName, waited: int, awaits: bool) -> str:
     """Return as text the pool of a release, the wait in seconds, and an awaited new node."""
-    where = f"to pool {pool}" if pool else "to any node"
-    return f"{where} after {waited} s" + (f"; it {AWAITS}" if awaits else "")
+    target = f"to pool {pool}" if pool else "to any node"
+    return f"{target} after {waited} s" + (f"; it {AWAITS}" if awaits else "")
 
 
 def explain(tracked: PodRecord, roster: PodRegistry) -> str:
     """Return the wait reason of a held pod as text."""
     if tracked.wait is not Wait.TURN:
-        return _aside(tracked, roster) + _unknown_submitter(tracked)
-    place = place_of(workload_of(tracked))
-    if place is None:
+        return _unqueued(tracked, roster) + _unknown_submitter(tracked)
+    waiting = place_of(workload_of(tracked))
+    if waiting is None:
         return "queued"
     tree = roster.usage.tree
-    return queued(tracked, place, tree, position_of(place)) + closed(place, tree)
+    return queued(tracked, waiting, tree, position_of(waiting)) + closed(waiting, tree)
 
 
-def position_of(place: WaitingWorkload) -> Position:
+def position_of(workload: WaitingWorkload) -> Position:
     """Return the position of a workload in its user's queue."""
-    queue = place.leaf.queue
-    return queue.position(place.turn), len(queue)
+    queue = workload.leaf.queue
+    return queue.position(workload.turn), len(queue)
 
 
 def placed(position: Position) -> str:
@@ -64,39 +64,41 @@ def placed(position: Position) -> str:
     return f"queued: {number} of {length}"
 
 
-def queued(tracked: PodRecord, place: WaitingWorkload, tree: ShareTree, position: Position) -> str:
+def queued(
+    tracked: PodRecord, workload: WaitingWorkload, tree: ShareTree, position: Position
+) -> str:
     """Return the beginning of the sentence for a queued pod."""
-    leaf, shape = place.leaf, place.shape
+    leaf, shape = workload.leaf, workload.shape
     devices = [r for r in shape.total if is_device(r)]
     wanted = ", ".join(f"{render(r, shape.total[r])} {r}" for r in devices) or "room"
     lacking = [r for r in devices if r not in tree.scale.counted]
     if lacking:
         wanted += f" (no ready node offers {', '.join(lacking)})"
-    where = f"of pool {' or '.join(shape.pools)}"
+    pools_text = f"of pool {' or '.join(shape.pools)}"
     if tracked.pod.only is not None:
-        where = f"on {nodes_text(tracked.pod.only)} {where}"
+        pools_text = f"on {nodes_text(tracked.pod.only)} {pools_text}"
     return (
         f"{placed(position)} in {leaf.tenant}/{leaf.name}; "
-        f"waits for {wanted} {where}{_rest(tracked)}{_unknown_submitter(tracked)}"
+        f"waits for {wanted} {pools_text}{_rest(tracked)}{_unknown_submitter(tracked)}"
     )
 
 
-def closed(place: WaitingWorkload, tree: ShareTree) -> str:
+def closed(workload: WaitingWorkload, tree: ShareTree) -> str:
     """Return a clause if limits or guarantees forbid every pool, however much is free."""
-    if any(tree.allows(place.leaf, place.shape, pool) for pool in place.shape.pools):
+    if any(tree.allows(workload.leaf, workload.shape, pool) for pool in workload.shape.pools):
         return ""
-    rule, numbers = limits(place, tree)
+    rule, numbers = limits(workload, tree)
     facts = ", ".join(f"{v} {k}" for k, v in numbers.items() if k not in ("tenant", "pool"))
-    who = f"tenant {numbers.get('tenant', place.leaf.tenant)}"
+    who = f"tenant {numbers.get('tenant', workload.leaf.tenant)}"
     if rule is Rule.PREEMPTIBLE:
-        because = place.shape.keeper or "it must not be evicted"
+        because = workload.shape.keeper or "it must not be evicted"
         return f"; {because}, so it starts only within the guarantee of {who}: {facts}"
     return f"; {who} is at its limit: {facts}"
 
 
-def limits(place: WaitingWorkload, tree: ShareTree) -> tuple[Rule, dict[str, str]]:
+def limits(workload: WaitingWorkload, tree: ShareTree) -> tuple[Rule, dict[str, str]]:
     """Return the limit or guarantee that excludes a workload from all pools, with numbers."""
-    leaf, shape = place.leaf, place.shape
+    leaf, shape = workload.leaf, workload.shape
     for pool in shape.pools:
         for branch in path(leaf):
             if not branch.allows(pool, tree.cost(shape, pool)):
@@ -126,7 +128,7 @@ def _against(
     return numbers
 
 
-def _aside(tracked: PodRecord, roster: PodRegistry) -> str:
+def _unqueued(tracked: PodRecord, roster: PodRegistry) -> str:
     """Return the sentence for a pod that is in no queue."""
     pod, gang = tracked.pod, tracked.gang
     match tracked.wait:
@@ -329,13 +331,13 @@ def _remedies_of_gang(gang: Gang) -> Remedies:
 
 
 def remedies_of_limit(
-    rule: Rule, numbers: Mapping[str, str], place: WaitingWorkload, scene: ExplainContext
+    rule: Rule, numbers: Mapping[str, str], workload: WaitingWorkload, scene: ExplainContext
 ) -> Remedies:
     """Return changes that would let a workload past a limit, or into a guarantee."""
-    name, pool = TenantName(numbers.get("tenant", place.leaf.tenant)), numbers.get("pool", "")
+    name, pool = TenantName(numbers.get("tenant", workload.leaf.tenant)), numbers.get("pool", "")
     word = "guarantee" if rule is Rule.PREEMPTIBLE else "limit"
     admin, found = _admin_of(name, scene.tenancy), []
-    for r in place.shape.total:
+    for r in workload.shape.total:
         if f"{r} {word}" not in numbers:
             continue
         used, asked, most = (amount(r, numbers[f"{r} {k}"]) for k in ("used", "asked", word))
@@ -352,7 +354,7 @@ def remedies_of_limit(
             f"{admin} raising the {word} of tenant {name} in pool {pool} to "
             f"{render(r, used + asked)} {r}"
         )
-    if rule is Rule.PREEMPTIBLE and place.shape.keeper:
+    if rule is Rule.PREEMPTIBLE and workload.shape.keeper:
         found.append("disruption budgets that allow at least one eviction of its pods")
     elif rule is Rule.PREEMPTIBLE:
         found.append('a pod that may be evicted, without fairgate.io/preemptible: "false"')
@@ -367,23 +369,23 @@ def remedies_of_reservation(tenant: str, pool: PoolName) -> Remedies:
     )
 
 
-def remedies_of_order(found: Competitors, first: str) -> Remedies:
+def remedies_of_order(competitors: Competitors, first: str) -> Remedies:
     """Return changes that would put a workload before its competitors."""
-    branch = found.branch
+    branch = competitors.branch
     weight = _decimal(Fraction(*branch.weight))
     if isinstance(branch, UserNode):
         whose = f"user {branch.name}, set by an admin of tenant {branch.tenant}"
     else:
         whose = f"tenant {branch.name}, set by {_admin_above(branch)}"
     start = f"the start, or the deletion, of waiting work of {first}"
-    if found.guaranteed:
+    if competitors.guaranteed:
         return (start, f"a guarantee of tenant {_tenant_of(branch)} that covers it")
     return (f"a higher weight than {weight} for {whose}", start)
 
 
-def remedies_of_own(place: WaitingWorkload, others: Remedies) -> Remedies:
+def remedies_of_own(workload: WaitingWorkload, others: Remedies) -> Remedies:
     """Return changes that would put a workload before others of the same user."""
-    priority = MAX_PRIORITY - place.turn.precedence
+    priority = MAX_PRIORITY - workload.turn.precedence
     return (
         f"a higher priority than {priority}, which orders this user's own work",
         "the start, or the deletion, of the same user's work before it",

@@ -16,14 +16,14 @@ HeldAmounts = Mapping[tuple[TenantName, PoolName], Mapping[Resource, int]]
 
 
 def closed_out(
-    pools: Sequence[PoolName], place: WaitingWorkload, roster: PodRegistry
+    pools: Sequence[PoolName], workload: WaitingWorkload, roster: PodRegistry
 ) -> SharedReason | None:
     """Return why a workload within its limits is not released into these pools now."""
-    leaf, shape, closures = place.leaf, place.shape, roster.usage.closures
+    leaf, shape, closures = workload.leaf, workload.shape, roster.usage.closures
     if not closures or any(closures.is_open(leaf, shape, pool) for pool in pools):
         return None
     if not shape.owned and leaf.account in closures.unowned:
-        return _unowned(place, roster)
+        return _unowned(workload, roster)
     if shape.apart and leaf.account in closures.apart:
         silent = roster.binding.silent_apart(leaf.account)
         text = (
@@ -53,8 +53,8 @@ def _stalled(pool: PoolName, roster: PodRegistry) -> SharedReason:
     return SharedReason(Rule.BINDING, text, numbers | {"seconds": str(seconds)}, remedies=helps)
 
 
-def _unowned(place: WaitingWorkload, roster: PodRegistry) -> SharedReason:
-    mine = roster.binding.unowned.get(place.leaf.account, {})
+def _unowned(workload: WaitingWorkload, roster: PodRegistry) -> SharedReason:
+    mine = roster.binding.unowned.get(workload.leaf.account, {})
     held: dict[Resource, int] = {}
     for each in mine.values():
         add_to(held, each.tracked.pod.demand, 1)

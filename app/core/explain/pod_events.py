@@ -27,10 +27,10 @@ class PodNotices:
     """
 
     def __init__(
-        self, roster: PodRegistry, outlook: EngineQueries, *, silent: bool = False
+        self, roster: PodRegistry, queries: EngineQueries, *, silent: bool = False
     ) -> None:
         self._roster = roster
-        self._outlook = outlook
+        self._queries = queries
         self._silent = silent
         self._new: dict[Uid, PodRecord] = {}
         """Pods without an event: new, or with a release under way since their first cycle."""
@@ -51,7 +51,7 @@ class PodNotices:
             if tracked.life is PodState.HELD and now - tracked.pod.since < RECENT_MS:
                 self.add(tracked)
 
-    def tell(self, *, leads: bool) -> list[Effect]:
+    def new_events(self, *, leads: bool) -> list[Effect]:
         """Return events for new pods that are still held, and for changed wait reasons.
 
         A follower drops them, because it sends no events.
@@ -64,9 +64,9 @@ class PodNotices:
         self._new = {t.pod.uid: t for t in there if t.intent is not None}
         held = [t for t in there if t.life is PodState.HELD]
         effects: list[Effect] = []
-        for tracked, text in self._outlook.texts(held):
+        for tracked, text in self._queries.texts(held):
             effects += self.of(tracked, EventReason.HELD, text)
-        for tracked, text in self._outlook.texts(t for t in changed if t.pod.uid not in new):
+        for tracked, text in self._queries.texts(t for t in changed if t.pod.uid not in new):
             effects += self.of(tracked, EventReason.WAITING, text)
         return effects
 

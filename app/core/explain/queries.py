@@ -66,7 +66,7 @@ class EngineQueries:
         placement: Allocations,
         reservations: Reservations,
         managed: ManagedResources,
-        hearsay: LeaderState,
+        leader_state: LeaderState,
         resting: ReleaseBackoff,
         running: UsageTracker,
         blocked: Callable[[], Mapping[TenantName, BlockedReclaim]],
@@ -77,7 +77,7 @@ class EngineQueries:
         self._placement = placement
         self._reservations = reservations
         self._managed = managed
-        self._hearsay = hearsay
+        self._leader_state = leader_state
         self._resting = resting
         self._running = running
         self._blocked = blocked
@@ -224,10 +224,10 @@ class EngineQueries:
             return None
         return queue_listing.released(tracked, self._roster.usage.awaited(tracked.stay) is not None)
 
-    def search(self, found: Search, nodes: bool) -> Iterator[None]:
+    def search(self, search: Search, nodes: bool) -> Iterator[None]:
         """Run a search in portions. `nodes`: the caller may see nodes."""
         names = (node.name for pool in self._pools.pools for node in self._pools.members(pool))
-        return found.steps(self._roster, self._tenancy, list(names) if nodes else ())
+        return search.steps(self._roster, self._tenancy, list(names) if nodes else ())
 
     def accounts(self, user: UserName) -> tuple[TenantName, ...]:
         """Return the tenants in which a user has usage or waiting pods, by name."""
@@ -286,7 +286,7 @@ class EngineQueries:
     def _scene(self) -> ExplainContext:
         self._settle()
         if self._known is None:
-            heard = self._hearsay.heard
+            heard = self._leader_state.received_at
             own = (each.owner.uid for each in self._reservations.owners())
             self._known = ExplainContext(
                 self._roster,
@@ -295,7 +295,7 @@ class EngineQueries:
                 self._placement,
                 self._reservations,
                 self._kept,
-                frozenset(own) | self._hearsay.owners,
+                frozenset(own) | self._leader_state.owners,
                 heard.at if heard is not None else None,
             )
         return self._known
@@ -306,4 +306,4 @@ class EngineQueries:
         owners = [r for r in owners if r.owner.uid != turn.uid]
         if owners:
             return owners[0].leaf.tenant, self._reservations.withheld(owners)
-        return self._hearsay.kept(pool, turn.uid)
+        return self._leader_state.kept(pool, turn.uid)

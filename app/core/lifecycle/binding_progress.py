@@ -140,7 +140,7 @@ class BindingProgress:
         if known.since is None and tracked.life is PodState.USING:
             known.since = self._now
             self._line(lane).silent.pop(uid, None)
-        self._hear(known, pod.said)
+        self._note_message(known, pod.said)
 
     def drop(self, uid: Uid) -> None:
         """Stop tracking a pod that is gone, bound or terminating."""
@@ -307,7 +307,7 @@ class BindingProgress:
 
     # State changes
 
-    def _hear(self, known: UnboundAmounts, said: Said | None) -> None:
+    def _note_message(self, known: UnboundAmounts, said: Said | None) -> None:
         """Process a changed scheduler message of an unbound pod."""
         changed, known.said = said != known.said, said
         known.judged = said is not None and said.judged

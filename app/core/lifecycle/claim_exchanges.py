@@ -43,12 +43,12 @@ class ClaimExchanges:
     """Judges the claims of ungated pods in mode Enforce."""
 
     def __init__(
-        self, roster: PodRegistry, claimants: ClaimCharges, oversight: BypassDetector, evicts: bool
+        self, roster: PodRegistry, claimants: ClaimCharges, bypasses: BypassDetector, evicts: bool
     ) -> None:
         """`evicts`: pods with a node are evicted too."""
         self._roster = roster
         self._claimants = claimants
-        self._oversight = oversight
+        self._bypasses = bypasses
         self._evicts = evicts
         self._protection = ClaimProtection(claimants)
         self._mode = Mode.ENFORCE
@@ -136,7 +136,7 @@ class ClaimExchanges:
 
     def _judge(self, tracked: PodRecord, now: Millis) -> list[Effect]:
         pod = tracked.pod
-        if self._oversight.right_of(pod.uid) is None or (pod.terminating and pod.node is None):
+        if self._bypasses.right_of(pod.uid) is None or (pod.terminating and pod.node is None):
             return []  # the pod is reported as a bypass, or will never get a node
         granted, effects = self._granted(tracked), list[Effect]()
         for claim in self._claims(tracked):

@@ -72,7 +72,7 @@ class GangReadiness:
             self.leaving.pop(gang.key, None)
         elif _all_run(gang) or _was_there(gang):
             gang.started = True
-        gang.found = False
+        gang.was_running = False
         if gang.is_elastic and using and not gang.started:
             whole = gang.released_count >= gang.owed
         elif gang.is_elastic:
@@ -151,7 +151,7 @@ def _was_there(gang: Gang) -> bool:
     because such pods may be the rest of a gang that is being evicted.
     """
     begun = any(m.begun and not m.uses for m in gang.pods.values())
-    return gang.found and bool(gang.runs) and not begun
+    return gang.was_running and bool(gang.runs) and not begun
 
 
 def _all_run(gang: Gang) -> bool:

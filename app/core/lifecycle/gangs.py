@@ -99,7 +99,7 @@ class Gangs:
             self._list_beyond(gang, tracked)
             return
         gang.pods[pod.uid] = tracked
-        gang.found = gang.found or tracked.life is PodState.USING
+        gang.was_running = gang.was_running or tracked.life is PodState.USING
         tracked.gang = gang
         self.muster.seen(tracked)
         self._renew(gang)

@@ -90,7 +90,7 @@ class PodRecord:
     entered: Millis | None = None
     run: UsageRecord | None = None
     wait: Wait | None = None
-    told: Wait | None = None
+    announced_wait: Wait | None = None
     aimed: NodeName | None = None
     refusals: int = 0
     rests: bool = False
@@ -199,7 +199,7 @@ class Gang:
     done: dict[Uid, frozenset[str]] = field(default_factory=dict)
     floor: int | None = None
     started: bool = False
-    found: bool = False
+    was_running: bool = False
     turn: QueueKey | None = None
     leaf: UserNode | None = None
     shape: EquivalenceClass | None = None

@@ -313,9 +313,9 @@ class PodRegistry:
         """Return, once, the held pods with a changed wait reason."""
         changed, self._changed = self._changed, []
         held = [t for t in changed if self.pods.get(t.pod.uid) is t and t.life is PodState.HELD]
-        news = [t for t in held if t.told is not t.wait]
+        news = [t for t in held if t.announced_wait is not t.wait]
         for tracked in news:
-            tracked.told = tracked.wait
+            tracked.announced_wait = tracked.wait
         return news
 
     def _recount(self, scale: Scale) -> None:
@@ -464,7 +464,7 @@ class PodRegistry:
             self._pinned.setdefault(name, {})[pod.uid] = tracked
         pools = self._pools.serving(pod, tenant)
         shape = self._shapes.of([pod], pools)
-        if tracked.told is None and pools:
+        if tracked.announced_wait is None and pools:
             self._pools.mix.saw(shape.parts, pools)
         if pod.too_large:
             tracked.wait = Wait.TOO_LARGE
@@ -493,7 +493,7 @@ class PodRegistry:
             tracked.wait = Wait.TURN
             tracked.shape = shape
             self.usage.tree.enqueue(leaf, tracked.turn, shape)
-        if tracked.told is None:
-            tracked.told = tracked.wait
-        elif tracked.told is not tracked.wait:
+        if tracked.announced_wait is None:
+            tracked.announced_wait = tracked.wait
+        elif tracked.announced_wait is not tracked.wait:
             self._changed.append(tracked)

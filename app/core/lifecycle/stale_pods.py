@@ -33,11 +33,11 @@ AGAIN_MS = 300_000
 
 
 @dataclass(slots=True)
-class _Found:
+class _StaleEntry:
     kind: StaleReason
     why: str
     since: Millis
-    told: Millis
+    reported_at: Millis
     asked: Millis | None = None
 
 
@@ -51,7 +51,7 @@ class StalePods:
         self._roster = roster
         self._goes = goes
         self._reclaims = frozenset(reclaims)
-        self._found: dict[Uid, _Found] = {}
+        self._entries: dict[Uid, _StaleEntry] = {}
 
     def record_stale_pod(self, uid: Uid, kind: StaleReason, why: str) -> list[Effect]:
         """Record a pod as stale. `why` is a sentence for its owner."""
@@ -59,12 +59,12 @@ class StalePods:
         if tracked is None or not _could_be(tracked, kind):
             return []
         effects: list[Effect] = []
-        found = self._found.get(uid)
+        found = self._entries.get(uid)
         if found is None or found.kind is not kind:
-            found = self._found[uid] = _Found(kind, why, now, now)
+            found = self._entries[uid] = _StaleEntry(kind, why, now, now)
             effects.append(EmitEvent(tracked.ref, EventReason.USELESS, why))
-        elif now - found.told >= PAUSE_MS:
-            found.told = now
+        elif now - found.reported_at >= PAUSE_MS:
+            found.reported_at = now
             effects.append(EmitEvent(tracked.ref, EventReason.USELESS, why))
         found.why = why
         return effects + self._reclaim(tracked, found, now)
@@ -75,10 +75,10 @@ class StalePods:
         Return the pods with an obsolete eviction: the pod and its gang. Empty if a pod of the gang
         is already being evicted.
         """
-        found = self._found.get(uid)
+        found = self._entries.get(uid)
         if found is None or kind not in (None, found.kind):
             return []
-        del self._found[uid]
+        del self._entries[uid]
         tracked = self._roster.pods.get(uid)
         if found.asked is None or tracked is None:
             return []
@@ -86,7 +86,7 @@ class StalePods:
         if any(mate.pod.terminating or self._goes(mate.pod.uid) for mate in mates):
             return []
         for mate in mates:
-            if (known := self._found.get(mate.pod.uid)) is not None:
+            if (known := self._entries.get(mate.pod.uid)) is not None:
                 known.asked = None
         return [mate.pod.uid for mate in mates]
 
@@ -99,30 +99,30 @@ class StalePods:
         """Return the number of stale pods by tenant and kind."""
         return Counter(
             (leaf.tenant, found.kind.value)
-            for uid, found in self._found.items()
+            for uid, found in self._entries.items()
             if (known := self._roster.pods.get(uid)) and (leaf := known.leaf)
         )
 
     def end(self) -> None:
         """End a leader term."""
-        self._found.clear()
+        self._entries.clear()
 
-    def _reclaim(self, tracked: PodRecord, found: _Found, now: Millis) -> list[Effect]:
+    def _reclaim(self, tracked: PodRecord, entry: _StaleEntry, now: Millis) -> list[Effect]:
         """Return the permitted evictions. A gang is evicted only if all its pods are stale."""
-        if found.kind not in self._reclaims or self._roster.usage.policy.mode is Mode.OBSERVE:
+        if entry.kind not in self._reclaims or self._roster.usage.policy.mode is Mode.OBSERVE:
             return []
         mates = tracked.gang.members if tracked.gang is not None else (tracked,)
         effects: list[Effect] = []
         for mate in mates:
-            known = self._found.get(mate.pod.uid)
-            if known is None or known.kind is not found.kind or now - known.since < SURE_MS:
+            known = self._entries.get(mate.pod.uid)
+            if known is None or known.kind is not entry.kind or now - known.since < SURE_MS:
                 return []
-            if not (mate.pod.preemptible or found.kind is StaleReason.OWNERLESS):
+            if not (mate.pod.preemptible or entry.kind is StaleReason.OWNERLESS):
                 return []
             if known.asked is None or now - known.asked >= AGAIN_MS:
                 effects.append(EvictPod(mate.ref, known.why, known.kind.value))
         for mate in mates if effects else ():
-            self._found[mate.pod.uid].asked = now
+            self._entries[mate.pod.uid].asked = now
         return effects
 
 

@@ -99,7 +99,7 @@ class AutoscalingBackoff:
         """Return each barred pool and user, and until when."""
         return sorted(self._barred.items())
 
-    def hear(
+    def apply_leader_state(
         self,
         closed: Mapping[PoolName, Millis],
         barred: Mapping[tuple[PoolName, AutoscalingAccount], Millis],

@@ -72,7 +72,7 @@ class CheckpointKeeper:
         """Yield the epochs of the checkpoints that were read."""
         return (epoch for epoch, _ in self._taken.values())
 
-    def hear(self, name: TenantName, checkpoint: TenantCheckpoint, *, live: bool) -> None:
+    def apply_read(self, name: TenantName, checkpoint: TenantCheckpoint, *, live: bool) -> None:
         """Process a checkpoint that was read. `live`: it was just written, whatever clocks say.
 
         A leader does not restore it, because its own state is newer. If an older leader wrote it,

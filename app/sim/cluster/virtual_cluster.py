@@ -197,7 +197,7 @@ class VirtualCluster:
 
     def view(self) -> ClusterView:
         """Return the current view of the engine."""
-        return self.engine.outlook.view()
+        return self.engine.queries.view()
 
     def _play(self, effect: Effect) -> Sequence[ev.Event]:
         match effect:

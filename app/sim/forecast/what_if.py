@@ -113,7 +113,7 @@ def _waits(
 
 def _shares(world: VirtualCluster, tenancy: TenantDirectory, span: int) -> dict[TenantName, float]:
     """Return the dominant share of each tenant, averaged over the span."""
-    outlook = world.engine.outlook
+    outlook = world.engine.queries
     scale = outlook.scale()
     spent: dict[TenantName, dict[Resource, int]] = {}
     for (tenant, _, pool), amounts in outlook.spent(world.now).items():

@@ -93,7 +93,7 @@ def sum_up(scenario: Scenario, world: VirtualCluster) -> ScenarioResult:
     """Return the result of a world that has played a scenario to its end."""
     tree = TenantTree(scenario.tenants)
     users = _users(scenario, world)
-    scale = world.engine.outlook.scale()
+    scale = world.engine.queries.scale()
     measures = measure(
         world.timeline,
         scenario.counted,
@@ -145,7 +145,7 @@ def _waiting(
     queued: Iterable[tuple[SimulatedWorkload, Pod]], world: VirtualCluster
 ) -> Iterator[WaitingAtEnd]:
     for work, pod in queued:
-        why = world.engine.outlook.why(pod.uid)
+        why = world.engine.queries.why(pod.uid)
         if why is not None:
             yield WaitingAtEnd(work, pod.since, why)
 
@@ -171,7 +171,7 @@ def _users(scenario: Scenario, world: VirtualCluster) -> Users:
         account.used = add(account.used, pod.demand)
     for pod in world.waiting():
         found[TenantName(pod.namespace)][pod.user].pending += 1
-    for (tenant, user, _), spent in world.engine.outlook.spent(scenario.until).items():
+    for (tenant, user, _), spent in world.engine.queries.spent(scenario.until).items():
         account = found[tenant][user]
         account.charged = add(account.charged, spent)
     return found

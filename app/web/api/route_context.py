@@ -68,7 +68,7 @@ class RouteContext:
     @property
     def outlook(self) -> EngineQueries:
         """The queries of the engine."""
-        return self.engine.outlook
+        return self.engine.queries
 
     def need_sight(self) -> None:
         """Raise Refused (503) until every source was received completely."""

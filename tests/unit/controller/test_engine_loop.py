@@ -113,7 +113,7 @@ async def test_runs_that_end_while_redis_is_away_are_written_when_it_is_back() -
         await until(lambda: bool(rig.meters.failures))
         rig.now = Millis(90_000)
         await rig.hear(ev.PodGone(rig.now, held_pod("p0", "a").uid))
-        await until(lambda: len(list(rig.engine.outlook.running())) == 1)
+        await until(lambda: len(list(rig.engine.queries.running())) == 1)
         rig.memory.down = False
         await until(lambda: len(rig.memory.runs.ended) == 1)
         (run,) = rig.memory.runs.ended.values()

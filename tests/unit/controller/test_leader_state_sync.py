@@ -42,7 +42,7 @@ def engine(*pods: Pod, leads: bool) -> Engine:
 
 
 def rule(of: Engine, uid: str) -> Rule:
-    found = of.outlook.why(Uid(uid))
+    found = of.queries.why(Uid(uid))
     assert found is not None
     return found.rule
 
@@ -145,15 +145,15 @@ async def test_a_replica_answers_as_its_leader_about_room_that_is_kept() -> None
         each.handle(ev.Pass(late))
         each.handle(ev.PodGone(late, wall[0].uid))
         each.handle(ev.Pass(late))
-    bulletin = leader.outlook.bulletin(late, 7, 0.0)
+    bulletin = leader.queries.bulletin(late, 7, 0.0)
     assert [each.tenant for each in bulletin.reserved] == ["ns.a"]
     assert rule(leader, small.uid) is Rule.RESERVATION
     assert rule(replica, small.uid) is not Rule.RESERVATION
-    replica.hear(bulletin)
+    replica.apply_leader_state(bulletin)
     replica.handle(ev.Pass(late))
     for pod in (*gang, small):
-        assert replica.outlook.why(pod.uid) == leader.outlook.why(pod.uid)
-    replica.hear(replace(bulletin, reserved=()))
+        assert replica.queries.why(pod.uid) == leader.queries.why(pod.uid)
+    replica.apply_leader_state(replace(bulletin, reserved=()))
     assert rule(replica, small.uid) is not Rule.RESERVATION
 
 
@@ -164,13 +164,13 @@ async def test_a_replica_answers_as_its_leader_about_gangs_that_begin_anew() -> 
     lead.see(*pods)
     replica = engine(*pods, leads=False)
     replica.handle(ev.Pass(lead.at))
-    bulletin = lead.engine.outlook.bulletin(lead.at, 7, 0.0)
-    replica.hear(bulletin)
-    why = replica.outlook.why(pods[0].uid)
-    assert why == lead.engine.outlook.why(pods[0].uid)
+    bulletin = lead.engine.queries.bulletin(lead.at, 7, 0.0)
+    replica.apply_leader_state(bulletin)
+    why = replica.queries.why(pods[0].uid)
+    assert why == lead.engine.queries.why(pods[0].uid)
     assert why is not None
     assert why.rule is Rule.GANG_DEFERRED
-    replica.hear(replace(bulletin, deferred={}))
+    replica.apply_leader_state(replace(bulletin, deferred={}))
     assert rule(replica, pods[0].uid) is not Rule.GANG_DEFERRED
 
 
@@ -180,13 +180,13 @@ async def test_a_replica_answers_as_its_leader_about_releases_that_were_refused(
     at = Millis(10)
     leader.handle(ev.ReleaseAnswered(at, pods[0].uid, ReleaseOutcome.HELD))
     leader.handle(ev.Pass(at))
-    bulletin = leader.outlook.bulletin(at, 7, 0.0)
+    bulletin = leader.queries.bulletin(at, 7, 0.0)
     steps = Steps(Liveness(), lambda _: None)
     mirror = Follower(replica, EventQueue(), steps, lambda: at)
     mirror.hear(bulletin)
     async with running(mirror.follow_events):
         await until(lambda: rule(replica, pods[0].uid) is Rule.REFUSED)
-    assert replica.outlook.why(pods[0].uid) == leader.outlook.why(pods[0].uid)
-    replica.hear(replace(bulletin, refused={}))
+    assert replica.queries.why(pods[0].uid) == leader.queries.why(pods[0].uid)
+    replica.apply_leader_state(replace(bulletin, refused={}))
     replica.handle(ev.Pass(at))
     assert rule(replica, pods[0].uid) is not Rule.REFUSED

@@ -103,7 +103,7 @@ class Bench:
         return self.hear(ev.ReleaseAnswered(Millis(2000), pod.uid, answer))
 
     def pending(self, name: str) -> int:
-        return self.engine.outlook.view().tenants[TenantName(name)].pending
+        return self.engine.queries.view().tenants[TenantName(name)].pending
 
 
 def releases(effects: tuple[object, ...]) -> list[Release]:
@@ -380,7 +380,7 @@ def test_of_two_overlapping_pools_the_later_gets_nothing() -> None:
     bench = Bench(node("n0", 1, {"kind": "h100"}), node("n1", 1, {"kind": "h100", "x": "y"}))
     bench.hear(ev.PoolObserved(Millis(0), Pool(PoolName("a"), {"kind": "h100"})))
     bench.hear(ev.PoolObserved(Millis(0), Pool(PoolName("b"), {"x": "y"})))
-    assert bench.engine.outlook.view().pools[PoolName("b")].contested
+    assert bench.engine.queries.view().pools[PoolName("b")].contested
     pinned = replace(held_pod("p", "a"), pools=(PoolName("b"),))
     assert not releases(bench.see(pinned))
 
@@ -546,7 +546,7 @@ def test_a_release_seen_by_the_watch_first_is_charged_once() -> None:
     bench.answer(pod, ReleaseOutcome.RELEASED)
     bench.see(opened)
     assert len([e for e in bench.sequence if isinstance(e, Charge)]) == 1
-    assert bench.engine.outlook.view().pools[PoolName("default")].used == {GPU: 1}
+    assert bench.engine.queries.view().pools[PoolName("default")].used == {GPU: 1}
 
 
 def test_an_old_sighting_of_a_released_pod_does_not_queue_it_again() -> None:
@@ -595,7 +595,7 @@ def test_running_pods_are_adopted_as_used() -> None:
     )
     effects = bench.see(old)
     assert [type(e) for e in effects] == [UsageStarted, Charge]
-    assert bench.engine.outlook.view().tenants[TenantName("ns.a")].used == {"default": {GPU: 1}}
+    assert bench.engine.queries.view().tenants[TenantName("ns.a")].used == {"default": {GPU: 1}}
 
 
 def test_a_finished_pod_is_never_queued_again() -> None:

@@ -106,11 +106,11 @@ class House:
     @property
     def counted(self) -> int:
         """The usage counted by the leader."""
-        return self.engine.outlook.view().pools[DEFAULT_POOL].used.get(GPU, 0)
+        return self.engine.queries.view().pools[DEFAULT_POOL].used.get(GPU, 0)
 
     @property
     def pending(self) -> int:
-        tenants = self.engine.outlook.view().tenants
+        tenants = self.engine.queries.view().tenants
         return sum(tenants[name].pending for name in tenants if tenants[name].parent is None)
 
 

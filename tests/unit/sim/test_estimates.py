@@ -33,7 +33,7 @@ class Live:
         self._counted: set[Uid] = set()
 
     def snapshot(self) -> Snapshot | None:
-        return self.world.engine.outlook.snapshot(self.world.now) if self.seen else None
+        return self.world.engine.queries.snapshot(self.world.now) if self.seen else None
 
     def submit(self, name: str, gpus: int = 1, minutes: int | None = 10, user: str = "ann") -> Pod:
         pod = held_pod(name, "a", gpus, user=user, since=self.world.now)
@@ -143,7 +143,7 @@ async def test_a_worker_that_takes_too_long_is_told_of_and_tried_again(live: Liv
 
 
 def test_a_snapshot_is_values_alone(live_world: VirtualCluster) -> None:
-    taken = live_world.engine.outlook.snapshot(Millis(5))
+    taken = live_world.engine.queries.snapshot(Millis(5))
     assert taken.at == 5
     assert [pod.phase for pod in taken.running] == [Phase.RUNNING]
     assert [pod.uid for pod in taken.held] == [Uid("a/second")]

@@ -41,20 +41,20 @@ def test_the_oldest_is_found_behind_younger_work_of_higher_priority() -> None:
         waiting("young", 900, devices=2),
         waiting("older", 50, priority=1, devices=2),
     )
-    found = seen.outlook.pressure()[TenantName("a")]
+    found = seen.queries.pressure()[TenantName("a")]
     assert found.oldest == 50
     assert found.pods == {H100: 4}
 
 
 def test_what_several_pools_can_serve_waits_for_any() -> None:
     news = [*pool("h100", 1), *pool("t4", 1), tenant("p"), tenant("a", parent="p")]
-    found = engine(*news, waiting("w", 1)).outlook.pressure()
+    found = engine(*news, waiting("w", 1)).queries.pressure()
     assert found[TenantName("a")].pods == found[TenantName("p")].pods == {None: 1}
 
 
 def test_nothing_waits_of_who_has_it_all() -> None:
     seen = engine(*pool("h100", 1), tenant("a"), runs("r", "a", "u", "h100-00"))
-    found = seen.outlook.pressure()[TenantName("a")]
+    found = seen.queries.pressure()[TenantName("a")]
     assert (found.pods, found.oldest) == ({}, None)
 
 
@@ -77,19 +77,19 @@ def test_devices_left_over_beside_what_pods_ask_for_count_as_lost() -> None:
     ]
     seen = leading(*nodes, tenant("a"), *(waiting(f"w{i}", i, devices=3) for i in range(3)))
     # Each node has one pod of 3 devices. The remaining device of a node is useless for these pods.
-    [part] = seen.outlook.fragmentation().values()
+    [part] = seen.queries.fragmentation().values()
     assert part == 1
 
 
 def test_nothing_is_told_of_fragments_before_any_pod_was_seen() -> None:
-    assert engine(*pool("h100", 2)).outlook.fragmentation() == {}
+    assert engine(*pool("h100", 2)).queries.fragmentation() == {}
 
 
 # --- entitled shares ---
 
 
 def owed(seen: Engine, name: str) -> float:
-    return seen.outlook.owed()[TenantName(name)].owed
+    return seen.queries.owed()[TenantName(name)].owed
 
 
 def test_siblings_with_work_divide_all_by_weight() -> None:
@@ -103,7 +103,7 @@ def test_users_and_child_tenants_are_siblings() -> None:
     news = [tenant("p"), tenant("a", 2, parent="p"), held("w", "a", "u"), held("v", "p", "z")]
     seen = engine(*pool("h100", 1), *news)
     assert owed(seen, "a") == pytest.approx(2 / 3)
-    users = seen.outlook.owed()[TenantName("p")].users
+    users = seen.queries.owed()[TenantName("p")].users
     assert users[UserName("z")].owed == pytest.approx(1 / 3)
 
 
@@ -113,7 +113,7 @@ def test_weight_nothing_is_owed_nothing() -> None:
 
 
 def test_a_cluster_without_devices_owes_no_shares() -> None:
-    found = engine(tenant("a"), held("w", "a", "u")).outlook.owed()[TenantName("a")]
+    found = engine(tenant("a"), held("w", "a", "u")).queries.owed()[TenantName("a")]
     assert (found.used, found.limit) == (0, None)
 
 
@@ -126,8 +126,8 @@ def test_sums_count_every_pod_that_waits_once() -> None:
         held("other", "a", "v"),
         ev.PodObserved(NOW, held_pod("odd", "a", 1, user="v", resource=Resource("x.io/none"))),
     )
-    sums = WaitReasonCache(lambda: 0.0).backlogs(seen.outlook)
-    people = {user.name: user.pending for user in seen.outlook.people(TenantName("a"))}
+    sums = WaitReasonCache(lambda: 0.0).backlogs(seen.queries)
+    people = {user.name: user.pending for user in seen.queries.people(TenantName("a"))}
     assert {user: backlog.pods for (_, user), backlog in sums.items()} == people
     requests = {user: backlog.request for (_, user), backlog in sums.items()}
     assert requests == {"u": {GPU: 13}, "v": {GPU: 1}}

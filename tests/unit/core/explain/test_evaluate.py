@@ -46,7 +46,7 @@ def asked(pod: Pod, *more: ev.ClusterEvent) -> Why:
     for source in ev.WatchedSource:
         engine.handle(ev.SourceFresh(NOW, source))
     engine.handle(ev.Pass(NOW))
-    found = engine.outlook.why(pod.uid)
+    found = engine.queries.why(pod.uid)
     assert found is not None
     return found
 

@@ -69,8 +69,8 @@ def test_questions_about_pods_of_a_large_gang_compare_it_once() -> None:
     lead.see(*pods)
 
     def ask() -> None:
-        lead.engine.outlook.why(pods[7].uid)
+        lead.engine.queries.why(pods[7].uid)
 
-    lead.engine.outlook.stale()  # as after any event
+    lead.engine.queries.stale()  # as after any event
     first = calls_of(ask)
     assert calls_of(ask) < first / 4

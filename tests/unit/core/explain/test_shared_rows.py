@@ -39,9 +39,9 @@ def test_a_shared_row_equals_a_computed_one() -> None:
     engine = cluster(busy, *pods)
     reasons = set()
     for each in pods:
-        held = engine.outlook.held(each.uid)
+        held = engine.queries.held(each.uid)
         assert held is not None
-        found = engine.outlook.listed(each.uid, (held.position, held.length))
+        found = engine.queries.listed(each.uid, (held.position, held.length))
         assert found is not None
         shared, reason = found
         assert (shared.request, shared.pools) == (held.request, held.pools)
@@ -53,7 +53,7 @@ def test_a_shared_row_equals_a_computed_one() -> None:
 def test_a_row_has_the_position_that_it_is_given() -> None:
     engine = cluster(pod("a", "team-a", 2, 64), pod("b", "team-a", 1, 64))
     for uid, position in (("a", (7, 9)), ("b", (8, 9))):
-        found = engine.outlook.listed(Uid(uid), position)
+        found = engine.queries.listed(Uid(uid), position)
         assert found is not None
         assert found[1].startswith(f"queued: {position[0]} of 9 in team-a/alice; ")
-    assert engine.outlook.listed(Uid("none"), (1, 1)) is None
+    assert engine.queries.listed(Uid("none"), (1, 1)) is None

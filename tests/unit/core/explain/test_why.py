@@ -64,7 +64,7 @@ def test_who_is_at_the_limit_is_told_the_numbers() -> None:
         "queued: 1 of 1 in team/u; waits for 2 nvidia.com/gpu of pool default; tenant team is at "
         "its limit: 2 nvidia.com/gpu used, 2 nvidia.com/gpu asked, 3 nvidia.com/gpu limit"
     ]
-    reason = engine.outlook.why(second.uid)
+    reason = engine.queries.why(second.uid)
     assert reason is not None
     assert reason.rule is Rule.LIMIT
 
@@ -92,7 +92,7 @@ def test_who_may_start_as_soon_as_there_is_room_is_told_nothing_of_limits() -> N
 def asked(engine: Engine, pod: Pod) -> Why:
     engine.handle(ev.PodObserved(NOW, pod))
     engine.handle(ev.Pass(NOW))
-    found = engine.outlook.why(pod.uid)
+    found = engine.queries.why(pod.uid)
     assert found is not None
     return found
 
@@ -191,7 +191,7 @@ def test_since_when_a_pod_runs_is_known_to_who_did_not_release_it() -> None:
     follower.handle(ev.PodObserved(Millis(7000), released))
     follower.handle(ev.Pass(Millis(7000)))
 
-    found = follower.outlook.released(pod.uid)
+    found = follower.queries.released(pod.uid)
     assert found is not None
     assert (found.released, found.node) == (7000, "n")
 
@@ -249,6 +249,6 @@ def test_a_pod_that_counts_for_its_controller_says_so() -> None:
     pod = replace(held_pod("p", "a", 2, user=account), owner=Uid("w"))
     [message] = told(engine, pod)
     assert "its submitter is not known, so it counts for its controller" in message
-    reason = engine.outlook.why(pod.uid)
+    reason = engine.queries.why(pod.uid)
     assert reason is not None
     assert "its submitter is not known" in reason.text

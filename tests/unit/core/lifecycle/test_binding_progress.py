@@ -99,8 +99,8 @@ def test_a_stall_of_one_pool_does_not_stop_another() -> None:
         yard.wait(STALL_MS // 2)
         yard.create(5, prefix=f"b{number}", pools=("b",))
         yard.bind(yard.unbound("b"))
-    assert yard.engine.outlook.view().pools[PoolName("a")].stalled is not None
-    assert yard.engine.outlook.view().pools[PoolName("b")].stalled is None
+    assert yard.engine.queries.view().pools[PoolName("a")].stalled is not None
+    assert yard.engine.queries.view().pools[PoolName("b")].stalled is None
     assert yard.released("a") == 256
     assert yard.released("b") == 21
 
@@ -111,7 +111,7 @@ def test_a_stall_below_the_window_stops_releases_until_the_scheduler_is_back() -
     yard.wait(STALL_MS)
     [waiting] = yard.create(1, prefix="late")
     assert yard.released("late") == 0
-    why = yard.engine.outlook.why(waiting.uid)
+    why = yard.engine.queries.why(waiting.uid)
     assert why is not None
     assert why.rule is Rule.BINDING
     assert "has not bound 10 pods released into pool default" in why.text
@@ -151,7 +151,7 @@ def test_an_error_of_the_scheduler_is_no_verdict() -> None:
     yard.judge(yard.unbound(), Said("SchedulerError", "binding rejected"))
     yard.wait(10 * TIMEOUT)
     assert not yard.expelled
-    assert yard.engine.outlook.view().pools[PoolName("default")].stalled is not None
+    assert yard.engine.queries.view().pools[PoolName("default")].stalled is not None
 
 
 def test_a_new_leader_judges_nothing_before_the_scheduler_has_shown_that_it_works() -> None:
@@ -201,11 +201,11 @@ def test_unbound_pods_without_a_controller_keep_only_their_own_user_waiting() ->
     yard.judge(yard.unbound())
     yard.wait(TIMEOUT)
     assert yard.released() == 16
-    why = yard.engine.outlook.why(Uid("a/p-0099"))
+    why = yard.engine.queries.why(Uid("a/p-0099"))
     assert why is not None
     assert why.rule is Rule.UNOWNED
     assert "16 pods of this user that no controller owns" in why.text
-    view = yard.engine.outlook.view().pools[PoolName("default")]
+    view = yard.engine.queries.view().pools[PoolName("default")]
     assert dict(view.unowned) == {"ns.a": {GPU: 16}}
     yard.create(20, prefix="owned")
     assert yard.released("owned") == 20
@@ -293,12 +293,12 @@ def test_one_silent_pod_does_not_close_its_pool_to_other_users() -> None:
     yard.wait(10 * STALL_MS)
     yard.create(5, prefix="other", user="other")
     assert yard.released("other") == 1  # to find out whether the scheduler works
-    assert yard.engine.outlook.view().pools[PoolName("default")].stalled is not None
+    assert yard.engine.queries.view().pools[PoolName("default")].stalled is not None
     yard.bind(yard.unbound("other"))
     assert yard.released("other") == 5
     yard.bind(yard.unbound("other"))
     yard.wait(10 * STALL_MS)
-    assert yard.engine.outlook.view().pools[PoolName("default")].stalled is None
+    assert yard.engine.queries.view().pools[PoolName("default")].stalled is None
     yard.create(5, prefix="later", user="other")
     assert yard.released("later") == 5
 

@@ -197,7 +197,7 @@ class Bench:
 
     @property
     def used(self) -> Amounts:
-        used = self.engine.outlook.view().pools[PoolName("default")].used
+        used = self.engine.queries.view().pools[PoolName("default")].used
         return {r: v for r, v in used.items() if v}
 
     def charged(self) -> dict[str, int]:
@@ -211,7 +211,7 @@ class Bench:
         return found
 
     def rule(self, name: str) -> Rule:
-        found = self.engine.outlook.why(Uid(f"a/{name}"))
+        found = self.engine.queries.why(Uid(f"a/{name}"))
         assert found is not None
         return found.rule
 
@@ -477,7 +477,7 @@ def test_a_pod_waits_for_a_device_class_that_does_not_exist(by_name: bool) -> No
     plain = {Resource(IMPLICIT + "h100"): 9, PODS: 1}
     held = pod("p", plain=plain) if by_name else pod("p", "c")
     assert bench.see(held) == []
-    found = bench.engine.outlook.why(held.uid)
+    found = bench.engine.queries.why(held.uid)
     assert found is not None
     assert found.rule is Rule.CLAIM
     assert "device class h100 does not exist" in found.text

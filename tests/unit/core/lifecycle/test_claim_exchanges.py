@@ -153,7 +153,7 @@ class Yard:
 
     @property
     def used(self) -> Amounts:
-        used = self.engine.outlook.view().pools[PoolName("default")].used
+        used = self.engine.queries.view().pools[PoolName("default")].used
         return {r: v for r, v in used.items() if v and r == GPU}
 
 
@@ -190,7 +190,7 @@ def test_a_held_pod_waits_for_a_claim_that_is_being_deleted() -> None:
     yard = Yard(claim("u1", NIC, terminating=True, protected=True))
     yard.see(pod())
     assert yard.all(Release) == []
-    why = yard.engine.outlook.why(pod().uid)
+    why = yard.engine.queries.why(pod().uid)
     assert why is not None
     assert why.rule is Rule.CLAIM
 
@@ -201,7 +201,7 @@ def test_a_pod_is_released_after_its_claim_has_had_the_finalizer_for_a_while() -
     assert [each.ref.uid for each in yard.all(ProtectClaim)] == ["u1"]
     yard.wait(SECURE_MS)
     assert yard.all(Release) == []
-    why = yard.engine.outlook.why(pod().uid)
+    why = yard.engine.queries.why(pod().uid)
     assert why is not None
     assert why.rule is Rule.CLAIM
     assert "reserves its resource claims" in why.text
@@ -354,7 +354,7 @@ def test_a_claim_deleted_under_a_pod_without_a_node_is_recorded_and_gains_nothin
     assert record.facts["claimUid"] == "u1"
     yard.see(replace(released, has_labels=False))
     assert len(yard.all(ClaimDeleted)) == 1
-    view = yard.engine.outlook.released(released.uid)
+    view = yard.engine.queries.released(released.uid)
     assert view is not None
     assert view.lacks == ("c",)
 

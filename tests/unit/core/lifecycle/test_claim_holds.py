@@ -99,12 +99,12 @@ class Yard:
 
     @property
     def free(self) -> int:
-        pool = self.engine.outlook.view().pools[PoolName("default")]
+        pool = self.engine.queries.view().pools[PoolName("default")]
         return pool.capacity.get(GPU, 0) - pool.used.get(GPU, 0)
 
     @property
     def used(self) -> int:
-        return self.engine.outlook.view().pools[PoolName("default")].used.get(GPU, 0)
+        return self.engine.queries.view().pools[PoolName("default")].used.get(GPU, 0)
 
     def complaints(self) -> list[Effect]:
         return [e for e in self.effects if isinstance(e, Bypassed | EvictPod)]

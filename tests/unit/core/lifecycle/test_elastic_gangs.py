@@ -189,7 +189,7 @@ def test_the_owner_is_told_how_many_of_how_many_run() -> None:
     pods = members(8, least=4, size=8)
     lead.see(*pods)
     assert "gang train runs with 5 of up to 8 pods" in lead.text(pods[6])
-    shown = lead.engine.outlook.released(pods[0].uid)
+    shown = lead.engine.queries.released(pods[0].uid)
     assert shown is not None
     assert shown.elastic == "; its gang train runs with 5 of up to 8 pods"
 

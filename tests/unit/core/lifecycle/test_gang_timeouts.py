@@ -498,7 +498,7 @@ def test_who_waits_to_start_anew_is_told_why_and_until_when() -> None:
     lead.wait(4_000)
     lead.told.clear()
     lead.see(*(member(n, gang_anew=True) for n in (70, 71, 72, 73)))
-    why = lead.engine.outlook.why(Uid("a/g70"))
+    why = lead.engine.queries.why(Uid("a/g70"))
     assert why is not None
     assert why.rule is Rule.GANG_DEFERRED
     assert "tried again in 6 s: a pod of its gang train failed or was deleted" in why.text

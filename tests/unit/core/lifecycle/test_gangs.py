@@ -141,7 +141,7 @@ def test_the_rest_that_does_not_fit_says_so_and_is_kept_room() -> None:
     term = Term(*gang, other, small, gpus=4)
     assert term.names() == []  # one device is free and reserved
     assert "2 of gang train run already" in term.text(gang[3])
-    why = term.engine.outlook.why(gang[3].uid)
+    why = term.engine.queries.why(gang[3].uid)
     assert why is not None
     assert why.rule is Rule.CAPACITY
     assert term.hear(ev.PodGone(Millis(2000), other.uid)) == ["g2", "g3"]
@@ -199,13 +199,13 @@ def test_a_standby_answers_why_as_the_leader_does(stays: int) -> None:
     pods = [*(held_pod(f"p{n}", "ab"[n % 2], since=n) for n in range(4)), *map(member, range(3))]
     leader, standby = Term(full, *pods, gpus=1), Term(full, *pods, gpus=1, lead=False)
     for pod in pods:
-        assert standby.engine.outlook.why(pod.uid) == leader.engine.outlook.why(pod.uid)
+        assert standby.engine.queries.why(pod.uid) == leader.engine.queries.why(pod.uid)
     gone = ev.PodGone(Millis(2000), pods[stays].uid)
     leader.hear(gone)
     standby.hear(gone)
     for pod in pods:
-        assert standby.engine.outlook.why(pod.uid) == leader.engine.outlook.why(pod.uid)
-    assert standby.engine.outlook.view() == leader.engine.outlook.view()
+        assert standby.engine.queries.why(pod.uid) == leader.engine.queries.why(pod.uid)
+    assert standby.engine.queries.view() == leader.engine.queries.view()
 
 
 def test_nobody_is_told_twice_that_the_gang_is_not_complete() -> None:

@@ -62,7 +62,7 @@ def test_more_pods_of_one_group_do_not_stand_for_another_group() -> None:
     lead.hear(*stated(ROOT, A, B))
     lead.see(*of("a", 0, 1, 5, 6), *of("b", 2, 3))
     assert lead.released == []
-    why = lead.engine.outlook.why(of("a", 0)[0].uid)
+    why = lead.engine.queries.why(of("a", 0)[0].uid)
     assert why is not None
     assert "too few of its pod groups have enough pods" in why.text
     assert "enough pods in more pod groups of gang compositepodgroup/t" in why.remedies

@@ -142,8 +142,8 @@ def test_refusals_of_users_of_two_tenants_close_a_node_to_all() -> None:
         cluster.refuse(name)
     cluster.make("three", "green")
     assert "three" not in cluster.orders
-    assert cluster.engine.outlook.view().pools["default"].capacity.get(GPU, 0) == 0
-    why = cluster.engine.outlook.why(cluster.pods["three"].uid)
+    assert cluster.engine.queries.view().pools["default"].capacity.get(GPU, 0) == 0
+    why = cluster.engine.queries.why(cluster.pods["three"].uid)
     assert why is not None
     assert "nodes that refused pods are left out for 30 s more: a" in why.text
     cluster.wait(FIRST_MS)
@@ -266,7 +266,7 @@ def test_a_held_pod_is_told_that_nodes_refused_pods_of_its_tenant() -> None:
     cluster.make("first")
     cluster.refuse("first")
     cluster.make("second")
-    why = cluster.engine.outlook.why(cluster.pods["second"].uid)
+    why = cluster.engine.queries.why(cluster.pods["second"].uid)
     assert why is not None
     assert why.rule is Rule.CAPACITY
     assert "nodes that refused pods of its tenant are left out for a while" in why.text

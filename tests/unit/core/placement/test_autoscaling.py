@@ -44,7 +44,7 @@ def test_who_is_released_for_a_node_to_come_is_told_so() -> None:
     # The first pod did not wait for anything, so it gets no event.
     assert released == ["to pool auto after 0 s; it waits for nodes that the autoscaler may add"]
     uid = farm.pods["p1"].uid
-    view = farm.engine.outlook.released(uid)
+    view = farm.engine.queries.released(uid)
     assert view is not None
     assert view.awaits
 
@@ -164,10 +164,10 @@ def test_limits_hold_where_there_is_no_node_at_all() -> None:
 def test_shares_are_measured_against_what_the_pool_may_grow_to() -> None:
     farm = Farm(32)
     farm.create("p0")
-    scale = farm.engine.outlook.scale()
+    scale = farm.engine.queries.scale()
     assert scale.size == {GPU: 32}
     farm.add(1)
-    assert farm.engine.outlook.scale().size == scale.size
+    assert farm.engine.queries.scale().size == scale.size
 
 
 def test_if_no_node_comes_the_place_is_given_back_and_no_more_is_filled_for_a_while() -> None:
@@ -360,13 +360,13 @@ def test_a_replica_knows_which_pools_are_closed() -> None:
     farm = Farm(24)
     farm.create("p0")
     fail(farm, "ann", "bob")
-    heard = farm.engine.outlook.bulletin(farm.at, 7, 0.0)
+    heard = farm.engine.queries.bulletin(farm.at, 7, 0.0)
     assert heard.closed == {AUTO: farm.now + TIMEOUT}
     other = Farm(24)
     other.create("p0")
     other.hear(ev.LeadershipLost(other.at))
     other.now = farm.now
-    other.engine.hear(heard)
+    other.engine.apply_leader_state(heard)
     other.create("p1")
     assert other.why("p1").endswith("so the next try is in 300 s")
 
@@ -375,13 +375,13 @@ def test_a_replica_knows_for_whom_they_are_closed() -> None:
     farm = Farm(24)
     farm.create("p0")
     fail(farm, "ann")
-    heard = farm.engine.outlook.bulletin(farm.at, 7, 0.0)
+    heard = farm.engine.queries.bulletin(farm.at, 7, 0.0)
     assert not heard.closed
     other = Farm(24)
     other.create("p0")
     other.hear(ev.LeadershipLost(other.at))
     other.now = farm.now
-    other.engine.hear(heard)
+    other.engine.apply_leader_state(heard)
     other.create("p1", user=UserName("ann"))
     text = "no new nodes for work of the same user that waited for them, so the next try is in 300"
     assert text in other.why("p1")

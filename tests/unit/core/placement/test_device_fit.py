@@ -95,7 +95,7 @@ class Yard:
         return self.hear(*(ev.ClaimObserved(AT, each) for each in claims))
 
     def why(self, name: str) -> tuple[Rule, str]:
-        found = self.engine.outlook.why(self.pods[name].uid)
+        found = self.engine.queries.why(self.pods[name].uid)
         assert found is not None
         return found.rule, found.text
 

@@ -70,7 +70,7 @@ def test_a_pod_that_an_existing_pod_keeps_off_every_node_stays_held() -> None:
     pods = [blue("p"), blue("q")]
     bench.see(*pods, asks("other", 1, namespace="green"))
     assert set(bench.released) == {"other"}
-    why = bench.engine.outlook.why(pods[0].uid)
+    why = bench.engine.queries.why(pods[0].uid)
     assert why is not None
     assert why.rule is Rule.NO_POOL
     assert "anti-affinity of existing pods" in why.text
@@ -114,7 +114,7 @@ def test_only_the_domain_of_the_existing_pod_is_closed() -> None:
     bench.see(*pods)
     assert list(bench.released.values()) == ["b"]
     held = next(pod for pod in pods if pod.name not in bench.released)
-    why = bench.engine.outlook.why(held.uid)
+    why = bench.engine.queries.why(held.uid)
     assert why is not None
     assert why.rule is Rule.CAPACITY
     assert why.numbers["nodes of default closed by anti-affinity"] == "1"

@@ -38,7 +38,7 @@ def test_a_pod_that_tolerates_no_node_is_not_queued_and_is_told_the_taint() -> N
     bench = Bench(node("a", ML), node("b", ML, Taint("x")))
     pod = asks("p")
     bench.see(pod)
-    why = bench.engine.outlook.why(pod.uid)
+    why = bench.engine.queries.why(pod.uid)
     assert why is not None
     assert why.rule is Rule.NO_POOL
     assert "it does not tolerate dedicated=ml:NoSchedule, the taint of every node" in why.text

@@ -127,7 +127,7 @@ def test_what_is_lacking_is_told_of_its_own_node() -> None:
     runs(bench, "other", "b")
     agent = pinned("agent", "b")
     bench.see(agent)
-    why = bench.engine.outlook.why(agent.uid)
+    why = bench.engine.queries.why(agent.uid)
     assert why is not None
     assert why.rule is Rule.CAPACITY
     assert why.numbers[f"{GPU} free on b"] == "0"

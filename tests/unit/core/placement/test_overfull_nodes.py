@@ -34,7 +34,7 @@ class Slow(Farm):
         )
 
     def expected(self, name: str) -> NodeName | None:
-        view = self.engine.outlook.released(self.pods[name].uid)
+        view = self.engine.queries.released(self.pods[name].uid)
         assert view is not None
         return view.node
 

@@ -99,7 +99,7 @@ class Bench:
         return {name: str(order.node) for name, order in self.released.items()}
 
     def why(self, pod: Pod) -> tuple[Rule, str]:
-        found = self.engine.outlook.why(pod.uid)
+        found = self.engine.queries.why(pod.uid)
         assert found is not None
         return found.rule, found.text
 
@@ -269,7 +269,7 @@ def test_whose_node_is_lost_is_expected_only_where_its_release_lets_it_go(seen: 
     bench.hear(ev.PodGone(Millis(0), Uid("b/x")), ev.NodeGone(Millis(0), NodeName("a")))
     lost = [pod for pod in members if bench.released[pod.name].node == "a"]
     for pod in lost:
-        view = bench.engine.outlook.released(pod.uid)
+        view = bench.engine.queries.released(pod.uid)
         assert view is not None
         assert view.node is None
     bench.see(replace(member(9, 0), gang="", near=None, demand={GPU: 12, PODS: 1}))

@@ -227,7 +227,7 @@ def test_who_waits_is_told_which_devices_are_too_small() -> None:
     pod = wanting(60)
     there.submit(pod, Millis(0), None)
     assert went(there) == []
-    why = there.engine.outlook.why(pod.uid)
+    why = there.engine.queries.why(pod.uid)
     assert why is not None
     assert "may go to, or no node has the GPU memory that it needs" in why.text
     lacking = "it needs 60Gi of device memory, and asks for 1 device of {}"

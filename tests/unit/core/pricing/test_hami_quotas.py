@@ -81,13 +81,13 @@ def test_a_quota_that_names_a_part_stands_as_it_is_written() -> None:
 
 def test_a_guarantee_of_devices_is_owed_as_devices_not_as_seats() -> None:
     world = cluster(Quota({WHOLE: 3}, {WHOLE: 3}))
-    owed = world.engine.outlook.owed()[TenantName("a")]
+    owed = world.engine.queries.owed()[TenantName("a")]
     assert (owed.guarantee, owed.limit) == (0.75, 0.75)
 
 
 def test_why_names_the_part_that_a_limit_of_devices_leaves_no_more_of() -> None:
     world = cluster(Quota({}, {WHOLE: 1}))
     submit(world, 3, {CORES: 40})
-    why = world.engine.outlook.why(Uid("p2"))
+    why = world.engine.queries.why(Uid("p2"))
     assert why is not None
     assert "nvidia.com/gpucores" in why.text

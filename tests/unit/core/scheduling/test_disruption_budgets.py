@@ -91,7 +91,7 @@ def submit(town: Town, *names: str, **more: object) -> list[Pod]:
 
 
 def text(town: Town, uid: Uid) -> str:
-    found = town.engine.outlook.why(uid)
+    found = town.engine.queries.why(uid)
     assert found is not None
     assert found.rule is Rule.PREEMPTIBLE
     return found.text
@@ -342,16 +342,16 @@ def test_the_tenant_shows_what_its_budgets_keep_until_that_is_over(town: Town) -
     put(town, budget(allowed=0))
     uid = town.submit("a-one")
     assert refuse(town) == []
-    found = town.engine.outlook.view().tenants[TenantName("b")].blocked
+    found = town.engine.queries.view().tenants[TenantName("b")].blocked
     assert found is not None
     assert (found.pods, found.budgets, found.tenants) == (9, ("b/keep",), (TenantName("a"),))
     town.end(pods[0])
-    found = town.engine.outlook.view().tenants[TenantName("b")].blocked
+    found = town.engine.queries.view().tenants[TenantName("b")].blocked
     assert found is not None
     assert found.pods == 8
     town.hear(ev.PodGone(town.at, uid))
     town.wait(SHOWN_MS + 1)
-    assert town.engine.outlook.view().tenants[TenantName("b")].blocked is None
+    assert town.engine.queries.view().tenants[TenantName("b")].blocked is None
 
 
 def test_room_that_was_freed_is_not_lost_if_the_next_victim_stays(town: Town) -> None:

@@ -116,7 +116,7 @@ def test_postponed_pod_lets_others_go_first_and_is_tried_again() -> None:
     engine = leader([], FIRST, SECOND)
     engine.handle(ev.CostlyPod(NOW, FIRST.uid))
     assert released(engine, 0) == ["second"]
-    why = engine.outlook.why(FIRST.uid)
+    why = engine.queries.why(FIRST.uid)
     assert why is not None
     assert why.rule is Rule.POSTPONED
     engine.handle(ev.PodGone(Millis(1), SECOND.uid))
@@ -150,8 +150,8 @@ def test_replica_that_follows_gives_the_reason_of_its_leader() -> None:
     replica.handle(ev.LeadershipLost(NOW))
     engine.handle(ev.CostlyPod(NOW, FIRST.uid))
     engine.handle(ev.Pass(NOW))
-    replica.hear(engine.outlook.bulletin(NOW, 1, 0.0))
-    why = replica.outlook.why(FIRST.uid)
+    replica.apply_leader_state(engine.queries.bulletin(NOW, 1, 0.0))
+    why = replica.queries.why(FIRST.uid)
     assert why is not None
     assert why.rule is Rule.POSTPONED
 

@@ -71,7 +71,7 @@ async def test_pods_beyond_the_limit_are_counted_and_not_evaluated(town: Town) -
     pods = [held(f"many-{number}", "teaching", "ivan@example.com") for number in range(MOST + 50)]
     await town.tell(*pods, runs("one", "teaching", "ivan@example.com", "t4-03", 1))
     town.rights.name = "ivan@example.com"
-    queue = town.engine.outlook.queue
+    queue = town.engine.queries.queue
 
     def counting(*about: Any) -> Iterator[Any]:
         nonlocal evaluated
@@ -79,7 +79,7 @@ async def test_pods_beyond_the_limit_are_counted_and_not_evaluated(town: Town) -
             evaluated += 1
             yield each
 
-    town.engine.outlook.queue = counting  # type: ignore[method-assign]
+    town.engine.queries.queue = counting  # type: ignore[method-assign]
     me = (await get(town, "/v1/me")).json
     assert (len(me["workloads"]), me["leftOut"]) == (MOST + 1, 50)
     assert evaluated <= MOST + 1

@@ -367,7 +367,7 @@ async def test_room_that_the_leader_keeps_free_is_told_by_those_who_follow(both:
     room = {NodeName("n1"): {GPU: 8}}
     kept = PublishedReservation(PoolName("h100"), Uid("large"), TenantName("team-a"), room)
     before = (await both.get("/v1/workloads/team-b/small")).json
-    both.engine.hear(LeaderStateMessage(NOW, 7, 0.5, (kept,)))
+    both.engine.apply_leader_state(LeaderStateMessage(NOW, 7, 0.5, (kept,)))
     both.engine.handle(ev.Pass(NOW))
 
     why = (await both.get("/v1/workloads/team-b/small")).json

@@ -74,7 +74,7 @@ async def test_an_empty_search_is_refused(town: Town) -> None:
 async def test_a_search_pauses_after_each_portion_of_pods(town: Town) -> None:
     def pauses() -> int:
         found = Search("many-7", lambda _: True, lambda *_: True, 8)
-        return len(list(town.engine.outlook.search(found, nodes=True)))
+        return len(list(town.engine.queries.search(found, nodes=True)))
 
     assert pauses() == 2
     many = (held(f"many-{number}", "teaching", "ivan@example.com") for number in range(2 * PORTION))

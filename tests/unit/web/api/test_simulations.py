@@ -43,7 +43,7 @@ async def both() -> Both:
 @pytest.fixture
 async def simulations(both: Both) -> AsyncIterator[WhatIfs]:
     """The production implementation with worker processes."""
-    made = WhatIfs(lambda: both.engine.outlook.snapshot(NOW), RunTimes)
+    made = WhatIfs(lambda: both.engine.queries.snapshot(NOW), RunTimes)
     both.ground = replace(both.ground, simulations=made)
     yield made
     await made.close()
@@ -85,9 +85,9 @@ async def test_a_higher_weight_brings_a_larger_share(both: Both, simulations: Wh
 
 
 async def test_the_live_engine_is_left_as_it_is(both: Both, simulations: WhatIfs) -> None:
-    before = both.engine.outlook.view()
+    before = both.engine.queries.view()
     await simulations.compare(WeightChanges({A: Fraction(3)}), 1)
-    assert both.engine.outlook.view() == before
+    assert both.engine.queries.view() == before
 
 
 async def test_a_tenant_nobody_knows_is_named(both: Both, simulations: WhatIfs) -> None:
@@ -140,7 +140,7 @@ async def test_a_simulation_that_fails_is_told_as_such(both: Both) -> None:
 
 
 async def test_no_more_than_two_wait(both: Both) -> None:
-    simulations = WhatIfs(lambda: both.engine.outlook.snapshot(NOW), RunTimes)
+    simulations = WhatIfs(lambda: both.engine.queries.snapshot(NOW), RunTimes)
     calls = [asyncio.create_task(simulations.compare(WeightChanges(), 1)) for _ in range(6)]
     outcomes = await asyncio.gather(*calls, return_exceptions=True)
     assert sum(isinstance(each, Comparison) for each in outcomes) == 3
@@ -150,7 +150,7 @@ async def test_no_more_than_two_wait(both: Both) -> None:
 
 
 async def test_a_simulation_that_takes_too_long_is_stopped(both: Both) -> None:
-    simulations = WhatIfs(lambda: both.engine.outlook.snapshot(NOW), RunTimes, seconds=0.001)
+    simulations = WhatIfs(lambda: both.engine.queries.snapshot(NOW), RunTimes, seconds=0.001)
     with pytest.raises(ForecastFailed, match="stopped"):
         await simulations.compare(WeightChanges(), 1)
     await simulations.close()
@@ -169,7 +169,7 @@ async def test_after_a_worker_was_killed_the_next_simulation_works(
 
 async def test_a_users_weight_counts_within_the_tenant(both: Both) -> None:
     await both.see(*[held_pod(f"z{n:02}", "team-a", since=NOW, user="zoe") for n in range(40)])
-    snapshot = both.engine.outlook.snapshot(NOW)
+    snapshot = both.engine.queries.snapshot(NOW)
     then = changed(snapshot, WeightChanges(users={A: {UserName("zoe"): Fraction(9)}}))
     now, after = (fare(snapshot, RunTimes(), tenants, 1) for tenants in (snapshot.tenants, then))
     assert now[A].share == after[A].share
@@ -178,7 +178,7 @@ async def test_a_users_weight_counts_within_the_tenant(both: Both) -> None:
 
 async def test_run_times_that_are_known_are_taken(both: Both) -> None:
     runs = RunTimes([Lasted(RunTimeClass(A, UserName("eve"), 1), Millis(60_000))] * 30)
-    snapshot = both.engine.outlook.snapshot(NOW)
+    snapshot = both.engine.queries.snapshot(NOW)
     fared = fare(snapshot, runs, snapshot.tenants, 1)
     assert fared[A].started == fared[B].started == 40
 
@@ -187,5 +187,5 @@ async def test_what_a_pod_declares_is_the_most_it_runs(both: Both) -> None:
     await both.hear(*(ev.PodGone(NOW, held_pod(f"p{n:02}", "team-b").uid) for n in range(40)))
     pods = [held_pod(f"p{n:02}", "team-a", since=NOW - 1000, user="eve") for n in range(40)]
     await both.see(*(replace(pod, max_runtime=Millis(600_000)) for pod in pods))
-    snapshot = both.engine.outlook.snapshot(NOW)
+    snapshot = both.engine.queries.snapshot(NOW)
     assert fare(snapshot, RunTimes(), snapshot.tenants, 1)[A].started == 40

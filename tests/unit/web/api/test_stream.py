@@ -564,7 +564,7 @@ async def test_a_node_shows_only_tenants_that_the_caller_may_see(town: Town) -> 
 
 
 async def test_a_rule_that_nobody_has_thought_of_yet_is_not_guessed(town: Town) -> None:
-    outlook = town.engine.outlook
+    outlook = town.engine.queries
     hasty = WaitReasonCache(
         iter(range(100)).__next__, thinking=1
     )  # each reading advances the clock by 1 s
@@ -580,7 +580,7 @@ async def test_a_rule_that_nobody_has_thought_of_yet_is_not_guessed(town: Town) 
 
 
 async def test_what_was_thought_over_longest_ago_is_thought_over_first(town: Town) -> None:
-    outlook = town.engine.outlook
+    outlook = town.engine.queries
     hasty = WaitReasonCache(iter(range(1000)).__next__, thinking=1)
     for _ in range(10):
         hasty.backlogs(outlook)

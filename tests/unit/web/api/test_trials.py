@@ -47,7 +47,7 @@ async def both() -> Both:
 async def trials(both: Both) -> AsyncIterator[TrialRuns]:
     """The production implementation with its worker process."""
     worker = Worker(SECONDS)
-    made = TrialRuns(lambda: both.engine.outlook.snapshot(NOW), RunTimes, worker)
+    made = TrialRuns(lambda: both.engine.queries.snapshot(NOW), RunTimes, worker)
     both.ground = replace(both.ground, trials=made)
     yield made
     await worker.close()
@@ -253,9 +253,9 @@ async def test_in_mode_observe_nothing_waits(both: Both, trials: TrialRuns) -> N
 
 
 async def test_the_live_engine_stays_as_it_is(both: Both, trials: TrialRuns) -> None:
-    before = both.engine.outlook.snapshot(NOW)
+    before = both.engine.queries.snapshot(NOW)
     await post(both, (3, pod(8)))
-    assert both.engine.outlook.snapshot(NOW) == before
+    assert both.engine.queries.snapshot(NOW) == before
 
 
 async def test_the_right_to_create_the_pods_or_their_object_is_needed(
