@@ -18,7 +18,7 @@ import uvloop
 from rich.console import Console
 
 from app.core.errors import FairgateError, InvalidInput
-from app.devcluster.progress import Told
+from app.devcluster.progress import ConsoleProgress
 from app.devcluster.signals import orderly
 from loadtest import (
     against,
@@ -140,7 +140,7 @@ def bench(
     """
     if versus is not None:
         began, box = time.monotonic(), machine.machine()
-        measures = (against.measure(Told(), versus, rounds),)
+        measures = (against.measure(ConsoleProgress(), versus, rounds),)
         _print(_report(box, {}, measures, began), output)
         return
     chosen = [one.value for one in only or list(Only)]
@@ -167,7 +167,7 @@ def bench(
             "(docs/benchmarks.md says how).",
             file=sys.stderr,
         )
-    _print(take(chosen, pods, rounds, Told(), ablation, kueue), output)
+    _print(take(chosen, pods, rounds, ConsoleProgress(), ablation, kueue), output)
 
 
 def _print(report: Report, output: Output) -> None:
@@ -181,7 +181,7 @@ def take(
     chosen: list[str],
     pods: int | None,
     rounds: int | None,
-    progress: Told,
+    progress: ConsoleProgress,
     ablation: bool,
     kueue: Path | None = None,
 ) -> Report:
@@ -215,7 +215,7 @@ def _report(
 
 
 def _on_cluster(
-    chosen: list[str], pods: int | None, rounds: int | None, progress: Told
+    chosen: list[str], pods: int | None, rounds: int | None, progress: ConsoleProgress
 ) -> tuple[list[Measure], dict[str, str]]:
     # A signal raises only KeyboardInterrupt, so all started processes are always ended.
     with orderly(), ground(progress) as (cluster, programs):

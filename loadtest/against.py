@@ -14,7 +14,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from app.core.errors import InvalidInput
-from app.devcluster.progress import Told
+from app.devcluster.progress import ConsoleProgress
 from loadtest.figures import Measure, Target, columns, rate, ratio, turns
 
 NAME = "decisions-against"
@@ -43,7 +43,7 @@ for line in sys.stdin:
 ARMS = {"older": "the other folder", "newer": "this folder"}
 
 
-def measure(progress: Told, folder: Path, rounds: int | None) -> Measure:
+def measure(progress: ConsoleProgress, folder: Path, rounds: int | None) -> Measure:
     """Compare this version with the one in `folder`, a work tree of the repository."""
     if not (folder / "loadtest" / "crowd.py").is_file():
         raise InvalidInput(f"{folder} is no work tree of Fairgate with loadtest/crowd.py.")

@@ -20,7 +20,7 @@ import uvloop
 from app.devcluster import state_dir as folders
 from app.devcluster.cluster import LocalCluster
 from app.devcluster.cluster_options import ClusterOptions
-from app.devcluster.progress import SetupProgress, Told
+from app.devcluster.progress import ConsoleProgress, SetupProgress
 from app.devcluster.signals import orderly
 from app.kube.client import Client
 from loadtest import load
@@ -112,7 +112,7 @@ class Side:
         return not page["items"]
 
 
-def measure(progress: Told, pods: int | None, rounds: int | None) -> list[Measure]:
+def measure(progress: ConsoleProgress, pods: int | None, rounds: int | None) -> list[Measure]:
     """Measure `pods` pods in each arm and round; None means the default."""
     pods, rounds = pods or PODS, rounds or ROUNDS
     with orderly(), clusters(progress, (BARE, FAIRGATE)) as up:

@@ -18,7 +18,7 @@ import yaml
 
 from app.core.errors import ClusterRefused
 from app.devcluster.cluster import LocalCluster
-from app.devcluster.progress import SetupProgress, Told
+from app.devcluster.progress import ConsoleProgress, SetupProgress
 from app.devcluster.signals import orderly
 from app.kube.client import MERGE_PATCH, Client
 from loadtest import load
@@ -59,7 +59,7 @@ ARMS: dict[str, LeftOut] = {
 }
 
 
-def measure(progress: Told, pods: int | None, rounds: int | None) -> Measure:
+def measure(progress: ConsoleProgress, pods: int | None, rounds: int | None) -> Measure:
     """Measure `pods` pods in each arm and round; None means the default."""
     pods, rounds = pods or PODS, rounds or ROUNDS
     with orderly(), clusters(progress, (FAIRGATE,)) as up:

@@ -10,7 +10,7 @@ import os
 import statistics
 from pathlib import Path
 
-from app.devcluster.progress import Told
+from app.devcluster.progress import ConsoleProgress
 from loadtest.crowd import GPUS_A_NODE, NODES, TENANTS, USERS, Crowd
 from loadtest.figures import Compared, Measure, Series, Target, columns, rate, ratio, turns
 
@@ -28,7 +28,7 @@ MOST_MILLIS = Target(most=1)
 ARMS = {"few": f"{FEW:,} pending", "many": f"{MANY:,} pending"}
 
 
-def measure(progress: Told, decisions: int | None, rounds: int | None) -> Measure:
+def measure(progress: ConsoleProgress, decisions: int | None, rounds: int | None) -> Measure:
     """Measure the engine with few and with many pods pending."""
     decisions, rounds = decisions or DECISIONS, rounds or ROUNDS
     with progress.step(f"decisions: {FEW:,} pods begin to wait"):

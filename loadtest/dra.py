@@ -20,7 +20,7 @@ from app.devcluster import state_dir as folders
 from app.devcluster.cluster import LocalCluster
 from app.devcluster.cluster_options import ClusterOptions
 from app.devcluster.nodes import GPU, GPU_ROOM, NodeGroup
-from app.devcluster.progress import Told
+from app.devcluster.progress import ConsoleProgress
 from app.devcluster.signals import orderly
 from app.kube.client import Client
 from loadtest import load
@@ -53,7 +53,7 @@ class Arm:
     used: float = 0.0
 
 
-def measure(progress: Told, pods: int | None, rounds: int | None) -> Measure:
+def measure(progress: ConsoleProgress, pods: int | None, rounds: int | None) -> Measure:
     """Run the load on both kinds of nodes, on a cluster of its own."""
     count = pods or PODS
     groups = tuple(

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from app.core.model import Millis
 from app.core.policy import Policy
 from app.core.quantities import ManagedResources
-from app.devcluster.progress import Told
+from app.devcluster.progress import ConsoleProgress
 from app.sim.cluster.virtual_cluster import VirtualCluster
 from app.sim.cluster.workload import SimulatedWorkload, TimelineEntry, TimelineStep
 from app.sim.forecast.calibration import Range
@@ -87,7 +87,7 @@ class Playback:
             self.foretelling.ended(Lasted(kind, Millis(at - self.starts[work])))
 
 
-def measure(progress: Told, decisions: int | None, rounds: int | None) -> list[Measure]:
+def measure(progress: ConsoleProgress, decisions: int | None, rounds: int | None) -> list[Measure]:
     """Play the log with one tenant per user, and with tenants on two levels."""
     return [
         _measure("every user a tenant", True, progress),
@@ -95,7 +95,7 @@ def measure(progress: Told, decisions: int | None, rounds: int | None) -> list[M
     ]
 
 
-def _measure(title: str, flat: bool, progress: Told) -> Measure:
+def _measure(title: str, flat: bool, progress: ConsoleProgress) -> Measure:
     with progress.step(f"estimates: the whole log, {title}"):
         playback = play(flat)
     said, starts = playback.said, playback.starts

@@ -24,7 +24,7 @@ from app.core.well_known import GATE
 from app.devcluster import state_dir as folders
 from app.devcluster.cluster import LocalCluster
 from app.devcluster.cluster_options import ClusterOptions
-from app.devcluster.progress import Told
+from app.devcluster.progress import ConsoleProgress
 from app.devcluster.signals import orderly
 from app.kube.client import Client
 from loadtest import load
@@ -182,7 +182,7 @@ class _Found:
     refused: int = 0
 
 
-def measure(progress: Told, pods: int | None, rounds: int | None) -> Measure:
+def measure(progress: ConsoleProgress, pods: int | None, rounds: int | None) -> Measure:
     """Create and delete `pods` large pods; restart `rounds` times. None means the default."""
     pods, rounds = pods or PODS, rounds or 1
     cluster = LocalCluster(folders.own_folder("bench"))
@@ -214,7 +214,9 @@ def measure(progress: Told, pods: int | None, rounds: int | None) -> Measure:
     )
 
 
-async def _measure(cluster: LocalCluster, pods: int, rounds: int, progress: Told) -> _Found:
+async def _measure(
+    cluster: LocalCluster, pods: int, rounds: int, progress: ConsoleProgress
+) -> _Found:
     client = await Client.connect(cluster.kubeconfig, pool_size=load.CONNECTIONS + 1)
     found = _Found()
     try:

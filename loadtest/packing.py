@@ -12,7 +12,7 @@ from pathlib import Path
 from app.core.model import Millis
 from app.core.policy import Policy
 from app.core.quantities import CPU, ManagedResources
-from app.devcluster.progress import Told
+from app.devcluster.progress import ConsoleProgress
 from app.sim.cluster.virtual_cluster import VirtualCluster
 from app.sim.cluster.workload import SimulatedWorkload, TimelineStep
 from app.sim.replay.machines import Fleet, read_fleet
@@ -35,7 +35,7 @@ class Filled:
     unallocated_percent: float
 
 
-def measure(progress: Told, decisions: int | None, rounds: int | None) -> Measure:
+def measure(progress: ConsoleProgress, decisions: int | None, rounds: int | None) -> Measure:
     """Fill the openb cluster with pods sampled from its log, once for each seed."""
     seeds = rounds or SEEDS
     folder = traces()

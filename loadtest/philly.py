@@ -8,7 +8,7 @@ import sys
 import time
 from pathlib import Path
 
-from app.devcluster.progress import Told
+from app.devcluster.progress import ConsoleProgress
 from loadtest.figures import Compared, Measure, Series, Target
 from loadtest.load import BenchFailed
 
@@ -35,7 +35,7 @@ def log() -> Path:
     return traces() / "philly_2017.csv.gz"
 
 
-def measure(progress: Told, decisions: int | None, rounds: int | None) -> Measure:
+def measure(progress: ConsoleProgress, decisions: int | None, rounds: int | None) -> Measure:
     """Replay the Philly log, including the start of the command and its report."""
     rounds = rounds or ROUNDS
     command = [sys.executable, "-m", "app", "replay", str(log()), "--gpus", str(GPUS), "--flat"]

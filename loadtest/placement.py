@@ -18,7 +18,7 @@ from app.devcluster import state_dir as folders
 from app.devcluster.cluster import LocalCluster
 from app.devcluster.cluster_options import ClusterOptions
 from app.devcluster.nodes import GPU, NodeGroup
-from app.devcluster.progress import Told
+from app.devcluster.progress import ConsoleProgress
 from app.devcluster.signals import orderly
 from app.kube.client import Client
 from app.sim.replay.machines import Machine
@@ -76,7 +76,7 @@ FIGURES = (
 COMPARED = ("used", "wait", "completed", "unusable")
 
 
-def measure(progress: Told, pods: int | None, rounds: int | None) -> list[Measure]:
+def measure(progress: ConsoleProgress, pods: int | None, rounds: int | None) -> list[Measure]:
     """Run every arm `rounds` times (None means the default) per mix, with at most `pods` pods."""
     fleet = openb.machines(traces() / "openb_nodes.csv", NODES)
     known = openb.templates(traces() / "openb_2023.csv.gz", fleet)
@@ -101,7 +101,7 @@ class _Run:
         known: Sequence[Arrival],
         pods: int | None,
         rounds: int,
-        progress: Told,
+        progress: ConsoleProgress,
     ) -> None:
         self._cluster, self._fleet, self._known = cluster, fleet, known
         self._pods, self._rounds, self._progress = pods, rounds, progress

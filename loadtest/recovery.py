@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree
 
-from app.devcluster.progress import Told
+from app.devcluster.progress import ConsoleProgress
 from loadtest.figures import Compared, Measure, Series, Target
 from loadtest.load import BenchFailed
 
@@ -50,7 +50,7 @@ PROMISES = (
 """The last limit is the lease duration in that test."""
 
 
-def measure(progress: Told, pods: int | None, rounds: int | None) -> Measure:
+def measure(progress: ConsoleProgress, pods: int | None, rounds: int | None) -> Measure:
     """Run the tests and return the times; `pods` is ignored. Raises BenchFailed."""
     noted: list[tuple[str, str, float]] = []
     for number in range(1, (rounds or ROUNDS) + 1):

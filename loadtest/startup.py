@@ -26,7 +26,7 @@ from app.devcluster.cluster_options import ClusterOptions
 from app.devcluster.fairgate_install import ops_url
 from app.devcluster.nodes import GPU, NodeGroup
 from app.devcluster.processes import ChildProcess
-from app.devcluster.progress import Told
+from app.devcluster.progress import ConsoleProgress
 from app.devcluster.signals import orderly
 from app.k8s_types import objects
 from app.kube.client import Client
@@ -59,7 +59,7 @@ class _Start:
     hand_over: float
 
 
-def measure(progress: Told, pods: int | None, rounds: int | None) -> Measure:
+def measure(progress: ConsoleProgress, pods: int | None, rounds: int | None) -> Measure:
     """Start a controller with `pods` held pods, `rounds` times; None means the default."""
     pods, rounds = pods or HELD, rounds or ROUNDS
     cluster = LocalCluster(folders.own_folder("bench"))
@@ -96,7 +96,7 @@ def _figure(title: str, unit: str, values: list[float], target: Target) -> Compa
 
 
 async def _measure(
-    cluster: LocalCluster, group: NodeGroup, pods: int, rounds: int, progress: Told
+    cluster: LocalCluster, group: NodeGroup, pods: int, rounds: int, progress: ConsoleProgress
 ) -> list[_Start]:
     async with _client(cluster) as client:
         await _fill(client, group, pods, progress)
@@ -118,7 +118,7 @@ async def _client(cluster: LocalCluster) -> AsyncIterator[Client]:
         await client.close()
 
 
-async def _fill(client: Client, group: NodeGroup, held: int, progress: Told) -> None:
+async def _fill(client: Client, group: NodeGroup, held: int, progress: ConsoleProgress) -> None:
     """Create the pods; running pods come first."""
     for namespace in NAMESPACES:
         await load.create_namespace(client, namespace)

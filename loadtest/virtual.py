@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from app.core.model import Millis, PoolName, Tenant, TenantName, UserName
 from app.core.quantities import CPU, PODS, ManagedResources
-from app.devcluster.progress import Told
+from app.devcluster.progress import ConsoleProgress
 from app.sim.cluster.virtual_cluster import VirtualCluster
 from app.sim.cluster.workload import SimulatedWorkload, TimelineStep
 from app.sim.replay.machines import Fleet, Machine
@@ -26,7 +26,7 @@ SEEDS = 10
 TITLES = {"stock": "stock (model)", "most": "MostAllocated (model)", "fairgate": "Fairgate"}
 
 
-def measure(progress: Told, pods: int | None, rounds: int | None) -> list[Measure]:
+def measure(progress: ConsoleProgress, pods: int | None, rounds: int | None) -> list[Measure]:
     """Play `rounds` seeds (None means the default) of each mix, with at most `pods` pods."""
     fleet = openb.machines(traces() / "openb_nodes.csv", placement.NODES)
     known = openb.templates(traces() / "openb_2023.csv.gz", fleet)

@@ -7,7 +7,7 @@ import random
 from fractions import Fraction
 
 from app.core.model import Millis, TenantName, UserName
-from app.devcluster.progress import Told
+from app.devcluster.progress import ConsoleProgress
 from app.ports.forecasts import WeightChanges
 from app.sim.forecast.run_times import Lasted, RunTimeClass, RunTimes
 from app.sim.forecast.what_if_service import WhatIfs
@@ -26,7 +26,7 @@ SECONDS = 120.0
 MOST_SECONDS = Target(most=5)
 
 
-def measure(progress: Told, decisions: int | None, rounds: int | None) -> Measure:
+def measure(progress: ConsoleProgress, decisions: int | None, rounds: int | None) -> Measure:
     """Ask repeatedly for the effect of a higher weight. `decisions` is the number of pods."""
     pods, rounds = decisions or PODS, rounds or ROUNDS
     with progress.step(f"whatif: {pods:,} pods begin to wait"):
@@ -46,7 +46,7 @@ def measure(progress: Told, decisions: int | None, rounds: int | None) -> Measur
     )
 
 
-async def _ask(crowd: Crowd, rounds: int, progress: Told) -> list[float]:
+async def _ask(crowd: Crowd, rounds: int, progress: ConsoleProgress) -> list[float]:
     runs = _learned()
     simulations = WhatIfs(
         lambda: crowd.engine.queries.snapshot(Millis(0)), lambda: runs, seconds=SECONDS

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from app.devcluster.progress import Told
+from app.devcluster.progress import ConsoleProgress
 from loadtest.figures import Compared, Measure, Series, Target
 from loadtest.philly import log
 
@@ -53,12 +53,12 @@ WINDOWS = (
 )
 
 
-def measure(progress: Told, decisions: int | None, rounds: int | None) -> list[Measure]:
+def measure(progress: ConsoleProgress, decisions: int | None, rounds: int | None) -> list[Measure]:
     """Replay every window. `decisions` and `rounds` are ignored."""
     return [_table(window, progress) for window in WINDOWS]
 
 
-def _table(window: Window, progress: Told) -> Measure:
+def _table(window: Window, progress: ConsoleProgress) -> Measure:
     results = []
     for number, run in enumerate(window.runs, 1):
         with progress.step(f"fairness: {window.title}, run {number} of {len(window.runs)}"):

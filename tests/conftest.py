@@ -25,7 +25,7 @@ from app.devcluster.cluster import LocalCluster
 from app.devcluster.cluster_options import ClusterOptions
 from app.devcluster.node.real_node import RealNode
 from app.devcluster.processes import Processes
-from app.devcluster.progress import Told
+from app.devcluster.progress import ConsoleProgress
 from app.devcluster.redis_server import given_redis, start_redis
 from tests.support.xdist_scheduler import BySetUp, place_of
 
@@ -69,7 +69,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     try:
         if reason := binaries.missing():
             raise ToolMissing(reason)
-        binaries.find(Told())
+        binaries.find(ConsoleProgress())
     except FairgateError as error:
         session.config.stash[_reason] = str(error)
     if os.environ.get("PYTEST_XDIST_WORKER", "gw0") == "gw0":  # only the first xdist worker

@@ -23,7 +23,7 @@ from app.core.errors import FairgateError
 from app.devcluster import binaries
 from app.devcluster.go_build import SOURCE
 from app.devcluster.kubernetes_versions import VARIABLE, VERSIONS, KubernetesVersion, named
-from app.devcluster.progress import Told
+from app.devcluster.progress import ConsoleProgress
 
 PAGE = SOURCE / "docs" / "compatibility.md"
 BEGIN = "<!-- versions: begin; make test-versions writes the lines up to the end mark -->"
@@ -131,7 +131,7 @@ def is_fair(demo: str) -> bool:
 
 def run(version: KubernetesVersion) -> VersionResult:
     """Play the demo and run the tests on one version. Raises FairgateError if it is missing."""
-    binaries.find(Told(), binaries.choose(version.minor))
+    binaries.find(ConsoleProgress(), binaries.choose(version.minor))
     environment = {**os.environ, VARIABLE: version.minor, "REQUIRE_CLUSTER": "1"}
     with tempfile.TemporaryDirectory() as folder:
         demo = ["-m", "app", "dev", "demo", "--output", "json", "--dir", f"{folder}/demo"]

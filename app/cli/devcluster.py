@@ -28,7 +28,7 @@ from app.devcluster.demo import DemoResult, play
 from app.devcluster.demo_display import Screen, print_result
 from app.devcluster.kubernetes_versions import DEFAULT, VARIABLE, VERSIONS
 from app.devcluster.node.requirements import find as find_node_programs
-from app.devcluster.progress import Told
+from app.devcluster.progress import ConsoleProgress
 from app.devcluster.signals import orderly
 from app.terminal.help import CommandLine, examples
 from app.terminal.options import ReportOutput, with_groups
@@ -131,7 +131,7 @@ def up(
         kubernetes=kubernetes,
         binaries=binaries,
     )
-    details = cluster.up(options, Told())
+    details = cluster.up(options, ConsoleProgress())
     _print_details(cluster, details, output)
 
 
@@ -143,7 +143,7 @@ def up(
 def down(folder: FolderOption = None) -> None:
     """End every process of the local cluster and remove its folder."""
     cluster = LocalCluster(folder)
-    with orderly(), Told().step("Taking the cluster down"):
+    with orderly(), ConsoleProgress().step("Taking the cluster down"):
         was_up = cluster.down()
     typer.echo(
         f"The cluster in {cluster.folder} is gone."
@@ -210,10 +210,10 @@ def tools(
 ) -> None:
     """Find the programs of the local cluster; build missing ones into the cache."""
     with orderly():
-        found = programs.find(Told(), programs.choose(kubernetes, binaries))
+        found = programs.find(ConsoleProgress(), programs.choose(kubernetes, binaries))
         paths = [*found.paths(), programs.redis_server()]
         if node:
-            paths += find_node_programs(Told())[1]
+            paths += find_node_programs(ConsoleProgress())[1]
     for path in paths:
         typer.echo(path)
 
@@ -241,7 +241,7 @@ def demo(
 
     If the programs of a cluster are missing, the demo is simulated in virtual time.
     """
-    console, told = Console(stderr=output.is_data), Told()
+    console, told = Console(stderr=output.is_data), ConsoleProgress()
     with orderly():
         try:
             _find_all(told, programs.choose(kubernetes, binaries))
@@ -262,16 +262,16 @@ def demo(
                 cluster.down()
 
 
-def _find_all(told: Told, choice: programs.ToolChoice) -> None:
+def _find_all(progress: ConsoleProgress, choice: programs.ToolChoice) -> None:
     if reason := programs.missing(choice):
         raise ToolMissing(reason)
-    programs.find(told, choice)
+    programs.find(progress, choice)
 
 
 def _play(
-    console: Console, told: Told, cluster: LocalCluster, options: ClusterOptions
+    console: Console, progress: ConsoleProgress, cluster: LocalCluster, options: ClusterOptions
 ) -> DemoResult:
-    cluster.up(options, told)
+    cluster.up(options, progress)
     capacity = options.nodes * options.gpus
     with Screen(console, capacity) as screen:
         return asyncio.run(play(cluster.kubeconfig, screen.show, capacity))

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from app.devcluster.node.component_files import POD_LIMIT
 from app.devcluster.node.real_node import GPUS, NodeDetails, RealNode
-from app.devcluster.progress import Told
+from app.devcluster.progress import ConsoleProgress
 from app.devcluster.signals import orderly
 from app.terminal.help import CommandLine, examples
 from app.terminal.options import ReportOutput, with_groups
@@ -56,7 +56,7 @@ def up(
     The node has containerd, kubelet, kube-proxy, cluster DNS, and a device plugin without devices.
     It has its own network, mounts and processes. A machine can have one node at a time.
     """
-    _print_details(RealNode(folder).up(gpus, Told()), output, folder)
+    _print_details(RealNode(folder).up(gpus, ConsoleProgress()), output, folder)
 
 
 @node_app.command(
@@ -67,7 +67,7 @@ def up(
 def down(folder: FolderOption = None) -> None:
     """End every process of the node, and remove its mounts, network devices and folder."""
     node = RealNode(folder)
-    with orderly(), Told().step("Taking the node down"):
+    with orderly(), ConsoleProgress().step("Taking the node down"):
         was_up = node.down()
     typer.echo(
         f"The node in {node.folder} is gone." if was_up else f"There was no node in {node.folder}."
@@ -109,7 +109,7 @@ def load(
     folder: FolderOption = None,
 ) -> None:
     """Import an image into the node. Pods then run it by its name, without a registry."""
-    with Told().step(f"Loading {archive}"):
+    with ConsoleProgress().step(f"Loading {archive}"):
         names = RealNode(folder).load(archive)
     for name in names:
         typer.echo(name)

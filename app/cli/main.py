@@ -353,24 +353,24 @@ def _outcome(command: Callable[[], Any]) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except InvalidInput as error:
-        _tell(str(error))
+        _report(str(error))
         return WRONG_INPUT
     except FairgateError as error:
-        _tell(str(error))
+        _report(str(error))
         _show_trace()
         return NO if getattr(error, "status", None) in NO_RIGHT else UNREACHABLE
     except Exception as error:
-        _tell_defect(error)
+        _report_defect(error)
         return DEFECT
     return 0
 
 
-def _tell(sentence: str) -> None:
+def _report(sentence: str) -> None:
     for line in sentence.splitlines():
         print(f"fairgate: {line}", file=sys.stderr)
 
 
-def _tell_defect(error: Exception) -> None:
+def _report_defect(error: Exception) -> None:
     what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     if _show_trace():
         where = "the traceback is above"
@@ -379,7 +379,7 @@ def _tell_defect(error: Exception) -> None:
         where = "the traceback is in the log"
     else:
         where = "run it again with FAIRGATE_DEBUG=1 to see where"
-    _tell(f"this is a defect of Fairgate ({what}); {where}, and please report it.")
+    _report(f"this is a defect of Fairgate ({what}); {where}, and please report it.")
 
 
 def _show_trace() -> bool:

@@ -73,7 +73,7 @@ class AssistantTools:
         from app.kubectl import arguments, related_pods
         from app.kubectl.client import segment
 
-        with _told():
+        with _as_tool_errors():
             client = self._connection.open()
             space = namespace or client.namespace
             source = related_pods.source(name)
@@ -92,7 +92,7 @@ class AssistantTools:
         """
         from app.kubectl.client import segment
 
-        with _told():
+        with _as_tool_errors():
             client = self._connection.open()
             if tenant is None:
                 return _data(client.get("/me").read())
@@ -115,7 +115,7 @@ class AssistantTools:
         """
         from app.kubectl import arguments
 
-        with _told():
+        with _as_tool_errors():
             now = datetime.now(UTC)
             query = [("by", ",".join(arguments.by(by))), ("from", arguments.time(since, now))]
             query += [("to", arguments.time(until, now))] if until is not None else []
@@ -132,13 +132,13 @@ class AssistantTools:
         """
         from app.kubectl import dry_run, manifests
 
-        with _told():
+        with _as_tool_errors():
             answer = dry_run.evaluate(self._connection.open(), namespace, manifests.parse(manifest))
             return _data(answer)
 
 
 @contextmanager
-def _told() -> Iterator[None]:
+def _as_tool_errors() -> Iterator[None]:
     """Turn errors that users can correct into answers of a tool."""
     from mcp.server.mcpserver.exceptions import ToolError
 

@@ -58,20 +58,22 @@ class AuditReportSender:
         self._number = 0
         self._failing = False
 
-    def report(self, deed: EntryType, facts: Mapping[str, Fact], example: str = "") -> None:
+    def report(self, entry_type: EntryType, facts: Mapping[str, Fact], example: str = "") -> None:
         """Report an audit entry. Equal facts within a second become one report with a count.
 
         `example` names one object; the first one of equal reports is recorded.
         """
-        key = f"{deed.value}{json.dumps(facts, sort_keys=True)}"
+        key = f"{entry_type.value}{json.dumps(facts, sort_keys=True)}"
         seen = self._seen.get(key)
         if seen is not None:
             seen.count += 1
-        elif len(self._seen) + len(self._due) >= MOST + SPARE * (deed is not EntryType.REFUSED):
-            self._drop(deed, 1)
-        elif deed is not EntryType.REFUSED or self._refusals.admits(facts, self._clock()):
+        elif len(self._seen) + len(self._due) >= MOST + SPARE * (
+            entry_type is not EntryType.REFUSED
+        ):
+            self._drop(entry_type, 1)
+        elif entry_type is not EntryType.REFUSED or self._refusals.admits(facts, self._clock()):
             named: Mapping[str, Fact] = {"object": example} if example else {}
-            self._seen[key] = _Seen(AuditRecord(self._clock(), deed, {**facts, **named}))
+            self._seen[key] = _Seen(AuditRecord(self._clock(), entry_type, {**facts, **named}))
 
     async def deliver_reports(self) -> None:
         """Deliver until cancelled."""

@@ -138,11 +138,11 @@ class Auditor:
                 continue
             try:
                 await self._step(term)
-                self._tell(None)
+                self._report_error(None)
             except EpochStale as error:
                 self._give_up(term, error)
             except (StoreError, ClusterError) as error:
-                self._tell(error)
+                self._report_error(error)
                 await asyncio.sleep(RETRY_SECONDS)
 
     async def _step(self, term: _Term) -> None:
@@ -256,7 +256,7 @@ class Auditor:
             self._term = None
             self._depose()
 
-    def _tell(self, error: StoreError | ClusterError | None) -> None:
+    def _report_error(self, error: StoreError | ClusterError | None) -> None:
         if error is not None and not self._failing:
             log.warning("the audit chain cannot be written", extra={"why": str(error)})
         elif error is None and self._failing:

@@ -176,7 +176,7 @@ class EngineLoop:
                 case NodeRefused():
                     self._corrections.report_refusal(effect)
                 case EmitEvent():
-                    self._announcer.tell(effect)
+                    self._announcer.emit(effect)
                 case AuditRecord():
                     self._recorder.record(effect)
                 case ClearAuditMarker(key):

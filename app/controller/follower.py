@@ -45,7 +45,7 @@ class Follower:
         """Return the milliseconds since the last pass, without the delay of the watches."""
         return max(0, self._clock() - self._passed)
 
-    def hear(self, bulletin: LeaderStateMessage) -> None:
+    def receive(self, bulletin: LeaderStateMessage) -> None:
         """Use this leader state from the next pass on."""
         self.bulletin = bulletin
 

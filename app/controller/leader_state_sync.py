@@ -39,7 +39,7 @@ class LeaderStatePublisher:
         self._epoch = epoch
         self._clock = clock
         self._seconds = seconds
-        self._told: LeaderStateMessage | None = None
+        self._published: LeaderStateMessage | None = None
 
     async def publish_state(self) -> None:
         """Publish until cancelled."""
@@ -49,10 +49,10 @@ class LeaderStatePublisher:
         return self._epoch() is not None
 
     def _rest(self) -> None:
-        self._told = None
+        self._published = None
 
     async def _publish(self) -> None:
-        epoch, now, told = self._epoch(), self._clock(), self._told
+        epoch, now, told = self._epoch(), self._clock(), self._published
         assert epoch is not None
         bulletin = self._engine.queries.bulletin(now, epoch, self._engine.drift.ratio)
         if told is not None and now - told.at < AGAIN_MS and replace(told, at=now) == bulletin:
@@ -62,7 +62,7 @@ class LeaderStatePublisher:
         except StoreError as error:
             log.debug("bulletin not written", extra={"why": str(error)})
         else:
-            self._told = bulletin
+            self._published = bulletin
 
 
 class LeaderStateReader:

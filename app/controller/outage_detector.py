@@ -69,10 +69,10 @@ class OutageDetector:
     async def detect_outages(self) -> None:
         """Check until cancelled."""
         while True:
-            await self.look()
+            await self.check()
             await asyncio.sleep(LOOK_SECONDS)
 
-    async def look(self) -> None:
+    async def check(self) -> None:
         """Check once, and report changes."""
         now = self._clock()
         reason, why = await self._reason()

@@ -116,7 +116,7 @@ class Releases:
             answer = await self._releaser.release(order)
         if answer is not None:
             return answer
-        return await self._find_out(order.intent.ref, lambda: self._releaser.look(order))
+        return await self._find_out(order.intent.ref, lambda: self._releaser.read_outcome(order))
 
     async def _settle(self, ref: PodRef, epoch: int) -> None:
         async def fence() -> ReleaseOutcome | None:
@@ -131,7 +131,10 @@ class Releases:
         await self._inbox.put(ReleaseAnswered(self._clock(), ref.uid, answer))
 
     async def _find_out(
-        self, ref: PodRef, look: Callable[[], Awaitable[ReleaseOutcome | None]], failures: int = 0
+        self,
+        ref: PodRef,
+        read_outcome: Callable[[], Awaitable[ReleaseOutcome | None]],
+        failures: int = 0,
     ) -> ReleaseOutcome:
         """Read the pod until it shows the outcome of its release, without a time limit."""
         tries = 0
@@ -139,7 +142,7 @@ class Releases:
             await asyncio.sleep(_pause(tries, failures))
             tries += 1
             try:
-                answer = await look()
+                answer = await read_outcome()
             except PodUnyielding as error:
                 failures += 1
                 if failures == STUCK_AFTER:

@@ -60,13 +60,13 @@ class StalePodScanner:
 
     async def scan_pods(self) -> None:
         """Scan until cancelled."""
-        await periodic(LOOK_SECONDS, self._leads, self.look, self._rest)
+        await periodic(LOOK_SECONDS, self._leads, self.check, self._rest)
 
     def _rest(self) -> None:
         self._due, self._asked = [], None
         self._meters.zombies({})
 
-    async def look(self) -> None:
+    async def check(self) -> None:
         """Check the next held pod and, if due, all devices. The two checks fail independently."""
         for part in (self._look_at_owner, self._look_at_devices):
             try:

@@ -56,7 +56,7 @@ class WaitReasonEvents:
         """Check pods until cancelled."""
 
         async def step() -> None:
-            self.look()
+            self.check_next()
 
         await periodic(self._seconds, self._leads, step, self._rest)
 
@@ -64,8 +64,8 @@ class WaitReasonEvents:
         self._due.clear()
         self._known.clear()
 
-    def look(self) -> None:
-        """Look at the next few pods. Emit an event for each pod with a new wait reason."""
+    def check_next(self) -> None:
+        """Check the next few pods. Emit an event for each pod with a new wait reason."""
         if not self._due:
             self._due = [pod.uid for pod in self._engine.held()][::-1]
             there = set(self._due)
@@ -93,5 +93,5 @@ class WaitReasonEvents:
         if now - at < (REPEAT_MS if held.rule is rule else PAUSE_MS):
             return False
         self._known[uid] = held.rule, now
-        self._announcer.tell(EmitEvent(held.ref, EventReason.WAITING, held.reason))
+        self._announcer.emit(EmitEvent(held.ref, EventReason.WAITING, held.reason))
         return True

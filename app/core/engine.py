@@ -186,7 +186,7 @@ class Engine:
         8. Leader with a ready store: `SchedulingCycle.run_cycle`. The detectors and the audit
            recorder register its effects before any answer can arrive. Then settle, and emit the
            store writes that follow from the cycle.
-        9. `PodNotices.tell`: emit events for pods that are still held, so after the releases.
+        9. `PodNotices.new_events`: emit events for pods that are still held, so after the releases.
         10. `_set_alarm`: emit `WakeAt`. Last, because every step may set a timer.
 
         A follower runs every step except 8, and `handle` drops its effects.

@@ -19,7 +19,7 @@ from app.core.errors import InvalidInput, ToolMissing
 from app.devcluster import kubernetes_versions
 from app.devcluster.go_build import MODULES, Module, build, is_built, kubernetes
 from app.devcluster.kubernetes_versions import KubernetesVersion
-from app.devcluster.progress import SetupProgress, Silent
+from app.devcluster.progress import NoProgress, SetupProgress
 
 ASSETS = "KUBEBUILDER_ASSETS"
 REDIS_SERVERS = ("redis-server", "valkey-server")
@@ -85,7 +85,7 @@ def find(progress: SetupProgress | None = None, choice: ToolChoice | None = None
     choice = choice or choose()
     found: dict[str, Path] = {}
     for module in _modules(choice):
-        found |= _find(module, choice, progress or Silent())
+        found |= _find(module, choice, progress or NoProgress())
     return Tools(
         etcd=found["etcd"],
         apiserver=found["kube-apiserver"],

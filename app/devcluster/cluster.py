@@ -20,7 +20,7 @@ from app.devcluster.control_plane import ControlPlane
 from app.devcluster.fairgate_install import ROLES, Fairgate, ops_url, process_name
 from app.devcluster.kubectl import Kubectl
 from app.devcluster.processes import ChildProcess, Processes
-from app.devcluster.progress import SetupProgress, Silent
+from app.devcluster.progress import NoProgress, SetupProgress
 from app.devcluster.redis_server import given_redis, start_redis
 from app.devcluster.signals import orderly
 from app.tls.certificate_authority import write_private
@@ -66,7 +66,7 @@ class LocalCluster:
         Leftovers of an earlier run in this folder are removed first. A signal takes the cluster
         down again. Raises ToolMissing, ClusterError, InvalidInput.
         """
-        wanted, told = options or ClusterOptions(), progress or Silent()
+        wanted, told = options or ClusterOptions(), progress or NoProgress()
         with orderly():
             choice = choose(wanted.kubernetes, wanted.binaries)
             wanted = msgspec.structs.replace(
@@ -181,10 +181,10 @@ class LocalCluster:
         """Write new tokens for the processes of Fairgate. A token is valid for a day."""
         self._fairgate(self._known()).renew_tokens()
 
-    def _bring_up(self, options: ClusterOptions, tools: Tools, told: SetupProgress) -> None:
+    def _bring_up(self, options: ClusterOptions, tools: Tools, progress: SetupProgress) -> None:
         self._clean()
         try:
-            with told.step("Starting Kubernetes"):
+            with progress.step("Starting Kubernetes"):
                 control_plane = ControlPlane.prepare(self.folder, self.processes, options.bodies)
                 redis = given_redis() or start_redis(self.folder, self.processes, options.durable)
                 control_plane.start(tools, options.durable, options.pod_groups)
@@ -192,7 +192,7 @@ class LocalCluster:
             state = ClusterState(options, str(tools.kubectl), str(tools.helm), redis, ready=False)
             self._write(state)
             if options.fairgate:
-                self._start_all(state, told)
+                self._start_all(state, progress)
             self._write(msgspec.structs.replace(state, ready=True))
         except KeyboardInterrupt:
             self._take_down()
@@ -201,11 +201,11 @@ class LocalCluster:
             self.processes.stop_all()  # keeps the logs
             raise
 
-    def _start_all(self, state: ClusterState, told: SetupProgress) -> None:
+    def _start_all(self, state: ClusterState, progress: SetupProgress) -> None:
         fairgate = self._fairgate(state)
-        with told.step("Installing the chart"):
+        with progress.step("Installing the chart"):
             self._install(state)
-        with told.step("Starting Fairgate"):
+        with progress.step("Starting Fairgate"):
             more = state.options.environment
             fairgate.wait([fairgate.start(role, state.redis, more) for role in ROLES])
 

@@ -26,7 +26,7 @@ class SetupProgress(Protocol):
         """Report the step `what` while the block runs; `usually` is its usual duration."""
 
 
-class Silent:
+class NoProgress:
     """Reports no progress."""
 
     @contextmanager
@@ -34,7 +34,7 @@ class Silent:
         yield
 
 
-class Told:
+class ConsoleProgress:
     """Reports to a console: a live line in a terminal, otherwise a line per interval."""
 
     def __init__(self, console: Console | None = None) -> None:
@@ -67,7 +67,7 @@ class Told:
     def _lines(self, sentence: str, began: float) -> Iterator[None]:
         done = threading.Event()
 
-        def tell() -> None:
+        def print_line() -> None:
             while not done.wait(LINE_SECONDS):
                 elapsed = time.monotonic() - began
                 self._console.print(
@@ -76,7 +76,7 @@ class Told:
 
         if "usually" in sentence:
             self._console.print(f"{sentence} …", highlight=False, soft_wrap=True)
-        teller = threading.Thread(target=tell, daemon=True)
+        teller = threading.Thread(target=print_line, daemon=True)
         teller.start()
         try:
             yield

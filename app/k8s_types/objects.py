@@ -81,7 +81,6 @@ class Gate(Wire, frozen=True):
 class PodClaim(Wire, frozen=True):
     name: str = ""
     resource_claim_name: str | None = None
-    resource_claim_template_name: str | None = None
 
 
 class SchedulingGroup(Wire, frozen=True):
@@ -134,7 +133,6 @@ class PodSpec(Wire, frozen=True):
 
 class Metadata(Wire, frozen=True):
     name: str = ""
-    generate_name: str = ""
     namespace: str = ""
     uid: str = ""
     resource_version: str = ""

@@ -44,14 +44,14 @@ class ApiServiceBundle:
         while True:
             await asyncio.sleep(LOOK_SECONDS)
             try:
-                await self.look()
+                await self.check()
                 complaint = ""
             except ClusterError as error:
                 if str(error) != complaint:
                     log.warning("the APIService cannot be kept", extra={"why": str(error)})
                 complaint = str(error)
 
-    async def look(self) -> None:
+    async def check(self) -> None:
         """Check and restore once. Raises ClusterError."""
         found = await self._read()
         # Another replica may be a step ahead. Its bundle then contains this one and more.

@@ -109,7 +109,7 @@ class Canary:
                     await self._hurried.wait()
             except TimeoutError:
                 if self._observing() or self._is_applied():
-                    self._learn(await self.look())
+                    self._learn(await self.probe_all())
             else:
                 await self.prove()
 
@@ -126,7 +126,7 @@ class Canary:
                 pause = self._haste.first
                 continue
             pause = self._haste.again
-            found = await self.look()
+            found = await self.probe_all()
             if self._observing():
                 return False
             if self._proves(found):
@@ -157,7 +157,7 @@ class Canary:
                 self._usual[check] = stop
         self._latest = found
 
-    async def look(self) -> dict[str, Stop]:
+    async def probe_all(self) -> dict[str, Stop]:
         """Run each probe once and report its result. Return what blocked the probes."""
         found: dict[str, Stop] = {}
         for check, trial in self._trials.items():
@@ -194,4 +194,4 @@ class Canary:
             log.info("enforcement holds again", extra={"check": check})
             return
         log.error("enforcement does not hold", extra={"check": check, "why": hole})
-        await self._alarm.tell("EnforcementFails", check, f"Enforcement does not hold: {hole}")
+        await self._alarm.emit("EnforcementFails", check, f"Enforcement does not hold: {hole}")

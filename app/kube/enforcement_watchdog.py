@@ -151,7 +151,7 @@ class Watchdog:
         followed: set[str] = set()
         self._mode_by = time.monotonic() + self._pace.mode
         async with asyncio.TaskGroup() as group:
-            heard = partial(self._heard, None)
+            heard = partial(self._note_change, None)
             group.create_task(follow(self._client, self._maps, heard, only=CONFIG_MAP))
             await self._tried(f"ConfigMap {CONFIG_MAP}", self._read_map)
             while True:
@@ -161,7 +161,7 @@ class Watchdog:
                 # the objects. Right before it, pods of devices may be refused for lack of a gate.
                 self.has_looked = self._map is not None
                 for kind in sorted({ref.kind for ref in self._documents} - followed):
-                    heard = partial(self._heard, kind)
+                    heard = partial(self._note_change, kind)
                     group.create_task(follow(self._client, PATHS[kind], heard))
                     followed.add(kind)
 
@@ -187,10 +187,10 @@ class Watchdog:
             await self._read_map()
             for ref in sorted(self._documents):
                 if ref.kind in WEBHOOKS:
-                    await self._mend(ref, ca_pem, is_newest=True)
+                    await self._restore_object(ref, ca_pem, is_newest=True)
         await self._sound()
 
-    def _heard(self, kind: str | None, name: str | None) -> None:
+    def _note_change(self, kind: str | None, name: str | None) -> None:
         """Record a change. No `kind` means the ConfigMap, no `name` any object of the kind."""
         if kind is None:
             self._all_dirty = True
@@ -234,7 +234,7 @@ class Watchdog:
             refs = sorted(self._documents if everything else dirty & self._documents.keys())
             fresh = await self._normalize([ref for ref in refs if ref not in self._normal], ca)
             for ref in refs:
-                mend = partial(self._mend, ref, ca, is_fresh=ref in fresh)
+                mend = partial(self._restore_object, ref, ca, is_fresh=ref in fresh)
                 failed |= await self._tried(str(ref), mend)
         if not self._may_deny and not self._observing():
             failed |= await self._tried("proof that a replica is reached", self._prove)
@@ -330,7 +330,7 @@ class Watchdog:
         if await self._restorer.put_back(path, found, wanted) is None:
             self._is_removed(f"ConfigMap {CONFIG_MAP}")
             return
-        self._tell(Ref("ConfigMap", CONFIG_MAP), found, [why] if found else [DELETED])
+        self._report_change(Ref("ConfigMap", CONFIG_MAP), found, [why] if found else [DELETED])
 
     async def _normalize(self, refs: list[Ref], ca: bytes) -> set[Ref]:
         """Read the normal forms of documents with live objects, and return those documents."""
@@ -362,7 +362,7 @@ class Watchdog:
         document = self._documents[ref]
         return {**document, "metadata": identity(document)}
 
-    async def _mend(
+    async def _restore_object(
         self, ref: Ref, ca: bytes, *, is_newest: bool = False, is_fresh: bool = False
     ) -> None:
         """Make one object as wanted. Raises ClusterError.
@@ -421,7 +421,7 @@ class Watchdog:
         if by_us:
             log.info("enforcement written", extra={"kind": ref.kind, "object": ref.name})
         else:
-            self._tell(ref, live, differences(live, wanted) if live else [DELETED])
+            self._report_change(ref, live, differences(live, wanted) if live else [DELETED])
         if is_shared:
             await self._compare(ref, ca, is_newest, is_fresh=False)
 
@@ -472,7 +472,7 @@ class Watchdog:
             return live is None and agreed is None
         return not differences(live, agreed)
 
-    def _tell(self, ref: Ref, live: Object | None, what: list[str]) -> None:
+    def _report_change(self, ref: Ref, live: Object | None, what: list[str]) -> None:
         """Report that another client changed an object and that it was restored."""
         who = last_writer(live, OURS) if live is not None else "see the audit log of the API server"
         facts = {"kind": ref.kind, "object": ref.name, "what": what, "who": who}
@@ -490,6 +490,6 @@ class Watchdog:
         """Emit the events for operators after all restores, then pause in case of more changes."""
         alarms, self._alarms = self._alarms, {}
         for told, message in alarms.items():
-            await self._alarm.tell("EnforcementRestored", told, message)
+            await self._alarm.emit("EnforcementRestored", told, message)
         if alarms:
             await asyncio.sleep(self._pace.breath)

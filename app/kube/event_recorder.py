@@ -33,15 +33,15 @@ class Alarm:
         self._client = client
         self._namespace = namespace
         self._clock = clock
-        self._told: dict[tuple[str, str], float] = {}
+        self._emitted: dict[tuple[str, str], float] = {}
 
-    async def tell(self, reason: str, about: str, message: str) -> None:
+    async def emit(self, reason: str, about: str, message: str) -> None:
         """Emit a Warning event, unless one with equal `reason` and `about` was emitted just now."""
         now = self._clock()
-        self._told = {key: at for key, at in self._told.items() if now - at < QUIET_SECONDS}
-        if (reason, about) in self._told:
+        self._emitted = {key: at for key, at in self._emitted.items() if now - at < QUIET_SECONDS}
+        if (reason, about) in self._emitted:
             return
-        self._told[reason, about] = now
+        self._emitted[reason, about] = now
         stamp = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         event = {
             "apiVersion": "v1",
@@ -109,7 +109,7 @@ class PodAnnouncer:
         """Events `Held` of pods that may be released at once."""
         self._something = asyncio.Event()
 
-    def tell(self, notice: EmitEvent) -> None:
+    def emit(self, notice: EmitEvent) -> None:
         """Queue an event. It replaces a queued one with the same pod and reason.
 
         `Held` is queued later, and only if the pod was not released meanwhile. If it was, and

@@ -113,7 +113,7 @@ class PodReleaser:
                 return False
         return True
 
-    async def look(self, order: Release) -> ReleaseOutcome | None:
+    async def read_outcome(self, order: Release) -> ReleaseOutcome | None:
         """Read the pod and return the result of an earlier release, or None if there was no answer.
 
         A pod that is still held is fenced first, so that the patch cannot arrive late. Raises

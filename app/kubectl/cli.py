@@ -407,16 +407,16 @@ def outcome(command: Callable[[], Any]) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except InvalidInput as error:
-        return _told(error, WRONG_INPUT)
+        return _report_errors(error, WRONG_INPUT)
     except ClusterRefused as error:
-        return _told(error, _code(error.status))
+        return _report_errors(error, _code(error.status))
     except FairgateError as error:
-        return _told(error, UNREACHABLE)
+        return _report_errors(error, UNREACHABLE)
     except Exception as error:
         what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
         where = "run it again with FAIRGATE_DEBUG=1 to see where"
         sentence = f"this is a defect of Fairgate ({what}); {where}, and please report it."
-        return _told(FairgateError(sentence), DEFECT)
+        return _report_errors(FairgateError(sentence), DEFECT)
     return 0
 
 
@@ -428,7 +428,7 @@ def _code(status: int) -> int:
     return WRONG_INPUT if status in _INPUT else NO
 
 
-def _told(error: FairgateError, code: int) -> int:
+def _report_errors(error: FairgateError, code: int) -> int:
     print(f"fairgate: {visible(' '.join(str(error).split()))}", file=sys.stderr)
     if os.environ.get("FAIRGATE_DEBUG", "") not in ("", "0"):
         traceback.print_exc()

@@ -20,7 +20,7 @@ from app.kubectl import (
 )
 from app.kubectl.client import ApiAnswer, ApiClient, segment
 from app.kubectl.options import ConnectionOptions, NamespaceScope
-from app.kubectl.output import console, show, tell
+from app.kubectl.output import console, show, warn
 from app.terminal.output import (
     Item,
     Listing,
@@ -126,7 +126,7 @@ def _queues(
         found.append(waiting)
         left = None if left is None else left - len(waiting["items"])
     if hidden:
-        tell(f"you may not see the queue of {', '.join(hidden)}; others are shown.")
+        warn(f"you may not see the queue of {', '.join(hidden)}; others are shown.")
     return {"items": found}, answer
 
 

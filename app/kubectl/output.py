@@ -45,10 +45,10 @@ def show(output: OutputOptions, fetch: Fetch, draw: Draw, listing: Listing | Non
     _print(output, found, answer, draw, listing)
     note = _note(found, answer)
     if note:
-        tell(note)
+        warn(note)
 
 
-def tell(sentence: str) -> None:
+def warn(sentence: str) -> None:
     """Print a message that is not the result to standard error."""
     print(f"fairgate: {visible(sentence)}", file=sys.stderr)
 

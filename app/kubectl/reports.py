@@ -12,7 +12,7 @@ from app.kubectl import arguments, audit_entries, tables
 from app.kubectl.audit_entries import AuditFilter
 from app.kubectl.client import ApiAnswer, ApiClient, segment
 from app.kubectl.commands import FORBIDDEN, ITEMS, TENANTS, USERS
-from app.kubectl.output import console, show, tell
+from app.kubectl.output import console, show, warn
 from app.terminal.output import Listing, OutputOptions
 
 GONE = 404
@@ -78,7 +78,7 @@ def _quotas_of(client: ApiClient, tenant: str) -> tuple[Any, ApiAnswer]:
     except ClusterRefused as error:
         if error.status != FORBIDDEN:
             raise
-        tell(f"you may not see the users of {tenant}; its own quotas are shown.")
+        warn(f"you may not see the users of {tenant}; its own quotas are shown.")
         return {"items": rows}, answer
     rows += [
         {"tenant": tenant, "user": each["name"], "pool": pool, **empty, "used": used,
@@ -160,9 +160,9 @@ def open_page(client: ApiClient, port: int, *, browser: bool) -> None:
         ) from error
     console().print(proxy.address, soft_wrap=True)
     if browser and not webbrowser.open(proxy.address):
-        tell("no browser was found: open the address above. It is valid once.")
-    tell("the page is served until Ctrl-C. The address is valid once, for one browser.")
+        warn("no browser was found: open the address above. It is valid once.")
+    warn("the page is served until Ctrl-C. The address is valid once, for one browser.")
     try:
         proxy.serve()
     except KeyboardInterrupt:
-        tell("the page is no longer served.")
+        warn("the page is no longer served.")

@@ -23,7 +23,7 @@ class Recorder(Protocol):
 class Reporter(Protocol):
     """Reports audit records from a process that does not lead. Never blocks or raises."""
 
-    def report(self, deed: EntryType, facts: Mapping[str, Fact], example: str = "") -> None:
+    def report(self, entry_type: EntryType, facts: Mapping[str, Fact], example: str = "") -> None:
         """Report a record. Records with equal facts within a second are merged with a count."""
 
 

@@ -36,7 +36,7 @@ class Releaser(Protocol):
         Returns None if the result cannot be determined yet. Then call `look` until it can be.
         """
 
-    async def look(self, order: Release) -> ReleaseOutcome | None:
+    async def read_outcome(self, order: Release) -> ReleaseOutcome | None:
         """Read the pod and return the result of an earlier release, or None if there was no answer.
 
         Raises PodUnyielding if only a patch could show the result, and patches of the pod do not
@@ -149,7 +149,7 @@ class WatchSync(Protocol):
 class EventEmitter(Protocol):
     """Emits Kubernetes events for people. Never blocks, may drop events."""
 
-    def tell(self, notice: EmitEvent) -> None: ...
+    def emit(self, notice: EmitEvent) -> None: ...
 
 
 class StatusWriter(Protocol):

@@ -111,9 +111,9 @@ class Backlog:
             while self._waiting:
                 try:
                     await asyncio.to_thread(self._sink.write, self._waiting)
-                    self._tell(None)
+                    self._report_error(None)
                 except OSError as error:
-                    self._tell(error)
+                    self._report_error(error)
                     await asyncio.sleep(RETRY_SECONDS)
                 self._name_missed()
             self._empty.set()
@@ -131,7 +131,7 @@ class Backlog:
             self._waiting.append(AuditLine(text, first.number, last.epoch))
             self._missed, self._count = [], 0
 
-    def _tell(self, error: OSError | None) -> None:
+    def _report_error(self, error: OSError | None) -> None:
         if error is not None and not self._failing:
             facts = {"sink": self._name, "why": str(error)}
             log.error("the audit chain cannot be copied; it is tried again", extra=facts)

@@ -112,7 +112,7 @@ class Renewal:
         usual = min(LOOK_SECONDS, self._settle.total_seconds() / 4)
         while True:
             try:
-                await self.look()
+                await self.check()
                 self._complaint = ""
             except FairgateError as error:
                 if str(error) != self._complaint:
@@ -121,7 +121,7 @@ class Renewal:
             # No client accepts an expired certificate, so check every second then.
             await asyncio.sleep(usual if self.seconds_left() > 0 else min(usual, RETRY_SECONDS))
 
-    async def look(self) -> None:
+    async def check(self) -> None:
         """Check once and take the next step.
 
         Raises FairgateError. The certificate in use then stays in use.

@@ -31,9 +31,9 @@ class ClientCa:
         """Check the file every few seconds until cancelled. An unreadable file has no effect."""
         while True:
             await asyncio.sleep(LOOK_SECONDS)
-            self.look()
+            self.check()
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Check the file once."""
         try:
             found = self._read()

@@ -73,7 +73,7 @@ async def api(process: RoleProcess) -> None:
     process.tasks.append(mirror.follow_events)
     server = redis_of(process)
     chain = RedisAuditReader(server, settings.cluster)
-    hearing = LeaderStateReader(RedisBulletins(server, settings.cluster), mirror.hear)
+    hearing = LeaderStateReader(RedisBulletins(server, settings.cluster), mirror.receive)
     process.tasks.append(hearing.read_state)
     enforcement = EnforcementReader(RedisEnforcementResults(server, settings.cluster))
     process.tasks.append(enforcement.read_results)

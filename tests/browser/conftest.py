@@ -1,4 +1,4 @@
-"""Opens pages in separate browser contexts, served by an in-memory cluster (`Town`).
+"""Opens pages in separate browser contexts, served by an in-memory cluster (`ApiCluster`).
 
 A test fails at its end if the browser reported an error.
 """
@@ -20,7 +20,7 @@ Opens = Callable[..., Page]
 
 @pytest.fixture
 def opens(browser: Browser) -> Iterator[Opens]:
-    """Open the page of a `Town` in its own browser context; fail at the end if it had errors."""
+    """Open pages of an `ApiCluster` in browser contexts; fail at the end if they had errors."""
     contexts = []
     faults: list[str] = []
 

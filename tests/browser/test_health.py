@@ -13,7 +13,7 @@ from app.core.policy import Mode, Policy
 from app.ports.api import EnforcementResult
 from tests.browser.conftest import Opens
 from tests.browser.signed_in import LED, QUICK, live, sign_in
-from tests.fakes.fake_api_cluster import NOW, Served, Town, busy, held, served
+from tests.fakes.fake_api_cluster import NOW, ApiCluster, Served, busy, held, served
 
 COUNT = """alert => new MutationObserver((changes) => {
     alert.dataset.changes = Number(alert.dataset.changes ?? 0) + changes.length;
@@ -22,19 +22,19 @@ COUNT = """alert => new MutationObserver((changes) => {
 
 
 @pytest.fixture
-def town() -> Town:
-    return Town(bulletin=LED)
+def town() -> ApiCluster:
+    return ApiCluster(bulletin=LED)
 
 
 @pytest.fixture
-def place(town: Town) -> Iterator[Served]:
+def place(town: ApiCluster) -> Iterator[Served]:
     with served(town, QUICK) as place:
-        place.tell(*busy())
+        place.deliver(*busy())
         yield place
 
 
 def test_without_a_leader_a_banner_says_so_and_the_status_is_not_live(
-    opens: Opens, town: Town, place: Served
+    opens: Opens, town: ApiCluster, place: Served
 ) -> None:
     page = live(opens, place)
     expect(page.get_by_role("alert")).to_be_empty()
@@ -48,7 +48,7 @@ def test_without_a_leader_a_banner_says_so_and_the_status_is_not_live(
 
 
 def test_failed_enforcement_and_a_silent_webhook_are_reported(
-    opens: Opens, town: Town, place: Served
+    opens: Opens, town: ApiCluster, place: Served
 ) -> None:
     page = live(opens, place)
     town.enforcement = EnforcementResult(NOW, 10, {"hold": "a pod is not held."})
@@ -63,7 +63,7 @@ def test_failed_enforcement_and_a_silent_webhook_are_reported(
 
 
 def test_redis_and_old_data_are_reported_with_a_link_to_what_to_do(
-    opens: Opens, town: Town, place: Served
+    opens: Opens, town: ApiCluster, place: Served
 ) -> None:
     page = live(opens, place)
     alert = page.get_by_role("alert")
@@ -72,7 +72,7 @@ def test_redis_and_old_data_are_reported_with_a_link_to_what_to_do(
     expect(alert).to_contain_text("Redis is unreachable")
     expect(page.get_by_role("status").first).to_have_text("Releases paused")
     for number in range(3):  # states that change, while the fault stays
-        place.tell(held(f"more-{number}", "robotics", "erin@example.com"))
+        place.deliver(held(f"more-{number}", "robotics", "erin@example.com"))
         expect(page.locator("tr[data-name=robotics] td[data-label=Pods]")).to_have_text(
             str(8 + number)
         )
@@ -87,7 +87,7 @@ def test_redis_and_old_data_are_reported_with_a_link_to_what_to_do(
 
 
 def test_observe_mode_says_that_no_pod_is_held(opens: Opens, place: Served) -> None:
-    place.tell(ev.PolicyObserved(NOW, Policy(mode=Mode.OBSERVE)))
+    place.deliver(ev.PolicyObserved(NOW, Policy(mode=Mode.OBSERVE)))
     page = opens(place)
     sign_in(page)
     expect(page.get_by_role("alert")).to_contain_text("Observe mode")
@@ -97,10 +97,10 @@ def test_observe_mode_says_that_no_pod_is_held(opens: Opens, place: Served) -> N
 def test_a_lost_connection_is_reported_and_tried_again(opens: Opens, place: Served) -> None:
     page = live(opens, place)
     page.context.set_offline(True)
-    place.town.stays = False  # closes the open stream
+    place.cluster.stays = False  # closes the open stream
     expect(page.get_by_role("status").first).to_have_text("Connection lost")
     expect(page.get_by_role("alert")).to_contain_text("The data is from")
-    place.town.stays = True
+    place.cluster.stays = True
     page.context.set_offline(False)
     expect(page.get_by_role("status").first).to_have_text("Live")
     expect(page.get_by_role("alert")).to_be_empty()

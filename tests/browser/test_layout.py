@@ -10,7 +10,7 @@ from playwright.sync_api import Page, expect
 
 from tests.browser.conftest import Opens
 from tests.browser.signed_in import LED, QUICK, TEAMS, USERS, go, large, live
-from tests.fakes.fake_api_cluster import NOW, Served, Town, busy, record_releases, served
+from tests.fakes.fake_api_cluster import NOW, ApiCluster, Served, busy, record_releases, served
 
 HEIGHT = "document.documentElement.scrollHeight"
 VIEWS = ("tenants", "tenants/robotics", "queues", "nodes", "nodes/h100/h100-06", "history", "me")
@@ -43,17 +43,17 @@ TEXTS += [("bad", "bad-ground"), ("bad", "card"), ("warn", "warn-ground"), ("on-
 
 @pytest.fixture
 def place() -> Iterator[Served]:
-    town = Town(bulletin=LED)
+    town = ApiCluster(bulletin=LED)
     record_releases(town.stream, "robotics", 8, [30, 600])
     with served(town, QUICK) as place:
-        place.tell(*busy())
+        place.deliver(*busy())
         yield place
 
 
 @pytest.fixture(scope="module")
 def crowded() -> Iterator[Served]:
-    with served(Town(bulletin=LED), QUICK) as place:
-        place.tell(*large())
+    with served(ApiCluster(bulletin=LED), QUICK) as place:
+        place.deliver(*large())
         yield place
 
 

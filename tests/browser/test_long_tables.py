@@ -13,8 +13,8 @@ from tests.browser.conftest import Opens
 from tests.browser.signed_in import LED, QUICK, live, reach, sign_in
 from tests.fakes.fake_api_cluster import (
     NOW,
+    ApiCluster,
     Served,
-    Town,
     held,
     pool,
     record_releases,
@@ -39,13 +39,13 @@ def long_lists() -> list[ev.ClusterEvent]:
 
 @pytest.fixture(scope="module")
 def place() -> Iterator[Served]:
-    town = Town(bulletin=LED, now=NOW)
+    town = ApiCluster(bulletin=LED, now=NOW)
     town.rights.granted |= {("get", "audit")}
     for number in range(TENANTS):
         record_releases(town.stream, f"old-{number:02}", 8, [30, 60], minutes=5)
     with pytest.MonkeyPatch.context() as patch, served(town, QUICK) as place:
         patch.setattr(stream, "COST", 1)
-        place.tell(*long_lists())
+        place.deliver(*long_lists())
         yield place
 
 

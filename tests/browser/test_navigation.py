@@ -12,7 +12,7 @@ from app.core import events as ev
 from app.core.model import Uid
 from tests.browser.conftest import Opens
 from tests.browser.signed_in import LED, QUICK, go, live, settled, sign_in
-from tests.fakes.fake_api_cluster import NOW, Served, Town, busy, held, pool, served, tenant
+from tests.fakes.fake_api_cluster import NOW, ApiCluster, Served, busy, held, pool, served, tenant
 
 POD = "robotics/wait-0"
 
@@ -45,8 +45,8 @@ SORTED = {
 
 @pytest.fixture
 def place() -> Iterator[Served]:
-    with served(Town(bulletin=LED), QUICK) as place:
-        place.tell(*busy())
+    with served(ApiCluster(bulletin=LED), QUICK) as place:
+        place.deliver(*busy())
         yield place
 
 
@@ -95,7 +95,7 @@ def test_filter_sort_and_unfolded_rows_are_part_of_the_address(opens: Opens, pla
 
 
 def test_back_returns_to_the_view_at_its_scroll_position(opens: Opens, place: Served) -> None:
-    place.tell(*pool("wide", 90))
+    place.deliver(*pool("wide", 90))
     page = live(opens, place, "nodes", height=500)
     expect(page.locator(".node", has_text="wide-89")).to_be_visible()
     page.evaluate("scrollTo(0, 300)")
@@ -224,7 +224,7 @@ def test_focus_moves_into_the_drawer_and_returns(opens: Opens, place: Served) ->
     page.keyboard.press("Enter")
     heading = page.get_by_role("heading", name=POD)
     expect(heading).to_be_focused()
-    place.tell(ev.PodGone(NOW, Uid("robotics/wait-6")))
+    place.deliver(ev.PodGone(NOW, Uid("robotics/wait-6")))
     expect(page.get_by_role("dialog")).to_contain_text("1 of 6")
     expect(heading).to_be_focused()
     assert page.evaluate("scrollY") == before
@@ -237,7 +237,7 @@ def test_a_deleted_pod_is_shown_as_such(opens: Opens, place: Served) -> None:
     page = live(opens, place)
     drawer(page)
     expect(page.get_by_role("dialog")).to_contain_text("1 of 7")
-    place.tell(ev.PodGone(NOW, Uid(POD)))
+    place.deliver(ev.PodGone(NOW, Uid(POD)))
     expect(page.get_by_role("dialog")).to_contain_text("it has finished, was deleted")
 
 
@@ -259,9 +259,9 @@ def test_search_finds_each_kind_and_enter_opens_it(
     opens: Opens, place: Served, text: str, kind: str, address: str
 ) -> None:
     pod = held("wait-99", "vision", "bob@example.com").pod
-    place.tell(ev.PodObserved(NOW, replace(pod, owner="Job/train-a-model")))
+    place.deliver(ev.PodObserved(NOW, replace(pod, owner="Job/train-a-model")))
     lab = replace(tenant("lab").tenant, namespaces=("annex",))
-    place.tell(ev.TenantObserved(NOW, lab), held("one", "annex", "ivan@example.com"))
+    place.deliver(ev.TenantObserved(NOW, lab), held("one", "annex", "ivan@example.com"))
     page = live(opens, place)
     page.keyboard.press("/")
     expect(page.get_by_role("combobox", name="Search")).to_be_focused()
@@ -324,7 +324,7 @@ def test_updates_move_neither_focus_nor_scroll_nor_rows(opens: Opens, place: Ser
     row.focus()
     page.evaluate("scrollTo(0, 50)")
     for number in range(10):
-        place.tell(held(f"more-{number}", "robotics", "erin@example.com"))
+        place.deliver(held(f"more-{number}", "robotics", "erin@example.com"))
         expect(row.locator("td[data-label=Pods]")).to_have_text(str(8 + number))
     expect(row).to_be_focused()
     expect(row).to_have_attribute("aria-expanded", "true")

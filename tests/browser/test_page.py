@@ -19,8 +19,8 @@ from tests.browser.signed_in import LED, QUICK, go, live, sign_in
 from tests.fakes.fake_api_cluster import (
     GPU,
     NOW,
+    ApiCluster,
     Served,
-    Town,
     busy,
     held,
     ran,
@@ -34,14 +34,14 @@ HOSTILE = '<img src=x onerror="document.title=1">'
 
 
 @pytest.fixture
-def town() -> Town:
-    return Town(bulletin=LED)
+def town() -> ApiCluster:
+    return ApiCluster(bulletin=LED)
 
 
 @pytest.fixture
-def place(town: Town) -> Iterator[Served]:
+def place(town: ApiCluster) -> Iterator[Served]:
     with served(town, QUICK) as place:
-        place.tell(*busy())
+        place.deliver(*busy())
         yield place
 
 
@@ -68,7 +68,7 @@ def test_a_wrong_token_is_refused_with_the_next_step_and_forgotten(
 
 
 def test_an_expired_token_signs_out_and_removes_all_data(
-    opens: Opens, town: Town, place: Served
+    opens: Opens, town: ApiCluster, place: Served
 ) -> None:
     page = live(opens, place)
     town.rights.token = "another"
@@ -98,7 +98,7 @@ def test_a_token_lasts_for_the_tab(opens: Opens, place: Served) -> None:
 
 
 def test_a_caller_without_rights_sees_own_work_and_the_missing_right(
-    opens: Opens, town: Town, place: Served
+    opens: Opens, town: ApiCluster, place: Served
 ) -> None:
     town.rights.granted = set()
     town.rights.name = "erin@example.com"
@@ -135,7 +135,7 @@ def test_the_first_row_answers_before_anything_else(opens: Opens, place: Served)
 
 
 def test_the_first_row_shows_the_releases_of_the_last_hour(
-    opens: Opens, town: Town, place: Served
+    opens: Opens, town: ApiCluster, place: Served
 ) -> None:
     record_releases(town.stream, "vision", 8, [300], minutes=90)
     record_releases(town.stream, "vision", 8, [30, 60, 600])
@@ -193,9 +193,9 @@ def test_nodes_show_devices_by_tenant(opens: Opens, place: Served) -> None:
 
 
 def test_nodes_that_take_no_pod_differ_without_colour(
-    opens: Opens, town: Town, place: Served
+    opens: Opens, town: ApiCluster, place: Served
 ) -> None:
-    place.tell(
+    place.deliver(
         ev.PoolObserved(NOW, Pool(PoolName("t4"), {"kind": "t4"}, topology=("rack",))),
         *(
             ev.NodeObserved(NOW, Node(NodeName(name), labels, {GPU: 4}, ready, cordoned=cordoned))
@@ -234,9 +234,9 @@ def test_a_node_lists_its_pods_with_links_to_their_drawers(opens: Opens, place: 
     expect(row).to_be_visible()
 
 
-def test_a_node_hides_pods_of_other_tenants(opens: Opens, town: Town, place: Served) -> None:
+def test_a_node_hides_pods_of_other_tenants(opens: Opens, town: ApiCluster, place: Served) -> None:
     town.rights.granted = {("get", "stream"), ("list", "pools"), ("get", "tenants/queue/robotics")}
-    place.tell(runs("more", "teaching", "judy@example.com", "h100-07", 2))
+    place.deliver(runs("more", "teaching", "judy@example.com", "h100-07", 2))
     page = live(opens, place, "nodes/h100/h100-07")
     expect(page.locator("#node-pods tr")).to_have_count(1)
     expect(page.get_by_text("1 pod of other tenants is not shown")).to_be_visible()
@@ -247,15 +247,15 @@ def test_a_change_is_seen_without_reloading(opens: Opens, place: Served) -> None
     page = live(opens, place, "nodes")
     node = page.locator(".node", has_text="t4-03")
     expect(node.locator("i.free")).to_have_count(4)
-    place.tell(runs("new", "teaching", "judy@example.com", "t4-03", 4))
+    place.deliver(runs("new", "teaching", "judy@example.com", "t4-03", 4))
     expect(node.locator("i.free")).to_have_count(0)
-    place.tell(ev.PodGone(NOW, Uid("teaching/new")))
+    place.deliver(ev.PodGone(NOW, Uid("teaching/new")))
     expect(node.locator("i.free")).to_have_count(4)
 
 
 def test_names_are_shown_as_text(opens: Opens, place: Served) -> None:
     page = live(opens, place)
-    place.tell(held("p", "teaching", HOSTILE), tenant(HOSTILE), runs("q", "a", HOSTILE, "t4-03"))
+    place.deliver(held("p", "teaching", HOSTILE), tenant(HOSTILE), runs("q", "a", HOSTILE, "t4-03"))
     expect(page.locator("#tenant-rows")).to_contain_text(HOSTILE)
     go(page, "queues")
     page.get_by_role("link", name=HOSTILE).first.click()
@@ -267,7 +267,7 @@ def test_names_are_shown_as_text(opens: Opens, place: Served) -> None:
     assert page.title() == "Nodes · Fairgate"
 
 
-def test_only_visible_tenants_are_shown(opens: Opens, town: Town, place: Served) -> None:
+def test_only_visible_tenants_are_shown(opens: Opens, town: ApiCluster, place: Served) -> None:
     town.rights.granted = {("get", "stream"), ("get", "tenants/queue/robotics")}
     page = live(opens, place)
     expect(page.locator("#tenant-rows tr")).to_have_count(1)
@@ -282,7 +282,7 @@ def test_only_visible_tenants_are_shown(opens: Opens, town: Town, place: Served)
     assert "vision" not in page.content()
 
 
-def test_history_comes_from_usage_records(opens: Opens, town: Town, place: Served) -> None:
+def test_history_comes_from_usage_records(opens: Opens, town: ApiCluster, place: Served) -> None:
     # The tenant uses all H100s for half an hour: 64 GPUs that count 4 each.
     run = ran("vision", 64, since=60, until=30)
     town.past.runs.ended[run.id] = run
@@ -304,7 +304,7 @@ def test_history_comes_from_usage_records(opens: Opens, town: Town, place: Serve
 
 
 def test_history_shows_releases_and_waits_by_tenant(
-    opens: Opens, town: Town, place: Served
+    opens: Opens, town: ApiCluster, place: Served
 ) -> None:
     record_releases(town.stream, "teaching", 1, [10], minutes=600)
     record_releases(town.stream, "vision", 8, [60, 120, 7200])
@@ -332,7 +332,7 @@ def test_history_shows_releases_and_waits_by_tenant(
 
 
 def test_history_sums_small_tenants_and_shows_the_fair_share_of_one(
-    opens: Opens, town: Town, place: Served
+    opens: Opens, town: ApiCluster, place: Served
 ) -> None:
     for number in range(11):
         run = ran(f"team-{number}", 1 + number, since=60, until=30)
@@ -412,7 +412,9 @@ def test_only_names_of_gpu_resources_become_gpus(opens: Opens, place: Served) ->
     assert live(opens, place).evaluate(run, list(texts)) == list(texts.values())
 
 
-def test_history_without_the_right_names_the_right(opens: Opens, town: Town, place: Served) -> None:
+def test_history_without_the_right_names_the_right(
+    opens: Opens, town: ApiCluster, place: Served
+) -> None:
     town.rights.granted -= {("get", "tenants/usage")}
     page = live(opens, place, "history")
     expect(page.get_by_role("alert").last).to_contain_text("may not get tenants/usage.fairgate.io")
@@ -424,7 +426,7 @@ def test_the_audit_view_without_the_right_names_the_right(opens: Opens, place: S
 
 
 def test_the_audit_view_shows_entries_in_words_with_links_to_pods(
-    opens: Opens, town: Town, place: Served
+    opens: Opens, town: ApiCluster, place: Served
 ) -> None:
     record_releases(town.stream, "robotics", 8, [600], minutes=1)
     facts: dict[str, Fact] = {"namespace": "robotics", "pod": "wait-0", "uid": "robotics/wait-0"}
@@ -443,7 +445,7 @@ def test_the_audit_view_shows_entries_in_words_with_links_to_pods(
 
 
 def test_an_empty_cluster_teaches_the_first_step(opens: Opens) -> None:
-    with served(Town(bulletin=LED), QUICK) as place:
+    with served(ApiCluster(bulletin=LED), QUICK) as place:
         page = live(opens, place, now=NOW)
         expect(page.get_by_text("There are no tenants")).to_be_visible()
         expect(page.get_by_text("kubectl apply -f docs/examples/two-teams.yaml")).to_be_visible()

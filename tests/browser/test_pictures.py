@@ -12,7 +12,7 @@ from playwright.sync_api import Page, expect
 
 from tests.browser.conftest import Opens
 from tests.browser.signed_in import LED, QUICK, go, sign_in
-from tests.fakes.fake_api_cluster import NOW, Town, busy, ran, record_releases, served
+from tests.fakes.fake_api_cluster import NOW, ApiCluster, busy, ran, record_releases, served
 
 RELEASES = [
     ("vision", (60, 400)),
@@ -61,7 +61,7 @@ def save(page: Page, name: str, folder: Path) -> None:
 @pytest.mark.parametrize("look", LOOKS)
 def test_the_pictures_show_each_view(opens: Opens, tmp_path: Path, look: str) -> None:
     folder = IMAGES if os.environ.get("PICTURES") else tmp_path
-    town = Town(bulletin=LED, now=NOW)
+    town = ApiCluster(bulletin=LED, now=NOW)
     town.rights.name = "erin@example.com"
     town.rights.granted |= {("get", "audit")}
     for minutes, (tenant, waits) in enumerate(RELEASES):
@@ -70,7 +70,7 @@ def test_the_pictures_show_each_view(opens: Opens, tmp_path: Path, look: str) ->
         run = ran(name_of, devices, since=50, until=0)
         town.past.runs.ended[run.id] = run
     with served(town, QUICK) as place:
-        place.tell(*busy())
+        place.deliver(*busy())
         page = opens(place, now=NOW + 754_000, **LOOKS[look])
         expect(page.get_by_role("heading", name="Sign in")).to_be_visible()
         save(page, f"sign-in-{look}", folder)

@@ -11,7 +11,7 @@ from app.core import events as ev
 from app.web.api import stream
 from tests.browser.conftest import Opens
 from tests.browser.signed_in import LED, QUICK, live, reach
-from tests.fakes.fake_api_cluster import NOW, Served, Town, held, pool, runs, served, tenant
+from tests.fakes.fake_api_cluster import NOW, ApiCluster, Served, held, pool, runs, served, tenant
 
 TENANTS, USERS, PODS, POOLS, NODES = 100, 20, 5, 4, 250
 """Users of each tenant, pending pods of each user, and nodes of each pool."""
@@ -41,10 +41,10 @@ def crowd() -> list[ev.ClusterEvent]:
 
 @pytest.fixture(scope="module")
 def place() -> Iterator[Served]:
-    with pytest.MonkeyPatch.context() as patch, served(Town(bulletin=LED), QUICK) as place:
+    with pytest.MonkeyPatch.context() as patch, served(ApiCluster(bulletin=LED), QUICK) as place:
         # States are computed without the pauses that save CPU. The tests do not measure time.
         patch.setattr(stream, "COST", 1)
-        place.tell(*crowd())
+        place.deliver(*crowd())
         yield place
 
 
@@ -99,10 +99,10 @@ def test_an_update_changes_the_numbers_and_adds_no_row(opens: Opens, place: Serv
     expect(tile).to_contain_text("10,000 pods")
     before = rows(page)
     late = held("late", "team-007", "user-00@team-007.example.com", 8)
-    place.tell(late)
+    place.deliver(late)
     expect(tile).to_contain_text("10,001 pods")
     assert rows(page) == before
-    place.tell(ev.PodGone(NOW, late.pod.uid))
+    place.deliver(ev.PodGone(NOW, late.pod.uid))
     expect(tile).to_contain_text("10,000 pods")
 
 

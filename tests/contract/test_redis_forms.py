@@ -164,7 +164,7 @@ async def test_a_server_may_demand_a_certificate_of_us(store_url: str, papers: P
 @pytest.fixture
 def limited(own_redis: RedisProcess) -> Iterator[str]:
     """Return the URL of a user with exactly the rights that the manual lists."""
-    own_redis.tell("ACL", "SETUSER", "fairgate", *RIGHTS.split(), ">s3cret")
+    own_redis.run_command("ACL", "SETUSER", "fairgate", *RIGHTS.split(), ">s3cret")
     return own_redis.url.replace("//", "//fairgate:s3cret@")
 
 
@@ -233,7 +233,7 @@ async def test_the_rights_that_the_manual_lists_suffice(limited: str) -> None:
 async def test_with_a_right_less_it_says_so(
     own_redis: RedisProcess, limited: str, right: str
 ) -> None:
-    own_redis.tell("ACL", "SETUSER", "fairgate", "-" + right[1:])
+    own_redis.run_command("ACL", "SETUSER", "fairgate", "-" + right[1:])
     async with real(limited) as world:
         with pytest.raises(StoreUnavailable, match=r"denies its user.*rights") as told:
             await everything(world)
@@ -253,7 +253,7 @@ async def test_without_a_command_that_scripts_use_nothing_becomes_valid(
 ) -> None:
     async with real(limited) as world:
         await world.store().rebuild(7, CONTENTS)
-        own_redis.tell("ACL", "SETUSER", "fairgate", "-zadd")
+        own_redis.run_command("ACL", "SETUSER", "fairgate", "-zadd")
         with pytest.raises(StoreUnavailable, match="denies"):
             await world.store().rebuild(7, [enqueue("z", "1")])
         assert await compare(world.store(), CONTENTS) == []
@@ -372,7 +372,7 @@ async def test_a_name_that_leads_to_another_server_by_now_is_followed(
         async with relay.running(), real(f"redis://127.0.0.1:{relay.port}/0") as world:
             store = world.store()
             await store.rebuild(7, CONTENTS)
-            own_redis.tell("REPLICAOF", "127.0.0.1", str(other.port))
+            own_redis.run_command("REPLICAOF", "127.0.0.1", str(other.port))
             relay.target = other.port
             with pytest.raises(StoreUnavailable, match="read-only"):
                 await store.write(7, [])

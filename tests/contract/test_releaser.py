@@ -246,14 +246,14 @@ async def test_deleted_pod_is_gone(world: World) -> None:
     order = await world.hold()
     await world.delete(order)
     assert await world.releaser.release(order) is ReleaseOutcome.GONE
-    assert await world.releaser.look(order) is ReleaseOutcome.GONE
+    assert await world.releaser.read_outcome(order) is ReleaseOutcome.GONE
 
 
 async def test_another_pod_of_that_name_is_not_touched(world: World) -> None:
     order = await world.hold()
     await world.replace(order)
     assert await world.releaser.release(order) is ReleaseOutcome.GONE
-    assert await world.releaser.look(order) is ReleaseOutcome.GONE
+    assert await world.releaser.read_outcome(order) is ReleaseOutcome.GONE
     assert await world.state(order) == (True, HELD, None)
 
 
@@ -261,7 +261,7 @@ async def test_finished_pod_uses_nothing(world: World) -> None:
     order = await world.hold()
     await world.finish(order)
     assert await world.releaser.release(order) is ReleaseOutcome.GONE
-    assert await world.releaser.look(order) is ReleaseOutcome.GONE
+    assert await world.releaser.read_outcome(order) is ReleaseOutcome.GONE
 
 
 async def test_fenced_pod_cannot_be_released_by_an_old_leader(world: World) -> None:
@@ -299,7 +299,7 @@ async def test_a_pod_that_cannot_be_changed_is_told_from_a_silent_server(world: 
     with pytest.raises(PodUnyielding):
         await world.releaser.fence(order.intent.ref, 9)
     with pytest.raises(PodUnyielding):
-        await world.releaser.look(order)
+        await world.releaser.read_outcome(order)
     await world.delete(order)
     assert await world.releaser.fence(order.intent.ref, 9) is ReleaseOutcome.GONE
 
@@ -308,23 +308,23 @@ async def test_lost_reply_is_unknown_until_looked_at(world: World) -> None:
     order = await world.hold()
     world.be_deaf()
     assert await world.releaser.release(order) is None
-    assert await world.releaser.look(order) is ReleaseOutcome.RELEASED
+    assert await world.releaser.read_outcome(order) is ReleaseOutcome.RELEASED
 
 
 async def test_lost_request_is_unknown_until_looked_at(world: World) -> None:
     order = await world.hold()
     world.be_silent(True)
     assert await world.releaser.release(order) is None
-    assert await world.releaser.look(order) is None
+    assert await world.releaser.read_outcome(order) is None
     world.be_silent(False)
-    assert await world.releaser.look(order) is ReleaseOutcome.HELD
+    assert await world.releaser.read_outcome(order) is ReleaseOutcome.HELD
 
 
 async def test_patch_that_arrives_after_the_look_does_nothing(world: World) -> None:
     order = await world.hold()
     world.delay()
     assert await world.releaser.release(order) is None
-    assert await world.releaser.look(order) is ReleaseOutcome.HELD
+    assert await world.releaser.read_outcome(order) is ReleaseOutcome.HELD
     await world.deliver()
     assert await world.state(order) == (True, "0@7.3", None)
 
@@ -387,7 +387,7 @@ async def test_every_lost_patch_of_one_leader_is_fenced_off_on_its_own(world: Wo
         order = replace(order, tested=tested, intent=replace(order.intent, sequence=sequence))
         world.delay()
         assert await world.releaser.release(order) is None
-        assert await world.releaser.look(order) is ReleaseOutcome.HELD
+        assert await world.releaser.read_outcome(order) is ReleaseOutcome.HELD
     await world.deliver()
     assert await world.state(order) == (True, "0@7.5", None)
 
@@ -399,7 +399,7 @@ async def test_lost_patch_of_a_pod_whose_annotation_was_written_again_is_fenced(
     real.trickster.pass_first = 1  # the stamp arrives, the release is on its way
     real.delay()
     assert await real.releaser.release(order) is None
-    assert await real.releaser.look(order) is ReleaseOutcome.HELD
+    assert await real.releaser.read_outcome(order) is ReleaseOutcome.HELD
     await real.deliver()
     assert await real.state(order) == (True, "0@7.3", None)
 

@@ -17,7 +17,7 @@ from app.devcluster.cluster import LocalCluster
 from app.tls.certificate_authority import CertificateAuthority, write_private
 from tests.support.audit_entries import entries
 from tests.support.cluster_driver import Object, Stage, pod, released_in_order, until
-from tests.support.rest_doors import Callers, Door, direct, own_token
+from tests.support.rest_doors import Callers, Endpoint, direct, own_token
 
 TENANTS = "/apis/fairgate.io/v1alpha1/tenants"
 TEAM: Object = {"parent": "d-research", "weight": "2", "users": [{"name": "alice", "weight": "3"}]}
@@ -256,7 +256,7 @@ def test_forged_headers_make_nobody_somebody_else(callers: Callers, stage: Stage
 
 
 def test_only_the_front_proxy_is_let_in_at_its_door(stage: Stage, tmp_path: Path) -> None:
-    def door(authority: str, name: str) -> Door:
+    def door(authority: str, name: str) -> Endpoint:
         pki = stage.cluster.folder / "pki"
         parts = [(pki / f"{authority}-ca.{end}").read_bytes() for end in ("crt", "key")]
         own = CertificateAuthority.load(*parts).issue(
@@ -268,7 +268,7 @@ def test_only_the_front_proxy_is_let_in_at_its_door(stage: Stage, tmp_path: Path
         assert installation is not None
         context = ssl.create_default_context(cafile=stage.cluster.details().ca)
         context.load_cert_chain(tmp_path / "own.crt", tmp_path / "own.key")
-        return Door(
+        return Endpoint(
             f"https://localhost:{installation.aggregated_port}/apis/api.fairgate.io", context
         )
 
@@ -283,7 +283,7 @@ def test_only_the_front_proxy_is_let_in_at_its_door(stage: Stage, tmp_path: Path
     for authority in ("cluster", "webhook-client"):
         with pytest.raises(OSError):  # noqa: PT011
             door(authority, "front-proxy-client").ask("PUT", path, WEIGH, **FORGED)
-    bare = Door(proxy.base, ssl.create_default_context(cafile=stage.cluster.details().ca))
+    bare = Endpoint(proxy.base, ssl.create_default_context(cafile=stage.cluster.details().ca))
     with pytest.raises(OSError):  # noqa: PT011
         bare.ask("PUT", path, WEIGH, **FORGED)
 

@@ -143,7 +143,7 @@ class Trial:
     async def shows(self, check: str, well: bool, tries: int = 200) -> None:
         """Probe until this result appears: API servers apply new policies with a delay."""
         for _ in range(tries):
-            await self.canary.look()
+            await self.canary.probe_all()
             if self.guarded.trials.get(check, [None])[-1] is well:
                 return
         raise NeverTrueError(f"{check} is never {well}")

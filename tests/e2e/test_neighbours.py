@@ -17,10 +17,10 @@ from schemathesis import Case
 from schemathesis.specs.openapi.checks import negative_data_rejection, positive_data_acceptance
 
 from app.devcluster.cluster import LocalCluster
-from tests.fakes.fake_api_cluster import Town
+from tests.fakes.fake_api_cluster import ApiCluster
 from tests.support.canary_names import Bodies, Values, leak, operations, requests_of, written
 from tests.support.cluster_driver import GPU, Stage, pod, until
-from tests.support.rest_doors import Callers, Door
+from tests.support.rest_doors import Callers, Endpoint
 
 CANARY = "zebrafinch"
 OURS, OTHERS, SPACE = "n-ours", "n-others", f"n-{CANARY}"
@@ -56,7 +56,7 @@ BODIES: Bodies = {
     "PUT /v1/pools/{pool}": ({},),
 }
 STREAM = "GET /v1/stream"
-DOCUMENT = Town().app().openapi()
+DOCUMENT = ApiCluster().app().openapi()
 
 schema = schemathesis.openapi.from_dict(DOCUMENT)
 schema.config.phases.coverage.enabled = False
@@ -94,7 +94,7 @@ def callers(
         stage.clear()
 
 
-def all_of(door: Door, operation: str, path: str, body: object) -> str:
+def all_of(door: Endpoint, operation: str, path: str, body: object) -> str:
     method = operation.partition(" ")[0]
     if method in ("PUT", "DELETE") and "dryRun" not in path:
         path += ("&" if "?" in path else "?") + "dryRun=true"

@@ -17,7 +17,7 @@ from app.kube.client import Client
 from app.ports.auth import Identity
 from tests.support.cluster_driver import Stage, until
 from tests.support.oidc_provider import OidcProvider, oidc_provider
-from tests.support.rest_doors import AGGREGATED, Door, api_server
+from tests.support.rest_doors import AGGREGATED, Endpoint, api_server
 
 PAGE, OTHER = "fairgate-page", "other-client"
 WHOAMI = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
@@ -93,6 +93,6 @@ def test_a_person_with_a_token_of_a_provider_signs_in_through_the_api_server(
     stage: Stage, provider: OidcProvider
 ) -> None:
     door = api_server(stage, provider.token("alice", OTHER))
-    behind = Door(door.base + AGGREGATED, door.context, door.token)
+    behind = Endpoint(door.base + AGGREGATED, door.context, door.token)
     status, me, _ = behind.ask("GET", "/v1/me")
     assert (status, me["name"]) == (200, "oidc:alice")

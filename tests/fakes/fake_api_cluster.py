@@ -87,7 +87,7 @@ def running(name: str, namespace: str, user: str, pool: str, node: str, devices:
 
 
 @dataclass
-class Town:
+class ApiCluster:
     """The objects of the cluster, and the rights of the callers."""
 
     rights: Rights = field(
@@ -110,9 +110,9 @@ class Town:
 
     async def open(self) -> None:
         """Report every list as synchronized."""
-        await self.tell(*(ev.SourceFresh(self.now, source) for source in ev.WatchedSource))
+        await self.deliver(*(ev.SourceFresh(self.now, source) for source in ev.WatchedSource))
 
-    async def tell(self, *events: ev.ClusterEvent) -> None:
+    async def deliver(self, *events: ev.ClusterEvent) -> None:
         """Deliver an event to the replica."""
         for event in events:
             await self.view.put(event)
@@ -255,16 +255,16 @@ def record_releases(
 
 
 class Served:
-    """A `Town` behind a real server. `do` changes it in the server's own loop."""
+    """An `ApiCluster` behind a real server. `do` changes it in the server's own loop."""
 
-    def __init__(self, town: Town, loop: asyncio.AbstractEventLoop, url: str) -> None:
-        self.town = town
+    def __init__(self, cluster: ApiCluster, loop: asyncio.AbstractEventLoop, url: str) -> None:
+        self.cluster = cluster
         self.url = url
         self._loop = loop
 
-    def tell(self, *events: ev.ClusterEvent) -> None:
+    def deliver(self, *events: ev.ClusterEvent) -> None:
         """Deliver an event to the replica."""
-        self.do(self.town.tell(*events))
+        self.do(self.cluster.deliver(*events))
 
     def do(self, deed: Coroutine[Any, Any, None]) -> None:
         """Run a function in the server's own loop."""
@@ -273,16 +273,16 @@ class Served:
 
 @contextmanager
 def served(
-    town: Town, rhythm: StreamTiming | None = None, at: HostPort = LOOPBACK
+    cluster: ApiCluster, rhythm: StreamTiming | None = None, at: HostPort = LOOPBACK
 ) -> Iterator[Served]:
-    """Serve a `Town` until the end of the block."""
+    """Serve an `ApiCluster` until the end of the block."""
     loop, stop = asyncio.new_event_loop(), asyncio.Event()
     found: list[int] = []
     up = threading.Event()
 
     async def run() -> None:
-        await town.open()
-        servers = Servers([Listener("api", town.app(rhythm), at)])
+        await cluster.open()
+        servers = Servers([Listener("api", cluster.app(rhythm), at)])
 
         async def told() -> None:
             await servers.started.wait()
@@ -297,9 +297,9 @@ def served(
     thread.start()
     try:
         assert up.wait(30), "the server did not start"
-        yield Served(town, loop, f"http://127.0.0.1:{found[0]}")
+        yield Served(cluster, loop, f"http://127.0.0.1:{found[0]}")
     finally:
-        town.stays = False
+        cluster.stays = False
         loop.call_soon_threadsafe(stop.set)
         thread.join()
         loop.close()

@@ -50,7 +50,7 @@ class FakeReleaser:
             return None if self.deaf else ReleaseOutcome.RELEASED
         return self._judge(order.intent.ref)
 
-    async def look(self, order: Release) -> ReleaseOutcome | None:
+    async def read_outcome(self, order: Release) -> ReleaseOutcome | None:
         if self.silent:
             return None
         answer = self._judge(order.intent.ref)

@@ -27,6 +27,6 @@ class FakeRecorder:
         else:
             self.notes.pop(key, None)
 
-    def told(self, deed: EntryType) -> list[AuditRecord]:
+    def told(self, entry_type: EntryType) -> list[AuditRecord]:
         """Return the records of one type."""
-        return [record for record in self.records if record.deed is deed]
+        return [record for record in self.records if record.deed is entry_type]

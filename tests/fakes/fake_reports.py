@@ -56,5 +56,5 @@ class FakeReporter:
     def __init__(self) -> None:
         self.told: list[tuple[EntryType, Mapping[str, Fact]]] = []
 
-    def report(self, deed: EntryType, facts: Mapping[str, Fact], example: str = "") -> None:
-        self.told.append((deed, dict(facts)))
+    def report(self, entry_type: EntryType, facts: Mapping[str, Fact], example: str = "") -> None:
+        self.told.append((entry_type, dict(facts)))

@@ -39,7 +39,7 @@ async def test_owner_reads_the_event_on_the_pod(client: Client) -> None:
     announcer = PodAnnouncer(client)
     running = asyncio.create_task(announcer.send_events())
     name = f"pod-{uuid.uuid4().hex[:8]}"
-    announcer.tell(tell(name, message="ä" * 2000))
+    announcer.emit(tell(name, message="ä" * 2000))
     query = [("fieldSelector", f"involvedObject.uid=uid-{name}")]
     items: list[Any] = []
     async with asyncio.timeout(10):

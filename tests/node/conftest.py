@@ -14,7 +14,7 @@ import pytest
 from app.devcluster import state_dir as folders
 from app.devcluster.node import requirements
 from app.devcluster.node.real_node import RealNode
-from app.devcluster.progress import Told
+from app.devcluster.progress import ConsoleProgress
 from tests.support.real_node import IMAGE, Installation, redis_archive
 
 ARCHIVE = "FAIRGATE_IMAGE_ARCHIVE"
@@ -32,7 +32,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealNode]:
         (pytest.fail if required else pytest.skip)(reason)
     node = RealNode(folders.own_folder("node"))
     try:
-        node.up(progress=Told())
+        node.up(progress=ConsoleProgress())
         redis = tmp_path_factory.mktemp("images") / "redis.tar"
         redis_archive(redis)
         node.load(redis)

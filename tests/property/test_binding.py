@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from app.core import events as ev
 from app.core.model import Uid
 from app.core.policy import Policy
-from tests.support.binding_cluster import FULL, Yard
+from tests.support.binding_cluster import FULL, BindingCluster
 from tests.support.depth import cases
 
 WINDOW = 4
@@ -31,7 +31,7 @@ class Script:
     """Plays steps, and checks the invariants after each step."""
 
     def __init__(self) -> None:
-        self.yard = Yard(policy=POLICY)
+        self.yard = BindingCluster(policy=POLICY)
         self.number, self.epoch = 0, 7
         self.bound: list[int] = []
 

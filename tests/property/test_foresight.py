@@ -98,7 +98,7 @@ def test_a_forecast_with_known_run_times_is_what_then_happens(seed: int, seconds
     world, lengths = drawn(Random(seed))
     now = Millis(seconds * 1000)
     world.advance_to(now)
-    world.hear()  # a real leader runs cycles all the time, and history changes the order over time
+    world.send()  # a real leader runs cycles all the time, and history changes the order over time
     snapshot = world.engine.queries.snapshot(now)
     foreseen = foresee(
         pickle.loads(pickle.dumps(snapshot)), Known(lengths), END, [p.uid for p in snapshot.held]

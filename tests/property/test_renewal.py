@@ -113,6 +113,6 @@ async def look(world: World, replicas: list[Renewal], phases: list[int]) -> None
     for replica, phase in zip(replicas, phases, strict=True):
         if world.second % LOOK == phase:
             try:
-                await replica.look()
+                await replica.check()
             except ClusterUnavailable:
                 assert world.secrets.silent

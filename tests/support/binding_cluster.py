@@ -29,7 +29,7 @@ GPU = Resource("nvidia.com/gpu")
 FULL = Said("Unschedulable", "0/1 nodes are available: 1 Insufficient nvidia.com/gpu.")
 
 
-class Yard:
+class BindingCluster:
     """A leading engine with pools of one large node each, and its releases."""
 
     def __init__(self, *pools: str, policy: Policy | None = None) -> None:

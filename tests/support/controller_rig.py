@@ -148,12 +148,12 @@ class FakeMeters:
 
 
 @dataclass
-class Told:
+class EmittedEvents:
     """`ports.cluster.EventEmitter` that stores its events."""
 
     notices: list[EmitEvent] = field(default_factory=list)
 
-    def tell(self, notice: EmitEvent) -> None:
+    def emit(self, notice: EmitEvent) -> None:
         self.notices.append(notice)
 
 
@@ -196,7 +196,7 @@ class Rig:
         self.corrector, self.installation = FakeCorrector(), FakeInstallation(Millis(30_000))
         self.keeper = FakeKeeper()
         self.inbox, self.lead, self.meters = Listening(), FakeLead(), FakeMeters()
-        self.told, self.written = Told(), Written()
+        self.told, self.written = EmittedEvents(), Written()
         self.sight, self.anchor = FakeSight(), FakeEpochs()
         self.parts: dict[str, asyncio.Task[None]] = {}
         self.releaser = FakeReleaser(lambda: self.lead.left() > 0)

@@ -39,7 +39,7 @@ NODE, POOL = NodeName("n"), PoolName("default")
 E = TypeVar("E", bound=Effect)
 
 
-class Town:
+class EvictionCluster:
     """A node of 9 devices; tenants a, b and d, each with its own guarantee; one engine."""
 
     def __init__(
@@ -137,6 +137,6 @@ class Town:
         self.hear(*(ev.PodGone(self.at, pod.uid) for pod in pods))
 
 
-def nine(town: Town) -> list[Pod]:
+def nine(cluster: EvictionCluster) -> list[Pod]:
     """Let b use everything; return its pods in the order of release."""
-    return town.run(*(f"b{number}" for number in range(9)))
+    return cluster.run(*(f"b{number}" for number in range(9)))

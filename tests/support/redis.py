@@ -68,7 +68,7 @@ class RedisProcess:
         assert self._process is not None
         self._process.send_signal(signal.SIGCONT)
 
-    def tell(self, *command: str) -> None:
+    def run_command(self, *command: str) -> None:
         """Send one command as its administrator."""
         with redis.Redis(port=self.port) as administrator:
             administrator.execute_command(*command)

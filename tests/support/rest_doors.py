@@ -25,7 +25,7 @@ ISSUER = "https://kubernetes.default.svc.cluster.local"
 
 
 @dataclass
-class Door:
+class Endpoint:
     """One endpoint of Fairgate's API, as one caller."""
 
     base: str
@@ -89,31 +89,31 @@ class Callers:
             self.tokens[name, audience] = said.strip()
         return self.tokens[name, audience]
 
-    def direct(self, name: str) -> Door:
+    def direct(self, name: str) -> Endpoint:
         """Return Fairgate's own endpoint for this account."""
         return direct(self.stage, self.token(name, "fairgate"))
 
-    def api_server(self, name: str) -> Door:
+    def api_server(self, name: str) -> Endpoint:
         """Return the API server for this account."""
         return api_server(self.stage, self.token(name))
 
-    def aggregated(self, name: str) -> Door:
+    def aggregated(self, name: str) -> Endpoint:
         """Return the endpoint behind the API server for this account."""
         door = self.api_server(name)
-        return Door(door.base + AGGREGATED, door.context, door.token)
+        return Endpoint(door.base + AGGREGATED, door.context, door.token)
 
 
-def direct(stage: Stage, token: str = "") -> Door:
+def direct(stage: Stage, token: str = "") -> Endpoint:
     """Return Fairgate's own endpoint."""
     details = stage.cluster.details()
-    return Door(str(details.api), ssl.create_default_context(cafile=details.ca), token)
+    return Endpoint(str(details.api), ssl.create_default_context(cafile=details.ca), token)
 
 
-def api_server(stage: Stage, token: str = "") -> Door:
+def api_server(stage: Stage, token: str = "") -> Endpoint:
     """Return the API server."""
     cluster = yaml.safe_load(stage.cluster.kubeconfig.read_text())["clusters"][0]["cluster"]
     ca = base64.b64decode(cluster["certificate-authority-data"]).decode()
-    return Door(cluster["server"], ssl.create_default_context(cadata=ca), token)
+    return Endpoint(cluster["server"], ssl.create_default_context(cadata=ca), token)
 
 
 def own_token(stage: Stage, account: str, namespace: str, uid: str, seconds: int) -> str:

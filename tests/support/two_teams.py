@@ -23,7 +23,7 @@ from app.tls.audit_signing_key import Signer
 from app.web.api.auth import Access
 from app.web.api.quota_history import ToldQuotas
 from app.web.api.route_context import RouteContext
-from tests.fakes.fake_api_cluster import GPU, NOW, Town, held, pool, runs, tenant
+from tests.fakes.fake_api_cluster import GPU, NOW, ApiCluster, held, pool, runs, tenant
 from tests.fakes.fake_audit_stream import FakeKey, FakeTrail, Stream
 from tests.fakes.fake_authorizer import People, Right
 from tests.fakes.fake_tenants_and_pools import FakeResources
@@ -77,11 +77,11 @@ PEOPLE: dict[str, set[Right]] = {
 class Here:
     """Implements `Simulations`, for one hour at most, and `Trials`, both in this process."""
 
-    town: Town
+    cluster: ApiCluster
 
     async def compare(self, changes: WeightChanges, hours: float) -> Comparison:
         """Run both simulations."""
-        snapshot = self.town.engine.queries.snapshot(self.town.now)
+        snapshot = self.cluster.engine.queries.snapshot(self.cluster.now)
         then, runs = what_if.changed(snapshot, changes), RunTimes()
         before, after = (
             what_if.fare(snapshot, runs, tenants, min(hours, 1.0))
@@ -96,14 +96,14 @@ class Here:
 
     async def attempt(self, user: UserName, pods: Sequence[Pod]) -> Trial:
         """Simulate proposed pods."""
-        snapshot, runs = self.town.engine.queries.snapshot(self.town.now), RunTimes()
+        snapshot, runs = self.cluster.engine.queries.snapshot(self.cluster.now), RunTimes()
         found = trial.attempt_on(snapshot, runs, pods)
         assumed = what_if.assumed(runs)
         return Trial(snapshot.at, found.released, found.held, found.why, found.wait, assumed)
 
 
-class Neighbours(Town):
-    """A `Town` with two teams."""
+class Neighbours(ApiCluster):
+    """An `ApiCluster` with two teams."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -113,7 +113,7 @@ class Neighbours(Town):
 
     async def settle(self) -> None:
         """Load all objects."""
-        await self.tell(*_news())
+        await self.deliver(*_news())
         await self.open()
         _write(self.stream, await FakeKey().load(), _records())
 

@@ -50,6 +50,6 @@ def _submitted(row: CsvRow) -> Fraction:
         return Fraction((datetime.fromisoformat(written) - _EPOCH).total_seconds())
     except (ValueError, TypeError) as error:
         raise InvalidInput(
-            f"{row.where}: submit_time: {written!r} is no time such as 2020-06-09 18:41:01; "
+            f"{row.origin}: submit_time: {written!r} is no time such as 2020-06-09 18:41:01; "
             "correct that line."
         ) from error

@@ -48,7 +48,7 @@ def convert(
     objects: Sequence[dict[str, Any]], is_managed: Callable[[str], bool], notes: Notes
 ) -> list[dict[str, Any]]:
     """Return Pools, then Tenants. Raises InvalidInput."""
-    return KueueConversion(is_managed, notes).run(objects)
+    return KueueConversion(is_managed, notes).documents(objects)
 
 
 class KueueConversion:
@@ -63,7 +63,7 @@ class KueueConversion:
         self._borrowing: dict[str, dict[tuple[str, str], Fraction]] = {}
         self._owners: dict[str, str] = {}
 
-    def run(self, objects: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    def documents(self, objects: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         """Return Pools, then Tenants, parents first."""
         kinds: dict[str, list[dict[str, Any]]] = {}
         for item in objects:

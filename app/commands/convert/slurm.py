@@ -40,7 +40,7 @@ _WITHOUT_MEANING = {
 class DumpLine:
     """One line. The names of its options are in lower case, and `spelled` has them as written."""
 
-    where: str
+    origin: str
     kind: str
     name: str
     options: dict[str, str]
@@ -58,7 +58,7 @@ def convert(path: str, text: str, pool: str, notes: Notes) -> list[dict[str, obj
             parent = line.name
             if parent != ROOT and parent not in tenants:
                 raise InvalidInput(
-                    f"{line.where}: Parent {parent} has no Account line before it; give the whole "
+                    f"{line.origin}: Parent {parent} has no Account line before it; give the whole "
                     "file of sacctmgr dump."
                 )
         elif line.kind == "Account":
@@ -114,7 +114,7 @@ def _weight(line: DumpLine, notes: Notes) -> Fraction | None:
             "Fairshare=parent has no equivalent; the weight is 1.",
         )
         return None
-    return quantity(f"{line.where}: Fairshare", written)
+    return quantity(f"{line.origin}: Fairshare", written)
 
 
 def _read_limits(line: DumpLine, tenant: ConvertedTenant, pool: str, notes: Notes) -> None:
@@ -129,7 +129,7 @@ def _read_limits(line: DumpLine, tenant: ConvertedTenant, pool: str, notes: Note
         if written == "-1":
             continue
         model = resource.partition(":")[2]
-        amount = quantity(f"{line.where}: GrpTRES {resource}", written)
+        amount = quantity(f"{line.origin}: GrpTRES {resource}", written)
         tenant.limits.setdefault(model or pool, {})[GPU] = amount
         if model:
             notes.add(f"GPU type {model}", "a limit names it; create a Pool of this name.")

@@ -16,7 +16,7 @@ from app.commands.doctor.checks import examine
 from app.commands.doctor.findings import Check, Finding, problem
 from app.commands.doctor.redis_checks import RedisServer, check_server
 from app.commands.doctor.snapshot import ClusterSnapshot, take_snapshot
-from app.commands.release.console import NO, tell
+from app.commands.release.console import NO, warn
 from app.config import setting_parsers
 from app.core.errors import InvalidInput, StoreError
 from app.core.kubeconfig import KubeconfigOptions
@@ -48,7 +48,7 @@ def run(options: DoctorOptions) -> None:
     settings = None if options.planned is None else assumptions.planned(_read(options.planned))
     redis = setting_parsers.redis_url(options.redis) if options.redis else ""
     setting_parsers.label(options.namespace)
-    seen, of_redis = asyncio.run(_look(options, who, settings, redis))
+    seen, of_redis = asyncio.run(_read_snapshot(options, who, settings, redis))
     now = datetime.now(UTC)
     findings = [*examine(seen, options.namespace, now), *of_redis]
     sections = chart_values(seen, options.namespace, redis, options.image)
@@ -65,7 +65,7 @@ def run(options: DoctorOptions) -> None:
         raise SystemExit(NO)
 
 
-async def _look(
+async def _read_snapshot(
     options: DoctorOptions,
     who: kubeconfig_files.Caller,
     settings: assumptions.Assumptions | None,
@@ -118,4 +118,4 @@ def _write(file: Path, text: str) -> None:
         raise InvalidInput(f"{file} exists already; remove it, or name another file.") from error
     except OSError as error:
         raise InvalidInput(f"{file} cannot be written: {error}.") from error
-    tell(f"wrote the values to {file}.")
+    warn(f"wrote the values to {file}.")

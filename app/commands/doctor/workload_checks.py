@@ -10,16 +10,6 @@ from app.commands.doctor.snapshot import ClusterSnapshot
 from app.commands.doctor.template_paths import CustomKind
 from app.commands.doctor.workloads import Workload
 
-CREATED = (
-    ("", "pods"),
-    ("batch", "jobs"),
-    ("apps", "deployments"),
-    ("apps", "statefulsets"),
-    ("apps", "replicasets"),
-    ("jobset.x-k8s.io", "jobsets"),
-)
-"""Kinds by which an operator creates pods: directly, or through another controller."""
-
 READ = ("pods", "daemonsets", "deployments", "statefulsets", "jobs", "cronjobs")
 
 

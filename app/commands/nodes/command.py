@@ -17,7 +17,7 @@ from app.commands.nodes.gpu_products import is_value
 from app.commands.nodes.label_findings import Inventory, LabelFinding, Labelling, labellings
 from app.commands.nodes.survey import Survey
 from app.commands.nodes.unmanaged_pods import NO_POOL, Crowd, crowds
-from app.commands.release.console import NO, UNREACHABLE, tell
+from app.commands.release.console import NO, UNREACHABLE, warn
 from app.core.errors import ClusterError, ClusterRefused, InvalidInput
 from app.core.kubeconfig import KubeconfigOptions
 from app.core.quantities import CPU, MIB, ManagedResources, render
@@ -97,7 +97,7 @@ async def check(survey: Survey, options: NodesOptions) -> int:
     else:
         _print(inventory, findings, found)
     if others is None:
-        tell("pods are not counted: the caller may not list them.")
+        warn("pods are not counted: the caller may not list them.")
     return NO if findings else 0
 
 
@@ -115,9 +115,9 @@ async def label(survey: Survey, options: NodesOptions, wish: LabelRequest) -> in
     changes, unknown = labellings(inventory, wish.names, wish.product or "")
     text = not options.output.is_data
     for change in changes if text or not wish.yes else ():
-        (print if text else tell)(f"{change.node.name}: {_words(change)}")
+        (print if text else warn)(f"{change.node.name}: {_words(change)}")
     for name in unknown:
-        tell(f"node {name}: its GPU model is unknown; add --product NAME.")
+        warn(f"node {name}: its GPU model is unknown; add --product NAME.")
     results = await _do(survey, changes, wish)
     if text:
         _sum_up(results, unknown, wish)
@@ -145,7 +145,7 @@ async def _do(
         sys.stderr.write(f"Label {_count(len(changes), 'node')}? [y/N] ")
         sys.stderr.flush()
         if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-            tell("nothing was changed.")
+            warn("nothing was changed.")
             return [("declined", "")] * len(changes)
     return [await _write(survey, change) for change in changes]
 
@@ -156,12 +156,12 @@ async def _write(survey: Survey, change: Labelling) -> tuple[str, str]:
     except ClusterRefused as error:
         if error.status in (404, 409, 422):
             why = "it changed meanwhile; run the command again"
-            tell(f"node {change.node.name}: {why}.")
+            warn(f"node {change.node.name}: {why}.")
             return "changed-meanwhile", why
-        tell(f"node {change.node.name}: {error}")
+        warn(f"node {change.node.name}: {error}")
         return "refused", str(error)
     except ClusterError as error:
-        tell(f"node {change.node.name}: {error}")
+        warn(f"node {change.node.name}: {error}")
         return "no-answer", str(error)
     return "labelled", ""
 

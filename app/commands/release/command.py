@@ -16,7 +16,7 @@ from app.commands.release.console import (
     denied,
     show,
     signed,
-    tell,
+    warn,
 )
 from app.commands.release.manual_release import ByHand, GatedPod, ManualReleaseResult
 from app.commands.release.release_all import release_all
@@ -41,7 +41,7 @@ def run(options: ReleaseOptions) -> None:
     try:
         code = asyncio.run(_run(options, who))
     except CommandFailed as no:
-        tell(str(no))
+        warn(str(no))
         code = NO
     if code:
         raise SystemExit(code)
@@ -84,13 +84,13 @@ async def release_one(
     ask(options, f"Release pod {full} by hand? It skips its queue, and cannot be held again.")
     held, unprotected = await hand.protect(held)
     for each in unprotected:
-        tell(f"not protected from being exchanged: {each}")
+        warn(f"not protected from being exchanged: {each}")
     outcome = await hand.release(held)
     done = outcome.result is ManualReleaseResult.RELEASED
     facts |= {"released": done, "otherGates": list(outcome.pod.others), "why": outcome.why}
     if outcome.result in (ManualReleaseResult.REFUSED, ManualReleaseResult.UNKNOWN):
         show(options, facts, "")
-        tell(f"pod {full} was not released: {outcome.why}")
+        warn(f"pod {full} was not released: {outcome.why}")
         return code_of([outcome])
     if not done:
         facts["why"] = "not held"
@@ -111,4 +111,4 @@ async def _record(hand: ByHand, pod: GatedPod, message: str) -> None:
     try:
         await hand.record(pod, message)
     except ClusterError as error:
-        tell(f"no event was written on the pod, for its owner to see: {error}")
+        warn(f"no event was written on the pod, for its owner to see: {error}")

@@ -42,7 +42,7 @@ class ProgressBar:
         )
         self._task = self._bar.add_task("", total=None)
 
-    def tell(self, what: str, done: int, total: int | None = None) -> None:
+    def report(self, what: str, done: int, total: int | None = None) -> None:
         """Report the progress of `what`. `total` is None if unknown."""
         now = self._clock()
         if now < self._next:
@@ -122,6 +122,6 @@ def show(options: ReleaseOptions, facts: dict[str, Any], text: str) -> None:
         print(text)
 
 
-def tell(sentence: str) -> None:
+def warn(sentence: str) -> None:
     """Print a message to stderr."""
     print(f"fairgate: {sentence}", file=sys.stderr)

@@ -19,7 +19,7 @@ from app.commands.release.console import (
     denied,
     show,
     signed,
-    tell,
+    warn,
 )
 from app.commands.release.manual_release import (
     ByHand,
@@ -60,7 +60,7 @@ async def release_all(
             await everything.release(bar)
             await everything.free_claims(bar)
     except (ClusterError, asyncio.CancelledError):
-        tell(f"stopped after {_count(everything.released)}; run it again to go on")
+        warn(f"stopped after {_count(everything.released)}; run it again to go on")
         raise
     everything.report(options)
     unfinished = everything.left or everything.bound_claims
@@ -110,7 +110,7 @@ class _Everything:
                 if not found:
                     return
                 for done, claim in enumerate(found):
-                    bar.tell("Removing finalizers of resource claims", done, len(found))
+                    bar.report("Removing finalizers of resource claims", done, len(found))
                     await self.hand.free_claim(claim)
                     self.freed += 1
             self.bound_claims = "a running Fairgate adds them again"
@@ -124,13 +124,13 @@ class _Everything:
             found: list[GatedPod] = []
             async for page in self.hand.held():
                 found += [pod for pod in page if pod.ref.uid not in self.failed]
-                bar.tell("Looking for held pods", len(found))
+                bar.report("Looking for held pods", len(found))
             self.left = len(found)
             if not found:
                 empty += 1
                 if empty == 2:
                     return
-                bar.tell("Waiting for pods that are being created", self.released)
+                bar.report("Waiting for pods that are being created", self.released)
                 await asyncio.sleep(self.settled_after)
                 continue
             empty = 0
@@ -142,7 +142,7 @@ class _Everything:
         async def work() -> None:
             while waiting:
                 self._note(await self.hand.release(waiting.popleft()))
-                bar.tell("Releasing", total - len(waiting), total)
+                bar.report("Releasing", total - len(waiting), total)
 
         async with asyncio.TaskGroup() as group:
             for _ in range(AT_ONCE):
@@ -172,16 +172,16 @@ class _Everything:
         }
         show(options, facts, "\n".join(self._lines()))
         for each in failed[:SHOWN]:
-            tell(f"pod {each['namespace']}/{each['pod']} was not released: {each['why']}")
+            warn(f"pod {each['namespace']}/{each['pod']} was not released: {each['why']}")
         if len(failed) > SHOWN:
-            tell(f"... and {len(failed) - SHOWN} more; --output json names them all")
+            warn(f"... and {len(failed) - SHOWN} more; --output json names them all")
         if self.bound_claims:
-            tell(
+            warn(
                 f"resource claims keep the finalizer {FINALIZER}: {self.bound_claims}; allow list "
                 "and patch on resourceclaims, and run this again."
             )
         if self.left:
-            tell(
+            warn(
                 f"{self.left} pods came to be held meanwhile, and more may come; see whether "
                 "every webhook process reaches the API server, and run this again."
             )

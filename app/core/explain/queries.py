@@ -244,7 +244,7 @@ class EngineQueries:
         )
 
     def bulletin(self, at: Millis, epoch: int, drift: float) -> LeaderStateMessage:
-        """Return the state that only a leading engine has: see `Engine.hear`."""
+        """Return the state that only a leading engine has: see `Engine.apply_leader_state`."""
         growth = self._pools.growth
         return bulletin(at, epoch, drift, self._roster, self._reservations, self._resting, growth)
 

@@ -110,7 +110,7 @@ class SchedulingCycle:
         self.picker.start_cycle()
         self._reclaimer.again_at = self._more_at = None
         self._hopeless.clear()
-        effects += self.evictions.notices.run()
+        effects += self.evictions.notices.due_actions()
         self._learn(list(self._roster.gangs.half))
         while len(self.in_flight) < self._window and self.picker.looks < MOST_LOOKS:
             self._considers(None)

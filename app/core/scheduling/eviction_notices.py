@@ -120,7 +120,7 @@ class EvictionNotices:
             self._give(found, tracked)
         return self.take()
 
-    def run(self) -> list[Effect]:
+    def due_actions(self) -> list[Effect]:
         """Return the evictions that are due, and notices to give again or to withdraw.
 
         Call it at the start of a cycle.

@@ -24,7 +24,7 @@ from app.devcluster.node.namespaces import Namespaces, check_machine
 from app.devcluster.node.requirements import NodeTools, find
 from app.devcluster.nodes import GPU, RBAC, ready_nodes
 from app.devcluster.processes import Processes
-from app.devcluster.progress import SetupProgress, Silent
+from app.devcluster.progress import NoProgress, SetupProgress
 from app.devcluster.readiness import until
 from app.devcluster.signals import orderly
 from app.tls.certificate_authority import write_private
@@ -91,7 +91,7 @@ class RealNode:
         Leftovers of an earlier run in this folder are removed first. A signal takes the node down
         again. Raises ToolMissing, ClusterError, InvalidInput.
         """
-        told = progress or Silent()
+        told = progress or NoProgress()
         with orderly():
             tools, node_tools = find(told)
             folders.claim(self.folder)
@@ -154,21 +154,21 @@ class RealNode:
         return self._control_plane().api()
 
     def _bring_up(
-        self, tools: Tools, node_tools: NodeTools, gpus: int, told: SetupProgress
+        self, tools: Tools, node_tools: NodeTools, gpus: int, progress: SetupProgress
     ) -> None:
         state = RealNodeState(gpus, str(tools.kubectl), str(tools.helm), ready=False)
         try:
-            with told.step("Creating the namespaces of the node"):
+            with progress.step("Creating the namespaces of the node"):
                 kernel_state.prepare(self._kernel)
                 self.namespaces.create(node_tools.pause)
-            with told.step("Starting Kubernetes", "10 s"):
+            with progress.step("Starting Kubernetes", "10 s"):
                 network = Network(addresses.HOST, addresses.SERVICES)
                 control_plane = ControlPlane.prepare(self.folder, self.processes, network=network)
                 control_plane.start(tools, durable=False)
             self._write(state)
-            with told.step("Starting containerd"):
+            with progress.step("Starting containerd"):
                 self._start_containerd(node_tools)
-            with told.step(f"Starting the node with {gpus} {GPU}", "15 s"):
+            with progress.step(f"Starting the node with {gpus} {GPU}", "15 s"):
                 self._start_node(control_plane, node_tools, gpus)
             self._write(msgspec.structs.replace(state, ready=True))
         except KeyboardInterrupt:

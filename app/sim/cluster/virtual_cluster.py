@@ -121,7 +121,7 @@ class VirtualCluster:
         self._count = 0
         cluster, members, kinds = tuple(nodes), tuple(tenants), tuple(pools)
         self._opening = InitialCapacity(cluster, kinds, members)
-        self.hear(*self._first_news(cluster, members, kinds, policy, turns or {}))
+        self.send(*self._first_news(cluster, members, kinds, policy, turns or {}))
         self.events = 0
 
     def submit(self, pod: Pod, at: Millis, duration: int | None) -> None:
@@ -153,7 +153,7 @@ class VirtualCluster:
         else:
             self._put_in_place(job, work.released)
 
-    def hear(self, *news: ev.Event) -> None:
+    def send(self, *news: ev.Event) -> None:
         """Send events of this instant to the engine; apply its effects until it returns no more."""
         todo: Sequence[ev.Event] = news
         while True:
@@ -166,7 +166,7 @@ class VirtualCluster:
                 return
             todo = answers
 
-    def advance_to(self, until: Millis, tell: ProgressCallback | None = None) -> None:
+    def advance_to(self, until: Millis, progress: ProgressCallback | None = None) -> None:
         """Advance time up to and including `until`."""
         due = self._due
         while due and due[0][0] <= until:
@@ -174,9 +174,9 @@ class VirtualCluster:
             news: list[ev.Event] = []
             while due and due[0][0] == self.now:
                 news += heapq.heappop(due)[2]()
-            self.hear(*news)
-            if tell is not None:
-                tell(self.now)
+            self.send(*news)
+            if progress is not None:
+                progress(self.now)
         self.now = until
 
     @property
@@ -220,7 +220,7 @@ class VirtualCluster:
         return ()
 
     def _arrive(self, job: SimulatedJob) -> Sequence[ev.Event]:
-        self._tell(TimelineStep.SUBMITTED, job)
+        self._report_progress(TimelineStep.SUBMITTED, job)
         return self._wait(job)
 
     def _guard(self, namespace: str) -> Sequence[ev.Event]:
@@ -275,11 +275,11 @@ class VirtualCluster:
             )
             job.start(uid, order.node, self.now)
             if job.is_started:
-                self._tell(TimelineStep.GREW, job, 1, pool, (order.node,))
+                self._report_progress(TimelineStep.GREW, job, 1, pool, (order.node,))
             elif len(job.running) == job.needed:
                 job.is_started = True
                 nodes = tuple(job.running.values())
-                self._tell(TimelineStep.RELEASED, job, job.needed, pool, nodes)
+                self._report_progress(TimelineStep.RELEASED, job, job.needed, pool, nodes)
             if job.is_started:
                 self.decisions += 1
                 self._run_out(job, self.now)
@@ -295,7 +295,7 @@ class VirtualCluster:
     def _end(self, job: SimulatedJob, plan: int) -> Sequence[ev.Event]:
         if job.plan != plan:
             return ()
-        self._tell(TimelineStep.ENDED, job, -len(job.running))
+        self._report_progress(TimelineStep.ENDED, job, -len(job.running))
         return self._drop(job)
 
     def _evict(self, order: EvictForReclaim) -> Sequence[ev.Event]:
@@ -311,9 +311,9 @@ class VirtualCluster:
             return (ev.EvictionRefused(self.now, uid),)
         self.decisions += 1
         if len(job.running) > job.needed:
-            self._tell_eviction(TimelineStep.SHRANK, job, -1, order)
+            self._report_eviction(TimelineStep.SHRANK, job, -1, order)
             return self._shrink(job, uid)
-        self._tell_eviction(TimelineStep.EVICTED, job, -len(job.running), order)
+        self._report_eviction(TimelineStep.EVICTED, job, -len(job.running), order)
         return [*self._drop(job), *self._wait(job)]
 
     def _shrink(self, job: SimulatedJob, uid: Uid) -> Sequence[ev.Event]:
@@ -324,7 +324,7 @@ class VirtualCluster:
         self._run_out(job, self.now)
         return [ev.PodGone(self.now, uid), ev.PodObserved(self.now, pod)]
 
-    def _tell_eviction(
+    def _report_eviction(
         self, step: TimelineStep, job: SimulatedJob, change: int, order: EvictForReclaim
     ) -> None:
         other = self._jobs.get(order.beneficiary.uid)
@@ -382,7 +382,7 @@ class VirtualCluster:
             return ()
         return (ev.PodGone(self.now, uid),)
 
-    def _tell(
+    def _report_progress(
         self,
         step: TimelineStep,
         job: SimulatedJob,

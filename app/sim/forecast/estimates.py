@@ -107,7 +107,7 @@ class Estimates:
             while True:
                 began = time.monotonic()
                 try:
-                    await self.look()
+                    await self.renew()
                 except Exception:  # a failed forecast must not end the API process
                     log.exception("looking ahead failed by a defect")
                     self._failure = DEFECT
@@ -116,7 +116,7 @@ class Estimates:
         finally:
             await self._worker.close()
 
-    async def look(self) -> None:
+    async def renew(self) -> None:
         """Learn from new usage records and outcomes, and renew the estimates once."""
         begun = await self._learn()
         snapshot = self._snapshot()

@@ -53,7 +53,7 @@ def attempt_on(snapshot: Snapshot, runs: RunTimes, pods: Sequence[Pod]) -> Attem
     first = next((pod.uid for pod in pods if pod.uid not in released), None)
     if first is None:
         return Attempt(released, None, None, 0.0)
-    outlook = world.engine.queries
+    queries = world.engine.queries
     waits = drain(proposed, runs, SEED, own)
     last = max(waits.values()) if len(waits) == len(own) else None
-    return Attempt(released, outlook.held(first), outlook.why(first), last)
+    return Attempt(released, queries.held(first), queries.why(first), last)

@@ -113,10 +113,10 @@ def _waits(
 
 def _shares(world: VirtualCluster, tenancy: TenantDirectory, span: int) -> dict[TenantName, float]:
     """Return the dominant share of each tenant, averaged over the span."""
-    outlook = world.engine.queries
-    scale = outlook.scale()
+    queries = world.engine.queries
+    scale = queries.scale()
     spent: dict[TenantName, dict[Resource, int]] = {}
-    for (tenant, _, pool), amounts in outlook.spent(world.now).items():
+    for (tenant, _, pool), amounts in queries.spent(world.now).items():
         counted = scale.measured(pool, amounts)
         for name in tenancy.lineage(tenant):
             sums = spent.setdefault(name, {})

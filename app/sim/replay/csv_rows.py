@@ -22,7 +22,7 @@ from app.core.quantities import parse_quantity
 class CsvRow:
     """One line of a file. An empty cell is a missing value."""
 
-    where: str
+    origin: str
     cells: Mapping[str, str]
 
     def text(self, column: str) -> str:
@@ -61,7 +61,7 @@ class CsvRow:
         return int(value)
 
     def _refuse(self, column: str, problem: str, remedy: str) -> str:
-        raise InvalidInput(f"{self.where}: {column}: {problem}; {remedy}.")
+        raise InvalidInput(f"{self.origin}: {column}: {problem}; {remedy}.")
 
 
 def read_rows(path: Path, columns: Collection[str], header: Sequence[str] = ()) -> Iterator[CsvRow]:

@@ -96,7 +96,7 @@ def read_fleet(path: Path) -> Fleet:
     for row in read_rows(path, ("node", "gpus", MODEL)):
         name = row.needed("node")
         if name in machines:
-            raise InvalidInput(f"{row.where}: node: {name} is there twice; keep one row of it.")
+            raise InvalidInput(f"{row.origin}: node: {name} is there twice; keep one row of it.")
         machines[name] = _machine(row, name)
     if not any(machine.gpus for machine in machines.values()):
         raise InvalidInput(f"{path} has no node with a GPU; give a file with at least one.")

@@ -79,24 +79,24 @@ def play(stage: ReplayInput, policy: str) -> ReplayResult:
     arrivals = [work.at for work in works]
     with progress("replaying", Millis(0), Millis(len(works))) as advance:
 
-        def tell(at: Millis) -> None:
+        def report_progress(at: Millis) -> None:
             advance(Millis(bisect_right(arrivals, at)))
 
         if policy == "fair":
-            return _play_fair(stage, tell)
+            return _play_fair(stage, report_progress)
         timeline = baselines.replay(
             works,
             stage.capacity[DEVICE],
             DEVICE,
             backfill=policy == "backfill",
             pool=stage.fleet.pools[0].name,
-            tell=tell,
+            tell=report_progress,
         )
     releases = sum(moment.step is TimelineStep.RELEASED for moment in timeline)
     return ReplayResult(len(works), timeline, releases, len(timeline) - releases)
 
 
-def _play_fair(stage: ReplayInput, tell: ProgressCallback) -> ReplayResult:
+def _play_fair(stage: ReplayInput, progress: ProgressCallback) -> ReplayResult:
     works = stage.log.works
     world = VirtualCluster(
         ManagedResources(stage.managed),
@@ -107,21 +107,21 @@ def _play_fair(stage: ReplayInput, tell: ProgressCallback) -> ReplayResult:
     )
     for work in works:
         world.add(work)
-    settle(world, len(works), tell)
+    settle(world, len(works), progress)
     drift = world.engine.drift
     return ReplayResult(
         len(works), world.timeline, world.decisions, world.events, drift.ratio, drift.pairs
     )
 
 
-def settle(world: VirtualCluster, works: int, tell: ProgressCallback) -> None:
+def settle(world: VirtualCluster, works: int, progress: ProgressCallback) -> None:
     """Advance time until all workloads arrived and no workload ends or starts any more.
 
     A workload that can never start may wake a World forever. Such instants count as idle.
     """
     arrived = ending = seen = idle = 0
     while world.next_due is not None and (arrived < works or ending or idle < PATIENCE):
-        world.advance_to(world.next_due, tell)
+        world.advance_to(world.next_due, progress)
         news = world.timeline[seen:]
         seen += len(news)
         idle = 0 if news else idle + 1

@@ -112,10 +112,10 @@ def read_tenants(
     for row in read_rows(path, ("tenant", "weight", "guarantee_gpus", "limit_gpus")):
         name = TenantName(row.needed("tenant"))
         if name in seen:
-            raise InvalidInput(f"{row.where}: tenant: {name} is there twice; keep one row of it.")
+            raise InvalidInput(f"{row.origin}: tenant: {name} is there twice; keep one row of it.")
         if name not in known:
             raise InvalidInput(
-                f"{row.where}: tenant: {name} has no job in this log{nearest(name, known)}; "
+                f"{row.origin}: tenant: {name} has no job in this log{nearest(name, known)}; "
                 "remove the row, or mend the name."
             )
         seen.add(name)
@@ -133,12 +133,12 @@ def _quotas(row: CsvRow, pools: Sequence[PoolName], scale: int) -> dict[PoolName
         return {}
     if len(pools) > 1:
         raise InvalidInput(
-            f"{row.where}: guarantee_gpus: this cluster has {len(pools)} pools, and the file "
+            f"{row.origin}: guarantee_gpus: this cluster has {len(pools)} pools, and the file "
             "cannot say which; leave guarantee_gpus and limit_gpus empty, or replay with --gpus N."
         )
     if limited and guarantee > limit:
         raise InvalidInput(
-            f"{row.where}: guarantee_gpus: {guarantee // scale} is over the limit of "
+            f"{row.origin}: guarantee_gpus: {guarantee // scale} is over the limit of "
             f"{limit // scale}; write a guarantee within the limit."
         )
     return {pools[0]: Quota({DEVICE: guarantee}, {DEVICE: limit} if limited else {})}
@@ -171,7 +171,7 @@ def _work(
     }
     if gpus * scale != demand[DEVICE]:
         raise InvalidInput(
-            f"{row.where}: gpus_per_pod: {row.text('gpus_per_pod')} is finer than a thousandth of "
+            f"{row.origin}: gpus_per_pod: {row.text('gpus_per_pod')} is finer than a thousandth of "
             "a device; write at most three digits after the point."
         )
     duration = row.text("duration_s")
@@ -204,9 +204,9 @@ def _pools(written: str, models: Mapping[str, PoolName] | None) -> tuple[PoolNam
 def _refuse_repeats(rows: Sequence[CsvRow]) -> None:
     first: dict[str, str] = {}
     for row in rows:
-        earlier = first.setdefault(row.text("job_id"), row.where)
-        if earlier != row.where:
+        earlier = first.setdefault(row.text("job_id"), row.origin)
+        if earlier != row.origin:
             raise InvalidInput(
-                f"{row.where}: job_id: {row.text('job_id')} is also at {earlier}; "
+                f"{row.origin}: job_id: {row.text('job_id')} is also at {earlier}; "
                 "give every job its own name."
             )

@@ -47,7 +47,7 @@ def run(options: SimulateOptions) -> None:
         _draw(outcome, options.plot)
 
 
-def simulate(scenario: Scenario, tell: ProgressCallback | None = None) -> ScenarioResult:
+def simulate(scenario: Scenario, progress: ProgressCallback | None = None) -> ScenarioResult:
     """Play a scenario to its end."""
     world = VirtualCluster(
         scenario.managed,
@@ -58,7 +58,7 @@ def simulate(scenario: Scenario, tell: ProgressCallback | None = None) -> Scenar
     )
     for work in scenario.works:
         world.add(work)
-    world.advance_to(scenario.until, tell)
+    world.advance_to(scenario.until, progress)
     return sum_up(scenario, world)
 
 

@@ -49,15 +49,15 @@ DISCOVERY: dict[str, dict[str, Any]] = {
 class Aggregated:
     """Serves discovery, and passes authenticated requests to the REST app."""
 
-    def __init__(self, app: ASGIApp, door: FrontDoor) -> None:
+    def __init__(self, app: ASGIApp, front: FrontDoor) -> None:
         self._app = app
-        self._door = door
+        self._front = front
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
         try:
-            caller = self._door.caller(scope)
+            caller = self._front.caller(scope)
         except problems.Refused as refused:
             await problems.answer(refused.status, refused.detail)(scope, receive, send)
             return

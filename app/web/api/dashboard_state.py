@@ -111,7 +111,7 @@ def by_existence(ground: RouteContext) -> list[TenantName]:
 
     Their admins have rights by name, and the number of checks is limited.
     """
-    tenants = ground.outlook.view().tenants
+    tenants = ground.queries.view().tenants
     return sorted(tenants, key=lambda name: (not tenants[name].exists, name))
 
 
@@ -131,15 +131,15 @@ class Facts:
 
 def facts(ground: RouteContext, rules: WaitReasonCache) -> Facts:
     """Return the current data. `rules` caches wait reasons between calls."""
-    outlook = ground.outlook
-    view = outlook.view()
+    queries = ground.queries
+    view = queries.view()
     return Facts(
         at=ground.now(),
         view=view,
-        owed=outlook.owed(),
-        people={name: outlook.people(name) for name in view.tenants},
-        backlogs=rules.backlogs(outlook),
-        allocations=outlook.allocations(),
+        owed=queries.owed(),
+        people={name: queries.people(name) for name in view.tenants},
+        backlogs=rules.backlogs(queries),
+        allocations=queries.allocations(),
         pools=tuple(_pool(name, ground) for name in view.pools),
         bulletin=ground.bulletin(),
     )
@@ -179,7 +179,7 @@ def state(known: Facts, ground: RouteContext, sight: VisibleState) -> DashboardS
         queues=queues[:MOST_QUEUES],
         waiting=_by_tenant(known, ground, tenants),
         pools=pools,
-        mode=ground.outlook.mode().value,
+        mode=ground.queries.mode().value,
         problems=problems_of(told, ground),
         left_out=LeftOut(
             users=sum(max(0, len(users) - MOST_USERS) for users in people.values()),
@@ -229,7 +229,7 @@ def _enforcement_problems(ground: RouteContext) -> list[ProblemShown]:
     """Return the faults that the enforcement probes of the webhook replicas show."""
     result = ground.enforcement()
     is_tested = result is not None and result.seconds > 0
-    if result is None or not is_tested or ground.outlook.mode() is not Mode.ENFORCE:
+    if result is None or not is_tested or ground.queries.mode() is not Mode.ENFORCE:
         return []
     last = max(result.at, result.renewed)
     # A webhook of an older version stores results alone, one each round.
@@ -259,7 +259,7 @@ def _by_tenant(
     """Return the backlog of each tenant, child tenants included."""
     sums: dict[TenantName, QueueBacklog] = {}
     for (tenant, _), backlog in known.backlogs.items():
-        for name in ground.outlook.lineage(tenant):
+        for name in ground.queries.lineage(tenant):
             whole = sums.setdefault(name, QueueBacklog({}, {}, backlog.since))
             add_to(whole.request, backlog.request, 1)
             whole.since = min(whole.since, backlog.since)

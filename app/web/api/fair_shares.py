@@ -26,6 +26,6 @@ class FairShares:
     def of(self, tenant: TenantName) -> Entitlement:
         """Return the shares of a tenant and its users."""
         if self._clock() >= self._due:
-            self._known = self._ground.outlook.owed()
+            self._known = self._ground.queries.owed()
             self._due = self._clock() + SHARES_SECONDS
         return self._known.get(tenant, NO_SHARE)

@@ -34,12 +34,12 @@ def me_routes(ground: RouteContext, shares: FairShares) -> APIRouter:
     async def me(identity: Identity = caller) -> Me:
         ground.need_sight()
         user = UserName(identity.name)
-        tenants = ground.outlook.accounts(user)
-        queues = (ground.outlook.queue(name, user) for name in tenants)
+        tenants = ground.queries.accounts(user)
+        queues = (ground.queries.queue(name, user) for name in tenants)
         held = list(islice(chain.from_iterable(queues), MOST))
-        released = ground.outlook.released_of(user)
+        released = ground.queries.released_of(user)
         shown = released[:MOST_RELEASED]
-        views = (ground.outlook.released(uid) for uid in shown)
+        views = (ground.queries.released(uid) for uid in shown)
         own = [_tenant(name, user, shares.of(name), ground) for name in tenants]
         pending = sum(each.pending for each in own)
         return Me(
@@ -59,7 +59,7 @@ def _own(view: HeldView | ReleasedView, ground: RouteContext) -> OwnWorkload:
 
 
 def _tenant(name: TenantName, user: UserName, owed: Entitlement, ground: RouteContext) -> OwnTenant:
-    mine = next(each for each in ground.outlook.people(name) if each.name == user)
+    mine = next(each for each in ground.queries.people(name) if each.name == user)
     part = owed.users.get(user, NO_PART)
     return OwnTenant(
         tenant=name,

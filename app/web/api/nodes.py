@@ -52,7 +52,7 @@ def node_routes(ground: RouteContext) -> APIRouter:
         """
         ground.need_sight()
         sight = await sight_of(access, identity, by_existence(ground))
-        found = ground.outlook.pods_on(NodeName(node))
+        found = ground.queries.pods_on(NodeName(node))
         seen = [each for each in found if each.user == identity.name or sight.queue(each.tenant)]
         hidden = len(found) - len(seen) if sight.pools else 0
         return NodePods(node=node, items=[_shown(each, ground) for each in seen], hidden=hidden)

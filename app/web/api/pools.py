@@ -37,7 +37,7 @@ def pool_routes(ground: RouteContext) -> APIRouter:
     ) -> PageModel[PoolShown]:
         await access.need(identity, "list", "pools")
         ground.need_sight()
-        stands = ground.outlook.view().pools
+        stands = ground.queries.view().pools
         names, rest = part(sorted(stands), limit, more, lambda name: (str(name),))
         return PageModel[PoolShown](items=[pool_shown(ground, each) for each in names], more=rest)
 
@@ -46,7 +46,7 @@ def pool_routes(ground: RouteContext) -> APIRouter:
         await access.need(identity, "get", "pools", name=pool)
         ground.need_sight()
         name = PoolName(pool)
-        if name not in ground.outlook.view().pools:
+        if name not in ground.queries.view().pools:
             raise Refused(404, f"There is no pool {pool}; kubectl fairgate pools lists them.")
         tag(response, ground.view.pools.get(name))
         return pool_whole(ground, name)
@@ -61,12 +61,12 @@ def pool_shown(ground: RouteContext, name: PoolName) -> PoolShown:
 
 def pool_whole(ground: RouteContext, name: PoolName) -> PoolWhole:
     """Return the response model of a pool with its nodes."""
-    members = [_node(each) for each in ground.outlook.nodes(name)]
+    members = [_node(each) for each in ground.queries.nodes(name)]
     return PoolWhole(**_fields(ground, name), members=members)
 
 
 def _fields(ground: RouteContext, name: PoolName) -> dict[str, Any]:
-    stands = ground.outlook.view().pools[name]
+    stands = ground.queries.view().pools[name]
     pool = ground.view.pools.get(name, Pool(name))
     return {
         "name": name,
@@ -83,17 +83,17 @@ def _fields(ground: RouteContext, name: PoolName) -> dict[str, Any]:
         "capacity": quantities(stands.capacity),
         "used": quantities({r: stands.used.get(r, 0) for r in {**stands.capacity, **stands.used}}),
         "free": quantities(_free(stands)),
-        "nodes": ground.outlook.ready_nodes(name),
+        "nodes": ground.queries.ready_nodes(name),
     }
 
 
-def _toleration(told: constraints.Toleration) -> TolerationModel:
+def _toleration(toleration: constraints.Toleration) -> TolerationModel:
     return TolerationModel(
-        key=told.key or None,
-        operator=told.operator,
-        value=told.value or None,
-        effect=told.effect or None,
-        toleration_seconds=told.seconds,
+        key=toleration.key or None,
+        operator=toleration.operator,
+        value=toleration.value or None,
+        effect=toleration.effect or None,
+        toleration_seconds=toleration.seconds,
     )
 
 

@@ -149,7 +149,9 @@ def install(
         where = ".".join(str(part) for part in first["loc"][1:])
         # 422 for valid JSON with wrong contents (RFC 9110, section 15.5.21), otherwise 400.
         in_body = first["loc"][0] == "body" and first["type"] != "json_invalid"
-        return answer(422 if in_body else 400, f"{where or 'The body'}: {_told(first, patterns)}.")
+        return answer(
+            422 if in_body else 400, f"{where or 'The body'}: {_field_message(first, patterns)}."
+        )
 
     @app.exception_handler(WriteRefused)
     async def judged(_: Request, error: WriteRefused) -> JSONResponse:
@@ -183,7 +185,7 @@ def _of_store(error: StoreError) -> tuple[str, int]:
             return NO_STORE, 5
 
 
-def _told(error: Mapping[str, Any], patterns: Mapping[str, str] | None) -> str:
+def _field_message(error: Mapping[str, Any], patterns: Mapping[str, str] | None) -> str:
     """Return the message for an error of one field."""
     if error["type"] == EXTRA:
         return "there is no such field; leave it out"

@@ -54,7 +54,7 @@ def queue_routes(ground: RouteContext) -> APIRouter:
         identity: Identity = caller,
     ) -> Response:
         own = UserName(identity.name)
-        if user != own or tenant not in ground.outlook.accounts(own):
+        if user != own or tenant not in ground.queries.accounts(own):
             await access.need(identity, "get", "tenants", "queue", tenant)
         name, last = ground.need_tenant(tenant), _mark(more)
         counts = [each for each in await ground.queues.pending(name) if user in (None, each.user)]
@@ -91,7 +91,7 @@ async def _read(
 def _item(row: QueueRow, ground: RouteContext, shown: Shown) -> dict[str, Any]:
     """Return a row in the form of `QueuedWorkload`."""
     uid, turn = row.ref.uid, row.mark.turn
-    found = ground.outlook.listed(uid, (row.position, row.length)) if ground.seen_whole() else None
+    found = ground.queries.listed(uid, (row.position, row.length)) if ground.seen_whole() else None
     shared, reason = found or (None, None)
     if shared not in shown:
         shown[shared] = _explained(shared)

@@ -55,7 +55,7 @@ def quota_routes(ground: RouteContext) -> APIRouter:
 
 
 def _now(ground: RouteContext) -> Iterator[QuotaRow]:
-    tenancy, view = ground.view.tenancy, ground.outlook.view()
+    tenancy, view = ground.view.tenancy, ground.queries.view()
     for name in sorted({*tenancy.tenants, *view.tenants}):
         tenant = tenancy.tenants.get(name, Tenant(name, Millis(0), parent=tenancy.parent_of(name)))
         used = view.tenants.get(name, NOTHING).used
@@ -64,7 +64,7 @@ def _now(ground: RouteContext) -> Iterator[QuotaRow]:
 
 
 def _row(ground: RouteContext, tenant: Tenant, pool: PoolName) -> QuotaRow:
-    stands = ground.outlook.view().tenants.get(TenantName(tenant.name), NOTHING)
+    stands = ground.queries.view().tenants.get(TenantName(tenant.name), NOTHING)
     quota = tenant.quotas.get(pool, Quota())
     return QuotaRow(
         tenant=tenant.name,

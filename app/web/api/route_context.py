@@ -66,7 +66,7 @@ class RouteContext:
     enforcement: Callable[[], EnforcementResult | None] = lambda: None
 
     @property
-    def outlook(self) -> EngineQueries:
+    def queries(self) -> EngineQueries:
         """The queries of the engine."""
         return self.engine.queries
 

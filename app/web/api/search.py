@@ -36,7 +36,7 @@ def search_routes(ground: RouteContext) -> APIRouter:
             limit,
         )
         async with turn:
-            for _ in ground.outlook.search(found, sight.pools):
+            for _ in ground.queries.search(found, sight.pools):
                 await asyncio.sleep(0)  # other requests go on between two portions
         return SearchModel(
             items=[

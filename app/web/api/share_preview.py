@@ -16,18 +16,18 @@ _ONE = Fraction(1)
 
 
 def shares(
-    outlook: EngineQueries, before: TenantWritten | None, after: TenantWritten | None
+    queries: EngineQueries, before: TenantWritten | None, after: TenantWritten | None
 ) -> list[ShareChange]:
     """Return the entitled shares that change: by weight, as if all tenants and users had requests.
 
     Users with a configured weight, with usage or with pending pods count. Users of other tenants
     are not named.
     """
-    now = _standings(outlook)
+    now = _standings(queries)
     named = before or after
     assert named is not None, "a change of nothing"
     name = TenantName(named.name)
-    busy = [each.name for each in outlook.people(name) if each.pending or each.used]
+    busy = [each.name for each in queries.people(name) if each.pending or each.used]
     known = now.pop(name, None)
     old, new = dict(now), dict(now)
     if before is not None:
@@ -50,11 +50,11 @@ def shares(
     ]
 
 
-def _standings(outlook: EngineQueries) -> dict[TenantName, Standing]:
+def _standings(queries: EngineQueries) -> dict[TenantName, Standing]:
     """Return the current tenants. A parent without a Tenant object has weight 1."""
     found = {
-        name: Standing(each.parent, each.weight, {u.name: u.weight for u in outlook.people(name)})
-        for name, each in outlook.view().tenants.items()
+        name: Standing(each.parent, each.weight, {u.name: u.weight for u in queries.people(name)})
+        for name, each in queries.view().tenants.items()
     }
     parents = {each.parent for each in found.values() if each.parent is not None}
     return {name: Standing(None, _ONE) for name in parents if name not in found} | found

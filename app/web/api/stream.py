@@ -231,22 +231,22 @@ def stream_routes(
     async def stream(
         request: Request, bearer: Bearer, identity: Identity = caller
     ) -> StreamingResponse:
-        async def look() -> tuple[Identity, VisibleState]:
+        async def read_state() -> tuple[Identity, VisibleState]:
             known = await access.caller(request, bearer)
             return known, await rights_of(known)
 
         ground.need_sight()
         first = (identity, await rights_of(identity))
-        content = _listen(board, first, look, clock, stays, times)
+        content = _listen(board, first, read_state, clock, stays, times)
         return EventStreamResponse(content, listeners, limit_name(identity.name), times.patience)
 
     return routes
 
 
 async def _listen(
-    board: StateCache,
+    cache: StateCache,
     first: tuple[Identity, VisibleState],
-    look: Callable[[], Awaitable[tuple[Identity, VisibleState]]],
+    read_state: Callable[[], Awaitable[tuple[Identity, VisibleState]]],
     clock: Callable[[], float],
     stays: Callable[[], bool],
     rhythm: StreamTiming,
@@ -259,7 +259,7 @@ async def _listen(
     while stays():
         if clock() >= trusted + rhythm.trust:
             try:
-                identity, sight = await look()
+                identity, sight = await read_state()
             except (Refused, ClusterError) as error:
                 yield event("end", _problem(error))
                 return
@@ -267,7 +267,7 @@ async def _listen(
         if sight != greeted:
             yield event("hello", sight.hello(identity))
             greeted, sent = sight, 0
-        shown = board.newest(sight)
+        shown = cache.newest(sight)
         if shown.number != sent:
             yield shown.text
             sent, told = shown.number, clock()

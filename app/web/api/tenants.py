@@ -53,7 +53,7 @@ def tenant_routes(ground: RouteContext, shares: FairShares) -> APIRouter:
     ) -> PageModel[TenantShown]:
         await access.need(identity, "list", "tenants")
         ground.need_sight()
-        known = {**ground.view.tenancy.tenants, **ground.outlook.view().tenants}
+        known = {**ground.view.tenancy.tenants, **ground.queries.view().tenants}
         names, rest = part(sorted(known), limit, more, lambda name: (str(name),))
         return PageModel[TenantShown](
             items=[_with_fair_share(tenant_shown(ground, each), shares) for each in names],
@@ -129,7 +129,7 @@ def tenant_shown(ground: RouteContext, name: TenantName) -> TenantShown:
     """Return the response model of a tenant."""
     tenant = ground.view.tenancy.tenants.get(name)
     spec = tenant or Tenant(name, Millis(0), parent=ground.view.tenancy.parent_of(name))
-    stands = ground.outlook.view().tenants.get(name, NOTHING)
+    stands = ground.queries.view().tenants.get(name, NOTHING)
     return TenantShown(
         name=name,
         exists=tenant is not None,

@@ -49,7 +49,7 @@ def trial_routes(ground: RouteContext) -> APIRouter:
         user = UserName(identity.name)
         with refusing():
             pods = _read(asked, user, ground)
-            if not pods or ground.outlook.mode() is Mode.OBSERVE:
+            if not pods or ground.queries.mode() is Mode.OBSERVE:
                 return _free(asked, user, pods, ground)
             if ground.trials is None:
                 raise Refused(UNAVAILABLE, "This replica runs no simulations.")

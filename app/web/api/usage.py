@@ -149,7 +149,7 @@ def _totals(ground: RouteContext, by: Sequence[GroupBy], tenants: frozenset[str]
     if not {*by} <= {GroupBy.TENANT, GroupBy.USER, GroupBy.POOL}:
         raise Refused(400, "by: totals exist by tenant, user and pool only.")
     sums: dict[tuple[str, ...], dict[Resource, int]] = {}
-    for (tenant, user, pool), spent in ground.outlook.spent(ground.now()).items():
+    for (tenant, user, pool), spent in ground.queries.spent(ground.now()).items():
         if tenants and tenant not in tenants:
             continue
         named = {GroupBy.TENANT: tenant, GroupBy.USER: user, GroupBy.POOL: pool}

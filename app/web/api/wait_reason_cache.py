@@ -47,15 +47,15 @@ class WaitReasonCache:
         self._known: dict[Uid, str] = {}
         """Wait reasons by the first pod of each group, the most recently evaluated last."""
 
-    def backlogs(self, outlook: EngineQueries) -> Backlogs:
+    def backlogs(self, queries: EngineQueries) -> Backlogs:
         """Return the pending pods of each queue."""
-        groups = outlook.groups()
+        groups = queries.groups()
         # A dictionary preserves the order, unlike a set.
         open_ones = dict.fromkeys(group.first for group in groups if group.rule is None)
         known = {uid: rule for uid, rule in self._known.items() if uid in open_ones}
         until = self._clock() + self._thinking
         for uid in [*(each for each in open_ones if each not in known), *known]:
-            answer = outlook.why(uid)
+            answer = queries.why(uid)
             known.pop(uid, None)
             known[uid] = answer.rule.value if answer is not None else QUEUED
             if self._clock() >= until:

@@ -33,11 +33,11 @@ def workload_routes(ground: RouteContext) -> APIRouter:
     async def workload(
         namespace: NamespacePath, pod: PodPath, identity: Identity = caller
     ) -> Response:
-        uid = ground.outlook.find_pod(namespace, pod) if ground.seen_whole() else None
+        uid = ground.queries.find_pod(namespace, pod) if ground.seen_whole() else None
         if not await _sees(identity, uid, ground):
             await access.need_pod(identity, namespace, pod)
         ground.need_sight()
-        found = _told(uid, ground) if uid is not None else None
+        found = _workload(uid, ground) if uid is not None else None
         if found is None:
             raise Refused(
                 404,
@@ -51,7 +51,7 @@ def workload_routes(ground: RouteContext) -> APIRouter:
 
 async def _sees(identity: Identity, uid: Uid | None, ground: RouteContext) -> bool:
     """Return whether a caller submitted a pod, or may read the queue of its tenant."""
-    view = ground.outlook.account_of(uid) if uid is not None else None
+    view = ground.queries.account_of(uid) if uid is not None else None
     if view is None:
         return False
     tenant, user = view
@@ -60,11 +60,11 @@ async def _sees(identity: Identity, uid: Uid | None, ground: RouteContext) -> bo
     return await ground.access.may(identity, "get", "tenants", "queue", tenant)
 
 
-def _told(uid: Uid, ground: RouteContext) -> dict[str, Any] | None:
+def _workload(uid: Uid, ground: RouteContext) -> dict[str, Any] | None:
     """Return a pod in the form of `WorkloadModel`; None if it is neither held nor released."""
-    held, why = ground.outlook.held(uid), ground.outlook.why(uid)
+    held, why = ground.queries.held(uid), ground.queries.why(uid)
     if held is None or why is None:
-        released = ground.outlook.released(uid)
+        released = ground.queries.released(uid)
         return released_workload(released) if released is not None else None
     shown = waiting(held, ground)
     withheld = ground.forecasts.withheld(uid) if shown["estimate"] is None else None

@@ -100,11 +100,11 @@ class WriteService:
                 raise _absent(wish)
             if await self._delete(wish, before):
                 if not wish.dry_run:
-                    self._tell(wish, before)
+                    self._report_deletion(wish, before)
                 return WriteOutcome(before, None)
         raise _contended(wish)
 
-    def _tell(self, wish: WriteRequest, before: Stored) -> None:
+    def _report_deletion(self, wish: WriteRequest, before: Stored) -> None:
         """Report the caller for the audit chain, because a deleted object cannot name it."""
         facts = {"kind": KINDS[wish.kind], "name": before.name, "by": wish.caller.name}
         self._reporter.report(EntryType.DELETED, facts)

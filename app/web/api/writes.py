@@ -189,7 +189,7 @@ def _tenant_change(ground: RouteContext, outcome: WriteOutcome) -> TenantChange:
     before, after = (
         TenantWritten(**_fields(each)) if each else None for each in (outcome.before, outcome.after)
     )
-    return TenantChange(before=before, after=after, shares=shares(ground.outlook, before, after))
+    return TenantChange(before=before, after=after, shares=shares(ground.queries, before, after))
 
 
 def _pool_change(outcome: WriteOutcome) -> PoolChange:

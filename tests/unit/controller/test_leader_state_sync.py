@@ -183,7 +183,7 @@ async def test_a_replica_answers_as_its_leader_about_releases_that_were_refused(
     bulletin = leader.queries.bulletin(at, 7, 0.0)
     steps = Steps(Liveness(), lambda _: None)
     mirror = Follower(replica, EventQueue(), steps, lambda: at)
-    mirror.hear(bulletin)
+    mirror.receive(bulletin)
     async with running(mirror.follow_events):
         await until(lambda: rule(replica, pods[0].uid) is Rule.REFUSED)
     assert replica.queries.why(pods[0].uid) == leader.queries.why(pods[0].uid)

@@ -70,7 +70,7 @@ class Rig:
 
     async def after(self, seconds: int) -> None:
         self.seconds += seconds
-        await self.standstill.look()
+        await self.standstill.check()
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,7 @@ async def test_a_pod_that_cannot_be_fenced_is_told_from_a_silent_server(
     with pytest.raises(PodUnyielding, match="default/p can be read, but not changed"):
         await releaser.fence(order.intent.ref, 9)
     with pytest.raises(PodUnyielding, match="delete it"):
-        await releaser.look(order)
+        await releaser.read_outcome(order)
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ class Board:
     def __init__(self) -> None:
         self.told: list[EmitEvent] = []
 
-    def tell(self, notice: EmitEvent) -> None:
+    def emit(self, notice: EmitEvent) -> None:
         self.told.append(notice)
 
 
@@ -58,7 +58,7 @@ class Room:
     def look(self, rounds: int = 1) -> None:
         self.engine.handle(ev.Pass(self.now))
         for _ in range(rounds):
-            self.narrator.look()
+            self.narrator.check_next()
 
     def later(self) -> None:
         self.now = Millis(self.now + PAUSE_MS)

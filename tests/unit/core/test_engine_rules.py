@@ -268,7 +268,7 @@ def test_a_weight_counts_from_the_next_decision() -> None:
             world.submit(held_pod(f"p{i:03}", name), Millis(0), 1000)
     world.advance_to(Millis(1500))
     assert using(world) == {"a": 4, "b": 4}
-    world.hear(ev.TenantObserved(world.now, tenant("a", "3")))
+    world.send(ev.TenantObserved(world.now, tenant("a", "3")))
     world.advance_to(Millis(2500))
     assert using(world) == {"a": 6, "b": 2}
 

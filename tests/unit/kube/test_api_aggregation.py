@@ -52,7 +52,7 @@ async def test_a_ca_that_is_gone_is_put_back() -> None:
     await service.publish(b"one")
     for other in (b"", b"somebodys"):
         server.ca = other
-        await service.look()
+        await service.check()
         assert server.ca == b"one"
 
 
@@ -61,13 +61,13 @@ async def test_a_replica_that_is_ahead_is_left_alone() -> None:
     service = ApiServiceBundle(server, within)
     await service.publish(b"one")
     server.ca = b"one two"
-    await service.look()
+    await service.check()
     assert server.writes == [b"one"]
 
 
 async def test_before_there_is_a_ca_nothing_is_written() -> None:
     server = Server(b"somebodys")
-    await ApiServiceBundle(server, within).look()
+    await ApiServiceBundle(server, within).check()
     assert server.writes == []
 
 
@@ -75,7 +75,7 @@ async def test_without_an_api_service_there_is_nothing_to_do() -> None:
     server = Server(None)
     service = ApiServiceBundle(server, within)
     await service.publish(b"one")
-    await service.look()
+    await service.check()
     assert server.writes == []
 
 

@@ -88,7 +88,7 @@ class Tried:
         return self.applied
 
     async def look(self) -> dict[str, list[bool | None]]:
-        await self.canary.look()
+        await self.canary.probe_all()
         return self.guarded.trials
 
 

@@ -42,7 +42,7 @@ async def test_burst_passes_and_then_the_rate_holds() -> None:
     board = Board()
     announcer = PodAnnouncer(board, rate=20.0, burst=5)  # type: ignore[arg-type]
     for n in range(100):
-        announcer.tell(tell(str(n)))
+        announcer.emit(tell(str(n)))
     await run_for(announcer, 0.5)
     assert 10 <= len(board.messages) <= 16
     assert board.messages == [str(n) for n in range(len(board.messages))]
@@ -51,9 +51,9 @@ async def test_burst_passes_and_then_the_rate_holds() -> None:
 async def test_newer_notice_replaces_the_older() -> None:
     board = Board()
     announcer = PodAnnouncer(board)  # type: ignore[arg-type]
-    announcer.tell(tell("a", "4th"))
-    announcer.tell(tell("a", "released", EventReason.RELEASED))
-    announcer.tell(tell("a", "3rd"))
+    announcer.emit(tell("a", "4th"))
+    announcer.emit(tell("a", "released", EventReason.RELEASED))
+    announcer.emit(tell("a", "3rd"))
     await run_for(announcer, 0.05)
     assert board.messages == ["3rd", "released"]
 
@@ -62,10 +62,10 @@ async def test_a_pod_that_is_released_at_once_gets_no_event() -> None:
     board = Board()
     announcer = PodAnnouncer(board, held_seconds=0.05)  # type: ignore[arg-type]
     for name in "ab":
-        announcer.tell(tell(name, f"{name} held", EventReason.HELD))
-    announcer.tell(tell("a", "a released", EventReason.RELEASED))
+        announcer.emit(tell(name, f"{name} held", EventReason.HELD))
+    announcer.emit(tell("a", "a released", EventReason.RELEASED))
     await run_for(announcer, 0.2)
-    announcer.tell(tell("b", "b released", EventReason.RELEASED))
+    announcer.emit(tell("b", "b released", EventReason.RELEASED))
     await run_for(announcer, 0.1)
     assert board.messages == ["b held", "b released"]
     assert announcer.dropped == 2
@@ -74,9 +74,9 @@ async def test_a_pod_that_is_released_at_once_gets_no_event() -> None:
 async def test_a_release_that_explains_a_wait_replaces_the_event_held() -> None:
     board = Board()
     announcer = PodAnnouncer(board, held_seconds=0.05)  # type: ignore[arg-type]
-    announcer.tell(tell("a", "a held", EventReason.HELD))
+    announcer.emit(tell("a", "a held", EventReason.HELD))
     release = replace(tell("a", "a released", EventReason.RELEASED), explains_wait=True)
-    announcer.tell(release)
+    announcer.emit(release)
     await run_for(announcer, 0.2)
     assert board.messages == ["a released"]
     assert announcer.dropped == 1
@@ -86,9 +86,9 @@ async def test_a_release_replaces_the_event_held_that_waits_for_its_turn() -> No
     board = Board()
     announcer = PodAnnouncer(board, rate=5.0, burst=1, held_seconds=0)  # type: ignore[arg-type]
     for name in "ab":
-        announcer.tell(tell(name, f"{name} held", EventReason.HELD))
+        announcer.emit(tell(name, f"{name} held", EventReason.HELD))
     await run_for(announcer, 0.05)
-    announcer.tell(tell("b", "b released", EventReason.RELEASED))
+    announcer.emit(tell("b", "b released", EventReason.RELEASED))
     await run_for(announcer, 0.4)
     assert board.messages == ["a held", "b released"]
 
@@ -96,7 +96,7 @@ async def test_a_release_replaces_the_event_held_that_waits_for_its_turn() -> No
 async def test_what_does_not_fit_is_dropped_and_counted() -> None:
     announcer = PodAnnouncer(Board(), room=2)  # type: ignore[arg-type]
     for name in "abcd":
-        announcer.tell(tell(name))
+        announcer.emit(tell(name))
     assert announcer.dropped == 2
 
 
@@ -104,10 +104,10 @@ async def test_refusal_is_counted_and_does_not_end_it() -> None:
     board = Board()
     announcer = PodAnnouncer(board)  # type: ignore[arg-type]
     board.refuse = True
-    announcer.tell(tell("a"))
+    announcer.emit(tell("a"))
     await run_for(announcer, 0.05)
     board.refuse = False
-    announcer.tell(tell("b"))
+    announcer.emit(tell("b"))
     await run_for(announcer, 0.05)
     assert (board.messages, announcer.dropped) == (["b"], 1)
 
@@ -121,9 +121,9 @@ async def test_waiting_pods_without_room_share_one_event_per_namespace() -> None
     board = Board()
     announcer = PodAnnouncer(board, room=2)  # type: ignore[arg-type]
     for name in "abcde":
-        announcer.tell(tell(name))
-    announcer.tell(EmitEvent(PodRef(Uid("f"), "other", "f"), EventReason.WAITING, "f"))
-    announcer.tell(tell("g", "g released", EventReason.RELEASED))
+        announcer.emit(tell(name))
+    announcer.emit(EmitEvent(PodRef(Uid("f"), "other", "f"), EventReason.WAITING, "f"))
+    announcer.emit(tell("g", "g released", EventReason.RELEASED))
     await run_for(announcer, 0.1)
     assert board.messages == ["a", "b", "c; 2 more pods of this namespace wait too", "f"]
     assert announcer.dropped == 5

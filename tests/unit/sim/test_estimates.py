@@ -66,19 +66,19 @@ async def test_nothing_is_said_before_anybody_looked(live: Live) -> None:
     assert live.estimates.estimate(pod.uid) is None
     assert live.estimates.withheld(pod.uid) == NOT_YET
     live.seen = False
-    await live.estimates.look()
+    await live.estimates.renew()
     assert live.estimates.withheld(pod.uid) == NOT_YET
 
 
 async def test_an_estimate_is_withheld_until_enough_earlier_ones_came_out(live: Live) -> None:
     pods = [live.submit(f"p{n:03}") for n in range(60)]
     live.run(0)
-    await live.estimates.look()
+    await live.estimates.renew()
     assert live.estimates.estimate(pods[-1].uid) is None
     assert live.estimates.withheld(pods[-1].uid) == NO_OUTCOMES
     for _ in range(9):
         live.run(10)
-        await live.estimates.look()
+        await live.estimates.renew()
     found = live.estimates.estimate(pods[-1].uid)
     assert found is not None
     # Each workload runs ten minutes. Four start at a time, and the last of 60 after 140 minutes.
@@ -90,8 +90,8 @@ async def test_run_times_are_learned_once(live: Live) -> None:
     for n in range(12):
         live.submit(f"p{n}")
     live.run(25)
-    await live.estimates.look()
-    await live.estimates.look()
+    await live.estimates.renew()
+    await live.estimates.renew()
     assert len(live.estimates.runs) == 8
 
 
@@ -99,7 +99,7 @@ async def test_what_can_never_start_gets_no_estimate(live: Live) -> None:
     live.submit("busy", 4, minutes=None)
     pod = live.submit("large", gpus=9)
     live.run(1)
-    await live.estimates.look()
+    await live.estimates.renew()
     assert live.estimates.withheld(pod.uid) == NO_START
 
 
@@ -107,14 +107,14 @@ async def test_a_gang_that_is_not_complete_gets_no_estimate(live: Live) -> None:
     pod = replace(held_pod("one", "a"), gang="g", gang_size=2)
     live.world.submit(pod, live.world.now, MINUTE)
     live.run(1)
-    await live.estimates.look()
+    await live.estimates.renew()
     assert live.estimates.withheld(pod.uid) == NO_START
 
 
 async def test_an_estimate_ends_with_the_wait(live: Live) -> None:
     pod = live.submit("p")
     live.run(1)
-    await live.estimates.look()
+    await live.estimates.renew()
     assert live.estimates.estimate(pod.uid) is None
     assert live.estimates.withheld(pod.uid) == NOT_YET
 
@@ -124,7 +124,7 @@ async def test_without_the_store_it_looks_ahead_all_the_same(live: Live) -> None
     for n in range(9):
         live.submit(f"p{n}")
     live.run(1)
-    await live.estimates.look()
+    await live.estimates.renew()
     assert live.estimates.withheld(Uid("a/p8")) == NO_OUTCOMES
 
 
@@ -134,11 +134,11 @@ async def test_a_worker_that_takes_too_long_is_told_of_and_tried_again(live: Liv
     live.run(1)
     slow = Worker(0.001)
     estimates = Estimates(live.snapshot, live.runs, MANAGED, slow)
-    await estimates.look()
+    await estimates.renew()
     assert "took more than" in estimates.withheld(pod.uid)
     await slow.close()
     estimates = live.estimates
-    await estimates.look()
+    await estimates.renew()
     assert estimates.withheld(pod.uid) in (NO_START, NO_OUTCOMES)
 
 

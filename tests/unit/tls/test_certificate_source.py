@@ -80,7 +80,7 @@ async def renewal(source: CertificateSource, clock: Clock) -> tuple[Renewal, Pub
 
 async def look(each: Renewal, clock: Clock, times: int = 3) -> None:
     for _ in range(times):
-        await each.look()
+        await each.check()
     clock.seconds += SETTLE
 
 
@@ -180,7 +180,7 @@ async def test_a_secret_that_lacks_a_part_says_which_and_serving_goes_on(clock: 
     served = each.serving
     secrets.put(NAMESPACE, SECRET, {"tls.crt": b"x", "tls.key": b"y"}, ours=True)
     with pytest.raises(ClusterError, match=r"lacks ca\.crt"):
-        await each.look()
+        await each.check()
     assert each.serving == served
 
 

@@ -26,20 +26,20 @@ from app.core.policy import Policy
 from app.core.quantities import PODS
 from app.core.scheduling.release_window import RECLAIM_MS
 from app.sim.cluster.virtual_cluster import held_pod
-from tests.support.binding_cluster import GPU, Yard
+from tests.support.binding_cluster import GPU, BindingCluster
 from tests.support.host_ports import PORTS
 
 TIMEOUT = Policy().scheduling_timeout
 
 
-def alive(yard: Yard) -> None:
+def alive(yard: BindingCluster) -> None:
     """Let the scheduler bind a pod, to show that it works."""
     yard.create(1, prefix=f"alive{yard.now}", owner="job")
     yard.bind(yard.unbound("alive"))
 
 
 def test_no_more_is_released_than_the_window_while_nothing_is_bound() -> None:
-    yard = Yard()
+    yard = BindingCluster()
     yard.create(1000)
     assert yard.released() == 256
     yard.wait(STALL_MS)
@@ -49,7 +49,7 @@ def test_no_more_is_released_than_the_window_while_nothing_is_bound() -> None:
 
 
 def test_the_window_grows_with_what_is_bound() -> None:
-    yard = Yard()
+    yard = BindingCluster()
     yard.create(3000)
     passes = 0
     while yard.unbound():
@@ -61,7 +61,7 @@ def test_the_window_grows_with_what_is_bound() -> None:
 
 
 def test_what_the_scheduler_found_no_node_for_is_not_in_the_window() -> None:
-    yard = Yard()
+    yard = BindingCluster()
     yard.create(600)
     yard.judge(yard.unbound())
     yard.judge(p for p in yard.unbound() if p.said is None)
@@ -73,7 +73,7 @@ def test_what_the_scheduler_found_no_node_for_is_not_in_the_window() -> None:
 def test_a_gang_larger_than_the_window_is_released_whole_when_nothing_else_is_unbound(
     owner: str,
 ) -> None:
-    yard = Yard()
+    yard = BindingCluster()
     first = yard.create(1, prefix="a")
     yard.create(300, prefix="gang", gang="g", gang_size=300, owner=owner)
     assert yard.released("gang") == 0
@@ -82,7 +82,7 @@ def test_a_gang_larger_than_the_window_is_released_whole_when_nothing_else_is_un
 
 
 def test_smaller_work_does_not_overtake_a_gang_that_waits_for_the_window() -> None:
-    yard = Yard()
+    yard = BindingCluster()
     yard.create(10, prefix="first")
     yard.create(300, prefix="gang", gang="g", gang_size=300)
     yard.create(10, prefix="late")
@@ -92,7 +92,7 @@ def test_smaller_work_does_not_overtake_a_gang_that_waits_for_the_window() -> No
 
 
 def test_a_stall_of_one_pool_does_not_stop_another() -> None:
-    yard = Yard("a", "b")
+    yard = BindingCluster("a", "b")
     yard.create(300, prefix="a", pools=("a",))
     yard.create(1, prefix="b", pools=("b",))
     for number in range(4):
@@ -106,7 +106,7 @@ def test_a_stall_of_one_pool_does_not_stop_another() -> None:
 
 
 def test_a_stall_below_the_window_stops_releases_until_the_scheduler_is_back() -> None:
-    yard = Yard()
+    yard = BindingCluster()
     yard.create(10)
     yard.wait(STALL_MS)
     [waiting] = yard.create(1, prefix="late")
@@ -120,7 +120,7 @@ def test_a_stall_below_the_window_stops_releases_until_the_scheduler_is_back() -
 
 
 def test_time_runs_only_while_the_scheduler_works_and_goes_on_with_what_is_left() -> None:
-    yard = Yard()
+    yard = BindingCluster()
     [stuck] = yard.create(1, prefix="stuck")
     yard.judge([yard.pods[stuck.uid]])
     yard.wait(100_000)
@@ -138,7 +138,7 @@ def test_time_runs_only_while_the_scheduler_works_and_goes_on_with_what_is_left(
 
 
 def test_a_pod_that_the_scheduler_says_nothing_about_is_never_evicted() -> None:
-    yard = Yard()
+    yard = BindingCluster()
     yard.create(20)
     for _ in range(10):
         yard.wait(TIMEOUT)
@@ -146,7 +146,7 @@ def test_a_pod_that_the_scheduler_says_nothing_about_is_never_evicted() -> None:
 
 
 def test_an_error_of_the_scheduler_is_no_verdict() -> None:
-    yard = Yard()
+    yard = BindingCluster()
     yard.create(5)
     yard.judge(yard.unbound(), Said("SchedulerError", "binding rejected"))
     yard.wait(10 * TIMEOUT)
@@ -155,7 +155,7 @@ def test_an_error_of_the_scheduler_is_no_verdict() -> None:
 
 
 def test_a_new_leader_judges_nothing_before_the_scheduler_has_shown_that_it_works() -> None:
-    yard = Yard()
+    yard = BindingCluster()
     yard.create(3, prefix="stuck")
     yard.judge(yard.unbound())
     yard.create(3, prefix="silent")
@@ -171,7 +171,7 @@ def test_a_new_leader_judges_nothing_before_the_scheduler_has_shown_that_it_work
 
 
 def test_no_time_runs_while_a_watch_is_silent() -> None:
-    yard = Yard()
+    yard = BindingCluster()
     yard.create(1)
     yard.judge(yard.unbound())
     yard.hear(ev.SourceStale(yard.at, ev.WatchedSource.NODES))
@@ -183,7 +183,7 @@ def test_no_time_runs_while_a_watch_is_silent() -> None:
 
 
 def test_a_pod_without_a_controller_stays_unless_the_policy_says_otherwise() -> None:
-    yard = Yard()
+    yard = BindingCluster()
     yard.create(1, owner="")
     yard.judge(yard.unbound())
     yard.wait(10 * TIMEOUT)
@@ -196,7 +196,7 @@ def test_a_pod_without_a_controller_stays_unless_the_policy_says_otherwise() -> 
 
 
 def test_unbound_pods_without_a_controller_keep_only_their_own_user_waiting() -> None:
-    yard = Yard()
+    yard = BindingCluster()
     yard.create(100, owner="")
     yard.judge(yard.unbound())
     yard.wait(TIMEOUT)
@@ -216,7 +216,7 @@ def test_unbound_pods_without_a_controller_keep_only_their_own_user_waiting() ->
 
 
 def test_few_pods_of_a_pool_are_evicted_at_once() -> None:
-    yard = Yard()
+    yard = BindingCluster()
     yard.create(200)
     yard.judge(yard.unbound())
     yard.wait(TIMEOUT)
@@ -228,7 +228,7 @@ def test_few_pods_of_a_pool_are_evicted_at_once() -> None:
 
 
 def test_pods_that_a_scheduler_may_say_nothing_about_keep_only_their_own_user_waiting() -> None:
-    yard = Yard()
+    yard = BindingCluster()
     yard.create(300, prefix="apart", apart=True)
     assert yard.released("apart") == 256
     yard.wait(STALL_MS)
@@ -239,7 +239,7 @@ def test_pods_that_a_scheduler_may_say_nothing_about_keep_only_their_own_user_wa
 
 
 def test_a_pod_whose_node_is_not_ready_waits_for_it() -> None:
-    yard = Yard()
+    yard = BindingCluster()
     [pod] = yard.create(1)
     yard.judge(yard.unbound())
     name = NodeName("node-default")
@@ -259,7 +259,7 @@ def test_a_gang_is_not_given_back_while_binding_is_stalled() -> None:
         replace(held_pod(f"g{n}", "a", since=900_000), owner="job", gang="g", gang_size=4)
         for n in range(4)
     ]
-    yard = Yard()
+    yard = BindingCluster()
     there = [
         replace(pod, gates=(), release=f"6.{n}", node=NodeName("node-default"))
         for n, pod in enumerate(half[:2], 1)
@@ -278,7 +278,7 @@ def test_a_gang_is_not_given_back_while_binding_is_stalled() -> None:
 
 @pytest.mark.parametrize("evicts", [False, True])
 def test_a_gang_without_controllers_is_given_back_only_if_the_policy_says_so(evicts: bool) -> None:
-    yard = Yard(policy=Policy(evict_unowned=evicts))
+    yard = BindingCluster(policy=Policy(evict_unowned=evicts))
     for n in range(2):
         pod = replace(held_pod(f"g{n}", "a", since=900_000), gang="g", gang_size=4)
         pod = replace(pod, gates=(), release=f"6.{n + 1}", node=NodeName("node-default"))
@@ -288,7 +288,7 @@ def test_a_gang_without_controllers_is_given_back_only_if_the_policy_says_so(evi
 
 
 def test_one_silent_pod_does_not_close_its_pool_to_other_users() -> None:
-    yard = Yard()
+    yard = BindingCluster()
     yard.create(1, prefix="poison")
     yard.wait(10 * STALL_MS)
     yard.create(5, prefix="other", user="other")
@@ -304,7 +304,7 @@ def test_one_silent_pod_does_not_close_its_pool_to_other_users() -> None:
 
 
 def test_a_stalled_pool_takes_a_workload_of_each_user_a_minute_within_the_window() -> None:
-    yard = Yard()
+    yard = BindingCluster()
     for user in ("one", "two", "three"):
         yard.create(300, prefix=user, user=user, namespace=f"of-{user}")
     assert yard.released("one") == 256
@@ -321,7 +321,7 @@ def test_a_stalled_pool_takes_a_workload_of_each_user_a_minute_within_the_window
 
 
 def test_users_of_one_tenant_fill_only_one_window_of_a_stalled_pool() -> None:
-    yard = Yard()
+    yard = BindingCluster()
     for user in ("one", "two", "three"):
         yard.create(300, prefix=user, user=user)
     yard.create(300, prefix="gang", user="four", gang="g", gang_size=256)
@@ -334,7 +334,7 @@ def test_users_of_one_tenant_fill_only_one_window_of_a_stalled_pool() -> None:
 
 
 def test_a_user_whose_pod_stays_silent_is_served_again_after_a_minute() -> None:
-    yard = Yard()
+    yard = BindingCluster()
     yard.create(1, prefix="slow")
     yard.wait(STALL_MS)
     yard.create(5, prefix="next")
@@ -348,7 +348,7 @@ def test_a_user_whose_pod_stays_silent_is_served_again_after_a_minute() -> None:
 
 
 def test_a_window_full_of_silent_pods_of_one_user_is_open_to_others() -> None:
-    yard = Yard()
+    yard = BindingCluster()
     yard.create(300, prefix="poison")
     yard.wait(STALL_MS)
     yard.create(20, prefix="other", user="other", namespace="b")
@@ -364,7 +364,7 @@ def test_a_window_full_of_silent_pods_of_one_user_is_open_to_others() -> None:
 
 
 def test_no_time_runs_once_a_slow_scheduler_binds_nothing_more() -> None:
-    yard = Yard()
+    yard = BindingCluster()
     yard.create(10)
     yard.wait(2 * STALL_MS)
     yard.bind(yard.unbound()[:1])
@@ -375,7 +375,7 @@ def test_no_time_runs_once_a_slow_scheduler_binds_nothing_more() -> None:
 
 
 def test_a_silent_pod_apart_keeps_its_own_user_waiting_for_a_minute_only() -> None:
-    yard = Yard()
+    yard = BindingCluster()
     yard.create(1, prefix="slow", apart=True)
     yard.wait(STALL_MS)
     yard.create(5, prefix="next", apart=True)
@@ -387,7 +387,7 @@ def test_a_silent_pod_apart_keeps_its_own_user_waiting_for_a_minute_only() -> No
 
 
 def test_where_binding_is_stalled_pods_are_evicted_for_one_workload_within_ten_minutes() -> None:
-    yard = Yard()
+    yard = BindingCluster()
     guarantee = {PoolName("default"): Quota(guarantee={GPU: 1000})}
     owed = Tenant(TenantName("owed"), Millis(0), namespaces=("b",), quotas=guarantee)
     yard.hear(ev.TenantObserved(yard.at, owed))
@@ -412,7 +412,7 @@ def test_where_binding_is_stalled_pods_are_evicted_for_one_workload_within_ten_m
 
 
 def test_lanes_of_users_apart_are_forgotten_once_their_pods_are_bound() -> None:
-    yard = Yard()
+    yard = BindingCluster()
     for number in range(3 * MOST):
         yard.create(1, prefix=f"p{number}", apart=True, user=f"u{number}")
         yard.bind(yard.unbound())

@@ -61,7 +61,7 @@ class Yard:
     async def look(self, *, after: int = 0) -> list[Effect]:
         """Scan once; return the engine's effects for the findings."""
         self.now += after
-        await self.patrol.look()
+        await self.patrol.check()
         found: Sequence[ev.NewsEvent] = await self.inbox.take_batch(0)
         return self.hear(*found)
 

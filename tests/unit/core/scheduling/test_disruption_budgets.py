@@ -17,7 +17,7 @@ from app.core.policy import DisruptionBudgets, Reclaim
 from app.core.scheduling.blocked_evictions import LAPSE_MS, PATIENCE_MS, SHOWN_MS, SPARED_MS
 from app.core.scheduling.reclaim import LEAVING_MS
 from app.sim.cluster.virtual_cluster import held_pod
-from tests.support.eviction_cluster import Town, nine
+from tests.support.eviction_cluster import EvictionCluster, nine
 
 ALL: tuple[NodeSelectorRequirement, ...] = ()
 APP = (NodeSelectorRequirement("app", "In", ("x",)),)
@@ -74,30 +74,30 @@ def test_a_selector_too_large_to_compare_covers_everything() -> None:
 
 
 @pytest.fixture
-def town() -> Town:
-    made = Town()
+def town() -> EvictionCluster:
+    made = EvictionCluster()
     made.lead()
     return made
 
 
-def put(town: Town, *budgets: DisruptionBudget) -> None:
+def put(town: EvictionCluster, *budgets: DisruptionBudget) -> None:
     town.hear(*(ev.BudgetObserved(town.at, each) for each in budgets))
 
 
-def submit(town: Town, *names: str, **more: object) -> list[Pod]:
+def submit(town: EvictionCluster, *names: str, **more: object) -> list[Pod]:
     pods = [replace(held_pod(n, n[0], since=town.now), **more) for n in names]  # type: ignore[arg-type]
     town.hear(*(ev.PodObserved(town.at, pod) for pod in pods))
     return pods
 
 
-def text(town: Town, uid: Uid) -> str:
+def text(town: EvictionCluster, uid: Uid) -> str:
     found = town.engine.queries.why(uid)
     assert found is not None
     assert found.rule is Rule.PREEMPTIBLE
     return found.text
 
 
-def test_what_a_budget_keeps_starts_within_the_guarantee_only(town: Town) -> None:
+def test_what_a_budget_keeps_starts_within_the_guarantee_only(town: EvictionCluster) -> None:
     put(town, budget(allowed=0))
     pods = submit(town, *(f"b{n}" for n in range(4)))
     assert town.released() == ["b0", "b1"]
@@ -108,7 +108,7 @@ def test_what_a_budget_keeps_starts_within_the_guarantee_only(town: Town) -> Non
     assert town.released() == ["d0"]  # another namespace
 
 
-def test_it_borrows_once_the_budget_allows_a_disruption(town: Town) -> None:
+def test_it_borrows_once_the_budget_allows_a_disruption(town: EvictionCluster) -> None:
     put(town, budget(allowed=0))
     submit(town, *(f"b{n}" for n in range(4)))
     town.released()
@@ -116,7 +116,7 @@ def test_it_borrows_once_the_budget_allows_a_disruption(town: Town) -> None:
     assert town.released() == ["b2", "b3"]
 
 
-def test_it_borrows_once_the_budget_is_gone(town: Town) -> None:
+def test_it_borrows_once_the_budget_is_gone(town: EvictionCluster) -> None:
     put(town, budget(max_unavailable=0, min_available=None))
     submit(town, *(f"b{n}" for n in range(4)))
     town.released()
@@ -124,7 +124,7 @@ def test_it_borrows_once_the_budget_is_gone(town: Town) -> None:
     assert town.released() == ["b2", "b3"]
 
 
-def test_a_budget_made_while_it_waits_counts(town: Town) -> None:
+def test_a_budget_made_while_it_waits_counts(town: EvictionCluster) -> None:
     pods = town.run(*(f"d{n}" for n in range(9)))
     put(town, budget(namespace="d", allowed=0, selector=APP))
     waiting = submit(town, "d-a", labels={"app": "x"})
@@ -133,7 +133,7 @@ def test_a_budget_made_while_it_waits_counts(town: Town) -> None:
     assert "disruption budget d/keep" in text(town, waiting[0].uid)
 
 
-def test_labels_decide_whether_it_is_covered(town: Town) -> None:
+def test_labels_decide_whether_it_is_covered(town: EvictionCluster) -> None:
     put(town, budget(namespace="d", allowed=0, selector=APP))
     [pod] = submit(town, "d0", labels={"app": "x"})
     assert town.released() == []
@@ -141,14 +141,14 @@ def test_labels_decide_whether_it_is_covered(town: Town) -> None:
     assert town.released() == ["d0"]
 
 
-def test_more_than_one_budget_keeps_it_whatever_they_allow(town: Town) -> None:
+def test_more_than_one_budget_keeps_it_whatever_they_allow(town: EvictionCluster) -> None:
     put(town, budget("one", "d"), budget("two", "d"))
     [pod] = submit(town, "d0")
     assert town.released() == []
     assert "disruption budgets d/one and d/two cover it" in text(town, pod.uid)
 
 
-def test_a_namespace_of_very_many_budgets_keeps_all_its_pods(town: Town) -> None:
+def test_a_namespace_of_very_many_budgets_keeps_all_its_pods(town: EvictionCluster) -> None:
     put(town, *(budget(f"n{n}", "d", selector=APP) for n in range(MOST_BUDGETS + 1)))
     [pod] = submit(town, "d0")
     assert town.released() == []
@@ -156,7 +156,7 @@ def test_a_namespace_of_very_many_budgets_keeps_all_its_pods(town: Town) -> None
 
 
 def test_a_namespace_of_too_large_selectors_keeps_all_its_pods_until_they_are_smaller(
-    town: Town,
+    town: EvictionCluster,
 ) -> None:
     many = tuple(NodeSelectorRequirement(f"k{n}", "Exists") for n in range(MOST_TERMS))
     size = MOST_TERMS_TOGETHER // MOST_TERMS + 1
@@ -168,7 +168,9 @@ def test_a_namespace_of_too_large_selectors_keeps_all_its_pods_until_they_are_sm
     assert town.released() == ["d0"]
 
 
-def test_budgets_of_such_a_namespace_are_compared_again_once_one_is_gone(town: Town) -> None:
+def test_budgets_of_such_a_namespace_are_compared_again_once_one_is_gone(
+    town: EvictionCluster,
+) -> None:
     put(town, *(budget(f"n{n}", "d", selector=APP) for n in range(MOST_BUDGETS + 1)))
     [covered, other] = submit(town, "d0", "d1")
     town.hear(ev.PodObserved(town.at, replace(covered, labels={"app": "x"})))
@@ -178,7 +180,7 @@ def test_budgets_of_such_a_namespace_are_compared_again_once_one_is_gone(town: T
 
 
 def test_budgets_that_change_all_the_time_are_compared_with_many_pods_only_now_and_then(
-    town: Town, monkeypatch: pytest.MonkeyPatch
+    town: EvictionCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls, covers = [], DisruptionBudget.covers
     monkeypatch.setattr(
@@ -198,7 +200,9 @@ def test_budgets_that_change_all_the_time_are_compared_with_many_pods_only_now_a
     assert "disruption budget d/n" in text(town, last)
 
 
-def test_pods_that_the_disruption_controller_has_not_counted_wait_for_it(town: Town) -> None:
+def test_pods_that_the_disruption_controller_has_not_counted_wait_for_it(
+    town: EvictionCluster,
+) -> None:
     old = budget(namespace="d", min_available=None, max_unavailable=2, expected=2, allowed=1)
     put(town, old)
     submit(town, *(f"d{n}" for n in range(5)))
@@ -207,7 +211,7 @@ def test_pods_that_the_disruption_controller_has_not_counted_wait_for_it(town: T
     assert len(town.released()) == 5
 
 
-def test_a_gang_is_kept_if_one_of_its_pods_is(town: Town) -> None:
+def test_a_gang_is_kept_if_one_of_its_pods_is(town: EvictionCluster) -> None:
     put(town, budget(namespace="d", allowed=0, selector=APP))
     gang = {"gang": "train", "gang_size": 2}
     pods = [
@@ -219,7 +223,9 @@ def test_a_gang_is_kept_if_one_of_its_pods_is(town: Town) -> None:
     assert "disruption budget d/keep" in text(town, pods[1].uid)
 
 
-def test_with_override_it_borrows_unless_work_is_also_evicted_for_fairness(town: Town) -> None:
+def test_with_override_it_borrows_unless_work_is_also_evicted_for_fairness(
+    town: EvictionCluster,
+) -> None:
     put(town, budget(namespace="d", allowed=0))
     submit(town, "d0")
     town.rule(disruption_budgets=OVERRIDE, reclaim=Reclaim.FAIR)
@@ -234,7 +240,7 @@ def test_with_override_it_borrows_unless_work_is_also_evicted_for_fairness(town:
 # --- reclaim ---
 
 
-def refuse(town: Town) -> list[EvictForReclaim]:
+def refuse(town: EvictionCluster) -> list[EvictForReclaim]:
     """Refuse every eviction that overrides no budget, until all orders override; return those."""
     done = []
     while orders := town.take(EvictForReclaim):
@@ -246,7 +252,9 @@ def refuse(town: Town) -> list[EvictForReclaim]:
     return done
 
 
-def test_respected_budgets_are_never_overridden_and_that_is_said_once(town: Town) -> None:
+def test_respected_budgets_are_never_overridden_and_that_is_said_once(
+    town: EvictionCluster,
+) -> None:
     nine(town)
     put(town, budget(allowed=0))
     town.submit("a-one")
@@ -258,7 +266,7 @@ def test_respected_budgets_are_never_overridden_and_that_is_said_once(town: Town
     assert told[0].ref.name == "a-one"
 
 
-def test_a_budget_is_overridden_for_a_guarantee_after_a_while(town: Town) -> None:
+def test_a_budget_is_overridden_for_a_guarantee_after_a_while(town: EvictionCluster) -> None:
     pods = nine(town)
     put(town, budget(allowed=0))
     town.rule(disruption_budgets=OVERRIDE)
@@ -282,7 +290,7 @@ def test_a_budget_is_overridden_for_a_guarantee_after_a_while(town: Town) -> Non
     ]  # it has already waited once
 
 
-def test_very_many_budgets_are_overridden_like_one(town: Town) -> None:
+def test_very_many_budgets_are_overridden_like_one(town: EvictionCluster) -> None:
     nine(town)
     put(town, *(budget(f"n{n}", selector=APP) for n in range(MOST_BUDGETS + 1)))
     town.rule(disruption_budgets=OVERRIDE)
@@ -292,7 +300,7 @@ def test_very_many_budgets_are_overridden_like_one(town: Town) -> None:
     assert len(refuse(town)) == 1
 
 
-def test_a_new_policy_is_followed_at_once(town: Town) -> None:
+def test_a_new_policy_is_followed_at_once(town: EvictionCluster) -> None:
     nine(town)
     put(town, budget(allowed=0))
     town.submit("a-one")
@@ -303,7 +311,7 @@ def test_a_new_policy_is_followed_at_once(town: Town) -> None:
     assert len(refuse(town)) == 1
 
 
-def test_patience_begins_again_after_long(town: Town) -> None:
+def test_patience_begins_again_after_long(town: EvictionCluster) -> None:
     nine(town)
     put(town, budget(allowed=0))
     town.rule(disruption_budgets=OVERRIDE)
@@ -315,7 +323,7 @@ def test_patience_begins_again_after_long(town: Town) -> None:
     assert [each.overrides for each in town.take(EvictForReclaim)] == [False]
 
 
-def test_without_a_budget_nothing_is_overridden(town: Town) -> None:
+def test_without_a_budget_nothing_is_overridden(town: EvictionCluster) -> None:
     nine(town)
     town.rule(disruption_budgets=OVERRIDE)
     town.submit("a-one")
@@ -324,7 +332,7 @@ def test_without_a_budget_nothing_is_overridden(town: Town) -> None:
         town.wait(PATIENCE_MS)
 
 
-def test_budgets_are_overridden_for_guarantees_alone(town: Town) -> None:
+def test_budgets_are_overridden_for_guarantees_alone(town: EvictionCluster) -> None:
     nine(town)
     put(town, budget(allowed=0))
     town.rule(disruption_budgets=OVERRIDE, reclaim=Reclaim.FAIR)
@@ -337,7 +345,7 @@ def test_budgets_are_overridden_for_guarantees_alone(town: Town) -> None:
         town.wait(SPARED_MS)
 
 
-def test_the_tenant_shows_what_its_budgets_keep_until_that_is_over(town: Town) -> None:
+def test_the_tenant_shows_what_its_budgets_keep_until_that_is_over(town: EvictionCluster) -> None:
     pods = nine(town)
     put(town, budget(allowed=0))
     uid = town.submit("a-one")
@@ -354,7 +362,7 @@ def test_the_tenant_shows_what_its_budgets_keep_until_that_is_over(town: Town) -
     assert town.engine.queries.view().tenants[TenantName("b")].blocked is None
 
 
-def test_room_that_was_freed_is_not_lost_if_the_next_victim_stays(town: Town) -> None:
+def test_room_that_was_freed_is_not_lost_if_the_next_victim_stays(town: EvictionCluster) -> None:
     pods = nine(town)
     town.submit("a-two", 2)
     town.submit("d-one")
@@ -373,7 +381,7 @@ def test_room_that_was_freed_is_not_lost_if_the_next_victim_stays(town: Town) ->
 
 
 def test_a_pod_that_is_deleted_with_a_long_grace_period_is_evicted_all_the_same(
-    town: Town,
+    town: EvictionCluster,
 ) -> None:
     pods = nine(town)
     slow = [replace(p, terminating=True, gone_by=Millis(town.now + 10**9)) for p in pods]
@@ -382,7 +390,9 @@ def test_a_pod_that_is_deleted_with_a_long_grace_period_is_evicted_all_the_same(
     assert town.evicted() == ["b8"]
 
 
-def test_a_pod_that_takes_longer_to_end_than_promised_is_evicted_again(town: Town) -> None:
+def test_a_pod_that_takes_longer_to_end_than_promised_is_evicted_again(
+    town: EvictionCluster,
+) -> None:
     pods = nine(town)
     town.hear(
         *(

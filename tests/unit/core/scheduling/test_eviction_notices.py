@@ -17,22 +17,22 @@ from app.core.effects import (
 from app.core.model import Millis, Pod, ReclaimTerms, Uid, UnmanagedPod
 from app.core.policy import Mode, Reclaim
 from app.core.scheduling.eviction_notices import MOST_TRIES, REPEAT_MS, STALE_MS
-from tests.support.eviction_cluster import GPU, NODE, Town
+from tests.support.eviction_cluster import GPU, NODE, EvictionCluster
 
 NOTICE = 120_000
 TERMS = ReclaimTerms(notice=Millis(NOTICE))
 
 
 @pytest.fixture
-def town() -> Town:
-    return Town()
+def town() -> EvictionCluster:
+    return EvictionCluster()
 
 
-def nine(town: Town, terms: ReclaimTerms = TERMS) -> list[Pod]:
+def nine(town: EvictionCluster, terms: ReclaimTerms = TERMS) -> list[Pod]:
     return town.run(*(f"b{number}" for number in range(9)), reclaim=terms)
 
 
-def noticed(town: Town, pods: list[Pod]) -> list[Pod]:
+def noticed(town: EvictionCluster, pods: list[Pod]) -> list[Pod]:
     """Write the given notices on their pods, as the executor does. Return these pods."""
     given = {order.ref.uid: order.ends for order in town.take(GiveReclaimNotice)}
     found = [
@@ -44,11 +44,13 @@ def noticed(town: Town, pods: list[Pod]) -> list[Pod]:
     return found
 
 
-def withdrawn(town: Town) -> list[str]:
+def withdrawn(town: EvictionCluster) -> list[str]:
     return sorted(order.ref.name for order in town.take(WithdrawReclaimNotice))
 
 
-def test_an_eviction_waits_for_the_notice_and_its_capacity_is_reserved(town: Town) -> None:
+def test_an_eviction_waits_for_the_notice_and_its_capacity_is_reserved(
+    town: EvictionCluster,
+) -> None:
     pods = nine(town)
     town.lead()
     town.submit("a-one")
@@ -67,7 +69,7 @@ def test_an_eviction_waits_for_the_notice_and_its_capacity_is_reserved(town: Tow
     assert town.released() == ["a-one"]
 
 
-def test_the_pod_is_told_when_and_why(town: Town) -> None:
+def test_the_pod_is_told_when_and_why(town: EvictionCluster) -> None:
     nine(town)
     town.lead()
     town.take(EmitEvent)
@@ -79,7 +81,7 @@ def test_the_pod_is_told_when_and_why(town: Town) -> None:
     assert "secret" not in told.message
 
 
-def test_a_pod_that_ends_early_frees_its_capacity_at_once(town: Town) -> None:
+def test_a_pod_that_ends_early_frees_its_capacity_at_once(town: EvictionCluster) -> None:
     pods = nine(town)
     town.lead()
     town.submit("a-one")
@@ -92,7 +94,9 @@ def test_a_pod_that_ends_early_frees_its_capacity_at_once(town: Town) -> None:
     assert town.evicted() == []
 
 
-def test_all_victims_of_a_reclaim_go_together_after_the_longest_notice(town: Town) -> None:
+def test_all_victims_of_a_reclaim_go_together_after_the_longest_notice(
+    town: EvictionCluster,
+) -> None:
     pods = town.run(*(f"b{number}" for number in range(8)))
     pods += town.run("b8", reclaim=TERMS)
     town.lead()
@@ -107,7 +111,7 @@ def test_all_victims_of_a_reclaim_go_together_after_the_longest_notice(town: Tow
     assert town.evicted() == ["b6", "b7", "b8"]
 
 
-def test_the_other_victims_go_as_soon_as_the_last_noticed_pod_ends(town: Town) -> None:
+def test_the_other_victims_go_as_soon_as_the_last_noticed_pod_ends(town: EvictionCluster) -> None:
     pods = town.run(*(f"b{number}" for number in range(8)))
     pods += town.run("b8", reclaim=TERMS)
     town.lead()
@@ -119,7 +123,7 @@ def test_the_other_victims_go_as_soon_as_the_last_noticed_pod_ends(town: Town) -
     assert town.evicted() == ["b6", "b7"]
 
 
-def test_victims_that_are_no_longer_needed_stay_and_are_told(town: Town) -> None:
+def test_victims_that_are_no_longer_needed_stay_and_are_told(town: EvictionCluster) -> None:
     pods = nine(town)
     town.lead()
     town.submit("a-two", 2)
@@ -133,7 +137,9 @@ def test_victims_that_are_no_longer_needed_stay_and_are_told(town: Town) -> None
     assert len(withdrawn(town)) == 1
 
 
-def test_a_reclaim_that_is_no_longer_permitted_after_the_notice_is_withdrawn(town: Town) -> None:
+def test_a_reclaim_that_is_no_longer_permitted_after_the_notice_is_withdrawn(
+    town: EvictionCluster,
+) -> None:
     pods = nine(town)
     town.lead()
     uid = town.submit("a-one")
@@ -148,7 +154,7 @@ def test_a_reclaim_that_is_no_longer_permitted_after_the_notice_is_withdrawn(tow
     assert uid in town.engine._roster.pods
 
 
-def test_victims_whose_tenant_borrows_less_by_then_stay_as_a_whole(town: Town) -> None:
+def test_victims_whose_tenant_borrows_less_by_then_stay_as_a_whole(town: EvictionCluster) -> None:
     pods = nine(town)
     town.lead()
     town.submit("a-four", 4)
@@ -165,7 +171,7 @@ def test_victims_whose_tenant_borrows_less_by_then_stay_as_a_whole(town: Town) -
     assert withdrawn(town) == sorted(victim.name for victim in victims)
 
 
-def test_the_end_of_the_beneficiary_withdraws_the_notice(town: Town) -> None:
+def test_the_end_of_the_beneficiary_withdraws_the_notice(town: EvictionCluster) -> None:
     pods = nine(town)
     town.lead()
     uid = town.submit("a-one")
@@ -177,7 +183,7 @@ def test_the_end_of_the_beneficiary_withdraws_the_notice(town: Town) -> None:
     assert not town.engine.wants_gone(victim.uid)
 
 
-def test_a_withdrawn_notice_is_removed_again_until_it_is_gone(town: Town) -> None:
+def test_a_withdrawn_notice_is_removed_again_until_it_is_gone(town: EvictionCluster) -> None:
     pods = nine(town)
     town.lead()
     uid = town.submit("a-one")
@@ -193,7 +199,9 @@ def test_a_withdrawn_notice_is_removed_again_until_it_is_gone(town: Town) -> Non
     assert withdrawn(town) == []
 
 
-def test_a_notice_that_was_not_written_is_given_again_with_its_whole_time(town: Town) -> None:
+def test_a_notice_that_was_not_written_is_given_again_with_its_whole_time(
+    town: EvictionCluster,
+) -> None:
     nine(town)
     town.lead()
     town.submit("a-one")
@@ -208,7 +216,9 @@ def test_a_notice_that_was_not_written_is_given_again_with_its_whole_time(town: 
     assert town.evicted() == []  # still not seen in the pod
 
 
-def test_a_pod_that_never_shows_its_notice_is_evicted_after_some_tries(town: Town) -> None:
+def test_a_pod_that_never_shows_its_notice_is_evicted_after_some_tries(
+    town: EvictionCluster,
+) -> None:
     """Otherwise a pod as large as etcd allows would keep borrowed capacity for ever."""
     nine(town)
     town.lead()
@@ -223,7 +233,7 @@ def test_a_pod_that_never_shows_its_notice_is_evicted_after_some_tries(town: Tow
     assert town.take(GiveReclaimNotice) == []
 
 
-def test_an_end_beyond_any_notice_is_replaced(town: Town) -> None:
+def test_an_end_beyond_any_notice_is_replaced(town: EvictionCluster) -> None:
     """Otherwise a user who writes it before the adoption of the pod would keep it for ever."""
     pods = nine(town, replace(TERMS, ends=Millis(253_402_300_799_000)))
     town.lead()
@@ -239,7 +249,7 @@ def test_an_end_beyond_any_notice_is_replaced(town: Town) -> None:
     assert town.evicted() == [victim.name]
 
 
-def test_the_policy_bounds_the_notice(town: Town) -> None:
+def test_the_policy_bounds_the_notice(town: EvictionCluster) -> None:
     nine(town, ReclaimTerms(notice=Millis(3_600_000)))
     town.rule(max_reclaim_notice=Millis(30_000))
     town.lead()
@@ -250,7 +260,7 @@ def test_the_policy_bounds_the_notice(town: Town) -> None:
     assert order.ends == town.at + 30_000
 
 
-def test_a_policy_without_notices_evicts_at_once(town: Town) -> None:
+def test_a_policy_without_notices_evicts_at_once(town: EvictionCluster) -> None:
     nine(town)
     town.rule(max_reclaim_notice=Millis(0))
     town.lead()
@@ -260,15 +270,15 @@ def test_a_policy_without_notices_evicts_at_once(town: Town) -> None:
     assert len(town.evicted()) == 1
 
 
-def successor(town: Town, pods: list[Pod], waited: int) -> Town:
+def successor(town: EvictionCluster, pods: list[Pod], waited: int) -> EvictionCluster:
     """Return the next leader, some time later. It knows only the pods."""
-    later = Town(dict(town.notes), epoch=8, at=town.now + waited)
+    later = EvictionCluster(dict(town.notes), epoch=8, at=town.now + waited)
     later.hear(*(ev.PodObserved(later.at, pod) for pod in pods))
     later.lead()
     return later
 
 
-def test_a_new_leader_continues_the_notice_of_the_same_victim(town: Town) -> None:
+def test_a_new_leader_continues_the_notice_of_the_same_victim(town: EvictionCluster) -> None:
     pods = nine(town)
     town.lead()
     town.submit("a-one")
@@ -285,7 +295,7 @@ def test_a_new_leader_continues_the_notice_of_the_same_victim(town: Town) -> Non
     assert later.evicted() == [victim.name]
 
 
-def test_a_notice_that_ended_long_before_is_given_anew(town: Town) -> None:
+def test_a_notice_that_ended_long_before_is_given_anew(town: EvictionCluster) -> None:
     pods = nine(town)
     town.lead()
     town.submit("a-one")
@@ -300,7 +310,7 @@ def test_a_notice_that_ended_long_before_is_given_anew(town: Town) -> None:
     assert later.evicted() == []
 
 
-def test_a_void_notice_without_a_reclaim_is_removed(town: Town) -> None:
+def test_a_void_notice_without_a_reclaim_is_removed(town: EvictionCluster) -> None:
     pods = nine(town)
     town.lead()
     town.submit("a-one")
@@ -313,7 +323,7 @@ def test_a_void_notice_without_a_reclaim_is_removed(town: Town) -> None:
     assert withdrawn(later) == [victim.name]
 
 
-def test_a_refused_eviction_withdraws_the_notice(town: Town) -> None:
+def test_a_refused_eviction_withdraws_the_notice(town: EvictionCluster) -> None:
     pods = nine(town)
     town.lead()
     town.submit("a-one")
@@ -326,7 +336,7 @@ def test_a_refused_eviction_withdraws_the_notice(town: Town) -> None:
     assert withdrawn(town) == [victim.name]
 
 
-def test_mode_observe_withdraws_every_notice(town: Town) -> None:
+def test_mode_observe_withdraws_every_notice(town: EvictionCluster) -> None:
     pods = nine(town)
     town.lead()
     town.submit("a-one")
@@ -337,7 +347,7 @@ def test_mode_observe_withdraws_every_notice(town: Town) -> None:
     assert withdrawn(town) == [victim.name]
 
 
-def test_among_equal_pods_the_smallest_loss_goes_first(town: Town) -> None:
+def test_among_equal_pods_the_smallest_loss_goes_first(town: EvictionCluster) -> None:
     town.run(*(f"b{number}" for number in range(7)))
     saves = ReclaimTerms(checkpoint=Millis(60_000))
     town.run("b7", reclaim=saves)
@@ -348,7 +358,7 @@ def test_among_equal_pods_the_smallest_loss_goes_first(town: Town) -> None:
     assert town.evicted() == ["b7"]
 
 
-def test_audit_and_event_have_the_lost_gpu_time(town: Town) -> None:
+def test_audit_and_event_have_the_lost_gpu_time(town: EvictionCluster) -> None:
     saves = ReclaimTerms(checkpoint=Millis(7_200_000))
     pods = nine(town, saves)
     town.lead()

@@ -28,15 +28,15 @@ from app.core.scheduling.pending_evictions import STUCK_MS
 from app.core.scheduling.reclaim import LEAVING_MS
 from app.core.scheduling.reclaim_cooldown import COOLDOWN_MS
 from app.sim.cluster.virtual_cluster import held_pod
-from tests.support.eviction_cluster import GPU, NODE, POOL, Town, nine
+from tests.support.eviction_cluster import GPU, NODE, POOL, EvictionCluster, nine
 
 
 @pytest.fixture
-def town() -> Town:
-    return Town()
+def town() -> EvictionCluster:
+    return EvictionCluster()
 
 
-def test_what_is_freed_is_kept_until_the_last_of_it_is_gone(town: Town) -> None:
+def test_what_is_freed_is_kept_until_the_last_of_it_is_gone(town: EvictionCluster) -> None:
     pods = nine(town)
     town.lead()
     town.submit("a-two", 2)
@@ -51,7 +51,7 @@ def test_what_is_freed_is_kept_until_the_last_of_it_is_gone(town: Town) -> None:
 
 
 def test_the_owner_is_told_once_when_it_goes_and_nothing_of_others_but_the_tenant(
-    town: Town,
+    town: EvictionCluster,
 ) -> None:
     pods = nine(town)
     town.lead()
@@ -67,7 +67,7 @@ def test_the_owner_is_told_once_when_it_goes_and_nothing_of_others_but_the_tenan
     assert record.facts["cause"] == "guarantee"
 
 
-def test_who_is_wanted_no_more_is_not_evicted_late(town: Town) -> None:
+def test_who_is_wanted_no_more_is_not_evicted_late(town: EvictionCluster) -> None:
     pods = nine(town)
     town.lead()
     uid = town.submit("a-one")
@@ -76,7 +76,7 @@ def test_who_is_wanted_no_more_is_not_evicted_late(town: Town) -> None:
     assert not town.engine.wants_gone(pods[8].uid)
 
 
-def test_nobody_is_evicted_any_more_once_it_fits_without(town: Town) -> None:
+def test_nobody_is_evicted_any_more_once_it_fits_without(town: EvictionCluster) -> None:
     pods = nine(town)
     town.lead()
     town.submit("a-one")
@@ -86,7 +86,7 @@ def test_nobody_is_evicted_any_more_once_it_fits_without(town: Town) -> None:
     assert not town.engine.wants_gone(pods[8].uid)
 
 
-def test_the_rest_of_a_gang_that_has_begun_to_go_goes(town: Town) -> None:
+def test_the_rest_of_a_gang_that_has_begun_to_go_goes(town: EvictionCluster) -> None:
     town.run(*(f"b{number}" for number in range(6)), priority=1)
     gang = town.run("b-m0", "b-m1", "b-m2", gang="train", gang_size=3)
     town.lead()
@@ -102,7 +102,7 @@ def test_the_rest_of_a_gang_that_has_begun_to_go_goes(town: Town) -> None:
     assert sum(t.notice is EventReason.RECLAIMED for t in town.take(EmitEvent)) == 3
 
 
-def test_a_gang_of_which_one_may_not_go_is_left_alone_for_a_while(town: Town) -> None:
+def test_a_gang_of_which_one_may_not_go_is_left_alone_for_a_while(town: EvictionCluster) -> None:
     town.run(*(f"b{number}" for number in range(6)), preemptible=False)
     gang = town.run("b-m0", "b-m1", "b-m2", gang="train", gang_size=3)
     town.lead()
@@ -122,7 +122,7 @@ def test_a_gang_of_which_one_may_not_go_is_left_alone_for_a_while(town: Town) ->
     assert len(town.evicted()) == 3
 
 
-def test_others_go_in_place_of_who_may_not(town: Town) -> None:
+def test_others_go_in_place_of_who_may_not(town: EvictionCluster) -> None:
     pods = nine(town)
     town.lead()
     town.submit("a-one")
@@ -131,7 +131,7 @@ def test_others_go_in_place_of_who_may_not(town: Town) -> None:
     assert town.evicted() == ["b7"]
 
 
-def test_what_leaves_anyway_is_waited_for_and_kept(town: Town) -> None:
+def test_what_leaves_anyway_is_waited_for_and_kept(town: EvictionCluster) -> None:
     pods = nine(town)
     town.lead()
     town.leave(pods[0], pods[1])
@@ -144,7 +144,7 @@ def test_what_leaves_anyway_is_waited_for_and_kept(town: Town) -> None:
     assert town.released() == ["a-two"]
 
 
-def test_a_new_leader_evicts_only_what_is_still_lacking(town: Town) -> None:
+def test_a_new_leader_evicts_only_what_is_still_lacking(town: EvictionCluster) -> None:
     pods = nine(town)
     town.leave(pods[3])
     town.submit("a-two", 2)
@@ -152,7 +152,7 @@ def test_a_new_leader_evicts_only_what_is_still_lacking(town: Town) -> None:
     assert town.evicted() == ["b8"]
 
 
-def test_a_new_leader_finishes_a_gang_that_has_begun_to_go(town: Town) -> None:
+def test_a_new_leader_finishes_a_gang_that_has_begun_to_go(town: EvictionCluster) -> None:
     gang = town.run("b-m0", "b-m1", gang="train", gang_size=2)
     town.run(*(f"b{number}" for number in range(7)))
     town.leave(gang[0])
@@ -161,7 +161,7 @@ def test_a_new_leader_finishes_a_gang_that_has_begun_to_go(town: Town) -> None:
     assert town.evicted() == ["b-m1"]
 
 
-def test_what_never_leaves_is_not_waited_for_for_ever(town: Town) -> None:
+def test_what_never_leaves_is_not_waited_for_for_ever(town: EvictionCluster) -> None:
     pods = nine(town)
     town.lead()
     town.submit("a-one")
@@ -174,7 +174,7 @@ def test_what_never_leaves_is_not_waited_for_for_ever(town: Town) -> None:
     assert town.evicted() == ["b7"]
 
 
-def reverse(town: Town, gpus: int) -> Town:
+def reverse(town: EvictionCluster, gpus: int) -> EvictionCluster:
     """a reclaims its guarantee from b and then borrows; b, with guarantee 2, submits `b-back`."""
     town.rule(reclaim=Reclaim.FAIR)
     pods = nine(town)
@@ -191,7 +191,7 @@ def reverse(town: Town, gpus: int) -> Town:
     return town
 
 
-def test_the_reverse_of_a_reclaim_is_refused_and_told_once(town: Town) -> None:
+def test_the_reverse_of_a_reclaim_is_refused_and_told_once(town: EvictionCluster) -> None:
     reverse(town, 3)
     assert town.evicted() == []
     [found] = town.take(ReclaimOnCooldown)
@@ -201,7 +201,7 @@ def test_the_reverse_of_a_reclaim_is_refused_and_told_once(town: Town) -> None:
     assert town.take(ReclaimOnCooldown) == []
 
 
-def test_what_is_guaranteed_is_no_reverse(town: Town) -> None:
+def test_what_is_guaranteed_is_no_reverse(town: EvictionCluster) -> None:
     reverse(town, 2)
     assert town.evicted() == ["a7", "a8"]
     assert town.take(ReclaimOnCooldown) == []
@@ -209,7 +209,7 @@ def test_what_is_guaranteed_is_no_reverse(town: Town) -> None:
 
 @pytest.mark.parametrize(("gpus", "gone"), [(2, ["d-four"]), (3, [])], ids=["owed", "more"])
 def test_what_stands_on_freed_room_goes_for_what_is_guaranteed(
-    town: Town, gpus: int, gone: list[str]
+    town: EvictionCluster, gpus: int, gone: list[str]
 ) -> None:
     """d reclaims three devices from b and starts. a uses the rest with non-preemptible pods."""
     town.rule(reclaim=Reclaim.FAIR)
@@ -228,7 +228,7 @@ def test_what_stands_on_freed_room_goes_for_what_is_guaranteed(
     assert town.evicted() == gone
 
 
-def test_after_an_hour_it_is_no_reverse_any_more(town: Town) -> None:
+def test_after_an_hour_it_is_no_reverse_any_more(town: EvictionCluster) -> None:
     reverse(town, 3)
     assert any(key.startswith("Reclaim/") for key in town.notes)
     town.wait(COOLDOWN_MS - 1)
@@ -238,9 +238,9 @@ def test_after_an_hour_it_is_no_reverse_any_more(town: Town) -> None:
     assert not any(key.startswith("Reclaim/") for key in town.notes)
 
 
-def test_the_next_leader_remembers_what_was_reclaimed(town: Town) -> None:
+def test_the_next_leader_remembers_what_was_reclaimed(town: EvictionCluster) -> None:
     reverse(town, 3)
-    after = Town(town.notes, epoch=8, at=town.now)
+    after = EvictionCluster(town.notes, epoch=8, at=town.now)
     after.rule(reclaim=Reclaim.FAIR)
     after.run(*(f"a{number}" for number in range(9)))
     after.submit("b-back", 3)
@@ -249,7 +249,7 @@ def test_the_next_leader_remembers_what_was_reclaimed(town: Town) -> None:
     assert len(after.take(ReclaimOnCooldown)) == 1
 
 
-def test_others_go_in_place_of_an_idle_one_that_may_not(town: Town) -> None:
+def test_others_go_in_place_of_an_idle_one_that_may_not(town: EvictionCluster) -> None:
     pods = nine(town)
     town.lead()
     idle = ev.StalePodFound(town.at, pods[8].uid, StaleReason.IDLE, "it is idle")
@@ -263,7 +263,7 @@ def test_others_go_in_place_of_an_idle_one_that_may_not(town: Town) -> None:
     assert town.evicted() == ["b7"]
 
 
-def test_who_was_spared_once_goes_for_nobody_who_waits_no_more(town: Town) -> None:
+def test_who_was_spared_once_goes_for_nobody_who_waits_no_more(town: EvictionCluster) -> None:
     pods = nine(town)
     town.lead()
     town.submit("a-two", 2)
@@ -294,7 +294,7 @@ def test_who_was_spared_once_goes_for_nobody_who_waits_no_more(town: Town) -> No
     ],
     ids=["no time", "no number", "no key", "no list", "too short", "no names", "too deep"],
 )
-def test_a_garbled_note_is_no_truce(town: Town, key: str, text: str) -> None:
+def test_a_garbled_note_is_no_truce(town: EvictionCluster, key: str, text: str) -> None:
     town.notes = {key: text}
     nine(town)
     town.submit("a-one")
@@ -303,7 +303,9 @@ def test_a_garbled_note_is_no_truce(town: Town, key: str, text: str) -> None:
 
 
 @pytest.mark.parametrize("rules", [{"mode": Mode.OBSERVE}, {"reclaim": Reclaim.OFF}], ids=str)
-def test_nobody_is_evicted_where_that_is_off(town: Town, rules: dict[str, object]) -> None:
+def test_nobody_is_evicted_where_that_is_off(
+    town: EvictionCluster, rules: dict[str, object]
+) -> None:
     town.rule(**rules)
     nine(town)
     town.lead()
@@ -312,7 +314,7 @@ def test_nobody_is_evicted_where_that_is_off(town: Town, rules: dict[str, object
 
 
 @pytest.mark.parametrize("late", [False, True])
-def test_the_owner_of_lower_priority_work_is_told_too(town: Town, late: bool) -> None:
+def test_the_owner_of_lower_priority_work_is_told_too(town: EvictionCluster, late: bool) -> None:
     """The pod may be gone before the leader receives the accepted eviction."""
     town.rule(within_queue=WithinQueue.LOWER_PRIORITY)
     mine = town.run("a0", "a1", "a2", "a3")
@@ -334,7 +336,7 @@ def test_the_owner_of_lower_priority_work_is_told_too(town: Town, late: bool) ->
     assert told == gone
 
 
-def test_all_that_may_only_go_together_goes_though_it_fits_without(town: Town) -> None:
+def test_all_that_may_only_go_together_goes_though_it_fits_without(town: EvictionCluster) -> None:
     """Guarantees 4 and 2 of 9: b's pod may be evicted for a's only together with a's own pod."""
     town.rule(within_queue=WithinQueue.LOWER_PRIORITY)
     [mine] = town.run("a0", demand={GPU: 3, PODS: 1})
@@ -349,7 +351,9 @@ def test_all_that_may_only_go_together_goes_though_it_fits_without(town: Town) -
     assert town.engine.wants_gone(mine.uid)
 
 
-def test_an_eviction_that_was_withdrawn_too_late_is_told_all_the_same(town: Town) -> None:
+def test_an_eviction_that_was_withdrawn_too_late_is_told_all_the_same(
+    town: EvictionCluster,
+) -> None:
     pods = nine(town)
     town.lead()
     uid = town.submit("a-one")

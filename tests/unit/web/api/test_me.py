@@ -8,24 +8,24 @@ from typing import Any
 import pytest
 
 from app.web.api.me import MOST
-from tests.fakes.fake_api_cluster import GPU, Town, busy, held, runs
+from tests.fakes.fake_api_cluster import GPU, ApiCluster, busy, held, runs
 from tests.support.asgi import Reply, call
 
 
-async def get(town: Town, path: str) -> Reply:
+async def get(town: ApiCluster, path: str) -> Reply:
     return await call(town.app(), "GET", path, b"", {"authorization": "Bearer alices"})
 
 
 @pytest.fixture
-async def town() -> Town:
-    town = Town()
+async def town() -> ApiCluster:
+    town = ApiCluster()
     await town.open()
-    await town.tell(*busy())
+    await town.deliver(*busy())
     town.rights.granted = set()
     return town
 
 
-async def test_a_caller_without_rights_sees_own_workloads_in_queue_order(town: Town) -> None:
+async def test_a_caller_without_rights_sees_own_workloads_in_queue_order(town: ApiCluster) -> None:
     town.rights.name = "erin@example.com"
     me = (await get(town, "/v1/me")).json
     held_ones = [each for each in me["workloads"] if each["state"] == "held"]
@@ -37,7 +37,9 @@ async def test_a_caller_without_rights_sees_own_workloads_in_queue_order(town: T
     assert any(each["state"] == "released" for each in me["workloads"])
 
 
-async def test_use_and_fair_share_are_those_of_the_caller_and_of_the_tenant(town: Town) -> None:
+async def test_use_and_fair_share_are_those_of_the_caller_and_of_the_tenant(
+    town: ApiCluster,
+) -> None:
     town.rights.name = "erin@example.com"
     [tenant] = (await get(town, "/v1/me")).json["tenants"]
     assert (tenant["tenant"], tenant["pending"]) == ("robotics", 7)
@@ -46,8 +48,8 @@ async def test_use_and_fair_share_are_those_of_the_caller_and_of_the_tenant(town
     assert GPU in tenant["amounts"]["h100"]
 
 
-async def test_workloads_of_several_tenants_are_all_shown(town: Town) -> None:
-    await town.tell(
+async def test_workloads_of_several_tenants_are_all_shown(town: ApiCluster) -> None:
+    await town.deliver(
         held("mine", "teaching", "ivan@example.com"),
         runs("too", "notebooks", "ivan@example.com", "t4-03", 1),
     )
@@ -60,16 +62,16 @@ async def test_workloads_of_several_tenants_are_all_shown(town: Town) -> None:
     assert [each["tenant"] for each in me["tenants"]] == ["ns.notebooks", "teaching"]
 
 
-async def test_a_caller_without_pods_gets_empty_lists(town: Town) -> None:
+async def test_a_caller_without_pods_gets_empty_lists(town: ApiCluster) -> None:
     town.rights.name = "nina@example.com"
     me = (await get(town, "/v1/me")).json
     assert me == {"name": "nina@example.com", "tenants": [], "workloads": [], "leftOut": 0}
 
 
-async def test_pods_beyond_the_limit_are_counted_and_not_evaluated(town: Town) -> None:
+async def test_pods_beyond_the_limit_are_counted_and_not_evaluated(town: ApiCluster) -> None:
     evaluated = 0
     pods = [held(f"many-{number}", "teaching", "ivan@example.com") for number in range(MOST + 50)]
-    await town.tell(*pods, runs("one", "teaching", "ivan@example.com", "t4-03", 1))
+    await town.deliver(*pods, runs("one", "teaching", "ivan@example.com", "t4-03", 1))
     town.rights.name = "ivan@example.com"
     queue = town.engine.queries.queue
 
@@ -85,7 +87,7 @@ async def test_pods_beyond_the_limit_are_counted_and_not_evaluated(town: Town) -
     assert evaluated <= MOST + 1
 
 
-async def test_the_own_queue_needs_no_right_and_shows_no_other_user(town: Town) -> None:
+async def test_the_own_queue_needs_no_right_and_shows_no_other_user(town: ApiCluster) -> None:
     town.rights.name = "erin@example.com"
     town.rights.granted = set()
     own = (await get(town, "/v1/tenants/robotics/queue?user=erin@example.com")).json

@@ -24,7 +24,7 @@ from app.web.api.problems import Refused
 from app.web.api.stream import MOST_OF_ONE, ConnectionLimit, StateCache, StreamTiming
 from app.web.api.stream_schemas import DashboardState
 from app.web.api.wait_reason_cache import QUEUED, WaitReasonCache
-from tests.fakes.fake_api_cluster import GPU, NOW, Town, busy, held, tenant
+from tests.fakes.fake_api_cluster import GPU, NOW, ApiCluster, busy, held, tenant
 from tests.fakes.fake_authorizer import Rights
 from tests.support.asgi import call
 
@@ -102,7 +102,7 @@ class Reader:
 
 
 @asynccontextmanager
-async def listening(town: Town, rhythm: StreamTiming = QUICK) -> AsyncIterator[Reader]:
+async def listening(town: ApiCluster, rhythm: StreamTiming = QUICK) -> AsyncIterator[Reader]:
     """Read the stream until the end of the block."""
     reader = Reader(town.app(rhythm))
     reader.taking.set()
@@ -117,14 +117,14 @@ async def listening(town: Town, rhythm: StreamTiming = QUICK) -> AsyncIterator[R
 
 
 @pytest.fixture
-async def town() -> Town:
-    town = Town()
+async def town() -> ApiCluster:
+    town = ApiCluster()
     await town.open()
-    await town.tell(*busy())
+    await town.deliver(*busy())
     return town
 
 
-async def told(town: Town) -> tuple[Any, Any]:
+async def told(town: ApiCluster) -> tuple[Any, Any]:
     """Return the first two events: hello and state."""
     async with listening(town) as reader:
         assert await reader.status() == 200
@@ -133,7 +133,9 @@ async def told(town: Town) -> tuple[Any, Any]:
     return hello, state
 
 
-async def test_who_listens_is_told_at_once_who_they_are_and_how_things_stand(town: Town) -> None:
+async def test_who_listens_is_told_at_once_who_they_are_and_how_things_stand(
+    town: ApiCluster,
+) -> None:
     hello, state = await told(town)
 
     assert hello["caller"] == "alice@example.com"
@@ -161,7 +163,7 @@ async def test_who_listens_is_told_at_once_who_they_are_and_how_things_stand(tow
     assert state["leftOut"] == {"users": 0, "queues": 0, "nodes": 0}
 
 
-async def test_what_is_owed_is_told_with_guarantee_and_limit(town: Town) -> None:
+async def test_what_is_owed_is_told_with_guarantee_and_limit(town: ApiCluster) -> None:
     _, state = await told(town)
 
     # The cluster has 272 units in total; an H100 counts 4. Guarantees take 16 and 8 H100s, that is
@@ -177,7 +179,7 @@ async def test_what_is_owed_is_told_with_guarantee_and_limit(town: Town) -> None
     assert vision["users"]["alice@example.com"]["owed"] == pytest.approx(research / 2, abs=1e-4)
 
 
-async def test_a_state_that_did_not_change_is_not_told_again(town: Town) -> None:
+async def test_a_state_that_did_not_change_is_not_told_again(town: ApiCluster) -> None:
     async with listening(town) as reader:
         await reader.status()
         await reader.event(), await reader.event()
@@ -185,23 +187,23 @@ async def test_a_state_that_did_not_change_is_not_told_again(town: Town) -> None
         assert await reader.part() == b": nothing changed\n\n"
 
 
-async def test_a_change_is_told(town: Town) -> None:
+async def test_a_change_is_told(town: ApiCluster) -> None:
     async with listening(town) as reader:
         await reader.status()
         await reader.event(), await reader.event()
-        await town.tell(held("new", "teaching", "ivan@example.com"))
+        await town.deliver(held("new", "teaching", "ivan@example.com"))
         name, state = await reader.event()
     assert name == "state"
     assert "ivan@example.com" in [user["name"] for user in state["users"]["teaching"]]
 
 
-async def test_a_slow_reader_gets_the_newest_and_nothing_else(town: Town) -> None:
+async def test_a_slow_reader_gets_the_newest_and_nothing_else(town: ApiCluster) -> None:
     async with listening(town) as reader:
         await reader.status()
         await reader.event(), await reader.event()
         reader.taking.clear()
         for number in range(5):
-            await town.tell(held(f"new-{number}", "teaching", "ivan@example.com"))
+            await town.deliver(held(f"new-{number}", "teaching", "ivan@example.com"))
             assert await _passes(reader)
         reader.taking.set()
         pending = 0
@@ -221,7 +223,7 @@ async def _passes(reader: Reader) -> bool:
     return reader.parts.empty()
 
 
-async def test_without_the_right_nothing_is_told(town: Town) -> None:
+async def test_without_the_right_nothing_is_told(town: ApiCluster) -> None:
     town.rights.granted -= {("get", "stream")}
     async with listening(town) as reader:
         assert await reader.status() == 403
@@ -229,7 +231,7 @@ async def test_without_the_right_nothing_is_told(town: Town) -> None:
         assert (await call(town.app(), "GET", "/v1/stream", headers=headers)).status == 401
 
 
-async def test_another_tenants_data_is_never_told(town: Town) -> None:
+async def test_another_tenants_data_is_never_told(town: ApiCluster) -> None:
     town.rights.granted = {("get", "stream"), ("get", "tenants/queue/robotics")}
 
     hello, state = await told(town)
@@ -243,7 +245,7 @@ async def test_another_tenants_data_is_never_told(town: Town) -> None:
     assert "erin@example.com" in said
 
 
-async def test_who_may_list_tenants_sees_no_users_of_theirs(town: Town) -> None:
+async def test_who_may_list_tenants_sees_no_users_of_theirs(town: ApiCluster) -> None:
     town.rights.granted = {("get", "stream"), ("list", "tenants")}
 
     _, state = await told(town)
@@ -254,7 +256,7 @@ async def test_who_may_list_tenants_sees_no_users_of_theirs(town: Town) -> None:
 
 
 async def test_users_that_a_tenant_weighs_are_told_to_who_may_see_its_queue_only(
-    town: Town,
+    town: ApiCluster,
 ) -> None:
     town.rights.granted = {("get", "stream"), ("list", "tenants")}
 
@@ -279,13 +281,13 @@ def api_server_goes(rights: Rights) -> None:
     ("happens", "status"), [(token_expires, 401), (right_goes, 403), (api_server_goes, 503)]
 )
 async def test_it_ends_when_the_caller_may_listen_no_more(
-    town: Town, happens: Callable[[Rights], None], status: int
+    town: ApiCluster, happens: Callable[[Rights], None], status: int
 ) -> None:
     async with listening(town, UNTRUSTING) as reader:
         await reader.status()
         await reader.event(), await reader.event()
         happens(town.rights)
-        await town.tell(held("new", "teaching", "ivan@example.com"))
+        await town.deliver(held("new", "teaching", "ivan@example.com"))
         name, problem = await reader.event()
         while name != "end":  # changed before the rights were checked again
             name, problem = await reader.event()
@@ -294,7 +296,7 @@ async def test_it_ends_when_the_caller_may_listen_no_more(
         assert await reader.part() is None
 
 
-async def test_each_event_is_in_the_description(town: Town) -> None:
+async def test_each_event_is_in_the_description(town: ApiCluster) -> None:
     document = town.app().openapi()
     content = document["paths"]["/v1/stream"]["get"]["responses"]["200"]["content"]
     events = content["text/event-stream"]["schema"]["items"]["oneOf"]
@@ -318,7 +320,7 @@ async def test_each_event_is_in_the_description(town: Town) -> None:
     assert seen == parts.keys() == {"hello", "state", "end"}
 
 
-async def test_rights_that_change_change_what_is_told(town: Town) -> None:
+async def test_rights_that_change_change_what_is_told(town: ApiCluster) -> None:
     async with listening(town, UNTRUSTING) as reader:
         await reader.status()
         await reader.event(), await reader.event()
@@ -329,7 +331,7 @@ async def test_rights_that_change_change_what_is_told(town: Town) -> None:
         assert (name, state["pools"]) == ("state", [])
 
 
-async def test_it_ends_when_the_process_is_told_to_stop(town: Town) -> None:
+async def test_it_ends_when_the_process_is_told_to_stop(town: ApiCluster) -> None:
     async with listening(town) as reader:
         await reader.status()
         await reader.event(), await reader.event()
@@ -338,7 +340,7 @@ async def test_it_ends_when_the_process_is_told_to_stop(town: Town) -> None:
             await reader.event()
 
 
-async def test_nobody_listens_too_often(town: Town) -> None:
+async def test_nobody_listens_too_often(town: ApiCluster) -> None:
     app = town.app(QUICK)
     readers = [Reader(app) for _ in range(MOST_OF_ONE)]
     tasks = []
@@ -373,7 +375,7 @@ def test_beyond_the_most_that_may_listen_it_is_503() -> None:
     room.enter("c")
 
 
-async def test_a_reader_who_takes_nothing_in_loses_the_place(town: Town) -> None:
+async def test_a_reader_who_takes_nothing_in_loses_the_place(town: ApiCluster) -> None:
     reader = Reader(town.app(StreamTiming(beat=0.01, quiet=0.01, trust=3600, patience=0.05)))
     async with asyncio.timeout(SECONDS):
         await reader.run()
@@ -389,7 +391,7 @@ class Made:
     `took` and `cutting` are durations.
     """
 
-    town: Town
+    town: ApiCluster
     made: int = 0
     cut: int = 0
     now: float = 0.0
@@ -410,7 +412,7 @@ class Made:
         return state(known, self.town.ground(), sight)
 
 
-async def test_all_with_the_same_sight_share_one_state_of_a_second(town: Town) -> None:
+async def test_all_with_the_same_sight_share_one_state_of_a_second(town: ApiCluster) -> None:
     made = Made(town)
     board = made.board()
     mine = VisibleState(False, False, frozenset({TenantName("robotics")}), False)
@@ -427,7 +429,7 @@ async def test_all_with_the_same_sight_share_one_state_of_a_second(town: Town) -
     assert made.made == 2
 
 
-async def test_a_cluster_that_takes_long_to_tell_of_is_told_of_less_often(town: Town) -> None:
+async def test_a_cluster_that_takes_long_to_tell_of_is_told_of_less_often(town: ApiCluster) -> None:
     made = Made(town, took=0.5)
     board = made.board()
     board.newest(EVERY)
@@ -439,7 +441,7 @@ async def test_a_cluster_that_takes_long_to_tell_of_is_told_of_less_often(town: 
     assert made.made == 2
 
 
-async def test_many_sights_that_take_long_to_cut_are_told_less_often(town: Town) -> None:
+async def test_many_sights_that_take_long_to_cut_are_told_less_often(town: ApiCluster) -> None:
     made = Made(town, cutting=0.5)
     board = made.board()
     board.newest(EVERY)
@@ -451,29 +453,29 @@ async def test_many_sights_that_take_long_to_cut_are_told_less_often(town: Town)
     assert made.made == 2
 
 
-async def test_a_pool_that_has_just_gone_ends_nobodys_stream(town: Town) -> None:
+async def test_a_pool_that_has_just_gone_ends_nobodys_stream(town: ApiCluster) -> None:
     board = Made(town).board()
     pools = board.newest(EVERY).state.pools
-    await town.tell(*(ev.PoolGone(town.now, PoolName(each.name)) for each in pools))
+    await town.deliver(*(ev.PoolGone(town.now, PoolName(each.name)) for each in pools))
     newcomer = VisibleState(True, False, frozenset(), True)
     assert board.newest(newcomer).state.pools == pools
 
 
-async def test_time_alone_is_no_change(town: Town) -> None:
+async def test_time_alone_is_no_change(town: ApiCluster) -> None:
     made = Made(town)
     board = made.board()
     first = board.newest(EVERY)
     town.now = type(town.now)(town.now + 5000)
     made.now = 5.0
     assert board.newest(EVERY).number == first.number
-    await town.tell(tenant("newcomer"))
+    await town.deliver(tenant("newcomer"))
     made.now = 10.0
     assert board.newest(EVERY).number > first.number
 
 
-async def test_what_is_left_out_is_counted(town: Town) -> None:
+async def test_what_is_left_out_is_counted(town: ApiCluster) -> None:
     more = [held(f"of-{n}", "vision", f"user-{n}") for n in range(dashboard_state.MOST_USERS)]
-    await town.tell(*more)
+    await town.deliver(*more)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(dashboard_state, "MOST_NODES", 6)
         patch.setattr(dashboard_state, "MOST_QUEUES", 100)
@@ -486,7 +488,9 @@ async def test_what_is_left_out_is_counted(town: Town) -> None:
 # --- faults ---
 
 
-async def test_a_missing_leader_is_a_problem_with_the_time_of_its_last_state(town: Town) -> None:
+async def test_a_missing_leader_is_a_problem_with_the_time_of_its_last_state(
+    town: ApiCluster,
+) -> None:
     _, state = await told(town)
     [problem] = state["problems"]
     assert (problem["code"], problem["since"]) == ("NoLeader", None)
@@ -499,7 +503,7 @@ async def test_a_missing_leader_is_a_problem_with_the_time_of_its_last_state(tow
     assert (problem["code"], problem["since"]) == ("NoLeader", "2026-09-21T14:13:20Z")
 
 
-async def test_redis_and_old_data_are_problems(town: Town) -> None:
+async def test_redis_and_old_data_are_problems(town: ApiCluster) -> None:
     town.bulletin = LeaderStateMessage(NOW, 3, 0.5)
     lost = replace(town.ground(), store_reachable=lambda: False, age=lambda: 60_001)
     rules = WaitReasonCache(lambda: 0.0)
@@ -507,10 +511,10 @@ async def test_redis_and_old_data_are_problems(town: Town) -> None:
     assert [problem.code for problem in shown.problems] == ["RedisUnreachable", "StaleData"]
 
 
-async def test_holes_in_enforcement_and_a_silent_webhook_are_problems(town: Town) -> None:
+async def test_holes_in_enforcement_and_a_silent_webhook_are_problems(town: ApiCluster) -> None:
     async def codes(result: EnforcementResult | None, mode: Mode = Mode.ENFORCE) -> list[str]:
         town.bulletin, town.enforcement = LeaderStateMessage(NOW, 3, 0.5), result
-        await town.tell(ev.PolicyObserved(NOW, Policy(mode=mode)))
+        await town.deliver(ev.PolicyObserved(NOW, Policy(mode=mode)))
         _, state = await told(town)
         return [problem["code"] for problem in state["problems"]]
 
@@ -535,17 +539,17 @@ async def test_holes_in_enforcement_and_a_silent_webhook_are_problems(town: Town
     ],
 )
 async def test_a_webhook_is_silent_15_s_after_its_last_report(
-    town: Town, probed: int, renewed: int | None, seconds: float, silent: bool
+    town: ApiCluster, probed: int, renewed: int | None, seconds: float, silent: bool
 ) -> None:
     at = Millis(0 if renewed is None else NOW - renewed)
     town.bulletin = LeaderStateMessage(NOW, 3, 0.5)
     town.enforcement = EnforcementResult(Millis(NOW - probed), seconds, renewed=at)
-    await town.tell(ev.PolicyObserved(NOW, Policy(mode=Mode.ENFORCE)))
+    await town.deliver(ev.PolicyObserved(NOW, Policy(mode=Mode.ENFORCE)))
     _, state = await told(town)
     assert [problem["code"] for problem in state["problems"]] == ["WebhookSilent"] * silent
 
 
-async def test_a_node_shows_only_tenants_that_the_caller_may_see(town: Town) -> None:
+async def test_a_node_shows_only_tenants_that_the_caller_may_see(town: ApiCluster) -> None:
     def tenants(shown: dict[str, Any]) -> dict[str, Any]:
         nodes = {node["name"]: node for pool in shown["pools"] for node in pool["members"]}
         return {name: nodes[name]["tenants"] for name in ("h100-00", "h100-06")}
@@ -563,7 +567,7 @@ async def test_a_node_shows_only_tenants_that_the_caller_may_see(town: Town) -> 
 # --- wait reasons ---
 
 
-async def test_a_rule_that_nobody_has_thought_of_yet_is_not_guessed(town: Town) -> None:
+async def test_a_rule_that_nobody_has_thought_of_yet_is_not_guessed(town: ApiCluster) -> None:
     outlook = town.engine.queries
     hasty = WaitReasonCache(
         iter(range(100)).__next__, thinking=1
@@ -579,13 +583,13 @@ async def test_a_rule_that_nobody_has_thought_of_yet_is_not_guessed(town: Town) 
     assert hasty.backlogs(outlook) == WaitReasonCache(lambda: 0.0).backlogs(outlook)
 
 
-async def test_what_was_thought_over_longest_ago_is_thought_over_first(town: Town) -> None:
+async def test_what_was_thought_over_longest_ago_is_thought_over_first(town: ApiCluster) -> None:
     outlook = town.engine.queries
     hasty = WaitReasonCache(iter(range(1000)).__next__, thinking=1)
     for _ in range(10):
         hasty.backlogs(outlook)
     # The limit of robotics is removed: its queue now waits for another reason.
-    await town.tell(tenant("robotics"))
+    await town.deliver(tenant("robotics"))
     before = WaitReasonCache(lambda: 0.0).backlogs(outlook)
     for _ in range(10):
         hasty.backlogs(outlook)
