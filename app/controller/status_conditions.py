@@ -46,7 +46,8 @@ def tenant_status(tenant: TenantView, known: set[Resource]) -> ObjectStatus:
     taken = f"an older tenant already has: {', '.join(tenant.disputed)}"
     if tenant.orphan:
         also = f"; {taken}" if tenant.disputed else ""
-        message = f"its parent does not exist or closes a circle, so nothing is released{also}"
+        cause = "its parent does not exist, is too deep, or closes a circle"
+        message = f"{cause}, so nothing is released{also}"
         ready = _ready(False, "ParentMissing", message)
     elif tenant.disputed:
         ready = _ready(False, "NamespaceTaken", taken)

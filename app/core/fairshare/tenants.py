@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from app.core.model import DEFAULT_TENANT, UNMAPPED_PREFIX, Tenant, TenantName
 
+DEEPEST = 50
+"""Maximum number of tenants from the top level down to one. Many rules visit all of them."""
+
 
 class TenantDirectory:
     """The observed Tenants and the owner of each namespace. The order of events does not matter."""
@@ -54,7 +57,7 @@ class TenantDirectory:
     def parent_of(self, name: TenantName) -> TenantName | None:
         """Return the parent of a tenant. None at the top level.
 
-        A parent that does not exist, or that leads into a cycle, counts as None.
+        A parent that does not exist, leads into a cycle, or is too deep, counts as None.
         """
         tenant = self.tenants.get(name)
         if tenant is None:
@@ -82,21 +85,22 @@ class TenantDirectory:
         return tuple(ns for ns in tenant.namespaces if self.tenant_of(ns) != name)
 
     def _find_orphans(self) -> frozenset[TenantName]:
-        """Return the tenants with a parent that does not exist, or leads into a cycle."""
+        """Return the tenants that are too deep, or have a parent that does not exist or cycles."""
         if self._orphans is None:
-            ends: dict[TenantName, bool] = {}
+            depths: dict[TenantName | None, int] = {}
             for name in self.tenants:
                 path: dict[TenantName, None] = {}
                 at: TenantName | None = name
-                while at in self.tenants and at not in ends and at not in path:
+                while at in self.tenants and at not in depths and at not in path:
                     path[at] = None
                     at = self.tenants[at].parent
-                circles = at is not None and (at in path or not ends.get(at, True))
-                ends.update(dict.fromkeys(path, not circles))
+                depth = DEEPEST if at in path else depths.get(at, 0)
+                for number, each in enumerate(reversed(path), 1):
+                    depths[each] = depth + number
             self._orphans = frozenset(
                 name
                 for name, tenant in self.tenants.items()
-                if not ends[name] or not self._may_be_parent(tenant.parent)
+                if depths[name] > DEEPEST or not self._may_be_parent(tenant.parent)
             )
         return self._orphans
 

@@ -35,7 +35,8 @@ class TenantGaps:
         if orphan is None:
             return ""
         parent = self._tenancy.tenants[orphan].parent
-        return f"the parent {parent} of tenant {orphan} does not exist or closes a circle"
+        fault = "does not exist, is too deep, or closes a circle"
+        return f"the parent {parent} of tenant {orphan} {fault}"
 
     def due(self) -> Millis | None:
         """Return when the next gap ends."""

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from app.core import events as ev
+from app.core.fairshare.tenants import DEEPEST
 from app.core.lifecycle.tenant_gaps import GAP_MS
 from app.core.model import Millis, Node, NodeName, Pod, Tenant, TenantName, Uid
 from app.core.quantities import CPU, PODS
@@ -91,7 +92,7 @@ def test_a_tenant_whose_parent_is_deleted_releases_nothing(bench: Bench) -> None
     pod = late("p")
     bench.see(pod)
     assert bench.released == {}
-    assert "the parent old of tenant new does not exist" in bench.text(pod)
+    assert "the parent old of tenant new does not exist," in bench.text(pod)
     put(bench, above)
     assert set(bench.released) == {"p"}
 
@@ -104,3 +105,16 @@ def test_tenants_in_a_circle_release_nothing(bench: Bench) -> None:
     assert bench.released == {}
     put(bench, tenant(OLD, "x"))
     assert set(bench.released) == {"x", "y", "z"}
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_tenants_deeper_than_the_bound_release_nothing(bench: Bench, order: int) -> None:
+    names = [TenantName(f"t{number}") for number in range(3000)]
+    parents = [None, *names]
+    chain = [
+        tenant(name, f"s{number}", parent=parents[number]) for number, name in enumerate(names)
+    ]
+    put(bench, *chain[::order])
+    for number in (DEEPEST - 1, DEEPEST, DEEPEST + 1, 2999):
+        bench.see(late(f"p{number}", f"s{number}"))
+    assert set(bench.released) == {f"p{DEEPEST - 1}"}
