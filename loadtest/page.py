@@ -10,11 +10,11 @@ from playwright.sync_api import Browser, sync_playwright
 
 from app.core.errors import InvalidInput
 from app.core.events import ClusterEvent
-from app.devcluster.progress import Told
+from app.devcluster.progress import ConsoleProgress
 from loadtest.figures import Compared, Measure, Series, Target
 from tests.browser.signed_in import LED, QUICK, TEAMS, large, sign_in
 from tests.browser.test_scale import TENANTS, crowd
-from tests.fakes.fake_api_cluster import Served, Town, served
+from tests.fakes.fake_api_cluster import ApiCluster, Served, served
 from tests.support.browser import ARGS
 
 NAME = "page"
@@ -48,7 +48,7 @@ WATCH = """
 """Remembers when the page parses the first state. `complete` returns milliseconds."""
 
 
-def measure(progress: Told, pods: int | None, rounds: int | None) -> Measure:
+def measure(progress: ConsoleProgress, pods: int | None, rounds: int | None) -> Measure:
     """Sign in repeatedly. `pods` has no effect. Raises InvalidInput without a browser."""
     program = os.environ.get("CHROMIUM") or shutil.which("chromium")
     if program is None:
@@ -57,8 +57,8 @@ def measure(progress: Told, pods: int | None, rounds: int | None) -> Measure:
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=program, args=ARGS)
         for arm, (events, rows) in ARMS.items():
-            with progress.step(f"page: {arm}"), served(Town(bulletin=LED), QUICK) as place:
-                place.tell(*events())
+            with progress.step(f"page: {arm}"), served(ApiCluster(bulletin=LED), QUICK) as place:
+                place.deliver(*events())
                 turns = range(rounds or ROUNDS)
                 taken[arm] = tuple(_first_view(browser, place, rows) for _ in turns)
         browser.close()

@@ -11,18 +11,18 @@ from playwright.sync_api import Page, expect
 
 from tests.browser.conftest import Opens
 from tests.browser.signed_in import LED, QUICK, live, settled
-from tests.fakes.fake_api_cluster import NOW, Served, Town, busy, ran, served
+from tests.fakes.fake_api_cluster import NOW, ApiCluster, Served, busy, ran, served
 
 FROM, TO = "2026-09-21T13:20:00Z", "2026-09-21T13:50:00Z"
 
 
 @pytest.fixture
 def place() -> Iterator[Served]:
-    town = Town(bulletin=LED, now=NOW)
+    town = ApiCluster(bulletin=LED, now=NOW)
     run = ran("vision", 64, since=60, until=30)  # 64 H100s that count 4 each
     town.past.runs.ended[run.id] = run
     with served(town, QUICK) as place:
-        place.tell(*busy())
+        place.deliver(*busy())
         yield place
 
 

@@ -82,8 +82,8 @@ def test_pods_of_a_node(opens: Opens, place: Served) -> None:
 
 
 def test_own_pods_and_own_queue_without_any_right(opens: Opens, place: Served) -> None:
-    granted = place.town.rights.granted
-    place.town.rights.granted = set()
+    granted = place.cluster.rights.granted
+    place.cluster.rights.granted = set()
     try:
         page = opens(place)
         sign_in(page)
@@ -94,7 +94,7 @@ def test_own_pods_and_own_queue_without_any_right(opens: Opens, place: Served) -
         page.get_by_role("link", name="mine").first.click()
         expect(reach(page.locator("#pod-rows tr"), PODS)).to_contain_text("600 of 600")
     finally:
-        place.town.rights.granted = granted
+        place.cluster.rights.granted = granted
 
 
 def test_audit_entries_and_releases_by_tenant(opens: Opens, place: Served) -> None:

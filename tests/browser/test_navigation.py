@@ -154,7 +154,7 @@ def test_an_address_of_an_unknown_object_says_so(
 def test_a_forbidden_address_names_the_missing_right(
     opens: Opens, place: Served, view: str, right: str
 ) -> None:
-    place.town.rights.granted = {("get", "stream")}
+    place.cluster.rights.granted = {("get", "stream")}
     page = live(opens, place, view)
     expect(page.locator("main, [role=dialog]").get_by_text(right).first).to_be_visible()
     expect(page.get_by_role("button", name="Sign out")).to_be_visible()

@@ -11,7 +11,16 @@ from playwright.sync_api import Page, expect
 from app.core import events as ev
 from tests.browser.conftest import Opens
 from tests.browser.signed_in import LED, QUICK, go, live
-from tests.fakes.fake_api_cluster import NOW, Served, Town, busy, held, ran, record_releases, served
+from tests.fakes.fake_api_cluster import (
+    NOW,
+    ApiCluster,
+    Served,
+    busy,
+    held,
+    ran,
+    record_releases,
+    served,
+)
 
 VIEWS = {
     "me": "Released: 2 pods",
@@ -95,16 +104,16 @@ HELP = "links => links.map((link) => [link.getAttribute('aria-label'), link.getA
 
 @pytest.fixture
 def place() -> Iterator[Served]:
-    town = Town(bulletin=LED, now=NOW)
+    town = ApiCluster(bulletin=LED, now=NOW)
     town.rights.granted |= {("get", "audit")}
     record_releases(town.stream, "vision", 8, [30, 600], minutes=5)
     run = ran("vision", 22, since=50, until=0)
     town.past.runs.ended[run.id] = run
     with served(town, QUICK) as place:
-        place.tell(*busy())
+        place.deliver(*busy())
         for number in range(2):
             pod = held(f"member-{number}", "vision", "bob@example.com").pod
-            place.tell(ev.PodObserved(NOW, replace(pod, gang="pair", gang_size=2)))
+            place.deliver(ev.PodObserved(NOW, replace(pod, gang="pair", gang_size=2)))
         yield place
 
 

@@ -12,7 +12,7 @@ from app.core.model import TenantName, UserName
 from app.ports.forecasts import Comparison, TenantForecast, WeightChanges
 from tests.browser.conftest import Opens
 from tests.browser.signed_in import LED, QUICK, live
-from tests.fakes.fake_api_cluster import Served, Town, busy, served, tenant
+from tests.fakes.fake_api_cluster import ApiCluster, Served, busy, served, tenant
 
 MAY_WEIGH = {("update", "tenants/users"), ("update", "tenants"), ("create", "simulations")}
 
@@ -35,8 +35,8 @@ def waits() -> Waits:
 
 
 @pytest.fixture
-def town(waits: Waits) -> Town:
-    town = Town(bulletin=LED, simulations=waits)
+def town(waits: Waits) -> ApiCluster:
+    town = ApiCluster(bulletin=LED, simulations=waits)
     town.rights.granted |= MAY_WEIGH
     users = [{"name": "alice@example.com", "weight": "3"}]
     town.resources.put("tenants", "vision", {"weight": "2", "parent": "research", "users": users})
@@ -47,9 +47,9 @@ def town(waits: Waits) -> Town:
 
 
 @pytest.fixture
-def place(town: Town) -> Iterator[Served]:
+def place(town: ApiCluster) -> Iterator[Served]:
     with served(town, QUICK) as place:
-        place.tell(*busy())
+        place.deliver(*busy())
         yield place
 
 
@@ -76,14 +76,14 @@ def answer(page: Page, accepts: bool) -> list[str]:
     return texts
 
 
-def weights(town: Town) -> dict[str, str]:
+def weights(town: ApiCluster) -> dict[str, str]:
     spec = town.resources.spec("tenants", "vision")
     assert spec is not None
     return {user["name"]: user["weight"] for user in spec["users"]}
 
 
 def test_a_preview_shows_shares_and_waits_and_changes_nothing(
-    opens: Opens, town: Town, waits: Waits, place: Served
+    opens: Opens, town: ApiCluster, waits: Waits, place: Served
 ) -> None:
     page = weigh(opens, place)
     before = weights(town)
@@ -103,7 +103,7 @@ def test_a_preview_shows_shares_and_waits_and_changes_nothing(
 
 
 def test_a_weight_is_set_only_after_the_confirmation(
-    opens: Opens, town: Town, place: Served
+    opens: Opens, town: ApiCluster, place: Served
 ) -> None:
     page = weigh(opens, place)
     before = weights(town)
@@ -118,14 +118,14 @@ def test_a_weight_is_set_only_after_the_confirmation(
     assert weights(town) == {"alice@example.com": "3", "bob@example.com": "9"}
     assert town.resources.by("tenants", "vision") == "alice@example.com"
     # The watch brings the change, as it does in a cluster.
-    place.tell(tenant("vision", 2, parent="research", users={"bob@example.com": 9}))
+    place.deliver(tenant("vision", 2, parent="research", users={"bob@example.com": 9}))
     expect(page.get_by_text("weight 9")).to_be_visible()
     expect(page.get_by_role("spinbutton", name="bob@example.com")).to_have_value("9")
 
 
 @pytest.mark.parametrize("button", ["Preview", "Apply"])
 def test_without_the_right_the_answer_names_it_and_no_weight_changes(
-    opens: Opens, town: Town, place: Served, button: str
+    opens: Opens, town: ApiCluster, place: Served, button: str
 ) -> None:
     town.rights.granted -= MAY_WEIGH
     page = weigh(opens, place)
@@ -140,7 +140,7 @@ def test_without_the_right_the_answer_names_it_and_no_weight_changes(
 
 
 def test_a_weight_of_a_child_tenant_that_fails_says_which_ones_are_set(
-    opens: Opens, town: Town, place: Served
+    opens: Opens, town: ApiCluster, place: Served
 ) -> None:
     town.rights.granted -= {("update", "tenants")}
     town.rights.granted |= {("update", "tenants/research"), ("get", "tenants")}

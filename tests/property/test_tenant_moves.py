@@ -59,7 +59,7 @@ def test_no_change_of_tenants_lets_pods_past_a_limit(
         else:
             known[name] = tenant(name, tuple(change[0]), change[1])
             bench.hear(ev.TenantObserved(Millis(at), known[name]))
-        used = bench.engine.outlook.view().tenants
+        used = bench.engine.queries.view().tenants
         for released in bench.orders.keys() - before:
             at_last = bench.orders[released].intent.tenant
             above, passed = str(at_last), list[str]()

@@ -120,7 +120,7 @@ def test_a_pod_is_not_told_again_at_once() -> None:
 
 def test_a_pod_is_not_explained_again_within_the_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     room, explained = Room(held_pod("mine", "a", 4)), list[Uid]()
-    monkeypatch.setattr(room.engine.outlook, "held", explained.append)
+    monkeypatch.setattr(room.engine.queries, "held", explained.append)
     room.look(3)
     assert explained == []
     room.later()

@@ -372,7 +372,7 @@ def test_a_start_in_the_status_is_neither_before_the_creation_nor_in_the_future(
     pod = replace(held_pod("p", "a"), gates=(), release="1.1", node=NodeName("n0"))
     since, now = Millis(2000), Millis(5000)
     bench.hear(ev.PodObserved(now, replace(pod, since=since, started=Millis(started))))
-    [found] = bench.engine.outlook.pods_on(NodeName("n0"))
+    [found] = bench.engine.queries.pods_on(NodeName("n0"))
     assert found.released == (now if started else since)
 
 
