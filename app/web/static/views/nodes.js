@@ -162,7 +162,7 @@ function NodePods({ pool, node, state, hello, ask }) {
     ${error ? html`<p class="problem" role="alert">The pods cannot be shown: ${visible(error.message)}</p>` : null}
     ${!data && !error ? html`<p class="note" role="status">Loading …</p>` : null}
     ${isUnknown ? html`<${Empty}>Pool ${visible(pool)} has no node ${visible(node)}.<//>` : null}
-    ${hello.pools ? null : html`<p class="note">You see your own pods, and those of tenants whose queue you may see. You may not see the node itself. The right is: list pools.fairgate.io.</p>`}
+    ${hello.pools ? null : html`<p class="note">You see your pods, and those of tenants whose queue you may see. You may not see the node itself. The right is: list pools.fairgate.io.</p>`}
     ${data && !isUnknown && !data.items.length && !data.hidden ? html`<${Empty}>No pod that requests a GPU runs on this node.<//>` : null}
     ${data?.items.length
       ? html`<${More} items=${data.items} step=${POD_STEP} noun="pods">

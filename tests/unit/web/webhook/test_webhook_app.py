@@ -222,7 +222,7 @@ async def test_a_malformed_body_is_400_and_one_sentence(app: ASGIApp, body: byte
 
     assert reply.status == 400
     assert b"Traceback" not in reply.body
-    assert reply.body.startswith(b"Fairgate ")
+    assert reply.body.startswith(b"Fairgate: ")
     assert reply.body.count(b"\n") == 0
 
 
