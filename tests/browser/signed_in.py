@@ -39,9 +39,15 @@ def go(page: Page, view: str) -> None:
 
 
 def settled(page: Page, condition: str) -> None:
-    """Wait until a JavaScript expression is true. Playwright's own wait needs `unsafe-eval`."""
-    look = f"() => {condition} ? done() : requestAnimationFrame(look)"
-    page.evaluate(f"() => new Promise((done) => {{ const look = {look}; look(); }})")
+    """Wait until a JavaScript expression is true. Playwright's own wait needs `unsafe-eval`.
+
+    Fails after 1 000 frames.
+    """
+    again = "left-- ? requestAnimationFrame(look) : fail(new Error('the condition stays false'))"
+    look = f"() => {condition} ? done() : {again}"
+    page.evaluate(
+        f"() => new Promise((done, fail) => {{ let left = 1000; const look = {look}; look(); }})"
+    )
 
 
 def reach(rows: Locator, last: int) -> Locator:
