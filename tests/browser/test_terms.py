@@ -138,12 +138,12 @@ def test_each_term_of_each_view_opens_its_entry(opens: Opens, place: Served) -> 
         expect(shown.get_by_text(text).locator("visible=true").first).to_be_visible()
         for summary in page.locator("main summary").all():
             summary.click()
-        known = terms_of(page)
         labels = set(page.evaluate(LABELS))
         needed = set().union(*(TERMS[label] for label in labels & TERMS.keys()))
         unknown = {each for each in labels - TERMS.keys() if each.lower() not in PLAIN}
         rules = set(page.locator("main ul.rules .chip, .sentence .chip").all_inner_texts())
         needed |= {rule.lstrip("▲ ").rstrip(" 0123456789") for rule in rules}
+        known = terms_of(page)  # last, because later answers bring labels and their terms
         missing[view] = (needed - {term for term, _ in known}) | unknown
         entries |= known
     faults = {view: sorted(labels) for view, labels in missing.items() if labels}
