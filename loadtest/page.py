@@ -12,8 +12,8 @@ from app.core.errors import InvalidInput
 from app.core.events import ClusterEvent
 from app.devcluster.progress import ConsoleProgress
 from loadtest.figures import Compared, Measure, Series, Target
+from tests.browser.large_cluster import TENANTS, large_cluster
 from tests.browser.signed_in import LED, QUICK, TEAMS, large, sign_in
-from tests.browser.test_scale import TENANTS, crowd
 from tests.fakes.fake_api_cluster import ApiCluster, Served, served
 from tests.support.browser import ARGS
 
@@ -24,7 +24,7 @@ MOST_MS = Target(most=1000)
 
 ARMS: dict[str, tuple[Callable[[], list[ClusterEvent]], int]] = {
     "500 GPUs, 25 tenants, 100 queues": (large, TEAMS),
-    "8 000 GPUs, 100 tenants, 2 000 queues": (crowd, min(TENANTS, PAGE_ROWS)),
+    "8 000 GPUs, 100 tenants, 2 000 queues": (large_cluster, min(TENANTS, PAGE_ROWS)),
 }
 """Events of the cluster, and the rows of the first view."""
 

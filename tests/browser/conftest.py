@@ -6,6 +6,7 @@ A test fails at its end if the browser reported an error.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, ConsoleMessage, Page
@@ -29,7 +30,7 @@ def opens(browser: Browser) -> Iterator[Opens]:
         width: int = 1280,
         height: int = 900,
         now: int | None = None,
-        **options: object,
+        **options: Any,
     ) -> Page:
         context = browser.new_context(viewport={"width": width, "height": height}, **options)
         contexts.append(context)

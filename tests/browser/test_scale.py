@@ -10,33 +10,12 @@ from playwright.sync_api import Page, expect
 from app.core import events as ev
 from app.web.api import stream
 from tests.browser.conftest import Opens
+from tests.browser.large_cluster import TENANTS, large_cluster
 from tests.browser.signed_in import LED, QUICK, live, reach
-from tests.fakes.fake_api_cluster import NOW, ApiCluster, Served, held, pool, runs, served, tenant
-
-TENANTS, USERS, PODS, POOLS, NODES = 100, 20, 5, 4, 250
-"""Users of each tenant, pending pods of each user, and nodes of each pool."""
+from tests.fakes.fake_api_cluster import NOW, ApiCluster, Served, held, served
 
 MOST_ROWS = 110
 """Most table rows of a view: a page of rows, and the heads."""
-
-
-def crowd() -> list[ev.ClusterEvent]:
-    """Return the events of the cluster. Each tenant has one running pod."""
-    news: list[ev.ClusterEvent] = []
-    for number in range(POOLS):
-        news += pool(f"pool{number}", NODES)
-    for number in range(TENANTS):
-        name = f"team-{number:03}"
-        news.append(tenant(name))
-        people = [f"user-{user:02}@{name}.example.com" for user in range(USERS)]
-        node = f"pool{number % POOLS}-{number % NODES:02}"
-        news.append(runs(f"run-{number}", name, people[0], node, 8))
-        news += [
-            held(f"job-{number}-{user}-{pod}", name, person, 8)
-            for user, person in enumerate(people)
-            for pod in range(PODS)
-        ]
-    return news
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +23,7 @@ def place() -> Iterator[Served]:
     with pytest.MonkeyPatch.context() as patch, served(ApiCluster(bulletin=LED), QUICK) as place:
         # States are computed without the pauses that save CPU. The tests do not measure time.
         patch.setattr(stream, "COST", 1)
-        place.deliver(*crowd())
+        place.deliver(*large_cluster())
         yield place
 
 
