@@ -18,9 +18,12 @@ PAGES = {
     str(path.relative_to(SOURCE)): path
     for folder in FOLDERS
     for path in sorted(folder.glob("*.md"))
-    if path.name not in ("CHANGELOG.md", "cli.md")  # cli.md is made of the programs
+    if path.name != "CHANGELOG.md"
 }
 """The pages that show commands, by their paths."""
+
+WRITTEN = "<!-- The following part is written by "
+"""The part of a page after this comment is made of the programs, so it does not count."""
 
 PROGRAMS = (
     "apt-get|cosign|curl|docker|export|fairgate|for|git|grep|helm|kind|kubectl|make|oc|openssl|pip"
@@ -50,7 +53,7 @@ def commands(page: str, after: str = "", start: str = "") -> tuple[Command, ...]
     With `after` they are those of the first block after this sentence. Spaces and line ends are
     equal. tests/meta/test_documented_runs.py finds the calls, so write the arguments as texts.
     """
-    text = PAGES[page].read_text()
+    text = _text(page)
     found = re.search(r"\s+".join(map(re.escape, after.split())), text)
     assert found is not None, f"{page} does not have: {after}"
     blocks = (lines for begin, lines in _blocks(page) if begin >= found.end() and lines)
@@ -67,10 +70,14 @@ def run_documented(page: str, after: str, kubectl: Path | str, kubeconfig: Path)
     assert done.returncode == 0, done.stderr
 
 
+def _text(page: str) -> str:
+    return PAGES[page].read_text().partition(WRITTEN)[0]
+
+
 @cache
 def _blocks(page: str) -> tuple[tuple[int, tuple[Command, ...]], ...]:
     """Return the blocks of a page: where each begins, and its commands."""
-    found = BLOCK.finditer(PAGES[page].read_text())
+    found = BLOCK.finditer(_text(page))
     return tuple((each.start(), tuple(_commands(page, *each.groups()))) for each in found)
 
 
