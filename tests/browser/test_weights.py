@@ -149,7 +149,7 @@ def test_a_weight_of_a_child_tenant_that_fails_says_which_ones_are_set(
     page.get_by_role("spinbutton", name="vision").fill("0007")  # the API server refuses it
     answer(page, accepts=True)
     page.get_by_role("button", name="Apply").click()
-    expect(page.get_by_text("The first 1 weight of the list is set")).to_be_visible()
+    expect(page.get_by_text("1 weight is set: language. The others are not.")).to_be_visible()
     expect(page.get_by_text("must be a decimal number")).to_be_visible()
     spec = town.resources.spec("tenants", "language")
     assert spec is not None

@@ -112,7 +112,7 @@ function Weights({ row, ask }) {
       try {
         for (; done < changed.length; done += 1) await put(changed[done], "");
       } catch (error) {
-        throw new Error(`${done ? `The first ${count(done, "weight")} of the list ${done === 1 ? "is" : "are"} set, the others are not. ` : ""}${error.message}`);
+        throw new Error(`${done ? `${count(done, "weight")} ${done === 1 ? "is" : "are"} set: ${changed.slice(0, done).map((member) => member.name).join(", ")}. The others are not. ` : ""}${error.message}`);
       }
       setChanges({});
       return { done: `${count(done, "weight")} set. The page shows them in a moment.` };
