@@ -200,7 +200,8 @@ def is_same_user(client: tuple[str, int], port: int) -> bool:
     """Return False if a connection to `port` is from a process of another user of this machine.
 
     The token is on the command line of the browser, which other users can read. Root may do
-    anything, and forwards connections for others. Systems without `CONNECTIONS` do not tell.
+    anything, and forwards connections for others. Systems without `CONNECTIONS` do not report
+    the user of a connection.
     """
     remote = f"{_kernel_text(client[0])}:{client[1]:04X}", f"{_kernel_text(ADDRESS)}:{port:04X}"
     for file in CONNECTIONS:
