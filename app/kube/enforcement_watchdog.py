@@ -151,8 +151,8 @@ class Watchdog:
         followed: set[str] = set()
         self._mode_by = time.monotonic() + self._pace.mode
         async with asyncio.TaskGroup() as group:
-            heard = partial(self._note_change, None)
-            group.create_task(follow(self._client, self._maps, heard, only=CONFIG_MAP))
+            on_change = partial(self._note_change, None)
+            group.create_task(follow(self._client, self._maps, on_change, only=CONFIG_MAP))
             await self._tried(f"ConfigMap {CONFIG_MAP}", self._read_map)
             while True:
                 await self._rest()
@@ -161,8 +161,8 @@ class Watchdog:
                 # the objects. Right before it, pods of devices may be refused for lack of a gate.
                 self.has_looked = self._map is not None
                 for kind in sorted({ref.kind for ref in self._documents} - followed):
-                    heard = partial(self._note_change, kind)
-                    group.create_task(follow(self._client, PATHS[kind], heard))
+                    on_change = partial(self._note_change, kind)
+                    group.create_task(follow(self._client, PATHS[kind], on_change))
                     followed.add(kind)
 
     @property
@@ -234,8 +234,8 @@ class Watchdog:
             refs = sorted(self._documents if everything else dirty & self._documents.keys())
             fresh = await self._normalize([ref for ref in refs if ref not in self._normal], ca)
             for ref in refs:
-                mend = partial(self._restore_object, ref, ca, is_fresh=ref in fresh)
-                failed |= await self._tried(str(ref), mend)
+                restore = partial(self._restore_object, ref, ca, is_fresh=ref in fresh)
+                failed |= await self._tried(str(ref), restore)
         if not self._may_deny and not self._observing():
             failed |= await self._tried("proof that a replica is reached", self._prove)
         if everything and (
@@ -338,7 +338,7 @@ class Watchdog:
 
         async def read(ref: Ref) -> None:
             async with seats:
-                with contextlib.suppress(ClusterError):  # `_mend` tries again and reports it
+                with contextlib.suppress(ClusterError):  # `_restore_object` tries again
                     live = await self._live(ref)
                     if live is not None:
                         self._normal[ref] = await self._normal_form(ref, live, ca)

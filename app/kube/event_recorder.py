@@ -169,7 +169,7 @@ class PodAnnouncer:
         while True:
             await self._something.wait()
             await self._token()
-            # Never empty: only `tell` of `Released` removes an event, and it queues another.
+            # Never empty: only `emit` of `Released` removes an event, and it queues another.
             key = next(iter(self._waiting))
             notice = self._waiting.pop(key)
             if not self._waiting:

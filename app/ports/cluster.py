@@ -33,7 +33,8 @@ class Releaser(Protocol):
     async def release(self, order: Release) -> ReleaseOutcome | None:
         """Send the release patch and return its result.
 
-        Returns None if the result cannot be determined yet. Then call `look` until it can be.
+        Returns None if the result cannot be determined yet. Then call `read_outcome` until it
+        can be.
         """
 
     async def read_outcome(self, order: Release) -> ReleaseOutcome | None:
@@ -46,8 +47,8 @@ class Releaser(Protocol):
     async def fence(self, ref: PodRef, epoch: int) -> ReleaseOutcome:
         """Make every release patch of an older epoch fail on this pod, if the pod is still held.
 
-        Returns the result of the older releases. Raises PodUnyielding as `look` does, or another
-        ClusterError.
+        Returns the result of the older releases. Raises PodUnyielding as `read_outcome` does, or
+        another ClusterError.
         """
 
 

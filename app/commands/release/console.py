@@ -23,7 +23,7 @@ LINE_SECONDS = 10.0
 
 
 class ProgressBar:
-    """A progress bar, as a context manager. `tell` may be called often."""
+    """A progress bar, as a context manager. `report` may be called often."""
 
     def __init__(
         self, console: Console | None = None, clock: Callable[[], float] = time.monotonic

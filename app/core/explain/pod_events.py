@@ -20,7 +20,7 @@ RECENT_MS = 30_000
 
 
 class PodNotices:
-    """Collects new pods. At the end of a cycle `tell` returns their events.
+    """Collects new pods. At the end of a cycle `new_events` returns their events.
 
     A pod that is released in its first cycle gets no event if it did not wait.
     `silent`: no events are returned.

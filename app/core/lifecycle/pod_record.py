@@ -68,13 +68,13 @@ GangKey = tuple[str, UserName, str]
 class PodRecord:
     """One managed pod and where it is accounted. `pool` and `stay` are set while it uses capacity.
 
-    `written` is the last write to the store, `noted` the last audit entry, `told` the wait reason
-    that was last sent to its owner. `released` is the start of its use, `entered` the time since
-    which it counts as used here, `run` its usage record. `aimed` is the node of its release.
-    `ordered` are its node constraints after the release, until an observation shows the release.
-    `rests` excludes it from the order during a backoff. `postponements` counts how often its
-    evaluation took too long, and `is_postponed` marks a backoff for that reason. `evicted` is the
-    reason of its eviction. `spared` are the tenants that may not reclaim it, and until when.
+    `written` is the last write to the store, `noted` the last audit entry, `announced_wait` the
+    wait reason that was last sent to its owner. `released` is the start of its use, `entered` the
+    time since which it counts as used here, `run` its usage record. `aimed` is the node of its
+    release. `ordered` are its node constraints after the release, until an observation shows the
+    release. `rests` excludes it from the order during a backoff. `postponements` counts how often
+    its evaluation took too long, and `is_postponed` marks a backoff for that reason. `evicted` is
+    the reason of its eviction. `spared` are the tenants that may not reclaim it, and until when.
     """
 
     pod: Pod

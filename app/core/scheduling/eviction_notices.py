@@ -135,7 +135,7 @@ class EvictionNotices:
         return self.take()
 
     def due(self) -> Millis | None:
-        """Return the next time at which `run` has work without a new event."""
+        """Return the next time at which `due_actions` has work without a new event."""
         times = [r.ends for r in self._reclaims.values() if r.ends > self._now]
         times += [at for r in self._reclaims.values() for at in r.again.values()]
         return min(times, default=None)

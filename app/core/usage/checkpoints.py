@@ -38,7 +38,7 @@ _UNKNOWN = TenantCheckpoint(_NEVER_KEPT, 0), _NEVER_KEPT
 
 
 class CheckpointKeeper:
-    """Stored fairness state. Call `hear`, then `restore` after all other state is up to date."""
+    """Stored fairness state. Call `apply_read`, then `restore` once other state is up to date."""
 
     def __init__(
         self,

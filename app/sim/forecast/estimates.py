@@ -54,7 +54,7 @@ DEFECT = (
 
 
 class Estimates:
-    """Implements `Forecasts`. `renew_periodically` renews estimates until cancelled, `look` once.
+    """Implements `Forecasts`. `renew_periodically` renews estimates until cancelled, `renew` once.
 
     `snapshot` returns None until all watches have synced.
     """
