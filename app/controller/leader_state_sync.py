@@ -52,10 +52,10 @@ class LeaderStatePublisher:
         self._published = None
 
     async def _publish(self) -> None:
-        epoch, now, told = self._epoch(), self._clock(), self._published
+        epoch, now, last = self._epoch(), self._clock(), self._published
         assert epoch is not None
         bulletin = self._engine.queries.bulletin(now, epoch, self._engine.drift.ratio)
-        if told is not None and now - told.at < AGAIN_MS and replace(told, at=now) == bulletin:
+        if last is not None and now - last.at < AGAIN_MS and replace(last, at=now) == bulletin:
             return
         try:
             await self._bulletins.post(bulletin)

@@ -50,10 +50,10 @@ class Publisher:
         await periodic(PERIOD_SECONDS, self._leads, self._publish_changes, self._published.clear)
 
     async def _publish_changes(self) -> None:
-        outlook = self._engine.queries
-        view, fragmentation = outlook.view(), outlook.fragmentation()
+        queries = self._engine.queries
+        view, fragmentation = queries.view(), queries.fragmentation()
         self._meters.shares(view)
-        self._meters.pressing(view, outlook.pressure(), fragmentation)
+        self._meters.pressing(view, queries.pressure(), fragmentation)
         self._meters.drifted(self._engine.drift.ratio)
         statuses = self._statuses(view, fragmentation)
         for key in self._published.keys() - statuses.keys():

@@ -29,13 +29,13 @@ from app.core.lifecycle.bypass_detection import BypassDetector, Provenance
 from app.core.lifecycle.claim_charges import ClaimCharges
 from app.core.lifecycle.claim_exchanges import ClaimExchanges
 from app.core.lifecycle.claim_holds import ClaimHolds
-from app.core.lifecycle.misfits import Misfits
 from app.core.lifecycle.node_refusals import NodeRefusals
 from app.core.lifecycle.pod_record import PodRecord, still_walled
 from app.core.lifecycle.pod_registry import PodRegistry
 from app.core.lifecycle.pod_state import TRANSITIONS, Observation, PodState, classify
 from app.core.lifecycle.scheduling_timeout import CAUSE as UNBOUND
 from app.core.lifecycle.stale_pods import StalePods
+from app.core.lifecycle.unbound_pods import UnboundPods
 from app.core.model import Millis, Pod, Pool, ReleaseOutcome, Tenant, Uid
 from app.core.placement.allocations import Allocations
 from app.core.placement.device_capacity import DeviceCapacity
@@ -91,13 +91,13 @@ class Engine:
         self._exchanges = ClaimExchanges(
             self._roster, self._claimants, self._bypasses, options.evicts_bypassed
         )
-        self._unbound_pods = Misfits(self._roster, self._pools.growth, explain)
+        self._unbound_pods = UnboundPods(self._roster, self._pools.growth, explain)
         self.stale_pods = StalePods(self._roster, options.reclaims, self._cycle.evictions.goes)
         self._records = AuditRecorder(
             self._roster,
             self._tenancy,
             self._bypasses,
-            self._cycle.truces,
+            self._cycle.cooldowns,
             silent=not options.records,
         )
         self._fresh: set[ev.WatchedSource] = set()

@@ -247,7 +247,9 @@ def _differences(before: ConfigFields, after: ConfigFields) -> dict[str, Fact]:
     """Return the changed fields, the most important first, and a digest of both states."""
     changed: dict[str, Fact] = {}
     left, more = ROOM, 0
-    for name in sorted(before.keys() | after.keys(), key=lambda name: (_object_key(name), name)):
+    for name in sorted(
+        before.keys() | after.keys(), key=lambda name: (_field_position(name), name)
+    ):
         if before.get(name) == after.get(name):
             continue
         shown = _shown_change(name, before.get(name), after.get(name))
@@ -269,7 +271,7 @@ def _differences(before: ConfigFields, after: ConfigFields) -> dict[str, Fact]:
     return facts | {name: digest for name, digest in digests.items() if digest}
 
 
-def _object_key(name: str) -> int:
+def _field_position(name: str) -> int:
     found = (place for place, like in enumerate(_FIRST) if like.fullmatch(name))
     return next(found, len(_FIRST))
 

@@ -400,10 +400,10 @@ class AuditRecorder:
 
     def _say_over(self, pod: Pod, noted: str, order: Release | None) -> None:
         self._noted.add(pod.uid)
-        deed, facts = EntryType.RELEASED, released(pod, self._tenant(pod), order, self._now)
+        entry_type, facts = EntryType.RELEASED, released(pod, self._tenant(pod), order, self._now)
         if pod.release == ADOPTED and not is_by_hand(pod, noted):
-            deed, facts = EntryType.ADOPTED, adopted(pod, self._tenant(pod), pod.pool)
-        self._say(deed, facts, ((pod.uid, deed.value),))
+            entry_type, facts = EntryType.ADOPTED, adopted(pod, self._tenant(pod), pod.pool)
+        self._say(entry_type, facts, ((pod.uid, entry_type.value),))
 
     def _note(self, tracked: PodRecord, entry_type: EntryType, facts: Mapping[str, Fact]) -> None:
         tracked.noted = entry_type.value

@@ -33,17 +33,17 @@ MOST = 1000
 
 
 class LeaderState:
-    """Applies the last received bulletin. `heard` is None before the first one."""
+    """Applies leader state. `last_message` is None until the first message was received."""
 
     def __init__(self, roster: PodRegistry, growth: AutoscalingBackoff) -> None:
-        self.received_at: LeaderStateMessage | None = None
+        self.last_message: LeaderStateMessage | None = None
         self._roster = roster
         self._growth = growth
         self._rooms: dict[tuple[PoolName, Uid], ReservedCapacity] = {}
 
     def apply(self, bulletin: LeaderStateMessage) -> None:
         """Apply a bulletin. It replaces the state of the previous one."""
-        before, self.received_at = self.received_at, bulletin
+        before, self.last_message = self.last_message, bulletin
         self._rooms.clear()
         self._roster.ban(bulletin.banned)
         self._roster.gangs.defer(bulletin.deferred)
@@ -59,8 +59,8 @@ class LeaderState:
 
     def kept(self, pool: PoolName, uid: Uid) -> tuple[TenantName, ReservedCapacity] | None:
         """Return a tenant and the capacity reserved in a pool for other workloads, or None."""
-        told = self.received_at.reserved if self.received_at is not None else ()
-        those = [each for each in told if each.pool == pool]
+        reserved = self.last_message.reserved if self.last_message is not None else ()
+        those = [each for each in reserved if each.pool == pool]
         others = [each for each in those if each.uid != uid]
         if not others:
             return None
@@ -90,8 +90,8 @@ class LeaderState:
     def owners(self) -> frozenset[Uid]:
         """The workloads with reserved capacity."""
         return (
-            frozenset(each.uid for each in self.received_at.reserved)
-            if self.received_at
+            frozenset(each.uid for each in self.last_message.reserved)
+            if self.last_message
             else frozenset()
         )
 

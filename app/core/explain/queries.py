@@ -286,7 +286,7 @@ class EngineQueries:
     def _scene(self) -> ExplainContext:
         self._settle()
         if self._known is None:
-            heard = self._leader_state.received_at
+            last_message = self._leader_state.last_message
             own = (each.owner.uid for each in self._reservations.owners())
             self._known = ExplainContext(
                 self._roster,
@@ -296,7 +296,7 @@ class EngineQueries:
                 self._reservations,
                 self._kept,
                 frozenset(own) | self._leader_state.owners,
-                heard.at if heard is not None else None,
+                last_message.at if last_message is not None else None,
             )
         return self._known
 

@@ -76,9 +76,11 @@ class SchedulingCycle:
         self.picker = WorkloadSelector(roster, placement, self.reservations, options.considers)
         self._considers = options.considers
         self.in_flight: set[Uid] = set()
-        self.truces = ReclaimCooldowns()
-        self._reclaimer = Reclaimer(roster, placement, self.truces)
-        self.evictions = PendingEvictions(roster, self.reservations, self._reclaimer, self.truces)
+        self.cooldowns = ReclaimCooldowns()
+        self._reclaimer = Reclaimer(roster, placement, self.cooldowns)
+        self.evictions = PendingEvictions(
+            roster, self.reservations, self._reclaimer, self.cooldowns
+        )
         self._told: dict[tuple[Uid, PoolName, TenantName], Millis] = {}
         self._hopeless: set[tuple[Uid, PoolName]] = set()
         """Workloads without possible victims in this cycle, by pool. They are not tried again."""

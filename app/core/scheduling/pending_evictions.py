@@ -30,12 +30,12 @@ class PendingEvictions:
         roster: PodRegistry,
         reservations: Reservations,
         reclaimer: Reclaimer,
-        truces: ReclaimCooldowns,
+        cooldowns: ReclaimCooldowns,
     ) -> None:
         self._roster = roster
         self._reservations = reservations
         self._reclaimer = reclaimer
-        self._truces = truces
+        self._cooldowns = cooldowns
         self.blocked = BlockedEvictions(roster)
         self.notices = EvictionNotices(roster, reservations, reclaimer)
         self._asked: dict[Uid, EvictForReclaim | EvictPod] = {}
@@ -201,7 +201,7 @@ class PendingEvictions:
 
     def _sign(self, order: EvictForReclaim | EvictPod) -> None:
         if isinstance(order, EvictForReclaim) and order.cause is not ReclaimCause.PRIORITY:
-            self._truces.sign(taking_of(order), self._roster.usage.now)
+            self._cooldowns.sign(taking_of(order), self._roster.usage.now)
 
 
 def taking_of(order: EvictForReclaim) -> ReclaimRecord:

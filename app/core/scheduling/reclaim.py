@@ -49,11 +49,11 @@ class Reclaimer:
     """
 
     def __init__(
-        self, roster: PodRegistry, placement: Allocations, truces: ReclaimCooldowns
+        self, roster: PodRegistry, placement: Allocations, cooldowns: ReclaimCooldowns
     ) -> None:
         self.again_at: Millis | None = None
         self.forbidden: dict[tuple[Uid, PoolName, TenantName], Millis] = {}
-        self._truces = truces
+        self._cooldowns = cooldowns
         self._leaving: dict[Uid, tuple[PodRecord, Millis]] = {}
         self._roster = roster
         self._placement = placement
@@ -224,7 +224,7 @@ class Reclaimer:
     def _undoes(self, case: _ReclaimContext, victim: Victim) -> bool:
         """Return whether the reclaim is on cooldown as the reverse of a recent reclaim."""
         taking = ReclaimRecord(case.pool, victim.leaf.tenant, case.leaf.tenant)
-        until = self._truces.forbids(taking, self._roster.usage.now)
+        until = self._cooldowns.forbids(taking, self._roster.usage.now)
         if until is None:
             return False
         self.forbidden[case.turn.uid, case.pool, victim.leaf.tenant] = until

@@ -161,13 +161,13 @@ def state(known: Facts, ground: RouteContext, sight: VisibleState) -> DashboardS
         if sight.queue(tenant)
     ]
     pools = [_visible(pool, known, sight) for pool in known.pools] if sight.pools else []
-    told = known.bulletin
-    if told is not None and known.at - told.at > leader_state.OLD_MS:
-        told = None
+    message = known.bulletin
+    if message is not None and known.at - message.at > leader_state.OLD_MS:
+        message = None
     return DashboardState(
         at=moment(known.at),
-        epoch=told.epoch if told is not None else None,
-        drift=round(told.drift, ROUND) if told is not None else None,
+        epoch=message.epoch if message is not None else None,
+        drift=round(message.drift, ROUND) if message is not None else None,
         jain=round(jain(known.view), ROUND),
         tenants=[_tenant(name, ground, sight) for name in tenants],
         users={name: [user_shown(user) for user in _busiest(known, name)] for name in people},
@@ -180,7 +180,7 @@ def state(known: Facts, ground: RouteContext, sight: VisibleState) -> DashboardS
         waiting=_by_tenant(known, ground, tenants),
         pools=pools,
         mode=ground.queries.mode().value,
-        problems=problems_of(told, ground),
+        problems=problems_of(message, ground),
         left_out=LeftOut(
             users=sum(max(0, len(users) - MOST_USERS) for users in people.values()),
             queues=max(0, len(queues) - MOST_QUEUES),
@@ -191,10 +191,10 @@ def state(known: Facts, ground: RouteContext, sight: VisibleState) -> DashboardS
     )
 
 
-def problems_of(told: LeaderStateMessage | None, ground: RouteContext) -> list[ProblemShown]:
+def problems_of(message: LeaderStateMessage | None, ground: RouteContext) -> list[ProblemShown]:
     """Return the faults that this replica knows, the most important first.
 
-    `told`: the leader state, None if it is old.
+    `message`: the leader state, None if it is old.
     """
     last = ground.bulletin()
     found = []
@@ -206,7 +206,7 @@ def problems_of(told: LeaderStateMessage | None, ground: RouteContext) -> list[P
                 since=None,
             )
         )
-    elif told is None:
+    elif message is None:
         found.append(
             ProblemShown(
                 code="NoLeader",
@@ -290,10 +290,10 @@ def _visible(pool: PoolWhole, known: Facts, sight: VisibleState) -> PoolWithTena
     return PoolWithTenants(**pool.model_dump(exclude={"members"}), members=members)
 
 
-def _reserved(told: LeaderStateMessage | None) -> dict[NodeName, dict[Resource, int]]:
+def _reserved(message: LeaderStateMessage | None) -> dict[NodeName, dict[Resource, int]]:
     """Return the reserved capacity of each node."""
     found: dict[NodeName, dict[Resource, int]] = {}
-    for reservation in told.reserved if told is not None else ():
+    for reservation in message.reserved if message is not None else ():
         for node, amounts in reservation.rooms.items():
             add_to(found.setdefault(node, {}), amounts, 1)
     return found

@@ -294,7 +294,7 @@ def test_who_was_spared_once_goes_for_nobody_who_waits_no_more(town: EvictionClu
     ],
     ids=["no time", "no number", "no key", "no list", "too short", "no names", "too deep"],
 )
-def test_a_garbled_note_is_no_truce(town: EvictionCluster, key: str, text: str) -> None:
+def test_a_garbled_note_is_no_cooldown(town: EvictionCluster, key: str, text: str) -> None:
     town.notes = {key: text}
     nine(town)
     town.submit("a-one")

@@ -568,30 +568,30 @@ async def test_a_node_shows_only_tenants_that_the_caller_may_see(town: ApiCluste
 
 
 async def test_a_rule_that_nobody_has_thought_of_yet_is_not_guessed(town: ApiCluster) -> None:
-    outlook = town.engine.queries
+    queries = town.engine.queries
     hasty = WaitReasonCache(
         iter(range(100)).__next__, thinking=1
     )  # each reading advances the clock by 1 s
-    queues = len(hasty.backlogs(outlook))
+    queues = len(hasty.backlogs(queries))
 
     def unknown() -> int:
-        return sum(QUEUED in each.rules for each in hasty.backlogs(outlook).values())
+        return sum(QUEUED in each.rules for each in hasty.backlogs(queries).values())
 
     left = [unknown() for _ in range(queues)]
     assert left == sorted(left, reverse=True)
     assert (left[0] > 0, left[-1]) == (True, 0)
-    assert hasty.backlogs(outlook) == WaitReasonCache(lambda: 0.0).backlogs(outlook)
+    assert hasty.backlogs(queries) == WaitReasonCache(lambda: 0.0).backlogs(queries)
 
 
 async def test_what_was_thought_over_longest_ago_is_thought_over_first(town: ApiCluster) -> None:
-    outlook = town.engine.queries
+    queries = town.engine.queries
     hasty = WaitReasonCache(iter(range(1000)).__next__, thinking=1)
     for _ in range(10):
-        hasty.backlogs(outlook)
+        hasty.backlogs(queries)
     # The limit of robotics is removed: its queue now waits for another reason.
     await town.deliver(tenant("robotics"))
-    before = WaitReasonCache(lambda: 0.0).backlogs(outlook)
+    before = WaitReasonCache(lambda: 0.0).backlogs(queries)
     for _ in range(10):
-        hasty.backlogs(outlook)
-    assert hasty.backlogs(outlook) == before
+        hasty.backlogs(queries)
+    assert hasty.backlogs(queries) == before
     assert "limit" not in before[TenantName("robotics"), UserName("erin@example.com")].rules

@@ -15,7 +15,7 @@ from app.core.model import Millis, Uid
 from app.core.placement.autoscaling_backoff import AutoscalingBackoff
 
 
-class Misfits:
+class UnboundPods:
     """Combines `SchedulingTimeouts` and `GangTimeouts`.
 
     `explain` returns the wait reason of a held pod as text.
