@@ -10,7 +10,13 @@ from typing import Annotated, Any, cast, get_args
 import typer
 
 from app.core.kubeconfig import KubeconfigOptions
-from app.terminal.output import FORMATS_HELP, OutputFormat, OutputOptions, need_object_format
+from app.terminal.output import (
+    FORMATS_HELP,
+    REPORT_FORMATS_HELP,
+    OutputFormat,
+    OutputOptions,
+    need_object_format,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,16 +79,21 @@ NO_HEADERS = option(
     default=False,
     help="Leave out the heads of columns, in tables and in csv.",
 )
-_FORMAT = option(
-    "form",
-    OutputFormat,
-    "--output",
-    "-o",
-    default=OutputFormat.TABLE,
-    metavar="FORMAT",
-    help=FORMATS_HELP,
-)
-_OUTPUT = (_FORMAT, NO_HEADERS)
+
+
+def _format(help: str) -> Any:
+    return option(
+        "form",
+        OutputFormat,
+        "--output",
+        "-o",
+        default=OutputFormat.TABLE,
+        metavar="FORMAT",
+        help=help,
+    )
+
+
+_OUTPUT = (_format(FORMATS_HELP), NO_HEADERS)
 _WATCH = option(
     "watch",
     bool,
@@ -103,7 +114,9 @@ def _report_output(form: OutputFormat) -> OutputOptions:
     return OutputOptions(form)
 
 
-ReportOutput = Annotated[OutputOptions, OptionGroup(_report_output, (_FORMAT,))]
+ReportOutput = Annotated[
+    OutputOptions, OptionGroup(_report_output, (_format(REPORT_FORMATS_HELP),))
+]
 """The output option of a command that prints one report. csv and name raise InvalidInput."""
 
 CONNECTION_PANEL = "Connection"

@@ -19,6 +19,9 @@ FORMATS_HELP = (
     "table, wide, json, yaml, csv or name. wide shows every column in full. json, yaml and csv are "
     "stable. name prints KIND/NAME."
 )
+REPORT_FORMATS_HELP = (
+    "table, wide, json or yaml. wide shows every column in full. json and yaml are stable."
+)
 
 
 class OutputFormat(str, Enum):

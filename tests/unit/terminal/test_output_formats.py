@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from operator import itemgetter
+from typing import get_args
 
 import pytest
 import yaml
 
 from app.core.errors import InvalidInput
+from app.terminal.options import OptionGroup, ReportOutput
 from app.terminal.output import DATA, Listing, OutputFormat, OutputOptions, as_text
 
 NODES = Listing(itemgetter("items"), lambda item: f"node/{item['name']}")
@@ -53,6 +56,18 @@ def test_names_are_kind_and_name_without_duplicates() -> None:
 def test_one_object_has_no_format_of_lists(form: OutputFormat) -> None:
     with pytest.raises(InvalidInput, match=f"-o {form.value} prints lists"):
         as_text(OutputOptions(form), {"weight": "2"})
+
+
+def test_the_help_of_a_report_lists_the_formats_that_it_accepts() -> None:
+    group = next(each for each in get_args(ReportOutput) if isinstance(each, OptionGroup))
+    [option] = group.options
+    listed = re.split(r", | or ", option.default.help.partition(".")[0])
+    for form in OutputFormat:
+        if form.value in listed:
+            assert group.value({"form": form}) == OutputOptions(form)
+        else:
+            with pytest.raises(InvalidInput):
+                group.value({"form": form})
 
 
 def test_items_without_a_name_are_refused_with_the_reason() -> None:
