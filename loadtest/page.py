@@ -36,16 +36,18 @@ WATCH = """
         }
         return parse(text, ...rest);
     };
-    window.complete = (rows) => new Promise((done) => {
+    window.complete = (rows) => new Promise((done, fail) => {
+        const end = performance.now() + 120_000;
         const look = () => {
             const found = document.querySelectorAll("#tenant-rows tr").length;
             if (found >= rows) requestAnimationFrame(() => done(performance.now() - window.began));
-            else requestAnimationFrame(look);
+            else if (performance.now() < end) requestAnimationFrame(look);
+            else fail(new Error(`${found} of ${rows} rows after 120 s`));
         };
         look();
     });
 """
-"""Remembers when the page parses the first state. `complete` returns milliseconds."""
+"""Remembers when the page parses the first state. `complete` returns milliseconds, or fails."""
 
 
 def measure(progress: ConsoleProgress, pods: int | None, rounds: int | None) -> Measure:

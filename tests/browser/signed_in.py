@@ -14,6 +14,20 @@ QUICK = StreamTiming(beat=0.05, quiet=0.5, trust=0.2)
 LED = LeaderStateMessage(NOW, 3, 0.5)
 """State of a leader, so that the page shows no fault."""
 
+SETTLED = """() => new Promise((done, fail) => {
+    const end = performance.now() + 30_000;
+    const look = () => {
+        try {
+            if (CONDITION) done();
+            else if (performance.now() < end) requestAnimationFrame(look);
+            else fail(new Error("the condition stays false"));
+        } catch (error) {
+            fail(error);
+        }
+    };
+    look();
+})"""
+
 TEAMS, USERS = 25, 4
 WAITING = (3, 7, 11, 15)
 
@@ -41,13 +55,9 @@ def go(page: Page, view: str) -> None:
 def settled(page: Page, condition: str) -> None:
     """Wait until a JavaScript expression is true. Playwright's own wait needs `unsafe-eval`.
 
-    Fails after 1 000 frames.
+    Fails after 30 s, or if the expression throws.
     """
-    again = "left-- ? requestAnimationFrame(look) : fail(new Error('the condition stays false'))"
-    look = f"() => {condition} ? done() : {again}"
-    page.evaluate(
-        f"() => new Promise((done, fail) => {{ let left = 1000; const look = {look}; look(); }})"
-    )
+    page.evaluate(SETTLED.replace("CONDITION", condition))
 
 
 def reach(rows: Locator, last: int) -> Locator:
