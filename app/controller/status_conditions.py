@@ -44,10 +44,9 @@ class ObjectStatus:
 def tenant_status(tenant: TenantView, known: set[Resource]) -> ObjectStatus:
     """Return the status of a tenant. `known`: the resources of all pools."""
     taken = f"an older tenant already has: {', '.join(tenant.disputed)}"
-    if tenant.orphan:
+    if tenant.parent_fault:
         also = f"; {taken}" if tenant.disputed else ""
-        cause = "its parent does not exist, is too deep, or closes a circle"
-        message = f"{cause}, so nothing is released{also}"
+        message = f"{tenant.parent_fault}, so nothing is released{also}"
         ready = _ready(False, "ParentMissing", message)
     elif tenant.disputed:
         ready = _ready(False, "NamespaceTaken", taken)

@@ -369,7 +369,7 @@ class Wait(Enum):
     NO_POOL = "no pool can serve it"
     TOO_LARGE = "one of its lists is longer than a bound"
     OTHER_GATE = "it carries a scheduling gate that is not ours to remove"
-    NO_TENANT = "its namespace, or a tenant above it, just lost its tenant"
+    NO_TENANT = "its namespace just lost its tenant, or a tenant above it is not valid"
     TENANT_PAUSED = "its tenant is paused"
     GANG_INCOMPLETE = "its gang is not complete"
     GANG_DEFERRED = "its gang lost a pod before the whole gang ran; the gang starts again later"

@@ -33,7 +33,8 @@ IDLE_SECONDS = 60
 """A connection without a request for this long is closed."""
 
 CONNECTIONS = tuple(Path("/proc/net", name) for name in ("tcp", "tcp6"))
-"""The TCP connections of Linux, with the user of each socket."""
+"""The TCP connections of Linux, with state and user of each socket."""
+_ESTABLISHED = "01"
 
 _SENT = ("accept", "accept-encoding", "content-type", "if-match", "if-none-match")
 """Request headers that are passed on. Cookies and credentials of the browser are not."""
@@ -200,17 +201,20 @@ def is_same_user(client: tuple[str, int], port: int) -> bool:
     """Return False if a connection to `port` is from a process of another user of this machine.
 
     The token is on the command line of the browser, which other users can read. Root may do
-    anything, and forwards connections for others. Systems without `CONNECTIONS` do not report
-    the user of a connection.
+    anything, and forwards connections for others. The kernel shows a closed connection as one of
+    root, so it counts as one of another user. Systems without `CONNECTIONS` report no user.
     """
     remote = f"{_kernel_text(client[0])}:{client[1]:04X}", f"{_kernel_text(ADDRESS)}:{port:04X}"
-    for file in CONNECTIONS:
+    known = False
+    for file in CONNECTIONS * 2:  # a table that changes while it is read may lack a line
         with contextlib.suppress(OSError):
-            for line in file.read_text().splitlines()[1:]:
-                fields = line.split()
+            lines = file.read_text().splitlines()[1:]
+            known = True
+            for fields in map(str.split, lines):
                 if fields[1].endswith(remote[0]) and fields[2].endswith(remote[1]):
-                    return fields[7] in ("0", str(os.getuid()), os.environ.get("SUDO_UID"))
-    return True
+                    users = ("0", str(os.getuid()), os.environ.get("SUDO_UID"))
+                    return fields[3] == _ESTABLISHED and fields[7] in users
+    return not known
 
 
 def _kernel_text(address: str) -> str:

@@ -288,9 +288,9 @@ def remedies_aside(tracked: PodRecord, scene: ExplainContext) -> Remedies:
         case Wait.CLAIM:
             return tuple(f"a resource claim for {entry}" for entry in pod.awaits)
         case Wait.NO_TENANT:
-            orphan = scene.tenancy.orphan_above(scene.tenancy.tenant_of(pod.namespace))
-            if orphan is not None:
-                return (f"a cluster admin giving tenant {orphan} a parent that exists, or none",)
+            fault = scene.tenancy.parent_fault(scene.tenancy.tenant_of(pod.namespace))
+            if fault is not None:
+                return (f"a cluster admin {fault.remedy}",)
             return (f"an admin listing {pod.namespace} in a Tenant, or half a minute of waiting",)
         case Wait.TENANT_PAUSED:
             name = _paused(scene.tenancy.tenant_of(pod.namespace), scene.tenancy)

@@ -82,7 +82,7 @@ def _tenant(
     tenant = tenancy.tenants.get(name)
     tree = roster.usage.tree
     branch = tree.tenants.get(name)
-    orphan = tenant is not None and tenant.parent is not None and tenancy.parent_of(name) is None
+    fault = tenancy.parent_fault(name)
     return TenantView(
         parent=tenancy.parent_of(name),
         weight=tenant.weight if tenant else Fraction(1),
@@ -93,7 +93,7 @@ def _tenant(
         pending=pending,
         generation=tenant.generation if tenant else 0,
         disputed=tenancy.disputed(name) if tenant else (),
-        orphan=orphan,
+        parent_fault=fault.reason if fault is not None else "",
         paused=tenant is not None and tenant.paused,
         exists=tenant is not None,
         uid=tenant.uid if tenant else "",

@@ -29,9 +29,9 @@ class TenantView:
 
     `share` is the dominant share of the whole cluster, `used` the managed resources per pool,
     `borrowed` the part beyond the guarantee, `history` the decayed dominant share. `disputed` are
-    its namespaces that belong to an older tenant. `orphan`: its parent is missing or would close a
-    cycle. `exists`: there is a Tenant resource. `blocked`: the reclaims for a guarantee that
-    disruption budgets forbid.
+    its namespaces that belong to an older tenant. `parent_fault`: why nothing of it is released, if
+    a tenant above it is not valid. `exists`: there is a Tenant resource. `blocked`: the reclaims
+    for a guarantee that disruption budgets forbid.
     """
 
     parent: TenantName | None
@@ -43,7 +43,7 @@ class TenantView:
     pending: int
     generation: int
     disputed: tuple[str, ...]
-    orphan: bool
+    parent_fault: str
     paused: bool
     exists: bool
     uid: str = ""

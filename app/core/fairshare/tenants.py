@@ -6,10 +6,23 @@ namespace without a Tenant is its own tenant under `default`.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from app.core.model import DEFAULT_TENANT, UNMAPPED_PREFIX, Tenant, TenantName
 
 DEEPEST = 50
-"""Maximum number of tenants from the top level down to one. Many rules visit all of them."""
+"""Maximum number of Tenants from the top level down to one. Many rules visit all of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class ParentFault:
+    """Why nothing is released in a tenant: a parent of it, or of a tenant above it, is not valid.
+
+    `remedy`: what a cluster admin can do.
+    """
+
+    reason: str
+    remedy: str
 
 
 class TenantDirectory:
@@ -66,11 +79,31 @@ class TenantDirectory:
             return None
         return tenant.parent
 
-    def orphan_above(self, name: TenantName) -> TenantName | None:
-        """Return the orphan at the top of a lineage: the tenant itself or an ancestor, or None."""
+    def parent_fault(self, name: TenantName) -> ParentFault | None:
+        """Return why a tenant or a tenant above it has no valid parent; None if each has one."""
         orphans = self._find_orphans()
-        top = self.lineage(name)[-1] if orphans else None
-        return top if top in orphans else None
+        top = self.lineage(name)[-1] if orphans else name
+        if top not in orphans:
+            return None
+        parent = self.tenants[top].parent
+        if not self._may_be_parent(parent):
+            return ParentFault(
+                f"the parent {parent} of tenant {top} does not exist",
+                f"creating tenant {parent}, or giving tenant {top} another parent",
+            )
+        seen: set[TenantName | None] = set()
+        while parent in self.tenants and parent not in seen:
+            seen.add(parent)
+            parent = self.tenants[parent].parent
+        if parent in seen:
+            return ParentFault(
+                f"the tenants above tenant {top} form a circle",
+                f"giving tenant {parent} a parent outside of the circle, or none",
+            )
+        return ParentFault(
+            f"more than {DEEPEST - 1} tenants are above tenant {top}",
+            f"giving tenant {top} a parent with fewer tenants above it",
+        )
 
     def lineage(self, name: TenantName) -> list[TenantName]:
         """Return a tenant and all its ancestors, from the bottom up."""

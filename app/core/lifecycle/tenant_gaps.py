@@ -30,13 +30,12 @@ class TenantGaps:
         """Return why the pods of a namespace wait for a Tenant; "" if they do not."""
         lost = self._lost.get(namespace)
         if lost is not None and self._is_unmapped(namespace):
-            return f"tenant {lost[0]} does not list namespace {namespace} any more"
-        orphan = self._tenancy.orphan_above(self._tenancy.tenant_of(namespace))
-        if orphan is None:
-            return ""
-        parent = self._tenancy.tenants[orphan].parent
-        fault = "does not exist, is too deep, or closes a circle"
-        return f"the parent {parent} of tenant {orphan} {fault}"
+            name = lost[0]
+            exists = name in self._tenancy.tenants
+            change = f"no longer lists namespace {namespace}" if exists else "was deleted"
+            return f"tenant {name} {change}"
+        fault = self._tenancy.parent_fault(self._tenancy.tenant_of(namespace))
+        return fault.reason if fault is not None else ""
 
     def due(self) -> Millis | None:
         """Return when the next gap ends."""

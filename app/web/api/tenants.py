@@ -33,7 +33,7 @@ NOTHING = TenantView(
     pending=0,
     generation=0,
     disputed=(),
-    orphan=False,
+    parent_fault="",
     paused=False,
     exists=False,
 )

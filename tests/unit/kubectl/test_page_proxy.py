@@ -123,12 +123,16 @@ def test_the_kernel_says_whose_connection_it_is(
     monkeypatch.setattr(os, "getuid", lambda: 4711)
     file.write_text(f"header\n{line}")
     assert page_proxy.is_same_user(("127.0.0.2", 40000), 8080)
-    # A closed connection from another address counts as one of root.
+    # A connection of root from another address comes first.
     file.write_text(f"header\n{line.replace('02', '03').replace('4711', '0')}{line}")
     monkeypatch.setattr(os, "getuid", lambda: 1)
     assert not page_proxy.is_same_user(("127.0.0.2", 40000), 8080)
     monkeypatch.setenv("SUDO_UID", "4711")
     assert page_proxy.is_same_user(("127.0.0.2", 40000), 8080)
+    closed = line.replace(" 01 ", " 06 ").replace("4711", "   0")  # the kernel forgot its user
+    for other in (closed, ""):
+        file.write_text(f"header\n{other}")
+        assert not page_proxy.is_same_user(("127.0.0.2", 40000), 8080)
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="starts programs as other users")

@@ -29,7 +29,7 @@ def tenant(
         pending=pending,
         generation=1,
         disputed=(),
-        orphan=False,
+        parent_fault="",
         paused=False,
         exists=True,
     )

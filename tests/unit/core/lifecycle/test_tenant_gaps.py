@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from app.controller.status_conditions import tenant_status
 from app.core import events as ev
 from app.core.fairshare.tenants import DEEPEST
 from app.core.lifecycle.tenant_gaps import GAP_MS
@@ -40,7 +41,7 @@ def test_pods_of_a_namespace_that_lost_its_tenant_wait_for_the_next(bench: Bench
     pod = late("p")
     bench.see(pod)
     assert bench.released == {}
-    assert "tenant old does not list namespace x any more" in bench.text(pod)
+    assert "tenant old no longer lists namespace x" in bench.text(pod)
     put(bench, tenant(NEW, "x"))
     assert set(bench.released) == {"p"}
 
@@ -48,8 +49,10 @@ def test_pods_of_a_namespace_that_lost_its_tenant_wait_for_the_next(bench: Bench
 def test_they_wait_also_after_their_tenant_was_deleted(bench: Bench) -> None:
     put(bench, tenant(OLD, "x"))
     bench.hear(ev.TenantGone(NOW, OLD))
-    bench.see(late("p"))
+    pod = late("p")
+    bench.see(pod)
     assert bench.released == {}
+    assert "tenant old was deleted" in bench.text(pod)
 
 
 def test_they_wait_for_the_gap_and_not_longer(bench: Bench) -> None:
@@ -97,12 +100,23 @@ def test_a_tenant_whose_parent_is_deleted_releases_nothing(bench: Bench) -> None
     assert set(bench.released) == {"p"}
 
 
+def test_the_condition_of_each_tenant_below_a_missing_one_names_it(bench: Bench) -> None:
+    put(bench, tenant(NEW, parent=OLD), tenant(TenantName("below"), "x", parent=NEW))
+    tenants = bench.engine.queries.view().tenants
+    for name in (NEW, TenantName("below")):
+        [ready, _] = tenant_status(tenants[name], set()).conditions
+        assert (ready.holds, ready.reason) == (False, "ParentMissing")
+        assert "the parent old of tenant new does not exist" in ready.message
+
+
 def test_tenants_in_a_circle_release_nothing(bench: Bench) -> None:
     put(bench, tenant(OLD, "x", parent=NEW), tenant(NEW, "y", parent=OLD))
     put(bench, tenant(TenantName("below"), "z", parent=NEW))
     for namespace in "xyz":
         bench.see(late(namespace, namespace))
     assert bench.released == {}
+    for namespace in "xyz":
+        assert "form a circle" in bench.text(late(namespace, namespace))
     put(bench, tenant(OLD, "x"))
     assert set(bench.released) == {"x", "y", "z"}
 
@@ -118,3 +132,4 @@ def test_tenants_deeper_than_the_bound_release_nothing(bench: Bench, order: int)
     for number in (DEEPEST - 1, DEEPEST, DEEPEST + 1, 2999):
         bench.see(late(f"p{number}", f"s{number}"))
     assert set(bench.released) == {f"p{DEEPEST - 1}"}
+    assert "more than 49 tenants are above tenant t50" in bench.text(late("p50", "s50"))
