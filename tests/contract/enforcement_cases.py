@@ -24,6 +24,7 @@ RELEASER = "releaser"
 HOST = "gpu-node-0"
 NODE = validation.NODE + HOST
 OTHER_NODE = validation.NODE + "gpu-node-1"
+KUBE_SCHEDULER = "system:kube-scheduler"
 CLASS = "fairgate.none"
 """A PriorityClass of value 0 that never preempts."""
 GPU = {"nvidia.com/gpu": "1"}
@@ -140,6 +141,11 @@ def bound(*containers: Object, grace: int = 3600, **fields: Any) -> Object:
     made = released(terminationGracePeriodSeconds=grace, nodeName=HOST, **fields)
     made["spec"] |= {"containers": list(containers or (ASKING,)), "nodeSelector": {}}
     return made
+
+
+def claiming() -> Object:
+    """Return a held pod with a claim that Kubernetes generates."""
+    return pod(resourceClaims=[{"name": "gpu", "resourceClaimTemplateName": "none"}])
 
 
 def template(submitter: str = "") -> Object:
@@ -346,7 +352,10 @@ UPDATES = (
     Case("a false end", validation.PHASE, released(), change=end, subresource="status"),
     Case("a false end by the releaser", validation.PHASE, released(), change=end, subresource="status", caller=RELEASER),
     Case("a false start", validation.PHASE, released(), change=start, subresource="status"),
-    Case("no claim while held", validation.PHASE, pod(resourceClaims=[{"name": "gpu", "resourceClaimTemplateName": "none"}]), change=no_claim, subresource="status"),
+    Case("a start by the pod's node", None, bound(), change=start, subresource="status", caller=NODE),
+    Case("a start by another node", validation.PHASE, bound(), change=start, subresource="status", caller=OTHER_NODE),
+    Case("no claim while held", validation.PHASE, claiming(), change=no_claim, subresource="status"),
+    Case("a claim by the scheduler", None, claiming(), change=no_claim, subresource="status", caller=KUBE_SCHEDULER),
     Case("a node kept while held", validation.NOMINATED, pod(), change=nominate, subresource="status"),
     Case("a node kept once released", None, released(), change=nominate, subresource="status"),
     Case("an end of what concerns nobody", None, unmanaged(nodeSelector={"rules": "none"}), change=end, subresource="status"),

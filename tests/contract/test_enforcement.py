@@ -30,7 +30,16 @@ from app.k8s_types.admission import Asked, DeleteOptions, UserInfo
 from app.web.webhook.admission_review import Request
 from app.web.webhook.cache import WebhookCache
 from app.web.webhook.handlers import HandlerContext, ValidateHandler
-from tests.contract.enforcement_cases import ALICE, CASES, CLASS, NODE, OTHER_NODE, RELEASER, Case
+from tests.contract.enforcement_cases import (
+    ALICE,
+    CASES,
+    CLASS,
+    KUBE_SCHEDULER,
+    NODE,
+    OTHER_NODE,
+    RELEASER,
+    Case,
+)
 from tests.support.chart import Object
 from tests.support.cluster_driver import until
 from tests.support.enforcement_layers import POLICIES, VALIDATING, keep_only
@@ -226,7 +235,7 @@ def test_a_tenant_is_made_and_deleted_from_above(court: Court) -> None:
 
 def _people(cluster: LocalCluster) -> dict[str, Person]:
     admin = Person(cluster.kubeconfig)
-    names = (ALICE, RELEASER, NODE, OTHER_NODE, "lead", "head")
+    names = (ALICE, RELEASER, NODE, OTHER_NODE, KUBE_SCHEDULER, "lead", "head")
     people = {"admin": admin, **{name: person(cluster, name) for name in names}}
     apply = ("apply", "-f", "-")
     cluster.kubectl("create", "namespace", HOME)
@@ -254,6 +263,7 @@ def _people(cluster: LocalCluster) -> dict[str, Person]:
         ALICE: editor,
         NODE: editor,
         OTHER_NODE: editor,
+        KUBE_SCHEDULER: editor,
         RELEASER: [everything, claims, doors, release],
     }
     documents = [*_granted(rights, "Role"), *_granted({"lead": lead, "head": head}, "ClusterRole")]

@@ -62,8 +62,8 @@ STAMPS_KEPT = (
     "and create it again to change them."
 )
 PHASE = (
-    "Fairgate: only the pod's node and the controllers of kube-system may change its phase, "
-    "startTime and resourceClaimStatuses; delete the pod to end it."
+    "Fairgate: only the pod's node and kube-system's controllers write phase and startTime of this "
+    "pod, and they and schedulers the names of its generated claims; delete the pod to end it."
 )
 NOMINATED = (
     "Fairgate: a held pod may not have status.nominatedNodeName, because the scheduler would keep "

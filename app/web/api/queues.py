@@ -54,6 +54,8 @@ def queue_routes(ground: RouteContext) -> APIRouter:
         identity: Identity = caller,
     ) -> Response:
         own = UserName(identity.name)
+        if user == own:
+            ground.need_sight()  # the right depends on the caller's pods
         if user != own or tenant not in ground.queries.accounts(own):
             await access.need(identity, "get", "tenants", "queue", tenant)
         name, last = ground.need_tenant(tenant), _mark(more)

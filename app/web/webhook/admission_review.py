@@ -92,7 +92,7 @@ def reader(kind: type[T]) -> Callable[[bytes | bytearray], Request[T]]:
             message = "Fairgate reads AdmissionReview of admission.k8s.io/v1 only."
             raise Unreadable(message, decoded.request.uid)
         if not decoded.request.uid:
-            raise Unreadable("Fairgate cannot answer a review without request.uid.", "")
+            raise Unreadable("Fairgate: cannot answer a review without request.uid.", "")
         return decoded.request
 
     return decode

@@ -55,8 +55,10 @@ NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 LONGEST_NAME = 253
 """Most characters of a caller's text in a report."""
 
-DEFECT = "Fairgate could not judge this request; it was refused."
-TOO_LARGE = f"Fairgate reads reviews of at most {BODY_LIMIT >> 20} MiB; make this object smaller."
+DEFECT = "Fairgate: it failed to judge this request, so the request is refused."
+TOO_LARGE = (
+    f"Fairgate: it reads reviews of at most {BODY_LIMIT >> 20} MiB; make this object smaller."
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,9 @@ from app.web.webhook import pod_facts
 from app.web.webhook.admission_review import Request
 from app.web.webhook.cache import WebhookCache
 
-NOT_READY = "Fairgate has just started and does not know the tenants yet; try again in a moment."
+NOT_READY = (
+    "Fairgate: it has just started, so it does not know the tenants yet; try again in a moment."
+)
 STALE = "Fairgate: its copy of the Pools may be outdated; try again in a moment."
 NO_OBJECT = "Fairgate: the review holds no object to judge."
 UNREADABLE = "Fairgate: cannot read what this pod asks for: {}"

@@ -373,7 +373,7 @@ spec:
 "Fairgate: labels, annotations and fields that Fairgate uses are immutable; delete the pod and create it again to change them."
 {{- end }}
 {{- define "fairgate.say.phase" -}}
-"Fairgate: only the pod's node and the controllers of kube-system may change its phase, startTime and resourceClaimStatuses; delete the pod to end it."
+"Fairgate: only the pod's node and kube-system's controllers write phase and startTime of this pod, and they and schedulers the names of its generated claims; delete the pod to end it."
 {{- end }}
 {{- define "fairgate.say.nominated" -}}
 "Fairgate: a held pod may not have status.nominatedNodeName, because the scheduler would keep capacity of that node free for it; leave the field empty."

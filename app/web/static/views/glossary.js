@@ -44,7 +44,7 @@ const REASONS = [
   ["resource claim", "A claim that the pod names does not exist yet, or is being deleted.", "Create the claim."],
   ["too large", "One of the lists of the pod is longer than Fairgate accepts.", "Create the pod again with fewer entries."],
   ["another gate", "The pod has another scheduling gate, too.", "Ask the owner of that gate."],
-  ["no tenant", "The namespace just lost its tenant, or the parent of the tenant does not exist.", "Wait half a minute. Ask the admin of the tenant to list the namespace, or to name a parent."],
+  ["no tenant", "The namespace just lost its tenant, or a tenant above it is not valid.", "After a lost tenant, wait half a minute, or ask an admin to list the namespace. Otherwise ask a cluster admin to correct the parent that the text names."],
   ["tenant paused", "An admin paused your tenant.", "Ask the admin of your tenant."],
   ["found no node", "An identical pod was released and found no node.", "Check its other requirements on nodes: volumes, host ports, affinity to pods."],
   ["release refused", "The API server refused the release of the pod.", "Ask a cluster admin about other admission webhooks and policies."],
