@@ -300,7 +300,7 @@ async def test_a_defect_refuses_the_pod_and_says_no_more(caplog: pytest.LogCaptu
     assert response["allowed"] is False
     assert response["status"] == {
         "code": 500,
-        "message": "Fairgate could not judge this request; it was refused.",
+        "message": "Fairgate: it failed to judge this request, so the request is refused.",
     }
     assert [record.message for record in caplog.records] == ["could not judge a request"]
 
