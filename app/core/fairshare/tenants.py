@@ -16,10 +16,7 @@ DEEPEST = 50
 
 @dataclass(frozen=True, slots=True)
 class ParentFault:
-    """Why nothing is released in a tenant: a parent of it, or of a tenant above it, is not valid.
-
-    `remedy`: what a cluster admin can do.
-    """
+    """Why a tenant has no valid parent, or an ancestor has none, and what a cluster admin can do."""
 
     reason: str
     remedy: str
