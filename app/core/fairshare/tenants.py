@@ -16,7 +16,7 @@ DEEPEST = 50
 
 @dataclass(frozen=True, slots=True)
 class ParentFault:
-    """Why a tenant has no valid parent, or an ancestor has none, and what a cluster admin can do."""
+    """Why a tenant or its ancestor has no valid parent, and what a cluster admin can do."""
 
     reason: str
     remedy: str
