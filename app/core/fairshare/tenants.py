@@ -16,7 +16,7 @@ DEEPEST = 50
 
 @dataclass(frozen=True, slots=True)
 class ParentFault:
-    """Why a tenant or its ancestor has no valid parent, and what a cluster admin can do."""
+    """A tenant or its ancestor has no valid parent. `remedy`: what a cluster admin can do."""
 
     reason: str
     remedy: str
@@ -95,7 +95,7 @@ class TenantDirectory:
         if parent in seen:
             return ParentFault(
                 f"the tenants above tenant {top} form a circle",
-                f"giving tenant {parent} a parent outside of the circle, or none",
+                f"giving tenant {parent} another parent",
             )
         return ParentFault(
             f"more than {DEEPEST - 1} tenants are above tenant {top}",
