@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from app.core.model import DEFAULT_TENANT, UNMAPPED_PREFIX, Tenant, TenantName
 
 DEEPEST = 50
-"""Maximum number of Tenants from the top level down to one. Many rules visit all of them."""
+"""Maximum number of Tenants from the top level down to one. Many rules visit each one."""
 
 
 @dataclass(frozen=True, slots=True)
 class ParentFault:
-    """A tenant or its ancestor has no valid parent. `remedy`: what a cluster admin can do."""
+    """A tenant or its ancestor has no valid parent. A cluster admin can apply `remedy`."""
 
     reason: str
     remedy: str
