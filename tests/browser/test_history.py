@@ -39,6 +39,11 @@ def period(page: Page) -> list[float]:
     return [(NOW / 1000 - time.timestamp()) / 60 for time in times]
 
 
+def pass_minute(page: Page) -> None:
+    page.clock.set_fixed_time(NOW / 1000 + 60)
+    page.clock.fast_forward(60_000)
+
+
 def test_a_selection_by_mouse_is_shown_and_kept_in_the_address(opens: Opens, place: Served) -> None:
     page = history(opens, place)
     plot = page.locator(".chart .u-over").first
@@ -81,6 +86,58 @@ def test_a_selection_by_keyboard_is_announced_and_shown(opens: Opens, place: Ser
     settled(page, "location.hash.includes('from=')")
     begin, end = period(page)
     assert begin - end == pytest.approx(1.5)  # three steps of half a minute
+
+
+def test_a_selection_by_keyboard_keeps_its_time_with_new_data(opens: Opens, place: Served) -> None:
+    page = history(opens, place)
+    chart = page.get_by_role("group", name="Weighted GPUs in use")
+    words = page.locator(".values").first
+    for _ in range(20):
+        chart.press("Shift+ArrowLeft")
+    expect(words).to_contain_text("Selected: ")
+    selected = words.inner_text()
+    left = chart.locator(".u-select").evaluate("box => box.offsetLeft")
+    to = page.get_by_label("To", exact=True)
+    before = to.input_value()
+    pass_minute(page)
+    expect(to).not_to_have_value(before)
+    expect(words).to_have_text(selected)
+    drawn = "document.querySelector('.chart .u-select')"
+    settled(page, f"{drawn}.offsetWidth > 50 && {drawn}.offsetLeft < {left}")
+    chart.press("Enter")
+    settled(page, "location.hash.includes('from=')")
+    assert period(page)[1] == pytest.approx(0, abs=0.5)
+
+
+def test_new_data_does_not_end_a_drag(opens: Opens, place: Served) -> None:
+    page = history(opens, place)
+    area = page.locator(".chart .u-over").first.bounding_box()
+    assert area is not None
+    middle = area["y"] + area["height"] / 2
+    page.mouse.move(area["x"] + area["width"] / 4, middle)
+    page.mouse.down()
+    page.mouse.move(area["x"] + area["width"] / 3, middle, steps=4)
+    to = page.get_by_label("To", exact=True)
+    before = to.input_value()
+    pass_minute(page)
+    expect(to).not_to_have_value(before)
+    page.mouse.move(area["x"] + area["width"] / 2, middle, steps=4)
+    page.mouse.up()
+    settled(page, "location.hash.includes('from=')")
+    assert period(page) == pytest.approx([45, 30], abs=1.5)
+
+
+@pytest.mark.parametrize(("query", "again"), [(f"?from={FROM}&to={TO}", 0), ("", 1)])
+def test_only_a_time_until_now_is_read_again(
+    opens: Opens, place: Served, query: str, again: int
+) -> None:
+    page = history(opens, place, query)
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    pass_minute(page)
+    page.clock.fast_forward(1_000)
+    page.evaluate("() => fetch('/v1/me')")  # a later request than those of the minute
+    assert len([url for url in asked if "/v1/releases" in url]) == again
 
 
 def test_two_fields_show_and_change_the_time(opens: Opens, place: Served) -> None:

@@ -28,11 +28,22 @@ const WHOLE = [0, 1, 2, 3, 4, 5, 6].flatMap((power) => [1, 2, 5].map((digit) => 
  * value}]. `say` formats a value. `name`: of the table. `file`: of the CSV file. `onSelect` receives
  * begin and end of a selected time in seconds.
  */
-export function Chart({ title, name, file, times, lines, levels = NONE, say = decimal, theme, onSelect }) {
+export function Chart(props) {
+  const [held, setHeld] = useState(null); // new data would end a drag: the chart is drawn again
+  const onPress = (event) => {
+    if (event.button !== 0) return;
+    setHeld(props);
+    addEventListener("mouseup", () => setHeld(null), { once: true });
+  };
+  return html`<${Plot} ...${held ?? props} onPress=${onPress} />`;
+}
+
+function Plot({ title, name, file, times, lines, levels = NONE, say = decimal, theme, onSelect, onPress }) {
   const place = useRef(null);
   const drawn = useRef(null);
-  const [at, setAt] = useState(null);
-  const [mark, setMark] = useState(null);
+  const [pointed, setPointed] = useState(null); // times, because new data has other places
+  const [anchor, setAnchor] = useState(null);
+  const [at, mark] = [placeOf(pointed, times), placeOf(anchor, times)];
   const step = times[1] - times[0];
   const ends = mark === null || at === null ? null : [times[Math.min(mark, at)], times[Math.max(mark, at)] + step];
   const columns = useMemo(
@@ -61,7 +72,8 @@ export function Chart({ title, name, file, times, lines, levels = NONE, say = de
         ],
         series: [{}, ...levels.map((level, index) => levelOf(level, index, resolved)), ...lines.map((line, index) => lineOf(line, index, resolved))],
         hooks: {
-          setCursor: [(plot) => setAt(plot.cursor.idx ?? null)],
+          // A new chart also calls it, before its status is 1.
+          setCursor: [({ status, cursor, data }) => status && setPointed(data[0][cursor.idx] ?? null)],
           setSelect: [({ select: { left, width }, posToVal }) => width >= LEAST_DRAG && onSelect(posToVal(left, "x"), posToVal(left + width, "x"))],
         },
       },
@@ -70,7 +82,6 @@ export function Chart({ title, name, file, times, lines, levels = NONE, say = de
     );
     probe.remove();
     drawn.current = chart;
-    setMark(null);
     const watching = new ResizeObserver(() => chart.setSize({ width: place.current.clientWidth, height: HEIGHT }));
     watching.observe(place.current);
     return () => {
@@ -80,24 +91,31 @@ export function Chart({ title, name, file, times, lines, levels = NONE, say = de
   }, [columns, theme]);
   useEffect(() => {
     const chart = drawn.current;
-    const [left, right] = ends ? ends.map((end) => chart.valToPos(end, "x")) : [0, 0];
-    chart.setSelect({ left, width: right - left, top: 0, height: chart.over.clientHeight }, false);
-  }, [ends?.[0], ends?.[1]]);
+    const select = () => {
+      const [left, right] = ends ? ends.map((end) => chart.valToPos(end, "x")) : [0, 0];
+      chart.setSelect({ left, width: right - left, top: 0, height: chart.over.clientHeight }, false);
+    };
+    queueMicrotask(select); // a new chart has its scales after the microtask that draws it
+  }, [columns, theme, ends?.[0], ends?.[1]]);
   const move = (event) => {
     const last = times.length - 1;
     const by = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
     if (by) {
-      if (!event.shiftKey) setMark(null);
-      else if (mark === null) setMark(at ?? last);
-      setAt(Math.min(last, Math.max(0, (at ?? last) + by)));
+      if (!event.shiftKey) setAnchor(null);
+      else if (mark === null) setAnchor(times[at ?? last]);
+      setPointed(times[Math.min(last, Math.max(0, (at ?? last) + by))]);
     } else if (event.key === "Enter" && ends) onSelect(...ends);
-    else if (event.key === "Escape" && ends) setMark(null);
+    else if (event.key === "Escape" && ends) setAnchor(null);
     else return;
     event.preventDefault();
   };
+  const press = (event) => {
+    setAnchor(null);
+    onPress(event);
+  };
   const words = at === null ? HELP : valuesAt(at, times, lines, levels, say);
   return html`
-    <div class="chart" ref=${place} tabindex="0" role="group" aria-label=${`${title}. Left and Right read the values. With Shift they select a time, and Enter shows it.`} onKeyDown=${move}></div>
+    <div class="chart" ref=${place} tabindex="0" role="group" aria-label=${`${title}. Left and Right read the values. With Shift they select a time, and Enter shows it.`} onKeyDown=${move} onMouseDown=${press}></div>
     <p class="values" role="status">${ends ? `Selected: ${moment(new Date(ends[0] * 1000))} to ${moment(new Date(ends[1] * 1000))}. Enter shows this time.` : words}</p>
     <ul class="legend lines" aria-label="Lines of the chart">
       ${lines.map((line, index) => html`<li key=${line.name}><span class=${`key line-${index + 1}`}></span>${visible(line.name)}</li>`)}
@@ -106,6 +124,13 @@ export function Chart({ title, name, file, times, lines, levels = NONE, say = de
     <${Details} summary="As a table">${() => html`<${Numbers} name=${name} times=${times} lines=${lines} say=${say} />`}<//>
     <p><a download=${file} href=${csvOf(times, lines)}>Download as CSV</a></p>
   `;
+}
+
+/** Return the place of a time, or of the next one that is shown; null stays null. */
+function placeOf(time, times) {
+  if (time === null) return null;
+  const place = times.findIndex((each) => each >= time);
+  return place < 0 ? times.length - 1 : place;
 }
 
 function levelOf(level, index, resolved) {

@@ -144,6 +144,7 @@ export function History({ state, hello, query, ask, theme }) {
     if (period.isWrong) return undefined;
     const stopping = new AbortController();
     const read = async () => {
+      const isOver = period.to * 1000 < Date.now() - AGAIN; // the last records may be late
       const { from, until, step } = stepsOf(period);
       const times = Array.from({ length: Math.ceil((until - from) / step) }, (_, place) => from + place * step);
       const asked = [
@@ -158,12 +159,13 @@ export function History({ state, hello, query, ask, theme }) {
           ask(releasesPath(asked), { signal: stopping.signal }),
         ]);
         setFound({ range, tenant, times, lines: linesOf(rows, times, step, latest.current, tenant), since, from, until, releases });
+        if (isOver) clearInterval(timer);
       } catch (error) {
         if (!stopping.signal.aborted) setFound({ range, tenant, error });
       }
     };
-    read();
     const timer = setInterval(read, AGAIN);
+    read();
     return () => {
       stopping.abort();
       clearInterval(timer);
