@@ -126,9 +126,7 @@ class Pods:
         walls = self._walls(pod)  # not cut: they affect other pods, and it is linear
         return self._pod(_cut(pod) if too_large else pod, demand, walls, too_large)
 
-    def _pod(
-        self, pod: PodObject, demand: model.Amounts, walls: Walls, too_large: str
-    ) -> model.Pod:
+    def _pod(self, pod: PodObject, demand: model.Amounts, walls: Walls, bound: str) -> model.Pod:
         meta, spec, shared = pod.metadata, pod.spec, self._shared
         has_devices = _has_devices(pod, demand)
         written, labels = meta.annotations or {}, meta.labels or {}
@@ -180,7 +178,7 @@ class Pods:
             style=named_style(written),
             near=shared.value(named_level(written)),
             bounds=shared.value(_bounds(spec.affinity)) if spec.affinity else model.NO_AFFINITY,
-            too_large=too_large,
+            too_large=bound,
             walls=walls,
             scheduler=_foreign_scheduler(spec),
             apart=_is_apart(spec),

@@ -160,17 +160,8 @@ def _unqueued(tracked: PodRecord, roster: PodRegistry) -> str:
             return f"not queued: {roster.tenant_gaps.reason(pod.namespace)}, so no limit would hold"
         case Wait.TENANT_PAUSED:
             return "not queued: its tenant is paused"
-        case Wait.GANG_INCOMPLETE if gang is not None and gang.half:
-            return f"not queued: the rest of its gang {gang.name} is released first"
-        case Wait.GANG_INCOMPLETE if gang is not None and gang.shape is not None:
-            return (
-                f"not queued: gang {gang.name} starts with {gang.need} of up to {gang.most} pods, "
-                "and then each further pod waits in the queue by itself"
-            )
-        case Wait.GANG_INCOMPLETE if gang is not None:
-            return "not queued: " + incomplete(gang, roster)
-        case Wait.GANG_DEFERRED if gang is not None:
-            return _deferred(gang, roster)
+        case Wait.GANG_INCOMPLETE | Wait.GANG_DEFERRED if gang is not None:
+            return _gang_unqueued(gang, tracked.wait, roster)
         case Wait.REFUSED:
             return (
                 f"tried again later: the API server refused its release {tracked.refusals} "
@@ -190,6 +181,20 @@ def _unqueued(tracked: PodRecord, roster: PodRegistry) -> str:
                 "first; make the lists in its affinity, tolerations and claims shorter"
             )
     return "queued"
+
+
+def _gang_unqueued(gang: Gang, wait: Wait, roster: PodRegistry) -> str:
+    """Return the sentence for a pod that is in no queue because of its gang."""
+    if wait is Wait.GANG_DEFERRED:
+        return _deferred(gang, roster)
+    if gang.half:
+        return f"not queued: the rest of its gang {gang.name} is released first"
+    if gang.shape is not None:
+        return (
+            f"not queued: gang {gang.name} starts with {gang.need} of up to {gang.most} pods, "
+            "and then each further pod waits in the queue by itself"
+        )
+    return "not queued: " + incomplete(gang, roster)
 
 
 def _deferred(gang: Gang, roster: PodRegistry) -> str:
