@@ -17,6 +17,7 @@ from app.core import events as ev
 from app.core.engine import Engine
 from app.core.engine_options import EngineOptions
 from app.core.fairshare.checkpoint import MOST_USERS
+from app.core.lifecycle.tenant_gaps import GAP_MS
 from app.core.model import ClaimRef, Millis, Pod, ReleaseOutcome, Resource, Uid
 from app.core.podspec.resource_claims import DeviceClass
 from app.core.quantities import ManagedResources
@@ -108,6 +109,9 @@ def test_memory_returns_when_objects_are_gone(field: str) -> None:
     def lives(first: int, number: int) -> int:
         for i in range(first, first + number):
             life(engine, field, most, str(i))
+        # What is kept for a time after an object has gone is dropped by then.
+        later = Millis(AT + GAP_MS * (first + number))
+        engine.handle(ev.Pass(later))
         gc.collect()
         return tracemalloc.get_traced_memory()[0]
 

@@ -44,8 +44,8 @@ class TenantGaps:
     def take_ended(self, now: Millis) -> frozenset[str]:
         """Return, once, the namespaces with a gap that has ended."""
         ended = frozenset(name for name, (_, until) in self._lost.items() if until <= now)
-        for namespace in ended:
-            del self._lost[namespace]
+        if ended:  # a new dict, because an emptied one keeps its memory
+            self._lost = {name: lost for name, lost in self._lost.items() if name not in ended}
         return ended
 
     def _is_unmapped(self, namespace: str) -> bool:
