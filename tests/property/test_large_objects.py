@@ -109,7 +109,7 @@ def test_memory_returns_when_objects_are_gone(field: str) -> None:
     def lives(first: int, number: int) -> int:
         for i in range(first, first + number):
             life(engine, field, most, str(i))
-        # What is kept for a time after an object has gone is dropped by then.
+        # The engine keeps some facts of a removed object for a time, which ends here.
         later = Millis(AT + GAP_MS * (first + number))
         engine.handle(ev.Pass(later))
         gc.collect()

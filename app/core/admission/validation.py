@@ -225,7 +225,7 @@ class PodFacts:
     phase: str = ""
     start: str = ""
     claims: object = None
-    """What its status says about generated claims."""
+    """The generated claims in its status."""
     nominated: str = ""
     variables: tuple[tuple[str, str | None], ...] = ()
     paths: tuple[str, ...] = ()

@@ -262,7 +262,7 @@ class ChainVerifier:
         self._open_gaps = [each for each in self._open_gaps if each.number > number]
 
     def _check_cluster(self, signed: SignedHead) -> None:
-        """Require one cluster of all heads, also of those whose entries retention removed."""
+        """Require that all heads name one cluster, also heads with removed entries."""
         if signed.cluster != (self._cluster or signed.cluster):
             raise BrokenChain(
                 signed.head.number,
