@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from app.devcluster.readiness import (
     has_ca,
     holds,
     is_aggregated,
+    is_established,
     until,
 )
 from app.tls.certificate_authority import write_private
@@ -48,6 +50,7 @@ TLS_NAMES = ("127.0.0.1", "localhost", f"fairgate-api.{NAMESPACE}.svc")
 """Names in the serving certificate. The API server uses the last one for the aggregated API."""
 
 READY_SECONDS = 120.0
+ESTABLISHED_SECONDS = 30.0
 TOKEN_SECONDS = 24 * 3600
 
 
@@ -110,12 +113,17 @@ class Fairgate:
         with self._control_plane.api() as api:
             api.create("/api/v1/namespaces", namespace)
         self._kubectl.apply(self._rendered(wanted, mode))
-        for kind in KINDS:
-            self._kubectl.run(
-                "wait", "--for=condition=Established", f"crd/{kind}.fairgate.io", "--timeout=30s"
-            )
+        self._wait_for_crds()
         write_private(self._installed, msgspec.json.encode(wanted))
         return wanted
+
+    def _wait_for_crds(self) -> None:
+        with self._control_plane.api() as api:
+            conditions = {
+                f"the kind {crd}": partial(is_established, api, crd)
+                for crd in (f"{kind}.fairgate.io" for kind in KINDS)
+            }
+            until(conditions, seconds=ESTABLISHED_SECONDS)
 
     def start(self, role: str, redis: str, more: Mapping[str, str]) -> ChildProcess:
         """Start one process of a role, under the service account of that role."""

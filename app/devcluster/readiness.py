@@ -120,6 +120,16 @@ def denies(api: SetupClient) -> bool:
     return "Deny" in found.get("validationActions", ())
 
 
+def is_established(api: SetupClient, crd: str) -> bool:
+    """Return whether the API server serves the kind of a CRD.
+
+    `kubectl wait` cannot be used: it fails while the conditions of a new CRD are null.
+    """
+    path = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{crd}"
+    conditions = (api.find(path) or {}).get("status", {}).get("conditions") or ()
+    return any(c["type"] == "Established" and c["status"] == "True" for c in conditions)
+
+
 def is_aggregated(api: SetupClient) -> bool:
     """Return whether the API server reaches the aggregated REST API."""
     conditions = (api.find(API_SERVICE) or {}).get("status", {}).get("conditions") or ()

@@ -19,7 +19,16 @@ import pytest
 
 from app.core.errors import ClusterError
 from app.devcluster.cluster import LocalCluster
-from tests.support.cluster_driver import Object, Stage, gates, name_of, pod, template, until
+from tests.support.cluster_driver import (
+    Object,
+    Stage,
+    create_crds,
+    gates,
+    name_of,
+    pod,
+    template,
+    until,
+)
 from tests.support.custom_kinds import custom
 from tests.support.gang_kinds import together, told
 from tests.support.operator_crds import CRDS, read_crd, required_crd_files
@@ -64,20 +73,9 @@ def crds(fairgate_cluster: LocalCluster) -> Iterator[None]:
         custom("scheduling.x-k8s.io", "v1alpha1", "PodGroup", "podgroups"),
         read_crd(job_sets),
     ]
-    # A CRD of a project may be too large for the annotation of kubectl apply.
-    fairgate_cluster.kubectl(
-        "create", "-f", "-", stdin=json.dumps({"kind": "List", "apiVersion": "v1", "items": made})
-    )
-    names = [f"crd/{name_of(each)}" for each in made]
-    until("the kinds are served", lambda: all(is_served(fairgate_cluster, n) for n in names))
+    names = create_crds(fairgate_cluster, made)
     yield
     fairgate_cluster.kubectl("delete", *names, "--wait=false")
-
-
-def is_served(cluster: LocalCluster, crd: str) -> bool:
-    status = json.loads(cluster.kubectl("get", crd, "-o", "json")).get("status", {})
-    found = {each["type"]: each["status"] for each in status.get("conditions", ())}
-    return found.get("Established") == "True"
 
 
 def released(stage: Stage, namespace: str) -> list[str]:

@@ -9,11 +9,11 @@ import json
 from collections.abc import Iterator
 
 import pytest
-import yaml
 
 from app.core.errors import ClusterError
 from app.devcluster.cluster import LocalCluster
 from tests.support.chart import Chart, Object, of_kind
+from tests.support.cluster_driver import create_crds
 from tests.support.operator_crds import CHART_CRDS, read_crd, required_crd_files
 
 APPLY = ("apply", "--server-side", "--force-conflicts", "--dry-run=server", "-f", "-")
@@ -49,9 +49,7 @@ KINDS = {
 def served(installed: LocalCluster) -> Iterator[LocalCluster]:
     """The cluster with the CRDs. Whatever is not in their schemas is an error."""
     crds = [read_crd(path) for path in required_crd_files(CHART_CRDS).values()]
-    names = [f"crd/{crd['metadata']['name']}" for crd in crds]
-    installed.kubectl("create", "-f", "-", stdin=yaml.safe_dump_all(crds))
-    installed.kubectl("wait", "--for=condition=Established", "--timeout=60s", *names)
+    names = create_crds(installed, crds)
     yield installed
     installed.kubectl("delete", "--wait=false", *names)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 import urllib.request
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from app.devcluster.api_client import SetupClient
 from app.devcluster.cluster import LocalCluster
 from app.devcluster.control_plane import ControlPlane
 from app.devcluster.kubectl import Kubectl
+from app.devcluster.readiness import is_established
 
 GATE = "fairgate.io/queue"
 RELEASE = "fairgate.io/release"
@@ -104,6 +105,24 @@ def tenant(name: str, weight: str = "1", *namespaces: str, **spec: Any) -> Objec
     }
 
 
+def administrator(cluster: LocalCluster) -> SetupClient:
+    """Return a connection as the cluster administrator; use it in a `with` statement."""
+    return ControlPlane.load(cluster.folder, cluster.processes).api()
+
+
+def create_crds(cluster: LocalCluster, crds: Sequence[Object]) -> list[str]:
+    """Create CRDs, wait until their kinds are served, and return their names for kubectl.
+
+    `kubectl apply` would refuse a CRD that is larger than an annotation may be.
+    """
+    whole = {"kind": "List", "apiVersion": "v1", "items": list(crds)}
+    cluster.kubectl("create", "-f", "-", stdin=json.dumps(whole))
+    names = [name_of(crd) for crd in crds]
+    with administrator(cluster) as api:
+        until("the kinds are served", lambda: all(is_established(api, name) for name in names))
+    return [f"crd/{name}" for name in names]
+
+
 @dataclass
 class Stage:
     """A cluster, and the objects that one test created in it."""
@@ -115,7 +134,7 @@ class Stage:
 
     def api(self) -> SetupClient:
         """Return a connection as the cluster administrator; use it in a `with` statement."""
-        return ControlPlane.load(self.cluster.folder, self.cluster.processes).api()
+        return administrator(self.cluster)
 
     def apply(self, namespace: str, *objects: Object) -> None:
         """Apply objects as the cluster administrator, as `kubectl apply` does.

@@ -1,14 +1,17 @@
-"""Free ports for programs that do not listen yet."""
+"""Free ports for programs that do not listen yet, and the conditions of readiness."""
 
 from __future__ import annotations
 
 import socket
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from app.core.errors import ClusterError
 from app.devcluster import readiness
-from app.devcluster.readiness import free_ports
+from app.devcluster.api_client import SetupClient
+from app.devcluster.readiness import free_ports, is_established
 
 HOST = "127.0.0.1"
 
@@ -33,3 +36,19 @@ def test_whom_a_port_was_given_to_may_listen_there_again_and_again() -> None:
             with here:
                 here.sendall(b"x")
                 assert there.recv(1) == b"x"
+
+
+@pytest.mark.parametrize(
+    ("found", "wanted"),
+    [
+        (None, False),
+        ({}, False),
+        ({"status": {"conditions": None}}, False),
+        ({"status": {"conditions": [{"type": "Established", "status": "False"}]}}, False),
+        ({"status": {"conditions": [{"type": "Established", "status": "True"}]}}, True),
+    ],
+)
+def test_a_crd_is_served_when_its_condition_says_so(found: Any, wanted: bool) -> None:
+    api = Mock(spec=SetupClient)
+    api.find.return_value = found
+    assert is_established(api, "tenants.fairgate.io") is wanted
