@@ -47,6 +47,9 @@ def pytest_configure() -> None:
 
     # Without a handler, SIGTERM would end the process before the fixtures stop their programs.
     signal.signal(signal.SIGTERM, interrupt)
+    # A program in the background of a shell ignores SIGINT, and its children inherit that.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, interrupt)
 
 
 @pytest.hookimpl(tryfirst=True)
