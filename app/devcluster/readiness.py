@@ -8,6 +8,7 @@ import socket
 import time
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from app.core.errors import ClusterError, ClusterUnavailable
 from app.devcluster.api_client import SetupClient
@@ -126,14 +127,18 @@ def is_established(api: SetupClient, crd: str) -> bool:
     `kubectl wait` cannot be used: it fails while the conditions of a new CRD are null.
     """
     path = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{crd}"
-    conditions = (api.find(path) or {}).get("status", {}).get("conditions") or ()
-    return any(c["type"] == "Established" and c["status"] == "True" for c in conditions)
+    return _has_condition(api.find(path), "Established")
 
 
 def is_aggregated(api: SetupClient) -> bool:
     """Return whether the API server reaches the aggregated REST API."""
-    conditions = (api.find(API_SERVICE) or {}).get("status", {}).get("conditions") or ()
-    return any(c["type"] == "Available" and c["status"] == "True" for c in conditions)
+    return _has_condition(api.find(API_SERVICE), "Available")
+
+
+def _has_condition(found: Any, condition: str) -> bool:
+    """Return whether a condition of an object is true. New objects may have null conditions."""
+    conditions = (found or {}).get("status", {}).get("conditions") or ()
+    return any(c["type"] == condition and c["status"] == "True" for c in conditions)
 
 
 def holds(api: SetupClient, managed: Sequence[str], exempt: Sequence[str]) -> bool:
