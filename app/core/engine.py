@@ -63,20 +63,22 @@ class Engine:
         self._devices = DeviceCapacity(self._claimants.classes, options.selectors)
         fit = DeviceFit(self._devices, self._placement.company)
         self._holds = ClaimHolds(self._claimants, self._devices, self._pools, fit)
-        self._roster = PodRegistry(self._tenancy, self._pools, self._usage, self._claimants, fit)
-        self.memory = CheckpointKeeper(self._roster, self._tenancy, managed, forgets=options.copied)
-        self._running = UsageTracker(self._roster, managed)
-        self._copies = StoreSync(self._roster, self._running, silent=not options.copied)
+        self._registry = PodRegistry(self._tenancy, self._pools, self._usage, self._claimants, fit)
+        self.memory = CheckpointKeeper(
+            self._registry, self._tenancy, managed, forgets=options.copied
+        )
+        self._running = UsageTracker(self._registry, managed)
+        self._copies = StoreSync(self._registry, self._running, silent=not options.copied)
         self._refusals = NodeRefusals(self._pools, self._placement)
         self._cycle = SchedulingCycle(
-            self._roster, self._pools, self._placement, self.drift, self._refusals, options
+            self._registry, self._pools, self._placement, self.drift, self._refusals, options
         )
         self._paced = options.paced
-        self._resting = ReleaseBackoff(self._roster)
-        self._leader_state = LeaderState(self._roster, self._pools.growth)
+        self._resting = ReleaseBackoff(self._registry)
+        self._leader_state = LeaderState(self._registry, self._pools.growth)
         self.charge_proposed = self._claimants.charge_proposed
         self.queries = EngineQueries(
-            self._roster,
+            self._registry,
             self._tenancy,
             self._pools,
             self._placement,
@@ -87,14 +89,14 @@ class Engine:
             self._running,
             self._cycle.evictions.blocked.by_tenant,
         )
-        self._bypasses = BypassDetector(self._roster, options.evicts_bypassed)
+        self._bypasses = BypassDetector(self._registry, options.evicts_bypassed)
         self._exchanges = ClaimExchanges(
-            self._roster, self._claimants, self._bypasses, options.evicts_bypassed
+            self._registry, self._claimants, self._bypasses, options.evicts_bypassed
         )
-        self._unbound_pods = UnboundPods(self._roster, self._pools.growth, explain)
-        self.stale_pods = StalePods(self._roster, options.reclaims, self._cycle.evictions.goes)
+        self._unbound_pods = UnboundPods(self._registry, self._pools.growth, explain)
+        self.stale_pods = StalePods(self._registry, options.reclaims, self._cycle.evictions.goes)
         self._records = AuditRecorder(
-            self._roster,
+            self._registry,
             self._tenancy,
             self._bypasses,
             self._cycle.cooldowns,
@@ -103,7 +105,7 @@ class Engine:
         self._fresh: set[ev.WatchedSource] = set()
         self._epoch: int | None = None
         self._store_ready = False
-        self._notices = PodNotices(self._roster, self.queries, silent=not options.copied)
+        self._notices = PodNotices(self._registry, self.queries, silent=not options.copied)
         self._effects: list[Effect] = []
         self._woken: Millis | None = None
         self._mode = options.mode
@@ -123,7 +125,7 @@ class Engine:
         self._effects = []
         self.queries.stale()
         self._usage.advance(event.at)
-        self._roster.binding.advance(self._usage.now)
+        self._registry.binding.advance(self._usage.now)
         if not isinstance(event, ev.Pass):
             self._note(event)
         else:
@@ -153,14 +155,14 @@ class Engine:
 
     def held(self) -> Iterator[Pod]:
         """Return the pods that are held, as observed."""
-        return (t.pod for t in self._roster.pods.values() if t.life is not PodState.USING)
+        return (t.pod for t in self._registry.pods.values() if t.life is not PodState.USING)
 
     def highest_stamp(self, *, fences: bool = True) -> int:
         """Return the highest epoch in the release annotations of pods and in checkpoints.
 
         `fences`: include pods that were only fenced and not released.
         """
-        epochs = (t.stamp[0] for t in self._roster.pods.values() if fences or t.stamp[1] > 0)
+        epochs = (t.stamp[0] for t in self._registry.pods.values() if fences or t.stamp[1] > 0)
         return max(highest_plausible(epochs), highest_plausible(self.memory.epochs()))
 
     def _act(self) -> None:
@@ -194,8 +196,8 @@ class Engine:
         self._refusals.update_nodes(self._usage.now)
         self._holds.update()
         self._exchanges.secure(self._usage.now)
-        self._roster.reckon()
-        self._roster.settle()
+        self._registry.reckon()
+        self._registry.settle()
         self.memory.restore()
         if self._paced:
             self._cycle.pace.review()
@@ -205,7 +207,7 @@ class Engine:
             self._order(
                 [*self._bypasses.judge_pods(now), *exchanges, *self._unbound_pods.check_pods()]
             )
-            self._roster.settle()
+            self._registry.settle()
         elif self._epoch is None:
             self._exchanges.rest()
         self._effects += self._copies.changes()
@@ -215,10 +217,10 @@ class Engine:
             self._exchanges.order(releases)
             self._records.ordered(releases)
             self._effects += releases
-            self._roster.settle()
+            self._registry.settle()
             self._effects += self._copies.changes()
         self._effects += self._notices.new_events(leads=self._epoch is not None)
-        self._pools.trim(len(self._roster.pods))
+        self._pools.trim(len(self._registry.pods))
         self._set_alarm()
 
     def _order(self, effects: list[Effect]) -> None:
@@ -230,8 +232,8 @@ class Engine:
     def _set_alarm(self) -> None:
         """Emit `WakeAt` for the next timer, unless it was emitted already."""
         due = [self._resting.due(), self._usage.due(), self._cycle.due()]
-        due += (self._refusals.due(self._usage.now), self._roster.budgets.due())
-        due.append(self._roster.tenant_gaps.due())
+        due += (self._refusals.due(self._usage.now), self._registry.budgets.due())
+        due.append(self._registry.tenant_gaps.due())
         if self._bypasses.since is not None:
             due += (self._bypasses.due(), self._exchanges.due(), self._unbound_pods.due())
         at = min((each for each in due if each is not None), default=None)
@@ -280,10 +282,10 @@ class Engine:
                 self._placement.walls.drop(uid)
                 self._records.vanished(uid)
                 self._forget(uid)
-                self._roster.gangs.gone(uid)
+                self._registry.gangs.gone(uid)
             case ev.UnmanagedPodObserved(_, bystander):
                 self._pools.put_bystander(bystander)
-                self._roster.gangs.see_outside(bystander)
+                self._registry.gangs.see_outside(bystander)
                 self._forget(bystander.uid)
                 self._placement.walls.add_pod(
                     bystander.uid,
@@ -303,19 +305,19 @@ class Engine:
             case ev.PriorityObserved() | ev.PriorityGone():
                 pass  # only the webhook needs these: pods have their priority as a number
             case ev.GroupObserved(_, group):
-                self._roster.gangs.record_size(group)
+                self._registry.gangs.record_size(group)
             case ev.GroupGone(_, namespace, name):
-                self._roster.gangs.drop(namespace, name)
+                self._registry.gangs.drop(namespace, name)
             case ev.BudgetObserved(_, budget):
-                self._roster.budgets.record_budget(budget)
+                self._registry.budgets.record_budget(budget)
             case ev.BudgetGone(_, namespace, name):
-                self._roster.budgets.drop(namespace, name)
+                self._registry.budgets.drop(namespace, name)
             case ev.SourceFresh(_, source):
                 self._fresh.add(source)
-                self._roster.binding.update_timeouts(self._usage.now, self.ready)
+                self._registry.binding.update_timeouts(self._usage.now, self.ready)
             case ev.SourceStale(_, source):
                 self._fresh.discard(source)
-                self._roster.binding.update_timeouts(self._usage.now, self.ready)
+                self._registry.binding.update_timeouts(self._usage.now, self.ready)
             case _:
                 self._configure(event)
 
@@ -323,14 +325,14 @@ class Engine:
         """Apply a change of the settings, or of dynamic resource allocation."""
         match event:
             case ev.TenantObserved(_, tenant, _, checkpoint):
-                self._roster.put_tenant(tenant)
+                self._registry.put_tenant(tenant)
                 if checkpoint is not None:
                     self.memory.apply_read(
                         tenant.name, checkpoint, live=ev.WatchedSource.TENANTS in self._fresh
                     )
                 self._records.configured(tenant, event.by)
             case ev.TenantGone(_, name):
-                self._roster.drop_tenant(name)
+                self._registry.drop_tenant(name)
                 self.memory.remove_tenant(name)
                 self._records.dropped(Tenant, name)
             case ev.PoolObserved(_, pool):
@@ -365,7 +367,7 @@ class Engine:
                 assert_never(event)
 
     def _observe(self, pod: Pod) -> None:
-        known = self._roster.pods.get(pod.uid)
+        known = self._registry.pods.get(pod.uid)
         seen = classify(pod)
         if pod.plain is None or seen is Observation.OVER:
             self._pools.drop_bystander(pod.uid)
@@ -376,16 +378,16 @@ class Engine:
         if life is PodState.USING and seen is Observation.GATED:
             return  # outdated: observed before the release
         if life is None:
-            self._roster.gangs.over(pod)
+            self._registry.gangs.over(pod)
             self._records.over(pod, live=ev.WatchedSource.PODS in self._fresh)
             self._forget(pod.uid)
         elif known is None:
-            tracked = self._roster.add(pod, life)
+            tracked = self._registry.add(pod, life)
             if life is PodState.HELD and self.ready:
                 self._notices.add(tracked)
             self._oversee(tracked, new=True)
         else:
-            self._roster.change(known, still_walled(pod, known.pod), life)
+            self._registry.change(known, still_walled(pod, known.pod), life)
             self._oversee(known, new=False)
 
     def _oversee(self, tracked: PodRecord, new: bool) -> None:
@@ -403,7 +405,7 @@ class Engine:
             self._records.passed(tracked, right)
 
     def _forget(self, uid: Uid) -> None:
-        known = self._roster.pods.get(uid)
+        known = self._registry.pods.get(uid)
         if known is None:
             return
         self._effects += self._copies.gone(known)
@@ -412,7 +414,7 @@ class Engine:
         if leaf is not None and stay is not None and stay.overstayed(self._usage.now):
             self._cycle.picker.bar(leaf, self._usage.now)
         self._effects += self._cycle.evictions.gone(known)
-        self._roster.remove(known)
+        self._registry.remove(known)
         self._cycle.forget_pod(uid)
         self._bypasses.forget_pod(uid)
         self._exchanges.forget_pod(uid)
@@ -426,21 +428,21 @@ class Engine:
     def _rule(self, policy: Policy) -> None:
         if policy != self._usage.policy:
             self._cycle.rule()
-        self._roster.put_policy(policy)
+        self._registry.put_policy(policy)
         self._bypasses.rule(policy.mode, self._usage.now)
         self._exchanges.rule(policy.mode)
 
     def _answer(self, at: Millis, uid: Uid, answer: ReleaseOutcome) -> None:
         self._cycle.in_flight.discard(uid)
         self._records.answered(uid, answer)
-        known = self._roster.pods.get(uid)
+        known = self._registry.pods.get(uid)
         if known is None or known.intent is None:
             return
         intent = known.intent
         match answer:
             case ReleaseOutcome.RELEASED:
                 pod = replace(known.pod, gates=(), release=intent.stamp, pool=intent.pool)
-                self._roster.change(known, pod, PodState.USING)
+                self._registry.change(known, pod, PodState.USING)
                 waited = max(0, at - known.pod.since) // 1000
                 awaits = self._usage.awaited(known.stay) is not None
                 text = released(intent.pool, waited, awaits)
@@ -451,7 +453,7 @@ class Engine:
                 self._forget(uid)
             case ReleaseOutcome.HELD | ReleaseOutcome.UNSENT:
                 if known.life is PodState.RELEASING:
-                    self._roster.change(known, known.pod, PodState.HELD)
+                    self._registry.change(known, known.pod, PodState.HELD)
                     self._effects.append(Refund(uid))
                     self._bypasses.withdraw(uid)
                     self._exchanges.withdraw(uid)
@@ -465,7 +467,7 @@ class Engine:
         """Back off a pod, with its gang, that takes too long to evaluate. Followers copy that."""
         if self._epoch is None:
             return
-        workload, known = self._roster.workload(uid), self._roster.pods.get(uid)
+        workload, known = self._registry.workload(uid), self._registry.pods.get(uid)
         members = workload.starting if workload is not None else (known,) if known else ()
         for tracked in tuple(members):
             if tracked.life is PodState.HELD and not tracked.rests:
@@ -475,8 +477,8 @@ class Engine:
         self._epoch = gained.epoch
         self._woken = None
         self._cycle.start_term()
-        self._roster.binding.start_term(self._usage.now)
-        self._roster.gangs.muster.start_term(self._usage.now)
+        self._registry.binding.start_term(self._usage.now)
+        self._registry.gangs.muster.start_term(self._usage.now)
         self._unbound_pods.start_term()
         self._records.start_term(gained.notes, gained.intents)
         self._notices.start_term(self._records.unrecorded_held(), self._usage.now)
@@ -491,10 +493,10 @@ class Engine:
 
     def _resume(self, intent: Intend) -> None:
         """Count a release of an older leader as used until the result is known."""
-        known = self._roster.pods.get(intent.ref.uid)
+        known = self._registry.pods.get(intent.ref.uid)
         if known is not None and known.life is PodState.HELD:
             known.intent, known.entered = intent, intent.begin or None
-            self._roster.release(known, None)
+            self._registry.release(known, None)
 
     def _follow(self) -> None:
         """Become a follower. The pods themselves show the results of releases in flight later."""
@@ -505,9 +507,9 @@ class Engine:
         self._exchanges.end()
         self._records.end()
         self.stale_pods.end()
-        for tracked in self._roster.pods.values():
+        for tracked in self._registry.pods.values():
             if tracked.life is PodState.RELEASING:
-                self._roster.change(tracked, tracked.pod, PodState.HELD)
+                self._registry.change(tracked, tracked.pod, PodState.HELD)
             tracked.intent = None
         for tracked in released:
             self._oversee(tracked, new=False)

@@ -52,7 +52,7 @@ class Term:
     def bind_all(self, at: int) -> None:
         """Bind all released pods, as the scheduler does."""
         for order in self.released:
-            tracked = self.engine._roster.pods[order.intent.ref.uid]
+            tracked = self.engine._registry.pods[order.intent.ref.uid]
             if tracked.uses:
                 pod = replace(tracked.pod, node=NodeName("n0"))
                 self.hear(ev.PodObserved(Millis(at), pod), at=at)

@@ -69,7 +69,7 @@ class AuditRecorder:
 
     def __init__(
         self,
-        roster: PodRegistry,
+        registry: PodRegistry,
         tenancy: TenantDirectory,
         bypasses: BypassDetector,
         cooldowns: ReclaimCooldowns,
@@ -77,7 +77,7 @@ class AuditRecorder:
         silent: bool = False,
     ) -> None:
         """`silent`: no event is recorded, because there is no audit chain."""
-        self._roster = roster
+        self._registry = registry
         self._tenancy = tenancy
         self._bypasses = bypasses
         self._cooldowns = cooldowns
@@ -97,7 +97,7 @@ class AuditRecorder:
 
     @property
     def _now(self) -> Millis:
-        return self._roster.usage.now
+        return self._registry.usage.now
 
     def start_term(self, notes: Mapping[str, str] | None, intents: Iterable[Intend]) -> None:
         """Start a leader term: record the events that no leader has recorded."""
@@ -111,7 +111,7 @@ class AuditRecorder:
             self._recall(notes, {intent.ref.uid: intent for intent in intents})
         self._ended.clear()
         self._out += self._changes.start_term(self._now, notes)
-        for uid, tracked in self._roster.pods.items():
+        for uid, tracked in self._registry.pods.items():
             waits = tracked.life is not PodState.USING
             if not _is_past(tracked.noted) and not (waits and tracked.noted):
                 self._untold[uid] = tracked, waits
@@ -138,7 +138,7 @@ class AuditRecorder:
         self._untold.clear()
         self._orders.clear()
         self._evictions.clear()
-        for tracked in self._roster.pods.values():
+        for tracked in self._registry.pods.values():
             tracked.noted = ""
 
     def drain(self) -> list[Effect]:
@@ -194,12 +194,12 @@ class AuditRecorder:
     def answered(self, uid: Uid, answer: ReleaseOutcome) -> None:
         """Record an answered release, unless an observation has already shown its outcome."""
         order = self._orders.get(uid)
-        if order is None or (answer is ReleaseOutcome.GONE and uid in self._roster.pods):
+        if order is None or (answer is ReleaseOutcome.GONE and uid in self._registry.pods):
             return  # the pod may be finished: its last observation shows the outcome
         self._catch_up(uid)
         del self._orders[uid]
         if answer is ReleaseOutcome.RELEASED:
-            tracked = self._roster.pods.get(uid)
+            tracked = self._registry.pods.get(uid)
             facts = intended(order.intent) | because(order, self._now)
             if tracked is not None:
                 self._note(tracked, EntryType.RELEASED, facts)
@@ -208,7 +208,7 @@ class AuditRecorder:
 
     def evicted(self, uid: Uid) -> None:
         """Record an accepted eviction."""
-        eviction, tracked = self._evictions.pop(uid, None), self._roster.pods.get(uid)
+        eviction, tracked = self._evictions.pop(uid, None), self._registry.pods.get(uid)
         if self._leads and eviction is not None and tracked is not None:
             self._reclaimed(tracked, eviction)
 
@@ -219,7 +219,7 @@ class AuditRecorder:
         self._catch_up(pod.uid)
         if GATE in pod.gates:
             return
-        known, tracked = pod.uid in self._over, self._roster.pods.get(pod.uid)
+        known, tracked = pod.uid in self._over, self._registry.pods.get(pod.uid)
         self._over[pod.uid] = pod
         if not self._leads or (known and tracked is None):
             return
@@ -255,7 +255,7 @@ class AuditRecorder:
         if self._silent:
             return
         self._catch_up(uid)
-        pod, tracked = self._over.pop(uid, None), self._roster.pods.get(uid)
+        pod, tracked = self._over.pop(uid, None), self._registry.pods.get(uid)
         if self._leads:
             if uid in self._noted:
                 self._noted.discard(uid)
@@ -279,18 +279,18 @@ class AuditRecorder:
 
     def bypasses(self) -> frozenset[Uid]:
         """Return the pods that the chain reports as bypasses as a whole."""
-        return frozenset(u for u, t in self._roster.pods.items() if t.noted == BYPASSED)
+        return frozenset(u for u, t in self._registry.pods.items() if t.noted == BYPASSED)
 
     def marked_claims(self) -> dict[Uid, frozenset[Uid]]:
         """Return the claims that the chain reports, by pod."""
-        marks = ((u, t.noted.split(SEPARATOR)[1:]) for u, t in self._roster.pods.items())
+        marks = ((u, t.noted.split(SEPARATOR)[1:]) for u, t in self._registry.pods.items())
         return {u: frozenset(Uid(m.partition(":")[2]) for m in each) for u, each in marks if each}
 
     def notes(self) -> Iterator[tuple[str, str]]:
         """Yield the audit markers of all existing objects."""
         yield from self._changes.notes()
         yield from self._cooldowns.notes()
-        for tracked in self._roster.pods.values():
+        for tracked in self._registry.pods.values():
             if tracked.noted:
                 yield tracked.pod.uid, tracked.noted
         for uid in self._noted:
@@ -318,7 +318,7 @@ class AuditRecorder:
 
     def _bypassed(self, bypass: Bypassed) -> None:
         self._catch_up(bypass.ref.uid)
-        tracked = self._roster.pods.get(bypass.ref.uid)
+        tracked = self._registry.pods.get(bypass.ref.uid)
         if tracked is None or tracked.noted == BYPASSED:
             return
         if bypass.claim:
@@ -339,7 +339,7 @@ class AuditRecorder:
     ) -> None:
         """Record, once, a claim of a pod with a right to be ungated."""
         self._catch_up(effect.ref.uid)
-        tracked = self._roster.pods.get(effect.ref.uid)
+        tracked = self._registry.pods.get(effect.ref.uid)
         if not self._leads or tracked is None:
             return
         base, *marks = (tracked.noted or RELEASED).split(SEPARATOR)
@@ -353,7 +353,7 @@ class AuditRecorder:
     def _assume(self) -> None:
         """Record that all markers are lost. All existing pods then count as recorded."""
         waiting = using = 0
-        for tracked in self._roster.pods.values():
+        for tracked in self._registry.pods.values():
             waits = tracked.life is not PodState.USING
             waiting, using = waiting + waits, using + (not waits)
             tracked.noted = HELD if waits else RELEASED
@@ -362,7 +362,7 @@ class AuditRecorder:
         self._say(EntryType.HELD, facts)
 
     def _recall(self, notes: Mapping[str, str], intents: Mapping[Uid, Intend]) -> None:
-        for tracked in self._roster.pods.values():
+        for tracked in self._registry.pods.values():
             tracked.noted = notes.get(tracked.pod.uid, "")
         for uid, pod in self._over.items():
             noted = notes.get(uid, "")
@@ -374,7 +374,7 @@ class AuditRecorder:
             uid = Uid(key)
             if is_resource(key) or is_taking(key):
                 continue
-            if uid in self._roster.pods or uid in self._noted:
+            if uid in self._registry.pods or uid in self._noted:
                 continue
             if text == HELD and uid not in self._over:
                 self._missed(uid, intents.get(uid))

@@ -41,9 +41,9 @@ class BacklogStats:
     oldest: Millis | None
 
 
-def pressure(roster: PodRegistry) -> Mapping[TenantName, BacklogStats]:
+def pressure(registry: PodRegistry) -> Mapping[TenantName, BacklogStats]:
     """Return the queued pods of every tenant in the share tree."""
-    tenants = roster.usage.tree.tenants
+    tenants = registry.usage.tree.tenants
     return {name: BacklogStats(_pods(branch), _oldest(branch)) for name, branch in tenants.items()}
 
 
@@ -79,10 +79,10 @@ class WaitGroup:
     since: Millis
 
 
-def groups(roster: PodRegistry, managed: ManagedResources) -> tuple[WaitGroup, ...]:
+def groups(registry: PodRegistry, managed: ManagedResources) -> tuple[WaitGroup, ...]:
     """Return all held pods, queue by queue. The cost is a few steps per pod."""
     found: dict[tuple[UserNode, Wait | None, EquivalenceClass | None], list[PodRecord]] = {}
-    for leaf, waiting in roster.waiting.items():
+    for leaf, waiting in registry.waiting.items():
         for tracked in waiting.values():
             if not tracked.uses:
                 shape = workload_of(tracked).shape

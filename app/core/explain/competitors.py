@@ -43,7 +43,7 @@ def competitors_of(workload: WaitingWorkload, scene: ExplainContext) -> Competit
     If backfill is off, the next in order blocks all others, whatever it requests.
     """
     tree, shape, known = scene.tree, workload.shape, scene.competing
-    backfill = scene.roster.usage.policy.backfill
+    backfill = scene.registry.usage.policy.backfill
     for branch in reversed(list(path(workload.leaf))):
         if branch.parent is None:
             continue

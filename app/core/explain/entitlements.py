@@ -106,14 +106,14 @@ class _Claim:
 class _Division:
     """Divides the cluster among tenants, from the top down."""
 
-    roster: PodRegistry
+    registry: PodRegistry
     tenancy: TenantDirectory
     pools: Pools
     owed: dict[TenantName, Entitlement] = field(default_factory=dict)
 
     def divide(self) -> dict[TenantName, Entitlement]:
         below: dict[TenantName | None, list[TenantName]] = {}
-        for name in sorted({*self.tenancy.tenants, *self.roster.usage.tree.tenants}):
+        for name in sorted({*self.tenancy.tenants, *self.registry.usage.tree.tenants}):
             below.setdefault(self.tenancy.parent_of(name), []).append(name)
         due: list[tuple[TenantName | None, float]] = [(None, 1.0)]
         while due:
@@ -140,17 +140,17 @@ class _Division:
 
     def _tenant(self, name: TenantName) -> _Claim:
         tenant: Tenant | None = self.tenancy.tenants.get(name)
-        branch = self.roster.usage.tree.tenants.get(name)
+        branch = self.registry.usage.tree.tenants.get(name)
         if tenant is None:
             return _Claim(name, False, branch, 1.0)
-        scale = self.roster.usage.tree.scale
+        scale = self.registry.usage.tree.scale
         quotas = {pool: scale.quota(pool, quota) for pool, quota in tenant.quotas.items()}
         guarantees = {pool: quota.guarantee for pool, quota in quotas.items()}
         limit = self._limit(quotas)
         return _Claim(name, False, branch, float(tenant.weight), self._part(guarantees), limit)
 
     def _users(self, parent: TenantName | None) -> list[_Claim]:
-        branch = self.roster.usage.tree.tenants.get(parent) if parent is not None else None
+        branch = self.registry.usage.tree.tenants.get(parent) if parent is not None else None
         children = branch.children.values() if branch is not None else ()
         return [
             _Claim(UserName(leaf.name), True, leaf, leaf.weight[0] / leaf.weight[1])
@@ -161,12 +161,12 @@ class _Division:
     def _used(self, claim: _Claim) -> float:
         if claim.branch is None:
             return 0.0
-        used, whole = share(claim.branch, self.roster.usage.tree.scale)
+        used, whole = share(claim.branch, self.registry.usage.tree.scale)
         return used / whole
 
     def _part(self, amounts: Mapping[PoolName, Amounts]) -> float:
         """Return the dominant share of amounts per pool."""
-        scale = self.roster.usage.tree.scale
+        scale = self.registry.usage.tree.scale
         parts: dict[str, int] = {}
         for pool, used in amounts.items():
             for column, grains in scale.measured(pool, used).items():
@@ -175,7 +175,7 @@ class _Division:
 
     def _limit(self, quotas: Mapping[PoolName, Quota]) -> float | None:
         """Return the largest share that the limits permit; None if it is the whole cluster."""
-        scale = self.roster.usage.tree.scale
+        scale = self.registry.usage.tree.scale
         most: dict[str, int] = {}
         for pool in self.pools.pools:
             limits = quotas[pool].limit if pool in quotas else {}
@@ -188,10 +188,10 @@ class _Division:
 
 
 def owed(
-    roster: PodRegistry, tenancy: TenantDirectory, pools: Pools
+    registry: PodRegistry, tenancy: TenantDirectory, pools: Pools
 ) -> Mapping[TenantName, Entitlement]:
     """Return the entitled share of every known tenant, and of its users with work."""
-    return _Division(roster, tenancy, pools).divide()
+    return _Division(registry, tenancy, pools).divide()
 
 
 def _divide(claims: list[_Claim], whole: float) -> list[float]:

@@ -208,7 +208,7 @@ def why(tracked: PodRecord, scene: ExplainContext, position: Position | None = N
         return _why_unqueued(tracked, scene)
     half = isinstance(workload, Gang) and workload.half
     verdict = _verdict(place, scene, half=half)
-    backfill = scene.roster.usage.policy.backfill
+    backfill = scene.registry.usage.policy.backfill
     next_of_all = verdict.rule in (Rule.CAPACITY, Rule.ORDER) and not verdict.ahead
     if next_of_all and not half and is_behind_own(place, scene.tree, backfill=backfill):
         verdict = _behind_own(verdict, place)
@@ -218,7 +218,7 @@ def why(tracked: PodRecord, scene: ExplainContext, position: Position | None = N
         queued(tracked, place, scene.tree, at)
         + verdict.text
         + _avoided(tracked, place, scene)
-        + scene.roster.devices_of(tracked.pod),
+        + scene.registry.devices_of(tracked.pod),
         *at,
         verdict.numbers,
         verdict.ahead,
@@ -243,7 +243,7 @@ def _avoided(tracked: PodRecord, workload: WaitingWorkload, scene: ExplainContex
 
 
 def _why_unqueued(tracked: PodRecord, scene: ExplainContext) -> Why:
-    rule, text = RULES.get(tracked.wait or Wait.TURN, Rule.ORDER), explain(tracked, scene.roster)
+    rule, text = RULES.get(tracked.wait or Wait.TURN, Rule.ORDER), explain(tracked, scene.registry)
     pools = excluded(tracked, scene) if rule is Rule.NO_POOL else {}
     numbers = {f"pool {pool}": reason for pool, reason in pools.items()}
     if rule is Rule.GANG and tracked.gang is not None:
@@ -289,7 +289,7 @@ def _judge(workload: WaitingWorkload, scene: ExplainContext, *, half: bool) -> S
         rule, numbers = limits(workload, tree)
         helps = remedies_of_limit(rule, numbers, workload, scene)
         return SharedReason(rule, closed(workload, tree), numbers, remedies=helps)
-    paced = closed_out(allowed, workload, scene.roster)
+    paced = closed_out(allowed, workload, scene.registry)
     if paced is not None:
         return paced
     fitting = [pool for pool in allowed if scene.placement.plan_for(leaf.account, shape, pool)]
@@ -317,7 +317,7 @@ def _judge(workload: WaitingWorkload, scene: ExplainContext, *, half: bool) -> S
     refusing = [f"; {told}" for p in allowed if (told := refusing_text(p, scene))]
     if refusing:
         text, helps = text + "".join(refusing[:MOST_POOLS]), (*REFUSED_HELPS[1:], *helps)
-    text += held_text(allowed, scene.roster)
+    text += held_text(allowed, scene.registry)
     return SharedReason(Rule.CAPACITY, text, numbers, remedies=helps)
 
 

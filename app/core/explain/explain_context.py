@@ -43,7 +43,7 @@ class SharedRow:
 class ExplainContext:
     """References to the records of an engine. They are valid until something changes."""
 
-    roster: PodRegistry
+    registry: PodRegistry
     tenancy: TenantDirectory
     pools: Pools
     placement: Allocations
@@ -69,7 +69,7 @@ class ExplainContext:
     @property
     def tree(self) -> ShareTree:
         """The present share tree."""
-        return self.roster.usage.tree
+        return self.registry.usage.tree
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,9 +35,9 @@ MOST = 1000
 class LeaderState:
     """Applies leader state. `last_message` is None until the first message was received."""
 
-    def __init__(self, roster: PodRegistry, growth: AutoscalingBackoff) -> None:
+    def __init__(self, registry: PodRegistry, growth: AutoscalingBackoff) -> None:
         self.last_message: LeaderStateMessage | None = None
-        self._roster = roster
+        self._registry = registry
         self._growth = growth
         self._rooms: dict[tuple[PoolName, Uid], ReservedCapacity] = {}
 
@@ -45,8 +45,8 @@ class LeaderState:
         """Apply a bulletin. It replaces the state of the previous one."""
         before, self.last_message = self.last_message, bulletin
         self._rooms.clear()
-        self._roster.ban(bulletin.banned)
-        self._roster.gangs.defer(bulletin.deferred)
+        self._registry.ban(bulletin.banned)
+        self._registry.gangs.defer(bulletin.deferred)
         self._growth.apply_leader_state(bulletin.closed, bulletin.barred)
         for uid in before.refused.keys() - bulletin.refused.keys() if before else ():
             self._rest(uid, 0)
@@ -74,17 +74,17 @@ class LeaderState:
         return others[0].tenant, self._rooms[key]
 
     def _rest(self, uid: Uid, times: int) -> None:
-        tracked = self._roster.pods.get(uid)
+        tracked = self._registry.pods.get(uid)
         if tracked is not None and not tracked.uses:
             tracked.refusals = times
             if tracked.rests != bool(times):
-                self._roster.rest(tracked, bool(times))
+                self._registry.rest(tracked, bool(times))
 
     def _postpone(self, uid: Uid, rests: bool) -> None:
-        tracked = self._roster.pods.get(uid)
+        tracked = self._registry.pods.get(uid)
         if tracked is not None and not tracked.uses and tracked.is_postponed is not rests:
             tracked.is_postponed = rests
-            self._roster.rest(tracked, rests)
+            self._registry.rest(tracked, rests)
 
     @property
     def owners(self) -> frozenset[Uid]:
@@ -100,15 +100,15 @@ def bulletin(
     at: Millis,
     epoch: int,
     drift: float,
-    roster: PodRegistry,
+    registry: PodRegistry,
     reservations: Reservations,
     resting: ReleaseBackoff,
     growth: AutoscalingBackoff,
 ) -> LeaderStateMessage:
     """Return the state that only a leading engine has."""
-    rest = [uid for uid in resting.resting() if uid in roster.pods]
-    refused = [uid for uid in rest if not roster.pods[uid].is_postponed]
-    postponed = [uid for uid in rest if roster.pods[uid].is_postponed]
+    rest = [uid for uid in resting.resting() if uid in registry.pods]
+    refused = [uid for uid in rest if not registry.pods[uid].is_postponed]
+    postponed = [uid for uid in rest if registry.pods[uid].is_postponed]
     return LeaderStateMessage(
         at,
         epoch,
@@ -117,11 +117,11 @@ def bulletin(
             PublishedReservation(each.pool, each.owner.uid, each.leaf.tenant, _whole(each.rooms))
             for each in reservations.owners()
         ),
-        {uid: roster.pods[uid].refusals for uid in refused[:MOST]},
-        frozenset(sorted(roster.banned, key=_text)[:MOST]),
+        {uid: registry.pods[uid].refusals for uid in refused[:MOST]},
+        frozenset(sorted(registry.banned, key=_text)[:MOST]),
         dict(growth.closed),
         dict(growth.all_barred()[:MOST]),
-        dict(sorted(roster.gangs.deferred.items())[:MOST]),
+        dict(sorted(registry.gangs.deferred.items())[:MOST]),
         frozenset(postponed[:MOST]),
     )
 

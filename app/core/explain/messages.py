@@ -41,14 +41,14 @@ def released(pool: PoolName, waited: int, awaits: bool) -> str:
     return f"{target} after {waited} s" + (f"; it {AWAITS}" if awaits else "")
 
 
-def explain(tracked: PodRecord, roster: PodRegistry) -> str:
+def explain(tracked: PodRecord, registry: PodRegistry) -> str:
     """Return the wait reason of a held pod as text."""
     if tracked.wait is not Wait.TURN:
-        return _unqueued(tracked, roster) + _unknown_submitter(tracked)
+        return _unqueued(tracked, registry) + _unknown_submitter(tracked)
     waiting = place_of(workload_of(tracked))
     if waiting is None:
         return "queued"
-    tree = roster.usage.tree
+    tree = registry.usage.tree
     return queued(tracked, waiting, tree, position_of(waiting)) + closed(waiting, tree)
 
 
@@ -128,7 +128,7 @@ def _against(
     return numbers
 
 
-def _unqueued(tracked: PodRecord, roster: PodRegistry) -> str:
+def _unqueued(tracked: PodRecord, registry: PodRegistry) -> str:
     """Return the sentence for a pod that is in no queue."""
     pod, gang = tracked.pod, tracked.gang
     match tracked.wait:
@@ -157,11 +157,13 @@ def _unqueued(tracked: PodRecord, roster: PodRegistry) -> str:
             also = ", or no node has the GPU memory that it needs" if pod.gpu_memory else ""
             return f"not queued: no pool has a node that it may go to{also}"
         case Wait.NO_TENANT:
-            return f"not queued: {roster.tenant_gaps.reason(pod.namespace)}, so no limit would hold"
+            return (
+                f"not queued: {registry.tenant_gaps.reason(pod.namespace)}, so no limit would hold"
+            )
         case Wait.TENANT_PAUSED:
             return "not queued: its tenant is paused"
         case Wait.GANG_INCOMPLETE | Wait.GANG_DEFERRED if gang is not None:
-            return _gang_unqueued(gang, tracked.wait, roster)
+            return _gang_unqueued(gang, tracked.wait, registry)
         case Wait.REFUSED:
             return (
                 f"tried again later: the API server refused its release {tracked.refusals} "
@@ -183,10 +185,10 @@ def _unqueued(tracked: PodRecord, roster: PodRegistry) -> str:
     return "queued"
 
 
-def _gang_unqueued(gang: Gang, wait: Wait, roster: PodRegistry) -> str:
+def _gang_unqueued(gang: Gang, wait: Wait, registry: PodRegistry) -> str:
     """Return the sentence for a pod that is in no queue because of its gang."""
     if wait is Wait.GANG_DEFERRED:
-        return _deferred(gang, roster)
+        return _deferred(gang, registry)
     if gang.half:
         return f"not queued: the rest of its gang {gang.name} is released first"
     if gang.shape is not None:
@@ -194,19 +196,19 @@ def _gang_unqueued(gang: Gang, wait: Wait, roster: PodRegistry) -> str:
             f"not queued: gang {gang.name} starts with {gang.need} of up to {gang.most} pods, "
             "and then each further pod waits in the queue by itself"
         )
-    return "not queued: " + incomplete(gang, roster)
+    return "not queued: " + incomplete(gang, registry)
 
 
-def _deferred(gang: Gang, roster: PodRegistry) -> str:
-    until = roster.gangs.deferred.get(gang.key, roster.usage.now)
+def _deferred(gang: Gang, registry: PodRegistry) -> str:
+    until = registry.gangs.deferred.get(gang.key, registry.usage.now)
     return (
-        f"tried again in {max(0, until - roster.usage.now) // 1000} s: a pod of its gang "
+        f"tried again in {max(0, until - registry.usage.now) // 1000} s: a pod of its gang "
         f"{gang.name} failed or was deleted before the whole gang ran, so the gang starts again, "
         "later each time; check why that pod ended"
     )
 
 
-def incomplete(gang: Gang, roster: PodRegistry) -> str:
+def incomplete(gang: Gang, registry: PodRegistry) -> str:
     """Return why a gang is incomplete, and whether `gangTimeout` has passed."""
     if gang.leaving:
         past = len(gang.past)
@@ -231,7 +233,7 @@ def incomplete(gang: Gang, roster: PodRegistry) -> str:
         text = f"its gang {gang.name} is not complete, too few of its pod groups have enough pods"
     elif gang.there >= gang.need:
         text = f"its gang {gang.name} has all its {gang.there} pods, but some are not ready"
-    timeout, now = roster.usage.policy.gang_timeout, roster.usage.now
+    timeout, now = registry.usage.policy.gang_timeout, registry.usage.now
     if timeout and gang.lacks is not None and now - gang.lacks >= timeout:
         text += f", for more than {timeout // 1000} s now"
     return text

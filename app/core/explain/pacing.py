@@ -16,27 +16,27 @@ HeldAmounts = Mapping[tuple[TenantName, PoolName], Mapping[Resource, int]]
 
 
 def closed_out(
-    pools: Sequence[PoolName], workload: WaitingWorkload, roster: PodRegistry
+    pools: Sequence[PoolName], workload: WaitingWorkload, registry: PodRegistry
 ) -> SharedReason | None:
     """Return why a workload within its limits is not released into these pools now."""
-    leaf, shape, closures = workload.leaf, workload.shape, roster.usage.closures
+    leaf, shape, closures = workload.leaf, workload.shape, registry.usage.closures
     if not closures or any(closures.is_open(leaf, shape, pool) for pool in pools):
         return None
     if not shape.owned and leaf.account in closures.unowned:
-        return _unowned(workload, roster)
+        return _unowned(workload, registry)
     if shape.apart and leaf.account in closures.apart:
-        silent = roster.binding.silent_apart(leaf.account)
+        silent = registry.binding.silent_apart(leaf.account)
         text = (
             f"; the scheduler has not looked at {_pods(silent)} of this user yet that "
             "use claims, a pod group or another scheduler"
         )
         helps = ("the scheduler binding those pods", "the end of those pods")
         return SharedReason(Rule.BINDING, text, {"not looked at": str(silent)}, remedies=helps)
-    return _stalled(next(pool for pool in pools if pool in closures.pools), roster)
+    return _stalled(next(pool for pool in pools if pool in closures.pools), registry)
 
 
-def _stalled(pool: PoolName, roster: PodRegistry) -> SharedReason:
-    binding = roster.binding
+def _stalled(pool: PoolName, registry: PodRegistry) -> SharedReason:
+    binding = registry.binding
     since, silent = binding.stalled(pool), binding.silent(pool)
     numbers = {"pool": str(pool), "not looked at": str(silent)}
     if since is None:
@@ -44,7 +44,7 @@ def _stalled(pool: PoolName, roster: PodRegistry) -> SharedReason:
         return SharedReason(
             Rule.BINDING, text, numbers, remedies=("the scheduler binding those pods",)
         )
-    seconds = (roster.usage.now - since) // 1000
+    seconds = (registry.usage.now - since) // 1000
     text = (
         f"; binding is stalled: for {seconds} s the scheduler has not bound {_pods(silent)} "
         f"released into pool {pool}, so little is released there"
@@ -53,12 +53,12 @@ def _stalled(pool: PoolName, roster: PodRegistry) -> SharedReason:
     return SharedReason(Rule.BINDING, text, numbers | {"seconds": str(seconds)}, remedies=helps)
 
 
-def _unowned(workload: WaitingWorkload, roster: PodRegistry) -> SharedReason:
-    mine = roster.binding.unowned.get(workload.leaf.account, {})
+def _unowned(workload: WaitingWorkload, registry: PodRegistry) -> SharedReason:
+    mine = registry.binding.unowned.get(workload.leaf.account, {})
     held: dict[Resource, int] = {}
     for each in mine.values():
         add_to(held, each.tracked.pod.demand, 1)
-    most = roster.usage.policy.max_unowned_unbound
+    most = registry.usage.policy.max_unowned_unbound
     text = (
         f"; {_pods(len(mine))} of this user that no controller owns are released and unbound "
         f"(maxUnownedUnbound {most}), and hold {amounts_text(held)}"
@@ -71,10 +71,10 @@ def _unowned(workload: WaitingWorkload, roster: PodRegistry) -> SharedReason:
     return SharedReason(Rule.UNOWNED, text, {"unbound": str(len(mine))}, remedies=helps)
 
 
-def held_by_unowned(roster: PodRegistry) -> HeldAmounts:
+def held_by_unowned(registry: PodRegistry) -> HeldAmounts:
     """Return the usage of unowned pods that no node accepted, by tenant and pool."""
     found: dict[tuple[TenantName, PoolName], dict[Resource, int]] = {}
-    for (tenant, _), mine in roster.binding.unowned.items():
+    for (tenant, _), mine in registry.binding.unowned.items():
         for each in mine.values():
             if is_stuck(each):
                 add_to(found.setdefault((tenant, each.lane[0]), {}), each.tracked.pod.demand, 1)
@@ -86,10 +86,10 @@ def is_stuck(loose: UnboundAmounts) -> bool:
     return loose.overdue or loose.judged
 
 
-def held_text(pools: Sequence[PoolName], roster: PodRegistry) -> str:
+def held_text(pools: Sequence[PoolName], registry: PodRegistry) -> str:
     """Return a clause about the usage of such pods in some pools; "" if there is no usage."""
     total: dict[Resource, int] = {}
-    for (_, pool), amounts in held_by_unowned(roster).items():
+    for (_, pool), amounts in held_by_unowned(registry).items():
         if pool in pools:
             add_to(total, amounts, 1)
     text = amounts_text(total)

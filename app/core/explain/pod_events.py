@@ -27,9 +27,9 @@ class PodNotices:
     """
 
     def __init__(
-        self, roster: PodRegistry, queries: EngineQueries, *, silent: bool = False
+        self, registry: PodRegistry, queries: EngineQueries, *, silent: bool = False
     ) -> None:
-        self._roster = roster
+        self._registry = registry
         self._queries = queries
         self._silent = silent
         self._new: dict[Uid, PodRecord] = {}
@@ -47,7 +47,7 @@ class PodNotices:
         """
         for tracked in unrecorded:
             self.add(tracked)
-        for tracked in self._roster.pods.values():
+        for tracked in self._registry.pods.values():
             if tracked.life is PodState.HELD and now - tracked.pod.since < RECENT_MS:
                 self.add(tracked)
 
@@ -56,8 +56,8 @@ class PodNotices:
 
         A follower drops them, because it sends no events.
         """
-        pods, new, self._new = self._roster.pods, self._new, {}
-        changed = self._roster.take_changed()
+        pods, new, self._new = self._registry.pods, self._new, {}
+        changed = self._registry.take_changed()
         if self._silent or not leads:
             return []
         there = [tracked for uid, tracked in new.items() if pods.get(uid) is tracked]

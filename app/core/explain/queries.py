@@ -60,7 +60,7 @@ class EngineQueries:
 
     def __init__(
         self,
-        roster: PodRegistry,
+        registry: PodRegistry,
         tenancy: TenantDirectory,
         pools: Pools,
         placement: Allocations,
@@ -71,7 +71,7 @@ class EngineQueries:
         running: UsageTracker,
         blocked: Callable[[], Mapping[TenantName, BlockedReclaim]],
     ) -> None:
-        self._roster = roster
+        self._registry = registry
         self._tenancy = tenancy
         self._pools = pools
         self._placement = placement
@@ -101,7 +101,7 @@ class EngineQueries:
         self._settle()
         if self._view is None:
             self._view = status.overview(
-                self._roster,
+                self._registry,
                 self._tenancy,
                 self._pools,
                 self._placement,
@@ -112,27 +112,27 @@ class EngineQueries:
 
     def snapshot(self, at: Millis) -> Snapshot:
         """Return the input of a forecast, as of a time not before the last event."""
-        return snapshot(at, self._roster, self._tenancy, self._pools, self._managed)
+        return snapshot(at, self._registry, self._tenancy, self._pools, self._managed)
 
     def mode(self) -> Mode:
         """Return whether Fairgate enforces or observes."""
-        return self._roster.usage.policy.mode
+        return self._registry.usage.policy.mode
 
     def scale(self) -> Scale:
         """Return the scale in which shares are measured."""
-        return self._roster.usage.tree.scale
+        return self._registry.usage.tree.scale
 
     def owed(self) -> Mapping[TenantName, Entitlement]:
         """Return the used and the entitled share of every tenant and user."""
-        return owed(self._roster, self._tenancy, self._pools)
+        return owed(self._registry, self._tenancy, self._pools)
 
     def groups(self) -> tuple[WaitGroup, ...]:
         """Return the waiting pods of each queue, grouped by the rule that applies."""
-        return groups(self._roster, self._managed)
+        return groups(self._registry, self._managed)
 
     def pressure(self) -> Mapping[TenantName, BacklogStats]:
         """Return the number of queued pods and the oldest wait of each tenant."""
-        return pressure(self._roster)
+        return pressure(self._registry)
 
     def fragmentation(self) -> Mapping[PoolName, float]:
         """Return, per pool, the part of the free capacity that pods like the latest cannot use."""
@@ -154,7 +154,7 @@ class EngineQueries:
                 self._learn(tracked)
                 yield tracked, why(tracked, self._scene()).text
             else:
-                yield tracked, explain(tracked, self._roster)
+                yield tracked, explain(tracked, self._registry)
 
     def held(self, uid: Uid) -> HeldView | None:
         """Return how a held pod waits, as part of its gang if it has one; None for any other."""
@@ -176,7 +176,7 @@ class EngineQueries:
     def people(self, tenant: TenantName) -> tuple[UserView, ...]:
         """Return the users of a tenant with a weight, usage or waiting pods, by name."""
         self._settle()
-        return status.people(tenant, self._roster, self._tenancy, self._managed)
+        return status.people(tenant, self._registry, self._tenancy, self._managed)
 
     def nodes(self, pool: PoolName) -> tuple[NodeView, ...]:
         """Return the nodes of a pool, by name."""
@@ -186,7 +186,7 @@ class EngineQueries:
     def pods_on(self, node: NodeName) -> tuple[ReleasedView, ...]:
         """Return the released pods of a node, by namespace and name."""
         self._settle()
-        records = self._roster.pods.values()
+        records = self._registry.pods.values()
         found = [
             queue_listing.released(each) for each in records if each.uses and each.node == node
         ]
@@ -195,7 +195,7 @@ class EngineQueries:
     def allocations(self) -> Mapping[NodeName, Mapping[TenantName, Amounts]]:
         """Return the usage of each node by tenant, in managed resources."""
         self._settle()
-        return status.allocations(self._roster, self._managed)
+        return status.allocations(self._registry, self._managed)
 
     def lineage(self, tenant: TenantName) -> tuple[TenantName, ...]:
         """Return a tenant and the tenants above it."""
@@ -208,37 +208,39 @@ class EngineQueries:
 
     def find_pod(self, namespace: str, name: str) -> Uid | None:
         """Return the uid of the managed pod with this name, or None."""
-        tracked = self._roster.find_pod(namespace, name)
+        tracked = self._registry.find_pod(namespace, name)
         return tracked.pod.uid if tracked is not None else None
 
     def account_of(self, uid: Uid) -> tuple[TenantName, UserName] | None:
         """Return tenant and submitter of a managed pod, or None."""
-        tracked = self._roster.pods.get(uid)
+        tracked = self._registry.pods.get(uid)
         return tracked.leaf.account if tracked is not None and tracked.leaf is not None else None
 
     def released(self, uid: Uid) -> ReleasedView | None:
         """Return the view of a released pod; None for any other pod."""
         self._settle()
-        tracked = self._roster.pods.get(uid)
+        tracked = self._registry.pods.get(uid)
         if tracked is None or not tracked.uses:
             return None
-        return queue_listing.released(tracked, self._roster.usage.awaited(tracked.stay) is not None)
+        return queue_listing.released(
+            tracked, self._registry.usage.awaited(tracked.stay) is not None
+        )
 
     def search(self, search: Search, nodes: bool) -> Iterator[None]:
         """Run a search in portions. `nodes`: the caller may see nodes."""
         names = (node.name for pool in self._pools.pools for node in self._pools.members(pool))
-        return search.steps(self._roster, self._tenancy, list(names) if nodes else ())
+        return search.steps(self._registry, self._tenancy, list(names) if nodes else ())
 
     def accounts(self, user: UserName) -> tuple[TenantName, ...]:
         """Return the tenants in which a user has usage or waiting pods, by name."""
-        branches = self._roster.usage.tree.tenants
+        branches = self._registry.usage.tree.tenants
         return tuple(
             sorted(name for name in branches if queue_listing.users(name, user, self._scene()))
         )
 
     def released_of(self, user: UserName) -> tuple[Uid, ...]:
         """Return the released pods of a user, by uid."""
-        records = self._roster.pods.values()
+        records = self._registry.pods.values()
         return tuple(
             sorted(each.pod.uid for each in records if each.uses and each.pod.user == user)
         )
@@ -246,7 +248,7 @@ class EngineQueries:
     def bulletin(self, at: Millis, epoch: int, drift: float) -> LeaderStateMessage:
         """Return the state that only a leading engine has: see `Engine.apply_leader_state`."""
         growth = self._pools.growth
-        return bulletin(at, epoch, drift, self._roster, self._reservations, self._resting, growth)
+        return bulletin(at, epoch, drift, self._registry, self._reservations, self._resting, growth)
 
     def running(self) -> Iterator[UsageRecord]:
         """Yield the open usage records. A follower may not have their true start."""
@@ -254,11 +256,11 @@ class EngineQueries:
 
     def spent(self, at: Millis) -> Mapping[AccountKey, Mapping[Resource, int]]:
         """Return resource-milliseconds of every tenant, user and pool, as fairness counts them."""
-        usage = self._roster.usage
+        usage = self._registry.usage
         return dict(usage.ledger.spent(max(at, usage.now)))
 
     def _held(self, uid: Uid) -> PodRecord | None:
-        tracked = self._roster.pods.get(uid)
+        tracked = self._registry.pods.get(uid)
         return tracked if tracked is not None and not tracked.uses else None
 
     def _settle(self) -> None:
@@ -268,9 +270,9 @@ class EngineQueries:
         """
         if not self._settled:
             self._settled = True
-            self._roster.reckon()
-            self._roster.settle()
-            self._roster.usage.tree.settle()
+            self._registry.reckon()
+            self._registry.settle()
+            self._registry.usage.tree.settle()
 
     def _learn(self, tracked: PodRecord) -> None:
         """Compare a pod with the anti-affinity of existing pods, if no cycle has done so."""
@@ -280,7 +282,7 @@ class EngineQueries:
             if gang.key in self._learned:
                 return
             self._learned.add(gang.key)
-        if self._roster.learn_walls(workload):
+        if self._registry.learn_walls(workload):
             self._drop_answers()
 
     def _scene(self) -> ExplainContext:
@@ -289,7 +291,7 @@ class EngineQueries:
             last_message = self._leader_state.last_message
             own = (each.owner.uid for each in self._reservations.owners())
             self._known = ExplainContext(
-                self._roster,
+                self._registry,
                 self._tenancy,
                 self._pools,
                 self._placement,

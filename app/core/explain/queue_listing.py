@@ -43,7 +43,7 @@ def queue(tenant: TenantName, user: UserName, scene: ExplainContext) -> Iterator
     """Yield the waiting workloads of a user in the order of the store."""
     for leaf in users(tenant, user, scene):
         for turn in leaf.queue.after(None):
-            yield held(scene.roster.pods[turn.uid], scene)
+            yield held(scene.registry.pods[turn.uid], scene)
         for tracked in _unqueued(leaf, scene):
             yield held(tracked, scene)
 
@@ -58,7 +58,7 @@ def users(tenant: TenantName, user: UserName, scene: ExplainContext) -> list[Use
 def _unqueued(leaf: UserNode, scene: ExplainContext) -> list[PodRecord]:
     """Return the unqueued held pods of a user in order, and only the first pod of a gang."""
     found: dict[object, PodRecord] = {}
-    for tracked in scene.roster.waiting.get(leaf, {}).values():
+    for tracked in scene.registry.waiting.get(leaf, {}).values():
         if tracked.uses or place_of(workload_of(tracked)) is not None:
             continue
         gang = tracked.gang

@@ -62,17 +62,17 @@ class Search:
         self._found = {kind: dict[Hit, int]() for kind in HitKind}
 
     def steps(
-        self, roster: PodRegistry, tenancy: TenantDirectory, nodes: Iterable[NodeName]
+        self, registry: PodRegistry, tenancy: TenantDirectory, nodes: Iterable[NodeName]
     ) -> Iterator[None]:
         """Look at all objects. Yield after each portion, so that other work can go on.
 
         Objects may change between two portions. Such a change may be missed.
         """
-        self._add_tenants(roster, tenancy)
+        self._add_tenants(registry, tenancy)
         for node in nodes:
             self._add(Hit(HitKind.NODE, node))
         yield
-        records = list(roster.pods.values())
+        records = list(registry.pods.values())
         for first in range(0, len(records), PORTION):
             for record in records[first : first + PORTION]:
                 self._add_pod(record)
@@ -82,8 +82,8 @@ class Search:
         """Return the found objects by kind, the best match first."""
         return [hit for kind in HitKind for hit in _best(self._found[kind], self._most)]
 
-    def _add_tenants(self, roster: PodRegistry, tenancy: TenantDirectory) -> None:
-        branches = roster.usage.tree.tenants
+    def _add_tenants(self, registry: PodRegistry, tenancy: TenantDirectory) -> None:
+        branches = registry.usage.tree.tenants
         for name in {*tenancy.tenants, *branches}:
             if self._sees_tenant(name):
                 self._add(Hit(HitKind.TENANT, name, tenant=name))

@@ -61,24 +61,24 @@ class Snapshot:
 
 def snapshot(
     at: Millis,
-    roster: PodRegistry,
+    registry: PodRegistry,
     tenancy: TenantDirectory,
     pools: Pools,
     managed: ManagedResources,
 ) -> Snapshot:
     """Return the state at a time, assuming no change since the last event."""
-    usage = roster.usage
+    usage = registry.usage
     now = max(at, usage.now)
-    turns = _turns(roster, now)
+    turns = _turns(registry, now)
     served = [
         kept.served[0] for each in turns.values() for kept in (each.own, *each.users.values())
     ]
     nodes, bystanders = pools.contents()
     written = tuple(pool for name, pool in sorted(pools.pools.items()) if pools.is_written(name))
-    asking = [t for t in roster.pods.values() if t.pod.asks]
+    asking = [t for t in registry.pods.values() if t.pod.asks]
     return Snapshot(
         at=now,
-        epoch=max(highest_plausible([*served, *(t.stamp[0] for t in roster.pods.values())]), 0),
+        epoch=max(highest_plausible([*served, *(t.stamp[0] for t in registry.pods.values())]), 0),
         managed=managed,
         policy=usage.policy,
         nodes=nodes,
@@ -126,9 +126,9 @@ def _running(tracked: PodRecord, now: Millis) -> Pod:
     )
 
 
-def _turns(roster: PodRegistry, now: Millis) -> dict[TenantName, TenantCheckpoint]:
+def _turns(registry: PodRegistry, now: Millis) -> dict[TenantName, TenantCheckpoint]:
     """Return the last release and the decayed history of every tenant and user."""
-    usage = roster.usage
+    usage = registry.usage
     half_life, tree = usage.policy.half_life, usage.tree
     found: dict[TenantName, dict[UserName, FairnessState]] = {
         name: {

@@ -19,7 +19,7 @@ from app.core.scheduling.blocked_evictions import BlockedReclaim
 
 
 def overview(
-    roster: PodRegistry,
+    registry: PodRegistry,
     tenancy: TenantDirectory,
     pools: Pools,
     placement: Allocations,
@@ -29,22 +29,22 @@ def overview(
     """Return the view of every pool, and of every tenant that exists, uses or waits."""
     used: dict[TenantName, dict[PoolName, dict[Resource, int]]] = {}
     pending: dict[TenantName, int] = {}
-    for (tenant, pool), amounts in roster.usage.used.items():
+    for (tenant, pool), amounts in registry.usage.used.items():
         for name in tenancy.lineage(tenant) if any(amounts.values()) else ():
             mine = used.setdefault(name, {})
             mine[pool] = add(mine.get(pool, {}), _managed(amounts, managed))
-    for tenant, count in roster.pending.items():
+    for tenant, count in registry.pending.items():
         for name in tenancy.lineage(tenant) if count else ():
             pending[name] = pending.get(name, 0) + count
     names = sorted({*used, *pending, *tenancy.tenants})
     tenants = {
         name: replace(
-            _tenant(name, roster, tenancy, used.get(name, {}), pending.get(name, 0)),
+            _tenant(name, registry, tenancy, used.get(name, {}), pending.get(name, 0)),
             blocked=blocked.get(name),
         )
         for name in names
     }
-    unowned = held_by_unowned(roster)
+    unowned = held_by_unowned(registry)
     views = {
         name: PoolView(
             capacity=_managed(pools.capacity(name), managed),
@@ -58,8 +58,8 @@ def overview(
             grows=bool(pool.max_capacity),
             awaiting=placement.awaiting(name),
             closed=pools.growth.closed.get(name),
-            silent=roster.binding.silent(name),
-            stalled=roster.binding.stalled(name),
+            silent=registry.binding.silent(name),
+            stalled=registry.binding.stalled(name),
             unowned={
                 tenant: _managed(amounts, managed)
                 for (tenant, pool), amounts in unowned.items()
@@ -74,13 +74,13 @@ def overview(
 
 def _tenant(
     name: TenantName,
-    roster: PodRegistry,
+    registry: PodRegistry,
     tenancy: TenantDirectory,
     used: dict[PoolName, dict[Resource, int]],
     pending: int,
 ) -> TenantView:
     tenant = tenancy.tenants.get(name)
-    tree = roster.usage.tree
+    tree = registry.usage.tree
     branch = tree.tenants.get(name)
     fault = tenancy.parent_fault(name)
     return TenantView(
@@ -115,10 +115,10 @@ def _borrowed(branch: TenantNode) -> dict[PoolName, dict[Resource, int]]:
 
 
 def people(
-    name: TenantName, roster: PodRegistry, tenancy: TenantDirectory, managed: ManagedResources
+    name: TenantName, registry: PodRegistry, tenancy: TenantDirectory, managed: ManagedResources
 ) -> tuple[UserView, ...]:
     """Return the users of a tenant with a weight, usage or waiting pods, by name."""
-    tenant, branch = tenancy.tenants.get(name), roster.usage.tree.tenants.get(name)
+    tenant, branch = tenancy.tenants.get(name), registry.usage.tree.tenants.get(name)
     weights = tenant.user_weights if tenant is not None else {}
     children = branch.children.values() if branch is not None else ()
     leaves = {UserName(each.name): each for each in children if isinstance(each, UserNode)}
@@ -127,7 +127,7 @@ def people(
             user,
             weights.get(user, Fraction(1)),
             _used_by(leaves[user], managed) if user in leaves else {},
-            len(roster.waiting.get(leaves[user], ())) if user in leaves else 0,
+            len(registry.waiting.get(leaves[user], ())) if user in leaves else 0,
         )
         for user in sorted({*weights, *leaves})
     ]
@@ -169,11 +169,11 @@ def nodes(
 
 
 def allocations(
-    roster: PodRegistry, managed: ManagedResources
+    registry: PodRegistry, managed: ManagedResources
 ) -> dict[NodeName, dict[TenantName, dict[Resource, int]]]:
     """Return the usage of each node by tenant. Pods without a node are left out."""
     found: dict[NodeName, dict[TenantName, dict[Resource, int]]] = {}
-    for record in roster.pods.values():
+    for record in registry.pods.values():
         node = record.node
         if node is None or record.leaf is None:
             continue

@@ -48,9 +48,9 @@ class Provenance(Enum):
 class BypassDetector:
     """Classifies ungated pods. It returns no effects before `since` is known."""
 
-    def __init__(self, roster: PodRegistry, evicts: bool) -> None:
+    def __init__(self, registry: PodRegistry, evicts: bool) -> None:
         self.since: Millis | None = None
-        self._roster = roster
+        self._registry = registry
         self._evicts = evicts
         self._epoch: int | None = None
         self._mode: Mode | None = None
@@ -81,7 +81,7 @@ class BypassDetector:
         for stamp, uid in list(self._stamps.items()):
             if int(stamp.partition(".")[0]) >= epoch:  # no earlier leader had this epoch
                 del self._stamps[stamp], self._stamp_of[uid], self._rights[uid]
-                self._suspect(self._roster.pods[uid])
+                self._suspect(self._registry.pods[uid])
         self._unjudged = dict(self._strays)
 
     def end(self) -> list[PodRecord]:
@@ -207,7 +207,7 @@ class BypassDetector:
         match = _RELEASED.fullmatch(stamp)
         is_later = match is not None and self._epoch is not None and int(match[1]) > self._epoch
         if is_later and self._created_with.get(uid) != stamp:
-            at = Millis(self._roster.usage.now + DOUBT_MS)
+            at = Millis(self._registry.usage.now + DOUBT_MS)
             self._doubtful[uid] = tracked, stamp, at
         else:
             self._strays[uid] = self._unjudged[uid] = tracked
@@ -256,7 +256,7 @@ class BypassDetector:
         labels = release_labels(leaf.tenant, pod.user, pool or "")
         if pool is None:
             del labels[LABEL_POOL]
-        return Adopt(tracked.ref, labels, self._roster.grants(pod))
+        return Adopt(tracked.ref, labels, self._registry.grants(pod))
 
 
 def _report(tracked: PodRecord) -> Bypassed:

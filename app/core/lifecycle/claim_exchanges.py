@@ -43,10 +43,10 @@ class ClaimExchanges:
     """Judges the claims of ungated pods in mode Enforce."""
 
     def __init__(
-        self, roster: PodRegistry, claimants: ClaimCharges, bypasses: BypassDetector, evicts: bool
+        self, registry: PodRegistry, claimants: ClaimCharges, bypasses: BypassDetector, evicts: bool
     ) -> None:
         """`evicts`: pods with a node are evicted too."""
-        self._roster = roster
+        self._registry = registry
         self._claimants = claimants
         self._bypasses = bypasses
         self._evicts = evicts
@@ -122,11 +122,11 @@ class ClaimExchanges:
             self._protection.check(key, self._mode, now)
         effects: list[Effect] = []
         for uid in pods if self._mode is Mode.ENFORCE else ():
-            tracked = self._roster.pods.get(uid)
+            tracked = self._registry.pods.get(uid)
             if tracked is not None and tracked.life is PodState.USING:
                 effects += self._judge(tracked, now)
         for uid in self._expelling.take_due(now):
-            tracked = self._roster.pods[uid]
+            tracked = self._registry.pods[uid]
             if tracked.pod.node is not None and not self._evicts:
                 self._expelling.drop(uid)
             elif not tracked.pod.terminating:

@@ -35,8 +35,8 @@ TOLD = 10
 class GangTimeouts:
     """Evicts incomplete gangs. It acts only while this engine leads."""
 
-    def __init__(self, roster: PodRegistry, explain: Explain, restraint: EvictionLimit) -> None:
-        self._roster, self._explain = roster, explain
+    def __init__(self, registry: PodRegistry, explain: Explain, restraint: EvictionLimit) -> None:
+        self._registry, self._explain = registry, explain
         self._restraint = restraint
         self._halted: Millis | None = None
         """Since when binding is stalled and gangs are not judged, or None."""
@@ -53,7 +53,7 @@ class GangTimeouts:
 
     @property
     def _muster(self) -> GangReadiness:
-        return self._roster.gangs.muster
+        return self._registry.gangs.muster
 
     def forget_pod(self, uid: Uid) -> None:
         """Remove a deleted pod."""
@@ -61,15 +61,15 @@ class GangTimeouts:
 
     def due(self) -> Millis | None:
         """Return the next time at which `check_gangs` has work without a new event."""
-        due = [self._leaving.due(), self._lost.due(self._roster.usage.now)]
-        first, timeout = self._muster.first(), self._roster.usage.policy.gang_timeout
+        due = [self._leaving.due(), self._lost.due(self._registry.usage.now)]
+        first, timeout = self._muster.first(), self._registry.usage.policy.gang_timeout
         if timeout and first is not None and self._halted is None:
             due.append(Millis(first + timeout))
         return min((at for at in due if at is not None), default=None)
 
     def check_gangs(self) -> list[Effect]:
         """Report gangs that are incomplete for too long, and return due evictions."""
-        policy, now = self._roster.usage.policy, self._roster.usage.now
+        policy, now = self._registry.usage.policy, self._registry.usage.now
         self._pause_while_stalled(now)
         lost = [gang for gang in self._muster.take_lost() if _is_anew(gang)]
         late: list[Gang] = []
@@ -79,7 +79,7 @@ class GangTimeouts:
         if policy.mode is not Mode.ENFORCE:
             self._put_off.clear()
             self._lost.clear()
-            self._roster.gangs.defer({})
+            self._registry.gangs.defer({})
             return effects
         for gang in lost:
             self._put_off[gang.key] = gang, _explain_lost(gang), True
@@ -95,16 +95,18 @@ class GangTimeouts:
                 if self._part(gang, why) and anew:
                     self._lost.fail(key, now, PAUSE)
         self._forgive(now)
-        self._roster.gangs.defer(self._lost.waiting(now))
+        self._registry.gangs.defer(self._lost.waiting(now))
         return effects + self._expel(now)
 
     def _report(self, gang: Gang) -> list[EmitEvent]:
         held = [m for m in gang.members if m.life is PodState.HELD][:TOLD]
-        return [EmitEvent(m.ref, EventReason.WAITING, self._explain(m, self._roster)) for m in held]
+        return [
+            EmitEvent(m.ref, EventReason.WAITING, self._explain(m, self._registry)) for m in held
+        ]
 
     def _pause_while_stalled(self, now: Millis) -> None:
         """Stop the gang time-outs while binding is stalled."""
-        halted = self._roster.binding.halted
+        halted = self._registry.binding.halted
         if halted and self._halted is None:
             self._halted = now
         elif not halted and self._halted is not None:
@@ -123,7 +125,7 @@ class GangTimeouts:
         if not (policy.evict_unowned or all(each.pod.is_owned for each in there)):
             return False
         pool = next((each.pool for each in there if each.pool is not None), None)
-        now = self._roster.usage.now
+        now = self._registry.usage.now
         return pool is None or self._restraint.allows(pool, len(there), now)
 
     def _part(self, gang: Gang, why: str) -> bool:
@@ -131,12 +133,12 @@ class GangTimeouts:
         if gang.leaving or not any(m.uses for m in gang.members):
             return False
         self._muster.leave(gang, why)
-        self._roster.gangs.loosen(gang)
+        self._registry.gangs.loosen(gang)
         return True
 
     def _forgive(self, now: Millis) -> None:
         """End the backoff of gangs that ran completely, and of gangs that lost no pod for long."""
-        for key in [*self._lost.old(now), *filter(self._roster.gangs.started, self._lost)]:
+        for key in [*self._lost.old(now), *filter(self._registry.gangs.started, self._lost)]:
             self._lost.forgive(key)
 
     def _expel(self, now: Millis) -> list[Effect]:
@@ -145,7 +147,7 @@ class GangTimeouts:
                 self._leaving.add(uid, now)
         effects: list[Effect] = []
         for uid in self._leaving.take_due(now):
-            tracked = self._roster.pods[uid]
+            tracked = self._registry.pods[uid]
             gang = tracked.gang
             if gang is None or not gang.leaving or tracked.life is not PodState.USING:
                 self._leaving.drop(uid)

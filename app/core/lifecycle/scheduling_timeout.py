@@ -74,9 +74,9 @@ class SchedulingTimeouts:
     """Released pods without a node, and the backoffs after failed scheduling."""
 
     def __init__(
-        self, roster: PodRegistry, growth: AutoscalingBackoff, restraint: EvictionLimit
+        self, registry: PodRegistry, growth: AutoscalingBackoff, restraint: EvictionLimit
     ) -> None:
-        self._roster = roster
+        self._registry = registry
         self._growth = growth
         self._restraint = restraint
         self._hoping: dict[Uid, _Hope] = {}
@@ -108,7 +108,7 @@ class SchedulingTimeouts:
         uid, pod = tracked.pod.uid, tracked.pod
         if pod.node is None and pod.asks and not pod.terminating:
             if uid not in self._leaving:
-                pool = self._roster.usage.awaited(tracked.stay)
+                pool = self._registry.usage.awaited(tracked.stay)
                 if pool is not None:
                     self._hoping.setdefault(uid, _Hope(pool, self._growth.arrivals))
             return []
@@ -133,40 +133,40 @@ class SchedulingTimeouts:
 
     def due(self) -> Millis | None:
         """Return the next time at which `check_unbound` has work without a new event."""
-        policy, now = self._roster.usage.policy, self._roster.usage.now
+        policy, now = self._registry.usage.policy, self._registry.usage.now
         timeout = policy.scheduling_timeout if _applies(policy) else Millis(0)
-        due = [self._roster.binding.due(timeout)]
+        due = [self._registry.binding.due(timeout)]
         if timeout:
             due += [self._leaving.due(), self._growth.due(now), self._bans.due(now)]
         return min((at for at in due if at is not None), default=None)
 
     def check_unbound(self) -> list[Effect]:
         """Return evictions of pods that found no node in time, and update the backoffs."""
-        policy, now = self._roster.usage.policy, self._roster.usage.now
+        policy, now = self._registry.usage.policy, self._registry.usage.now
         if not _applies(policy):
-            self._roster.ban(frozenset())
+            self._registry.ban(frozenset())
             self._growth.clear()
             return []
-        for tracked in self._roster.binding.overdue(policy.scheduling_timeout):
+        for tracked in self._registry.binding.overdue(policy.scheduling_timeout):
             self._late[tracked.pod.uid] = now
         effects = self._judge(policy, now)
         for uid, text in list(self._due.items()):
-            pool = self._roster.pods[uid].pool
+            pool = self._registry.pods[uid].pool
             if pool is None or self._restraint.allows(pool, 1, now):
                 self._texts[uid] = text
                 del self._due[uid]
                 self._leaving.add(uid, now)
         self._forgive(now)
         self._growth.advance(now)
-        self._roster.ban(frozenset(self._bans.waiting(now)))
+        self._registry.ban(frozenset(self._bans.waiting(now)))
         return effects + self._expel(now)
 
     def _expel(self, now: Millis) -> list[Effect]:
         """Return due evictions. While binding is stalled, a node may still accept the pods."""
         found: list[Effect] = []
         for uid in self._leaving.take_due(now):
-            tracked = self._roster.pods[uid]
-            if tracked.pool is None or not self._roster.binding.is_quiet(tracked.pool):
+            tracked = self._registry.pods[uid]
+            if tracked.pool is None or not self._registry.binding.is_quiet(tracked.pool):
                 found.append(EvictPod(tracked.ref, self._texts[uid], CAUSE))
         return found
 
@@ -174,7 +174,7 @@ class SchedulingTimeouts:
         """Decide about pods with an expired time-out. Return events for their owners."""
         effects: list[Effect] = []
         for uid in list(self._late):
-            tracked = self._roster.pods[uid]
+            tracked = self._registry.pods[uid]
             if not self._is_certain(tracked):
                 continue
             del self._late[uid]
@@ -199,7 +199,7 @@ class SchedulingTimeouts:
         If the pod has an expected node again, its time-out restarts, and the scheduler must judge
         or bind a pod first.
         """
-        uid, stay, usage = tracked.pod.uid, tracked.stay, self._roster.usage
+        uid, stay, usage = tracked.pod.uid, tracked.stay, self._registry.usage
         if usage.awaited(stay) is not None:
             return True
         is_lost = stay is not None and stay.node is None and usage.lost(stay, tracked.aimed)
@@ -211,14 +211,14 @@ class SchedulingTimeouts:
             self._homeless.pop(uid, None)
             self._landed[uid] = usage.now
             del self._late[uid]
-            self._roster.binding.restart(uid)
+            self._registry.binding.restart(uid)
             return False
         landed = self._landed.get(uid)
-        return landed is None or self._roster.binding.has_spoken_since(tracked, landed)
+        return landed is None or self._registry.binding.has_spoken_since(tracked, landed)
 
     def _blame(self, tracked: PodRecord, timeout: Millis, now: Millis) -> str:
         """Start the backoff that fits the cause of a failed scheduling. Return the message."""
-        usage, uid, seconds = self._roster.usage, tracked.pod.uid, timeout // 1000
+        usage, uid, seconds = self._registry.usage, tracked.pod.uid, timeout // 1000
         assert tracked.leaf is not None, "asked before every pod had its place"
         pool = usage.awaited(tracked.stay)
         if usage.lost(tracked.stay, tracked.aimed):
@@ -239,7 +239,7 @@ class SchedulingTimeouts:
         old = self._bans.old(now)
         if not old:
             return
-        wanted = set(self._kinds(self._roster.pods.values()))
+        wanted = set(self._kinds(self._registry.pods.values()))
         for kind in old:
             if kind in wanted:
                 self._bans.keep(kind, now)
@@ -256,7 +256,7 @@ class SchedulingTimeouts:
 
     def _looks_for_a_node(self, tracked: PodRecord) -> bool:
         """Return whether a pod is unbound and its time-out has not expired."""
-        known = self._roster.binding.loose.get(tracked.pod.uid)
+        known = self._registry.binding.loose.get(tracked.pod.uid)
         return known is not None and not known.overdue
 
 

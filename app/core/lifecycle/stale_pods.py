@@ -45,17 +45,17 @@ class StalePods:
     """Pods that were found stale, until they are gone or cleared."""
 
     def __init__(
-        self, roster: PodRegistry, reclaims: Collection[StaleReason], goes: Callable[[Uid], bool]
+        self, registry: PodRegistry, reclaims: Collection[StaleReason], goes: Callable[[Uid], bool]
     ) -> None:
         """`goes` returns whether an eviction was accepted, even if it is not visible yet."""
-        self._roster = roster
+        self._registry = registry
         self._goes = goes
         self._reclaims = frozenset(reclaims)
         self._entries: dict[Uid, _StaleEntry] = {}
 
     def record_stale_pod(self, uid: Uid, kind: StaleReason, why: str) -> list[Effect]:
         """Record a pod as stale. `why` is a sentence for its owner."""
-        tracked, now = self._roster.pods.get(uid), self._roster.usage.now
+        tracked, now = self._registry.pods.get(uid), self._registry.usage.now
         if tracked is None or not _could_be(tracked, kind):
             return []
         effects: list[Effect] = []
@@ -79,7 +79,7 @@ class StalePods:
         if found is None or kind not in (None, found.kind):
             return []
         del self._entries[uid]
-        tracked = self._roster.pods.get(uid)
+        tracked = self._registry.pods.get(uid)
         if found.asked is None or tracked is None:
             return []
         mates = tracked.gang.members if tracked.gang is not None else (tracked,)
@@ -92,7 +92,7 @@ class StalePods:
 
     def suspects(self) -> Iterator[Pod]:
         """Return the pods that may have idle devices: ungated pods with managed requests."""
-        using = (t for t in self._roster.pods.values() if _could_be(t, StaleReason.IDLE))
+        using = (t for t in self._registry.pods.values() if _could_be(t, StaleReason.IDLE))
         return (tracked.pod for tracked in using)
 
     def count(self) -> Counter[tuple[TenantName, str]]:
@@ -100,7 +100,7 @@ class StalePods:
         return Counter(
             (leaf.tenant, found.kind.value)
             for uid, found in self._entries.items()
-            if (known := self._roster.pods.get(uid)) and (leaf := known.leaf)
+            if (known := self._registry.pods.get(uid)) and (leaf := known.leaf)
         )
 
     def end(self) -> None:
@@ -109,7 +109,7 @@ class StalePods:
 
     def _reclaim(self, tracked: PodRecord, entry: _StaleEntry, now: Millis) -> list[Effect]:
         """Return the permitted evictions. A gang is evicted only if all its pods are stale."""
-        if entry.kind not in self._reclaims or self._roster.usage.policy.mode is Mode.OBSERVE:
+        if entry.kind not in self._reclaims or self._registry.usage.policy.mode is Mode.OBSERVE:
             return []
         mates = tracked.gang.members if tracked.gang is not None else (tracked,)
         effects: list[Effect] = []

@@ -21,10 +21,10 @@ class UnboundPods:
     `explain` returns the wait reason of a held pod as text.
     """
 
-    def __init__(self, roster: PodRegistry, growth: AutoscalingBackoff, explain: Explain) -> None:
-        restraint = EvictionLimit(roster.binding)
-        self._unbound = SchedulingTimeouts(roster, growth, restraint)
-        self._broken = GangTimeouts(roster, explain, restraint)
+    def __init__(self, registry: PodRegistry, growth: AutoscalingBackoff, explain: Explain) -> None:
+        restraint = EvictionLimit(registry.binding)
+        self._unbound = SchedulingTimeouts(registry, growth, restraint)
+        self._broken = GangTimeouts(registry, explain, restraint)
 
     def start_term(self) -> None:
         """Start a leader term."""

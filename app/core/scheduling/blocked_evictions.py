@@ -50,8 +50,8 @@ class _Refusal:
 class BlockedEvictions:
     """The refusals that are still relevant."""
 
-    def __init__(self, roster: PodRegistry) -> None:
-        self._roster = roster
+    def __init__(self, registry: PodRegistry) -> None:
+        self._registry = registry
         self._refusals: dict[Uid, _Refusal] = {}
         self._since: dict[str, tuple[Millis, Millis]] = {}
         """By namespace: the first and the last refusal because of a budget."""
@@ -59,12 +59,12 @@ class BlockedEvictions:
 
     def refuse(self, order: EvictForReclaim, tracked: PodRecord) -> Millis:
         """Record a refused eviction. Return the time until which the pod is no candidate."""
-        now, budgets = self._roster.usage.now, self._roster.budgets.covering(tracked.pod)
+        now, budgets = self._registry.usage.now, self._registry.budgets.covering(tracked.pod)
         if order.cause is not ReclaimCause.GUARANTEE:
             return Millis(now + SPARED_MS)
         if budgets:
             self._refusals[order.ref.uid] = _Refusal(order, tuple(sorted(budgets)), now)
-        if order.overrides or not self._roster.usage.policy.overrides_budgets:
+        if order.overrides or not self._registry.usage.policy.overrides_budgets:
             return Millis(now + SPARED_MS)
         if not budgets:
             return Millis(now + PATIENCE_MS)  # its budget may not have been seen yet
@@ -75,15 +75,15 @@ class BlockedEvictions:
 
     def overrides(self, tracked: PodRecord, cause: ReclaimCause) -> bool:
         """Return whether a pod is deleted if a budget forbids its eviction."""
-        if cause is not ReclaimCause.GUARANTEE or not self._roster.usage.policy.overrides_budgets:
+        if cause is not ReclaimCause.GUARANTEE or not self._registry.usage.policy.overrides_budgets:
             return False
         first = self._first(tracked.pod.namespace)
-        return first is not None and first + PATIENCE_MS <= self._roster.usage.now
+        return first is not None and first + PATIENCE_MS <= self._registry.usage.now
 
     def is_new(self, order: EvictForReclaim) -> bool:
         """Return whether the beneficiary had no event about this pool and tenant. Record one."""
         informed = self._informed.setdefault(order.beneficiary.uid, set())
-        override = self._roster.usage.policy.overrides_budgets
+        override = self._registry.usage.policy.overrides_budgets
         key = (order.pool, order.tenant, override)
         new = key not in informed
         informed.add(key)
@@ -102,7 +102,7 @@ class BlockedEvictions:
 
     def review(self) -> None:
         """Drop outdated records. Call it at the end of a cycle."""
-        now, pods = self._roster.usage.now, self._roster.pods
+        now, pods = self._registry.usage.now, self._registry.pods
         for uid in [u for u, each in self._refusals.items() if now - each.at > SHOWN_MS]:
             del self._refusals[uid]
         for space in [s for s, (_, last) in self._since.items() if now - last > LAPSE_MS]:
@@ -134,7 +134,7 @@ class BlockedEvictions:
     def _first(self, space: str) -> Millis | None:
         """Return since when budgets of a namespace forbid evictions, or None."""
         first, last = self._since.get(space, (None, Millis(0)))
-        return first if self._roster.usage.now - last <= LAPSE_MS else None
+        return first if self._registry.usage.now - last <= LAPSE_MS else None
 
 
 def _waits(tracked: PodRecord | None) -> bool:

@@ -64,27 +64,27 @@ class SchedulingCycle:
 
     def __init__(
         self,
-        roster: PodRegistry,
+        registry: PodRegistry,
         pools: Pools,
         placement: Allocations,
         drift: Drift,
         refusals: NodeRefusals,
         options: EngineOptions,
     ) -> None:
-        self.pace = ReleaseWindow(roster)
+        self.pace = ReleaseWindow(registry)
         self.reservations = Reservations(placement)
-        self.picker = WorkloadSelector(roster, placement, self.reservations, options.considers)
+        self.picker = WorkloadSelector(registry, placement, self.reservations, options.considers)
         self._considers = options.considers
         self.in_flight: set[Uid] = set()
         self.cooldowns = ReclaimCooldowns()
-        self._reclaimer = Reclaimer(roster, placement, self.cooldowns)
+        self._reclaimer = Reclaimer(registry, placement, self.cooldowns)
         self.evictions = PendingEvictions(
-            roster, self.reservations, self._reclaimer, self.cooldowns
+            registry, self.reservations, self._reclaimer, self.cooldowns
         )
         self._told: dict[tuple[Uid, PoolName, TenantName], Millis] = {}
         self._hopeless: set[tuple[Uid, PoolName]] = set()
         """Workloads without possible victims in this cycle, by pool. They are not tried again."""
-        self._roster = roster
+        self._registry = registry
         self._pools = pools
         self._placement = placement
         self._drift = drift
@@ -113,7 +113,7 @@ class SchedulingCycle:
         self._reclaimer.again_at = self._more_at = None
         self._hopeless.clear()
         effects += self.evictions.notices.due_actions()
-        self._learn(list(self._roster.gangs.half))
+        self._learn(list(self._registry.gangs.half))
         while len(self.in_flight) < self._window and self.picker.looks < MOST_LOOKS:
             self._considers(None)
             leaf = self.picker.next()
@@ -127,7 +127,7 @@ class SchedulingCycle:
                     continue
                 for waiting in heads:
                     effects += self._reclaim(waiting)
-                backfill = self._roster.usage.policy.backfill
+                backfill = self._registry.usage.policy.backfill
                 choice = self.picker.backfill() if backfill else self.picker.claimed()
             if choice is None:
                 break
@@ -137,17 +137,17 @@ class SchedulingCycle:
                 continue
             effects += self._release(choice, backfilled, epoch)
             self._considers(None)
-            self._roster.reckon()
+            self._registry.reckon()
         else:
             if self.picker.looks >= MOST_LOOKS:
-                self._more_at = Millis(self._roster.usage.now + 1)
+                self._more_at = Millis(self._registry.usage.now + 1)
         self._considers(None)
         self.picker.start_cycle()
         self._give_up()
         self.evictions.ordered(effects)
         self.evictions.review()
         effects += self.evictions.notices.take()
-        usage = self._roster.usage
+        usage = self._registry.usage
         after = usage.policy.reserve_after
         self.reservations.harden(usage.now, after, self.picker.uses_least)
         return effects
@@ -177,7 +177,7 @@ class SchedulingCycle:
 
     def _let_go(self, epoch: int) -> list[Effect]:
         """Release the held pods without managed requests. They wait for no other pod."""
-        idle = [self._roster.idle[uid] for uid in sorted(self._roster.idle)]
+        idle = [self._registry.idle[uid] for uid in sorted(self._registry.idle)]
         effects: list[Effect] = []
         for tracked in idle[: max(0, self._window - len(self.in_flight))]:
             effects.append(self._release_one(tracked, NOWHERE, None, epoch, None))
@@ -190,7 +190,7 @@ class SchedulingCycle:
         The running pods of the gang are useless without the rest. If the rest does not fit but
         could, capacity is reserved exclusively for it.
         """
-        for gang in self._roster.half_gangs():
+        for gang in self._registry.half_gangs():
             assert gang.leaf is not None
             assert gang.turn is not None
             assert gang.shape is not None
@@ -206,8 +206,8 @@ class SchedulingCycle:
         return None
 
     def _release(self, choice: Selection, backfilled: bool, epoch: int) -> list[Effect]:
-        tree, uid = self._roster.usage.tree, choice.turn.uid
-        workload = self._roster.workload(uid)
+        tree, uid = self._registry.usage.tree, choice.turn.uid
+        workload = self._registry.workload(uid)
         assert workload is not None
         half = isinstance(workload, Gang) and workload.half
         if not half:
@@ -217,7 +217,7 @@ class SchedulingCycle:
         paid = self.reservations.payment(uid)
         if paid is not None:
             for tracked in waiting:
-                tracked.spared = (paid.taken_from, Millis(self._roster.usage.now + COOLDOWN_MS))
+                tracked.spared = (paid.taken_from, Millis(self._registry.usage.now + COOLDOWN_MS))
         by_uid = {t.pod.uid: t for t in waiting}
         pods = in_order([t.pod for t in waiting], choice.shape)
         # The pod that is charged for a claim goes first, so that the charge does not move to a pod
@@ -242,14 +242,14 @@ class SchedulingCycle:
             )
         tree.serve(choice.leaf, (epoch, self._sequence))
         self.reservations.drop(uid)
-        now = self._roster.usage.now
+        now = self._registry.usage.now
         tried = [
             self._refusals.tried(pod.uid, node, choice.leaf.tenant, now) for pod, node in pairs
         ]
         if any(tried):
             self._refusals.update_nodes(now)
         if any(tried) or (isinstance(workload, Gang) and workload.is_elastic):
-            self._roster.settle()
+            self._registry.settle()
         return effects
 
     def _refusing(self, tenant: TenantName, pool: PoolName) -> list[NodeName]:
@@ -280,11 +280,11 @@ class SchedulingCycle:
             demand,
             epoch,
             self._sequence,
-            self._roster.usage.now,
+            self._registry.usage.now,
         )
         selector = {**self._pools.pools[pool].selector, **way.domain} if pool else {}
         selector = {k: v for k, v in selector.items() if k not in pod.selector}
-        self._roster.release(tracked, node, steered(pod, selector, way.steer))
+        self._registry.release(tracked, node, steered(pod, selector, way.steer))
         self.in_flight.add(pod.uid)
         tolerations = self._pools.pools[pool].tolerations if pool else ()
         labels = release_labels(leaf.tenant, pod.user, pool)
@@ -304,7 +304,7 @@ class SchedulingCycle:
             has_tolerations=bool(pod.tolerations),
             steer=way.steer,
             together=together,
-            claims=self._roster.grants(pod),
+            claims=self._registry.grants(pod),
             generated=frozenset(ref.name for ref in pod.claims if ref.generated),
         )
 
@@ -333,7 +333,7 @@ class SchedulingCycle:
         levels = []
         branch: TenantNode = choice.leaf
         while branch.parent is not None:
-            rival = self._roster.usage.tree.rival(branch)
+            rival = self._registry.usage.tree.rival(branch)
             levels.append(
                 DecisionLevel(
                     str(branch.name),
@@ -343,7 +343,7 @@ class SchedulingCycle:
                 )
             )
             branch = branch.parent
-        usage, leaf = self._roster.usage, choice.leaf
+        usage, leaf = self._registry.usage, choice.leaf
         whose = (usage.now, *leaf.account, choice.pool)
         return Decision(*whose, backfilled, tuple(reversed(levels)), half)
 
@@ -352,14 +352,14 @@ class SchedulingCycle:
 
         Return whether this changes which nodes fit. The caller must then evaluate everything again.
         """
-        found = [self._roster.workload(uid) for uid in uids]
-        learned = [self._roster.learn_walls(each) for each in found if each is not None]
+        found = [self._registry.workload(uid) for uid in uids]
+        learned = [self._registry.learn_walls(each) for each in found if each is not None]
         if any(learned):
-            self._roster.settle()
+            self._registry.settle()
         return any(learned)
 
     def _reclaim(self, leaf: UserNode) -> list[Effect]:
-        policy = self._roster.usage.policy
+        policy = self._registry.usage.policy
         if not self._evicts or policy.mode is Mode.OBSERVE:
             return []
         if policy.reclaim is Reclaim.OFF and policy.within_queue is WithinQueue.NEVER:
@@ -367,19 +367,19 @@ class SchedulingCycle:
         assert leaf.head is not None
         turn, shape, _ = leaf.head
         self._considers(turn.uid)
-        workload = self._roster.workload(turn.uid)
+        workload = self._registry.workload(turn.uid)
         if workload is None or self.reservations.paid_for(turn.uid):
             return []
         if any(t.refusals for t in workload.starting):
             return []  # its release was refused before: an eviction for it may be useless
         self._reclaimer.forbidden.clear()
         for pool in shape.pools:
-            is_open = self._roster.usage.tree.is_open(leaf, shape, pool)
+            is_open = self._registry.usage.tree.is_open(leaf, shape, pool)
             if not is_open or (self._paced and not self.pace.reclaims(pool)):
                 continue  # no pod is evicted for a workload that the scheduler would not bind
             if pool not in self.reservations.strict and (turn.uid, pool) not in self._hopeless:
                 clearance = self._reclaimer.judge(leaf, turn, shape, pool)
-                self._roster.usage.tree.settle()
+                self._registry.usage.tree.settle()
                 if clearance is not None:
                     self.pace.reclaimed(pool)
                     return self._evict(leaf, pool, clearance)
@@ -388,7 +388,7 @@ class SchedulingCycle:
 
     def _report(self, waiting: PodRef, leaf: UserNode) -> list[Effect]:
         """Report, once, the tenants protected from a workload by a reclaim cooldown."""
-        now, effects = self._roster.usage.now, list[Effect]()
+        now, effects = self._registry.usage.now, list[Effect]()
         self._told = {key: until for key, until in self._told.items() if until > now}
         for key, until in self._reclaimer.forbidden.items():
             _, pool, rival = key
@@ -410,7 +410,7 @@ class SchedulingCycle:
     def _evict(self, leaf: UserNode, pool: PoolName, clearance: ReclaimPlan) -> list[Effect]:
         assert leaf.head is not None
         turn, shape, _ = leaf.head
-        workload = self._roster.workload(turn.uid)
+        workload = self._registry.workload(turn.uid)
         assert workload is not None
         beneficiary = workload.starting[0].ref
         judged = zip(clearance.victims, clearance.compared, strict=True)
@@ -424,7 +424,7 @@ class SchedulingCycle:
             self._placement.laid_out,
             strict=True,
             victims={t.pod.uid for t, _, _ in victims} | clearance.awaited,
-            since=self._roster.usage.now,
+            since=self._registry.usage.now,
             taken_from=frozenset(v.leaf.tenant for v in clearance.victims),
         )
         orders: list[EvictForReclaim] = []

@@ -62,9 +62,9 @@ class EvictionNotices:
     """The reclaims that wait, at most one for each pool, and the pods with a notice."""
 
     def __init__(
-        self, roster: PodRegistry, reservations: Reservations, reclaimer: Reclaimer
+        self, registry: PodRegistry, reservations: Reservations, reclaimer: Reclaimer
     ) -> None:
-        self._roster = roster
+        self._registry = registry
         self._reservations = reservations
         self._reclaimer = reclaimer
         self._reclaims: dict[PoolName, _NoticedReclaim] = {}
@@ -154,16 +154,16 @@ class EvictionNotices:
 
     @property
     def _now(self) -> Millis:
-        return self._roster.usage.now
+        return self._registry.usage.now
 
     def _is_off(self) -> bool:
-        policy = self._roster.usage.policy
+        policy = self._registry.usage.policy
         off = policy.reclaim is Reclaim.OFF and policy.within_queue is WithinQueue.NEVER
         return off or policy.mode is Mode.OBSERVE
 
     def _notice(self, tracked: PodRecord) -> int:
         """Return the notice of a pod in milliseconds, as far as the Policy allows it."""
-        most = self._roster.usage.policy.max_reclaim_notice
+        most = self._registry.usage.policy.max_reclaim_notice
         return min(tracked.pod.reclaim.notice, most)
 
     def _is_told(self, tracked: PodRecord, at: Millis) -> bool:
@@ -172,7 +172,7 @@ class EvictionNotices:
         Its user may have written a later end than any notice, before Fairgate guarded the pod.
         """
         ends = tracked.pod.reclaim.ends
-        longest = self._now + self._roster.usage.policy.max_reclaim_notice + STALE_MS
+        longest = self._now + self._registry.usage.policy.max_reclaim_notice + STALE_MS
         return ends is not None and at - STALE_MS < ends <= longest
 
     def _end(self, tracked: PodRecord) -> Millis:
@@ -214,13 +214,13 @@ class EvictionNotices:
 
     def _act(self, pool: PoolName, waiting: _NoticedReclaim, reservation: Reservation) -> None:
         """Check a reclaim again after its notice. Order its evictions, or withdraw it."""
-        workload = self._roster.workload(waiting.owner)
+        workload = self._registry.workload(waiting.owner)
         there = [v for v in map(self._remaining, waiting.victims) if v.pods]
         if workload is None or workload.leaf is None or workload.shape is None:
             return
         turn = reservation.owner
         found = self._reclaimer.confirm(workload.leaf, turn, workload.shape, pool, there)
-        self._roster.usage.tree.settle()
+        self._registry.usage.tree.settle()
         if not found.is_permitted:
             del self._reservations.strict[pool]
             self._drop(pool)
@@ -265,6 +265,6 @@ class EvictionNotices:
         return replace(victim, pods=tuple(t for t in victim.pods if self._is_there(t)))
 
     def _is_there(self, tracked: PodRecord) -> bool:
-        known = self._roster.pods.get(tracked.pod.uid)
+        known = self._registry.pods.get(tracked.pod.uid)
         is_used = known is tracked and tracked.life is PodState.USING and tracked.stay is not None
         return is_used and not tracked.pod.terminating

@@ -27,17 +27,17 @@ class PendingEvictions:
 
     def __init__(
         self,
-        roster: PodRegistry,
+        registry: PodRegistry,
         reservations: Reservations,
         reclaimer: Reclaimer,
         cooldowns: ReclaimCooldowns,
     ) -> None:
-        self._roster = roster
+        self._registry = registry
         self._reservations = reservations
         self._reclaimer = reclaimer
         self._cooldowns = cooldowns
-        self.blocked = BlockedEvictions(roster)
-        self.notices = EvictionNotices(roster, reservations, reclaimer)
+        self.blocked = BlockedEvictions(registry)
+        self.notices = EvictionNotices(registry, reservations, reclaimer)
         self._asked: dict[Uid, EvictForReclaim | EvictPod] = {}
         self._going: set[Uid] = set()
         self._bound: set[Uid] = set()
@@ -57,8 +57,8 @@ class PendingEvictions:
                     continue
                 self._asked[uid] = effect
                 self._bound.discard(uid)
-                if isinstance(effect, EvictPod) and uid in self._roster.pods:
-                    self._roster.pods[uid].evicted = effect.why
+                if isinstance(effect, EvictPod) and uid in self._registry.pods:
+                    self._registry.pods[uid].evicted = effect.why
             kept.append(effect)
         return kept
 
@@ -71,7 +71,7 @@ class PendingEvictions:
 
     def wanted(self, uid: Uid) -> bool:
         """Return whether a pod must still be evicted. Call it right before the eviction."""
-        known = self._roster.pods.get(uid)
+        known = self._registry.pods.get(uid)
         return known is not None and bool(known.evicted)
 
     def goes(self, uid: Uid) -> bool:
@@ -80,7 +80,7 @@ class PendingEvictions:
 
     def accepted(self, uid: Uid) -> list[Effect]:
         """Process an accepted eviction. Return the event for the owner of the pod."""
-        order, known = self._asked.pop(uid, None), self._roster.pods.get(uid)
+        order, known = self._asked.pop(uid, None), self._registry.pods.get(uid)
         if known is not None:
             self._going.add(uid)
         if order is None or known is None:
@@ -93,7 +93,7 @@ class PendingEvictions:
 
     def refused(self, uid: Uid) -> list[Effect]:
         """Process a refused eviction: all victims of the reclaim stay. Its beneficiary waits."""
-        order, known = self._asked.pop(uid, None), self._roster.pods.get(uid)
+        order, known = self._asked.pop(uid, None), self._registry.pods.get(uid)
         self._going.discard(uid)
         if known is None:
             return []
@@ -108,13 +108,13 @@ class PendingEvictions:
             self._bound.discard(other)
             self._withdraw(other)
         if order is None:
-            self._reclaimer.spare(uid, Millis(self._roster.usage.now + SPARED_MS))
+            self._reclaimer.spare(uid, Millis(self._registry.usage.now + SPARED_MS))
             return []
         self._reclaimer.spare(uid, self.blocked.refuse(order, known))
         if not self.blocked.is_new(order):
             return []
         override = (
-            order.cause is ReclaimCause.GUARANTEE and self._roster.usage.policy.overrides_budgets
+            order.cause is ReclaimCause.GUARANTEE and self._registry.usage.policy.overrides_budgets
         )
         return [EmitEvent(order.beneficiary, EventReason.WAITING, _put_off(order, override))]
 
@@ -140,7 +140,7 @@ class PendingEvictions:
 
         Call it at the end of a cycle.
         """
-        now = self._roster.usage.now
+        now = self._registry.usage.now
         self.blocked.review()
         for pool, reservation in list(self._reservations.strict.items()):
             if reservation.victims and now - reservation.since >= STUCK_MS:
@@ -163,7 +163,7 @@ class PendingEvictions:
         self._bound.clear()
         self.blocked.end()
         self.notices.end()
-        for tracked in self._roster.pods.values():
+        for tracked in self._registry.pods.values():
             tracked.evicted = ""
 
     def _with(self, order: EvictForReclaim | EvictPod) -> list[Uid]:
@@ -189,19 +189,19 @@ class PendingEvictions:
 
     def _withdraw(self, uid: Uid) -> None:
         """Cancel an eviction. The request stays stored, because it may be carried out already."""
-        known = self._roster.pods.get(uid)
+        known = self._registry.pods.get(uid)
         if known is not None:
             known.evicted = ""
             self.notices.withdraw(uid)
 
     def _say(self, order: EvictForReclaim | EvictPod, tracked: PodRecord) -> EmitEvent:
-        loss = say_loss(tracked, self._roster.usage.now)
+        loss = say_loss(tracked, self._registry.usage.now)
         text = explain(order)
         return EmitEvent(tracked.ref, EventReason.RECLAIMED, f"{text}.{loss}" if loss else text)
 
     def _sign(self, order: EvictForReclaim | EvictPod) -> None:
         if isinstance(order, EvictForReclaim) and order.cause is not ReclaimCause.PRIORITY:
-            self._cooldowns.sign(taking_of(order), self._roster.usage.now)
+            self._cooldowns.sign(taking_of(order), self._registry.usage.now)
 
 
 def taking_of(order: EvictForReclaim) -> ReclaimRecord:

@@ -49,13 +49,13 @@ class Reclaimer:
     """
 
     def __init__(
-        self, roster: PodRegistry, placement: Allocations, cooldowns: ReclaimCooldowns
+        self, registry: PodRegistry, placement: Allocations, cooldowns: ReclaimCooldowns
     ) -> None:
         self.again_at: Millis | None = None
         self.forbidden: dict[tuple[Uid, PoolName, TenantName], Millis] = {}
         self._cooldowns = cooldowns
         self._leaving: dict[Uid, tuple[PodRecord, Millis]] = {}
-        self._roster = roster
+        self._registry = registry
         self._placement = placement
         self._spared: dict[str, Millis] = {}
 
@@ -69,7 +69,7 @@ class Reclaimer:
 
     def leave(self, tracked: PodRecord) -> None:
         """Record that a pod with capacity is terminating."""
-        self._leaving.setdefault(tracked.pod.uid, (tracked, self._roster.usage.now))
+        self._leaving.setdefault(tracked.pod.uid, (tracked, self._registry.usage.now))
 
     def forget_pod(self, uid: Uid) -> None:
         """Remove a deleted pod."""
@@ -141,7 +141,7 @@ class Reclaimer:
 
     def _going(self, pool: PoolName) -> list[PodRecord]:
         """Return the terminating pods of a pool that are expected to end in time."""
-        now = self._roster.usage.now
+        now = self._registry.usage.now
         found = [t for t, _ in self._leaving.values() if not self._lingers(t, now)]
         return [t for t in found if t.stay is not None and t.stay.pool == pool]
 
@@ -156,20 +156,20 @@ class Reclaimer:
 
     def _stays(self, tracked: PodRecord) -> bool:
         """Return whether a pod ends only if it is evicted."""
-        return not tracked.pod.terminating or self._lingers(tracked, self._roster.usage.now)
+        return not tracked.pod.terminating or self._lingers(tracked, self._registry.usage.now)
 
     def _hopeful(self, case: _ReclaimContext, own: list[Victim]) -> bool:
         """Return, by a cheap check, whether a victim search can succeed."""
         if own:
             return True
-        if self._roster.usage.policy.reclaim is Reclaim.OFF:
+        if self._registry.usage.policy.reclaim is Reclaim.OFF:
             return False
         fronts = self._fronts(case)
         return any(self._open(case, mine, rival) for mine, rivals in fronts for rival in rivals)
 
     def _open(self, case: _ReclaimContext, mine: TenantNode, rival: TenantNode) -> bool:
         """Return whether any pod of a rival may be taken in the present state."""
-        cost = self._roster.usage.tree.cost(case.shape, case.pool)
+        cost = self._registry.usage.tree.cost(case.shape, case.pool)
         return rival.borrows(case.pool, cost) and self._not_higher(case, mine, rival)
 
     def _collect(self, case: _ReclaimContext, own: list[Victim]) -> bool:
@@ -192,7 +192,7 @@ class Reclaimer:
         A victim that is not permitted now is never permitted in this search: tenants only lose
         usage.
         """
-        tree = self._roster.usage.tree
+        tree = self._registry.usage.tree
         fronts = [
             (rival.weight[0] == 0, tree.standing(rival, case.pool, (), 0), mine, rival)
             for mine, rivals in self._fronts(case)
@@ -224,7 +224,7 @@ class Reclaimer:
     def _undoes(self, case: _ReclaimContext, victim: Victim) -> bool:
         """Return whether the reclaim is on cooldown as the reverse of a recent reclaim."""
         taking = ReclaimRecord(case.pool, victim.leaf.tenant, case.leaf.tenant)
-        until = self._cooldowns.forbids(taking, self._roster.usage.now)
+        until = self._cooldowns.forbids(taking, self._registry.usage.now)
         if until is None:
             return False
         self.forbidden[case.turn.uid, case.pool, victim.leaf.tenant] = until
@@ -235,10 +235,10 @@ class Reclaimer:
         self, case: _ReclaimContext, mine: TenantNode, rival: TenantNode, victim: Victim
     ) -> bool:
         """Return whether all tenants from the victim up to the rival borrow needed resources."""
-        if self._roster.usage.policy.reclaim is Reclaim.GUARANTEE and not self._owed(case, mine):
+        if self._registry.usage.policy.reclaim is Reclaim.GUARANTEE and not self._owed(case, mine):
             return False
         freed = victim.frees()
-        cost = self._roster.usage.tree.cost(case.shape, case.pool)
+        cost = self._registry.usage.tree.cost(case.shape, case.pool)
         useful = tuple(each for each in cost if each[0] in freed)
         for branch in path(victim.leaf):
             if not isinstance(branch, UserNode) and not branch.borrows(case.pool, useful):
@@ -253,7 +253,7 @@ class Reclaimer:
             return True
         if not (mine.weight[0] and rival.weight[0]):
             return bool(mine.weight[0])  # weight 0 gets only unclaimed capacity
-        tree = self._roster.usage.tree
+        tree = self._registry.usage.tree
         cost = tree.cost(case.shape, case.pool)
         left = tree.score(rival, tree.doubled(rival, case.pool, (), 0))
         return left >= tree.score(mine, tree.doubled(mine, case.pool, cost, 2))
@@ -268,7 +268,10 @@ class Reclaimer:
         )
 
     def _compare(self, case: _ReclaimContext, victim: Victim) -> tuple[float, float]:
-        tree, cost = self._roster.usage.tree, self._roster.usage.tree.cost(case.shape, case.pool)
+        tree, cost = (
+            self._registry.usage.tree,
+            self._registry.usage.tree.cost(case.shape, case.pool),
+        )
         if victim.leaf is case.leaf:
             own = tree.standing(case.leaf, case.pool, cost, 2)
             return own, own
@@ -280,7 +283,7 @@ class Reclaimer:
         """Return whether the workload is within the guarantee of its tenant."""
         if not mine.guarantees:
             return False
-        return self._roster.usage.tree.rank(mine, case.shape, case.pool).band == GUARANTEED
+        return self._registry.usage.tree.rank(mine, case.shape, case.pool).band == GUARANTEED
 
     def _give_back(self, case: _ReclaimContext) -> None:
         """Spare victims that turned out to be unneeded, the last taken first."""
@@ -318,7 +321,7 @@ class Reclaimer:
     def _fits(self, case: _ReclaimContext) -> bool:
         if self._plan(case) is None:
             return False
-        return self._roster.usage.tree.allows(case.leaf, case.shape, case.pool)
+        return self._registry.usage.tree.allows(case.leaf, case.shape, case.pool)
 
     def _plan(self, case: _ReclaimContext) -> Assignment | None:
         """Return an assignment of the workload. No pod is evicted for nodes that may not come."""
@@ -332,9 +335,9 @@ class Reclaimer:
 
     def _fronts(self, case: _ReclaimContext) -> Iterator[tuple[TenantNode, list[TenantNode]]]:
         """Return the tenants above the workload that may reclaim, each with its siblings."""
-        if self._roster.usage.policy.reclaim is Reclaim.OFF:
+        if self._registry.usage.policy.reclaim is Reclaim.OFF:
             return
-        only_owed = self._roster.usage.policy.reclaim is Reclaim.GUARANTEE
+        only_owed = self._registry.usage.policy.reclaim is Reclaim.GUARANTEE
         for branch in path(case.leaf):
             if isinstance(branch, UserNode) or (only_owed and not self._owed(case, branch)):
                 continue
@@ -346,9 +349,9 @@ class Reclaimer:
                 )
 
     def _own(self, case: _ReclaimContext) -> list[Victim]:
-        if self._roster.usage.policy.within_queue is WithinQueue.NEVER:
+        if self._registry.usage.policy.within_queue is WithinQueue.NEVER:
             return []
-        held = self._roster.workload(case.turn.uid)
+        held = self._registry.workload(case.turn.uid)
         priority = max((t.pod.priority for t in held.members), default=0) if held else 0
         mine = self._victims(case, case.leaf, ReclaimCause.PRIORITY)
         return [v for v in mine if max(t.pod.priority for t in v.pods) < priority]
@@ -362,7 +365,7 @@ class Reclaimer:
     def _victims(self, case: _ReclaimContext, leaf: UserNode, cause: ReclaimCause) -> list[Victim]:
         """Return the released workloads of a user that could be evicted for a case, in order."""
         found: dict[object, Victim] = {}
-        for tracked in self._roster.running.get(leaf, {}).values():
+        for tracked in self._registry.running.get(leaf, {}).values():
             if tracked.stay is None or tracked.stay.pool != case.pool or not self._stays(tracked):
                 continue
             if tracked.gang is None:
@@ -403,11 +406,11 @@ class Reclaimer:
     def _victim(
         self, leaf: UserNode, pods: tuple[PodRecord, ...], cause: ReclaimCause, broken: bool = False
     ) -> Victim:
-        lost = sum(lost_by(tracked, self._roster.usage.now) for tracked in pods)
+        lost = sum(lost_by(tracked, self._registry.usage.now) for tracked in pods)
         return Victim(leaf, pods, cause, broken, lost)
 
     def _evictable(self, case: _ReclaimContext, victim: Victim) -> bool:
-        now, least = self._roster.usage.now, self._roster.usage.policy.min_runtime
+        now, least = self._registry.usage.now, self._registry.usage.policy.min_runtime
         for tracked in victim.pods:
             if not tracked.pod.preemptible or tracked.evicted or tracked.life is not PodState.USING:
                 return False
@@ -436,7 +439,7 @@ class Reclaimer:
         stay, leaf = tracked.stay, tracked.leaf
         assert stay is not None
         assert leaf is not None
-        self._roster.usage.tree.use(leaf, stay.pool, stay.demand, sign)
+        self._registry.usage.tree.use(leaf, stay.pool, stay.demand, sign)
         if sign > 0:
             self._placement.resume(stay)
         else:

@@ -21,8 +21,8 @@ MOST_DOUBLINGS = 6
 class ReleaseBackoff:
     """The pods in backoff, and when it ends."""
 
-    def __init__(self, roster: PodRegistry) -> None:
-        self._roster = roster
+    def __init__(self, registry: PodRegistry) -> None:
+        self._registry = registry
         self._until: dict[Uid, Millis] = {}
 
     def start_backoff(self, at: Millis, tracked: PodRecord) -> None:
@@ -30,7 +30,7 @@ class ReleaseBackoff:
         pause = min(FIRST << tracked.refusals, LONGEST)
         tracked.refusals += 1
         self._until[tracked.pod.uid] = Millis(at + pause)
-        self._roster.rest(tracked, True)
+        self._registry.rest(tracked, True)
 
     def postpone(self, at: Millis, tracked: PodRecord) -> None:
         """Start the backoff of a pod with an expensive evaluation. It doubles each time."""
@@ -38,14 +38,14 @@ class ReleaseBackoff:
         tracked.postponements = min(tracked.postponements + 1, MOST_DOUBLINGS)
         tracked.is_postponed = True
         self._until[tracked.pod.uid] = Millis(at + pause)
-        self._roster.rest(tracked, True)
+        self._registry.rest(tracked, True)
 
     def wake(self, at: Millis) -> None:
         """Return the pods with an expired backoff to their queues."""
         for uid in [uid for uid, until in self._until.items() if until <= at]:
             del self._until[uid]
-            if uid in self._roster.pods:
-                self._roster.rest(self._roster.pods[uid], False)
+            if uid in self._registry.pods:
+                self._registry.rest(self._registry.pods[uid], False)
 
     def resting(self) -> list[Uid]:
         """Return the pods in backoff."""

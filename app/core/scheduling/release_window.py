@@ -23,15 +23,15 @@ RECLAIM_MS = 600_000
 class ReleaseWindow:
     """Windows of all pools and users. Call `review` before a cycle, `admits` before a release."""
 
-    def __init__(self, roster: PodRegistry) -> None:
-        self._roster = roster
+    def __init__(self, registry: PodRegistry) -> None:
+        self._registry = registry
         self._reopens: dict[PoolName, int] = {}
         """Pools with a full window, and the number of silent pods at which each one opens again."""
         self._reclaimed: dict[PoolName, Millis] = {}
 
     def review(self) -> None:
         """Close the pools and users that are stalled or have a full window. Open the others."""
-        closures, binding = self._roster.usage.closures, self._roster.binding
+        closures, binding = self._registry.usage.closures, self._registry.binding
         before = set(closures.pools)
         closures.pools = {pool for pool in binding.pools() if binding.stalled(pool) is not None}
         for pool, most in list(self._reopens.items()):
@@ -40,11 +40,11 @@ class ReleaseWindow:
         closures.pools.update(self._reopens)
         known, closures.kept_out = closures.kept_out, self._all_kept_out()
         if closures.pools != before or closures.kept_out.keys() != known.keys():
-            self._roster.usage.tree.reopen()
+            self._registry.usage.tree.reopen()
         else:
             for pool, kept_out in closures.kept_out.items():
                 for tenant, user in kept_out ^ known[pool]:
-                    self._roster.usage.tree.reopen_leaf(tenant, user)
+                    self._registry.usage.tree.reopen_leaf(tenant, user)
         unowned = {who for who in binding.unowned if self._unowned_room(who) <= 0}
         self._close_users(closures.unowned, unowned)
         apart = {
@@ -61,7 +61,7 @@ class ReleaseWindow:
         """
         leaf, shape, pool = choice.leaf, choice.shape, choice.pool
         pods = sum(count for _, count in shape.parts)
-        binding, closures = self._roster.binding, self._roster.usage.closures
+        binding, closures = self._registry.binding, self._registry.usage.closures
         if not shape.owned and self._unowned_room(leaf.account) <= 0:
             self._close_users(closures.unowned, closures.unowned | {leaf.account})
             return False
@@ -81,13 +81,13 @@ class ReleaseWindow:
             return True
         if is_closed:
             closures.kept_out[pool].add(leaf.account)
-            self._roster.usage.tree.reopen_leaf(*leaf.account)
+            self._registry.usage.tree.reopen_leaf(*leaf.account)
             return False
         # The pool opens again late, because every change examines all waiting workloads.
         self._reopens[pool] = max(0, min(window * 3 // 4, window - pods))
         closures.pools.add(pool)
         closures.kept_out = self._all_kept_out()
-        self._roster.usage.tree.reopen()
+        self._registry.usage.tree.reopen()
         return False
 
     def reclaims(self, pool: PoolName) -> bool:
@@ -96,19 +96,19 @@ class ReleaseWindow:
         While binding is stalled this is possible for one workload per `RECLAIM_MS`. Otherwise a
         user could keep capacity with a pod that cannot be bound.
         """
-        now, since = self._roster.usage.now, self._roster.binding.stalled(pool)
+        now, since = self._registry.usage.now, self._registry.binding.stalled(pool)
         last = max(since or 0, self._reclaimed.get(pool, Millis(0)))
         return since is None or now - last >= RECLAIM_MS
 
     def reclaimed(self, pool: PoolName) -> None:
         """Record that pods of a pool are being evicted for others."""
-        self._reclaimed[pool] = self._roster.usage.now
+        self._reclaimed[pool] = self._registry.usage.now
 
     def due(self) -> Millis | None:
         """Return the next time at which more may be possible without a new event."""
-        binding, now = self._roster.binding, self._roster.usage.now
+        binding, now = self._registry.binding, self._registry.usage.now
         due: list[Millis] = []
-        for pool in self._roster.usage.closures.pools:
+        for pool in self._registry.usage.closures.pools:
             due += binding.recent(pool).values()
             since = binding.stalled(pool)
             if since is not None:
@@ -118,14 +118,14 @@ class ReleaseWindow:
 
     def window(self, pool: PoolName) -> int:
         """Return the maximum number of silent pods of a pool."""
-        least = self._roster.usage.policy.max_unbound
-        return max(least, GROWTH * self._roster.binding.bound_recently(pool))
+        least = self._registry.usage.policy.max_unbound
+        return max(least, GROWTH * self._registry.binding.bound_recently(pool))
 
     def _all_kept_out(self) -> dict[PoolName, set[UserAccount]]:
         """Return the closed pools that accept single workloads, each with the excluded users."""
-        binding = self._roster.binding
+        binding = self._registry.binding
         found = {}
-        for pool in self._roster.usage.closures.pools:
+        for pool in self._registry.usage.closures.pools:
             window = self.window(pool)
             if binding.is_stuck(pool) and binding.silent(pool) < 2 * window:
                 full = {who for who, count in binding.silent_of(pool).items() if count >= window}
@@ -134,7 +134,7 @@ class ReleaseWindow:
 
     def _is_probe(self, pool: PoolName, account: UserAccount, pods: int) -> bool:
         """Return whether a workload may be released although silent pods stall or fill the pool."""
-        binding, window = self._roster.binding, self.window(pool)
+        binding, window = self._registry.binding, self.window(pool)
         pods = min(pods, window)
         silent = binding.silent_of(pool).items()
         mine = sum(count for (tenant, _), count in silent if tenant == account[0])
@@ -145,13 +145,13 @@ class ReleaseWindow:
         )
 
     def _room_apart(self, account: UserAccount) -> int:
-        binding, least = self._roster.binding, self._roster.usage.policy.max_unbound
+        binding, least = self._registry.binding, self._registry.usage.policy.max_unbound
         window = max(least, GROWTH * binding.bound_recently_apart(account))
         return window - binding.silent_apart(account)
 
     def _unowned_room(self, account: UserAccount) -> int:
         """Return how many more unowned pods of a user may be released."""
-        usage, binding = self._roster.usage, self._roster.binding
+        usage, binding = self._registry.usage, self._registry.binding
         mine = binding.unowned.get(account, {})
         least = usage.policy.max_unowned_unbound
         window = max(least, GROWTH * binding.bound_unowned(account))
@@ -168,4 +168,4 @@ class ReleaseWindow:
         changed = closed ^ now
         closed.symmetric_difference_update(changed)
         for tenant, user in changed:
-            self._roster.usage.tree.reopen_leaf(tenant, user)
+            self._registry.usage.tree.reopen_leaf(tenant, user)

@@ -34,13 +34,13 @@ class WorkloadSelector:
 
     def __init__(
         self,
-        roster: PodRegistry,
+        registry: PodRegistry,
         placement: Allocations,
         reservations: Reservations,
         considers: Callable[[Uid | None], None],
     ) -> None:
         self._considers = considers
-        self._roster = roster
+        self._registry = registry
         self._placement = placement
         self._reservations = reservations
         self._barred: dict[tuple[str, str], Millis] = {}
@@ -56,7 +56,7 @@ class WorkloadSelector:
 
     @property
     def _tree(self) -> ShareTree:
-        return self._roster.usage.tree
+        return self._registry.usage.tree
 
     def bar(self, leaf: UserNode, now: Millis) -> None:
         """Record that a pod of a user exceeded its declared run time."""
@@ -137,7 +137,7 @@ class WorkloadSelector:
                 if self._try(child, turn, shape) is None:
                     found.append(child)
                     if first:
-                        self._reservations.note(turn.uid, self._roster.usage.now)
+                        self._reservations.note(turn.uid, self._registry.usage.now)
 
     def _could_ever(self, leaf: UserNode, shape: EquivalenceClass, pool: PoolName) -> bool:
         """Return whether a workload may use a pool, and would fit if the pool were empty."""
@@ -202,7 +202,7 @@ class WorkloadSelector:
         self._considers(turn.uid)
         standing = tuple(self._reservations.standing.values())
         withheld = self._withheld(pool, turn, shape, None, standing)
-        if branch.source is None or not self._roster.usage.policy.backfill:
+        if branch.source is None or not self._registry.usage.policy.backfill:
             return False  # no backfill: only the next workload starts
         if not self._may_go(branch.source, shape, pool):
             return False
@@ -339,7 +339,7 @@ class WorkloadSelector:
         self, shape: EquivalenceClass, leaf: UserNode | None, reservation: Reservation
     ) -> bool:
         """Return whether a trusted declaration says that a workload ends before a reservation."""
-        now = self._roster.usage.now
+        now = self._registry.usage.now
         if reservation.strict or shape.lifetime is None:
             return False
         if leaf is not None and self._is_barred(leaf, now):
@@ -351,7 +351,7 @@ class WorkloadSelector:
 
     def _is_due(self, reservation: Reservation) -> bool:
         """Return whether the owner of a reservation still waits for it and may use it."""
-        workload = self._roster.workload(reservation.owner.uid)
+        workload = self._registry.workload(reservation.owner.uid)
         if workload is None or workload.leaf is None or workload.shape is None:
             return False
         if reservation.completes and not (isinstance(workload, Gang) and workload.half):
@@ -367,7 +367,7 @@ class WorkloadSelector:
         if self._barred.get(leaf.account, 0) > now:
             return True
         self._barred.pop(leaf.account, None)
-        running = self._roster.running.get(leaf, {}).values()
+        running = self._registry.running.get(leaf, {}).values()
         return any(t.stay is not None and t.stay.overstayed(now) for t in running)
 
     def _fitting_now(self) -> set[EquivalenceClass]:
@@ -392,7 +392,7 @@ class WorkloadSelector:
         """Return a waiting workload of a class, the same one until it waits no more."""
         uid = self._examples.get(shape)
         if uid is not None:
-            workload = self._roster.workload(uid)
+            workload = self._registry.workload(uid)
             if workload is not None and workload.shape is shape:
                 return uid
         leaf = self._tree.leaf_with(shape)
@@ -404,7 +404,7 @@ class WorkloadSelector:
 
     def _renew(self) -> None:
         """Give the reservation of each pool to the first workload that waited long enough."""
-        reservations, usage, tree = self._reservations, self._roster.usage, self._tree
+        reservations, usage, tree = self._reservations, self._registry.usage, self._tree
         if self._known is not tree:
             self._known = tree
             reservations.rebind()
@@ -413,7 +413,7 @@ class WorkloadSelector:
         firm = {r.owner.uid: pool for pool, r in reservations.firm.items()}
         waiting = []
         for uid in reservations.due(usage.now, usage.policy.reserve_after):
-            workload = self._roster.workload(uid)
+            workload = self._registry.workload(uid)
             if workload is not None and workload.leaf is not None:
                 place = (uid not in firm, _rank_of(workload.leaf), workload.turn)
                 waiting.append((place, workload))

@@ -42,7 +42,7 @@ class CheckpointKeeper:
 
     def __init__(
         self,
-        roster: PodRegistry,
+        registry: PodRegistry,
         tenancy: TenantDirectory,
         managed: ManagedResources,
         *,
@@ -50,8 +50,8 @@ class CheckpointKeeper:
     ) -> None:
         """`forgets`: idle users beyond `MOST_USERS` of a tenant are summed up, see `leave`."""
         self._forgets = forgets
-        self._roster = roster
-        self._usage = roster.usage
+        self._registry = registry
+        self._usage = registry.usage
         self._began = False
         self._tenancy = tenancy
         self._epoch: int | None = None
@@ -156,7 +156,7 @@ class CheckpointKeeper:
         """Return the stored state of each user of a tenant without pods and without usage."""
         usage, tree = self._usage, self._usage.tree
         branch = tree.tenants.get(name)
-        busy = {each.leaf for each in self._roster.pods.values() if each.leaf is not None}
+        busy = {each.leaf for each in self._registry.pods.values() if each.leaf is not None}
         found, busy_names = dict[UserName, FairnessState](), set[UserName]()
         for leaf in branch.children.values() if branch is not None else ():
             if not isinstance(leaf, UserNode):
@@ -297,7 +297,7 @@ class CheckpointKeeper:
     def _uses(self, leaf: UserNode, since: Millis) -> Iterator[tuple[Millis, PoolName, Amounts]]:
         """Yield start, pool and requests of each pod of a user that uses capacity now."""
         now = self._usage.now
-        for tracked in self._roster.running.get(leaf, {}).values():
+        for tracked in self._registry.running.get(leaf, {}).values():
             start = tracked.pod.started or tracked.released or now
             if since == _NEVER_KEPT and tracked.stamp == NEVER:
                 start = now  # it predates Fairgate: earlier usage does not count

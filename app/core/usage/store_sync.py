@@ -19,17 +19,19 @@ Copy = Enqueue | Dequeue | Charge | Refund | UsageStarted | UsageEnded
 class StoreSync:
     """The difference between the contents of the store and the state of the engine."""
 
-    def __init__(self, roster: PodRegistry, running: UsageTracker, *, silent: bool = False) -> None:
+    def __init__(
+        self, registry: PodRegistry, running: UsageTracker, *, silent: bool = False
+    ) -> None:
         """`silent`: there is no store."""
         self._silent = silent
-        self._roster = roster
+        self._registry = registry
         self._running = running
         self._firsts: dict[Gang, tuple[Uid, int]] = {}
         """First held pod and number of held pods of each incomplete gang, while it is needed."""
 
     def changes(self) -> Iterator[Copy]:
         """Yield, once, the writes that bring the store up to date. Call it only after `settle`."""
-        for tracked in () if self._silent else self._roster.touched.values():
+        for tracked in () if self._silent else self._registry.touched.values():
             # The usage record comes first: its start is in the intent, which a charge replaces.
             yield from self._running.follow(tracked)
             wanted = self._copy_of(tracked)
@@ -38,12 +40,12 @@ class StoreSync:
                 if wanted is None and tracked.life is PodState.USING:
                     yield Refund(tracked.pod.uid)  # its intent, if it was just released
                 tracked.written = wanted
-        self._roster.touched.clear()
+        self._registry.touched.clear()
         self._firsts.clear()
 
     def whole(self) -> Iterator[StoreWrite]:
         """Yield the complete contents of the store. Call it only after `settle`."""
-        for tracked in self._roster.pods.values():
+        for tracked in self._registry.pods.values():
             if tracked.run is not None:
                 yield UsageStarted(tracked.run)
             if tracked.written is not None:

@@ -26,8 +26,8 @@ MOST_PARTS = 16
 class UsageTracker:
     """Tracks the usage of pods. Its times are those by which `UsageTotals` charges."""
 
-    def __init__(self, roster: PodRegistry, managed: ManagedResources) -> None:
-        self._roster = roster
+    def __init__(self, registry: PodRegistry, managed: ManagedResources) -> None:
+        self._registry = registry
         self._managed = managed
         self._seen: dict[Uid, list[UsageRecord]] = {}
         """Ended usage records by pod, in order."""
@@ -67,7 +67,7 @@ class UsageTracker:
         begun = {intent.ref.uid: intent.begin for intent in intents}
         known = {run.uid: run for run in kept}
         for uid in {**known, **begun}:
-            tracked = self._roster.pods.get(uid)
+            tracked = self._registry.pods.get(uid)
             parts = self._parts(uid, known.get(uid), begun)
             if tracked is not None and tracked.life is PodState.USING:
                 if not parts:
@@ -79,11 +79,11 @@ class UsageTracker:
 
     def runs(self) -> Iterator[UsageRecord]:
         """Yield the open usage records."""
-        return (t.run for t in self._roster.pods.values() if t.run is not None)
+        return (t.run for t in self._registry.pods.values() if t.run is not None)
 
     @property
     def _now(self) -> Millis:
-        return self._roster.usage.now
+        return self._registry.usage.now
 
     def _go_on(self, tracked: PodRecord, kept: UsageRecord | None, begun: Millis | None) -> None:
         """Continue the stored record of a pod, because no part has ended since."""
@@ -94,7 +94,7 @@ class UsageTracker:
             tracked.run = _continued(None, begun, seen)
         elif begun:
             tracked.entered = begun
-        self._roster.touched[tracked.pod.uid] = tracked
+        self._registry.touched[tracked.pod.uid] = tracked
 
     def _wanted(self, tracked: PodRecord) -> UsageRecord | None:
         """Return the present usage record of a pod: the previous one if it did not change."""

@@ -417,6 +417,6 @@ def test_lanes_of_users_apart_are_forgotten_once_their_pods_are_bound() -> None:
         yard.create(1, prefix=f"p{number}", apart=True, user=f"u{number}")
         yard.bind(yard.unbound())
         yard.wait(RECENT_MS)
-    binding = yard.engine._roster.binding
+    binding = yard.engine._registry.binding
     assert len(binding._apart) <= MOST
     assert {lane for lanes in binding._apart.values() for lane in lanes} <= binding._lines.keys()

@@ -152,7 +152,7 @@ def test_pods_of_a_basic_group_start_one_by_one_whatever_came_first() -> None:
     assert "gang" not in lead.text(of_group(3)[2])
     lead.room(3)
     assert lead.released == ["g0", "g1", "g2"]
-    assert not lead.engine._roster.gangs._known
+    assert not lead.engine._registry.gangs._known
 
 
 # Ends.

@@ -120,4 +120,4 @@ def test_a_pod_beyond_a_replicated_job_joins_when_there_is_a_place() -> None:
     assert lead.released == ["g0", "g1"]
     assert "gang jobset/js has all its pods without it" in lead.text(of_set("driver", 9)[0])
     lead.gone("a/g9")
-    assert lead.engine._roster.gangs._beyond == {}
+    assert lead.engine._registry.gangs._beyond == {}

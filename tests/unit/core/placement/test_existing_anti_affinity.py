@@ -235,7 +235,7 @@ def test_a_new_sighting_changes_nothing_for_a_pod_that_is_kept_off() -> None:
     bench.hear(existing("wall", "a", term(**EVERYWHERE)))
     pod = blue("p")
     bench.see(pod)
-    tracked = bench.engine._roster.pods[pod.uid]
+    tracked = bench.engine._registry.pods[pod.uid]
     shape = tracked.shape
     bench.see(pod)
     assert tracked.shape is shape

@@ -274,7 +274,7 @@ def test_whose_node_is_lost_is_expected_only_where_its_release_lets_it_go(seen: 
         assert view.node is None
     bench.see(replace(member(9, 0), gang="", near=None, demand={GPU: 12, PODS: 1}))
     assert bench.released["g9"].node == "c"
-    tracked = bench.engine._roster.pods[Uid("a/g9")]
+    tracked = bench.engine._registry.pods[Uid("a/g9")]
     bench.hear(ev.ReleaseAnswered(Millis(0), Uid("a/g9"), ReleaseOutcome.RELEASED))
     bench.see(replace(tracked.pod, node=NodeName("c")))
     bench.hear(at=timeout)

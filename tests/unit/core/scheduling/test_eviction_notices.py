@@ -151,7 +151,7 @@ def test_a_reclaim_that_is_no_longer_permitted_after_the_notice_is_withdrawn(
     town.wait(NOTICE)
     assert town.evicted() == []
     assert not town.engine.wants_gone(victim.uid)
-    assert uid in town.engine._roster.pods
+    assert uid in town.engine._registry.pods
 
 
 def test_victims_whose_tenant_borrows_less_by_then_stay_as_a_whole(town: EvictionCluster) -> None:
@@ -282,7 +282,7 @@ def test_a_new_leader_continues_the_notice_of_the_same_victim(town: EvictionClus
     pods = nine(town)
     town.lead()
     town.submit("a-one")
-    held = town.engine._roster.pods
+    held = town.engine._registry.pods
     waiting = [t.pod for t in held.values() if t.pod.name == "a-one"]
     [victim] = noticed(town, pods)
     rest = [pod for pod in pods if pod.uid != victim.uid]
@@ -299,7 +299,7 @@ def test_a_notice_that_ended_long_before_is_given_anew(town: EvictionCluster) ->
     pods = nine(town)
     town.lead()
     town.submit("a-one")
-    waiting = [t.pod for t in town.engine._roster.pods.values() if t.pod.name == "a-one"]
+    waiting = [t.pod for t in town.engine._registry.pods.values() if t.pod.name == "a-one"]
     [victim] = noticed(town, pods)
     rest = [pod for pod in pods if pod.uid != victim.uid]
     later = successor(town, [*rest, victim, *waiting], NOTICE + STALE_MS)
