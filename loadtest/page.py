@@ -59,7 +59,10 @@ def measure(progress: ConsoleProgress, pods: int | None, rounds: int | None) -> 
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=program, args=ARGS)
         for arm, (events, rows) in ARMS.items():
-            with progress.step(f"page: {arm}"), served(ApiCluster(bulletin=LED), QUICK) as place:
+            with (
+                progress.step(f"page: {arm}"),
+                served(ApiCluster(leader_message=LED), QUICK) as place,
+            ):
                 place.deliver(*events())
                 turns = range(rounds or ROUNDS)
                 taken[arm] = tuple(_first_view(browser, place, rows) for _ in turns)

@@ -25,15 +25,15 @@ GATHER_SECONDS = 0.2
 class Follower:
     """Feeds an engine that never leads.
 
-    `seen_whole`: the engine has received every source completely once. `bulletin`: the last leader
-    state, None if there was no such state yet.
+    `seen_whole`: the engine has received every source completely once. `leader_message`: the last
+    leader state, None if there was no such state yet.
     """
 
     def __init__(
         self, engine: Engine, inbox: EventQueue, steps: Steps, clock: Callable[[], Millis]
     ) -> None:
         self.seen_whole = False
-        self.bulletin: LeaderStateMessage | None = None
+        self.leader_message: LeaderStateMessage | None = None
         self._engine = engine
         self._inbox = inbox
         self._steps = steps
@@ -45,9 +45,9 @@ class Follower:
         """Return the milliseconds since the last pass, without the delay of the watches."""
         return max(0, self._clock() - self._passed)
 
-    def receive(self, bulletin: LeaderStateMessage) -> None:
+    def receive(self, leader_message: LeaderStateMessage) -> None:
         """Use this leader state from the next pass on."""
-        self.bulletin = bulletin
+        self.leader_message = leader_message
 
     async def follow_events(self) -> None:
         """Pass events on until cancelled."""
@@ -71,8 +71,8 @@ class Follower:
             self._handle(events.pop())
         began = time.perf_counter()
         self._passed = self._clock()
-        if self.bulletin is not None:
-            self._engine.apply_leader_state(self.bulletin)
+        if self.leader_message is not None:
+            self._engine.apply_leader_state(self.leader_message)
         self._handle(Pass(self._passed))
         self._pass_seconds = time.perf_counter() - began
 

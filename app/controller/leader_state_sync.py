@@ -28,14 +28,14 @@ class LeaderStatePublisher:
     def __init__(
         self,
         engine: Engine,
-        bulletins: LeaderStateStore,
+        store: LeaderStateStore,
         epoch: Callable[[], int | None],
         clock: Callable[[], Millis],
         *,
         seconds: float = SECONDS,
     ) -> None:
         self._engine = engine
-        self._bulletins = bulletins
+        self._store = store
         self._epoch = epoch
         self._clock = clock
         self._seconds = seconds
@@ -54,15 +54,19 @@ class LeaderStatePublisher:
     async def _publish(self) -> None:
         epoch, now, last = self._epoch(), self._clock(), self._published
         assert epoch is not None
-        bulletin = self._engine.queries.bulletin(now, epoch, self._engine.drift.ratio)
-        if last is not None and now - last.at < AGAIN_MS and replace(last, at=now) == bulletin:
+        leader_message = self._engine.queries.leader_message(now, epoch, self._engine.drift.ratio)
+        if (
+            last is not None
+            and now - last.at < AGAIN_MS
+            and replace(last, at=now) == leader_message
+        ):
             return
         try:
-            await self._bulletins.post(bulletin)
+            await self._store.post(leader_message)
         except StoreError as error:
-            log.debug("bulletin not written", extra={"why": str(error)})
+            log.debug("leader state not written", extra={"why": str(error)})
         else:
-            self._published = bulletin
+            self._published = leader_message
 
 
 class LeaderStateReader:
@@ -73,12 +77,12 @@ class LeaderStateReader:
 
     def __init__(
         self,
-        bulletins: LeaderStateStore,
+        store: LeaderStateStore,
         hear: Callable[[LeaderStateMessage], None],
         *,
         seconds: float = SECONDS,
     ) -> None:
-        self._bulletins = bulletins
+        self._store = store
         self._hear = hear
         self._seconds = seconds
         self.reachable = True
@@ -87,12 +91,12 @@ class LeaderStateReader:
         """Read until cancelled."""
         while True:
             try:
-                bulletin = await self._bulletins.read()
+                leader_message = await self._store.read()
             except StoreError as error:
                 self.reachable = False
-                log.debug("bulletin not readable", extra={"why": str(error)})
+                log.debug("leader state not readable", extra={"why": str(error)})
             else:
                 self.reachable = True
-                if bulletin is not None:
-                    self._hear(bulletin)
+                if leader_message is not None:
+                    self._hear(leader_message)
             await asyncio.sleep(self._seconds)

@@ -64,18 +64,18 @@ class StalePodScanner:
 
     def _rest(self) -> None:
         self._due, self._asked = [], None
-        self._meters.zombies({})
+        self._meters.stale_pods({})
 
     async def check(self) -> None:
         """Check the next held pod and, if due, all devices. The two checks fail independently."""
-        for part in (self._look_at_owner, self._look_at_devices):
+        for part in (self._check_owner, self._check_devices):
             try:
                 await part()
             except FairgateError as error:
-                log.warning("zombies not looked for", extra={"why": str(error)})
-        self._meters.zombies(self._engine.stale_pods.count())
+                log.warning("stale pods not checked", extra={"why": str(error)})
+        self._meters.stale_pods(self._engine.stale_pods.count())
 
-    async def _look_at_owner(self) -> None:
+    async def _check_owner(self) -> None:
         if not self._due:
             old = self._clock() - HELD_MS
             self._due = [p for p in self._engine.held() if p.owner and p.since <= old][::-1]
@@ -92,7 +92,7 @@ class StalePodScanner:
         )
         await self._report(pod.uid, StaleReason.OWNERLESS, why)
 
-    async def _look_at_devices(self) -> None:
+    async def _check_devices(self) -> None:
         """Every `ASK_MS`, report each pod with measurements as idle or in use."""
         now = self._clock()
         if self._use is None or (self._asked is not None and now - self._asked < ASK_MS):

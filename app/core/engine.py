@@ -136,9 +136,9 @@ class Engine:
         self._effects += self._records.drain()
         return tuple(self._effects) if self._epoch is not None else ()
 
-    def apply_leader_state(self, bulletin: LeaderStateMessage) -> None:
+    def apply_leader_state(self, leader_message: LeaderStateMessage) -> None:
         """Apply the leader's state on this follower."""
-        self._leader_state.apply(bulletin)
+        self._leader_state.apply(leader_message)
         self.queries.stale()
 
     def writes(self) -> Iterator[StoreWrite]:

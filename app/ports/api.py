@@ -32,7 +32,7 @@ class PastQuotas(Protocol):
 class LeaderStateStore(Protocol):
     """Leader state for the other replicas. All methods raise StoreError."""
 
-    async def post(self, bulletin: LeaderStateMessage) -> None:
+    async def post(self, leader_message: LeaderStateMessage) -> None:
         """Replace the last message, unless the stored one has a later epoch."""
 
     async def read(self) -> LeaderStateMessage | None:

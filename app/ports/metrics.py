@@ -39,7 +39,7 @@ class LeaderMetrics(Protocol):
     def loop_refused(self, tenant: TenantName) -> None:
         """Count a workload of `tenant` without victims because of the reclaim cooldown."""
 
-    def zombies(self, count: Mapping[tuple[TenantName, str], int]) -> None:
+    def stale_pods(self, count: Mapping[tuple[TenantName, str], int]) -> None:
         """Set the number of stale pods by tenant and kind (a value of `StaleReason`)."""
 
     def drifted(self, ratio: float) -> None:

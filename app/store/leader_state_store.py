@@ -29,7 +29,7 @@ class _Kind(msgspec.Struct, frozen=True):
     amounts: dict[str, int]
 
 
-class _Bulletin(msgspec.Struct, frozen=True):
+class _StoredMessage(msgspec.Struct, frozen=True):
     at: int
     epoch: int
     drift: float
@@ -42,10 +42,10 @@ class _Bulletin(msgspec.Struct, frozen=True):
     postponed: list[str] = []
 
 
-_decode = msgspec.json.Decoder(_Bulletin).decode
+_decode = msgspec.json.Decoder(_StoredMessage).decode
 
 
-class RedisBulletins:
+class RedisLeaderState:
     """`ports.api.LeaderStateStore` on Redis."""
 
     def __init__(self, server: Server, cluster: str) -> None:
@@ -53,10 +53,10 @@ class RedisBulletins:
         self._scripts = Scripts(server, cluster)
         self._key = f"{schema.domain(cluster)}bulletin"
 
-    async def post(self, bulletin: LeaderStateMessage) -> None:
+    async def post(self, leader_message: LeaderStateMessage) -> None:
         """Replace the last message. Raises EpochStale if a later leader has written."""
         await self._scripts.run_script(
-            "leader_state_put", bulletin.epoch, msgspec.json.encode(_written(bulletin))
+            "leader_state_put", leader_message.epoch, msgspec.json.encode(_written(leader_message))
         )
 
     async def read(self) -> LeaderStateMessage | None:
@@ -70,21 +70,24 @@ class RedisBulletins:
             return None
 
 
-def _written(bulletin: LeaderStateMessage) -> _Bulletin:
-    return _Bulletin(
-        bulletin.at,
-        bulletin.epoch,
-        bulletin.drift,
-        [_Reserved(each.pool, each.uid, each.tenant, _texts(each)) for each in bulletin.reserved],
-        {str(uid): times for uid, times in bulletin.refused.items()},
+def _written(leader_message: LeaderStateMessage) -> _StoredMessage:
+    return _StoredMessage(
+        leader_message.at,
+        leader_message.epoch,
+        leader_message.drift,
+        [
+            _Reserved(each.pool, each.uid, each.tenant, _texts(each))
+            for each in leader_message.reserved
+        ],
+        {str(uid): times for uid, times in leader_message.refused.items()},
         [
             _Kind(schema.join(tenant, user), {str(r): v for r, v in amounts})
-            for tenant, user, amounts in sorted(bulletin.banned, key=lambda kind: kind[:2])
+            for tenant, user, amounts in sorted(leader_message.banned, key=lambda kind: kind[:2])
         ],
-        {str(pool): until for pool, until in bulletin.closed.items()},
-        [(pool, schema.join(*who), until) for (pool, who), until in bulletin.barred.items()],
-        [(schema.join(*gang), until) for gang, until in bulletin.deferred.items()],
-        sorted(bulletin.postponed),
+        {str(pool): until for pool, until in leader_message.closed.items()},
+        [(pool, schema.join(*who), until) for (pool, who), until in leader_message.barred.items()],
+        [(schema.join(*gang), until) for gang, until in leader_message.deferred.items()],
+        sorted(leader_message.postponed),
     )
 
 
@@ -95,7 +98,7 @@ def _texts(reserved: PublishedReservation) -> dict[str, dict[str, int]]:
     }
 
 
-def _read(written: _Bulletin) -> LeaderStateMessage:
+def _read(written: _StoredMessage) -> LeaderStateMessage:
     return LeaderStateMessage(
         Millis(written.at),
         written.epoch,

@@ -190,7 +190,7 @@ RECLAIM_BLOCKED = Gauge(
     ["tenant"],
     registry=REGISTRY,
 )
-ZOMBIES = Gauge(
+STALE_PODS = Gauge(
     "fairgate_zombie_pods",
     "Stale pods: ownerless, held though their controller is gone; idle, their devices are unused.",
     ["tenant", "kind"],
@@ -418,12 +418,12 @@ class Leading:
         """Count a reclaim that the cooldown refused. `tenant`: the tenant that requested it."""
         LOOPS_REFUSED.labels(self._tenants.label(tenant)).inc()
 
-    def zombies(self, count: Mapping[tuple[TenantName, str], int]) -> None:
+    def stale_pods(self, count: Mapping[tuple[TenantName, str], int]) -> None:
         """Set the number of orphaned and idle pods of each tenant."""
         shown: dict[tuple[str, ...], float] = defaultdict(float)
         for (tenant, kind), number in count.items():
             shown[self._tenants.label(tenant), kind] += number
-        _replace(ZOMBIES, shown)
+        _replace(STALE_PODS, shown)
 
     def drifted(self, ratio: float) -> None:
         """Set the largest drift between siblings, as a fraction of the published bound."""

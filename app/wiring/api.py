@@ -28,7 +28,7 @@ from app.sim.forecast.trial_service import TrialRuns
 from app.sim.forecast.what_if_service import WhatIfs
 from app.store.audit_stream import RedisAuditReader
 from app.store.enforcement_results import RedisEnforcementResults
-from app.store.leader_state_store import RedisBulletins
+from app.store.leader_state_store import RedisLeaderState
 from app.store.reader import RedisReader
 from app.store.usage_records import RedisRuns
 from app.tls.ca_bundle import is_within
@@ -73,7 +73,7 @@ async def api(process: RoleProcess) -> None:
     process.tasks.append(mirror.follow_events)
     server = redis_of(process)
     chain = RedisAuditReader(server, settings.cluster)
-    hearing = LeaderStateReader(RedisBulletins(server, settings.cluster), mirror.receive)
+    hearing = LeaderStateReader(RedisLeaderState(server, settings.cluster), mirror.receive)
     process.tasks.append(hearing.read_state)
     enforcement = EnforcementReader(RedisEnforcementResults(server, settings.cluster))
     process.tasks.append(enforcement.read_results)
@@ -88,7 +88,7 @@ async def api(process: RoleProcess) -> None:
         lambda: engine.queries.snapshot(now()), lambda: estimates.runs, simulations.worker
     )
     process.stack.push_async_callback(simulations.close)
-    ground = RouteContext(
+    context = RouteContext(
         _access(process),
         engine,
         lambda: mirror.seen_whole,
@@ -103,7 +103,7 @@ async def api(process: RoleProcess) -> None:
         managed=managed,
         forecasts=estimates,
         past=ToldQuotas(chain, view),
-        bulletin=lambda: mirror.bulletin,
+        leader_message=lambda: mirror.leader_message,
         simulations=simulations,
         trials=trials,
         proposals=ProposedPods(
@@ -112,7 +112,7 @@ async def api(process: RoleProcess) -> None:
         store_reachable=lambda: hearing.reachable,
         enforcement=lambda: enforcement.result,
     )
-    app = api_app(ground, process.checks, process.liveness)
+    app = api_app(context, process.checks, process.liveness)
     certificate = await certificate_of(process)
     process.listeners.append(tls_listener(process, "api", app, settings.api_listen))
     if settings.aggregated_listen is not None:

@@ -55,7 +55,7 @@ from app.store.audit_reports import RedisReports
 from app.store.audit_sinks import AuditFolder, Backlog, output
 from app.store.audit_stream import RedisTrail
 from app.store.connection import Server
-from app.store.leader_state_store import RedisBulletins
+from app.store.leader_state_store import RedisLeaderState
 from app.store.usage_records import RedisRuns
 from app.tls.audit_signing_key import KeptKey, holds
 from app.web.metrics import ENGINE_SECONDS, Leading
@@ -72,7 +72,7 @@ FLUSH_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class _Ground:
+class _SharedParts:
     """Dependencies that all parts of a controller share."""
 
     engine: Engine
@@ -100,15 +100,15 @@ class _Lead:
 async def controller(process: RoleProcess) -> None:
     """Assemble a controller, which leads or stands by."""
     settings, client = process.settings, process.client
-    ground = _ground(process)
-    engine, inbox, meters, heard = ground.engine, ground.inbox, ground.meters, ground.heard
+    parts = _shared_parts(process)
+    engine, inbox, meters, heard = parts.engine, parts.inbox, parts.meters, parts.heard
     sight = watch(process, inbox, sorted(NEEDED, key=lambda source: source.value))
     watch(process, inbox, sorted(GROUPS, key=lambda source: source.value))
-    lead = _lead(process, ground, sight)
-    leader, copier, auditor, leadership = lead.leader, lead.copier, lead.auditor, ground.leadership
-    corrections, reclaims = _correcting(process, ground)
+    lead = _lead(process, parts, sight)
+    leader, copier, auditor, leadership = lead.leader, lead.copier, lead.auditor, parts.leadership
+    corrections, reclaims = _correcting(process, parts)
     announcer = PodAnnouncer(client)
-    checkpoints = Checkpoints(engine.memory, ground.keeper, lambda: leadership.left() > 0, now)
+    checkpoints = Checkpoints(engine.memory, parts.keeper, lambda: leadership.left() > 0, now)
     publisher = Publisher(engine, ResourceStatus(client), meters, lambda: leader.leads, now)
     narrator = WaitReasonEvents(engine, announcer, lambda: leader.leads, now)
     loop = EngineLoop(
@@ -123,7 +123,7 @@ async def controller(process: RoleProcess) -> None:
         now,
         heard,
         process.steps,
-        ground.costs,
+        parts.costs,
         ENGINE_SECONDS.observe,
     )
     process.tasks += [
@@ -134,15 +134,15 @@ async def controller(process: RoleProcess) -> None:
         publisher.publish_status,
         narrator.emit_changes,
     ]
-    _detect_outages(process, ground, leader)
-    process.tasks.append(_patrol(process, ground, lambda: leader.leads).scan_pods)
-    reports = RedisReports(ground.server, settings.cluster)
+    _detect_outages(process, parts, leader)
+    process.tasks.append(_stale_pod_scanner(process, parts, lambda: leader.leads).scan_pods)
+    reports = RedisReports(parts.server, settings.cluster)
     collecting = AuditReportCollector(reports, auditor, lambda: leader.epoch, now)
-    bulletins = RedisBulletins(ground.server, settings.cluster)
-    publishing = LeaderStatePublisher(engine, bulletins, lambda: leader.epoch, now)
+    store = RedisLeaderState(parts.server, settings.cluster)
+    publishing = LeaderStatePublisher(engine, store, lambda: leader.epoch, now)
     process.tasks.append(publishing.publish_state)
     keeping = RetentionLimits(Millis(settings.usage_days * DAY), settings.usage_runs)
-    runs = RedisRuns(ground.server, settings.cluster)
+    runs = RedisRuns(parts.server, settings.cluster)
     trimming = UsageRetention(runs, keeping, lambda: leader.epoch, now)
     process.tasks += [
         checkpoints.write_checkpoints,
@@ -157,23 +157,23 @@ async def controller(process: RoleProcess) -> None:
     )
 
 
-def _detect_outages(process: RoleProcess, ground: _Ground, leader: Leader) -> None:
+def _detect_outages(process: RoleProcess, parts: _SharedParts, leader: Leader) -> None:
     """Add the task that reports a missing leader or a missing Redis."""
     standstill = OutageDetector(
-        ground.engine,
+        parts.engine,
         ClusterOutageNotices(process.client, process.settings.namespace),
         leads=lambda: leader.leads,
-        is_led=ground.leadership.is_held_by_another,
-        ask_redis=ground.store.floor,
+        is_led=parts.leadership.is_held_by_another,
+        ask_redis=parts.store.floor,
         clock=now,
     )
     process.tasks.append(standstill.detect_outages)
     process.standstill = lambda: standstill.fault
 
 
-def _correcting(process: RoleProcess, ground: _Ground) -> tuple[AdoptEvictExecutor, Reclaims]:
+def _correcting(process: RoleProcess, parts: _SharedParts) -> tuple[AdoptEvictExecutor, Reclaims]:
     """Assemble the executors that change released pods: corrections and reclaims."""
-    client, leadership, engine = process.client, ground.leadership, ground.engine
+    client, leadership, engine = process.client, parts.leadership, parts.engine
     evictor = PodEvictor(client, left=leadership.left)
     corrections = AdoptEvictExecutor(
         PodAdopter(client),
@@ -181,8 +181,8 @@ def _correcting(process: RoleProcess, ground: _Ground) -> tuple[AdoptEvictExecut
         evictor,
         PodReclaimNotifier(client, now),
         leadership,
-        ground.inbox,
-        ground.meters,
+        parts.inbox,
+        parts.meters,
         now,
         engine.queries.released,
         engine.wants_gone,
@@ -190,8 +190,8 @@ def _correcting(process: RoleProcess, ground: _Ground) -> tuple[AdoptEvictExecut
     reclaims = Reclaims(
         evictor,
         leadership,
-        ground.inbox,
-        ground.meters,
+        parts.inbox,
+        parts.meters,
         now,
         engine.wants_gone,
         EvictionRateLimiter(process.settings.evictions_per_minute),
@@ -200,15 +200,17 @@ def _correcting(process: RoleProcess, ground: _Ground) -> tuple[AdoptEvictExecut
     return corrections, reclaims
 
 
-def _patrol(process: RoleProcess, ground: _Ground, leads: Callable[[], bool]) -> StalePodScanner:
+def _stale_pod_scanner(
+    process: RoleProcess, parts: _SharedParts, leads: Callable[[], bool]
+) -> StalePodScanner:
     """Return the scanner for orphaned and idle pods."""
     settings = process.settings
     return StalePodScanner(
-        ground.engine,
+        parts.engine,
         KubeOwners(process.client),
         Prometheus(settings.prometheus_url) if settings.prometheus_url else None,
-        ground.inbox,
-        ground.meters,
+        parts.inbox,
+        parts.meters,
         leads,
         now,
         window=Millis(settings.idle_minutes * 60_000),
@@ -235,13 +237,13 @@ def _leadership(process: RoleProcess) -> LeaseThread:
     return leadership
 
 
-def _ground(process: RoleProcess) -> _Ground:
+def _shared_parts(process: RoleProcess) -> _SharedParts:
     settings, client, server = process.settings, process.client, redis_of(process)
     process.after_start.append(server.check)
     managed = ManagedResources(settings.managed_resources)
     classes = {each.name: Resource(each.resource) for each in settings.device_classes}
     costs = PodCosts()
-    return _Ground(
+    return _SharedParts(
         Engine(
             managed,
             EngineOptions(
@@ -264,10 +266,10 @@ def _ground(process: RoleProcess) -> _Ground:
     )
 
 
-def _lead(process: RoleProcess, ground: _Ground, sight: Watched) -> _Lead:
+def _lead(process: RoleProcess, parts: _SharedParts, sight: Watched) -> _Lead:
     """Return the leader and the parts that can depose it. They refer to each other."""
-    settings, client, leadership = process.settings, process.client, ground.leadership
-    engine, inbox, meters, store = ground.engine, ground.inbox, ground.meters, ground.store
+    settings, client, leadership = process.settings, process.client, parts.leadership
+    engine, inbox, meters, store = parts.engine, parts.inbox, parts.meters, parts.store
 
     def depose() -> None:
         leader.depose()
@@ -277,7 +279,7 @@ def _lead(process: RoleProcess, ground: _Ground, sight: Watched) -> _Lead:
     concurrency = settings.release_concurrency
     releases = Releases(releaser, copier, leadership, inbox, meters, now, concurrency, depose)
     anchor = KeptAnchor(client, settings.namespace)
-    auditor, outlets = _auditing(process, ground.server, anchor, depose)
+    auditor, outlets = _auditing(process, parts.server, anchor, depose)
     installation = KeptInstallation(client, settings.namespace)
     opening = Takeover(
         engine,
@@ -286,10 +288,10 @@ def _lead(process: RoleProcess, ground: _Ground, sight: Watched) -> _Lead:
         releaser,
         installation,
         sight,
-        ground.keeper,
+        parts.keeper,
         anchor,
         now,
-        ground.heard,
+        parts.heard,
     )
     leader = Leader(opening, leadership, inbox, copier, releases, auditor, meters, now)
     return _Lead(leader, copier, releases, auditor, outlets)

@@ -23,7 +23,7 @@ COUNT = """alert => new MutationObserver((changes) => {
 
 @pytest.fixture
 def town() -> ApiCluster:
-    return ApiCluster(bulletin=LED)
+    return ApiCluster(leader_message=LED)
 
 
 @pytest.fixture

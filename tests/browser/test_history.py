@@ -18,7 +18,7 @@ FROM, TO = "2026-09-21T13:20:00Z", "2026-09-21T13:50:00Z"
 
 @pytest.fixture
 def place() -> Iterator[Served]:
-    town = ApiCluster(bulletin=LED, now=NOW)
+    town = ApiCluster(leader_message=LED, now=NOW)
     run = ran("vision", 64, since=60, until=30)  # 64 H100s that count 4 each
     town.past.runs.ended[run.id] = run
     with served(town, QUICK) as place:

@@ -43,7 +43,7 @@ TEXTS += [("bad", "bad-ground"), ("bad", "card"), ("warn", "warn-ground"), ("on-
 
 @pytest.fixture
 def place() -> Iterator[Served]:
-    town = ApiCluster(bulletin=LED)
+    town = ApiCluster(leader_message=LED)
     record_releases(town.stream, "robotics", 8, [30, 600])
     with served(town, QUICK) as place:
         place.deliver(*busy())
@@ -52,7 +52,7 @@ def place() -> Iterator[Served]:
 
 @pytest.fixture(scope="module")
 def crowded() -> Iterator[Served]:
-    with served(ApiCluster(bulletin=LED), QUICK) as place:
+    with served(ApiCluster(leader_message=LED), QUICK) as place:
         place.deliver(*large())
         yield place
 

@@ -39,7 +39,7 @@ def long_lists() -> list[ev.ClusterEvent]:
 
 @pytest.fixture(scope="module")
 def place() -> Iterator[Served]:
-    town = ApiCluster(bulletin=LED, now=NOW)
+    town = ApiCluster(leader_message=LED, now=NOW)
     town.rights.granted |= {("get", "audit")}
     for number in range(TENANTS):
         record_releases(town.stream, f"old-{number:02}", 8, [30, 60], minutes=5)

@@ -45,7 +45,7 @@ SORTED = {
 
 @pytest.fixture
 def place() -> Iterator[Served]:
-    with served(ApiCluster(bulletin=LED), QUICK) as place:
+    with served(ApiCluster(leader_message=LED), QUICK) as place:
         place.deliver(*busy())
         yield place
 

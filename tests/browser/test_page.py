@@ -35,7 +35,7 @@ HOSTILE = '<img src=x onerror="document.title=1">'
 
 @pytest.fixture
 def town() -> ApiCluster:
-    return ApiCluster(bulletin=LED)
+    return ApiCluster(leader_message=LED)
 
 
 @pytest.fixture
@@ -207,7 +207,7 @@ def test_nodes_that_take_no_pod_differ_without_colour(
     )
     held_back = {NodeName("h100-02"): {GPU: 1}}
     kept = PublishedReservation(PoolName("h100"), Uid("x"), TenantName("vision"), held_back)
-    town.bulletin = replace(LED, reserved=(kept,))
+    town.leader_message = replace(LED, reserved=(kept,))
     page = live(opens, place, "nodes")
     expect(page.locator(".node", has_text="t4-00")).to_contain_text("✕ t4-00: 4 of 4 used, not")
     expect(page.locator(".node", has_text="t4-03")).to_contain_text("⊘ t4-03")
@@ -445,7 +445,7 @@ def test_the_audit_view_shows_entries_in_words_with_links_to_pods(
 
 
 def test_an_empty_cluster_teaches_the_first_step(opens: Opens) -> None:
-    with served(ApiCluster(bulletin=LED), QUICK) as place:
+    with served(ApiCluster(leader_message=LED), QUICK) as place:
         page = live(opens, place, now=NOW)
         expect(page.get_by_text("There are no tenants")).to_be_visible()
         expect(page.get_by_text("kubectl apply -f docs/examples/two-teams.yaml")).to_be_visible()

@@ -61,7 +61,7 @@ def save(page: Page, name: str, folder: Path) -> None:
 @pytest.mark.parametrize("look", LOOKS)
 def test_the_pictures_show_each_view(opens: Opens, tmp_path: Path, look: str) -> None:
     folder = IMAGES if os.environ.get("PICTURES") else tmp_path
-    town = ApiCluster(bulletin=LED, now=NOW)
+    town = ApiCluster(leader_message=LED, now=NOW)
     town.rights.name = "erin@example.com"
     town.rights.granted |= {("get", "audit")}
     for minutes, (tenant, waits) in enumerate(RELEASES):

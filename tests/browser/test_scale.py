@@ -20,7 +20,10 @@ MOST_ROWS = 110
 
 @pytest.fixture(scope="module")
 def place() -> Iterator[Served]:
-    with pytest.MonkeyPatch.context() as patch, served(ApiCluster(bulletin=LED), QUICK) as place:
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        served(ApiCluster(leader_message=LED), QUICK) as place,
+    ):
         # States are computed without the pauses that save CPU. The tests do not measure time.
         patch.setattr(stream, "COST", 1)
         place.deliver(*large_cluster())

@@ -104,7 +104,7 @@ HELP = "links => links.map((link) => [link.getAttribute('aria-label'), link.getA
 
 @pytest.fixture
 def place() -> Iterator[Served]:
-    town = ApiCluster(bulletin=LED, now=NOW)
+    town = ApiCluster(leader_message=LED, now=NOW)
     town.rights.granted |= {("get", "audit")}
     record_releases(town.stream, "vision", 8, [30, 600], minutes=5)
     run = ran("vision", 22, since=50, until=0)

@@ -36,7 +36,7 @@ def waits() -> Waits:
 
 @pytest.fixture
 def town(waits: Waits) -> ApiCluster:
-    town = ApiCluster(bulletin=LED, simulations=waits)
+    town = ApiCluster(leader_message=LED, simulations=waits)
     town.rights.granted |= MAY_WEIGH
     users = [{"name": "alice@example.com", "weight": "3"}]
     town.resources.put("tenants", "vision", {"weight": "2", "parent": "research", "users": users})

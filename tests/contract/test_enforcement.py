@@ -56,10 +56,10 @@ IDS = [case.rule.replace(" ", "-") for case in CASES]
 def validation() -> ValidateHandler:
     kinds = by_resource(BUILT_IN)
     managed, exempt = ManagedResources((*MANAGED, IMPLICIT + "*")), frozenset(["kube-system"])
-    ground = HandlerContext(
+    context = HandlerContext(
         WebhookCache(), managed, exempt, Guard(ValidationRules()), kinds, lambda: True
     )
-    return ValidateHandler(ground, frozenset([RELEASER]))
+    return ValidateHandler(context, frozenset([RELEASER]))
 
 
 @pytest.mark.parametrize("case", CASES, ids=IDS)

@@ -25,7 +25,7 @@ from app.ports.audit import Batch, Report
 from app.store.audit_reports import RedisReports
 from app.store.audit_stream import RedisTrail
 from app.store.connection import Server
-from app.store.leader_state_store import RedisBulletins
+from app.store.leader_state_store import RedisLeaderState
 from app.store.usage_records import PAGE, RedisRuns
 from app.tls.certificate_authority import CertificateAuthority, new_authority
 from tests.support.recount import compare
@@ -193,9 +193,9 @@ async def everything(world: Reals) -> None:
     assert await store.noted() == {"uid": "note"}
     await written_down(RedisTrail(world.server, world.cluster))
     await reported(RedisReports(world.server, world.cluster))
-    bulletins = RedisBulletins(world.server, world.cluster)
-    await bulletins.post(LeaderStateMessage(Millis(1), 8, 0.0))
-    assert await bulletins.read() is not None
+    store = RedisLeaderState(world.server, world.cluster)
+    await store.post(LeaderStateMessage(Millis(1), 8, 0.0))
+    assert await store.read() is not None
 
 
 async def written_down(trail: RedisTrail) -> None:

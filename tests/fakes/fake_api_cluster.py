@@ -55,7 +55,7 @@ from tests.fakes.fake_authorizer import Rights
 from tests.fakes.fake_queues import FakeQueues
 from tests.fakes.fake_tenants_and_pools import FakeResources
 from tests.fakes.fake_usage_records import FakeRuns
-from tests.support.rest_app import ground
+from tests.support.rest_app import context
 
 GPU = Resource("nvidia.com/gpu")
 LOOPBACK = HostPort("127.0.0.1", 0)
@@ -93,7 +93,7 @@ class ApiCluster:
     rights: Rights = field(
         default_factory=lambda: Rights(set(EVERYTHING), name="alice@example.com")
     )
-    bulletin: LeaderStateMessage | None = None
+    leader_message: LeaderStateMessage | None = None
     past: FakeRuns = field(default_factory=FakeRuns)
     stream: Stream = field(default_factory=Stream)
     now: Millis = NOW
@@ -121,18 +121,18 @@ class ApiCluster:
 
     def app(self, rhythm: StreamTiming | None = None) -> FastAPI:
         """Return the REST app."""
-        return api_app(self.ground(), {SERVES: lambda: self.stays}, Liveness(), rhythm)
+        return api_app(self.context(), {SERVES: lambda: self.stays}, Liveness(), rhythm)
 
-    def ground(self) -> RouteContext:
+    def context(self) -> RouteContext:
         """Return the context of the routes."""
         return replace(
-            ground(self.rights),
+            context(self.rights),
             engine=self.engine,
             seen_whole=lambda: self.view.ready,
             now=lambda: self.now,
             view=self.view,
             queues=FakeQueues(self.engine),
-            bulletin=lambda: self.bulletin,
+            leader_message=lambda: self.leader_message,
             store_reachable=lambda: self.reachable,
             age=lambda: self.age,
             enforcement=lambda: self.enforcement,

@@ -7,7 +7,7 @@ from app.core.explain.views import LeaderStateMessage
 from tests.fakes.fake_store import Memory
 
 
-class FakeBulletins:
+class FakeLeaderState:
     """Instances with the same `Memory` share a server.
 
     `down`: no answer. `posted` counts writes.
@@ -17,16 +17,16 @@ class FakeBulletins:
         self.memory = memory or Memory()
         self.posted = 0
 
-    async def post(self, bulletin: LeaderStateMessage) -> None:
+    async def post(self, leader_message: LeaderStateMessage) -> None:
         self._answer()
-        if self.memory.floor > bulletin.epoch:
+        if self.memory.floor > leader_message.epoch:
             raise EpochStale(f"a leader with epoch {self.memory.floor} has written")
-        self.memory.bulletin = bulletin
+        self.memory.leader_message = leader_message
         self.posted += 1
 
     async def read(self) -> LeaderStateMessage | None:
         self._answer()
-        return self.memory.bulletin
+        return self.memory.leader_message
 
     def _answer(self) -> None:
         if self.memory.down:

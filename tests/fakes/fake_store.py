@@ -115,7 +115,7 @@ class Memory:
     down: bool = False
     notes: dict[str, str] = field(default_factory=dict)
     whole: bool = False
-    bulletin: LeaderStateMessage | None = None
+    leader_message: LeaderStateMessage | None = None
     refuse: Callable[[StoreWrite], bool] = lambda write: False
     batches: list[tuple[StoreWrite, ...]] = field(default_factory=list)
     """The writes of each batch."""
@@ -126,7 +126,7 @@ class Memory:
         """Lose everything."""
         self.runs = Runs()
         self.floor, self.contents, self.owner = 0, None, None
-        self.notes, self.whole, self.bulletin = {}, False, None
+        self.notes, self.whole, self.leader_message = {}, False, None
 
 
 class FakeStore:

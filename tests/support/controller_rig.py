@@ -121,7 +121,7 @@ class FakeMeters:
     def loop_refused(self, tenant: TenantName) -> None:
         self.loops.append(tenant)
 
-    def zombies(self, count: Mapping[tuple[TenantName, str], int]) -> None:
+    def stale_pods(self, count: Mapping[tuple[TenantName, str], int]) -> None:
         self.useless.append(dict(count))
 
     def drifted(self, ratio: float) -> None:

@@ -45,7 +45,7 @@ GPU = Resource("nvidia.com/gpu")
 NOW = Millis(1_700_000_000_000)
 
 
-def ground(authority: Authorizer) -> RouteContext:
+def context(authority: Authorizer) -> RouteContext:
     """Return the context of the routes, on fakes: an empty and fully synchronized cluster."""
     managed = ManagedResources((GPU,))
     engine = Engine(managed, EngineOptions(evicts=False, records=False))
@@ -77,8 +77,8 @@ class Both:
         self.runs, self.stream = FakeRuns(), Stream()
         self.queues = FakeQueues(self.engine)
         chain = FakeTrail(self.stream)
-        self.ground = replace(
-            ground(self.rights),
+        self.context = replace(
+            context(self.rights),
             engine=self.engine,
             seen_whole=lambda: self.engine.ready,
             age=lambda: 412,
@@ -95,8 +95,8 @@ class Both:
 
     @property
     def app(self) -> ASGIApp:
-        if self._made is None or self._made[:2] != (self.ground, self.checks):
-            self._made = self.ground, self.checks, api_app(self.ground, self.checks, Liveness())
+        if self._made is None or self._made[:2] != (self.context, self.checks):
+            self._made = self.context, self.checks, api_app(self.context, self.checks, Liveness())
         return self._made[2]
 
     async def hear(self, *events: ev.ClusterEvent) -> None:

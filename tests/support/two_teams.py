@@ -117,14 +117,14 @@ class Neighbours(ApiCluster):
         await self.open()
         _write(self.stream, await FakeKey().load(), _records())
 
-    def ground(self) -> RouteContext:
+    def context(self) -> RouteContext:
         here = Here(self)
         chain = FakeTrail(self.stream)
         found = FakeRuns()
         for run in _runs():
             found.runs.apply(UsageStarted(run) if run.end is None else UsageEnded(run))
         return replace(
-            super().ground(),
+            super().context(),
             access=Access(self.people),
             chain=chain,
             runs=found,

@@ -37,13 +37,13 @@ class Competitors:
         return first is not None and first.band == GUARANTEED and own is not None and first < own
 
 
-def competitors_of(workload: WaitingWorkload, scene: ExplainContext) -> Competitors | None:
+def competitors_of(workload: WaitingWorkload, context: ExplainContext) -> Competitors | None:
     """Return the competitors at the highest level with any, or None.
 
     If backfill is off, the next in order blocks all others, whatever it requests.
     """
-    tree, shape, known = scene.tree, workload.shape, scene.competing
-    backfill = scene.registry.usage.policy.backfill
+    tree, shape, known = context.tree, workload.shape, context.competing
+    backfill = context.registry.usage.policy.backfill
     for branch in reversed(list(path(workload.leaf))):
         if branch.parent is None:
             continue
@@ -73,12 +73,12 @@ def is_behind_own(workload: WaitingWorkload, tree: ShareTree, *, backfill: bool)
     )
 
 
-def ahead(competitors: Competitors, scene: ExplainContext) -> tuple[SiblingAhead, ...]:
+def ahead(competitors: Competitors, context: ExplainContext) -> tuple[SiblingAhead, ...]:
     """Return the competitors, and the branch after them, with their scores."""
-    scores = scene.scores
+    scores = context.scores
     for each in (competitors.branch, *competitors.before):
         if each not in scores:
-            scores[each] = _score(each, scene.tree)
+            scores[each] = _score(each, context.tree)
     own, own_score = str(competitors.branch.name), scores[competitors.branch]
     return tuple(
         SiblingAhead(_called(each), scores[each], own, own_score) for each in competitors.before

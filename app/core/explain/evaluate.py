@@ -46,14 +46,14 @@ MOST_NODES = 3
 """Maximum number of nodes that a sentence names."""
 
 
-def excluded(tracked: PodRecord, scene: ExplainContext) -> dict[PoolName, str]:
+def excluded(tracked: PodRecord, context: ExplainContext) -> dict[PoolName, str]:
     """Return why each pool cannot serve a held pod. Pools that can serve it are omitted."""
     pod = tracked.pod
-    tenant = scene.tenancy.tenants.get(scene.tenancy.tenant_of(pod.namespace))
-    serving = scene.pools.serving(pod, tenant)
+    tenant = context.tenancy.tenants.get(context.tenancy.tenant_of(pod.namespace))
+    serving = context.pools.serving(pod, tenant)
     found = {
-        name: _reason(pod, tenant, pool, scene)
-        for name, pool in sorted(scene.pools.pools.items())
+        name: _reason(pod, tenant, pool, context)
+        for name, pool in sorted(context.pools.pools.items())
         if name not in serving
     }
     if tracked.gang is not None:
@@ -69,21 +69,23 @@ def _of_gang(gang: Gang) -> str:
     return f"not all pods of its gang {gang.name} may go there"
 
 
-def too_small(shape: EquivalenceClass, pool: PoolName, scene: ExplainContext) -> str:
+def too_small(shape: EquivalenceClass, pool: PoolName, context: ExplainContext) -> str:
     """Return why a pool could not hold a workload even if it were empty; "" if it could."""
-    if scene.reservations.could_hold(shape, pool) or scene.placement.beyond.could_hold(shape, pool):
+    if context.reservations.could_hold(shape, pool) or context.placement.beyond.could_hold(
+        shape, pool
+    ):
         return ""
-    pins = scene.placement.pins(shape, pool)
-    nodes = scene.placement.open_nodes(pool, _together(pins))
-    if not nodes and (refusing := refusing_text(pool, scene)):
+    pins = context.placement.pins(shape, pool)
+    nodes = context.placement.open_nodes(pool, _together(pins))
+    if not nodes and (refusing := refusing_text(pool, context)):
         return refusing
     if not nodes:
         return f"none of {'the nodes it may go to' if pins else 'its nodes'} is ready"
-    if level := _unknown_level(shape, pool, scene):
+    if level := _unknown_level(shape, pool, context):
         return level
-    grows = bool(scene.placement.beyond.most(pool))
-    offers = [scene.pools.whole(node) for node in nodes]
-    rule = scene.placement.blocking(shape, pool)
+    grows = bool(context.placement.beyond.most(pool))
+    offers = [context.pools.whole(node) for node in nodes]
+    rule = context.placement.blocking(shape, pool)
     if rule is not None and rule.distance is PodDistanceRule.AVOIDED:
         return f"{rule} keeps it off every node that it may go to"
     if rule is not None and rule.distance is PodDistanceRule.REFUSED:
@@ -104,7 +106,7 @@ def too_small(shape: EquivalenceClass, pool: PoolName, scene: ExplainContext) ->
                 return (
                     f"{render(r, asked)} {r} asked on one node, its largest has {render(r, most)}"
                 )
-    if any(scene.pools.offer(node) != whole for node, whole in zip(nodes, offers, strict=True)):
+    if any(context.pools.offer(node) != whole for node, whole in zip(nodes, offers, strict=True)):
         return ""  # unmanaged pods use the capacity, and may end
     if shape.manner.confined:
         return f"no {shape.manner.confined} of it could hold all of that together"
@@ -113,13 +115,13 @@ def too_small(shape: EquivalenceClass, pool: PoolName, scene: ExplainContext) ->
     return "its nodes could not hold the workload, even if they were empty"
 
 
-def refusing_text(pool: PoolName, scene: ExplainContext) -> str:
+def refusing_text(pool: PoolName, context: ExplainContext) -> str:
     """Return the nodes of a pool that are excluded for refused pods, and for how long."""
-    avoided = scene.pools.avoided
-    names = sorted(name for name in avoided if scene.pools.home_of(name) == pool)
+    avoided = context.pools.avoided
+    names = sorted(name for name in avoided if context.pools.home_of(name) == pool)
     if not names:
         return ""
-    seconds = max(0, max(avoided[name] for name in names) - scene.tree.now) // 1000
+    seconds = max(0, max(avoided[name] for name in names) - context.tree.now) // 1000
     more = f" and {len(names) - MOST_NODES} more" if len(names) > MOST_NODES else ""
     named = ", ".join(names[:MOST_NODES]) + more
     return f"nodes that refused pods are left out for {seconds} s more: {named}"
@@ -133,21 +135,21 @@ def _together(pins: Pins) -> NodeSet:
     return tuple(sorted({name for pin in named for name in pin}))
 
 
-def _unknown_level(shape: EquivalenceClass, pool: PoolName, scene: ExplainContext) -> str:
+def _unknown_level(shape: EquivalenceClass, pool: PoolName, context: ExplainContext) -> str:
     """Return why a pool has no domain of the required level; "" if it has one."""
     label = shape.manner.confined
     if not label:
         return ""
-    if label not in scene.pools.pools[pool].topology:
+    if label not in context.pools.pools[pool].topology:
         return f"its gang must stay in one {label}, which spec.topology of the pool does not list"
-    if not any(scene.placement.grounds(shape, pool) or ()):
+    if not any(context.placement.grounds(shape, pool) or ()):
         if shape.manner.beside:
             return f"its gang must stay in one {label}, and its other pods are outside this pool"
         return f"its gang must stay in one {label}, a label that the pool's nodes do not have"
     return ""
 
 
-def _reason(pod: Pod, tenant: Tenant | None, pool: Pool, scene: ExplainContext) -> str:
+def _reason(pod: Pod, tenant: Tenant | None, pool: Pool, context: ExplainContext) -> str:
     name = pool.name
     if pod.tied is not None and pod.tied != name:
         return f"a resource claim that it shares is in use in pool {pod.tied}"
@@ -155,14 +157,14 @@ def _reason(pod: Pod, tenant: Tenant | None, pool: Pool, scene: ExplainContext) 
         return f"its annotation fairgate.io/pools names {', '.join(pod.pools)} only"
     if tenant is not None and tenant.pools and name not in tenant.pools:
         return f"its tenant {tenant.name} may use {', '.join(tenant.pools)} only"
-    if name in scene.pools.overlapping:
+    if name in context.pools.overlapping:
         return "it selects nodes of an earlier pool, so it is not used"
     if pool.paused:
         return "it is paused"
-    why = clash(pod.selector, pool) or scene.pools.makes.lack(pod, name)
+    why = clash(pod.selector, pool) or context.pools.makes.lack(pod, name)
     if why:
         return why
-    nodes = scene.pools.members(name)
+    nodes = context.pools.members(name)
     return obstacle(terms_of(pod), pod.only, pool, nodes) if nodes else "it has no nodes"
 
 
@@ -197,7 +199,7 @@ MOST_POOLS = 4
 """Maximum number of pools that a sentence names. The numbers name all pools."""
 
 
-def why(tracked: PodRecord, scene: ExplainContext, position: Position | None = None) -> Why:
+def why(tracked: PodRecord, context: ExplainContext, position: Position | None = None) -> Why:
     """Return why a held pod waits, in the state after a scheduling cycle.
 
     `position` replaces the position in this engine, for an answer from another list.
@@ -205,20 +207,20 @@ def why(tracked: PodRecord, scene: ExplainContext, position: Position | None = N
     workload = workload_of(tracked)
     place = place_of(workload)
     if tracked.wait is not Wait.TURN or place is None:
-        return _why_unqueued(tracked, scene)
+        return _why_unqueued(tracked, context)
     half = isinstance(workload, Gang) and workload.half
-    verdict = _verdict(place, scene, half=half)
-    backfill = scene.registry.usage.policy.backfill
+    verdict = _verdict(place, context, half=half)
+    backfill = context.registry.usage.policy.backfill
     next_of_all = verdict.rule in (Rule.CAPACITY, Rule.ORDER) and not verdict.ahead
-    if next_of_all and not half and is_behind_own(place, scene.tree, backfill=backfill):
+    if next_of_all and not half and is_behind_own(place, context.tree, backfill=backfill):
         verdict = _behind_own(verdict, place)
     at = position or position_of(place)
     return Why(
         verdict.rule,
-        queued(tracked, place, scene.tree, at)
+        queued(tracked, place, context.tree, at)
         + verdict.text
-        + _avoided(tracked, place, scene)
-        + scene.registry.devices_of(tracked.pod),
+        + _avoided(tracked, place, context)
+        + context.registry.devices_of(tracked.pod),
         *at,
         verdict.numbers,
         verdict.ahead,
@@ -226,14 +228,14 @@ def why(tracked: PodRecord, scene: ExplainContext, position: Position | None = N
     )
 
 
-def _avoided(tracked: PodRecord, workload: WaitingWorkload, scene: ExplainContext) -> str:
+def _avoided(tracked: PodRecord, workload: WaitingWorkload, context: ExplainContext) -> str:
     """Return a clause about the pods that close nodes to a pod by their anti-affinity.
 
     Pods of its own namespace are named, others are only counted.
     """
-    if not scene.placement.avoided(workload.shape):
+    if not context.placement.avoided(workload.shape):
         return ""
-    holders = scene.placement.walls.holders(tracked.pod.walled)
+    holders = context.placement.walls.holders(tracked.pod.walled)
     own = [name for namespace, name in holders if namespace == tracked.pod.namespace]
     others, more = len(holders) - len(own), len(own) - MOST_NAMED
     words = [", ".join(own[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")] if own else []
@@ -242,9 +244,12 @@ def _avoided(tracked: PodRecord, workload: WaitingWorkload, scene: ExplainContex
     return f"; anti-affinity of existing pods closes nodes to it: {' and '.join(words)}"
 
 
-def _why_unqueued(tracked: PodRecord, scene: ExplainContext) -> Why:
-    rule, text = RULES.get(tracked.wait or Wait.TURN, Rule.ORDER), explain(tracked, scene.registry)
-    pools = excluded(tracked, scene) if rule is Rule.NO_POOL else {}
+def _why_unqueued(tracked: PodRecord, context: ExplainContext) -> Why:
+    rule, text = (
+        RULES.get(tracked.wait or Wait.TURN, Rule.ORDER),
+        explain(tracked, context.registry),
+    )
+    pools = excluded(tracked, context) if rule is Rule.NO_POOL else {}
     numbers = {f"pool {pool}": reason for pool, reason in pools.items()}
     if rule is Rule.GANG and tracked.gang is not None:
         numbers = _counts(tracked.gang)
@@ -252,7 +257,7 @@ def _why_unqueued(tracked: PodRecord, scene: ExplainContext) -> Why:
         rule,
         text + _each(pools),
         numbers=numbers,
-        remedies=remedies_aside(tracked, scene),
+        remedies=remedies_aside(tracked, context),
     )
 
 
@@ -270,54 +275,54 @@ def _each(pools: dict[PoolName, str]) -> str:
     return "".join(named[:MOST_POOLS]) + (f"; and {more} more" if more > 0 else "")
 
 
-def _verdict(workload: WaitingWorkload, scene: ExplainContext, *, half: bool) -> SharedReason:
+def _verdict(workload: WaitingWorkload, context: ExplainContext, *, half: bool) -> SharedReason:
     """Return the cached verdict on a workload, as if it were the first of its user."""
-    own = workload.turn.uid if half or workload.turn.uid in scene.owners else Uid("")
+    own = workload.turn.uid if half or workload.turn.uid in context.owners else Uid("")
     key = (workload.leaf, workload.shape, own)
-    if key not in scene.verdicts:
-        scene.verdicts[key] = _judge(workload, scene, half=half)
-    return scene.verdicts[key]
+    if key not in context.verdicts:
+        context.verdicts[key] = _judge(workload, context, half=half)
+    return context.verdicts[key]
 
 
-def _judge(workload: WaitingWorkload, scene: ExplainContext, *, half: bool) -> SharedReason:
-    leaf, shape, tree = workload.leaf, workload.shape, scene.tree
-    small = {pool: too_small(shape, pool, scene) for pool in shape.pools}
+def _judge(workload: WaitingWorkload, context: ExplainContext, *, half: bool) -> SharedReason:
+    leaf, shape, tree = workload.leaf, workload.shape, context.tree
+    small = {pool: too_small(shape, pool, context) for pool in shape.pools}
     if all(small.values()):
-        return _never(small, workload, scene)
+        return _never(small, workload, context)
     allowed = [p for p in shape.pools if not small[p] and tree.allows(leaf, shape, p)]
     if not allowed:
         rule, numbers = limits(workload, tree)
-        helps = remedies_of_limit(rule, numbers, workload, scene)
+        helps = remedies_of_limit(rule, numbers, workload, context)
         return SharedReason(rule, closed(workload, tree), numbers, remedies=helps)
-    paced = closed_out(allowed, workload, scene.registry)
+    paced = closed_out(allowed, workload, context.registry)
     if paced is not None:
         return paced
-    fitting = [pool for pool in allowed if scene.placement.plan_for(leaf.account, shape, pool)]
+    fitting = [pool for pool in allowed if context.placement.plan_for(leaf.account, shape, pool)]
     for pool in fitting:
-        kept = scene.kept(pool, workload.turn)
+        kept = context.kept(pool, workload.turn)
         if (
             kept is not None
-            and scene.placement.plan_for(leaf.account, shape, pool, kept[1]) is None
+            and context.placement.plan_for(leaf.account, shape, pool, kept[1]) is None
         ):
             tenant = str(kept[0])
-            text = f"; room of pool {pool} is kept free for work of tenant {tenant}{_old(scene)}"
+            text = f"; room of pool {pool} is kept free for work of tenant {tenant}{_old(context)}"
             numbers = {"pool": str(pool), "held for tenant": tenant}
             helps = remedies_of_reservation(tenant, pool)
             return SharedReason(Rule.RESERVATION, text, numbers, remedies=helps)
-    numbers = {} if fitting else _lacking(shape, allowed, scene.placement)
-    found = None if half else competitors_of(workload, scene)
+    numbers = {} if fitting else _lacking(shape, allowed, context.placement)
+    found = None if half else competitors_of(workload, context)
     if found is not None:
-        return _after(found, numbers, scene)
+        return _after(found, numbers, context)
     if fitting:
         return SharedReason(Rule.ORDER, "; it is next", numbers)
-    helps = remedies_of_capacity(shape, allowed, scene.placement)
-    if scene.placement.avoided(shape):
+    helps = remedies_of_capacity(shape, allowed, context.placement)
+    if context.placement.avoided(shape):
         helps = (*AVOIDED_HELPS[:1], *helps)
-    text = _grown(allowed, workload, scene) + _beside(shape, allowed, scene.placement)
-    refusing = [f"; {told}" for p in allowed if (told := refusing_text(p, scene))]
+    text = _grown(allowed, workload, context) + _beside(shape, allowed, context.placement)
+    refusing = [f"; {told}" for p in allowed if (told := refusing_text(p, context))]
     if refusing:
         text, helps = text + "".join(refusing[:MOST_POOLS]), (*REFUSED_HELPS[1:], *helps)
-    text += held_text(allowed, scene.registry)
+    text += held_text(allowed, context.registry)
     return SharedReason(Rule.CAPACITY, text, numbers, remedies=helps)
 
 
@@ -327,12 +332,12 @@ def _beside(shape: EquivalenceClass, pools: list[PoolName], placement: Allocatio
     return "".join(f"; {each}" for each in found[:MOST_POOLS])
 
 
-def _grown(pools: list[PoolName], workload: WaitingWorkload, scene: ExplainContext) -> str:
+def _grown(pools: list[PoolName], workload: WaitingWorkload, context: ExplainContext) -> str:
     """Return a clause why no pod is released for future nodes; "" if no pool grows."""
-    growth, now = scene.pools.growth, scene.tree.now
+    growth, now = context.pools.growth, context.tree.now
     found = []
     for pool in pools:
-        most = scene.placement.beyond.most(pool)
+        most = context.placement.beyond.most(pool)
         if not most:
             continue
         until, whose = growth.closed.get(pool), "work"
@@ -344,7 +349,7 @@ def _grown(pools: list[PoolName], workload: WaitingWorkload, scene: ExplainConte
                 f"; pool {pool} got no new nodes for {whose} that waited for them, so the next "
                 f"try is in {seconds} s"
             )
-        elif growth.is_wary(pool) and scene.placement.awaiting(pool):
+        elif growth.is_wary(pool) and context.placement.awaiting(pool):
             found.append(f"; other work {AWAITS} to pool {pool}, and this waits for its outcome")
         else:
             amounts = ", ".join(f"{render(r, v)} {r}" for r, v in sorted(most.items()))
@@ -352,18 +357,18 @@ def _grown(pools: list[PoolName], workload: WaitingWorkload, scene: ExplainConte
     return "".join(found[:MOST_POOLS])
 
 
-def _old(scene: ExplainContext) -> str:
+def _old(context: ExplainContext) -> str:
     """Return the age of the leader state as a clause, if it is old."""
-    silent = 0 if scene.heard_at is None else scene.tree.now - scene.heard_at
+    silent = 0 if context.heard_at is None else context.tree.now - context.heard_at
     return f", as of {silent // 1000} s ago" if silent > leader_state.OLD_MS else ""
 
 
 def _never(
-    small: dict[PoolName, str], workload: WaitingWorkload, scene: ExplainContext
+    small: dict[PoolName, str], workload: WaitingWorkload, context: ExplainContext
 ) -> SharedReason:
     """Return the verdict on a workload that no pool can hold with its present nodes."""
     numbers = {f"pool {pool}": reason for pool, reason in small.items()}
-    rules = [scene.placement.blocking(workload.shape, pool) for pool in small]
+    rules = [context.placement.blocking(workload.shape, pool) for pool in small]
     if any(rule is not None and rule.distance is PodDistanceRule.AVOIDED for rule in rules):
         return SharedReason(Rule.NO_POOL, _each(small), numbers, remedies=AVOIDED_HELPS)
     if any(rule is not None and rule.distance is PodDistanceRule.REFUSED for rule in rules):
@@ -381,10 +386,10 @@ def _never(
 
 
 def _after(
-    competitors: Competitors, lacking: dict[str, str], scene: ExplainContext
+    competitors: Competitors, lacking: dict[str, str], context: ExplainContext
 ) -> SharedReason:
     """Return the verdict on a workload with competitors."""
-    those = ahead(competitors, scene)
+    those = ahead(competitors, context)
     first = those[0]
     who = first.tenant if first.tenant == ANOTHER else f"tenant {first.tenant}"
     rule = Rule.GUARANTEE if competitors.guaranteed else Rule.ORDER

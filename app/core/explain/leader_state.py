@@ -26,10 +26,10 @@ from app.core.scheduling.release_backoff import ReleaseBackoff
 from app.core.scheduling.reservation import Reservations
 
 OLD_MS = 30_000
-"""Age of a bulletin from which no controller leads. A leader publishes one every 10 s at least."""
+"""Age of a message from which no controller leads. A leader publishes one every 10 s at least."""
 
 MOST = 1000
-"""Maximum number of pods, backoff keys and gangs that a bulletin names."""
+"""Maximum number of pods, backoff keys and gangs that a message names."""
 
 
 class LeaderState:
@@ -41,20 +41,20 @@ class LeaderState:
         self._growth = growth
         self._rooms: dict[tuple[PoolName, Uid], ReservedCapacity] = {}
 
-    def apply(self, bulletin: LeaderStateMessage) -> None:
-        """Apply a bulletin. It replaces the state of the previous one."""
-        before, self.last_message = self.last_message, bulletin
+    def apply(self, leader_message: LeaderStateMessage) -> None:
+        """Apply a message. It replaces the state of the previous one."""
+        before, self.last_message = self.last_message, leader_message
         self._rooms.clear()
-        self._registry.ban(bulletin.banned)
-        self._registry.gangs.defer(bulletin.deferred)
-        self._growth.apply_leader_state(bulletin.closed, bulletin.barred)
-        for uid in before.refused.keys() - bulletin.refused.keys() if before else ():
+        self._registry.ban(leader_message.banned)
+        self._registry.gangs.defer(leader_message.deferred)
+        self._growth.apply_leader_state(leader_message.closed, leader_message.barred)
+        for uid in before.refused.keys() - leader_message.refused.keys() if before else ():
             self._rest(uid, 0)
-        for uid, times in bulletin.refused.items():
+        for uid, times in leader_message.refused.items():
             self._rest(uid, times)
-        for uid in sorted(before.postponed - bulletin.postponed) if before else ():
+        for uid in sorted(before.postponed - leader_message.postponed) if before else ():
             self._postpone(uid, False)
-        for uid in sorted(bulletin.postponed):
+        for uid in sorted(leader_message.postponed):
             self._postpone(uid, True)
 
     def kept(self, pool: PoolName, uid: Uid) -> tuple[TenantName, ReservedCapacity] | None:
@@ -96,7 +96,7 @@ class LeaderState:
         )
 
 
-def bulletin(
+def leader_message(
     at: Millis,
     epoch: int,
     drift: float,

@@ -277,7 +277,7 @@ def _unknown_submitter(tracked: PodRecord) -> str:
 Remedies = tuple[str, ...]
 
 
-def remedies_aside(tracked: PodRecord, scene: ExplainContext) -> Remedies:
+def remedies_aside(tracked: PodRecord, context: ExplainContext) -> Remedies:
     """Return changes that would let a pod into its queue."""
     pod, gang = tracked.pod, tracked.gang
     match tracked.wait:
@@ -295,13 +295,13 @@ def remedies_aside(tracked: PodRecord, scene: ExplainContext) -> Remedies:
         case Wait.CLAIM:
             return tuple(f"a resource claim for {entry}" for entry in pod.awaits)
         case Wait.NO_TENANT:
-            fault = scene.tenancy.parent_fault(scene.tenancy.tenant_of(pod.namespace))
+            fault = context.tenancy.parent_fault(context.tenancy.tenant_of(pod.namespace))
             if fault is not None:
                 return (f"a cluster admin {fault.remedy}",)
             return (f"an admin listing {pod.namespace} in a Tenant, or half a minute of waiting",)
         case Wait.TENANT_PAUSED:
-            name = _paused(scene.tenancy.tenant_of(pod.namespace), scene.tenancy)
-            return (f"{_admin_of(name, scene.tenancy)} unpausing tenant {name}",)
+            name = _paused(context.tenancy.tenant_of(pod.namespace), context.tenancy)
+            return (f"{_admin_of(name, context.tenancy)} unpausing tenant {name}",)
         case Wait.NO_POOL:
             more = ("more devices asked for, or less memory stated",) if pod.gpu_memory else ()
             return (
@@ -338,12 +338,12 @@ def _remedies_of_gang(gang: Gang) -> Remedies:
 
 
 def remedies_of_limit(
-    rule: Rule, numbers: Mapping[str, str], workload: WaitingWorkload, scene: ExplainContext
+    rule: Rule, numbers: Mapping[str, str], workload: WaitingWorkload, context: ExplainContext
 ) -> Remedies:
     """Return changes that would let a workload past a limit, or into a guarantee."""
     name, pool = TenantName(numbers.get("tenant", workload.leaf.tenant)), numbers.get("pool", "")
     word = "guarantee" if rule is Rule.PREEMPTIBLE else "limit"
-    admin, found = _admin_of(name, scene.tenancy), []
+    admin, found = _admin_of(name, context.tenancy), []
     for r in workload.shape.total:
         if f"{r} {word}" not in numbers:
             continue

@@ -9,7 +9,7 @@ from app.core.explain.backlog_stats import BacklogStats, WaitGroup, groups, pres
 from app.core.explain.entitlements import Entitlement, owed
 from app.core.explain.evaluate import why
 from app.core.explain.explain_context import ExplainContext, Position, SharedRow, workload_of
-from app.core.explain.leader_state import LeaderState, bulletin
+from app.core.explain.leader_state import LeaderState, leader_message
 from app.core.explain.messages import explain
 from app.core.explain.reasons import Why
 from app.core.explain.search import Search
@@ -145,21 +145,21 @@ class EngineQueries:
         if tracked is None:
             return None
         self._learn(tracked)
-        return why(tracked, self._scene())
+        return why(tracked, self._context())
 
     def texts(self, held: Iterable[PodRecord]) -> Iterator[tuple[PodRecord, str]]:
         """Yield wait reasons for the owners of held pods, in full only for the first pods."""
         for number, tracked in enumerate(held):
             if number < IN_FULL:
                 self._learn(tracked)
-                yield tracked, why(tracked, self._scene()).text
+                yield tracked, why(tracked, self._context()).text
             else:
                 yield tracked, explain(tracked, self._registry)
 
     def held(self, uid: Uid) -> HeldView | None:
         """Return how a held pod waits, as part of its gang if it has one; None for any other."""
         tracked = self._held(uid)
-        return queue_listing.held(tracked, self._scene()) if tracked is not None else None
+        return queue_listing.held(tracked, self._context()) if tracked is not None else None
 
     def listed(self, uid: Uid, position: Position) -> tuple[SharedRow, str] | None:
         """Return the listing of a held pod, and its reason with a position from the store.
@@ -167,11 +167,13 @@ class EngineQueries:
         None for any other pod.
         """
         tracked = self._held(uid)
-        return queue_listing.row(tracked, self._scene(), position) if tracked is not None else None
+        return (
+            queue_listing.row(tracked, self._context(), position) if tracked is not None else None
+        )
 
     def queue(self, tenant: TenantName, user: UserName) -> Iterator[HeldView]:
         """Yield the waiting workloads of a user in the order of the store."""
-        return queue_listing.queue(tenant, user, self._scene())
+        return queue_listing.queue(tenant, user, self._context())
 
     def people(self, tenant: TenantName) -> tuple[UserView, ...]:
         """Return the users of a tenant with a weight, usage or waiting pods, by name."""
@@ -235,7 +237,7 @@ class EngineQueries:
         """Return the tenants in which a user has usage or waiting pods, by name."""
         branches = self._registry.usage.tree.tenants
         return tuple(
-            sorted(name for name in branches if queue_listing.users(name, user, self._scene()))
+            sorted(name for name in branches if queue_listing.users(name, user, self._context()))
         )
 
     def released_of(self, user: UserName) -> tuple[Uid, ...]:
@@ -245,10 +247,12 @@ class EngineQueries:
             sorted(each.pod.uid for each in records if each.uses and each.pod.user == user)
         )
 
-    def bulletin(self, at: Millis, epoch: int, drift: float) -> LeaderStateMessage:
+    def leader_message(self, at: Millis, epoch: int, drift: float) -> LeaderStateMessage:
         """Return the state that only a leading engine has: see `Engine.apply_leader_state`."""
         growth = self._pools.growth
-        return bulletin(at, epoch, drift, self._registry, self._reservations, self._resting, growth)
+        return leader_message(
+            at, epoch, drift, self._registry, self._reservations, self._resting, growth
+        )
 
     def running(self) -> Iterator[UsageRecord]:
         """Yield the open usage records. A follower may not have their true start."""
@@ -285,7 +289,7 @@ class EngineQueries:
         if self._registry.learn_walls(workload):
             self._drop_answers()
 
-    def _scene(self) -> ExplainContext:
+    def _context(self) -> ExplainContext:
         self._settle()
         if self._known is None:
             last_message = self._leader_state.last_message

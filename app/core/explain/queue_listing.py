@@ -39,26 +39,26 @@ class Mark:
     turn: QueueKey
 
 
-def queue(tenant: TenantName, user: UserName, scene: ExplainContext) -> Iterator[HeldView]:
+def queue(tenant: TenantName, user: UserName, context: ExplainContext) -> Iterator[HeldView]:
     """Yield the waiting workloads of a user in the order of the store."""
-    for leaf in users(tenant, user, scene):
+    for leaf in users(tenant, user, context):
         for turn in leaf.queue.after(None):
-            yield held(scene.registry.pods[turn.uid], scene)
-        for tracked in _unqueued(leaf, scene):
-            yield held(tracked, scene)
+            yield held(context.registry.pods[turn.uid], context)
+        for tracked in _unqueued(leaf, context):
+            yield held(tracked, context)
 
 
-def users(tenant: TenantName, user: UserName, scene: ExplainContext) -> list[UserNode]:
+def users(tenant: TenantName, user: UserName, context: ExplainContext) -> list[UserNode]:
     """Return the node of a user in the share tree of a tenant, or an empty list."""
-    branch = scene.tree.tenants.get(tenant)
+    branch = context.tree.tenants.get(tenant)
     children = branch.children.values() if branch is not None else ()
     return [each for each in children if isinstance(each, UserNode) and each.name == user]
 
 
-def _unqueued(leaf: UserNode, scene: ExplainContext) -> list[PodRecord]:
+def _unqueued(leaf: UserNode, context: ExplainContext) -> list[PodRecord]:
     """Return the unqueued held pods of a user in order, and only the first pod of a gang."""
     found: dict[object, PodRecord] = {}
-    for tracked in scene.registry.waiting.get(leaf, {}).values():
+    for tracked in context.registry.waiting.get(leaf, {}).values():
         if tracked.uses or place_of(workload_of(tracked)) is not None:
             continue
         gang = tracked.gang
@@ -68,12 +68,12 @@ def _unqueued(leaf: UserNode, scene: ExplainContext) -> list[PodRecord]:
     return sorted(found.values(), key=lambda each: each.turn)
 
 
-def held(tracked: PodRecord, scene: ExplainContext, position: Position | None = None) -> HeldView:
+def held(tracked: PodRecord, context: ExplainContext, position: Position | None = None) -> HeldView:
     """Return the view of a held pod, or of its gang if the gang is complete.
 
     `position` replaces the position in this engine.
     """
-    reason, pod = why(tracked, scene, position), tracked.pod
+    reason, pod = why(tracked, context, position), tracked.pod
     workload = workload_of(tracked)
     place = place_of(workload)
     members = workload.starting
@@ -85,7 +85,7 @@ def held(tracked: PodRecord, scene: ExplainContext, position: Position | None = 
         add_to(total, member.pod.demand, 1)
     leaf = tracked.leaf
     assert leaf is not None, "what is held has a place"
-    tenant = scene.tenancy.tenants.get(leaf.tenant)
+    tenant = context.tenancy.tenants.get(leaf.tenant)
     return HeldView(
         ref=tracked.ref,
         tenant=leaf.tenant,
@@ -95,7 +95,7 @@ def held(tracked: PodRecord, scene: ExplainContext, position: Position | None = 
         priority=pod.priority,
         since=place.turn.since if place is not None else pod.since,
         request={r: v for r, v in total.items() if r != PODS},
-        pools=place.shape.pools if place is not None else scene.pools.serving(pod, tenant),
+        pools=place.shape.pools if place is not None else context.pools.serving(pod, tenant),
         position=reason.position,
         length=reason.length,
         rule=reason.rule,
@@ -103,7 +103,7 @@ def held(tracked: PodRecord, scene: ExplainContext, position: Position | None = 
     )
 
 
-def row(tracked: PodRecord, scene: ExplainContext, position: Position) -> tuple[SharedRow, str]:
+def row(tracked: PodRecord, context: ExplainContext, position: Position) -> tuple[SharedRow, str]:
     """Return the listing of a held pod with a position from the store, and its reason.
 
     A page has many pods of one user and class. Their listings differ in the position only, unless
@@ -111,17 +111,17 @@ def row(tracked: PodRecord, scene: ExplainContext, position: Position) -> tuple[
     """
     pod, key = tracked.pod, None
     alone = not (pod.gang or pod.walled or pod.only or pod.claims)
-    single = alone and pod.uid not in scene.owners
+    single = alone and pod.uid not in context.owners
     if single and tracked.wait is Wait.TURN and tracked.shape and tracked.leaf:
         key = tracked.leaf, tracked.shape, pod.namespace, pod.is_owned
-        if key in scene.rows:
-            found = scene.rows[key]
+        if key in context.rows:
+            found = context.rows[key]
             return found, placed(position) + found.text
-    view = held(tracked, scene, position)
+    view = held(tracked, context, position)
     text = view.reason.removeprefix(placed(position))
     shared = SharedRow(view.request, view.pools, view.rule, text)
-    if key is not None and _is_shared(why(tracked, scene, position)):
-        scene.rows[key] = shared
+    if key is not None and _is_shared(why(tracked, context, position)):
+        context.rows[key] = shared
     return shared, view.reason
 
 

@@ -39,7 +39,7 @@ PROBLEMS = (400, 401, 403, 404, 408, 409, 412, 413, 415, 422, 429, 503)
 
 
 def api_app(
-    ground: RouteContext, checks: Checks, liveness: Liveness, rhythm: StreamTiming | None = None
+    context: RouteContext, checks: Checks, liveness: Liveness, rhythm: StreamTiming | None = None
 ) -> FastAPI:
     """Return the app with `/v1`, the health routes and `/openapi.json`."""
     app = DescribedApp(
@@ -55,36 +55,36 @@ def api_app(
     told = {DECIMAL: "must be a decimal number of 0 or more, such as 2 or 0.5"}
     problems.install(app, documented.methods, told)
     app.add_middleware(Bounded)
-    app.add_middleware(Aged, age=ground.age, below="/v1/")
+    app.add_middleware(Aged, age=context.age, below="/v1/")
     v1 = APIRouter(
         prefix="/v1",
         tags=["v1"],
         responses=problems.documented(*PROBLEMS),
         # The order matters: authenticate before checking query parameters.
-        dependencies=[Depends(ground.access.caller), Depends(documented.need_known)],
+        dependencies=[Depends(context.access.caller), Depends(documented.need_known)],
     )
-    shares = FairShares(ground, time.monotonic)
+    shares = FairShares(context, time.monotonic)
     for routes in (
-        tenant_routes(ground, shares),
-        queue_routes(ground),
-        pool_routes(ground),
-        node_routes(ground),
-        quota_routes(ground),
-        usage_routes(ground),
-        release_routes(ground),
-        workload_routes(ground),
-        audit_routes(ground),
-        simulation_routes(ground),
-        trial_routes(ground),
-        me_routes(ground, shares),
-        search_routes(ground),
-        stream_routes(ground, time.monotonic, lambda: not _drains(checks), rhythm),
-        write_routes(ground),
-        version_routes(ground),
+        tenant_routes(context, shares),
+        queue_routes(context),
+        pool_routes(context),
+        node_routes(context),
+        quota_routes(context),
+        usage_routes(context),
+        release_routes(context),
+        workload_routes(context),
+        audit_routes(context),
+        simulation_routes(context),
+        trial_routes(context),
+        me_routes(context, shares),
+        search_routes(context),
+        stream_routes(context, time.monotonic, lambda: not _drains(checks), rhythm),
+        write_routes(context),
+        version_routes(context),
     ):
         v1.include_router(routes)
     app.include_router(v1)
-    app.include_router(ops_routes(checks, liveness, ground.access))
+    app.include_router(ops_routes(checks, liveness, context.access))
     app.router.routes.extend(page_routes())
     return app
 

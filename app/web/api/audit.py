@@ -73,10 +73,10 @@ def is_about(facts: dict[str, Any], tenant: str) -> bool:
     return itself or facts.get("tenant") == tenant
 
 
-def audit_routes(ground: RouteContext) -> APIRouter:
+def audit_routes(context: RouteContext) -> APIRouter:
     """Return the routes under /audit."""
     routes = APIRouter()
-    access, caller = ground.access, Depends(ground.access.caller)
+    access, caller = context.access, Depends(context.access.caller)
 
     @routes.get(
         "/audit",
@@ -98,13 +98,13 @@ def audit_routes(ground: RouteContext) -> APIRouter:
             tenant,
             tenant is not None and not await access.may(identity, "get", "audit"),
         )
-        ending = await ground.chain.ending()
-        return StreamingResponse(_export(ground.chain, ending, excerpt), media_type=NDJSON)
+        ending = await context.chain.ending()
+        return StreamingResponse(_export(context.chain, ending, excerpt), media_type=NDJSON)
 
     @routes.get("/audit/head", summary="The newest signed head of the audit chain")
     async def head(identity: Identity = caller) -> AuditHead:
         await access.need(identity, "get", "audit")
-        signed = (await ground.chain.ending()).signed
+        signed = (await context.chain.ending()).signed
         if signed is None:
             raise Refused(404, "There is no signed head yet; the leader signs one within seconds.")
         return AuditHead(

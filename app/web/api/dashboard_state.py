@@ -106,12 +106,12 @@ async def sight_of(access: Access, identity: Identity, tenants: list[TenantName]
     return VisibleState(every_tenant, every_queue, frozenset(mine), pools)
 
 
-def by_existence(ground: RouteContext) -> list[TenantName]:
+def by_existence(context: RouteContext) -> list[TenantName]:
     """Return all tenants, those with a Tenant object first.
 
     Their admins have rights by name, and the number of checks is limited.
     """
-    tenants = ground.queries.view().tenants
+    tenants = context.queries.view().tenants
     return sorted(tenants, key=lambda name: (not tenants[name].exists, name))
 
 
@@ -126,26 +126,26 @@ class Facts:
     backlogs: Backlogs
     allocations: Mapping[NodeName, Mapping[TenantName, Amounts]]
     pools: tuple[PoolWhole, ...]
-    bulletin: LeaderStateMessage | None
+    leader_message: LeaderStateMessage | None
 
 
-def facts(ground: RouteContext, rules: WaitReasonCache) -> Facts:
+def facts(context: RouteContext, rules: WaitReasonCache) -> Facts:
     """Return the current data. `rules` caches wait reasons between calls."""
-    queries = ground.queries
+    queries = context.queries
     view = queries.view()
     return Facts(
-        at=ground.now(),
+        at=context.now(),
         view=view,
         owed=queries.owed(),
         people={name: queries.people(name) for name in view.tenants},
         backlogs=rules.backlogs(queries),
         allocations=queries.allocations(),
-        pools=tuple(_pool(name, ground) for name in view.pools),
-        bulletin=ground.bulletin(),
+        pools=tuple(_pool(name, context) for name in view.pools),
+        leader_message=context.leader_message(),
     )
 
 
-def state(known: Facts, ground: RouteContext, sight: VisibleState) -> DashboardState:
+def state(known: Facts, context: RouteContext, sight: VisibleState) -> DashboardState:
     """Return the state for callers with these rights."""
     tenants = {name: seen for name, seen in known.view.tenants.items() if sight.tenant(name)}
     people = {name: known.people[name] for name in tenants if sight.queue(name)}
@@ -161,7 +161,7 @@ def state(known: Facts, ground: RouteContext, sight: VisibleState) -> DashboardS
         if sight.queue(tenant)
     ]
     pools = [_visible(pool, known, sight) for pool in known.pools] if sight.pools else []
-    message = known.bulletin
+    message = known.leader_message
     if message is not None and known.at - message.at > leader_state.OLD_MS:
         message = None
     return DashboardState(
@@ -169,7 +169,7 @@ def state(known: Facts, ground: RouteContext, sight: VisibleState) -> DashboardS
         epoch=message.epoch if message is not None else None,
         drift=round(message.drift, ROUND) if message is not None else None,
         jain=round(jain(known.view), ROUND),
-        tenants=[_tenant(name, ground, sight) for name in tenants],
+        tenants=[_tenant(name, context, sight) for name in tenants],
         users={name: [user_shown(user) for user in _busiest(known, name)] for name in people},
         owed={
             name: _owed(known.owed[name], sight.queue(name))
@@ -177,10 +177,10 @@ def state(known: Facts, ground: RouteContext, sight: VisibleState) -> DashboardS
             if name in known.owed
         },
         queues=queues[:MOST_QUEUES],
-        waiting=_by_tenant(known, ground, tenants),
+        waiting=_by_tenant(known, context, tenants),
         pools=pools,
-        mode=ground.queries.mode().value,
-        problems=problems_of(message, ground),
+        mode=context.queries.mode().value,
+        problems=problems_of(message, context),
         left_out=LeftOut(
             users=sum(max(0, len(users) - MOST_USERS) for users in people.values()),
             queues=max(0, len(queues) - MOST_QUEUES),
@@ -191,14 +191,14 @@ def state(known: Facts, ground: RouteContext, sight: VisibleState) -> DashboardS
     )
 
 
-def problems_of(message: LeaderStateMessage | None, ground: RouteContext) -> list[ProblemShown]:
+def problems_of(message: LeaderStateMessage | None, context: RouteContext) -> list[ProblemShown]:
     """Return the faults that this replica knows, the most important first.
 
     `message`: the leader state, None if it is old.
     """
-    last = ground.bulletin()
+    last = context.leader_message()
     found = []
-    if not ground.store_reachable():
+    if not context.store_reachable():
         found.append(
             ProblemShown(
                 code="RedisUnreachable",
@@ -214,28 +214,28 @@ def problems_of(message: LeaderStateMessage | None, ground: RouteContext) -> lis
                 since=moment(last.at) if last is not None else None,
             )
         )
-    if ground.age() > STALE_MS:
+    if context.age() > STALE_MS:
         found.append(
             ProblemShown(
                 code="StaleData",
                 text="The API server has sent no changes to this replica.",
-                since=moment(Millis(ground.now() - ground.age())),
+                since=moment(Millis(context.now() - context.age())),
             )
         )
-    return found + _enforcement_problems(ground)
+    return found + _enforcement_problems(context)
 
 
-def _enforcement_problems(ground: RouteContext) -> list[ProblemShown]:
+def _enforcement_problems(context: RouteContext) -> list[ProblemShown]:
     """Return the faults that the enforcement probes of the webhook replicas show."""
-    result = ground.enforcement()
+    result = context.enforcement()
     is_tested = result is not None and result.seconds > 0
-    if result is None or not is_tested or ground.queries.mode() is not Mode.ENFORCE:
+    if result is None or not is_tested or context.queries.mode() is not Mode.ENFORCE:
         return []
     last = max(result.at, result.renewed)
     # A webhook of an older version stores results alone, one each round.
     more = 1000 * result.seconds if result.renewed < result.at else 0
-    if ground.now() - last > SILENT_MS + more:
-        if not ground.store_reachable():
+    if context.now() - last > SILENT_MS + more:
+        if not context.store_reachable():
             return []  # the webhook cannot report either
         text = (
             "No webhook replica reports, so pods that request GPUs may not be created. "
@@ -254,12 +254,12 @@ def _enforcement_problems(ground: RouteContext) -> list[ProblemShown]:
 
 
 def _by_tenant(
-    known: Facts, ground: RouteContext, tenants: Mapping[TenantName, object]
+    known: Facts, context: RouteContext, tenants: Mapping[TenantName, object]
 ) -> dict[str, WaitingShown]:
     """Return the backlog of each tenant, child tenants included."""
     sums: dict[TenantName, QueueBacklog] = {}
     for (tenant, _), backlog in known.backlogs.items():
-        for name in ground.queries.lineage(tenant):
+        for name in context.queries.lineage(tenant):
             whole = sums.setdefault(name, QueueBacklog({}, {}, backlog.since))
             add_to(whole.request, backlog.request, 1)
             whole.since = min(whole.since, backlog.since)
@@ -272,7 +272,7 @@ def _waiting(backlog: QueueBacklog) -> WaitingShown:
 
 def _visible(pool: PoolWhole, known: Facts, sight: VisibleState) -> PoolWithTenants:
     """Return a pool with the tenants on its nodes that the caller may see."""
-    reserved = _reserved(known.bulletin)
+    reserved = _reserved(known.leader_message)
     members = [
         NodeWithTenants(
             **node.model_dump(),
@@ -324,11 +324,11 @@ def _owed(owed: Entitlement, with_users: bool) -> OwedShown:
     )
 
 
-def _tenant(name: TenantName, ground: RouteContext, sight: VisibleState) -> TenantShown:
-    shown = tenant_shown(ground, name)
+def _tenant(name: TenantName, context: RouteContext, sight: VisibleState) -> TenantShown:
+    shown = tenant_shown(context, name)
     return shown if sight.queue(name) else shown.model_copy(update={"users": []})
 
 
-def _pool(name: PoolName, ground: RouteContext) -> PoolWhole:
-    shown = pool_whole(ground, name)
+def _pool(name: PoolName, context: RouteContext) -> PoolWhole:
+    shown = pool_whole(context, name)
     return shown.model_copy(update={"members": shown.members[:MOST_NODES]})

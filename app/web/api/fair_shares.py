@@ -17,8 +17,8 @@ NO_SHARE = Entitlement(0.0, 0.0, 0.0, None, {})
 class FairShares:
     """Cache of the fair shares. `clock` returns monotonic seconds."""
 
-    def __init__(self, ground: RouteContext, clock: Callable[[], float]) -> None:
-        self._ground = ground
+    def __init__(self, context: RouteContext, clock: Callable[[], float]) -> None:
+        self._context = context
         self._clock = clock
         self._due = 0.0
         self._known: Mapping[TenantName, Entitlement] = {}
@@ -26,6 +26,6 @@ class FairShares:
     def of(self, tenant: TenantName) -> Entitlement:
         """Return the shares of a tenant and its users."""
         if self._clock() >= self._due:
-            self._known = self._ground.queries.owed()
+            self._known = self._context.queries.owed()
             self._due = self._clock() + SHARES_SECONDS
         return self._known.get(tenant, NO_SHARE)

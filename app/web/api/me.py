@@ -25,41 +25,43 @@ MOST_RELEASED = 1000
 NO_PART = Part(0.0, 0.0)
 
 
-def me_routes(ground: RouteContext, shares: FairShares) -> APIRouter:
+def me_routes(context: RouteContext, shares: FairShares) -> APIRouter:
     """Return the route /me."""
     routes = APIRouter()
-    caller = Depends(ground.access.caller)
+    caller = Depends(context.access.caller)
 
     @routes.get("/me", summary="The caller's own workloads, use and fair share")
     async def me(identity: Identity = caller) -> Me:
-        ground.need_sight()
+        context.need_sight()
         user = UserName(identity.name)
-        tenants = ground.queries.accounts(user)
-        queues = (ground.queries.queue(name, user) for name in tenants)
+        tenants = context.queries.accounts(user)
+        queues = (context.queries.queue(name, user) for name in tenants)
         held = list(islice(chain.from_iterable(queues), MOST))
-        released = ground.queries.released_of(user)
+        released = context.queries.released_of(user)
         shown = released[:MOST_RELEASED]
-        views = (ground.queries.released(uid) for uid in shown)
-        own = [_tenant(name, user, shares.of(name), ground) for name in tenants]
+        views = (context.queries.released(uid) for uid in shown)
+        own = [_tenant(name, user, shares.of(name), context) for name in tenants]
         pending = sum(each.pending for each in own)
         return Me(
             name=user,
             tenants=own,
-            workloads=[_own(view, ground) for view in (*held, *views) if view is not None],
+            workloads=[_own(view, context) for view in (*held, *views) if view is not None],
             left_out=max(0, pending - sum(view.pods for view in held)) + len(released) - len(shown),
         )
 
     return routes
 
 
-def _own(view: HeldView | ReleasedView, ground: RouteContext) -> OwnWorkload:
+def _own(view: HeldView | ReleasedView, context: RouteContext) -> OwnWorkload:
     if isinstance(view, HeldView):
-        return OwnWorkload(**waiting(view, ground), tenant=view.tenant, state="held")
+        return OwnWorkload(**waiting(view, context), tenant=view.tenant, state="held")
     return OwnWorkload(**released_workload(view))
 
 
-def _tenant(name: TenantName, user: UserName, owed: Entitlement, ground: RouteContext) -> OwnTenant:
-    mine = next(each for each in ground.queries.people(name) if each.name == user)
+def _tenant(
+    name: TenantName, user: UserName, owed: Entitlement, context: RouteContext
+) -> OwnTenant:
+    mine = next(each for each in context.queries.people(name) if each.name == user)
     part = owed.users.get(user, NO_PART)
     return OwnTenant(
         tenant=name,

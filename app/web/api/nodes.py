@@ -38,10 +38,10 @@ class NodePods(ResponseModel):
     hidden: int
 
 
-def node_routes(ground: RouteContext) -> APIRouter:
+def node_routes(context: RouteContext) -> APIRouter:
     """Return the route /nodes/{node}/pods."""
     routes = APIRouter()
-    access = ground.access
+    access = context.access
     caller = Depends(access.caller)
 
     @routes.get("/nodes/{node}/pods", summary="Released pods of a node")
@@ -50,18 +50,18 @@ def node_routes(ground: RouteContext) -> APIRouter:
 
         An unknown node has no pods. `hidden` is 0 if the caller may not list pools.
         """
-        ground.need_sight()
-        sight = await sight_of(access, identity, by_existence(ground))
-        found = ground.queries.pods_on(NodeName(node))
+        context.need_sight()
+        sight = await sight_of(access, identity, by_existence(context))
+        found = context.queries.pods_on(NodeName(node))
         seen = [each for each in found if each.user == identity.name or sight.queue(each.tenant)]
         hidden = len(found) - len(seen) if sight.pools else 0
-        return NodePods(node=node, items=[_shown(each, ground) for each in seen], hidden=hidden)
+        return NodePods(node=node, items=[_shown(each, context) for each in seen], hidden=hidden)
 
     return routes
 
 
-def _shown(pod: ReleasedView, ground: RouteContext) -> NodePod:
-    managed = {r: v for r, v in pod.request.items() if r in ground.managed}
+def _shown(pod: ReleasedView, context: RouteContext) -> NodePod:
+    managed = {r: v for r, v in pod.request.items() if r in context.managed}
     return NodePod(
         namespace=pod.ref.namespace,
         name=pod.ref.name,

@@ -25,10 +25,10 @@ from app.web.api.schemas import (
 from app.web.api.tenants import tag
 
 
-def pool_routes(ground: RouteContext) -> APIRouter:
+def pool_routes(context: RouteContext) -> APIRouter:
     """Return the routes under /pools that read."""
     routes = APIRouter()
-    access = ground.access
+    access = context.access
     caller = Depends(access.caller)
 
     @routes.get("/pools", summary="Every pool, by name", responses=examples.POOLS)
@@ -36,38 +36,38 @@ def pool_routes(ground: RouteContext) -> APIRouter:
         limit: Limit = 100, more: More = None, identity: Identity = caller
     ) -> PageModel[PoolShown]:
         await access.need(identity, "list", "pools")
-        ground.need_sight()
-        stands = ground.queries.view().pools
+        context.need_sight()
+        stands = context.queries.view().pools
         names, rest = part(sorted(stands), limit, more, lambda name: (str(name),))
-        return PageModel[PoolShown](items=[pool_shown(ground, each) for each in names], more=rest)
+        return PageModel[PoolShown](items=[pool_shown(context, each) for each in names], more=rest)
 
     @routes.get("/pools/{pool}", summary="One pool, and each of its nodes", responses=examples.POOL)
     async def one(pool: PoolPath, response: Response, identity: Identity = caller) -> PoolWhole:
         await access.need(identity, "get", "pools", name=pool)
-        ground.need_sight()
+        context.need_sight()
         name = PoolName(pool)
-        if name not in ground.queries.view().pools:
+        if name not in context.queries.view().pools:
             raise Refused(404, f"There is no pool {pool}; kubectl fairgate pools lists them.")
-        tag(response, ground.view.pools.get(name))
-        return pool_whole(ground, name)
+        tag(response, context.view.pools.get(name))
+        return pool_whole(context, name)
 
     return routes
 
 
-def pool_shown(ground: RouteContext, name: PoolName) -> PoolShown:
+def pool_shown(context: RouteContext, name: PoolName) -> PoolShown:
     """Return the response model of a pool."""
-    return PoolShown(**_fields(ground, name))
+    return PoolShown(**_fields(context, name))
 
 
-def pool_whole(ground: RouteContext, name: PoolName) -> PoolWhole:
+def pool_whole(context: RouteContext, name: PoolName) -> PoolWhole:
     """Return the response model of a pool with its nodes."""
-    members = [_node(each) for each in ground.queries.nodes(name)]
-    return PoolWhole(**_fields(ground, name), members=members)
+    members = [_node(each) for each in context.queries.nodes(name)]
+    return PoolWhole(**_fields(context, name), members=members)
 
 
-def _fields(ground: RouteContext, name: PoolName) -> dict[str, Any]:
-    stands = ground.queries.view().pools[name]
-    pool = ground.view.pools.get(name, Pool(name))
+def _fields(context: RouteContext, name: PoolName) -> dict[str, Any]:
+    stands = context.queries.view().pools[name]
+    pool = context.view.pools.get(name, Pool(name))
     return {
         "name": name,
         "exists": stands.exists,
@@ -83,7 +83,7 @@ def _fields(ground: RouteContext, name: PoolName) -> dict[str, Any]:
         "capacity": quantities(stands.capacity),
         "used": quantities({r: stands.used.get(r, 0) for r in {**stands.capacity, **stands.used}}),
         "free": quantities(_free(stands)),
-        "nodes": ground.queries.ready_nodes(name),
+        "nodes": context.queries.ready_nodes(name),
     }
 
 

@@ -32,10 +32,10 @@ MOST_USERS = 100
 """Users in one read of the store."""
 
 
-def queue_routes(ground: RouteContext) -> APIRouter:
+def queue_routes(context: RouteContext) -> APIRouter:
     """Return the routes that read queues."""
     routes = APIRouter()
-    access = ground.access
+    access = context.access
     caller = Depends(access.caller)
 
     @routes.get(
@@ -55,18 +55,18 @@ def queue_routes(ground: RouteContext) -> APIRouter:
     ) -> Response:
         own = UserName(identity.name)
         if user == own:
-            ground.need_sight()  # the right depends on the caller's pods
-        if user != own or tenant not in ground.queries.accounts(own):
+            context.need_sight()  # the right depends on the caller's pods
+        if user != own or tenant not in context.queries.accounts(own):
             await access.need(identity, "get", "tenants", "queue", tenant)
-        name, last = ground.need_tenant(tenant), _mark(more)
-        counts = [each for each in await ground.queues.pending(name) if user in (None, each.user)]
+        name, last = context.need_tenant(tenant), _mark(more)
+        counts = [each for each in await context.queues.pending(name) if user in (None, each.user)]
         users = [each.user for each in counts if last is None or each.user >= last.user]
-        rows = await _read(ground.queues, name, users, last, limit + 1)
+        rows = await _read(context.queues, name, users, last, limit + 1)
         rest = _token(rows[limit - 1].mark) if len(rows) > limit else None
         shown: Shown = {}
         return as_json(
             {
-                "items": [_item(row, ground, shown) for row in rows[:limit]],
+                "items": [_item(row, context, shown) for row in rows[:limit]],
                 "continue": rest,
                 "tenant": tenant,
                 "pending": sum(each.pods for each in counts),
@@ -90,10 +90,12 @@ async def _read(
     return rows
 
 
-def _item(row: QueueRow, ground: RouteContext, shown: Shown) -> dict[str, Any]:
+def _item(row: QueueRow, context: RouteContext, shown: Shown) -> dict[str, Any]:
     """Return a row in the form of `QueuedWorkload`."""
     uid, turn = row.ref.uid, row.mark.turn
-    found = ground.queries.listed(uid, (row.position, row.length)) if ground.seen_whole() else None
+    found = (
+        context.queries.listed(uid, (row.position, row.length)) if context.seen_whole() else None
+    )
     shared, reason = found or (None, None)
     if shared not in shown:
         shown[shared] = _explained(shared)
@@ -110,7 +112,7 @@ def _item(row: QueueRow, ground: RouteContext, shown: Shown) -> dict[str, Any]:
         "reason": reason,
         "position": row.position,
         "length": row.length,
-        "estimate": estimate_shown(ground.forecasts.estimate(uid)),
+        "estimate": estimate_shown(context.forecasts.estimate(uid)),
     }
 
 
@@ -125,7 +127,7 @@ def _explained(shared: SharedRow | HeldView | None) -> dict[str, Any]:
     }
 
 
-def waiting(view: HeldView, ground: RouteContext) -> dict[str, Any]:
+def waiting(view: HeldView, context: RouteContext) -> dict[str, Any]:
     """Return a held workload of the engine in the form of `QueuedWorkload`."""
     return {
         "namespace": view.ref.namespace,
@@ -140,7 +142,7 @@ def waiting(view: HeldView, ground: RouteContext) -> dict[str, Any]:
         "reason": view.reason,
         "position": view.position,
         "length": view.length,
-        "estimate": estimate_shown(ground.forecasts.estimate(view.ref.uid)),
+        "estimate": estimate_shown(context.forecasts.estimate(view.ref.uid)),
     }
 
 

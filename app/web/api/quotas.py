@@ -28,10 +28,10 @@ At = Annotated[
 ]
 
 
-def quota_routes(ground: RouteContext) -> APIRouter:
+def quota_routes(context: RouteContext) -> APIRouter:
     """Return the routes that read quotas."""
     routes = APIRouter()
-    access = ground.access
+    access = context.access
     caller = Depends(access.caller)
 
     @routes.get(
@@ -43,28 +43,28 @@ def quota_routes(ground: RouteContext) -> APIRouter:
         at: At = None, limit: Limit = 100, more: More = None, identity: Identity = caller
     ) -> Quotas:
         await access.need(identity, "get", "quotas")
-        ground.need_sight()
-        when = millis(at) if at is not None else ground.now()
-        if when > ground.now():
+        context.need_sight()
+        when = millis(at) if at is not None else context.now()
+        if when > context.now():
             raise Refused(400, "at: this time has not come yet; leave it out for now.")
-        rows = _now(ground) if at is None else await _then(ground.past, when)
+        rows = _now(context) if at is None else await _then(context.past, when)
         items, rest = part(rows, limit, more, lambda row: (row.tenant, row.pool), 2)
         return Quotas(at=moment(when), items=items, more=rest)
 
     return routes
 
 
-def _now(ground: RouteContext) -> Iterator[QuotaRow]:
-    tenancy, view = ground.view.tenancy, ground.queries.view()
+def _now(context: RouteContext) -> Iterator[QuotaRow]:
+    tenancy, view = context.view.tenancy, context.queries.view()
     for name in sorted({*tenancy.tenants, *view.tenants}):
         tenant = tenancy.tenants.get(name, Tenant(name, Millis(0), parent=tenancy.parent_of(name)))
         used = view.tenants.get(name, NOTHING).used
         for pool in sorted({*(tenant.pools or view.pools), *tenant.quotas, *used}):
-            yield _row(ground, tenant, pool)
+            yield _row(context, tenant, pool)
 
 
-def _row(ground: RouteContext, tenant: Tenant, pool: PoolName) -> QuotaRow:
-    stands = ground.queries.view().tenants.get(TenantName(tenant.name), NOTHING)
+def _row(context: RouteContext, tenant: Tenant, pool: PoolName) -> QuotaRow:
+    stands = context.queries.view().tenants.get(TenantName(tenant.name), NOTHING)
     quota = tenant.quotas.get(pool, Quota())
     return QuotaRow(
         tenant=tenant.name,

@@ -68,11 +68,11 @@ class ReleasesModel(ResponseModel):
     steps: list[StepReleases]
 
 
-def release_routes(ground: RouteContext) -> APIRouter:
+def release_routes(context: RouteContext) -> APIRouter:
     """Return the route /releases."""
     routes = APIRouter()
-    access, caller = ground.access, Depends(ground.access.caller)
-    reader = ReleaseReader(ground.chain, ground.managed, ground.now)
+    access, caller = context.access, Depends(context.access.caller)
+    reader = ReleaseReader(context.chain, context.managed, context.now)
 
     @routes.get("/releases", summary="Releases and waits of the last week")
     async def releases(
@@ -90,7 +90,7 @@ def release_routes(ground: RouteContext) -> APIRouter:
         """The source is the audit chain. Releases by hand and adopted pods are not counted."""
         for name in tenant or [""]:
             await access.need(identity, "get", "tenants", "usage", name)
-        begin, end, _ = read_span(since, until, None, ground.now())
+        begin, end, _ = read_span(since, until, None, context.now())
         width = read_step(step, begin, end)
         if width is not None and (end - begin) / width > MOST_STEPS:
             raise Refused(400, f"step: at most {MOST_STEPS} steps in all; use a longer step.")
@@ -101,7 +101,7 @@ def release_routes(ground: RouteContext) -> APIRouter:
             for each in reader.between(begin, end)
             if (not tenants or each.tenant in tenants) and (not pools or each.pool in pools)
         ]
-        return _answer(found, begin, end, width, _complete(reader, ground.now()))
+        return _answer(found, begin, end, width, _complete(reader, context.now()))
 
     return routes
 

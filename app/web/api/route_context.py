@@ -39,9 +39,9 @@ class RouteContext:
 
     Routes that need the engine call `need_sight` first. `queues` and `view` answer without it.
 
-    `bulletin` returns the last published leader state, None before the first. `store_reachable`
-    returns whether the last read of Redis succeeded. `enforcement` returns the last result of the
-    enforcement probes, None before the first.
+    `leader_message` returns the last published leader state, None before the first.
+    `store_reachable` returns whether the last read of Redis succeeded. `enforcement` returns the
+    last result of the enforcement probes, None before the first.
     """
 
     access: Access
@@ -58,7 +58,7 @@ class RouteContext:
     managed: ManagedResources
     forecasts: Forecasts
     past: PastQuotas | None = None
-    bulletin: Callable[[], LeaderStateMessage | None] = lambda: None
+    leader_message: Callable[[], LeaderStateMessage | None] = lambda: None
     simulations: Simulations | None = None
     trials: Trials | None = None
     proposals: ProposalReader | None = None

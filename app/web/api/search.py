@@ -14,10 +14,10 @@ from app.web.api.route_context import RouteContext
 from app.web.api.schemas import HitShown, SearchModel
 
 
-def search_routes(ground: RouteContext) -> APIRouter:
+def search_routes(context: RouteContext) -> APIRouter:
     """Return the route /search."""
     routes = APIRouter()
-    access = ground.access
+    access = context.access
     caller = Depends(access.caller)
     turn = asyncio.Semaphore(1)
 
@@ -27,8 +27,8 @@ def search_routes(ground: RouteContext) -> APIRouter:
         limit: Annotated[int, Query(ge=1, le=50, description="Most objects of each kind.")] = 8,
         identity: Identity = caller,
     ) -> SearchModel:
-        ground.need_sight()
-        sight = await sight_of(access, identity, by_existence(ground))
+        context.need_sight()
+        sight = await sight_of(access, identity, by_existence(context))
         found = Search(
             q,
             sight.tenant,
@@ -36,7 +36,7 @@ def search_routes(ground: RouteContext) -> APIRouter:
             limit,
         )
         async with turn:
-            for _ in ground.queries.search(found, sight.pools):
+            for _ in context.queries.search(found, sight.pools):
                 await asyncio.sleep(0)  # other requests go on between two portions
         return SearchModel(
             items=[

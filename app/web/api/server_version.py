@@ -11,10 +11,10 @@ from app.web.api.route_context import RouteContext
 from app.web.api.schemas import ServerVersion
 
 
-def version_routes(ground: RouteContext) -> APIRouter:
+def version_routes(context: RouteContext) -> APIRouter:
     """Return the route /version."""
     routes = APIRouter()
-    caller = Depends(ground.access.caller)
+    caller = Depends(context.access.caller)
     try:
         own = version("fairgate")
     except PackageNotFoundError:  # run from the source folder

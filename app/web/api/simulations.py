@@ -30,19 +30,19 @@ MOST_ASKED = 200
 TOO_MANY_REQUESTS, UNPROCESSABLE, UNAVAILABLE = 429, 422, 503
 
 
-def simulation_routes(ground: RouteContext) -> APIRouter:
+def simulation_routes(context: RouteContext) -> APIRouter:
     """Return the route under /simulations."""
     routes = APIRouter()
-    access = ground.access
+    access = context.access
     caller = Depends(access.caller)
 
     @routes.post("/simulations", summary="Effect of other weights")
     async def simulate(asked: WhatIf, identity: Identity = caller) -> Simulation:
         await access.need(identity, "create", "simulations")
-        ground.need_sight()
-        found = await _compare(ground, _changes(asked), asked.hours)
+        context.need_sight()
+        found = await _compare(context, _changes(asked), asked.hours)
         named = [*asked.weights, *asked.users]
-        seen = await _visible(ground, identity, named, found.tenants)
+        seen = await _visible(context, identity, named, found.tenants)
         return Simulation(
             pods=found.pods,
             hours=asked.hours,
@@ -68,26 +68,26 @@ def refusing() -> Iterator[None]:
         raise Refused(UNAVAILABLE, str(error)) from error
 
 
-async def _compare(ground: RouteContext, changes: WeightChanges, hours: float) -> Comparison:
-    if ground.simulations is None:
+async def _compare(context: RouteContext, changes: WeightChanges, hours: float) -> Comparison:
+    if context.simulations is None:
         raise Refused(UNAVAILABLE, "This replica runs no simulations.")
     with refusing():
-        return await ground.simulations.compare(changes, hours)
+        return await context.simulations.compare(changes, hours)
 
 
 async def _visible(
-    ground: RouteContext,
+    context: RouteContext,
     identity: Identity,
     named: Collection[str],
     tenants: Mapping[TenantName, tuple[TenantForecast, TenantForecast]],
 ) -> list[TenantName]:
     """Return the tenants that a caller may list or get."""
-    if await ground.access.may(identity, "list", "tenants"):
+    if await context.access.may(identity, "list", "tenants"):
         return list(tenants)
     order = sorted(tenants, key=lambda name: (name not in named, -tenants[name][0].pending, name))
     asked = order[:MOST_ASKED]
     rights = await asyncio.gather(
-        *(ground.access.may(identity, "get", "tenants", name=name) for name in asked)
+        *(context.access.may(identity, "get", "tenants", name=name) for name in asked)
     )
     return [name for name, may in zip(asked, rights, strict=True) if may]
 

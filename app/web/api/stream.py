@@ -194,7 +194,7 @@ def event(name: str, data: BaseModel) -> bytes:
 
 
 def stream_routes(
-    ground: RouteContext,
+    context: RouteContext,
     clock: Callable[[], float],
     stays: Callable[[], bool] = lambda: True,
     rhythm: StreamTiming | None = None,
@@ -203,19 +203,19 @@ def stream_routes(
     """Return the route /stream. `clock` returns monotonic seconds; `stays`: False ends streams."""
     routes = APIRouter()
     times, listeners = rhythm or StreamTiming(), room or ConnectionLimit()
-    access = ground.access
+    access = context.access
     caller = Depends(access.caller)
     rules = WaitReasonCache(clock)
     board = StateCache(
-        lambda: facts(ground, rules),
-        lambda known, sight: state(known, ground, sight),
+        lambda: facts(context, rules),
+        lambda known, sight: state(known, context, sight),
         clock,
         times.beat,
     )
 
     async def rights_of(identity: Identity) -> VisibleState:
         await access.need(identity, "get", "stream")
-        return await sight_of(access, identity, by_existence(ground))
+        return await sight_of(access, identity, by_existence(context))
 
     @routes.get(
         "/stream",
@@ -235,7 +235,7 @@ def stream_routes(
             known = await access.caller(request, bearer)
             return known, await rights_of(known)
 
-        ground.need_sight()
+        context.need_sight()
         first = (identity, await rights_of(identity))
         content = _listen(board, first, read_state, clock, stays, times)
         return EventStreamResponse(content, listeners, limit_name(identity.name), times.patience)

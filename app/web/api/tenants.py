@@ -40,10 +40,10 @@ NOTHING = TenantView(
 """State of a tenant without pods and without a Tenant resource."""
 
 
-def tenant_routes(ground: RouteContext, shares: FairShares) -> APIRouter:
+def tenant_routes(context: RouteContext, shares: FairShares) -> APIRouter:
     """Return the routes under /tenants that read, except queues."""
     routes = APIRouter()
-    access = ground.access
+    access = context.access
     # No annotated alias: FastAPI evaluates annotations without local names.
     caller = Depends(access.caller)
 
@@ -52,11 +52,11 @@ def tenant_routes(ground: RouteContext, shares: FairShares) -> APIRouter:
         limit: Limit = 100, more: More = None, identity: Identity = caller
     ) -> PageModel[TenantShown]:
         await access.need(identity, "list", "tenants")
-        ground.need_sight()
-        known = {**ground.view.tenancy.tenants, **ground.queries.view().tenants}
+        context.need_sight()
+        known = {**context.view.tenancy.tenants, **context.queries.view().tenants}
         names, rest = part(sorted(known), limit, more, lambda name: (str(name),))
         return PageModel[TenantShown](
-            items=[_with_fair_share(tenant_shown(ground, each), shares) for each in names],
+            items=[_with_fair_share(tenant_shown(context, each), shares) for each in names],
             more=rest,
         )
 
@@ -69,10 +69,10 @@ def tenant_routes(ground: RouteContext, shares: FairShares) -> APIRouter:
         tenant: TenantPath, response: Response, identity: Identity = caller
     ) -> TenantShown:
         await access.need(identity, "get", "tenants", name=tenant)
-        name = ground.need_tenant(tenant)
-        ground.need_sight()
-        tag(response, ground.view.tenancy.tenants.get(name))
-        return _with_fair_share(tenant_shown(ground, name), shares)
+        name = context.need_tenant(tenant)
+        context.need_sight()
+        tag(response, context.view.tenancy.tenants.get(name))
+        return _with_fair_share(tenant_shown(context, name), shares)
 
     @routes.get(
         "/tenants/{tenant}/users",
@@ -83,9 +83,9 @@ def tenant_routes(ground: RouteContext, shares: FairShares) -> APIRouter:
         tenant: TenantPath, limit: Limit = 100, more: More = None, identity: Identity = caller
     ) -> PageModel[UserShown]:
         await access.need(identity, "get", "tenants", "queue", tenant)
-        people = await _people(ground, ground.need_tenant(tenant))
+        people = await _people(context, context.need_tenant(tenant))
         those, rest = part(people, limit, more, lambda each: (str(each.name),))
-        parts = shares.of(TenantName(tenant)).users if ground.seen_whole() else {}
+        parts = shares.of(TenantName(tenant)).users if context.seen_whole() else {}
         items = [_with_share(user_shown(each), parts.get(each.name)) for each in those]
         return PageModel[UserShown](items=items, more=rest)
 
@@ -103,14 +103,14 @@ def _with_share(shown: UserShown, found: Part | None) -> UserShown:
     return shown
 
 
-async def _people(ground: RouteContext, name: TenantName) -> list[UserView]:
+async def _people(context: RouteContext, name: TenantName) -> list[UserView]:
     """Return the users of a tenant with a weight, usage or pending pods, by name."""
-    tenant = ground.view.tenancy.tenants.get(name)
+    tenant = context.view.tenancy.tenants.get(name)
     weights = tenant.user_weights if tenant is not None else {}
-    pending = {each.user: each.pods for each in await ground.queues.pending(name)}
+    pending = {each.user: each.pods for each in await context.queues.pending(name)}
     used: dict[UserName, dict[PoolName, dict[Resource, int]]] = {}
-    for each in await ground.queues.used(name):
-        if each.resource in ground.managed:
+    for each in await context.queues.used(name):
+        if each.resource in context.managed:
             amounts = used.setdefault(each.user, {}).setdefault(each.pool, {})
             amounts[each.resource] = each.amount
     return [
@@ -125,11 +125,11 @@ def tag(response: Response, found: Tenant | Pool | None) -> None:
         response.headers["ETag"] = f'"{found.uid}-{found.generation}"'
 
 
-def tenant_shown(ground: RouteContext, name: TenantName) -> TenantShown:
+def tenant_shown(context: RouteContext, name: TenantName) -> TenantShown:
     """Return the response model of a tenant."""
-    tenant = ground.view.tenancy.tenants.get(name)
-    spec = tenant or Tenant(name, Millis(0), parent=ground.view.tenancy.parent_of(name))
-    stands = ground.queries.view().tenants.get(name, NOTHING)
+    tenant = context.view.tenancy.tenants.get(name)
+    spec = tenant or Tenant(name, Millis(0), parent=context.view.tenancy.parent_of(name))
+    stands = context.queries.view().tenants.get(name, NOTHING)
     return TenantShown(
         name=name,
         exists=tenant is not None,

@@ -32,10 +32,10 @@ GUESS = "Too few estimates of similar waits could be checked yet, so an estimate
 NO_START = "In the simulation they do not all start within four days."
 
 
-def trial_routes(ground: RouteContext) -> APIRouter:
+def trial_routes(context: RouteContext) -> APIRouter:
     """Return the route under /trials."""
     routes = APIRouter()
-    access = ground.access
+    access = context.access
     caller = Depends(access.caller)
 
     @routes.post(
@@ -45,22 +45,22 @@ def trial_routes(ground: RouteContext) -> APIRouter:
     )
     async def attempt(asked: TrialRequest, identity: Identity = caller) -> TrialModel:
         await access.need_create(identity, asked.kind, asked.namespace)
-        ground.need_sight()
+        context.need_sight()
         user = UserName(identity.name)
         with refusing():
-            pods = _read(asked, user, ground)
-            if not pods or ground.queries.mode() is Mode.OBSERVE:
-                return _free(asked, user, pods, ground)
-            if ground.trials is None:
+            pods = _read(asked, user, context)
+            if not pods or context.queries.mode() is Mode.OBSERVE:
+                return _free(asked, user, pods, context)
+            if context.trials is None:
                 raise Refused(UNAVAILABLE, "This replica runs no simulations.")
-            return _tried(pods, await ground.trials.attempt(user, pods), ground)
+            return _tried(pods, await context.trials.attempt(user, pods), context)
 
     return routes
 
 
-def _read(asked: TrialRequest, user: UserName, ground: RouteContext) -> tuple[Pod, ...]:
+def _read(asked: TrialRequest, user: UserName, context: RouteContext) -> tuple[Pod, ...]:
     """Return the pods that Fairgate would hold."""
-    if ground.proposals is None:
+    if context.proposals is None:
         raise Refused(UNAVAILABLE, "This replica runs no simulations.")
     if sum(each.count for each in asked.pods) > MOST_PODS:
         raise Refused(UNPROCESSABLE, f"pods: a trial has {MOST_PODS} pods at most.")
@@ -70,16 +70,16 @@ def _read(asked: TrialRequest, user: UserName, ground: RouteContext) -> tuple[Po
     except (UnicodeEncodeError, RecursionError) as error:
         raise Refused(UNPROCESSABLE, "pods: the text is not valid Unicode.") from error
     proposal = Proposal(asked.namespace, asked.kind, asked.name, parts, asked.in_order)
-    return ground.proposals.read(proposal, user, ground.now())
+    return context.proposals.read(proposal, user, context.now())
 
 
 def _free(
-    asked: TrialRequest, user: UserName, pods: Sequence[Pod], ground: RouteContext
+    asked: TrialRequest, user: UserName, pods: Sequence[Pod], context: RouteContext
 ) -> TrialModel:
     """Return the answer for pods that do not wait."""
     count = sum(each.count for each in asked.pods)
     return TrialModel(
-        **_about(asked.namespace, user, pods, ground),
+        **_about(asked.namespace, user, pods, context),
         state="unmanaged",
         pods=count,
         starts_now=count,
@@ -88,9 +88,9 @@ def _free(
     )
 
 
-def _tried(pods: Sequence[Pod], trial: Trial, ground: RouteContext) -> TrialModel:
+def _tried(pods: Sequence[Pod], trial: Trial, context: RouteContext) -> TrialModel:
     """Return the answer for simulated pods."""
-    about = _about(pods[0].namespace, pods[0].user, pods, ground)
+    about = _about(pods[0].namespace, pods[0].user, pods, context)
     now = len(trial.released)
     pools = sorted(set(trial.released.values()))
     held, why = trial.held, trial.why
@@ -99,7 +99,7 @@ def _tried(pods: Sequence[Pod], trial: Trial, ground: RouteContext) -> TrialMode
         return TrialModel(
             **about, state="fits", pods=len(pods), starts_now=now, reason=FITS, **rest
         )
-    estimate = _estimate(trial, ground)
+    estimate = _estimate(trial, context)
     return TrialModel(
         **about,
         state="waits",
@@ -124,14 +124,14 @@ def _tried(pods: Sequence[Pod], trial: Trial, ground: RouteContext) -> TrialMode
 
 
 def _about(
-    namespace: str, user: UserName, pods: Sequence[Pod], ground: RouteContext
+    namespace: str, user: UserName, pods: Sequence[Pod], context: RouteContext
 ) -> dict[str, Any]:
     """Return the fields that do not depend on the simulation."""
     total: dict[Resource, int] = {}
     for pod in pods:
         add_to(total, pod.demand, 1)
     gangs = {pod.gang for pod in pods}
-    tenant: TenantName = ground.view.tenancy.tenant_of(namespace)
+    tenant: TenantName = context.view.tenancy.tenant_of(namespace)
     return {
         "namespace": namespace,
         "tenant": tenant,
@@ -157,10 +157,10 @@ def _no_wait() -> dict[str, Any]:
     }
 
 
-def _estimate(trial: Trial, ground: RouteContext) -> EstimateShown | None:
+def _estimate(trial: Trial, context: RouteContext) -> EstimateShown | None:
     if trial.wait is None:
         return None
-    found = estimate_shown(ground.forecasts.estimate_of(trial.wait, trial.at))
+    found = estimate_shown(context.forecasts.estimate_of(trial.wait, trial.at))
     return None if found is None else EstimateShown(**found)
 
 

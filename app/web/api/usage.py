@@ -48,10 +48,10 @@ Total = Annotated[
 Form = Annotated[str | None, Query(alias="format", pattern="^(json|csv)$")]
 
 
-def usage_routes(ground: RouteContext) -> APIRouter:
+def usage_routes(context: RouteContext) -> APIRouter:
     """Return the route /usage."""
     routes = APIRouter()
-    access, caller = ground.access, Depends(ground.access.caller)
+    access, caller = context.access, Depends(context.access.caller)
     busy = asyncio.Semaphore(AT_ONCE)
 
     @routes.get(
@@ -86,12 +86,12 @@ def usage_routes(ground: RouteContext) -> APIRouter:
             if since or until or step:
                 raise Refused(400, "total: it has no from, to and step; leave them out.")
             page = None if as_csv else (more, limit)
-            return _total_answer(names, _totals(ground, names, tenants), ground.now(), page)
-        begin, end, first = read_span(since, until, more, ground.now())
+            return _total_answer(names, _totals(context, names, tenants), context.now(), page)
+        begin, end, first = read_span(since, until, more, context.now())
         tally = UsageAggregator(names, begin, end, read_step(step, begin, end))
         async with busy:
-            await _add_up(ground.runs, tally, begin, end, tenants)
-        complete = await ground.runs.complete_since()
+            await _add_up(context.runs, tally, begin, end, tenants)
+        complete = await context.runs.complete_since()
         rows, stepped = tally.rows(), step is not None
         if as_csv:
             return _as_csv(names, rows, begin, end, stepped=stepped)
@@ -143,19 +143,21 @@ def _moment(at: Millis | None) -> datetime | None:
     return None if at is None else moment(at)
 
 
-def _totals(ground: RouteContext, by: Sequence[GroupBy], tenants: frozenset[str]) -> list[UsageSum]:
+def _totals(
+    context: RouteContext, by: Sequence[GroupBy], tenants: frozenset[str]
+) -> list[UsageSum]:
     """Return the totals since the installation. Raises Refused (400, 503)."""
-    ground.need_sight()
+    context.need_sight()
     if not {*by} <= {GroupBy.TENANT, GroupBy.USER, GroupBy.POOL}:
         raise Refused(400, "by: totals exist by tenant, user and pool only.")
     sums: dict[tuple[str, ...], dict[Resource, int]] = {}
-    for (tenant, user, pool), spent in ground.queries.spent(ground.now()).items():
+    for (tenant, user, pool), spent in context.queries.spent(context.now()).items():
         if tenants and tenant not in tenants:
             continue
         named = {GroupBy.TENANT: tenant, GroupBy.USER: user, GroupBy.POOL: pool}
         amounts = sums.setdefault(tuple(named[each] for each in by), {})
         for resource, value in spent.items():
-            if value and resource in ground.managed:
+            if value and resource in context.managed:
                 amounts[resource] = amounts.get(resource, 0) + value
     return [UsageSum(names, Millis(0), amounts) for names, amounts in sorted(sums.items())]
 

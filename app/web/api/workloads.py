@@ -18,10 +18,10 @@ from app.web.api.route_context import NamespacePath, PodPath, RouteContext
 from app.web.api.schemas import WorkloadModel
 
 
-def workload_routes(ground: RouteContext) -> APIRouter:
+def workload_routes(context: RouteContext) -> APIRouter:
     """Return the route under /workloads."""
     routes = APIRouter()
-    access = ground.access
+    access = context.access
     caller = Depends(access.caller)
 
     @routes.get(
@@ -33,11 +33,11 @@ def workload_routes(ground: RouteContext) -> APIRouter:
     async def workload(
         namespace: NamespacePath, pod: PodPath, identity: Identity = caller
     ) -> Response:
-        uid = ground.queries.find_pod(namespace, pod) if ground.seen_whole() else None
-        if not await _sees(identity, uid, ground):
+        uid = context.queries.find_pod(namespace, pod) if context.seen_whole() else None
+        if not await _sees(identity, uid, context):
             await access.need_pod(identity, namespace, pod)
-        ground.need_sight()
-        found = _workload(uid, ground) if uid is not None else None
+        context.need_sight()
+        found = _workload(uid, context) if uid is not None else None
         if found is None:
             raise Refused(
                 404,
@@ -49,25 +49,25 @@ def workload_routes(ground: RouteContext) -> APIRouter:
     return routes
 
 
-async def _sees(identity: Identity, uid: Uid | None, ground: RouteContext) -> bool:
+async def _sees(identity: Identity, uid: Uid | None, context: RouteContext) -> bool:
     """Return whether a caller submitted a pod, or may read the queue of its tenant."""
-    view = ground.queries.account_of(uid) if uid is not None else None
+    view = context.queries.account_of(uid) if uid is not None else None
     if view is None:
         return False
     tenant, user = view
     if user == identity.name:
         return True
-    return await ground.access.may(identity, "get", "tenants", "queue", tenant)
+    return await context.access.may(identity, "get", "tenants", "queue", tenant)
 
 
-def _workload(uid: Uid, ground: RouteContext) -> dict[str, Any] | None:
+def _workload(uid: Uid, context: RouteContext) -> dict[str, Any] | None:
     """Return a pod in the form of `WorkloadModel`; None if it is neither held nor released."""
-    held, why = ground.queries.held(uid), ground.queries.why(uid)
+    held, why = context.queries.held(uid), context.queries.why(uid)
     if held is None or why is None:
-        released = ground.queries.released(uid)
+        released = context.queries.released(uid)
         return released_workload(released) if released is not None else None
-    shown = waiting(held, ground)
-    withheld = ground.forecasts.withheld(uid) if shown["estimate"] is None else None
+    shown = waiting(held, context)
+    withheld = context.forecasts.withheld(uid) if shown["estimate"] is None else None
     return {
         **shown,
         "tenant": held.tenant,

@@ -32,18 +32,18 @@ DryRun = Annotated[
 Wanted = Annotated[Conditions, Depends(conditions_of)]
 
 
-def write_routes(ground: RouteContext) -> APIRouter:
+def write_routes(context: RouteContext) -> APIRouter:
     """Return the routes under /tenants and /pools that write."""
     routes = APIRouter()
-    changes = WriteService(ground.access, ground.resources, ground.reporter)
-    _tenants(routes, ground, changes)
-    _weights(routes, ground, changes)
-    _pools(routes, ground, changes)
+    changes = WriteService(context.access, context.resources, context.reporter)
+    _tenants(routes, context, changes)
+    _weights(routes, context, changes)
+    _pools(routes, context, changes)
     return routes
 
 
-def _tenants(routes: APIRouter, ground: RouteContext, changes: WriteService) -> None:
-    caller = Depends(ground.access.caller)
+def _tenants(routes: APIRouter, context: RouteContext, changes: WriteService) -> None:
+    caller = Depends(context.access.caller)
 
     @routes.put(
         "/tenants/{tenant}",
@@ -60,7 +60,7 @@ def _tenants(routes: APIRouter, ground: RouteContext, changes: WriteService) -> 
     ) -> TenantWritten | TenantChange:
         wish = WriteRequest(identity, "tenants", tenant, wanted, dry_run)
         outcome = await changes.replace(wish, plain(spec))
-        return _tenant(ground, outcome, dry_run, response)
+        return _tenant(context, outcome, dry_run, response)
 
     @routes.delete(
         "/tenants/{tenant}",
@@ -73,11 +73,11 @@ def _tenants(routes: APIRouter, ground: RouteContext, changes: WriteService) -> 
         tenant: TenantPath, wanted: Wanted, dry_run: DryRun = False, identity: Identity = caller
     ) -> Response:
         outcome = await changes.delete(WriteRequest(identity, "tenants", tenant, wanted, dry_run))
-        return _gone(dry_run, lambda: _tenant_change(ground, outcome))
+        return _gone(dry_run, lambda: _tenant_change(context, outcome))
 
 
-def _weights(routes: APIRouter, ground: RouteContext, changes: WriteService) -> None:
-    caller = Depends(ground.access.caller)
+def _weights(routes: APIRouter, context: RouteContext, changes: WriteService) -> None:
+    caller = Depends(context.access.caller)
 
     @routes.put("/tenants/{tenant}/weight", summary="Weigh a tenant against its siblings")
     async def put_weight(
@@ -90,7 +90,7 @@ def _weights(routes: APIRouter, ground: RouteContext, changes: WriteService) -> 
     ) -> TenantWritten | TenantChange:
         wish = WriteRequest(identity, "tenants", tenant, wanted, dry_run)
         outcome = await changes.reweigh(wish, weight.weight)
-        return _tenant(ground, outcome, dry_run, response)
+        return _tenant(context, outcome, dry_run, response)
 
     # User names may contain slashes, for example those of OIDC issuers.
     @routes.put(
@@ -108,11 +108,11 @@ def _weights(routes: APIRouter, ground: RouteContext, changes: WriteService) -> 
     ) -> TenantWritten | TenantChange:
         wish = WriteRequest(identity, "tenants", tenant, wanted, dry_run)
         outcome = await changes.weigh_user(wish, user, weight.weight)
-        return _tenant(ground, outcome, dry_run, response)
+        return _tenant(context, outcome, dry_run, response)
 
 
-def _pools(routes: APIRouter, ground: RouteContext, changes: WriteService) -> None:
-    caller = Depends(ground.access.caller)
+def _pools(routes: APIRouter, context: RouteContext, changes: WriteService) -> None:
+    caller = Depends(context.access.caller)
 
     @routes.put(
         "/pools/{pool}",
@@ -177,19 +177,19 @@ def _fields(stored: Stored) -> Mapping[str, Any]:
 
 
 def _tenant(
-    ground: RouteContext, outcome: WriteOutcome, dry_run: bool, response: Response
+    context: RouteContext, outcome: WriteOutcome, dry_run: bool, response: Response
 ) -> TenantWritten | TenantChange:
     if dry_run:
-        return _tenant_change(ground, outcome)
+        return _tenant_change(context, outcome)
     return TenantWritten(**_written(outcome, response))
 
 
-def _tenant_change(ground: RouteContext, outcome: WriteOutcome) -> TenantChange:
-    ground.need_sight()
+def _tenant_change(context: RouteContext, outcome: WriteOutcome) -> TenantChange:
+    context.need_sight()
     before, after = (
         TenantWritten(**_fields(each)) if each else None for each in (outcome.before, outcome.after)
     )
-    return TenantChange(before=before, after=after, shares=shares(ground.queries, before, after))
+    return TenantChange(before=before, after=after, shares=shares(context.queries, before, after))
 
 
 def _pool_change(outcome: WriteOutcome) -> PoolChange:

@@ -91,16 +91,16 @@ def admission_app(
     no owner is looked up.
     """
     kinds = by_resource(enforced.templates)
-    ground = HandlerContext(
+    context = HandlerContext(
         view, enforced.managed, enforced.exempt, Guard(enforced.rules), kinds, ready
     )
     pods = admission_review.reader(objects.PodObject)
     any_kind = admission_review.reader(dict[str, Any])
-    validation = ValidateHandler(ground, enforced.releasers)
+    validation = ValidateHandler(context, enforced.releasers)
     changed_by = ChangedByHandler(enforced.speakers)
     routes: dict[str, ASGIApp] = {
-        "/admit": Admission(pods, HoldHandler(ground), reporter, owners),
-        "/stamp": Admission(any_kind, TemplateStampHandler(ground), None, owners),
+        "/admit": Admission(pods, HoldHandler(context), reporter, owners),
+        "/stamp": Admission(any_kind, TemplateStampHandler(context), None, owners),
         "/sign": Admission(any_kind, changed_by),
         "/validate": Admission(any_kind, validation, reporter, owners),
     }

@@ -91,8 +91,8 @@ class HandlerContext:
 class HoldHandler:
     """Handler of /admit: holds, refuses or ignores pods at create, and corrects updates."""
 
-    def __init__(self, ground: HandlerContext) -> None:
-        self._ground = ground
+    def __init__(self, context: HandlerContext) -> None:
+        self._context = context
 
     def owner_named(self, request: Request[objects.PodObject]) -> OwnerRef | None:
         """Return the owner to look up: that of a new pod without a trusted stamp."""
@@ -100,8 +100,8 @@ class HoldHandler:
         if request.operation != "CREATE" or request.sub_resource or pod is None:
             return None
         stamped = ANNOTATION_SUBMITTER in (pod.metadata.annotations or {})
-        if request.namespace in self._ground.exempt or (
-            stamped and self._ground.guard.is_controller(caller)
+        if request.namespace in self._context.exempt or (
+            stamped and self._context.guard.is_controller(caller)
         ):
             return None
         found = next((o for o in pod.metadata.owner_references or () if o.controller), None)
@@ -111,8 +111,8 @@ class HoldHandler:
         self, request: Request[objects.PodObject], owner: OwnerAnswer = NO_OWNER
     ) -> HoldVerdict:
         """Return the decision. Dry runs need no exception, because it has no side effect."""
-        ground = self._ground
-        if request.sub_resource or request.namespace in ground.exempt:
+        context = self._context
+        if request.sub_resource or request.namespace in context.exempt:
             return IgnoreDecision()
         if request.operation == "UPDATE" and request.object and request.old_object:
             return _update(request.old_object, request.object, request.user_info.username)
@@ -125,16 +125,16 @@ class HoldHandler:
             demand = pod.spec.demand()
         except InvalidQuantity as error:
             return DenyDecision(422, UNREADABLE.format(error))
-        if not (pod.spec.resource_claims or ground.managed.asked(demand)):
+        if not (pod.spec.resource_claims or context.managed.asked(demand)):
             return IgnoreDecision()
-        if not ground.ready():
+        if not context.ready():
             return DenyDecision(503, NOT_READY)
         candidate = self._candidate(request, pod, demand, owner)
-        tenant, classes = ground.view.owner_of(request.namespace), ground.view.classes
-        verdict = hold.judge(candidate, tenant, ground.managed, classes)
+        tenant, classes = context.view.owner_of(request.namespace), context.view.classes
+        verdict = hold.judge(candidate, tenant, context.managed, classes)
         if isinstance(verdict, HoldDecision):
             verdict = self._hopeless(request.namespace, pod, demand) or verdict
-        return ground.observed(verdict, hold.forged(candidate))
+        return context.observed(verdict, hold.forged(candidate))
 
     def _hopeless(
         self, namespace: str, pod: objects.PodObject, demand: dict[Resource, int]
@@ -147,10 +147,10 @@ class HoldHandler:
             claims=bool(pod.spec.resource_claims),
         )
         refused = unsatisfiable.unreadable(wish)
-        known = self._ground.view.prospects(namespace)
+        known = self._context.view.prospects(namespace)
         if refused is not None or known is None:
             return refused
-        return unsatisfiable.hopeless(wish, known, self._ground.managed)
+        return unsatisfiable.hopeless(wish, known, self._context.managed)
 
     def _candidate(
         self,
@@ -164,7 +164,7 @@ class HoldHandler:
             namespace=request.namespace,
             caller=caller,
             demand=demand,
-            believed=self._ground.guard.is_controller(caller),
+            believed=self._context.guard.is_controller(caller),
             owner=owner.submitter,
             claims=bool(pod.spec.resource_claims),
             gates=tuple(_gates(pod)),
@@ -185,7 +185,7 @@ class HoldHandler:
 
         A pod with its own pod affinity or topology spread constraints is excluded.
         """
-        spec, written, view = pod.spec, pod.metadata.annotations or {}, self._ground.view
+        spec, written, view = pod.spec, pod.metadata.annotations or {}, self._context.view
         own = spec.affinity and (spec.affinity.pod_affinity or spec.affinity.pod_anti_affinity)
         if own or spec.topology_spread_constraints:
             return False
@@ -215,26 +215,26 @@ def _priority(pod: objects.PodObject) -> tuple[str | None, str | None]:
 class TemplateStampHandler:
     """Handler of /stamp: writes the submitter into the pod templates of objects."""
 
-    def __init__(self, ground: HandlerContext) -> None:
-        self._ground = ground
+    def __init__(self, context: HandlerContext) -> None:
+        self._context = context
 
     def owner_named(self, request: Request[Any]) -> OwnerRef | None:
         """Return the owner to look up: that of a new object of which no stamp is trusted."""
-        ground, caller = self._ground, UserName(request.user_info.username)
-        kinds = ground.kinds.get((request.resource.group, request.resource.resource))
-        if kinds is None or request.operation != "CREATE" or request.namespace in ground.exempt:
+        context, caller = self._context, UserName(request.user_info.username)
+        kinds = context.kinds.get((request.resource.group, request.resource.resource))
+        if kinds is None or request.operation != "CREATE" or request.namespace in context.exempt:
             return None
-        if ground.guard.is_controller(caller) and any(stamps(kinds, request.object)):
+        if context.guard.is_controller(caller) and any(stamps(kinds, request.object)):
             return None
         return controller_of(request.object)
 
     def judge(self, request: Request[Any], owner: OwnerAnswer = NO_OWNER) -> HoldVerdict:
         """Return the patch of the pod templates, or ignore the object."""
-        ground, caller = self._ground, UserName(request.user_info.username)
-        kinds = ground.kinds.get((request.resource.group, request.resource.resource))
-        if kinds is None or request.namespace in ground.exempt or request.sub_resource:
+        context, caller = self._context, UserName(request.user_info.username)
+        kinds = context.kinds.get((request.resource.group, request.resource.resource))
+        if kinds is None or request.namespace in context.exempt or request.sub_resource:
             return IgnoreDecision()
-        if ground.guard.is_controller(caller) and owner.submitter is None:
+        if context.guard.is_controller(caller) and owner.submitter is None:
             return IgnoreDecision()
         if request.object is None:
             return DenyDecision(422, NO_OBJECT)
@@ -246,7 +246,7 @@ class TemplateStampHandler:
 
     def _asks(self, template: dict[str, Any]) -> bool:
         """Return whether a template requests a managed resource; False if it is invalid."""
-        return pod_facts.asks_of(template.get("spec"), self._ground.managed)
+        return pod_facts.asks_of(template.get("spec"), self._context.managed)
 
 
 class ChangedByHandler:
@@ -273,17 +273,17 @@ class ChangedByHandler:
 class ValidateHandler:
     """Handler of /validate: checks objects and their changes, if the caller lacks a right."""
 
-    def __init__(self, ground: HandlerContext, releasers: frozenset[str]) -> None:
-        self._ground = ground
+    def __init__(self, context: HandlerContext, releasers: frozenset[str]) -> None:
+        self._context = context
         self._releasers = releasers
 
     def owner_named(self, request: Request[Any]) -> OwnerRef | None:
         """Return the owner of a new object with the stamp of another user than the caller."""
         caller = UserName(request.user_info.username)
-        if request.operation != "CREATE" or self._ground.guard.is_controller(caller):
+        if request.operation != "CREATE" or self._context.guard.is_controller(caller):
             return None
         asked = (request.resource.group, request.resource.resource)
-        kinds = (POD,) if asked == ("", "pods") else self._ground.kinds.get(asked, ())
+        kinds = (POD,) if asked == ("", "pods") else self._context.kinds.get(asked, ())
         if all(each in ("", caller) for each in stamps(kinds, request.object)):
             return None
         return controller_of(request.object)
@@ -291,7 +291,7 @@ class ValidateHandler:
     def judge(self, request: Request[Any], owner: OwnerAnswer = NO_OWNER) -> HoldVerdict:
         """Allow the request, or refuse it with the message of the violated rule."""
         caller = UserName(request.user_info.username)
-        if request.namespace in self._ground.exempt:
+        if request.namespace in self._context.exempt:
             return IgnoreDecision()
         try:
             sentence = self._sentence(request, caller, owner.is_trusted)
@@ -301,7 +301,7 @@ class ValidateHandler:
             return DenyDecision(422, UNREADABLE.format(error))
         verdict = DenyDecision(403, sentence) if sentence else IgnoreDecision()
         # Names and weights are protected in mode Observe, too: a forged value would count later.
-        return self._ground.observed(verdict) if request.resource.resource in HELD else verdict
+        return self._context.observed(verdict) if request.resource.resource in HELD else verdict
 
     def _sentence(self, request: Request[Any], caller: UserName, names_owner: bool) -> str | None:
         match request.resource.group, request.resource.resource, request.sub_resource:
@@ -318,56 +318,56 @@ class ValidateHandler:
             case "fairgate.io", "tenants", _:
                 return governed(_spec(request.old_object), _spec(request.object))
             case group, resource, _:
-                kinds = self._ground.kinds.get((group, resource))
+                kinds = self._context.kinds.get((group, resource))
                 if kinds is None:
                     return None
                 before = stamps(kinds, request.old_object)
                 after = stamps(kinds, request.object)
-                return self._ground.guard.stamped(before, after, caller, names_owner)
+                return self._context.guard.stamped(before, after, caller, names_owner)
 
     def _pod(self, request: Request[Any], caller: UserName, names_owner: bool) -> str | None:
-        ground = self._ground
+        context = self._context
         releases = self._releases(request, caller)
         if request.operation == "DELETE":
-            gone = pod_facts.sheet_of(request.old_object, ground.managed)
+            gone = pod_facts.sheet_of(request.old_object, context.managed)
             grace = request.options.grace_period_seconds if request.options else None
-            return None if releases else ground.guard.deleted(gone, caller, grace)
-        after = pod_facts.sheet_of(request.object, ground.managed)
+            return None if releases else context.guard.deleted(gone, caller, grace)
+        after = pod_facts.sheet_of(request.object, context.managed)
         if request.operation == "CREATE":
-            guard = ground.guard
-            held = not ground.view.observing
+            guard = context.guard
+            held = not context.view.observing
             refusal = guard.created(after, caller, names_owner, held=held)
             return refusal or guard.walled(after, request.namespace)
-        before = pod_facts.sheet_of(request.old_object, ground.managed)
-        sentence = ground.guard.changed(before, after, caller, releases)
+        before = pod_facts.sheet_of(request.old_object, context.managed)
+        sentence = context.guard.changed(before, after, caller, releases)
         touched = request.sub_resource == "ephemeralcontainers"
         if sentence is None and (touched or before.tolerated != after.tolerated):
-            return ground.guard.reached(after)
+            return context.guard.reached(after)
         return sentence
 
     def _resize(self, request: Request[Any]) -> str | None:
         """Check a resize. A held pod counts too: it may be released before the growth is seen."""
         before = objects.convert(request.old_object, objects.PodObject)
-        known = self._ground.view.prospects(request.namespace)
+        known = self._context.view.prospects(request.namespace)
         if known is None:
             return STALE
         after = objects.convert(request.object, objects.PodObject)
         resize = Resize(before.demand(), before.spec.demand(), after.spec.demand())
-        return refuse_resize(resize, known.pools, self._ground.managed)
+        return refuse_resize(resize, known.pools, self._context.managed)
 
     def _eviction(self, request: Request[Any], caller: UserName) -> str | None:
         if self._releases(request, caller):
             return None
         options = msgspec.convert(request.object, pod_facts.Eviction).delete_options
         grace = options.grace_period_seconds if options else None
-        return self._ground.guard.evicted(caller, grace)
+        return self._context.guard.evicted(caller, grace)
 
     def _claim(self, request: Request[Any], caller: UserName) -> str | None:
         before = None
         if request.operation == "UPDATE":
             before = pod_facts.claim_sheet_of(request.old_object)
         after = pod_facts.claim_sheet_of(request.object)
-        return self._ground.guard.claimed(before, after, caller, self._releases(request, caller))
+        return self._context.guard.claimed(before, after, caller, self._releases(request, caller))
 
     def _releases(self, request: Request[Any], caller: UserName) -> bool:
         return caller in self._releasers or "system:masters" in request.user_info.groups

@@ -20,7 +20,7 @@ from app.core.model import Millis, Node, NodeName, Pod, ReleaseOutcome, Resource
 from app.core.quantities import PODS, ManagedResources
 from app.ports.liveness import Liveness, Steps
 from app.sim.cluster.virtual_cluster import held_pod
-from tests.fakes.fake_leader_state_store import FakeBulletins
+from tests.fakes.fake_leader_state_store import FakeLeaderState
 from tests.support.gang_driver import Lead, member, round_of
 
 GPU = Resource("nvidia.com/gpu")
@@ -67,15 +67,15 @@ class Line:
     """A leader that publishes its state through Redis, and a replica that reads it."""
 
     def __init__(self, leader: Engine) -> None:
-        self.bulletins = FakeBulletins()
+        self.store = FakeLeaderState()
         self.heard: list[LeaderStateMessage] = []
         self.now = Millis(1000)
         self.epoch: int | None = 7
         self.looked = 0
         self.posting = LeaderStatePublisher(
-            leader, self.bulletins, self._epoch, lambda: self.now, seconds=0
+            leader, self.store, self._epoch, lambda: self.now, seconds=0
         )
-        self.hearing = LeaderStateReader(self.bulletins, self.heard.append, seconds=0)
+        self.hearing = LeaderStateReader(self.store, self.heard.append, seconds=0)
 
     def _epoch(self) -> int | None:
         self.looked += 1
@@ -91,13 +91,13 @@ async def test_what_has_not_changed_is_told_again_after_a_while_only() -> None:
     line = Line(engine(leads=True))
     async with running(line.posting.publish_state):
         await line.rounds()
-        assert line.bulletins.posted == 1
+        assert line.store.posted == 1
         line.now = Millis(line.now + AGAIN_MS - 1)
         await line.rounds()
-        assert line.bulletins.posted == 1
+        assert line.store.posted == 1
         line.now = Millis(line.now + 1)
         await line.rounds()
-        assert line.bulletins.posted == 2
+        assert line.store.posted == 2
 
 
 async def test_who_does_not_lead_tells_nothing() -> None:
@@ -105,28 +105,28 @@ async def test_who_does_not_lead_tells_nothing() -> None:
     line.epoch = None
     async with running(line.posting.publish_state):
         await line.rounds()
-    assert line.bulletins.posted == 0
+    assert line.store.posted == 0
 
 
 async def test_what_a_store_did_not_take_is_told_once_it_does() -> None:
     line = Line(engine(leads=True))
-    line.bulletins.memory.down = True
+    line.store.memory.down = True
     async with running(line.posting.publish_state):
         await line.rounds()
-        assert line.bulletins.posted == 0
-        line.bulletins.memory.down = False
-        await until(lambda: line.bulletins.posted == 1)
+        assert line.store.posted == 0
+        line.store.memory.down = False
+        await until(lambda: line.store.posted == 1)
 
 
 async def test_while_the_store_is_away_the_last_that_was_told_stands() -> None:
     line = Line(engine(leads=True))
     async with running(line.posting.publish_state, line.hearing.read_state):
         await until(lambda: bool(line.heard))
-        line.bulletins.memory.down = True
+        line.store.memory.down = True
         line.heard.clear()
         await line.rounds()
         assert line.heard == []
-        line.bulletins.memory.down = False
+        line.store.memory.down = False
         await until(lambda: bool(line.heard))
 
 
@@ -145,15 +145,15 @@ async def test_a_replica_answers_as_its_leader_about_room_that_is_kept() -> None
         each.handle(ev.Pass(late))
         each.handle(ev.PodGone(late, wall[0].uid))
         each.handle(ev.Pass(late))
-    bulletin = leader.queries.bulletin(late, 7, 0.0)
-    assert [each.tenant for each in bulletin.reserved] == ["ns.a"]
+    leader_message = leader.queries.leader_message(late, 7, 0.0)
+    assert [each.tenant for each in leader_message.reserved] == ["ns.a"]
     assert rule(leader, small.uid) is Rule.RESERVATION
     assert rule(replica, small.uid) is not Rule.RESERVATION
-    replica.apply_leader_state(bulletin)
+    replica.apply_leader_state(leader_message)
     replica.handle(ev.Pass(late))
     for pod in (*gang, small):
         assert replica.queries.why(pod.uid) == leader.queries.why(pod.uid)
-    replica.apply_leader_state(replace(bulletin, reserved=()))
+    replica.apply_leader_state(replace(leader_message, reserved=()))
     assert rule(replica, small.uid) is not Rule.RESERVATION
 
 
@@ -164,13 +164,13 @@ async def test_a_replica_answers_as_its_leader_about_gangs_that_begin_anew() -> 
     lead.see(*pods)
     replica = engine(*pods, leads=False)
     replica.handle(ev.Pass(lead.at))
-    bulletin = lead.engine.queries.bulletin(lead.at, 7, 0.0)
-    replica.apply_leader_state(bulletin)
+    leader_message = lead.engine.queries.leader_message(lead.at, 7, 0.0)
+    replica.apply_leader_state(leader_message)
     why = replica.queries.why(pods[0].uid)
     assert why == lead.engine.queries.why(pods[0].uid)
     assert why is not None
     assert why.rule is Rule.GANG_DEFERRED
-    replica.apply_leader_state(replace(bulletin, deferred={}))
+    replica.apply_leader_state(replace(leader_message, deferred={}))
     assert rule(replica, pods[0].uid) is not Rule.GANG_DEFERRED
 
 
@@ -180,13 +180,13 @@ async def test_a_replica_answers_as_its_leader_about_releases_that_were_refused(
     at = Millis(10)
     leader.handle(ev.ReleaseAnswered(at, pods[0].uid, ReleaseOutcome.HELD))
     leader.handle(ev.Pass(at))
-    bulletin = leader.queries.bulletin(at, 7, 0.0)
+    leader_message = leader.queries.leader_message(at, 7, 0.0)
     steps = Steps(Liveness(), lambda _: None)
     mirror = Follower(replica, EventQueue(), steps, lambda: at)
-    mirror.receive(bulletin)
+    mirror.receive(leader_message)
     async with running(mirror.follow_events):
         await until(lambda: rule(replica, pods[0].uid) is Rule.REFUSED)
     assert replica.queries.why(pods[0].uid) == leader.queries.why(pods[0].uid)
-    replica.apply_leader_state(replace(bulletin, refused={}))
+    replica.apply_leader_state(replace(leader_message, refused={}))
     replica.handle(ev.Pass(at))
     assert rule(replica, pods[0].uid) is not Rule.REFUSED

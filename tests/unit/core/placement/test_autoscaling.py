@@ -360,7 +360,7 @@ def test_a_replica_knows_which_pools_are_closed() -> None:
     farm = Farm(24)
     farm.create("p0")
     fail(farm, "ann", "bob")
-    heard = farm.engine.queries.bulletin(farm.at, 7, 0.0)
+    heard = farm.engine.queries.leader_message(farm.at, 7, 0.0)
     assert heard.closed == {AUTO: farm.now + TIMEOUT}
     other = Farm(24)
     other.create("p0")
@@ -375,7 +375,7 @@ def test_a_replica_knows_for_whom_they_are_closed() -> None:
     farm = Farm(24)
     farm.create("p0")
     fail(farm, "ann")
-    heard = farm.engine.queries.bulletin(farm.at, 7, 0.0)
+    heard = farm.engine.queries.leader_message(farm.at, 7, 0.0)
     assert not heard.closed
     other = Farm(24)
     other.create("p0")

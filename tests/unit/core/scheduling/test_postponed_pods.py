@@ -150,7 +150,7 @@ def test_replica_that_follows_gives_the_reason_of_its_leader() -> None:
     replica.handle(ev.LeadershipLost(NOW))
     engine.handle(ev.CostlyPod(NOW, FIRST.uid))
     engine.handle(ev.Pass(NOW))
-    replica.apply_leader_state(engine.queries.bulletin(NOW, 1, 0.0))
+    replica.apply_leader_state(engine.queries.leader_message(NOW, 1, 0.0))
     why = replica.queries.why(FIRST.uid)
     assert why is not None
     assert why.rule is Rule.POSTPONED

@@ -58,7 +58,7 @@ async def test_a_lost_copy_does_not_hide_why_a_pod_waits(both: Both) -> None:
 
 
 async def test_a_replica_without_an_engine_answers_from_the_copy(both: Both) -> None:
-    both.ground = replace(both.ground, seen_whole=lambda: False)
+    both.context = replace(both.context, seen_whole=lambda: False)
     reply = await both.get(PATHS[0])
     assert reply.status == 200
     rows = [(row["name"], row["position"], row["length"]) for row in reply.json["items"]]
@@ -123,7 +123,7 @@ async def test_reads_ask_for_all_objects_before_a_named_one(both: Both) -> None:
             asked.append((args[2], args[4] if len(args) > 4 else name))
             return asked[-1] in granted
 
-    both.ground = replace(both.ground, access=Access(Recorder(name="carol")))
+    both.context = replace(both.context, access=Access(Recorder(name="carol")))
     assert (await both.get("/v1/workloads/team-a/p0")).status == 200
     assert asked == [("tenants", "team-a"), ("pods", "")]
     asked.clear()

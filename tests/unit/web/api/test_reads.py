@@ -278,7 +278,7 @@ class Past:
 
 
 async def test_quotas_of_the_past_come_from_whoever_keeps_them(both: Both) -> None:
-    both.ground = replace(both.ground, past=Past())
+    both.context = replace(both.context, past=Past())
 
     then = await both.get("/v1/quotas?at=2023-11-14T22:13:00Z")
     assert then.json["at"] == "2023-11-14T22:13:00Z"
@@ -340,7 +340,7 @@ class Foresees:
 
 
 async def test_an_estimate_comes_from_whoever_looks_ahead(both: Both) -> None:
-    both.ground = replace(both.ground, forecasts=Foresees())
+    both.context = replace(both.context, forecasts=Foresees())
     await both.see(pod("p"))
 
     why = (await both.get("/v1/workloads/team-a/p")).json

@@ -44,7 +44,7 @@ async def both() -> Both:
 async def simulations(both: Both) -> AsyncIterator[WhatIfs]:
     """The production implementation with worker processes."""
     made = WhatIfs(lambda: both.engine.queries.snapshot(NOW), RunTimes)
-    both.ground = replace(both.ground, simulations=made)
+    both.context = replace(both.context, simulations=made)
     yield made
     await made.close()
 
@@ -105,7 +105,7 @@ async def test_a_tenant_nobody_knows_is_named(both: Both, simulations: WhatIfs) 
 )
 async def test_a_change_that_makes_no_sense_is_refused(both: Both, body: object) -> None:
     fake = Fake()
-    both.ground = replace(both.ground, simulations=fake)
+    both.context = replace(both.context, simulations=fake)
     assert (await post(both, body)).status == 422
     assert not fake.asked
 
@@ -127,14 +127,14 @@ async def test_who_may_not_simulate_is_told_the_right(both: Both) -> None:
 
 
 async def test_too_many_callers_are_told_when_to_come_back(both: Both) -> None:
-    both.ground = replace(both.ground, simulations=Fake(ForecastBusy("Several wait.", 4.2)))
+    both.context = replace(both.context, simulations=Fake(ForecastBusy("Several wait.", 4.2)))
     reply = await post(both, {})
     assert reply.status == 429
     assert reply.headers["retry-after"] == "5"
 
 
 async def test_a_simulation_that_fails_is_told_as_such(both: Both) -> None:
-    both.ground = replace(both.ground, simulations=Fake(ForecastFailed("It took too long.")))
+    both.context = replace(both.context, simulations=Fake(ForecastFailed("It took too long.")))
     reply = await post(both, {})
     assert (reply.status, problem(reply)) == (503, "It took too long.")
 

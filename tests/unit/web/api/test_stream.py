@@ -404,12 +404,12 @@ class Made:
     def make(self) -> Facts:
         self.made += 1
         self.now += self.took
-        return facts(self.town.ground(), WaitReasonCache(lambda: self.now))
+        return facts(self.town.context(), WaitReasonCache(lambda: self.now))
 
     def show(self, known: Facts, sight: VisibleState) -> DashboardState:
         self.cut += 1
         self.now += self.cutting
-        return state(known, self.town.ground(), sight)
+        return state(known, self.town.context(), sight)
 
 
 async def test_all_with_the_same_sight_share_one_state_of_a_second(town: ApiCluster) -> None:
@@ -494,7 +494,7 @@ async def test_a_missing_leader_is_a_problem_with_the_time_of_its_last_state(
     _, state = await told(town)
     [problem] = state["problems"]
     assert (problem["code"], problem["since"]) == ("NoLeader", None)
-    town.bulletin = LeaderStateMessage(NOW, 3, 0.5)
+    town.leader_message = LeaderStateMessage(NOW, 3, 0.5)
     _, state = await told(town)
     assert (state["problems"], state["epoch"], state["mode"]) == ([], 3, "Enforce")
     town.now = Millis(NOW + 30_001)
@@ -504,8 +504,8 @@ async def test_a_missing_leader_is_a_problem_with_the_time_of_its_last_state(
 
 
 async def test_redis_and_old_data_are_problems(town: ApiCluster) -> None:
-    town.bulletin = LeaderStateMessage(NOW, 3, 0.5)
-    lost = replace(town.ground(), store_reachable=lambda: False, age=lambda: 60_001)
+    town.leader_message = LeaderStateMessage(NOW, 3, 0.5)
+    lost = replace(town.context(), store_reachable=lambda: False, age=lambda: 60_001)
     rules = WaitReasonCache(lambda: 0.0)
     shown = state(facts(lost, rules), lost, EVERY)
     assert [problem.code for problem in shown.problems] == ["RedisUnreachable", "StaleData"]
@@ -513,7 +513,7 @@ async def test_redis_and_old_data_are_problems(town: ApiCluster) -> None:
 
 async def test_holes_in_enforcement_and_a_silent_webhook_are_problems(town: ApiCluster) -> None:
     async def codes(result: EnforcementResult | None, mode: Mode = Mode.ENFORCE) -> list[str]:
-        town.bulletin, town.enforcement = LeaderStateMessage(NOW, 3, 0.5), result
+        town.leader_message, town.enforcement = LeaderStateMessage(NOW, 3, 0.5), result
         await town.deliver(ev.PolicyObserved(NOW, Policy(mode=mode)))
         _, state = await told(town)
         return [problem["code"] for problem in state["problems"]]
@@ -542,7 +542,7 @@ async def test_a_webhook_is_silent_15_s_after_its_last_report(
     town: ApiCluster, probed: int, renewed: int | None, seconds: float, silent: bool
 ) -> None:
     at = Millis(0 if renewed is None else NOW - renewed)
-    town.bulletin = LeaderStateMessage(NOW, 3, 0.5)
+    town.leader_message = LeaderStateMessage(NOW, 3, 0.5)
     town.enforcement = EnforcementResult(Millis(NOW - probed), seconds, renewed=at)
     await town.deliver(ev.PolicyObserved(NOW, Policy(mode=Mode.ENFORCE)))
     _, state = await told(town)

@@ -33,10 +33,10 @@ async def both() -> Both:
     both.rights.granted = {("create", "pods/team-a")}
     limit = {"default": Quota(limit={GPU: 6})}
     await both.hear(node("n0", 8), tenant("team-a", quotas=limit), tenant("team-b"))
-    both.ground = replace(
-        both.ground,
+    both.context = replace(
+        both.context,
         proposals=ProposedPods(
-            both.ground.managed, frozenset({"kube-system"}), both.engine.charge_proposed
+            both.context.managed, frozenset({"kube-system"}), both.engine.charge_proposed
         ),
     )
     await both.open()
@@ -48,7 +48,7 @@ async def trials(both: Both) -> AsyncIterator[TrialRuns]:
     """The production implementation with its worker process."""
     worker = Worker(SECONDS)
     made = TrialRuns(lambda: both.engine.queries.snapshot(NOW), RunTimes, worker)
-    both.ground = replace(both.ground, trials=made)
+    both.context = replace(both.context, trials=made)
     yield made
     await worker.close()
 
@@ -214,13 +214,13 @@ async def test_the_cost_of_a_trial_does_not_grow_with_claims_times_copies(both: 
     ]
     asks = [{"name": "r", "exactly": {"deviceClassName": "gpu.example.com"}}] * 32
     claims = {name: {"devices": {"requests": asks}} for name in names}
-    assert both.ground.proposals is not None
+    assert both.context.proposals is not None
 
     def calls(count: int) -> int:
         proposal = Proposal("team-a", "Job", "j", [(count, document, claims)], in_order=False)
         return calls_of(lambda: reads(proposal, UserName("alice"), NOW))
 
-    reads = both.ground.proposals.read
+    reads = both.context.proposals.read
     many, few = calls(1000), calls(2)
     assert many - few < 100 * 1000
 
@@ -297,7 +297,7 @@ async def test_an_estimate_is_given_if_it_is_no_guess(both: Both, trials: TrialR
         def estimate_of(self, seconds: float, at: int) -> Estimate:
             return Estimate(int(seconds), 2 * int(seconds), NOW)
 
-    both.ground = replace(both.ground, forecasts=Sure())  # type: ignore[arg-type]
+    both.context = replace(both.context, forecasts=Sure())  # type: ignore[arg-type]
     told = (await post(both, (3, pod(3)))).json
     assert (told["estimate"]["p50"], told["estimate"]["p90"]) == (3600, 7200)
     assert told["estimateWithheld"] is None

@@ -18,7 +18,7 @@ from tests.fakes.fake_authorizer import People, Right
 from tests.fakes.fake_reports import FakeReporter
 from tests.fakes.fake_tenants_and_pools import FakeResources
 from tests.support.asgi import Reply, call
-from tests.support.rest_app import ground, problem
+from tests.support.rest_app import context, problem
 
 USERS: set[Right] = {("update", "tenants/users", "team-a")}
 PEOPLE: dict[str, set[Right]] = {
@@ -67,7 +67,7 @@ def reporter() -> FakeReporter:
 
 @pytest.fixture
 def app(resources: FakeResources, people: People, reporter: FakeReporter) -> ASGIApp:
-    return api_app(replace(ground(people), resources=resources, reporter=reporter), {}, Liveness())
+    return api_app(replace(context(people), resources=resources, reporter=reporter), {}, Liveness())
 
 
 async def ask(

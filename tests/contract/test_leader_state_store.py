@@ -9,8 +9,8 @@ import pytest
 from app.core.errors import EpochStale
 from app.core.explain.views import LeaderStateMessage, PublishedReservation
 from app.core.model import Millis, NodeName, PoolName, TenantName, Uid, UserName
-from app.store.leader_state_store import RedisBulletins
-from tests.fakes.fake_leader_state_store import FakeBulletins
+from app.store.leader_state_store import RedisLeaderState
+from tests.fakes.fake_leader_state_store import FakeLeaderState
 from tests.support.shared_stores import Reals, World, real
 from tests.support.store_writes import CPU, GPU
 
@@ -23,40 +23,40 @@ BARRED = {(PoolName("auto"), (KIND[0], KIND[1])): Millis(8)}
 DEFERRED = {("ns", KIND[1], "job/train:1"): Millis(7)}
 REFUSED = {Uid("r"): 3}
 TOLD = (REFUSED, frozenset({KIND}), CLOSED, BARRED, DEFERRED)
-BULLETIN = LeaderStateMessage(Millis(5), 7, 0.25, (KEPT,), *TOLD)
+MESSAGE = LeaderStateMessage(Millis(5), 7, 0.25, (KEPT,), *TOLD)
 
 
 @pytest.fixture
-def bulletins(stores: World) -> RedisBulletins | FakeBulletins:
+def store(stores: World) -> RedisLeaderState | FakeLeaderState:
     if isinstance(stores, Reals):
-        return RedisBulletins(stores.server, stores.cluster)
-    return FakeBulletins(stores.memory)
+        return RedisLeaderState(stores.server, stores.cluster)
+    return FakeLeaderState(stores.memory)
 
 
 async def test_nothing_is_read_before_a_leader_told_anything(
-    bulletins: RedisBulletins | FakeBulletins,
+    store: RedisLeaderState | FakeLeaderState,
 ) -> None:
-    assert await bulletins.read() is None
+    assert await store.read() is None
 
 
 async def test_what_was_told_comes_back_as_it_was(
-    bulletins: RedisBulletins | FakeBulletins,
+    store: RedisLeaderState | FakeLeaderState,
 ) -> None:
-    await bulletins.post(BULLETIN)
-    assert await bulletins.read() == BULLETIN
+    await store.post(MESSAGE)
+    assert await store.read() == MESSAGE
     empty = LeaderStateMessage(Millis(6), 7, 0.0)
-    await bulletins.post(empty)
-    assert await bulletins.read() == empty
+    await store.post(empty)
+    assert await store.read() == empty
 
 
 async def test_an_old_leader_cannot_tell(
-    stores: World, bulletins: RedisBulletins | FakeBulletins
+    stores: World, store: RedisLeaderState | FakeLeaderState
 ) -> None:
-    await bulletins.post(BULLETIN)
+    await store.post(MESSAGE)
     await stores.store().claim(8)
     with pytest.raises(EpochStale):
-        await bulletins.post(replace(BULLETIN, drift=1.0))
-    assert await bulletins.read() == BULLETIN
+        await store.post(replace(MESSAGE, drift=1.0))
+    assert await store.read() == MESSAGE
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ async def test_an_old_leader_cannot_tell(
 )
 async def test_what_no_leader_can_have_told_is_nothing(store_url: str, text: str) -> None:
     async with real(store_url) as world:
-        bulletins = RedisBulletins(world.server, world.cluster)
-        await bulletins.post(BULLETIN)
+        store = RedisLeaderState(world.server, world.cluster)
+        await store.post(MESSAGE)
         await world.server.call("SET", f"fairgate:{{{world.cluster}}}:bulletin", text)
-        assert await bulletins.read() is None
+        assert await store.read() is None
