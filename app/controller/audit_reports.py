@@ -97,16 +97,18 @@ class AuditReportSender:
         ]
         records += self._refusals.end_windows(self._clock(), early=ends)
         if len(self._due) + len(records) < MOST:
-            for deed, count in self._dropped.items():
-                records.append(AuditRecord(self._clock(), deed, {"dropped": count, "why": NO_ROOM}))
+            for entry_type, count in self._dropped.items():
+                records.append(
+                    AuditRecord(self._clock(), entry_type, {"dropped": count, "why": NO_ROOM})
+                )
             self._dropped.clear()
         for record in records:
             self._number += 1
             self._due.append(Report(f"{record.at:015d}-{self._name}-{self._number}", record))
 
-    def _drop(self, deed: EntryType, count: int) -> None:
+    def _drop(self, entry_type: EntryType, count: int) -> None:
         """Count dropped reports. A later report states their number."""
-        self._dropped[deed] = self._dropped.get(deed, 0) + count
+        self._dropped[entry_type] = self._dropped.get(entry_type, 0) + count
 
     async def _deliver(self) -> None:
         due = self._due[: MOST + SPARE]
@@ -120,8 +122,8 @@ class AuditReportSender:
             return
         self._failing = False
         del self._due[: len(due)]
-        for deed, count in dropped.items():
-            self._drop(deed, count)
+        for entry_type, count in dropped.items():
+            self._drop(entry_type, count)
         if dropped:
             facts = {
                 "dropped": sum(dropped.values()),

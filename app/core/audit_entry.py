@@ -68,7 +68,7 @@ class AuditRecord:
     """
 
     at: Millis
-    deed: EntryType
+    entry_type: EntryType
     facts: Mapping[str, Fact] = field(default_factory=dict)
     notes: AuditMarkerList = field(default=(), compare=False)
 
@@ -119,7 +119,7 @@ def _digest(number: int, epoch: int, record: AuditRecord, before: str) -> str:
         "number": number,
         "epoch": epoch,
         "at": record.at,
-        "deed": record.deed.value,
+        "deed": record.entry_type.value,
         "facts": record.facts,
         "before": before,
     }

@@ -38,19 +38,22 @@ class RedisReports:
 
     def __init__(self, server: Server, cluster: str, *, most: int = MOST) -> None:
         self._scripts = Scripts(server, cluster)
-        self._most = {deed: most + SPARE * (deed is not EntryType.REFUSED) for deed in REPORTED}
+        self._most = {
+            entry_type: most + SPARE * (entry_type is not EntryType.REFUSED)
+            for entry_type in REPORTED
+        }
 
     async def push(self, reports: Sequence[Report]) -> Mapping[EntryType, int]:
         """Store each report once. Return how many of each type did not fit."""
         dropped = {}
-        for deed, most in self._most.items():
-            some = [each for each in reports if each.record.deed is deed]
+        for entry_type, most in self._most.items():
+            some = [each for each in reports if each.record.entry_type is entry_type]
             flat = chain.from_iterable((each.id, _text(each.record)) for each in some)
             count = (
                 int((await self._scripts.run_script("report_push", most, *flat))[0]) if some else 0
             )
             if count:
-                dropped[deed] = count
+                dropped[entry_type] = count
         return dropped
 
     async def waiting(self, limit: int) -> Sequence[Report]:
@@ -71,7 +74,7 @@ class RedisReports:
 
 
 def _text(record: AuditRecord) -> str:
-    fields = {"at": record.at, "deed": record.deed.value, "facts": plain(record.facts)}
+    fields = {"at": record.at, "deed": record.entry_type.value, "facts": plain(record.facts)}
     return json.dumps(fields, separators=(",", ":"))
 
 
@@ -81,11 +84,11 @@ def _report(name: bytes, text: bytes) -> Report | None:
         return None
     try:
         fields = json.loads(text)
-        at, deed, facts = fields["at"], EntryType(fields["deed"]), fields["facts"]
-        report = Report(name.decode(), AuditRecord(Millis(at), deed, facts))
+        at, entry_type, facts = fields["at"], EntryType(fields["deed"]), fields["facts"]
+        report = Report(name.decode(), AuditRecord(Millis(at), entry_type, facts))
     except (ValueError, TypeError, KeyError, RecursionError):
         return None
-    return report if deed in REPORTED and _is_whole(at) and _is_flat(facts) else None
+    return report if entry_type in REPORTED and _is_whole(at) and _is_flat(facts) else None
 
 
 def _is_flat(facts: object) -> bool:

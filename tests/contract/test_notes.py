@@ -181,7 +181,7 @@ async def test_a_report_that_was_told_goes_when_it_is_forgotten(redis: Reals) ->
 
 FORGED = {
     "no JSON": b"{broken",
-    "a deed of the leader alone": b'{"at":1,"deed":"pruned","facts":{"entries":15}}',
+    "an entry of the leader alone": b'{"at":1,"deed":"pruned","facts":{"entries":15}}',
     "another": b'{"at":1,"deed":"gap","facts":{"why":"x"}}',
     "a key": b'{"at":1,"deed":"key","facts":{"publicKey":"x"}}',
     "facts that are no mapping": b'{"at":1,"deed":"refused","facts":[]}',

@@ -59,12 +59,12 @@ def entries(cluster: LocalCluster) -> list[Entry]:
     return [found[key] for key in sorted(found)]
 
 
-def told(cluster: LocalCluster, deed: str, **facts: object) -> list[Entry]:
+def told(cluster: LocalCluster, entry_type: str, **facts: object) -> list[Entry]:
     """Return the entries of this type with these facts."""
     return [
         entry
         for entry in entries(cluster)
-        if entry["deed"] == deed and facts.items() <= entry["facts"].items()
+        if entry["deed"] == entry_type and facts.items() <= entry["facts"].items()
     ]
 
 

@@ -126,11 +126,11 @@ def test_a_write_is_its_callers_deed_at_both_doors(callers: Callers, stage: Stag
         assert head["etag"] == f'"{meta["uid"]}-{meta["generation"]}"'
     assert callers.direct("governor").ask("DELETE", "/v1/tenants/deed")[0] == 204
 
-    def told(deed: str) -> list[Any]:
+    def told(entry_type: str) -> list[Any]:
         return [
             each["facts"].get("by")
             for each in entries(stage)
-            if each["deed"] == deed and each["facts"].get("name") == "deed"
+            if each["deed"] == entry_type and each["facts"].get("name") == "deed"
         ]
 
     until("the deletion is told", lambda: told("deleted") == [callers.user("governor")])

@@ -266,9 +266,9 @@ class Served:
         """Deliver an event to the replica."""
         self.do(self.cluster.deliver(*events))
 
-    def do(self, deed: Coroutine[Any, Any, None]) -> None:
+    def do(self, entry_type: Coroutine[Any, Any, None]) -> None:
         """Run a function in the server's own loop."""
-        asyncio.run_coroutine_threadsafe(deed, self._loop).result(30)
+        asyncio.run_coroutine_threadsafe(entry_type, self._loop).result(30)
 
 
 @contextmanager

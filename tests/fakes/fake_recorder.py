@@ -29,4 +29,4 @@ class FakeRecorder:
 
     def told(self, entry_type: EntryType) -> list[AuditRecord]:
         """Return the records of one type."""
-        return [record for record in self.records if record.deed is entry_type]
+        return [record for record in self.records if record.entry_type is entry_type]

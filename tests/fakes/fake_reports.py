@@ -32,11 +32,11 @@ class FakeReports:
         for report in reports:
             if report.id in self.kept:
                 continue
-            spare = SPARE if report.record.deed is not EntryType.REFUSED else 0
+            spare = SPARE if report.record.entry_type is not EntryType.REFUSED else 0
             if len(self.kept) < self.most + spare:
                 self.kept[report.id] = report
             else:
-                dropped[report.record.deed] += 1
+                dropped[report.record.entry_type] += 1
         if self.deaf:
             raise StoreUnavailable("the answer was lost")
         return dropped

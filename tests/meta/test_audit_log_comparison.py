@@ -53,8 +53,14 @@ CONFIGURED = {
 }
 
 
-def entry(deed: str, number: int = 1, **facts: object) -> Object:
-    return {"number": number, "epoch": 2, "at": 0, "deed": deed, "facts": {"uid": "u1", **facts}}
+def entry(entry_type: str, number: int = 1, **facts: object) -> Object:
+    return {
+        "number": number,
+        "epoch": 2,
+        "at": 0,
+        "deed": entry_type,
+        "facts": {"uid": "u1", **facts},
+    }
 
 
 ENTRY = entry("released", stamp="2.1")

@@ -23,10 +23,10 @@ KEY = Ed25519PrivateKey.from_private_bytes(bytes(32))
 def entries(*records: tuple[EntryType, dict[str, Any]], after: Head | None = None) -> list[Any]:
     """Records as the product seals them, and as JSON shows them."""
     head, lines = after or Head(), []
-    for at, (deed, facts) in enumerate(records):
-        entry: Entry = seal(head, 1, AuditRecord(Millis(at), deed, facts))
+    for at, (entry_type, facts) in enumerate(records):
+        entry: Entry = seal(head, 1, AuditRecord(Millis(at), entry_type, facts))
         head = entry.head
-        line = {"number": entry.number, "epoch": 1, "at": at, "deed": deed.value}
+        line = {"number": entry.number, "epoch": 1, "at": at, "deed": entry_type.value}
         lines.append({**line, "facts": facts, "before": entry.before, "hash": entry.hash})
     return lines
 

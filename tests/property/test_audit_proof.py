@@ -78,7 +78,7 @@ def test_any_changed_field_is_found(entries: list[Entry], data: st.DataObject) -
                 replace(victim, before="f" * 64),
                 replace(victim, hash="f" * 64),
                 replace(victim, record=replace(victim.record, at=Millis(victim.record.at + 1))),
-                replace(victim, record=replace(victim.record, deed=EntryType.BYPASSED)),
+                replace(victim, record=replace(victim.record, entry_type=EntryType.BYPASSED)),
                 replace(victim, record=replace(victim.record, facts={"another": 1})),
             ]
         )

@@ -227,7 +227,7 @@ news = st.sampled_from(
     [("claims",), ("pods",), ("all",), ("all",), ("decide",), ("decide",), ("turn",), ("turn",)]
 )
 writes = st.one_of(st.just(("write all",)), st.tuples(st.just("write"), st.integers(0, 5)))
-deeds = st.one_of(
+entry_types = st.one_of(
     st.tuples(st.just("create"), st.sampled_from(NAMES), st.sampled_from(["gpu", "nic"])),
     st.tuples(st.just("delete"), st.sampled_from(NAMES)),
     st.tuples(st.just("begin deletion"), st.sampled_from(NAMES)),
@@ -237,7 +237,7 @@ deeds = st.one_of(
     st.tuples(st.just("end"), st.integers(0, 5)),
     st.just(("lead",)),
 )
-scripts = st.lists(st.one_of(deeds, news, news, writes), min_size=20, max_size=80)
+scripts = st.lists(st.one_of(entry_types, news, news, writes), min_size=20, max_size=80)
 
 
 @given(scripts)

@@ -126,12 +126,12 @@ def test_an_entry_of_an_older_version_is_enough_if_it_shows_all() -> None:
     ],
 )
 def test_where_the_chain_does_not_tell_all_nothing_is_told(
-    deed: EntryType, facts: dict[str, str]
+    entry_type: EntryType, facts: dict[str, str]
 ) -> None:
     chain = Chain()
     chain.step(TENANT)
     chain.now += 10
-    chain.say(AuditRecord(Millis(chain.now), deed, facts))
+    chain.say(AuditRecord(Millis(chain.now), entry_type, facts))
     with pytest.raises(InvalidInput, match="ask for a later time"):
         chain.terms_at(chain.now - 5)
     assert chain.terms_at(chain.now) == terms(chain.tenants)

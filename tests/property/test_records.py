@@ -174,11 +174,11 @@ def _uid(event: ev.NewsEvent) -> Uid | None:
             return None
 
 
-def told(cluster: Cluster, deed: EntryType, *, certain: bool = True) -> Counter[object]:
+def told(cluster: Cluster, entry_type: EntryType, *, certain: bool = True) -> Counter[object]:
     """Return the number of audit entries of a type, per pod."""
     return Counter(
         record.facts["uid"]
-        for record in cluster.chain.told(deed)
+        for record in cluster.chain.told(entry_type)
         if record.facts.get("certain", True) is certain
     )
 

@@ -53,7 +53,7 @@ class World:
         return proof.verdict()
 
     def gaps(self) -> list[Entry]:
-        return [each for each in self.stream.entries() if each.record.deed is EntryType.GAP]
+        return [each for each in self.stream.entries() if each.record.entry_type is EntryType.GAP]
 
 
 def held(number: int, at: int = 10) -> AuditRecord:

@@ -191,8 +191,13 @@ def _records() -> Iterable[AuditRecord]:
     ):
         mark = "" if name == OURS else f"{CANARY}-"
         pod = {"namespace": namespace, "pod": f"{mark}run", "tenant": name, "user": user}
-        for deed in (EntryType.HELD, EntryType.RELEASED, EntryType.REFUSED, EntryType.BYPASSED):
-            yield AuditRecord(NOW, deed, pod)
+        for entry_type in (
+            EntryType.HELD,
+            EntryType.RELEASED,
+            EntryType.REFUSED,
+            EntryType.BYPASSED,
+        ):
+            yield AuditRecord(NOW, entry_type, pod)
         facts = {"kind": "Tenant", "name": name, "generation": 3, "by": f"{mark}lead"}
         yield AuditRecord(NOW, EntryType.CHANGED, facts)
     mixed = {"namespace": OURS, "pod": "run", "tenant": OURS, "user": "alice@example.com"}

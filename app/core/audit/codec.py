@@ -82,7 +82,7 @@ def line(entry: Entry) -> str:
         "number": entry.number,
         "epoch": entry.epoch,
         "at": entry.record.at,
-        "deed": entry.record.deed.value,
+        "deed": entry.record.entry_type.value,
         "facts": entry.record.facts,
         "before": entry.before,
         "hash": entry.hash,
@@ -159,12 +159,12 @@ def _entry(body: Mapping[str, Any]) -> Entry:
     if not isinstance(body["facts"], dict):
         raise InvalidInput("its facts are not an object")
     try:
-        deed = EntryType(body["deed"])
+        entry_type = EntryType(body["deed"])
     except ValueError as error:
         raise InvalidInput(
             f"this version does not support the entry type {body['deed']!r}"
         ) from error
-    record = AuditRecord(Millis(body["at"]), deed, body["facts"])
+    record = AuditRecord(Millis(body["at"]), entry_type, body["facts"])
     return Entry(body["number"], body["epoch"], record, body["before"], body["hash"])
 
 

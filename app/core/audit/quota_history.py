@@ -50,11 +50,11 @@ class QuotaHistory:
         record, facts = entry.record, entry.record.facts
         if record.at <= self._at:
             return
-        if record.deed is EntryType.GAP or facts.get("why") == UNREMEMBERED:
+        if record.entry_type is EntryType.GAP or facts.get("why") == UNREMEMBERED:
             raise InvalidInput(
                 "it names a gap, in which quotas may have changed; ask for a later time."
             )
-        if record.deed is not EntryType.CHANGED or facts.get("kind") != "Tenant":
+        if record.entry_type is not EntryType.CHANGED or facts.get("kind") != "Tenant":
             return
         known = self._known.setdefault(str(facts.get("name")), _Known(facts.get("did") != "made"))
         shown, rest = _mapping(facts.get("fields")), facts.get("rest")

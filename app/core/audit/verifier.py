@@ -52,7 +52,7 @@ class ChainVerdict:
 
 def gap_of(record: AuditRecord) -> Gap | None:
     """Return the facts of a gap; None for other records, and for records lost unsealed."""
-    if record.deed is not EntryType.GAP:
+    if record.entry_type is not EntryType.GAP:
         return None
     after, up_to = _head(record.facts.get("after")), _head(record.facts.get("upTo"))
     return Gap(after, up_to) if after and up_to else None
@@ -227,7 +227,7 @@ class ChainVerifier:
             raise BrokenChain(entry.number, "it does not follow the entry that it names")
 
     def _note(self, entry: Entry) -> None:
-        match entry.record.deed:
+        match entry.record.entry_type:
             case EntryType.GAP:
                 self._gaps += 1
                 self._open_gaps.append(entry)

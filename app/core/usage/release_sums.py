@@ -49,7 +49,11 @@ def released_pod(record: AuditRecord, managed: ManagedResources) -> ReleasedPod 
     """Return the release that an audit record shows. None: it shows no release by Fairgate."""
     facts = record.facts
     tenant, waited, written = facts.get("tenant"), facts.get("waited"), facts.get("amounts")
-    if record.deed is not EntryType.RELEASED or facts.get("byHand") or not isinstance(tenant, str):
+    if (
+        record.entry_type is not EntryType.RELEASED
+        or facts.get("byHand")
+        or not isinstance(tenant, str)
+    ):
         return None
     request: dict[Resource, int] = {}
     for name, text in written.items() if isinstance(written, Mapping) else ():

@@ -17,7 +17,7 @@ SKEW = Millis(600_000)
 _HEADING = re.compile(
     r'\{"audit":true,"number":\d{1,18},"epoch":\d{1,18},"at":(\d{1,18}),"deed":"([a-z-]{1,20})"'
 )
-_REPORTED = {deed.value for deed in REPORTED}
+_REPORTED = {entry_type.value for entry_type in REPORTED}
 
 
 async def walk(chain: AuditReader, after: int, last: int) -> AsyncIterator[tuple[int, str]]:

@@ -86,7 +86,7 @@ class ReleaseReader:
             return
         if not isinstance(entry, Entry):
             return
-        if entry.record.deed is EntryType.GAP:
+        if entry.record.entry_type is EntryType.GAP:
             self.since = max(self.since or entry.record.at, entry.record.at)
         elif (found := released_pod(entry.record, self._managed)) is not None:
             self._releases.append(found)

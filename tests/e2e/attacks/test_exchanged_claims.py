@@ -145,14 +145,14 @@ class Trap:
         results = [r for each in allocated for r in each.get("devices", {}).get("results", [])]
         return sum(each["device"].startswith("gpu-") for each in results)
 
-    def told(self, deed: str) -> list[Object]:
+    def told(self, entry_type: str) -> list[Object]:
         """Return the audit entries of this type for this namespace."""
         lines = audit(self.ground.cluster, "export").stdout.splitlines()
         entries = [json.loads(line) for line in lines]
         return [
             entry
             for entry in entries
-            if entry.get("deed") == deed
+            if entry.get("deed") == entry_type
             and entry.get("facts", {}).get("namespace") == self.yard.namespace
         ]
 

@@ -87,8 +87,8 @@ def agree(chain: Chain, releases: Iterable[Release]) -> list[str]:
     for entry in chain.entries:
         if entry["deed"] == "released":
             told[str(entry["facts"].get("uid"))].append(entry)
-    deeds = {entry["deed"] for entry in chain.entries}
-    is_whole = not deeds & {"gap", "pruned"}
+    entry_types = {entry["deed"] for entry in chain.entries}
+    is_whole = not entry_types & {"gap", "pruned"}
     found = []
     for release in releases:
         entries = told.get(release.pod.uid, [])

@@ -191,7 +191,7 @@ async def test_a_flood_of_refusals_leaves_room_for_what_is_restored() -> None:
         line.reporting.report(EntryType.REFUSED, {**FACTS, "user": str(number)})
     line.reporting.report(EntryType.RESTORED, {"kind": "Policy"})
     await line.reporting.flush()
-    assert EntryType.RESTORED in [each.record.deed for each in line.reports.kept.values()]
+    assert EntryType.RESTORED in [each.record.entry_type for each in line.reports.kept.values()]
 
 
 @pytest.mark.parametrize(

@@ -57,8 +57,8 @@ async def test_what_is_recorded_in_a_term_is_sealed_signed_and_anchored(world: W
         auditor.start_term(3)
         auditor.record(held(1))
         await auditor.end()
-    deeds = [each.record.deed for each in world.stream.entries()]
-    assert deeds == [EntryType.KEY, EntryType.LEADING, EntryType.HELD, EntryType.LEADING]
+    entry_types = [each.record.entry_type for each in world.stream.entries()]
+    assert entry_types == [EntryType.KEY, EntryType.LEADING, EntryType.HELD, EntryType.LEADING]
     assert world.anchor.head == world.stream.signed
     assert world.verify().entries == 4
     assert world.copies.entries() == world.stream.entries()
@@ -96,7 +96,7 @@ async def test_a_standby_records_nothing(world: World) -> None:
         auditor.start_term(3)
         await auditor.end()
         auditor.record(held(2))
-    assert EntryType.HELD not in [each.record.deed for each in world.stream.entries()]
+    assert EntryType.HELD not in [each.record.entry_type for each in world.stream.entries()]
 
 
 async def test_records_wait_while_redis_is_away(world: World) -> None:
@@ -134,8 +134,8 @@ async def test_a_lost_answer_seals_once(world: World) -> None:
         world.stream.deaf = False
         await until(lambda: len(world.stream.rows) == 4)
         await auditor.end()
-    deeds = [each.record.deed for each in world.stream.entries()]
-    assert deeds == [
+    entry_types = [each.record.entry_type for each in world.stream.entries()]
+    assert entry_types == [
         EntryType.KEY,
         EntryType.LEADING,
         EntryType.HELD,
@@ -279,7 +279,7 @@ async def test_a_head_of_another_key_vouches_for_nothing(world: World) -> None:
     assert signed is not None
     stream.signed = FakeKey().signer.sign(replace(signed, head=forged.head))
     await world.term(4, 1)
-    assert [each.record.deed for each in stream.entries()] == [EntryType.GAP, EntryType.HELD]
+    assert [each.record.entry_type for each in stream.entries()] == [EntryType.GAP, EntryType.HELD]
 
 
 async def test_a_head_that_was_lost_alone_is_written_again(world: World) -> None:
@@ -296,8 +296,14 @@ async def test_a_new_key_is_recorded_and_the_chain_goes_on(world: World) -> None
     await world.term(3, 2)
     world.key = FakeKey()
     await world.term(4, 1)
-    deeds = [each.record.deed for each in world.stream.entries()]
-    assert deeds == [EntryType.KEY, EntryType.HELD, EntryType.HELD, EntryType.KEY, EntryType.HELD]
+    entry_types = [each.record.entry_type for each in world.stream.entries()]
+    assert entry_types == [
+        EntryType.KEY,
+        EntryType.HELD,
+        EntryType.HELD,
+        EntryType.KEY,
+        EntryType.HELD,
+    ]
     assert world.verify().entries == 5
 
 
@@ -307,7 +313,7 @@ async def test_a_new_key_is_recorded_though_the_head_was_lost_too(world: World) 
     async with running(world.auditor()) as auditor:
         auditor.start_term(4)
         await auditor.end()
-    assert EntryType.KEY in [each.record.deed for each in world.stream.entries()[3:]]
+    assert EntryType.KEY in [each.record.entry_type for each in world.stream.entries()[3:]]
     assert world.verify().gaps == 0
 
 
@@ -412,7 +418,7 @@ async def test_old_entries_go_and_the_rest_still_verifies(world: World) -> None:
     await chain.anchor()
     assert not await chain.prune()
     entries = world.stream.entries()
-    assert [each.record.deed for each in entries] == [EntryType.HELD, EntryType.PRUNED]
+    assert [each.record.entry_type for each in entries] == [EntryType.HELD, EntryType.PRUNED]
     assert entries[-1].record.facts["last"] == {"number": 21, "hash": entries[0].before}
     assert world.verify().absent == Head(21, entries[0].before)
     assert not await chain.prune()
@@ -452,8 +458,8 @@ async def test_a_redis_without_memory_is_given_some_and_all_is_sealed(world: Wor
         world.stream.most = world.stream.size
         auditor.record(held(555))
         await auditor.end()
-    deeds = [each.record.deed for each in world.stream.entries()]
-    assert deeds[-3:] == [EntryType.PRUNED, EntryType.HELD, EntryType.LEADING]
+    entry_types = [each.record.entry_type for each in world.stream.entries()]
+    assert entry_types[-3:] == [EntryType.PRUNED, EntryType.HELD, EntryType.LEADING]
     assert world.stream.size < world.stream.most
     assert world.verify().gaps == 0
 
@@ -478,8 +484,8 @@ async def test_a_long_queue_of_records_hinders_no_retention(world: World) -> Non
             auditor.record(held(number, at=world.now))
         await until(lambda: world.stream.rows[0][0] > 1)
         await auditor.end()
-    deeds = [each.record.deed for each in world.stream.entries()]
-    assert deeds.index(EntryType.PRUNED) < 2000
+    entry_types = [each.record.entry_type for each in world.stream.entries()]
+    assert entry_types.index(EntryType.PRUNED) < 2000
 
 
 async def test_what_is_not_anchored_yet_stays(world: World) -> None:

@@ -99,8 +99,8 @@ class Bench:
     def gone(self, pod: Pod) -> None:
         self.hear(ev.PodGone(self.at, pod.uid))
 
-    def told(self, deed: EntryType) -> list[Mapping[str, object]]:
-        return [record.facts for record in self.recorder.told(deed)]
+    def told(self, entry_type: EntryType) -> list[Mapping[str, object]]:
+        return [record.facts for record in self.recorder.told(entry_type)]
 
 
 def released(pod: Pod, stamp: str, **more: object) -> Pod:
@@ -293,7 +293,7 @@ def test_a_new_leader_tells_of_many_by_and_by_and_of_what_changed_first() -> Non
     bench = Bench(8, *many, lead=False)
     bench.hear(ev.TenantObserved(bench.at, tenant()))
     bench.lead(1)
-    told = [record.deed for record in bench.recorder.records]
+    told = [record.entry_type for record in bench.recorder.records]
     assert told == [EntryType.CHANGED] * 2 + [EntryType.HELD] * AT_ONCE
     for _ in range(3):
         bench.at = Millis(bench.at + 1000)
@@ -311,13 +311,17 @@ def test_what_becomes_of_a_pod_is_told_after_that_it_was_held() -> None:
     bench.see(past, released(bypassed, ""))
     bench.see(released(ended, "", phase=Phase.FINISHED))
     bench.gone(deleted)
-    deeds = {
-        pod.name: [r.deed for r in bench.recorder.records if r.facts.get("pod") == pod.name]
+    entry_types = {
+        pod.name: [r.entry_type for r in bench.recorder.records if r.facts.get("pod") == pod.name]
         for pod in many[-4:]
     }
-    assert deeds[by_hand.name] == [EntryType.HELD, EntryType.RELEASED]
-    assert deeds[bypassed.name] == deeds[ended.name] == [EntryType.HELD, EntryType.BYPASSED]
-    assert deeds[deleted.name] == [EntryType.HELD]
+    assert entry_types[by_hand.name] == [EntryType.HELD, EntryType.RELEASED]
+    assert (
+        entry_types[bypassed.name]
+        == entry_types[ended.name]
+        == [EntryType.HELD, EntryType.BYPASSED]
+    )
+    assert entry_types[deleted.name] == [EntryType.HELD]
     assert bench.told(EntryType.RELEASED)[0]["by"] == "root"
 
 

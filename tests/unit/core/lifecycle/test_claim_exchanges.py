@@ -148,8 +148,8 @@ class Yard:
     def all(self, kind: type[E]) -> list[E]:
         return [each for each in self.effects if isinstance(each, kind)]
 
-    def recorded(self, deed: EntryType) -> list[AuditRecord]:
-        return [each for each in self.all(AuditRecord) if each.deed is deed]
+    def recorded(self, entry_type: EntryType) -> list[AuditRecord]:
+        return [each for each in self.all(AuditRecord) if each.entry_type is entry_type]
 
     @property
     def used(self) -> Amounts:

@@ -119,7 +119,9 @@ async def test_it_is_reclaimed_if_that_is_asked_for_and_found_twice() -> None:
     assert expelled(await yard.look(after=1)) == [("p", "ownerless")]
     assert not expelled(await yard.look(after=1000))
     effects = yard.hear(ev.EvictionAccepted(yard.at, pod.uid), ev.PodGone(yard.at, pod.uid))
-    [record] = [e for e in effects if isinstance(e, AuditRecord) and e.deed is EntryType.RECLAIMED]
+    [record] = [
+        e for e in effects if isinstance(e, AuditRecord) and e.entry_type is EntryType.RECLAIMED
+    ]
     assert "Job train" in str(record.facts["why"])
     assert [e.notice for e in effects if isinstance(e, EmitEvent)] == [EventReason.RECLAIMED]
     await yard.look()

@@ -370,7 +370,7 @@ def test_audit_and_event_have_the_lost_gpu_time(town: EvictionCluster) -> None:
     town.end(victim)
 
     [told] = [t for t in town.take(EmitEvent) if t.notice is EventReason.RECLAIMED]
-    [record] = [r for r in town.take(AuditRecord) if r.deed is EntryType.RECLAIMED]
+    [record] = [r for r in town.take(AuditRecord) if r.entry_type is EntryType.RECLAIMED]
 
     assert told.message.endswith("It loses at most 2 GPU hours since its last checkpoint.")
     assert record.facts["lostGpuSeconds"] == 7200

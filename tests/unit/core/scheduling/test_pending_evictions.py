@@ -63,7 +63,7 @@ def test_the_owner_is_told_once_when_it_goes_and_nothing_of_others_but_the_tenan
     assert told.ref.name == "b8"
     assert "work of tenant a in pool default" in told.message
     assert "secret" not in told.message
-    [record] = [r for r in town.take(AuditRecord) if r.deed is EntryType.RECLAIMED]
+    [record] = [r for r in town.take(AuditRecord) if r.entry_type is EntryType.RECLAIMED]
     assert record.facts["cause"] == "guarantee"
 
 

@@ -262,6 +262,8 @@ async def test_of_what_was_before_the_chain_nothing_is_told(both: Both, stream: 
 
 
 async def test_a_filtered_export_contains_every_type_of_entry(app: ASGIApp, stream: Stream) -> None:
-    await write(stream, *(AuditRecord(NOW, deed, {"tenant": "a"}) for deed in EntryType))
+    await write(
+        stream, *(AuditRecord(NOW, entry_type, {"tenant": "a"}) for entry_type in EntryType)
+    )
     found = told(await get(app, "?since=2023-11-14T00:00:00Z"))
-    assert {each.record.deed for each in found} == set(EntryType)
+    assert {each.record.entry_type for each in found} == set(EntryType)

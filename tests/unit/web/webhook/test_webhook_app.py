@@ -423,8 +423,8 @@ class Heard:
     def __init__(self) -> None:
         self.reports: list[tuple[EntryType, dict[str, Fact], str]] = []
 
-    def report(self, deed: EntryType, facts: Mapping[str, Fact], example: str = "") -> None:
-        self.reports.append((deed, dict(facts), example))
+    def report(self, entry_type: EntryType, facts: Mapping[str, Fact], example: str = "") -> None:
+        self.reports.append((entry_type, dict(facts), example))
 
 
 def bound() -> dict[str, Any]:
@@ -442,8 +442,8 @@ async def reporting() -> tuple[ASGIApp, Heard]:
 async def test_a_refusal_is_reported_with_who_where_what_and_why() -> None:
     app, heard = await reporting()
     await answer(app, review(bound(), name="p", resource={"resource": "pods"}))
-    [(deed, facts, example)] = heard.reports
-    assert (deed, example) == (EntryType.REFUSED, "p")
+    [(entry_type, facts, example)] = heard.reports
+    assert (entry_type, example) == (EntryType.REFUSED, "p")
     assert (facts["user"], facts["namespace"]) == ("alice", "team-a")
     assert facts["what"] == "CREATE pods"
     assert "spec.nodeName" in str(facts["why"])
