@@ -151,7 +151,7 @@ FIELDS: tuple[Field, ...] = (
         text.rules,
         "{}",
         "Rules of the webhook that differ between clusters, as JSON: controllers, "
-        "schedulers, phase_writers, variables, paths, refuse_privileged, taints, "
+        "schedulers, scheduler_users, phase_writers, variables, paths, refuse_privileged, taints, "
         "refuse_preemption, refuse_other_namespaces.",
     ),
     Field(

@@ -25,6 +25,8 @@ HOST = "gpu-node-0"
 NODE = validation.NODE + HOST
 OTHER_NODE = validation.NODE + "gpu-node-1"
 KUBE_SCHEDULER = "system:kube-scheduler"
+SECOND_SCHEDULER = "system:serviceaccount:volcano-system:volcano-scheduler"
+"""A scheduler that the operator added to `schedulers.users`."""
 CLASS = "fairgate.none"
 """A PriorityClass of value 0 that never preempts."""
 GPU = {"nvidia.com/gpu": "1"}
@@ -224,6 +226,12 @@ def no_claim(found: Object) -> None:
     found.setdefault("status", {})["resourceClaimStatuses"] = [{"name": "gpu"}]
 
 
+def extended_claim(found: Object) -> None:
+    made_for = {"containerName": "main", "resourceName": "nvidia.com/gpu", "requestName": "r0"}
+    claim = {"resourceClaimName": "of-a-colleague", "requestMappings": [made_for]}
+    found.setdefault("status", {})["extendedResourceClaimStatus"] = claim
+
+
 def nominate(found: Object) -> None:
     found.setdefault("status", {})["nominatedNodeName"] = "none"
 
@@ -356,6 +364,12 @@ UPDATES = (
     Case("a start by another node", validation.PHASE, bound(), change=start, subresource="status", caller=OTHER_NODE),
     Case("no claim while held", validation.PHASE, claiming(), change=no_claim, subresource="status"),
     Case("a claim by the scheduler", None, claiming(), change=no_claim, subresource="status", caller=KUBE_SCHEDULER),
+    Case("a claim by a second scheduler", None, claiming(), change=no_claim, subresource="status", caller=SECOND_SCHEDULER),
+    Case("a claim by the releaser", validation.PHASE, claiming(), change=no_claim, subresource="status", caller=RELEASER),
+    Case("a claim for extended resources", validation.PHASE, released(), change=extended_claim, subresource="status"),
+    Case("a claim for extended resources by another node", validation.PHASE, bound(), change=extended_claim, subresource="status", caller=OTHER_NODE),
+    Case("a claim for extended resources by the scheduler", None, released(), change=extended_claim, subresource="status", caller=KUBE_SCHEDULER),
+    Case("a claim for extended resources by a second scheduler", None, released(), change=extended_claim, subresource="status", caller=SECOND_SCHEDULER),
     Case("a node kept while held", validation.NOMINATED, pod(), change=nominate, subresource="status"),
     Case("a node kept once released", None, released(), change=nominate, subresource="status"),
     Case("an end of what concerns nobody", None, unmanaged(nodeSelector={"rules": "none"}), change=end, subresource="status"),
@@ -460,6 +474,15 @@ def grow_annotation(found: Object) -> None:
     found["metadata"]["annotations"]["fairgate.io/max-runtime"] = "1" * 4097
 
 
+def grow_claims(found: Object) -> None:
+    """Change another annotation and the claims, so that the API server calls the webhook."""
+    note("app", "y")(found)
+    no_claim(found)
+
+
+LARGE_CLAIMING = held(OVER["selector"])
+LARGE_CLAIMING["spec"] |= claiming()["spec"]
+
 SIZES = (
     *(Case(f"just too large: {field}", sentence(field), create=held(each)) for field, each in OVER.items()),
     *(Case(f"just not too large: {field}", None, create=held(each)) for field, each in WITHIN.items()),
@@ -469,6 +492,8 @@ SIZES = (
     Case("an annotation grows too large", sentence("annotation"), pod(), change=grow_annotation),
     Case("the releaser adds to a large pod", None, pod(), change=grow, caller=RELEASER),
     Case("another label of a pod that was too large", None, held(OVER["selector"]), change=tag("app", "y")),
+    Case("claims of a pod that was too large", validation.PHASE, LARGE_CLAIMING, change=grow_claims, subresource="status"),
+    Case("claims of a pod that was too large by a second scheduler", None, LARGE_CLAIMING, change=grow_claims, subresource="status", caller=SECOND_SCHEDULER),
 )  # fmt: skip
 
 CLAIMS = ("resource.k8s.io", "resourceclaims")
@@ -508,6 +533,8 @@ CLAIM_RULES = (
     Case("a claim", None, create=claim(), resource=CLAIMS),
     Case("a claim of a Job", None, create=claim({**OWNER, "apiVersion": "batch/v1", "kind": "Job"}), resource=CLAIMS),
     Case("a claim as if generated", validation.CLAIM_OWNER, create=claim({**OWNER, "controller": True}, annotations=MADE_FOR), resource=CLAIMS),
+    Case("a claim as if generated, by the scheduler", None, create=claim({**OWNER, "controller": True}, annotations=MADE_FOR), resource=CLAIMS, caller=KUBE_SCHEDULER),
+    Case("a claim as if generated, by a second scheduler", None, create=claim({**OWNER, "controller": True}, annotations=MADE_FOR), resource=CLAIMS, caller=SECOND_SCHEDULER),
     Case("a claim that goes with a pod", None, create=claim(OWNER), resource=CLAIMS),
     Case("a claim of a pod, by its owner alone", validation.CLAIM_OWNER, create=claim({**OWNER, "controller": True}), resource=CLAIMS),
     Case("a claim of a pod, by its annotation alone", validation.CLAIM_OWNER, create=claim(annotations=MADE_FOR), resource=CLAIMS),

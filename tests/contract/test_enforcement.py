@@ -26,6 +26,7 @@ from app.devcluster import state_dir as folders
 from app.devcluster.binaries import Tools
 from app.devcluster.cluster import LocalCluster
 from app.devcluster.cluster_options import ClusterOptions
+from app.devcluster.nodes import KWOK_USER
 from app.k8s_types.admission import Asked, DeleteOptions, UserInfo
 from app.web.webhook.admission_review import Request
 from app.web.webhook.cache import WebhookCache
@@ -38,14 +39,18 @@ from tests.contract.enforcement_cases import (
     NODE,
     OTHER_NODE,
     RELEASER,
+    SECOND_SCHEDULER,
     Case,
+    extended_claim,
 )
 from tests.support.chart import Object
 from tests.support.cluster_driver import until
 from tests.support.enforcement_layers import POLICIES, VALIDATING, keep_only
+from tests.support.kubernetes_features import require_extended_resources
 from tests.support.personas import Person, person
 
 HOME = "rules"
+RULES = ValidationRules(scheduler_users=(KUBE_SCHEDULER, SECOND_SCHEDULER))
 IDS = [case.rule.replace(" ", "-") for case in CASES]
 
 
@@ -56,9 +61,7 @@ IDS = [case.rule.replace(" ", "-") for case in CASES]
 def validation() -> ValidateHandler:
     kinds = by_resource(BUILT_IN)
     managed, exempt = ManagedResources((*MANAGED, IMPLICIT + "*")), frozenset(["kube-system"])
-    context = HandlerContext(
-        WebhookCache(), managed, exempt, Guard(ValidationRules()), kinds, lambda: True
-    )
+    context = HandlerContext(WebhookCache(), managed, exempt, Guard(RULES), kinds, lambda: True)
     return ValidateHandler(context, frozenset([RELEASER]))
 
 
@@ -139,7 +142,9 @@ def court(request: pytest.FixtureRequest, cluster_tools: Tools) -> Iterator[Cour
     layer: str = request.param
     cluster = LocalCluster(folders.own_folder(f"rules-{layer}"))
     try:
-        cluster.up(ClusterOptions(nodes=1, fairgate=False))
+        rules = {"scheduler_users": RULES.scheduler_users, "phase_writers": (KWOK_USER,)}
+        environment = {"FAIRGATE_RULES": json.dumps(rules)}
+        cluster.up(ClusterOptions(nodes=1, fairgate=False, environment=environment))
         court = Court(cluster, layer, _people(cluster))
         kind = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass"}
         twin = {"metadata": {"name": CLASS}, "value": 0, "preemptionPolicy": "Never"}
@@ -158,7 +163,9 @@ def court(request: pytest.FixtureRequest, cluster_tools: Tools) -> Iterator[Cour
 
 
 @pytest.mark.parametrize("case", CASES, ids=IDS)
-def test_the_api_server_says(case: Case, court: Court) -> None:
+def test_the_api_server_says(case: Case, court: Court, cluster_tools: Tools) -> None:
+    if case.change is extended_claim:
+        require_extended_resources(cluster_tools)
     said = court.judge(case)
     if case.sentence is None:
         assert said is None
@@ -235,7 +242,7 @@ def test_a_tenant_is_made_and_deleted_from_above(court: Court) -> None:
 
 def _people(cluster: LocalCluster) -> dict[str, Person]:
     admin = Person(cluster.kubeconfig)
-    names = (ALICE, RELEASER, NODE, OTHER_NODE, KUBE_SCHEDULER, "lead", "head")
+    names = (ALICE, RELEASER, NODE, OTHER_NODE, KUBE_SCHEDULER, SECOND_SCHEDULER, "lead", "head")
     people = {"admin": admin, **{name: person(cluster, name) for name in names}}
     apply = ("apply", "-f", "-")
     cluster.kubectl("create", "namespace", HOME)
@@ -264,9 +271,12 @@ def _people(cluster: LocalCluster) -> dict[str, Person]:
         NODE: editor,
         OTHER_NODE: editor,
         KUBE_SCHEDULER: editor,
+        SECOND_SCHEDULER: editor,
         RELEASER: [everything, claims, doors, release],
     }
-    documents = [*_granted(rights, "Role"), *_granted({"lead": lead, "head": head}, "ClusterRole")]
+    bind = [{"apiGroups": ["fairgate.io"], "resources": ["podgates"], "verbs": ["bind"]}]
+    everywhere = {"lead": lead, "head": head, SECOND_SCHEDULER: bind}
+    documents = [*_granted(rights, "Role"), *_granted(everywhere, "ClusterRole")]
     cluster.kubectl(*apply, stdin=yaml.safe_dump_all(documents))
     return people
 

@@ -16,7 +16,7 @@ from app.core.errors import ClusterError
 from app.devcluster.binaries import Tools
 from app.devcluster.kubectl import Kubectl
 from tests.support.cluster_driver import GATE, GPU, Object, Stage, gates, name_of, pod, stamp, until
-from tests.support.kubernetes_features import require_extended_resource_names
+from tests.support.kubernetes_features import require_extended_resources
 
 API = "resource.k8s.io/v1"
 CLASS = "gpu.nvidia.com"
@@ -204,7 +204,7 @@ def test_claims_wait_for_room_like_anything_else(stage: Stage, ours: str) -> Non
 def test_a_class_counts_as_the_resource_it_names(
     stage: Stage, ours: str, cluster_tools: Tools
 ) -> None:
-    require_extended_resource_names(cluster_tools)
+    require_extended_resources(cluster_tools)
     stage.apply("default", device_class("h100.example.com", GPU))
     stage.objects.append(("deviceclass", "h100.example.com"))
     stage.apply(ours, claim("c", exactly(2, "h100.example.com")), sharing("p", "c"))

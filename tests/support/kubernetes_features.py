@@ -9,7 +9,10 @@ from app.devcluster.binaries import Tools
 EXTENDED_SINCE = 36
 
 
-def require_extended_resource_names(tools: Tools) -> None:
-    """Skip the test if the API server drops `extendedResourceName` of a DeviceClass."""
+def require_extended_resources(tools: Tools) -> None:
+    """Skip the test if the API server drops the fields of DRAExtendedResource.
+
+    These are `extendedResourceName` of a DeviceClass and `extendedResourceClaimStatus` of a pod.
+    """
     if tools.kubernetes.number < EXTENDED_SINCE:
-        pytest.skip(f"Kubernetes 1.{EXTENDED_SINCE} keeps extendedResourceName by default")
+        pytest.skip(f"DRAExtendedResource is on by default from Kubernetes 1.{EXTENDED_SINCE} on")

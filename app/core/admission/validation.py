@@ -148,7 +148,6 @@ CLAIM_MARKS = (
     "resource.kubernetes.io/extended-resource-claim",
 )
 """Annotations by which Kubernetes finds the claims that it generated for a pod."""
-CLAIM_MAKERS = (CONTROLLER_MANAGER, "system:kube-scheduler")
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +186,8 @@ class ValidationRules:
     controllers: tuple[str, ...] = CONTROLLERS
     """Users that create pods from templates of others."""
     schedulers: tuple[str, ...] = ("default-scheduler",)
+    scheduler_users: tuple[str, ...] = ("system:kube-scheduler",)
+    """Users that bind pods, and generate claims of pods."""
     phase_writers: tuple[str, ...] = ()
     variables: tuple[str, ...] = ("NVIDIA_VISIBLE_DEVICES", "AMD_VISIBLE_DEVICES")
     paths: str = r"^/[/.]*(dev[/.]*((nvidia|dri|kfd).*)?|proc/+[^/]+/+root.*)?$"
@@ -293,7 +294,7 @@ class Guard:
         knows = self._knows_phase(before, caller)
         if (before.phase, before.start) != (after.phase, after.start) and not knows:
             return PHASE
-        if before.claims != after.claims and not (knows or caller in CLAIM_MAKERS):
+        if before.claims != after.claims and not (knows or caller in self._rules.scheduler_users):
             return PHASE
         if after.excess and not (before.excess or releases):
             return after.excess
@@ -353,7 +354,7 @@ class Guard:
             return CLAIM
         forged = after.generated or (before is not None and before.generated)
         changed = before is None or before.maker != after.maker
-        if forged and changed and not _makes_claims(caller):
+        if forged and changed and not self._generates_claims(caller):
             return CLAIM_OWNER
         return None
 
@@ -392,9 +393,9 @@ class Guard:
         named = (*node, CONTROLLER_MANAGER, *self._rules.phase_writers)
         return caller in named or caller.startswith(KUBE_SYSTEM)
 
-
-def _makes_claims(caller: UserName) -> bool:
-    return caller in CLAIM_MAKERS or caller.startswith(KUBE_SYSTEM)
+    def _generates_claims(self, caller: UserName) -> bool:
+        named = (CONTROLLER_MANAGER, *self._rules.scheduler_users)
+        return caller in named or caller.startswith(KUBE_SYSTEM)
 
 
 def is_mirror(

@@ -296,7 +296,7 @@ empty for most pods. A term cannot be added later, because the API server refuse
   object.metadata.?annotations[?'resource.kubernetes.io/pod-claim-name'] == oldObject.metadata.?annotations[?'resource.kubernetes.io/pod-claim-name'] &&
   object.metadata.?annotations[?'resource.kubernetes.io/extended-resource-claim'] == oldObject.metadata.?annotations[?'resource.kubernetes.io/extended-resource-claim']) ||
  request.userInfo.username.startsWith('system:serviceaccount:kube-system:') ||
- request.userInfo.username in ['system:kube-controller-manager', 'system:kube-scheduler'] ||
+ request.userInfo.username == 'system:kube-controller-manager' ||
  {{ include "fairgate.mayBind" . }})
 {{- end }}
 

@@ -25,7 +25,7 @@ app.kubernetes.io/component: {{ .component }}
 
 {{/* Parameters of the admission rules, as the processes read them. */}}
 {{- define "fairgate.rules" -}}
-{{ dict "controllers" (include "fairgate.controllerUsers" . | fromJsonArray) "schedulers" .Values.schedulers.names "phase_writers" .Values.phaseWriters "variables" .Values.devices.variables "paths" .Values.devices.paths "refuse_privileged" .Values.devices.refusePrivileged "taints" .Values.devices.taints "refuse_preemption" .Values.preemption.twins "refuse_other_namespaces" .Values.antiAffinity.refuseOtherNamespaces | toJson }}
+{{ dict "controllers" (include "fairgate.controllerUsers" . | fromJsonArray) "schedulers" .Values.schedulers.names "scheduler_users" .Values.schedulers.users "phase_writers" .Values.phaseWriters "variables" .Values.devices.variables "paths" .Values.devices.paths "refuse_privileged" .Values.devices.refusePrivileged "taints" .Values.devices.taints "refuse_preemption" .Values.preemption.twins "refuse_other_namespaces" .Values.antiAffinity.refuseOtherNamespaces | toJson }}
 {{- end }}
 {{- define "fairgate.templateList" -}}
 {{- $all := list -}}

@@ -10,7 +10,7 @@ from tests.e2e.attacks.attack_cluster import RED, Ground, Object, body, layer_of
 from tests.e2e.attacks.attack_helpers import answer, remove, submit, told
 from tests.e2e.attacks.outcomes import Outcomes
 from tests.support.cluster_driver import GATE, GPU, gates, until
-from tests.support.kubernetes_features import require_extended_resource_names
+from tests.support.kubernetes_features import require_extended_resources
 from tests.support.personas import Refused
 
 RESOURCES = "/apis/resource.k8s.io/v1"
@@ -98,7 +98,7 @@ def test_16_devices_of_a_claim_count_at_their_worst(
     ground: Ground, outcomes: Outcomes, cluster_tools: Tools, way: str
 ) -> None:
     if way == OF_MAPPED:
-        require_extended_resource_names(cluster_tools)
+        require_extended_resources(cluster_tools)
     counted, request = REQUESTS[way]
     name = ground.name("claimer")
     ground.mallory.call("POST", CLAIMS, claim(name, request))
@@ -120,7 +120,7 @@ def test_16_a_class_asked_for_by_name_counts(
     ground: Ground, outcomes: Outcomes, cluster_tools: Tools, class_name: str
 ) -> None:
     if class_name == MAPPED:
-        require_extended_resource_names(cluster_tools)
+        require_extended_resources(cluster_tools)
     name = ground.name("named")
     made = body(name, 0)
     made["spec"]["containers"][0]["resources"] = {"limits": {BY_NAME + class_name: 14}}
@@ -133,7 +133,7 @@ def test_16_a_class_that_does_not_exist_yet_is_waited_for(
     ground: Ground, outcomes: Outcomes, cluster_tools: Tools
 ) -> None:
     """It is not known whether its devices count. An administrator may create it at any time."""
-    require_extended_resource_names(cluster_tools)
+    require_extended_resources(cluster_tools)
     name, later = ground.name("early"), ground.name("later") + ".example.com"
     ground.mallory.call("POST", CLAIMS, claim(name, exactly(17, later)))
     attack = "a claim of a class before the class exists"
