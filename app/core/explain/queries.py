@@ -233,12 +233,16 @@ class EngineQueries:
         names = (node.name for pool in self._pools.pools for node in self._pools.members(pool))
         return search.steps(self._registry, self._tenancy, list(names) if nodes else ())
 
-    def accounts(self, user: UserName) -> tuple[TenantName, ...]:
+    def accounts(self, user: UserName) -> Mapping[TenantName, UserView]:
         """Return the tenants in which a user has usage or waiting pods, by name."""
-        branches = self._registry.usage.tree.tenants
-        return tuple(
-            sorted(name for name in branches if queue_listing.users(name, user, self._context()))
-        )
+        self._settle()
+        tree, found = self._registry.usage.tree, {}
+        for name in sorted(tree.tenants):
+            if tree.leaf_of(name, user) is not None:
+                found[name] = status.person(
+                    name, user, self._registry, self._tenancy, self._managed
+                )
+        return {name: view for name, view in found.items() if view is not None}
 
     def released_of(self, user: UserName) -> tuple[Uid, ...]:
         """Return the released pods of a user, by uid."""

@@ -41,18 +41,13 @@ class Mark:
 
 def queue(tenant: TenantName, user: UserName, context: ExplainContext) -> Iterator[HeldView]:
     """Yield the waiting workloads of a user in the order of the store."""
-    for leaf in users(tenant, user, context):
-        for turn in leaf.queue.after(None):
-            yield held(context.registry.pods[turn.uid], context)
-        for tracked in _unqueued(leaf, context):
-            yield held(tracked, context)
-
-
-def users(tenant: TenantName, user: UserName, context: ExplainContext) -> list[UserNode]:
-    """Return the node of a user in the share tree of a tenant, or an empty list."""
-    branch = context.tree.tenants.get(tenant)
-    children = branch.children.values() if branch is not None else ()
-    return [each for each in children if isinstance(each, UserNode) and each.name == user]
+    leaf = context.tree.leaf_of(tenant, user)
+    if leaf is None:
+        return
+    for turn in leaf.queue.after(None):
+        yield held(context.registry.pods[turn.uid], context)
+    for tracked in _unqueued(leaf, context):
+        yield held(tracked, context)
 
 
 def _unqueued(leaf: UserNode, context: ExplainContext) -> list[PodRecord]:

@@ -121,17 +121,26 @@ def people(
     tenant, branch = tenancy.tenants.get(name), registry.usage.tree.tenants.get(name)
     weights = tenant.user_weights if tenant is not None else {}
     children = branch.children.values() if branch is not None else ()
-    leaves = {UserName(each.name): each for each in children if isinstance(each, UserNode)}
-    views = [
-        UserView(
-            user,
-            weights.get(user, Fraction(1)),
-            _used_by(leaves[user], managed) if user in leaves else {},
-            len(registry.waiting.get(leaves[user], ())) if user in leaves else 0,
-        )
-        for user in sorted({*weights, *leaves})
-    ]
-    return tuple(each for each in views if each.name in weights or each.used or each.pending)
+    users = {UserName(each.name) for each in children if isinstance(each, UserNode)}
+    views = (person(name, user, registry, tenancy, managed) for user in sorted({*weights, *users}))
+    return tuple(each for each in views if each is not None)
+
+
+def person(
+    name: TenantName,
+    user: UserName,
+    registry: PodRegistry,
+    tenancy: TenantDirectory,
+    managed: ManagedResources,
+) -> UserView | None:
+    """Return a user of a tenant. None if it has no weight, no usage and no waiting pods."""
+    tenant, leaf = tenancy.tenants.get(name), registry.usage.tree.leaf_of(name, user)
+    weight = tenant.user_weights.get(user) if tenant is not None else None
+    used = _used_by(leaf, managed) if leaf is not None else {}
+    pending = len(registry.waiting.get(leaf, ())) if leaf is not None else 0
+    if weight is None and not (used or pending):
+        return None
+    return UserView(user, Fraction(1) if weight is None else weight, used, pending)
 
 
 ZONE = "topology.kubernetes.io/zone"

@@ -7,7 +7,7 @@ from itertools import chain, islice
 from fastapi import APIRouter, Depends
 
 from app.core.explain.entitlements import Entitlement, Part
-from app.core.explain.views import HeldView, ReleasedView
+from app.core.explain.views import HeldView, ReleasedView, UserView
 from app.core.model import TenantName, UserName
 from app.ports.auth import Identity
 from app.web.api.fair_shares import FairShares
@@ -40,7 +40,7 @@ def me_routes(context: RouteContext, shares: FairShares) -> APIRouter:
         released = context.queries.released_of(user)
         shown = released[:MOST_RELEASED]
         views = (context.queries.released(uid) for uid in shown)
-        own = [_tenant(name, user, shares.of(name), context) for name in tenants]
+        own = [_tenant(name, mine, shares.of(name)) for name, mine in tenants.items()]
         pending = sum(each.pending for each in own)
         return Me(
             name=user,
@@ -58,11 +58,8 @@ def _own(view: HeldView | ReleasedView, context: RouteContext) -> OwnWorkload:
     return OwnWorkload(**released_workload(view))
 
 
-def _tenant(
-    name: TenantName, user: UserName, owed: Entitlement, context: RouteContext
-) -> OwnTenant:
-    mine = next(each for each in context.queries.people(name) if each.name == user)
-    part = owed.users.get(user, NO_PART)
+def _tenant(name: TenantName, mine: UserView, owed: Entitlement) -> OwnTenant:
+    part = owed.users.get(mine.name, NO_PART)
     return OwnTenant(
         tenant=name,
         weight=decimal(mine.weight),

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from app.core import events as ev
 from app.web.api.me import MOST
 from tests.fakes.fake_api_cluster import GPU, ApiCluster, busy, held, runs
 from tests.support.asgi import Reply, call
@@ -46,6 +47,18 @@ async def test_use_and_fair_share_are_those_of_the_caller_and_of_the_tenant(
     assert 0 < tenant["used"] < tenant["tenantUsed"]
     assert 0 < tenant["fairShare"] < tenant["tenantFairShare"]
     assert GPU in tenant["amounts"]["h100"]
+
+
+async def test_a_tenant_in_which_all_pods_of_the_caller_ended_is_not_shown(
+    town: ApiCluster,
+) -> None:
+    town.rights.name = "ivan@example.com"
+    ended = runs("ended", "teaching", "ivan@example.com", "t4-03")
+    await town.deliver(ended)
+    assert len((await get(town, "/v1/me")).json["tenants"]) == 1
+    await town.deliver(ev.PodGone(town.now, ended.pod.uid))  # its minimum charge still counts
+    me = await get(town, "/v1/me")
+    assert (me.status, me.json["tenants"]) == (200, [])
 
 
 async def test_workloads_of_several_tenants_are_all_shown(town: ApiCluster) -> None:
