@@ -37,6 +37,7 @@ PATHS = {
     "ValidatingAdmissionPolicyBinding": "/apis/admissionregistration.k8s.io/v1/"
     "validatingadmissionpolicybindings",
     "Policy": "/apis/fairgate.io/v1alpha1/policies",
+    "Tenant": "/apis/fairgate.io/v1alpha1/tenants",
     "MutatingWebhookConfiguration": "/apis/admissionregistration.k8s.io/v1/"
     "mutatingwebhookconfigurations",
     "ValidatingWebhookConfiguration": "/apis/admissionregistration.k8s.io/v1/"

@@ -27,6 +27,10 @@ from app.core.policy import Mode
 
 IMAGE = "registry.example.com/fairgate"
 SECRET = "fairgate-redis-url"  # noqa: S105 (a name)
+EXEMPTED = (
+    "Namespaces of node agents. Accounts that may create pods there can use devices without "
+    "Fairgate."
+)
 WIDTH = 10_000
 """Longest line of YAML, so that no value is folded."""
 
@@ -50,15 +54,19 @@ def chart_values(
     """
     usual, assumed = Assumptions(), seen.assumed
     sections = [_mode(seen), _image(seen, image), _redis(redis_url)]
-    exempt = {space.namespace: names(described(space.agents)) for space in _to_exempt(seen)}
+    spaces = [space for space in refused(seen) if space.agents]
+    exempt = {s.namespace: names(described(s.agents)) for s in spaces if s.should_be_exempt}
+    kept = [
+        f"Not exempted: {s.whose}, where {names(described(s.agents))} would be refused. Move it to "
+        "a namespace\nof its own: Fairgate would not queue the pods of an exempt namespace."
+        for s in spaces
+        if not s.should_be_exempt
+    ]
     exempt.setdefault(namespace, "Fairgate itself")
-    sections += _extension(
-        "extraExemptNamespaces",
-        _added(assumed.exempt, usual.exempt, exempt),
-        "Namespaces of node agents. Accounts that may create pods there can use devices without "
-        "Fairgate.",
-        exempt,
-    )
+    extra = _added(assumed.exempt, usual.exempt, exempt)
+    if extra or kept:
+        comment = "\n".join([EXEMPTED, *kept])
+        sections.append(Section("extraExemptNamespaces", extra, comment, exempt))
     extended = [name for name in uncounted_classes(seen).values() if name]
     sections += _extension(
         "extraManagedResources",
@@ -153,10 +161,6 @@ def _redis(url: str) -> Section:
         f"kubectl create secret generic {SECRET} --namespace fairgate-system --from-file=url=FILE",
         {},
     )
-
-
-def _to_exempt(seen: ClusterSnapshot) -> list[Any]:
-    return [space for space in refused(seen) if space.should_be_exempt]
 
 
 def _schedulers(seen: ClusterSnapshot) -> list[Section]:

@@ -108,6 +108,8 @@ class ClusterSnapshot:
     nodes: int = 0
     classes: dict[str, PriorityClass] = field(default_factory=dict)
     quotas: list[Object] = field(default_factory=list)
+    tenants: dict[str, str] = field(default_factory=dict)
+    """The tenant of each namespace that a Tenant names."""
     kinds: list[CustomKind] = field(default_factory=list)
     accounts: Accounts = field(default_factory=Accounts)
     device_classes: dict[str, str] = field(default_factory=dict)
@@ -187,6 +189,7 @@ class _Reading:
             resource = f"{attribute}webhookconfigurations"
             item = await self._get(resource, f"{ADMISSION}/{resource}/fairgate")
             setattr(found, attribute, item)
+        await self._each("tenants.fairgate.io", f"{GROUP}/tenants", self._add_tenant)
         if not found.exists:
             return
         resource = "validatingadmissionpolicybindings"
@@ -205,6 +208,10 @@ class _Reading:
         await self._each("events", f"/api/v1/{space}/events", found.events.append)
         if webhook := found.deployments.get("fairgate-webhook"):
             self.found.assumed = assumptions.installed(webhook)
+
+    def _add_tenant(self, item: Object) -> None:
+        for namespace in (item.get("spec") or {}).get("namespaces") or ():
+            self.found.tenants.setdefault(namespace, item["metadata"]["name"])
 
     async def read_accounts(self) -> None:
         accounts = self.found.accounts

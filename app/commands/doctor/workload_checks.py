@@ -15,17 +15,26 @@ READ = ("pods", "daemonsets", "deployments", "statefulsets", "jobs", "cronjobs")
 
 @dataclass(frozen=True, slots=True)
 class RefusedWorkload:
-    """The refused workloads of one namespace. `asking` are its workloads with devices."""
+    """The refused workloads of one namespace. `asking` are its workloads with devices.
+
+    `tenant` is the Tenant that names the namespace, "" without one.
+    """
 
     namespace: str
+    tenant: str
     agents: tuple[Workload, ...]
     others: tuple[Workload, ...]
     asking: tuple[Workload, ...]
 
     @property
     def should_be_exempt(self) -> bool:
-        """Whether the namespace is for agents of nodes, and has no workloads with devices."""
-        return bool(self.agents) and not self.asking
+        """Whether the namespace is for agents of nodes: no tenant, no workloads with devices."""
+        return bool(self.agents) and not self.tenant and not self.asking
+
+    @property
+    def whose(self) -> str:
+        """The namespace, with its tenant."""
+        return f"{self.namespace} of tenant {self.tenant}" if self.tenant else self.namespace
 
 
 def refused(seen: ClusterSnapshot) -> list[RefusedWorkload]:
@@ -41,6 +50,7 @@ def refused(seen: ClusterSnapshot) -> list[RefusedWorkload]:
             found.append(
                 RefusedWorkload(
                     space,
+                    seen.tenants.get(space, ""),
                     tuple(each for each in bad if each.is_agent),
                     tuple(each for each in bad if not each.is_agent),
                     tuple(each for each in workloads if each.asks),
@@ -56,7 +66,7 @@ def check_pods(seen: ClusterSnapshot) -> Iterator[Finding]:
         if space.should_be_exempt:
             yield _exempt(space)
         else:
-            yield from _agents_beside_devices(space)
+            yield from _agents_of_users(space)
             yield from _messages(space.namespace, space.others)
     if not found and seen.is_known(*READ):
         yield ok(
@@ -64,6 +74,14 @@ def check_pods(seen: ClusterSnapshot) -> Iterator[Finding]:
             f"Fairgate would admit all pods of {count(len(seen.workloads), 'running workload')}.",
         )
     for space_name in seen.assumed.exempt:
+        if space_name in seen.tenants:
+            yield warning(
+                Check.NAMESPACES,
+                f"namespace {space_name} is exempt and belongs to tenant "
+                f"{seen.tenants[space_name]}, so Fairgate does not queue its pods.",
+                "Remove it from the exempt namespaces, or from the Tenant.",
+                [space_name],
+            )
         asking = [e.address for e in seen.workloads if e.asks and e.namespace == space_name]
         if asking:
             yield warning(
@@ -86,14 +104,14 @@ def _exempt(space: RefusedWorkload) -> Finding:
     )
 
 
-def _agents_beside_devices(space: RefusedWorkload) -> Iterator[Finding]:
+def _agents_of_users(space: RefusedWorkload) -> Iterator[Finding]:
     if space.agents:
+        beside = f" beside pods with devices ({names(each.title for each in space.asking)})"
         yield problem(
             Check.NAMESPACES,
-            f"namespace {space.namespace} runs node agents that Fairgate would refuse "
-            f"({names(described(space.agents))}) beside pods with devices "
-            f"({names(each.title for each in space.asking)}), which an exempt namespace would "
-            "not queue.",
+            f"namespace {space.whose} runs node agents that Fairgate would refuse "
+            f"({names(described(space.agents))}){beside if space.asking else ''}. Fairgate would "
+            "not queue the pods of an exempt namespace.",
             "Move the agents to a namespace of their own, and exempt that one.",
             [each.address for each in space.agents],
         )

@@ -92,7 +92,27 @@ def test_another_namespace_of_fairgate_is_exempted() -> None:
 
 def test_a_namespace_with_gpu_pods_is_not_exempted() -> None:
     agent = daemon_set("team-a", "shell", "agent", privileged=True)
-    assert "extraExemptNamespaces" not in values_of(look(cluster(agent, pod("team-a", "t", 1))))
+    assert values_of(look(cluster(agent, pod("team-a", "t", 1))))["extraExemptNamespaces"] == []
+
+
+def test_a_namespace_of_a_tenant_is_not_exempted_and_the_comment_says_so() -> None:
+    agent = daemon_set("team-a", "shell", "agent", privileged=True)
+    tenant = made("Tenant", "x", "research", spec={"namespaces": ["team-b", "team-a"]})
+    seen = look(cluster(agent, AGENTS[0], tenant))
+    assert values_of(seen)["extraExemptNamespaces"] == ["calico-system"]
+    text = as_yaml(chart_values(seen, HOME))
+    assert "# Not exempted: team-a of tenant research, where DaemonSet shell (" in text
+    [found] = [each for each in examine(seen, HOME, NOW) if "team-a" in each.message]
+    assert found.level is Level.PROBLEM
+    assert "namespace team-a of tenant research runs node agents" in found.message
+
+
+def test_an_exempt_namespace_of_a_tenant_is_a_warning() -> None:
+    tenant = made("Tenant", "x", "research", spec={"namespaces": ["team-a"]})
+    seen = look(cluster(tenant), "extraExemptNamespaces: [team-a]\n")
+    [found] = [each for each in examine(seen, HOME, NOW) if "team-a" in each.message]
+    assert found.level is Level.WARNING
+    assert "exempt and belongs to tenant research" in found.message
 
 
 def test_values_of_an_installation_keep_its_own_settings() -> None:
