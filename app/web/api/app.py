@@ -30,6 +30,7 @@ from app.web.api.stream import StreamTiming, stream_routes
 from app.web.api.tenants import tenant_routes
 from app.web.api.trials import trial_routes
 from app.web.api.usage import usage_routes
+from app.web.api.visible_state import VisibleStates
 from app.web.api.workloads import workload_routes
 from app.web.api.writes import write_routes
 from app.web.health import SERVES, Checks, ops_routes
@@ -64,11 +65,12 @@ def api_app(
         dependencies=[Depends(context.access.caller), Depends(documented.need_known)],
     )
     shares = FairShares(context, time.monotonic)
+    visible = VisibleStates(context, time.monotonic)
     for routes in (
         tenant_routes(context, shares),
         queue_routes(context),
         pool_routes(context),
-        node_routes(context),
+        node_routes(context, visible),
         quota_routes(context),
         usage_routes(context),
         release_routes(context),
@@ -77,8 +79,8 @@ def api_app(
         simulation_routes(context),
         trial_routes(context),
         me_routes(context, shares),
-        search_routes(context),
-        stream_routes(context, time.monotonic, lambda: not _drains(checks), rhythm),
+        search_routes(context, visible),
+        stream_routes(context, visible, time.monotonic, lambda: not _drains(checks), rhythm),
         write_routes(context),
         version_routes(context),
     ):

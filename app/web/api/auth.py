@@ -72,11 +72,14 @@ class Access:
         state = request.scope.get("state", {})
         known: Identity | None = state.get(CALLER)
         identity = known or await self._by_token(request, bearer)
-        if self._callers is not None:
-            cost = 1 + state.get(BODY_BYTES, 0) // BYTES_PER_REQUEST
-            wait = self._callers.count_request(limit_name(identity.name), cost)
-            _heed(wait, f"{identity.name} asks too often")
+        self.count(identity, 1 + state.get(BODY_BYTES, 0) // BYTES_PER_REQUEST)
         return identity
+
+    def count(self, identity: Identity, requests: int) -> None:
+        """Count work for a caller as so many requests. Raises Refused (429)."""
+        if self._callers is not None:
+            wait = self._callers.count_request(limit_name(identity.name), requests)
+            _heed(wait, f"{identity.name} asks too often")
 
     async def _by_token(
         self, request: Request, bearer: HTTPAuthorizationCredentials | None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -13,15 +12,12 @@ from app.core.model import Amounts, Millis, NodeName, PoolName, Resource, Tenant
 from app.core.placement.pools import add_to
 from app.core.policy import Mode
 from app.core.safe_text import visible
-from app.ports.auth import Identity
-from app.web.api.auth import Access
 from app.web.api.formatting import moment, quantities
 from app.web.api.pools import pool_whole
 from app.web.api.route_context import RouteContext
 from app.web.api.schemas import PoolWhole, TenantShown
 from app.web.api.stream_schemas import (
     DashboardState,
-    Hello,
     LeftOut,
     NodeWithTenants,
     OwedShown,
@@ -32,16 +28,9 @@ from app.web.api.stream_schemas import (
     WaitingShown,
 )
 from app.web.api.tenants import tenant_shown, user_shown
+from app.web.api.visible_state import VisibleState
 from app.web.api.wait_reason_cache import Backlogs, QueueBacklog, WaitReasonCache
 from app.web.metrics import jain
-
-MOST_ASKED = 500
-"""Most tenants to check one by one, if the caller lacks the right on all queues.
-
-Grant the right on all queues to callers with rights on more tenants.
-"""
-
-AT_ONCE = 16
 
 MOST_USERS = 100
 """Most users of one tenant in the answer: those with the most use and pending pods."""
@@ -58,61 +47,6 @@ SILENT_MS = 15_000
 
 ROUND = 4
 """Decimals of shares, so that an invisible change is not sent."""
-
-
-@dataclass(frozen=True, slots=True)
-class VisibleState:
-    """Rights of a caller. Callers with equal rights get equal state."""
-
-    every_tenant: bool
-    every_queue: bool
-    queues: frozenset[TenantName]
-    pools: bool
-
-    def tenant(self, name: TenantName) -> bool:
-        """Return whether the caller may see the shares of a tenant."""
-        return self.every_tenant or self.queue(name)
-
-    def queue(self, name: TenantName) -> bool:
-        """Return whether the caller may see a tenant's users and queue."""
-        return self.every_queue or name in self.queues
-
-    def hello(self, identity: Identity) -> Hello:
-        """Return the event that reports these rights to the caller."""
-        return Hello(
-            caller=identity.name,
-            every_tenant=self.every_tenant,
-            every_queue=self.every_queue,
-            queues=sorted(self.queues),
-            pools=self.pools,
-        )
-
-
-async def sight_of(access: Access, identity: Identity, tenants: list[TenantName]) -> VisibleState:
-    """Return a caller's rights."""
-    every_queue, every_tenant, pools = await asyncio.gather(
-        access.may(identity, "get", "tenants", "queue"),
-        access.may(identity, "list", "tenants"),
-        access.may(identity, "list", "pools"),
-    )
-    mine: set[TenantName] = set()
-    asked = [] if every_queue else tenants[:MOST_ASKED]
-    for first in range(0, len(asked), AT_ONCE):
-        some = asked[first : first + AT_ONCE]
-        answers = await asyncio.gather(
-            *(access.may(identity, "get", "tenants", "queue", name) for name in some)
-        )
-        mine |= {name for name, yes in zip(some, answers, strict=True) if yes}
-    return VisibleState(every_tenant, every_queue, frozenset(mine), pools)
-
-
-def by_existence(context: RouteContext) -> list[TenantName]:
-    """Return all tenants, those with a Tenant object first.
-
-    Their admins have rights by name, and the number of checks is limited.
-    """
-    tenants = context.queries.view().tenants
-    return sorted(tenants, key=lambda name: (not tenants[name].exists, name))
 
 
 @dataclass(frozen=True, slots=True)

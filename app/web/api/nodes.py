@@ -10,10 +10,10 @@ from fastapi import APIRouter, Depends, Path
 from app.core.explain.views import ReleasedView
 from app.core.model import NodeName
 from app.ports.auth import Identity
-from app.web.api.dashboard_state import by_existence, sight_of
 from app.web.api.formatting import moment, quantities
 from app.web.api.route_context import RouteContext
 from app.web.api.schemas import Quantities, ResponseModel
+from app.web.api.visible_state import VisibleStates
 
 NodePath = Annotated[str, Path(description="Name of a node.", examples=["gpu-node-0"])]
 
@@ -38,11 +38,10 @@ class NodePods(ResponseModel):
     hidden: int
 
 
-def node_routes(context: RouteContext) -> APIRouter:
+def node_routes(context: RouteContext, visible: VisibleStates) -> APIRouter:
     """Return the route /nodes/{node}/pods."""
     routes = APIRouter()
-    access = context.access
-    caller = Depends(access.caller)
+    caller = Depends(context.access.caller)
 
     @routes.get("/nodes/{node}/pods", summary="Released pods of a node")
     async def pods(node: NodePath, identity: Identity = caller) -> NodePods:
@@ -51,7 +50,7 @@ def node_routes(context: RouteContext) -> APIRouter:
         An unknown node has no pods. `hidden` is 0 if the caller may not list pools.
         """
         context.need_sight()
-        sight = await sight_of(access, identity, by_existence(context))
+        sight = await visible.of(identity)
         found = context.queries.pods_on(NodeName(node))
         seen = [each for each in found if each.user == identity.name or sight.queue(each.tenant)]
         hidden = len(found) - len(seen) if sight.pools else 0

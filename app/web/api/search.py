@@ -9,16 +9,15 @@ from fastapi import APIRouter, Depends, Query
 
 from app.core.explain.search import Search
 from app.ports.auth import Identity
-from app.web.api.dashboard_state import by_existence, sight_of
 from app.web.api.route_context import RouteContext
 from app.web.api.schemas import HitShown, SearchModel
+from app.web.api.visible_state import VisibleStates
 
 
-def search_routes(context: RouteContext) -> APIRouter:
+def search_routes(context: RouteContext, visible: VisibleStates) -> APIRouter:
     """Return the route /search."""
     routes = APIRouter()
-    access = context.access
-    caller = Depends(access.caller)
+    caller = Depends(context.access.caller)
     turn = asyncio.Semaphore(1)
 
     @routes.get("/search", summary="Find tenants, users, jobs, pods, namespaces and nodes")
@@ -28,7 +27,7 @@ def search_routes(context: RouteContext) -> APIRouter:
         identity: Identity = caller,
     ) -> SearchModel:
         context.need_sight()
-        sight = await sight_of(access, identity, by_existence(context))
+        sight = await visible.of(identity)
         found = Search(
             q,
             sight.tenant,

@@ -23,16 +23,14 @@ from app.web.api import problems
 from app.web.api.auth import Bearer
 from app.web.api.dashboard_state import (
     Facts,
-    VisibleState,
-    by_existence,
     facts,
-    sight_of,
     state,
 )
 from app.web.api.openapi_models import stream_of
 from app.web.api.problems import Refused
 from app.web.api.route_context import RouteContext
 from app.web.api.stream_schemas import DashboardState, Hello
+from app.web.api.visible_state import VisibleState, VisibleStates
 from app.web.api.wait_reason_cache import WaitReasonCache
 
 MEDIA_TYPE = "text/event-stream"
@@ -195,6 +193,7 @@ def event(name: str, data: BaseModel) -> bytes:
 
 def stream_routes(
     context: RouteContext,
+    visible: VisibleStates,
     clock: Callable[[], float],
     stays: Callable[[], bool] = lambda: True,
     rhythm: StreamTiming | None = None,
@@ -213,10 +212,6 @@ def stream_routes(
         times.beat,
     )
 
-    async def rights_of(identity: Identity) -> VisibleState:
-        await access.need(identity, "get", "stream")
-        return await sight_of(access, identity, by_existence(context))
-
     @routes.get(
         "/stream",
         summary="The state of everything, as it changes",
@@ -233,10 +228,12 @@ def stream_routes(
     ) -> StreamingResponse:
         async def read_state() -> tuple[Identity, VisibleState]:
             known = await access.caller(request, bearer)
-            return known, await rights_of(known)
+            await access.need(known, "get", "stream")
+            return known, await visible.renewed(known)
 
         context.need_sight()
-        first = (identity, await rights_of(identity))
+        await access.need(identity, "get", "stream")
+        first = (identity, await visible.of(identity))
         content = _listen(board, first, read_state, clock, stays, times)
         return EventStreamResponse(content, listeners, limit_name(identity.name), times.patience)
 

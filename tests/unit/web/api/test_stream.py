@@ -19,10 +19,11 @@ from app.core.model import Millis, PoolName, TenantName, UserName
 from app.core.policy import Mode, Policy
 from app.ports.api import EnforcementResult
 from app.web.api import dashboard_state
-from app.web.api.dashboard_state import Facts, VisibleState, facts, state
+from app.web.api.dashboard_state import Facts, facts, state
 from app.web.api.problems import Refused
 from app.web.api.stream import MOST_OF_ONE, ConnectionLimit, StateCache, StreamTiming
 from app.web.api.stream_schemas import DashboardState
+from app.web.api.visible_state import VisibleState
 from app.web.api.wait_reason_cache import QUEUED, WaitReasonCache
 from tests.fakes.fake_api_cluster import GPU, NOW, ApiCluster, busy, held, tenant
 from tests.fakes.fake_authorizer import Rights

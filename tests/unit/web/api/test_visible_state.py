@@ -1,0 +1,113 @@
+"""The rights of callers on the state: how long they are cached, and what their reviews cost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from app.ports.auth import Identity
+from app.web.api.auth import Access
+from app.web.api.problems import Refused
+from app.web.api.visible_state import KNOWN_SECONDS, REVIEWS_OF_A_REQUEST, VisibleStates
+from app.web.server.rate_limit import RateLimit
+from tests.fakes.fake_api_cluster import ApiCluster, held, tenant
+
+TENANTS = 40
+PER_SECOND = 10
+"""The bucket has twice as many requests, and a reading costs ten."""
+
+BOT = "system:serviceaccount:team-1:bot-{}"
+
+
+@dataclass
+class Reviewed:
+    """Counts reviews. The caller may read the queue of `granted`."""
+
+    granted: str = "team-1"
+    reviews: int = 0
+
+    async def authenticate(self, token: str) -> Identity | None:
+        return Identity(token)
+
+    async def allows(
+        self,
+        identity: Identity,
+        verb: str,
+        resource: str,
+        subresource: str = "",
+        name: str = "",
+        *,
+        group: str = "",
+        namespace: str = "",
+    ) -> bool:
+        self.reviews += 1
+        return name == self.granted
+
+    async def reaches(self, identity: Identity, verb: str, path: str) -> bool:
+        return False
+
+
+@dataclass
+class Readings:
+    """Visible states of a cluster with `TENANTS` tenants, and what they need."""
+
+    authority: Reviewed = field(default_factory=Reviewed)
+    now: float = 0.0
+
+    async def open(self) -> VisibleStates:
+        cluster = ApiCluster()
+        await cluster.open()
+        for number in range(TENANTS):
+            await cluster.deliver(tenant(f"team-{number}"), held("p", f"team-{number}", "u"))
+        access = Access(self.authority, RateLimit(PER_SECOND, lambda: self.now))
+        return VisibleStates(replace(cluster.context(), access=access), lambda: self.now)
+
+
+@pytest.fixture
+def readings() -> Readings:
+    return Readings()
+
+
+async def test_rights_are_read_once_in_two_seconds(readings: Readings) -> None:
+    states = await readings.open()
+    first = await states.of(Identity("alice"))
+    assert first.queues == {"team-1"}
+    asked = readings.authority.reviews
+    readings.authority.granted = "team-2"
+    assert await states.of(Identity("alice")) == first
+    assert readings.authority.reviews == asked
+    readings.now = KNOWN_SECONDS
+    assert (await states.of(Identity("alice"))).queues == {"team-2"}
+
+
+async def test_another_identity_of_the_same_name_is_read_by_itself(readings: Readings) -> None:
+    states = await readings.open()
+    await states.of(Identity("alice"))
+    readings.authority.granted = "team-2"
+    assert (await states.of(Identity("alice", groups=("g",)))).queues == {"team-2"}
+
+
+async def test_service_accounts_of_a_namespace_pay_for_their_reviews_together(
+    readings: Readings,
+) -> None:
+    """A tenant can create any number of accounts, and each costs the API server new reviews."""
+    states = await readings.open()
+    paid = 2 * PER_SECOND // (TENANTS // REVIEWS_OF_A_REQUEST)
+    for number in range(paid):
+        await states.of(Identity(BOT.format(number)))
+    asked = readings.authority.reviews
+    with pytest.raises(Refused) as refused:
+        await states.of(Identity(BOT.format(paid)))
+    assert refused.value.status == 429
+    assert readings.authority.reviews - asked <= 3  # no tenant was asked about
+    await states.of(Identity("alice"))  # another caller is not slowed down
+
+
+async def test_the_caller_of_an_open_stream_pays_nothing_for_its_renewal(
+    readings: Readings,
+) -> None:
+    states = await readings.open()
+    for _ in range(10):
+        await states.renewed(Identity("alice"))
+    await states.of(Identity("bob"))
