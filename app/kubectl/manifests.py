@@ -14,6 +14,8 @@ from app.core.errors import InvalidInput
 from app.core.well_known import ANNOTATION_SUBMITTER
 
 LARGEST_FILE = 4 * 1024 * 1024
+LARGEST_EXPANDED = 2 * LARGEST_FILE
+"""Most characters and nodes of a YAML document with its aliases replaced by what they name."""
 REPLICATED_JOB_LABEL = "jobset.sigs.k8s.io/replicatedjob-name"
 
 CLAIM, CLAIM_TEMPLATE = "ResourceClaim", "ResourceClaimTemplate"
@@ -92,7 +94,7 @@ def parse(text: str) -> list[_Document]:
     if len(text) > LARGEST_FILE:
         raise InvalidInput(f"The manifest has more than {LARGEST_FILE} characters; split it.")
     try:
-        found = [each for part in yaml.safe_load_all(text) for each in _objects(part)]
+        found = [each for part in _loaded(text) for each in _objects(part)]
     except (yaml.YAMLError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None)
         at = f" in line {mark.line + 1}" if mark else ""
@@ -101,6 +103,33 @@ def parse(text: str) -> list[_Document]:
     if not found:
         raise InvalidInput("The manifest has no Kubernetes object; write one as for kubectl.")
     return found
+
+
+def _loaded(text: str) -> Iterator[Any]:
+    """Yield the documents of YAML. A few lines of nested aliases could expand to gigabytes."""
+    loader = yaml.SafeLoader(text)
+    try:
+        while loader.check_node():
+            node = loader.get_node()
+            if _expanded(node, {}) > LARGEST_EXPANDED:
+                raise InvalidInput("The manifest has too many YAML aliases; write it without them.")
+            yield loader.construct_document(node)
+    finally:
+        loader.dispose()
+
+
+def _expanded(node: Any, known: dict[int, int]) -> int:
+    """Return the size of a node as in `LARGEST_EXPANDED`, which a cycle exceeds."""
+    if id(node) not in known:
+        known[id(node)] = LARGEST_EXPANDED + 1  # until it is computed
+        if isinstance(node, yaml.ScalarNode):
+            size = 1 + len(node.value)
+        elif isinstance(node, yaml.MappingNode):
+            size = 1 + sum(_expanded(each, known) for pair in node.value for each in pair)
+        else:
+            size = 1 + sum(_expanded(each, known) for each in node.value)
+        known[id(node)] = size
+    return known[id(node)]
 
 
 def manifest(document: _Document, namespace: str, *, required: bool) -> Manifest | None:

@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 import yaml
 
+from app.core.errors import InvalidInput
+from app.kubectl import manifests
 from app.kubectl.cli import COMPLETE, cli, outcome
 from tests.support import kubectl_answers as answers
 from tests.support.rest_server import Reply, Rest, serving
@@ -343,6 +345,25 @@ def test_standard_input_is_read(rest: Rest, shell: Shell, monkeypatch: pytest.Mo
 def test_a_file_without_work_is_wrong_input(objects: list[Any], part: str, shell: Shell) -> None:
     code, _, err = shell.run(*objects)
     assert (code, part in err, err.count("\n")) == (2, True, 1)
+
+
+def nested(form: str) -> str:
+    """Return lines of YAML of which each has nine aliases of the line before."""
+    lines = ["a: &a {x: y}"]
+    for before, key in zip("abcdefgh", "bcdefghi", strict=True):
+        lines.append(f"{key}: &{key} " + form.format(", ".join([f"*{before}"] * 9)))
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize("text", [nested("[{}]"), nested("{{<<: [{}]}}"), "a: &a {b: *a}"])
+def test_aliases_that_expand_without_bound_are_refused(text: str) -> None:
+    with pytest.raises(InvalidInput, match="too many YAML aliases"):
+        manifests.parse(f"kind: Pod\n{text}")
+
+
+def test_aliases_are_read() -> None:
+    [found] = manifests.parse("kind: Pod\na: &a {b: [1]}\nc: *a\nd: {<<: *a, e: 2}\n")
+    assert (found["c"], found["d"]) == ({"b": [1]}, {"b": [1], "e": 2})
 
 
 def test_the_direct_address_cannot_make_dry_runs(rest: Rest, shell: Shell) -> None:
