@@ -6,8 +6,8 @@ The audit chain survives a change of leader and a restart of every replica.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from app.core.audit_entry import AuditRecord, EntryType
 from app.core.errors import InvalidInput
@@ -30,18 +30,26 @@ class ReleasedPod:
     waited: int | None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ReleaseSum:
-    """Releases of several pods. `waits`: the known waits in seconds, in ascending order."""
+    """The sum of the added releases. `waits`: the known waits in seconds."""
 
-    pods: int
-    request: Amounts
-    waits: tuple[int, ...]
+    pods: int = 0
+    request: dict[Resource, int] = field(default_factory=dict)
+    waits: list[int] = field(default_factory=list)
+
+    def add(self, release: ReleasedPod) -> None:
+        """Add a release."""
+        self.pods += 1
+        add_to(self.request, release.request, 1)
+        if release.waited is not None:
+            self.waits.append(release.waited)
 
     def wait(self, part: float) -> int | None:
         """Return the wait that `part` of the pods did not exceed (nearest rank), or None."""
         if not self.waits:
             return None
+        self.waits.sort()
         return self.waits[max(0, math.ceil(part * len(self.waits)) - 1)]
 
 
@@ -70,16 +78,3 @@ def released_pod(record: AuditRecord, managed: ManagedResources) -> ReleasedPod 
         request,
         waited if isinstance(waited, int) else None,
     )
-
-
-def sum_releases(releases: Iterable[ReleasedPod]) -> ReleaseSum:
-    """Return the sum of releases."""
-    pods = 0
-    request: dict[Resource, int] = {}
-    waits = []
-    for each in releases:
-        pods += 1
-        add_to(request, each.request, 1)
-        if each.waited is not None:
-            waits.append(each.waited)
-    return ReleaseSum(pods, request, tuple(sorted(waits)))

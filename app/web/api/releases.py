@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import asyncio
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Annotated, Any
 
@@ -10,7 +11,7 @@ from fastapi import APIRouter, Depends, Query
 from pydantic import Field
 
 from app.core.model import Millis, PoolName, TenantName
-from app.core.usage.release_sums import ReleasedPod, sum_releases
+from app.core.usage.release_sums import ReleasedPod, ReleaseSum
 from app.ports.auth import Identity
 from app.web.api.formatting import moment, quantities
 from app.web.api.problems import Refused
@@ -20,6 +21,12 @@ from app.web.api.schemas import Quantities, ResponseModel
 from app.web.api.time_query import Since, TenantNames, Until, read_span, read_step
 
 MOST_STEPS = 500
+
+PORTION = 1000
+"""Releases between two pauses of a sum; some milliseconds."""
+
+RELEASES_OF_A_REQUEST = 1000
+"""So many releases in an answer count as one more request of the caller."""
 
 
 class ReleasesShown(ResponseModel):
@@ -73,6 +80,7 @@ def release_routes(context: RouteContext) -> APIRouter:
     routes = APIRouter()
     access, caller = context.access, Depends(context.access.caller)
     reader = ReleaseReader(context.chain, context.managed, context.now)
+    turn = asyncio.Semaphore(1)
 
     @routes.get("/releases", summary="Releases and waits of the last week")
     async def releases(
@@ -101,7 +109,28 @@ def release_routes(context: RouteContext) -> APIRouter:
             for each in reader.between(begin, end)
             if (not tenants or each.tenant in tenants) and (not pools or each.pool in pools)
         ]
-        return _answer(found, begin, end, width, _complete(reader, context.now()))
+        access.count(identity, len(found) // RELEASES_OF_A_REQUEST)
+        sums = _Sums(begin, width)
+        async with turn:
+            for first in range(0, len(found), PORTION):
+                for each in found[first : first + PORTION]:
+                    sums.add(each)
+                await asyncio.sleep(0)  # other requests go on between two portions
+        period: dict[str, Any] = {"from": moment(begin), "to": moment(end)}
+        complete = _complete(reader, context.now())
+        return ReleasesModel(
+            **period,
+            complete_since=None if complete is None else moment(complete),
+            total=ReleasesShown(**_shown(sums.total)),
+            tenants=[
+                TenantReleases(tenant=name, **_shown(each))
+                for name, each in sorted(sums.tenants.items())
+            ],
+            pools=[
+                PoolReleases(pool=name, **_shown(each)) for name, each in sorted(sums.pools.items())
+            ],
+            steps=sums.shown_steps(),
+        )
 
     return routes
 
@@ -110,33 +139,36 @@ def _complete(reader: ReleaseReader, now: Millis) -> Millis | None:
     return None if reader.since is None else max(reader.since, Millis(now - WEEK))
 
 
-def _answer(
-    found: list[ReleasedPod], begin: Millis, end: Millis, width: Millis | None, since: Millis | None
-) -> ReleasesModel:
-    tenants: dict[TenantName, list[ReleasedPod]] = {}
-    pools: dict[PoolName, list[ReleasedPod]] = {}
-    steps: dict[int, list[ReleasedPod]] = {}
-    for each in found:
-        tenants.setdefault(each.tenant, []).append(each)
-        pools.setdefault(each.pool, []).append(each)
-        if width is not None:
-            steps.setdefault((each.at - begin) // width, []).append(each)
-    period: dict[str, Any] = {"from": moment(begin), "to": moment(end)}
-    return ReleasesModel(
-        **period,
-        complete_since=None if since is None else moment(since),
-        total=ReleasesShown(**_shown(found)),
-        tenants=[TenantReleases(tenant=name, **_shown(tenants[name])) for name in sorted(tenants)],
-        pools=[PoolReleases(pool=name, **_shown(pools[name])) for name in sorted(pools)],
-        steps=[
-            StepReleases(at=moment(Millis(begin + place * (width or 0))), **_shown(steps[place]))
-            for place in sorted(steps)
-        ],
-    )
+@dataclass(slots=True)
+class _Sums:
+    """The sums of releases since `begin`: in all, and by tenant, pool and step of `width`."""
+
+    begin: Millis
+    width: Millis | None
+    total: ReleaseSum = field(default_factory=ReleaseSum)
+    tenants: dict[TenantName, ReleaseSum] = field(default_factory=dict)
+    pools: dict[PoolName, ReleaseSum] = field(default_factory=dict)
+    steps: dict[int, ReleaseSum] = field(default_factory=dict)
+
+    def add(self, release: ReleasedPod) -> None:
+        self.total.add(release)
+        self.tenants.setdefault(release.tenant, ReleaseSum()).add(release)
+        self.pools.setdefault(release.pool, ReleaseSum()).add(release)
+        if self.width is not None:
+            place = (release.at - self.begin) // self.width
+            self.steps.setdefault(place, ReleaseSum()).add(release)
+
+    def shown_steps(self) -> list[StepReleases]:
+        return [
+            StepReleases(
+                at=moment(Millis(self.begin + place * (self.width or 0))),
+                **_shown(self.steps[place]),
+            )
+            for place in sorted(self.steps)
+        ]
 
 
-def _shown(releases: Iterable[ReleasedPod]) -> dict[str, Any]:
-    found = sum_releases(releases)
+def _shown(found: ReleaseSum) -> dict[str, Any]:
     return {
         "pods": found.pods,
         "request": quantities(found.request),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,7 +13,10 @@ from app.core.audit.codec import line
 from app.core.audit_entry import AuditRecord, EntryType, Fact, seal
 from app.core.model import Millis
 from app.core.quantities import ManagedResources
+from app.web.api.auth import Access
 from app.web.api.release_reader import MOST, WEEK, ReleaseReader
+from app.web.api.releases import PORTION
+from app.web.server.rate_limit import RateLimit
 from tests.fakes.fake_audit_stream import FakeTrail, Stream
 from tests.support.asgi import Reply, call
 from tests.support.rest_app import GPU, NOW, Both, problem
@@ -158,3 +163,35 @@ async def test_releases_are_summed_by_pool_and_can_be_those_of_one_pool(both: Bo
     one = await shown(both, "?pool=h100&step=1m")
     assert (one["total"]["pods"], len(one["steps"])) == (2, 2)
     assert (await shown(both, "?pool=other"))["total"]["pods"] == 0
+
+
+async def test_a_sum_of_many_releases_counts_as_many_requests(both: Both) -> None:
+    access = Access(both.rights, RateLimit(5, lambda: 0.0))
+    both.context = replace(both.context, access=access)
+    write(both.stream, *(release(1) for _ in range(10 * PORTION)))
+    assert (await shown(both))["total"]["pods"] == 10 * PORTION
+    assert (await get(both)).status == 429
+
+
+async def test_releases_are_summed_between_other_tasks() -> None:
+    """One tenant may have all 200 000 releases, and their sum takes more than a second."""
+    both = Both()
+    both.rights.granted = {("get", "tenants/usage")}
+    write(both.stream, *(release(1) for _ in range(5 * PORTION)))
+    await get(both)  # reads the chain
+    turns = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    counting = asyncio.create_task(count())
+    await asyncio.sleep(0)
+    quiet = turns
+    await get(both, "?tenant=none")
+    few = turns - quiet
+    await get(both)
+    counting.cancel()
+    assert turns - quiet - few >= few + 5
