@@ -229,7 +229,7 @@ def demo(
     nodes: NodeCountOption = 8,
     gpus: Gpus = 8,
     folder: FolderOption = None,
-    stay: Annotated[
+    allocation: Annotated[
         bool, typer.Option("--stay", help="Leave the cluster up afterwards, until Ctrl-C.")
     ] = False,
     kubernetes: KubernetesOption = "",
@@ -255,7 +255,7 @@ def demo(
         try:
             result = _play(console, told, cluster, options)
             _print_result(console, result, nodes * gpus, output)
-            if stay and not was_up:
+            if allocation and not was_up:
                 _stay(cluster)
         finally:
             if not was_up:

@@ -145,10 +145,10 @@ class Reclaims:
             kept = await self._evictor.kept([order.ref for order in orders])
         except ClusterError as error:
             kept = {orders[0].ref.uid: str(error)}
-        stay = [order for order in orders if order.ref.uid in kept and not order.overrides]
-        for order in stay:
+        allocation = [order for order in orders if order.ref.uid in kept and not order.overrides]
+        for order in allocation:
             await self._spare(order, kept[order.ref.uid])
-        return not stay
+        return not allocation
 
     async def _see_off(self, order: EvictForReclaim) -> bool:
         """Evict one pod, with a bounded number of retries. Return False if it stays."""

@@ -171,9 +171,9 @@ class Engine:
         1. `NodeRefusals.update_nodes`: close and open nodes. First, because accounting and fit
            depend on the usable nodes.
         2. `ClaimHolds.update`: apply changes of slices and allocated claims to the nodes.
-           `ClaimExchanges.secure`: count claims as protected. Then `PodRegistry.reckon`: account
-           pods again whose claims or budgets changed. It changes single pods, and step 3 completes
-           the accounting.
+           `ClaimExchanges.secure`: count claims as protected. Then `PodRegistry.compute_charges`:
+           account pods again whose claims or budgets changed. It changes single pods, and step 3
+           completes the accounting.
         3. `PodRegistry.settle`: process changes of tenants, pools and nodes. The later steps need
            the accounting of every pod.
         4. `CheckpointKeeper.restore`: apply the checkpoints that were read. It needs step 3.
@@ -196,7 +196,7 @@ class Engine:
         self._refusals.update_nodes(self._usage.now)
         self._holds.update()
         self._exchanges.secure(self._usage.now)
-        self._registry.reckon()
+        self._registry.compute_charges()
         self._registry.settle()
         self.memory.restore()
         if self._paced:
@@ -278,20 +278,20 @@ class Engine:
             case ev.PodObserved(_, pod):
                 self._observe(pod)
             case ev.PodGone(_, uid):
-                self._pools.drop_bystander(uid)
+                self._pools.drop_unmanaged(uid)
                 self._placement.walls.drop(uid)
                 self._records.vanished(uid)
                 self._forget(uid)
                 self._registry.gangs.gone(uid)
-            case ev.UnmanagedPodObserved(_, bystander):
-                self._pools.put_bystander(bystander)
-                self._registry.gangs.see_outside(bystander)
-                self._forget(bystander.uid)
+            case ev.UnmanagedPodObserved(_, unmanaged_pod):
+                self._pools.put_unmanaged(unmanaged_pod)
+                self._registry.gangs.see_outside(unmanaged_pod)
+                self._forget(unmanaged_pod.uid)
                 self._placement.walls.add_pod(
-                    bystander.uid,
-                    bystander.holder,
-                    bystander.node,
-                    bystander.walls,
+                    unmanaged_pod.uid,
+                    unmanaged_pod.holder,
+                    unmanaged_pod.node,
+                    unmanaged_pod.walls,
                     managed=False,
                 )
             case ev.NodeObserved(_, node):
@@ -370,7 +370,7 @@ class Engine:
         known = self._registry.pods.get(pod.uid)
         seen = classify(pod)
         if pod.plain is None or seen is Observation.OVER:
-            self._pools.drop_bystander(pod.uid)
+            self._pools.drop_unmanaged(pod.uid)
         if known is not None and known.uses:
             tenant = self._tenancy.tenant_of(pod.namespace)
             self._effects += self._refusals.see(known.ref, known.pod, pod, tenant, self._usage.now)
@@ -410,8 +410,8 @@ class Engine:
             return
         self._effects += self._copies.gone(known)
         self._records.gone(known)
-        stay, leaf = known.stay, known.leaf
-        if leaf is not None and stay is not None and stay.overstayed(self._usage.now):
+        allocation, leaf = known.allocation, known.leaf
+        if leaf is not None and allocation is not None and allocation.overstayed(self._usage.now):
             self._cycle.picker.bar(leaf, self._usage.now)
         self._effects += self._cycle.evictions.gone(known)
         self._registry.remove(known)
@@ -444,7 +444,7 @@ class Engine:
                 pod = replace(known.pod, gates=(), release=intent.stamp, pool=intent.pool)
                 self._registry.change(known, pod, PodState.USING)
                 waited = max(0, at - known.pod.since) // 1000
-                awaits = self._usage.awaited(known.stay) is not None
+                awaits = self._usage.awaited(known.allocation) is not None
                 text = released(intent.pool, waited, awaits)
                 # Creation times have whole seconds, so `waited` may be a second too long.
                 waits = awaits or waited > BRIEF_SECONDS
@@ -478,7 +478,7 @@ class Engine:
         self._woken = None
         self._cycle.start_term()
         self._registry.binding.start_term(self._usage.now)
-        self._registry.gangs.muster.start_term(self._usage.now)
+        self._registry.gangs.readiness.start_term(self._usage.now)
         self._unbound_pods.start_term()
         self._records.start_term(gained.notes, gained.intents)
         self._notices.start_term(self._records.unrecorded_held(), self._usage.now)

@@ -80,7 +80,7 @@ class UnmanagedPodObserved:
     """An unmanaged pod uses capacity of a node, or belongs to a native PodGroup."""
 
     at: Millis
-    bystander: UnmanagedPod
+    unmanaged_pod: UnmanagedPod
 
 
 @dataclass(frozen=True, slots=True)

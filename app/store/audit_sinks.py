@@ -184,12 +184,12 @@ class AuditFolder:
             self._open(first)
         assert self._descriptor is not None
         some = list(islice(waiting, AT_ONCE))  # a copy, because the event loop appends meanwhile
-        turn = deque(takewhile(lambda line: line.epoch == first.epoch, some))
-        before = len(turn)
+        queue_key = deque(takewhile(lambda line: line.epoch == first.epoch, some))
+        before = len(queue_key)
         try:
-            self._file.write(turn)
+            self._file.write(queue_key)
         finally:
-            for _ in range(before - len(turn)):
+            for _ in range(before - len(queue_key)):
                 waiting.popleft()
         os.fsync(self._descriptor)
 

@@ -53,7 +53,7 @@ class RedisReader:
         order, member = "", ""
         if after is not None:
             order = str(int(ListOrder.QUEUED if after.queued else ListOrder.UNQUEUED))
-            member = schema.member(after.turn.rank, after.turn.uid)
+            member = schema.member(after.queue_key.rank, after.queue_key.uid)
         queues = [schema.join(tenant, user) for user in users]
         found = await self._scripts.run_script("queue_page", limit, order, member, *queues)
         return tuple(row for part in found for row in _rows(users, *part))

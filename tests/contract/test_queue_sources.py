@@ -65,7 +65,10 @@ class Leader:
             assert view.ref == row.ref
             assert (view.position, view.length) == (row.position, row.length)
             assert (view.gang, view.pods) == (row.gang, row.pods)
-            assert (view.priority, view.since) == (row.mark.turn.priority, row.mark.turn.since)
+            assert (view.priority, view.since) == (
+                row.mark.queue_key.priority,
+                row.mark.queue_key.since,
+            )
             listed += row.pods
         assert listed == sum(pending.values())
         return [(row.ref.uid, row.position, row.pods) for row in rows]

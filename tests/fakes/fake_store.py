@@ -75,11 +75,11 @@ class Contents:
     ) -> tuple[QueueRow, ...]:
         rows = [row for user in users for row in self.queue(tenant, user)]
         if after is not None:
-            behind = not after.queued, after.turn
+            behind = not after.queued, after.queue_key
             rows = [
                 row
                 for row in rows
-                if row.mark.user != users[0] or (not row.mark.queued, row.mark.turn) > behind
+                if row.mark.user != users[0] or (not row.mark.queued, row.mark.queue_key) > behind
             ]
         return tuple(rows[: max(0, limit)])
 

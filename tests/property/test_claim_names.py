@@ -77,7 +77,7 @@ class World:
     def hear(self, event: ev.NewsEvent) -> None:
         self._note(self.engine.handle(event))
 
-    def turn(self) -> None:
+    def queue_key(self) -> None:
         while self.deletions:
             self.remove(0)
         self.now += 7_000
@@ -216,7 +216,7 @@ class World:
         for _ in range(100):
             self.deliver(self.late_claims)
             self.deliver(self.late_pods)
-            self.turn()
+            self.queue_key()
             if not self.writes:
                 return
             self.write_all()
@@ -278,7 +278,7 @@ def test_a_released_pod_keeps_the_claims_that_it_was_released_for(
             case "decide", _:
                 world.decide()
             case _:
-                world.turn()
+                world.queue_key()
         world.check()
     world.settle()
     world.check()
@@ -297,12 +297,12 @@ def test_a_removal_decided_before_a_release_does_not_undo_its_protection() -> No
     world.settle()
     world.end(0)
     world.deliver(world.late_pods)
-    world.turn()
+    world.queue_key()
     assert [type(each) for each in world.writes] == [UnprotectClaim]
     world.submit(2, ["c0"])
     world.deliver(world.late_pods)
-    world.turn()  # the claim still seems to have its finalizer
-    world.turn()
+    world.queue_key()  # the claim still seems to have its finalizer
+    world.queue_key()
     assert isinstance(world.writes[-1], Release)
     world.carry_out(len(world.writes) - 1)
     world.carry_out(0)  # the removal arrives last

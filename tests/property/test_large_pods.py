@@ -90,7 +90,7 @@ def life(engine: Engine, pods: Pods, written: bytes) -> None:
         engine.handle(ev.PodGone(AT, uid))
     else:
         assert isinstance(seen, ev.UnmanagedPodObserved)
-        engine.handle(ev.PodGone(AT, seen.bystander.uid))
+        engine.handle(ev.PodGone(AT, seen.unmanaged_pod.uid))
     engine.handle(ev.Pass(AT))
 
 
@@ -186,7 +186,7 @@ BUILDS = [selector, alternatives, impossible, expressions, values, numbers, name
 def judge(found: NodeFilter, terms: NodeConstraints) -> None:
     """Evaluate every constraint of the pod while nodes come and go."""
     for _ in range(3):
-        found.gist(terms)
+        found.signature(terms)
         found.pin(terms, None, POOL)
         found.serves(terms, POOL)
         found.admits(terms, NodeName("n1"))
@@ -243,7 +243,7 @@ def test_rules_go_with_the_last_pod_that_has_them(
     with retained() as left:
         for number in range(30):
             judge(found, build(2000, str(number)))
-        found.gist(NodeConstraints())
+        found.signature(NodeConstraints())
     assert left[0] < 200_000
 
 

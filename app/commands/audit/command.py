@@ -318,7 +318,7 @@ def _add(
         return
     if not holds(found):
         raise VerificationFailed(f"{where}: the signature of the head does not hold")
-    proof.vouch(found)
+    proof.check_head(found)
 
 
 def _verdict(proof: ChainVerifier) -> ChainVerdict:

@@ -134,7 +134,7 @@ class ChainVerifier:
         for signed in self._due.pop(entry.head, ()):
             self._sign(signed)
 
-    def vouch(self, signed: SignedHead) -> None:
+    def check_head(self, signed: SignedHead) -> None:
         """Process a signed head from among the entries, after its entry. Raises BrokenChain."""
         number = signed.head.number
         self._check_cluster(signed)

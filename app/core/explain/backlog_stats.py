@@ -89,7 +89,7 @@ def groups(registry: PodRegistry, managed: ManagedResources) -> tuple[WaitGroup,
                 found.setdefault((leaf, tracked.wait, shape), []).append(tracked)
     made = []
     for (leaf, wait, _), members in found.items():
-        first = min(members, key=lambda each: each.turn)
+        first = min(members, key=lambda each: each.queue_key)
         rule = RULES.get(wait) if wait is not None else None
         word = rule.value if rule is not None else None
         request: dict[Resource, int] = {}

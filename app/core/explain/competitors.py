@@ -66,7 +66,7 @@ def competitors_of(workload: WaitingWorkload, context: ExplainContext) -> Compet
 def is_behind_own(workload: WaitingWorkload, tree: ShareTree, *, backfill: bool) -> bool:
     """Return whether another workload of the same user comes first."""
     leaf, shape = workload.leaf, workload.shape
-    before = (other for turn, other in leaf.queue.heads() if turn < workload.turn)
+    before = (other for queue_key, other in leaf.queue.heads() if queue_key < workload.queue_key)
     return any(
         _competes(other, shape, backfill) and _may_start(leaf, other, shape, tree)
         for other in before

@@ -198,11 +198,11 @@ def _divide(claims: list[_Claim], whole: float) -> list[float]:
     """Return the entitled share of each claim. An idle one counts as if it alone became active."""
     active = [claim.counts for claim in claims]
     weight = sum(c.weight for c, counts in zip(claims, active, strict=True) if counts)
-    pledged = sum(c.guarantee for c, counts in zip(claims, active, strict=True) if counts)
+    guaranteed = sum(c.guarantee for c, counts in zip(claims, active, strict=True) if counts)
     parts = []
     for claim, counts in zip(claims, active, strict=True):
         among = weight if counts else weight + claim.weight
-        left = max(0.0, whole - (pledged if counts else pledged + claim.guarantee))
+        left = max(0.0, whole - (guaranteed if counts else guaranteed + claim.guarantee))
         part = claim.guarantee + (left * claim.weight / among if among else 0.0)
         parts.append(min(part, whole, 1.0 if claim.limit is None else claim.limit))
     return parts

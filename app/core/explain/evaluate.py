@@ -277,7 +277,7 @@ def _each(pools: dict[PoolName, str]) -> str:
 
 def _verdict(workload: WaitingWorkload, context: ExplainContext, *, half: bool) -> SharedReason:
     """Return the cached verdict on a workload, as if it were the first of its user."""
-    own = workload.turn.uid if half or workload.turn.uid in context.owners else Uid("")
+    own = workload.queue_key.uid if half or workload.queue_key.uid in context.owners else Uid("")
     key = (workload.leaf, workload.shape, own)
     if key not in context.verdicts:
         context.verdicts[key] = _judge(workload, context, half=half)
@@ -299,7 +299,7 @@ def _judge(workload: WaitingWorkload, context: ExplainContext, *, half: bool) ->
         return paced
     fitting = [pool for pool in allowed if context.placement.plan_for(leaf.account, shape, pool)]
     for pool in fitting:
-        kept = context.kept(pool, workload.turn)
+        kept = context.kept(pool, workload.queue_key)
         if (
             kept is not None
             and context.placement.plan_for(leaf.account, shape, pool, kept[1]) is None
@@ -406,7 +406,7 @@ def _after(
 
 def _behind_own(verdict: SharedReason, workload: WaitingWorkload) -> SharedReason:
     """Return the verdict on a workload that comes after others of the same user."""
-    before = workload.leaf.queue.position(workload.turn) - 1
+    before = workload.leaf.queue.position(workload.queue_key) - 1
     text = f"; {before} of this user's own {'goes' if before == 1 else 'go'} first"
     numbers = {"own before it": str(before), **verdict.numbers}
     return SharedReason(

@@ -77,7 +77,7 @@ class WaitingWorkload:
     """The queue position of a workload."""
 
     leaf: UserNode
-    turn: QueueKey
+    queue_key: QueueKey
     shape: EquivalenceClass
 
 
@@ -94,7 +94,7 @@ def workload_of(tracked: PodRecord) -> Workload:
 
 def place_of(workload: Workload) -> WaitingWorkload | None:
     """Return the position of a workload, or None if it is in no queue."""
-    leaf, turn, shape = workload.leaf, workload.turn, workload.shape
-    if leaf is None or turn is None or shape is None:
+    leaf, queue_key, shape = workload.leaf, workload.queue_key, workload.shape
+    if leaf is None or queue_key is None or shape is None:
         return None
-    return WaitingWorkload(leaf, turn, shape)
+    return WaitingWorkload(leaf, queue_key, shape)

@@ -55,7 +55,7 @@ def explain(tracked: PodRecord, registry: PodRegistry) -> str:
 def position_of(workload: WaitingWorkload) -> Position:
     """Return the position of a workload in its user's queue."""
     queue = workload.leaf.queue
-    return queue.position(workload.turn), len(queue)
+    return queue.position(workload.queue_key), len(queue)
 
 
 def placed(position: Position) -> str:
@@ -392,7 +392,7 @@ def remedies_of_order(competitors: Competitors, first: str) -> Remedies:
 
 def remedies_of_own(workload: WaitingWorkload, others: Remedies) -> Remedies:
     """Return changes that would put a workload before others of the same user."""
-    priority = MAX_PRIORITY - workload.turn.precedence
+    priority = MAX_PRIORITY - workload.queue_key.precedence
     return (
         f"a higher priority than {priority}, which orders this user's own work",
         "the start, or the deletion, of the same user's work before it",

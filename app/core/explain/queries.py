@@ -225,7 +225,7 @@ class EngineQueries:
         if tracked is None or not tracked.uses:
             return None
         return queue_listing.released(
-            tracked, self._registry.usage.awaited(tracked.stay) is not None
+            tracked, self._registry.usage.awaited(tracked.allocation) is not None
         )
 
     def search(self, search: Search, nodes: bool) -> Iterator[None]:
@@ -278,7 +278,7 @@ class EngineQueries:
         """
         if not self._settled:
             self._settled = True
-            self._registry.reckon()
+            self._registry.compute_charges()
             self._registry.settle()
             self._registry.usage.tree.settle()
 
@@ -310,10 +310,12 @@ class EngineQueries:
             )
         return self._known
 
-    def _kept(self, pool: PoolName, turn: QueueKey) -> tuple[TenantName, ReservedCapacity] | None:
+    def _kept(
+        self, pool: PoolName, queue_key: QueueKey
+    ) -> tuple[TenantName, ReservedCapacity] | None:
         """Return a tenant and capacity reserved for others, by this engine or by the leader."""
         owners = [r for r in self._reservations.owners() if r.pool == pool]
-        owners = [r for r in owners if r.owner.uid != turn.uid]
+        owners = [r for r in owners if r.owner.uid != queue_key.uid]
         if owners:
             return owners[0].leaf.tenant, self._reservations.withheld(owners)
-        return self._leader_state.kept(pool, turn.uid)
+        return self._leader_state.kept(pool, queue_key.uid)

@@ -36,7 +36,7 @@ class Mark:
 
     user: UserName
     queued: bool
-    turn: QueueKey
+    queue_key: QueueKey
 
 
 def queue(tenant: TenantName, user: UserName, context: ExplainContext) -> Iterator[HeldView]:
@@ -44,8 +44,8 @@ def queue(tenant: TenantName, user: UserName, context: ExplainContext) -> Iterat
     leaf = context.tree.leaf_of(tenant, user)
     if leaf is None:
         return
-    for turn in leaf.queue.after(None):
-        yield held(context.registry.pods[turn.uid], context)
+    for queue_key in leaf.queue.after(None):
+        yield held(context.registry.pods[queue_key.uid], context)
     for tracked in _unqueued(leaf, context):
         yield held(tracked, context)
 
@@ -58,9 +58,9 @@ def _unqueued(leaf: UserNode, context: ExplainContext) -> list[PodRecord]:
             continue
         gang = tracked.gang
         key = tracked if gang is None or gang.steps else gang
-        if key not in found or tracked.turn < found[key].turn:
+        if key not in found or tracked.queue_key < found[key].queue_key:
             found[key] = tracked
-    return sorted(found.values(), key=lambda each: each.turn)
+    return sorted(found.values(), key=lambda each: each.queue_key)
 
 
 def held(tracked: PodRecord, context: ExplainContext, position: Position | None = None) -> HeldView:
@@ -88,7 +88,7 @@ def held(tracked: PodRecord, context: ExplainContext, position: Position | None 
         pods=len(members),
         user=pod.user,
         priority=pod.priority,
-        since=place.turn.since if place is not None else pod.since,
+        since=place.queue_key.since if place is not None else pod.since,
         request={r: v for r, v in total.items() if r != PODS},
         pools=place.shape.pools if place is not None else context.pools.serving(pod, tenant),
         position=reason.position,

@@ -50,7 +50,7 @@ class Snapshot:
     managed: ManagedResources
     policy: Policy
     nodes: tuple[Node, ...]
-    bystanders: tuple[UnmanagedPod, ...]
+    unmanaged_pods: tuple[UnmanagedPod, ...]
     pools: tuple[Pool, ...]
     tenants: tuple[Tenant, ...]
     held: tuple[Pod, ...]
@@ -73,7 +73,7 @@ def snapshot(
     served = [
         kept.served[0] for each in turns.values() for kept in (each.own, *each.users.values())
     ]
-    nodes, bystanders = pools.contents()
+    nodes, unmanaged_pods = pools.contents()
     written = tuple(pool for name, pool in sorted(pools.pools.items()) if pools.is_written(name))
     asking = [t for t in registry.pods.values() if t.pod.asks]
     return Snapshot(
@@ -82,7 +82,7 @@ def snapshot(
         managed=managed,
         policy=usage.policy,
         nodes=nodes,
-        bystanders=bystanders,
+        unmanaged_pods=unmanaged_pods,
         pools=written,
         tenants=tuple(tenancy.tenants[name] for name in sorted(tenancy.tenants)),
         held=tuple(_held(t) for t in asking if t.life is PodState.HELD),

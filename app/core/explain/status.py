@@ -165,8 +165,8 @@ def nodes(
     level = (*(found_pool.topology if found_pool else ()), ZONE)[0]
     for node in pools.members(pool):
         used: dict[Resource, int] = {}
-        for stay in placement.stays.get(node.name, ()):
-            add_to(used, stay.demand, 1)
+        for allocation in placement.stays.get(node.name, ()):
+            add_to(used, allocation.demand, 1)
         capacity = _managed(node.allocatable, managed)
         domain = node.labels.get(level, "")
         found.append(

@@ -66,7 +66,7 @@ class Selection(NamedTuple):
     """A workload to release now, and the assignment of its pods to nodes."""
 
     leaf: UserNode
-    turn: QueueKey
+    queue_key: QueueKey
     shape: EquivalenceClass
     pool: PoolName
     plan: Assignment

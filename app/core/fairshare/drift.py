@@ -36,7 +36,7 @@ class Drift:
             parent = branch.parent
             if parent is None:
                 return
-            head = branch.head is not None and branch.head[0] is choice.turn
+            head = branch.head is not None and branch.head[0] is choice.queue_key
             rank = branch.key if head else tree.rank(branch, choice.shape, choice.pool)
             if rank is not None and rank.band == BORROWING:
                 self._compare(tree, parent, branch, choice, could_start)

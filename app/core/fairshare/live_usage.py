@@ -117,7 +117,7 @@ class LiveUsage:
         leaving: bool = False,
     ) -> Allocation:
         """Count a pod that starts to use a pool."""
-        stay = self._placement.enter(
+        allocation = self._placement.enter(
             pool,
             demand,
             node=node,
@@ -130,11 +130,11 @@ class LiveUsage:
         )
         self._count(leaf, pool, demand, 1)
         self.ledger.use(self.now, (*leaf.account, pool), demand)
-        return stay
+        return allocation
 
-    def part(self, stay: Allocation) -> None:
+    def part(self, allocation: Allocation) -> None:
         """Mark a pod that uses a pool as terminating."""
-        self._placement.part(stay)
+        self._placement.part(allocation)
 
     def reconsider(self, node: NodeName) -> None:
         """Move assumed pods off a node that is gone or has less free capacity."""
@@ -144,15 +144,21 @@ class LiveUsage:
         """Return the rule that keeps pods of a tenant off the nodes closed to it, if any."""
         return self._placement.closed_to(tenant)
 
-    def awaited(self, stay: Allocation | None) -> PoolName | None:
+    def awaited(self, allocation: Allocation | None) -> PoolName | None:
         """Return the pool from which the pod awaits a new node. None: it awaits no new node."""
-        if stay is None or stay.node is not None or not self._placement.beyond.most(stay.pool):
+        if (
+            allocation is None
+            or allocation.node is not None
+            or not self._placement.beyond.most(allocation.pool)
+        ):
             return None
-        return stay.pool
+        return allocation.pool
 
-    def lost(self, stay: Allocation | None, aimed: NodeName | None) -> bool:
+    def lost(self, allocation: Allocation | None, aimed: NodeName | None) -> bool:
         """Return whether the node for which the pod was released does not take it any more."""
-        return stay is not None and aimed is not None and self._placement.lost(stay, aimed)
+        return (
+            allocation is not None and aimed is not None and self._placement.lost(allocation, aimed)
+        )
 
     def trim(self) -> None:
         """Clear the cached answers about pod affinity. Most are about deleted pods."""
@@ -167,16 +173,16 @@ class LiveUsage:
         self._placement.land()
 
     def leave(
-        self, leaf: UserNode, stay: Allocation, *, charged_until: Millis | None = None
+        self, leaf: UserNode, allocation: Allocation, *, charged_until: Millis | None = None
     ) -> None:
         """End the usage of a pod. It may count for the score until a later time."""
-        self._placement.leave(stay)
-        self._count(leaf, stay.pool, stay.demand, -1)
-        self.ledger.use(self.now, (*leaf.account, stay.pool), stay.demand, -1)
+        self._placement.leave(allocation)
+        self._count(leaf, allocation.pool, allocation.demand, -1)
+        self.ledger.use(self.now, (*leaf.account, allocation.pool), allocation.demand, -1)
         if charged_until is not None and charged_until > self.now:
             self._ended += 1
             lingering = MinChargeRemainder(
-                charged_until, self._ended, *leaf.account, stay.pool, stay.demand
+                charged_until, self._ended, *leaf.account, allocation.pool, allocation.demand
             )
             heapq.heappush(self._lingering, lingering)
             self._linger(lingering, 1, self.now)

@@ -76,9 +76,9 @@ class ShareTree:
             branch.remembered = self.now
             above.children["tenant", name] = branch
             self._limited = self._limited or bool(branch.limits)
-            if branch.pledged:
+            if branch.guaranteed:
                 for each in path(above):
-                    each.pledged = True
+                    each.guaranteed = True
         return branch
 
     def leaf(
@@ -130,17 +130,17 @@ class ShareTree:
             if self._kappa:
                 self._renew(waiting=True)
 
-    def enqueue(self, leaf: UserNode, turn: QueueKey, shape: EquivalenceClass) -> None:
+    def enqueue(self, leaf: UserNode, queue_key: QueueKey, shape: EquivalenceClass) -> None:
         """Add a waiting workload to a user's queue."""
-        leaf.queue.add(turn, shape)
+        leaf.queue.add(queue_key, shape)
         self._stubborn += not shape.preemptible
         for branch in path(leaf):
             branch.shapes[shape] = branch.shapes.get(shape, 0) + 1
         self._touch(leaf)
 
-    def dequeue(self, leaf: UserNode, turn: QueueKey, shape: EquivalenceClass) -> None:
+    def dequeue(self, leaf: UserNode, queue_key: QueueKey, shape: EquivalenceClass) -> None:
         """Remove a waiting workload from its queue."""
-        leaf.queue.remove(turn, shape)
+        leaf.queue.remove(queue_key, shape)
         self._stubborn -= not shape.preemptible
         for branch in path(leaf):
             left = branch.shapes[shape] - 1
@@ -380,13 +380,13 @@ class ShareTree:
             branch.head = first.head if first else None
         key = None
         if branch.head is not None:
-            turn, shape, pool = branch.head
+            queue_key, shape, pool = branch.head
             blocked, band, score = self.rank(branch, shape, pool)
             if self._may_block and branch.source is not branch and branch.source is not None:
                 blocked = not self.allows(branch.source, shape, pool)
             if branch.source is not None and not self.is_open(branch.source, shape, pool):
                 blocked = True
-            key = SiblingKey(blocked, band, score, branch.served, turn.since, turn.uid)
+            key = SiblingKey(blocked, band, score, branch.served, queue_key.since, queue_key.uid)
         if key == branch.key:
             return branch.head != before
         if branch.key is not None:
@@ -442,8 +442,8 @@ class ShareTree:
         head = leaf.queue.head()
         if head is None:
             return None
-        turn, shape = head
-        return turn, shape, self.target(leaf, shape, self._undecided.fitted(shape))
+        queue_key, shape = head
+        return queue_key, shape, self.target(leaf, shape, self._undecided.fitted(shape))
 
 
 PoolNames = tuple[PoolName, ...]

@@ -27,13 +27,29 @@ class TenantNode:
     `weight`: a ratio of integers. `uses`: amounts per pool, including ended work that still counts.
     `over`: grains of usage beyond the guarantee, by column of the scale. `history`: parts of the
     cluster at the time `remembered`, with no other columns than `over`. `shapes`: number of waiting
-    workloads per class. `source`: the leaf of `head`. `pledged`: a guarantee may apply here.
+    workloads per class. `source`: the leaf of `head`. `guaranteed`: a guarantee may apply here.
     """
 
     __slots__ = (
-        "children", "depth", "guarantees", "head", "history", "key", "limits", "lingering",
-        "name", "over", "parent", "pledged", "remembered", "served", "shapes", "source", "uses",
-        "waiting", "weight",
+        "children",
+        "depth",
+        "guaranteed",
+        "guarantees",
+        "head",
+        "history",
+        "key",
+        "limits",
+        "lingering",
+        "name",
+        "over",
+        "parent",
+        "remembered",
+        "served",
+        "shapes",
+        "source",
+        "uses",
+        "waiting",
+        "weight",
     )  # fmt: skip
 
     def __init__(
@@ -54,7 +70,7 @@ class TenantNode:
         self.limits: dict[PoolName, Amounts] = {
             pool: quota.limit for pool, quota in quotas.items() if quota.limit
         }
-        self.pledged: bool = bool(self.guarantees) or (parent is not None and parent.pledged)
+        self.guaranteed: bool = bool(self.guarantees) or (parent is not None and parent.guaranteed)
         self.uses: dict[PoolName, UsedAmounts] = {}
         self.lingering: dict[PoolName, UsedAmounts] = {}
         self.over: UsedAmounts = {}

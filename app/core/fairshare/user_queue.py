@@ -42,7 +42,7 @@ class QueueKey(NamedTuple):
         return cls(int(precedence), Millis(int(since)), Uid(uid))
 
 
-def turn_of(priority: int, since: Millis, uid: Uid) -> QueueKey:
+def queue_key_of(priority: int, since: Millis, uid: Uid) -> QueueKey:
     """Return the position of a workload. A higher priority comes first."""
     return QueueKey(MAX_PRIORITY - priority, since, uid)
 
@@ -62,43 +62,43 @@ class UserQueue:
     def __len__(self) -> int:
         return len(self._all)
 
-    def add(self, turn: QueueKey, shape: EquivalenceClass) -> None:
+    def add(self, queue_key: QueueKey, shape: EquivalenceClass) -> None:
         """Add a workload at its position."""
         line = self._lines.get(shape)
         if line is None:
             line = self._lines[shape] = SortedList()
-            insort(self._heads, (turn, shape))
-        elif turn < line[0]:
+            insort(self._heads, (queue_key, shape))
+        elif queue_key < line[0]:
             self._strike(line[0])
-            insort(self._heads, (turn, shape))
-        line.add(turn)
-        self._all.add(turn)
+            insort(self._heads, (queue_key, shape))
+        line.add(queue_key)
+        self._all.add(queue_key)
 
-    def remove(self, turn: QueueKey, shape: EquivalenceClass) -> None:
+    def remove(self, queue_key: QueueKey, shape: EquivalenceClass) -> None:
         """Remove a workload. It must be in the queue."""
         line = self._lines[shape]
-        was_head = turn == line[0]
-        line.remove(turn)
+        was_head = queue_key == line[0]
+        line.remove(queue_key)
         if was_head:
-            self._strike(turn)
+            self._strike(queue_key)
             if line:
                 insort(self._heads, (line[0], shape))
             else:
                 del self._lines[shape]
-        self._all.remove(turn)
+        self._all.remove(queue_key)
 
-    def after(self, turn: QueueKey | None) -> Iterator[QueueKey]:
+    def after(self, queue_key: QueueKey | None) -> Iterator[QueueKey]:
         """Iterate over the workloads behind a position (None: all). Keep the queue unchanged."""
-        return iter(self._all.irange(turn, inclusive=(False, True)))
+        return iter(self._all.irange(queue_key, inclusive=(False, True)))
 
     def oldest(self) -> Millis | None:
         """Return since when the oldest workload waits. None if the queue is empty."""
         found: list[Millis] = []
         place = 0
         while place < len(self._all):  # the first workload of each priority is its oldest
-            turn = self._all[place]
-            found.append(turn.since)
-            place = self._all.bisect_left((turn.precedence + 1,))
+            queue_key = self._all[place]
+            found.append(queue_key.since)
+            place = self._all.bisect_left((queue_key.precedence + 1,))
         return min(found, default=None)
 
     def head(self) -> tuple[QueueKey, EquivalenceClass] | None:
@@ -111,10 +111,10 @@ class UserQueue:
         """Return the first workload of every class, in order. Do not change the queue meanwhile."""
         return self._heads
 
-    def _strike(self, turn: QueueKey) -> None:
+    def _strike(self, queue_key: QueueKey) -> None:
         """Remove the head of a class from the heads. No two workloads have the same `QueueKey`."""
-        del self._heads[bisect_left(self._heads, turn, key=itemgetter(0))]
+        del self._heads[bisect_left(self._heads, queue_key, key=itemgetter(0))]
 
-    def position(self, turn: QueueKey) -> int:
+    def position(self, queue_key: QueueKey) -> int:
         """Return the number of workloads before this position, plus one."""
-        return 1 + int(self._all.bisect_left(turn))
+        return 1 + int(self._all.bisect_left(queue_key))

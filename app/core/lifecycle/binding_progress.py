@@ -120,14 +120,14 @@ class BindingProgress:
         """Process the current state of a pod after it was accounted."""
         pod, uid = tracked.pod, tracked.pod.uid
         known = self.loose.get(uid)
-        leaf, stay = tracked.leaf, tracked.stay
-        if not tracked.uses or stay is None or leaf is None or pod.terminating or pod.node:
+        leaf, allocation = tracked.leaf, tracked.allocation
+        if not tracked.uses or allocation is None or leaf is None or pod.terminating or pod.node:
             if known is not None:
                 if tracked.uses and pod.node is not None and known.since is not None:
                     self._bound(known)
                 self.drop(uid)
             return
-        lane = stay.pool, pod.scheduler, leaf.account if pod.apart else None
+        lane = allocation.pool, pod.scheduler, leaf.account if pod.apart else None
         if known is not None and (known.lane, known.account) != (lane, leaf.account):
             self.drop(uid)
             known = None

@@ -248,7 +248,7 @@ class ClaimCharges:
         for key in self._of_all:
             self._doubt(key)
 
-    def reckon(self, pod: Pod, use: ClaimUse | None) -> Pod:
+    def compute_charges(self, pod: Pod, use: ClaimUse | None) -> Pod:
         """Return a pod with its charged requests. `use` is None while it is held.
 
         The charge of pods that share a claim with it may change: see `take_stale`.

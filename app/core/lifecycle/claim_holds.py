@@ -47,10 +47,10 @@ class ClaimHolds:
             found = self._devices.held_by(key)
         uid = None if claim is None or found is None else Uid(f"claim/{claim.uid}")
         if before is not None and before != uid:
-            self._pools.drop_bystander(before)
+            self._pools.drop_unmanaged(before)
         if found is not None and uid is not None:
             node, amounts = found
-            self._pools.put_bystander(UnmanagedPod(uid, node, amounts))
+            self._pools.put_unmanaged(UnmanagedPod(uid, node, amounts))
             self._held[key] = uid
 
     def _is_charged(self, key: ClaimKey) -> bool:

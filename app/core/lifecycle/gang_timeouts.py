@@ -52,8 +52,8 @@ class GangTimeouts:
         self._leaving.clear()
 
     @property
-    def _muster(self) -> GangReadiness:
-        return self._registry.gangs.muster
+    def _readiness(self) -> GangReadiness:
+        return self._registry.gangs.readiness
 
     def forget_pod(self, uid: Uid) -> None:
         """Remove a deleted pod."""
@@ -62,7 +62,7 @@ class GangTimeouts:
     def due(self) -> Millis | None:
         """Return the next time at which `check_gangs` has work without a new event."""
         due = [self._leaving.due(), self._lost.due(self._registry.usage.now)]
-        first, timeout = self._muster.first(), self._registry.usage.policy.gang_timeout
+        first, timeout = self._readiness.first(), self._registry.usage.policy.gang_timeout
         if timeout and first is not None and self._halted is None:
             due.append(Millis(first + timeout))
         return min((at for at in due if at is not None), default=None)
@@ -71,10 +71,10 @@ class GangTimeouts:
         """Report gangs that are incomplete for too long, and return due evictions."""
         policy, now = self._registry.usage.policy, self._registry.usage.now
         self._pause_while_stalled(now)
-        lost = [gang for gang in self._muster.take_lost() if _is_anew(gang)]
+        lost = [gang for gang in self._readiness.take_lost() if _is_anew(gang)]
         late: list[Gang] = []
         if policy.gang_timeout and self._halted is None:
-            late = self._muster.take_overdue(Millis(now - policy.gang_timeout))
+            late = self._readiness.take_overdue(Millis(now - policy.gang_timeout))
         effects: list[Effect] = [tell for gang in late for tell in self._report(gang)]
         if policy.mode is not Mode.ENFORCE:
             self._put_off.clear()
@@ -110,7 +110,7 @@ class GangTimeouts:
         if halted and self._halted is None:
             self._halted = now
         elif not halted and self._halted is not None:
-            self._muster.shift(self._halted, now)
+            self._readiness.shift(self._halted, now)
             self._halted = None
 
     def _is_settled(self, gang: Gang, anew: bool) -> bool:
@@ -132,8 +132,8 @@ class GangTimeouts:
         """Start to evict the released pods of a gang. Return whether it had any."""
         if gang.leaving or not any(m.uses for m in gang.members):
             return False
-        self._muster.leave(gang, why)
-        self._registry.gangs.loosen(gang)
+        self._readiness.leave(gang, why)
+        self._registry.gangs.release_gang_constraint(gang)
         return True
 
     def _forgive(self, now: Millis) -> None:
@@ -142,7 +142,7 @@ class GangTimeouts:
             self._lost.forgive(key)
 
     def _expel(self, now: Millis) -> list[Effect]:
-        for each in self._muster.leaving.values():
+        for each in self._readiness.leaving.values():
             for uid in released(each):
                 self._leaving.add(uid, now)
         effects: list[Effect] = []

@@ -42,7 +42,7 @@ class Gangs:
         self.half: dict[Uid, Gang] = {}
         self.deferred: Mapping[GangKey, Millis] = {}
         """Gangs that lost a pod and restart later, with the time of the restart."""
-        self.muster = GangReadiness()
+        self.readiness = GangReadiness()
         self._known: dict[GangKey, Gang] = {}
         self._usage = usage
         self._shapes = shapes
@@ -101,7 +101,7 @@ class Gangs:
         gang.pods[pod.uid] = tracked
         gang.was_running = gang.was_running or tracked.life is PodState.USING
         tracked.gang = gang
-        self.muster.seen(tracked)
+        self.readiness.seen(tracked)
         self._renew(gang)
 
     def _state(self, gang: Gang, pod: Pod) -> None:
@@ -119,7 +119,7 @@ class Gangs:
         for gang in list(self._asking.get(source, {}).values()):
             newest = max(gang.pods.values(), key=lambda m: (m.pod.since, m.pod.uid))
             self._apply(gang, newest.pod)
-            self.loosen(gang)
+            self.release_gang_constraint(gang)
 
     def _apply(self, gang: Gang, newest: Pod) -> None:
         """Apply the numbers that the object of a gang states. `newest`: its newest pod."""
@@ -140,7 +140,7 @@ class Gangs:
         self._part(gang)
         if grows:
             self._take_beyond(gang)
-        self.loosen(gang)
+        self.release_gang_constraint(gang)
 
     def _regroup(self, source: GangSource) -> None:
         """Dissolve the gangs of an object, because its pods now form other gangs or none.
@@ -149,11 +149,11 @@ class Gangs:
         """
         released: list[PodRecord] = []
         for gang in list(self._asking.get(source, {}).values()):
-            self.loosen(gang)
+            self.release_gang_constraint(gang)
             self._take_beyond(gang)
             for tracked in gang.members:
                 self.unready(tracked)
-                self.muster.left(tracked)
+                self.readiness.left(tracked)
                 self._drop(gang, tracked)
                 (released if tracked.uses else self._moved).append(tracked)
         self._succeeded.regroup(source, self._declared)
@@ -180,11 +180,11 @@ class Gangs:
         gang = tracked.gang
         if gang is None:
             return
-        changed = self.muster.seen(tracked)
+        changed = self.readiness.seen(tracked)
         if self._steps(gang):
             changed = changed and not gang.started
         if changed or (gang.steps and not self._steps(gang)):
-            self.loosen(gang)
+            self.release_gang_constraint(gang)
 
     def over(self, pod: Pod) -> None:
         """Record a finished pod. If it succeeded, its gang no longer requires it."""
@@ -204,7 +204,7 @@ class Gangs:
             self._apply_all(self._declared.owner_of(source))
         key = self._succeeded.remove(uid)
         if key in self._known:
-            self.loosen(self._known[key])
+            self.release_gang_constraint(self._known[key])
         elif key is not None:
             self._succeeded.forget(key)
 
@@ -216,7 +216,7 @@ class Gangs:
                 self._unlist_beyond(key, tracked.pod.uid)
             return
         self.unready(tracked)
-        self.muster.left(tracked)
+        self.readiness.left(tracked)
         self._drop(gang, tracked)
         if gang.pods:
             self._renew(gang)
@@ -226,7 +226,7 @@ class Gangs:
         before, self.deferred = self.deferred, deferred
         for key in [*before, *deferred]:
             if key in self._known and (key in before) is not (key in deferred):
-                self.loosen(self._known[key])
+                self.release_gang_constraint(self._known[key])
 
     def started(self, key: GangKey) -> bool:
         """Return whether all pods of a gang have run at the same time."""
@@ -244,7 +244,7 @@ class Gangs:
         if self._steps(tracked.gang):
             self._stepped[tracked.pod.uid] = tracked
         else:
-            self.loosen(tracked.gang)
+            self.release_gang_constraint(tracked.gang)
 
     def unready(self, tracked: PodRecord) -> None:
         """Record that a pod leaves its position: it may wait for another reason, or end."""
@@ -264,15 +264,15 @@ class Gangs:
 
     def _renew(self, gang: Gang) -> None:
         if not self._steps(gang):
-            self.loosen(gang)
+            self.release_gang_constraint(gang)
 
-    def loosen(self, gang: Gang) -> None:
+    def release_gang_constraint(self, gang: Gang) -> None:
         """Take a changed gang out of its queue until `settle`."""
-        if gang.shape is not None and gang.leaf is not None and gang.turn is not None:
-            self._usage.tree.dequeue(gang.leaf, gang.turn, gang.shape)
-            del self.waiting[gang.turn.uid]
-            self.half.pop(gang.turn.uid, None)
-        gang.shape = gang.leaf = gang.turn = None
+        if gang.shape is not None and gang.leaf is not None and gang.queue_key is not None:
+            self._usage.tree.dequeue(gang.leaf, gang.queue_key, gang.shape)
+            del self.waiting[gang.queue_key.uid]
+            self.half.pop(gang.queue_key.uid, None)
+        gang.shape = gang.leaf = gang.queue_key = None
         gang.starting, gang.half, gang.steps = (), False, False
         self._loose[gang.key] = gang
 
@@ -283,7 +283,7 @@ class Gangs:
         self._ready.clear()
         self._stepped.clear()
         for key, gang in self._known.items():
-            gang.shape = gang.leaf = gang.turn = None
+            gang.shape = gang.leaf = gang.queue_key = None
             gang.starting, gang.half, gang.steps = (), False, False
             gang.further.clear()
             self._loose[key] = gang
@@ -306,7 +306,7 @@ class Gangs:
         for member in ready:
             member.wait = Wait.GANG_INCOMPLETE
         self._step_back(gang)
-        self.muster.assess(gang, ready, self._usage.now)
+        self.readiness.assess(gang, ready, self._usage.now)
         if gang.leaving or gang.other_policy:
             return
         used = {m.pool for m in members if m.uses}
@@ -340,12 +340,12 @@ class Gangs:
             return _first(ready, count) if len(ready) >= count else None
         present = self._succeeded.count_by_group(gang.key)
         present.update(m.pod.gang for m in gang.members if m.uses and not m.pod.terminating)
-        by_turn = {member.turn: member for member in ready}
+        by_queue_key = {member.queue_key: member for member in ready}
         turns: dict[str, list[QueueKey]] = {}
-        for turn in sorted(by_turn):
-            turns.setdefault(by_turn[turn].pod.gang, []).append(turn)
+        for queue_key in sorted(by_queue_key):
+            turns.setdefault(by_queue_key[queue_key].pod.gang, []).append(queue_key)
         found = gang.tree.lacking(present, turns)
-        return None if found is None else [by_turn[turn] for turn in found]
+        return None if found is None else [by_queue_key[queue_key] for queue_key in found]
 
     def _step(self, gang: Gang, tracked: PodRecord) -> None:
         """Add one further pod of an elastic gang to its queue, in the pool of the gang."""
@@ -358,14 +358,14 @@ class Gangs:
         tracked.wait = Wait.TURN
         tracked.shape = self._shapes.of([tracked.pod], pools, manner)
         gang.further[tracked.pod.uid] = tracked
-        self._usage.tree.enqueue(tracked.leaf, tracked.turn, tracked.shape)
+        self._usage.tree.enqueue(tracked.leaf, tracked.queue_key, tracked.shape)
 
     def _step_back(self, gang: Gang) -> None:
         """Take the further pods of a gang out of their queue."""
         for tracked in gang.further.values():
             assert tracked.leaf is not None
             assert tracked.shape is not None
-            self._usage.tree.dequeue(tracked.leaf, tracked.turn, tracked.shape)
+            self._usage.tree.dequeue(tracked.leaf, tracked.queue_key, tracked.shape)
             tracked.shape = None
         gang.further.clear()
 
@@ -382,24 +382,24 @@ class Gangs:
             for member in ready:
                 member.wait = Wait.NO_POOL
             return
-        first = min(ready, key=lambda member: member.turn)
-        leaf, turn = first.leaf, first.turn
+        first = min(ready, key=lambda member: member.queue_key)
+        leaf, queue_key = first.leaf, first.queue_key
         assert isinstance(leaf, UserNode)
-        oldest = min(member.turn.since for member in ready)
+        oldest = min(member.queue_key.since for member in ready)
         if gang.since is not None:
             oldest = min(oldest, gang.since)
-        gang.turn = QueueKey(turn.precedence, oldest, turn.uid)
+        gang.queue_key = QueueKey(queue_key.precedence, oldest, queue_key.uid)
         gang.leaf = leaf
         gang.shape = self._shapes.of(
             [member.pod for member in ready], pools, manner, is_rest=bool(used)
         )
         gang.starting, gang.half = tuple(ready), bool(used)
-        self.waiting[turn.uid] = gang
+        self.waiting[queue_key.uid] = gang
         if gang.half:
-            self.half[turn.uid] = gang
+            self.half[queue_key.uid] = gang
         for member in ready:
             member.wait = Wait.TURN
-        self._usage.tree.enqueue(leaf, gang.turn, gang.shape)
+        self._usage.tree.enqueue(leaf, gang.queue_key, gang.shape)
 
     def _begin(self, pod: Pod, key: GangKey) -> Gang:
         """Create the gang of this pod, which is its first known pod."""
@@ -420,7 +420,7 @@ class Gangs:
         if surplus <= 0 or not gang.pods:
             return
         held = [m for m in gang.members if not (m.uses or m.begun or m.pod.terminating)]
-        for tracked in sorted(held, key=lambda m: m.turn)[-surplus:]:
+        for tracked in sorted(held, key=lambda m: m.queue_key)[-surplus:]:
             self.unready(tracked)
             self._drop(gang, tracked)
             self._list_beyond(gang, tracked)
@@ -436,7 +436,7 @@ class Gangs:
         key = gang.key
         del self._known[key]
         self._loose.pop(key, None)
-        self.muster.remove_gang(gang)
+        self.readiness.remove_gang(gang)
         self._succeeded.forget(key)
         asking = self._asking.get(gang.source)
         if asking is not None:
@@ -449,7 +449,7 @@ def _first(ready: list[PodRecord], count: int) -> list[PodRecord]:
     """Return this many pods, the first in queue order. All of them if there are not more."""
     if len(ready) <= count:
         return ready
-    return sorted(ready, key=lambda member: member.turn)[:count]
+    return sorted(ready, key=lambda member: member.queue_key)[:count]
 
 
 def _base(gang: Gang, used: set[PoolName | None]) -> tuple[frozenset[PoolName], GangLayout]:

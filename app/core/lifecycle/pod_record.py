@@ -66,7 +66,9 @@ GangKey = tuple[str, UserName, str]
 
 @dataclass(slots=True, eq=False)
 class PodRecord:
-    """One managed pod and where it is accounted. `pool` and `stay` are set while it uses capacity.
+    """One managed pod and where it is accounted.
+
+    `pool` and `allocation` are set while it uses capacity.
 
     `written` is the last write to the store, `noted` the last audit entry, `announced_wait` the
     wait reason that was last sent to its owner. `released` is the start of its use, `entered` the
@@ -80,12 +82,12 @@ class PodRecord:
     pod: Pod
     life: PodState
     stamp: Served
-    turn: QueueKey
+    queue_key: QueueKey
     leaf: UserNode | None = None
     gang: Gang | None = None
     shape: EquivalenceClass | None = None
     pool: PoolName | None = None
-    stay: Allocation | None = None
+    allocation: Allocation | None = None
     released: Millis | None = None
     entered: Millis | None = None
     run: UsageRecord | None = None
@@ -143,18 +145,18 @@ class PodRecord:
         """Return its node constraints, or those it will have after its release is observed."""
         return self.ordered if self.ordered is not None else terms_of(self.pod)
 
-    def heed(self, pod: Pod) -> None:
+    def update(self, pod: Pod) -> None:
         """Apply changed node constraints of an observation. They replace `ordered`."""
         terms = terms_of(pod)
         if (terms, pod.only) != (terms_of(self.pod), self.pod.only):
             self.ordered = None
-            if self.stay is not None:
-                self.stay.terms, self.stay.only = terms, pod.only
+            if self.allocation is not None:
+                self.allocation.terms, self.allocation.only = terms, pod.only
 
     @property
     def node(self) -> NodeName | None:
         """Return the node where it runs or is expected to run."""
-        return self.stay.node if self.stay else None
+        return self.allocation.node if self.allocation else None
 
 
 @dataclass(slots=True, eq=False)
@@ -170,9 +172,9 @@ class Gang:
     `stated` is the newest pod that stated the numbers. `done` are the succeeded pods that still
     exist, each with the owners of all pods that the gang had then.
 
-    `turn`, `leaf` and `shape` are set while the held pods `starting` wait as one workload. `half`:
-    the other pods of the gang were released, and `starting` is the rest. `further` are the held
-    pods that wait alone, each as its own workload. `steps`: they do, because the minimum was
+    `queue_key`, `leaf` and `shape` are set while the held pods `starting` wait as one workload.
+    `half`: the other pods of the gang were released, and `starting` is the rest. `further` are the
+    held pods that wait alone, each as its own workload. `steps`: they do, because the minimum was
     released. `base` are then the pools and the layout that they follow.
 
     `ending` are the terminating pods, `past` the released ones, `runs` the running ones. `floor` is
@@ -200,7 +202,7 @@ class Gang:
     floor: int | None = None
     started: bool = False
     was_running: bool = False
-    turn: QueueKey | None = None
+    queue_key: QueueKey | None = None
     leaf: UserNode | None = None
     shape: EquivalenceClass | None = None
     starting: tuple[PodRecord, ...] = ()

@@ -13,7 +13,7 @@ from app.core.fairshare.live_usage import LiveUsage
 from app.core.fairshare.sort_key import NEVER
 from app.core.fairshare.tenants import TenantDirectory
 from app.core.fairshare.tree_node import UserNode
-from app.core.fairshare.user_queue import turn_of
+from app.core.fairshare.user_queue import queue_key_of
 from app.core.lifecycle.binding_progress import BindingProgress
 from app.core.lifecycle.budget_registry import BudgetRegistry
 from app.core.lifecycle.claim_charges import ClaimCharges, ClaimUse
@@ -118,24 +118,29 @@ class PodRegistry:
 
     def add(self, pod: Pod, life: PodState) -> PodRecord:
         """Add a newly observed pod and account it."""
-        turn = turn_of(pod.priority, pod.since, pod.uid)
-        tracked = self.pods[pod.uid] = PodRecord(pod, life, stamp_of(pod.release), turn)
+        queue_key = queue_key_of(pod.priority, pod.since, pod.uid)
+        tracked = self.pods[pod.uid] = PodRecord(pod, life, stamp_of(pod.release), queue_key)
         if life is PodState.USING:
             tracked.released = self._start_of(pod)
             if tracked.released is not None and tracked.stamp > NEVER:
                 tracked.entered = tracked.released
-        tracked.pod = self._reckoned(tracked, pod, life)
+        tracked.pod = self._charged(tracked, pod, life)
         self._names[pod.namespace, pod.name] = pod.uid
         self._place(tracked)
         return tracked
 
     def change(self, tracked: PodRecord, pod: Pod, life: PodState) -> None:
         """Update a known pod after an observation or a change of its state."""
-        pod = self._reckoned(tracked, pod, life)
+        pod = self._charged(tracked, pod, life)
         if tracked.pod == pod and tracked.life is life:
             return
-        stays = life is PodState.USING and tracked.uses and tracked.stay and same_use(tracked, pod)
-        tracked.heed(pod)
+        stays = (
+            life is PodState.USING
+            and tracked.uses
+            and tracked.allocation
+            and same_use(tracked, pod)
+        )
+        tracked.update(pod)
         if not stays:
             self._unplace(tracked)
         elif tracked.life is not PodState.USING and tracked.leaf is not None:
@@ -147,11 +152,11 @@ class PodRegistry:
             # another actor released it
             tracked.released = self._start_of(pod) or self.usage.now
         if not stays:
-            tracked.turn = turn_of(pod.priority, pod.since, pod.uid)
+            tracked.queue_key = queue_key_of(pod.priority, pod.since, pod.uid)
             self._place(tracked)
         else:
-            if tracked.stay is not None and pod.terminating:
-                self.usage.part(tracked.stay)
+            if tracked.allocation is not None and pod.terminating:
+                self.usage.part(tracked.allocation)
             self.binding.see(tracked)
         self.gangs.seen(tracked)
 
@@ -162,7 +167,7 @@ class PodRegistry:
         self._unplace(tracked)
         tracked.aimed, tracked.ordered = at, terms
         tracked.life, tracked.released = PodState.RELEASING, self.usage.now
-        tracked.pod = self._reckoned(tracked, tracked.pod, tracked.life)
+        tracked.pod = self._charged(tracked, tracked.pod, tracked.life)
         self._place(tracked, at)
         self.gangs.seen(tracked)
 
@@ -187,7 +192,7 @@ class PodRegistry:
                 learned = True
         return learned
 
-    def reckon(self) -> None:
+    def compute_charges(self) -> None:
         """Account again pods after a change of their claims, claim users or disruption budgets."""
         while stale := self._claimants.take_stale():
             for tracked in [self.pods[uid] for uid in stale if uid in self.pods]:
@@ -261,7 +266,7 @@ class PodRegistry:
     def half_gangs(self) -> list[Gang]:
         """Return the partially released gangs, in queue order."""
         half = self.gangs.half
-        return [half[uid] for uid in sorted(half, key=lambda uid: (half[uid].turn, uid))]
+        return [half[uid] for uid in sorted(half, key=lambda uid: (half[uid].queue_key, uid))]
 
     def settle(self) -> None:
         """Bring the accounting of all pods up to date.
@@ -320,7 +325,7 @@ class PodRegistry:
 
     def _recount(self, scale: Scale) -> None:
         """Account every pod again, as if all had just been observed."""
-        nodes = {t.pod.uid: t.node for t in self.pods.values() if t.stay is not None}
+        nodes = {t.pod.uid: t.node for t in self.pods.values() if t.allocation is not None}
         self.usage.replant(scale)
         self.pending.clear()
         self.waiting.clear()
@@ -333,7 +338,7 @@ class PodRegistry:
         self._dirty = False
         # Bound pods first: the others are expected where capacity is left beside them.
         for tracked in sorted(self.pods.values(), key=lambda t: t.pod.node is None):
-            tracked.leaf = tracked.stay = None
+            tracked.leaf = tracked.allocation = None
             self._place(tracked, nodes.get(tracked.pod.uid))
         self.usage.resume()
 
@@ -378,7 +383,7 @@ class PodRegistry:
         if pod.max_runtime is not None and tracked.released is not None:
             ends = Millis(tracked.released + pod.max_runtime)
         tracked.entered = self.usage.now if tracked.entered is None else tracked.entered
-        tracked.stay = self.usage.enter(
+        tracked.allocation = self.usage.enter(
             leaf,
             pool,
             pod.demand,
@@ -398,7 +403,7 @@ class PodRegistry:
             return None
         return min(max(pod.started, pod.since), self.usage.now)
 
-    def _reckoned(self, tracked: PodRecord, pod: Pod, life: PodState) -> Pod:
+    def _charged(self, tracked: PodRecord, pod: Pod, life: PodState) -> Pod:
         """Return the pod with its charged requests and the budget that forbids its eviction."""
         self.budgets.seen(pod)
         keeper = self.budgets.keeper(pod) if life is PodState.HELD else ""
@@ -412,11 +417,11 @@ class PodRegistry:
             if intent is not None:
                 served = (intent.epoch, intent.sequence)
             use = ClaimUse(served, (intent.pool if intent else pod.pool) or None)
-        pod = self._claimants.reckon(pod, use)
+        pod = self._claimants.compute_charges(pod, use)
         if use is not None and not pod.asks and pod.node is not None:
-            self._pools.put_bystander(UnmanagedPod(pod.uid, pod.node, pod.demand))
+            self._pools.put_unmanaged(UnmanagedPod(pod.uid, pod.node, pod.demand))
         else:
-            self._pools.drop_bystander(pod.uid)
+            self._pools.drop_unmanaged(pod.uid)
         return pod
 
     def _unplace(self, tracked: PodRecord, charged_until: Millis | None = None) -> None:
@@ -429,15 +434,15 @@ class PodRegistry:
         self._unpin(tracked.pod)
         self.gangs.unready(tracked)
         if tracked.shape is not None:
-            self.usage.tree.dequeue(leaf, tracked.turn, tracked.shape)
+            self.usage.tree.dequeue(leaf, tracked.queue_key, tracked.shape)
             tracked.shape = None
-        if tracked.stay is not None:
-            self.usage.leave(leaf, tracked.stay, charged_until=charged_until)
+        if tracked.allocation is not None:
+            self.usage.leave(leaf, tracked.allocation, charged_until=charged_until)
             running = self.running[leaf]
             del running[tracked.pod.uid]
             if not running:
                 del self.running[leaf]
-            tracked.pool = tracked.stay = None
+            tracked.pool = tracked.allocation = None
 
     def _pend(self, tracked: PodRecord, leaf: UserNode, sign: int) -> None:
         """Count a pod as not released. Sign -1 ends that."""
@@ -492,7 +497,7 @@ class PodRegistry:
         else:
             tracked.wait = Wait.TURN
             tracked.shape = shape
-            self.usage.tree.enqueue(leaf, tracked.turn, shape)
+            self.usage.tree.enqueue(leaf, tracked.queue_key, shape)
         if tracked.announced_wait is None:
             tracked.announced_wait = tracked.wait
         elif tracked.announced_wait is not tracked.wait:

@@ -108,7 +108,7 @@ class SchedulingTimeouts:
         uid, pod = tracked.pod.uid, tracked.pod
         if pod.node is None and pod.asks and not pod.terminating:
             if uid not in self._leaving:
-                pool = self._registry.usage.awaited(tracked.stay)
+                pool = self._registry.usage.awaited(tracked.allocation)
                 if pool is not None:
                     self._hoping.setdefault(uid, _Hope(pool, self._growth.arrivals))
             return []
@@ -199,10 +199,14 @@ class SchedulingTimeouts:
         If the pod has an expected node again, its time-out restarts, and the scheduler must judge
         or bind a pod first.
         """
-        uid, stay, usage = tracked.pod.uid, tracked.stay, self._registry.usage
-        if usage.awaited(stay) is not None:
+        uid, allocation, usage = tracked.pod.uid, tracked.allocation, self._registry.usage
+        if usage.awaited(allocation) is not None:
             return True
-        is_lost = stay is not None and stay.node is None and usage.lost(stay, tracked.aimed)
+        is_lost = (
+            allocation is not None
+            and allocation.node is None
+            and usage.lost(allocation, tracked.aimed)
+        )
         if is_lost and usage.may_return(tracked.aimed):
             self._homeless[uid] = usage.now
             return False
@@ -220,8 +224,8 @@ class SchedulingTimeouts:
         """Start the backoff that fits the cause of a failed scheduling. Return the message."""
         usage, uid, seconds = self._registry.usage, tracked.pod.uid, timeout // 1000
         assert tracked.leaf is not None, "asked before every pod had its place"
-        pool = usage.awaited(tracked.stay)
-        if usage.lost(tracked.stay, tracked.aimed):
+        pool = usage.awaited(tracked.allocation)
+        if usage.lost(tracked.allocation, tracked.aimed):
             self._hoping.pop(uid, None)  # its node was lost: no backoff
             return LOST.format(seconds=seconds)
         if pool is None:

@@ -110,13 +110,13 @@ class Allocations:
         charged. A pod that may be on one node `only` is still assumed there, and waits for
         capacity.
         """
-        stay = Allocation(pool, demand, node, bound, ends, only, terms, spacings, leaving)
+        allocation = Allocation(pool, demand, node, bound, ends, only, terms, spacings, leaving)
         if node is None:
-            stay.node = node = self._expected(stay)
-        self.resume(stay)
+            allocation.node = node = self._expected(allocation)
+        self.resume(allocation)
         if bound and node is not None:
             self._send_on(pool, node)
-        return stay
+        return allocation
 
     def close(self, closed: frozenset[tuple[TenantName, NodeName]]) -> None:
         """Set the closed nodes, each with the tenant to which it is closed."""
@@ -133,15 +133,15 @@ class Allocations:
         """Return the nodes that are closed to one tenant, by name."""
         return sorted(node for whose, node in self._closed if whose == tenant)
 
-    def lost(self, stay: Allocation, node: NodeName) -> bool:
+    def lost(self, allocation: Allocation, node: NodeName) -> bool:
         """Return whether a node is gone, not ready, in another pool, or excludes a pod by a taint.
 
         Labels are not checked: the owner of the pod may have narrowed its affinity since then.
         """
         known = self._pools.reach.node(node)
-        if known is None or not known.ready or self._pools.home_of(node) != stay.pool:
+        if known is None or not known.ready or self._pools.home_of(node) != allocation.pool:
             return True
-        return not self._pools.reach.bears(stay.terms, node)
+        return not self._pools.reach.bears(allocation.terms, node)
 
     def is_known(self, node: NodeName) -> bool:
         """Return whether a node of this name exists, ready or not."""
@@ -150,11 +150,11 @@ class Allocations:
     def reconsider(self, node: NodeName) -> None:
         """Move assumed pods off a node that is gone, has less capacity, or excludes more pods."""
         home = self._pools.home_of(node)
-        for stay in list(self.stays.get(node, ())):
-            if stay.bound or _settled(stay):
+        for allocation in list(self.stays.get(node, ())):
+            if allocation.bound or _settled(allocation):
                 continue
-            if stay.pool != home or not self._pools.reach.admits(stay.terms, node):
-                self._expect_anew(stay)
+            if allocation.pool != home or not self._pools.reach.admits(allocation.terms, node):
+                self._expect_anew(allocation)
         if home is not None:
             self._send_on(home, node)
 
@@ -176,74 +176,74 @@ class Allocations:
                 return
             self._expect_anew(expected[-1])
 
-    def _expect_anew(self, stay: Allocation) -> None:
-        self.leave(stay)
-        stay.node = self._expected(stay)
-        self.resume(stay)
+    def _expect_anew(self, allocation: Allocation) -> None:
+        self.leave(allocation)
+        allocation.node = self._expected(allocation)
+        self.resume(allocation)
 
-    def _expected(self, stay: Allocation) -> NodeName | None:
+    def _expected(self, allocation: Allocation) -> NodeName | None:
         """Return the node to assume for a released pod. None: unknown."""
-        floor = self._pools.floors.get(stay.pool)
+        floor = self._pools.floors.get(allocation.pool)
         if floor is None:
             return None
-        pin = self._pools.reach.pin(stay.terms, stay.only, stay.pool)
-        if stay.spacings:
-            pin = self.company.pin(stay.spacings, stay.terms, stay.pool, pin)
-        plan = floor.find(((stay.demand, 1),), pins=() if pin is None else (pin,))
+        pin = self._pools.reach.pin(allocation.terms, allocation.only, allocation.pool)
+        if allocation.spacings:
+            pin = self.company.pin(allocation.spacings, allocation.terms, allocation.pool, pin)
+        plan = floor.find(((allocation.demand, 1),), pins=() if pin is None else (pin,))
         if plan is not None:
             return plan.nodes[0]
-        only = stay.only
+        only = allocation.only
         return only[0] if only is not None and len(only) == 1 and floor.free(only[0]) else None
 
-    def resume(self, stay: Allocation) -> None:
+    def resume(self, allocation: Allocation) -> None:
         """Add an allocation, for the first time or after `leave`."""
-        add_to(self.used.setdefault(stay.pool, {}), stay.demand, 1)
+        add_to(self.used.setdefault(allocation.pool, {}), allocation.demand, 1)
         self._plans.clear()
-        if stay.node is None:
-            add_to(self._adrift.setdefault(stay.pool, {}), stay.demand, 1)
-            if not stay.leaving:
-                self._drifters.setdefault(stay.pool, {})[stay] = None
+        if allocation.node is None:
+            add_to(self._adrift.setdefault(allocation.pool, {}), allocation.demand, 1)
+            if not allocation.leaving:
+                self._drifters.setdefault(allocation.pool, {})[allocation] = None
             return
-        self.stays.setdefault(stay.node, {})[stay] = None
-        if stay.spacings:
-            self.company.count(stay.spacings, stay.node, 1, bound=stay.bound)
-        floor = self._pools.floors.get(stay.pool)
+        self.stays.setdefault(allocation.node, {})[allocation] = None
+        if allocation.spacings:
+            self.company.count(allocation.spacings, allocation.node, 1, bound=allocation.bound)
+        floor = self._pools.floors.get(allocation.pool)
         if floor is not None:
-            stay.slot = floor.allocate(stay.node, stay.demand)
-        if stay.bound:
-            self._pools.carry(stay.node, stay.demand, 1)
+            allocation.slot = floor.allocate(allocation.node, allocation.demand)
+        if allocation.bound:
+            self._pools.carry(allocation.node, allocation.demand, 1)
 
-    def leave(self, stay: Allocation) -> None:
+    def leave(self, allocation: Allocation) -> None:
         """Remove an allocation."""
-        add_to(self.used[stay.pool], stay.demand, -1)
+        add_to(self.used[allocation.pool], allocation.demand, -1)
         self._forget_plans()
-        if stay.node is None:
-            add_to(self._adrift[stay.pool], stay.demand, -1)
-            self._drifters.get(stay.pool, {}).pop(stay, None)
+        if allocation.node is None:
+            add_to(self._adrift[allocation.pool], allocation.demand, -1)
+            self._drifters.get(allocation.pool, {}).pop(allocation, None)
             return
-        del self.stays[stay.node][stay]
-        if stay.spacings:
-            self.company.count(stay.spacings, stay.node, -1, bound=stay.bound)
-        floor = self._pools.floors.get(stay.pool)
-        if stay.slot is not None and floor is not None:
-            floor.give(stay.slot)
-        if stay.bound:
-            self._pools.carry(stay.node, stay.demand, -1)
+        del self.stays[allocation.node][allocation]
+        if allocation.spacings:
+            self.company.count(allocation.spacings, allocation.node, -1, bound=allocation.bound)
+        floor = self._pools.floors.get(allocation.pool)
+        if allocation.slot is not None and floor is not None:
+            floor.give(allocation.slot)
+        if allocation.bound:
+            self._pools.carry(allocation.node, allocation.demand, -1)
 
-    def part(self, stay: Allocation) -> None:
+    def part(self, allocation: Allocation) -> None:
         """Mark the pod as terminating. It keeps its allocation, but does not wait for a node."""
-        stay.leaving = True
-        if stay in self._drifters.get(stay.pool, {}):
-            del self._drifters[stay.pool][stay]
+        allocation.leaving = True
+        if allocation in self._drifters.get(allocation.pool, {}):
+            del self._drifters[allocation.pool][allocation]
             self._forget_plans()
 
     def clear_allocations(self) -> None:
         """Remove all allocations before a full recount."""
         for stays in self.stays.values():
-            for stay in stays:
-                floor = self._pools.floors.get(stay.pool)
-                if floor is not None and stay.slot is not None:
-                    floor.give(stay.slot)
+            for allocation in stays:
+                floor = self._pools.floors.get(allocation.pool)
+                if floor is not None and allocation.slot is not None:
+                    floor.give(allocation.slot)
         self.used.clear()
         self._adrift.clear()
         self._drifters.clear()
@@ -402,29 +402,34 @@ class Allocations:
             self._landed[pool] = stamp
             grown = {name: floor.free(name) for name in floor.take_grown()}
             vain: set[tuple[object, ...]] = set()
-            for stay in list(drifters):
-                alike = (id(stay.demand), stay.terms, stay.only, stay.spacings)
-                if alike in vain or not self._may_land(stay, grown):
+            for allocation in list(drifters):
+                alike = (
+                    id(allocation.demand),
+                    allocation.terms,
+                    allocation.only,
+                    allocation.spacings,
+                )
+                if alike in vain or not self._may_land(allocation, grown):
                     continue
-                if self._expected(stay) is None:
+                if self._expected(allocation) is None:
                     vain.add(alike)
                 else:
-                    self._expect_anew(stay)
-                    if stay.node in grown:
-                        grown[stay.node] = floor.free(stay.node)
+                    self._expect_anew(allocation)
+                    if allocation.node in grown:
+                        grown[allocation.node] = floor.free(allocation.node)
 
-    def _may_land(self, stay: Allocation, grown: Mapping[NodeName, Amounts]) -> bool:
+    def _may_land(self, allocation: Allocation, grown: Mapping[NodeName, Amounts]) -> bool:
         """Return, cheaply, whether a grown node may take a pod that waits for a new one.
 
         Other nodes could not take it before. If the pod has distance rules, any node may be open
         now.
         """
-        if stay.spacings or _settled(stay):
+        if allocation.spacings or _settled(allocation):
             return True
         admits = self._pools.reach.admits
         return any(
-            all(value <= free.get(r, 0) for r, value in stay.demand.items() if value > 0)
-            and admits(stay.terms, name)
+            all(value <= free.get(r, 0) for r, value in allocation.demand.items() if value > 0)
+            and admits(allocation.terms, name)
             for name, free in grown.items()
         )
 
@@ -482,9 +487,9 @@ class Allocations:
         return None
 
 
-def _settled(stay: Allocation) -> bool:
+def _settled(allocation: Allocation) -> bool:
     """Return whether a pod may be on one node only."""
-    return stay.only is not None and len(stay.only) == 1
+    return allocation.only is not None and len(allocation.only) == 1
 
 
 def _closed_to(tenant: TenantName) -> PodDistanceRules:

@@ -40,10 +40,13 @@ class SignatureChange(NamedTuple):
 
 
 class _Known(NamedTuple):
-    """Terms in use. `gist`: their signature; None: the terms themselves. `keys`: their labels."""
+    """Terms in use. `signature`: of these terms; None: the terms themselves.
+
+    `keys`: their labels.
+    """
 
     terms: ref[NodeConstraints]
-    gist: NodeConstraints | None
+    signature: NodeConstraints | None
     keys: tuple[str, ...]
 
 
@@ -77,20 +80,20 @@ class ConstraintSignatures:
         self.purge()
         known = self._known.get(terms.number)
         if known is not None:
-            return known.gist or terms
+            return known.signature or terms
         number, keys = terms.number, _keys(terms)
         for key in keys:
             if key in self._with_label:
                 self._asking.setdefault(key, set()).add(number)
                 self._labelled(key)
-        gist, dead = self._read(terms), self._dead
-        own = None if gist is terms else gist
+        signature, dead = self._read(terms), self._dead
+        own = None if signature is terms else signature
         self._known[number] = _Known(ref(terms, lambda _: dead.append(number)), own, keys)
         if any(term.fields for term in terms.affinity or ()):
             self._naming.add(number)
         if terms.tolerations:
             self._bearing.add(number)
-        return gist
+        return signature
 
     def drop_terms(self) -> None:
         """Drop all terms."""
@@ -170,14 +173,14 @@ class ConstraintSignatures:
         """Return whether any node has this label."""
         return key in self._with_label
 
-    def meeting(self, gist: NodeConstraints) -> Marks:
+    def meeting(self, signature: NodeConstraints) -> Marks:
         """Return the nodes that meet the label and name requirements of a signature."""
         every = found = self._places.all
-        for key, value in gist.selector:
+        for key, value in signature.selector:
             found &= self._labelled(key).marks.get(value, 0)
-        if gist.affinity is not None and found:
+        if signature.affinity is not None and found:
             any_of = 0
-            for term in gist.affinity:
+            for term in signature.affinity:
                 any_of |= self._suiting(term, every)
                 if any_of & found == found:
                     break
@@ -194,13 +197,13 @@ class ConstraintSignatures:
             found &= self._field(each.key).meeting(each, every)
         return found
 
-    def unborne(self, gist: NodeConstraints) -> list[tuple[Taint, Marks]]:
+    def unborne(self, signature: NodeConstraints) -> list[tuple[Taint, Marks]]:
         """Return the taints that a signature does not tolerate, and the nodes that have them."""
         return [
             (taint, marks)
             for alike in self._taints.values()
             for taint, marks in alike.items()
-            if not _bears(gist.tolerations, taint)
+            if not _bears(signature.tolerations, taint)
         ]
 
     def mark(self, name: NodeName) -> Marks:
@@ -237,7 +240,9 @@ class ConstraintSignatures:
             self._naming.discard(number)
             self._bearing.discard(number)
             if known is not None:
-                self._gone(number, known.gist.number if known.gist is not None else number)
+                self._gone(
+                    number, known.signature.number if known.signature is not None else number
+                )
 
     def _labelled(self, key: str) -> LabelBitsets:
         """Return the nodes by their values of a label that terms in use name."""
@@ -277,10 +282,10 @@ class ConstraintSignatures:
         parted = []
         for terms in dict.fromkeys(touched):
             known = self._known[terms.number]
-            before, now = known.gist or terms, self._read(terms)
+            before, now = known.signature or terms, self._read(terms)
             if before is not now:
                 own = None if now is terms else now
-                self._known[terms.number] = known._replace(gist=own)
+                self._known[terms.number] = known._replace(signature=own)
                 parted.append(SignatureChange(terms, before, now))
         return parted
 
@@ -301,11 +306,11 @@ class ConstraintSignatures:
     def _affinity(self, written: RequiredAffinity) -> RequiredAffinity | None:
         kept: dict[NodeSelectorTerm, None] = {}
         for term in written:
-            gist = self._term(term) if term != NodeSelectorTerm() else None
-            if gist == NodeSelectorTerm():
+            signature = self._term(term) if term != NodeSelectorTerm() else None
+            if signature == NodeSelectorTerm():
                 return None  # every node meets it
-            if gist is not None:
-                kept[gist] = None
+            if signature is not None:
+                kept[signature] = None
         return tuple(kept)
 
     def _term(self, term: NodeSelectorTerm) -> NodeSelectorTerm | None:

@@ -24,7 +24,7 @@ class _Known:
     `asked`: numbers of the terms with this signature. The entry is removed with the last number.
     """
 
-    gist: ref[NodeConstraints]
+    signature: ref[NodeConstraints]
     able: dict[PoolName, set[NodeName]] = field(default_factory=dict)
     pins: dict[PoolName, NodeSet] = field(default_factory=dict)
     asked: set[int] = field(default_factory=set)
@@ -132,7 +132,7 @@ class NodeFilter:
         self._rerouted.clear()
         return frozenset(terms for terms in found if terms is not None)
 
-    def gist(self, terms: NodeConstraints) -> NodeConstraints:
+    def signature(self, terms: NodeConstraints) -> NodeConstraints:
         """Return the signature of terms: the part that distinguishes the current nodes."""
         return self._gists.of(terms)
 
@@ -193,28 +193,30 @@ class NodeFilter:
                 self._rerouted |= known.asked
 
     def _of(self, terms: NodeConstraints) -> _Known:
-        gist = self._gists.of(terms)
-        known = self._known.get(gist.number)
+        signature = self._gists.of(terms)
+        known = self._known.get(signature.number)
         if known is None:
-            known = self._known[gist.number] = _Known(ref(gist))
-            for name in self._gists.nodes(self._gists.meeting(gist) & ~self._barred(gist)):
+            known = self._known[signature.number] = _Known(ref(signature))
+            for name in self._gists.nodes(
+                self._gists.meeting(signature) & ~self._barred(signature)
+            ):
                 known.able.setdefault(self._nodes[name][0], set()).add(name)
         known.asked.add(terms.number)
         return known
 
-    def _barred(self, gist: NodeConstraints) -> Marks:
+    def _barred(self, signature: NodeConstraints) -> Marks:
         """Return the nodes with a taint that neither the signature nor their pool tolerates."""
         barred = 0
-        for taint, marks in self._gists.unborne(gist):
+        for taint, marks in self._gists.unborne(signature):
             for name, pool in self._pools.items():
                 if any(each.bears(taint) for each in pool.tolerations):
                     marks &= ~self._homes[name]
             barred |= marks
         return barred
 
-    def _admits(self, gist: NodeConstraints, name: NodeName) -> bool:
+    def _admits(self, signature: NodeConstraints, name: NodeName) -> bool:
         _, node = self._nodes[name]
-        return gist.suits(name, node.labels) and self.bears(gist, name)
+        return signature.suits(name, node.labels) and self.bears(signature, name)
 
     def _part(self, parted: Iterable[SignatureChange]) -> list[_Joined]:
         """Split the cache entries of terms that got another signature.
@@ -238,22 +240,22 @@ class NodeFilter:
             self._gone(terms.number, before.number)
         return joined
 
-    def _gone(self, number: int, gist: int) -> None:
+    def _gone(self, number: int, signature: int) -> None:
         """Remove terms from the entry of a signature. They are unused or have another signature."""
-        known = self._known.get(gist)
+        known = self._known.get(signature)
         if known is not None:
             known.asked.discard(number)
             if not known.asked:
-                del self._known[gist]
+                del self._known[signature]
 
     def _judge(self, known: _Known, name: NodeName, left: PoolName | None = None) -> None:
         """Update a cache entry for one node, which exists or has `left` a pool."""
-        gist = known.gist()
-        if gist is None:
+        signature = known.signature()
+        if signature is None:
             return  # the terms are no longer in use
         home = left or self._nodes[name][0]
         able = known.able.setdefault(home, set())
-        before, after = name in able, left is None and self._admits(gist, name)
+        before, after = name in able, left is None and self._admits(signature, name)
         if before and after:
             return
         known.pins.pop(home, None)  # its readiness may decide whether the pin is None

@@ -215,7 +215,7 @@ class PodPeers:
 
         `beside`: pods of each group that also count, although they are not released yet.
         """
-        terms = self._reach.gist(terms)
+        terms = self._reach.signature(terms)
         if beside:
             return self._find(spacings, terms, pool, beside)
         key, seen = (spacings, terms, pool), (self.stamp(spacings), self._reach.edition)

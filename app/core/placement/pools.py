@@ -55,7 +55,7 @@ class Pools:
         self._tariff = PoolPrices()
         self._written: dict[PoolName, Pool] = {}
         self._nodes: dict[NodeName, Node] = {}
-        self._bystanders: dict[Uid, UnmanagedPod] = {}
+        self._unmanaged: dict[Uid, UnmanagedPod] = {}
         self._guests: dict[NodeName, dict[Uid, Amounts]] = {}
         self._taken: dict[NodeName, dict[Resource, int]] = {}
         self._home: dict[NodeName, PoolName] = {}
@@ -152,25 +152,25 @@ class Pools:
             self._rehome(name)
             self._reroute()
 
-    def put_bystander(self, bystander: UnmanagedPod) -> None:
+    def put_unmanaged(self, unmanaged_pod: UnmanagedPod) -> None:
         """Add or replace an unmanaged pod that uses capacity of a node. Others are ignored."""
-        if bystander.node is None or self._bystanders.get(bystander.uid) == bystander:
+        if unmanaged_pod.node is None or self._unmanaged.get(unmanaged_pod.uid) == unmanaged_pod:
             return
-        self.drop_bystander(bystander.uid)
-        self._bystanders[bystander.uid] = bystander
-        self._guests.setdefault(bystander.node, {})[bystander.uid] = bystander.demand
-        self._recount(bystander.node)
+        self.drop_unmanaged(unmanaged_pod.uid)
+        self._unmanaged[unmanaged_pod.uid] = unmanaged_pod
+        self._guests.setdefault(unmanaged_pod.node, {})[unmanaged_pod.uid] = unmanaged_pod.demand
+        self._recount(unmanaged_pod.node)
 
-    def drop_bystander(self, uid: Uid) -> None:
+    def drop_unmanaged(self, uid: Uid) -> None:
         """Remove an unmanaged pod. An unknown uid is ignored."""
-        known = self._bystanders.pop(uid, None)
+        known = self._unmanaged.pop(uid, None)
         if known is not None and known.node is not None:
             del self._guests[known.node][uid]
             self._recount(known.node)
 
     def contents(self) -> tuple[tuple[Node, ...], tuple[UnmanagedPod, ...]]:
         """Return every node and every unmanaged pod that uses node capacity."""
-        return tuple(self._nodes.values()), tuple(self._bystanders.values())
+        return tuple(self._nodes.values()), tuple(self._unmanaged.values())
 
     def capacity(self, pool: PoolName) -> Amounts:
         """Return the capacity of a pool: its ready nodes, and running pods on its other nodes."""

@@ -133,11 +133,11 @@ class SchedulingCycle:
                 break
             if self._paced and not self.pace.admits(choice):
                 continue
-            if self._learn([choice.turn.uid]):
+            if self._learn([choice.queue_key.uid]):
                 continue
             effects += self._release(choice, backfilled, epoch)
             self._considers(None)
-            self._registry.reckon()
+            self._registry.compute_charges()
         else:
             if self.picker.looks >= MOST_LOOKS:
                 self._more_at = Millis(self._registry.usage.now + 1)
@@ -192,21 +192,21 @@ class SchedulingCycle:
         """
         for gang in self._registry.half_gangs():
             assert gang.leaf is not None
-            assert gang.turn is not None
+            assert gang.queue_key is not None
             assert gang.shape is not None
-            choice = self.picker.fit(gang.leaf, gang.turn, gang.shape)
+            choice = self.picker.fit(gang.leaf, gang.queue_key, gang.shape)
             if choice is not None:
                 return choice
             allowed = self.picker.allowed(gang.leaf, gang.shape)
             mates: dict[NodeName, dict[Resource, int]] = {}
             for mate in gang.members:
-                if mate.stay is not None and mate.stay.node is not None:
-                    add_to(mates.setdefault(mate.stay.node, {}), mate.pod.demand, 1)
-            self.reservations.complete(gang.turn, gang.leaf, gang.shape, allowed, mates)
+                if mate.allocation is not None and mate.allocation.node is not None:
+                    add_to(mates.setdefault(mate.allocation.node, {}), mate.pod.demand, 1)
+            self.reservations.complete(gang.queue_key, gang.leaf, gang.shape, allowed, mates)
         return None
 
     def _release(self, choice: Selection, backfilled: bool, epoch: int) -> list[Effect]:
-        tree, uid = self._registry.usage.tree, choice.turn.uid
+        tree, uid = self._registry.usage.tree, choice.queue_key.uid
         workload = self._registry.workload(uid)
         assert workload is not None
         half = isinstance(workload, Gang) and workload.half
@@ -365,10 +365,10 @@ class SchedulingCycle:
         if policy.reclaim is Reclaim.OFF and policy.within_queue is WithinQueue.NEVER:
             return []
         assert leaf.head is not None
-        turn, shape, _ = leaf.head
-        self._considers(turn.uid)
-        workload = self._registry.workload(turn.uid)
-        if workload is None or self.reservations.paid_for(turn.uid):
+        queue_key, shape, _ = leaf.head
+        self._considers(queue_key.uid)
+        workload = self._registry.workload(queue_key.uid)
+        if workload is None or self.reservations.paid_for(queue_key.uid):
             return []
         if any(t.refusals for t in workload.starting):
             return []  # its release was refused before: an eviction for it may be useless
@@ -377,13 +377,13 @@ class SchedulingCycle:
             is_open = self._registry.usage.tree.is_open(leaf, shape, pool)
             if not is_open or (self._paced and not self.pace.reclaims(pool)):
                 continue  # no pod is evicted for a workload that the scheduler would not bind
-            if pool not in self.reservations.strict and (turn.uid, pool) not in self._hopeless:
-                clearance = self._reclaimer.judge(leaf, turn, shape, pool)
+            if pool not in self.reservations.strict and (queue_key.uid, pool) not in self._hopeless:
+                clearance = self._reclaimer.judge(leaf, queue_key, shape, pool)
                 self._registry.usage.tree.settle()
                 if clearance is not None:
                     self.pace.reclaimed(pool)
                     return self._evict(leaf, pool, clearance)
-                self._hopeless.add((turn.uid, pool))
+                self._hopeless.add((queue_key.uid, pool))
         return self._report(workload.starting[0].ref, leaf)
 
     def _report(self, waiting: PodRef, leaf: UserNode) -> list[Effect]:
@@ -409,14 +409,14 @@ class SchedulingCycle:
 
     def _evict(self, leaf: UserNode, pool: PoolName, clearance: ReclaimPlan) -> list[Effect]:
         assert leaf.head is not None
-        turn, shape, _ = leaf.head
-        workload = self._registry.workload(turn.uid)
+        queue_key, shape, _ = leaf.head
+        workload = self._registry.workload(queue_key.uid)
         assert workload is not None
         beneficiary = workload.starting[0].ref
         judged = zip(clearance.victims, clearance.compared, strict=True)
         victims = [(t, v.cause, compared) for v, compared in judged for t in v.pods]
         self.reservations.strict[pool] = Reservation(
-            turn,
+            queue_key,
             leaf,
             shape,
             pool,

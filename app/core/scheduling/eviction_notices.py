@@ -218,8 +218,8 @@ class EvictionNotices:
         there = [v for v in map(self._remaining, waiting.victims) if v.pods]
         if workload is None or workload.leaf is None or workload.shape is None:
             return
-        turn = reservation.owner
-        found = self._reclaimer.confirm(workload.leaf, turn, workload.shape, pool, there)
+        queue_key = reservation.owner
+        found = self._reclaimer.confirm(workload.leaf, queue_key, workload.shape, pool, there)
         self._registry.usage.tree.settle()
         if not found.is_permitted:
             del self._reservations.strict[pool]
@@ -266,5 +266,7 @@ class EvictionNotices:
 
     def _is_there(self, tracked: PodRecord) -> bool:
         known = self._registry.pods.get(tracked.pod.uid)
-        is_used = known is tracked and tracked.life is PodState.USING and tracked.stay is not None
+        is_used = (
+            known is tracked and tracked.life is PodState.USING and tracked.allocation is not None
+        )
         return is_used and not tracked.pod.terminating

@@ -34,7 +34,7 @@ LEAVING_MS = 600_000
 @dataclass(slots=True)
 class _ReclaimContext:
     leaf: UserNode
-    turn: QueueKey
+    queue_key: QueueKey
     shape: EquivalenceClass
     pool: PoolName
     taken: list[Victim]
@@ -77,13 +77,13 @@ class Reclaimer:
         self._spared.pop(uid, None)
 
     def judge(
-        self, leaf: UserNode, turn: QueueKey, shape: EquivalenceClass, pool: PoolName
+        self, leaf: UserNode, queue_key: QueueKey, shape: EquivalenceClass, pool: PoolName
     ) -> ReclaimPlan | None:
         """Return the victims for a workload in a pool; None if no permitted set suffices.
 
         Terminating pods of the pool count as gone. If that suffices, there are no victims.
         """
-        case = _ReclaimContext(leaf, turn, shape, pool, [])
+        case = _ReclaimContext(leaf, queue_key, shape, pool, [])
         own = self._own(case)
         if not self._hopeful(case, own):
             return None
@@ -117,13 +117,13 @@ class Reclaimer:
     def confirm(
         self,
         leaf: UserNode,
-        turn: QueueKey,
+        queue_key: QueueKey,
         shape: EquivalenceClass,
         pool: PoolName,
         victims: Iterable[Victim],
     ) -> ReclaimCheck:
         """Check the victims of an earlier plan again, after their notice."""
-        case = _ReclaimContext(leaf, turn, shape, pool, [], self._going(pool))
+        case = _ReclaimContext(leaf, queue_key, shape, pool, [], self._going(pool))
         try:
             for tracked in case.leaving:
                 self._move_pod(tracked, -1)
@@ -143,7 +143,7 @@ class Reclaimer:
         """Return the terminating pods of a pool that are expected to end in time."""
         now = self._registry.usage.now
         found = [t for t, _ in self._leaving.values() if not self._lingers(t, now)]
-        return [t for t in found if t.stay is not None and t.stay.pool == pool]
+        return [t for t in found if t.allocation is not None and t.allocation.pool == pool]
 
     def _lingers(self, tracked: PodRecord, now: Millis) -> bool:
         """Return whether a terminating pod is not expected to end in time.
@@ -227,7 +227,7 @@ class Reclaimer:
         until = self._cooldowns.forbids(taking, self._registry.usage.now)
         if until is None:
             return False
-        self.forbidden[case.turn.uid, case.pool, victim.leaf.tenant] = until
+        self.forbidden[case.queue_key.uid, case.pool, victim.leaf.tenant] = until
         self.again_at = Millis(min(until, self.again_at or until))
         return True
 
@@ -351,7 +351,7 @@ class Reclaimer:
     def _own(self, case: _ReclaimContext) -> list[Victim]:
         if self._registry.usage.policy.within_queue is WithinQueue.NEVER:
             return []
-        held = self._registry.workload(case.turn.uid)
+        held = self._registry.workload(case.queue_key.uid)
         priority = max((t.pod.priority for t in held.members), default=0) if held else 0
         mine = self._victims(case, case.leaf, ReclaimCause.PRIORITY)
         return [v for v in mine if max(t.pod.priority for t in v.pods) < priority]
@@ -366,7 +366,11 @@ class Reclaimer:
         """Return the released workloads of a user that could be evicted for a case, in order."""
         found: dict[object, Victim] = {}
         for tracked in self._registry.running.get(leaf, {}).values():
-            if tracked.stay is None or tracked.stay.pool != case.pool or not self._stays(tracked):
+            if (
+                tracked.allocation is None
+                or tracked.allocation.pool != case.pool
+                or not self._stays(tracked)
+            ):
                 continue
             if tracked.gang is None:
                 found[tracked.pod.uid] = self._victim(leaf, (tracked,), cause)
@@ -379,7 +383,7 @@ class Reclaimer:
 
     def _whole(self, gang: Gang, leaf: UserNode, cause: ReclaimCause) -> Victim:
         """Return all pods of a gang that stay. It is broken if fewer of them stay than it needs."""
-        pods = [t for t in gang.members if t.stay is not None]
+        pods = [t for t in gang.members if t.allocation is not None]
         left = tuple(t for t in pods if self._stays(t))
         needed = min(len(pods), gang.least) if gang.is_elastic else len(pods)
         return self._victim(leaf, left, cause, len(left) < needed)
@@ -388,7 +392,7 @@ class Reclaimer:
         """Yield the pods that an elastic gang can do without: those released last."""
         if not gang.is_elastic:
             return
-        left = [t for t in gang.members if t.stay is not None and self._stays(t)]
+        left = [t for t in gang.members if t.allocation is not None and self._stays(t)]
         left.sort(key=lambda t: (t.stamp, t.pod.uid))
         for tracked in left[max(gang.least, gang.need) :]:
             yield replace(self._victim(leaf, (tracked,), cause), further=True)
@@ -436,14 +440,14 @@ class Reclaimer:
             self._move_pod(tracked, sign)
 
     def _move_pod(self, tracked: PodRecord, sign: int) -> None:
-        stay, leaf = tracked.stay, tracked.leaf
-        assert stay is not None
+        allocation, leaf = tracked.allocation, tracked.leaf
+        assert allocation is not None
         assert leaf is not None
-        self._registry.usage.tree.use(leaf, stay.pool, stay.demand, sign)
+        self._registry.usage.tree.use(leaf, allocation.pool, allocation.demand, sign)
         if sign > 0:
-            self._placement.resume(stay)
+            self._placement.resume(allocation)
         else:
-            self._placement.leave(stay)
+            self._placement.leave(allocation)
 
 
 def _parting(one: TenantNode, other: TenantNode) -> tuple[TenantNode, TenantNode]:

@@ -160,7 +160,7 @@ class ReleaseWindow:
         counted = sum(
             1
             for each in mine.values()
-            if each.overdue or not each.judged or usage.awaited(each.tracked.stay) is None
+            if each.overdue or not each.judged or usage.awaited(each.tracked.allocation) is None
         )
         return window - counted
 

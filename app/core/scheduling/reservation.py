@@ -68,7 +68,7 @@ class Reservations:
         self.clocks: dict[Uid, Millis] = {}
         self.standing: dict[PoolName, Reservation] = {}
         self.strict: dict[PoolName, Reservation] = {}
-        self.firm: dict[PoolName, Reservation] = {}
+        self.overdue: dict[PoolName, Reservation] = {}
         self._possible: WeakKeyDictionary[
             EquivalenceClass, dict[tuple[PoolName, bool], tuple[tuple[int, int], bool]]
         ] = WeakKeyDictionary()
@@ -85,14 +85,14 @@ class Reservations:
         """Remove a workload that was released or is gone."""
         self.clocks.pop(uid, None)
         self._plans.pop(uid, None)
-        for held in (self.standing, self.strict, self.firm):
+        for held in (self.standing, self.strict, self.overdue):
             for pool in [p for p, r in held.items() if r.owner.uid == uid]:
                 del held[pool]
 
     def rebind(self) -> None:
         """Reset for a new share tree. Timers and exclusive reservations stay."""
         self.standing.clear()
-        self.firm.clear()
+        self.overdue.clear()
         self._plans.clear()
         self._possible.clear()
         self._withheld.clear()
@@ -180,19 +180,19 @@ class Reservations:
             if self._stood.get(pool) is not reservation:
                 reservation.since = now
             if now - reservation.since >= FIRM * after and uses_least(reservation):
-                self.firm[pool] = reservation
+                self.overdue[pool] = reservation
             else:
-                self.firm.pop(pool, None)
+                self.overdue.pop(pool, None)
         self._stood = dict(self.standing)
 
     def soften(self) -> None:
         """Drop overdue reservations that are no longer active, and follow those on other nodes."""
-        for pool, reservation in list(self.firm.items()):
+        for pool, reservation in list(self.overdue.items()):
             standing = self.standing.get(pool)
             if standing is None or standing.owner.uid != reservation.owner.uid:
-                del self.firm[pool]
+                del self.overdue[pool]
             else:
-                self.firm[pool] = standing
+                self.overdue[pool] = standing
 
     def owners(self) -> Iterator[Reservation]:
         """Yield every exclusive and every active reservation."""
@@ -229,7 +229,7 @@ class Reservations:
 
     def kept(self, pool: PoolName, uid: Uid) -> list[NodeName]:
         """Return the nodes of a pool reserved for other workloads. Empty if there are too many."""
-        found = (held.get(pool) for held in (self.standing, self.strict, self.firm))
+        found = (held.get(pool) for held in (self.standing, self.strict, self.overdue))
         nodes = {n for r in found if r is not None and r.owner.uid != uid for n in r.rooms}
         return sorted(nodes) if len(nodes) <= MOST_KEPT else []
 
@@ -324,8 +324,8 @@ class Reservations:
 
     def _could_carry(self, pool: PoolName, node: NodeName, wanted: Amounts) -> bool:
         room = dict(self._placement.free_on(pool, node))
-        for stay in self._placement.stays.get(node, ()):
-            add_to(room, stay.demand, 1)
+        for allocation in self._placement.stays.get(node, ()):
+            add_to(room, allocation.demand, 1)
         return fits(wanted, room)
 
     def _free_by(self, pool: PoolName, node: NodeName, wanted: Amounts) -> Millis | None:
@@ -334,10 +334,11 @@ class Reservations:
         if fits(wanted, room):
             return Millis(0)
         stays = self._placement.stays.get(node, ())
-        for ends, stay in sorted(
-            ((stay.ends, stay) for stay in stays if stay.ends is not None), key=lambda pair: pair[0]
+        for ends, allocation in sorted(
+            ((allocation.ends, allocation) for allocation in stays if allocation.ends is not None),
+            key=lambda pair: pair[0],
         ):
-            add_to(room, stay.demand, 1)
+            add_to(room, allocation.demand, 1)
             if fits(wanted, room):
                 return ends
         return None

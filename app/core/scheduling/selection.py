@@ -80,15 +80,15 @@ class WorkloadSelector:
         """Return the head of a user if it fits now in a pool that does not worsen its position."""
         if leaf.head is None:
             return None
-        turn, shape, pool = leaf.head
-        choice = self._try(leaf, turn, shape)
+        queue_key, shape, pool = leaf.head
+        choice = self._try(leaf, queue_key, shape)
         if choice is not None and choice.pool != pool and self._stands_worse(choice):
             return None
         return choice
 
-    def fit(self, leaf: UserNode, turn: QueueKey, shape: EquivalenceClass) -> Selection | None:
+    def fit(self, leaf: UserNode, queue_key: QueueKey, shape: EquivalenceClass) -> Selection | None:
         """Return a workload if it may start and fits now, wherever it is in the order."""
-        return self._try(leaf, turn, shape)
+        return self._try(leaf, queue_key, shape)
 
     def allowed(self, leaf: UserNode, shape: EquivalenceClass) -> tuple[PoolName, ...]:
         """Return the pools in which the limits of its tenants permit a workload."""
@@ -119,14 +119,14 @@ class WorkloadSelector:
         for child in self._tree.children(branch):
             if child.key is None or child.key.blocked:
                 return
-            if not (child.pledged or unclaimed):
+            if not (child.guaranteed or unclaimed):
                 continue
             if not isinstance(child, UserNode):
-                if child.pledged or _may_use(child, unclaimed):
+                if child.guaranteed or _may_use(child, unclaimed):
                     self._wait(child, unclaimed, found)
             elif child.head is not None:
-                turn, shape, _ = child.head
-                self._considers(turn.uid)
+                queue_key, shape, _ = child.head
+                self._considers(queue_key.uid)
                 holders = [p for p in shape.pools if self._could_ever(child, shape, p)]
                 first = not unclaimed.isdisjoint(holders)
                 guaranteed = not owed and self._is_guaranteed(child, shape, holders)
@@ -134,10 +134,10 @@ class WorkloadSelector:
                     continue
                 unclaimed.difference_update(holders)
                 owed = owed or guaranteed
-                if self._try(child, turn, shape) is None:
+                if self._try(child, queue_key, shape) is None:
                     found.append(child)
                     if first:
-                        self._reservations.note(turn.uid, self._registry.usage.now)
+                        self._reservations.note(queue_key.uid, self._registry.usage.now)
 
     def _could_ever(self, leaf: UserNode, shape: EquivalenceClass, pool: PoolName) -> bool:
         """Return whether a workload may use a pool, and would fit if the pool were empty."""
@@ -151,7 +151,7 @@ class WorkloadSelector:
 
         `pools` have nodes that could hold it. A pool that grows need not have such nodes yet.
         """
-        return leaf.pledged and any(
+        return leaf.guaranteed and any(
             branch.guarantees and self._tree.rank(branch, shape, pool).band == GUARANTEED
             for pool in shape.pools
             if pool in pools or self._may_grow_for(leaf, shape, pool)
@@ -176,7 +176,7 @@ class WorkloadSelector:
     def claimed(self) -> Selection | None:
         """Return the first owner of an exclusive or overdue reservation that fits now, or None."""
         reservations = self._reservations
-        for reservation in (*reservations.strict.values(), *reservations.firm.values()):
+        for reservation in (*reservations.strict.values(), *reservations.overdue.values()):
             choice = self._try(reservation.leaf, reservation.owner, reservation.shape)
             if choice is not None:
                 return choice
@@ -198,10 +198,10 @@ class WorkloadSelector:
     def could_start(self, branch: TenantNode) -> bool:
         """Return whether an allowed head could certainly start with all reservations withheld."""
         assert branch.head is not None
-        turn, shape, pool = branch.head
-        self._considers(turn.uid)
+        queue_key, shape, pool = branch.head
+        self._considers(queue_key.uid)
         standing = tuple(self._reservations.standing.values())
-        withheld = self._withheld(pool, turn, shape, None, standing)
+        withheld = self._withheld(pool, queue_key, shape, None, standing)
         if branch.source is None or not self._registry.usage.policy.backfill:
             return False  # no backfill: only the next workload starts
         if not self._may_go(branch.source, shape, pool):
@@ -233,17 +233,17 @@ class WorkloadSelector:
         """Return the head of a tenant if it fits, else a selection from its children."""
         assert tenant.head is not None
         assert tenant.source is not None
-        turn, shape, _ = tenant.head
-        return self._try(tenant.source, turn, shape, self._passed) or self._search(tenant)
+        queue_key, shape, _ = tenant.head
+        return self._try(tenant.source, queue_key, shape, self._passed) or self._search(tenant)
 
     def _within(self, leaf: UserNode) -> Selection | None:
         standing = self._reservations.standing.values()
         ahead = sorted((r for r in standing if r.leaf is leaf), key=lambda r: r.owner)
         found = None
-        for turn, shape in self._in_turn(leaf):
-            while ahead and ahead[0].owner < turn:
+        for queue_key, shape in self._in_turn(leaf):
+            while ahead and ahead[0].owner < queue_key:
                 self._pass(ahead.pop(0))
-            found = self._try(leaf, turn, shape, self._passed)
+            found = self._try(leaf, queue_key, shape, self._passed)
             if found is not None:
                 break
         for reservation in ahead:
@@ -257,7 +257,7 @@ class WorkloadSelector:
         owner may fit although earlier workloads of its class do not.
         """
         reservations = self._reservations
-        kinds = (reservations.strict, reservations.firm, reservations.standing)
+        kinds = (reservations.strict, reservations.overdue, reservations.standing)
         owners = {r.owner: r.shape for kind in kinds for r in kind.values() if r.leaf is leaf}
         if not owners:
             return leaf.queue.heads()
@@ -276,36 +276,40 @@ class WorkloadSelector:
     def _try(
         self,
         leaf: UserNode,
-        turn: QueueKey,
+        queue_key: QueueKey,
         shape: EquivalenceClass,
         passed: Sequence[Reservation] = (),
     ) -> Selection | None:
-        self._considers(turn.uid)
+        self._considers(queue_key.uid)
         pool = shape.pools[0]
         if len(shape.pools) > 1:
-            options = self._options(leaf, turn, shape, passed)
+            options = self._options(leaf, queue_key, shape, passed)
             if not options:
                 return None
             pool = self._tree.target(leaf, shape, options)
-            if leaf.head is not None and leaf.head[0] is turn and leaf.head[2] in options:
+            if leaf.head is not None and leaf.head[0] is queue_key and leaf.head[2] in options:
                 pool = leaf.head[2]  # the pool of its position in the order
         elif not self._may_go(leaf, shape, pool):
             return None
-        withheld = self._withheld(pool, turn, shape, leaf, passed)
+        withheld = self._withheld(pool, queue_key, shape, leaf, passed)
         plan = self._placement.plan_for(leaf.account, shape, pool, withheld)
-        return Selection(leaf, turn, shape, pool, plan) if plan is not None else None
+        return Selection(leaf, queue_key, shape, pool, plan) if plan is not None else None
 
     def _may_go(self, leaf: UserNode, shape: EquivalenceClass, pool: PoolName) -> bool:
         """Return whether limits and release windows permit a workload in a pool now."""
         return self._tree.is_open(leaf, shape, pool) and self._tree.allows(leaf, shape, pool)
 
     def _options(
-        self, leaf: UserNode, turn: QueueKey, shape: EquivalenceClass, passed: Sequence[Reservation]
+        self,
+        leaf: UserNode,
+        queue_key: QueueKey,
+        shape: EquivalenceClass,
+        passed: Sequence[Reservation],
     ) -> tuple[PoolName, ...]:
         """Return the pools where a workload is permitted and fits now, the best first."""
         fitting = {}
         for pool in shape.pools:
-            withheld = self._withheld(pool, turn, shape, leaf, passed)
+            withheld = self._withheld(pool, queue_key, shape, leaf, passed)
             plan = self._placement.plan_for(leaf.account, shape, pool, withheld)
             if plan is not None and self._may_go(leaf, shape, pool):
                 fitting[pool] = plan
@@ -314,23 +318,23 @@ class WorkloadSelector:
     def _withheld(
         self,
         pool: PoolName,
-        turn: QueueKey | None,
+        queue_key: QueueKey | None,
         shape: EquivalenceClass,
         leaf: UserNode | None,
         passed: Sequence[Reservation],
     ) -> ReservedCapacity:
         reservations = self._reservations
-        if not (passed or reservations.strict or reservations.firm):
+        if not (passed or reservations.strict or reservations.overdue):
             return NOTHING
         against = [r for r in passed if r.pool == pool]
-        for binding in (reservations.strict, reservations.firm):
+        for binding in (reservations.strict, reservations.overdue):
             if pool in binding and binding[pool] not in against:
                 against.append(binding[pool])
-        if turn is not None:
+        if queue_key is not None:
             paid = reservations.strict.get(pool)
-            if paid is not None and paid.owner.uid == turn.uid:
+            if paid is not None and paid.owner.uid == queue_key.uid:
                 return NOTHING  # others wait for it, so it must not wait for them
-            against = [r for r in against if r.owner.uid != turn.uid]
+            against = [r for r in against if r.owner.uid != queue_key.uid]
         if shape.lifetime is not None:
             against = [r for r in against if not self._ends_before(shape, leaf, r)]
         return reservations.withheld(against)
@@ -368,12 +372,12 @@ class WorkloadSelector:
             return True
         self._barred.pop(leaf.account, None)
         running = self._registry.running.get(leaf, {}).values()
-        return any(t.stay is not None and t.stay.overstayed(now) for t in running)
+        return any(t.allocation is not None and t.allocation.overstayed(now) for t in running)
 
     def _fitting_now(self) -> set[EquivalenceClass]:
         """Return the equivalence classes that fit somewhere in capacity that is not withheld."""
         self.looks += len(self._tree.root.shapes)
-        bound = (*self._reservations.strict.values(), *self._reservations.firm.values())
+        bound = (*self._reservations.strict.values(), *self._reservations.overdue.values())
         owners = [*self._passed, *bound]
         owned = {r.shape for r in owners}
         found = {shape for shape in self._tree.root.shapes if shape in owned or self._fits(shape)}
@@ -398,7 +402,7 @@ class WorkloadSelector:
         leaf = self._tree.leaf_with(shape)
         if leaf is None:
             return None
-        uid = next(turn.uid for turn, other in leaf.queue.heads() if other is shape)
+        uid = next(queue_key.uid for queue_key, other in leaf.queue.heads() if other is shape)
         self._examples[shape] = uid
         return uid
 
@@ -410,24 +414,28 @@ class WorkloadSelector:
             reservations.rebind()
         reservations.keep_strict(self._is_due)
         self._starts.clear()
-        firm = {r.owner.uid: pool for pool, r in reservations.firm.items()}
+        overdue = {r.owner.uid: pool for pool, r in reservations.overdue.items()}
         waiting = []
         for uid in reservations.due(usage.now, usage.policy.reserve_after):
             workload = self._registry.workload(uid)
             if workload is not None and workload.leaf is not None:
-                place = (uid not in firm, _rank_of(workload.leaf), workload.turn)
+                place = (uid not in overdue, _rank_of(workload.leaf), workload.queue_key)
                 waiting.append((place, workload))
         reservations.standing.clear()
         for _, workload in sorted(waiting, key=lambda pair: pair[0]):
-            leaf, turn, shape = workload.leaf, workload.turn, workload.shape
+            leaf, queue_key, shape = workload.leaf, workload.queue_key, workload.shape
             assert leaf is not None
-            assert turn is not None
+            assert queue_key is not None
             assert shape is not None
-            if reservations.paid_for(turn.uid):
+            if reservations.paid_for(queue_key.uid):
                 continue
-            for pool in (firm[turn.uid],) if firm.get(turn.uid) in shape.pools else shape.pools:
+            for pool in (
+                (overdue[queue_key.uid],)
+                if overdue.get(queue_key.uid) in shape.pools
+                else shape.pools
+            ):
                 free = pool not in reservations.standing and tree.allows(leaf, shape, pool)
-                if free and reservations.reserve(turn, leaf, shape, pool):
+                if free and reservations.reserve(queue_key, leaf, shape, pool):
                     break
         reservations.soften()
 

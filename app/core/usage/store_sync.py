@@ -94,16 +94,16 @@ class StoreSync:
         if gang.steps:
             alone = ListOrder.QUEUED if tracked.shape is not None else ListOrder.UNQUEUED
             return Listed(account, alone, gang.name)
-        if gang.turn is not None and (tracked.wait is Wait.TURN or not gang.is_elastic):
-            order, rank = ListOrder.QUEUED, gang.turn.rank
-            first, pods = gang.turn.uid, len(gang.starting)
+        if gang.queue_key is not None and (tracked.wait is Wait.TURN or not gang.is_elastic):
+            order, rank = ListOrder.QUEUED, gang.queue_key.rank
+            first, pods = gang.queue_key.uid, len(gang.starting)
         else:
             order, rank = ListOrder.UNQUEUED, ""
             if gang not in self._firsts:
                 held = [each for each in gang.pods.values() if not each.uses]
                 waiting = [each for each in held if each.wait is not Wait.TURN]
-                those = held if gang.turn is None else waiting
-                self._firsts[gang] = min(each.turn for each in those).uid, len(waiting)
+                those = held if gang.queue_key is None else waiting
+                self._firsts[gang] = min(each.queue_key for each in those).uid, len(waiting)
             first, pods = self._firsts[gang]
         if tracked.pod.uid != first:
             return Listed(account, ListOrder.MEMBER, gang.name)
@@ -114,9 +114,9 @@ def _write(tracked: PodRecord, copy: Queueing | Listed | Charge) -> Enqueue | Ch
     if isinstance(copy, Charge):
         return copy
     if isinstance(copy, Listed):
-        rank = copy.rank or tracked.turn.rank
+        rank = copy.rank or tracked.queue_key.rank
         return Enqueue(tracked.ref, *copy.account, rank, copy.order, copy.gang, copy.pods)
-    return Enqueue(tracked.ref, *copy, tracked.turn.rank)
+    return Enqueue(tracked.ref, *copy, tracked.queue_key.rank)
 
 
 def _turn_into(tracked: PodRecord, wanted: Queueing | Listed | Charge | None) -> Iterator[Copy]:

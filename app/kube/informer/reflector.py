@@ -167,13 +167,13 @@ class Reflector(Generic[T]):
             coming = asyncio.create_task(self._page(token)) if token else None
             try:
                 await asyncio.sleep(0)  # sends the request
-                turn = TaskSlice()
+                queue_key = TaskSlice()
                 for item in items:
                     seen.add(self.kind.key(item.metadata))
                     await self._observe(item)
-                    if turn.is_over():
+                    if queue_key.is_over():
                         await asyncio.sleep(0)  # yields to other tasks of the event loop
-                        turn = TaskSlice()
+                        queue_key = TaskSlice()
                 self._failures = 0
                 if coming is None:
                     break

@@ -85,7 +85,7 @@ def stage(
         turns=snapshot.turns,
         sample=snapshot.sample,
     )
-    world.send(*(ev.UnmanagedPodObserved(snapshot.at, each) for each in snapshot.bystanders))
+    world.send(*(ev.UnmanagedPodObserved(snapshot.at, each) for each in snapshot.unmanaged_pods))
     for pod in snapshot.running:
         ran = Millis(snapshot.at - (pod.started or snapshot.at))
         left = Millis(0) if pod.terminating else lasting.left(pod, ran)

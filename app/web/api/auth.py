@@ -79,7 +79,7 @@ class Access:
         """Count work for a caller as so many requests. Raises Refused (429)."""
         if self._callers is not None:
             wait = self._callers.count_request(limit_name(identity.name), requests)
-            _heed(wait, f"{identity.name} asks too often")
+            _check_wait(wait, f"{identity.name} asks too often")
 
     async def _by_token(
         self, request: Request, bearer: HTTPAuthorizationCredentials | None
@@ -92,7 +92,7 @@ class Access:
         token = _hash(bearer)
         counted = self._strangers is not None and token not in self._good
         if self._strangers is not None and counted:  # before the review: requests may be parallel
-            _heed(
+            _check_wait(
                 self._strangers.count_request(address), f"Too many bad tokens came from {address}"
             )
         identity = await self._authority.authenticate(bearer.credentials)
@@ -190,7 +190,7 @@ def _hash(bearer: HTTPAuthorizationCredentials) -> bytes:
     return sha256(bearer.credentials.encode("utf-8", "surrogatepass")).digest()
 
 
-def _heed(wait: float, why: str) -> None:
+def _check_wait(wait: float, why: str) -> None:
     """Raise Refused (429) if `wait`, in seconds, is not 0."""
     if wait:
         seconds = math.ceil(wait)

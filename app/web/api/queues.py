@@ -92,7 +92,7 @@ async def _read(
 
 def _item(row: QueueRow, context: RouteContext, shown: Shown) -> dict[str, Any]:
     """Return a row in the form of `QueuedWorkload`."""
-    uid, turn = row.ref.uid, row.mark.turn
+    uid, queue_key = row.ref.uid, row.mark.queue_key
     found = (
         context.queries.listed(uid, (row.position, row.length)) if context.seen_whole() else None
     )
@@ -106,8 +106,8 @@ def _item(row: QueueRow, context: RouteContext, shown: Shown) -> dict[str, Any]:
         "gang": row.gang or None,
         "pods": row.pods,
         "user": row.mark.user,
-        "priority": turn.priority,
-        "since": moment(turn.since),
+        "priority": queue_key.priority,
+        "since": moment(queue_key.since),
         **shown[shared],
         "reason": reason,
         "position": row.position,
@@ -154,7 +154,7 @@ def estimate_shown(estimate: Estimate | None) -> dict[str, Any] | None:
 
 
 def _token(mark: Mark) -> str:
-    return token(mark.user, mark.queued, *mark.turn)
+    return token(mark.user, mark.queued, *mark.queue_key)
 
 
 def _mark(more: str | None) -> Mark | None:
@@ -162,5 +162,5 @@ def _mark(more: str | None) -> Mark | None:
     if key is None:
         return None
     user, queued, precedence, since, uid = key
-    turn = QueueKey(int(precedence), Millis(int(since)), Uid(str(uid)))
-    return Mark(UserName(str(user)), bool(queued), turn)
+    queue_key = QueueKey(int(precedence), Millis(int(since)), Uid(str(uid)))
+    return Mark(UserName(str(user)), bool(queued), queue_key)

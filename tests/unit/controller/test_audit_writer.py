@@ -402,7 +402,7 @@ async def test_copies_bridge_what_redis_lost(world: World) -> None:
         if isinstance(found, Entry):
             proof.add_entry(found)
         elif found is not None:
-            proof.vouch(found)
+            proof.check_head(found)
     verdict = proof.verdict()
     assert (verdict.unsigned, verdict.gaps) == (0, 1)
     assert verdict.signed == world.anchor.head

@@ -103,10 +103,10 @@ def test_quick_step_is_not_logged(liveness: Liveness, caplog: pytest.LogCaptureF
 
 
 def test_turn_ends_after_its_seconds(clock: Clock) -> None:
-    turn = TaskSlice(0.05, clock)
-    assert not turn.is_over()
+    queue_key = TaskSlice(0.05, clock)
+    assert not queue_key.is_over()
     clock.now += 0.05
-    assert turn.is_over()
+    assert queue_key.is_over()
 
 
 async def test_livez_answers_while_the_event_loop_is_blocked(

@@ -56,7 +56,7 @@ class Yard:
 
     def land(self) -> list[NodeName | None]:
         self.placement.land()
-        return [stay.node for stay in self.waiting]
+        return [allocation.node for allocation in self.waiting]
 
     def _enter(self, demand: Amounts, node: NodeName | None = None) -> Allocation:
         return self.placement.enter(AUTO, demand, node=node, bound=node is not None)
@@ -99,8 +99,8 @@ def test_who_may_not_go_to_the_node_that_grew_is_not_asked_for() -> None:
     labelled = NodeConstraints((("zone", "b"),))
     for number in range(20):
         demand: Amounts = {GPU: 8, CPU: number + 1}
-        stay = yard.placement.enter(AUTO, demand, node=None, bound=False, terms=labelled)
-        yard.waiting.append(stay)
+        allocation = yard.placement.enter(AUTO, demand, node=None, bound=False, terms=labelled)
+        yard.waiting.append(allocation)
     yard.floor.asked = 0
     for half in yard.halves:
         yard.placement.leave(half)

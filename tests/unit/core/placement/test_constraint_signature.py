@@ -50,15 +50,17 @@ def ways(number: int) -> list[NodeConstraints]:
 
 def test_a_thousand_odd_ways_to_say_the_same_are_one_question() -> None:
     reach = made("a", "b")
-    gists = {reach.gist(terms) for number in range(1000) for terms in ways(number)}
-    assert len(gists) == 3  # any node, no node, and `In` the one existing value
-    assert {reach.pin(each, None, POOL) for each in gists} == {None, ()}
+    signatures = {reach.signature(terms) for number in range(1000) for terms in ways(number)}
+    assert len(signatures) == 3  # any node, no node, and `In` the one existing value
+    assert {reach.pin(each, None, POOL) for each in signatures} == {None, ()}
 
 
 def test_values_that_no_node_has_are_not_looked_through_at_every_node() -> None:
     reach = made("a")
     excluded = ("x", *(f"no-{number}" for number in range(1000)))
-    [term] = reach.gist(NodeConstraints(affinity=near("zone", "NotIn", *excluded))).affinity or ()
+    [term] = (
+        reach.signature(NodeConstraints(affinity=near("zone", "NotIn", *excluded))).affinity or ()
+    )
     assert term == NodeSelectorTerm((NodeSelectorRequirement("zone", "NotIn", frozenset({"x"})),))
 
 
