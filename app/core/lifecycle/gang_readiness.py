@@ -97,6 +97,12 @@ class GangReadiness:
         """Exclude the time since `since` from the time-outs, because no gang was judged."""
         self._renew(now, lambda gang: Millis(now - max(0, since - (gang.lacks or now))))
 
+    def restart(self, gang: Gang, now: Millis) -> None:
+        """Start the time-out of an overdue gang again."""
+        gang.lacks = now
+        self._lacking.add((now, gang.key))
+        self._gangs[gang.key] = gang
+
     def _renew(self, now: Millis, lacks: Callable[[Gang], Millis]) -> None:
         for gang in [gang for gang in self._gangs.values() if gang.past]:
             self._lacking.remove((gang.lacks, gang.key))

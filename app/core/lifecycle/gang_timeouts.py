@@ -74,7 +74,7 @@ class GangTimeouts:
         lost = [gang for gang in self._readiness.take_lost() if _is_anew(gang)]
         late: list[Gang] = []
         if policy.gang_timeout and self._halted is None:
-            late = self._readiness.take_overdue(Millis(now - policy.gang_timeout))
+            late = self._take_late(Millis(now - policy.gang_timeout))
         effects: list[Effect] = [tell for gang in late for tell in self._report(gang)]
         if policy.mode is not Mode.ENFORCE:
             self._put_off.clear()
@@ -97,6 +97,19 @@ class GangTimeouts:
         self._forgive(now)
         self._registry.gangs.defer(self._lost.waiting(now))
         return effects + self._expel(now)
+
+    def _take_late(self, until: Millis) -> list[Gang]:
+        """Return, once, the gangs that are incomplete since `until` or longer.
+
+        The time-out of a gang without a Tenant starts again: others took its Tenant away.
+        """
+        late = []
+        for gang in self._readiness.take_overdue(until):
+            if self._registry.tenant_gaps.reason(gang.key[0]):
+                self._readiness.restart(gang, self._registry.usage.now)
+            else:
+                late.append(gang)
+        return late
 
     def _report(self, gang: Gang) -> list[EmitEvent]:
         held = [m for m in gang.members if m.life is PodState.HELD][:TOLD]

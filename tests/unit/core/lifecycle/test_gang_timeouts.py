@@ -12,7 +12,7 @@ from app.core import events as ev
 from app.core.effects import EventReason, WakeAt
 from app.core.explain.reasons import Rule
 from app.core.lifecycle.gang_timeouts import PAUSE
-from app.core.model import Millis, Phase, Pod, Uid
+from app.core.model import Millis, Phase, Pod, Tenant, TenantName, Uid
 from app.core.podspec.pod_groups import GangDeclaration
 from app.core.policy import Mode, Policy
 from app.core.retry import LONG, MOST_DOUBLINGS
@@ -216,6 +216,24 @@ def test_half_a_gang_gives_back_what_it_holds_after_the_time_out() -> None:
     assert lead.going() == ["g1", "g2", "g3"]
     assert {e.cause for e in lead.expelled} == {"gang"}
     assert "only 3 of the 4 pods of its gang train" in lead.expelled[0].why
+
+
+def test_no_gang_is_evicted_because_others_took_its_tenant_away() -> None:
+    lead = Lead()
+    tenant = Tenant(TenantName("team"), Millis(0), parent=TenantName("above"), namespaces=("a",))
+    lead.hear(
+        ev.TenantObserved(lead.at, Tenant(TenantName("above"), Millis(0))),
+        ev.TenantObserved(lead.at, tenant),
+    )
+    broken(lead)
+    lead.hear(ev.TenantGone(lead.at, TenantName("above")))
+    lead.see(member(10))
+    assert "tenant team" in lead.text(member(10))
+    lead.wait(60 * MINUTE)
+    lead.wait(60 * MINUTE)
+    assert lead.expelled == []
+    lead.hear(ev.TenantObserved(lead.at, replace(tenant, parent=None)))
+    assert lead.released[-1] == "g10"
 
 
 def test_what_is_given_back_waits_again_as_a_whole() -> None:
