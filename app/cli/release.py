@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from app.terminal.help import examples
-from app.terminal.options import Kubeconfig, Output, with_groups
+from app.terminal.options import Kubeconfig, ReportOutput, with_groups
 
 EXAMPLES = examples(
     "fairgate release train-0 -n team-a",
@@ -37,7 +37,7 @@ def release(
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask first.")] = False,
     *,
-    output: Output,
+    output: ReportOutput,
     connection: Kubeconfig,
 ) -> None:
     """Break glass: remove Fairgate's gate from a held pod, or from all held pods, out of order.

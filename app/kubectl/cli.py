@@ -30,7 +30,7 @@ from app.kubectl.options import (
     installed_version,
 )
 from app.terminal.help import CommandLine, examples
-from app.terminal.options import Output, WatchedOutput, with_groups
+from app.terminal.options import Output, ReportOutput, WatchedOutput, with_groups
 
 NO, WRONG_INPUT, UNREACHABLE, DEFECT, INTERRUPTED = 1, 2, 3, 4, 130
 COMPLETE = "_KUBECTL_FAIRGATE_COMPLETE"
@@ -348,7 +348,7 @@ def set_weight(
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show the effect.")] = False,
     *,
-    output: Output,
+    output: ReportOutput,
     connection: Connection,
 ) -> None:
     """Set the weight of a tenant (a right on its parent) or of a user (a right on the tenant)."""

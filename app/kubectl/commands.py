@@ -27,7 +27,6 @@ from app.terminal.output import (
     OutputFormat,
     OutputOptions,
     as_text,
-    need_object_format,
 )
 
 FORBIDDEN, GONE = 403, 404
@@ -296,7 +295,6 @@ def set_weight(
     dry_run: bool,
 ) -> None:
     """Set the weight of a tenant or of one of its users."""
-    need_object_format(output.form)
     whom = f"/users/{segment(user)}" if user is not None else ""
     path = f"/tenants/{segment(tenant)}{whom}/weight"
     query = [("dryRun", "true")] if dry_run else []

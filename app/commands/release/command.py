@@ -23,7 +23,6 @@ from app.commands.release.release_all import release_all
 from app.core.errors import ClusterError, ClusterRefused, InvalidInput
 from app.kube import kubeconfig
 from app.kube.client import Client
-from app.terminal.output import need_object_format
 
 
 def run(options: ReleaseOptions) -> None:
@@ -32,7 +31,6 @@ def run(options: ReleaseOptions) -> None:
         raise InvalidInput("Name one pod to release, or say --all: fairgate release --help.")
     if options.everything and options.namespace is not None:
         raise InvalidInput("--all means every namespace: leave out --namespace, or name a pod.")
-    need_object_format(options.output.form)
     if not options.yes and not sys.stdin.isatty():
         raise InvalidInput(
             "A release cannot be undone, and there is no terminal to confirm on: add --yes."
