@@ -219,9 +219,9 @@ def test_cpu_of_a_process_is_read_behind_a_name_with_spaces_and_parentheses() ->
 
 
 def test_cost_is_what_a_turn_used_beyond_the_idle_use() -> None:
-    queue_key = cost.queue_key_of({"a": 5_000.0, "b": 10.0}, {"a": 100.0, "b": 10.0}, 10.0, 100)
-    assert queue_key.per_pod == {"a": 40.0, "b": 0.0}
-    assert queue_key.sum() == 40.0
+    turn = cost.turn_of({"a": 5_000.0, "b": 10.0}, {"a": 100.0, "b": 10.0}, 10.0, 100)
+    assert turn.per_pod == {"a": 40.0, "b": 0.0}
+    assert turn.sum() == 40.0
 
 
 def test_a_part_is_left_out_of_the_rules_and_the_others_stay() -> None:

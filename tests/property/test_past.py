@@ -115,7 +115,7 @@ def test_an_entry_of_an_older_version_is_enough_if_it_shows_all() -> None:
 
 
 @pytest.mark.parametrize(
-    ("deed", "facts"),
+    ("entry_type", "facts"),
     [
         (EntryType.GAP, {}),
         (EntryType.CHANGED, {"kind": "Tenant", "name": "a", "fields": {}, "more": 3}),
