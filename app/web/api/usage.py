@@ -133,10 +133,7 @@ def _page(
 ) -> UsageModel:
     period: dict[str, Any] = {"from": _moment(begin), "to": moment(end)}
     items = [_shown(by, row, stepped=stepped) for row in rows]
-    page = UsageModel(items=items, complete_since=_moment(complete), **period)
-    if more is not None:
-        page.more = more
-    return page
+    return UsageModel(items=items, more=more, complete_since=_moment(complete), **period)
 
 
 def _moment(at: Millis | None) -> datetime | None:
