@@ -11,6 +11,8 @@ import pytest
 
 from app.core.errors import ClusterError
 from tests.support.cluster_driver import GPU, Object, Stage, name_of, pod, until
+from tests.support.documented_lines import commands
+from tests.support.terminal import terminal_on
 
 KIND = "example.com/gpu-kind"
 MEMORY, SIZE = "fairgate.io/gpu-memory", "fairgate.io/model-size"
@@ -105,7 +107,9 @@ def refusal(act: Callable[[], object]) -> str:
     return str(caught.value)
 
 
-def test_a_model_runs_on_the_smallest_devices_that_hold_it(kinds: Ground, stage: Stage) -> None:
+def test_a_model_runs_on_the_smallest_devices_that_hold_it(
+    kinds: Ground, stage: Stage, tmp_path: Path
+) -> None:
     ours = stage.namespace("models")
     stage.apply(
         ours,
@@ -114,7 +118,12 @@ def test_a_model_runs_on_the_smallest_devices_that_hold_it(kinds: Ground, stage:
         saying("state", gpu_memory="60Gi"),
         saying("pair", 2, gpu_memory="30Gi"),
     )
-    stage.cluster.kubectl("apply", "-n", ours, "-f", str(EXAMPLES / "model-job.yaml"))
+    terminal = terminal_on(stage.cluster, tmp_path)
+    terminal.replace["kubectl apply"] = f"kubectl apply -n {ours}"
+    for line in commands("docs/placement.md", "may serve the pod, but comes last. An example:"):
+        terminal.show(line)
+    terminal.show(*commands("docs/placement.md", "", "kubectl get pools"), varies="ml web Paused")
+    terminal.close()
     until("all run", lambda: len(stage.running(ours)) == 5)
     where = {name.partition("70b")[0]: node for name, node in kinds.nodes(ours).items()}
     assert where["m7b"] == "mem-t4"

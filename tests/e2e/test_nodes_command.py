@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.cluster_driver import GPU, Object, Stage, name_of, pod, until
+from tests.support.documented_lines import commands
+from tests.support.terminal import terminal_on
 
 PRODUCT = "nvidia.com/gpu.product"
 GKE = "cloud.google.com/gke-accelerator"
@@ -102,6 +104,16 @@ def test_check_finds_nodes_without_the_label_and_changes_nothing(nodes: Nodes) -
         "", "Tesla-T4",
     )  # fmt: skip
     assert nodes.labels() == before
+
+
+def test_the_commands_of_the_page_print_what_it_shows(nodes: Nodes, tmp_path: Path) -> None:
+    nodes.put(node("plain"), node("of-gke", **{GKE: "nvidia-tesla-t4"}), node("no-gpu", 0))
+    terminal = terminal_on(nodes.stage.cluster, tmp_path)
+    check, code, label = commands("docs/placement.md", "## Nodes with GPUs")
+    terminal.show(check, code=1, varies="nodes in no pool run pods which use cpu")
+    assert terminal.run(f"(exit 1); {code.text}") == code.output
+    terminal.show(label)
+    terminal.close()
 
 
 def test_label_writes_what_is_missing_once_and_replaces_nothing(nodes: Nodes) -> None:

@@ -10,9 +10,13 @@ import pytest
 import yaml
 
 from tests.support.cluster_driver import GPU, Stage, pod, template, until
+from tests.support.documented_lines import commands
 from tests.support.kubectl_person import Person
 
 TEAMS = itertools.count(1)
+SIMULATED = """min the last one after in simulation No pod was seen to end yet each runs for what it
+declares or else hour more New pods are left out"""
+"""Words about the start of a trial, which depend on the pods that ended before."""
 
 
 @dataclass(frozen=True)
@@ -187,8 +191,9 @@ def test_a_manifest_is_tried_before_it_is_submitted(stage: Stage) -> None:
         {"name": name, "context": {**context, "namespace": space}}
         for name, space in (("east", ours), ("west", west))
     ]
+    config["current-context"] = "east"
     file.write_text(yaml.safe_dump(config))
-    manifest = stage.folder / "job.json"
+    manifest = stage.folder / "job.yaml"
     manifest.write_text(json.dumps(job))
 
     def compared() -> str:
@@ -200,4 +205,10 @@ def test_a_manifest_is_tried_before_it_is_submitted(stage: Stage) -> None:
     east_row, west_row = (line.split() for line in compared().splitlines()[1:])
     assert (east_row[0], east_row[-1]) == ("east", "capacity")
     assert west_row[:4] == ["west", f"{west}/later", "yes", west]
+    (stage.folder / "pod.yaml").write_text(json.dumps(refused))
+    alice.show(*commands("docs/users.md", "## Try before you submit"), varies=SIMULATED)
+    alice.show(
+        *commands("docs/users.md", "`--contexts east,west` asks several"), varies="about min"
+    )
+    alice.show(*commands("docs/users.md", "A refused object shows the message"), code=1)
     assert not stage.pods(ours)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,8 @@ from pathlib import Path
 from app.devcluster.kubectl import Kubectl
 from app.devcluster.processes import child_environment
 from tests.support.cluster_driver import Stage
+from tests.support.documented_lines import Command
+from tests.support.terminal import missing
 
 ROOT = Path(__file__).parents[2]
 
@@ -35,9 +38,10 @@ class Person:
             file.chmod(0o755)
 
     def run(self, *words: str) -> Told:
-        """Run kubectl; return its exit code and its output."""
+        """Run kubectl in its home folder; return its exit code and its output."""
         done = subprocess.run(
             [str(self.kubectl.program), *words],
+            cwd=self.kubectl.home,
             env={
                 **child_environment(self.kubectl.home),
                 "PATH": f"{self._folder}:{os.defpath}",
@@ -55,6 +59,12 @@ class Person:
     def fairgate(self, *words: str) -> Told:
         """Run the plugin through kubectl."""
         return self.run("fairgate", *words)
+
+    def show(self, line: Command, code: int = 0, varies: str = "") -> None:
+        """Run a command of a page, and require the words that the page shows, except `varies`."""
+        found, out, err = self.run(*shlex.split(line.text)[1:])
+        assert (found, err) == (code, ""), out
+        assert missing(line, out, varies) == set(), out
 
     def json(self, *words: str) -> object:
         """Return the JSON output of the plugin."""

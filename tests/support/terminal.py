@@ -8,18 +8,24 @@ import subprocess
 import sys
 from pathlib import Path
 
+from app.devcluster.cluster import LocalCluster
 from app.devcluster.go_build import SOURCE
+from tests.support.cluster_driver import NeverTrueError, until
 from tests.support.documented_lines import Command
 
 PYTHON_PROGRAMS = {
     "fairgate": "-m app",
-    "kubectl-fairgate": "-m app.kubectl.cli",
+    "kubectl-fairgate": "-c 'from app.kubectl.cli import main; main()'",
     "python": "",
     "datamodel-codegen": "-m datamodel_code_generator",
 }
 FOLDERS = ("app", "charts", "docs", "loadtest", "tests")
 END = "\x1e"
 """Ends the output of a command: ASCII, "record separator"."""
+
+TYPED = "import os,pty,sys; sys.exit(os.waitstatus_to_exitcode(pty.spawn(sys.argv[1:])))"
+CONTROL = re.compile(r"\x1b\[[\d;?]*[A-Za-z]")
+WORD = re.compile(r"(?<![\w-])[A-Za-z]{2,}(?![\w]|[-/]\w)")
 
 
 class Terminal:
@@ -46,7 +52,7 @@ class Terminal:
             "KUBECONFIG": str(kubeconfig),
             "PYTHONPATH": str(SOURCE),
             "XDG_CACHE_HOME": os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache"),
-            "XDG_STATE_HOME": str(folder / "state"),
+            "XDG_STATE_HOME": str(folder / ".local" / "state"),
             "COLUMNS": "100",
             "TZ": "UTC",
         }
@@ -58,21 +64,21 @@ class Terminal:
         file.write_text(f"#!/bin/bash\n{script}\n")
         file.chmod(0o755)
 
-    def run(self, command: Command | str, answers: str = "/dev/null") -> str:
+    def run(self, command: Command | str) -> str:
         """Run a command and return its output. Fails if its exit code is not 0."""
-        code, output = self.attempt(command, answers)
+        code, output = self.attempt(command)
         assert code == 0, f"{command}: {output}"
         return output
 
-    def attempt(self, command: Command | str, answers: str = "/dev/null") -> tuple[int, str]:
-        """Run a command; return its exit code and its output. `answers` is its standard input."""
+    def attempt(self, command: Command | str) -> tuple[int, str]:
+        """Run a command; return its exit code and its output. Its standard input is empty."""
         text = command if isinstance(command, str) else command.text
         for shown, real in self.replace.items():
             text = text.replace(shown, real)
         shell = self._shell or self._start()
         assert shell.stdin is not None
         assert shell.stdout is not None
-        shell.stdin.write(f"{{ {text}\n}} 2>&1 <{answers}; printf '{END}%s\\n' $?\n")
+        shell.stdin.write(f"{{ {text}\n}} 2>&1 </dev/null; printf '{END}%s\\n' $?\n")
         shell.stdin.flush()
         output = ""
         while END not in output:
@@ -81,6 +87,32 @@ class Terminal:
             output += line
         output, _, code = output.partition(END)
         return int(code), output
+
+    def show(self, command: Command, code: int = 0, varies: str = "") -> str:
+        """Run a command until its output has the words that its page shows, and return the output.
+
+        `varies`: words that need not occur, because they depend on the state of the cluster.
+        """
+        output = ""
+
+        def is_as_shown() -> bool:
+            nonlocal output
+            found, output = self.attempt(command)
+            assert "Traceback" not in output, output
+            assert found in (code, 1), f"{command.text}: exit code {found}\n{output}"
+            return found == code and not missing(command, output, varies)
+
+        try:
+            until(command.text, is_as_shown)
+        except NeverTrueError as error:
+            lacks = sorted(missing(command, output, varies))
+            raise AssertionError(f"{error}\nwithout {lacks}:\n{output}") from None
+        return output
+
+    def type_yes(self, start: str) -> None:
+        """Answer the questions of later commands with this start, as a person at a terminal."""
+        self.program("typed", f"exec {sys.executable} -c '{TYPED}' \"$@\" <<< y")
+        self.replace[start] = f"typed {start}"
 
     def close(self) -> None:
         """End the shell."""
@@ -95,20 +127,28 @@ class Terminal:
         return self._shell
 
 
-CHANGING = {
-    r"\b[0-9a-f]{8}-[0-9a-f]{4}-[-0-9a-f.]+": "#",  # a uid
-    r"\bMCow[\w+/=.]+": "#",  # a public key
-    r"train-[a-z0-9]{5}(-[a-z0-9]{5})?\b": "train-#",  # generated names
-    r"\d[\d.:TZ/-]*( (s|min|h)\b)?": "#",
-    r"(?<=\s)-(?=\s)": "#",  # an absent value in a table
-    r"\s+": " ",
-}
-"""Parts of outputs that differ between two runs."""
+def terminal_on(cluster: LocalCluster, folder: Path) -> Terminal:
+    """Return a shell of the administrator of a cluster, which is the one of `fairgate dev`."""
+    details = cluster.details()
+    found = Terminal(folder, cluster.kubeconfig, kubectl=Path(details.kubectl))
+    state = folder / ".local" / "state" / "fairgate"
+    state.mkdir(parents=True)
+    (state / "dev").symlink_to(cluster.folder)
+    (found.folder / "ca.crt").symlink_to(str(details.ca))
+    found.replace = {
+        " ... ": ' -sS --cacert ca.crt -H "Authorization: Bearer $TOKEN" ',
+        "redis://HOST:6379/0": details.redis,
+        "--redis-url URL": f"--redis-url {details.redis}",
+        "https://fairgate-api.fairgate-system.svc": str(details.api),
+    }
+    found.environment["URL"] = str(details.api)
+    return found
 
 
-def shape(output: str, cut: str = "") -> str:
-    """Return an output without numbers, generated names, widths, and what matches `cut`."""
-    text = f"{output} "
-    for part, mark in CHANGING.items():
-        text = re.sub(part, mark, text)
-    return re.sub(cut, "...", text).strip() if cut else text.strip()
+def missing(command: Command, output: str, varies: str = "") -> set[str]:
+    """Return the words of the shown output that an output lacks, except for words in `varies`.
+
+    Numbers, names with digits and parts of longer names do not count.
+    """
+    plain = CONTROL.sub("", output)
+    return {*WORD.findall(command.output)} - {*WORD.findall(plain)} - {*varies.split()}
