@@ -1,4 +1,4 @@
-"""Commands of the pages that need a cluster work on a cluster, and print what the pages show.
+"""Runs commands of the pages on a cluster, and compares their output with the pages.
 
 The scene is built once. Its objects have the names that the pages use, where a page names any.
 """
@@ -79,7 +79,7 @@ def ask_why(terminal: Terminal, scene: Scene, line: Command) -> None:
 
 
 def be(terminal: Terminal, scene: Scene, name: str, **spaces: str) -> None:
-    """Give the shell a user's kubeconfig, with a context for each of these namespaces."""
+    """Give the shell a user's kubeconfig, with a context for each namespace."""
     config = yaml.safe_load(scene.stage.cluster.user(name))
     used = config["contexts"][0]["context"]
     config["contexts"] = [
