@@ -183,6 +183,12 @@ def test_simulate_needs_a_scenario_and_a_form_that_exists() -> None:
     assert fairgate("simulate", "no-such-file.yaml").returncode == 2
 
 
+def test_a_release_prints_no_list() -> None:
+    done = fairgate("release", "train-0", "--yes", "-o", "csv")
+    assert done.returncode == 2
+    assert "-o csv prints lists, and this result is one object" in done.stderr
+
+
 @pytest.mark.parametrize("command", ["simulate", "replay"])
 def test_help_gives_examples(command: str) -> None:
     done = fairgate(command, "--help")

@@ -272,7 +272,6 @@ async def test_what_was_done_is_told_when_the_api_server_goes_away(
         ({"pod": "p", "everything": True}, "Name one pod to release, or say --all"),
         ({"namespace": "space"}, "--all means every namespace"),
         ({"yes": False}, "add --yes"),
-        ({"output": OutputOptions(OutputFormat.CSV)}, "-o csv prints lists"),
         (
             {"kubeconfig": KubeconfigOptions("/nowhere/config")},
             "There is no kubeconfig /nowhere/config",
