@@ -378,8 +378,31 @@ async def test_documents_with_all_defaults_need_no_dry_run(kept: Kept, is_new: b
             return watchdog.has_looked
 
         await until(has_looked)
+        await kept.settle()
     assert counting.dry_runs == []
-    assert len(counting.writes) == len(PATHS) * is_new
+    # A new object denies only after the proof that a replica is reached; the policy stays as it is.
+    assert len(counting.writes) == (len(PATHS) + len(PATHS) - 1) * is_new
+
+
+async def test_another_ca_needs_no_dry_run(kept: Kept) -> None:
+    async with kept.keeping():
+        live = await kept.settle()
+    kept.documents = [
+        {key: live[kind][key] for key in ("apiVersion", "kind", field(kind))}
+        | {"metadata": identity(live[kind])}
+        for kind in PATHS
+    ]
+    await kept.write()
+    counting, hooks = Counting(kept.client), [kept.path(MUTATING), kept.path(VALIDATING)]
+    kept.ca += b"\n"
+
+    async def is_written() -> bool:
+        return len(counting.writes) >= len(hooks)
+
+    async with kept.keeping(counting):
+        await until(is_written)
+    assert counting.dry_runs == []
+    assert [path for _, path in counting.writes] == hooks
 
 
 async def test_replicas_do_not_fight(kept: Kept) -> None:
