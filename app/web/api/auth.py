@@ -27,6 +27,9 @@ BODY_BYTES = "fairgate.bytes"
 BYTES_PER_REQUEST = 16 * 1024
 """A larger body counts as several requests. A body of 1 MiB needs about a tenth of a second."""
 
+REVIEWS_PER_REQUEST = 4
+"""So many reviews of rights count as one more request of the caller."""
+
 MOST_GOOD = 10_000
 
 ASK = "ask a cluster administrator."
@@ -80,6 +83,14 @@ class Access:
         if self._callers is not None:
             wait = self._callers.count_request(limit_name(identity.name), requests)
             _check_wait(wait, f"{identity.name} asks too often")
+
+    def count_reviews(self, identity: Identity, reviews: int) -> None:
+        """Count reviews of a caller's rights, each of which costs the API server a request.
+
+        Raises Refused (429).
+        """
+        if reviews:
+            self.count(identity, reviews // REVIEWS_PER_REQUEST)
 
     async def _by_token(
         self, request: Request, bearer: HTTPAuthorizationCredentials | None

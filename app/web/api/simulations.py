@@ -81,11 +81,12 @@ async def _visible(
     named: Collection[str],
     tenants: Mapping[TenantName, tuple[TenantForecast, TenantForecast]],
 ) -> list[TenantName]:
-    """Return the tenants that a caller may list or get."""
+    """Return the tenants that a caller may list or get. Raises Refused (429)."""
     if await context.access.may(identity, "list", "tenants"):
         return list(tenants)
     order = sorted(tenants, key=lambda name: (name not in named, -tenants[name][0].pending, name))
     asked = order[:MOST_ASKED]
+    context.access.count_reviews(identity, len(asked))
     rights = await asyncio.gather(
         *(context.access.may(identity, "get", "tenants", name=name) for name in asked)
     )

@@ -26,9 +26,6 @@ KNOWN_SECONDS = 2.0
 MOST_KNOWN = 1000
 """Most callers with cached rights."""
 
-REVIEWS_OF_A_REQUEST = 4
-"""So many reviews count as one more request of the caller."""
-
 
 @dataclass(frozen=True, slots=True)
 class VisibleState:
@@ -90,8 +87,8 @@ class VisibleStates:
             access.may(identity, "list", "pools"),
         )
         asked = [] if every_queue else self._by_existence()[:MOST_ASKED]
-        if counts and asked:
-            access.count(identity, len(asked) // REVIEWS_OF_A_REQUEST)
+        if counts:
+            access.count_reviews(identity, len(asked))
         mine: set[TenantName] = set()
         for first in range(0, len(asked), AT_ONCE):
             some = asked[first : first + AT_ONCE]

@@ -16,11 +16,13 @@ import pytest
 from app.core import events as ev
 from app.core.errors import FairgateError, ForecastBusy, ForecastFailed
 from app.core.model import Millis, TenantName, UserName
-from app.ports.forecasts import Comparison, WeightChanges
+from app.ports.forecasts import Comparison, TenantForecast, WeightChanges
 from app.sim.cluster.virtual_cluster import held_pod
 from app.sim.forecast.run_times import Lasted, RunTimeClass, RunTimes
 from app.sim.forecast.what_if import changed, fare
 from app.sim.forecast.what_if_service import WhatIfs
+from app.web.api.auth import Access
+from app.web.server.rate_limit import RateLimit
 from tests.support.asgi import Reply, call
 from tests.support.rest_app import NOW, Both, node, problem, tenant
 
@@ -54,13 +56,14 @@ class Fake:
     """Simulations that fail, or block until the test releases them."""
 
     error: FairgateError | None = None
+    compared: Comparison = field(default_factory=lambda: Comparison(0, 0.1, "nothing", {}))
     asked: list[tuple[WeightChanges, float]] = field(default_factory=list)
 
     async def compare(self, changes: WeightChanges, hours: float) -> Comparison:
         self.asked.append((changes, hours))
         if self.error is not None:
             raise self.error
-        return Comparison(0, 0.1, "nothing", {})
+        return self.compared
 
 
 async def post(both: Both, body: object) -> Reply:
@@ -117,6 +120,19 @@ async def test_only_tenants_that_the_caller_may_see_are_shown(
     reply = await post(both, {"weights": {"team-a": "3"}})
     assert [each["tenant"] for each in reply.json["tenants"]] == ["team-a"]
     assert b"team-b" not in reply.body
+
+
+async def test_the_reviews_of_a_caller_with_few_rights_count_as_requests(both: Both) -> None:
+    """A caller without the right on all tenants costs the API server a review for each."""
+    forecast = (TenantForecast(Fraction(1), 0.0, 0, 0, 0.0, 0.0),) * 2
+    tenants = {TenantName(f"t{number}"): forecast for number in range(80)}
+    fake = Fake(compared=Comparison(0, 0.1, "nothing", tenants))
+    limit = RateLimit(3, lambda: 0.0)
+    both.context = replace(both.context, simulations=fake, access=Access(both.rights, limit))
+    both.rights.granted = {("create", "simulations"), ("list", "tenants")}
+    assert [(await post(both, {})).status for _ in range(3)] == [200] * 3
+    both.rights.granted = {("create", "simulations")}
+    assert [(await post(both, {})).status for _ in range(2)] == [200, 429]
 
 
 async def test_who_may_not_simulate_is_told_the_right(both: Both) -> None:

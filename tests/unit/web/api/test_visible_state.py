@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from app.ports.auth import Identity
-from app.web.api.auth import Access
+from app.web.api.auth import REVIEWS_PER_REQUEST, Access
 from app.web.api.problems import Refused
-from app.web.api.visible_state import KNOWN_SECONDS, REVIEWS_OF_A_REQUEST, VisibleStates
+from app.web.api.visible_state import KNOWN_SECONDS, VisibleStates
 from app.web.server.rate_limit import RateLimit
 from tests.fakes.fake_api_cluster import ApiCluster, held, tenant
 
@@ -93,7 +93,7 @@ async def test_service_accounts_of_a_namespace_pay_for_their_reviews_together(
 ) -> None:
     """A tenant can create any number of accounts, and each costs the API server new reviews."""
     states = await readings.open()
-    paid = 2 * PER_SECOND // (TENANTS // REVIEWS_OF_A_REQUEST)
+    paid = 2 * PER_SECOND // (TENANTS // REVIEWS_PER_REQUEST)
     for number in range(paid):
         await states.of(Identity(BOT.format(number)))
     asked = readings.authority.reviews
